@@ -1,0 +1,3 @@
+from clusterctl.cli.main import main
+
+main()

@@ -1,0 +1,101 @@
+"""The hosts file: `ADDRESS slots=N` per line, as Open MPI and the tutorial have it.
+
+Python 3.8 and the standard library only: this module also runs on the nodes (jobs/launcher).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from clusterctl.domain.errors import UsageError
+
+
+@dataclass(frozen=True)
+class HostSlots:
+    """A host and how many ranks it takes. `max_slots` is Open MPI's hard limit, where given."""
+
+    host: str
+    slots: int = 1
+    max_slots: int | None = None
+
+
+@dataclass(frozen=True)
+class HostsFile:
+    """The hosts of a hosts file in its order, and its lines as they were written."""
+
+    entries: tuple[HostSlots, ...]
+    lines: tuple[str, ...] = ()
+
+    @property
+    def slots(self) -> int:
+        return sum(entry.slots for entry in self.entries)
+
+    @property
+    def hosts(self) -> list[str]:
+        return [entry.host for entry in self.entries]
+
+
+def parse_hosts_file(text: str, source: str = "hosts file") -> HostsFile:
+    """Read what people write: comments, blank lines, CRLF, no slots (1), `max-slots`, IPv6.
+
+    Raises UsageError naming `source` and the line, or both lines of a host named twice.
+    """
+    entries: list[HostSlots] = []
+    line_of: dict[str, int] = {}
+    lines = text.lstrip("\ufeff").splitlines()
+    for number, line in enumerate(lines, start=1):
+        words = line.split("#", 1)[0].split()
+        if not words:
+            continue
+        entry = _parse_entry(words, f"{source}, line {number}")
+        if entry.host in line_of:
+            raise UsageError(
+                f"{source}: {entry.host} is on line {line_of[entry.host]} and again on line {number}",
+                "keep one line per host and add up its slots",
+            )
+        line_of[entry.host] = number
+        entries.append(entry)
+    if not entries:
+        raise UsageError(f"{source} names no host", "write one ADDRESS slots=N per line")
+    return HostsFile(tuple(entries), tuple(lines))
+
+
+def format_hosts_file(hosts: HostsFile) -> str:
+    """The text of the file: its own lines where it was read from one, else `HOST slots=N`."""
+    lines = hosts.lines or tuple(_format_entry(entry) for entry in hosts.entries)
+    return "".join(line + "\n" for line in lines)
+
+
+def _format_entry(entry: HostSlots) -> str:
+    limit = f" max-slots={entry.max_slots}" if entry.max_slots is not None else ""
+    return f"{entry.host} slots={entry.slots}{limit}"
+
+
+def _parse_entry(words: list[str], where: str) -> HostSlots:
+    host, settings = words[0], _settings(words[1:], where)
+    if not re.fullmatch(r"\[?[\w.:%-]+\]?", host) or host.startswith("-"):
+        raise UsageError(f"{where}: not a host name or address: {host!r}")
+    slots = settings.pop("slots", None)
+    max_slots = settings.pop("max-slots", None)
+    if slots is None:
+        slots = 1 if max_slots is None else max_slots
+    if max_slots is not None and max_slots < slots:
+        raise UsageError(f"{where}: max-slots={max_slots} is less than slots={slots}")
+    return HostSlots(host.strip("[]"), slots, max_slots)
+
+
+def _settings(words: list[str], where: str) -> dict[str, int]:
+    settings: dict[str, int] = {}
+    # "slots = 8" is as common as "slots=8".
+    for word in re.sub(r"\s*=\s*", "=", " ".join(words)).split():
+        key, _, value = word.partition("=")
+        key = key.lower().replace("_", "-")
+        if key not in ("slots", "max-slots"):
+            raise UsageError(f"{where}: cannot read {word!r}", "write slots=N, max-slots=N or nothing")
+        if not re.fullmatch(r"\d{1,6}", value, re.ASCII) or int(value) < 1:
+            raise UsageError(f"{where}: {key} must be a number from 1, not {value!r}")
+        if key in settings:
+            raise UsageError(f"{where}: {key} is given twice")
+        settings[key] = int(value)
+    return settings

@@ -1,0 +1,72 @@
+"""Index ranges (`0-3,5`) and folded host names (`demo-[0-3,5]`), as cluster operators write them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from clusterctl.domain.errors import UsageError
+
+_NUMBER_IN_NAME = re.compile(r"^(.*?)(\d+)(\D*)$")
+
+
+def parse_indices(text: str) -> tuple[int, ...]:
+    """The indices of `0-3,5`, sorted, each once. Raises UsageError."""
+    indices: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)(?:\s*-\s*(\d+))?\s*", part, re.ASCII)
+        if not match:
+            raise UsageError(f"not a list of node indices: {text!r}", "write it as 0-3,5")
+        first = int(match[1])
+        last = int(match[2]) if match[2] else first
+        if last < first:
+            raise UsageError(f"the range {part.strip()} runs backwards", f"write {last}-{first}")
+        if last - first > 100_000:
+            raise UsageError(f"the range {part.strip()} is too large")
+        indices.update(range(first, last + 1))
+    return tuple(sorted(indices))
+
+
+def format_indices(indices: Iterable[int]) -> str:
+    """`0-3,5` for 0, 1, 2, 3, 5."""
+    return ",".join(_run_text(run, 0) for run in _runs(sorted(set(indices))))
+
+
+def fold_hosts(hosts: Sequence[str]) -> str:
+    """Host names in one word: `10.0.0.[1-3],node7`. Order and repeats are not kept.
+
+    >>> fold_hosts(["demo-0", "demo-1", "demo-3"])
+    'demo-[0-1,3]'
+    """
+    groups: dict[tuple[str, str, int], set[int]] = {}
+    for host in hosts:
+        match = _NUMBER_IN_NAME.match(host)
+        if not match or ":" in host:
+            groups[(host, "", -1)] = set()
+            continue
+        prefix, digits, suffix = match.groups()
+        padding = len(digits) if digits.startswith("0") and len(digits) > 1 else 0
+        groups.setdefault((prefix, suffix, padding), set()).add(int(digits))
+    return ",".join(_folded(*key, sorted(numbers)) for key, numbers in groups.items())
+
+
+def _folded(prefix: str, suffix: str, padding: int, numbers: list[int]) -> str:
+    if not numbers:
+        return prefix
+    text = ",".join(_run_text(run, padding) for run in _runs(numbers))
+    return f"{prefix}{text}{suffix}" if len(numbers) == 1 else f"{prefix}[{text}]{suffix}"
+
+
+def _run_text(run: tuple[int, int], padding: int) -> str:
+    first, last = (str(number).zfill(padding) for number in run)
+    return first if first == last else f"{first}-{last}"
+
+
+def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    runs: list[tuple[int, int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1] = (runs[-1][0], number)
+        else:
+            runs.append((number, number))
+    return runs
