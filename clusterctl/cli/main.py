@@ -1,0 +1,69 @@
+"""`clusterctl`: the command line. Each command lives in its own module, imported when called."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import click
+
+import clusterctl
+from clusterctl.cli import output
+from clusterctl.domain.errors import ClusterctlError
+
+# Command -> (module, function, one line of help). Listing commands must not import them.
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "lab": ("clusterctl.cli.lab", "lab", "The local EC2: start, stop, status, env."),
+}
+
+INTERRUPTED = 130
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command's module only when that command is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute, _ = COMMANDS[cmd_name]
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry[2]) for name, entry in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(clusterctl.__version__, prog_name="clusterctl")
+def cli() -> None:
+    """Launch and run self-managed GPU clusters on EC2."""
+
+
+def run_command(command: click.Command, argv: list[str] | None = None, **extra: Any) -> int:
+    """The exit status of `command`; every error becomes one message (docs/exit-status.md)."""
+    try:
+        status = command.main(args=argv, standalone_mode=False, **extra)
+        return status if isinstance(status, int) else 0
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
+    except click.ClickException as refused:
+        refused.show()
+        return refused.exit_code
+    except ClusterctlError as failure:
+        output.error(failure)
+        return failure.exit_status
+    except (KeyboardInterrupt, click.Abort):
+        output.note("interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 141
+
+
+def main() -> None:
+    sys.exit(run_command(cli))

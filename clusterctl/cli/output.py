@@ -1,0 +1,40 @@
+"""The only place that prints. Results go to stdout, everything about the work to stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from clusterctl.domain.errors import ClusterctlError
+
+
+def line(text: str = "") -> None:
+    """One line of the result."""
+    print(text, flush=True)
+
+
+def note(text: str) -> None:
+    """One line about the work: progress, what was reused, what comes next."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def data(value: Any) -> None:
+    """The result as JSON (`--json`)."""
+    print(json.dumps(value, indent=2, default=str), flush=True)
+
+
+def error(failure: ClusterctlError) -> None:
+    """What happened, and the next step."""
+    note(f"error: {failure.message}")
+    if failure.hint:
+        note(f"  hint: {failure.hint}")
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """A plain table: columns as wide as their widest cell, two spaces between."""
+    cells = [[str(cell) for cell in row] for row in [headers, *rows]]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(headers))]
+    for row in cells:
+        line("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
