@@ -51,7 +51,7 @@ def parse_hosts_file(text: str, source: str = "hosts file") -> HostsFile:
         entry = _parse_entry(words, f"{source}, line {number}")
         if entry.host in line_of:
             raise UsageError(
-                f"{source}: {entry.host} is on line {line_of[entry.host]} and again on line {number}",
+                f"{source}: {entry.host} is on lines {line_of[entry.host]} and {number}",
                 "keep one line per host and add up its slots",
             )
         line_of[entry.host] = number
@@ -92,7 +92,7 @@ def _settings(words: list[str], where: str) -> dict[str, int]:
         key, _, value = word.partition("=")
         key = key.lower().replace("_", "-")
         if key not in ("slots", "max-slots"):
-            raise UsageError(f"{where}: cannot read {word!r}", "write slots=N, max-slots=N or nothing")
+            raise UsageError(f"{where}: cannot read {word!r}", "write slots=N or max-slots=N")
         if not re.fullmatch(r"\d{1,6}", value, re.ASCII) or int(value) < 1:
             raise UsageError(f"{where}: {key} must be a number from 1, not {value!r}")
         if key in settings:

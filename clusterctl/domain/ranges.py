@@ -1,4 +1,4 @@
-"""Index ranges (`0-3,5`) and folded host names (`demo-[0-3,5]`), as cluster operators write them."""
+"""Index ranges (`0-3,5`) and folded host names (`demo-[0-3,5]`), as operators write them."""
 
 from __future__ import annotations
 

@@ -1,0 +1,110 @@
+"""What commands share: the options that choose an account, and the way to a cluster."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from clusterctl.config import Settings, load_settings
+from clusterctl.domain.cluster import check_cluster_name
+from clusterctl.domain.errors import LabError, NoSuchCluster
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+
+    from clusterctl.operations.access import Access
+    from clusterctl.operations.folder import ClusterFolder
+
+_OPTIONS = (
+    click.option("--lab", is_flag=True, help="Use the local EC2 (or set CLUSTERCTL_LAB=1)."),
+    click.option("--region", metavar="REGION", help="AWS region."),
+    click.option("--profile", metavar="NAME", help="AWS profile."),
+    click.option("--endpoint-url", metavar="URL", help="Another EC2 endpoint."),
+)
+
+
+class Wiring:
+    """The settings of this run, and what is made from them when it is first needed."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    @functools.cached_property
+    def proxy_command(self) -> tuple[str, ...]:
+        """How SSH gets to the instances, where their addresses cannot be dialled."""
+        record = self._lab
+        return tuple(record.proxy_command or ()) if record else ()
+
+    @functools.cached_property
+    def ec2(self) -> EC2Client:
+        from clusterctl.ec2.session import ec2_client
+
+        record = self._lab
+        if record:
+            return ec2_client(
+                region=self.settings.region or record.region,
+                endpoint_url=record.endpoint_url,
+                access_key=record.access_key,
+                secret_key=record.secret_key,
+            )
+        return ec2_client(
+            region=self.settings.region,
+            profile=self.settings.profile,
+            endpoint_url=self.settings.endpoint_url,
+        )
+
+    @functools.cached_property
+    def _lab(self) -> Any:
+        if not self.settings.lab:
+            return None
+        from clusterctl.lab.record import read_record
+
+        record = read_record(self.settings.home)
+        if record is None:
+            raise LabError("the local EC2 is not running", "start it: clusterctl lab start")
+        return record
+
+    def folder(self, name: str) -> ClusterFolder:
+        from clusterctl.operations.folder import ClusterFolder
+
+        return ClusterFolder(Path(self.settings.home) / check_cluster_name(name))
+
+    def open(self, name: str) -> Access:
+        """Access to the running cluster NAME. Raises NoSuchCluster and what open_access does."""
+        from clusterctl.ec2.instances import find_cluster
+        from clusterctl.operations.access import open_access
+
+        folder = self.folder(name)
+        cluster = find_cluster(self.ec2, name)
+        if cluster is None:
+            raise NoSuchCluster(
+                f"there is no cluster {name} in {self.ec2.meta.region_name}",
+                "see `clusterctl list`, or launch it: clusterctl up " + name,
+            )
+        return open_access(cluster, folder, self.proxy_command)
+
+
+def account_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds --lab, --region, --profile, --endpoint-url; passes `wiring` to the command."""
+
+    @functools.wraps(command)
+    def wired(
+        *args: Any,
+        lab: bool,
+        region: str | None,
+        profile: str | None,
+        endpoint_url: str | None,
+        **kwargs: Any,
+    ) -> Any:
+        settings = load_settings(
+            lab=lab, region=region, profile=profile, endpoint_url=endpoint_url
+        )
+        return command(*args, wiring=Wiring(settings), **kwargs)
+
+    for option in reversed(_OPTIONS):
+        wired = option(wired)
+    return wired

@@ -1,0 +1,86 @@
+"""A cluster with its connections: what most operations start from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from clusterctl.domain.cluster import Cluster, Node, NodeState
+from clusterctl.domain.errors import ClusterctlError, MissingTool, UsageError
+from clusterctl.operations.folder import ClusterFolder
+from clusterctl.transport.connections import Connections
+from clusterctl.transport.hostkeys import PinnedHostKeys
+from clusterctl.transport.keys import load_key
+from clusterctl.transport.session import Identity
+from clusterctl.transport.target import Target
+
+
+@dataclass(frozen=True)
+class Access:
+    """A cluster, its folder, and connections to its nodes. Use as a context manager."""
+
+    cluster: Cluster
+    folder: ClusterFolder
+    connections: Connections
+    proxy_command: tuple[str, ...] = ()
+
+    def __enter__(self) -> Access:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.connections.close()
+
+    def target(self, node: Node) -> Target:
+        return node_target(node, self.cluster.ssh_user, self.proxy_command)
+
+    @property
+    def head(self) -> Target:
+        return self.target(self.cluster.head)
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        """Every node, head first."""
+        return tuple(self.target(node) for node in self.cluster.nodes)
+
+    def select(self, indices: Sequence[int] | None = None) -> tuple[Target, ...]:
+        """The nodes with these indices, or all. Raises UsageError naming those there are not."""
+        if indices is None:
+            return self.targets
+        by_index = {node.index: node for node in self.cluster.nodes}
+        missing = [str(index) for index in indices if index not in by_index]
+        if missing:
+            raise UsageError(
+                f"cluster {self.cluster.name} has no node {', '.join(missing)}",
+                f"its nodes are 0 to {len(self.cluster.nodes) - 1}",
+            )
+        return tuple(self.target(by_index[index]) for index in indices)
+
+
+def node_target(node: Node, user: str, proxy_command: tuple[str, ...] = ()) -> Target:
+    """How to reach a node. `proxy_command` passes a connected socket (the unprivileged lab)."""
+    return Target(
+        host=node.name,
+        address=node.address,
+        user=user,
+        proxy_command=proxy_command,
+        proxy_passes_fd=bool(proxy_command),
+    )
+
+
+def open_access(
+    cluster: Cluster, folder: ClusterFolder, proxy_command: tuple[str, ...] = ()
+) -> Access:
+    """Access to a running cluster. Raises MissingTool without its key, ClusterctlError if down."""
+    down = [node.name for node in cluster.nodes if node.state is not NodeState.RUNNING]
+    if down:
+        raise ClusterctlError(
+            f"not running: {', '.join(down)}", f"see `clusterctl status {cluster.name}`"
+        )
+    if not folder.key.exists():
+        raise MissingTool(
+            f"the key of cluster {cluster.name} is not on this machine: {folder.key}",
+            "copy the folder from the machine that ran `up`; `clusterctl down` works without it",
+        )
+    identity = Identity((load_key(folder.key),))
+    host_keys = PinnedHostKeys([folder.known_hosts])
+    return Access(cluster, folder, Connections(identity, host_keys), proxy_command)

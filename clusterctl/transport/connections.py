@@ -1,0 +1,126 @@
+"""The open connections of one program run: one per host, kept until closed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
+from clusterctl.transport.execute import Exchange, Sink
+from clusterctl.transport.fanout import DEFAULT_FANOUT, fan_out
+from clusterctl.transport.hostkeys import PinnedHostKeys
+from clusterctl.transport.session import Identity, Session, connect
+from clusterctl.transport.stdin import StdinSource
+from clusterctl.transport.target import Target
+
+
+class Connections:
+    """Opens what is needed and keeps it. Use as a context manager: leaving it closes all."""
+
+    def __init__(
+        self, identity: Identity, host_keys: PinnedHostKeys, connect_timeout_s: float = 10.0
+    ) -> None:
+        self.identity = identity
+        self.host_keys = host_keys
+        self.connect_timeout_s = connect_timeout_s
+        self._sessions: dict[Target, Session] = {}
+        self._exchanges: dict[int, Exchange] = {}
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Connections:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def session(self, target: Target) -> Session:
+        """The connection to `target`, opened if there is none alive."""
+        with self._lock:
+            session = self._sessions.get(target)
+        if session is None or not session.alive:
+            session = connect(target, self.identity, self.host_keys, self.connect_timeout_s)
+            with self._lock:
+                self._sessions[target] = session
+        return session
+
+    def forget(self, target: Target) -> None:
+        """Close the connection to one host, for example before it reboots."""
+        with self._lock:
+            session = self._sessions.pop(target, None)
+        if session:
+            session.close()
+
+    def run(
+        self,
+        target: Target,
+        command: str,
+        *,
+        timeout_s: float | None = None,
+        stdin: StdinSource | bytes = b"",
+        sink: Sink | None = None,
+    ) -> CommandResult:
+        """One command on one host. Raises HostError; see Session.run."""
+        started: list[Exchange] = []
+
+        def remember(exchange: Exchange) -> None:
+            started.append(exchange)
+            with self._lock:
+                self._exchanges[id(exchange)] = exchange
+
+        try:
+            return self.session(target).run(
+                command, timeout_s=timeout_s, stdin=stdin, sink=sink, started=remember
+            )
+        finally:
+            with self._lock:
+                for exchange in started:
+                    self._exchanges.pop(id(exchange), None)
+
+    def run_all(
+        self,
+        targets: Sequence[Target],
+        command: str | Callable[[Target], str],
+        *,
+        timeout_s: float | None = None,
+        stdin: StdinSource | bytes = b"",
+        sink: Callable[[str, str, bytes], None] | None = None,
+        max_workers: int = DEFAULT_FANOUT,
+        on_outcome: Callable[[HostOutcome[CommandResult]], None] | None = None,
+    ) -> FanoutResult[CommandResult]:
+        """The command on every host, at most `max_workers` at a time; one outcome per host.
+
+        On KeyboardInterrupt the running commands are ended on their hosts.
+        """
+
+        def one(target: Target) -> CommandResult:
+            return self.run(
+                target,
+                command if isinstance(command, str) else command(target),
+                timeout_s=timeout_s,
+                stdin=stdin,
+                sink=None if sink is None else _for_host(sink, target.host),
+            )
+
+        try:
+            return fan_out(one, targets, max_workers=max_workers, on_outcome=on_outcome)
+        except KeyboardInterrupt:
+            self.interrupt()
+            raise
+
+    def interrupt(self) -> None:
+        """End every command that is running."""
+        with self._lock:
+            running = list(self._exchanges.values())
+        for exchange in running:
+            exchange.end()
+
+    def close(self) -> None:
+        with self._lock:
+            sessions = list(self._sessions.values())
+            self._sessions.clear()
+        for session in sessions:
+            session.close()
+
+
+def _for_host(sink: Callable[[str, str, bytes], None], host: str) -> Sink:
+    return lambda stream, chunk: sink(host, stream, chunk)

@@ -1,0 +1,61 @@
+"""The seam: what paramiko and the socket layer raise, in our own words."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+import paramiko
+from paramiko.ssh_exception import NoValidConnectionsError
+
+from clusterctl.domain.errors import ClusterctlError, HostError, HostUnreachable, KeyRefused
+from clusterctl.transport.target import Target
+
+_BY_ERRNO = {
+    errno.ECONNREFUSED: "refused the connection",
+    errno.EHOSTUNREACH: "there is no route to it",
+    errno.ENETUNREACH: "there is no route to its network",
+    errno.ETIMEDOUT: "did not answer in time",
+    errno.ECONNRESET: "closed the connection",
+}
+
+_HINT_BY_ERRNO = {
+    errno.ECONNREFUSED: "the host is up but no SSH server listens there (still booting?)",
+}
+
+
+def translated(target: Target, error: Exception) -> ClusterctlError:
+    """The HostError that says what `error` means for this host."""
+    if isinstance(error, ClusterctlError):
+        return error
+    where = target.known_hosts_name
+    if isinstance(error, paramiko.AuthenticationException):
+        return KeyRefused(
+            target.host,
+            f"refused every key for user {target.user} at {where}",
+            "name the key and user that the host knows: --key FILE, --user NAME",
+        )
+    if isinstance(error, NoValidConnectionsError):
+        error = next(iter(error.errors.values()))
+    if isinstance(error, socket.gaierror):
+        return HostUnreachable(target.host, f"its name is not known: {where}", "check its spelling")
+    if isinstance(error, TimeoutError):
+        return HostUnreachable(target.host, f"did not answer in time at {where}")
+    if isinstance(error, OSError):
+        reason = _BY_ERRNO.get(error.errno or 0, error.strerror or str(error))
+        return HostUnreachable(
+            target.host, f"{reason} at {where}", _HINT_BY_ERRNO.get(error.errno or 0, "")
+        )
+    if isinstance(error, (paramiko.SSHException, EOFError)):
+        reason = str(error).strip() or "the connection was closed"
+        return HostUnreachable(target.host, f"no SSH session with {where}: {reason}")
+    raise error
+
+
+def worth_retrying(error: Exception) -> bool:
+    """sshd drops logins above MaxStartups (10:30:100) before it says a word; they may come back."""
+    if isinstance(error, (HostError, paramiko.AuthenticationException)):
+        return False
+    if isinstance(error, (ConnectionResetError, EOFError)):
+        return True
+    return isinstance(error, paramiko.SSHException) and "banner" in str(error)

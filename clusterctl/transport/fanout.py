@@ -1,0 +1,90 @@
+"""The one place with threads: the same work on many hosts, nothing lost."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+from clusterctl.domain.errors import ClusterctlError
+from clusterctl.domain.results import FanoutResult, HostOutcome
+
+DEFAULT_FANOUT = 64
+
+
+class Hosted(Protocol):
+    """Anything that knows which host it is about."""
+
+    @property
+    def host(self) -> str: ...
+
+
+H = TypeVar("H", bound=Hosted)
+T = TypeVar("T")
+
+
+def fan_out(
+    work: Callable[[H], T],
+    items: Sequence[H],
+    *,
+    max_workers: int = DEFAULT_FANOUT,
+    on_outcome: Callable[[HostOutcome[T]], None] | None = None,
+) -> FanoutResult[T]:
+    """`work(item)` for every item, at most `max_workers` at a time; one outcome each, in order.
+
+    A ClusterctlError is that host's outcome and stops nobody else. Any other exception is a bug:
+    it is raised once all hosts have ended. `on_outcome` is called as hosts end, one at a time.
+    On KeyboardInterrupt nothing new is started and the interrupt goes on to the caller.
+    """
+    outcomes: list[HostOutcome[T] | None] = [None] * len(items)
+    bugs: list[BaseException] = []
+
+    def one(position: int) -> int:
+        item = items[position]
+        try:
+            outcomes[position] = HostOutcome(item.host, value=work(item))
+        except ClusterctlError as error:
+            outcomes[position] = HostOutcome(item.host, error=error)
+        except BaseException as error:
+            bugs.append(error)
+        return position
+
+    ended = map(one, range(len(items)))
+    if max_workers > 1 and len(items) > 1:
+        ended = _in_threads(one, len(items), max_workers)
+    for position in ended:
+        outcome = outcomes[position]
+        if on_outcome and outcome:
+            on_outcome(outcome)
+    if bugs:
+        raise bugs[0]
+    return FanoutResult(tuple(outcome for outcome in outcomes if outcome is not None))
+
+
+def _in_threads(one: Callable[[int], int], count: int, max_workers: int):  # type: ignore[no-untyped-def]
+    # Daemon threads: an interrupted program must not wait for a host that does not answer.
+    todo: queue.SimpleQueue[int] = queue.SimpleQueue()
+    ended: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for position in range(count):
+        todo.put(position)
+
+    def worker() -> None:
+        while True:
+            try:
+                position = todo.get_nowait()
+            except queue.Empty:
+                return
+            ended.put(one(position))
+
+    for _ in range(min(max_workers, count)):
+        threading.Thread(target=worker, daemon=True).start()
+    try:
+        for _ in range(count):
+            yield ended.get()
+    finally:
+        while not todo.empty():
+            try:
+                todo.get_nowait()
+            except queue.Empty:
+                break

@@ -1,0 +1,71 @@
+"""Host keys: read once, looked up per connection, never accepted unseen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import paramiko
+from paramiko.hostkeys import HostKeys
+
+from clusterctl.domain.errors import HostKeyChanged, HostKeyUnknown
+from clusterctl.transport.target import Target
+
+# An RSA key is kept as ssh-rsa and shown under its signature algorithms.
+_RSA_ALGORITHMS = ("rsa-sha2-512", "rsa-sha2-256")
+
+
+class PinnedHostKeys:
+    """The keys of some known_hosts files."""
+
+    def __init__(self, paths: Iterable[Path]) -> None:
+        self.paths = tuple(paths)
+        self._keys = HostKeys()
+        for path in self.paths:
+            if path.exists():
+                self._keys.load(str(path))
+
+    def algorithms(self, target: Target) -> tuple[str, ...]:
+        """The key algorithms that the target may show, so that it shows one we know."""
+        known = self._keys.lookup(target.known_hosts_name)
+        if known is None:
+            return ()
+        kinds = [_RSA_ALGORITHMS if kind == "ssh-rsa" else (kind,) for kind in known]
+        return tuple(algorithm for group in kinds for algorithm in group)
+
+    def verify(self, target: Target, key: paramiko.PKey) -> None:
+        """Raises HostKeyUnknown or HostKeyChanged unless `key` is the one pinned."""
+        known = self._keys.lookup(target.known_hosts_name)
+        files = " or ".join(str(path) for path in self.paths) or "any known_hosts file"
+        if not known:
+            raise HostKeyUnknown(
+                target.host,
+                f"its host key is unknown: {target.known_hosts_name} is not in {files}",
+                "log in once with `ssh` and compare the fingerprint, or add the key to known_hosts",
+            )
+        pinned = known.get(key.get_name())
+        if pinned is None or pinned.asbytes() != key.asbytes():
+            raise HostKeyChanged(
+                target.host,
+                f"its host key is not the one pinned in {files}: it shows {fingerprint(key)}",
+                "either its address now belongs to another machine, or someone is in between; "
+                f"if you know why, drop the old key: ssh-keygen -R {target.known_hosts_name}",
+            )
+
+
+def fingerprint(key: paramiko.PKey) -> str:
+    """`SHA256:...`, as ssh-keygen -l prints it."""
+    return str(key.fingerprint)
+
+
+class VerifyPinned(paramiko.MissingHostKeyPolicy):
+    """Called by paramiko for every connection, since its own store stays empty."""
+
+    def __init__(self, target: Target, host_keys: PinnedHostKeys) -> None:
+        self._target = target
+        self._host_keys = host_keys
+
+    def missing_host_key(
+        self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey
+    ) -> None:
+        self._host_keys.verify(self._target, key)

@@ -1,0 +1,49 @@
+"""One standard input for many commands: read once, kept on disk when large, fed to each."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from typing import BinaryIO
+
+CHUNK = 1 << 16
+IN_MEMORY = 8 << 20
+
+
+class StdinSource:
+    """What comes in on a file descriptor, for any number of readers at their own pace."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._spool: BinaryIO = tempfile.SpooledTemporaryFile(  # type: ignore[assignment]  # noqa: SIM115
+            IN_MEMORY
+        )
+        self._size = 0
+        self._ended = False
+        self._grown = threading.Condition()
+        threading.Thread(target=self._copy, args=(descriptor,), daemon=True).start()
+
+    def _copy(self, descriptor: int) -> None:
+        while True:
+            try:
+                chunk = os.read(descriptor, CHUNK)
+            except OSError:
+                chunk = b""
+            with self._grown:
+                if chunk:
+                    self._spool.seek(self._size)
+                    self._spool.write(chunk)
+                    self._size += len(chunk)
+                self._ended = not chunk
+                self._grown.notify_all()
+            if not chunk:
+                return
+
+    def read_at(self, offset: int, wait_s: float) -> bytes | None:
+        """What follows `offset`: b"" at the end, None if nothing came within `wait_s`."""
+        with self._grown:
+            self._grown.wait_for(lambda: self._size > offset or self._ended, wait_s)
+            if self._size > offset:
+                self._spool.seek(offset)
+                return self._spool.read(CHUNK)
+            return b"" if self._ended else None

@@ -1,0 +1,26 @@
+"""Whom to talk to, and how to get there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Target:
+    """One host. `host` is the name shown to the user; `address` is what is dialled.
+
+    `proxy_command` is an argv with %h and %p, OpenSSH's ProxyCommand; with `proxy_passes_fd` it
+    hands over a connected socket (ProxyUseFdpass) instead of carrying the bytes.
+    """
+
+    host: str
+    address: str
+    user: str
+    port: int = 22
+    proxy_command: tuple[str, ...] = ()
+    proxy_passes_fd: bool = False
+
+    @property
+    def known_hosts_name(self) -> str:
+        """The name its key has in a known_hosts file."""
+        return self.address if self.port == 22 else f"[{self.address}]:{self.port}"
