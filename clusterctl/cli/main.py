@@ -14,6 +14,8 @@ from clusterctl.domain.errors import ClusterctlError
 
 # Command -> (module, function, one line of help). Listing commands must not import them.
 COMMANDS: dict[str, tuple[str, str, str]] = {
+    "run": ("clusterctl.cli.run", "run", "Run a command on the nodes, in parallel."),
+    "copy": ("clusterctl.cli.copy", "copy", "Copy files to the nodes, in parallel."),
     "lab": ("clusterctl.cli.lab", "lab", "The local EC2: start, stop, status, env."),
 }
 

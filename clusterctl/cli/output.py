@@ -20,6 +20,16 @@ def note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def raw(text: bytes, stream: str = "stdout") -> None:
+    """Bytes of a host's output, as they are, to the stream of that name."""
+    if not text:
+        return
+    out = sys.stdout if stream == "stdout" else sys.stderr
+    out.flush()
+    out.buffer.write(text)
+    out.buffer.flush()
+
+
 def data(value: Any) -> None:
     """The result as JSON (`--json`)."""
     print(json.dumps(value, indent=2, default=str), flush=True)

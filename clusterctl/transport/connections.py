@@ -9,6 +9,7 @@ from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
 from clusterctl.transport.execute import Exchange, Sink
 from clusterctl.transport.fanout import DEFAULT_FANOUT, fan_out
 from clusterctl.transport.hostkeys import PinnedHostKeys
+from clusterctl.transport.limits import raise_open_files
 from clusterctl.transport.session import Identity, Session, connect
 from clusterctl.transport.stdin import StdinSource
 from clusterctl.transport.target import Target
@@ -26,6 +27,7 @@ class Connections:
         self._sessions: dict[Target, Session] = {}
         self._exchanges: dict[int, Exchange] = {}
         self._lock = threading.Lock()
+        raise_open_files()
 
     def __enter__(self) -> Connections:
         return self

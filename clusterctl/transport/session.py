@@ -130,7 +130,7 @@ def _login(
             timeout=timeout_s,
             banner_timeout=timeout_s,
             auth_timeout=timeout_s,
-            transport_factory=transport,  # type: ignore[arg-type]
+            transport_factory=transport,
             auth_strategy=_OfferKeys(target.user, identity.keys),
         )
     except BaseException:

@@ -1,0 +1,59 @@
+"""The options that all commands on many hosts share."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from clusterctl.cli.params import Duration
+
+if TYPE_CHECKING:
+    from clusterctl.transport.stdin import StdinSource
+
+MOST_AT_ONCE = 1024
+
+
+def fanout_options(default_fanout: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Adds --timeout, --fanout and --json."""
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in (
+            click.option("--json", "as_json", is_flag=True, help="Outcomes as JSON."),
+            click.option(
+                "--fanout",
+                type=click.IntRange(1, MOST_AT_ONCE),
+                default=default_fanout,
+                show_default=True,
+                help="How many hosts at once.",
+            ),
+            click.option(
+                "--timeout",
+                "timeout_s",
+                type=Duration(),
+                help="Per host: 30, 30s, 5m.",
+            ),
+        ):
+            command = option(command)
+        return command
+
+    return add
+
+
+def piped_stdin(closed: bool) -> StdinSource | bytes:
+    """What is piped or redirected into this program, for every host; nothing from a terminal."""
+    if closed or sys.stdin is None or sys.stdin.closed:
+        return b""
+    try:
+        mode = os.fstat(0).st_mode
+    except OSError:
+        return b""
+    if not (stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)):
+        return b""
+    from clusterctl.transport.stdin import StdinSource
+
+    return StdinSource(0)

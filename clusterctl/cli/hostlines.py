@@ -1,0 +1,121 @@
+"""The output of many hosts on one screen: prefixed as it comes, or folded at the end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+from clusterctl.cli import output
+from clusterctl.domain.ranges import fold_hosts
+from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
+
+# A line that does not end is shown in pieces of this size.
+LONGEST_LINE = 1 << 16
+
+
+class HostLines:
+    """Whole lines of each host as they come, `HOST: ` before each. Safe to call from threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._rest: dict[tuple[str, str], bytes] = {}
+
+    def take(self, host: str, stream: str, chunk: bytes) -> None:
+        """A piece of what `host` wrote to `stream`."""
+        with self._lock:
+            text = self._rest.pop((host, stream), b"") + chunk
+            *lines, rest = text.split(b"\n")
+            while len(rest) > LONGEST_LINE:
+                lines.append(rest[:LONGEST_LINE])
+                rest = rest[LONGEST_LINE:]
+            if rest:
+                self._rest[(host, stream)] = rest
+            _write(host, stream, lines)
+
+    def finish(self, host: str) -> None:
+        """The last line of a host that did not end it."""
+        with self._lock:
+            for stream in ("stdout", "stderr"):
+                rest = self._rest.pop((host, stream), b"")
+                if rest:
+                    _write(host, stream, [rest])
+
+
+def _write(host: str, stream: str, lines: Iterable[bytes]) -> None:
+    prefix = f"{host}: ".encode()
+    output.raw(b"".join(prefix + line + b"\n" for line in lines), stream)
+
+
+def show_grouped(result: FanoutResult[CommandResult]) -> None:
+    """Hosts with identical output together, their names folded into ranges."""
+    for hosts, (stdout, stderr) in result.grouped(lambda value: (value.stdout, value.stderr)):
+        if not stdout and not stderr:
+            continue
+        rule = "-" * 15
+        count = f" ({len(hosts)})" if len(hosts) > 1 else ""
+        output.line(f"{rule}\n{fold_hosts(hosts)}{count}\n{rule}")
+        output.raw(_with_newline(stdout), "stdout")
+        output.raw(_with_newline(stderr), "stderr")
+
+
+def _with_newline(text: str) -> bytes:
+    return (text if not text or text.endswith("\n") else text + "\n").encode()
+
+
+def show_verbose(outcome: HostOutcome[CommandResult]) -> None:
+    """The tutorial's `verbose`: which host it was, and here also how it ended."""
+    if outcome.value is None:
+        return
+    ended = f"exit status {outcome.value.exit_status}, {outcome.value.duration_s:.1f} s"
+    output.note(f"On {outcome.host}: {ended}")
+
+
+def show_trouble(result: FanoutResult[CommandResult]) -> None:
+    """A line for each exit status but 0, and one for each reason not to have ended."""
+    failed = [value for value in result.values if value.exit_status != 0]
+    statuses = sorted({value.exit_status for value in failed})
+    for status in statuses:
+        hosts = [value.host for value in failed if value.exit_status == status]
+        output.note(f"{fold_hosts(hosts)}: exit status {status}")
+    cut = [value.host for value in result.values if value.truncated]
+    if cut:
+        output.note(f"{fold_hosts(cut)}: output cut after 16 MiB")
+    show_failures(result.failures)
+
+
+def show_failures(failures: Iterable[HostOutcome[Any]]) -> None:
+    """One line per reason: the hosts it holds for, what happened, what to do."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for outcome in failures:
+        if outcome.error:
+            key = (outcome.error.message, outcome.error.hint)
+            groups.setdefault(key, []).append(outcome.host)
+    for (message, hint), hosts in groups.items():
+        output.note(f"{fold_hosts(hosts)}: {message}" + (f" (hint: {hint})" if hint else ""))
+
+
+def as_data(outcome: HostOutcome[CommandResult]) -> dict[str, object]:
+    """One host's outcome for `--json`."""
+    if outcome.value is not None:
+        value = outcome.value
+        return {
+            "host": value.host,
+            "exit_status": value.exit_status,
+            "stdout": value.stdout,
+            "stderr": value.stderr,
+            "duration_s": round(value.duration_s, 3),
+        }
+    return failure_data(outcome)
+
+
+def failure_data(outcome: HostOutcome[Any]) -> dict[str, object]:
+    """A host without a result for `--json`; a command past its deadline has its output so far."""
+    error = outcome.error
+    described: dict[str, object] = {"host": outcome.host, "exit_status": None}
+    if error:
+        described.update(error=type(error).__name__, message=error.message, hint=error.hint)
+        described.update(
+            {name: getattr(error, name) for name in ("stdout", "stderr") if hasattr(error, name)}
+        )
+    return described

@@ -1,0 +1,32 @@
+"""Which nodes of a cluster a command is for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from clusterctl.cli.params import Indices
+from clusterctl.domain.errors import UsageError
+
+if TYPE_CHECKING:
+    from clusterctl.operations.access import Access
+    from clusterctl.transport.target import Target
+
+
+def node_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds --head and --nodes."""
+    for option in (
+        click.option("--nodes", "indices", type=Indices(), help="Only these nodes: 0-3,5."),
+        click.option("--head", is_flag=True, help="Only the head node."),
+    ):
+        command = option(command)
+    return command
+
+
+def selected(access: Access, head: bool, indices: tuple[int, ...] | None) -> tuple[Target, ...]:
+    """The targets that --head and --nodes mean. Raises UsageError."""
+    if head and indices is not None:
+        raise UsageError("--head and --nodes exclude each other", "the head node is node 0")
+    return access.select((0,) if head else indices)

@@ -1,0 +1,35 @@
+"""Parameters that are checked where they are given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from clusterctl.domain.errors import UsageError
+from clusterctl.domain.ranges import parse_indices
+from clusterctl.domain.units import parse_duration_s
+
+
+class Duration(click.ParamType):
+    """Seconds from `90`, `30s`, `5m`, `2h`."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        try:
+            return value if isinstance(value, float) else parse_duration_s(value)
+        except UsageError as error:
+            self.fail(f"{error.message}; {error.hint}", param, ctx)
+
+
+class Indices(click.ParamType):
+    """Node indices from `0-3,5`."""
+
+    name = "indices"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        try:
+            return value if isinstance(value, tuple) else parse_indices(value)
+        except UsageError as error:
+            self.fail(f"{error.message}; {error.hint}", param, ctx)

@@ -1,0 +1,50 @@
+"""`clusterctl run NAME COMMAND`: runclust on a named cluster."""
+
+from __future__ import annotations
+
+import click
+
+from clusterctl.cli.fanout_options import fanout_options, piped_stdin
+from clusterctl.cli.node_options import node_options, selected
+from clusterctl.cli.run_on import run_on
+from clusterctl.cli.wiring import Wiring, account_options
+
+
+@click.command()
+@click.argument("name")
+@click.argument("command")
+@node_options
+@click.option("-b", "--gather", is_flag=True, help="Fold nodes with identical output together.")
+@click.option("-n", "--no-stdin", is_flag=True, help="Give the command no standard input.")
+@fanout_options(default_fanout=64)
+@account_options
+def run(
+    wiring: Wiring,
+    name: str,
+    command: str,
+    head: bool,
+    indices: tuple[int, ...] | None,
+    gather: bool,
+    no_stdin: bool,
+    timeout_s: float | None,
+    fanout: int,
+    as_json: bool,
+) -> int:
+    """Run COMMAND on the nodes of cluster NAME, in parallel over SSH.
+
+    \b
+    clusterctl run demo 'nvidia-smi -L'
+    clusterctl run demo --nodes 0-3,5 -b 'df -h /'
+    clusterctl run demo --head 'tail -n 20 train.log'
+    """
+    with wiring.open(name) as access:
+        return run_on(
+            access.connections,
+            selected(access, head, indices),
+            command,
+            stdin=piped_stdin(no_stdin),
+            timeout_s=timeout_s,
+            fanout=fanout,
+            gather=gather,
+            as_json=as_json,
+        )

@@ -1,0 +1,53 @@
+"""Run one command on some targets and show what came of it: `runclust` and `clusterctl run`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from clusterctl.cli import hostlines, output
+from clusterctl.domain.results import CommandResult, HostOutcome, exit_status_of
+
+if TYPE_CHECKING:
+    from clusterctl.transport.connections import Connections
+    from clusterctl.transport.stdin import StdinSource
+    from clusterctl.transport.target import Target
+
+
+def run_on(
+    connections: Connections,
+    targets: Sequence[Target],
+    command: str,
+    *,
+    stdin: StdinSource | bytes = b"",
+    timeout_s: float | None = None,
+    fanout: int = 64,
+    gather: bool = False,
+    verbose: bool = False,
+    as_json: bool = False,
+) -> int:
+    """The exit status for the whole: the highest of the hosts', 255 if one gave none."""
+    lines = hostlines.HostLines()
+    live = not (gather or as_json)
+
+    def ended(outcome: HostOutcome[CommandResult]) -> None:
+        lines.finish(outcome.host)
+        if verbose and not as_json:
+            hostlines.show_verbose(outcome)
+
+    result = connections.run_all(
+        targets,
+        command,
+        timeout_s=timeout_s,
+        stdin=stdin,
+        sink=lines.take if live else None,
+        max_workers=fanout,
+        on_outcome=ended,
+    )
+    if as_json:
+        output.data([hostlines.as_data(outcome) for outcome in result.outcomes])
+    else:
+        if gather:
+            hostlines.show_grouped(result)
+        hostlines.show_trouble(result)
+    return exit_status_of(result)

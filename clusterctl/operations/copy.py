@@ -1,0 +1,80 @@
+"""Copy a file or folder to many hosts at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from clusterctl.data.rsync import CopyJob, CopyReport, copy_to_host, require_rsync
+from clusterctl.domain.errors import UsageError
+from clusterctl.domain.results import FanoutResult, HostOutcome
+from clusterctl.operations.access import Access
+from clusterctl.operations.folder import ClusterFolder
+from clusterctl.transport.fanout import fan_out
+from clusterctl.transport.target import Target
+
+# More rsyncs at once only share the same link and the same source disk.
+COPY_FANOUT = 16
+
+
+def copy_to_cluster(
+    access: Access,
+    targets: Sequence[Target],
+    source: str,
+    destination: str,
+    *,
+    max_workers: int = COPY_FANOUT,
+    timeout_s: float | None = None,
+    on_outcome: Callable[[HostOutcome[CopyReport]], None] | None = None,
+) -> FanoutResult[CopyReport]:
+    """SRC to these nodes of a cluster, through its generated ssh_config."""
+    ssh = cluster_ssh(access.folder)
+    jobs = [CopyJob(target.host, target.host, ssh, source, destination) for target in targets]
+    return _copy(jobs, max_workers, timeout_s, on_outcome)
+
+
+def copy_to_hosts(
+    hosts: Sequence[str],
+    source: str,
+    destination: str,
+    *,
+    user: str | None = None,
+    key: Path | None = None,
+    max_workers: int = COPY_FANOUT,
+    timeout_s: float | None = None,
+    on_outcome: Callable[[HostOutcome[CopyReport]], None] | None = None,
+) -> FanoutResult[CopyReport]:
+    """SRC to the hosts of a hosts file, through the user's own ssh set-up."""
+    ssh = user_ssh(user, key)
+    jobs = [CopyJob(host, host, ssh, source, destination) for host in hosts]
+    return _copy(jobs, max_workers, timeout_s, on_outcome)
+
+
+def cluster_ssh(folder: ClusterFolder) -> tuple[str, ...]:
+    """ssh as rsync starts it for a named cluster."""
+    return ("ssh", "-F", str(folder.ssh_config), "-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
+
+
+def user_ssh(user: str | None, key: Path | None) -> tuple[str, ...]:
+    """ssh as rsync starts it for a hosts file. BatchMode: an unknown host key is refused."""
+    login = ("-l", user) if user else ()
+    identity = ("-i", str(key), "-o", "IdentitiesOnly=yes") if key else ()
+    return ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", *login, *identity)
+
+
+def _copy(
+    jobs: Sequence[CopyJob],
+    max_workers: int,
+    timeout_s: float | None,
+    on_outcome: Callable[[HostOutcome[CopyReport]], None] | None,
+) -> FanoutResult[CopyReport]:
+    require_rsync()
+    for job in jobs[:1]:
+        if not Path(job.source).exists():
+            raise UsageError(f"there is nothing at {job.source}", "name an existing file or folder")
+    return fan_out(
+        lambda job: copy_to_host(job, timeout_s),
+        jobs,
+        max_workers=max_workers,
+        on_outcome=on_outcome,
+    )
