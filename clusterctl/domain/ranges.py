@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 
 from clusterctl.domain.errors import UsageError
 
-_NUMBER_IN_NAME = re.compile(r"^(.*?)(\d+)(\D*)$")
+_NUMBER_IN_ADDRESS = re.compile(r"((?:\d+\.){3})(\d+)()", re.ASCII)
+_NUMBER_IN_NAME = re.compile(r"([^.:]*?)(\d+)([^.:\d]*(?:\.[^:]*)?)", re.ASCII)
 
 
 def parse_indices(text: str) -> tuple[int, ...]:
@@ -33,21 +34,26 @@ def format_indices(indices: Iterable[int]) -> str:
 
 
 def fold_hosts(hosts: Sequence[str]) -> str:
-    """Host names in one word: `10.0.0.[1-3],node7`. Order and repeats are not kept.
+    """Host names in one word: `10.0.0.[1-3],node7`. Repeats are not kept.
 
     >>> fold_hosts(["demo-0", "demo-1", "demo-3"])
     'demo-[0-1,3]'
     """
+    names = [_split(host) for host in hosts]
+    padded = {(prefix, suffix, len(digits)) for prefix, digits, suffix in names if digits[:1] == "0"}
     groups: dict[tuple[str, str, int], set[int]] = {}
-    for host in hosts:
-        match = _NUMBER_IN_NAME.match(host)
-        if not match or ":" in host:
-            groups[(host, "", -1)] = set()
-            continue
-        prefix, digits, suffix = match.groups()
-        padding = len(digits) if digits.startswith("0") and len(digits) > 1 else 0
-        groups.setdefault((prefix, suffix, padding), set()).add(int(digits))
+    for prefix, digits, suffix in names:
+        width = len(digits) if len(digits) > 1 and (prefix, suffix, len(digits)) in padded else 0
+        numbers = groups.setdefault((prefix, suffix, width), set())
+        if digits:
+            numbers.add(int(digits))
     return ",".join(_folded(*key, sorted(numbers)) for key, numbers in groups.items())
+
+
+def _split(host: str) -> tuple[str, str, str]:
+    """What stands before, in and after the number that tells hosts apart; no number for IPv6."""
+    match = _NUMBER_IN_ADDRESS.fullmatch(host) or _NUMBER_IN_NAME.fullmatch(host)
+    return (match[1], match[2], match[3]) if match else (host, "", "")
 
 
 def _folded(prefix: str, suffix: str, padding: int, numbers: list[int]) -> str:

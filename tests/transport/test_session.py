@@ -1,0 +1,188 @@
+"""Real logins and commands: quoting, binary and large output, deadlines, signals, bad hosts."""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+import subprocess
+
+import pytest
+
+from clusterctl.domain.errors import (
+    CommandTimeout,
+    HostKeyChanged,
+    HostKeyUnknown,
+    HostUnreachable,
+    KeyRefused,
+    UsageError,
+)
+from clusterctl.transport.hostkeys import PinnedHostKeys
+from clusterctl.transport.keys import load_key
+from clusterctl.transport.session import Identity, connect
+from tests.transport.conftest import free_port, keygen
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "stdout", "stderr"),
+    [
+        ("true", 0, "", ""),
+        ("exit 7", 7, "", ""),
+        ("echo 'a  b'; echo \"c'd\" >&2; exit 3", 3, "a  b\n", "c'd\n"),
+        ("printf 'no newline'", 0, "no newline", ""),
+        ("printf '\\303\\251\\n'", 0, "é\n", ""),
+        ("printf '\\377\\n'", 0, "\ufffd\n", ""),
+        ("kill -TERM $$", 143, "", ""),
+        ("kill -KILL $$", 137, "", ""),
+        ("nosuchcommand 2>/dev/null", 127, "", ""),
+    ],
+)
+def test_a_command_and_how_it_ends(ssh_server, command, status, stdout, stderr):
+    with ssh_server.connections() as connections:
+        result = connections.run(ssh_server.target(), command)
+    assert (result.exit_status, result.stdout, result.stderr) == (status, stdout, stderr)
+    assert (result.host, result.command) == ("host1", command)
+
+
+def test_both_streams_at_once_and_more_than_the_window(ssh_server):
+    """3 MiB on each stream would block a reader that takes one stream after the other."""
+    command = "head -c 3145728 /dev/zero >&2; head -c 3145728 /dev/zero | tr '\\0' x"
+    with ssh_server.connections() as connections:
+        result = connections.run(ssh_server.target(), command, timeout_s=60)
+    assert len(result.stdout) == 3145728
+    assert len(result.stderr) == 3145728
+    assert not result.truncated
+
+
+def test_a_flood_is_cut_and_said(ssh_server):
+    with ssh_server.connections() as connections:
+        result = connections.run(
+            ssh_server.target(), "head -c 20000000 /dev/zero | tr '\\0' x", timeout_s=60
+        )
+    assert len(result.stdout) == 16 << 20
+    assert result.truncated
+    assert result.exit_status == 0
+
+
+def test_standard_input_arrives_whole(ssh_server):
+    data = bytes(range(256)) * 20000
+    with ssh_server.connections() as connections:
+        result = connections.run(ssh_server.target(), "sha256sum", stdin=data)
+    assert result.stdout.split()[0] == hashlib.sha256(data).hexdigest()
+
+
+def test_a_command_that_ignores_its_input_ends(ssh_server):
+    with ssh_server.connections() as connections:
+        result = connections.run(ssh_server.target(), "exit 4", stdin=b"x" * (8 << 20))
+    assert result.exit_status == 4
+
+
+def test_the_deadline_keeps_what_came(ssh_server):
+    command = "echo begun; echo trouble >&2; exec sleep 5"
+    with ssh_server.connections() as connections:
+        with pytest.raises(CommandTimeout) as caught:
+            connections.run(ssh_server.target(), command, timeout_s=1.0)
+        # The connection is still good for the next command.
+        assert connections.run(ssh_server.target(), "echo next").stdout == "next\n"
+    assert (caught.value.stdout, caught.value.stderr) == ("begun\n", "trouble\n")
+    assert "did not end within 1 s" in caught.value.message
+
+def test_connections_are_kept(ssh_server):
+    with ssh_server.connections() as connections:
+        first = connections.run(ssh_server.target(), "echo $SSH_CONNECTION").stdout
+        second = connections.run(ssh_server.target(), "echo $SSH_CONNECTION").stdout
+    assert first == second
+
+
+def test_nobody_listens(ssh_server):
+    target = ssh_server.target(port=free_port())
+    with ssh_server.connections() as connections, pytest.raises(HostUnreachable) as caught:
+        connections.run(target, "true")
+    assert "refused the connection at [127.0.0.1]:" in caught.value.message
+
+
+def test_a_listener_that_never_speaks(ssh_server):
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        target = ssh_server.target(port=listener.getsockname()[1])
+        with ssh_server.connections(connect_timeout_s=0.3) as connections:
+            with pytest.raises(HostUnreachable) as caught:
+                connections.run(target, "true")
+    assert caught.value.host == "host1"
+
+
+def test_a_name_that_nobody_knows(ssh_server):
+    target = ssh_server.target(address="no-such-host.invalid")
+    with ssh_server.connections() as connections, pytest.raises(HostUnreachable) as caught:
+        connections.run(target, "true")
+    assert "its name is not known" in caught.value.message
+
+
+def test_an_unknown_host_key_is_refused(ssh_server, tmp_path):
+    identity = Identity((load_key(ssh_server.key),))
+    with pytest.raises(HostKeyUnknown) as caught:
+        connect(ssh_server.target(), identity, PinnedHostKeys([tmp_path / "none"]))
+    assert "known_hosts" in caught.value.hint
+
+
+def test_a_changed_host_key_stops_with_the_reason(ssh_server, tmp_path):
+    keygen(tmp_path / "other")
+    public = (tmp_path / "other.pub").read_text()
+    name = ssh_server.target().known_hosts_name
+    (tmp_path / "known_hosts").write_text(f"{name} {public}")
+    identity = Identity((load_key(ssh_server.key),))
+    with pytest.raises(HostKeyChanged) as caught:
+        connect(ssh_server.target(), identity, PinnedHostKeys([tmp_path / "known_hosts"]))
+    assert "SHA256:" in caught.value.message
+    assert "ssh-keygen -R" in caught.value.hint
+
+
+@pytest.mark.parametrize("kind", ["ed25519", "ecdsa", "rsa"])
+def test_a_key_that_the_host_does_not_know(ssh_server, tmp_path, kind):
+    keygen(tmp_path / "stranger", kind)
+    identity = Identity((load_key(tmp_path / "stranger"),))
+    with pytest.raises(KeyRefused):
+        connect(ssh_server.target(), identity, PinnedHostKeys([ssh_server.known_hosts]))
+
+
+def test_the_second_key_may_be_the_right_one(ssh_server, tmp_path):
+    keygen(tmp_path / "stranger")
+    keys = (load_key(tmp_path / "stranger"), load_key(ssh_server.key))
+    session = connect(ssh_server.target(), Identity(keys), PinnedHostKeys([ssh_server.known_hosts]))
+    assert session.run("echo in").stdout == "in\n"
+    session.close()
+
+
+def test_no_key_at_all(ssh_server):
+    with pytest.raises(KeyRefused) as caught:
+        connect(ssh_server.target(), Identity(()), PinnedHostKeys([ssh_server.known_hosts]))
+    assert "--key" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "is not a private key"),
+        (b"hello\n", "is not a private key"),
+        (b"-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n", "is not a private key"),
+        (b"\xff\xfe\x00", "is not a private key"),
+    ],
+)
+def test_files_that_are_no_keys(tmp_path, content, says):
+    path = tmp_path / "a key"
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match=says):
+        load_key(path)
+
+
+def test_a_key_with_a_passphrase_names_the_agent(tmp_path):
+    argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", str(tmp_path / "locked")]
+    subprocess.run(argv, check=True)
+    with pytest.raises(UsageError) as caught:
+        load_key(tmp_path / "locked")
+    assert "ssh-add" in caught.value.hint
+
+
+def test_a_missing_key_file(tmp_path):
+    with pytest.raises(UsageError, match="there is no key file"):
+        load_key(tmp_path / "nothing")
