@@ -40,10 +40,14 @@ def fold_hosts(hosts: Sequence[str]) -> str:
     'demo-[0-1,3]'
     """
     names = [_split(host) for host in hosts]
-    padded = {(prefix, suffix, len(digits)) for prefix, digits, suffix in names if digits[:1] == "0"}
+    padded = {
+        (prefix, suffix, len(digits))
+        for prefix, digits, suffix in names
+        if digits.startswith("0") and len(digits) > 1
+    }
     groups: dict[tuple[str, str, int], set[int]] = {}
     for prefix, digits, suffix in names:
-        width = len(digits) if len(digits) > 1 and (prefix, suffix, len(digits)) in padded else 0
+        width = len(digits) if (prefix, suffix, len(digits)) in padded else 0
         numbers = groups.setdefault((prefix, suffix, width), set())
         if digits:
             numbers.add(int(digits))

@@ -21,7 +21,13 @@ def test_no_durations(text):
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0.34, "0.3 s"), (42.4, "42 s"), (59.9, "1 min 00 s"), (185, "3 min 05 s"), (7620, "2 h 07 min")],
+    [
+        (0.34, "0.3 s"),
+        (42.4, "42 s"),
+        (59.9, "1 min 00 s"),
+        (185, "3 min 05 s"),
+        (7620, "2 h 07 min"),
+    ],
 )
 def test_durations_written(seconds, text):
     assert format_duration(seconds) == text

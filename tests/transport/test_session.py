@@ -105,9 +105,9 @@ def test_a_listener_that_never_speaks(ssh_server):
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         target = ssh_server.target(port=listener.getsockname()[1])
-        with ssh_server.connections(connect_timeout_s=0.3) as connections:
-            with pytest.raises(HostUnreachable) as caught:
-                connections.run(target, "true")
+        connections = ssh_server.connections(connect_timeout_s=0.3)
+        with connections, pytest.raises(HostUnreachable) as caught:
+            connections.run(target, "true")
     assert caught.value.host == "host1"
 
 
