@@ -1,0 +1,163 @@
+"""The seam: what EC2 and botocore say, in our own words. One table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from clusterctl.domain.errors import AwsError
+
+# code -> (what happened, what to do). An empty message keeps EC2's own words.
+# A code that ends in "*" stands for all that begin so; the first match counts.
+TABLE: dict[str, tuple[str, str]] = {
+    # Who is asking
+    "NoCredentialsError": (
+        "there are no AWS credentials",
+        "run `aws configure`, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
+        "or choose --profile NAME; without an account: --lab",
+    ),
+    "PartialCredentialsError": ("", "set both AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
+    "NoRegionError": ("no AWS region is chosen", "give --region, for example --region us-east-1"),
+    "InvalidRegionError": ("", "check --region, for example --region us-east-1"),
+    "ProfileNotFound": ("", "see `aws configure list-profiles`"),
+    "ExpiredToken*": ("the AWS session has expired", "log in again, for example `aws sso login`"),
+    "RequestExpired": (
+        "EC2 took the request for an old one",
+        "log in again if your session is temporary, and check this machine's clock",
+    ),
+    "UnauthorizedSSOTokenError": ("the AWS login has expired", "log in again: aws sso login"),
+    "SSOTokenLoadError": ("there is no AWS login", "log in: aws sso login"),
+    "TokenRetrievalError": ("the AWS login has expired", "log in again: aws sso login"),
+    "CredentialRetrievalError": ("", "check the profile's credential_process or login"),
+    "AuthFailure*": (
+        "EC2 does not accept these credentials in this region",
+        "check the key, and that the region is enabled for your account",
+    ),
+    "InvalidClientTokenId": ("EC2 does not know this access key", "check the AWS credentials"),
+    "SignatureDoesNotMatch": ("the secret key does not match", "check the AWS credentials"),
+    "UnauthorizedOperation": (
+        "not allowed: {message}",
+        "ask for the permissions in docs/aws.md; `aws sts decode-authorization-message` "
+        "tells which statement refused",
+    ),
+    "OptInRequired": ("", "enable the service for your account, or take another region"),
+    "PendingVerification": ("", "AWS is still checking the account; try again in some minutes"),
+    # What is asked for
+    "InvalidInstanceType": (
+        "EC2 has no such instance type here: {message}",
+        "see `aws ec2 describe-instance-types`; EC2 no longer offers p2, p3 and g3",
+    ),
+    "Unsupported": ("", "choose another instance type or region"),
+    "InvalidAMIID*": ("", "image ids are regional: check --image and --region"),
+    "InvalidKeyPair.Duplicate": (
+        "",
+        "a key pair of that name is not this cluster's: delete it, or choose another name",
+    ),
+    "InvalidGroup.Duplicate": (
+        "",
+        "a security group of that name is not this cluster's: delete it, or choose another name",
+    ),
+    "InvalidBlockDeviceMapping": ("", "the image needs a larger disk than clusterctl gives it"),
+    "VPCIdNotSpecified": ("the region has no default VPC", "run `aws ec2 create-default-vpc`"),
+    "MissingInput": ("", "the default VPC has no subnet: run `aws ec2 create-default-subnet`"),
+    "IdempotentParameterMismatch": (
+        "an earlier launch with other settings has not been settled",
+        "run the earlier `up` again, or remove the cluster: clusterctl down",
+    ),
+    "OperationNotPermitted": ("", "an instance may be protected against termination"),
+    "DependencyViolation": ("", "something else still uses it; run `clusterctl down` again"),
+    # What there is
+    "InsufficientInstanceCapacity": (
+        "EC2 has not enough machines of this type now: {message}",
+        "nothing was launched; try later, another zone or region, or a smaller type",
+    ),
+    "InsufficientFreeAddressesInSubnet": ("", "use a larger subnet"),
+    "VcpuLimitExceeded": (
+        "the account's vCPU quota is too small: {message}",
+        "ask for more under Service Quotas, Amazon EC2 "
+        "(P instances: L-417A185B; G and VT instances: L-DB2E81BA)",
+    ),
+    "InstanceLimitExceeded": ("", "ask for a larger quota under Service Quotas, Amazon EC2"),
+    "RequestLimitExceeded": (
+        "EC2 is throttling this account's requests",
+        "wait a minute and run the command again",
+    ),
+    "EC2ThrottledException": (
+        "EC2 is throttling this account's requests",
+        "wait a minute and run the command again",
+    ),
+    "InternalError": ("EC2 had an internal error: {message}", "run the command again"),
+    "InternalFailure": ("EC2 had an internal error: {message}", "run the command again"),
+    "ServiceUnavailable": ("EC2 is not available now", "run the command again"),
+    "Unavailable": ("EC2 is not available now", "run the command again"),
+    # The way there
+    "EndpointConnectionError": (
+        "EC2 cannot be reached: {message}",
+        "check the network, and that the region in --region exists",
+    ),
+    "ConnectTimeoutError": ("EC2 did not answer: {message}", "check the network and the proxy"),
+    "ReadTimeoutError": ("EC2 did not answer in time: {message}", "run the command again"),
+    "ConnectionClosedError": ("EC2 closed the connection: {message}", "run the command again"),
+    "ProxyConnectionError": ("", "check HTTPS_PROXY"),
+    "SSLError": ("", "check the clock, and AWS_CA_BUNDLE if there is a proxy in between"),
+    "HTTPClientError": ("EC2 cannot be reached: {message}", "check the network"),
+}
+
+# After these a request may have been carried out all the same.
+_OUTCOME_UNKNOWN = frozenset(
+    ("ReadTimeoutError", "ConnectionClosedError", "HTTPClientError", "RequestTimeout")
+)
+# EC2 says these with HTTP 500 or 503, and means them.
+_REFUSED_WITH_5XX = frozenset(
+    ("InsufficientInstanceCapacity", "RequestLimitExceeded", "EC2ThrottledException")
+)
+
+
+def outcome_unknown(error: AwsError) -> bool:
+    """Whether the request may have been carried out although it failed."""
+    response = getattr(error.__cause__, "response", None) or {}
+    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    if status >= 500:
+        return error.code not in _REFUSED_WITH_5XX
+    return error.code in _OUTCOME_UNKNOWN
+
+
+def throttled(error: AwsError) -> bool:
+    """Whether EC2 only asks for patience."""
+    return error.code in ("RequestLimitExceeded", "EC2ThrottledException", "Throttling")
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Raises AwsError for whatever botocore raises inside."""
+    try:
+        yield
+    except Exception as error:
+        failure = aws_error(error)
+        if failure is None:
+            raise
+        raise failure from error
+
+
+def aws_error(error: Exception) -> AwsError | None:
+    """The AwsError for an exception of botocore; None for any other."""
+    # By name: importing botocore here would cost every command its start-up.
+    names = [kind.__name__ for kind in type(error).__mro__ if "botocore" in kind.__module__]
+    if not names:
+        return None
+    response = getattr(error, "response", None)
+    if isinstance(response, dict) and "Error" in response:
+        details = response["Error"]
+        code = str(details.get("Code") or "Unknown")
+        return _worded(code, [code], str(details.get("Message") or "EC2 gave no reason"))
+    return _worded(names[0], names, str(error))
+
+
+def _worded(code: str, names: list[str], message: str) -> AwsError:
+    for name in names:
+        for pattern, (wording, hint) in TABLE.items():
+            if name == pattern or (pattern.endswith("*") and name.startswith(pattern[:-1])):
+                # Not str.format: the message is EC2's and may hold braces.
+                text = wording.replace("{message}", message) or message
+                return AwsError(code, f"{text} ({code})" if "." in code else text, hint)
+    return AwsError(code, f"EC2 refused: {message} ({code})")
