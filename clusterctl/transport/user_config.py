@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import getpass
+import glob
+import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +13,9 @@ import paramiko
 
 from clusterctl.domain.errors import UsageError
 from clusterctl.transport.target import Target
+
+MOST_INCLUDES = 16
+_INCLUDE = re.compile(r"\s*include\s", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,7 @@ class UserConfig:
         names: dict[str, None] = {}
         for host in hosts:
             given = self.config.lookup(host).get("userknownhostsfile")
-            names.update(dict.fromkeys(shlex.split(given) if given else []))
+            names.update(dict.fromkeys(_file_names(given) if given else []))
         own = [Path(name).expanduser() for name in names] or [
             self.folder / "known_hosts",
             self.folder / "known_hosts2",
@@ -55,13 +60,35 @@ class UserConfig:
 def read_user_config(folder: Path) -> UserConfig:
     """The config file in `folder` (~/.ssh). Raises UsageError if it cannot be read."""
     path = folder / "config"
-    config = paramiko.SSHConfig()
     try:
-        if path.exists():
-            config = paramiko.SSHConfig.from_path(str(path))
+        lines = _with_includes(path, folder) if path.exists() else []
+        return UserConfig(paramiko.SSHConfig.from_text("\n".join(lines)), folder)
     except Exception as error:  # paramiko raises bare Exception for a line it cannot parse
         raise UsageError(f"cannot read {path}: {error}") from None
-    return UserConfig(config, folder)
+
+
+def _with_includes(path: Path, folder: Path, depth: int = 0) -> list[str]:
+    """The lines of a config with its `Include` files in place, which paramiko skips.
+
+    As in OpenSSH, relative names are in ~/.ssh, missing files are none, 16 levels at most.
+    """
+    lines: list[str] = []
+    for line in path.read_text(errors="replace").splitlines():
+        words = shlex.split(line, comments=True) if _INCLUDE.match(line) else []
+        for pattern in words[1:]:
+            name = Path(pattern).expanduser()
+            found = sorted(glob.glob(str(folder / name)))  # noqa: PTH207
+            if depth < MOST_INCLUDES:
+                for included in found:
+                    lines += _with_includes(Path(included), folder, depth + 1)
+        if not words:
+            lines.append(line)
+    return lines
+
+
+def _file_names(given: str) -> list[str]:
+    # paramiko has taken the quotes off a single name, so blanks may be part of it.
+    return [given] if Path(given).expanduser().exists() else shlex.split(given)
 
 
 def _proxy(found: paramiko.SSHConfigDict) -> tuple[str, ...]:
