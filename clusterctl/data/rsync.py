@@ -20,6 +20,11 @@ _MEANING = {
     30: "nothing moved for too long",
 }
 
+_SAID_BY_SSH = re.compile(
+    r"ssh: |Host key verification failed|.*Permission denied \(|Connection (closed|reset|timed)"
+    r"|kex_exchange_identification|.*: Too many authentication failures|client_loop: "
+)
+
 
 @dataclass(frozen=True)
 class CopyJob:
@@ -91,8 +96,8 @@ def copy_to_host(job: CopyJob, timeout_s: float | None = None) -> CopyReport:
             process.terminate()
             process.communicate()
     complaint = stderr.decode(errors="replace")
-    if process.returncode == 255:
-        raise HostUnreachable(job.host, f"ssh: {_last_line(complaint) or 'no connection'}")
+    if unreachable(process.returncode, complaint):
+        raise HostUnreachable(job.host, _ssh_line(complaint) or "ssh found no connection")
     files, sent_bytes = parse_stats(stdout.decode(errors="replace"))
     return CopyReport(
         host=job.host,
@@ -123,7 +128,11 @@ def explain(exit_status: int, complaint: str) -> str:
     return f"{meaning}: {said}" if said else meaning
 
 
-def _last_line(text: str) -> str:
-    # "rsync error: ..." and "rsync: connection unexpectedly closed" follow what ssh said.
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return next((line for line in reversed(lines) if not line.startswith("rsync")), "")
+def unreachable(exit_status: int, complaint: str) -> bool:
+    """Whether ssh failed. rsync ends with 12 if it sees the closed pipe before ssh's status."""
+    return exit_status == 255 or (exit_status == 12 and bool(_ssh_line(complaint)))
+
+
+def _ssh_line(complaint: str) -> str:
+    lines = [line.strip() for line in complaint.splitlines()]
+    return next((line for line in lines if _SAID_BY_SSH.match(line)), "")

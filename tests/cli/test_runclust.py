@@ -1,0 +1,273 @@
+"""runclust and copyclust as commands, on a hosts file, against a real sshd."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.transport.conftest import ssh_server  # noqa: F401
+
+BIN = Path(sys.executable).parent
+
+
+@pytest.fixture
+def home(ssh_server, tmp_path, monkeypatch):  # noqa: F811
+    """A home whose ~/.ssh reaches the test server under each of its addresses."""
+    ssh = tmp_path / "home" / ".ssh"
+    ssh.mkdir(parents=True, mode=0o700)
+    (ssh / "config").write_text(
+        f"Host *\n Port {ssh_server.port}\n IdentityFile {ssh_server.key}\n"
+        f" UserKnownHostsFile {ssh_server.known_hosts}\n IdentitiesOnly yes\n"
+    )
+    # OpenSSH looks up the home folder in the password file, whatever HOME says.
+    ssh_program = tmp_path / "home" / "bin" / "ssh"
+    ssh_program.parent.mkdir()
+    ssh_program.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {ssh}/config "$@"\n')
+    ssh_program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{ssh_program.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def hosts(tmp_path):
+    path = tmp_path / "hosts"
+    path.write_text("".join(f"127.0.0.{number} slots=8\n" for number in range(1, 5)))
+    return path
+
+
+def call(*argv: object, stdin: bytes | None = None) -> subprocess.CompletedProcess[str]:
+    words = [str(BIN / str(argv[0])), *map(str, argv[1:])]
+    given = {"stdin": subprocess.DEVNULL} if stdin is None else {"input": stdin}
+    done = subprocess.run(words, capture_output=True, timeout=60, check=False, **given)
+    return subprocess.CompletedProcess(
+        words, done.returncode, done.stdout.decode(), done.stderr.decode()
+    )
+
+
+def python(program: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-c", program]
+    return subprocess.run(argv, capture_output=True, text=True, check=False)
+
+
+def lines(*hosts: int, text: str) -> list[str]:
+    return [f"127.0.0.{number}: {text}" for number in hosts]
+
+
+def test_every_line_has_its_host(home, hosts):
+    done = call("runclust", hosts, "echo one; echo two; echo three >&2")
+    assert sorted(done.stdout.splitlines()) == sorted(
+        lines(1, 2, 3, 4, text="one") + lines(1, 2, 3, 4, text="two")
+    )
+    assert sorted(done.stderr.splitlines()) == lines(1, 2, 3, 4, text="three")
+    assert done.returncode == 0
+
+
+def test_a_last_line_without_an_end(home, hosts):
+    done = call("runclust", hosts, "printf x")
+    assert sorted(done.stdout.splitlines()) == lines(1, 2, 3, 4, text="x")
+
+
+def test_identical_output_is_shown_once(home, hosts):
+    command = "case $SSH_CONNECTION in *' 127.0.0.2 '*) echo b;; *) echo a;; esac"
+    done = call("runclust", "-b", hosts, command)
+    assert done.stdout == (
+        "---------------\n127.0.0.[1,3-4] (3)\n---------------\na\n"
+        "---------------\n127.0.0.2\n---------------\nb\n"
+    )
+
+
+def test_the_tutorials_third_argument(home, hosts):
+    done = call("runclust", hosts, "true", "verbose")
+    assert [line.split(",")[0] for line in sorted(done.stderr.splitlines())] == [
+        f"On 127.0.0.{number}: exit status 0" for number in range(1, 5)
+    ]
+
+
+def test_the_highest_exit_status(home, hosts):
+    command = "case $SSH_CONNECTION in *' 127.0.0.2 '*) exit 7;; *' 127.0.0.3 '*) exit 3;; esac"
+    done = call("runclust", hosts, command)
+    assert done.returncode == 7
+    assert done.stderr.splitlines() == ["127.0.0.3: exit status 3", "127.0.0.2: exit status 7"]
+
+
+def test_one_host_is_bad_and_the_others_finish(home, hosts):
+    hosts.write_text(hosts.read_text() + "no-such-host.invalid slots=8\n")
+    done = call("runclust", hosts, "echo ok")
+    assert sorted(done.stdout.splitlines()) == lines(1, 2, 3, 4, text="ok")
+    assert done.returncode == 255
+    [trouble] = done.stderr.splitlines()
+    assert trouble.startswith("no-such-host.invalid: its name is not known")
+
+
+def test_one_host_does_not_end_in_time(home, hosts):
+    command = "echo begun; case $SSH_CONNECTION in *' 127.0.0.4 '*) exec sleep 5;; esac"
+    done = call("runclust", "--timeout", "1s", hosts, command)
+    assert sorted(done.stdout.splitlines()) == lines(1, 2, 3, 4, text="begun")
+    assert done.returncode == 255
+    assert done.stderr.startswith("127.0.0.4: did not end within 1 s")
+
+
+def test_json_has_every_host_in_order(home, hosts):
+    hosts.write_text("127.0.0.3\nno-such-host.invalid\n127.0.0.1\n")
+    done = call("runclust", "--json", hosts, "echo out; echo err >&2; exit 2")
+    first, second, third = json.loads(done.stdout)
+    assert [first["host"], second["host"], third["host"]] == [
+        "127.0.0.3",
+        "no-such-host.invalid",
+        "127.0.0.1",
+    ]
+    assert (first["exit_status"], first["stdout"], first["stderr"]) == (2, "out\n", "err\n")
+    assert (second["exit_status"], second["error"]) == (None, "HostUnreachable")
+    assert done.returncode == 255
+
+
+def test_piped_input_goes_to_every_host(home, hosts):
+    data = b"line\n" * 100_000
+    done = call("runclust", hosts, "wc -l", stdin=data)
+    assert sorted(done.stdout.splitlines()) == lines(1, 2, 3, 4, text="100000")
+
+
+def test_no_input_when_asked(home, hosts):
+    done = call("runclust", "-n", hosts, "wc -c", stdin=b"not for you")
+    assert sorted(done.stdout.splitlines()) == lines(1, 2, 3, 4, text="0")
+
+
+def test_a_command_keeps_its_quotes(home, hosts):
+    hosts.write_text("127.0.0.1\n")
+    done = call("runclust", hosts, """echo "a  'b'" '$HOME' ünï; echo \\\\n""")
+    assert done.stdout == "127.0.0.1: a  'b' $HOME ünï\n127.0.0.1: \\n\n"
+
+
+def test_a_reader_that_goes_away_is_no_traceback(home, hosts):
+    words = f"{BIN}/runclust {hosts} 'seq 200000' | head -n 1"
+    done = subprocess.run(
+        ["bash", "-c", words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.stdout.count("\n") == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_ctrl_c_ends_it_at_once(home, hosts):
+    process = subprocess.Popen(
+        [BIN / "runclust", hosts, "echo begun; exec sleep 5"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    for _ in range(4):
+        assert "begun" in process.stdout.readline()
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert stderr.strip() == "interrupted"
+    assert time.monotonic() - began < 4, "it waited for the command"
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["no-such-file", "true"], "there is no hosts file no-such-file"),
+        (["--key", "nokey", "HOSTS", "true"], "there is no key file nokey"),
+        (["--timeout", "soon", "HOSTS", "true"], "not a duration"),
+        (["--fanout", "0", "HOSTS", "true"], "0 is not in the range"),
+        (["HOSTS", "true", "loudly"], "'loudly' is not 'verbose'"),
+        (["HOSTS"], "Missing argument 'COMMAND'"),
+        ([".", "true"], "cannot read the hosts file"),
+    ],
+)
+def test_requests_that_make_no_sense(home, hosts, argv, says):
+    done = call("runclust", *[hosts if word == "HOSTS" else word for word in argv])
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_host_named_twice(home, hosts):
+    hosts.write_text("a slots=8\nb\na\n")
+    done = call("runclust", hosts, "true")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"{hosts}: a is on lines 1 and 3" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["runclust", "copyclust"])
+def test_starting_needs_nothing_large(command):
+    """boto3, moto, rich and paramiko each cost more than all of --help."""
+    program = (
+        "import sys; from clusterctl.cli import copyclust, runclust\n"
+        f"try: {command}.{command}(['--help'])\n"
+        "except SystemExit: pass\n"
+        "print(sorted({'boto3','botocore','moto','tensorflow','rich','paramiko','fabric'}"
+        " & set(sys.modules)))"
+    )
+    done = python(program)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_running_needs_neither_boto3_nor_moto(home, hosts):
+    program = (
+        "import sys; from clusterctl.cli.runclust import runclust\n"
+        f"runclust(['-n', {str(hosts)!r}, 'true'], standalone_mode=False)\n"
+        "print(sorted({'boto3','botocore','moto','tensorflow','rich','fabric'} & set(sys.modules)))"
+    )
+    done = python(program)
+    assert done.stdout.splitlines() == ["[]"]
+
+
+@pytest.mark.parametrize("name", ["plain", "with space", "qu'o\"te", "ünï", "a:b", "$HOME", "-rf"])
+def test_copyclust_keeps_names_and_contents(home, hosts, tmp_path, name):
+    hosts.write_text("127.0.0.1\n")
+    source = tmp_path / "src"
+    source.mkdir()
+    (source / name).write_text("content\n")
+    os.utime(source / name, (1e9, 1e9))
+    target = tmp_path / f"to {name}"
+    done = call("copyclust", hosts, f"{source}/", f"{target}/")
+    assert done.returncode == 0, done.stderr
+    assert (target / name).read_text() == "content\n"
+    assert (target / name).stat().st_mtime == 1e9
+    assert done.stdout.startswith("127.0.0.1: 1 files, 8 B in ")
+    again = call("copyclust", hosts, f"{source}/", f"{target}/")
+    assert again.stdout.startswith("127.0.0.1: 0 files, 0 B in ")
+
+
+def test_copyclust_reports_each_host(home, hosts, tmp_path):
+    hosts.write_text("127.0.0.1\nno-such-host.invalid\n")
+    source = tmp_path / "file"
+    source.write_text("x")
+    done = call("copyclust", "--json", hosts, source, tmp_path / "copy")
+    good, bad = json.loads(done.stdout)
+    assert (good["exit_status"], good["files"], good["bytes"]) == (0, 1, 1)
+    assert (bad["host"], bad["error"]) == ("no-such-host.invalid", "HostUnreachable")
+    assert done.returncode == 255
+
+
+def test_copyclust_into_something_that_is_no_folder(home, hosts, tmp_path):
+    hosts.write_text("127.0.0.1\n")
+    (tmp_path / "file").write_text("x")
+    done = call("copyclust", hosts, tmp_path / "file", f"{tmp_path}/file/below/it")
+    assert done.returncode not in (0, 255)
+    assert done.stderr.startswith("127.0.0.1: ")
+    assert "Traceback" not in done.stderr
+
+
+def test_copyclust_of_nothing(home, hosts, tmp_path):
+    done = call("copyclust", hosts, tmp_path / "nothing", "x")
+    assert done.returncode == 2
+    assert "there is nothing at" in done.stderr
