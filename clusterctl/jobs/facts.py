@@ -1,0 +1,133 @@
+"""What must be known of the head node before a job: one shell command, and its parser.
+
+Python 3.8 and the standard library only: this module also runs on the nodes (jobs/launcher).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clusterctl.domain.errors import ClusterctlError, MissingTool
+from clusterctl.jobs.mpirun import MpiRun, parse_mpirun_version
+from clusterctl.jobs.presets import DATA_FOLDER
+
+# In order: ours, the tutorial's conda environment, the Deep Learning AMI's, the system's.
+MPIRUN_PATHS = (
+    "/opt/clusterctl/training/bin/mpirun",
+    '"$HOME"/anaconda3/envs/tensorflow_p36/bin/mpirun',
+    "/opt/amazon/openmpi5/bin/mpirun",
+    "/opt/amazon/openmpi/bin/mpirun",
+    "/usr/bin/mpirun",
+)
+
+PROBE = f"""\
+printf 'home=%s\\n' "$HOME"
+printf 'search_path=%s\\n' "$PATH"
+printf 'library_path=%s\\n' "$LD_LIBRARY_PATH"
+printf 'cpus=%s\\n' "$(nproc)"
+printf 'hostname=%s\\n' "$(hostname)"
+if [ -e /proc/driver/nvidia/version ]; then
+  echo nvidia_driver=yes
+  printf 'gpu_memory_mib=%s\\n' "$(nvidia-smi --query-gpu=memory.total \\
+    --format=csv,noheader,nounits 2>/dev/null | head -n 1)"
+fi
+for shard in "$HOME"/{DATA_FOLDER}/train-*; do
+  [ -e "$shard" ] && echo training_data=yes
+  break
+done
+for mpirun in {" ".join(MPIRUN_PATHS)}; do
+  [ -x "$mpirun" ] || continue
+  for python in "${{mpirun%/*}}/python" "${{mpirun%/*}}/python3" "$(command -v python3)"; do
+    [ -x "$python" ] && break
+  done
+  printf 'mpirun=%s\\n' "$mpirun"
+  printf 'version=%s\\n' "$("$mpirun" --version 2>&1 | head -n 1)"
+  printf 'python=%s\\n' "$python"
+  "$python" -c 'import importlib.util as u, sys; sys.exit(not u.find_spec("horovod"))' \\
+    2>/dev/null && echo horovod=yes
+done
+:
+"""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """An mpirun and the Python interpreter that belongs to it."""
+
+    mpirun: MpiRun
+    python: str
+    horovod: bool
+
+
+@dataclass(frozen=True)
+class HeadFacts:
+    """What the head node has. `environments` are in the order of preference."""
+
+    home: str
+    hostname: str = ""
+    search_path: str = ""
+    library_path: str = ""
+    cpus: int = 1
+    nvidia_driver: bool = False
+    gpu_memory_mib: int | None = None
+    training_data: bool = False
+    environments: tuple[Environment, ...] = ()
+
+
+def parse_facts(text: str) -> HeadFacts:
+    """The facts in the output of PROBE. Raises ClusterctlError when it is not that."""
+    values: dict[str, str] = {}
+    environments: list[dict[str, str]] = []
+    for line in text.splitlines():
+        key, found, value = line.partition("=")
+        if not found:
+            continue
+        if key == "mpirun":
+            environments.append({})
+        (environments[-1] if environments else values)[key] = value
+    if "home" not in values:
+        raise ClusterctlError(
+            "the head node did not say what it has", "does its login shell end early?"
+        )
+    memory = values.get("gpu_memory_mib", "").strip()
+    return HeadFacts(
+        home=values["home"],
+        hostname=values.get("hostname", ""),
+        search_path=values.get("search_path", ""),
+        library_path=values.get("library_path", ""),
+        cpus=int(values.get("cpus") or 1),
+        nvidia_driver="nvidia_driver" in values,
+        gpu_memory_mib=int(memory) if memory.isdigit() else None,
+        training_data="training_data" in values,
+        environments=tuple(filter(None, map(_environment, environments))),
+    )
+
+
+def _environment(values: dict[str, str]) -> Environment | None:
+    try:
+        version = parse_mpirun_version(values.get("version", ""))
+    except MissingTool:
+        return None
+    mpirun = MpiRun(values["mpirun"], version)
+    return Environment(mpirun, values.get("python", ""), "horovod" in values)
+
+
+def choose_environment(facts: HeadFacts, needs_horovod: bool = True) -> Environment:
+    """The first environment with Horovod, else the first. Raises MissingTool."""
+    where = facts.hostname or "the head node"
+    if not facts.environments:
+        raise MissingTool(
+            f"there is no Open MPI on {where}",
+            "launch the nodes from an image that has it, or install it there: "
+            "sudo apt-get install openmpi-bin",
+        )
+    for environment in facts.environments:
+        if environment.horovod:
+            return environment
+    if needs_horovod:
+        looked = ", ".join(environment.python for environment in facts.environments)
+        raise MissingTool(
+            f"Horovod is not installed on {where} (looked in {looked})",
+            "install it at /opt/clusterctl/training on every node: scripts/training-env",
+        )
+    return facts.environments[0]

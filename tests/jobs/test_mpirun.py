@@ -1,0 +1,222 @@
+"""The mpirun line as whole text: dialect x preset, and what makes it longer."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from clusterctl.domain.errors import ClusterctlError, MissingTool, NotEnoughGpus, UsageError
+from clusterctl.domain.hostsfile import parse_hosts_file
+from clusterctl.jobs.facts import Environment, HeadFacts
+from clusterctl.jobs.mpirun import MpiRun, parse_mpirun_version
+from clusterctl.jobs.plan import JobRequest, plan_job
+
+JOB = "20261120-154501-3f2a"
+HOSTS = parse_hosts_file("10.0.0.4 slots=8\n10.0.0.5 slots=8\n10.0.0.6 slots=8\n10.0.0.7 slots=8\n")
+FOUR = Environment(MpiRun("/usr/bin/mpirun", "4.1.4"), "/usr/bin/python3", True)
+FIVE = Environment(
+    MpiRun("/opt/clusterctl/training/bin/mpirun", "5.0.11"),
+    "/opt/clusterctl/training/bin/python",
+    True,
+)
+
+
+def facts(environment=FIVE, **changes):
+    values = {
+        "home": "/home/ubuntu",
+        "hostname": "demo-0",
+        "search_path": "/usr/local/bin:/usr/bin:/bin",
+        "cpus": 2,
+        "environments": (environment,),
+    }
+    return HeadFacts(**{**values, **changes})
+
+
+def with_gpus(environment=FIVE, **changes):
+    return facts(environment, nvidia_driver=True, gpu_memory_mib=16160, **changes)
+
+
+def line(request, head, hosts=HOSTS):
+    return plan_job(request, head, hosts, JOB, "add nodes").line
+
+
+SSH = "'-o BatchMode=yes -o ConnectTimeout=30 -o ServerAliveInterval=2 -o ServerAliveCountMax=3'"
+GPU_4 = (
+    "/usr/bin/mpirun -np 32 --hostfile hosts"
+    f" --mca plm_rsh_no_tree_spawn 1 --mca plm_rsh_args {SSH}"
+    " --bind-to socket --map-by slot"
+    " -x HOROVOD_HIERARCHICAL_ALLREDUCE=1 -x HOROVOD_FUSION_THRESHOLD=16777216"
+    " -x NCCL_MIN_NRINGS=4 -x NCCL_MIN_NCHANNELS=4 -x 'NCCL_SOCKET_IFNAME=^docker0,lo'"
+    " -x TF_CPP_MIN_LOG_LEVEL=0 -x PYTHONUNBUFFERED=1"
+    f" -x PATH=/usr/bin:/usr/local/bin:/bin -x CLUSTERCTL_JOB={JOB}"
+    " --mca pml ob1 --mca btl '^openib' --mca btl_tcp_if_exclude lo,docker0"
+    " /usr/bin/python3 -W ignore train_imagenet_resnet_hvd.py"
+    " --synthetic -b 256 --num_epochs 5 --clear_log"
+)
+GPU_5 = (
+    "/opt/clusterctl/training/bin/mpirun -np 32 --hostfile hosts"
+    f" --prtemca plm_ssh_no_tree_spawn 1 --prtemca plm_ssh_args {SSH}"
+    " --bind-to package --map-by slot"
+    " -x HOROVOD_HIERARCHICAL_ALLREDUCE=1 -x HOROVOD_FUSION_THRESHOLD=16777216"
+    " -x NCCL_MIN_NRINGS=4 -x NCCL_MIN_NCHANNELS=4 -x 'NCCL_SOCKET_IFNAME=^docker0,lo'"
+    " -x TF_CPP_MIN_LOG_LEVEL=0 -x PYTHONUNBUFFERED=1"
+    " -x PATH=/opt/clusterctl/training/bin:/usr/local/bin:/usr/bin:/bin"
+    f" -x CLUSTERCTL_JOB={JOB}"
+    " --mca pml ob1 --mca btl self,sm,tcp --mca btl_tcp_if_exclude lo,docker0"
+    " /opt/clusterctl/training/bin/python -W ignore train_imagenet_resnet_hvd.py"
+    " --synthetic -b 256 --num_epochs 5 --clear_log"
+)
+CPU_4 = (
+    "/usr/bin/mpirun -np 32 --hostfile hosts"
+    f" --mca plm_rsh_no_tree_spawn 1 --mca plm_rsh_args {SSH}"
+    " --bind-to none --map-by slot -x TF_CPP_MIN_LOG_LEVEL=2 -x PYTHONUNBUFFERED=1"
+    f" -x PATH=/usr/bin:/usr/local/bin:/bin -x CLUSTERCTL_JOB={JOB}"
+    " --mca pml ob1 --mca btl '^openib' --mca btl_tcp_if_exclude lo,docker0"
+    " --mca mpi_yield_when_idle 1"
+    " /usr/bin/python3 -W ignore train_imagenet_resnet_hvd.py"
+    " --synthetic --image_size 64 -b 8 --num_batches 40 --display_every 10 --nofp16 --clear_log"
+)
+CPU_5 = (
+    "/opt/clusterctl/training/bin/mpirun -np 32 --hostfile hosts"
+    f" --prtemca plm_ssh_no_tree_spawn 1 --prtemca plm_ssh_args {SSH}"
+    " --bind-to none --map-by slot -x TF_CPP_MIN_LOG_LEVEL=2 -x PYTHONUNBUFFERED=1"
+    " -x PATH=/opt/clusterctl/training/bin:/usr/local/bin:/usr/bin:/bin"
+    f" -x CLUSTERCTL_JOB={JOB}"
+    " --mca pml ob1 --mca btl self,sm,tcp --mca btl_tcp_if_exclude lo,docker0"
+    " --mca mpi_yield_when_idle 1"
+    " /opt/clusterctl/training/bin/python -W ignore train_imagenet_resnet_hvd.py"
+    " --synthetic --image_size 64 -b 8 --num_batches 40 --display_every 10 --nofp16 --clear_log"
+)
+
+
+@pytest.mark.parametrize(
+    ("head", "expected"),
+    [
+        pytest.param(with_gpus(FOUR), GPU_4, id="gpu-4.1"),
+        pytest.param(with_gpus(FIVE), GPU_5, id="gpu-5"),
+        pytest.param(facts(FOUR), CPU_4, id="cpu-4.1"),
+        pytest.param(facts(FIVE), CPU_5, id="cpu-5"),
+    ],
+)
+def test_the_whole_line(head, expected):
+    assert line(JobRequest(32, synthetic=True), head) == expected
+
+
+def test_real_data_is_trained_as_the_tutorial_does():
+    assert line(JobRequest(32), with_gpus(training_data=True)).endswith(
+        "train_imagenet_resnet_hvd.py --data_dir /home/ubuntu/data/tf-imagenet/ --num_epochs 90"
+        " -b 256 --lr_decay_mode poly --warmup_epochs 10 --clear_log"
+    )
+
+
+@pytest.mark.parametrize(("memory", "batch"), [(11441, "128"), (16160, "256"), (None, "128")])
+def test_a_smaller_gpu_gets_a_smaller_batch(memory, batch):
+    head = facts(nvidia_driver=True, gpu_memory_mib=memory)
+    words = shlex.split(line(JobRequest(8, synthetic=True), head))
+    assert words[words.index("-b") + 1] == batch
+
+
+def test_a_preset_can_be_named():
+    assert "--bind-to none" in line(JobRequest(8, synthetic=True, preset="cpu"), with_gpus())
+    assert "--bind-to package" in line(JobRequest(8, synthetic=True, preset="gpu"), facts())
+
+
+@pytest.mark.parametrize(
+    ("environment", "option"),
+    [
+        (FOUR, "--mca plm_rsh_no_tree_spawn 1 --mca plm_rsh_num_concurrent 64"),
+        (FIVE, "--prtemca plm_ssh_no_tree_spawn 1 --prtemca plm_ssh_num_concurrent 64"),
+    ],
+)
+def test_from_64_hosts_all_are_dialled_at_once(environment, option):
+    def hosts(count):
+        return parse_hosts_file("".join(f"10.0.0.{n} slots=8\n" for n in range(1, count + 1)))
+
+    request = JobRequest(8, synthetic=True)
+    assert option in line(request, facts(environment), hosts(64))
+    assert "num_concurrent" not in line(request, facts(environment), hosts(63))
+
+
+def test_the_users_arguments_come_last_and_keep_their_spaces():
+    request = JobRequest(2, synthetic=True, arguments=("--log_dir", "/data/my logs", "--lr=0.1"))
+    words = shlex.split(line(request, facts()))
+    assert words[-3:] == ["--log_dir", "/data/my logs", "--lr=0.1"]
+
+
+def test_a_script_of_the_users_own_gets_none_of_the_trainers_flags():
+    request = JobRequest(2, script="~/it's mine.py", arguments=("-v",))
+    words = shlex.split(line(request, facts()))
+    assert words[-3:] == [FIVE.python, "/home/ubuntu/it's mine.py", "-v"]
+
+
+def test_a_weird_home_stays_one_word():
+    head = with_gpus(home="/home/we ird'\"é", training_data=True, library_path="/a b/lib:/c")
+    plan = plan_job(JobRequest(8), head, HOSTS, JOB, "")
+    assert "/home/we ird'\"é/data/tf-imagenet/" in plan.argv
+    assert "LD_LIBRARY_PATH=/a b/lib:/c" in plan.argv
+    assert shlex.split(plan.line) == list(plan.argv)
+    assert plan.workdir == "/home/we ird'\"é/examples/horovod/tensorflow"
+
+
+@pytest.mark.parametrize(
+    ("request_", "head", "error", "says"),
+    [
+        (JobRequest(33, synthetic=True), facts(), NotEnoughGpus, "wanted 33 GPUs, there are 32"),
+        (JobRequest(0, synthetic=True), facts(), UsageError, "0 GPUs make no sense"),
+        (JobRequest(-4, synthetic=True), facts(), UsageError, "-4 GPUs make no sense"),
+        (JobRequest(1, synthetic=True, preset="tpu"), facts(), UsageError, "no preset 'tpu'"),
+        (JobRequest(1), facts(), ClusterctlError, "no training data in ~/data/tf-imagenet"),
+        (
+            JobRequest(1, synthetic=True),
+            facts(environments=()),
+            MissingTool,
+            "no Open MPI on demo-0",
+        ),
+        (
+            JobRequest(1, synthetic=True),
+            facts(Environment(FOUR.mpirun, "/usr/bin/python3", False)),
+            MissingTool,
+            r"Horovod is not installed on demo-0 \(looked in /usr/bin/python3\)",
+        ),
+    ],
+)
+def test_refused(request_, head, error, says):
+    with pytest.raises(error, match=says) as raised:
+        plan_job(request_, head, HOSTS, JOB, "add nodes")
+    assert raised.value.hint
+
+
+def test_a_script_runs_without_horovod():
+    plain = Environment(FOUR.mpirun, "/usr/bin/python3", False)
+    assert line(JobRequest(1, script="x.py"), facts(plain)).endswith("/usr/bin/python3 x.py")
+
+
+def test_the_first_environment_with_horovod_is_taken():
+    bare = Environment(FOUR.mpirun, "/usr/bin/python3", False)
+    head = facts(environments=(bare, FIVE))
+    assert line(JobRequest(1, synthetic=True), head).startswith(FIVE.mpirun.path)
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("mpirun (Open MPI) 4.1.4\n\nReport bugs to http://www.open-mpi.org/", "4.1.4"),
+        ("mpirun (Open MPI) 5.0.11\n", "5.0.11"),
+        ("mpirun (Open MPI) 5.0.8amzn1", "5.0.8amzn1"),
+        ("mpirun (Open MPI) 4.1.0rc2", "4.1.0rc2"),
+    ],
+)
+def test_versions(text, version):
+    assert parse_mpirun_version(text) == version
+
+
+@pytest.mark.parametrize("text", ["HYDRA build details:\n    Version: 4.0.2", "", "bash: no"])
+def test_another_mpi_is_refused(text):
+    with pytest.raises(MissingTool, match="not Open MPI"):
+        parse_mpirun_version(text)
+
+
+def test_an_old_open_mpi_is_refused():
+    with pytest.raises(MissingTool, match=r"Open MPI 3\.1\.3 is too old"):
+        parse_mpirun_version("mpirun (Open MPI) 3.1.3")
