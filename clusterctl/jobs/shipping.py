@@ -1,0 +1,122 @@
+"""The tutorial's folder on every node: examples, the launcher of train.sh, the hosts file."""
+
+from __future__ import annotations
+
+import functools
+import io
+import tarfile
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import clusterctl
+from clusterctl.diagnostics.program import NodeProgram, json_lines
+from clusterctl.domain.results import CommandResult, FanoutResult
+from clusterctl.jobs.plan import EXAMPLES_FOLDER
+from clusterctl.transport.connections import Connections
+from clusterctl.transport.target import Target
+
+PACKAGE = Path(clusterctl.__file__).parent
+# In the checkout a link to examples/horovod, in an installed package a folder. The hyphen keeps
+# the programs in it from being taken for modules of this package.
+EXAMPLES = Path(__file__).parent / "shipped-examples"
+LAUNCHER_PATH = ".clusterctl/launch.pyz"
+HOSTS_PATH = f"{EXAMPLES_FOLDER}/hosts"
+LAUNCHER_MODULES = (
+    "__init__.py",
+    "domain/__init__.py",
+    "domain/errors.py",
+    "domain/hostsfile.py",
+    "jobs/__init__.py",
+    "jobs/facts.py",
+    "jobs/ids.py",
+    "jobs/launcher.py",
+    "jobs/mpirun.py",
+    "jobs/plan.py",
+    "jobs/presets.py",
+)
+UNPACK = NodeProgram(Path(__file__).parent / "node" / "unpack.py")
+UNPACK_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True)
+class ShippedFiles:
+    """What came of it on one node. `kept` files differ: the user changed them there."""
+
+    written: tuple[str, ...]
+    same: tuple[str, ...]
+    kept: tuple[str, ...]
+
+
+def ship_examples(
+    connections: Connections, targets: Sequence[Target], hosts_text: str
+) -> FanoutResult[CommandResult]:
+    """Put ~/examples/horovod, its hosts file and train.sh's launcher on every node.
+
+    One command per node; files that are there already are left alone, and so are those that the
+    user changed there (but for the hosts file). Read a result with `shipped_files`.
+    """
+    payload = archive({**example_files(), HOSTS_PATH: hosts_text.encode()})
+    return _unpack(connections, targets, payload)
+
+
+def ship_hosts(
+    connections: Connections, targets: Sequence[Target], hosts_text: str
+) -> FanoutResult[CommandResult]:
+    """Put the hosts file alone into the tutorial's folder on every node."""
+    return _unpack(connections, targets, archive({HOSTS_PATH: hosts_text.encode()}))
+
+
+def shipped_files(result: CommandResult) -> ShippedFiles:
+    """What `ship_examples` did on one node. Raises CommandFailed, for example on a full disk."""
+    [report] = json_lines(result, "putting the examples there") or [{}]
+    return ShippedFiles(*(tuple(report.get(key, ())) for key in ("written", "same", "kept")))
+
+
+def _unpack(
+    connections: Connections, targets: Sequence[Target], payload: bytes
+) -> FanoutResult[CommandResult]:
+    return connections.run_all(
+        targets,
+        UNPACK.command(HOSTS_PATH, LAUNCHER_PATH),
+        stdin=UNPACK.stdin(payload),
+        timeout_s=UNPACK_TIMEOUT_S,
+    )
+
+
+@functools.lru_cache(maxsize=1)
+def example_files() -> Mapping[str, bytes]:
+    """Path in the home folder -> content, for everything but the hosts file."""
+    files = {
+        f"examples/horovod/{path.relative_to(EXAMPLES).as_posix()}": path.read_bytes()
+        for path in sorted(EXAMPLES.rglob("*"))
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    return {**files, LAUNCHER_PATH: launcher_zipapp()}
+
+
+def launcher_zipapp() -> bytes:
+    """The program behind train.sh: this package's own modules. The same bytes each time."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as package:
+        for name in LAUNCHER_MODULES:
+            _add(package, f"clusterctl/{name}", (PACKAGE / name).read_text())
+        _add(package, "__main__.py", "from clusterctl.jobs.launcher import main\n\nmain()\n")
+    return content.getvalue()
+
+
+def _add(package: zipfile.ZipFile, name: str, text: str) -> None:
+    package.writestr(zipfile.ZipInfo(name), text, zipfile.ZIP_DEFLATED)
+
+
+def archive(files: Mapping[str, bytes]) -> bytes:
+    """A tar archive of path -> content; shell scripts are executable."""
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:gz", compresslevel=6) as tar:
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            member.mode = 0o755 if name.endswith(".sh") else 0o644
+            tar.addfile(member, io.BytesIO(data))
+    return content.getvalue()
