@@ -1,0 +1,130 @@
+"""What a node says about itself once one can log in: one command, one round trip."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from clusterctl.domain.errors import CommandFailed
+
+MPI_KEY = "clusterctl_mpi"
+LOG_LINES = 20
+
+# Every command here has its own stdin: the script itself comes in on the shell's.
+_CLOUD_INIT = f"""
+echo 'stage cloud-init'
+if command -v cloud-init >/dev/null 2>&1; then
+    cloud-init status --wait >/dev/null 2>&1 </dev/null
+    status=$?
+    echo "cloud-init $status"
+    show="tail -n {LOG_LINES} /var/log/cloud-init-output.log"
+    case $status in
+    0|2) ;;
+    *) {{ $show || sudo -n $show; }} 2>/dev/null </dev/null | sed 's/^/log /' ;;
+    esac
+else
+    echo 'cloud-init absent'
+fi
+"""
+_GPUS = """
+echo 'stage gpus'
+if command -v nvidia-smi >/dev/null 2>&1; then
+    for attempt in 1 2 3; do
+        listing=$(nvidia-smi -L 2>&1 </dev/null)
+        status=$?
+        [ $status -eq 0 ] && break
+        [ $attempt -eq 3 ] || sleep 2
+    done
+    echo "nvidia-smi $status"
+    printf '%s\\n' "$listing" | sed 's/^/gpu /'
+else
+    echo 'nvidia-smi absent'
+fi
+"""
+_MPI_KEY = f"""
+mkdir -p -m 700 ~/.ssh
+if [ ! -s ~/.ssh/{MPI_KEY} ]; then
+    ssh-keygen -q -t ed25519 -N '' -C clusterctl-mpi -f ~/.ssh/{MPI_KEY} </dev/null
+fi
+printf 'mpi-key %s\\n' "$(ssh-keygen -y -f ~/.ssh/{MPI_KEY} </dev/null)"
+"""
+
+
+def inspection_script(head: bool) -> str:
+    """The script for `sh -s`. On the head node it also makes the key that mpirun logs in with."""
+    hostname = "\nprintf 'hostname %s\\n' \"$(hostname)\"\n"
+    return _CLOUD_INIT + _GPUS + (_MPI_KEY if head else "") + hostname + "echo complete\n"
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What one node said. `gpus` is None without nvidia-smi, `cloud_init` without cloud-init."""
+
+    hostname: str
+    cloud_init: int | None
+    gpus: int | None
+    mpi_key: str = ""
+    log: str = ""
+    gpu_text: str = ""
+
+
+def parse_inspection(host: str, stdout: str) -> Inspection:
+    """The script's output. Raises CommandFailed where it is not complete."""
+    said: dict[str, list[str]] = {}
+    for line in stdout.splitlines():
+        key, _, value = line.partition(" ")
+        said.setdefault(key, []).append(value)
+    if "complete" not in said:
+        raise CommandFailed(host, "the shell of the login user does not run a plain script")
+    listing = said.get("gpu", [])
+    return Inspection(
+        hostname=_one(said, "hostname"),
+        cloud_init=_status(_one(said, "cloud-init")),
+        gpus=_count(_status(_one(said, "nvidia-smi")), listing),
+        mpi_key=_one(said, "mpi-key").strip(),
+        log="\n".join(said.get("log", [])),
+        gpu_text="\n".join(listing),
+    )
+
+
+def _one(said: dict[str, list[str]], key: str) -> str:
+    return (said.get(key) or [""])[0]
+
+
+def _status(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+def _count(status: int | None, listing: list[str]) -> int | None:
+    if status is None:
+        return None
+    return sum(1 for line in listing if re.match(r"GPU \d+:", line)) if status == 0 else 0
+
+
+def check_inspection(host: str, found: Inspection, gpus: int) -> None:
+    """Raises CommandFailed where the node is not what its type promises: `gpus` GPUs, set up."""
+    if found.cloud_init not in (None, 0, 2):
+        raise CommandFailed(
+            host,
+            f"cloud-init failed (exit status {found.cloud_init}):\n{found.log}".rstrip("\n:"),
+            "see /var/log/cloud-init-output.log on the node, and the --user-data you gave",
+        )
+    if gpus and found.gpus is None:
+        raise CommandFailed(
+            host,
+            f"there is no nvidia-smi, so none of its {gpus} GPUs can be used",
+            "choose an image with NVIDIA's driver: --image",
+        )
+    if gpus and found.gpus == 0:
+        said = found.gpu_text or "nothing"
+        raise CommandFailed(
+            host,
+            f"nvidia-smi sees none of its {gpus} GPUs; it says: {said}",
+            "choose an image whose driver knows this GPU (--image), or replace the node",
+        )
+    if (found.gpus or 0) < gpus:
+        raise CommandFailed(
+            host,
+            f"nvidia-smi sees {found.gpus} GPUs, its type has {gpus}",
+            "replace the node: terminate it, and run `up` again",
+        )

@@ -1,0 +1,103 @@
+"""Take a cluster away: everything that carries its tag."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from clusterctl.domain.errors import AwsError, ClusterctlError
+from clusterctl.ec2.errors import translated
+from clusterctl.ec2.instances import Instance, find_instances, launched_with
+from clusterctl.ec2.keypairs import find_key_pairs
+from clusterctl.ec2.network import find_groups
+from clusterctl.ec2.polling import gaps
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+
+NOT_TERMINATED = ("pending", "running", "stopping", "stopped", "shutting-down")
+BATCH = 100
+
+
+def terminate_all(
+    client: EC2Client,
+    name: str,
+    timeout_s: float,
+    on_look: Callable[[Sequence[Instance]], None] = lambda left: None,
+) -> tuple[str, ...]:
+    """Terminate the cluster's instances and wait for their end; the names of the nodes there were.
+
+    Looks by tag again and again, so that it also gets what a launch under way still brings.
+    Raises AwsError, and ClusterctlError at the deadline.
+    """
+    deadline = time.monotonic() + timeout_s
+    asked: set[str] = set()
+    nodes: dict[str, None] = {}
+    for gap_s in gaps():
+        left = find_instances(client, name, NOT_TERMINATED)
+        on_look(left)
+        if not left:
+            return tuple(nodes)
+        nodes.update(dict.fromkeys(instance.node.name for instance in left))
+        new = [found.node.instance_id for found in left if found.node.instance_id not in asked]
+        _terminate(client, new)
+        asked.update(new)
+        if time.monotonic() > deadline:
+            raise ClusterctlError(
+                f"still shutting down: {', '.join(found.node.name for found in left)}",
+                f"they are told to end; run it again later: clusterctl down {name}",
+            )
+        time.sleep(gap_s)
+    raise AssertionError("unreachable")
+
+
+def _terminate(client: EC2Client, ids: Sequence[str]) -> None:
+    for start in range(0, len(ids), BATCH):
+        batch = list(ids[start : start + BATCH])
+        try:
+            with translated():
+                client.terminate_instances(InstanceIds=batch)
+        except AwsError as error:
+            # One id that EC2 has forgotten fails the call for all.
+            if error.code != "InvalidInstanceID.NotFound":
+                raise
+            if len(batch) > 1:
+                for instance_id in batch:
+                    _terminate(client, [instance_id])
+
+
+def delete_groups(client: EC2Client, name: str, timeout_s: float) -> tuple[str, ...]:
+    """Delete the cluster's security groups; waits while something still uses one."""
+    groups = find_groups(client, name)
+    deadline = time.monotonic() + timeout_s
+    for group in groups:
+        for gap_s in gaps(0.5):
+            try:
+                with translated():
+                    client.delete_security_group(GroupId=group.group_id)
+                break
+            except AwsError as error:
+                if error.code == "InvalidGroup.NotFound":
+                    break
+                if error.code != "DependencyViolation" or time.monotonic() > deadline:
+                    raise
+            time.sleep(gap_s)
+    return tuple(group.group_id for group in groups)
+
+
+def delete_key_pairs(client: EC2Client, name: str) -> tuple[str, ...]:
+    """Delete the cluster's key pairs."""
+    pairs = find_key_pairs(client, name)
+    for pair in pairs:
+        with translated():
+            client.delete_key_pair(KeyPairId=pair.key_pair_id)
+    return tuple(pair.name for pair in pairs)
+
+
+def await_launches(client: EC2Client, tokens: Sequence[str], until: float) -> None:
+    """Wait until launches of unknown outcome show their instances, or `until` (Unix time)."""
+    for gap_s in gaps():
+        if time.time() >= until or launched_with(client, tokens) >= set(tokens):
+            return
+        time.sleep(gap_s)
