@@ -48,8 +48,8 @@ class Wiring:
             return ec2_client(
                 region=self.settings.region or record.region,
                 endpoint_url=record.endpoint_url,
-                access_key=record.access_key,
-                secret_key=record.secret_key,
+                access_key=record.environment["AWS_ACCESS_KEY_ID"],
+                secret_key=record.environment["AWS_SECRET_ACCESS_KEY"],
             )
         return ec2_client(
             region=self.settings.region,

@@ -1,0 +1,235 @@
+"""Measure commands whole, from outside, in turn: every round runs each of them once."""
+
+from __future__ import annotations
+
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ROUNDS = 5
+FANOUT = 64
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A command line that does the job, and what to put into its environment."""
+
+    name: str
+    argv: list[str]
+    environ: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Timing:
+    wall_s: float
+    client_cpu_s: float
+    all_cpu_s: float
+
+
+def main() -> None:
+    subjects = {"runclust": bench_runclust, "start": bench_start, "up": bench_up}
+    chosen = sys.argv[1:] or list(subjects)
+    unknown = [name for name in chosen if name not in subjects]
+    if unknown:
+        sys.exit(f"error: no such benchmark: {' '.join(unknown)} (there are {', '.join(subjects)})")
+    print(f"{os.cpu_count()} cores; median of {ROUNDS} rounds; every round runs each command once")
+    with tempfile.TemporaryDirectory() as folder, running_lab(Path(folder)):
+        for name in chosen:
+            subjects[name](Path(folder))
+
+
+@contextmanager
+def running_lab(home: Path) -> Iterator[None]:
+    os.environ.update(CLUSTERCTL_HOME=str(home), CLUSTERCTL_LAB="1")
+    quiet("clusterctl", "lab", "start")
+    try:
+        yield
+    finally:
+        quiet("clusterctl", "lab", "stop")
+
+
+@contextmanager
+def cluster(nodes: int) -> Iterator[str]:
+    quiet("clusterctl", "up", "bench", "--nodes", str(nodes), "--instance-type", "p3.2xlarge")
+    try:
+        yield "bench"
+    finally:
+        quiet("clusterctl", "down", "bench", "--yes")
+
+
+def bench_runclust(home: Path) -> None:
+    for nodes in (32, 128):
+        with cluster(nodes):
+            rows = measure(runclust_peers(home, nodes))
+            report(f"`true` on {nodes} hosts, cold, fan-out {FANOUT}", rows)
+            ours = rows["runclust"]
+            servers_s = statistics.median(row.all_cpu_s - row.client_cpu_s for row in ours)
+            floor_s = servers_s / (os.cpu_count() or 1)
+            print(f"  limit: the servers' own CPU time on these cores, {floor_s:.2f} s")
+
+
+def runclust_peers(home: Path, nodes: int) -> list[Peer]:
+    names = [f"bench-{index}" for index in range(nodes)]
+    config = home / "bench" / "ssh_config"
+    hosts = home / "bench-hosts"
+    hosts.write_text("".join(f"{name} slots=1\n" for name in names))
+    user = home / "user"
+    (user / ".ssh").mkdir(parents=True, exist_ok=True)
+    (user / ".ssh" / "config").write_text(config.read_text())
+    loop = (
+        "while read -u 10 host; do host=${host%% slots*}; "
+        f"ssh -F {config} $host true; done 10<{hosts}"
+    )
+    group = ",".join(names)
+    return [
+        Peer("runclust", ["runclust", str(hosts), "true"], {"HOME": str(user)}),
+        Peer(
+            "pdsh",
+            ["pdsh", "-R", "ssh", "-f", str(FANOUT), "-w", group, "true"],
+            {"PDSH_SSH_ARGS_APPEND": f"-F {config}"},
+        ),
+        Peer("clush", ["clush", "-f", str(FANOUT), "-o", f"-F {config}", "-w", group, "true"], {}),
+        Peer("the tutorial's loop", ["bash", "-c", loop], {}),
+    ]
+
+
+def bench_start(home: Path) -> None:
+    with cluster(1):
+        runclust = runclust_peers(home, 1)[0]
+        config = home / "bench" / "ssh_config"
+        python = sys.executable
+        peers = [
+            runclust,
+            Peer("runclust --help", ["runclust", "--help"], {}),
+            Peer("ssh", ["ssh", "-F", str(config), "bench-0", "true"], {}),
+            Peer("python -c pass", [python, "-c", "pass"], {}),
+            Peer("python -c 'import paramiko'", [python, "-c", "import paramiko"], {}),
+        ]
+        report("one host, and what the interpreter costs", measure(peers))
+
+
+def bench_up(home: Path) -> None:
+    nodes = 32
+    boot, up = [], []
+    for _ in range(3):
+        boot.append(timed(lambda: boot_alone(nodes)))
+        up.append(timed(lambda: quiet(*up_argv(nodes))))
+        quiet("clusterctl", "down", "bench", "--yes")
+    boot_s, up_s = statistics.median(boot), statistics.median(up)
+    print(f"\n`clusterctl up` of {nodes} nodes (median of 3)")
+    print(f"  the local EC2 alone, RunInstances to the last status check: {boot_s:.2f} s")
+    print(f"  clusterctl up, every node ready: {up_s:.2f} s, {up_s / boot_s:.2f} x")
+
+
+def up_argv(nodes: int) -> list[str]:
+    return ["clusterctl", "up", "bench", "--nodes", str(nodes), "--instance-type", "p3.2xlarge"]
+
+
+def boot_alone(nodes: int) -> None:
+    """The same instances through the API alone, until every status check is ok; then away."""
+    import boto3
+
+    from clusterctl.lab.record import read_record
+
+    record = read_record(Path(os.environ["CLUSTERCTL_HOME"]))
+    ec2 = boto3.client(
+        "ec2",
+        region_name=record.region,
+        endpoint_url=record.endpoint_url,
+        aws_access_key_id=record.environment["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=record.environment["AWS_SECRET_ACCESS_KEY"],
+    )
+    image = ec2.describe_images(Owners=["898082745236"])["Images"][0]["ImageId"]
+    made = ec2.run_instances(
+        ImageId=image, InstanceType="p3.2xlarge", MinCount=nodes, MaxCount=nodes
+    )
+    ids = [instance["InstanceId"] for instance in made["Instances"]]
+    wait = {"Delay": 0.1, "MaxAttempts": 1000}
+    ec2.get_waiter("instance_status_ok").wait(InstanceIds=ids, WaiterConfig=wait)
+    after.append(lambda: terminate(ec2, ids))
+
+
+after: list[Callable[[], None]] = []
+
+
+def terminate(ec2: object, ids: list[str]) -> None:
+    ec2.terminate_instances(InstanceIds=ids)  # type: ignore[attr-defined]
+    ec2.get_waiter("instance_terminated").wait(  # type: ignore[attr-defined]
+        InstanceIds=ids, WaiterConfig={"Delay": 0.2, "MaxAttempts": 1000}
+    )
+
+
+def timed(work: Callable[[], None]) -> float:
+    """Seconds of `work`; what it left in `after` is done when the clock has stopped."""
+    began = time.monotonic()
+    work()
+    took = time.monotonic() - began
+    while after:
+        after.pop()()
+    return took
+
+
+def measure(peers: list[Peer]) -> dict[str, list[Timing]]:
+    rows: dict[str, list[Timing]] = {peer.name: [] for peer in peers}
+    for round_number in range(ROUNDS + 1):
+        for peer in peers:
+            timing = run_once(peer)
+            if round_number:  # the first round warms the caches
+                rows[peer.name].append(timing)
+    return rows
+
+
+def run_once(peer: Peer) -> Timing:
+    before, cpu = resource.getrusage(resource.RUSAGE_CHILDREN), machine_cpu_s()
+    began = time.monotonic()
+    done = subprocess.run(
+        peer.argv,
+        env={**os.environ, **peer.environ},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    wall_s = time.monotonic() - began
+    if done.returncode:
+        sys.exit(f"error: {peer.name} ended with {done.returncode}: {done.stderr.decode()}")
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    client = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
+    return Timing(wall_s, client, machine_cpu_s() - cpu)
+
+
+def machine_cpu_s() -> float:
+    """CPU seconds of everything on this machine: user, nice, system."""
+    ticks = [int(word) for word in Path("/proc/stat").read_text().split()[1:4]]
+    return sum(ticks) / os.sysconf("SC_CLK_TCK")
+
+
+def report(title: str, rows: dict[str, list[Timing]]) -> None:
+    print(f"\n{title}")
+    first = statistics.median(row.wall_s for row in next(iter(rows.values())))
+    for name, timings in rows.items():
+        walls = [timing.wall_s for timing in timings]
+        median, cpu = statistics.median(walls), statistics.median(t.client_cpu_s for t in timings)
+        spread = f"{min(walls):.2f}-{max(walls):.2f}"
+        print(
+            f"  {name:28} {median:7.2f} s ({spread}), client CPU {cpu:5.2f} s,"
+            f" {median / first:6.2f} x"
+        )
+
+
+def quiet(*argv: str) -> None:
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"error: {' '.join(argv)}: {done.stderr}")
+
+
+if __name__ == "__main__":
+    main()
