@@ -4,6 +4,8 @@ A file that the user changed since it was put there stays as it is, unless it is
 arguments (files that are generated). Prints {"written": [...], "same": [...], "kept": [...]}.
 """
 
+from __future__ import annotations
+
 import contextlib
 import hashlib
 import io
@@ -35,12 +37,12 @@ def put(path: Path, content: bytes, mode: int) -> None:
         raise
 
 
-def unpack(archive: tarfile.TarFile, generated: set) -> dict:
+def unpack(archive: tarfile.TarFile, generated: set[str]) -> dict[str, list[str]]:
     try:
         before = json.loads(SHIPPED.read_text())
     except (OSError, ValueError):
         before = {}
-    report: dict = {"written": [], "same": [], "kept": []}
+    report: dict[str, list[str]] = {"written": [], "same": [], "kept": []}
     shipped = dict(before)
     for member in archive:
         path = Path(member.name)

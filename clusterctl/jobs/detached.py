@@ -1,0 +1,106 @@
+"""Jobs on the head node that outlive the connection which started them."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+from clusterctl.diagnostics.program import NodeProgram, json_lines
+from clusterctl.domain.errors import ClusterctlError, UsageError
+from clusterctl.jobs.plan import JobPlan
+from clusterctl.jobs.record import JobRecord, parse_jobs
+from clusterctl.transport.connections import Connections
+from clusterctl.transport.target import Target
+
+JOBS = NodeProgram(Path(__file__).parent / "node" / "jobs.py")
+TIMEOUT_S = 60.0
+
+
+class JobRunning(ClusterctlError):
+    """Another job is running on the cluster."""
+
+
+def job_files(plan: JobPlan) -> dict[str, str]:
+    """The files of the job's folder: its line, its description, and what runs it."""
+    description = {
+        "ranks": plan.ranks,
+        "preset": plan.preset,
+        "synthetic": plan.synthetic,
+        "workdir": plan.workdir,
+        "line": plan.line,
+    }
+    return {
+        "command": plan.line + "\n",
+        "job.json": json.dumps(description, indent=1) + "\n",
+        "run": run_script(plan),
+    }
+
+
+def run_script(plan: JobPlan) -> str:
+    """The shell script that runs the line, keeps its output, and notes how it ended."""
+    return f"""\
+#!/bin/sh
+# Job {plan.job_id} of clusterctl. TERM ends it: `clusterctl cancel` sends that here.
+folder=$(cd "$(dirname "$0")" && pwd) || exit
+keep() {{ printf '%s\\n' "$2" >"$folder/$1.new" && mv "$folder/$1.new" "$folder/$1"; }}
+keep pid $$
+echo "job {plan.job_id}: its output is in $folder/log"
+trap 'kill -TERM "$line" 2>/dev/null' TERM INT HUP
+(
+    cd {shlex.quote(plan.workdir)} && exec {plan.line}
+) </dev/null >>"$folder/log" 2>&1 &
+line=$!
+wait "$line"
+status=$?
+# A signal ends the first wait early; the line's own end is what counts.
+while kill -0 "$line" 2>/dev/null; do
+    wait "$line"
+    status=$?
+done
+keep exit_status "$status"
+"""
+
+
+def start_job(connections: Connections, head: Target, plan: JobPlan, force: bool = False) -> str:
+    """Start it on the head node: `tmux session …` or `nohup`. Raises JobRunning, CommandFailed."""
+    result = connections.run(
+        head,
+        JOBS.command("start", plan.job_id, "force" if force else "refuse"),
+        stdin=JOBS.stdin(json.dumps(job_files(plan)).encode()),
+        timeout_s=TIMEOUT_S,
+    )
+    [answer] = json_lines(result, "starting the job")
+    if "busy" in answer:
+        raise JobRunning(
+            f"job {answer['busy']} is running",
+            "follow it (clusterctl logs NAME -f), end it (clusterctl cancel NAME), "
+            "or start another beside it: --force",
+        )
+    return str(answer["with"])
+
+
+def list_jobs(connections: Connections, head: Target, job_id: str | None = None) -> list[JobRecord]:
+    """The jobs of the head node, oldest first, or that one. Raises HostError."""
+    arguments = [job_id] if job_id else []
+    result = connections.run(
+        head, JOBS.command("list", *arguments), stdin=JOBS.stdin(), timeout_s=TIMEOUT_S
+    )
+    return parse_jobs(result)
+
+
+def find_job(connections: Connections, head: Target, job_id: str) -> JobRecord:
+    """One job. Raises UsageError when there is none of that id, HostError."""
+    jobs = list_jobs(connections, head, job_id)
+    if not jobs:
+        raise UsageError(f"there is no job {job_id}", "see `clusterctl logs NAME --list`")
+    return jobs[0]
+
+
+def end_job(connections: Connections, head: Target, job_id: str) -> bool:
+    """Ask a job to end, and wait: whether it did. Raises HostError."""
+    result = connections.run(
+        head, JOBS.command("cancel", job_id), stdin=JOBS.stdin(), timeout_s=TIMEOUT_S
+    )
+    [answer] = json_lines(result, "ending the job")
+    return bool(answer["ended"])

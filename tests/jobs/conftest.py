@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from tests.local_node import LocalNode
+
+
+@pytest.fixture
+def weird_home(tmp_path):
+    """A home folder with a space, quotes, a semicolon and unicode in its path."""
+    home = tmp_path / "we ird'\"; é"
+    home.mkdir()
+    return home
+
+
+@pytest.fixture(params=["tmux", "nohup"])
+def node(request, weird_home, tmp_path):
+    """A head node with tmux, and one without."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("python3", "sh", "env", "nohup", "tail", "cat", "sleep", "kill", "mv", "grep", "dirname"):
+        (tools / name).symlink_to(f"/usr/bin/{name}")
+    if request.param == "tmux":
+        (tools / "tmux").symlink_to("/usr/bin/tmux")
+    environ = {"PATH": str(tools), "TMUX_TMPDIR": str(tmp_path), "TMUX": ""}
+    yield LocalNode(weird_home, environ)
+    if request.param == "tmux":
+        command = ["tmux", "kill-server"]
+        subprocess.run(command, env={**environ}, check=False, capture_output=True)

@@ -1,0 +1,196 @@
+"""Jobs that outlive the connection: started, listed, followed, ended, for real on this machine."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from clusterctl.domain.errors import ConnectionLost, HostUnreachable, UsageError
+from clusterctl.jobs import follow
+from clusterctl.jobs.detached import (
+    JobRunning,
+    end_job,
+    find_job,
+    list_jobs,
+    run_script,
+    start_job,
+)
+from clusterctl.jobs.follow import follow_job, tail_command
+from clusterctl.jobs.ids import check_job_id, new_job_id
+from clusterctl.jobs.plan import JobPlan
+from clusterctl.jobs.record import JobState
+from tests.local_node import HEAD
+
+JOB = "20261120-154501-3f2a"
+OTHER = "20261120-154502-3f2b"
+
+
+def plan(home, script, job_id=JOB):
+    return JobPlan(
+        job_id=job_id,
+        ranks=2,
+        preset="cpu",
+        synthetic=True,
+        workdir=str(home),
+        argv=("/bin/sh", "-c", script),
+    )
+
+
+def eventually(reached, timeout_s=20.0):
+    deadline = time.monotonic() + timeout_s
+    while not reached():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.02)
+
+
+def folder(node, job_id=JOB):
+    return node.home / ".clusterctl" / "jobs" / job_id
+
+
+def test_the_script_that_runs_a_job():
+    text = run_script(
+        JobPlan(JOB, 2, "cpu", True, "/home/we ird/x", ("/opt/it's/mpirun", "-np", "2", "a b"))
+    )
+    assert (
+        text
+        == f"""\
+#!/bin/sh
+# Job {JOB} of clusterctl. TERM ends it: `clusterctl cancel` sends that here.
+folder=$(cd "$(dirname "$0")" && pwd) || exit
+keep() {{ printf '%s\\n' "$2" >"$folder/$1.new" && mv "$folder/$1.new" "$folder/$1"; }}
+keep pid $$
+echo "job {JOB}: its output is in $folder/log"
+trap 'kill -TERM "$line" 2>/dev/null' TERM INT HUP
+(
+    cd '/home/we ird/x' && exec '/opt/it'"'"'s/mpirun' -np 2 'a b'
+) </dev/null >>"$folder/log" 2>&1 &
+line=$!
+wait "$line"
+status=$?
+# A signal ends the first wait early; the line's own end is what counts.
+while kill -0 "$line" 2>/dev/null; do
+    wait "$line"
+    status=$?
+done
+keep exit_status "$status"
+"""
+    )
+
+
+@pytest.mark.parametrize(("status", "state"), [(0, JobState.SUCCEEDED), (3, JobState.FAILED)])
+def test_a_job_runs_to_its_end(node, status, state):
+    words = f"echo 'out é'; echo err >&2; env | grep ^CLUSTERCTL_JOB; pwd; exit {status}"
+    how = start_job(node, HEAD, plan(node.home, words))
+    has_tmux = (Path(node.environ["PATH"]) / "tmux").exists()
+    assert how == (f"tmux session clusterctl-{JOB}" if has_tmux else "nohup")
+    chunks = []
+    job = follow_job(node, HEAD, JOB, chunks.append)
+    assert (job.state, job.exit_status, job.ranks, job.preset) == (state, status, 2, "cpu")
+    assert b"".join(chunks).decode() == f"out é\nerr\nCLUSTERCTL_JOB={JOB}\n{node.home}\n"
+    assert job.line == shlex.join(plan(node.home, words).argv)
+    assert (folder(node) / "command").read_text() == job.line + "\n"
+    assert list_jobs(node, HEAD) == [find_job(node, HEAD, JOB)]
+
+
+def test_a_folder_that_is_gone_is_said_in_the_log(node):
+    start_job(node, HEAD, replace(plan(node.home, "true"), workdir=f"{node.home}/no such"))
+    chunks = []
+    job = follow_job(node, HEAD, JOB, chunks.append)
+    assert job.state is JobState.FAILED
+    assert b"no such" in b"".join(chunks)
+
+
+def test_a_second_job_waits_for_leave(node):
+    start_job(node, HEAD, plan(node.home, "sleep 60"))
+    with pytest.raises(JobRunning, match=f"job {JOB} is running") as refused:
+        start_job(node, HEAD, plan(node.home, "true", OTHER))
+    assert "--force" in refused.value.hint
+    assert not folder(node, OTHER).exists()
+    start_job(node, HEAD, plan(node.home, "true", OTHER), force=True)
+    assert follow_job(node, HEAD, OTHER, lambda _: None).state is JobState.SUCCEEDED
+    assert end_job(node, HEAD, JOB)
+
+
+def test_a_cancelled_job_passes_the_signal_on_and_says_so(node):
+    words = "trap 'echo cleaned up; exit 143' TERM; echo ready; while :; do sleep 0.05; done"
+    start_job(node, HEAD, plan(node.home, words))
+    eventually(lambda: "ready" in (folder(node) / "log").read_text())
+    assert find_job(node, HEAD, JOB).running
+    assert end_job(node, HEAD, JOB)
+    job = find_job(node, HEAD, JOB)
+    assert (job.state, job.exit_status) == (JobState.CANCELLED, 143)
+    assert "cleaned up" in (folder(node) / "log").read_text()
+    assert end_job(node, HEAD, JOB), "ending it again is no error"
+
+
+def test_a_job_whose_process_was_killed_is_lost(node):
+    start_job(node, HEAD, plan(node.home, "exec sleep 60"))
+    os.killpg(os.getpgid(int((folder(node) / "pid").read_text())), signal.SIGKILL)
+    eventually(lambda: find_job(node, HEAD, JOB).state is JobState.LOST)
+    assert find_job(node, HEAD, JOB).exit_status is None
+
+
+def test_the_number_of_a_dead_process_used_again_is_not_the_job(node):
+    start_job(node, HEAD, plan(node.home, "true"))
+    follow_job(node, HEAD, JOB, lambda _: None)
+    (folder(node) / "exit_status").unlink()
+    (folder(node) / "pid").write_text(f"{os.getpid()}\n")
+    assert find_job(node, HEAD, JOB).state is JobState.LOST
+
+
+def test_no_jobs_and_no_such_job(node):
+    assert list_jobs(node, HEAD) == []
+    with pytest.raises(UsageError, match=f"no job {JOB}"):
+        find_job(node, HEAD, JOB)
+
+
+def test_a_lost_connection_is_taken_up_where_it_broke(node, monkeypatch):
+    monkeypatch.setattr(follow, "RECONNECT_AFTER_S", (0.0, 0.0))
+    start_job(node, HEAD, plan(node.home, "echo one; echo two"))
+    eventually(lambda: not find_job(node, HEAD, JOB).running)
+    whole = node.run
+    cut = [b"one\n", b""]
+
+    def run(target, command, *, sink=None, **options):
+        if sink and cut:
+            sink("stdout", cut.pop(0))
+            raise ConnectionLost("demo-0", "the connection was lost")
+        return whole(target, command, sink=sink, **options)
+
+    monkeypatch.setattr(node, "run", run)
+    chunks, lost = [], []
+    job = follow_job(node, HEAD, JOB, chunks.append, lost.append)
+    assert job.state is JobState.SUCCEEDED
+    assert b"".join(chunks) == b"one\ntwo\n"
+    assert lost == [0.0, 0.0]
+
+
+def test_a_head_node_that_stays_away_ends_the_following(node, monkeypatch):
+    monkeypatch.setattr(follow, "RECONNECT_AFTER_S", (0.0, 0.0))
+    node.trouble = [HostUnreachable("demo-0", "did not answer in time")] * 3
+    with pytest.raises(HostUnreachable):
+        follow_job(node, HEAD, JOB, lambda _: None)
+    assert node.trouble == []
+
+
+def test_the_command_that_follows():
+    assert tail_command(JOB, 12, until_end=True) == (
+        f'exec tail -c +13 -f --pid="$(cat "$HOME"/.clusterctl/jobs/{JOB}/pid)" '
+        f'"$HOME"/.clusterctl/jobs/{JOB}/log'
+    )
+    assert tail_command(JOB, 0, until_end=False) == (
+        f'exec tail -c +1 "$HOME"/.clusterctl/jobs/{JOB}/log'
+    )
+
+
+def test_ids_are_checked():
+    assert check_job_id(new_job_id())
+    for text in ("", "../x", "20261120-154501", f"{JOB}; rm"):
+        with pytest.raises(UsageError):
+            check_job_id(text)

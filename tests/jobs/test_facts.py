@@ -1,0 +1,77 @@
+"""The facts of the head node: the parser on captured output, the probe for real."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from clusterctl.domain.errors import ClusterctlError
+from clusterctl.jobs.facts import PROBE, Environment, HeadFacts, parse_facts
+from clusterctl.jobs.mpirun import MpiRun
+
+SAMPLES = Path(__file__).parent / "samples"
+
+
+def test_a_host_of_the_local_ec2():
+    assert parse_facts((SAMPLES / "facts-lab.txt").read_text()) == HeadFacts(
+        home="/home/ubuntu",
+        hostname="ip-10-0-0-4",
+        search_path="/usr/local/bin:/usr/bin:/bin:/usr/games",
+        library_path="",
+        cpus=2,
+        environments=(
+            Environment(
+                MpiRun("/opt/clusterctl/training/bin/mpirun", "5.0.11"),
+                "/opt/clusterctl/training/bin/python",
+                True,
+            ),
+            Environment(MpiRun("/usr/bin/mpirun", "4.1.4"), "/usr/bin/python3", False),
+        ),
+    )
+
+
+def test_a_gpu_instance_whose_shell_greets():
+    # Written by hand after the probe's own format: no machine with this driver was at hand.
+    facts = parse_facts(
+        "Welcome to Ubuntu\n  System load = 0.0\n"
+        "home=/home/ubuntu\nsearch_path=/usr/bin\nlibrary_path=/usr/local/cuda/lib64\ncpus=64\n"
+        "hostname=demo-0\nnvidia_driver=yes\ngpu_memory_mib=16160\ntraining_data=yes\n"
+        "mpirun=/opt/amazon/openmpi/bin/mpirun\nversion=mpirun (Open MPI) 4.1.7\n"
+        "python=/usr/bin/python3\nhorovod=yes\n"
+    )
+    assert (facts.nvidia_driver, facts.gpu_memory_mib, facts.training_data) == (True, 16160, True)
+    assert facts.library_path == "/usr/local/cuda/lib64"
+    assert facts.environments[0].mpirun == MpiRun("/opt/amazon/openmpi/bin/mpirun", "4.1.7")
+
+
+def test_an_mpirun_that_is_not_open_mpi_is_passed_over():
+    facts = parse_facts(
+        "home=/h\nmpirun=/usr/bin/mpirun\nversion=HYDRA build details:\npython=/p\n"
+    )
+    assert facts.environments == ()
+
+
+def test_a_shell_that_ends_early_is_an_error():
+    with pytest.raises(ClusterctlError, match="did not say what it has"):
+        parse_facts("bye\n")
+
+
+def test_the_probe_runs_in_a_plain_shell(weird_home):
+    shards = weird_home / "data" / "tf-imagenet"
+    shards.mkdir(parents=True)
+    (shards / "train-00000-of-01024").touch()
+    fake = weird_home / "anaconda3" / "envs" / "tensorflow_p36" / "bin"
+    fake.mkdir(parents=True)
+    (fake / "mpirun").write_text("#!/bin/sh\necho 'mpirun (Open MPI) 4.0.5'\n")
+    (fake / "mpirun").chmod(0o755)
+    environ = {**os.environ, "HOME": str(weird_home), "LD_LIBRARY_PATH": "/a b/lib"}
+    done = subprocess.run(["sh", "-c", PROBE], env=environ, capture_output=True, check=True)
+    facts = parse_facts(done.stdout.decode())
+    assert facts.home == str(weird_home)
+    assert facts.training_data
+    assert facts.library_path == "/a b/lib"
+    assert facts.cpus >= 1
+    assert f"{fake}/mpirun" in [environment.mpirun.path for environment in facts.environments]

@@ -1,0 +1,129 @@
+"""What is put on the nodes: the files, the program that unpacks them, the installed package."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+
+from clusterctl.domain.errors import CommandFailed
+from clusterctl.domain.results import CommandResult
+from clusterctl.jobs.shipping import (
+    HOSTS_PATH,
+    LAUNCHER_PATH,
+    UNPACK,
+    ShippedFiles,
+    archive,
+    example_files,
+    launcher_zipapp,
+    shipped_files,
+)
+
+CHECKOUT = Path(__file__).parents[2]
+TRAINER = "examples/horovod/tensorflow/train_imagenet_resnet_hvd.py"
+SCRIPT = "examples/horovod/tensorflow/train_synthetic.sh"
+
+
+def unpack(home, files):
+    command = UNPACK.command(HOSTS_PATH, LAUNCHER_PATH)
+    done = subprocess.run(
+        ["sh", "-c", command],
+        input=UNPACK.stdin(archive(files)),
+        env={**os.environ, "HOME": str(home)},
+        capture_output=True,
+        check=False,
+    )
+    return CommandResult(
+        "demo-0", command, done.returncode, done.stdout.decode(), done.stderr.decode(), 0.1
+    )
+
+
+def test_the_tutorials_folder_is_there_and_its_scripts_can_be_run(weird_home):
+    files = {**example_files(), HOSTS_PATH: b"10.0.0.4 slots=8\n"}
+    report = shipped_files(unpack(weird_home, files))
+    assert set(report.written) == set(files) >= {TRAINER, SCRIPT, HOSTS_PATH, LAUNCHER_PATH}
+    assert os.access(weird_home / SCRIPT, os.X_OK)
+    assert (weird_home / HOSTS_PATH).read_text() == "10.0.0.4 slots=8\n"
+    assert (weird_home / TRAINER).read_bytes() == (CHECKOUT / TRAINER).read_bytes()
+
+
+def test_a_second_time_writes_nothing(weird_home):
+    files = {**example_files(), HOSTS_PATH: b"10.0.0.4 slots=8\n"}
+    unpack(weird_home, files)
+    before = {path: path.stat().st_mtime_ns for path in weird_home.rglob("*")}
+    report = shipped_files(unpack(weird_home, files))
+    assert report == ShippedFiles((), tuple(files), ())
+    assert {path: path.stat().st_mtime_ns for path in weird_home.rglob("*")} == before
+
+
+def test_only_what_changed_is_written(weird_home):
+    unpack(weird_home, {TRAINER: b"old", HOSTS_PATH: b"a\n"})
+    report = shipped_files(unpack(weird_home, {TRAINER: b"new", HOSTS_PATH: b"a\n"}))
+    assert report == ShippedFiles((TRAINER,), (HOSTS_PATH,), ())
+    assert (weird_home / TRAINER).read_bytes() == b"new"
+
+
+def test_a_file_the_user_changed_there_stays_but_the_hosts_file_follows_the_cluster(weird_home):
+    unpack(weird_home, {TRAINER: b"ours", HOSTS_PATH: b"a\n"})
+    (weird_home / TRAINER).write_bytes(b"theirs")
+    (weird_home / HOSTS_PATH).write_bytes(b"by hand\n")
+    for _ in range(2):
+        report = shipped_files(unpack(weird_home, {TRAINER: b"ours 2", HOSTS_PATH: b"b\n"}))
+        assert report.kept == (TRAINER,)
+    assert (weird_home / TRAINER).read_bytes() == b"theirs"
+    assert (weird_home / HOSTS_PATH).read_bytes() == b"b\n"
+
+
+def test_a_lost_execute_permission_is_put_right(weird_home):
+    unpack(weird_home, {SCRIPT: b"#!/bin/sh\n"})
+    (weird_home / SCRIPT).chmod(0o644)
+    assert shipped_files(unpack(weird_home, {SCRIPT: b"#!/bin/sh\n"})).written == (SCRIPT,)
+    assert os.access(weird_home / SCRIPT, os.X_OK)
+
+
+def test_what_cannot_be_written_is_one_sentence(weird_home):
+    (weird_home / "examples").write_text("a file where the folder should be")
+    with pytest.raises(CommandFailed, match="putting the examples there failed: .*examples"):
+        shipped_files(unpack(weird_home, {TRAINER: b"x"}))
+
+
+def test_the_launcher_is_the_same_bytes_each_time_and_needs_no_library():
+    assert launcher_zipapp() == launcher_zipapp()
+    names = zipfile.ZipFile(BytesIO(launcher_zipapp())).namelist()
+    assert "__main__.py" in names
+    assert "clusterctl/jobs/mpirun.py" in names
+
+
+def test_an_installed_package_holds_the_examples(tmp_path):
+    sources = subprocess.run(
+        ["git", "ls-files", "-z", "clusterctl", "examples", "setup.cfg", "pyproject.toml"],
+        cwd=CHECKOUT,
+        capture_output=True,
+        check=True,
+    ).stdout
+    subprocess.run(
+        ["xargs", "-0", "cp", "--parents", "-a", "-t", tmp_path],
+        input=sources,
+        cwd=CHECKOUT,
+        check=True,
+    )
+    build = "import setuptools; setuptools.setup()"
+    arguments = ["-q", "build", "--build-lib", "built"]
+    done = subprocess.run(
+        [sys.executable, "-c", build, *arguments], cwd=tmp_path, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    shipped = tmp_path / "built" / "clusterctl" / "jobs" / "shipped-examples" / "tensorflow"
+    assert not shipped.is_symlink()
+    assert (shipped / "train.sh").exists()
+    assert (shipped / Path(TRAINER).name).exists()
+    listed = "from clusterctl.jobs.shipping import example_files; print(*example_files())"
+    out = subprocess.run(
+        [sys.executable, "-c", listed], cwd=tmp_path / "built", capture_output=True, check=True
+    )
+    assert TRAINER in out.stdout.decode().split()

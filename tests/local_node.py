@@ -1,0 +1,71 @@
+"""A stand-in for the connections to one node: its commands run here, with a home of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from clusterctl.domain.errors import ClusterctlError, CommandTimeout
+from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
+from clusterctl.transport.target import Target
+
+HEAD = Target("demo-0", "10.0.0.4", "ubuntu")
+
+
+@dataclass
+class LocalNode:
+    """`run` and `run_all` of Connections, by /bin/sh on this machine.
+
+    `trouble` is raised, one error per call, instead of running anything; commands are kept.
+    """
+
+    home: Path
+    environ: dict[str, str] = field(default_factory=dict)
+    trouble: list[ClusterctlError] = field(default_factory=list)
+    commands: list[str] = field(default_factory=list)
+
+    def run(self, target, command, *, timeout_s=None, stdin=b"", sink=None):
+        self.commands.append(command)
+        if self.trouble:
+            raise self.trouble.pop(0)
+        began = time.monotonic()
+        process = subprocess.Popen(
+            ["sh", "-c", command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "HOME": str(self.home), **self.environ},
+        )
+        try:
+            out, err = process.communicate(stdin, timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise CommandTimeout(target.host, "did not end") from None
+        if sink:
+            sink("stdout", out)
+            sink("stderr", err)
+        return CommandResult(
+            target.host,
+            command,
+            process.returncode,
+            out.decode(errors="replace"),
+            err.decode(errors="replace"),
+            time.monotonic() - began,
+        )
+
+    def run_all(self, targets, command, *, timeout_s=None, stdin=b"", **_):
+        outcomes = []
+        for target in targets:
+            text = command if isinstance(command, str) else command(target)
+            try:
+                value = self.run(target, text, timeout_s=timeout_s, stdin=stdin)
+                outcomes.append(HostOutcome(target.host, value=value))
+            except ClusterctlError as error:
+                outcomes.append(HostOutcome(target.host, error=error))
+        return FanoutResult(tuple(outcomes))
+
+    def forget(self, target):
+        self.commands.append("forget")
