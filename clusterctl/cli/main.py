@@ -14,8 +14,18 @@ from clusterctl.domain.errors import ClusterctlError
 
 # Command -> (module, function, one line of help). Listing commands must not import them.
 COMMANDS: dict[str, tuple[str, str, str]] = {
+    "up": ("clusterctl.cli.up", "up", "Launch a cluster and wait until it is ready."),
+    "down": ("clusterctl.cli.down", "down", "Remove a cluster and all that was made for it."),
+    "status": ("clusterctl.cli.status", "status", "Show the nodes of a cluster."),
+    "list": ("clusterctl.cli.list", "list_", "List the clusters of a region."),
+    "ssh": ("clusterctl.cli.ssh", "ssh", "Log in to a node."),
+    "hosts": ("clusterctl.cli.hosts", "hosts", "Print the hosts file of a cluster."),
     "run": ("clusterctl.cli.run", "run", "Run a command on the nodes, in parallel."),
     "copy": ("clusterctl.cli.copy", "copy", "Copy files to the nodes, in parallel."),
+    "train": ("clusterctl.cli.train", "train", "Train on the cluster's GPUs, detached."),
+    "logs": ("clusterctl.cli.logs", "logs", "Jobs: list them, show or follow their logs."),
+    "cancel": ("clusterctl.cli.cancel", "cancel", "End a job on all nodes."),
+    "kill": ("clusterctl.cli.kill", "kill", "End what jobs left on the nodes."),
     "lab": ("clusterctl.cli.lab", "lab", "The local EC2: start, stop, status, env."),
 }
 

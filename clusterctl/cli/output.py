@@ -42,6 +42,19 @@ def error(failure: ClusterctlError) -> None:
         note(f"  hint: {failure.hint}")
 
 
+def is_live() -> bool:
+    """Whether progress can be drawn in place: stderr is a terminal."""
+    return sys.stderr.isatty()
+
+
+def live(view: Any) -> Any:
+    """rich's Live on stderr, for a view that is redrawn in place and gone at the end."""
+    from rich.console import Console
+    from rich.live import Live
+
+    return Live(view, console=Console(stderr=True), refresh_per_second=8, transient=True)
+
+
 def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """A plain table: columns as wide as their widest cell, two spaces between."""
     cells = [[str(cell) for cell in row] for row in [headers, *rows]]

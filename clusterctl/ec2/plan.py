@@ -58,7 +58,7 @@ def _key_steps(spec: ClusterSpec, seen: Observed, public_key: str) -> Iterable[S
     if seen.key_pair:
         yield Step(
             "delete_key_pair",
-            {"KeyPairId": seen.key_pair.key_pair_id},
+            {"KeyName": seen.key_pair.name},
             f"{name}, whose private half is not here",
         )
     yield Step(

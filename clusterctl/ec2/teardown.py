@@ -91,7 +91,7 @@ def delete_key_pairs(client: EC2Client, name: str) -> tuple[str, ...]:
     pairs = find_key_pairs(client, name)
     for pair in pairs:
         with translated():
-            client.delete_key_pair(KeyPairId=pair.key_pair_id)
+            client.delete_key_pair(KeyName=pair.name)
     return tuple(pair.name for pair in pairs)
 
 

@@ -1,0 +1,56 @@
+"""`clusterctl down`: remove a cluster and everything that was made for it."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from clusterctl.cli import output
+from clusterctl.cli.wiring import Wiring, account_options
+
+
+@click.command()
+@click.argument("name")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was removed as JSON.")
+@account_options
+def down(wiring: Wiring, name: str, yes: bool, as_json: bool) -> None:
+    """Remove cluster NAME: instances, security group, key pair, local folder.
+
+    Everything is found by its tag, so it works without the local folder and after an
+    interrupted `up`. Asks first on a terminal.
+
+    \b
+    clusterctl down demo
+    clusterctl down demo --yes
+    """
+    from clusterctl.cli.node_progress import LineProgress
+    from clusterctl.operations.down import down as remove
+    from clusterctl.operations.down import leftovers
+
+    folder = wiring.folder(name)
+    if not yes and sys.stdin.isatty():
+        left = leftovers(wiring.ec2, name, folder)
+        if left.nodes:
+            click.confirm(f"Terminate the {len(left.nodes)} nodes of {name}?", abort=True, err=True)
+    try:
+        removed = remove(wiring.ec2, name, folder, LineProgress())
+    except KeyboardInterrupt:
+        output.note(f"interrupted: something may be left; run it again: clusterctl down {name}")
+        raise
+    if as_json:
+        output.data(
+            {
+                "name": name,
+                "nodes": removed.nodes,
+                "security_groups": removed.groups,
+                "key_pairs": removed.key_pairs,
+                "folder": removed.folder,
+            }
+        )
+    elif removed.nothing:
+        output.note(f"nothing to do: there is nothing of a cluster {name}")
+    else:
+        counted = f"{len(removed.nodes)} node{'' if len(removed.nodes) == 1 else 's'}"
+        output.line(f"removed {name}: {counted}, and all that was made for it")

@@ -1,0 +1,92 @@
+"""How far the nodes are: a table drawn in place on a terminal, else a line per change."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from clusterctl.cli import output
+from clusterctl.domain.ranges import fold_hosts
+from clusterctl.domain.units import format_duration
+from clusterctl.operations.progress import Progress, Stage
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+# More than fit on a screen are shown by stage, folded.
+ROWS = 20
+
+
+class LineProgress(Progress):
+    """One line per step, and per node and stage."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def step(self, text: str) -> None:
+        with self._lock:
+            output.note(text)
+
+    def node(self, name: str, stage: Stage, detail: str = "") -> None:
+        with self._lock:
+            output.note(f"{name}: {stage.value}" + (f": {detail}" if detail else ""))
+
+
+class TableProgress(Progress):
+    """What rich draws again and again. The steps stay as lines above."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._seen: dict[str, tuple[Stage, str, float]] = {}
+
+    def step(self, text: str) -> None:
+        output.note(text)
+
+    def nodes(self, names: Sequence[str]) -> None:
+        with self._lock:
+            self._seen = {name: (Stage.PENDING, "", time.monotonic()) for name in names}
+
+    def node(self, name: str, stage: Stage, detail: str = "") -> None:
+        with self._lock:
+            self._seen[name] = (stage, detail, time.monotonic())
+
+    def __rich__(self) -> Table:
+        from rich.table import Table
+        from rich.text import Text
+
+        view = Table.grid(padding=(0, 2))
+        with self._lock:
+            seen = dict(self._seen)
+        # Text, not str: EC2's words may look like rich's markup.
+        for row in _rows(seen, time.monotonic()):
+            view.add_row(*(Text(cell) for cell in row))
+        return view
+
+
+def _rows(seen: dict[str, tuple[Stage, str, float]], now: float) -> Iterator[tuple[str, str, str]]:
+    if len(seen) <= ROWS:
+        for name, (stage, detail, since) in seen.items():
+            settled = stage in (Stage.READY, Stage.FAILED)
+            yield name, detail or stage.value, "" if settled else format_duration(now - since)
+        return
+    by_stage: dict[Stage, list[str]] = {}
+    for name, (stage, _, _) in seen.items():
+        by_stage.setdefault(stage, []).append(name)
+    for stage in Stage:
+        if stage in by_stage:
+            names = by_stage[stage]
+            yield fold_hosts(names), stage.value, f"{len(names)} of {len(seen)}"
+
+
+@contextmanager
+def node_progress() -> Iterator[Progress]:
+    """Progress for as long as the work takes."""
+    if not output.is_live():
+        yield LineProgress()
+        return
+    progress = TableProgress()
+    with output.live(progress):
+        yield progress

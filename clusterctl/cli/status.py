@@ -1,0 +1,36 @@
+"""`clusterctl status`: the nodes of a cluster."""
+
+from __future__ import annotations
+
+import click
+
+from clusterctl.cli import output
+from clusterctl.cli.cluster_table import cluster_data, print_nodes
+from clusterctl.cli.wiring import Wiring, account_options
+from clusterctl.domain.cluster import check_cluster_name
+from clusterctl.domain.ranges import format_indices
+
+
+@click.command()
+@click.argument("name")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@account_options
+def status(wiring: Wiring, name: str, as_json: bool) -> None:
+    """Show the nodes of cluster NAME, as EC2 sees them.
+
+    \b
+    clusterctl status demo
+    clusterctl status demo --json
+    """
+    from clusterctl.operations.status import cluster_status
+
+    found = cluster_status(wiring.ec2, check_cluster_name(name))
+    if as_json:
+        output.data(
+            {**cluster_data(found.cluster), "state": found.summary, "missing": found.missing}
+        )
+        return
+    print_nodes(found.cluster)
+    if found.missing:
+        indices = format_indices(found.missing)
+        output.note(f"missing: node {indices}; `clusterctl up` launches what is missing")

@@ -1,0 +1,161 @@
+"""`clusterctl up`: launch a cluster, or what is missing of it, and wait until it is ready."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from clusterctl.cli import output
+from clusterctl.cli.cluster_table import cluster_data, print_nodes
+from clusterctl.cli.params import Duration
+from clusterctl.cli.wiring import Wiring, account_options
+from clusterctl.domain.cluster import ClusterSpec
+from clusterctl.domain.errors import AwsError
+
+if TYPE_CHECKING:
+    from clusterctl.ec2.plan import LaunchPlan
+
+
+@click.command()
+@click.argument("name")
+@click.option("--nodes", type=int, required=True, metavar="N", help="How many machines.")
+@click.option("--instance-type", required=True, metavar="TYPE", help="For example p4d.24xlarge.")
+@click.option("--image", metavar="AMI", help="Default: the newest Deep Learning Base AMI.")
+@click.option("--user", default="ubuntu", show_default=True, help="The image's login user.")
+@click.option("--ssh-from", metavar="CIDR", help="Who may log in. Default: this machine only.")
+@click.option(
+    "--user-data",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A script or cloud-config that every node runs at its first boot.",
+)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=Duration(),
+    default="10m",
+    show_default=True,
+    help="How long nodes may take to get ready.",
+)
+@click.option("--dry-run", is_flag=True, help="Show the steps and take none.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@account_options
+def up(
+    wiring: Wiring,
+    name: str,
+    nodes: int,
+    instance_type: str,
+    image: str | None,
+    user: str,
+    ssh_from: str | None,
+    user_data: Path | None,
+    timeout_s: float,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Launch cluster NAME and wait until all its nodes are ready.
+
+    Run it again to go on after an interruption, or to replace nodes that are gone.
+
+    \b
+    clusterctl up demo --nodes 4 --instance-type p4d.24xlarge
+    clusterctl up demo --nodes 4 --instance-type p4d.24xlarge --dry-run
+    clusterctl up demo --nodes 2 --instance-type g5.12xlarge --lab
+    """
+    from clusterctl.operations.up import plan_up
+
+    spec = ClusterSpec(
+        name=name,
+        nodes=nodes,
+        instance_type=instance_type,
+        image_id=image,
+        ssh_user=user,
+        ssh_from=ssh_from,
+        user_data=user_data.read_bytes() if user_data else b"",
+    )
+    if dry_run:
+        _show_plan(plan_up(wiring.ec2, spec, wiring.folder(name)), as_json)
+    else:
+        _launch(wiring, spec, timeout_s, as_json)
+
+
+def _show_plan(plan: LaunchPlan, as_json: bool) -> None:
+    if as_json:
+        output.data(
+            {
+                "launch_id": plan.launch_id,
+                "image_id": plan.image_id,
+                "missing": plan.missing,
+                "steps": [
+                    {
+                        "operation": step.operation,
+                        "arguments": _readable(step.arguments),
+                        "summary": step.summary,
+                    }
+                    for step in plan.steps
+                ],
+            }
+        )
+        return
+    for number, step in enumerate(plan.steps, start=1):
+        output.line(f"{number}. {step.describe()}")
+    output.note("nothing was done" if plan.steps else "nothing to do")
+
+
+def _readable(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, dict):
+        return {key: _readable(part) for key, part in value.items()}
+    return [_readable(part) for part in value] if isinstance(value, list) else value
+
+
+def _launch(wiring: Wiring, spec: ClusterSpec, timeout_s: float, as_json: bool) -> None:
+    from clusterctl.cli.node_progress import node_progress
+    from clusterctl.operations.up import up as launch
+
+    folder = wiring.folder(spec.name)
+    client = wiring.ec2
+    try:
+        with node_progress() as progress:
+            report = launch(
+                client,
+                spec,
+                folder,
+                proxy_command=wiring.proxy_command,
+                timeout_s=timeout_s,
+                progress=progress,
+            )
+    except KeyboardInterrupt:
+        output.note(_left_behind(wiring, spec.name))
+        raise
+    cluster = report.cluster
+    if as_json:
+        data = cluster_data(cluster, report.gpus)
+        output.data({**data, "launched": report.launched, "hosts_file": str(folder.hosts)})
+        return
+    if not report.launched:
+        output.note(f"nothing to do: {spec.name} is up and ready")
+    print_nodes(cluster, report.gpus)
+    output.note(
+        f"log in:   clusterctl ssh {spec.name}\n"
+        f"run:      clusterctl run {spec.name} 'nvidia-smi -L'\n"
+        f"remove:   clusterctl down {spec.name}"
+    )
+
+
+def _left_behind(wiring: Wiring, name: str) -> str:
+    """What an interrupted `up` leaves, and the two ways on."""
+    from clusterctl.operations.down import leftovers
+
+    try:
+        left = leftovers(wiring.ec2, name, wiring.folder(name))
+    except AwsError:
+        what = "there may be instances"
+    else:
+        nodes = f"{len(left.nodes)} instances" if left.nodes else "no instance yet"
+        what = f"there is {nodes}" if len(left.nodes) < 2 else f"there are {nodes}"
+        if left.nodes:
+            what += ", which cost money"
+    return f"interrupted: {what}; run `up` again to go on, or: clusterctl down {name}"

@@ -1,0 +1,97 @@
+"""`down`: nothing left running, nothing left billed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from clusterctl.domain.errors import ClusterctlError
+from clusterctl.ec2.instances import Instance, find_instances
+from clusterctl.ec2.keypairs import find_key_pairs
+from clusterctl.ec2.network import find_groups
+from clusterctl.ec2.record import SentLaunch, read_launches
+from clusterctl.ec2.teardown import (
+    NOT_TERMINATED,
+    await_launches,
+    delete_groups,
+    delete_key_pairs,
+    terminate_all,
+)
+from clusterctl.operations.folder import ClusterFolder
+from clusterctl.operations.keep import check_account, forget, locked
+from clusterctl.operations.progress import Progress
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+
+TERMINATED_WITHIN_S = 900.0
+GROUP_FREE_WITHIN_S = 300.0
+# How long EC2 may take to show the instances of a launch whose answer nobody saw.
+LAUNCH_SHOWS_WITHIN_S = 20.0
+
+
+@dataclass(frozen=True)
+class Leftovers:
+    """What there is of a cluster: node names, security groups, key pairs, the local folder."""
+
+    nodes: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    key_pairs: tuple[str, ...] = ()
+    folder: bool = False
+
+    @property
+    def nothing(self) -> bool:
+        return not (self.nodes or self.groups or self.key_pairs or self.folder)
+
+
+def leftovers(client: EC2Client, name: str, folder: ClusterFolder) -> Leftovers:
+    """What `down` would remove. Raises AwsError, UsageError."""
+    check_account(folder, client)
+    return Leftovers(
+        nodes=tuple(found.node.name for found in find_instances(client, name, NOT_TERMINATED)),
+        groups=tuple(group.group_id for group in find_groups(client, name)),
+        key_pairs=tuple(pair.name for pair in find_key_pairs(client, name)),
+        folder=folder.path.exists(),
+    )
+
+
+def down(
+    client: EC2Client, name: str, folder: ClusterFolder, progress: Progress | None = None
+) -> Leftovers:
+    """Remove everything that carries the cluster's tag, then its folder; what that was.
+
+    Works without the folder, and after an `up` cut off anywhere. Raises AwsError, UsageError,
+    ClusterctlError.
+    """
+    check_account(folder, client)
+    if not folder.path.exists():
+        return _remove(client, name, progress or Progress())
+    with locked(folder):
+        sent = _sent(folder)
+        until = max((launch.sent_at + LAUNCH_SHOWS_WITHIN_S for launch in sent), default=0.0)
+        await_launches(client, [launch.token for launch in sent], until)
+        removed = _remove(client, name, progress or Progress())
+        forget(folder)
+    return Leftovers(removed.nodes, removed.groups, removed.key_pairs, folder=True)
+
+
+def _sent(folder: ClusterFolder) -> tuple[SentLaunch, ...]:
+    try:
+        return read_launches(folder.launch)
+    except ClusterctlError:
+        return ()  # A file nobody can read must not keep instances alive.
+
+
+def _remove(client: EC2Client, name: str, progress: Progress) -> Leftovers:
+    told: list[int] = []
+
+    def looked(left: Sequence[Instance]) -> None:
+        if left and told[-1:] != [len(left)]:
+            told.append(len(left))
+            progress.step(f"terminating {name}: {len(left)} nodes left")
+
+    nodes = terminate_all(client, name, TERMINATED_WITHIN_S, looked)
+    groups = delete_groups(client, name, GROUP_FREE_WITHIN_S)
+    key_pairs = delete_key_pairs(client, name)
+    return Leftovers(nodes, groups, key_pairs)

@@ -1,0 +1,52 @@
+"""`status` and `list`: what exists, as EC2 has it now."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from clusterctl.domain.cluster import Cluster
+from clusterctl.domain.errors import NoSuchCluster
+from clusterctl.ec2.instances import as_cluster, find_instances
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+
+
+@dataclass(frozen=True)
+class ClusterStatus:
+    """A cluster and how many nodes it was last asked to have."""
+
+    cluster: Cluster
+    nodes_wanted: int
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """The indices that no node has."""
+        present = {node.index for node in self.cluster.nodes}
+        return tuple(index for index in range(self.nodes_wanted) if index not in present)
+
+    @property
+    def summary(self) -> str:
+        """`4 running`, `3 running, 1 stopped, 1 missing`."""
+        return states(self.cluster, len(self.missing))
+
+
+def cluster_status(client: EC2Client, name: str) -> ClusterStatus:
+    """One look. Raises NoSuchCluster, AwsError."""
+    instances = find_instances(client, name)
+    cluster = as_cluster(client, name, instances)
+    if cluster is None:
+        raise NoSuchCluster(
+            f"there is no cluster {name} in {client.meta.region_name}",
+            f"see `clusterctl list`, or launch it: clusterctl up {name}",
+        )
+    return ClusterStatus(cluster, max(found.nodes_wanted for found in instances))
+
+
+def states(cluster: Cluster, missing: int = 0) -> str:
+    """The nodes counted by state, commonest first."""
+    counts = Counter(node.state.value for node in cluster.nodes)
+    parts = [f"{count} {state}" for state, count in counts.most_common()]
+    return ", ".join([*parts, f"{missing} missing"] if missing else parts)

@@ -1,0 +1,211 @@
+"""`up`: from nothing, or from what is there, to a cluster whose nodes are ready."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from clusterctl.bootstrap.prepare import prepare
+from clusterctl.bootstrap.trust import Member
+from clusterctl.domain.cluster import Cluster, ClusterSpec, Node
+from clusterctl.domain.errors import ClusterctlError, MissingTool
+from clusterctl.domain.ranges import fold_hosts
+from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
+from clusterctl.ec2.instances import as_cluster
+from clusterctl.ec2.launch import carry_out
+from clusterctl.ec2.observe import observe
+from clusterctl.ec2.plan import LaunchPlan, plan_launch
+from clusterctl.jobs.shipping import ShippedFiles, ship_examples, shipped_files
+from clusterctl.operations.access import node_target
+from clusterctl.operations.folder import ClusterFolder
+from clusterctl.operations.keep import (
+    LocalKey,
+    check_account,
+    keep_account,
+    keep_key,
+    local_key,
+    locked,
+)
+from clusterctl.operations.pins import LearntHostKeys
+from clusterctl.operations.progress import Progress, Stage
+from clusterctl.operations.ready import NodeFacts, Readiness
+from clusterctl.operations.views import hosts_text, ssh_config_text, write_file
+from clusterctl.operations.watch import InstanceWatch
+from clusterctl.transport.connections import Connections
+from clusterctl.transport.keys import load_key
+from clusterctl.transport.session import Identity
+from clusterctl.transport.target import Target
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+
+# A host that is still booting may swallow the first packets; better to knock again.
+CONNECT_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True)
+class UpReport:
+    """A cluster that is ready. `launched` are the indices new in this run; `gpus` as counted."""
+
+    cluster: Cluster
+    launched: tuple[int, ...]
+    gpus: tuple[int, ...]
+
+
+def plan_up(client: EC2Client, spec: ClusterSpec, folder: ClusterFolder) -> LaunchPlan:
+    """The steps that `up` would take now. Changes nothing, here or at EC2."""
+    check_account(folder, client)
+    return _plan(client, spec, folder, local_key(folder, spec.name))
+
+
+def up(
+    client: EC2Client,
+    spec: ClusterSpec,
+    folder: ClusterFolder,
+    *,
+    proxy_command: tuple[str, ...] = (),
+    timeout_s: float = 600.0,
+    progress: Progress | None = None,
+) -> UpReport:
+    """Launch what is missing, wait until every node is ready, write the views.
+
+    Raises AwsError, UsageError, and ClusterctlError naming each node that did not get ready.
+    """
+    progress = progress or Progress()
+    check_account(folder, client)
+    with locked(folder):
+        plan, cluster = launch(client, spec, folder, progress)
+        write_file(folder.ssh_config, ssh_config_text(cluster, folder, proxy_command))
+        facts = make_ready(client, cluster, folder, proxy_command, timeout_s, progress)
+        cluster = replace(cluster, nodes=tuple(fact.node for fact in facts))
+        gpus = gpus_of(facts)
+        write_file(folder.ssh_config, ssh_config_text(cluster, folder, proxy_command))
+        write_file(folder.hosts, hosts_text(cluster, gpus))
+    return UpReport(cluster, plan.missing, gpus)
+
+
+def launch(
+    client: EC2Client, spec: ClusterSpec, folder: ClusterFolder, progress: Progress
+) -> tuple[LaunchPlan, Cluster]:
+    """The part of `up` that talks to EC2 only: the plan as carried out, and what is there now."""
+    progress.step("looking at what is there")
+    key = local_key(folder, spec.name)
+    plan = _plan(client, spec, folder, key)
+    keep_account(folder, client)
+    keep_key(folder, key)
+    instances = carry_out(client, plan, folder.launch, lambda step: progress.step(step.describe()))
+    cluster = as_cluster(client, spec.name, instances)
+    assert cluster is not None, "a plan leaves no cluster without instances"
+    return plan, cluster
+
+
+def _plan(client: EC2Client, spec: ClusterSpec, folder: ClusterFolder, key: LocalKey) -> LaunchPlan:
+    seen = observe(client, spec, folder.launch)
+    if seen.instances and key.unwritten is not None:
+        raise MissingTool(
+            f"the key of cluster {spec.name} is not on this machine: {folder.key}",
+            "copy the cluster's folder from the machine that ran `up`, "
+            f"or begin anew: clusterctl down {spec.name}",
+        )
+    return plan_launch(spec, seen, key.public, uuid.uuid4().hex)
+
+
+def make_ready(
+    client: EC2Client,
+    cluster: Cluster,
+    folder: ClusterFolder,
+    proxy_command: tuple[str, ...],
+    timeout_s: float,
+    progress: Progress,
+) -> list[NodeFacts]:
+    """Wait for the nodes and make them one cluster; what each said, in order.
+
+    Raises ClusterctlError naming every node that failed.
+    """
+
+    def target_of(node: Node) -> Target:
+        return node_target(node, cluster.ssh_user, proxy_command)
+
+    progress.nodes([node.name for node in cluster.nodes])
+    host_keys = LearntHostKeys(folder.known_hosts)
+    identity = Identity((load_key(folder.key),))
+    with Connections(identity, host_keys, CONNECT_TIMEOUT_S) as connections:
+        watch = InstanceWatch(client, cluster.name)
+        readiness = Readiness(client, watch, connections, host_keys, target_of, progress, timeout_s)
+        try:
+            waited = readiness.wait(cluster.nodes)
+        finally:
+            # Also where a node failed: its owner will want to log in and look.
+            write_file(folder.known_hosts, host_keys.text(cluster.nodes))
+        _check_all(cluster, waited)
+        facts = waited.values
+        _join(connections, facts, [target_of(fact.node) for fact in facts], cluster, progress)
+    return facts
+
+
+def _join(
+    connections: Connections,
+    facts: Sequence[NodeFacts],
+    targets: Sequence[Target],
+    cluster: Cluster,
+    progress: Progress,
+) -> None:
+    members = [
+        Member(
+            name=fact.node.name,
+            private_ip=fact.node.private_ip,
+            public_ip=fact.node.public_ip,
+            hostname=fact.found.hostname,
+            host_keys=fact.host_keys,
+        )
+        for fact in facts
+    ]
+
+    for target in targets:
+        progress.node(target.host, Stage.PREPARE)
+    _check_all(cluster, prepare(connections, targets, members, facts[0].found.mpi_key))
+    text = hosts_text(replace(cluster, nodes=tuple(fact.node for fact in facts)), gpus_of(facts))
+    _check_all(cluster, _read(ship_examples(connections, targets, text)))
+    for target in targets:
+        progress.node(target.host, Stage.READY)
+
+
+def gpus_of(facts: Sequence[NodeFacts]) -> tuple[int, ...]:
+    """The GPUs of each node, as nvidia-smi counts them."""
+    return tuple(fact.found.gpus or 0 for fact in facts)
+
+
+def _read(shipped: FanoutResult[CommandResult]) -> FanoutResult[ShippedFiles]:
+    def one(outcome: HostOutcome[CommandResult]) -> HostOutcome[ShippedFiles]:
+        if outcome.value is None:
+            return HostOutcome(outcome.host, error=outcome.error)
+        try:
+            return HostOutcome(outcome.host, shipped_files(outcome.value))
+        except ClusterctlError as error:
+            return HostOutcome(outcome.host, error=error)
+
+    return FanoutResult(tuple(one(outcome) for outcome in shipped.outcomes))
+
+
+def _check_all(cluster: Cluster, result: FanoutResult[Any]) -> None:
+    if not result.failures:
+        return
+    hosts: dict[str, list[str]] = {}
+    hints: dict[str, str] = {}
+    for outcome in result.failures:
+        assert outcome.error is not None
+        hosts.setdefault(outcome.error.message, []).append(outcome.host)
+        if outcome.error.hint:
+            # Nodes with the same trouble share the first one's hint.
+            hints.setdefault(outcome.error.message, f"\n    hint: {outcome.error.hint}")
+    lines = [
+        f"\n  {fold_hosts(names)}: {message}{hints.get(message, '')}"
+        for message, names in hosts.items()
+    ]
+    count, total = len(result.failures), len(result.outcomes)
+    raise ClusterctlError(
+        f"{count} of {total} nodes of {cluster.name} are not ready:{''.join(lines)}",
+        f"what runs costs money: run `up` again to go on, or clusterctl down {cluster.name}",
+    )
