@@ -1,0 +1,74 @@
+"""The example programs, and the environment that can run them."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "horovod"
+IMAGENET = EXAMPLES / "tensorflow" / "train_imagenet_resnet_hvd.py"
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="session")
+def imagenet() -> ModuleType:
+    """The ImageNet trainer as a module. Importing it takes the standard library alone."""
+    spec = importlib.util.spec_from_file_location(IMAGENET.stem, IMAGENET)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[IMAGENET.stem] = module  # its dataclass looks itself up there
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def training_env() -> Path:
+    env = Path(os.environ.get("CLUSTERCTL_TRAINING_ENV", "/opt/clusterctl/training"))
+    if not (env / ".clusterctl-training").exists():
+        pytest.skip(f"no training environment at {env}: run scripts/training-env")
+    return env
+
+
+@pytest.fixture
+def run_ranks(training_env: Path, tmp_path: Path) -> Run:
+    """Run a program of the training environment in `tmp_path`, as one rank or as several."""
+
+    def run(ranks: int, *argv: object) -> subprocess.CompletedProcess[str]:
+        command = [str(training_env / "bin" / "python"), *map(str, argv)]
+        if ranks > 1:
+            command = [*mpirun(training_env, ranks), *command]
+        env = {
+            **os.environ,
+            "OMPI_ALLOW_RUN_AS_ROOT": "1",
+            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        }
+        return subprocess.run(
+            command,
+            cwd=tmp_path,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+
+    return run
+
+
+def mpirun(training_env: Path, ranks: int) -> list[str]:
+    return [
+        str(training_env / "bin" / "mpirun"),
+        *("-np", str(ranks)),
+        *("-H", f"localhost:{ranks}"),
+        *("--bind-to", "none"),
+        *("-x", "OMPI_MCA_mpi_yield_when_idle=1"),
+    ]

@@ -1,0 +1,160 @@
+"""The ImageNet trainer's steps, epochs and learning rates against the tutorial's own tables."""
+
+from __future__ import annotations
+
+import pytest
+
+LINEAR_COSINE = ["--lr", "3.7", "--lr_decay_mode", "linear_cosine"]
+
+
+def schedule(imagenet, size, *flags, epochs=90):
+    """A run of the tutorial's batch size on `size` GPUs."""
+    args = imagenet.parse_args(["--synthetic", "--num_epochs", str(epochs), *flags])
+    return imagenet.make_schedule(args, size)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "steps"),
+    [
+        (4, 112_602),
+        (8, 56_301),
+        (16, 28_150),
+        (32, 14_075),
+        (64, 7_037),
+        (128, 3_518),
+        (256, 1_759),
+    ],
+)
+def test_steps_of_90_epochs(imagenet, gpus, steps):
+    assert schedule(imagenet, gpus).steps == steps
+
+
+@pytest.mark.parametrize(("gpus", "steps"), [(4, 1251), (32, 156), (256, 19)])
+def test_steps_per_epoch(imagenet, gpus, steps):
+    assert schedule(imagenet, gpus).steps_per_epoch == steps
+
+
+@pytest.mark.parametrize(
+    ("gpus", "batch", "rate"), [(1, 256, 0.1), (4, 256, 0.4), (32, 256, 3.2), (2, 8, 0.00625)]
+)
+def test_learning_rate_grows_with_the_images_of_a_step(imagenet, gpus, batch, rate):
+    assert schedule(imagenet, gpus, "-b", str(batch)).peak == pytest.approx(rate)
+
+
+def test_a_given_learning_rate_is_taken_as_it_is(imagenet):
+    assert schedule(imagenet, 32, "--lr", "6.4").peak == 6.4
+
+
+@pytest.mark.parametrize(
+    ("step", "printed"),
+    [
+        (0, "0.00100"),
+        (1, "0.00305"),
+        (50, "0.10353"),
+        (100, "0.20606"),
+        (150, "0.30860"),
+        (200, "0.41113"),
+        (250, "0.51366"),
+        (300, "0.61619"),
+        (350, "0.71872"),
+        (400, "0.82126"),
+        (13_750, "0.00217"),
+        (13_800, "0.00156"),
+        (13_850, "0.00104"),
+        (13_900, "0.00064"),
+        (13_950, "0.00033"),
+        (14_000, "0.00012"),
+        (14_050, "0.00002"),
+    ],
+)
+def test_32_gpus_with_warmup(imagenet, step, printed):
+    plan = schedule(imagenet, 32, "--lr_decay_mode", "poly", "--warmup_epochs", "10")
+    assert f"{plan.learning_rate(step):.5f}" == printed
+
+
+@pytest.mark.parametrize(
+    ("step", "printed"),
+    [
+        (0, "6.40000"),
+        (1, "6.38721"),
+        (100, "5.18400"),
+        (200, "4.09600"),
+        (400, "2.30401"),
+    ],
+)
+def test_4_gpus_on_synthetic_data(imagenet, step, printed):
+    assert f"{synthetic_schedule(imagenet).learning_rate(step):.5f}" == printed
+
+
+def test_4_gpus_on_synthetic_data_at_the_edge_of_a_digit(imagenet):
+    # The tutorial prints 3.13600: the rate is 3.1360051, and its float32 came to 3.1360049.
+    assert synthetic_schedule(imagenet).learning_rate(300) == pytest.approx(3.1360051, abs=1e-9)
+
+
+def synthetic_schedule(imagenet):
+    args = imagenet.parse_args(["--synthetic", "--num_batches", "1000", "--lr", "6.4"])
+    return imagenet.make_schedule(args, 4)
+
+
+@pytest.mark.parametrize(
+    ("step", "printed"),
+    [
+        (1400, 0.14850),
+        (1450, 0.10283),
+        (1500, 0.06719),
+        (1550, 0.04059),
+        (1600, 0.02190),
+        (1650, 0.00987),
+        (1700, 0.00313),
+        (1750, 0.00026),
+    ],
+)
+def test_256_gpus_with_linear_cosine(imagenet, step, printed):
+    plan = schedule(imagenet, 256, *LINEAR_COSINE, "--warmup_epochs", "10")
+    assert plan.warmup_steps == 190
+    # The tutorial's run computed in float32: the last digit can differ by a half.
+    assert plan.learning_rate(step) == pytest.approx(printed, abs=6e-6)
+
+
+def test_five_epochs_of_warmup_give_another_rate(imagenet):
+    plan = schedule(imagenet, 256, *LINEAR_COSINE, "--warmup_epochs", "5")
+    assert f"{plan.learning_rate(1400):.5f}" == "0.12851"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "step", "epoch"),
+    [
+        (32, 50, "0.3"),
+        (32, 400, "2.6"),
+        (32, 13_750, "87.9"),
+        (32, 14_050, "89.8"),
+        (256, 1400, "71.6"),
+        (256, 1450, "74.2"),
+        (256, 1750, "89.5"),
+        (4, 100, "0.1"),
+        (4, 400, "0.3"),
+    ],
+)
+def test_epoch_column(imagenet, gpus, step, epoch):
+    assert f"{schedule(imagenet, gpus).epoch(step):.1f}" == epoch
+
+
+def test_rows_look_like_the_tutorials(imagenet):
+    assert imagenet.ROW % (1, 0.0, 2215.4, 6.923, 7.837, 0.00305) == (
+        "     1   0.0  2215.4  6.923  7.837 0.00305"
+    )
+    assert imagenet.HEADER.split() == ["Step", "Epoch", "Speed", "Loss", "FinLoss", "LR"]
+
+
+def test_steps_decay_divides_by_ten_at_30_60_and_80_epochs(imagenet):
+    plan = schedule(imagenet, 32, "--lr_decay_mode", "steps")
+    per_epoch = plan.steps_per_epoch
+    at = [0, 30 * per_epoch, 30 * per_epoch + 1, 60 * per_epoch + 1, 80 * per_epoch + 1]
+    rates = [plan.learning_rate(step) for step in at]
+    assert rates == pytest.approx([3.2, 3.2, 0.32, 0.032, 0.0032])
+
+
+def test_steps_decay_takes_rates(imagenet):
+    changes = ["--lr_decay_steps", "1,2", "--lr_decay_lrs", "3,2,1"]
+    plan = schedule(imagenet, 32, "--lr_decay_mode", "steps", *changes)
+    assert [plan.learning_rate(step) for step in (0, 157, 313)] == [3.0, 2.0, 1.0]
