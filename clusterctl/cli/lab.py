@@ -1,0 +1,135 @@
+"""`clusterctl lab`: the local EC2."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from clusterctl.cli import output
+from clusterctl.config import load_settings
+from clusterctl.domain.errors import LabError
+from clusterctl.lab.record import LabRecord, read_record
+
+NOT_RUNNING = LabError("the lab is not running", "start it with `clusterctl lab start`")
+
+
+@click.group()
+def lab() -> None:
+    """The local EC2: instances that are real Linux hosts on this machine.
+
+    \b
+    Example:
+      clusterctl lab start
+      eval "$(clusterctl lab env)"
+      aws ec2 describe-instances
+      clusterctl lab stop
+    """
+
+
+@lab.command()
+@click.option("--port", default=0, type=click.IntRange(0, 65535), help="Of the API; any free one.")
+@click.option("--region", default="us-east-1", show_default=True, help="The default for `lab env`.")
+def start(port: int, region: str) -> None:
+    """Start the lab, and leave it running in the background.
+
+    \b
+    Example:
+      clusterctl lab start
+    """
+    home = load_settings().home
+    running = read_record(home)
+    if running:
+        output.note(f"the lab is already running at {running.endpoint_url}")
+        return
+    from clusterctl.lab import lifecycle
+
+    output.note("starting the lab ...")
+    _show(lifecycle.start(home, port, region))
+
+
+@lab.command()
+def stop() -> None:
+    """Stop the lab. Its instances and everything they stored are gone.
+
+    \b
+    Example:
+      clusterctl lab stop
+    """
+    running = read_record(load_settings().home)
+    if running is None:
+        output.note("the lab is not running")
+        return
+    from clusterctl.lab import lifecycle
+
+    lifecycle.stop(running)
+    output.note("the lab is stopped, and nothing of it is left")
+
+
+@lab.command()
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def status(as_json: bool) -> None:
+    """What runs: the lab and its instances. Exit status 1 when it is not running.
+
+    \b
+    Example:
+      clusterctl lab status
+    """
+    running = _running()
+    from clusterctl.lab import lifecycle
+
+    instances = lifecycle.instances(running)
+    if as_json:
+        output.data({**_public(running), "instances": instances})
+        return
+    _show(running)
+    headers = ("INSTANCE", "NAME", "TYPE", "STATE", "ADDRESS", "BOOTS", "SSH")
+    keys = ("instance_id", "name", "instance_type", "state", "private_ip", "boots")
+    if instances:
+        output.line()
+        rows = [[one[key] or "-" for key in keys] + [_yes(one["ssh"])] for one in instances]
+        output.table(headers, rows)
+    else:
+        output.line("instances  none")
+
+
+@lab.command()
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def env(as_json: bool) -> None:
+    """The environment in which aws-cli and boto3 talk to the lab.
+
+    \b
+    Example:
+      eval "$(clusterctl lab env)"
+    """
+    variables = _running().environment
+    if as_json:
+        output.data(variables)
+        return
+    for name, value in variables.items():
+        output.line(f"export {name}={shlex.quote(value)}")
+
+
+def _running() -> LabRecord:
+    running = read_record(load_settings().home)
+    if running is None:
+        raise NOT_RUNNING
+    return running
+
+
+def _public(running: LabRecord) -> dict[str, Any]:
+    return {**asdict(running), "home": str(running.home), "running": True}
+
+
+def _show(running: LabRecord) -> None:
+    output.line(f"endpoint   {running.endpoint_url}")
+    output.line(f"mode       {running.mode}")
+    output.line(f"network    {running.network}")
+    output.line(f"region     {running.region}")
+    output.line(f"process    {running.pid}, since {running.started_at}")
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"

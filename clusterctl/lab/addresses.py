@@ -1,0 +1,62 @@
+"""Which private addresses a lab takes, and which part of them each region has."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import subprocess
+from collections.abc import Iterable
+from ipaddress import IPv4Network
+from typing import Any
+
+from clusterctl.domain.errors import LabError
+
+CANDIDATES = tuple(IPv4Network(f"10.{second}.0.0/16") for second in range(77, 100))
+REGIONS = ("us-east-1", "us-west-2", "us-east-2", "eu-west-1")
+SUBNET_PREFIX = 21
+
+
+def free_networks(taken: Iterable[IPv4Network]) -> list[IPv4Network]:
+    """The candidates that overlap nothing of `taken`. Raises LabError if there is none."""
+    others = [network for network in taken if network.prefixlen > 0]
+    free = [one for one in CANDIDATES if not any(one.overlaps(other) for other in others)]
+    if not free:
+        raise LabError(
+            f"every network from {CANDIDATES[0]} to {CANDIDATES[-1]} is in use on this machine",
+            "stop a lab that is no longer needed: clusterctl lab stop",
+        )
+    return free
+
+
+def region_network(network: IPv4Network, region: str) -> IPv4Network:
+    """The quarter of the lab's network that is the region's default VPC."""
+    return list(network.subnets(new_prefix=18))[REGIONS.index(region)]
+
+
+def link_name(network: IPv4Network) -> str:
+    """The caller's end of the link into the lab: `clab77` for 10.77.0.0/16."""
+    return f"clab{network.network_address.packed[1]}"
+
+
+def host_name(address: str) -> str:
+    """`ip-10-77-0-5`, as EC2 names its hosts."""
+    return "ip-" + address.replace(".", "-")
+
+
+def domain_name(region: str) -> str:
+    return "ec2.internal" if region == "us-east-1" else f"{region}.compute.internal"
+
+
+def networks_in_use() -> list[IPv4Network]:
+    """The networks of this machine's routes (all tables) and addresses."""
+    routes = _ip_json("route", "show", "table", "all")
+    links = _ip_json("address", "show")
+    found = [route["dst"] for route in routes]
+    found += [f"{own['local']}/{own['prefixlen']}" for link in links for own in link["addr_info"]]
+    return [ipaddress.IPv4Network(text, strict=False) for text in found if text != "default"]
+
+
+def _ip_json(*arguments: str) -> list[dict[str, Any]]:
+    shown = subprocess.run(["ip", "-4", "-json", *arguments], check=True, stdout=subprocess.PIPE)
+    found: list[dict[str, Any]] = json.loads(shown.stdout or b"[]")
+    return found

@@ -1,0 +1,84 @@
+"""The lab's HTTP server: moto's, completed, with the lab's own page beside it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+from collections.abc import Callable, Iterable
+from ipaddress import IPv4Network
+from typing import Any
+
+# Read by moto when it is imported: the lab has its own images.
+os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"
+
+from moto.moto_server.werkzeug_app import (  # noqa: E402
+    DomainDispatcherApplication,
+    MotoRequestHandler,
+    create_backend_app,
+)
+from werkzeug.serving import BaseWSGIServer, make_server  # noqa: E402
+
+from clusterctl.lab import (  # noqa: E402
+    moto_console,
+    moto_images,
+    moto_instances,
+    moto_network,
+    moto_run_instances,
+    moto_security_groups,
+    moto_types,
+)
+
+STATUS_PATH = "/_lab/status"
+
+
+def complete_moto(network: IPv4Network, read_console: Callable[[str], str]) -> None:
+    """Once per process, before the first request."""
+    moto_types.install()
+    moto_images.install()
+    moto_network.install(network)
+    moto_instances.install()
+    moto_run_instances.install(network)
+    moto_security_groups.install()
+    moto_console.install(read_console)
+
+
+def make_api(listening: socket.socket) -> BaseWSGIServer:
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    host, port = listening.getsockname()
+    return make_server(
+        host,
+        port,
+        _with_status(DomainDispatcherApplication(create_backend_app)),
+        threaded=True,
+        request_handler=MotoRequestHandler,
+        fd=listening.fileno(),
+    )
+
+
+def _with_status(api: Callable[..., Iterable[bytes]]) -> Callable[..., Iterable[bytes]]:
+    def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        if environ["PATH_INFO"] != STATUS_PATH:
+            return api(environ, start)
+        start("200 OK", [("Content-Type", "application/json")])
+        return [json.dumps(_instances()).encode()]
+
+    return answer
+
+
+def _instances() -> list[dict[str, Any]]:
+    return [
+        {
+            "instance_id": one.id,
+            "region": one.region_name,
+            "state": one.state,
+            "instance_type": one.instance_type,
+            "private_ip": one.private_ip_address,
+            "key_name": one.key_name,
+            "boots": one.boots,
+            "ssh": one.reachable,
+            "name": {tag["key"]: tag["value"] for tag in one.get_tags()}.get("Name", ""),
+        }
+        for one in moto_instances.all_lab_instances()
+    ]

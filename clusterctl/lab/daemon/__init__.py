@@ -1,0 +1,1 @@
+"""What runs inside the lab's namespaces, under the system's own Python: standard library only."""

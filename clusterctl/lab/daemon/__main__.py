@@ -1,0 +1,84 @@
+"""The lab's namespace daemon: everything it makes ends when it does, since it is their PID 1.
+
+Started by `clusterctl.lab.namespaces` as `python3 -I __main__.py CONTROL_FD NETWORK DIAL_FD`,
+where CONTROL_FD is one end of a socket pair. Both sides end when the other end closes.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import Callable
+
+sys.path.append(str(Path(__file__).resolve().parents[3]))
+
+from clusterctl.lab.daemon import loop, syscalls  # noqa: E402 - the path comes first
+from clusterctl.lab.daemon.loop import Setup  # noqa: E402
+
+_OWN = (
+    syscalls.CLONE_NEWNET
+    | syscalls.CLONE_NEWNS
+    | syscalls.CLONE_NEWPID
+    | syscalls.CLONE_NEWIPC
+    | syscalls.CLONE_NEWUTS
+)
+
+
+def main() -> None:
+    control = socket.socket(fileno=int(sys.argv[1]))
+    dial = int(sys.argv[3])
+    network = ipaddress.IPv4Network(sys.argv[2])
+    # Read now: once in the user namespace the package's folder may be out of reach.
+    folder = Path(__file__).resolve().parents[1] / "host"
+    files = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    _enter(control)
+    single_uid = _mapped_uids() == 1
+    daemon = os.fork()
+    if daemon == 0:
+        syscalls.die_with_parent()
+        loop.run(Setup(control, network, files, single_uid, dial))
+    control.close()
+    _, status = os.waitpid(daemon, 0)
+    sys.exit(0 if status == 0 else 1)
+
+
+def _enter(control: socket.socket) -> None:
+    """Into a new user namespace, become its root, then into the others. The launcher maps ids."""
+    _step(control, "user namespace", lambda: syscalls.unshare(syscalls.CLONE_NEWUSER))
+    if _mapped_uids() > 1:
+        os.setgroups([])
+    os.setresgid(0, 0, 0)
+    os.setresuid(0, 0, 0)
+    # Not earlier: a change of ids undoes both.
+    syscalls.own_proc_files()
+    syscalls.die_with_parent()
+    _step(control, "namespaces", lambda: syscalls.unshare(_OWN))
+
+
+def _step(control: socket.socket, what: str, act: Callable[[], None]) -> None:
+    """Do it, tell the launcher, and wait for it to do its part."""
+    try:
+        act()
+    except OSError as refused:
+        _tell(control, {"refused": what, "errno": refused.errno, "text": str(refused)})
+        sys.exit(1)
+    _tell(control, {"done": what})
+    if not control.recv(1):
+        sys.exit(1)
+
+
+def _tell(control: socket.socket, message: dict[str, object]) -> None:
+    control.sendall(json.dumps(message).encode() + b"\n")
+
+
+def _mapped_uids() -> int:
+    lines = Path("/proc/self/uid_map").read_text().splitlines()
+    return sum(int(line.split()[2]) for line in lines)
+
+
+if __name__ == "__main__":
+    main()

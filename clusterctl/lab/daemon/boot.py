@@ -1,0 +1,164 @@
+"""Boot one host: a process in namespaces of its own that becomes the host's PID 1."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from clusterctl.lab.daemon import mounts, syscalls
+
+INIT = "/usr/lib/clusterctl-lab/init"
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+UBUNTU_UID = 1000
+
+# What init (host/init) exits with; a reboot(2) in a PID namespace kills its PID 1 by signal.
+EXIT_REBOOT, EXIT_POWEROFF, EXIT_BOOT_FAILED = 81, 82, 83
+
+_OWN = (
+    syscalls.CLONE_NEWNET
+    | syscalls.CLONE_NEWNS
+    | syscalls.CLONE_NEWUTS
+    | syscalls.CLONE_NEWIPC
+    | syscalls.CLONE_NEWPID
+    | syscalls.CLONE_NEWTIME
+)
+
+
+@dataclass(frozen=True)
+class HostSpec:
+    """What the API wants of a host."""
+
+    id: str
+    hostname: str
+    domain: str
+    address: str
+    prefix_length: int
+    gateway: str
+    public_key: str = ""
+    user_data: str = ""
+    user_data_problem: str = ""
+    gpus: int = 0
+    gpu_name: str = ""
+    gpu_memory_mib: int = 0
+
+
+@dataclass(frozen=True)
+class Booted:
+    """A host on its way: its PID 1, and a pipe that tells why it did not start, or closes."""
+
+    pid: int
+    report: int
+
+
+def boot(
+    spec: HostSpec, folder: Path, template: Path, single_uid: bool, plug: Callable[[int], None]
+) -> Booted:
+    """Start the host's PID 1; `plug` gets its pid and puts `eth0` into its network namespace."""
+    report_read, report_write = os.pipe()
+    go_read, go_write = os.pipe()
+    pid_read, pid_write = os.pipe()
+    between = os.fork()
+    if between == 0:
+        os.close(go_write)
+        start = functools.partial(_start, spec, folder, template, single_uid, go_read)
+        _in_between(pid_write, report_write, start)
+    for end in (report_write, go_read, pid_write):
+        os.close(end)
+    os.waitpid(between, 0)
+    answer = os.read(pid_read, 32)
+    os.close(pid_read)
+    try:
+        if answer:
+            plug(int(answer))
+            os.write(go_write, b"x")
+    finally:
+        os.close(go_write)
+    os.set_blocking(report_read, False)
+    return Booted(int(answer or 0), report_read)
+
+
+def ended_by(status: int) -> str:
+    """`reboot`, `poweroff`, `failed` (never came up) or `died`, from a wait status."""
+    if os.WIFEXITED(status):
+        ends = {EXIT_REBOOT: "reboot", EXIT_POWEROFF: "poweroff", EXIT_BOOT_FAILED: "failed"}
+        return ends.get(os.WEXITSTATUS(status), "died")
+    return {1: "reboot", 2: "poweroff"}.get(os.WTERMSIG(status), "died")
+
+
+def address_lines(spec: HostSpec) -> list[str]:
+    """What `ip -batch` is told inside the host."""
+    return [
+        "link set lo up",
+        f"address add {spec.address}/{spec.prefix_length} dev eth0",
+        "link set eth0 up",
+        f"route add default via {spec.gateway}",
+    ]
+
+
+def _in_between(pid_write: int, report_write: int, start: Callable[[], None]) -> NoReturn:
+    """Leave for new namespaces, fork their first process, tell its pid, and go.
+
+    The orphan falls to the daemon, which is the PID 1 here and waits for it.
+    """
+    try:
+        syscalls.unshare(_OWN)
+        uptime_s = int(time.clock_gettime(time.CLOCK_BOOTTIME))
+        Path("/proc/self/timens_offsets").write_text(f"{time.CLOCK_BOOTTIME} {-uptime_s} 0\n")
+        pid = os.fork()
+        if pid == 0:
+            _run(start, report_write)
+        os.write(pid_write, str(pid).encode())
+    except OSError as refused:
+        os.write(report_write, str(refused).encode())
+    finally:
+        os._exit(0)
+
+
+def _run(start: Callable[[], None], report_write: int) -> NoReturn:
+    try:
+        start()
+    except BaseException as failure:  # noqa: BLE001 - a child must never return into its parent's code
+        os.write(report_write, str(failure).encode())
+    finally:
+        os._exit(EXIT_BOOT_FAILED)
+
+
+def _start(spec: HostSpec, folder: Path, template: Path, single_uid: bool, go: int) -> None:
+    os.setsid()
+    _to_console(folder / "console.log")
+    socket.sethostname(spec.hostname)
+    if not os.read(go, 1):
+        raise OSError("the network of the host could not be made")
+    batch = "\n".join(address_lines(spec)) + "\n"
+    subprocess.run(["ip", "-batch", "-"], input=batch, text=True, check=True)
+    if single_uid:
+        Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").write_text("0")
+    mounts.build_root(str(folder), str(template), single_uid)
+    if single_uid:
+        _become_ubuntu()
+    # Python ignores SIGPIPE, and an ignored signal stays ignored over exec.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    os.execve("/bin/sh", ["init", INIT], {"PATH": PATH, "LANG": "C.UTF-8"})
+
+
+def _to_console(log: Path) -> None:
+    console = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    null = os.open("/dev/null", os.O_RDONLY)
+    for source, target in ((null, 0), (console, 1), (console, 2)):
+        os.dup2(source, target)
+
+
+def _become_ubuntu() -> None:
+    """With a single uid there is no root to run sshd as: it runs as the user it serves."""
+    syscalls.unshare(syscalls.CLONE_NEWUSER)
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"{UBUNTU_UID} 0 1")
+    Path("/proc/self/gid_map").write_text(f"{UBUNTU_UID} 0 1")

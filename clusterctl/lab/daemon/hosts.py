@@ -1,0 +1,190 @@
+"""The hosts of the lab: their folders, their links, their processes."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clusterctl.lab.daemon import boot, syscalls, template
+from clusterctl.lab.daemon.boot import UBUNTU_UID, HostSpec
+
+BRIDGE = "br0"
+DATA_VOLUME = "size=1g,mode=1777"
+CONSOLE_BYTES = 64 * 1024  # what EC2 keeps of a console
+
+
+@dataclass
+class Host:
+    """A host and what became of it. `state` is booting, up or off; `why` is how it went off."""
+
+    spec: HostSpec
+    folder: Path
+    link: str
+    state: str = "off"
+    why: str = ""
+    pid: int = 0
+    report: int = -1
+    boots: int = 0
+    ssh: bool = False
+
+    @property
+    def view(self) -> dict[str, Any]:
+        shown = ("state", "why", "boots", "ssh")
+        return {"id": self.spec.id, **{name: getattr(self, name) for name in shown}}
+
+
+class Hosts:
+    """Every host of the lab by instance id. Hosts live in `folder`, a tmpfs nobody else sees."""
+
+    def __init__(self, folder: Path, files: Mapping[str, bytes], single_uid: bool) -> None:
+        self._folder = folder
+        self._template = folder / "template"
+        self._single_uid = single_uid
+        self._hosts: dict[str, Host] = {}
+        self._links = 0
+        template.build(self._template, files, single_uid)
+
+    def create(self, **wanted: Any) -> None:
+        spec = HostSpec(**wanted)
+        self._links += 1
+        host = Host(spec, self._folder / "hosts" / spec.id, f"h{self._links}")
+        self._make_folder(host)
+        self._hosts[spec.id] = host
+        self.boot(spec.id)
+
+    def boot(self, id: str, new_console: bool = False) -> None:
+        host = self._hosts[id]
+        if host.state != "off":
+            return
+        if new_console:
+            (host.folder / "console.log").unlink(missing_ok=True)
+        template.write(host.folder / "boot_id", f"{uuid.uuid4()}\n".encode(), 0o444)
+        plug = functools.partial(_plug, host.link)
+        started = boot.boot(host.spec, host.folder, self._template, self._single_uid, plug)
+        host.pid, host.report = started.pid, started.report
+        host.state, host.why, host.ssh = "booting", "", False
+        host.boots += 1
+
+    def power_off(self, id: str) -> None:
+        """Silence first, as on EC2: peers get no reset from a host whose link is down."""
+        host = self._hosts[id]
+        if host.state == "off":
+            host.why = "off"
+            return
+        _ip(["link", "set", host.link, "down"], check=False)
+        host.why = "off"
+        os.kill(host.pid, signal.SIGKILL)
+
+    def remove(self, id: str) -> None:
+        """Forget a host that is off, and all it stored."""
+        host = self._hosts.pop(id)
+        _ip(["link", "delete", host.link], check=False)
+        syscalls.unmount(str(host.folder / "data"))
+        shutil.rmtree(host.folder, ignore_errors=True)
+
+    def list(self) -> list[dict[str, Any]]:
+        for host in self._hosts.values():
+            _look(host)
+        return [host.view for host in self._hosts.values()]
+
+    def console(self, id: str) -> str:
+        log = self._hosts[id].folder / "console.log"
+        return log.read_bytes()[-CONSOLE_BYTES:].decode(errors="replace") if log.exists() else ""
+
+    def ended(self, pid: int, status: int) -> None:
+        """A child of the daemon ended; if it was a host's PID 1, the host is off."""
+        for host in self._hosts.values():
+            if host.pid == pid:
+                _look(host)
+                _ip(["link", "delete", host.link], check=False)
+                host.why = host.why or boot.ended_by(status)
+                host.state, host.pid, host.ssh = "off", 0, False
+
+    def _make_folder(self, host: Host) -> None:
+        spec, folder = host.spec, host.folder
+        for name in ("usr", "etc", "var", "opt"):
+            (folder / "upper" / name).mkdir(parents=True)
+            (folder / "work" / name).mkdir(parents=True)
+        for name in ("root", "data", "root-home"):
+            (folder / name).mkdir()
+        (folder / "root-home").chmod(0o700)
+        syscalls.mount("tmpfs", str(folder / "data"), "tmpfs", syscalls.MS_NOSUID, DATA_VOLUME)
+        for path, content, mode in _own_files(spec):
+            template.write(folder / "upper" / path, content, mode)
+        if spec.gpus:
+            smi = (self._template / template.TOOLS / "nvidia-smi").read_bytes()
+            template.write(folder / "upper/usr/bin/nvidia-smi", smi, 0o755)
+        self._make_home(folder / "home/ubuntu", spec.public_key)
+
+    def _make_home(self, home: Path, public_key: str) -> None:
+        home.mkdir(parents=True)
+        if Path("/etc/skel").is_dir():
+            shutil.copytree("/etc/skel", home, symlinks=True, dirs_exist_ok=True)
+        template.write(home / ".ssh/authorized_keys", public_key.encode(), 0o600)
+        (home / ".ssh").chmod(0o700)
+        home.chmod(0o750)
+        if not self._single_uid:
+            for path in (home, *home.rglob("*")):
+                os.chown(path, UBUNTU_UID, UBUNTU_UID, follow_symlinks=False)
+
+
+def _own_files(spec: HostSpec) -> list[tuple[str, bytes, int]]:
+    """The files that differ from host to host: path below the host's root, content, mode."""
+    names = f"{spec.hostname}.{spec.domain} {spec.hostname}"
+    files = [
+        ("etc/hostname", f"{spec.hostname}\n".encode(), 0o644),
+        ("etc/hosts", f"127.0.0.1 localhost\n{spec.address} {names}\n".encode(), 0o644),
+    ]
+    if spec.user_data:
+        script = base64.b64decode(spec.user_data)
+        files.append(("var/lib/cloud/instance/scripts/part-001", script, 0o700))
+    if spec.user_data_problem:
+        files.append(("var/lib/cloud/instance/problem", spec.user_data_problem.encode(), 0o644))
+    if spec.gpus:
+        gpus = {"count": spec.gpus, "name": spec.gpu_name, "memory_mib": spec.gpu_memory_mib}
+        files.append(("etc/clusterctl-lab/gpus.json", json.dumps(gpus).encode(), 0o644))
+    return files
+
+
+def _look(host: Host) -> None:
+    """Learn how far a host has come: its report pipe closes when init runs, then sshd listens."""
+    if host.report >= 0:
+        try:
+            problem = os.read(host.report, 4096).decode(errors="replace")
+        except BlockingIOError:
+            return
+        os.close(host.report)
+        host.report = -1
+        host.why = f"failed: {problem}" if problem else ""
+        host.state = "off" if problem and not host.pid else "up"
+    if host.state == "up" and not host.ssh:
+        host.ssh = _listens_on_22(host.pid)
+
+
+def _listens_on_22(pid: int) -> bool:
+    """Looked up, not dialled: a probe before eth0 is up costs a second of ARP retries."""
+    try:
+        lines = Path(f"/proc/{pid}/net/tcp").read_text().splitlines()
+    except OSError:
+        return False
+    return any(" 00000000:0016 00000000:0000 0A " in line for line in lines)
+
+
+def _plug(link: str, pid: int) -> None:
+    """Give the host of `pid` an eth0 whose other end is in the bridge."""
+    peer = f"peer name eth0 netns {pid}".split()
+    _ip(["link", "add", link, "master", BRIDGE, "up", "type", "veth", *peer])
+
+
+def _ip(arguments: list[str], check: bool = True) -> None:
+    subprocess.run(["ip", *arguments], check=check, stderr=None if check else subprocess.DEVNULL)

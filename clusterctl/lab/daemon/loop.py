@@ -1,0 +1,128 @@
+"""The daemon's loop: one JSON request a line from the launcher, one answer; children reaped."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from clusterctl.lab.daemon import dialer, syscalls
+from clusterctl.lab.daemon.hosts import BRIDGE, Hosts
+
+UPLINK = "up0"
+FOLDER = Path("/run/lab")
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What the daemon is given. `dial` is a listening socket, or -1 for none."""
+
+    control: socket.socket
+    network: ipaddress.IPv4Network
+    files: Mapping[str, bytes]
+    single_uid: bool
+    dial: int
+
+
+def run(setup: Setup) -> NoReturn:
+    """Serve until the launcher is gone. Never returns: the end of this process ends the lab."""
+    status = 1
+    try:
+        _make_private()
+        _make_bridge(str(setup.network[1]), setup.network.prefixlen)
+        hosts = Hosts(FOLDER, setup.files, setup.single_uid)
+        dial_pid = dialer.start(setup.dial) if setup.dial >= 0 else 0
+        _serve(setup.control, hosts, dial_pid)
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _make_private() -> None:
+    """A view of the machine in which nothing that is mounted here is seen outside."""
+    syscalls.mount("", "/", "", syscalls.MS_REC | syscalls.MS_PRIVATE, "")
+    plain = syscalls.MS_NOSUID | syscalls.MS_NODEV
+    syscalls.mount("proc", "/proc", "proc", plain | syscalls.MS_NOEXEC, "")
+    # No `nosuid`: the hosts' copy of sudo lies here.
+    syscalls.mount("tmpfs", "/run", "tmpfs", 0, "mode=755")
+    FOLDER.mkdir()
+    os.umask(0o022)
+
+
+def _make_bridge(address: str, prefix_length: int) -> None:
+    lines = [
+        "link set lo up",
+        f"link add {BRIDGE} type bridge forward_delay 0",
+        f"address add {address}/{prefix_length} dev {BRIDGE}",
+        f"link set {BRIDGE} up",
+    ]
+    if Path(f"/sys/class/net/{UPLINK}").exists() or _has_link(UPLINK):
+        lines.append(f"link set {UPLINK} master {BRIDGE} up")
+    subprocess.run(["ip", "-batch", "-"], input="\n".join(lines) + "\n", text=True, check=True)
+
+
+def _has_link(name: str) -> bool:
+    return name in {entry for _, entry in socket.if_nameindex()}
+
+
+def _serve(control: socket.socket, hosts: Hosts, dial_pid: int) -> None:
+    requests = control.makefile("rwb")
+    ended, wakeup = os.pipe()
+    os.set_blocking(ended, False)
+    os.set_blocking(wakeup, False)
+    signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    selector = selectors.DefaultSelector()
+    selector.register(ended, selectors.EVENT_READ)
+    selector.register(control, selectors.EVENT_READ)
+    requests.write(b'{"ready": true}\n')
+    requests.flush()
+    while True:
+        ready = {key.fileobj for key, _ in selector.select()}
+        if ended in ready:
+            os.read(ended, 4096)
+            if not _reap(hosts, dial_pid):
+                return
+        if control in ready:
+            line = requests.readline()
+            if not line:
+                return
+            requests.write(json.dumps(_answer(hosts, json.loads(line))).encode() + b"\n")
+            requests.flush()
+
+
+def _reap(hosts: Hosts, dial_pid: int) -> bool:
+    """False when a process ended without which the lab is not whole."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return True
+        if pid == 0:
+            return True
+        if pid == dial_pid:
+            return False
+        hosts.ended(pid, status)
+
+
+def _answer(hosts: Hosts, request: dict[str, Any]) -> dict[str, Any]:
+    operations: dict[str, Callable[..., Any]] = {
+        "create": hosts.create,
+        "boot": hosts.boot,
+        "power_off": hosts.power_off,
+        "remove": hosts.remove,
+        "list": hosts.list,
+        "console": hosts.console,
+    }
+    try:
+        return {"result": operations[request.pop("do")](**request)}
+    except (OSError, KeyError, subprocess.SubprocessError) as failure:
+        return {"error": f"{type(failure).__name__}: {failure}"}

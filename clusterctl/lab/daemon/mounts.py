@@ -1,0 +1,111 @@
+"""What a host's file system is made of: a plan of mounts, and the steps that carry it out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from clusterctl.lab.daemon import syscalls
+from clusterctl.lab.daemon.syscalls import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY
+
+COPY_ON_WRITE = ("usr", "etc", "var", "opt")
+DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+FOLDERS = (
+    *("proc", "sys", "dev", "run", "tmp", "root", "home", "data", "mnt", "media", "srv", "old"),
+    *COPY_ON_WRITE,
+)
+DEVICE_LINKS = {
+    "ptmx": "pts/ptmx",
+    "fd": "/proc/self/fd",
+    "stdin": "fd/0",
+    "stdout": "fd/1",
+    "stderr": "fd/2",
+}
+
+
+@dataclass(frozen=True)
+class Mount:
+    """One mount(2); `target` is relative to the host's root."""
+
+    source: str
+    target: str
+    fstype: str = ""
+    flags: int = 0
+    data: str = ""
+
+
+def overlay(name: str, folder: str, template: str) -> Mount:
+    """A copy-on-write view of the machine's own top-level folder, the lab's template over it.
+
+    One per folder: in a user namespace the kernel refuses `/` as a lower layer.
+    """
+    layers = f"lowerdir={template}/{name}:/{name}"
+    writable = f"upperdir={folder}/upper/{name},workdir={folder}/work/{name}"
+    return Mount("overlay", name, "overlay", data=f"{layers},{writable},userxattr")
+
+
+def host_mounts(folder: str, template: str, single_uid: bool, bound: Iterable[str]) -> list[Mount]:
+    """The mounts of one host, in order. `bound` are top-level folders that are no links (`lib`)."""
+    terminal = "newinstance,ptmxmode=0666,mode=0620"
+    # With a single uid there is no group 5 (tty) to give terminals to.
+    terminal += "" if single_uid else ",gid=5"
+    plain = MS_NOSUID | MS_NODEV
+    return [
+        *(Mount(f"/{name}", name, flags=MS_BIND) for name in bound),
+        *(overlay(name, folder, template) for name in COPY_ON_WRITE),
+        Mount("proc", "proc", "proc", plain | MS_NOEXEC),
+        Mount("sysfs", "sys", "sysfs", plain | MS_NOEXEC | MS_RDONLY),
+        Mount(f"{folder}/boot_id", "proc/sys/kernel/random/boot_id", flags=MS_BIND),
+        Mount("tmpfs", "dev", "tmpfs", MS_NOSUID, "mode=755,size=1m"),
+        *(Mount(f"/dev/{name}", f"dev/{name}", flags=MS_BIND) for name in DEVICES),
+        Mount("devpts", "dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, terminal),
+        Mount("tmpfs", "dev/shm", "tmpfs", plain, "mode=1777"),
+        Mount("tmpfs", "run", "tmpfs", plain, "mode=755"),
+        Mount("tmpfs", "tmp", "tmpfs", plain, "mode=1777"),
+        Mount(f"{folder}/root-home", "root", flags=MS_BIND),
+        Mount(f"{folder}/home", "home", flags=MS_BIND),
+        Mount(f"{folder}/data", "data", flags=MS_BIND),
+    ]
+
+
+def build_root(folder: str, template: str, single_uid: bool) -> None:
+    """Make the root of a host and move into it. Runs in the host's own mount namespace."""
+    root = Path(folder, "root")
+    syscalls.mount("tmpfs", str(root), "tmpfs", 0, "mode=755")
+    for name in FOLDERS:
+        (root / name).mkdir()
+    bound = _top_level(root)
+    for step in host_mounts(folder, template, single_uid, bound):
+        _prepare(root, step)
+        syscalls.mount(step.source, f"{root}/{step.target}", step.fstype, step.flags, step.data)
+    for name, target in DEVICE_LINKS.items():
+        (root / "dev" / name).symlink_to(target)
+    os.chdir(root)
+    syscalls.pivot_root(".", "old")
+    syscalls.unmount("/old")
+    Path("/old").rmdir()
+    os.chdir("/")
+
+
+def _top_level(root: Path) -> list[str]:
+    """Repeat the machine's /bin, /lib ... : links as links; the rest is to be bound."""
+    bound = []
+    for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
+        here = Path("/", name)
+        if here.is_symlink():
+            (root / name).symlink_to(here.readlink())
+        elif here.is_dir():
+            (root / name).mkdir()
+            bound.append(name)
+    return bound
+
+
+def _prepare(root: Path, step: Mount) -> None:
+    target = root / step.target
+    if step.target.startswith("dev/"):
+        if step.fstype:
+            target.mkdir()
+        else:
+            target.touch()

@@ -1,0 +1,57 @@
+"""The system calls that Python's library lacks."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+
+CLONE_NEWTIME = 0x00000080
+CLONE_NEWNS = 0x00020000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
+MS_BIND, MS_REC, MS_PRIVATE = 4096, 16384, 1 << 18
+MNT_DETACH = 2
+
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def unshare(flags: int) -> None:
+    _check(_libc.unshare(flags), "unshare")
+
+
+def mount(source: str, target: str, fstype: str, flags: int, data: str) -> None:
+    result = _libc.mount(
+        source.encode(), target.encode(), fstype.encode(), ctypes.c_ulong(flags), data.encode()
+    )
+    _check(result, f"mount {fstype or source} on {target}")
+
+
+def unmount(target: str) -> None:
+    _check(_libc.umount2(target.encode(), MNT_DETACH), f"unmount {target}")
+
+
+def pivot_root(new_root: str, put_old: str) -> None:
+    _check(_libc.pivot_root(new_root.encode(), put_old.encode()), f"pivot_root {new_root}")
+
+
+def die_with_parent() -> None:
+    """SIGKILL for this process when the thread that forked it ends."""
+    _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
+
+
+def own_proc_files() -> None:
+    """Have /proc/self belong to this process again, as it did before its ids changed."""
+    _check(_libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0), "prctl")
+
+
+def _check(result: int, what: str) -> None:
+    if result == -1:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{what}: {os.strerror(code)}")

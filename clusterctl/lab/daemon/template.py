@@ -1,0 +1,114 @@
+"""The layer between the machine's folders and a host's own changes: the same for every host."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+TOOLS = "usr/lib/clusterctl-lab"
+POWER_COMMANDS = ("reboot", "poweroff", "halt", "shutdown")
+
+# Folders that root on a host must be able to add files to, and how deep: the machine's own belong
+# to a uid that does not exist there.
+WRITABLE = {"etc": 2, "var": 3, "opt": 2, "usr/local": 3, "usr/bin": 0, "usr/sbin": 0, "usr/lib": 0}
+
+# The machine's sudo belongs to the machine's root, who is nobody on a host: it needs copies.
+SUDO = ("usr/bin/sudo", "usr/bin/su", "usr/libexec/sudo", "usr/lib/sudo", "etc/sudo.conf")
+
+SSH_CONFIG = """Host *
+    SendEnv LANG LC_*
+    HashKnownHosts yes
+"""
+
+
+@dataclass(frozen=True)
+class File:
+    """One file of the layer; `path` is relative to it."""
+
+    path: str
+    content: bytes
+    mode: int = 0o644
+
+
+def layer_files(host: Mapping[str, bytes], single_uid: bool) -> list[File]:
+    """The files of the layer; `host` holds the package's own (`clusterctl/lab/host`) by name."""
+    # sshd would give a terminal to group tty, which a single uid cannot.
+    tty = "" if single_uid else "tty:x:5:\n"
+    groups = f"root:x:0:\n{tty}sudo:x:27:ubuntu\nubuntu:x:1000:\nnogroup:x:65534:\n"
+    texts = {
+        "etc/passwd": "root:x:0:0:root:/root:/bin/bash\n"
+        "sshd:x:101:65534::/run/sshd:/usr/sbin/nologin\n"
+        "ubuntu:x:1000:1000:Ubuntu:/home/ubuntu:/bin/bash\n"
+        "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+        "etc/group": groups,
+        "etc/nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files\n",
+        "etc/environment": f'PATH="{PATH}"\n',
+        "etc/ssh/ssh_config": SSH_CONFIG,
+    }
+    locked = "".join(f"{user}:*:19000:0:99999:7:::\n" for user in ("root", "sshd", "ubuntu"))
+    sudoers = (
+        f'Defaults env_reset\nDefaults secure_path="{PATH}"\n'
+        "root ALL=(ALL:ALL) ALL\nubuntu ALL=(ALL) NOPASSWD:ALL\n"
+    )
+    return [
+        *(File(path, text.encode()) for path, text in texts.items()),
+        File("etc/shadow", locked.encode(), 0o640),
+        File("etc/sudoers", sudoers.encode(), 0o440),
+        File("etc/ssh/sshd_config", host["sshd_config"]),
+        File("usr/bin/cloud-init", host["cloud-init"], 0o755),
+        File(f"{TOOLS}/init", host["init"], 0o755),
+        File(f"{TOOLS}/first-boot", host["first-boot"], 0o755),
+        File(f"{TOOLS}/nvidia-smi", host["nvidia-smi"], 0o755),
+        *(File(f"usr/sbin/{name}", host["power"], 0o755) for name in POWER_COMMANDS),
+        *([File("usr/bin/sudo", host["sudo-single"], 0o755)] if single_uid else []),
+    ]
+
+
+def build(layer: Path, host: Mapping[str, bytes], single_uid: bool) -> None:
+    for top, depth in WRITABLE.items():
+        _repeat_folders(Path("/", top), layer / top, depth)
+    if not single_uid:
+        _copy_sudo(layer)
+    for file in layer_files(host, single_uid):
+        write(layer / file.path, file.content, file.mode)
+    _hide(layer, [*Path("/etc/ssh").glob("ssh_host_*"), *Path("/usr/bin").glob("nvidia-smi")])
+
+
+def write(path: Path, content: bytes, mode: int = 0o644) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    path.write_bytes(content)
+    path.chmod(mode)
+
+
+def _repeat_folders(source: Path, target: Path, depth: int) -> None:
+    """The same folders, empty, the host root's own: a merged folder has its top layer's owner."""
+    target.mkdir(parents=True, exist_ok=True)
+    target.chmod(stat.S_IMODE(source.stat().st_mode) if source.exists() else 0o755)
+    if depth == 0 or not os.access(source, os.R_OK | os.X_OK):
+        return
+    for entry in os.scandir(source):
+        if entry.is_dir(follow_symlinks=False):
+            _repeat_folders(Path(entry.path), target / entry.name, depth - 1)
+
+
+def _copy_sudo(layer: Path) -> None:
+    for path in SUDO:
+        source, target = Path("/", path), layer / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True)
+        elif source.is_file():
+            shutil.copyfile(source, target)
+            target.chmod(0o4755 if path.startswith("usr/bin/") else 0o644)
+
+
+def _hide(layer: Path, paths: list[Path]) -> None:
+    """Overlay's mark for a file that is not there: the machine's own host keys and GPU."""
+    for path in paths:
+        os.mknod(layer / path.relative_to("/"), stat.S_IFCHR)

@@ -1,0 +1,116 @@
+"""Start and stop the lab's processes, from outside them."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from clusterctl.domain.errors import LabError
+from clusterctl.lab.record import LabRecord, folder_of, read_record
+from clusterctl.lab.requirements import check_machine
+
+STOP_TIMEOUT_S = 15.0
+STATUS_TIMEOUT_S = 5.0
+LEFT_BY_A_DEAD_LAB = ("lab.json", "lab.json.new", "dial.sock")
+
+
+def start(home: Path, port: int, region: str) -> LabRecord:
+    """Start a lab for this home, and wait until it takes requests. Raises LabError, MissingTool."""
+    check_machine(os.geteuid())
+    home = home.absolute()
+    folder = folder_of(home)
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for name in LEFT_BY_A_DEAD_LAB:
+            (folder / name).unlink(missing_ok=True)
+        with (folder / "lab.log").open("wb") as log:
+            problem = _launch(home, port, region, log.fileno())
+    except OSError as refused:
+        raise LabError(f"cannot write to {folder}: {refused.strerror}", "free some space") from None
+    if problem:
+        raise LabError(problem["error"], problem["hint"])
+    started = read_record(home)
+    if started is None:
+        raise LabError("the lab ended as soon as it had started", f"see {folder / 'lab.log'}")
+    return started
+
+
+def stop(running: LabRecord) -> None:
+    """End the lab and all its hosts, and wait until nothing of it is left."""
+    try:
+        process = os.pidfd_open(running.pid)
+    except ProcessLookupError:
+        return
+    try:
+        signal.pidfd_send_signal(process, signal.SIGTERM)
+        if not _ended(process, STOP_TIMEOUT_S):
+            signal.pidfd_send_signal(process, signal.SIGKILL)
+            _ended(process, STOP_TIMEOUT_S)
+    finally:
+        os.close(process)
+    _await_link_gone(running.link)
+
+
+def instances(running: LabRecord) -> list[dict[str, Any]]:
+    """What the lab says of its instances. Raises LabError if it does not answer."""
+    url = f"{running.endpoint_url}/_lab/status"
+    # Never through a proxy: it is this machine.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(url, timeout=STATUS_TIMEOUT_S) as answer:
+            found: list[dict[str, Any]] = json.load(answer)
+    except (OSError, ValueError) as failure:
+        raise LabError(
+            f"the lab (process {running.pid}) does not answer: {failure}",
+            "stop it with `clusterctl lab stop`",
+        ) from None
+    return found
+
+
+def _launch(home: Path, port: int, region: str, log: int) -> dict[str, str]:
+    """Start the server; what it reports: empty when it is ready."""
+    report, theirs = os.pipe()
+    arguments = [str(home), str(port), region, str(theirs)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "clusterctl.lab.server", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        pass_fds=[theirs],
+        start_new_session=True,
+    )
+    os.close(theirs)
+    try:
+        with os.fdopen(report, "rb") as line:
+            said = line.read()
+    except BaseException:
+        process.terminate()
+        raise
+    if not said:
+        return {
+            "error": "the lab's server ended while it started",
+            "hint": f"see {folder_of(home) / 'lab.log'}",
+        }
+    problem: dict[str, str] = json.loads(said)
+    return problem
+
+
+def _ended(process: int, timeout_s: float) -> bool:
+    poll = select.poll()
+    poll.register(process, select.POLLIN)
+    return bool(poll.poll(timeout_s * 1000))
+
+
+def _await_link_gone(link: str | None) -> None:
+    """The kernel takes a dead network namespace down in the background."""
+    deadline = time.monotonic() + STOP_TIMEOUT_S
+    while link and Path("/sys/class/net", link).exists() and time.monotonic() < deadline:
+        time.sleep(0.02)

@@ -1,0 +1,25 @@
+"""GetConsoleOutput answers with what the host itself printed."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from typing import Any
+
+from moto.core.responses import ActionResult
+from moto.core.utils import utcnow
+from moto.ec2.responses import EC2Response
+
+from clusterctl.lab.moto_completion import replace
+
+
+def install(read_console: Callable[[str], str]) -> None:
+    """`read_console` gives the text of an instance id; empty where there is none yet."""
+
+    def get_console_output(response: Any) -> ActionResult:
+        instance = response.ec2_backend.get_instance(response._get_param("InstanceId"))
+        text = read_console(instance.id)
+        shown = {"Output": base64.b64encode(text.encode()).decode()} if text else {}
+        return ActionResult({"InstanceId": instance.id, "Timestamp": utcnow(), **shown})
+
+    replace(EC2Response, get_console_output)

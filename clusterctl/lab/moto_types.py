@@ -1,0 +1,99 @@
+"""Instance types: the p3 family, which moto's tables no longer list, and what GPUs a host shows."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from moto.ec2.models.instance_types import (
+    INSTANCE_TYPE_OFFERINGS,
+    INSTANCE_TYPES,
+    InstanceType,
+    InstanceTypeBackend,
+)
+
+BASE = "p3dn.24xlarge"
+# Type -> vCPUs, memory in MiB, GPUs, network. AWS retired them; the tutorial's users know them.
+P3 = {
+    "p3.2xlarge": (8, 62464, 1, "Up to 10 Gigabit"),
+    "p3.8xlarge": (32, 249856, 4, "10 Gigabit"),
+    "p3.16xlarge": (64, 499712, 8, "25 Gigabit"),
+}
+P3_ZONES = {
+    "us-east-1": ("us-east-1a", "us-east-1b", "us-east-1c", "us-east-1d"),
+    "us-west-2": ("us-west-2a", "us-west-2b", "us-west-2c"),
+    "us-east-2": ("us-east-2a", "us-east-2b"),
+    "eu-west-1": ("eu-west-1a", "eu-west-1b", "eu-west-1c"),
+}
+# EC2 names the chip, nvidia-smi the board.
+BOARDS = {
+    ("V100", 16384): "Tesla V100-SXM2-16GB",
+    ("V100", 32768): "Tesla V100-SXM2-32GB",
+    ("T4", 16384): "Tesla T4",
+    ("A100", 40960): "NVIDIA A100-SXM4-40GB",
+    ("A100", 81920): "NVIDIA A100-SXM4-80GB",
+    ("H100", 81920): "NVIDIA H100 80GB HBM3",
+}
+
+
+def install() -> None:
+    for name, (vcpus, memory_mib, gpus, network) in P3.items():
+        INSTANCE_TYPES[name] = p3_type(INSTANCE_TYPES[BASE], name, vcpus, memory_mib, gpus, network)
+        InstanceTypeBackend.instance_types.append(InstanceType(name))
+        for region, zones in P3_ZONES.items():
+            _offer(name, "region", region, [region])
+            _offer(name, "availability-zone", region, list(zones))
+
+
+def p3_type(
+    base: dict[str, Any], name: str, vcpus: int, memory_mib: int, gpus: int, network: str
+) -> dict[str, Any]:
+    """What DescribeInstanceTypes says of it, made from its larger sister."""
+    entry = copy.deepcopy(base)
+    for absent in ("InstanceStorageInfo",):
+        entry.pop(absent, None)
+    entry["NetworkInfo"].pop("EfaInfo", None)
+    entry["NetworkInfo"].update(NetworkPerformance=network, EfaSupported=False)
+    entry["VCpuInfo"].update(DefaultVCpus=vcpus, DefaultCores=vcpus // 2)
+    card = {
+        "Name": "V100",
+        "Manufacturer": "NVIDIA",
+        "Count": gpus,
+        "MemoryInfo": {"SizeInMiB": 16384},
+    }
+    entry.update(
+        InstanceType=name,
+        Hypervisor="xen",
+        InstanceStorageSupported=False,
+        MemoryInfo={"SizeInMiB": memory_mib},
+        GpuInfo={"Gpus": [card], "TotalGpuMemoryInMiB": 16384 * gpus},
+    )
+    return entry
+
+
+def simulated_gpus(instance_type: str) -> dict[str, Any]:
+    """The host's simulated nvidia-smi (`daemon.boot.HostSpec`); empty for a type without GPUs."""
+    info = INSTANCE_TYPES.get(instance_type, {}).get("GpuInfo", {})
+    cards = [card for card in info.get("Gpus", []) if card.get("Manufacturer") == "NVIDIA"]
+    if not cards or not cards[0].get("Count"):
+        return {}
+    name, memory_mib = cards[0]["Name"], cards[0]["MemoryInfo"]["SizeInMiB"]
+    board = BOARDS.get((name, memory_mib), f"NVIDIA {name}")
+    return {
+        "gpus": cards[0]["Count"],
+        "gpu_name": f"{board} (simulated)",
+        "gpu_memory_mib": memory_mib,
+    }
+
+
+def offered_zones(region: str, instance_type: str) -> list[str]:
+    """The zones of a region that have the type."""
+    offers = INSTANCE_TYPE_OFFERINGS["availability-zone"].get(region, [])
+    return sorted(one["Location"] for one in offers if one["InstanceType"] == instance_type)
+
+
+def _offer(name: str, kind: str, region: str, locations: list[str]) -> None:
+    offers = INSTANCE_TYPE_OFFERINGS[kind].setdefault(region, [])
+    offers += [
+        {"InstanceType": name, "LocationType": kind, "Location": location} for location in locations
+    ]

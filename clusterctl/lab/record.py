@@ -1,0 +1,69 @@
+"""What a running lab leaves for others to find: `HOME/lab/lab.json`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class LabRecord:
+    """A running lab. `proxy_command` is for ssh, with %h and %p; None where addresses answer."""
+
+    home: Path
+    endpoint_url: str
+    region: str
+    pid: int
+    pid_started: int
+    mode: str
+    proxy_command: tuple[str, ...] | None
+    network: str
+    link: str | None
+    started_at: str
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What aws-cli and boto3 need to talk to the lab. The key is a placeholder, no secret."""
+        return {
+            "AWS_ENDPOINT_URL": self.endpoint_url,
+            "AWS_ACCESS_KEY_ID": "lab",
+            "AWS_SECRET_ACCESS_KEY": "lab",
+            "AWS_DEFAULT_REGION": self.region,
+        }
+
+
+def folder_of(home: Path) -> Path:
+    return home / "lab"
+
+
+def read_record(home: Path) -> LabRecord | None:
+    """The lab that runs for this home; None if none does, whatever a dead one left behind."""
+    try:
+        fields = json.loads((folder_of(home) / "lab.json").read_text())
+        proxy = fields.pop("proxy_command")
+        record = LabRecord(
+            **{**fields, "home": home, "proxy_command": tuple(proxy) if proxy else None}
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return record if process_started(record.pid) == record.pid_started else None
+
+
+def write_record(record: LabRecord) -> None:
+    """Replace the file in one step: a reader never sees half of it."""
+    folder = folder_of(record.home)
+    new = folder / "lab.json.new"
+    new.write_text(json.dumps({**asdict(record), "home": str(record.home)}, indent=2) + "\n")
+    new.replace(folder / "lab.json")
+
+
+def process_started(pid: int) -> int | None:
+    """When a process began, in clock ticks since boot: tells it from another with its old pid."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    # The command's name, in parentheses, may hold spaces and parentheses.
+    state, *fields = stat.rpartition(")")[2].split()
+    return None if state == "Z" else int(fields[18])

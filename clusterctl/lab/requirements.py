@@ -1,0 +1,62 @@
+"""What the lab needs of the machine, checked before anything is started."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from clusterctl.domain.errors import LabError, MissingTool
+
+# Program -> the Debian and Ubuntu package that has it.
+PROGRAMS = {
+    "sshd": "openssh-server",
+    "ssh-keygen": "openssh-client",
+    "ip": "iproute2",
+    "sudo": "sudo",
+}
+SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+USER_NAMESPACES_HINT = "allow them with: sudo sysctl -w user.max_user_namespaces=10000"
+
+# Settings by which distributions keep user namespaces from users: value that refuses -> command.
+SYSCTLS = {
+    "kernel/apparmor_restrict_unprivileged_userns": (
+        "1",
+        "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0",
+    ),
+    "kernel/unprivileged_userns_clone": ("0", "sudo sysctl -w kernel.unprivileged_userns_clone=1"),
+    "user/max_user_namespaces": ("0", "sudo sysctl -w user.max_user_namespaces=10000"),
+}
+
+
+def check_machine(euid: int) -> None:
+    """Raises MissingTool or LabError with the one command that helps."""
+    missing = [name for name in PROGRAMS if not shutil.which(name, path=SEARCH_PATH)]
+    if not Path("/usr/bin/python3").exists():
+        raise MissingTool(
+            "the lab's hosts need the system's own Python, /usr/bin/python3",
+            "sudo apt-get install python3",
+        )
+    if missing:
+        packages = " ".join(sorted({PROGRAMS[name] for name in missing}))
+        raise MissingTool(f"the lab needs {', '.join(missing)}", f"sudo apt-get install {packages}")
+    if not all(importlib.util.find_spec(name) for name in ("moto", "flask", "flask_cors")):
+        raise MissingTool("the lab needs moto's server", "pip install 'clusterctl[lab]'")
+    command = refusing_sysctl(_read_sysctls(), euid)
+    if command:
+        raise LabError("this machine does not let users make user namespaces", command)
+
+
+def refusing_sysctl(values: Mapping[str, str], euid: int) -> str | None:
+    """The command that allows user namespaces, if a setting forbids them to this user."""
+    for name, (refuses, command) in SYSCTLS.items():
+        for_users_only = name.startswith("kernel/")
+        if values.get(name) == refuses and not (for_users_only and euid == 0):
+            return command
+    return None
+
+
+def _read_sysctls() -> dict[str, str]:
+    files = {name: Path("/proc/sys", name) for name in SYSCTLS}
+    return {name: file.read_text().strip() for name, file in files.items() if file.exists()}

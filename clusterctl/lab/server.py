@@ -1,0 +1,135 @@
+"""The lab's main process: the API, and the namespace daemon as its child.
+
+`python -m clusterctl.lab.server HOME PORT REGION REPORT_FD` writes one JSON line to REPORT_FD:
+`{}` when the lab is ready, or the error that kept it from it.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from datetime import datetime, timezone
+from ipaddress import IPv4Network
+from pathlib import Path
+
+from clusterctl.domain.errors import ClusterctlError, LabError
+from clusterctl.lab import addresses, modes, record
+from clusterctl.lab.app import complete_moto, make_api
+from clusterctl.lab.namespaces import Daemon, NetworkTaken, Plan
+from clusterctl.lab.supervisor import Supervisor
+
+DIAL = Path(__file__).with_name("dial.py")
+
+
+def main() -> None:
+    home, port, region, report = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+    problem: dict[str, str] = {}
+    serve: Callable[[], None] = sys.exit
+    try:
+        serve = _start(home, port, region)
+    except ClusterctlError as failure:
+        problem = {"error": failure.message, "hint": failure.hint}
+    except OSError as failure:
+        hint = "free some space" if failure.errno == errno.ENOSPC else "see lab.log"
+        problem = {"error": f"the lab could not start: {failure}", "hint": hint}
+    with os.fdopen(report, "w") as line:
+        line.write(json.dumps(problem))
+    serve()
+
+
+def _start(home: Path, port: int, region: str) -> Callable[[], None]:
+    """Everything up and recorded. What is returned serves until SIGTERM or the daemon's end."""
+    folder = record.folder_of(home)
+    lock = _lock(folder)
+    listening = _listen(port)
+    mode = modes.choose_mode(os.geteuid())
+    dial = None if mode.name == "root" else _dial_socket(folder)
+    daemon, network = _spawn(mode, dial)
+    complete_moto(network, lambda id: str(daemon.call("console", id=id)))
+    api = make_api(listening)
+    record.write_record(_record(home, listening, region, mode.name, network))
+    threading.Thread(target=Supervisor(daemon, network).run, daemon=True).start()
+
+    def serve() -> None:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        try:
+            api.serve_forever()
+        finally:
+            (folder / "lab.json").unlink(missing_ok=True)
+            daemon.stop()
+            os.close(lock)
+            os._exit(0)
+
+    return serve
+
+
+def _lock(folder: Path) -> int:
+    """Held for life: one lab per home."""
+    lock = os.open(folder / "lock", os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise LabError("another `clusterctl lab start` is under way", "wait for it") from None
+    return lock
+
+
+def _listen(port: int) -> socket.socket:
+    try:
+        return socket.create_server(("127.0.0.1", port), backlog=128)
+    except OSError as refused:
+        raise LabError(
+            f"cannot listen on 127.0.0.1:{port}: {refused.strerror}",
+            "choose another --port, or leave it out to have a free one picked",
+        ) from None
+
+
+def _dial_socket(folder: Path) -> socket.socket:
+    """Where dial.py asks for connections. By its short name: a socket's path may have 107 bytes."""
+    (folder / "dial.sock").unlink(missing_ok=True)
+    os.chdir(folder)
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind("dial.sock")
+    listening.listen(128)
+    return listening
+
+
+def _spawn(mode: modes.Mode, dial: socket.socket | None) -> tuple[Daemon, IPv4Network]:
+    """The daemon, on the first network that nobody took in the meantime."""
+    for network in addresses.free_networks(addresses.networks_in_use()):
+        try:
+            return Daemon(Plan(mode.name, mode.ids, network, dial)), network
+        except NetworkTaken:
+            continue
+    raise LabError("every network of the lab is taken by another lab", "stop one of them")
+
+
+def _record(
+    home: Path, listening: socket.socket, region: str, mode: str, network: IPv4Network
+) -> record.LabRecord:
+    started = record.process_started(os.getpid())
+    proxy = ("/usr/bin/python3", "-S", "-E", str(DIAL), str(home / "lab/dial.sock"), "%h", "%p")
+    return record.LabRecord(
+        home=home,
+        endpoint_url=f"http://127.0.0.1:{listening.getsockname()[1]}",
+        region=region,
+        pid=os.getpid(),
+        pid_started=started or 0,
+        mode=mode,
+        proxy_command=None if mode == "root" else proxy,
+        network=str(network),
+        link=addresses.link_name(network) if mode == "root" else None,
+        started_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    )
+
+
+if __name__ == "__main__":
+    main()

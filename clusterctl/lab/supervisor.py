@@ -1,0 +1,95 @@
+"""Keeps one host per instance: looks, decides, orders, and tells the API what became of it."""
+
+from __future__ import annotations
+
+import base64
+import logging
+import os
+from ipaddress import IPv4Network
+from typing import Any
+
+from clusterctl.domain.errors import LabError
+from clusterctl.lab import addresses, userdata
+from clusterctl.lab.decisions import Decision, Seen, Wanted, decide
+from clusterctl.lab.moto_instances import LabInstance, all_lab_instances
+from clusterctl.lab.moto_types import simulated_gpus
+from clusterctl.lab.namespaces import Daemon
+
+log = logging.getLogger(__name__)
+
+BUSY_S, IDLE_S = 0.05, 0.25
+SETTLED = ("running", "stopped", "terminated")
+
+
+class Supervisor:
+    """Runs in a thread of the API's process, and ends that process when the daemon is gone."""
+
+    def __init__(self, daemon: Daemon, network: IPv4Network) -> None:
+        self._daemon = daemon
+        self._network = network
+
+    def run(self) -> None:
+        try:
+            while self._daemon.alive():
+                busy = self._step()
+                LabInstance.changed.wait(BUSY_S if busy else IDLE_S)
+                LabInstance.changed.clear()
+            log.error("the namespace daemon ended")
+        except ConnectionError as gone:
+            log.error("%s", gone)
+        except Exception:
+            log.exception("the supervisor failed")
+        # The lab is whole or it is not there.
+        os._exit(1)
+
+    def _step(self) -> bool:
+        """One look at everything. True while something is on its way."""
+        hosts = {view["id"]: view for view in self._daemon.call("list")}
+        instances = [one for one in all_lab_instances() if one.state != "terminated"]
+        for instance in instances:
+            self._attend(instance, hosts.get(instance.id))
+        return any(one.state not in SETTLED or not one.settled for one in instances)
+
+    def _attend(self, instance: LabInstance, view: dict[str, Any] | None) -> None:
+        seen = Seen(view["state"], view["why"], view["ssh"]) if view else None
+        with LabInstance.transition:
+            instance.seen(seen, view["boots"] if view else 0)
+            wanted = Wanted(instance.state, instance.reboot_wanted, instance.dies_on_shutdown)
+            decision = decide(wanted, seen)
+            if decision.state:
+                instance.enter(decision.state, seen.why if seen else "")
+                return
+        if decision.order:
+            self._carry_out(instance, decision)
+
+    def _carry_out(self, instance: LabInstance, decision: Decision) -> None:
+        try:
+            if decision.order == "create":
+                self._daemon.call("create", **self._spec(instance))
+            elif decision.order == "start":
+                self._daemon.call("boot", id=instance.id, new_console=True)
+            else:
+                instance.reboot_wanted = False
+                self._daemon.call(decision.order, id=instance.id)
+        except LabError as failure:
+            log.error("%s: %s", instance.id, failure.message)
+            with LabInstance.transition:
+                instance.enter("shutting-down", f"failed: {failure.message}")
+
+    def _spec(self, instance: LabInstance) -> dict[str, Any]:
+        """What the daemon is told to create (`daemon.boot.HostSpec`)."""
+        address = instance.private_ip_address or ""
+        raw = base64.b64decode(str(instance.user_data)) if instance.user_data else b""
+        data = userdata.decode(raw)
+        return {
+            "id": instance.id,
+            "hostname": addresses.host_name(address),
+            "domain": addresses.domain_name(instance.region_name),
+            "address": address,
+            "prefix_length": self._network.prefixlen,
+            "gateway": str(self._network[1]),
+            "public_key": instance.public_key,
+            "user_data": base64.b64encode(data.script).decode(),
+            "user_data_problem": data.problem,
+            **simulated_gpus(instance.instance_type),
+        }
