@@ -26,6 +26,9 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "logs": ("clusterctl.cli.logs", "logs", "Jobs: list them, show or follow their logs."),
     "cancel": ("clusterctl.cli.cancel", "cancel", "End a job on all nodes."),
     "kill": ("clusterctl.cli.kill", "kill", "End what jobs left on the nodes."),
+    "disk": ("clusterctl.cli.disk", "disk", "Show how full the nodes' disks are."),
+    "clean-logs": ("clusterctl.cli.clean_logs", "clean_logs", "Remove logs and checkpoints."),
+    "reboot": ("clusterctl.cli.reboot", "reboot", "Reboot nodes, and wait for them."),
     "lab": ("clusterctl.cli.lab", "lab", "The local EC2: start, stop, status, env."),
 }
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from clusterctl.domain.errors import ClusterctlError
+from clusterctl.domain.findings import Finding
 
 
 def line(text: str = "") -> None:
@@ -53,6 +54,26 @@ def live(view: Any) -> Any:
     from rich.live import Live
 
     return Live(view, console=Console(stderr=True), refresh_per_second=8, transient=True)
+
+
+def findings(found: Sequence[Finding]) -> None:
+    """One line per finding, its hint below."""
+    for finding in found:
+        host = f"{finding.host}: " if finding.host else ""
+        note(f"{finding.severity.value}: {host}{finding.message} [{finding.check_id}]")
+        if finding.hint:
+            note(f"  hint: {finding.hint}")
+
+
+def finding_data(finding: Finding) -> dict[str, Any]:
+    """A finding for `--json`."""
+    return {
+        "check": finding.check_id,
+        "severity": finding.severity.value,
+        "host": finding.host,
+        "message": finding.message,
+        "hint": finding.hint,
+    }
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

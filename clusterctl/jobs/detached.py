@@ -62,7 +62,9 @@ keep exit_status "$status"
 """
 
 
-def start_job(connections: Connections, head: Target, plan: JobPlan, force: bool = False) -> str:
+def start_job(
+    connections: Connections, head: Target, plan: JobPlan, cluster: str, force: bool = False
+) -> str:
     """Start it on the head node: `tmux session …` or `nohup`. Raises JobRunning, CommandFailed."""
     result = connections.run(
         head,
@@ -73,8 +75,8 @@ def start_job(connections: Connections, head: Target, plan: JobPlan, force: bool
     [answer] = json_lines(result, "starting the job")
     if "busy" in answer:
         raise JobRunning(
-            f"job {answer['busy']} is running",
-            "follow it (clusterctl logs NAME -f), end it (clusterctl cancel NAME), "
+            f"job {answer['busy']} is running on {cluster}",
+            f"follow it (clusterctl logs {cluster} -f), end it (clusterctl cancel {cluster}), "
             "or start another beside it: --force",
         )
     return str(answer["with"])

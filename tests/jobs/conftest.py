@@ -20,7 +20,19 @@ def node(request, weird_home, tmp_path):
     """A head node with tmux, and one without."""
     tools = tmp_path / "tools"
     tools.mkdir()
-    for name in ("python3", "sh", "env", "nohup", "tail", "cat", "sleep", "kill", "mv", "grep", "dirname"):
+    for name in (
+        "python3",
+        "sh",
+        "env",
+        "nohup",
+        "tail",
+        "cat",
+        "sleep",
+        "kill",
+        "mv",
+        "grep",
+        "dirname",
+    ):
         (tools / name).symlink_to(f"/usr/bin/{name}")
     if request.param == "tmux":
         (tools / "tmux").symlink_to("/usr/bin/tmux")

@@ -86,7 +86,7 @@ keep exit_status "$status"
 @pytest.mark.parametrize(("status", "state"), [(0, JobState.SUCCEEDED), (3, JobState.FAILED)])
 def test_a_job_runs_to_its_end(node, status, state):
     words = f"echo 'out é'; echo err >&2; env | grep ^CLUSTERCTL_JOB; pwd; exit {status}"
-    how = start_job(node, HEAD, plan(node.home, words))
+    how = start_job(node, HEAD, plan(node.home, words), "demo")
     has_tmux = (Path(node.environ["PATH"]) / "tmux").exists()
     assert how == (f"tmux session clusterctl-{JOB}" if has_tmux else "nohup")
     chunks = []
@@ -99,7 +99,7 @@ def test_a_job_runs_to_its_end(node, status, state):
 
 
 def test_a_folder_that_is_gone_is_said_in_the_log(node):
-    start_job(node, HEAD, replace(plan(node.home, "true"), workdir=f"{node.home}/no such"))
+    start_job(node, HEAD, replace(plan(node.home, "true"), workdir=f"{node.home}/no such"), "demo")
     chunks = []
     job = follow_job(node, HEAD, JOB, chunks.append)
     assert job.state is JobState.FAILED
@@ -107,19 +107,19 @@ def test_a_folder_that_is_gone_is_said_in_the_log(node):
 
 
 def test_a_second_job_waits_for_leave(node):
-    start_job(node, HEAD, plan(node.home, "sleep 60"))
-    with pytest.raises(JobRunning, match=f"job {JOB} is running") as refused:
-        start_job(node, HEAD, plan(node.home, "true", OTHER))
+    start_job(node, HEAD, plan(node.home, "sleep 60"), "demo")
+    with pytest.raises(JobRunning, match=f"job {JOB} is running on demo") as refused:
+        start_job(node, HEAD, plan(node.home, "true", OTHER), "demo")
     assert "--force" in refused.value.hint
     assert not folder(node, OTHER).exists()
-    start_job(node, HEAD, plan(node.home, "true", OTHER), force=True)
+    start_job(node, HEAD, plan(node.home, "true", OTHER), "demo", force=True)
     assert follow_job(node, HEAD, OTHER, lambda _: None).state is JobState.SUCCEEDED
     assert end_job(node, HEAD, JOB)
 
 
 def test_a_cancelled_job_passes_the_signal_on_and_says_so(node):
     words = "trap 'echo cleaned up; exit 143' TERM; echo ready; while :; do sleep 0.05; done"
-    start_job(node, HEAD, plan(node.home, words))
+    start_job(node, HEAD, plan(node.home, words), "demo")
     eventually(lambda: "ready" in (folder(node) / "log").read_text())
     assert find_job(node, HEAD, JOB).running
     assert end_job(node, HEAD, JOB)
@@ -130,14 +130,14 @@ def test_a_cancelled_job_passes_the_signal_on_and_says_so(node):
 
 
 def test_a_job_whose_process_was_killed_is_lost(node):
-    start_job(node, HEAD, plan(node.home, "exec sleep 60"))
+    start_job(node, HEAD, plan(node.home, "exec sleep 60"), "demo")
     os.killpg(os.getpgid(int((folder(node) / "pid").read_text())), signal.SIGKILL)
     eventually(lambda: find_job(node, HEAD, JOB).state is JobState.LOST)
     assert find_job(node, HEAD, JOB).exit_status is None
 
 
 def test_the_number_of_a_dead_process_used_again_is_not_the_job(node):
-    start_job(node, HEAD, plan(node.home, "true"))
+    start_job(node, HEAD, plan(node.home, "true"), "demo")
     follow_job(node, HEAD, JOB, lambda _: None)
     (folder(node) / "exit_status").unlink()
     (folder(node) / "pid").write_text(f"{os.getpid()}\n")
@@ -152,7 +152,7 @@ def test_no_jobs_and_no_such_job(node):
 
 def test_a_lost_connection_is_taken_up_where_it_broke(node, monkeypatch):
     monkeypatch.setattr(follow, "RECONNECT_AFTER_S", (0.0, 0.0))
-    start_job(node, HEAD, plan(node.home, "echo one; echo two"))
+    start_job(node, HEAD, plan(node.home, "echo one; echo two"), "demo")
     eventually(lambda: not find_job(node, HEAD, JOB).running)
     whole = node.run
     cut = [b"one\n", b""]

@@ -101,7 +101,10 @@ def test_the_launcher_is_the_same_bytes_each_time_and_needs_no_library():
 
 def test_an_installed_package_holds_the_examples(tmp_path):
     sources = subprocess.run(
-        ["git", "ls-files", "-z", "clusterctl", "examples", "setup.cfg", "pyproject.toml"],
+        [
+            *("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"),
+            *("clusterctl", "examples", "setup.cfg", "pyproject.toml"),
+        ],
         cwd=CHECKOUT,
         capture_output=True,
         check=True,

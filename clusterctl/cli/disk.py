@@ -1,0 +1,73 @@
+"""`clusterctl disk NAME`: how full the nodes' disks are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from clusterctl.cli import hostlines, output
+from clusterctl.cli.params import Indices
+from clusterctl.cli.wiring import Wiring, account_options
+from clusterctl.domain.units import format_bytes
+
+if TYPE_CHECKING:
+    from clusterctl.operations.disk import DiskReport
+
+
+@click.command()
+@click.argument("name")
+@click.option("--nodes", "indices", type=Indices(), help="Only these nodes: 0-3,5.")
+@click.option("--json", "as_json", is_flag=True, help="Sizes and findings as JSON.")
+@account_options
+def disk(wiring: Wiring, name: str, indices: tuple[int, ...] | None, as_json: bool) -> int:
+    """Show how full the disks of cluster NAME are: /, /data, /opt/dlami/nvme, the home folder.
+
+    \b
+    clusterctl disk demo
+    clusterctl disk demo --nodes 0 --json
+
+    Above 90 % is a warning; from 98 % on it is an error, and the exit status 1.
+    """
+    from clusterctl.operations.disk import disk as ask_disks
+
+    with wiring.open(name) as access:
+        report = ask_disks(access, indices)
+    if as_json:
+        output.data(_as_data(report))
+    else:
+        output.table(
+            ("NODE", "MOUNT", "SIZE", "FREE", "USED"),
+            [
+                (
+                    usage.host,
+                    usage.mount,
+                    format_bytes(usage.size_bytes),
+                    format_bytes(usage.free_bytes),
+                    f"{usage.used_percent} %",
+                )
+                for usages in report.nodes.values
+                for usage in usages
+            ],
+        )
+        output.findings(report.findings)
+    hostlines.show_failures(report.nodes.failures)
+    return report.exit_status
+
+
+def _as_data(report: DiskReport) -> dict[str, object]:
+    return {
+        "disks": [
+            {
+                "host": usage.host,
+                "mount": usage.mount,
+                "size_bytes": usage.size_bytes,
+                "free_bytes": usage.free_bytes,
+                "used_percent": usage.used_percent,
+            }
+            for usages in report.nodes.values
+            for usage in usages
+        ],
+        "findings": [output.finding_data(finding) for finding in report.findings],
+        "failures": [hostlines.failure_data(failure) for failure in report.nodes.failures],
+    }

@@ -1,0 +1,60 @@
+"""Following a job on the screen: its log, how it ended, and how to come back to it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from clusterctl.cli import output
+from clusterctl.domain.units import format_duration
+
+if TYPE_CHECKING:
+    from clusterctl.jobs.record import JobRecord
+    from clusterctl.operations.access import Access
+
+INTERRUPTED = 130
+
+
+def follow_to_end(access: Access, job_id: str, as_json: bool = False) -> int:
+    """Show the log until the job ends: its exit status, or 130 after Ctrl-C."""
+    from clusterctl.operations.logs import follow
+
+    def show(chunk: bytes) -> None:
+        output.raw(chunk, "stderr" if as_json else "stdout")
+
+    def lost(delay_s: float) -> None:
+        output.note(
+            f"lost the connection to {access.head.host}; the job goes on. "
+            f"Trying again in {format_duration(delay_s)}"
+        )
+
+    try:
+        job = follow(access, job_id, show, lost)
+    except KeyboardInterrupt:
+        output.note(f"\nno longer following: job {job_id} goes on")
+        how_to_come_back(access.cluster.name)
+        return INTERRUPTED
+    if as_json:
+        output.data(job.as_data())
+    output.note(how_it_ended(job))
+    return exit_status(job)
+
+
+def how_to_come_back(name: str) -> None:
+    output.note(f"  follow it: clusterctl logs {name} -f")
+    output.note(f"  end it:    clusterctl cancel {name}")
+
+
+def how_it_ended(job: JobRecord) -> str:
+    """`job … succeeded after 42 s`."""
+    status = f" with exit status {job.exit_status}" if job.exit_status else ""
+    lost = (
+        " (its process is gone: was the head node rebooted?)" if job.state.value == "lost" else ""
+    )
+    return (
+        f"job {job.job_id} {job.state.value}{status} after {format_duration(job.duration_s)}{lost}"
+    )
+
+
+def exit_status(job: JobRecord) -> int:
+    """The job's own; 1 for one that nobody saw the end of."""
+    return 1 if job.exit_status is None else job.exit_status

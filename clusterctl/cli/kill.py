@@ -1,0 +1,75 @@
+"""`clusterctl kill NAME`: end what a crashed job left on the nodes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from clusterctl.cli import hostlines, output
+from clusterctl.cli.params import Indices
+from clusterctl.cli.process_table import show_left, show_processes
+from clusterctl.cli.wiring import Wiring, account_options
+from clusterctl.domain.ranges import fold_hosts
+
+if TYPE_CHECKING:
+    from clusterctl.operations.kill import KillReport
+
+
+@click.command()
+@click.argument("name")
+@click.option("--nodes", "indices", type=Indices(), help="Only these nodes: 0-3,5.")
+@click.option(
+    "--all-python", is_flag=True, help="Every Python process of the SSH user too (pkill -9 python)."
+)
+@click.option("--dry-run", is_flag=True, help="Show them, and end none.")
+@click.option("--json", "as_json", is_flag=True, help="The processes as JSON.")
+@account_options
+def kill(
+    wiring: Wiring,
+    name: str,
+    indices: tuple[int, ...] | None,
+    all_python: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """End what jobs left on the nodes of cluster NAME: ranks, mpirun, its daemons.
+
+    \b
+    clusterctl kill demo --dry-run
+    clusterctl kill demo --nodes 1-3
+
+    Shells, notebooks and other Python programs stay. TERM first, KILL after 5 s, then a second
+    look that has to find nothing.
+    """
+    from clusterctl.diagnostics.processes import ProcessQuery
+    from clusterctl.operations.kill import Outcomes
+    from clusterctl.operations.kill import kill as kill_processes
+
+    def found(outcomes: Outcomes) -> None:
+        processes = [process for value in outcomes.values for process in value]
+        if processes and not as_json:
+            show_processes(processes)
+
+    with wiring.open(name) as access:
+        query = ProcessQuery(all_python=all_python)
+        report = kill_processes(access, query, indices, dry_run, found)
+    if as_json:
+        output.data([process.as_data() for process in report.ended or report.found])
+    else:
+        output.line(_summary(report, dry_run))
+    show_left(report.left)
+    hostlines.show_failures(report.failures)
+    return report.exit_status
+
+
+def _summary(report: KillReport, dry_run: bool) -> str:
+    if not report.found:
+        return "nothing to end"
+    hosts = fold_hosts([process.host for process in report.found])
+    if dry_run:
+        return f"would end {len(report.found)} processes on {hosts}"
+    forced = sum(process.ended == "killed" for process in report.ended)
+    by_force = f" ({forced} by force)" if forced else ""
+    left = f"{len(report.left)} left" if report.left else "none left"
+    return f"ended {len(report.ended) - len(report.left)} processes on {hosts}{by_force}; {left}"

@@ -1,0 +1,49 @@
+"""Processes of nodes on the screen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from clusterctl.cli import output
+from clusterctl.domain.units import format_duration
+
+if TYPE_CHECKING:
+    from clusterctl.diagnostics.processes import NodeProcess
+
+COMMAND_WIDTH = 72
+
+
+def show_processes(processes: Sequence[NodeProcess]) -> None:
+    output.table(
+        ("NODE", "PID", "RANK", "AGE", "WHAT", "COMMAND"),
+        [
+            (
+                process.host,
+                process.pid,
+                "-" if process.rank is None else process.rank,
+                format_duration(process.age_s),
+                process.role,
+                _short(process.command),
+            )
+            for process in processes
+        ],
+    )
+
+
+def show_left(processes: Sequence[NodeProcess]) -> None:
+    """One line for each process that would not end."""
+    for process in processes:
+        output.note(
+            f"error: {process.host}: process {process.pid} is still there: "
+            f"{_short(process.command)}"
+        )
+    if processes:
+        output.note(
+            "  hint: a process that survives KILL waits for a device or a disk: "
+            "clusterctl reboot the node"
+        )
+
+
+def _short(command: str) -> str:
+    return command if len(command) <= COMMAND_WIDTH else command[: COMMAND_WIDTH - 1] + "…"

@@ -1,0 +1,201 @@
+"""Runs on a node: the processes of MPI jobs of this user, shown or ended. One JSON line each.
+
+    list [--all-python] [--job ID]
+    end  [--all-python] [--job ID]     TERM, a few seconds, KILL; says of each how it ended
+
+A job's own are: what carries a job's or a rank's variable in its environment, Open MPI's
+launchers and daemons, and what these started. A user's shells, notebooks and other Python
+processes are none of these. With --job only that job's; with --all-python every Python process
+of this user as well (the tutorial's `pkill -9 python`), but never the one that runs this.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+JOB = b"CLUSTERCTL_JOB"
+RANK = b"OMPI_COMM_WORLD_RANK"
+LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun", "ompirun_wrapper")
+DAEMONS = ("orted", "prted", "ompi_prted")
+TERM_GRACE_S = 5.0
+KILL_GRACE_S = 5.0
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Process:
+    """What /proc says of one process. Raises OSError when it is gone or somebody else's."""
+
+    def __init__(self, pid: int) -> None:
+        folder = Path(f"/proc/{pid}")
+        self.pid = pid
+        if folder.stat().st_uid != os.geteuid():
+            raise PermissionError
+        stat = (folder / "stat").read_bytes()
+        # The name is in parentheses and may hold anything, parentheses too.
+        name, _, rest = stat.partition(b"(")[2].rpartition(b")")
+        fields = rest.split()
+        self.name = os.fsdecode(name)
+        self.state = fields[0].decode()
+        self.ppid = int(fields[1])
+        self.started_ticks = int(fields[19])
+        self.argv = [text(word) for word in (folder / "cmdline").read_bytes().split(b"\0")[:-1]]
+        self.environ = environ_of(folder)
+        try:
+            self.program = os.path.basename(os.readlink(folder / "exe"))  # noqa: PTH115, PTH119
+        except OSError:
+            self.program = self.name
+        self.role = ""
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """A number is used again; with its start time it is not."""
+        return self.pid, self.started_ticks
+
+    def has_ended(self) -> bool:
+        try:
+            now = Process(self.pid)
+        except OSError:
+            return True
+        return now.state in "ZX" or now.identity != self.identity
+
+
+def text(raw: bytes) -> str:
+    return raw.decode(errors="backslashreplace")
+
+
+def environ_of(folder: Path) -> dict[bytes, bytes]:
+    try:
+        pairs = (folder / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return {}
+    return {name: value for name, _, value in (pair.partition(b"=") for pair in pairs)}
+
+
+def all_processes() -> dict[int, Process]:
+    found = {}
+    for entry in os.listdir("/proc"):  # noqa: PTH208
+        if entry.isdigit():
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                process = Process(int(entry))
+                if process.state not in "ZX":
+                    found[process.pid] = process
+    return found
+
+
+def own_line(processes: dict[int, Process]) -> set[int]:
+    """This process and what started it."""
+    line, pid = set(), os.getpid()
+    while pid in processes and pid not in line:
+        line.add(pid)
+        pid = processes[pid].ppid
+    return line
+
+
+def role_of(process: Process) -> str:
+    if RANK in process.environ:
+        return "rank"
+    if process.name in LAUNCHERS or process.program in LAUNCHERS:
+        return "launcher"
+    if process.name in DAEMONS or process.program in DAEMONS:
+        return "daemon"
+    return "job" if JOB in process.environ else ""
+
+
+def find(job: str | None, all_python: bool) -> list[Process]:
+    processes = all_processes()
+    for process in processes.values():
+        process.role = role_of(process)
+    wanted = {pid for pid, process in processes.items() if process.role}
+    if job is not None:
+        wanted = of_job(os.fsencode(job), processes, wanted)
+    wanted |= descendants(wanted, processes)
+    if all_python:
+        wanted |= {pid for pid, process in processes.items() if is_python(process)}
+    return [processes[pid] for pid in sorted(wanted - own_line(processes))]
+
+
+def of_job(job: bytes, processes: dict[int, Process], wanted: set[int]) -> set[int]:
+    marked = {pid for pid in wanted if processes[pid].environ.get(JOB) == job}
+    # A daemon on another node was started over SSH and carries no mark; its ranks do.
+    parents = {processes[pid].ppid for pid in marked}
+    return marked | {pid for pid in parents & wanted if processes[pid].role == "daemon"}
+
+
+def descendants(roots: set[int], processes: dict[int, Process]) -> set[int]:
+    found: set[int] = set()
+    edge = set(roots)
+    while edge:
+        edge = {pid for pid, process in processes.items() if process.ppid in edge} - found
+        found |= edge
+    return found
+
+
+def is_python(process: Process) -> bool:
+    return "python" in process.name or process.program.startswith("python")
+
+
+def describe(process: Process, ended: str = "") -> dict[str, object]:
+    rank = process.environ.get(RANK, b"")
+    uptime_s = float(Path("/proc/uptime").read_text().split()[0])
+    return {
+        "pid": process.pid,
+        "rank": int(rank) if rank.isdigit() else None,
+        "role": process.role or ("python" if is_python(process) else "child"),
+        "job": text(process.environ[JOB]) if JOB in process.environ else None,
+        "age_s": round(max(0.0, uptime_s - process.started_ticks / TICKS), 1),
+        "argv": process.argv or [f"[{process.name}]"],
+        "ended": ended,
+    }
+
+
+def send(processes: list[Process], number: signal.Signals, grace_s: float) -> list[Process]:
+    """Those that are still there after the grace."""
+    for process in processes:
+        if not process.has_ended():
+            with contextlib.suppress(OSError):
+                os.kill(process.pid, number)
+    deadline = time.monotonic() + grace_s
+    left = [process for process in processes if not process.has_ended()]
+    while left and time.monotonic() < deadline:
+        time.sleep(0.05)
+        left = [process for process in left if not process.has_ended()]
+    return left
+
+
+def end(job: str | None, all_python: bool) -> list[dict[str, object]]:
+    processes = find(job, all_python)
+    stubborn = send(processes, signal.SIGTERM, TERM_GRACE_S)
+    # What a launcher started while it was being ended is new, and ended with the stubborn ones.
+    known = {process.identity for process in processes}
+    fresh = [found for found in find(job, all_python) if found.identity not in known]
+    left = {process.identity for process in send(stubborn + fresh, signal.SIGKILL, KILL_GRACE_S)}
+    forced = {process.identity for process in stubborn + fresh}
+    return [
+        describe(process, "" if process.identity in left else
+                 "killed" if process.identity in forced else "terminated")
+        for process in processes + fresh
+    ]  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("action", choices=["list", "end"])
+    parser.add_argument("--all-python", action="store_true")
+    parser.add_argument("--job")
+    args = parser.parse_args(sys.argv[1:])
+    if args.action == "end":
+        answers = end(args.job, args.all_python)
+    else:
+        answers = [describe(process) for process in find(args.job, args.all_python)]
+    for answer in answers:
+        print(json.dumps(answer))
+
+
+main()

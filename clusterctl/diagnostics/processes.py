@@ -1,0 +1,122 @@
+"""The processes of jobs on the nodes: who they are, and how they were ended."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clusterctl.diagnostics.program import NodeProgram, json_lines
+from clusterctl.domain.errors import ClusterctlError
+from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
+from clusterctl.transport.connections import Connections
+from clusterctl.transport.target import Target
+
+PROCESSES = NodeProgram(Path(__file__).parent / "node" / "processes.py")
+TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True)
+class NodeProcess:
+    """One process. `role`: rank, launcher, daemon, job, child or python.
+
+    `ended`: terminated, killed, or empty for one that is still there.
+    """
+
+    host: str
+    pid: int
+    rank: int | None
+    role: str
+    job_id: str | None
+    age_s: float
+    argv: tuple[str, ...]
+    ended: str = ""
+
+    @property
+    def command(self) -> str:
+        """Its command line on one line, whatever is in it."""
+        return "".join(
+            character if character.isprintable() else ascii(character)[1:-1]
+            for character in shlex.join(self.argv)
+        )
+
+    def as_data(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            "host": self.host,
+            "pid": self.pid,
+            "rank": self.rank,
+            "role": self.role,
+            "job": self.job_id,
+            "age_s": self.age_s,
+            "argv": list(self.argv),
+            "ended": self.ended or None,
+        }
+
+
+@dataclass(frozen=True)
+class ProcessQuery:
+    """Which processes: of one job or of all, and every Python process of the SSH user too."""
+
+    job_id: str | None = None
+    all_python: bool = False
+
+    def arguments(self, action: str) -> list[str]:
+        job = ["--job", self.job_id] if self.job_id else []
+        return [action, *(["--all-python"] if self.all_python else []), *job]
+
+
+def list_processes(
+    connections: Connections, targets: Sequence[Target], query: ProcessQuery
+) -> FanoutResult[tuple[NodeProcess, ...]]:
+    """The processes on each node."""
+    return _ask(connections, targets, query.arguments("list"))
+
+
+def end_processes(
+    connections: Connections, targets: Sequence[Target], query: ProcessQuery
+) -> FanoutResult[tuple[NodeProcess, ...]]:
+    """End them on each node: TERM, then KILL."""
+    return _ask(connections, targets, query.arguments("end"))
+
+
+def _ask(
+    connections: Connections, targets: Sequence[Target], arguments: list[str]
+) -> FanoutResult[tuple[NodeProcess, ...]]:
+    result = connections.run_all(
+        targets, PROCESSES.command(*arguments), stdin=PROCESSES.stdin(), timeout_s=TIMEOUT_S
+    )
+    return parsed(result)
+
+
+def parsed(result: FanoutResult[CommandResult]) -> FanoutResult[tuple[NodeProcess, ...]]:
+    """Each host's answer read; one that cannot be read is that host's error."""
+    return FanoutResult(tuple(_outcome(outcome) for outcome in result.outcomes))
+
+
+def _outcome(outcome: HostOutcome[CommandResult]) -> HostOutcome[tuple[NodeProcess, ...]]:
+    if outcome.value is None:
+        return HostOutcome(outcome.host, error=outcome.error)
+    try:
+        return HostOutcome(outcome.host, value=parse_processes(outcome.value))
+    except ClusterctlError as error:
+        return HostOutcome(outcome.host, error=error)
+
+
+def parse_processes(result: CommandResult) -> tuple[NodeProcess, ...]:
+    """The processes that `node/processes.py` printed. Raises CommandFailed."""
+    return tuple(
+        NodeProcess(
+            host=result.host,
+            pid=answer["pid"],
+            rank=answer["rank"],
+            role=answer["role"],
+            job_id=answer["job"],
+            age_s=answer["age_s"],
+            argv=tuple(answer["argv"]),
+            ended=answer["ended"],
+        )
+        for answer in json_lines(result, "looking at the processes")
+    )
