@@ -24,8 +24,8 @@ def choose_mode(euid: int) -> Mode:
     subuids, subgids = (_subids(Path("/etc", name)) for name in ("subuid", "subgid"))
     if euid == 0:
         return Mode("root", uidmap.map_for_root(subuids, subgids))
-    gid = os.getegid()
-    mapped = uidmap.map_for_user(euid, gid, _user_name(euid), subuids, subgids)
+    gid, name = os.getegid(), _user_name(euid)
+    mapped = uidmap.map_for_user(euid, gid, name, subuids, subgids) if name else None
     if mapped and shutil.which("newuidmap") and shutil.which("newgidmap"):
         return Mode("subuid", mapped)
     return Mode("single", uidmap.single_map(euid, gid))
@@ -35,8 +35,9 @@ def _subids(file: Path) -> list[uidmap.SubIds]:
     return uidmap.parse_subids(file.read_text()) if file.exists() else []
 
 
-def _user_name(uid: int) -> str:
+def _user_name(uid: int) -> str | None:
+    """newuidmap refuses a user whom it cannot find."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
-        return str(uid)
+        return None

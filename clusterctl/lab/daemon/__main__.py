@@ -16,7 +16,7 @@ from typing import Callable
 
 sys.path.append(str(Path(__file__).resolve().parents[3]))
 
-from clusterctl.lab.daemon import loop, syscalls  # noqa: E402 - the path comes first
+from clusterctl.lab.daemon import loop, mounts, syscalls  # noqa: E402 - the path comes first
 from clusterctl.lab.daemon.loop import Setup  # noqa: E402
 
 _OWN = (
@@ -35,6 +35,8 @@ def main() -> None:
     # Read now: once in the user namespace the package's folder may be out of reach.
     folder = Path(__file__).resolve().parents[1] / "host"
     files = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    if os.geteuid() == 0:
+        _show_folders_bare()
     _enter(control)
     single_uid = _mapped_uids() == 1
     daemon = os.fork()
@@ -44,6 +46,14 @@ def main() -> None:
     control.close()
     _, status = os.waitpid(daemon, 0)
     sys.exit(0 if status == 0 else 1)
+
+
+def _show_folders_bare() -> None:
+    """Without what is mounted below them, which only root can take away: `mounts.covered`."""
+    syscalls.unshare(syscalls.CLONE_NEWNS)
+    syscalls.mount("", "/", "", syscalls.MS_REC | syscalls.MS_PRIVATE, "")
+    for name in mounts.COPY_ON_WRITE:
+        syscalls.mount(f"/{name}", f"/{name}", "", syscalls.MS_BIND, "")
 
 
 def _enter(control: socket.socket) -> None:

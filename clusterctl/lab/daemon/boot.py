@@ -58,9 +58,16 @@ class Booted:
     report: int
 
 
-def boot(
-    spec: HostSpec, folder: Path, template: Path, single_uid: bool, plug: Callable[[int], None]
-) -> Booted:
+@dataclass(frozen=True)
+class Base:
+    """What every host of the lab is built on: `mounts.build_root` has the meaning."""
+
+    template: Path
+    single_uid: bool
+    alone: frozenset[str]
+
+
+def boot(spec: HostSpec, folder: Path, base: Base, plug: Callable[[int], None]) -> Booted:
     """Start the host's PID 1; `plug` gets its pid and puts `eth0` into its network namespace."""
     report_read, report_write = os.pipe()
     go_read, go_write = os.pipe()
@@ -68,7 +75,7 @@ def boot(
     between = os.fork()
     if between == 0:
         os.close(go_write)
-        start = functools.partial(_start, spec, folder, template, single_uid, go_read)
+        start = functools.partial(_start, spec, folder, base, go_read)
         _in_between(pid_write, report_write, start)
     for end in (report_write, go_read, pid_write):
         os.close(end)
@@ -131,7 +138,7 @@ def _run(start: Callable[[], None], report_write: int) -> NoReturn:
         os._exit(EXIT_BOOT_FAILED)
 
 
-def _start(spec: HostSpec, folder: Path, template: Path, single_uid: bool, go: int) -> None:
+def _start(spec: HostSpec, folder: Path, base: Base, go: int) -> None:
     os.setsid()
     _to_console(folder / "console.log")
     socket.sethostname(spec.hostname)
@@ -139,10 +146,10 @@ def _start(spec: HostSpec, folder: Path, template: Path, single_uid: bool, go: i
         raise OSError("the network of the host could not be made")
     batch = "\n".join(address_lines(spec)) + "\n"
     subprocess.run(["ip", "-batch", "-"], input=batch, text=True, check=True)
-    if single_uid:
+    if base.single_uid:
         Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").write_text("0")
-    mounts.build_root(str(folder), str(template), single_uid)
-    if single_uid:
+    mounts.build_root(str(folder), str(base.template), base.single_uid, base.alone)
+    if base.single_uid:
         _become_ubuntu()
     # Python ignores SIGPIPE, and an ignored signal stays ignored over exec.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clusterctl.lab.daemon import boot, syscalls, template
-from clusterctl.lab.daemon.boot import UBUNTU_UID, HostSpec
+from clusterctl.lab.daemon import boot, mounts, syscalls, template
+from clusterctl.lab.daemon.boot import UBUNTU_UID, Base, HostSpec
 
 BRIDGE = "br0"
 DATA_VOLUME = "size=1g,mode=1777"
@@ -48,11 +48,11 @@ class Hosts:
 
     def __init__(self, folder: Path, files: Mapping[str, bytes], single_uid: bool) -> None:
         self._folder = folder
-        self._template = folder / "template"
-        self._single_uid = single_uid
+        covered = mounts.covered(Path("/proc/self/mountinfo").read_text())
+        self._base = Base(folder / "template", single_uid, frozenset(covered))
         self._hosts: dict[str, Host] = {}
         self._links = 0
-        template.build(self._template, files, single_uid)
+        template.build(self._base.template, files, single_uid, self._base.alone)
 
     def create(self, **wanted: Any) -> None:
         spec = HostSpec(**wanted)
@@ -70,7 +70,7 @@ class Hosts:
             (host.folder / "console.log").unlink(missing_ok=True)
         template.write(host.folder / "boot_id", f"{uuid.uuid4()}\n".encode(), 0o444)
         plug = functools.partial(_plug, host.link)
-        started = boot.boot(host.spec, host.folder, self._template, self._single_uid, plug)
+        started = boot.boot(host.spec, host.folder, self._base, plug)
         host.pid, host.report = started.pid, started.report
         host.state, host.why, host.ssh = "booting", "", False
         host.boots += 1
@@ -122,7 +122,7 @@ class Hosts:
         for path, content, mode in _own_files(spec):
             template.write(folder / "upper" / path, content, mode)
         if spec.gpus:
-            smi = (self._template / template.TOOLS / "nvidia-smi").read_bytes()
+            smi = (self._base.template / template.TOOLS / "nvidia-smi").read_bytes()
             template.write(folder / "upper/usr/bin/nvidia-smi", smi, 0o755)
         self._make_home(folder / "home/ubuntu", spec.public_key)
 
@@ -133,7 +133,7 @@ class Hosts:
         template.write(home / ".ssh/authorized_keys", public_key.encode(), 0o600)
         (home / ".ssh").chmod(0o700)
         home.chmod(0o750)
-        if not self._single_uid:
+        if not self._base.single_uid:
             for path in (home, *home.rglob("*")):
                 os.chown(path, UBUNTU_UID, UBUNTU_UID, follow_symlinks=False)
 

@@ -42,6 +42,11 @@ def run(setup: Setup) -> NoReturn:
         dial_pid = dialer.start(setup.dial) if setup.dial >= 0 else 0
         _serve(setup.control, hosts, dial_pid)
         status = 0
+    except OSError as refused:
+        setup.control.sendall(
+            json.dumps({"refused": "set-up", "text": str(refused)}).encode() + b"\n"
+        )
+        raise
     finally:
         os._exit(status)
 
@@ -64,13 +69,9 @@ def _make_bridge(address: str, prefix_length: int) -> None:
         f"address add {address}/{prefix_length} dev {BRIDGE}",
         f"link set {BRIDGE} up",
     ]
-    if Path(f"/sys/class/net/{UPLINK}").exists() or _has_link(UPLINK):
+    if UPLINK in {name for _, name in socket.if_nameindex()}:
         lines.append(f"link set {UPLINK} master {BRIDGE} up")
     subprocess.run(["ip", "-batch", "-"], input="\n".join(lines) + "\n", text=True, check=True)
-
-
-def _has_link(name: str) -> bool:
-    return name in {entry for _, entry in socket.if_nameindex()}
 
 
 def _serve(control: socket.socket, hosts: Hosts, dial_pid: int) -> None:

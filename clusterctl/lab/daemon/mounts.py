@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,25 +36,48 @@ class Mount:
     data: str = ""
 
 
-def overlay(name: str, folder: str, template: str) -> Mount:
+def covered(mountinfo: str) -> set[str]:
+    """The top-level folders below which something is mounted that a lower layer cannot go past."""
+    points = [line.split()[4] for line in mountinfo.splitlines()]
+    # A later mount over the whole folder hides what is mounted below it.
+    found = set()
+    for name in COPY_ON_WRITE:
+        last = max((i for i, point in enumerate(points) if point == f"/{name}"), default=-1)
+        if any(point.startswith(f"/{name}/") for point in points[last + 1 :]):
+            found.add(name)
+    return found
+
+
+def overlay(name: str, folder: str, template: str, alone: bool) -> Mount:
     """A copy-on-write view of the machine's own top-level folder, the lab's template over it.
 
-    One per folder: in a user namespace the kernel refuses `/` as a lower layer.
+    One per folder: in a user namespace the kernel refuses `/` as a lower layer. `alone`: the
+    template holds all there is to show.
     """
-    layers = f"lowerdir={template}/{name}:/{name}"
+    layers = f"lowerdir={template}/{name}" + ("" if alone else f":/{name}")
     writable = f"upperdir={folder}/upper/{name},workdir={folder}/work/{name}"
     return Mount("overlay", name, "overlay", data=f"{layers},{writable},userxattr")
 
 
-def host_mounts(folder: str, template: str, single_uid: bool, bound: Iterable[str]) -> list[Mount]:
-    """The mounts of one host, in order. `bound` are top-level folders that are no links (`lib`)."""
+def host_mounts(
+    folder: str,
+    template: str,
+    single_uid: bool,
+    bound: Iterable[str] = (),
+    alone: Collection[str] = (),
+) -> list[Mount]:
+    """The mounts of one host, in order.
+
+    `bound` are top-level folders that are no links (`lib`), `alone` those that the template has
+    all of.
+    """
     terminal = "newinstance,ptmxmode=0666,mode=0620"
     # With a single uid there is no group 5 (tty) to give terminals to.
     terminal += "" if single_uid else ",gid=5"
     plain = MS_NOSUID | MS_NODEV
     return [
         *(Mount(f"/{name}", name, flags=MS_BIND) for name in bound),
-        *(overlay(name, folder, template) for name in COPY_ON_WRITE),
+        *(overlay(name, folder, template, name in alone) for name in COPY_ON_WRITE),
         Mount("proc", "proc", "proc", plain | MS_NOEXEC),
         Mount("sysfs", "sys", "sysfs", plain | MS_NOEXEC | MS_RDONLY),
         Mount(f"{folder}/boot_id", "proc/sys/kernel/random/boot_id", flags=MS_BIND),
@@ -70,14 +93,14 @@ def host_mounts(folder: str, template: str, single_uid: bool, bound: Iterable[st
     ]
 
 
-def build_root(folder: str, template: str, single_uid: bool) -> None:
+def build_root(folder: str, template: str, single_uid: bool, alone: Collection[str]) -> None:
     """Make the root of a host and move into it. Runs in the host's own mount namespace."""
     root = Path(folder, "root")
     syscalls.mount("tmpfs", str(root), "tmpfs", 0, "mode=755")
     for name in FOLDERS:
         (root / name).mkdir()
     bound = _top_level(root)
-    for step in host_mounts(folder, template, single_uid, bound):
+    for step in host_mounts(folder, template, single_uid, bound, alone):
         _prepare(root, step)
         syscalls.mount(step.source, f"{root}/{step.target}", step.fstype, step.flags, step.data)
     for name, target in DEVICE_LINKS.items():

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,7 +70,15 @@ def layer_files(host: Mapping[str, bytes], single_uid: bool) -> list[File]:
     ]
 
 
-def build(layer: Path, host: Mapping[str, bytes], single_uid: bool) -> None:
+def build(layer: Path, host: Mapping[str, bytes], single_uid: bool, alone: Collection[str]) -> None:
+    """Write the layer. Of the folders in `alone` it is all that hosts see of the machine's."""
+    if too_large := [name for name in ("usr", "opt") if name in alone]:
+        names = " and ".join(f"/{name}" for name in too_large)
+        raise OSError(
+            errno.EBUSY, f"a file system is mounted below {names}: only root can start it"
+        )
+    if "etc" in alone:
+        _copy_readable(Path("/etc"), layer / "etc")
     for top, depth in WRITABLE.items():
         _repeat_folders(Path("/", top), layer / top, depth)
     if not single_uid:
@@ -97,6 +106,19 @@ def _repeat_folders(source: Path, target: Path, depth: int) -> None:
             _repeat_folders(Path(entry.path), target / entry.name, depth - 1)
 
 
+def _copy_readable(source: Path, target: Path) -> None:
+    """What this user may read of the machine's configuration."""
+    target.mkdir(parents=True, exist_ok=True)
+    for entry in os.scandir(source):
+        path, copy = Path(entry.path), target / entry.name
+        if entry.is_symlink():
+            copy.symlink_to(path.readlink())
+        elif entry.is_dir() and os.access(path, os.R_OK | os.X_OK):
+            _copy_readable(path, copy)
+        elif entry.is_file() and os.access(path, os.R_OK):
+            shutil.copy(path, copy)
+
+
 def _copy_sudo(layer: Path) -> None:
     for path in SUDO:
         source, target = Path("/", path), layer / path
@@ -111,4 +133,6 @@ def _copy_sudo(layer: Path) -> None:
 def _hide(layer: Path, paths: list[Path]) -> None:
     """Overlay's mark for a file that is not there: the machine's own host keys and GPU."""
     for path in paths:
-        os.mknod(layer / path.relative_to("/"), stat.S_IFCHR)
+        mark = layer / path.relative_to("/")
+        mark.unlink(missing_ok=True)
+        os.mknod(mark, stat.S_IFCHR)
