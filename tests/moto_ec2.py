@@ -1,0 +1,90 @@
+"""EC2 as moto has it, behind a real endpoint: for tests that need the API and no hosts."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import urllib.request
+from collections.abc import Iterator
+from unittest import mock
+
+import pytest
+
+from clusterctl.ec2.session import ec2_client
+
+REGION = "us-east-1"
+KEY = {"access_key": "test", "secret_key": "test"}
+DLAMI = "Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04) {}"
+OLD_IMAGE, NEW_IMAGE, ARM_IMAGE = "ami-0aaaaaaaaaaaaaaa1", "ami-0aaaaaaaaaaaaaaa2", "ami-0arm"
+NEW_DATE = "20261101"
+
+
+def _image(ami_id: str, name: str, date: str, architecture: str = "x86_64") -> dict[str, object]:
+    return {
+        "ami_id": ami_id,
+        "name": name,
+        "description": name,
+        "owner_id": "898082745236",
+        "public": True,
+        "virtualization_type": "hvm",
+        "architecture": architecture,
+        "state": "available",
+        "platform": None,
+        "image_type": "machine",
+        "image_location": f"amazon/{name}",
+        "hypervisor": "xen",
+        "root_device_type": "ebs",
+        "root_device_name": "/dev/sda1",
+        "creation_date": date,
+    }
+
+
+IMAGES = [
+    _image(NEW_IMAGE, DLAMI.format(NEW_DATE), "2026-11-01T00:00:00.000Z"),
+    _image(OLD_IMAGE, DLAMI.format("20260703"), "2026-07-03T00:00:00.000Z"),
+    _image(ARM_IMAGE, "An ARM64 image", "2026-11-02T00:00:00.000Z", "arm64"),
+]
+
+
+@contextlib.contextmanager
+def moto_server() -> Iterator[str]:
+    """The endpoint of a server that runs in this process."""
+    from moto.ec2.models import amis
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    with (
+        mock.patch.object(amis, "AMIS", IMAGES),
+        mock.patch.dict(os.environ, {"MOTO_AMIS_PATH": "taken from the test"}),
+    ):
+        server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+        server.start()
+        try:
+            host, port = server.get_host_and_port()
+            yield f"http://{host}:{port}"
+        finally:
+            server.stop()
+
+
+def reset(endpoint_url: str) -> None:
+    """Forget everything that was made there."""
+    request = urllib.request.Request(f"{endpoint_url}/moto-api/reset", method="POST")
+    urllib.request.urlopen(request).close()
+
+
+def client_of(endpoint_url: str):
+    return ec2_client(region=REGION, endpoint_url=endpoint_url, **KEY)
+
+
+@pytest.fixture(scope="session")
+def moto_url():
+    with moto_server() as url:
+        yield url
+
+
+@pytest.fixture
+def client(moto_url):
+    """A client of an EC2 where nothing has been made yet."""
+    reset(moto_url)
+    return client_of(moto_url)

@@ -1,0 +1,3 @@
+from tests.moto_ec2 import client, moto_url
+
+__all__ = ["client", "moto_url"]
