@@ -1,0 +1,125 @@
+"""What the documentation shows works: every command of it is run, every link leads somewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clusterctl.cli.main import COMMANDS, cli
+
+CHECKOUT = Path(__file__).parent.parent
+PAGES = sorted([CHECKOUT / "README.md", *(CHECKOUT / "docs").glob("*.md")])
+BIN = Path(sys.executable).parent
+
+# Commands that are run elsewhere, or here in another form, and why.
+ELSEWHERE = {
+    "./scripts/demo": "tests/test_demo.py runs it",
+    "./scripts/test": "it is what runs this",
+    "./scripts/lint": "./scripts/test runs it",
+}
+INSTEAD = {
+    "clusterctl train demo 32": "clusterctl train demo 32 --synthetic --dry-run",  # 32 GPUs
+}
+
+
+def commands_of(page: Path) -> list[str]:
+    """The lines after `$ ` in the page's console blocks."""
+    blocks = re.findall(r"^```console\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    return [line[2:] for block in blocks for line in block.splitlines() if line.startswith("$ ")]
+
+
+@pytest.fixture
+def shell(tmp_path, lab, monkeypatch):
+    """A user's shell on a machine with the lab running: calls return the finished process."""
+    home = tmp_path / "home"
+    (home / ".ssh").mkdir(parents=True, mode=0o700)
+    (home / ".ssh" / "config").write_text(f'Include "{lab.home}/demo/ssh_config"\n')
+    data = home / "data" / "tf-imagenet"
+    data.mkdir(parents=True)
+    (data / "train-00000-of-00001").write_bytes(b"x" * 1000)
+    # OpenSSH looks up the home folder in the password file, whatever HOME says.
+    ssh = home / "bin" / "ssh"
+    ssh.parent.mkdir()
+    ssh.write_text(
+        f'#!/bin/sh\ncase "$*" in *-F*) exec {shutil.which("ssh")} "$@";; esac\n'
+        f'exec {shutil.which("ssh")} -F {home}/.ssh/config "$@"\n'
+    )
+    ssh.chmod(0o755)
+    environ = {
+        **os.environ,
+        "HOME": str(home),
+        "PATH": f"{ssh.parent}:{BIN}:{os.environ['PATH']}",
+        "CLUSTERCTL_HOME": str(lab.home),
+        "CLUSTERCTL_LAB": "1",
+    }
+
+    def run(command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["bash", "-c", command],
+            cwd=home,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.mark.lab
+@pytest.mark.train
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if commands_of(page)], ids=lambda page: page.name
+)
+def test_every_command_shown_works(page, shell, tmp_path):
+    commands = [command for command in commands_of(page) if command not in ELSEWHERE]
+    if page.name == "lab.md":
+        # It starts and stops a lab of its own.
+        shell = _elsewhere(shell, tmp_path / "other home")
+    elif not any("clusterctl up" in command for command in commands):
+        commands.insert(0, "clusterctl up demo --nodes 2 --instance-type p3.2xlarge")
+    try:
+        for command in commands:
+            shell("clusterctl hosts demo > hosts")
+            done = shell(INSTEAD.get(command, command))
+            assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    finally:
+        shell("clusterctl down demo --yes")
+        if page.name == "lab.md":
+            shell("clusterctl lab stop")
+
+
+def _elsewhere(shell, home: Path):
+    return lambda command: shell(
+        f"export CLUSTERCTL_HOME='{home}'; unset CLUSTERCTL_LAB; {command}"
+    )
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text()):
+        if "://" not in link:
+            assert (page.parent / link).exists(), link
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_an_example_and_a_place_in_the_docs(name):
+    import click
+
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    assert command.help, name
+    if not isinstance(command, click.Group):
+        assert f"clusterctl {name} " in command.help, "show an example"
+    assert any(f"clusterctl {name}" in page.read_text() for page in PAGES), name
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            assert parameter.help, f"{name} {parameter.name}"
