@@ -22,6 +22,7 @@ ELSEWHERE = {
     "./scripts/demo": "tests/test_demo.py runs it",
     "./scripts/test": "it is what runs this",
     "./scripts/lint": "./scripts/test runs it",
+    "pip install '.[lab]'": "./scripts/demo does, into a virtual environment",
 }
 INSTEAD = {
     "clusterctl train demo 32": "clusterctl train demo 32 --synthetic --dry-run",  # 32 GPUs
