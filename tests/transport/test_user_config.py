@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
@@ -67,3 +68,11 @@ def test_a_config_that_cannot_be_read(tmp_path, text):
         config(tmp_path, text).target("x", user="me")
     except UsageError as error:
         assert "config" in error.message
+
+
+@pytest.mark.parametrize(("command", "user"), [("true", "matched"), ("false", "me")])
+def test_match_exec_still_works(tmp_path, monkeypatch, command, user):
+    """It needs invoke, which is not imported before (clusterctl/transport/__init__.py)."""
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    found = config(tmp_path, f'Match exec "{command}"\n User matched\nHost *\n User me\n')
+    assert found.target("x").user == user
