@@ -69,7 +69,7 @@ class Hosts:
         if new_console:
             (host.folder / "console.log").unlink(missing_ok=True)
         template.write(host.folder / "boot_id", f"{uuid.uuid4()}\n".encode(), 0o444)
-        plug = functools.partial(_plug, host.link)
+        plug = functools.partial(_plug, host.link, host.spec.address)
         started = boot.boot(host.spec, host.folder, self._base, plug)
         host.pid, host.report = started.pid, started.report
         host.state, host.why, host.ssh = "booting", "", False
@@ -180,9 +180,14 @@ def _listens_on_22(pid: int) -> bool:
     return any(" 00000000:0016 00000000:0000 0A " in line for line in lines)
 
 
-def _plug(link: str, pid: int) -> None:
+def hardware_address(address: str) -> str:
+    """The same for the same address: peers remember it longer than a host lives."""
+    return "02:00:" + ":".join(f"{int(part):02x}" for part in address.split("."))
+
+
+def _plug(link: str, address: str, pid: int) -> None:
     """Give the host of `pid` an eth0 whose other end is in the bridge."""
-    peer = f"peer name eth0 netns {pid}".split()
+    peer = f"peer name eth0 address {hardware_address(address)} netns {pid}".split()
     _ip(["link", "add", link, "master", BRIDGE, "up", "type", "veth", *peer])
 
 

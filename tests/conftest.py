@@ -1,0 +1,38 @@
+"""What tests of several folders share. The lab is the local EC2 (docs/lab.md)."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.lab.running import LabHome, remaining_of, why_no_lab
+
+
+@pytest.fixture(scope="session")
+def lab(tmp_path_factory):
+    """A running lab in a home of its own: its LabRecord. Nothing of it is left at the end."""
+    reason = why_no_lab()
+    if reason:
+        pytest.skip(reason)
+    home = LabHome(tmp_path_factory.mktemp("lab"))
+    record = home.start()
+    yield record
+    processes = home.processes()
+    home.stop()
+    assert remaining_of(record, processes) == []
+
+
+@pytest.fixture
+def lab_home(tmp_path):
+    """A home in which a test starts and stops a lab of its own."""
+    reason = why_no_lab()
+    if reason:
+        pytest.skip(reason)
+    home = LabHome(tmp_path)
+    yield home
+    home.stop()
+
+
+def pytest_report_header() -> str:
+    return f"lab: {why_no_lab() or 'available'}, uid {os.geteuid()}"

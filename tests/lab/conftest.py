@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.lab.running import client, make_key, newest_image, ssh, wait_until
+
+
+@pytest.fixture(scope="session")
+def key(tmp_path_factory):
+    return make_key(tmp_path_factory.mktemp("key"), "id_ed25519")
+
+
+@pytest.fixture(scope="session")
+def ec2(lab, key):
+    """The lab's EC2 in its default region, with the key pair `tests`."""
+    ec2 = client(lab)
+    ec2.import_key_pair(KeyName="tests", PublicKeyMaterial=key.with_suffix(".pub").read_bytes())
+    return ec2
+
+
+class Instances:
+    """Launches instances for a test, and waits for them."""
+
+    def __init__(self, lab, ec2, key) -> None:
+        self.lab, self.ec2, self.key = lab, ec2, key
+        self.ids: list[str] = []
+
+    def request(self, **changes):
+        wanted = {
+            "ImageId": newest_image(self.ec2),
+            "InstanceType": "p3.2xlarge",
+            "MinCount": 1,
+            "MaxCount": 1,
+            "KeyName": "tests",
+        }
+        launched = self.ec2.run_instances(**{**wanted, **changes})["Instances"]
+        self.ids += [one["InstanceId"] for one in launched]
+        return launched
+
+    def up(self, **changes):
+        """The launched instances, once sshd answers on all."""
+        ids = [one["InstanceId"] for one in self.request(**changes)]
+        for id in ids:
+            self.reachable(id)
+        return [self.see(id) for id in ids]
+
+    def see(self, id):
+        return self.ec2.describe_instances(InstanceIds=[id])["Reservations"][0]["Instances"][0]
+
+    def state(self, id):
+        return self.see(id)["State"]["Name"]
+
+    def in_state(self, id, state):
+        wait_until(lambda: self.state(id) == state, f"{id} {state}, is {self.state(id)}")
+
+    def status(self, id):
+        found = self.ec2.describe_instance_status(InstanceIds=[id])["InstanceStatuses"]
+        return found[0]["InstanceStatus"]["Status"] if found else ""
+
+    def reachable(self, id):
+        wait_until(lambda: self.status(id) == "ok", f"status ok of {id}: {self.see(id)}")
+
+    def console(self, id):
+        """The console, once the first boot has said all it says."""
+        read = lambda: self.ec2.get_console_output(InstanceId=id).get("Output", "")  # noqa: E731
+        return wait_until(lambda: "END SSH HOST KEY KEYS" in read() and read(), f"console of {id}")
+
+    def run(self, instance, command):
+        """The output of a command that has to succeed."""
+        done = ssh(self.lab, self.key, instance["PrivateIpAddress"], command)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+
+@pytest.fixture
+def instances(lab, ec2, key):
+    made = Instances(lab, ec2, key)
+    yield made
+    if made.ids:
+        ec2.terminate_instances(InstanceIds=made.ids)
+
+
+@pytest.fixture(scope="module")
+def host(lab, ec2, key):
+    """One p3.16xlarge with user data, shared by the tests of a module that change nothing on it."""
+    made = Instances(lab, ec2, key)
+    script = "#!/bin/sh\necho user data ran as $(id -un)\necho ran >>/home/ubuntu/user-data\n"
+    one = made.up(InstanceType="p3.16xlarge", UserData=script)[0]
+    made.console(one["InstanceId"])
+    made.host = one
+    yield made
+    ec2.terminate_instances(InstanceIds=made.ids)

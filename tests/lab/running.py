@@ -1,0 +1,145 @@
+"""Start, look at and log into a lab, for tests."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import boto3
+
+from clusterctl.cli.main import cli, run_command
+from clusterctl.lab.record import LabRecord, read_record
+
+DLAMI_OWNER = "898082745236"
+
+
+def why_no_lab() -> str:
+    """Why this machine cannot run a lab; empty if it can."""
+    if not Path("/usr/sbin/sshd").exists():
+        return "no OpenSSH server on this machine"
+    probe = subprocess.run(["unshare", "--user", "--map-root-user", "true"], capture_output=True)
+    return "no user namespaces on this machine" if probe.returncode else ""
+
+
+class LabHome:
+    """A CLUSTERCTL_HOME and the lab in it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def run(self, *arguments: str) -> int:
+        """The exit status of `clusterctl lab ...` for this home."""
+        before = os.environ.get("CLUSTERCTL_HOME")
+        os.environ["CLUSTERCTL_HOME"] = str(self.path)
+        try:
+            return run_command(cli, ["lab", *arguments])
+        finally:
+            del os.environ["CLUSTERCTL_HOME"]
+            if before is not None:
+                os.environ["CLUSTERCTL_HOME"] = before
+
+    def start(self) -> LabRecord:
+        assert self.run("start") == 0
+        record = read_record(self.path)
+        assert record is not None
+        return record
+
+    def stop(self) -> None:
+        assert self.run("stop") == 0
+        assert read_record(self.path) is None
+
+    def processes(self) -> dict[int, str]:
+        """Every process of the lab, hosts' own included: pid -> what it is for the lab."""
+        record = read_record(self.path)
+        return descendants(record.pid) if record else {}
+
+
+def descendants(root: int) -> dict[int, str]:
+    """A process and everything below it: pid -> start time (pids are reused)."""
+    stats = {int(path.name): _stat(path) for path in Path("/proc").glob("[0-9]*")}
+    found = {root}
+    while (
+        more := {pid for pid, stat in stats.items() if stat[1:2] and int(stat[1]) in found} - found
+    ):
+        found |= more
+    return {pid: stats[pid][19] for pid in found if stats.get(pid)}
+
+
+def remaining_of(record: LabRecord, processes: dict[int, str], patience_s: float = 10) -> list[str]:
+    """What is still there of a lab that ended: processes, its link, mounts of its home."""
+    deadline = time.monotonic() + patience_s
+    while (left := _left(record, processes)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return left
+
+
+def _left(record: LabRecord, processes: dict[int, str]) -> list[str]:
+    left = [f"process {pid}" for pid, began in processes.items() if _alive(pid, began)]
+    if record.link and Path("/sys/class/net", record.link).exists():
+        left.append(f"link {record.link}")
+    mounts = Path("/proc/self/mountinfo").read_text()
+    return left + [line for line in mounts.splitlines() if "/run/lab" in line]
+
+
+def _alive(pid: int, began: str) -> bool:
+    stat = _stat(Path(f"/proc/{pid}"))
+    return bool(stat) and stat[19] == began and stat[0] != "Z"
+
+
+def _stat(process: Path) -> list[str]:
+    """The fields after the command's name: state, parent, ...; empty if it is gone."""
+    try:
+        return (process / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def client(record: LabRecord, region: str | None = None):
+    """An EC2 client of the lab that asks nobody else for anything."""
+    return boto3.client(
+        "ec2",
+        region_name=region or record.region,
+        endpoint_url=record.endpoint_url,
+        aws_access_key_id="lab",
+        aws_secret_access_key="lab",
+    )
+
+
+def newest_image(ec2) -> str:
+    images = ec2.describe_images(Owners=[DLAMI_OWNER])["Images"]
+    return max(images, key=lambda image: image["CreationDate"])["ImageId"]
+
+
+def make_key(folder: Path, name: str) -> Path:
+    key = folder / name
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    return key
+
+
+def wait_until(true, what: str, timeout_s: float = 30):
+    """The first true value of `true()`. Fails with `what` at the deadline."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        value = true()
+        if value:
+            return value
+        time.sleep(0.03)
+    raise AssertionError(f"not within {timeout_s} s: {what}")
+
+
+def ssh(record: LabRecord, key: Path, address: str, command: str, user: str = "ubuntu"):
+    """One command on a host, through the system's ssh."""
+    options = ["IdentitiesOnly=yes", "StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null"]
+    options += ["LogLevel=ERROR", "BatchMode=yes", "ConnectTimeout=5"]
+    if record.proxy_command:
+        options += ["ProxyCommand=" + " ".join(record.proxy_command), "ProxyUseFdpass=yes"]
+    flags = [flag for option in options for flag in ("-o", option)]
+    argv = ["ssh", "-F", "/dev/null", "-i", str(key), *flags, f"{user}@{address}", command]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=60)
+
+
+def have(program: str) -> bool:
+    return shutil.which(program) is not None

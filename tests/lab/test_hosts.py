@@ -1,0 +1,197 @@
+"""What a host is for somebody who logs in."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.lab.running import make_key, ssh, wait_until
+
+pytestmark = pytest.mark.lab
+
+
+def test_its_name_and_address(host):
+    address = host.host["PrivateIpAddress"]
+    name = "ip-" + address.replace(".", "-")
+    assert host.run(host.host, "hostname; hostname -I") == f"{name}\n{address}"
+    assert host.run(host.host, f"getent hosts {name}").split()[0] == address
+    assert host.host["PrivateDnsName"] == f"{name}.ec2.internal"
+
+
+def test_another_key_is_refused(host, lab, tmp_path):
+    refused = ssh(lab, make_key(tmp_path, "other"), host.host["PrivateIpAddress"], "true")
+    assert (refused.returncode, "Permission denied (publickey)" in refused.stderr) == (255, True)
+
+
+def test_root_is_refused_even_with_the_key(host, lab, key):
+    refused = ssh(lab, key, host.host["PrivateIpAddress"], "true", user="root")
+    assert (refused.returncode, "Permission denied (publickey)" in refused.stderr) == (255, True)
+
+
+def test_the_user_and_sudo(host, lab):
+    assert host.run(host.host, "id -un; id -u; pwd") == "ubuntu\n1000\n/home/ubuntu"
+    expected = "1000" if lab.mode == "single" else "0"
+    assert host.run(host.host, "sudo -n id -u") == expected
+
+
+def test_the_environment_is_the_hosts_own(host):
+    shown = host.run(host.host, "env")
+    assert "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" in shown.splitlines()
+    assert "pyenv" not in shown
+    assert host.run(host.host, "ls -d /root/.* 2>/dev/null || true") == ""
+
+
+def test_root_changes_usr_and_opt_for_itself_only(host):
+    host.run(host.host, "sudo touch /opt/by-a-host /usr/local/bin/by-a-host /etc/by-a-host")
+    assert host.run(host.host, "ls /opt/by-a-host") == "/opt/by-a-host"
+    assert not [
+        top for top in ("opt", "usr/local/bin", "etc") if Path("/", top, "by-a-host").exists()
+    ]
+
+
+def test_the_data_volume(host):
+    host.run(host.host, "echo kept >/data/file")
+    size_kib = int(host.run(host.host, "df --output=size /data | tail -1"))
+    assert size_kib == 1024 * 1024
+    assert host.run(host.host, "stat -f -c %T /data; stat -c %a /data") == "tmpfs\n1777"
+
+
+def test_sshd_keeps_its_stock_limits(host):
+    shown = host.run(host.host, "sudo /usr/sbin/sshd -T | grep -E '^max(startups|sessions)'")
+    assert set(shown.splitlines()) == {"maxstartups 10:30:100", "maxsessions 10"}
+
+
+def test_it_booted_just_now(host):
+    assert float(host.run(host.host, "cut -d' ' -f1 /proc/uptime")) < 300
+
+
+def test_user_data_ran_once_as_root(host, lab):
+    user = "ubuntu" if lab.mode == "single" else "root"
+    log = host.run(host.host, "cat /var/log/cloud-init-output.log")
+    assert log == f"user data ran as {user}"
+    assert host.run(host.host, "cat user-data") == "ran"
+
+
+def test_cloud_init_says_so(host):
+    assert host.run(host.host, "cloud-init status --wait") == "status: done"
+    shown = json.loads(host.run(host.host, "cloud-init status --format json"))
+    assert (shown["status"], shown["errors"]) == ("done", [])
+    assert "simulated" in host.run(host.host, "cloud-init --version")
+
+
+def test_the_console_has_the_keys_that_the_host_shows(host):
+    console = host.console(host.host["InstanceId"])
+    between = console.split("-----BEGIN SSH HOST KEY KEYS-----")[1].split("-----END")[0]
+    on_console = {tuple(line.split()[:2]) for line in between.strip().splitlines()}
+    address = host.host["PrivateIpAddress"]
+    if host.lab.proxy_command:
+        shown = host.run(host.host, "ssh-keyscan localhost 2>/dev/null")
+    else:
+        scan = subprocess.run(["ssh-keyscan", address], capture_output=True, text=True, check=True)
+        shown = scan.stdout
+    answered = {tuple(line.split()[1:3]) for line in shown.splitlines() if not line.startswith("#")}
+    assert on_console == answered
+    assert len(on_console) == 2
+
+
+def test_the_console_has_the_fingerprints_as_cloud_init_prints_them(host):
+    lines = host.console(host.host["InstanceId"]).splitlines()
+    marked = [line.partition(" ec2: ")[2] for line in lines if " ec2: " in line]
+    assert marked[:2] == ["", "#" * 61]
+    assert marked[2] == "-----BEGIN SSH HOST KEY FINGERPRINTS-----"
+    assert marked[-2:] == ["-----END SSH HOST KEY FINGERPRINTS-----", "#" * 61]
+    assert [line.split()[-1] for line in marked[3:-2]] == ["(ECDSA)", "(ED25519)"]
+
+
+def test_eight_simulated_gpus(host):
+    listed = host.run(host.host, "nvidia-smi -L").splitlines()
+    assert len(listed) == 8
+    assert listed[7].startswith("GPU 7: Tesla V100-SXM2-16GB (simulated) (UUID: GPU-")
+    query = "nvidia-smi --query-gpu=index,memory.total,utilization.gpu --format=csv"
+    assert host.run(host.host, query).splitlines()[:2] == [
+        "index, memory.total [MiB], utilization.gpu [%]",
+        "0, 16384 MiB, 0 %",
+    ]
+    assert host.run(host.host, f"{query},noheader,nounits").splitlines()[0] == "0, 16384, 0"
+    assert "simulated" in host.run(host.host, "nvidia-smi")
+
+
+def test_the_machines_programs_are_there(host):
+    programs = [name for name in ("tmux", "rsync", "mpirun") if Path("/usr/bin", name).exists()]
+    host.run(host.host, " && ".join(f"command -v {name}" for name in ["python3", *programs]))
+
+
+def test_a_type_without_gpus_has_no_nvidia_smi(instances, lab, key):
+    one = instances.up(InstanceType="c5.large")[0]
+    done = ssh(lab, key, one["PrivateIpAddress"], "nvidia-smi -L")
+    assert (done.returncode, "command not found" in done.stderr) == (127, True)
+
+
+def test_hosts_reach_each_other(instances, key):
+    first, second = instances.up(MinCount=2, MaxCount=2)
+    script = "cat >.ssh/id_ed25519; chmod 600 .ssh/id_ed25519"
+    ssh_options = "-o StrictHostKeyChecking=no -o BatchMode=yes -o LogLevel=ERROR"
+    written = subprocess.run(
+        ["sh", "-c", f'cat "$1" | {_login(instances, first)} "$2"', "-", str(key), script],
+        capture_output=True,
+        text=True,
+    )
+    assert written.returncode == 0, written.stderr
+    there = instances.run(first, f"ssh {ssh_options} {second['PrivateIpAddress']} hostname")
+    assert there == "ip-" + second["PrivateIpAddress"].replace(".", "-")
+
+
+def _login(instances, one) -> str:
+    proxy = instances.lab.proxy_command
+    through = f"-o ProxyCommand='{' '.join(proxy)}' -o ProxyUseFdpass=yes" if proxy else ""
+    quiet = "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR"
+    return f"ssh -F /dev/null -i {instances.key} {quiet} {through} ubuntu@{one['PrivateIpAddress']}"
+
+
+@pytest.mark.parametrize("squeeze", [False, True])
+def test_user_data_that_fails_is_an_error(instances, squeeze):
+    script = b"#!/bin/sh\necho about to fail\nexit 3\n"
+    one = instances.up(UserData=gzip.compress(script) if squeeze else script)[0]
+    instances.console(one["InstanceId"])
+    address, done = one["PrivateIpAddress"], None
+
+    def ended():
+        nonlocal done
+        done = ssh(instances.lab, instances.key, address, "cloud-init status --wait --long")
+        return done
+
+    wait_until(ended, "cloud-init")
+    assert done.returncode == 1
+    assert "status: error" in done.stdout
+    assert "exit status 3" in done.stdout
+    assert instances.run(one, "cat /var/log/cloud-init-output.log") == "about to fail"
+
+
+def test_cloud_config_is_reported_not_run(instances):
+    one = instances.up(UserData="#cloud-config\npackages: [htop]\n")[0]
+    address = one["PrivateIpAddress"]
+    command = "cloud-init status --wait --format json"
+    done = ssh(instances.lab, instances.key, address, command)
+    shown = json.loads(done.stdout)
+    assert (done.returncode, shown["status"]) == (1, "error")
+    assert "#cloud-config" in shown["errors"][0]
+
+
+def test_root_on_a_host_is_nobody_outside(host, lab):
+    if lab.mode != "root":
+        pytest.skip("the lab does not run as root")
+    host.run(host.host, "sudo -n sh -c 'sleep 87.654321 >/dev/null 2>&1 &'")
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if b"87.654321" in (process / "cmdline").read_bytes():
+                found.append(os.stat(process).st_uid)
+        except OSError:
+            continue
+    assert found
+    assert min(found) >= 100_000
