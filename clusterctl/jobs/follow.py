@@ -18,7 +18,7 @@ RECONNECT_AFTER_S = (1.0, 2.0, 4.0, 8.0, 16.0)
 def tail_command(job_id: str, offset: int, until_end: bool) -> str:
     """The log from byte `offset` on; `until_end` waits for more until the job has ended."""
     folder = f'"$HOME"/.clusterctl/jobs/{job_id}'
-    wait = f'-f --pid="$(cat {folder}/pid)" ' if until_end else ""
+    wait = f'-f -s 0.2 --pid="$(cat {folder}/pid)" ' if until_end else ""
     return f"exec tail -c +{offset + 1} {wait}{folder}/log"
 
 

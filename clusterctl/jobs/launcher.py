@@ -22,7 +22,7 @@ from clusterctl.jobs.plan import JobPlan, JobRequest, plan_job
 FAILED = 1
 
 
-def plan_here(mode: str, gpus: str, environ: dict[str, str]) -> JobPlan:
+def plan_here(mode: str, gpus: str, arguments: list[str], environ: dict[str, str]) -> JobPlan:
     """The plan for the `hosts` file of the current folder. Raises ClusterctlError."""
     if not re.fullmatch(r"-?\d{1,6}", gpus, re.ASCII):
         raise UsageError(f"not a number of GPUs: {gpus!r}")
@@ -35,7 +35,7 @@ def plan_here(mode: str, gpus: str, environ: dict[str, str]) -> JobPlan:
     hosts = parse_hosts_file(hosts_path.read_text(encoding="utf-8"), str(hosts_path.resolve()))
     probe = subprocess.run(["sh", "-c", PROBE], stdout=subprocess.PIPE, env=environ, check=False)
     facts = parse_facts(probe.stdout.decode(errors="surrogateescape"))
-    request = JobRequest(ranks=int(gpus), synthetic=mode == "synthetic")
+    request = JobRequest(int(gpus), mode == "synthetic", arguments=tuple(arguments))
     return plan_job(
         request,
         facts,
@@ -46,9 +46,9 @@ def plan_here(mode: str, gpus: str, environ: dict[str, str]) -> JobPlan:
 
 
 def main() -> None:
-    """`launch.pyz train|synthetic GPUS`: print the line, then become mpirun."""
+    """`launch.pyz train|synthetic GPUS [ARGUMENTS]`: print the line, then become mpirun."""
     try:
-        plan = plan_here(sys.argv[1], sys.argv[2], dict(os.environ))
+        plan = plan_here(sys.argv[1], sys.argv[2], sys.argv[3:], dict(os.environ))
     except ClusterctlError as failure:
         print(f"error: {failure.message}", file=sys.stderr)
         if failure.hint:

@@ -15,19 +15,25 @@ from clusterctl.domain.errors import (
     HostUnreachable,
     KeyRefused,
 )
-from clusterctl.domain.results import FanoutResult, HostOutcome
+from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
 from clusterctl.domain.units import format_duration
 from clusterctl.operations.logs import refuse_while_training
 from clusterctl.transport.fanout import fan_out
+from clusterctl.transport.session import connect
 
 if TYPE_CHECKING:
     from clusterctl.operations.access import Access
     from clusterctl.transport.target import Target
 
 BOOT_ID = "cat /proc/sys/kernel/random/boot_id"
-# sudo of a locked-down image may know only one of the two.
-REBOOT = "sudo -n systemctl reboot 2>/dev/null || sudo -n reboot"
+# Returns before the node goes down: a link that is cut under the command would take its answer.
+REBOOT = (
+    "sudo -n true && { setsid sudo -n sh -c 'sleep 0.5; systemctl reboot || reboot'"
+    " </dev/null >/dev/null 2>&1 & }"
+)
 COMMAND_TIMEOUT_S = 20.0
+# A node on its way up lets packets vanish: better ask again soon than wait for one answer.
+CONNECT_TIMEOUT_S = 5.0
 POLL_S = 0.5
 DEFAULT_TIMEOUT_S = 600.0
 # Not back yet: the last three are what a host says while it goes down or comes up.
@@ -106,21 +112,18 @@ def _outcomes(
 
 def _send(access: Access, target: Target) -> _Sent:
     connections = access.connections
-    before = connections.run(target, BOOT_ID, timeout_s=COMMAND_TIMEOUT_S)
-    if not before.ok:
-        raise CommandFailed(target.host, f"cannot read its boot id: {before.stderr.strip()}")
+    boot_id = _checked(connections.run(target, BOOT_ID, timeout_s=COMMAND_TIMEOUT_S))
     at = time.monotonic()
     try:
         result = connections.run(target, REBOOT, timeout_s=COMMAND_TIMEOUT_S)
-    except (ConnectionLost, HostUnreachable, CommandTimeout):
-        # The host went down under the command, which is what was asked for.
+    except (ConnectionLost, CommandTimeout):
+        # It went down under the command all the same, which is what was asked for.
         result = None
-    # A signal (128 and above) is the shutdown reaching the command.
-    if result is not None and 0 < result.exit_status < 128:
+    if result is not None and not result.ok:
         complaint = (result.stderr.strip().splitlines() or ["no message"])[-1]
         raise CommandFailed(target.host, f"refused to reboot: {complaint}")
     connections.forget(target)
-    return _Sent(target.host, target, before.stdout.strip(), at)
+    return _Sent(target.host, target, boot_id, at)
 
 
 def _wait(access: Access, sent: _Sent, timeout_s: float) -> Rebooted:
@@ -129,20 +132,32 @@ def _wait(access: Access, sent: _Sent, timeout_s: float) -> Rebooted:
     seen = "it is still up: it never went down"
     while time.monotonic() < deadline:
         try:
-            now = access.connections.run(sent.target, BOOT_ID, timeout_s=COMMAND_TIMEOUT_S)
-            if now.ok and now.stdout.strip() != sent.boot_id:
+            if _boot_id(access, sent.target) != sent.boot_id:
                 return Rebooted(sent.host, time.monotonic() - sent.at)
-            # Still the old boot: its connection must not be kept over the reboot.
-            access.connections.forget(sent.target)
         except NOT_YET as error:
             seen = error.message
-            access.connections.forget(sent.target)
         time.sleep(POLL_S)
     raise NotBack(
         sent.host,
         f"not back within {format_duration(timeout_s)}: {seen}",
         f"see `clusterctl status {access.cluster.name}`, or wait longer: --timeout 20m",
     )
+
+
+def _boot_id(access: Access, target: Target) -> str:
+    # A connection of its own each time: a kept one would not survive the reboot.
+    pool = access.connections
+    session = connect(target, pool.identity, pool.host_keys, CONNECT_TIMEOUT_S)
+    try:
+        return _checked(session.run(BOOT_ID, timeout_s=COMMAND_TIMEOUT_S))
+    finally:
+        session.close()
+
+
+def _checked(result: CommandResult) -> str:
+    if not result.ok:
+        raise CommandFailed(result.host, f"cannot read its boot id: {result.stderr.strip()}")
+    return result.stdout.strip()
 
 
 def exit_status_of(result: FanoutResult[Rebooted]) -> int:

@@ -181,7 +181,7 @@ def test_a_head_node_that_stays_away_ends_the_following(node, monkeypatch):
 
 def test_the_command_that_follows():
     assert tail_command(JOB, 12, until_end=True) == (
-        f'exec tail -c +13 -f --pid="$(cat "$HOME"/.clusterctl/jobs/{JOB}/pid)" '
+        f'exec tail -c +13 -f -s 0.2 --pid="$(cat "$HOME"/.clusterctl/jobs/{JOB}/pid)" '
         f'"$HOME"/.clusterctl/jobs/{JOB}/log'
     )
     assert tail_command(JOB, 0, until_end=False) == (

@@ -4,14 +4,17 @@
 #     ./train_synthetic.sh 32
 #
 # on the head node, with the `hosts` file of this folder. It prints the mpirun line and runs it.
-if [ $# -ne 1 ]; then
-    echo "Usage: $0 <num_gpus>"
-    exit 1
-fi
+# Further arguments (--num_batches 100) go to the trainer.
+case $#:$2 in
+    0:* | *:[!-]*)
+        echo "Usage: $0 <num_gpus>"
+        exit 1
+        ;;
+esac
 cd "$(dirname "$0")" || exit 1
 launcher=$HOME/.clusterctl/launch.pyz
 if [ ! -e "$launcher" ]; then
     echo "error: $launcher is missing; \`clusterctl up NAME\` puts it on every node" >&2
     exit 1
 fi
-exec python3 "$launcher" synthetic "$1"
+exec python3 "$launcher" synthetic "$@"
