@@ -75,7 +75,8 @@ def ssh_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshServer]:
     config.write_text(
         f"Port {server.port}\nListenAddress 0.0.0.0\nHostKey {folder}/host_key\n"
         f"AuthorizedKeysFile {folder}/authorized_keys\nStrictModes no\nUsePAM no\n"
-        f"PidFile none\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
+        "Subsystem sftp internal-sftp\nPidFile none\n"
+        "PasswordAuthentication no\nKbdInteractiveAuthentication no\n"
     )
     Path("/run/sshd").mkdir(exist_ok=True)
     log = (folder / "log").open("wb")

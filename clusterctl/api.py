@@ -1,0 +1,51 @@
+"""A running cluster from Python: one verified fabric Connection per node (docs/python.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fabric import Connection
+
+from clusterctl.cli.wiring import Wiring
+from clusterctl.config import load_settings
+from clusterctl.domain.cluster import Cluster
+from clusterctl.transport.fabric import VerifiedConnection
+
+
+@dataclass(frozen=True)
+class ConnectedCluster:
+    """The nodes of a cluster, head first. Use as a context manager: leaving it closes all."""
+
+    cluster: Cluster
+    connections: tuple[Connection, ...]
+
+    def __enter__(self) -> ConnectedCluster:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for connection in self.connections:
+            connection.close()
+
+    @property
+    def head(self) -> Connection:
+        return self.connections[0]
+
+    @property
+    def workers(self) -> tuple[Connection, ...]:
+        return self.connections[1:]
+
+
+def connect(
+    name: str, *, lab: bool = False, region: str | None = None, profile: str | None = None
+) -> ConnectedCluster:
+    """The running cluster NAME. Nothing is opened before it is used.
+
+    Raises ClusterctlError: no such cluster, not running, its key is not on this machine.
+    """
+    wiring = Wiring(load_settings(lab=lab, region=region, profile=profile))
+    with wiring.open(name) as access:
+        shared = (access.connections.identity, access.connections.host_keys)
+        return ConnectedCluster(
+            access.cluster,
+            tuple(VerifiedConnection(target, *shared) for target in access.targets),
+        )
