@@ -26,6 +26,7 @@ def test_the_program_of_the_page(lab, tmp_path, monkeypatch, capsys):
     words = ["up", "demo", "--nodes", "2", "--instance-type", "p3.2xlarge"]
     assert runner.invoke(cli, words, catch_exceptions=False).exit_code == 0
     try:
+        capsys.readouterr()
         exec(compile(program, str(PAGE), "exec"), {})
         hostname, addresses = capsys.readouterr().out.strip().splitlines()
         assert hostname.startswith("ip-10-")
