@@ -28,7 +28,7 @@ def test_the_program_of_the_page(lab, tmp_path, monkeypatch, capsys):
     try:
         capsys.readouterr()
         exec(compile(program, str(PAGE), "exec"), {})
-        hostname, addresses = capsys.readouterr().out.strip().splitlines()
+        hostname, addresses = capsys.readouterr().out.splitlines()
         assert hostname.startswith("ip-10-")
         assert len(re.findall(r"\d+\.\d+\.\d+\.\d+", addresses)) == 2
         done = runner.invoke(cli, ["run", "demo", "-n", "--nodes", "1", "cat settings.json"])
