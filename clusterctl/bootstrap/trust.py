@@ -21,10 +21,15 @@ class Member:
     host_keys: tuple[str, ...]
 
     @property
+    def inside_name(self) -> str:
+        """The name EC2 gives it inside the VPC."""
+        return f"ip-{self.private_ip.replace('.', '-')}"
+
+    @property
     def names(self) -> tuple[str, ...]:
         """Every name it goes by, each once."""
-        inside = f"ip-{self.private_ip.replace('.', '-')}"
-        names = (self.private_ip, self.name, inside, self.public_ip or "", self.hostname)
+        public = self.public_ip or ""
+        names = (self.private_ip, self.name, self.inside_name, public, self.hostname)
         return tuple(dict.fromkeys(name for name in names if name))
 
 
@@ -62,4 +67,6 @@ Host *
 
 def etc_hosts(members: Sequence[Member]) -> str:
     """For /etc/hosts, so that `ssh demo-1` works on every node."""
-    return "".join(f"{member.private_ip} {member.name}\n" for member in members)
+    return "".join(
+        f"{member.private_ip} {member.name} {member.inside_name}\n" for member in members
+    )

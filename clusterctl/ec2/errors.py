@@ -100,12 +100,19 @@ TABLE: dict[str, tuple[str, str]] = {
     "ConnectionClosedError": ("EC2 closed the connection: {message}", "run the command again"),
     "ProxyConnectionError": ("", "check HTTPS_PROXY"),
     "SSLError": ("", "check the clock, and AWS_CA_BUNDLE if there is a proxy in between"),
+    "ResponseParserError": ("EC2's answer makes no sense: {message}", "run the command again"),
     "HTTPClientError": ("EC2 cannot be reached: {message}", "check the network"),
 }
 
 # After these a request may have been carried out all the same.
 _OUTCOME_UNKNOWN = frozenset(
-    ("ReadTimeoutError", "ConnectionClosedError", "HTTPClientError", "RequestTimeout")
+    (
+        "ReadTimeoutError",
+        "ConnectionClosedError",
+        "HTTPClientError",
+        "RequestTimeout",
+        "ResponseParserError",
+    )
 )
 # EC2 says these with HTTP 500 or 503, and means them.
 _REFUSED_WITH_5XX = frozenset(

@@ -42,7 +42,9 @@ if TYPE_CHECKING:
 KEY_REFUSED_FOR_S = 120.0
 
 _HINTS = {
-    Stage.CONSOLE: "see what it printed: aws ec2 get-console-output --instance-id {id}",
+    # cloud-init prints the host keys last, after the user data.
+    Stage.CONSOLE: "if its user data needs longer, run `up` again with a larger --timeout; "
+    "to see how far it is: aws ec2 get-console-output --latest --instance-id {id}",
     Stage.LOGIN: "is SSH allowed from where you are? run `up` again with --ssh-from ADDRESS",
     Stage.CLOUD_INIT: "its user data may need longer: run `up` again with a larger --timeout",
 }
@@ -117,7 +119,7 @@ class Readiness:
             found = self._inspect(node)
             check_inspection(name, found, node.gpus)
         except ClusterctlError as error:
-            self._progress.node(name, Stage.FAILED, error.message)
+            self._progress.node(name, Stage.FAILED, error.message.split("\n")[0])
             raise
         self._enter(node, Stage.CHECKED)
         return NodeFacts(node, host_keys, found)

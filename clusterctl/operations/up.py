@@ -5,13 +5,12 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from clusterctl.bootstrap.prepare import prepare
 from clusterctl.bootstrap.trust import Member
 from clusterctl.domain.cluster import Cluster, ClusterSpec, Node
 from clusterctl.domain.errors import ClusterctlError, MissingTool
-from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
 from clusterctl.ec2.instances import as_cluster
 from clusterctl.ec2.launch import carry_out
@@ -19,6 +18,7 @@ from clusterctl.ec2.observe import observe
 from clusterctl.ec2.plan import LaunchPlan, plan_launch
 from clusterctl.jobs.shipping import ShippedFiles, ship_examples, shipped_files
 from clusterctl.operations.access import node_target
+from clusterctl.operations.failures import check_all
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.keep import (
     LocalKey,
@@ -139,7 +139,7 @@ def make_ready(
         finally:
             # Also where a node failed: its owner will want to log in and look.
             write_file(folder.known_hosts, host_keys.text(cluster.nodes))
-        _check_all(cluster, waited)
+        check_all(cluster, waited)
         facts = waited.values
         _join(connections, facts, [target_of(fact.node) for fact in facts], cluster, progress)
     return facts
@@ -165,9 +165,9 @@ def _join(
 
     for target in targets:
         progress.node(target.host, Stage.PREPARE)
-    _check_all(cluster, prepare(connections, targets, members, facts[0].found.mpi_key))
+    check_all(cluster, prepare(connections, targets, members, facts[0].found.mpi_key))
     text = hosts_text(replace(cluster, nodes=tuple(fact.node for fact in facts)), gpus_of(facts))
-    _check_all(cluster, _read(ship_examples(connections, targets, text)))
+    check_all(cluster, _read(ship_examples(connections, targets, text)))
     for target in targets:
         progress.node(target.host, Stage.READY)
 
@@ -187,25 +187,3 @@ def _read(shipped: FanoutResult[CommandResult]) -> FanoutResult[ShippedFiles]:
             return HostOutcome(outcome.host, error=error)
 
     return FanoutResult(tuple(one(outcome) for outcome in shipped.outcomes))
-
-
-def _check_all(cluster: Cluster, result: FanoutResult[Any]) -> None:
-    if not result.failures:
-        return
-    hosts: dict[str, list[str]] = {}
-    hints: dict[str, str] = {}
-    for outcome in result.failures:
-        assert outcome.error is not None
-        hosts.setdefault(outcome.error.message, []).append(outcome.host)
-        if outcome.error.hint:
-            # Nodes with the same trouble share the first one's hint.
-            hints.setdefault(outcome.error.message, f"\n    hint: {outcome.error.hint}")
-    lines = [
-        f"\n  {fold_hosts(names)}: {message}{hints.get(message, '')}"
-        for message, names in hosts.items()
-    ]
-    count, total = len(result.failures), len(result.outcomes)
-    raise ClusterctlError(
-        f"{count} of {total} nodes of {cluster.name} are not ready:{''.join(lines)}",
-        f"what runs costs money: run `up` again to go on, or clusterctl down {cluster.name}",
-    )
