@@ -33,10 +33,12 @@ def ssh_config_text(
     if proxy_command:
         # %h and %p are ssh's; everything is one line for the user's shell.
         proxy = f"    ProxyCommand {shlex.join(proxy_command)}\n    ProxyUseFdpass yes\n"
+    # By private address too: that is how the hosts file names them.
+    known = [node for node in cluster.nodes if node.address]
     hosts = "".join(
-        f"Host {node.name}\n    HostName {node.address}\n" for node in cluster.nodes if node.address
+        f"Host {node.name} {node.private_ip}\n    HostName {node.address}\n" for node in known
     )
-    names = " ".join(node.name for node in cluster.nodes)
+    names = " ".join(f"{node.name} {node.private_ip}" for node in known)
     return f"""\
 # Written by `clusterctl up {cluster.name}`, and written anew by the next.
 {hosts}Host {names}
