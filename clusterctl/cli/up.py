@@ -158,4 +158,4 @@ def _left_behind(wiring: Wiring, name: str) -> str:
         what = f"there is {nodes}" if len(left.nodes) < 2 else f"there are {nodes}"
         if left.nodes:
             what += ", which cost money"
-    return f"interrupted: {what}; run `up` again to go on, or: clusterctl down {name}"
+    return f"{what}; run `up` again to go on, or: clusterctl down {name}"

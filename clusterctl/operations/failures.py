@@ -11,7 +11,7 @@ from clusterctl.domain.results import FanoutResult
 
 
 def check_all(cluster: Cluster, result: FanoutResult[Any]) -> None:
-    """Raises ClusterctlError naming every node that failed, those with the same trouble together."""
+    """Raises ClusterctlError naming every node that failed; those with one trouble together."""
     errors: dict[str, ClusterctlError] = {}
     hosts: dict[str, list[str]] = {}
     for outcome in result.failures:

@@ -119,6 +119,8 @@ class Readiness:
             found = self._inspect(node)
             check_inspection(name, found, node.gpus)
         except ClusterctlError as error:
+            if self._cancelled.is_set():
+                raise
             self._progress.node(name, Stage.FAILED, error.message.split("\n")[0])
             raise
         self._enter(node, Stage.CHECKED)

@@ -1,0 +1,140 @@
+"""Host keys in console text as machines really print it: prefixes, noise, cut off anywhere."""
+
+from __future__ import annotations
+
+import pytest
+from botocore.exceptions import ClientError
+
+from clusterctl.domain.errors import AwsError
+from clusterctl.ec2.console import console_text, parse_host_keys
+
+ED25519 = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGpKsSb4iRTaMhcPcU3cYKcwWxW8oXhGJFRSgkE3Jd2k"
+OTHER = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAMurDY1ljmtMV8d9sHhDgH0pT0Yc3bMgmu0NGQ2vkuA"
+ECDSA = (
+    "ecdsa-sha2-nistp256 AAAAE2VjZHNhLXNoYTItbmlzdHAyNTYAAAAIbmlzdHAyNTYAAABBBEmKSENjQEezOmxkZMy7"
+    "opKgwFB9nkt5YRrYMjNuG5N87uRgg6CLrbo5wAdT/y6v0mKV0U2w0WZ2YB/++Tpockg="
+)
+BEGIN = "-----BEGIN SSH HOST KEY KEYS-----"
+END = "-----END SSH HOST KEY KEYS-----"
+
+
+def console(*keys: str, prefix: str = "", eol: str = "\n") -> str:
+    lines = [
+        "[    0.000000] Linux version 6.8.0-1021-aws",
+        f"{prefix}-----BEGIN SSH HOST KEY FINGERPRINTS-----",
+        f"{prefix}256 SHA256:XoZSh7Ib6rPYYLNGfmyGzZqRqXHj0 root@ip-10-0-0-4 (ED25519)",
+        f"{prefix}-----END SSH HOST KEY FINGERPRINTS-----",
+        f"{prefix}{BEGIN}",
+        *[f"{prefix}{key} root@ip-10-0-0-4" for key in keys],
+        f"{prefix}{END}",
+        "[   21.3] cloud-init[1201]: Cloud-init v. 24.4 finished",
+    ]
+    return eol.join(lines) + eol
+
+
+@pytest.mark.parametrize("eol", ["\n", "\r\n", "\r\r\n"])
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "",
+        "ec2: ",
+        "<14>Oct 27 12:00:01 ec2: ",
+        "[   12.345678] cloud-init[1]: ",
+        "\x1b[0;32m  OK  \x1b[0m ",
+        "ünïcödé: ",
+    ],
+)
+def test_prefixes_and_line_ends(prefix, eol):
+    assert parse_host_keys(console(ED25519, ECDSA, prefix=prefix, eol=eol)) == (ED25519, ECDSA)
+
+
+def test_nothing_yet():
+    assert parse_host_keys("") == ()
+    assert parse_host_keys("[    0.000000] Linux version 6.8.0-1021-aws\n") == ()
+
+
+def test_cut_off_anywhere_gives_all_keys_or_none():
+    text = console(ED25519, ECDSA)
+    answers = {parse_host_keys(text[:length]) for length in range(len(text) + 1)}
+    assert answers == {(), (ED25519, ECDSA)}
+
+
+def test_the_start_is_missing():
+    text = console(ED25519, ECDSA)
+    answers = {parse_host_keys(text[start:]) for start in range(len(text))}
+    assert answers == {(), (ED25519, ECDSA)}
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        ED25519[:-1],
+        ED25519[:40],
+        ED25519[:40] + "[   13.1] random: crng init done " + ED25519[40:],
+        ED25519.replace("ssh-ed25519", "ssh-rsa"),
+        "ssh-ed25519 AAAA",
+        "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5",
+        "ssh-dss AAAAB3NzaC1kc3M=",
+        "",
+    ],
+)
+def test_a_broken_key_is_left_out(broken):
+    assert parse_host_keys(console(broken, ECDSA)) == (ECDSA,)
+
+
+def test_only_what_is_inside_the_block_counts():
+    text = console(ECDSA)
+    assert parse_host_keys(f"{OTHER} before\n{text}{OTHER} after\n") == (ECDSA,)
+
+
+def test_after_a_reboot_the_last_block_counts():
+    assert parse_host_keys(console(OTHER) + console(ED25519)) == (ED25519,)
+
+
+def test_a_block_under_way_does_not_hide_the_one_before():
+    assert parse_host_keys(console(ED25519) + f"{BEGIN}\n{OTHER}\n") == (ED25519,)
+
+
+def test_a_key_printed_twice_is_one():
+    assert parse_host_keys(console(ED25519, ED25519)) == (ED25519,)
+
+
+class Consoles:
+    """GetConsoleOutput of an instance that knows `Latest`, or one that does not (Xen)."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+        self.asked = []
+
+    def get_console_output(self, **arguments):
+        self.asked.append(arguments)
+        answer = self.answers.pop(0)
+        if isinstance(answer, str):
+            return {"Output": answer} if answer else {}
+        raise answer
+
+
+def refused(code):
+    return ClientError({"Error": {"Code": code, "Message": "x"}}, "GetConsoleOutput")
+
+
+@pytest.mark.parametrize(
+    ("answers", "text", "latest"),
+    [
+        (["now"], "now", [True]),
+        ([refused("UnsupportedOperation"), "older"], "older", [True, False]),
+        (["", "older"], "older", [True, False]),
+        (["", ""], "", [True, False]),
+        ([refused("RequestLimitExceeded")], "", [True]),
+        ([refused("InvalidInstanceID.NotFound")], "", [True]),
+    ],
+)
+def test_the_latest_console_where_there_is_one(answers, text, latest):
+    client = Consoles(*answers)
+    assert console_text(client, "i-1") == text
+    assert [asked.get("Latest", False) for asked in client.asked] == latest
+
+
+def test_not_being_allowed_to_see_it_is_an_error():
+    with pytest.raises(AwsError):
+        console_text(Consoles(refused("UnauthorizedOperation")), "i-1")
