@@ -91,6 +91,9 @@ def status(as_json: bool) -> None:
         output.line()
         rows = [[one[key] or "-" for key in keys] + [_yes(one["ssh"])] for one in instances]
         output.table(headers, rows)
+        for one in instances:
+            if one["problem"]:
+                output.note(f"{one['instance_id']}: {one['problem']}")
     else:
         output.line("instances  none")
 

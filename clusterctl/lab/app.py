@@ -78,6 +78,7 @@ def _instances() -> list[dict[str, Any]]:
             "key_name": one.key_name,
             "boots": one.boots,
             "ssh": one.reachable,
+            "problem": one.decoded_user_data.problem,
             "name": {tag["key"]: tag["value"] for tag in one.get_tags()}.get("Name", ""),
         }
         for one in moto_instances.all_lab_instances()

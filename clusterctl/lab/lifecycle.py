@@ -79,12 +79,17 @@ def _launch(home: Path, port: int, region: str, log: int) -> dict[str, str]:
     """Start the server; what it reports: empty when it is ready."""
     report, theirs = os.pipe()
     arguments = [str(home), str(port), region, str(theirs)]
+    # This package, whatever lies in the folder that the command was given in.
+    package = str(Path(__file__).parents[2])
+    search = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH", "")]))
     process = subprocess.Popen(
         [sys.executable, "-m", "clusterctl.lab.server", *arguments],
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,
         pass_fds=[theirs],
+        cwd="/",
+        env={**os.environ, "PYTHONPATH": search},
         start_new_session=True,
     )
     os.close(theirs)

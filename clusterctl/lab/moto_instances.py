@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 import threading
 from typing import Any, ClassVar
@@ -12,6 +13,7 @@ from moto.ec2.models import ec2_backends
 from moto.ec2.models import instances as moto_instances
 from moto.ec2.models.instances import Instance, InstanceState, StateReason
 
+from clusterctl.lab import userdata
 from clusterctl.lab.decisions import Seen
 
 CODES = {
@@ -49,6 +51,10 @@ class LabInstance(Instance):
     @property
     def dies_on_shutdown(self) -> bool:
         return str(self.instance_initiated_shutdown_behavior) == "terminate"
+
+    @property
+    def decoded_user_data(self) -> userdata.UserData:
+        return userdata.decode(base64.b64decode(str(self.user_data)) if self.user_data else b"")
 
     @property
     def settled(self) -> bool:

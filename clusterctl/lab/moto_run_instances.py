@@ -97,13 +97,13 @@ def _settle_network(backend: Any, kwargs: dict[str, Any], network: IPv4Network) 
     primary = next((nic for nic in nics if int(nic.get("DeviceIndex", 0)) == 0), None)
     named = (primary or {}).get("SubnetId") or kwargs.get("subnet_id")
     subnet = backend.get_subnet(named) if named else _default_subnet(backend, kwargs)
-    _check_zone(backend.region_name, subnet.availability_zone, kwargs)
     if ip_address(str(subnet.cidr.network_address)) not in network:
         raise EC2ClientError(
             "UnsupportedOperation",
             f"The lab's hosts live in {network}; {subnet.id} is {subnet.cidr_block}. "
             "Use a subnet of the default VPC.",
         )
+    _check_zone(backend.region_name, subnet.availability_zone, kwargs)
     if primary is None:
         kwargs["nics"] = nics = [{"DeviceIndex": 0}]
         primary = nics[0]

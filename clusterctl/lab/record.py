@@ -45,7 +45,7 @@ def read_record(home: Path) -> LabRecord | None:
         record = LabRecord(
             **{**fields, "home": home, "proxy_command": tuple(proxy) if proxy else None}
         )
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     return record if process_started(record.pid) == record.pid_started else None
 

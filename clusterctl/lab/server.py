@@ -87,7 +87,7 @@ def _listen(port: int) -> socket.socket:
         return socket.create_server(("127.0.0.1", port), backlog=128)
     except OSError as refused:
         raise LabError(
-            f"cannot listen on 127.0.0.1:{port}: {refused.strerror}",
+            f"cannot listen on 127.0.0.1:{port}: {os.strerror(refused.errno or 0)}",
             "choose another --port, or leave it out to have a free one picked",
         ) from None
 

@@ -9,7 +9,7 @@ from ipaddress import IPv4Network
 from typing import Any
 
 from clusterctl.domain.errors import LabError
-from clusterctl.lab import addresses, userdata
+from clusterctl.lab import addresses
 from clusterctl.lab.decisions import Decision, Seen, Wanted, decide
 from clusterctl.lab.moto_instances import LabInstance, all_lab_instances
 from clusterctl.lab.moto_types import simulated_gpus
@@ -79,8 +79,7 @@ class Supervisor:
     def _spec(self, instance: LabInstance) -> dict[str, Any]:
         """What the daemon is told to create (`daemon.boot.HostSpec`)."""
         address = instance.private_ip_address or ""
-        raw = base64.b64decode(str(instance.user_data)) if instance.user_data else b""
-        data = userdata.decode(raw)
+        data = instance.decoded_user_data
         return {
             "id": instance.id,
             "hostname": addresses.host_name(address),

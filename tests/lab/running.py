@@ -20,7 +20,9 @@ def why_no_lab() -> str:
     """Why this machine cannot run a lab; empty if it can."""
     if not Path("/usr/sbin/sshd").exists():
         return "no OpenSSH server on this machine"
-    probe = subprocess.run(["unshare", "--user", "--map-root-user", "true"], capture_output=True)
+    probe = subprocess.run(
+        ["unshare", "--user", "--map-root-user", "true"], check=False, capture_output=True
+    )
     return "no user namespaces on this machine" if probe.returncode else ""
 
 
@@ -138,7 +140,7 @@ def ssh(record: LabRecord, key: Path, address: str, command: str, user: str = "u
         options += ["ProxyCommand=" + " ".join(record.proxy_command), "ProxyUseFdpass=yes"]
     flags = [flag for option in options for flag in ("-o", option)]
     argv = ["ssh", "-F", "/dev/null", "-i", str(key), *flags, f"{user}@{address}", command]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    return subprocess.run(argv, check=False, capture_output=True, text=True, timeout=60)
 
 
 def have(program: str) -> bool:

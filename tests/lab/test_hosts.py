@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from clusterctl.lab import lifecycle
 from tests.lab.running import make_key, ssh, wait_until
 
 pytestmark = pytest.mark.lab
@@ -138,6 +138,7 @@ def test_hosts_reach_each_other(instances, key):
     ssh_options = "-o StrictHostKeyChecking=no -o BatchMode=yes -o LogLevel=ERROR"
     written = subprocess.run(
         ["sh", "-c", f'cat "$1" | {_login(instances, first)} "$2"', "-", str(key), script],
+        check=False,
         capture_output=True,
         text=True,
     )
@@ -180,6 +181,8 @@ def test_cloud_config_is_reported_not_run(instances):
     shown = json.loads(done.stdout)
     assert (done.returncode, shown["status"]) == (1, "error")
     assert "#cloud-config" in shown["errors"][0]
+    told = {seen["instance_id"]: seen["problem"] for seen in lifecycle.instances(instances.lab)}
+    assert "#cloud-config" in told[one["InstanceId"]]
 
 
 def test_root_on_a_host_is_nobody_outside(host, lab):
@@ -190,7 +193,7 @@ def test_root_on_a_host_is_nobody_outside(host, lab):
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if b"87.654321" in (process / "cmdline").read_bytes():
-                found.append(os.stat(process).st_uid)
+                found.append(process.stat().st_uid)
         except OSError:
             continue
     assert found

@@ -50,6 +50,15 @@ def test_stop_and_start_keep_the_address_and_the_keys(instances):
     assert instances.run(one, f"cat mine; {HOST_KEY}") == f"here\n{key}"
 
 
+def test_a_console_before_and_after_the_host(instances):
+    one = instances.request()[0]
+    instances.ec2.get_console_output(InstanceId=one["InstanceId"])  # empty or not: no error
+    instances.console(one["InstanceId"])
+    instances.ec2.terminate_instances(InstanceIds=[one["InstanceId"]])
+    instances.in_state(one["InstanceId"], "terminated")
+    assert not instances.ec2.get_console_output(InstanceId=one["InstanceId"]).get("Output")
+
+
 def test_terminate(instances):
     one = instances.up()[0]
     id = one["InstanceId"]

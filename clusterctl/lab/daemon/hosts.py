@@ -98,7 +98,8 @@ class Hosts:
         return [host.view for host in self._hosts.values()]
 
     def console(self, id: str) -> str:
-        log = self._hosts[id].folder / "console.log"
+        """The end of what the host printed; nothing for one that is gone or still to come."""
+        log = self._folder / "hosts" / id / "console.log"
         return log.read_bytes()[-CONSOLE_BYTES:].decode(errors="replace") if log.exists() else ""
 
     def ended(self, pid: int, status: int) -> None:

@@ -1,0 +1,102 @@
+"""`clusterctl lab` as its user sees it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from clusterctl.lab.record import read_record
+
+pytestmark = pytest.mark.lab
+
+
+def run(home, *arguments):
+    environ = {**os.environ, "CLUSTERCTL_HOME": str(home)}
+    argv = [sys.executable, "-m", "clusterctl", "lab", *arguments]
+    return subprocess.run(argv, capture_output=True, text=True, env=environ, check=False)
+
+
+def test_the_first_start_and_what_follows(lab_home):
+    started = run(lab_home.path, "start")
+    record = read_record(lab_home.path)
+    assert started.returncode == 0, started.stderr
+    assert f"endpoint   {record.endpoint_url}\n" in started.stdout
+
+    again = run(lab_home.path, "start")
+    assert (again.returncode, again.stdout) == (0, "")
+    assert again.stderr == f"the lab is already running at {record.endpoint_url}\n"
+    assert read_record(lab_home.path) == record
+
+    stopped = run(lab_home.path, "stop")
+    assert (stopped.returncode, stopped.stderr) == (
+        0,
+        "the lab is stopped, and nothing of it is left\n",
+    )
+    again = run(lab_home.path, "stop")
+    assert (again.returncode, again.stderr) == (0, "the lab is not running\n")
+
+
+@pytest.mark.parametrize("command", ["status", "env"])
+def test_without_a_lab(tmp_path, command):
+    shown = run(tmp_path, command)
+    assert (shown.returncode, shown.stdout) == (1, "")
+    assert shown.stderr == (
+        "error: the lab is not running\n  hint: start it with `clusterctl lab start`\n"
+    )
+
+
+def test_env_is_for_eval(lab):
+    shown = run(lab.home, "env")
+    exported = subprocess.run(
+        ["sh", "-c", f"{shown.stdout}\necho $AWS_ENDPOINT_URL $AWS_DEFAULT_REGION"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert exported.stdout == f"{lab.endpoint_url} us-east-1\n"
+    assert json.loads(run(lab.home, "env", "--json").stdout) == lab.environment
+
+
+def test_status(lab):
+    shown = run(lab.home, "status")
+    assert shown.returncode == 0
+    assert f"network    {lab.network}\n" in shown.stdout
+    as_json = json.loads(run(lab.home, "status", "--json").stdout)
+    assert (as_json["running"], as_json["mode"]) == (True, lab.mode)
+    assert isinstance(as_json["instances"], list)
+
+
+def test_a_port_that_is_taken(lab_home):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        refused = run(lab_home.path, "start", "--port", str(port))
+    assert refused.returncode == 1
+    assert f"error: cannot listen on 127.0.0.1:{port}: Address already in use\n" in refused.stderr
+    assert "  hint: choose another --port" in refused.stderr
+    assert read_record(lab_home.path) is None
+
+
+def test_a_port_of_ones_own(lab_home):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    assert run(lab_home.path, "start", "--port", str(port)).returncode == 0
+    assert read_record(lab_home.path).endpoint_url == f"http://127.0.0.1:{port}"
+
+
+def test_a_home_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    refused = run(tmp_path / "file", "start")
+    assert refused.returncode == 1
+    assert "error: cannot write to " in refused.stderr
+
+
+@pytest.mark.parametrize("command", [[], ["start"], ["stop"], ["status"], ["env"]])
+def test_help_has_an_example(tmp_path, command):
+    shown = run(tmp_path, *command, "-h")
+    assert shown.returncode == 0
+    assert "Example:\n" in shown.stdout

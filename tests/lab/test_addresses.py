@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from ipaddress import IPv4Network, ip_network
+
+import pytest
+
+from clusterctl.domain.errors import LabError
+from clusterctl.lab import addresses
+
+
+@pytest.mark.parametrize(
+    ("taken", "first"),
+    [
+        ([], "10.77.0.0/16"),
+        (["10.77.0.0/16"], "10.78.0.0/16"),
+        (["10.77.3.4/32", "10.78.128.0/17"], "10.79.0.0/16"),
+        (["10.64.0.0/12"], "10.80.0.0/16"),
+        (["172.17.0.0/16", "192.168.0.0/16"], "10.77.0.0/16"),
+        # The default route overlaps everything and takes nothing.
+        (["0.0.0.0/0"], "10.77.0.0/16"),
+    ],
+)
+def test_the_first_free_network(taken, first):
+    free = addresses.free_networks(IPv4Network(one) for one in taken)
+    assert free[0] == IPv4Network(first)
+
+
+def test_no_free_network():
+    with pytest.raises(LabError) as refused:
+        addresses.free_networks([IPv4Network("10.0.0.0/8")])
+    assert "clusterctl lab stop" in refused.value.hint
+
+
+def test_regions_share_the_network_without_overlap():
+    network = IPv4Network("10.77.0.0/16")
+    parts = [addresses.region_network(network, region) for region in addresses.REGIONS]
+    assert [str(part) for part in parts] == [
+        "10.77.0.0/18",
+        "10.77.64.0/18",
+        "10.77.128.0/18",
+        "10.77.192.0/18",
+    ]
+    # us-east-1 has six zones.
+    assert len(list(parts[0].subnets(new_prefix=addresses.SUBNET_PREFIX))) >= 6
+
+
+def test_names():
+    assert addresses.link_name(IPv4Network("10.77.0.0/16")) == "clab77"
+    assert addresses.host_name("10.77.0.5") == "ip-10-77-0-5"
+    assert addresses.domain_name("us-east-1") == "ec2.internal"
+    assert addresses.domain_name("us-west-2") == "us-west-2.compute.internal"
+
+
+def test_the_networks_of_this_machine():
+    assert ip_network("127.0.0.0/8") in addresses.networks_in_use()

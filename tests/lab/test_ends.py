@@ -1,0 +1,112 @@
+"""However a lab ends, nothing of it is left; and labs do not get into each other's way."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import clusterctl
+from clusterctl.lab.record import read_record
+from tests.lab.running import client, newest_image, remaining_of, wait_until
+
+pytestmark = pytest.mark.lab
+
+
+def launch_one(record):
+    """A host up in a lab of its own, so that there is something to leave behind."""
+    ec2 = client(record)
+    launched = ec2.run_instances(
+        ImageId=newest_image(ec2), InstanceType="p3.2xlarge", MinCount=1, MaxCount=1
+    )
+    ids = [one["InstanceId"] for one in launched["Instances"]]
+
+    def ok():
+        seen = ec2.describe_instance_status(InstanceIds=ids)["InstanceStatuses"]
+        return seen and seen[0]["InstanceStatus"]["Status"] == "ok"
+
+    wait_until(ok, "a host")
+    return launched["Instances"][0]
+
+
+def command_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+
+
+def parts_of(home) -> dict[str, int]:
+    """The lab's own processes: the API, the one that entered the namespaces, the daemon."""
+    daemons = [pid for pid in sorted(home.processes()) if "daemon/__main__" in command_of(pid)]
+    parents = {
+        pid: int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        for pid in daemons
+    }
+    api = read_record(home.path).pid
+    entered = next(pid for pid in daemons if parents[pid] == api)
+    daemon = next(pid for pid in daemons if parents[pid] == entered)
+    return {"api": api, "entered": entered, "daemon": daemon}
+
+
+@pytest.mark.parametrize("part", ["api", "entered", "daemon"])
+def test_killing_any_process_ends_all(lab_home, part):
+    record = lab_home.start()
+    launch_one(record)
+    processes = lab_home.processes()
+    assert len(processes) > 4
+    os.kill(parts_of(lab_home)[part], signal.SIGKILL)
+    assert remaining_of(record, processes) == []
+    assert read_record(lab_home.path) is None
+    assert lab_home.run("status") == 1
+
+
+def test_a_stopped_daemon_does_not_outlive_the_api(lab_home):
+    record = lab_home.start()
+    processes, parts = lab_home.processes(), parts_of(lab_home)
+    os.kill(parts["daemon"], signal.SIGSTOP)
+    os.kill(parts["api"], signal.SIGKILL)
+    assert remaining_of(record, processes) == []
+
+
+def test_a_new_lab_starts_where_another_died(lab_home):
+    record = lab_home.start()
+    processes = lab_home.processes()
+    os.kill(record.pid, signal.SIGKILL)
+    assert remaining_of(record, processes) == []
+    assert lab_home.start().pid != record.pid
+
+
+def test_stop_leaves_nothing(lab_home):
+    record = lab_home.start()
+    launch_one(record)
+    processes = lab_home.processes()
+    lab_home.stop()
+    assert remaining_of(record, processes, patience_s=0) == []
+    left = sorted(path.name for path in (lab_home.path / "lab").iterdir())
+    assert left == ["lab.log", "lock"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a user's own folder is open to the user's hosts")
+def test_from_a_folder_that_only_root_can_read(lab_home, tmp_path):
+    private = tmp_path / "private"
+    private.mkdir(mode=0o700)
+    package = Path(clusterctl.__file__).parent
+    shutil.copytree(package, private / "clusterctl", symlinks=True)
+    program = "import clusterctl; from clusterctl.cli.main import main; main()"
+    environ = {**os.environ, "CLUSTERCTL_HOME": str(lab_home.path), "PYTHONPATH": str(private)}
+    argv = [sys.executable, "-c", program, "lab", "start"]
+    subprocess.run(argv, env=environ, cwd="/", check=True)
+    assert any(str(private) in command_of(pid) for pid in lab_home.processes())
+    launch_one(read_record(lab_home.path))
+
+
+def test_two_labs_at_once(lab, lab_home):
+    other = lab_home.start()
+    assert (other.network, other.endpoint_url) != (lab.network, lab.endpoint_url)
+    if lab.mode == "root":
+        assert other.network != lab.network
+    here = launch_one(other)
+    assert here["InstanceId"] not in str(client(lab).describe_instances())

@@ -1,0 +1,110 @@
+"""What the daemon decides before it does anything: mounts, files, addresses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import clusterctl.lab
+from clusterctl.lab.daemon import boot, hosts, mounts, template
+from clusterctl.lab.daemon.boot import HostSpec
+
+HOST_FILES = Path(clusterctl.lab.__file__).parent / "host"
+SPEC = HostSpec(
+    id="i-1",
+    hostname="ip-10-77-0-5",
+    domain="ec2.internal",
+    address="10.77.0.5",
+    prefix_length=16,
+    gateway="10.77.0.1",
+)
+
+
+def test_a_copy_on_write_view():
+    assert mounts.overlay("usr", "/h", "/t", alone=False).data == (
+        "lowerdir=/t/usr:/usr,upperdir=/h/upper/usr,workdir=/h/work/usr,userxattr"
+    )
+    assert mounts.overlay("etc", "/h", "/t", alone=True).data == (
+        "lowerdir=/t/etc,upperdir=/h/upper/etc,workdir=/h/work/etc,userxattr"
+    )
+
+
+def test_the_mounts_of_a_host():
+    plan = mounts.host_mounts("/h", "/t", single_uid=False, bound=["lib"])
+    assert [(step.source, step.target) for step in plan] == [
+        ("/lib", "lib"),
+        *(("overlay", name) for name in ("usr", "etc", "var", "opt")),
+        ("proc", "proc"),
+        ("sysfs", "sys"),
+        ("/h/boot_id", "proc/sys/kernel/random/boot_id"),
+        ("tmpfs", "dev"),
+        *((f"/dev/{name}", f"dev/{name}") for name in mounts.DEVICES),
+        ("devpts", "dev/pts"),
+        ("tmpfs", "dev/shm"),
+        ("tmpfs", "run"),
+        ("tmpfs", "tmp"),
+        ("/h/root-home", "root"),
+        ("/h/home", "home"),
+        ("/h/data", "data"),
+    ]
+
+
+@pytest.mark.parametrize(("single_uid", "group"), [(False, True), (True, False)])
+def test_terminals_belong_to_tty_where_there_is_such_a_group(single_uid, group):
+    plan = mounts.host_mounts("/h", "/t", single_uid)
+    terminals = next(step for step in plan if step.target == "dev/pts")
+    assert ("gid=5" in terminals.data) == group
+
+
+@pytest.mark.parametrize(
+    ("points", "covered"),
+    [
+        (["/", "/proc", "/snap/core"], set()),
+        (["/", "/usr", "/var"], set()),
+        (["/", "/etc/hosts", "/var/lib/docker"], {"etc", "var"}),
+        (["/", "/usr/lib/wsl", "/usr"], set()),
+        (["/", "/opt", "/opt/data", "/optional"], {"opt"}),
+    ],
+)
+def test_what_is_mounted_below_a_folder(points, covered):
+    info = "\n".join(f"1 2 8:1 / {point} rw - ext4 /dev/a rw" for point in points)
+    assert mounts.covered(info) == covered
+
+
+def test_what_ip_is_told_in_a_host():
+    assert boot.address_lines(SPEC) == [
+        "link set lo up",
+        "address add 10.77.0.5/16 dev eth0",
+        "link set eth0 up",
+        "route add default via 10.77.0.1",
+    ]
+    assert hosts.hardware_address("10.77.0.5") == "02:00:0a:4d:00:05"
+
+
+@pytest.mark.parametrize(
+    ("status", "why"),
+    [
+        (81 << 8, "reboot"),
+        (82 << 8, "poweroff"),
+        (83 << 8, "failed"),
+        (0, "died"),
+        (1, "reboot"),
+        (2, "poweroff"),
+        (9, "died"),
+    ],
+)
+def test_how_a_host_ended(status, why):
+    assert boot.ended_by(status) == why
+
+
+@pytest.mark.parametrize("single_uid", [False, True])
+def test_the_files_of_the_layer(single_uid):
+    read = {path.name: path.read_bytes() for path in HOST_FILES.iterdir()}
+    files = {file.path: file for file in template.layer_files(read, single_uid)}
+    assert files["etc/sudoers"].mode == 0o440
+    assert files["etc/shadow"].mode == 0o640
+    assert files["usr/bin/cloud-init"].mode == 0o755
+    assert ("usr/bin/sudo" in files) == single_uid
+    assert {f"usr/sbin/{name}" for name in ("reboot", "poweroff", "shutdown")} <= set(files)
+    assert b"MaxStartups" not in files["etc/ssh/sshd_config"].content.replace(b"(MaxStartups", b"")

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from clusterctl.lab.record import LabRecord, process_started, read_record, write_record
+
+
+@pytest.fixture
+def mine(tmp_path):
+    """A record that claims that this very process is a lab."""
+    (tmp_path / "lab").mkdir()
+    return LabRecord(
+        home=tmp_path,
+        endpoint_url="http://127.0.0.1:4000",
+        region="us-east-1",
+        pid=os.getpid(),
+        pid_started=process_started(os.getpid()),
+        mode="single",
+        proxy_command=("dial", "%h", "%p"),
+        network="10.77.0.0/16",
+        link=None,
+        started_at="2026-11-20T12:00:00+00:00",
+    )
+
+
+def test_what_is_written_is_read(mine):
+    write_record(mine)
+    assert read_record(mine.home) == mine
+
+
+def test_no_lab(tmp_path):
+    assert read_record(tmp_path) is None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"pid": 1}', "null"])
+def test_a_broken_record_is_no_lab(mine, text):
+    (mine.home / "lab/lab.json").write_text(text)
+    assert read_record(mine.home) is None
+
+
+def test_a_dead_lab_is_no_lab(mine):
+    with subprocess.Popen(["true"]) as child:
+        child.wait()
+    write_record(replace(mine, pid=child.pid))
+    assert read_record(mine.home) is None
+
+
+def test_another_process_with_the_pid_of_a_dead_lab_is_no_lab(mine):
+    write_record(replace(mine, pid_started=mine.pid_started - 1))
+    assert read_record(mine.home) is None
+
+
+def test_a_zombie_is_dead():
+    child = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert process_started(child.pid) is None
+    child.wait()
+
+
+def test_reading_it_imports_no_moto():
+    program = (
+        "import clusterctl.lab.record, sys; print('moto' in sys.modules, 'boto3' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "False False"

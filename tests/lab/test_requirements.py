@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import pytest
+
+from clusterctl.domain.errors import MissingTool
+from clusterctl.lab import requirements
+
+APPARMOR = "kernel/apparmor_restrict_unprivileged_userns"
+CLONE = "kernel/unprivileged_userns_clone"
+MOST = "user/max_user_namespaces"
+
+
+@pytest.mark.parametrize(
+    ("values", "euid", "setting"),
+    [
+        ({}, 1000, None),
+        ({APPARMOR: "0", CLONE: "1", MOST: "96365"}, 1000, None),
+        ({APPARMOR: "1"}, 1000, "kernel.apparmor_restrict_unprivileged_userns=0"),
+        ({APPARMOR: "1"}, 0, None),
+        ({CLONE: "0"}, 1000, "kernel.unprivileged_userns_clone=1"),
+        ({CLONE: "0"}, 0, None),
+        ({MOST: "0"}, 0, "user.max_user_namespaces=10000"),
+    ],
+)
+def test_settings_that_refuse_user_namespaces(values, euid, setting):
+    expected = setting and f"sudo sysctl -w {setting}"
+    assert requirements.refusing_sysctl(values, euid) == expected
+
+
+def test_a_missing_program_is_named_with_its_package(monkeypatch, tmp_path):
+    monkeypatch.setattr(requirements, "SEARCH_PATH", str(tmp_path))
+    with pytest.raises(MissingTool) as missing:
+        requirements.check_machine(0)
+    assert "sshd" in missing.value.message
+    assert missing.value.hint == "sudo apt-get install iproute2 openssh-client openssh-server sudo"
+
+
+def test_a_missing_moto_is_named_with_its_extra(monkeypatch):
+    monkeypatch.setattr(requirements.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingTool) as missing:
+        requirements.check_machine(0)
+    assert missing.value.hint == "pip install 'clusterctl[lab]'"

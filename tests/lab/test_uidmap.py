@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import pytest
+
+from clusterctl.lab.uidmap import IdMap, SubIds, map_for_root, map_for_user, parse_subids
+
+ANN = SubIds("ann", 100_000, 65_536)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", []),
+        ("ann:100000:65536\n", [ANN]),
+        ("# comment\n\nann:100000:65536\nbroken\nbob:x:1\n", [ANN]),
+    ],
+)
+def test_parse_subids(text, found):
+    assert parse_subids(text) == found
+
+
+@pytest.mark.parametrize(
+    ("taken", "first"),
+    [
+        ([], 100_000),
+        ([ANN], 165_536),
+        ([ANN, SubIds("bob", 165_536, 65_536)], 231_072),
+        ([SubIds("bob", 165_536, 65_536), ANN], 231_072),
+        ([SubIds("low", 1000, 10)], 100_000),
+        ([SubIds("half", 150_000, 100)], 150_100),
+    ],
+)
+def test_root_takes_ids_that_are_nobodys(taken, first):
+    expected = ((0, first, 65_536),)
+    assert map_for_root(taken, []) == IdMap(expected, expected)
+    assert map_for_root([], taken) == IdMap(expected, expected)
+
+
+@pytest.mark.parametrize(
+    "owner",
+    ["ann", "1007"],
+)
+def test_a_user_takes_subordinate_ids(owner):
+    ids = [SubIds("bob", 1, 65_536), SubIds(owner, 300_000, 65_536)]
+    assert map_for_user(1007, 1008, "ann", ids, ids) == IdMap(
+        ((0, 1007, 1), (1, 300_000, 65_535)),
+        ((0, 1008, 1), (1, 300_000, 65_535)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("subuids", "subgids"),
+    [([], []), ([ANN], []), ([SubIds("bob", 1, 65_536)], [ANN]), ([SubIds("ann", 5, 10)], [ANN])],
+)
+def test_without_enough_of_them_there_is_no_map(subuids, subgids):
+    assert map_for_user(1007, 1007, "ann", subuids, subgids) is None

@@ -1,0 +1,131 @@
+"""The lab without root: with subordinate ids where the machine gives some, else with one id."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from clusterctl.lab.record import read_record
+from tests.lab.running import (
+    client,
+    descendants,
+    make_key,
+    newest_image,
+    remaining_of,
+    ssh,
+    wait_until,
+    why_no_lab,
+)
+
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user"),
+    pytest.mark.skipif(bool(why_no_lab()), reason=why_no_lab() or "-"),
+]
+
+UID = 54321
+SUBIDS = f"labtest:{700_000}:65536\n"
+
+
+def as_user(home: Path, *command: str, with_subids: bool) -> subprocess.CompletedProcess:
+    """Run `clusterctl lab ...` as a user of its own, in a view of /etc that knows the user."""
+    environ = ["env", f"HOME={home}", f"CLUSTERCTL_HOME={home}"]
+    drop = ["setpriv", "--reuid", str(UID), "--regid", str(UID), "--clear-groups"]
+    program = [sys.executable, "-m", "clusterctl", "lab", *command]
+    argv = [*drop, *environ, *program]
+    if with_subids:
+        files = {
+            "passwd": Path("/etc/passwd").read_text() + f"labtest:x:{UID}:{UID}::{home}:/bin/sh\n"
+        }
+        files |= {"subuid": SUBIDS, "subgid": SUBIDS}
+        binds = []
+        for name, text in files.items():
+            (home / name).write_text(text)
+            binds.append(f"mount --bind {home}/{name} /etc/{name}")
+        argv = ["unshare", "--mount", "sh", "-c", " && ".join([*binds, 'exec "$@"']), "-", *argv]
+    return subprocess.run(argv, capture_output=True, text=True, cwd="/", check=False)
+
+
+@pytest.fixture(scope="module", params=["subuid", "single"])
+def user_lab(request):
+    if request.param == "subuid" and not shutil.which("newuidmap"):
+        pytest.skip("no newuidmap on this machine")
+    probe = subprocess.run(
+        ["setpriv", "--reuid", str(UID), "--clear-groups", "unshare", "-Ur", "true"],
+        capture_output=True,
+        check=False,
+    )
+    if probe.returncode:
+        pytest.skip("users cannot make user namespaces on this machine")
+    # Not pytest's own folder: that is for the user who runs the tests only.
+    home = Path(tempfile.mkdtemp(prefix="clusterctl-lab-"))
+    os.chown(home, UID, UID)
+    started = as_user(home, "start", with_subids=request.param == "subuid")
+    assert started.returncode == 0, started.stderr
+    record = read_record(home)
+    assert record is not None
+    assert record.mode == request.param
+    yield record
+    processes = descendants(record.pid)
+    stopped = as_user(home, "stop", with_subids=False)
+    shutil.rmtree(home)
+    assert stopped.returncode == 0, stopped.stderr
+    assert remaining_of(record, processes) == []
+
+
+def test_a_host_of_an_unprivileged_lab(user_lab, tmp_path):
+    ec2, key = client(user_lab), make_key(tmp_path, "key")
+    ec2.import_key_pair(KeyName="k", PublicKeyMaterial=key.with_suffix(".pub").read_bytes())
+    script = "#!/bin/sh\nid -un >/home/ubuntu/ran-as\n"
+    launched = ec2.run_instances(
+        ImageId=newest_image(ec2),
+        InstanceType="p3.8xlarge",
+        KeyName="k",
+        UserData=script,
+        MinCount=2,
+        MaxCount=2,
+    )["Instances"]
+    ids = [one["InstanceId"] for one in launched]
+    first, second = (one["PrivateIpAddress"] for one in launched)
+
+    def ok():
+        seen = ec2.describe_instance_status(InstanceIds=ids)["InstanceStatuses"]
+        return [one["InstanceStatus"]["Status"] for one in seen] == ["ok", "ok"]
+
+    wait_until(ok, "status ok")
+
+    def output(command: str) -> str:
+        done = ssh(user_lab, key, first, command)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    root = "0" if user_lab.mode == "subuid" else "1000"
+    assert output("id -u; sudo -n id -u") == f"1000\n{root}"
+    output("cloud-init status --wait")
+    assert output("cat ran-as") == ("root" if user_lab.mode == "subuid" else "ubuntu")
+    assert len(output("nvidia-smi -L").splitlines()) == 4
+    assert output("sudo touch /opt/here && ls /opt/here") == "/opt/here"
+    assert not Path("/opt/here").exists()
+    there = (
+        f'python3 -c "import socket; print(socket.create_connection((\\"{second}\\", 22)).recv(3))"'
+    )
+    assert output(there) == "b'SSH'"
+
+    boot_id = output("cat /proc/sys/kernel/random/boot_id")
+    ssh(user_lab, key, first, "sudo reboot")
+
+    def rebooted():
+        seen = ssh(user_lab, key, first, "cat /proc/sys/kernel/random/boot_id")
+        return seen.returncode == 0 and seen.stdout.strip() != boot_id
+
+    wait_until(rebooted, "another boot id")
+    refused = ssh(user_lab, make_key(tmp_path, "other"), first, "true")
+    assert (refused.returncode, "Permission denied" in refused.stderr) == (255, True)
+    away = ssh(user_lab, key, str(first).rsplit(".", 1)[0] + ".250", "true")
+    assert away.returncode == 255
