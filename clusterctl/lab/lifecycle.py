@@ -19,7 +19,6 @@ from clusterctl.lab.requirements import check_machine
 
 STOP_TIMEOUT_S = 15.0
 STATUS_TIMEOUT_S = 5.0
-LEFT_BY_A_DEAD_LAB = ("lab.json", "lab.json.new", "dial.sock")
 
 
 def start(home: Path, port: int, region: str) -> LabRecord:
@@ -29,9 +28,7 @@ def start(home: Path, port: int, region: str) -> LabRecord:
     folder = folder_of(home)
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for name in LEFT_BY_A_DEAD_LAB:
-            (folder / name).unlink(missing_ok=True)
-        with (folder / "lab.log").open("wb") as log:
+        with (folder / "lab.log").open("ab") as log:
             problem = _launch(home, port, region, log.fileno())
     except OSError as refused:
         raise LabError(f"cannot write to {folder}: {refused.strerror}", "free some space") from None

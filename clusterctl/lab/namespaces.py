@@ -101,9 +101,10 @@ class Daemon:
                 "the lab's namespaces could not be set up", "see lab.log in the lab's folder"
             ) from None
         if key not in answer:
+            in_the_way = answer.get("errno") == errno.EBUSY
             raise LabError(
                 f"the kernel refused the lab's {answer['refused']}: {answer['text']}",
-                USER_NAMESPACES_HINT,
+                "start the lab as root" if in_the_way else USER_NAMESPACES_HINT,
             )
 
     def _read(self) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from clusterctl.lab.app import complete_moto, make_api
 from clusterctl.lab.namespaces import Daemon, NetworkTaken, Plan
 from clusterctl.lab.supervisor import Supervisor
 
+LEFT_BY_A_DEAD_LAB = ("lab.json", "lab.json.new", "dial.sock")
 DIAL = Path(__file__).with_name("dial.py")
 
 
@@ -50,6 +51,8 @@ def _start(home: Path, port: int, region: str) -> Callable[[], None]:
     """Everything up and recorded. What is returned serves until SIGTERM or the daemon's end."""
     folder = record.folder_of(home)
     lock = _lock(folder)
+    for name in LEFT_BY_A_DEAD_LAB:
+        (folder / name).unlink(missing_ok=True)
     listening = _listen(port)
     mode = modes.choose_mode(os.geteuid())
     dial = None if mode.name == "root" else _dial_socket(folder)
@@ -94,7 +97,6 @@ def _listen(port: int) -> socket.socket:
 
 def _dial_socket(folder: Path) -> socket.socket:
     """Where dial.py asks for connections. By its short name: a socket's path may have 107 bytes."""
-    (folder / "dial.sock").unlink(missing_ok=True)
     os.chdir(folder)
     listening = socket.socket(socket.AF_UNIX)
     listening.bind("dial.sock")

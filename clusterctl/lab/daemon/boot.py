@@ -83,13 +83,17 @@ def boot(spec: HostSpec, folder: Path, base: Base, plug: Callable[[int], None]) 
     answer = os.read(pid_read, 32)
     os.close(pid_read)
     try:
-        if answer:
-            plug(int(answer))
-            os.write(go_write, b"x")
+        if not answer:
+            raise OSError(os.read(report_read, 4096).decode())
+        plug(int(answer))
+        os.write(go_write, b"x")
+    except BaseException:
+        os.close(report_read)
+        raise
     finally:
         os.close(go_write)
     os.set_blocking(report_read, False)
-    return Booted(int(answer or 0), report_read)
+    return Booted(int(answer), report_read)
 
 
 def ended_by(status: int) -> str:

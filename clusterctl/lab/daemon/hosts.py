@@ -58,8 +58,8 @@ class Hosts:
         spec = HostSpec(**wanted)
         self._links += 1
         host = Host(spec, self._folder / "hosts" / spec.id, f"h{self._links}")
-        self._make_folder(host)
         self._hosts[spec.id] = host
+        self._make_folder(host)
         self.boot(spec.id)
 
     def boot(self, id: str, new_console: bool = False) -> None:
@@ -89,7 +89,8 @@ class Hosts:
         """Forget a host that is off, and all it stored."""
         host = self._hosts.pop(id)
         _ip(["link", "delete", host.link], check=False)
-        syscalls.unmount(str(host.folder / "data"))
+        if (host.folder / "data").is_mount():
+            syscalls.unmount(str(host.folder / "data"))
         shutil.rmtree(host.folder, ignore_errors=True)
 
     def list(self) -> list[dict[str, Any]]:
@@ -166,8 +167,10 @@ def _look(host: Host) -> None:
             return
         os.close(host.report)
         host.report = -1
-        host.why = f"failed: {problem}" if problem else ""
-        host.state = "off" if problem and not host.pid else "up"
+        if problem:
+            host.why = f"failed: {problem}"
+            return
+        host.state = "up"
     if host.state == "up" and not host.ssh:
         host.ssh = _listens_on_22(host.pid)
 

@@ -43,9 +43,8 @@ def run(setup: Setup) -> NoReturn:
         _serve(setup.control, hosts, dial_pid)
         status = 0
     except OSError as refused:
-        setup.control.sendall(
-            json.dumps({"refused": "set-up", "text": str(refused)}).encode() + b"\n"
-        )
+        told = {"refused": "set-up", "errno": refused.errno, "text": str(refused)}
+        setup.control.sendall(json.dumps(told).encode() + b"\n")
         raise
     finally:
         os._exit(status)
