@@ -39,7 +39,7 @@ class CopyJob:
     def argv(self) -> list[str]:
         """The whole rsync command line."""
         return [
-            *("rsync", "--archive", "--partial", "--stats", "--no-human-readable"),
+            *("rsync", "--archive", "--partial", "--mkpath", "--stats", "--no-human-readable"),
             *("--protect-args", "--timeout=60", "-e", shlex.join(self.ssh), "--"),
             local_path(self.source),
             f"{_bracketed(self.remote)}:{remote_path(self.destination)}",

@@ -19,6 +19,7 @@ def test_the_whole_line():
         "rsync",
         "--archive",
         "--partial",
+        "--mkpath",
         "--stats",
         "--no-human-readable",
         "--protect-args",

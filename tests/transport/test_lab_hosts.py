@@ -1,0 +1,79 @@
+"""What needs a host of its own: commands that are ended there, a host that dies under a command."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from clusterctl.transport import dial
+
+pytestmark = pytest.mark.lab
+DEADLINE_S = 20
+
+
+def until(true, what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not true():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+def running(access, marker: str) -> set[str]:
+    """The hosts on which a process has `marker` in its command line."""
+    # The brackets keep pgrep from finding the shell that runs it.
+    result = access.connections.run_all(access.targets, f"pgrep -f '[{marker[0]}]{marker[1:]}'")
+    return {value.host for value in result.values if value.ok}
+
+
+def test_a_command_past_its_time_is_ended_on_its_host(pair):
+    with pair.access() as access:
+        result = access.connections.run_all(
+            access.targets, "echo begun; exec sleep 86401", timeout_s=1
+        )
+        assert [type(outcome.error).__name__ for outcome in result.outcomes] == [
+            "CommandTimeout"
+        ] * 2
+        assert [outcome.error.stdout for outcome in result.outcomes] == ["begun\n"] * 2
+        until(lambda: not running(access, "sleep 86401"), "it still runs")
+
+
+def test_an_interrupt_ends_the_commands_on_their_hosts(pair):
+    with pair.access() as access, pair.access() as watching:
+
+        def interrupt() -> None:
+            until(lambda: len(running(watching, "sleep 86402")) == 2, "it never ran")
+            access.connections.interrupt()
+
+        threading.Thread(target=interrupt, daemon=True).start()
+        result = access.connections.run_all(access.targets, "exec sleep 86402")
+        assert ["interrupted" in outcome.error.message for outcome in result.outcomes] == [True] * 2
+        until(lambda: not running(watching, "sleep 86402"), "it still runs")
+
+
+def test_a_host_that_dies_under_a_command_is_one_line_and_the_other_finishes(pair, monkeypatch):
+    monkeypatch.setattr(dial, "SILENCE_LIMIT_S", 4)
+    with pair.access() as access:
+        dying = access.targets[1].host
+        result = access.connections.run_all(
+            access.targets,
+            lambda target: (
+                "(sleep 0.3; sudo reboot) >/dev/null 2>&1 & exec sleep 600"
+                if target.host == dying
+                else "sleep 3; echo done"
+            ),
+        )
+        first, second = result.outcomes
+        assert first.value is not None
+        assert first.value.stdout == "done\n"
+        assert type(second.error).__name__ == "ConnectionLost"
+        until(lambda: _answers(access, dying), "it never came back")
+
+
+def _answers(access, host: str) -> bool:
+    [target] = [target for target in access.targets if target.host == host]
+    try:
+        return access.connections.run(target, "true", timeout_s=5).ok
+    except Exception:
+        return False
