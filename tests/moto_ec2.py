@@ -83,8 +83,14 @@ def moto_url():
         yield url
 
 
+@pytest.fixture(scope="session")
+def moto_client(moto_url):
+    # Making a client costs more than most tests.
+    return client_of(moto_url)
+
+
 @pytest.fixture
-def client(moto_url):
+def client(moto_url, moto_client):
     """A client of an EC2 where nothing has been made yet."""
     reset(moto_url)
-    return client_of(moto_url)
+    return moto_client

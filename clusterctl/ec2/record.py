@@ -35,7 +35,10 @@ class SentLaunch:
 def _without_token(request: Mapping[str, Any]) -> str:
     # The token is also in the instances' tags.
     token = str(request["ClientToken"])
-    return json.dumps(_plain(request), sort_keys=True).replace(json.dumps(token), '""')
+    # A request that is only planned may hold references to results: never equal to a sent one.
+    return json.dumps(_plain(request), sort_keys=True, default=repr).replace(
+        json.dumps(token), '""'
+    )
 
 
 def read_launches(path: Path) -> tuple[SentLaunch, ...]:

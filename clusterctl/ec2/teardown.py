@@ -41,8 +41,7 @@ def terminate_all(
             return tuple(nodes)
         nodes.update(dict.fromkeys(instance.node.name for instance in left))
         new = [found.node.instance_id for found in left if found.node.instance_id not in asked]
-        _terminate(client, new)
-        asked.update(new)
+        asked.update(_terminate(client, new))
         if time.monotonic() > deadline:
             raise ClusterctlError(
                 f"still shutting down: {', '.join(found.node.name for found in left)}",
@@ -52,19 +51,22 @@ def terminate_all(
     raise AssertionError("unreachable")
 
 
-def _terminate(client: EC2Client, ids: Sequence[str]) -> None:
+def _terminate(client: EC2Client, ids: Sequence[str]) -> list[str]:
+    """Those that EC2 has accepted."""
+    accepted = []
     for start in range(0, len(ids), BATCH):
         batch = list(ids[start : start + BATCH])
         try:
             with translated():
                 client.terminate_instances(InstanceIds=batch)
+            accepted += batch
         except AwsError as error:
-            # One id that EC2 has forgotten fails the call for all.
+            # One id that EC2 does not know (yet, or any more) fails the call for all.
             if error.code != "InvalidInstanceID.NotFound":
                 raise
             if len(batch) > 1:
-                for instance_id in batch:
-                    _terminate(client, [instance_id])
+                accepted += [known for one in batch for known in _terminate(client, [one])]
+    return accepted
 
 
 def delete_groups(client: EC2Client, name: str, timeout_s: float) -> tuple[str, ...]:

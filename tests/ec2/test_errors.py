@@ -29,8 +29,18 @@ def raised(error: Exception) -> AwsError:
     ("error", "code", "message", "hint"),
     [
         (refused("InvalidInstanceType", "p9.big"), "InvalidInstanceType", "p9.big", "describe"),
-        (refused("InvalidAMIID.NotFound", "no ami-1"), "InvalidAMIID.NotFound", "ami-1", "--region"),
-        (refused("InvalidAMIID.Malformed", "bad id"), "InvalidAMIID.Malformed", "bad id", "--image"),
+        (
+            refused("InvalidAMIID.NotFound", "no ami-1"),
+            "InvalidAMIID.NotFound",
+            "ami-1",
+            "--region",
+        ),
+        (
+            refused("InvalidAMIID.Malformed", "bad id"),
+            "InvalidAMIID.Malformed",
+            "bad id",
+            "--image",
+        ),
         (refused("UnauthorizedOperation", "Encoded: x"), "UnauthorizedOperation", "x", "decode"),
         (refused("AuthFailure", "nope"), "AuthFailure", "does not accept", "region is enabled"),
         (refused("ExpiredToken"), "ExpiredToken", "expired", "aws sso login"),
@@ -73,7 +83,12 @@ def raised(error: Exception) -> AwsError:
             "in time",
             "again",
         ),
-        (exceptions.SSLError(endpoint_url="https://e", error="x"), "SSLError", "https://e", "clock"),
+        (
+            exceptions.SSLError(endpoint_url="https://e", error="x"),
+            "SSLError",
+            "https://e",
+            "clock",
+        ),
         (ResponseParserError("not XML"), "ResponseParserError", "not XML", "again"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -91,7 +106,9 @@ def test_a_code_nobody_foresaw_keeps_ec2s_words():
     assert failure.message == "EC2 refused: the message (BrandNew.Thing)"
 
 
-@pytest.mark.parametrize("message", ["{0}", "{message}", "{unclosed", "\N{SNOWMAN}\n\x1b[31m", "%s"])
+@pytest.mark.parametrize(
+    "message", ["{0}", "{message}", "{unclosed", "\N{SNOWMAN}\n\x1b[31m", "%s"]
+)
 def test_ec2s_words_are_never_a_template(message):
     assert message in raised(refused("VcpuLimitExceeded", message)).message
 

@@ -75,7 +75,9 @@ def test_cidr(text, cidr):
     assert parse_cidr(text) == cidr
 
 
-@pytest.mark.parametrize("text", ["", "me", "10.0.0.0/33", "10.0.0", "10.0.0.1; rm", "1.2.3.4/32/1"])
+@pytest.mark.parametrize(
+    "text", ["", "me", "10.0.0.0/33", "10.0.0", "10.0.0.1; rm", "1.2.3.4/32/1"]
+)
 def test_not_a_cidr(text):
     with pytest.raises(UsageError):
         parse_cidr(text)

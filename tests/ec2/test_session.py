@@ -87,5 +87,7 @@ def test_boto3_is_imported_only_when_a_client_is_made():
         "import sys, clusterctl.ec2.launch, clusterctl.ec2.teardown, clusterctl.operations.up;"
         "print([name for name in ('boto3', 'botocore', 'moto') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert done.stdout == "[]\n"

@@ -44,6 +44,11 @@ class CutOff:
         client.meta.events.register("after-call.ec2", self._after)
         return client
 
+    def leave(self, client) -> None:
+        """Stop watching."""
+        client.meta.events.unregister("before-call.ec2", self._before)
+        client.meta.events.unregister("after-call.ec2", self._after)
+
     def _before(self, model, **_) -> None:
         self.calls.append(model.name)
         self._event("before")

@@ -66,6 +66,7 @@ def run_cut_off(client, action, folder, number, when, monkeypatch) -> CutOff:
     monkeypatch.setattr(launch_module, "without_retries", lambda watched: watched)
     with pytest.raises(KeyboardInterrupt):
         action(cut_off.watch(client), folder)
+    cut_off.leave(client)
     return cut_off
 
 
@@ -105,6 +106,7 @@ def test_the_calls_are_those_cut_off_here(client, folder, monkeypatch):
     launch(whole.watch(client), folder)
     launched = list(whole.calls)
     remove(client, folder)
+    whole.leave(client)
     assert launched == UP_CALLS
     assert whole.calls[len(launched) :] == DOWN_CALLS
 

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+import pytest
+
+from clusterctl.domain.cluster import NodeState
+from clusterctl.ec2 import tags
+from clusterctl.ec2.instances import (
+    find_cluster,
+    find_instances,
+    launched_with,
+    list_clusters,
+    read_instance,
+)
+from tests.moto_ec2 import NEW_IMAGE
+
+
+def launch(client, cluster, count, first=0, **more):
+    labels = {
+        tags.CLUSTER: cluster,
+        tags.FIRST_INDEX: str(first),
+        tags.GPUS: "8",
+        tags.USER: "ubuntu",
+        **more,
+    }
+    made = client.run_instances(
+        ImageId=NEW_IMAGE,
+        InstanceType="p4d.24xlarge",
+        MinCount=count,
+        MaxCount=count,
+        TagSpecifications=[{"ResourceType": "instance", "Tags": tags.tag_list(labels)}],
+    )
+    return [instance["InstanceId"] for instance in made["Instances"]]
+
+
+def test_nothing_there(client):
+    launch(client, "other", 1)
+    assert find_cluster(client, "demo") is None
+
+
+def test_nodes_by_index_whatever_launched_them(client):
+    later = launch(client, "demo", 2, first=2)
+    earlier = launch(client, "demo", 2, first=0)
+    cluster = find_cluster(client, "demo")
+    assert [node.instance_id for node in cluster.nodes] == [*earlier, *later]
+    assert [node.name for node in cluster.nodes] == ["demo-0", "demo-1", "demo-2", "demo-3"]
+    assert cluster.head.instance_id == earlier[0]
+    assert (cluster.name, cluster.region, cluster.ssh_user, cluster.gpus) == (
+        "demo",
+        "us-east-1",
+        "ubuntu",
+        32,
+    )
+
+
+def test_what_is_terminated_is_not_part_of_it(client):
+    ids = launch(client, "demo", 3)
+    client.terminate_instances(InstanceIds=ids[1:])
+    assert [node.instance_id for node in find_cluster(client, "demo").nodes] == ids[:1]
+    assert len(find_instances(client, "demo", states=())) == 3
+    client.terminate_instances(InstanceIds=ids[:1])
+    assert find_cluster(client, "demo") is None
+
+
+def test_a_stopped_node_is_part_of_it(client):
+    ids = launch(client, "demo", 2)
+    client.stop_instances(InstanceIds=ids[1:])
+    states = [node.state for node in find_cluster(client, "demo").nodes]
+    assert states == [NodeState.RUNNING, NodeState.STOPPED]
+
+
+def test_names_are_taken_literally(client):
+    launch(client, "demo", 1)
+    launch(client, "demo2", 1)
+    assert [len(find_cluster(client, name).nodes) for name in ("demo", "demo2")] == [1, 1]
+    assert find_cluster(client, "dem") is None
+
+
+def test_every_cluster(client):
+    launch(client, "b", 1)
+    launch(client, "a", 2)
+    gone = launch(client, "gone", 1)
+    client.terminate_instances(InstanceIds=gone)
+    client.run_instances(ImageId=NEW_IMAGE, MinCount=1, MaxCount=1)
+    assert [(found.name, len(found.nodes)) for found in list_clusters(client)] == [
+        ("a", 2),
+        ("b", 1),
+    ]
+
+
+def test_more_than_one_page(client):
+    ids = launch(client, "demo", 12)
+
+    class SmallPages:
+        meta = client.meta
+
+        def get_paginator(self, operation):
+            pages = client.get_paginator(operation)
+
+            class Pages:
+                def paginate(self, **arguments):
+                    return pages.paginate(**arguments, PaginationConfig={"PageSize": 5})
+
+            return Pages()
+
+    found = find_cluster(SmallPages(), "demo")
+    assert [node.instance_id for node in found.nodes] == ids
+
+
+def test_launches_are_found_by_token_even_when_terminated(client):
+    ids = launch(client, "demo", 1, **{tags.LAUNCH: "t1"})
+    launch(client, "demo", 1, first=1, **{tags.LAUNCH: "t2"})
+    client.terminate_instances(InstanceIds=ids)
+    assert launched_with(client, ["t1", "t2", "t3"]) == {"t1", "t2"}
+    assert launched_with(client, []) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("labels", "index", "gpus", "user"),
+    [
+        ({tags.FIRST_INDEX: "4", tags.GPUS: "8", tags.USER: "ec2-user"}, 6, 8, "ec2-user"),
+        ({}, 2, 0, "ubuntu"),
+        ({tags.FIRST_INDEX: "x", tags.GPUS: "-1", tags.USER: ""}, 2, 0, "ubuntu"),
+        (
+            {tags.FIRST_INDEX: "\N{SUPERSCRIPT TWO}", tags.GPUS: "\N{ARABIC-INDIC DIGIT FOUR}"},
+            2,
+            0,
+            "ubuntu",
+        ),
+    ],
+)
+def test_tags_that_somebody_edited_hide_no_instance(labels, index, gpus, user):
+    found = read_instance(
+        {
+            "InstanceId": "i-1",
+            "State": {"Name": "pending"},
+            "InstanceType": "p4d.24xlarge",
+            "LaunchTime": datetime(2026, 11, 1, tzinfo=timezone.utc),
+            "AmiLaunchIndex": 2,
+            "Tags": tags.tag_list({tags.CLUSTER: "demo", **labels}),
+            "StateReason": {"Code": "Server.InternalError", "Message": "Server.InternalError"},
+        }
+    )
+    assert (found.node.index, found.node.gpus, found.ssh_user) == (index, gpus, user)
+    assert (found.node.private_ip, found.node.public_ip) == ("", None)
+    assert found.state_reason == "Server.InternalError"

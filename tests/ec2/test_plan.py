@@ -1,0 +1,326 @@
+"""The plan: the difference between the cluster asked for and the account as it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from clusterctl.domain.cluster import ClusterSpec, NodeState
+from clusterctl.domain.errors import AwsError, ClusterctlError, MissingTool, UsageError
+from clusterctl.ec2.plan import plan_launch
+from clusterctl.ec2.record import SentLaunch
+from clusterctl.ec2.steps import ResultOf
+from tests.ec2.observed import (
+    GROUP,
+    KEY_PAIR,
+    NOTHING,
+    PUBLIC_KEY,
+    SPEC,
+    instance,
+    with_nodes,
+)
+
+
+def plan(seen, spec=SPEC):
+    return plan_launch(spec, seen, PUBLIC_KEY, "launch")
+
+
+def lines(seen, spec=SPEC):
+    return [step.describe() for step in plan(seen, spec).steps]
+
+
+def run_requests(seen, spec=SPEC):
+    steps = plan(seen, spec).steps
+    return [step.arguments for step in steps if step.operation == "run_instances"]
+
+
+def tags_of(request):
+    [instances, volumes] = request["TagSpecifications"]
+    assert (instances["ResourceType"], volumes["ResourceType"]) == ("instance", "volume")
+    assert instances["Tags"] == volumes["Tags"]
+    return {tag["Key"]: tag["Value"] for tag in instances["Tags"]}
+
+
+def test_from_nothing():
+    assert lines(NOTHING) == [
+        "ImportKeyPair: clusterctl-demo, the public half of the cluster's key",
+        "CreateSecurityGroup: clusterctl-demo in vpc-1",
+        "AuthorizeSecurityGroupIngress: SSH from 203.0.113.7/32; all traffic between the nodes",
+        "AuthorizeSecurityGroupEgress: all traffic between the nodes",
+        "RunInstances: 4 x p4d.24xlarge with 8 GPUs each, nodes demo-[0-3], image ami-1",
+    ]
+
+
+def test_the_launch_request_whole():
+    user_data = b"#!/bin/sh\n"
+    [request] = run_requests(NOTHING, replace(SPEC, user_data=user_data))
+    assert {key: value for key, value in request.items() if key != "TagSpecifications"} == {
+        "ClientToken": "launch-0",
+        "ImageId": "ami-1",
+        "InstanceType": "p4d.24xlarge",
+        "MinCount": 4,
+        "MaxCount": 4,
+        "KeyName": "clusterctl-demo",
+        "SecurityGroupIds": [ResultOf("GroupId")],
+        "BlockDeviceMappings": [
+            {
+                "DeviceName": "/dev/sda1",
+                "Ebs": {"VolumeSize": 150, "VolumeType": "gp3", "DeleteOnTermination": True},
+            }
+        ],
+        "MetadataOptions": {"HttpTokens": "required", "HttpEndpoint": "enabled"},
+        "UserData": user_data,
+    }
+    assert tags_of(request) == {
+        "Name": "demo",
+        "clusterctl:cluster": "demo",
+        "clusterctl:first-index": "0",
+        "clusterctl:nodes": "4",
+        "clusterctl:gpus": "8",
+        "clusterctl:user": "ubuntu",
+        "clusterctl:image": "ami-1",
+        "clusterctl:launch": "launch-0",
+    }
+
+
+def test_everything_is_tagged_in_the_call_that_creates_it():
+    creating = [
+        step.arguments
+        for step in plan(NOTHING).steps
+        if step.operation.startswith(("import", "create", "run"))
+    ]
+    assert len(creating) == 3
+    for arguments in creating:
+        for specification in arguments["TagSpecifications"]:
+            assert {"Key": "clusterctl:cluster", "Value": "demo"} in specification["Tags"]
+
+
+def test_all_nodes_are_there():
+    whole = plan(with_nodes(0, 1, 2, 3))
+    assert (whole.steps, whole.missing) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("present", "runs"),
+    [
+        ([], [(0, 4)]),
+        ([0], [(1, 3)]),
+        ([3], [(0, 3)]),
+        ([1, 2], [(0, 1), (3, 1)]),
+        ([1], [(0, 1), (2, 2)]),
+        ([0, 2], [(1, 1), (3, 1)]),
+        ([0, 1, 2], [(3, 1)]),
+    ],
+)
+def test_only_missing_nodes_are_launched_neighbours_in_one_request(present, runs):
+    requests = run_requests(with_nodes(*present))
+    assert [
+        (int(tags_of(request)["clusterctl:first-index"]), request["MinCount"])
+        for request in requests
+    ] == runs
+    tokens = [request["ClientToken"] for request in requests]
+    assert len(set(tokens)) == len(tokens)
+
+
+def test_more_nodes_than_before():
+    seen = with_nodes(0, 1, 2, 3)
+    assert lines(seen, replace(SPEC, nodes=6)) == [
+        "CreateTags: 6 nodes are wanted now",
+        "RunInstances: 2 x p4d.24xlarge with 8 GPUs each, nodes demo-[4-5], image ami-1",
+    ]
+
+
+def test_a_single_node_without_gpus():
+    seen = replace(NOTHING, machine=replace(NOTHING.machine, name="c5.xlarge", gpus=0))
+    spec = ClusterSpec("demo", 1, "c5.xlarge")
+    assert lines(seen, spec)[-1] == (
+        "RunInstances: 1 x c5.xlarge without GPUs, node demo-0, image ami-1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("group", "expected"),
+    [
+        (GROUP, []),
+        (
+            replace(GROUP, ssh_from=()),
+            ["AuthorizeSecurityGroupIngress: SSH from 203.0.113.7/32"],
+        ),
+        (
+            replace(GROUP, ssh_from=("198.51.100.1/32",)),
+            ["AuthorizeSecurityGroupIngress: SSH from 203.0.113.7/32"],
+        ),
+        (replace(GROUP, ssh_from=("203.0.113.0/24",)), []),
+        (
+            replace(GROUP, members_in=False),
+            ["AuthorizeSecurityGroupIngress: all traffic between the nodes"],
+        ),
+        (
+            replace(GROUP, members_out=False),
+            ["AuthorizeSecurityGroupEgress: all traffic between the nodes"],
+        ),
+    ],
+)
+def test_only_missing_rules_are_added(group, expected):
+    assert lines(replace(with_nodes(0, 1, 2, 3), group=group)) == expected
+
+
+def test_ipv6():
+    steps = plan(replace(NOTHING, ssh_from="2001:db8::7/128")).steps
+    ingress = next(step for step in steps if step.operation.endswith("ingress"))
+    assert ingress.arguments["IpPermissions"][0]["Ipv6Ranges"] == [{"CidrIpv6": "2001:db8::7/128"}]
+
+
+@pytest.mark.parametrize(
+    ("key_pair", "operations"),
+    [
+        (None, ["import_key_pair"]),
+        (KEY_PAIR, []),
+        (replace(KEY_PAIR, public_key="ssh-ed25519 AAAAkey another comment"), []),
+        (
+            replace(KEY_PAIR, public_key="ssh-ed25519 AAAAother clusterctl-demo"),
+            ["delete_key_pair", "import_key_pair"],
+        ),
+    ],
+)
+def test_the_key_pair_at_ec2_is_the_folders(key_pair, operations):
+    steps = plan(replace(NOTHING, key_pair=key_pair, group=GROUP)).steps
+    assert [step.operation for step in steps] == [*operations, "run_instances"]
+
+
+@pytest.mark.parametrize(("snapshot_gib", "volume_gib"), [(0, 150), (75, 150), (300, 300)])
+def test_the_root_volume_holds_the_image(snapshot_gib, volume_gib):
+    seen = replace(NOTHING, image=replace(NOTHING.image, root_gib=snapshot_gib, root_device="/r"))
+    [mapping] = run_requests(seen)[0]["BlockDeviceMappings"]
+    assert (mapping["DeviceName"], mapping["Ebs"]["VolumeSize"]) == ("/r", volume_gib)
+
+
+REFUSED = {
+    "another type": (
+        replace(NOTHING, instances=(instance(0, instance_type="p3dn.24xlarge"),)),
+        SPEC,
+        UsageError,
+        "demo-0 is a p3dn.24xlarge",
+        "p3dn.24xlarge",
+    ),
+    "fewer nodes than there are": (
+        with_nodes(0, 1, 2, 3),
+        replace(SPEC, nodes=2),
+        UsageError,
+        "demo-[2-3]",
+        "--nodes 4",
+    ),
+    "another user": (
+        replace(NOTHING, instances=(instance(0, ssh_user="ec2-user"),)),
+        SPEC,
+        UsageError,
+        "ec2-user",
+        "--user ec2-user",
+    ),
+    "another image": (
+        with_nodes(0),
+        replace(SPEC, image_id="ami-2"),
+        UsageError,
+        "ami-1",
+        "--image",
+    ),
+    "stopped": (
+        replace(NOTHING, instances=(instance(0), instance(1, NodeState.STOPPED))),
+        SPEC,
+        ClusterctlError,
+        "stopped: demo-1",
+        "--instance-ids i-1",
+    ),
+    "stopping": (
+        replace(NOTHING, instances=(instance(2, NodeState.STOPPING),)),
+        SPEC,
+        ClusterctlError,
+        "demo-2",
+        "start-instances",
+    ),
+    "two of one": (
+        replace(NOTHING, instances=(instance(0), instance(0, instance_id="i-9"))),
+        SPEC,
+        ClusterctlError,
+        "demo-0",
+        "clusterctl down demo",
+    ),
+    "a key from elsewhere": (
+        replace(with_nodes(0), key_pair=replace(KEY_PAIR, public_key="ssh-ed25519 AAAAother x")),
+        SPEC,
+        MissingTool,
+        "not on this machine",
+        "copy the cluster's folder",
+    ),
+    "user data too long": (
+        NOTHING,
+        replace(SPEC, user_data=b"x" * 16385),
+        UsageError,
+        "16385 bytes",
+        "S3",
+    ),
+    "no image": (
+        replace(NOTHING, image=None),
+        replace(SPEC, image_id="ami-9"),
+        AwsError,
+        "no image ami-9",
+        "--region",
+    ),
+    "image for another processor": (
+        replace(NOTHING, image=replace(NOTHING.image, architecture="arm64")),
+        SPEC,
+        UsageError,
+        "arm64",
+        "--image",
+    ),
+}
+
+
+@pytest.mark.parametrize(("seen", "spec", "kind", "message", "hint"), REFUSED.values(), ids=REFUSED)
+def test_refused_before_anything_is_made(seen, spec, kind, message, hint):
+    with pytest.raises(kind) as caught:
+        plan(seen, spec)
+    assert message in caught.value.message
+    assert hint in caught.value.hint
+
+
+def test_an_image_that_is_gone_does_not_matter_where_nothing_is_launched():
+    assert plan(replace(with_nodes(0, 1, 2, 3), image=None)).steps == ()
+
+
+def sent(seen, **changes) -> SentLaunch:
+    """The request that the plan for `seen` would send, as an earlier run sent it."""
+    earlier = plan_launch(SPEC, seen, PUBLIC_KEY, "earlier").steps[-1].arguments
+    return SentLaunch({**earlier, **changes}, sent_at=1.0)
+
+
+@pytest.mark.parametrize("present", [[], [0, 1]])
+def test_a_launch_of_unknown_outcome_is_sent_again_with_its_token(present):
+    seen = with_nodes(*present)
+    earlier = sent(seen)
+    [request] = run_requests(replace(seen, unsettled=(earlier,)))
+    assert request == earlier.request
+    assert request["ClientToken"] == f"earlier-{len(present)}"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"InstanceType": "p3dn.24xlarge"}, {"MinCount": 9, "MaxCount": 9}, {"UserData": b"other"}],
+)
+def test_a_launch_of_unknown_outcome_with_other_settings_stops_it(changes):
+    seen = with_nodes(0)
+    with pytest.raises(ClusterctlError) as caught:
+        plan(replace(seen, unsettled=(sent(seen, **changes),)))
+    assert "cut off" in caught.value.message
+
+
+def test_a_launch_of_unknown_outcome_is_not_forgotten_where_nothing_is_missing():
+    with pytest.raises(ClusterctlError):
+        plan(replace(with_nodes(0, 1, 2, 3), unsettled=(sent(with_nodes(0)),)))
+
+
+def test_a_step_fills_in_what_earlier_steps_gave():
+    step = plan(NOTHING).steps[-1]
+    assert step.resolved({"GroupId": "sg-9"})["SecurityGroupIds"] == ["sg-9"]
+    assert step.arguments["SecurityGroupIds"] == [ResultOf("GroupId")]
