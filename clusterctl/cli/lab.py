@@ -11,6 +11,7 @@ import click
 from clusterctl.cli import output
 from clusterctl.config import load_settings
 from clusterctl.domain.errors import LabError
+from clusterctl.lab.addresses import REGIONS
 from clusterctl.lab.record import LabRecord, read_record
 
 NOT_RUNNING = LabError("the lab is not running", "start it with `clusterctl lab start`")
@@ -31,7 +32,13 @@ def lab() -> None:
 
 @lab.command()
 @click.option("--port", default=0, type=click.IntRange(0, 65535), help="Of the API; any free one.")
-@click.option("--region", default="us-east-1", show_default=True, help="The default for `lab env`.")
+@click.option(
+    "--region",
+    default=REGIONS[0],
+    show_default=True,
+    type=click.Choice(REGIONS),
+    help="The default for `lab env`; the lab has all of them.",
+)
 def start(port: int, region: str) -> None:
     """Start the lab, and leave it running in the background.
 

@@ -50,8 +50,7 @@ def p3_type(
 ) -> dict[str, Any]:
     """What DescribeInstanceTypes says of it, made from its larger sister."""
     entry = copy.deepcopy(base)
-    for absent in ("InstanceStorageInfo",):
-        entry.pop(absent, None)
+    entry.pop("InstanceStorageInfo", None)
     entry["NetworkInfo"].pop("EfaInfo", None)
     entry["NetworkInfo"].update(NetworkPerformance=network, EfaSupported=False)
     entry["VCpuInfo"].update(DefaultVCpus=vcpus, DefaultCores=vcpus // 2)

@@ -15,12 +15,11 @@ from typing import Any
 
 from clusterctl.domain.errors import LabError
 from clusterctl.lab.addresses import link_name
-from clusterctl.lab.requirements import USER_NAMESPACES_HINT
+from clusterctl.lab.requirements import SEARCH_PATH, USER_NAMESPACES_HINT
 from clusterctl.lab.uidmap import IdMap
 
 PYTHON = "/usr/bin/python3"
 PROGRAM = Path(__file__).parent / "daemon" / "__main__.py"
-PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class NetworkTaken(Exception):
@@ -50,7 +49,7 @@ class Daemon:
             self.process = subprocess.Popen(
                 argv,
                 stdin=subprocess.DEVNULL,
-                env={"PATH": PATH, "LANG": "C.UTF-8"},
+                env={"PATH": SEARCH_PATH, "LANG": "C.UTF-8"},
                 pass_fds=[theirs.fileno(), *([dial] if plan.dial else [])],
             )
         try:
@@ -72,7 +71,8 @@ class Daemon:
         return self.process.poll() is None
 
     def stop(self) -> None:
-        """End the daemon, and with it every host."""
+        """End the daemon, and with it every host. Later calls wait for ever."""
+        self._lock.acquire(timeout=5)
         try:
             self._control.shutdown(socket.SHUT_RDWR)
         except OSError:

@@ -41,7 +41,8 @@ def main() -> None:
         problem = {"error": failure.message, "hint": failure.hint}
     except OSError as failure:
         hint = "free some space" if failure.errno == errno.ENOSPC else "see lab.log"
-        problem = {"error": f"the lab could not start: {failure}", "hint": hint}
+        place = record.folder_of(home)
+        problem = {"error": f"cannot start in {place}: {failure.strerror}", "hint": hint}
     with os.fdopen(report, "w") as line:
         line.write(json.dumps(problem))
     serve()

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import time
 from pathlib import Path
-
-import boto3
 
 from clusterctl.cli.main import cli, run_command
 from clusterctl.lab.record import LabRecord, read_record
@@ -101,6 +98,8 @@ def _stat(process: Path) -> list[str]:
 
 def client(record: LabRecord, region: str | None = None):
     """An EC2 client of the lab that asks nobody else for anything."""
+    import boto3
+
     return boto3.client(
         "ec2",
         region_name=region or record.region,
@@ -141,7 +140,3 @@ def ssh(record: LabRecord, key: Path, address: str, command: str, user: str = "u
     flags = [flag for option in options for flag in ("-o", option)]
     argv = ["ssh", "-F", "/dev/null", "-i", str(key), *flags, f"{user}@{address}", command]
     return subprocess.run(argv, check=False, capture_output=True, text=True, timeout=60)
-
-
-def have(program: str) -> bool:
-    return shutil.which(program) is not None

@@ -11,8 +11,8 @@ import json
 import os
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Callable
 
 sys.path.append(str(Path(__file__).resolve().parents[3]))
 

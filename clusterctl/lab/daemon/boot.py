@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from clusterctl.lab.daemon import mounts, syscalls
+from clusterctl.lab.daemon.template import PATH
 
 INIT = "/usr/lib/clusterctl-lab/init"
-PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 UBUNTU_UID = 1000
 
 # What init (host/init) exits with; a reboot(2) in a PID namespace kills its PID 1 by signal.

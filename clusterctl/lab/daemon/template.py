@@ -21,6 +21,20 @@ WRITABLE = {"etc": 2, "var": 3, "opt": 2, "usr/local": 3, "usr/bin": 0, "usr/sbi
 # The machine's sudo belongs to the machine's root, who is nobody on a host: it needs copies.
 SUDO = ("usr/bin/sudo", "usr/bin/su", "usr/libexec/sudo", "usr/lib/sudo", "etc/sudo.conf")
 
+# The machine's own, which a host must not see or cannot use: its GPU, its accounts' files.
+HIDDEN = (
+    "/usr/bin/nvidia-smi",
+    *("/etc/.pwd.lock", "/etc/gshadow", "/etc/subuid", "/etc/subgid"),
+    *(
+        "/etc/passwd-",
+        "/etc/group-",
+        "/etc/shadow-",
+        "/etc/gshadow-",
+        "/etc/subuid-",
+        "/etc/subgid-",
+    ),
+)
+
 SSH_CONFIG = """Host *
     SendEnv LANG LC_*
     HashKnownHosts yes
@@ -85,7 +99,8 @@ def build(layer: Path, host: Mapping[str, bytes], single_uid: bool, alone: Colle
         _copy_sudo(layer)
     for file in layer_files(host, single_uid):
         write(layer / file.path, file.content, file.mode)
-    _hide(layer, [*Path("/etc/ssh").glob("ssh_host_*"), *Path("/usr/bin").glob("nvidia-smi")])
+    hidden = [Path(path) for path in HIDDEN if Path(path).exists()]
+    _hide(layer, [*hidden, *Path("/etc/ssh").glob("ssh_host_*")])
 
 
 def write(path: Path, content: bytes, mode: int = 0o644) -> None:
@@ -131,7 +146,7 @@ def _copy_sudo(layer: Path) -> None:
 
 
 def _hide(layer: Path, paths: list[Path]) -> None:
-    """Overlay's mark for a file that is not there: the machine's own host keys and GPU."""
+    """Overlay's mark for a file that is not there."""
     for path in paths:
         mark = layer / path.relative_to("/")
         mark.unlink(missing_ok=True)
