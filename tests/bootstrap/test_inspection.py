@@ -1,0 +1,152 @@
+"""The inspection script, run by a real shell, and what its answer means."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterctl.bootstrap.inspection import (
+    Inspection,
+    check_inspection,
+    inspection_script,
+    parse_inspection,
+)
+from clusterctl.domain.errors import CommandFailed
+
+GPU = "GPU {}: NVIDIA A100-SXM4-40GB (UUID: GPU-{})"
+GPUS = "; ".join(f"echo '{GPU.format(index, index)}'" for index in range(8))
+
+
+def inspect(node, head=False):
+    done = node.run(inspection_script(head))
+    assert done.stderr == ""
+    assert done.returncode == 0
+    return parse_inspection("demo-0", done.stdout)
+
+
+def test_a_node_with_gpus(node):
+    node.program("cloud-init", "echo status: done")
+    node.program("nvidia-smi", GPUS)
+    node.program("hostname", "echo ip-10-0-0-4")
+    found = inspect(node)
+    assert (found.hostname, found.cloud_init, found.gpus, found.mpi_key) == (
+        "ip-10-0-0-4",
+        0,
+        8,
+        "",
+    )
+    check_inspection("demo-0", found, 8)
+    assert list(node.home.iterdir()) == []
+
+
+def test_stages_are_told_as_they_begin(node):
+    node.program("cloud-init", "true")
+    stages = [
+        line for line in node.run(inspection_script(False)).stdout.splitlines() if "stage" in line
+    ]
+    assert stages == ["stage cloud-init", "stage gpus"]
+
+
+def test_a_plain_node(node):
+    found = inspect(node)
+    assert (found.cloud_init, found.gpus) == (None, None)
+    check_inspection("demo-0", found, 0)
+
+
+@pytest.mark.parametrize("status", [0, 2])
+def test_cloud_init_is_done(node, status):
+    node.program("cloud-init", f"exit {status}")
+    found = inspect(node)
+    assert found.cloud_init == status
+    check_inspection("demo-0", found, 0)
+
+
+def test_cloud_init_has_failed(node):
+    node.program("cloud-init", "exit 1")
+    log = "\n".join(f"log E: step {number} \N{SNOWMAN}" for number in range(3))
+    node.program("tail", f"[ $3 = /var/log/cloud-init-output.log ] && printf '%s\\n' '{log}'")
+    found = inspect(node)
+    with pytest.raises(CommandFailed) as caught:
+        check_inspection("demo-0", found, 0)
+    assert "exit status 1" in caught.value.message
+    assert "log E: step 2 \N{SNOWMAN}" in caught.value.message
+    assert "--user-data" in caught.value.hint
+
+
+def test_a_log_that_only_root_may_read(node):
+    node.program("cloud-init", "exit 1")
+    node.program("tail", "echo no permission >&2; exit 1")
+    node.program("sudo", '[ "$1 $2" = "-n tail" ] && echo from the log')
+    assert inspect(node).log == "from the log"
+
+
+def test_nothing_eats_the_rest_of_the_script(node):
+    for name in ("cloud-init", "nvidia-smi"):
+        node.program(name, "cat >/dev/null")
+    assert inspect(node).cloud_init == 0
+
+
+def test_a_driver_that_comes_up_late(node):
+    node.program("sleep", "true")
+    node.program(
+        "nvidia-smi", f'[ -e "$HOME/ready" ] || {{ touch "$HOME/ready"; exit 9; }}; {GPUS}'
+    )
+    assert inspect(node).gpus == 8
+
+
+def test_a_driver_that_does_not_come_up(node):
+    node.program("sleep", "true")
+    node.program("nvidia-smi", "echo 'NVIDIA-SMI has failed because ...'; exit 9")
+    found = inspect(node)
+    with pytest.raises(CommandFailed) as caught:
+        check_inspection("demo-0", found, 8)
+    assert "NVIDIA-SMI has failed" in caught.value.message
+    assert "--image" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("found", "gpus", "message"),
+    [
+        (Inspection("h", 0, 7), 8, "nvidia-smi sees 7 GPUs, its type has 8"),
+        (Inspection("h", 0, None), 8, "no nvidia-smi"),
+        (Inspection("h", 0, 0), 8, "none of its 8 GPUs"),
+        (Inspection("h", 1, 8), 8, "cloud-init failed"),
+        (Inspection("h", 127, 8), 8, "exit status 127"),
+    ],
+)
+def test_not_what_its_type_promises(found, gpus, message):
+    with pytest.raises(CommandFailed) as caught:
+        check_inspection("demo-3", found, gpus)
+    assert message in caught.value.message
+    assert caught.value.host == "demo-3"
+    assert caught.value.exit_status == 1
+
+
+@pytest.mark.parametrize("found", [Inspection("h", 0, 9), Inspection("h", None, 8)])
+def test_at_least_what_its_type_promises(found):
+    check_inspection("demo-3", found, 8)
+
+
+def test_the_key_of_mpirun_is_made_once_and_stays_there(node):
+    first = inspect(node, head=True)
+    second = inspect(node, head=True)
+    assert first.mpi_key == second.mpi_key
+    kind, body, comment = first.mpi_key.split()
+    assert (kind, comment) == ("ssh-ed25519", "clusterctl-mpi")
+    key = node.home / ".ssh" / "clusterctl_mpi"
+    assert key.stat().st_mode & 0o777 == 0o600
+    assert key.parent.stat().st_mode & 0o777 == 0o700
+    assert body in key.with_suffix(".pub").read_text()
+    assert "PRIVATE" not in first.mpi_key
+
+
+def test_a_login_shell_that_prints_things_does_not_confuse(node):
+    node.program("hostname", "echo h")
+    text = node.run(inspection_script(False)).stdout
+    noisy = f"Welcome to Ubuntu\ngpus 99\n\n{text}\x1b[0m bye"
+    assert parse_inspection("demo-0", noisy) == parse_inspection("demo-0", text)
+
+
+@pytest.mark.parametrize("text", ["", "This account is not available.\n", "stage cloud-init\n"])
+def test_an_answer_that_is_not_complete(text):
+    with pytest.raises(CommandFailed):
+        parse_inspection("demo-0", text)
