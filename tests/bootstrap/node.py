@@ -8,19 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # What the scripts may count on; anything else must be there or be missed.
-BASE = (
-    "awk",
-    "cat",
-    "grep",
-    "hostname",
-    "mkdir",
-    "mv",
-    "sed",
-    "sleep",
-    "ssh-keygen",
-    "tail",
-    "touch",
-)
+BASE = "awk cat grep hostname mkdir mv sed sleep ssh-keygen tail touch"
 
 
 @dataclass(frozen=True)
