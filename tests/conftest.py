@@ -7,6 +7,9 @@ import os
 import pytest
 
 from tests.lab.running import LabHome, remaining_of, why_no_lab
+from tests.pair import pair
+
+__all__ = ["pair"]
 
 
 @pytest.fixture(scope="session")

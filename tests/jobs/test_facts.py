@@ -18,8 +18,8 @@ SAMPLES = Path(__file__).parent / "samples"
 def test_a_host_of_the_local_ec2():
     assert parse_facts((SAMPLES / "facts-lab.txt").read_text()) == HeadFacts(
         home="/home/ubuntu",
-        hostname="ip-10-0-0-4",
-        search_path="/usr/local/bin:/usr/bin:/bin:/usr/games",
+        hostname="ip-10-79-0-4",
+        search_path="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         library_path="",
         cpus=2,
         environments=(

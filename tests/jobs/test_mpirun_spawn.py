@@ -1,0 +1,65 @@
+"""The options of the line take effect: a stand-in for ssh notes what mpirun asks it to do."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from clusterctl.jobs.mpirun import Binding, MpiLaunch, MpiRun, mpirun_argv, parse_mpirun_version
+
+MPIRUNS = [Path("/opt/clusterctl/training/bin/mpirun"), Path("/usr/bin/mpirun")]
+AGENT_OPTION = {"4": ("--mca", "plm_rsh_agent"), "5": ("--prtemca", "plm_ssh_agent")}
+# Without no_tree_spawn only the first two would be dialled from here.
+NARROW_TREE = {"4": ("--mca", "routed_radix", "2"), "5": ("--prtemca", "prte_routed_radix", "2")}
+
+
+def installed(path: Path):
+    marks = [] if "/usr/bin" in str(path) else [pytest.mark.train]
+    return pytest.param(path, marks=marks, id=str(path))
+
+
+@pytest.mark.parametrize("mpirun", [installed(path) for path in MPIRUNS])
+@pytest.mark.parametrize("hosts", [6, 130])
+def test_every_host_is_dialled_from_here_with_keep_alives(mpirun, hosts, tmp_path):
+    if not mpirun.exists():
+        pytest.skip(f"there is no {mpirun}")
+    said = subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=True).stdout
+    version = parse_mpirun_version(said)
+    agent = tmp_path / "agent"
+    calls = tmp_path / "calls"
+    calls.mkdir()
+    # All have to be there before one of them fails: then mpirun gives up.
+    agent.write_text(
+        f'#!/bin/sh\necho "$*" >{calls}/$$\n'
+        f"while [ $(ls {calls} | wc -l) -lt {hosts} ] && [ -e {agent} ]; do sleep 0.2; done\n"
+        "exit 1\n"
+    )
+    agent.chmod(0o755)
+    lines = ["localhost slots=1", *(f"10.9.9.{number} slots=1" for number in range(1, hosts + 1))]
+    (tmp_path / "hosts").write_text("\n".join(lines) + "\n")
+    launch = MpiLaunch(
+        MpiRun(str(mpirun), version), hosts + 1, hosts + 1, Binding.NONE, (), (), ("true",)
+    )
+    path, *rest = mpirun_argv(launch)
+    extra = [*AGENT_OPTION[version[0]], str(agent), *NARROW_TREE[version[0]]]
+    allow_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    try:
+        done = subprocess.run(
+            [path, *extra, *rest],
+            cwd=tmp_path,
+            env={**os.environ, **allow_root},
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+    finally:
+        agent.unlink()
+    assert done.returncode != 0
+    asked = [call.read_text() for call in calls.iterdir()]
+    assert len(asked) == hosts
+    for text in asked:
+        assert "-o ServerAliveInterval=2 -o ServerAliveCountMax=3 10.9.9." in text
+        assert "-o BatchMode=yes -o ConnectTimeout=30" in text

@@ -1,0 +1,108 @@
+"""kill on two hosts of the lab: the job's own processes end, the user's own stay."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.pair import eventually
+
+pytestmark = [pytest.mark.lab]
+
+# Two ranks by /usr/bin/mpirun that ignore TERM, under a name that no table should trip over.
+DEAF = """\
+import os, signal, sys, time
+if len(sys.argv) == 1:
+    os.execv(sys.executable, ["deaf\\n\\t\\x1b[31m 'é\\" \\udcff", __file__, "now"])
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+open("/data/up", "w").close()
+time.sleep(600)
+"""
+MPIRUN = (
+    "cd ~/examples/horovod/tensorflow; setsid /usr/bin/mpirun -np 2 --hostfile hosts"
+    " python3 /home/ubuntu/deaf.py </dev/null >/dev/null 2>&1 &"
+)
+OWN = "setsid {} -c 'import time; time.sleep(600)' </dev/null >/dev/null 2>&1 & echo $!"
+
+
+@pytest.fixture
+def deaf(pair):
+    """The cluster with an mpirun of the user's own on it that will not be asked to end."""
+    pair.put("deaf.py", DEAF)
+    for node in (0, 1):
+        pair.on(node, "rm -f /data/up")
+    pair.on(0, MPIRUN)
+    for node in (0, 1):
+        eventually(lambda n=node: "up" in pair.on(n, "ls /data"), f"the rank of node {node}")
+    yield pair
+    pair.ctl("kill", "--all-python")
+
+
+def alive(pair, node, pid):
+    return pair.on(node, f"kill -0 {pid} && echo yes || echo no") == "yes\n"
+
+
+def test_the_jobs_own_end_by_force_and_the_users_stay(deaf):
+    own = deaf.on(1, OWN.format("python3")).strip()
+    shell = deaf.on(
+        1, "setsid sh -c 'while :; do sleep 1; done' </dev/null >/dev/null 2>&1 & echo $!"
+    )
+    loop = 'trap "" TERM; while :; do sleep 1; done'
+    child = deaf.on(
+        1, f"CLUSTERCTL_JOB=x setsid sh -c '{loop}' </dev/null >/dev/null 2>&1 & echo $!"
+    )
+    status, shown, err = deaf.ctl("kill", "--dry-run")
+    assert (status, err) == (0, "")
+    assert " processes on pair-[0-1]\n" in shown
+    assert "would end" in shown
+    assert alive(deaf, 1, own)
+
+    status, out, err = deaf.ctl("kill", "--json")
+    assert status == 0, err
+    ended = json.loads(out)
+    ranks = {process["rank"]: process for process in ended if process["role"] == "rank"}
+    assert {rank: process["host"] for rank, process in ranks.items()} == {0: "pair-0", 1: "pair-1"}
+    assert ranks[1]["argv"] == ["deaf\n\t\x1b[31m 'é\" \\xff", "/home/ubuntu/deaf.py", "now"]
+    by_pid = {(process["host"], process["pid"]): process["ended"] for process in ended}
+    assert by_pid[("pair-1", int(child))] == "killed"
+    assert {process["role"] for process in ended} >= {"rank", "launcher", "daemon"}
+    assert all(process["ended"] in ("terminated", "killed") for process in ended)
+
+    assert alive(deaf, 1, own)
+    assert alive(deaf, 1, shell.strip())
+    assert deaf.ctl("kill")[:2] == (0, "nothing to end\n")
+
+    status, out, _ = deaf.ctl("kill", "--all-python", "--nodes", "0")
+    assert status == 0
+    assert alive(deaf, 1, own), "only node 0 was asked for"
+    status, out, err = deaf.ctl("kill", "--all-python", "--nodes", "1")
+    assert status == 0, err
+    assert not alive(deaf, 1, own)
+    assert alive(deaf, 1, shell.strip())
+
+
+def test_a_hostile_name_stays_on_its_line(deaf):
+    status, out, _ = deaf.ctl("kill")
+    assert status == 0
+    table = out.splitlines()
+    assert [row for row in table if row.startswith("pair-1") and "rank" in row]
+    assert all(row.startswith(("NODE", "pair-", "ended")) for row in table), out
+    assert "\x1b" not in out
+
+
+def test_a_dead_host_is_one_line_and_the_rest_end(deaf):
+    with deaf.cut_off(1):
+        status, out, err = deaf.ctl("kill")
+        assert status == 255
+        assert "on pair-0" in out
+        assert [line for line in err.splitlines() if line.startswith("pair-1: ")], err
+        assert "rank" in out
+    status, out, err = deaf.ctl("kill")
+    assert status == 0, err
+
+
+def test_a_node_there_is_not(pair):
+    status, _, err = pair.ctl("kill", "--nodes", "0-7")
+    assert status == 2
+    assert "has no node 2, 3, 4, 5, 6, 7" in err

@@ -1,0 +1,177 @@
+"""train, logs, cancel on two hosts of the lab: real SSH, real mpirun, real Horovod."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import pytest
+
+from clusterctl.jobs.ids import PATTERN
+from tests.pair import eventually
+
+pytestmark = [pytest.mark.lab, pytest.mark.train]
+
+STAY = """\
+import os, sys, time
+sys.stderr.write("rank " + os.environ["OMPI_COMM_WORLD_RANK"] + " is here\\n")
+while not os.path.exists("/data/go"):
+    time.sleep(0.1)
+sys.stderr.write("rank " + os.environ["OMPI_COMM_WORLD_RANK"] + " goes\\n")
+sys.exit(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
+"""
+
+
+@pytest.fixture
+def quiet(pair):
+    """The cluster with nothing running and no jobs kept."""
+    for node in (0, 1):
+        pair.on(node, "rm -f /data/go")
+    pair.put("stay.py", STAY)
+    yield pair
+    pair.ctl("cancel")
+    pair.ctl("kill")
+    pair.ctl("clean-logs", "--jobs", "--force")
+
+
+def jobs(pair):
+    status, out, err = pair.ctl("logs", "--list", "--json")
+    assert status == 0, err
+    return json.loads(out)
+
+
+def test_synthetic_training(quiet):
+    status, out, err = quiet.ctl(
+        "train", "2", "--synthetic", "--", "--num_batches", "3", "--display_every", "1"
+    )
+    assert status == 0, err
+    assert "Horovod size: 2\n" in out
+    assert "  Step Epoch Speed   Loss  FinLoss   LR\n" in out
+    assert "Finished in " in out
+    [job] = jobs(quiet)
+    assert (job["state"], job["exit_status"], job["gpus"], job["preset"]) == (
+        "succeeded",
+        0,
+        2,
+        "cpu",
+    )
+    assert job["line"] in err.splitlines(), "the line that runs is printed first"
+    assert PATTERN.fullmatch(job["id"])
+    assert f"job {job['id']} succeeded after " in err
+    assert quiet.ctl("logs")[1] == out
+    assert "succeeded  0     2     cpu" in quiet.ctl("logs", "--list")[1]
+    assert "imagenet_resnet" in quiet.on(0, "ls examples/horovod/tensorflow")
+
+
+def test_as_the_tutorial_types_it(quiet):
+    folder = "cd ~/examples/horovod/tensorflow"
+    out = quiet.on(0, f"{folder} && ./train_synthetic.sh 2 --num_batches 2 2>&1")
+    first = out.splitlines()[0]
+    assert first.startswith("+ /opt/clusterctl/training/bin/mpirun -np 2 --hostfile hosts ")
+    assert "Horovod size: 2" in out
+    assert "Finished in" in out
+    usage = quiet.on(0, f"{folder} && ./train_synthetic.sh; echo $?")
+    assert usage == "Usage: ./train_synthetic.sh <num_gpus>\n1\n"
+
+
+def test_the_jobs_exit_status_is_trains(quiet):
+    quiet.on(0, "touch /data/go")
+    status, out, err = quiet.ctl("train", "1", "--script", "~/stay.py", "--", "7")
+    assert status == 7
+    assert "rank 0 goes" in out
+    assert "failed with exit status 7" in err
+
+
+def test_the_line_is_the_same_dry_and_wet(quiet):
+    status, dry, _ = quiet.ctl("train", "2", "--synthetic", "--dry-run", "--json")
+    assert status == 0
+    assert jobs(quiet) == []
+    quiet.on(0, "touch /data/go")
+    wet = json.loads(quiet.ctl("train", "1", "--detach", "--synthetic", "--json")[1])
+    same = json.loads(dry)["line"].replace("-np 2", "-np 1")
+    assert PATTERN.sub("ID", same) == PATTERN.sub("ID", wet["line"])
+
+
+def test_ctrl_c_leaves_the_job_running(quiet):
+    process = quiet.start("train", "2", "--script", "~/stay.py")
+    seen = process.stdout.readline() + process.stdout.readline()
+    assert sorted(seen.splitlines()) == ["rank 0 is here", "rank 1 is here"]
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "clusterctl logs pair -f" in err
+    assert "clusterctl cancel pair" in err
+    assert [job["state"] for job in jobs(quiet)] == ["running"]
+
+    status, _, err = quiet.ctl("train", "1", "--synthetic")
+    assert status == 1
+    assert "is running on pair" in err
+    assert "--force" in err
+
+    follower = quiet.start("logs", "-f")
+    eventually(lambda: "is here" in follower.stdout.readline(), "the log")
+    quiet.on(0, "touch /data/go")
+    quiet.on(1, "touch /data/go")
+    out, err = follower.communicate(timeout=60)
+    assert follower.returncode == 0, err
+    assert "rank 0 goes" in out
+    assert [job["state"] for job in jobs(quiet)] == ["succeeded"]
+
+
+def test_cancel_leaves_nothing_on_any_node(quiet):
+    started = json.loads(quiet.ctl("train", "2", "--detach", "--json", "--script", "~/stay.py")[1])
+    eventually(lambda: "rank 1 is here" in quiet.ctl("logs")[1], "both ranks")
+    status, out, err = quiet.ctl("cancel")
+    assert status == 0, err
+    assert f"job {started['id']} cancelled" in out
+    for node in (0, 1):
+        assert quiet.on(node, "pgrep -f 'stay[.]py|prte[d]|prteru[n]' || echo none") == "none\n"
+    assert quiet.ctl("cancel")[:2] == (0, "nothing is running\n")
+    assert [job["state"] for job in jobs(quiet)] == ["cancelled"]
+    status, out, _ = quiet.ctl("cancel", "--job", started["id"])
+    assert (status, "cancelled" in out) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "says"),
+    [
+        (("3", "--synthetic"), 2, "wanted 3 GPUs, there are 2\n  hint: add nodes: clusterctl up"),
+        (("0", "--synthetic"), 2, "0 GPUs make no sense"),
+        (("two",), 2, "'two' is not a valid integer"),
+        (("2",), 1, "there is no training data in ~/data/tf-imagenet"),
+    ],
+)  # fmt: skip
+def test_refused(pair, arguments, status, says):
+    ended, _, err = pair.ctl("train", *arguments)
+    assert ended == status
+    assert says in err
+
+
+def test_an_unknown_job(pair):
+    assert pair.ctl("logs", "--job", "yesterday's")[0] == 2
+    status, _, err = pair.ctl("logs", "--job", "20010101-000000-abcd")
+    assert (status, "there is no job 20010101-000000-abcd" in err) == (2, True)
+
+
+def test_a_users_changes_to_the_trainer_stay(quiet):
+    trainer = "examples/horovod/tensorflow/train_imagenet_resnet_hvd.py"
+    quiet.on(0, f"cp {trainer} kept && echo '# mine' >> {trainer}")
+    try:
+        quiet.on(0, "touch /data/go")
+        status, _, err = quiet.ctl("train", "1", "--script", "~/stay.py")
+        assert status == 0, err
+        assert f"note: ~/{trainer} was changed on pair-0 and stays as it is there" in err
+        assert quiet.on(0, f"tail -n 1 {trainer}") == "# mine\n"
+    finally:
+        quiet.on(0, f"mv kept {trainer}")
+
+
+def test_a_cut_link_ends_the_job_in_seconds_and_kill_finds_what_is_left(quiet):
+    quiet.ctl("train", "2", "--detach", "--script", "~/stay.py")
+    eventually(lambda: "rank 1 is here" in quiet.ctl("logs")[1], "both ranks")
+    with quiet.cut_off(1):
+        eventually(lambda: jobs(quiet)[0]["state"] == "failed", "mpirun to notice")
+    # The rank there was alone: nobody could reach it to end it.
+    status, out, err = quiet.ctl("kill")
+    assert status == 0, err
+    assert "none left" in out or out == "nothing to end\n"

@@ -1,0 +1,124 @@
+"""A cluster of two nodes in the lab, made by `clusterctl up` once for all tests that use it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from clusterctl.cli.wiring import Wiring
+from clusterctl.config import load_settings
+from clusterctl.domain.errors import ClusterctlError
+from clusterctl.lab.record import LabRecord
+from clusterctl.operations.access import Access
+
+NAME = "pair"
+CUT = """\
+gateway=$(ip route show default | cut -d' ' -f3)
+trap 'ip link set eth0 up; ip route add default via $gateway; exit' USR1
+sleep 0.5
+ip link set eth0 down
+while :; do sleep 0.1; done
+"""
+
+
+@dataclass(frozen=True)
+class LabCluster:
+    """`clusterctl ... pair ...` as a user types it, and what tests need beside it."""
+
+    lab: LabRecord
+
+    @property
+    def environ(self) -> dict[str, str]:
+        return {**os.environ, "CLUSTERCTL_HOME": str(self.lab.home), "CLUSTERCTL_LAB": "1"}
+
+    def start(self, command: str, *arguments: str) -> subprocess.Popen[str]:
+        """`clusterctl COMMAND pair ARGUMENTS...`, running."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "clusterctl", command, NAME, *arguments],
+            env=self.environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def ctl(self, command: str, *arguments: str, timeout_s: float = 240):
+        """The same to its end: (exit status, stdout, stderr)."""
+        with self.start(command, *arguments) as process:
+            try:
+                out, err = process.communicate(timeout=timeout_s)
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGKILL)
+                raise
+        assert "Traceback" not in err, err
+        return process.returncode, out, err
+
+    def access(self) -> Access:
+        return Wiring(load_settings(self.environ)).open(NAME)
+
+    def on(self, node: int, command: str, stdin: bytes = b"") -> str:
+        """The output of a command on a node, which has to succeed."""
+        with self.access() as access:
+            target = access.targets[node]
+            result = access.connections.run(target, command, stdin=stdin, timeout_s=60)
+        assert result.ok, result
+        return result.stdout
+
+    def put(self, path: str, text: str) -> None:
+        """A file in the home folder of every node."""
+        for node in (0, 1):
+            self.on(node, f"cat > {path}", text.encode())
+
+    @contextlib.contextmanager
+    def cut_off(self, node: int) -> Iterator[None]:
+        """Take a node's link down for the time of the block, as a pulled cable does."""
+        word = f"cut-{node}-{os.getpid()}"
+        self.on(node, "cat > cut.sh", CUT.encode())
+        self.on(node, f"setsid sudo -n sh cut.sh {word} </dev/null >/dev/null 2>&1 &")
+        try:
+            eventually(lambda: not self.answers(node), "the link to be down")
+            yield
+        finally:
+            # Nothing reaches the node over the network, but its processes are this machine's.
+            search = ["pgrep", "-f", f"^sh cut.sh {word}"]
+            found = subprocess.run(search, stdout=subprocess.PIPE, check=False)
+            for pid in found.stdout.split():
+                os.kill(int(pid), signal.SIGUSR1)
+            eventually(lambda: self.answers(node), "the link to be up")
+
+    def answers(self, node: int) -> bool:
+        with self.access() as access:
+            access.connections.connect_timeout_s = 2.0
+            try:
+                return access.connections.run(access.targets[node], "true", timeout_s=2).ok
+            except ClusterctlError:
+                return False
+
+
+def eventually(reached, what: str, timeout_s: float = 60.0):
+    """The first true value of `reached()`. Fails with `what` at the deadline."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        value = reached()
+        if value:
+            return value
+        time.sleep(0.1)
+    raise AssertionError(f"waited too long for: {what}")
+
+
+@pytest.fixture(scope="session")
+def pair(lab):
+    """The cluster, up; `down` at the end."""
+    cluster = LabCluster(lab)
+    status, _, err = cluster.ctl("up", "--nodes", "2", "--instance-type", "p3.2xlarge")
+    assert status == 0, err
+    yield cluster
+    cluster.ctl("down", "--yes")
