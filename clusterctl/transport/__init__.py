@@ -7,6 +7,7 @@ importing paramiko takes. It gets a stand-in that imports invoke when such a lin
 from __future__ import annotations
 
 import importlib
+import logging
 import sys
 import types
 from typing import Any
@@ -28,3 +29,5 @@ def _import_paramiko() -> None:
 
 
 _import_paramiko()
+# What paramiko's threads log they also raise; without a handler Python would print the traceback.
+logging.getLogger("paramiko").addHandler(logging.NullHandler())
