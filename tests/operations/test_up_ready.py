@@ -1,0 +1,328 @@
+"""Waiting for nodes: hosts that are not there yet, come late, die, hang or are somebody else."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from dataclasses import replace
+
+import pytest
+
+from clusterctl.domain.cluster import NodeState
+from clusterctl.domain.errors import (
+    ClusterctlError,
+    CommandFailed,
+    CommandTimeout,
+    ConnectionLost,
+    HostKeyChanged,
+    HostUnreachable,
+    KeyRefused,
+)
+from clusterctl.domain.results import CommandResult
+from clusterctl.ec2.instances import Instance
+from clusterctl.operations import ready
+from clusterctl.operations import watch as watch_module
+from clusterctl.operations.access import node_target
+from clusterctl.operations.failures import check_all
+from clusterctl.operations.pins import LearntHostKeys
+from clusterctl.operations.progress import Progress, Stage
+from clusterctl.operations.ready import NodeNotReady, Readiness
+from clusterctl.operations.watch import InstanceWatch
+from tests.operations.clusters import ED25519, OTHER, cluster, node
+
+BLOCK = "-----BEGIN SSH HOST KEY KEYS-----\n{}\n-----END SSH HOST KEY KEYS-----\n"
+READY = (
+    "stage cloud-init\ncloud-init 0\nstage gpus\nnvidia-smi 0\n"
+    + "".join(f"gpu GPU {index}: A100\n" for index in range(8))
+    + "mpi-key ssh-ed25519 AAAA clusterctl-mpi\nhostname h\ncomplete\n"
+)
+
+
+class Stages(Progress):
+    def __init__(self):
+        self.seen = {}
+        self.details = {}
+
+    def node(self, name, stage, detail=""):
+        self.seen.setdefault(name, []).append(stage)
+        self.details[name] = detail
+
+
+class World:
+    """EC2 and the hosts of two nodes: each answers with the next of its list, the last for ever."""
+
+    def __init__(self, tmp_path):
+        self.nodes = [node(0), node(1)]
+        self.states = {found.instance_id: [NodeState.RUNNING] for found in self.nodes}
+        self.reason = ""
+        self.consoles = {found.instance_id: [BLOCK.format(ED25519)] for found in self.nodes}
+        self.hosts = {found.name: [READY] for found in self.nodes}
+        self.forgotten = []
+        self.pins = LearntHostKeys(tmp_path / "known_hosts")
+        self.progress = Stages()
+
+    # InstanceWatch
+    def look(self, instance_id):
+        state = self._next(self.states[instance_id])
+        found = next(one for one in self.nodes if one.instance_id == instance_id)
+        if state is None:
+            return None
+        reason = self.reason if state is NodeState.TERMINATED else ""
+        return Instance(replace(found, state=state), "demo", "ubuntu", 2, "ami", "k", "t", reason)
+
+    # EC2Client
+    def get_console_output(self, InstanceId, **_):  # noqa: N803
+        return {"Output": self._next(self.consoles[InstanceId])}
+
+    # Connections
+    def run(self, target, command, *, timeout_s, stdin, sink):
+        answer = self._next(self.hosts[target.host])
+        if isinstance(answer, Exception):
+            raise answer
+        for line in answer.splitlines(keepends=True):
+            sink("stdout", line.encode())
+        return CommandResult(target.host, command, 0, "", "", 0.1)
+
+    def forget(self, target):
+        self.forgotten.append(target.host)
+
+    @staticmethod
+    def _next(answers):
+        return answers.pop(0) if len(answers) > 1 else answers[0]
+
+    def wait(self, timeout_s=60.0):
+        readiness = Readiness(
+            self,
+            self,
+            self,
+            self.pins,
+            lambda found: node_target(found, "ubuntu"),
+            self.progress,
+            timeout_s,
+        )
+        return readiness.wait(self.nodes)
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch):
+    monkeypatch.setattr(ready, "gaps", lambda *_: itertools.repeat(0.001))
+    return World(tmp_path)
+
+
+def test_all_well(world):
+    facts = world.wait().values
+    assert [fact.host for fact in facts] == ["demo-0", "demo-1"]
+    assert [fact.found.gpus for fact in facts] == [8, 8]
+    assert facts[0].host_keys == (ED25519,)
+    assert world.progress.seen["demo-1"] == [
+        Stage.PENDING,
+        Stage.CONSOLE,
+        Stage.LOGIN,
+        Stage.CLOUD_INIT,
+        Stage.GPUS,
+        Stage.CHECKED,
+    ]
+    assert world.pins.text(world.nodes).splitlines()[1].endswith(f"{ED25519} i-1")
+
+
+def refused(kind=HostUnreachable):
+    return kind("demo-1", "refused the connection")
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [refused(), refused(), READY],
+        [HostUnreachable("demo-1", "no SSH session: Error reading SSH protocol banner"), READY],
+        [HostUnreachable("demo-1", "did not answer in time"), READY],
+        [KeyRefused("demo-1", "refused every key"), READY],
+        [ConnectionLost("demo-1", "lost while a command ran"), refused(), READY],
+    ],
+    ids=["refused", "banner", "timeout", "key not there yet", "reboot during cloud-init"],
+)
+def test_not_yet(world, answers):
+    world.hosts["demo-1"] = answers
+    assert [fact.host for fact in world.wait().values] == ["demo-0", "demo-1"]
+
+
+def test_ec2_takes_its_time(world):
+    world.states["i-1"] = [None, None, NodeState.PENDING, NodeState.RUNNING]
+    world.consoles["i-1"] = ["", "booting", BLOCK.format(ED25519)[:60], BLOCK.format(ED25519)]
+    assert len(world.wait().values) == 2
+
+
+def failure(world, **kwargs):
+    result = world.wait(**kwargs)
+    assert [fact.host for fact in result.values] == ["demo-0"]
+    [failed] = result.failures
+    assert failed.host == "demo-1"
+    assert world.progress.seen["demo-1"][-1] is Stage.FAILED
+    return failed.error
+
+
+def test_another_host_key_stops_at_once(world):
+    world.hosts["demo-1"] = [HostKeyChanged("demo-1", "not the pinned one"), READY]
+    assert isinstance(failure(world), HostKeyChanged)
+
+
+def test_a_key_that_stays_refused(world, monkeypatch):
+    monkeypatch.setattr(ready, "KEY_REFUSED_FOR_S", 0.0)
+    world.hosts["demo-1"] = [KeyRefused("demo-1", "refused every key")]
+    assert isinstance(failure(world), KeyRefused)
+
+
+@pytest.mark.parametrize(
+    "state", [NodeState.TERMINATED, NodeState.SHUTTING_DOWN, NodeState.STOPPED]
+)
+@pytest.mark.parametrize("when", ["pending", "console", "login"])
+def test_a_node_that_dies(world, state, when):
+    world.reason = "Server.InsufficientInstanceCapacity: no room"
+    world.states["i-1"] = [NodeState.PENDING, state]
+    if when == "console":
+        world.states["i-1"] = [NodeState.RUNNING, state]
+        world.consoles["i-1"] = [""]
+    if when == "login":
+        world.states["i-1"] = [NodeState.RUNNING, state]
+        world.hosts["demo-1"] = [refused()]
+    error = failure(world)
+    assert isinstance(error, NodeNotReady)
+    assert f"i-1 is {state.value}" in error.message
+    assert ("Server.InsufficientInstanceCapacity: no room" in error.message) is (
+        state is NodeState.TERMINATED
+    )
+
+
+@pytest.mark.parametrize(
+    ("hang", "stage"),
+    [
+        (lambda world: world.states.update({"i-1": [NodeState.PENDING]}), Stage.PENDING),
+        (lambda world: world.states.update({"i-1": [None]}), Stage.PENDING),
+        (lambda world: world.consoles.update({"i-1": ["no keys here"]}), Stage.CONSOLE),
+        (lambda world: world.hosts.update({"demo-1": [refused()]}), Stage.LOGIN),
+    ],
+)
+def test_a_node_that_hangs_names_the_stage(world, hang, stage):
+    hang(world)
+    error = failure(world, timeout_s=0.05)
+    assert error.message == f"not ready after 0.1 s: {stage.value}"
+
+
+def test_cloud_init_that_does_not_end(world):
+    class Hangs(CommandTimeout):
+        pass
+
+    def run(target, command, *, sink, **kwargs):
+        if target.host == "demo-1":
+            sink("stdout", b"stage cloud-init\n")
+            raise CommandTimeout("demo-1", "did not end within 60 s: sh -s")
+        return World.run(world, target, command, sink=sink, **kwargs)
+
+    world.run = run
+    error = failure(world)
+    assert error.message.endswith(Stage.CLOUD_INIT.value)
+    assert "--timeout" in error.hint
+    assert world.forgotten == ["demo-1"]
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        (READY.replace("gpu GPU 7: A100\n", ""), "sees 7 GPUs"),
+        (READY.replace("cloud-init 0", "cloud-init 1\nlog E: apt"), "E: apt"),
+        ("This account is currently not available.\n", "plain script"),
+    ],
+)
+def test_a_node_that_is_not_as_promised(world, said, message):
+    world.hosts["demo-1"] = [said]
+    error = failure(world)
+    assert isinstance(error, CommandFailed)
+    assert message in error.message
+    assert "\n" not in world.progress.details["demo-1"]
+
+
+def test_pins_of_an_earlier_run_spare_the_console(world):
+    world.pins.path = None
+    world.pins._text = f"10.0.0.5,demo-1 {OTHER} i-1\n"
+    world.consoles["i-1"] = ["never asked for"]
+    assert world.wait().values[1].host_keys == (OTHER,)
+
+
+def test_an_interrupt_ends_the_waiting_of_all(world):
+    began, asked = threading.Event(), []
+
+    def look(instance_id):
+        asked.append(instance_id)
+        if instance_id == "i-0":
+            began.wait(10)
+            raise KeyboardInterrupt
+        began.set()
+        return World.look(world, instance_id)
+
+    world.states["i-1"] = [NodeState.PENDING]
+    world.look = look
+    readiness = []
+    original = ready.fan_out
+
+    def fan_out(one, items, **kwargs):
+        readiness.append(one.__self__)
+        try:
+            return original(one, items[:1], **kwargs)
+        finally:
+            assert not readiness[0]._cancelled.is_set()
+
+    began.set()
+    ready.fan_out = fan_out
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            world.wait()
+    finally:
+        ready.fan_out = original
+    assert readiness[0]._cancelled.is_set()
+    with pytest.raises(NodeNotReady):
+        readiness[0]._running(world.nodes[1])
+
+
+def test_all_failures_are_in_the_message_those_with_one_cause_together(world):
+    world.hosts["demo-1"] = [READY.replace("cloud-init 0", "cloud-init 1\nlog one\nlog two")]
+    world.hosts["demo-0"] = [HostKeyChanged("demo-0", "not the pinned one", "look")]
+    with pytest.raises(ClusterctlError) as caught:
+        check_all(cluster(*world.nodes), world.wait())
+    assert caught.value.message == (
+        "2 of 2 nodes of demo are not ready:\n"
+        "  demo-0: not the pinned one\n"
+        "    hint: look\n"
+        "  demo-1: cloud-init failed (exit status 1):\n"
+        "    one\n"
+        "    two\n"
+        "    hint: see /var/log/cloud-init-output.log on the node, "
+        "and the --user-data you gave"
+    )
+    assert "costs money" in caught.value.hint
+    assert "clusterctl down demo" in caught.value.hint
+
+
+def test_one_look_at_ec2_serves_all_who_wait(monkeypatch):
+    looks, clock = [], [0.0]
+    found = Instance(node(0), "demo", "ubuntu", 1, "ami", "k", "t")
+
+    def find_instances(client, name, states):
+        looks.append(clock[0])
+        return (found,)
+
+    monkeypatch.setattr(watch_module, "find_instances", find_instances)
+    monkeypatch.setattr(watch_module.time, "monotonic", lambda: clock[0])
+    watch = InstanceWatch(None, "demo")
+    waiting = [threading.Thread(target=watch.look, args=("i-0",)) for _ in range(32)]
+    for thread in waiting:
+        thread.start()
+    for thread in waiting:
+        thread.join()
+    assert looks == [0.0]
+    for second in range(1, 200):
+        clock[0] = second / 2
+        assert watch.look("i-0") is found
+        assert watch.look("i-1") is None
+    # Less and less often, never less than every 5 s.
+    gaps = [later - earlier for earlier, later in itertools.pairwise(looks)]
+    assert gaps == sorted(gaps)
+    assert 20 < len(looks) < 35

@@ -1,0 +1,148 @@
+"""The generated files: hosts, ssh_config, known_hosts."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from clusterctl.domain.cluster import NodeState
+from clusterctl.operations.folder import ClusterFolder
+from clusterctl.operations.pins import LearntHostKeys
+from clusterctl.operations.views import hosts_text, ssh_config_text, write_file
+from clusterctl.transport.hostkeys import PinnedHostKeys
+from clusterctl.transport.target import Target
+from tests.operations.clusters import ED25519, OTHER, cluster, node
+
+WEIRD = ["plain", "with space", "100% %h %%", 'it\'s "quoted"', "#hash", "ünï", "back\\slash"]
+
+
+@pytest.fixture(params=WEIRD)
+def folder(request, tmp_path):
+    return ClusterFolder(tmp_path / request.param / "demo")
+
+
+def test_the_hosts_file():
+    nodes = cluster(node(0, "203.0.113.9"), node(1, gpus=4), node(2, gpus=0))
+    assert hosts_text(nodes) == "10.0.0.4 slots=8\n10.0.0.5 slots=4\n10.0.0.6 slots=1\n"
+    assert hosts_text(nodes, (7, 8, 0)) == "10.0.0.4 slots=7\n10.0.0.5 slots=8\n10.0.0.6 slots=1\n"
+
+
+def asked(config, host):
+    """What OpenSSH makes of the file."""
+    argv = ["ssh", "-G", "-F", str(config), host]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    lines: dict[str, str] = {}
+    for line in done.stdout.splitlines():
+        key, _, value = line.partition(" ")
+        lines.setdefault(key, value)
+    return lines
+
+
+def test_openssh_reads_the_ssh_config(folder):
+    text = ssh_config_text(cluster(node(0, "203.0.113.9"), node(1)), folder)
+    write_file(folder.ssh_config, text)
+    head = asked(folder.ssh_config, "demo-0")
+    assert head["hostname"] == "203.0.113.9"
+    assert head["user"] == "ubuntu"
+    assert head["identitiesonly"] == "yes"
+    assert head["stricthostkeychecking"] == "true"
+    assert head["serveraliveinterval"] == "10"
+    assert "proxycommand" not in head
+    assert asked(folder.ssh_config, "demo-1")["hostname"] == "10.0.0.5"
+    assert asked(folder.ssh_config, "elsewhere")["identitiesonly"] == "no"
+
+
+def test_openssh_finds_the_key(folder):
+    write_file(folder.ssh_config, ssh_config_text(cluster(node(0)), folder))
+    subprocess.run(
+        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder.key)], check=True
+    )
+    # A server that says its name and no more: by then ssh has looked at its files.
+    options = [
+        "-v",
+        "-o",
+        r"ProxyCommand=printf 'SSH-2.0-x\r\n'; head -c 1 >/dev/null",
+        "-o",
+        "BatchMode=yes",
+    ]
+    argv = ["ssh", "-F", str(folder.ssh_config), *options, "demo-0"]
+    said = subprocess.run(argv, capture_output=True, text=True, check=False).stderr
+    # -v names the identity file with its type: 3 is ed25519, -1 a file that is not there.
+    assert [line for line in said.splitlines() if line.endswith(" type 3")] != [], said
+
+
+def test_the_way_through_a_proxy(tmp_path):
+    folder = ClusterFolder(tmp_path / "demo")
+    proxy = ("/opt/my python", "-m", "dial", "%h", "%p", "it's")
+    write_file(folder.ssh_config, ssh_config_text(cluster(node(0)), folder, proxy))
+    said = asked(folder.ssh_config, "demo-0")
+    assert said["proxycommand"] == "'/opt/my python' -m dial %h %p 'it'\"'\"'s'"
+    assert said["proxyusefdpass"] == "yes"
+
+
+def test_a_node_without_an_address_yet_is_left_without(tmp_path):
+    text = ssh_config_text(cluster(node(0, private_ip="")), ClusterFolder(tmp_path))
+    assert "HostName" not in text
+
+
+def test_a_file_is_replaced_whole_and_private(tmp_path):
+    path = tmp_path / "new folder" / "file"
+    write_file(path, "one")
+    write_file(path, b"two")
+    assert path.read_bytes() == b"two"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    assert [found.name for found in path.parent.iterdir()] == ["file"]
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path):
+    path = tmp_path / "file"
+    write_file(path, "old")
+    with pytest.raises(UnicodeEncodeError):
+        write_file(path, "\ud800")
+    assert path.read_text() == "old"
+    assert [found.name for found in tmp_path.iterdir()] == ["file"]
+
+
+def test_pins_are_found_under_every_name(tmp_path):
+    path = tmp_path / "known_hosts"
+    pins = LearntHostKeys(path)
+    head = node(0, "203.0.113.9")
+    pins.learn(head, [ED25519])
+    write_file(path, pins.text([head]))
+    assert path.read_text() == f"10.0.0.4,demo-0,ip-10-0-0-4,203.0.113.9 {ED25519} i-0\n"
+    from_file = PinnedHostKeys([path])
+    for name in ("10.0.0.4", "demo-0", "ip-10-0-0-4", "203.0.113.9"):
+        target = Target("demo-0", name, "ubuntu")
+        assert pins.algorithms(target) == from_file.algorithms(target) == ("ssh-ed25519",)
+
+
+def test_pins_belong_to_an_instance_not_to_an_address(tmp_path):
+    path = tmp_path / "known_hosts"
+    earlier = LearntHostKeys(path)
+    earlier.learn(node(0), [ED25519])
+    write_file(path, earlier.text([node(0)]))
+    now = LearntHostKeys(path)
+    assert now.recall(node(0)) == (ED25519,)
+    assert now.recall(node(0, instance_id="i-9")) == ()
+    # The old machine's key is not trusted for the address before the new one's is learnt.
+    target = Target("demo-0", "10.0.0.4", "ubuntu")
+    assert now.algorithms(target) == ()
+    now.learn(node(0, instance_id="i-9"), [OTHER])
+    assert now.text([node(0, instance_id="i-9")]) == f"10.0.0.4,demo-0,ip-10-0-0-4 {OTHER} i-9\n"
+
+
+def test_pins_of_nodes_that_are_gone_go(tmp_path):
+    pins = LearntHostKeys(tmp_path / "known_hosts")
+    for index in range(3):
+        pins.learn(node(index), [ED25519])
+    text = pins.text([node(2, state=NodeState.RUNNING), node(0)])
+    assert [line.split()[-1] for line in text.splitlines()] == ["i-2", "i-0"]
+
+
+@pytest.mark.parametrize("line", ["", "#", "x y z", "10.0.0.4 ssh-ed25519 !!! i-0", "\x00"])
+def test_a_known_hosts_file_that_somebody_edited(tmp_path, line):
+    path = tmp_path / "known_hosts"
+    path.write_text(f"{line}\n10.0.0.5,demo-1 {ED25519} i-1\n")
+    assert LearntHostKeys(path).recall(node(1)) == (ED25519,)
