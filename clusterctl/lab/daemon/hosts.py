@@ -153,9 +153,20 @@ def _own_files(spec: HostSpec) -> list[tuple[str, bytes, int]]:
     if spec.user_data_problem:
         files.append(("var/lib/cloud/instance/problem", spec.user_data_problem.encode(), 0o644))
     if spec.gpus:
-        gpus = {"count": spec.gpus, "name": spec.gpu_name, "memory_mib": spec.gpu_memory_mib}
-        files.append(("etc/clusterctl-lab/gpus.json", json.dumps(gpus).encode(), 0o644))
+        files += _gpu_files(spec)
     return files
+
+
+def _gpu_files(spec: HostSpec) -> list[tuple[str, bytes, int]]:
+    """What the simulated nvidia-smi answers from."""
+    names = [f"{spec.hostname}/{index}" for index in range(spec.gpus)]
+    uuids = [f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, name)}" for name in names]
+    gpus = {"count": spec.gpus, "name": spec.gpu_name, "memory_mib": spec.gpu_memory_mib}
+    lines = (f"GPU {n}: {spec.gpu_name} (UUID: {number})\n" for n, number in enumerate(uuids))
+    return [
+        ("etc/clusterctl-lab/gpus.json", json.dumps({**gpus, "uuids": uuids}).encode(), 0o644),
+        ("etc/clusterctl-lab/gpus.txt", "".join(lines).encode(), 0o644),
+    ]
 
 
 def _look(host: Host) -> None:

@@ -79,6 +79,7 @@ def layer_files(host: Mapping[str, bytes], single_uid: bool) -> list[File]:
         File(f"{TOOLS}/init", host["init"], 0o755),
         File(f"{TOOLS}/first-boot", host["first-boot"], 0o755),
         File(f"{TOOLS}/nvidia-smi", host["nvidia-smi"], 0o755),
+        *(File(f"{TOOLS}/{name}", host[name]) for name in ("cloud-init.py", "nvidia-smi.py")),
         *(File(f"usr/sbin/{name}", host["power"], 0o755) for name in POWER_COMMANDS),
         *([File("usr/bin/sudo", host["sudo-single"], 0o755)] if single_uid else []),
     ]
