@@ -35,7 +35,11 @@ def launch_one(record):
 
 
 def command_of(pid: int) -> str:
-    return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    """Its command line; empty if it has ended, as the short ones of a booting host do."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def parts_of(home) -> dict[str, int]:
