@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from clusterctl.domain.errors import ClusterctlError
+from clusterctl.domain.errors import ClusterctlError, HostError
 from clusterctl.domain.findings import Finding
 
 
@@ -38,7 +38,8 @@ def data(value: Any) -> None:
 
 def error(failure: ClusterctlError) -> None:
     """What happened, and the next step."""
-    note(f"error: {failure.message}")
+    host = f"{failure.host}: " if isinstance(failure, HostError) else ""
+    note(f"error: {host}{failure.message}")
     if failure.hint:
         note(f"  hint: {failure.hint}")
 

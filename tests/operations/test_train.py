@@ -118,6 +118,20 @@ def test_ctrl_c_leaves_the_job_running(quiet):
     assert [job["state"] for job in jobs(quiet)] == ["succeeded"]
 
 
+def test_a_lost_connection_is_taken_up_again(quiet):
+    process = quiet.start("train", "1", "--script", "~/stay.py")
+    assert process.stdout.readline() == "rank 0 is here\n"
+    end_sessions = "sleep 0.3; pkill -f ^sshd:.ubuntu"
+    quiet.on(0, f"setsid sudo -n sh -c {json.dumps(end_sessions)} </dev/null >/dev/null 2>&1 &")
+    line = process.stderr.readline()
+    while "lost the connection to pair-0; the job goes on" not in line:
+        assert line, "the loss went unnoticed"
+        line = process.stderr.readline()
+    quiet.on(0, "touch /data/go")
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, "rank 0 goes\n"), err
+
+
 def test_cancel_leaves_nothing_on_any_node(quiet):
     started = json.loads(quiet.ctl("train", "2", "--detach", "--json", "--script", "~/stay.py")[1])
     eventually(lambda: "rank 1 is here" in quiet.ctl("logs")[1], "both ranks")

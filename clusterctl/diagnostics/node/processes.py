@@ -116,6 +116,8 @@ def find(job: str | None, all_python: bool) -> list[Process]:
     if job is not None:
         wanted = of_job(os.fsencode(job), processes, wanted)
     wanted |= descendants(wanted, processes)
+    for pid in wanted:
+        processes[pid].role = processes[pid].role or "child"
     if all_python:
         wanted |= {pid for pid, process in processes.items() if is_python(process)}
     return [processes[pid] for pid in sorted(wanted - own_line(processes))]
@@ -147,7 +149,7 @@ def describe(process: Process, ended: str = "") -> dict[str, object]:
     return {
         "pid": process.pid,
         "rank": int(rank) if rank.isdigit() else None,
-        "role": process.role or ("python" if is_python(process) else "child"),
+        "role": process.role or "python",
         "job": text(process.environ[JOB]) if JOB in process.environ else None,
         "age_s": round(max(0.0, uptime_s - process.started_ticks / TICKS), 1),
         "argv": process.argv or [f"[{process.name}]"],

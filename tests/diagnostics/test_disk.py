@@ -1,0 +1,71 @@
+"""df: the parser on captured output, the command for real, what is worth a word."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clusterctl.diagnostics.disk import COMMAND, DiskUsage, disk_findings, parse_df
+from clusterctl.domain.errors import CommandFailed
+from clusterctl.domain.findings import Severity
+from clusterctl.domain.results import CommandResult
+from tests.local_node import HEAD, LocalNode
+
+SAMPLES = Path(__file__).parent / "samples"
+
+
+def result(stdout):
+    return CommandResult("demo-0", COMMAND, 0, stdout, "", 0.1)
+
+
+def test_a_host_of_the_local_ec2():
+    assert parse_df(result((SAMPLES / "df-lab.txt").read_text())) == [
+        DiskUsage("demo-0", "/", 12342048 * 1024, 12342048 * 1024, 0),
+        DiskUsage("demo-0", "/data", 1048576 * 1024, 1048576 * 1024, 0),
+        DiskUsage("demo-0", "/home", 12342048 * 1024, 12340408 * 1024, 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "mounts"),
+    [
+        ("/dev/root 100 60 40 60% /\n/dev/root 100 60 40 60% /\n", {"/": 60}),
+        ("srv:/ex port/x 100 95 5 95% /data\n", {"/data": 95}),
+        ("/dev/a 1 1 0 100% /mnt/with space\n", {"/mnt/with space": 100}),
+        ("Welcome\nFilesystem 1024-blocks Used Capacity Mounted on\n/d 9 1 8 12% /\n", {"/": 12}),
+    ],
+)  # fmt: skip
+def test_odd_lines(text, mounts):
+    assert {usage.mount: usage.used_percent for usage in parse_df(result(text))} == mounts
+
+
+def test_nothing_of_use():
+    with pytest.raises(CommandFailed, match="df said nothing of use"):
+        parse_df(result("bash: df: command not found\n"))
+
+
+def test_the_command_for_real(tmp_path):
+    home = tmp_path / "we ird'\" é"
+    home.mkdir()
+    mounts = [usage.mount for usage in parse_df(LocalNode(home).run(HEAD, COMMAND))]
+    assert mounts[0] == "/"
+    assert len(set(mounts)) == len(mounts)
+
+
+@pytest.mark.parametrize(
+    ("percent", "found"),
+    [
+        (90, []),
+        (91, [("disk.crowded", Severity.WARNING)]),
+        (97, [("disk.crowded", Severity.WARNING)]),
+        (98, [("disk.full", Severity.ERROR)]),
+        (100, [("disk.full", Severity.ERROR)]),
+    ],
+)
+def test_findings(percent, found):
+    findings = disk_findings(DiskUsage("demo-0", "/data", 1 << 40, 3 << 20, percent), "demo")
+    assert [(finding.check_id, finding.severity) for finding in findings] == found
+    for finding in findings:
+        assert finding.message == f"/data is {percent} % full, 3.0 MiB free"
+        assert "clusterctl clean-logs demo" in finding.hint

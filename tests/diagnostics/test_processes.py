@@ -1,0 +1,199 @@
+"""Processes of jobs: the parser on captured output, the program for real on this machine.
+
+For real always with --job: without it the program means every MPI process of the user.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clusterctl.diagnostics.processes import (
+    NodeProcess,
+    ProcessQuery,
+    end_processes,
+    list_processes,
+    parse_processes,
+)
+from clusterctl.domain.errors import CommandFailed, HostUnreachable
+from clusterctl.domain.results import CommandResult
+from tests.local_node import HEAD, LocalNode
+
+SAMPLES = Path(__file__).parent / "samples"
+
+
+def result(stdout, status=0, stderr=""):
+    return CommandResult("demo-0", "python3", status, stdout, stderr, 0.1)
+
+
+def sample(name):
+    return parse_processes(result((SAMPLES / name).read_text()))
+
+
+def test_the_head_node_of_a_running_job():
+    shown = [
+        (process.pid, process.rank, process.role) for process in sample("processes-head.jsonl")
+    ]
+    assert shown == [
+        (125, None, "job"),
+        (130, None, "launcher"),
+        (133, None, "job"),
+        (134, 0, "rank"),
+    ]
+    assert {process.job_id for process in sample("processes-head.jsonl")} == {
+        "20261120-163355-1301"
+    }
+
+
+def test_a_worker_node_of_a_running_job():
+    shown = [(process.rank, process.role) for process in sample("processes-worker.jsonl")]
+    assert shown == [(None, "daemon"), (None, "daemon"), (1, "rank")]
+
+
+def test_a_shell_that_greets_is_passed_over():
+    assert parse_processes(result("Welcome!\n\n")) == ()
+
+
+@pytest.mark.parametrize(
+    ("status", "stderr", "says", "hint"),
+    [
+        (127, "sh: 1: python3: not found", "python3: not found", "the nodes need python3"),
+        (1, "Traceback\n  x\nMemoryError", "MemoryError", ""),
+        (1, "", "no message", ""),
+    ],
+)
+def test_a_node_that_cannot_say(status, stderr, says, hint):
+    with pytest.raises(CommandFailed, match=says) as raised:
+        parse_processes(result("", status, stderr))
+    assert raised.value.hint == hint
+
+
+@pytest.mark.parametrize(
+    ("argv", "shown"),
+    [
+        (("python3", "train.py"), "python3 train.py"),
+        (("a b", "it's"), "'a b' 'it'\"'\"'s'"),
+        (("x\ny", "\x1b[31mred", "\u202eleft"), r"'x\ny' '\x1b[31mred' '\u202eleft'"),
+        (("é", "日本"), "'é' '日本'"),
+    ],
+)
+def test_a_command_is_shown_on_one_line(argv, shown):
+    process = NodeProcess("demo-0", 1, None, "rank", None, 1.0, argv)
+    assert process.command == shown
+
+
+@pytest.mark.parametrize(
+    ("query", "arguments"),
+    [
+        (ProcessQuery(), ["list"]),
+        (ProcessQuery(all_python=True), ["list", "--all-python"]),
+        (ProcessQuery("j", True), ["list", "--all-python", "--job", "j"]),
+    ],
+)
+def test_arguments(query, arguments):
+    assert query.arguments("list") == arguments
+
+
+@pytest.fixture
+def node(tmp_path):
+    return LocalNode(tmp_path)
+
+
+@pytest.fixture
+def job():
+    return f"test-{secrets.token_hex(4)}"
+
+
+@pytest.fixture
+def spawn(job):
+    """Starts a process of the job; none of them outlives the test."""
+    started = []
+
+    def start(script, argv0="python3", **environ):
+        process = subprocess.Popen(
+            [argv0, "-c", script],
+            executable=sys.executable,
+            env={**os.environ, "CLUSTERCTL_JOB": job, **environ},
+            stdout=subprocess.PIPE,
+        )
+        started.append(process)
+        assert process.stdout.readline() == b"ready\n"
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+READY = "import sys, time; print('ready', flush=True); "
+WAIT = READY + "time.sleep(100)"
+DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + WAIT
+# A child whose own environment is empty: found by its parent.
+PARENT = (
+    "import subprocess, sys; child = [sys.executable, '-c', 'import time; time.sleep(100)'];"
+    "subprocess.Popen(child, env={}); " + WAIT
+)
+
+
+def only(outcomes):
+    [outcome] = outcomes.outcomes
+    assert outcome.error is None, outcome.error
+    return outcome.value
+
+
+def test_found_by_the_jobs_mark_and_described(node, spawn, job):
+    name = "we ird\n\"'\x1b é"
+    rank = spawn(WAIT, argv0=name, OMPI_COMM_WORLD_RANK="3")
+    [found] = only(list_processes(node, [HEAD], ProcessQuery(job)))
+    assert (found.host, found.pid, found.rank, found.role) == ("demo-0", rank.pid, 3, "rank")
+    assert found.job_id == job
+    assert found.argv == (name, "-c", WAIT)
+    assert 0 <= found.age_s < 60
+
+
+def test_children_without_the_mark_are_found(node, spawn, job):
+    parent = spawn(PARENT)
+    found = only(list_processes(node, [HEAD], ProcessQuery(job)))
+    assert [process.role for process in found] == ["job", "child"]
+    assert found[0].pid == parent.pid
+    ended = only(end_processes(node, [HEAD], ProcessQuery(job)))
+    assert {process.ended for process in ended} == {"terminated"}
+
+
+def test_ended_by_term_or_by_force(node, spawn, job):
+    polite, deaf = spawn(WAIT), spawn(DEAF)
+    ended = only(end_processes(node, [HEAD], ProcessQuery(job)))
+    assert {process.pid: process.ended for process in ended} == {
+        polite.pid: "terminated",
+        deaf.pid: "killed",
+    }
+    assert only(list_processes(node, [HEAD], ProcessQuery(job))) == ()
+    assert only(end_processes(node, [HEAD], ProcessQuery(job))) == ()
+
+
+def test_another_jobs_processes_stay(node, spawn, job):
+    spawn(WAIT, CLUSTERCTL_JOB=f"{job}-other")
+    assert only(list_processes(node, [HEAD], ProcessQuery(job))) == ()
+
+
+@pytest.mark.parametrize("version", ["3.8.18"])
+def test_on_the_oldest_python(version, tmp_path, spawn, job):
+    python = Path(f"~/.pyenv/versions/{version}/bin/python3").expanduser()
+    if not python.exists():
+        pytest.skip(f"there is no {python}")
+    (tmp_path / "python3").symlink_to(python)
+    spawn(WAIT)
+    old = LocalNode(tmp_path, {"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    assert len(only(list_processes(old, [HEAD], ProcessQuery(job)))) == 1
+
+
+def test_a_node_that_does_not_answer_is_its_own_outcome(node):
+    node.trouble = [HostUnreachable("demo-0", "did not answer in time")]
+    [outcome] = list_processes(node, [HEAD], ProcessQuery("x")).outcomes
+    assert isinstance(outcome.error, HostUnreachable)
