@@ -1,0 +1,378 @@
+"""up, down, status, list, hosts as their user sees them, where EC2 answers and no host does."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+
+import pytest
+
+from clusterctl.cli import up as up_command
+from clusterctl.cli.main import COMMANDS, cli, run_command
+from clusterctl.ec2 import session
+from clusterctl.ec2.instances import find_instances
+from clusterctl.ec2.keypairs import find_key_pairs
+from clusterctl.ec2.network import find_groups
+from clusterctl.operations import up as up_module
+from tests.cli.running import CommandLine
+from tests.moto_ec2 import NEW_IMAGE, OLD_IMAGE, REGION, client, moto_client, moto_url
+
+__all__ = ["client", "moto_client", "moto_url"]
+
+DEMO = ("demo", "--nodes", "2", "--instance-type", "p4d.24xlarge")
+make_client = session.ec2_client
+CREATED = {
+    "import_key_pair",
+    "create_security_group",
+    "authorize_security_group_ingress",
+    "authorize_security_group_egress",
+    "run_instances",
+}
+
+
+@functools.lru_cache
+def ec2_client(**given):
+    """One client for all tests that ask for the same."""
+    return make_client(**given)
+
+
+@pytest.fixture
+def clusterctl(client, moto_url, tmp_path, monkeypatch, capsys):
+    """The command line; hosts are never waited for longer than it takes to see there is none."""
+    for name, value in (
+        ("CLUSTERCTL_HOME", str(tmp_path / "home")),
+        ("CLUSTERCTL_LAB", "0"),
+        ("AWS_ACCESS_KEY_ID", "test"),
+        ("AWS_SECRET_ACCESS_KEY", "test"),
+    ):
+        monkeypatch.setenv(name, value)
+    # Making a client costs more than most commands.
+    monkeypatch.setattr(session, "ec2_client", ec2_client)
+    account = ["--endpoint-url", moto_url, "--region", REGION]
+    return CommandLine(tmp_path / "home", capsys, account)
+
+
+def launched(clusterctl):
+    """A cluster whose nodes run and are never ready: moto has no hosts."""
+    ran = clusterctl("up", *DEMO, "--timeout", "0.01")
+    assert ran.status == 1
+    return ran
+
+
+def test_dry_run_makes_nothing_here_or_there(clusterctl, client):
+    ran = clusterctl("up", *DEMO, "--dry-run")
+    assert ran.status == 0
+    assert re.fullmatch(
+        r"1\. ImportKeyPair: clusterctl-demo, .*\n"
+        r"2\. CreateSecurityGroup: clusterctl-demo in vpc-\w+\n"
+        r"3\. AuthorizeSecurityGroupIngress: SSH from 172\.31\.0\.0/16; all traffic .*\n"
+        r"4\. AuthorizeSecurityGroupEgress: all traffic between the nodes\n"
+        rf"5\. RunInstances: 2 x p4d\.24xlarge with 8 GPUs each, .*demo-\[0-1\].*{NEW_IMAGE}\n",
+        ran.out,
+    )
+    assert "nothing was done" in ran.err
+    assert not clusterctl.home.exists()
+    assert find_instances(client, "demo") == ()
+    assert find_groups(client, "demo") == ()
+    assert find_key_pairs(client, "demo") == ()
+
+
+def test_the_plan_that_is_shown_is_the_one_that_is_executed(clusterctl, client):
+    shown = clusterctl("up", *DEMO, "--dry-run", "--json").data
+    told, sent = [], {}
+
+    def record(params, model, **_):
+        told.append(model.name)
+        sent[model.name] = params
+
+    client.meta.events.register("provide-client-params.ec2", record)
+    original = up_module.carry_out
+    plans = []
+
+    def carry_out(client, plan, *rest):
+        plans.append(plan)
+        return original(client, plan, *rest)
+
+    up_module.carry_out = carry_out
+    try:
+        launched(clusterctl)
+    finally:
+        up_module.carry_out = original
+        client.meta.events.unregister("provide-client-params.ec2", record)
+    [plan] = plans
+    steps = json.loads(json.dumps(shown["steps"]))
+    assert [step["operation"] for step in steps] == [step.operation for step in plan.steps]
+    assert {step.operation for step in plan.steps} == CREATED
+    for step, planned in zip(steps, plan.steps):
+        shown_text = json.dumps(step["arguments"], default=str)
+        planned_text = json.dumps(up_command._readable(dict(planned.arguments)), default=str)
+        # Each plan has a key and a launch id of its own.
+        hide = r"[0-9a-f]{32}|AAAA[\w+/=]+"
+        assert re.sub(hide, "*", shown_text) == re.sub(hide, "*", planned_text)
+
+
+def test_what_did_not_get_ready_is_said_and_what_it_costs(clusterctl):
+    ran = launched(clusterctl)
+    assert "2 of 2 nodes of demo are not ready" in ran.err
+    assert "demo-[0-1]: not ready after" in ran.err
+    assert "costs money" in ran.err
+    assert "clusterctl down demo" in ran.err
+    assert "Traceback" not in ran.err
+    assert ran.out == ""
+
+
+def test_up_again_launches_nothing_new(clusterctl, client):
+    launched(clusterctl)
+    before = find_instances(client, "demo")
+    launched(clusterctl)
+    assert find_instances(client, "demo") == before
+    ran = clusterctl("up", *DEMO, "--dry-run")
+    assert (ran.out, ran.err) == ("", "nothing to do\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (("demo", "--nodes", "2", "--instance-type", "p9.huge"), 1, "p9.huge"),
+        ((*DEMO, "--image", "ami-0123456789abcdef0"), 1, "no image ami-0123456789abcdef0"),
+        (("demo", "--nodes", "0", "--instance-type", "p4d.24xlarge"), 2, "makes no sense"),
+        (("Demo!", "--nodes", "1", "--instance-type", "p4d.24xlarge"), 2, "not a cluster name"),
+        (("../x", "--nodes", "1", "--instance-type", "p4d.24xlarge"), 2, "not a cluster name"),
+        ((*DEMO, "--ssh-from", "here"), 2, "not an address"),
+        ((*DEMO, "--timeout", "soon"), 2, "not a duration"),
+        ((*DEMO, "--user-data", "/no/such/file"), 2, "/no/such/file"),
+        (("demo", "--nodes", "2"), 2, "--instance-type"),
+    ],
+)
+def test_refused(clusterctl, client, arguments, status, message):
+    ran = clusterctl("up", *arguments)
+    assert ran.status == status
+    assert message in ran.err
+    assert not (clusterctl.home / "demo").exists()
+    assert find_groups(client, "demo") == ()
+
+
+def test_user_data_and_image_and_ssh_from(clusterctl, client, tmp_path):
+    script = tmp_path / "user data.sh"
+    script.write_bytes(b"#!/bin/sh\necho \xc3\xbc\n")
+    extra = ("--image", OLD_IMAGE, "--ssh-from", "203.0.113.7", "--user-data", str(script))
+    steps = clusterctl("up", *DEMO, *extra, "--dry-run", "--json").data["steps"]
+    by_name = {step["operation"]: step["arguments"] for step in steps}
+    assert by_name["run_instances"]["ImageId"] == OLD_IMAGE
+    assert by_name["run_instances"]["UserData"] == "#!/bin/sh\necho ü\n"
+    [ssh, _] = by_name["authorize_security_group_ingress"]["IpPermissions"]
+    assert ssh["IpRanges"] == [{"CidrIp": "203.0.113.7/32"}]
+
+
+def test_status(clusterctl, client):
+    launched(clusterctl)
+    ran = clusterctl("status", "demo")
+    assert ran.status == 0
+    lines = ran.out.splitlines()
+    assert lines[0].split() == ["NODE", "STATE", "TYPE", "GPUS", "ADDRESS", "ZONE"]
+    assert [line.split()[:4] for line in lines[1:]] == [
+        ["demo-0", "running", "p4d.24xlarge", "8"],
+        ["demo-1", "running", "p4d.24xlarge", "8"],
+    ]
+    assert ran.err == ""
+    first = find_instances(client, "demo")[0].node.instance_id
+    client.terminate_instances(InstanceIds=[first])
+    ran = clusterctl("status", "demo")
+    assert "demo-0" not in ran.out
+    assert "missing: node 0" in ran.err
+    data = clusterctl("status", "demo", "--json").data
+    assert (data["state"], data["missing"]) == ("1 running, 1 missing", [0])
+    assert [node["index"] for node in data["nodes"]] == [1]
+
+
+def test_no_such_cluster(clusterctl):
+    for command in ("status", "hosts"):
+        ran = clusterctl(command, "demo")
+        assert ran.status == 1
+        assert "there is no cluster demo in us-east-1" in ran.err
+        assert "clusterctl up demo" in ran.err
+
+
+def test_list(clusterctl):
+    assert clusterctl("list").err == "no clusters in us-east-1\n"
+    assert clusterctl("list", "--json").data == []
+    launched(clusterctl)
+    ran = clusterctl("list")
+    assert ran.out.splitlines()[1].split()[:5] == ["demo", "2", "running", "p4d.24xlarge", "16"]
+    assert [found["name"] for found in clusterctl("list", "--json").data] == ["demo"]
+
+
+def test_hosts(clusterctl, client):
+    launched(clusterctl)
+    addresses = [found.node.private_ip for found in find_instances(client, "demo")]
+    expected = "".join(f"{address} slots=8\n" for address in addresses)
+    assert clusterctl("hosts", "demo").out == expected
+    assert clusterctl("hosts", "demo", "--json").data == [
+        {"host": address, "slots": 8} for address in addresses
+    ]
+
+
+def test_down(clusterctl, client):
+    launched(clusterctl)
+    ran = clusterctl("down", "demo")
+    assert ran.status == 0
+    assert ran.out == "removed demo: 2 nodes, and all that was made for it\n"
+    assert find_instances(client, "demo") == ()
+    assert find_groups(client, "demo") == ()
+    assert not (clusterctl.home / "demo").exists()
+    again = clusterctl("down", "demo")
+    assert (again.status, again.out) == (0, "")
+    assert "nothing to do" in again.err
+
+
+def test_down_as_json(clusterctl):
+    launched(clusterctl)
+    data = clusterctl("down", "demo", "--json").data
+    assert data["nodes"] == ["demo-0", "demo-1"]
+    assert len(data["security_groups"]) == 1
+    assert data["key_pairs"] == ["clusterctl-demo"]
+    assert data["folder"] is True
+
+
+@pytest.mark.parametrize(("answer", "status", "left"), [("n\n", 130, 2), ("y\n", 0, 0)])
+def test_down_asks_on_a_terminal(clusterctl, client, monkeypatch, answer, status, left):
+    import io
+
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    launched(clusterctl)
+    monkeypatch.setattr("sys.stdin", Terminal(answer))
+    ran = clusterctl("down", "demo")
+    assert ran.status == status
+    assert "Terminate the 2 nodes of demo?" in ran.err + ran.out
+    assert len(find_instances(client, "demo")) == left
+
+
+def test_down_with_yes_does_not_ask(clusterctl, monkeypatch):
+    launched(clusterctl)
+    monkeypatch.setattr("sys.stdin", None)
+    assert clusterctl("down", "demo", "--yes").status == 0
+
+
+def test_down_in_the_wrong_region_is_no_success(clusterctl, client, moto_url):
+    launched(clusterctl)
+    elsewhere = CommandLine(
+        clusterctl.home, clusterctl._capsys, ["--endpoint-url", moto_url, "--region", "us-west-2"]
+    )
+    ran = elsewhere("down", "demo")
+    assert ran.status == 2
+    assert "demo is in us-east-1" in ran.err
+    assert len(find_instances(client, "demo")) == 2
+
+
+def test_ctrl_c_says_what_is_left(clusterctl, monkeypatch):
+    def make_ready(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(up_module, "make_ready", make_ready)
+    ran = clusterctl("up", *DEMO)
+    assert ran.status == 130
+    assert "there are 2 instances, which cost money" in ran.err
+    assert "run `up` again to go on, or: clusterctl down demo" in ran.err
+
+
+def test_ctrl_c_before_anything_was_launched(clusterctl, monkeypatch):
+    def observe(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(up_module, "observe", observe)
+    ran = clusterctl("up", *DEMO)
+    assert ran.status == 130
+    assert "no instance yet" in ran.err
+
+
+def test_ctrl_c_during_down(clusterctl, monkeypatch):
+    from clusterctl.operations import down as down_module
+
+    def delete_groups(*_):
+        raise KeyboardInterrupt
+
+    launched(clusterctl)
+    monkeypatch.setattr(down_module, "delete_groups", delete_groups)
+    ran = clusterctl("down", "demo")
+    assert ran.status == 130
+    assert "run it again: clusterctl down demo" in ran.err
+
+
+def test_ssh_without_a_way_in(clusterctl):
+    ran = clusterctl("ssh", "demo")
+    assert ran.status == 1
+    assert "clusterctl up" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rest"),
+    [
+        (["demo"], ["demo-0"]),
+        (["demo", "1"], ["demo-1"]),
+        (["demo", "--", "1"], ["demo-0", "1"]),
+        (["demo", "1", "--", "ls", "-l", "a b"], ["demo-1", "ls", "-l", "a b"]),
+        (["demo", "--", "--", "--help"], ["demo-0", "--", "--help"]),
+    ],
+)
+def test_ssh_is_the_systems_own(clusterctl, monkeypatch, arguments, rest):
+    launched(clusterctl)
+    called = []
+    monkeypatch.setattr("os.execvp", lambda program, argv: called.append((program, argv)))
+    assert clusterctl("ssh", *arguments).status == 0
+    config = str(clusterctl.home / "demo" / "ssh_config")
+    assert called == [("ssh", ["ssh", "-F", config, *rest])]
+
+
+@pytest.mark.parametrize("index", ["7", "-1", "x"])
+def test_ssh_to_a_node_there_is_not(clusterctl, monkeypatch, index):
+    launched(clusterctl)
+    monkeypatch.setattr("os.execvp", lambda *_: pytest.fail("ssh was called"))
+    assert clusterctl("ssh", "demo", index).status == 2
+
+
+@pytest.mark.parametrize("command", ["up", "down", "status", "list", "ssh", "hosts"])
+def test_help_has_an_example(command, capsys):
+    assert COMMANDS[command][2].endswith(".")
+    assert run_command(cli, [command, "-h"]) == 0
+    assert f"clusterctl {command}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "message"),
+    [
+        ("InsufficientInstanceCapacity", 500, "not enough machines"),
+        ("VcpuLimitExceeded", 400, "quota"),
+        ("RequestLimitExceeded", 503, "throttling"),
+        ("UnauthorizedOperation", 403, "not allowed"),
+        ("ExpiredToken", 400, "expired"),
+        ("AuthFailure", 401, "does not accept"),
+    ],
+)
+def test_what_ec2_refuses_is_one_message(clusterctl, client, monkeypatch, code, status, message):
+    from botocore.exceptions import ClientError
+
+    from clusterctl.ec2 import launch
+
+    class Refuses:
+        def run_instances(self, **_):
+            raise ClientError(
+                {
+                    "Error": {"Code": code, "Message": "EC2's own words"},
+                    "ResponseMetadata": {"HTTPStatusCode": status},
+                },
+                "RunInstances",
+            )
+
+    monkeypatch.setattr(launch, "without_retries", lambda _: Refuses())
+    monkeypatch.setattr(launch.time, "sleep", lambda _: None)
+    ran = clusterctl("up", *DEMO)
+    assert ran.status == 1
+    assert message in ran.err
+    assert "hint: " in ran.err
+    assert "Traceback" not in ran.err
+    assert find_instances(client, "demo") == ()
+    assert clusterctl("down", "demo").status == 0
