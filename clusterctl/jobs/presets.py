@@ -62,7 +62,11 @@ def choose_preset(name: str, nvidia_driver: bool) -> Preset:
 def trainer_arguments(
     preset: Preset, *, synthetic: bool, home: str, gpu_memory_mib: int | None = None
 ) -> list[str]:
-    """The trainer's flags: the tutorial's on GPUs, work that ends in a minute on CPUs."""
+    """The trainer's flags: the tutorial's on GPUs, work that ends in a minute on CPUs.
+
+    From 128 GPUs on the tutorial's script adds `--use_larc --loss_scale 256.`: not here, since
+    the trainer has no LARC.
+    """
     data = ["--synthetic"] if synthetic else ["--data_dir", f"{home}/{DATA_FOLDER}/"]
     schedule = [] if synthetic else ["--lr_decay_mode", "poly"]
     if preset.name == "cpu":

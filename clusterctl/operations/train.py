@@ -14,6 +14,7 @@ from clusterctl.jobs.ids import new_job_id
 from clusterctl.jobs.plan import JobPlan, JobRequest, check_ranks, plan_job
 from clusterctl.jobs.shipping import ship_examples, shipped_files
 from clusterctl.operations.access import Access
+from clusterctl.operations.logs import refuse_while_training
 
 PROBE_TIMEOUT_S = 60.0
 
@@ -46,6 +47,8 @@ def plan_training(access: Access, request: JobRequest) -> TrainingPlan:
 
 def start_training(access: Access, plan: TrainingPlan, force: bool = False) -> StartedJob:
     """Put the files on every node and start the job. Raises JobRunning, HostError."""
+    if not force:
+        refuse_while_training(access, "two would share its GPUs")
     text = format_hosts_file(plan.hosts)
     shipped = ship_examples(access.connections, access.targets, text)
     if shipped.failures:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -15,9 +16,12 @@ def weird_home(tmp_path):
     return home
 
 
-@pytest.fixture(params=["tmux", "nohup"])
+OLDEST_PYTHON = Path("~/.pyenv/versions/3.8.18/bin/python3").expanduser()
+
+
+@pytest.fixture(params=["tmux", "nohup", "python3.8"])
 def node(request, weird_home, tmp_path):
-    """A head node with tmux, and one without."""
+    """A head node with tmux, one without, and one with the oldest Python that we support."""
     tools = tmp_path / "tools"
     tools.mkdir()
     for name in (
@@ -34,6 +38,11 @@ def node(request, weird_home, tmp_path):
         "dirname",
     ):
         (tools / name).symlink_to(f"/usr/bin/{name}")
+    if request.param == "python3.8":
+        if not OLDEST_PYTHON.exists():
+            pytest.skip(f"there is no {OLDEST_PYTHON}")
+        (tools / "python3").unlink()
+        (tools / "python3").symlink_to(OLDEST_PYTHON)
     if request.param == "tmux":
         (tools / "tmux").symlink_to("/usr/bin/tmux")
     environ = {"PATH": str(tools), "TMUX_TMPDIR": str(tmp_path), "TMUX": ""}

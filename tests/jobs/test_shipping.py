@@ -23,18 +23,19 @@ from clusterctl.jobs.shipping import (
     launcher_zipapp,
     shipped_files,
 )
+from tests.jobs.conftest import OLDEST_PYTHON
 
 CHECKOUT = Path(__file__).parents[2]
 TRAINER = "examples/horovod/tensorflow/train_imagenet_resnet_hvd.py"
 SCRIPT = "examples/horovod/tensorflow/train_synthetic.sh"
 
 
-def unpack(home, files):
+def unpack(home, files, **environ):
     command = UNPACK.command(HOSTS_PATH, LAUNCHER_PATH)
     done = subprocess.run(
         ["sh", "-c", command],
         input=UNPACK.stdin(archive(files)),
-        env={**os.environ, "HOME": str(home)},
+        env={**os.environ, "HOME": str(home), **environ},
         capture_output=True,
         check=False,
     )
@@ -59,6 +60,16 @@ def test_a_second_time_writes_nothing(weird_home):
     report = shipped_files(unpack(weird_home, files))
     assert report == ShippedFiles((), tuple(files), ())
     assert {path: path.stat().st_mtime_ns for path in weird_home.rglob("*")} == before
+
+
+def test_on_the_oldest_python(weird_home, tmp_path):
+    if not OLDEST_PYTHON.exists():
+        pytest.skip(f"there is no {OLDEST_PYTHON}")
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "python3").symlink_to(OLDEST_PYTHON)
+    report = shipped_files(unpack(weird_home, example_files(), PATH=f"{tools}:/usr/bin:/bin"))
+    assert set(report.written) == set(example_files())
 
 
 def test_only_what_changed_is_written(weird_home):

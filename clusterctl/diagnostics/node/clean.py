@@ -48,10 +48,12 @@ def main() -> None:
     removed, failed = [], []
     for folder in folders:
         size = size_of(folder)
-        if not dry_run:
-            shutil.rmtree(folder, onerror=lambda _, path, info: failed.append(f"{path}: {info[1]}"))
-        if dry_run or not folder.exists():
+        try:
+            if not dry_run:
+                shutil.rmtree(folder)
             removed.append([str(folder), size])
+        except OSError as error:
+            failed.append(f"{error.filename}: {error.strerror}")
     print(json.dumps({"removed": removed, "failed": failed}))
 
 
