@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import io
-import tarfile
+import json
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -111,12 +112,12 @@ def _add(package: zipfile.ZipFile, name: str, text: str) -> None:
 
 
 def archive(files: Mapping[str, bytes]) -> bytes:
-    """A tar archive of path -> content; shell scripts are executable."""
-    content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w:gz", compresslevel=6) as tar:
-        for name, data in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            member.mode = 0o755 if name.endswith(".sh") else 0o644
-            tar.addfile(member, io.BytesIO(data))
-    return content.getvalue()
+    """The files as `unpack` on the node reads them; shell scripts are executable."""
+    described = {
+        name: {
+            "mode": 0o755 if name.endswith(".sh") else 0o644,
+            "content": base64.b64encode(data).decode(),
+        }
+        for name, data in files.items()
+    }
+    return json.dumps(described).encode()

@@ -1,75 +1,85 @@
-"""Runs on a node: put the files of the tar archive on stdin into the home folder.
+"""Runs on a node: put the files of the JSON on stdin into the home folder.
 
-A file that the user changed since it was put there stays as it is, unless it is named in the
-arguments (files that are generated). Prints {"written": [...], "same": [...], "kept": [...]}.
+stdin: {PATH: {"mode": 420, "content": BASE64}}. A file that the user changed since it was put
+there stays as it is, unless it is named in the arguments (files that are generated). Prints
+{"written": [...], "same": [...], "kept": [...]}.
+
+Every node runs this at each `up`: nothing is imported that takes long (tarfile and pathlib
+together take longer than all of this).
 """
 
 from __future__ import annotations
 
-import contextlib
+import base64
 import hashlib
-import io
 import json
 import os
 import sys
-import tarfile
-from pathlib import Path
 
-SHIPPED = Path(".clusterctl/shipped.json")
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+SHIPPED = ".clusterctl/shipped.json"
 
 
 def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def put(path: Path, content: bytes, mode: int) -> None:
+def read(path: str) -> bytes | None:
+    """What is there; None if it is no file."""
+    if not os.path.isfile(path):
+        return None
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def put(path: str, content: bytes, mode: int) -> None:
     """Whole or not at all: mpirun may be reading it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f"{path.name}.new-{os.getpid()}")
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    new = f"{path}.new-{os.getpid()}"
     try:
-        with new.open("wb") as file:
+        with open(new, "wb") as file:
             file.write(content)
-        new.chmod(mode)
-        new.replace(path)
+        os.chmod(new, mode)
+        os.replace(new, path)
     except OSError:
-        with contextlib.suppress(OSError):
-            new.unlink()
+        if os.path.exists(new):
+            os.unlink(new)
         raise
 
 
-def unpack(archive: tarfile.TarFile, generated: set[str]) -> dict[str, list[str]]:
+def unpack(files: dict[str, Any], generated: set[str]) -> dict[str, list[str]]:
     try:
-        before = json.loads(SHIPPED.read_text())
-    except (OSError, ValueError):
+        before = json.loads(read(SHIPPED) or b"{}")
+    except ValueError:
         before = {}
     report: dict[str, list[str]] = {"written": [], "same": [], "kept": []}
     shipped = dict(before)
-    for member in archive:
-        path = Path(member.name)
-        content = archive.extractfile(member).read()  # type: ignore[union-attr]
-        there = digest(path.read_bytes()) if path.is_file() else None
-        if there == digest(content) and path.stat().st_mode & 0o777 == member.mode:
-            report["same"].append(member.name)
-        elif there not in (None, digest(content), before.get(member.name, there)) and (
-            member.name not in generated
-        ):
-            report["kept"].append(member.name)
+    for path, file in files.items():
+        content = base64.b64decode(file["content"])
+        there = read(path)
+        is_changed = there is not None and digest(there) != before.get(path, digest(there))
+        if there == content and os.stat(path).st_mode & 0o777 == file["mode"]:
+            report["same"].append(path)
+        elif is_changed and there != content and path not in generated:
+            report["kept"].append(path)
             continue
         else:
-            put(path, content, member.mode)
-            report["written"].append(member.name)
-        shipped[member.name] = digest(content)
+            put(path, content, file["mode"])
+            report["written"].append(path)
+        shipped[path] = digest(content)
     if shipped != before:
         put(SHIPPED, json.dumps(shipped, indent=1).encode(), 0o644)
     return report
 
 
 def main() -> None:
-    os.chdir(Path.home())
-    stream = io.BytesIO(sys.stdin.buffer.read())
+    os.chdir(os.path.expanduser("~"))
+    files = json.loads(sys.stdin.buffer.read())
     try:
-        with tarfile.open(fileobj=stream) as archive:
-            print(json.dumps(unpack(archive, set(sys.argv[1:]))))
+        print(json.dumps(unpack(files, set(sys.argv[1:]))))
     except OSError as error:
         sys.exit(f"{error.filename}: {error.strerror}" if error.filename else str(error))
 

@@ -9,7 +9,7 @@ STATUS = "/run/cloud-init/lab-status"
 VERSION = "cloud-init 0.0 (simulated by clusterctl's lab)"
 
 
-def read_status():
+def read_status() -> tuple[str, list[str]]:
     """`running`, `done` or `error`, and the errors."""
     try:
         with open(STATUS, encoding="utf-8") as file:
@@ -19,7 +19,7 @@ def read_status():
     return word or "running", [problem] if problem else []
 
 
-def report(status, errors, style):
+def report(status: str, errors: list[str], style: str) -> None:
     detail = "; ".join(errors) or "DataSourceEc2Local"
     extended = status
     if style == "json":
@@ -34,7 +34,7 @@ def report(status, errors, style):
         print("recoverable_errors: {}")
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(prog="cloud-init", description=__doc__)
     parser.add_argument("--version", "-v", action="version", version=VERSION)
     commands = parser.add_subparsers(dest="command", required=True)

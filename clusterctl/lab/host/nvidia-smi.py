@@ -6,12 +6,13 @@
 import argparse
 import json
 import sys
+from typing import Any
 
 DRIVER = "580.95.05"
 MARK = "simulated by clusterctl's lab"
 
 
-def gpus():
+def gpus() -> list[dict[str, Any]]:
     """One dict of query fields per GPU. Numbers are (value, unit)."""
     with open("/etc/clusterctl-lab/gpus.json", encoding="utf-8") as file:
         spec = json.load(file)
@@ -45,7 +46,7 @@ def gpus():
     ]
 
 
-def query(fields, style):
+def query(fields: str, style: str) -> None:
     names = [field.strip() for field in fields.split(",")]
     rows = gpus()
     for name in names:
@@ -57,7 +58,7 @@ def query(fields, style):
         sys.exit("the lab's nvidia-smi writes --format=csv[,noheader][,nounits] only")
     units = "nounits" not in options
 
-    def text(value):
+    def text(value: object) -> str:
         if not isinstance(value, tuple):
             return str(value)
         number = f"{value[0]:.2f}" if isinstance(value[0], float) else str(value[0])
@@ -71,7 +72,7 @@ def query(fields, style):
         print(", ".join(text(row[name]) for name in names))
 
 
-def table():
+def table() -> None:
     line = "+" + "-" * 77 + "+"
     print(line)
     print(f"| NVIDIA-SMI {DRIVER}, {MARK}".ljust(78) + "|")
@@ -85,7 +86,7 @@ def table():
     print(line)
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(prog="nvidia-smi", description=__doc__)
     parser.add_argument("--query-gpu", metavar="FIELDS")
     parser.add_argument("--query-compute-apps", metavar="FIELDS")
