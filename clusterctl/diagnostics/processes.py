@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clusterctl.diagnostics.program import NodeProgram, json_lines
-from clusterctl.domain.errors import ClusterctlError
-from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
+from clusterctl.diagnostics.program import NodeProgram, json_lines, read_each
+from clusterctl.domain.results import CommandResult, FanoutResult
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.target import Target
 
@@ -88,21 +87,7 @@ def _ask(
     result = connections.run_all(
         targets, PROCESSES.command(*arguments), stdin=PROCESSES.stdin(), timeout_s=TIMEOUT_S
     )
-    return parsed(result)
-
-
-def parsed(result: FanoutResult[CommandResult]) -> FanoutResult[tuple[NodeProcess, ...]]:
-    """Each host's answer read; one that cannot be read is that host's error."""
-    return FanoutResult(tuple(_outcome(outcome) for outcome in result.outcomes))
-
-
-def _outcome(outcome: HostOutcome[CommandResult]) -> HostOutcome[tuple[NodeProcess, ...]]:
-    if outcome.value is None:
-        return HostOutcome(outcome.host, error=outcome.error)
-    try:
-        return HostOutcome(outcome.host, value=parse_processes(outcome.value))
-    except ClusterctlError as error:
-        return HostOutcome(outcome.host, error=error)
+    return read_each(result, parse_processes)
 
 
 def parse_processes(result: CommandResult) -> tuple[NodeProcess, ...]:

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import clusterctl.diagnostics
-from clusterctl.diagnostics.program import NodeProgram, json_lines
-from clusterctl.domain.errors import ClusterctlError
-from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
+from clusterctl.diagnostics.program import NodeProgram, json_lines, read_each
+from clusterctl.domain.results import CommandResult, FanoutResult
 from clusterctl.operations.access import Access
 from clusterctl.operations.logs import refuse_while_training
 
@@ -39,16 +38,7 @@ def clean_logs(
     result = access.connections.run_all(
         access.targets, CLEAN.command(*flags), stdin=CLEAN.stdin(), timeout_s=TIMEOUT_S
     )
-    return FanoutResult(tuple(_outcome(outcome) for outcome in result.outcomes))
-
-
-def _outcome(outcome: HostOutcome[CommandResult]) -> HostOutcome[CleanedNode]:
-    if outcome.value is None:
-        return HostOutcome(outcome.host, error=outcome.error)
-    try:
-        return HostOutcome(outcome.host, parse_cleaned(outcome.value))
-    except ClusterctlError as error:
-        return HostOutcome(outcome.host, error=error)
+    return read_each(result, parse_cleaned)
 
 
 def parse_cleaned(result: CommandResult) -> CleanedNode:

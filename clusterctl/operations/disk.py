@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from clusterctl.diagnostics.disk import COMMAND, TIMEOUT_S, DiskUsage, disk_findings, parse_df
-from clusterctl.domain.errors import ClusterctlError
+from clusterctl.diagnostics.program import read_each
 from clusterctl.domain.findings import Finding, Severity
-from clusterctl.domain.results import FanoutResult, HostOutcome
+from clusterctl.domain.results import FanoutResult
 from clusterctl.operations.access import Access
 
 
@@ -30,14 +30,7 @@ class DiskReport:
 def disk(access: Access, indices: Sequence[int] | None = None) -> DiskReport:
     """Ask these nodes, or all. One outcome per node."""
     result = access.connections.run_all(access.select(indices), COMMAND, timeout_s=TIMEOUT_S)
-    outcomes: list[HostOutcome[list[DiskUsage]]] = []
-    for outcome in result.outcomes:
-        try:
-            value = None if outcome.value is None else parse_df(outcome.value)
-            outcomes.append(HostOutcome(outcome.host, value, outcome.error))
-        except ClusterctlError as error:
-            outcomes.append(HostOutcome(outcome.host, error=error))
-    nodes = FanoutResult(tuple(outcomes))
+    nodes = read_each(result, parse_df)
     findings = [
         finding
         for usages in nodes.values
