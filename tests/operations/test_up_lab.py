@@ -1,0 +1,278 @@
+"""up and down whole, against the local EC2: real hosts, real SSH, real cloud-init order."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clusterctl.ec2 import launch, session
+from clusterctl.ec2.instances import find_instances
+from clusterctl.ec2.keypairs import find_key_pairs
+from clusterctl.ec2.network import find_groups
+from clusterctl.ec2.session import ec2_client
+from clusterctl.ec2.teardown import NOT_TERMINATED
+from tests.cli.running import CommandLine
+
+pytestmark = pytest.mark.lab
+
+TYPE = ("--instance-type", "p3.16xlarge")
+
+
+@pytest.fixture
+def clusterctl(lab, monkeypatch, capsys):
+    monkeypatch.setenv("CLUSTERCTL_HOME", str(lab.home))
+    return CommandLine(lab.home, capsys, ["--lab"])
+
+
+@pytest.fixture(scope="module")
+def ec2(lab):
+    keys = lab.environment
+    return ec2_client(
+        region=lab.region,
+        endpoint_url=lab.endpoint_url,
+        access_key=keys["AWS_ACCESS_KEY_ID"],
+        secret_key=keys["AWS_SECRET_ACCESS_KEY"],
+    )
+
+
+names = (f"up{number}" for number in itertools.count())
+
+
+@pytest.fixture
+def name(clusterctl, ec2):
+    """The name of a cluster that is gone, and all that was made for it, when the test ends."""
+    name = next(names)
+    yield name
+    clusterctl("down", name, "--yes")
+    assert find_instances(ec2, name, NOT_TERMINATED) == ()
+    assert find_groups(ec2, name) == ()
+    assert find_key_pairs(ec2, name) == ()
+    assert not (clusterctl.home / name).exists()
+
+
+def up(clusterctl, name, nodes, *more):
+    ran = clusterctl("up", name, "--nodes", str(nodes), *TYPE, *more)
+    assert ran.status == 0, ran.err
+    return ran
+
+
+def on(clusterctl, host, command, status=0):
+    """The output of a command on a node, by the system's own ssh and the generated ssh_config."""
+    name = host.rpartition("-")[0]
+    argv = ["ssh", "-F", str(clusterctl.home / name / "ssh_config"), host, command]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == status, done.stderr
+    return done.stdout
+
+
+def user_data(tmp_path, text) -> tuple[str, str]:
+    path = tmp_path / "user-data.sh"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    return "--user-data", str(path)
+
+
+def test_a_cluster_from_nothing_and_back(clusterctl, name):
+    ran = up(clusterctl, name, 3)
+    rows = [line.split() for line in ran.out.splitlines()]
+    assert rows[0] == ["NODE", "STATE", "TYPE", "GPUS", "ADDRESS", "ZONE"]
+    assert [row[:4] for row in rows[1:]] == [
+        [f"{name}-{index}", "running", "p3.16xlarge", "8"] for index in range(3)
+    ]
+    addresses = [row[4] for row in rows[1:]]
+    folder = clusterctl.home / name
+    assert (folder / "hosts").read_text() == "".join(f"{one} slots=8\n" for one in addresses)
+    assert clusterctl("hosts", name).out == (folder / "hosts").read_text()
+    head = f"{name}-0"
+    shipped = on(clusterctl, head, "cat examples/horovod/tensorflow/hosts")
+    assert shipped == (folder / "hosts").read_text()
+    for index, address in enumerate(addresses):
+        assert on(clusterctl, f"{name}-{index}", "hostname -I").strip() == address
+
+    for found in (folder, *folder.iterdir()):
+        assert found.stat().st_mode & 0o077 == 0 or found.name == "lock"
+    assert not re.search(r"StrictHostKeyChecking\s+no", (folder / "ssh_config").read_text())
+
+    again = up(clusterctl, name, 3)
+    assert f"nothing to do: {name} is up and ready" in again.err
+    assert again.out == ran.out
+
+
+def test_the_head_node_gets_to_every_node_by_every_name_and_nobody_else_does(clusterctl, name):
+    up(clusterctl, name, 2)
+    address = clusterctl("status", name, "--json").data["nodes"][1]["private_ip"]
+    dashed = f"ip-{address.replace('.', '-')}"
+    for target in (f"{name}-1", address, dashed):
+        assert on(clusterctl, f"{name}-0", f"ssh {target} hostname").strip() == dashed
+    own = on(clusterctl, f"{name}-0", "hostname")
+    for target in (f"{name}-0", "localhost", "127.0.0.1", "$(hostname)"):
+        assert on(clusterctl, f"{name}-0", f"ssh {target} hostname") == own
+    # The private key is on the head node only, and a worker knows no way anywhere.
+    on(clusterctl, f"{name}-1", "test ! -e .ssh/clusterctl_mpi -a ! -e .ssh/config")
+    on(clusterctl, f"{name}-1", f"ssh -o BatchMode=yes {name}-0 true", status=255)
+
+
+def test_running_up_again_changes_nothing_on_the_nodes(clusterctl, name):
+    up(clusterctl, name, 2)
+    look = "cat .ssh/authorized_keys .ssh/config .ssh/clusterctl_known_hosts /etc/hosts | sha256sum"
+    on(clusterctl, f"{name}-0", "printf 'Host mine\\n  User me\\n' >>.ssh/config")
+    before = on(clusterctl, f"{name}-0", look)
+    up(clusterctl, name, 2)
+    assert on(clusterctl, f"{name}-0", look) == before
+    assert on(clusterctl, f"{name}-0", "ssh -G mine | grep '^user '").strip() == "user me"
+
+
+def test_a_node_that_is_gone_is_replaced_and_the_others_stay(clusterctl, name, ec2):
+    up(clusterctl, name, 3)
+    before = find_instances(ec2, name)
+    ec2.terminate_instances(InstanceIds=[before[1].node.instance_id])
+    assert "missing: node 1" in clusterctl("status", name).err
+    ran = up(clusterctl, name, 3, "--json").data
+    assert ran["launched"] == [1]
+    ids = [node["instance_id"] for node in ran["nodes"]]
+    assert [ids[0], ids[2]] == [before[0].node.instance_id, before[2].node.instance_id]
+    assert on(clusterctl, f"{name}-0", f"ssh {name}-1 hostname") == on(
+        clusterctl, f"{name}-1", "hostname"
+    )
+
+
+def test_the_head_node_can_be_replaced(clusterctl, name, ec2):
+    up(clusterctl, name, 2)
+    ec2.terminate_instances(InstanceIds=[find_instances(ec2, name)[0].node.instance_id])
+    assert up(clusterctl, name, 2, "--json").data["launched"] == [0]
+    assert on(clusterctl, f"{name}-0", f"ssh {name}-1 echo hello") == "hello\n"
+
+
+def test_more_nodes(clusterctl, name):
+    up(clusterctl, name, 1)
+    assert up(clusterctl, name, 2, "--json").data["launched"] == [1]
+    assert clusterctl("status", name, "--json").data["state"] == "2 running"
+    assert on(clusterctl, f"{name}-0", f"ssh {name}-1 echo hello") == "hello\n"
+
+
+def test_a_type_without_gpus(clusterctl, name):
+    ran = clusterctl("up", name, "--nodes", "1", "--instance-type", "c5.large")
+    assert ran.status == 0, ran.err
+    assert clusterctl("hosts", name).out.split()[1] == "slots=1"
+
+
+def test_user_data_that_fails(clusterctl, name, tmp_path):
+    script = user_data(tmp_path, "echo what went wrong; exit 3")
+    ran = clusterctl("up", name, "--nodes", "2", *TYPE, *script)
+    assert ran.status == 1
+    assert f"2 of 2 nodes of {name} are not ready" in ran.err
+    assert "what went wrong" in ran.err
+    assert f"clusterctl down {name}" in ran.err
+    # One can log in and look.
+    assert "what went wrong" in on(
+        clusterctl, f"{name}-1", "sudo cat /var/log/cloud-init-output.log"
+    )
+
+
+def test_one_node_with_a_lost_gpu_hides_no_other(clusterctl, name, tmp_path, ec2):
+    up(clusterctl, name, 3)
+    seven = "#!/bin/sh\\n$smi.all -L | head -n 7\\n"
+    lose_one = (
+        "smi=$(command -v nvidia-smi) && sudo mv $smi $smi.all && "
+        f'printf "{seven}" | sudo tee $smi >/dev/null && sudo chmod 755 $smi'
+    )
+    on(clusterctl, f"{name}-1", lose_one)
+    ran = clusterctl("up", name, "--nodes", "3", *TYPE)
+    assert ran.status == 1
+    assert f"1 of 3 nodes of {name} are not ready:\n  {name}-1: nvidia-smi sees 7 GPUs" in ran.err
+    assert f"{name}-0: checked" in ran.err
+    assert f"{name}-2: checked" in ran.err
+
+
+def test_the_deadline_names_where_it_hung(clusterctl, name, tmp_path):
+    script = user_data(tmp_path, "sleep 60")
+    ran = clusterctl("up", name, "--nodes", "2", *TYPE, *script, "--timeout", "2s")
+    assert ran.status == 1
+    assert f"{name}-[0-1]: not ready after 2.0 s: waiting for its host key" in ran.err
+
+
+def test_another_host_key_than_the_pinned_one_stops_it(clusterctl, name):
+    up(clusterctl, name, 2)
+    pins = clusterctl.home / name / "known_hosts"
+    keys = dict(re.findall(rf"{name}-(\d),\S+ ssh-ed25519 (\S+)", pins.read_text()))
+    pins.write_text(re.sub(r"\S+ ecdsa.*\n", "", pins.read_text()).replace(keys["1"], keys["0"]))
+    ran = clusterctl("up", name, "--nodes", "2", *TYPE)
+    assert ran.status == 1
+    assert f"1 of 2 nodes of {name} are not ready:\n  {name}-1: its host key is not" in ran.err
+    argv = ["ssh", "-F", str(clusterctl.home / name / "ssh_config"), f"{name}-1", "true"]
+    assert subprocess.run(argv, capture_output=True, check=False).returncode == 255
+
+
+def test_a_stopped_node(clusterctl, name, ec2):
+    up(clusterctl, name, 1)
+    ids = [find_instances(ec2, name)[0].node.instance_id]
+    ec2.stop_instances(InstanceIds=ids)
+    assert clusterctl("status", name, "--json").data["state"] in ("1 stopping", "1 stopped")
+    ran = clusterctl("up", name, "--nodes", "1", *TYPE)
+    assert ran.status == 1
+    assert f"stopped: {name}-0" in ran.err
+    assert f"start-instances --instance-ids {ids[0]}" in ran.err
+
+
+def test_the_folder_is_lost(clusterctl, name, ec2):
+    """Then nobody can log in, but `down` still finds everything."""
+    up(clusterctl, name, 1)
+    subprocess.run(["rm", "-r", str(clusterctl.home / name)], check=True)
+    ran = clusterctl("up", name, "--nodes", "1", *TYPE)
+    assert ran.status == 1
+    assert "is not on this machine" in ran.err
+    assert not (clusterctl.home / name).exists()
+    assert clusterctl("down", name).out == f"removed {name}: 1 node, and all that was made for it\n"
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "looking at",
+        "ImportKeyPair",
+        "RunInstances",
+        "starting",
+        "waiting for its host key",
+        "waiting for SSH",
+        "cloud-init",
+        "counting GPUs",
+        "preparing",
+    ],
+)
+def test_ctrl_c_at_any_moment_then_up_then_down(clusterctl, name, tmp_path, moment):
+    """The interrupt comes while the moment lasts, or after: both ways on work wherever it hits."""
+    argv = [sys.executable, "-m", "clusterctl", "up", name, "--nodes", "2", *TYPE, "--lab"]
+    script = user_data(tmp_path, "sleep 0.5")
+    with subprocess.Popen(
+        [*argv, *script],
+        cwd=Path(__file__).parents[2],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        said = [next(line for line in process.stderr if moment in line)]
+        process.send_signal(signal.SIGINT)
+        said += process.stderr.readlines()
+    assert "Traceback" not in "".join(said)
+    if process.returncode:
+        assert process.returncode == 130
+        assert f"run `up` again to go on, or: clusterctl down {name}" in "".join(said)
+    up(clusterctl, name, 2, *script)
+
+
+def test_api_calls_do_not_grow_with_the_nodes(clusterctl, ec2, name, monkeypatch):
+    calls: list[str] = []
+    ec2.meta.events.register("before-call.ec2", lambda model, **_: calls.append(model.name))
+    monkeypatch.setattr(session, "ec2_client", lambda **_: ec2)
+    monkeypatch.setattr(launch, "without_retries", lambda client: client)
+    up(clusterctl, name, 8)
+    assert calls.count("RunInstances") == 1
+    # One per node at least, and a few more for those that print their keys late.
+    assert calls.count("GetConsoleOutput") >= 8
+    others = [call for call in calls if call not in ("GetConsoleOutput", "DescribeInstances")]
+    assert len(others) == len(set(others)) == 10
