@@ -64,17 +64,20 @@ def node_target(node: Node, user: str, proxy_command: tuple[str, ...] = ()) -> T
         user=user,
         proxy_command=proxy_command,
         proxy_passes_fd=bool(proxy_command),
+        down="" if node.state is NodeState.RUNNING else f"its instance is {node.state.value}",
     )
 
 
 def open_access(
     cluster: Cluster, folder: ClusterFolder, proxy_command: tuple[str, ...] = ()
 ) -> Access:
-    """Access to a running cluster. Raises MissingTool without its key, ClusterctlError if down."""
-    down = [node.name for node in cluster.nodes if node.state is not NodeState.RUNNING]
-    if down:
+    """Access to a cluster. Raises MissingTool without its key, ClusterctlError if no node runs.
+
+    A node that does not run is unreachable by itself; the others can be worked with.
+    """
+    if all(node.state is not NodeState.RUNNING for node in cluster.nodes):
         raise ClusterctlError(
-            f"not running: {', '.join(down)}", f"see `clusterctl status {cluster.name}`"
+            f"no node of {cluster.name} is running", f"see `clusterctl status {cluster.name}`"
         )
     if not folder.key.exists():
         raise MissingTool(

@@ -10,7 +10,12 @@ from dataclasses import dataclass, field
 import paramiko
 from paramiko.auth_strategy import AuthStrategy, InMemoryPrivateKey
 
-from clusterctl.domain.errors import ClusterctlError, ConnectionLost, KeyRefused
+from clusterctl.domain.errors import (
+    ClusterctlError,
+    ConnectionLost,
+    HostUnreachable,
+    KeyRefused,
+)
 from clusterctl.domain.results import CommandResult
 from clusterctl.transport.dial import dial
 from clusterctl.transport.errors import translated, worth_retrying
@@ -94,6 +99,8 @@ def connect(
     connect_timeout_s: float = 10.0,
 ) -> Session:
     """Log in. Raises HostUnreachable, HostKeyUnknown, HostKeyChanged, KeyRefused."""
+    if target.down:
+        raise HostUnreachable(target.host, target.down)
     if not identity.keys:
         raise KeyRefused(
             target.host,

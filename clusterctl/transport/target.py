@@ -10,7 +10,8 @@ class Target:
     """One host. `host` is the name shown to the user; `address` is what is dialled.
 
     `proxy_command` is an argv with %h and %p, OpenSSH's ProxyCommand; with `proxy_passes_fd` it
-    hands over a connected socket (ProxyUseFdpass) instead of carrying the bytes.
+    hands over a connected socket (ProxyUseFdpass) instead of carrying the bytes. `down` says why
+    there is nothing to dial; the host then fails at once and by itself.
     """
 
     host: str
@@ -19,6 +20,7 @@ class Target:
     port: int = 22
     proxy_command: tuple[str, ...] = ()
     proxy_passes_fd: bool = False
+    down: str = ""
 
     @property
     def known_hosts_name(self) -> str:

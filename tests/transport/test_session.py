@@ -86,6 +86,7 @@ def test_the_deadline_keeps_what_came(ssh_server):
     assert (caught.value.stdout, caught.value.stderr) == ("begun\n", "trouble\n")
     assert "did not end within 1 s" in caught.value.message
 
+
 def test_connections_are_kept(ssh_server):
     with ssh_server.connections() as connections:
         first = connections.run(ssh_server.target(), "echo $SSH_CONNECTION").stdout

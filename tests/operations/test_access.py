@@ -1,0 +1,102 @@
+"""A cluster with nodes that do not run, and choosing among its nodes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import datetime, timezone
+
+import pytest
+
+from clusterctl.domain.cluster import Cluster, Node, NodeState
+from clusterctl.domain.errors import ClusterctlError, MissingTool, UsageError
+from clusterctl.operations.access import Access, open_access
+from clusterctl.operations.folder import ClusterFolder
+from clusterctl.transport.connections import Connections
+from clusterctl.transport.hostkeys import PinnedHostKeys
+from clusterctl.transport.session import Identity
+from tests.lab.running import client
+from tests.pair import eventually
+
+NODE = Node(
+    index=0,
+    name="demo-0",
+    instance_id="i-0",
+    state=NodeState.RUNNING,
+    instance_type="p3.2xlarge",
+    gpus=1,
+    private_ip="10.0.0.4",
+    public_ip=None,
+    availability_zone="us-east-1a",
+    launched_at=datetime(2026, 11, 1, tzinfo=timezone.utc),
+)
+
+
+def cluster(*states: NodeState) -> Cluster:
+    nodes = [
+        replace(NODE, index=index, name=f"demo-{index}", private_ip=f"10.0.0.{index}", state=state)
+        for index, state in enumerate(states)
+    ]
+    return Cluster("demo", "us-east-1", "ubuntu", tuple(nodes))
+
+
+def access(tmp_path, *states: NodeState) -> Access:
+    connections = Connections(Identity(()), PinnedHostKeys([]))
+    return Access(cluster(*states), ClusterFolder(tmp_path), connections)
+
+
+RUNNING, STOPPED = NodeState.RUNNING, NodeState.STOPPED
+
+
+@pytest.mark.parametrize(
+    ("indices", "hosts"),
+    [(None, ["demo-0", "demo-1", "demo-2"]), ((2, 0), ["demo-2", "demo-0"]), ((), [])],
+)
+def test_choosing_nodes(tmp_path, indices, hosts):
+    given = access(tmp_path, RUNNING, RUNNING, RUNNING)
+    assert [target.host for target in given.select(indices)] == hosts
+
+
+def test_choosing_nodes_that_are_not_there(tmp_path):
+    with pytest.raises(UsageError, match="cluster demo has no node 2, 7"):
+        access(tmp_path, RUNNING, RUNNING).select((0, 2, 7))
+
+
+def test_a_node_is_reached_at_its_public_address_where_it_has_one(tmp_path):
+    given = access(tmp_path, RUNNING)
+    assert given.target(NODE).address == "10.0.0.4"
+    assert given.target(replace(NODE, public_ip="198.51.100.7")).address == "198.51.100.7"
+
+
+def test_a_stopped_node_says_so_by_itself(tmp_path):
+    first, second = access(tmp_path, RUNNING, STOPPED).targets
+    assert (first.down, second.down) == ("", "its instance is stopped")
+
+
+def test_no_node_runs(tmp_path):
+    with pytest.raises(ClusterctlError, match="no node of demo is running"):
+        open_access(cluster(STOPPED, STOPPED), ClusterFolder(tmp_path))
+
+
+def test_the_key_is_elsewhere(tmp_path):
+    with pytest.raises(MissingTool) as caught:
+        open_access(cluster(RUNNING), ClusterFolder(tmp_path))
+    assert "`clusterctl down` works without it" in caught.value.hint
+
+
+@pytest.mark.lab
+def test_a_stopped_node_is_one_line_and_the_other_answers(pair):
+    ec2 = client(pair.lab)
+    with pair.access() as given:
+        stopped = given.cluster.nodes[1].instance_id
+    ec2.stop_instances(InstanceIds=[stopped])
+    try:
+        status, out, err = pair.ctl("run", "-n", "--json", "hostname")
+        answered, silent = json.loads(out)
+        assert answered["exit_status"] == 0
+        assert silent["message"].startswith("its instance is stop")
+        assert (status, err) == (255, "")
+    finally:
+        ec2.get_waiter("instance_stopped").wait(InstanceIds=[stopped], WaiterConfig={"Delay": 1})
+        ec2.start_instances(InstanceIds=[stopped])
+        eventually(lambda: pair.answers(1), "the node to be back")
