@@ -139,7 +139,8 @@ def _run_step(
             # The same token again: EC2 answers with what the first request made, if it did.
             request = dict(sent.request)
     machine = seen.machine
-    gpus = f" with {machine.gpus} GPUs each" if machine.gpus else " without GPUs"
+    count = "1 GPU" if machine.gpus == 1 else f"{machine.gpus} GPUs"
+    gpus = f" with {count} each" if machine.gpus else " without GPUs"
     nodes = f"node {spec.name}-{run[0]}"
     if len(run) > 1:
         nodes = f"nodes {spec.name}-[{format_indices(run)}]"

@@ -77,11 +77,9 @@ def up(
     check_account(folder, client)
     with locked(folder):
         plan, cluster = launch(client, spec, folder, progress)
-        write_file(folder.ssh_config, ssh_config_text(cluster, folder, proxy_command))
         facts = make_ready(client, cluster, folder, proxy_command, timeout_s, progress)
         cluster = replace(cluster, nodes=tuple(fact.node for fact in facts))
         gpus = gpus_of(facts)
-        write_file(folder.ssh_config, ssh_config_text(cluster, folder, proxy_command))
         write_file(folder.hosts, hosts_text(cluster, gpus))
     return UpReport(cluster, plan.missing, gpus)
 
@@ -139,6 +137,8 @@ def make_ready(
         finally:
             # Also where a node failed: its owner will want to log in and look.
             write_file(folder.known_hosts, host_keys.text(cluster.nodes))
+            seen = replace(cluster, nodes=tuple(watch.latest(node) for node in cluster.nodes))
+            write_file(folder.ssh_config, ssh_config_text(seen, folder, proxy_command))
         check_all(cluster, waited)
         facts = waited.values
         _join(connections, facts, [target_of(fact.node) for fact in facts], cluster, progress)

@@ -6,6 +6,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from clusterctl.domain.cluster import Node
 from clusterctl.ec2.instances import Instance, find_instances
 from clusterctl.ec2.polling import gaps
 
@@ -33,3 +34,8 @@ class InstanceWatch:
                 self._seen = {instance.node.instance_id: instance for instance in found}
                 self._next_look = time.monotonic() + next(self._gaps)
             return self._seen.get(instance_id)
+
+    def latest(self, node: Node) -> Node:
+        """The node as last seen, without looking again: a public address comes late."""
+        seen = self._seen.get(node.instance_id)
+        return seen.node if seen else node
