@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import urllib.request
 from collections.abc import Iterator
+from datetime import datetime
 from unittest import mock
 
 import pytest
@@ -36,28 +36,29 @@ def _image(ami_id: str, name: str, date: str, architecture: str = "x86_64") -> d
         "hypervisor": "xen",
         "root_device_type": "ebs",
         "root_device_name": "/dev/sda1",
-        "creation_date": date,
+        "creation_date": datetime.fromisoformat(date),
     }
 
 
 IMAGES = [
-    _image(NEW_IMAGE, DLAMI.format(NEW_DATE), "2026-11-01T00:00:00.000Z"),
-    _image(OLD_IMAGE, DLAMI.format("20260703"), "2026-07-03T00:00:00.000Z"),
-    _image(ARM_IMAGE, "An ARM64 image", "2026-11-02T00:00:00.000Z", "arm64"),
+    _image(NEW_IMAGE, DLAMI.format(NEW_DATE), "2026-11-01T00:00:00+00:00"),
+    _image(OLD_IMAGE, DLAMI.format("20260703"), "2026-07-03T00:00:00+00:00"),
+    _image(ARM_IMAGE, "An ARM64 image", "2026-11-02T00:00:00+00:00", "arm64"),
 ]
 
 
 @contextlib.contextmanager
 def moto_server() -> Iterator[str]:
     """The endpoint of a server that runs in this process."""
-    from moto.ec2.models import amis
+    from moto.ec2.models.amis import Ami, AmiBackend
     from moto.server import ThreadedMotoServer
 
+    def load_images(backend: AmiBackend) -> None:
+        for image in IMAGES:
+            backend.amis[image["ami_id"]] = Ami(backend, **image)
+
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    with (
-        mock.patch.object(amis, "AMIS", IMAGES),
-        mock.patch.dict(os.environ, {"MOTO_AMIS_PATH": "taken from the test"}),
-    ):
+    with mock.patch.object(AmiBackend, "_load_amis", load_images):
         server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
         server.start()
         try:

@@ -100,7 +100,11 @@ TABLE: dict[str, tuple[str, str]] = {
     "ConnectionClosedError": ("EC2 closed the connection: {message}", "run the command again"),
     "ProxyConnectionError": ("", "check HTTPS_PROXY"),
     "SSLError": ("", "check the clock, and AWS_CA_BUNDLE if there is a proxy in between"),
-    "ResponseParserError": ("EC2's answer makes no sense: {message}", "run the command again"),
+    # The message would be a page of HTML.
+    "ResponseParserError": (
+        "what answered is not EC2",
+        "run the command again; if it stays so, check the endpoint and the proxy",
+    ),
     "HTTPClientError": ("EC2 cannot be reached: {message}", "check the network"),
 }
 

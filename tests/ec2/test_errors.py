@@ -89,7 +89,7 @@ def raised(error: Exception) -> AwsError:
             "https://e",
             "clock",
         ),
-        (ResponseParserError("not XML"), "ResponseParserError", "not XML", "again"),
+        (ResponseParserError("not XML"), "ResponseParserError", "not EC2", "again"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
