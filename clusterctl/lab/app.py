@@ -27,6 +27,7 @@ from clusterctl.lab import (  # noqa: E402
     moto_network,
     moto_run_instances,
     moto_security_groups,
+    moto_tags,
     moto_types,
 )
 
@@ -36,6 +37,7 @@ STATUS_PATH = "/_lab/status"
 def complete_moto(network: IPv4Network, read_console: Callable[[str], str]) -> None:
     """Once per process, before the first request."""
     moto_types.install()
+    moto_tags.install()
     moto_images.install()
     moto_network.install(network)
     moto_instances.install()

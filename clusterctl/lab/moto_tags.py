@@ -1,0 +1,25 @@
+"""A resource finds its own tags at once.
+
+moto looks through the tags of all resources for those of one, several times per instance and
+filter: DescribeInstances of 100 instances then takes seconds, of 1,000 minutes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from moto.ec2.models.core import TaggedEC2Resource
+from moto.ec2.utils import EC2_PREFIX_TO_RESOURCE, get_prefix
+
+from clusterctl.lab.moto_completion import replace
+
+
+def install() -> None:
+    def get_tags(resource: Any) -> list[dict[str, str]]:
+        kind = EC2_PREFIX_TO_RESOURCE.get(get_prefix(resource.id), "") if resource.id else ""
+        return [
+            {"resource_id": resource.id, "key": key, "value": value, "resource_type": kind}
+            for key, value in resource.ec2_backend.tags.get(resource.id, {}).items()
+        ]
+
+    replace(TaggedEC2Resource, get_tags)
