@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import functools
+import hashlib
 import io
 import json
+import tarfile
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import clusterctl
@@ -16,6 +18,7 @@ from clusterctl.diagnostics.program import NodeProgram, json_lines
 from clusterctl.domain.results import CommandResult, FanoutResult
 from clusterctl.jobs.plan import EXAMPLES_FOLDER
 from clusterctl.transport.connections import Connections
+from clusterctl.transport.fanout import fan_out
 from clusterctl.transport.target import Target
 
 PACKAGE = Path(clusterctl.__file__).parent
@@ -39,6 +42,11 @@ LAUNCHER_MODULES = (
 )
 UNPACK = NodeProgram(Path(__file__).parent / "node" / "unpack.py")
 UNPACK_TIMEOUT_S = 60.0
+RECORD_PATH = ".clusterctl/shipped.json"
+# All nodes of a new cluster at once, so without an interpreter. What goes wrong here goes wrong
+# again in `unpack`, which says what it is.
+FIRST = f"""cd && if [ -e {RECORD_PATH} ] || [ -e examples/horovod ]; then
+cat >/dev/null; else tar -xpmf - 2>/dev/null && echo first; fi"""
 
 
 @dataclass(frozen=True)
@@ -58,15 +66,25 @@ def ship_examples(
     One command per node; files that are there already are left alone, and so are those that the
     user changed there (but for the hosts file). Read a result with `shipped_files`.
     """
-    payload = archive({**example_files(), HOSTS_PATH: hosts_text.encode()})
-    return _unpack(connections, targets, payload)
+    files = {**example_files(), HOSTS_PATH: hosts_text.encode()}
+    first, update = first_archive(files), archive(files)
+    all_written = json.dumps({"written": list(files)}) + "\n"
+
+    def one(target: Target) -> CommandResult:
+        result = connections.run(target, FIRST, stdin=first, timeout_s=UNPACK_TIMEOUT_S)
+        if result.stdout == "first\n":
+            return replace(result, stdout=all_written)
+        return _update(connections, target, update)
+
+    return fan_out(one, targets)
 
 
 def ship_hosts(
     connections: Connections, targets: Sequence[Target], hosts_text: str
 ) -> FanoutResult[CommandResult]:
     """Put the hosts file alone into the tutorial's folder on every node."""
-    return _unpack(connections, targets, archive({HOSTS_PATH: hosts_text.encode()}))
+    update = archive({HOSTS_PATH: hosts_text.encode()})
+    return fan_out(lambda target: _update(connections, target, update), targets)
 
 
 def shipped_files(result: CommandResult) -> ShippedFiles:
@@ -75,15 +93,31 @@ def shipped_files(result: CommandResult) -> ShippedFiles:
     return ShippedFiles(*(tuple(report.get(key, ())) for key in ("written", "same", "kept")))
 
 
-def _unpack(
-    connections: Connections, targets: Sequence[Target], payload: bytes
-) -> FanoutResult[CommandResult]:
-    return connections.run_all(
-        targets,
+def _update(connections: Connections, target: Target, payload: bytes) -> CommandResult:
+    return connections.run(
+        target,
         UNPACK.command(HOSTS_PATH, LAUNCHER_PATH),
         stdin=UNPACK.stdin(payload),
         timeout_s=UNPACK_TIMEOUT_S,
     )
+
+
+def first_archive(files: Mapping[str, bytes]) -> bytes:
+    """A tar archive for FIRST. The record of what was put there comes last: without it, what an
+    interrupted first time left is written anew."""
+    digests = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+    record = {RECORD_PATH: json.dumps(digests, indent=1).encode()}
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as tar:
+        for name, data in {**files, **record}.items():
+            member = tarfile.TarInfo(name)
+            member.size, member.mode = len(data), _mode(name)
+            tar.addfile(member, io.BytesIO(data))
+    return content.getvalue()
+
+
+def _mode(name: str) -> int:
+    return 0o755 if name.endswith(".sh") else 0o644
 
 
 @functools.lru_cache(maxsize=1)
@@ -115,7 +149,7 @@ def archive(files: Mapping[str, bytes]) -> bytes:
     """The files as `unpack` on the node reads them; shell scripts are executable."""
     described = {
         name: {
-            "mode": 0o755 if name.endswith(".sh") else 0o644,
+            "mode": _mode(name),
             "content": base64.b64encode(data).decode(),
         }
         for name, data in files.items()

@@ -14,12 +14,14 @@ import pytest
 from clusterctl.domain.errors import CommandFailed
 from clusterctl.domain.results import CommandResult
 from clusterctl.jobs.shipping import (
+    FIRST,
     HOSTS_PATH,
     LAUNCHER_PATH,
     UNPACK,
     ShippedFiles,
     archive,
     example_files,
+    first_archive,
     launcher_zipapp,
     shipped_files,
 )
@@ -70,6 +72,31 @@ def test_on_the_oldest_python(weird_home, tmp_path):
     (tools / "python3").symlink_to(OLDEST_PYTHON)
     report = shipped_files(unpack(weird_home, example_files(), PATH=f"{tools}:/usr/bin:/bin"))
     assert set(report.written) == set(example_files())
+
+
+def first(home, files):
+    done = subprocess.run(
+        ["sh", "-c", FIRST],
+        input=first_archive(files),
+        env={**os.environ, "HOME": str(home)},
+        capture_output=True,
+        check=False,
+    )
+    return done.stdout.decode()
+
+
+def test_the_first_time_and_the_update_agree(weird_home):
+    files = {**example_files(), HOSTS_PATH: b"10.0.0.4 slots=8\n"}
+    assert first(weird_home, files) == "first\n"
+    assert os.access(weird_home / SCRIPT, os.X_OK)
+    assert shipped_files(unpack(weird_home, files)) == ShippedFiles((), tuple(files), ())
+
+
+def test_the_first_time_overwrites_nothing(weird_home):
+    (weird_home / TRAINER).parent.mkdir(parents=True)
+    (weird_home / TRAINER).write_bytes(b"the image's own")
+    assert first(weird_home, {TRAINER: b"ours"}) == ""
+    assert (weird_home / TRAINER).read_bytes() == b"the image's own"
 
 
 def test_only_what_changed_is_written(weird_home):
