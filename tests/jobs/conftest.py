@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import subprocess
-from pathlib import Path
 
 import pytest
 
 from tests.local_node import LocalNode
+from tests.pythons import python_or_skip
 
 
 @pytest.fixture
@@ -14,9 +14,6 @@ def weird_home(tmp_path):
     home = tmp_path / "we ird'\"; é"
     home.mkdir()
     return home
-
-
-OLDEST_PYTHON = Path("~/.pyenv/versions/3.8.18/bin/python3").expanduser()
 
 
 @pytest.fixture(params=["tmux", "nohup", "python3.8"])
@@ -39,10 +36,8 @@ def node(request, weird_home, tmp_path):
     ):
         (tools / name).symlink_to(f"/usr/bin/{name}")
     if request.param == "python3.8":
-        if not OLDEST_PYTHON.exists():
-            pytest.skip(f"there is no {OLDEST_PYTHON}")
         (tools / "python3").unlink()
-        (tools / "python3").symlink_to(OLDEST_PYTHON)
+        (tools / "python3").symlink_to(python_or_skip("3.8"))
     if request.param == "tmux":
         (tools / "tmux").symlink_to("/usr/bin/tmux")
     environ = {"PATH": str(tools), "TMUX_TMPDIR": str(tmp_path), "TMUX": ""}

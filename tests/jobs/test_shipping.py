@@ -25,7 +25,7 @@ from clusterctl.jobs.shipping import (
     launcher_zipapp,
     shipped_files,
 )
-from tests.jobs.conftest import OLDEST_PYTHON
+from tests.pythons import python_or_skip
 
 CHECKOUT = Path(__file__).parents[2]
 TRAINER = "examples/horovod/tensorflow/train_imagenet_resnet_hvd.py"
@@ -65,11 +65,9 @@ def test_a_second_time_writes_nothing(weird_home):
 
 
 def test_on_the_oldest_python(weird_home, tmp_path):
-    if not OLDEST_PYTHON.exists():
-        pytest.skip(f"there is no {OLDEST_PYTHON}")
     tools = tmp_path / "tools"
     tools.mkdir()
-    (tools / "python3").symlink_to(OLDEST_PYTHON)
+    (tools / "python3").symlink_to(python_or_skip("3.8"))
     report = shipped_files(unpack(weird_home, example_files(), PATH=f"{tools}:/usr/bin:/bin"))
     assert set(report.written) == set(example_files())
 
