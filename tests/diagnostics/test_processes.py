@@ -23,6 +23,7 @@ from clusterctl.diagnostics.processes import (
 from clusterctl.domain.errors import CommandFailed, HostUnreachable
 from clusterctl.domain.results import CommandResult
 from tests.local_node import HEAD, LocalNode
+from tests.pythons import python_or_skip
 
 SAMPLES = Path(__file__).parent / "samples"
 
@@ -182,12 +183,8 @@ def test_another_jobs_processes_stay(node, spawn, job):
     assert only(list_processes(node, [HEAD], ProcessQuery(job))) == ()
 
 
-@pytest.mark.parametrize("version", ["3.8.18"])
-def test_on_the_oldest_python(version, tmp_path, spawn, job):
-    python = Path(f"~/.pyenv/versions/{version}/bin/python3").expanduser()
-    if not python.exists():
-        pytest.skip(f"there is no {python}")
-    (tmp_path / "python3").symlink_to(python)
+def test_on_the_oldest_python(tmp_path, spawn, job):
+    (tmp_path / "python3").symlink_to(python_or_skip("3.8"))
     spawn(WAIT)
     old = LocalNode(tmp_path, {"PATH": f"{tmp_path}:/usr/bin:/bin"})
     assert len(only(list_processes(old, [HEAD], ProcessQuery(job)))) == 1
