@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -128,7 +129,8 @@ class Readiness:
 
     def _running(self, node: Node) -> Node:
         self._enter(node, Stage.PENDING)
-        for _ in self._ticks(node, gaps(0.2)):
+        # The watch sets the pace of the looks; a tick between two of them asks nobody.
+        for _ in self._ticks(node, itertools.repeat(0.1)):
             seen = self._alive(node)
             if seen and seen.state is NodeState.RUNNING and seen.private_ip:
                 return seen

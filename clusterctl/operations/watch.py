@@ -21,7 +21,7 @@ class InstanceWatch:
         self._client = client
         self._name = name
         self._lock = threading.Lock()
-        self._gaps = gaps(0.25, 1.1)
+        self._gaps = gaps(0.2, 1.1)
         self._next_look = 0.0
         self._seen: dict[str, Instance] = {}
 
