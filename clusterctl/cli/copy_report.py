@@ -5,7 +5,7 @@ from __future__ import annotations
 from clusterctl.cli import hostlines, output
 from clusterctl.data.rsync import CopyReport
 from clusterctl.domain.results import FanoutResult, HostOutcome
-from clusterctl.domain.units import format_bytes, format_duration
+from clusterctl.domain.units import count, format_bytes, format_duration
 
 
 def show_host(outcome: HostOutcome[CopyReport]) -> None:
@@ -16,7 +16,7 @@ def show_host(outcome: HostOutcome[CopyReport]) -> None:
     elif report.exit_status:
         output.note(f"{report.host}: {report.message}")
     else:
-        what = f"{report.files} files, {format_bytes(report.sent_bytes)}"
+        what = f"{count(report.files, 'file')}, {format_bytes(report.sent_bytes)}"
         output.line(f"{report.host}: {what} in {format_duration(report.duration_s)}")
 
 

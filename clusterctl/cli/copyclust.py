@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from clusterctl.cli.fanout_options import fanout_options
-from clusterctl.cli.main import run_command
+from clusterctl.cli.main import end_when_told, run_command
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -57,4 +57,5 @@ def copyclust(
 
 
 def main() -> None:
+    end_when_told()
     sys.exit(run_command(copyclust))

@@ -105,6 +105,7 @@ def as_data(outcome: HostOutcome[CommandResult]) -> dict[str, object]:
             "stdout": value.stdout,
             "stderr": value.stderr,
             "duration_s": round(value.duration_s, 3),
+            "truncated": value.truncated,
         }
     return failure_data(outcome)
 

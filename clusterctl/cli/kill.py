@@ -11,6 +11,7 @@ from clusterctl.cli.params import Indices
 from clusterctl.cli.process_table import show_left, show_processes
 from clusterctl.cli.wiring import Wiring, account_options
 from clusterctl.domain.ranges import fold_hosts
+from clusterctl.domain.units import count
 
 if TYPE_CHECKING:
     from clusterctl.operations.kill import KillReport
@@ -68,8 +69,9 @@ def _summary(report: KillReport, dry_run: bool) -> str:
         return "nothing to end"
     hosts = fold_hosts([process.host for process in report.found])
     if dry_run:
-        return f"would end {len(report.found)} processes on {hosts}"
+        return f"would end {count(len(report.found), 'process')} on {hosts}"
     forced = sum(process.ended == "killed" for process in report.ended)
     by_force = f" ({forced} by force)" if forced else ""
     left = f"{len(report.left)} left" if report.left else "none left"
-    return f"ended {len(report.ended) - len(report.left)} processes on {hosts}{by_force}; {left}"
+    ended = count(len(report.ended) - len(report.left), "process")
+    return f"ended {ended} on {hosts}{by_force}; {left}"

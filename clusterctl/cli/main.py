@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import signal
 import sys
 from typing import Any
 
@@ -80,5 +81,11 @@ def run_command(command: click.Command, argv: list[str] | None = None, **extra: 
         return 141
 
 
+def end_when_told() -> None:
+    """SIGTERM ends a command as Ctrl-C does: what it runs on the hosts is ended too."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
 def main() -> None:
+    end_when_told()
     sys.exit(run_command(cli))

@@ -17,10 +17,19 @@ class Duration(click.ParamType):
     name = "duration"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        if isinstance(value, float):
+            return value
         try:
-            return value if isinstance(value, float) else parse_duration_s(value)
+            duration_s = parse_duration_s(value)
         except UsageError as error:
-            self.fail(f"{error.message}; {error.hint}", param, ctx)
+            self.fail(_sentence(error), param, ctx)
+        if not duration_s:
+            self.fail("no time at all; write it as 30, 30s, 5m or 2h", param, ctx)
+        return duration_s
+
+
+def _sentence(error: UsageError) -> str:
+    return f"{error.message}; {error.hint}" if error.hint else error.message
 
 
 class Indices(click.ParamType):
@@ -32,4 +41,4 @@ class Indices(click.ParamType):
         try:
             return value if isinstance(value, tuple) else parse_indices(value)
         except UsageError as error:
-            self.fail(f"{error.message}; {error.hint}", param, ctx)
+            self.fail(_sentence(error), param, ctx)

@@ -11,7 +11,7 @@ import click
 
 from clusterctl.config import Settings, load_settings
 from clusterctl.domain.cluster import check_cluster_name
-from clusterctl.domain.errors import LabError, NoSuchCluster
+from clusterctl.domain.errors import LabError, NoSuchCluster, UsageError
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -46,7 +46,7 @@ class Wiring:
         record = self._lab
         if record:
             return ec2_client(
-                region=self.settings.region or record.region,
+                region=_lab_region(self.settings.region or record.region),
                 endpoint_url=record.endpoint_url,
                 access_key=record.environment["AWS_ACCESS_KEY_ID"],
                 secret_key=record.environment["AWS_SECRET_ACCESS_KEY"],
@@ -86,6 +86,14 @@ class Wiring:
                 "see `clusterctl list`, or launch it: clusterctl up " + name,
             )
         return open_access(cluster, folder, self.proxy_command)
+
+
+def _lab_region(region: str) -> str:
+    from clusterctl.lab.addresses import REGIONS
+
+    if region not in REGIONS:
+        raise UsageError(f"the local EC2 has no region {region}", f"it has {', '.join(REGIONS)}")
+    return region
 
 
 def account_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,6 +13,9 @@ from clusterctl.domain.errors import CommandTimeout, HostUnreachable, MissingToo
 
 # https://download.samba.org/pub/rsync/rsync.1#EXIT_VALUES
 _MEANING = {
+    1: "rsync refused its arguments",
+    3: "cannot use the source or the destination",
+    10: "the connection broke",
     11: "could not write there",
     12: "the connection broke, or rsync is not installed there",
     23: "some files could not be copied",
@@ -24,6 +27,8 @@ _SAID_BY_SSH = re.compile(
     r"ssh: |Host key verification failed|.*Permission denied \(|Connection (closed|reset|timed)"
     r"|kex_exchange_identification|.*: Too many authentication failures|client_loop: "
 )
+# What has come of a file that is not whole yet: never under the file's own name.
+PARTIAL = ".clusterctl-partial"
 
 
 @dataclass(frozen=True)
@@ -39,8 +44,9 @@ class CopyJob:
     def argv(self) -> list[str]:
         """The whole rsync command line."""
         return [
-            *("rsync", "--archive", "--partial", "--mkpath", "--stats", "--no-human-readable"),
-            *("--protect-args", "--timeout=60", "-e", shlex.join(self.ssh), "--"),
+            *("rsync", "--archive", f"--partial-dir={PARTIAL}", "--mkpath", "--stats"),
+            *("--no-human-readable", "--protect-args", "--timeout=60"),
+            *("-e", shlex.join(self.ssh), "--"),
             local_path(self.source),
             f"{_bracketed(self.remote)}:{remote_path(self.destination)}",
         ]

@@ -78,6 +78,12 @@ class ClusterSpec:
 
     def __post_init__(self) -> None:
         check_cluster_name(self.name)
+        if not re.fullmatch(r"[a-z_][a-z0-9_.-]{0,31}", self.ssh_user, re.ASCII):
+            raise UsageError(f"not a user name: {self.ssh_user!r}")
+        if not re.fullmatch(r"[a-z0-9-]+\.[a-z0-9-]+", self.instance_type, re.ASCII):
+            raise UsageError(
+                f"not an instance type: {self.instance_type!r}", "for example p4d.24xlarge"
+            )
         if self.nodes < 1:
             raise UsageError(f"a cluster of {self.nodes} nodes makes no sense", "ask for 1 or more")
 
@@ -89,4 +95,6 @@ def check_cluster_name(name: str) -> str:
             f"not a cluster name: {name!r}",
             "use up to 40 lower-case letters, digits and hyphens, a letter first",
         )
+    if name == "lab":
+        raise UsageError("a cluster cannot be called lab", "that folder is the local EC2's")
     return name

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.domain.errors import AwsError
+from clusterctl.domain.errors import AwsError, UsageError
 from clusterctl.ec2.errors import TABLE, translated
 
 if TYPE_CHECKING:
@@ -30,8 +31,10 @@ def ec2_client(
 ) -> EC2Client:
     """A client that retries throttled and failed requests. What is None comes from boto3's chain.
 
-    Raises AwsError without credentials or region.
+    Raises AwsError without credentials or region, UsageError for a URL that is none.
     """
+    if endpoint_url and not re.match(r"https?://[^/\s]+(/|$)", endpoint_url):
+        raise UsageError(f"not an endpoint URL: {endpoint_url!r}", "write it as http://HOST:PORT")
     with translated():
         import boto3
 

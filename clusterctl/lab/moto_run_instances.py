@@ -16,10 +16,12 @@ from moto.ec2.responses import EC2Response
 
 from clusterctl.lab.addresses import REGIONS
 from clusterctl.lab.moto_completion import replace
-from clusterctl.lab.moto_instances import LabInstance
+from clusterctl.lab.moto_instances import LabInstance, all_lab_instances
 from clusterctl.lab.moto_types import offered_zones
 
 USER_DATA_LIMIT = 16384
+# One bridge takes 1,024 links, and IPv4's neighbour tables overflow not far above 500.
+MOST_HOSTS = 512
 
 
 def install(network: IPv4Network) -> None:
@@ -32,6 +34,7 @@ def install(network: IPv4Network) -> None:
     ) -> Any:
         if backend.region_name not in REGIONS:
             raise EC2ClientError("OptInRequired", f"The lab serves {', '.join(REGIONS)} only.")
+        _check_room(count)
         _check_known(backend, image_id, user_data, kwargs)
         _settle_network(backend, kwargs, network)
         reservation = launch(backend, image_id, count, user_data, groups, **kwargs)
@@ -72,6 +75,16 @@ class Tokens:
                 "previous request(s).",
             )
         return result
+
+
+def _check_room(count: int) -> None:
+    there = sum(one.state != "terminated" for one in all_lab_instances())
+    if there + count > MOST_HOSTS:
+        raise EC2ClientError(
+            "InstanceLimitExceeded",
+            f"You have requested {count} more instances, and the lab runs {MOST_HOSTS} at most "
+            f"({there} are there).",
+        )
 
 
 def _check_known(backend: Any, image_id: str, user_data: Any, kwargs: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from clusterctl.domain.cluster import Cluster, Node, NodeState
 from clusterctl.domain.errors import ClusterctlError, MissingTool, UsageError
+from clusterctl.domain.ranges import format_indices
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.hostkeys import PinnedHostKeys
@@ -47,10 +48,10 @@ class Access:
         if indices is None:
             return self.targets
         by_index = {node.index: node for node in self.cluster.nodes}
-        missing = [str(index) for index in indices if index not in by_index]
+        missing = [index for index in indices if index not in by_index]
         if missing:
             raise UsageError(
-                f"cluster {self.cluster.name} has no node {', '.join(missing)}",
+                f"cluster {self.cluster.name} has no node {format_indices(missing)}",
                 f"its nodes are 0 to {len(self.cluster.nodes) - 1}",
             )
         return tuple(self.target(by_index[index]) for index in indices)
@@ -85,5 +86,9 @@ def open_access(
             "copy the folder from the machine that ran `up`; `clusterctl down` works without it",
         )
     identity = Identity((load_key(folder.key),))
-    host_keys = PinnedHostKeys([folder.known_hosts])
+    host_keys = PinnedHostKeys(
+        [folder.known_hosts],
+        renew=f"run `clusterctl up {cluster.name}` again, with its options: "
+        "it learns the key from the instance's console",
+    )
     return Access(cluster, folder, Connections(identity, host_keys), proxy_command)

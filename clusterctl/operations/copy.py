@@ -70,8 +70,15 @@ def _copy(
 ) -> FanoutResult[CopyReport]:
     require_rsync()
     for job in jobs[:1]:
-        if not Path(job.source).exists():
-            raise UsageError(f"there is nothing at {job.source}", "name an existing file or folder")
+        if not job.source or not Path(job.source).exists():
+            raise UsageError(
+                f"there is nothing at {job.source!r}", "name an existing file or folder"
+            )
+        if job.destination.startswith("~") and job.destination[1:2] not in ("", "/"):
+            raise UsageError(
+                f"only your own home folder can be meant by ~, not {job.destination!r}",
+                "give the whole path",
+            )
     return fan_out(
         lambda job: copy_to_host(job, timeout_s),
         jobs,

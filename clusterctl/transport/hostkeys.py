@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -16,10 +17,11 @@ _RSA_ALGORITHMS = ("rsa-sha2-512", "rsa-sha2-256")
 
 
 class PinnedHostKeys:
-    """The keys of some known_hosts files."""
+    """The keys of some known_hosts files. `renew` says how to get keys that are missing there."""
 
-    def __init__(self, paths: Iterable[Path]) -> None:
+    def __init__(self, paths: Iterable[Path], renew: str = "") -> None:
         self.paths = tuple(paths)
+        self._renew = renew
         self._keys = HostKeys()
         for path in self.paths:
             if path.exists():
@@ -41,7 +43,8 @@ class PinnedHostKeys:
             raise HostKeyUnknown(
                 target.host,
                 f"its host key is unknown: {target.known_hosts_name} is not in {files}",
-                "log in once with `ssh` and compare the fingerprint, or add the key to known_hosts",
+                self._renew
+                or "log in once with `ssh` and compare the fingerprint, or add it to known_hosts",
             )
         pinned = known.get(key.get_name())
         if pinned is None or pinned.asbytes() != key.asbytes():
@@ -49,8 +52,12 @@ class PinnedHostKeys:
                 target.host,
                 f"its host key is not the one pinned in {files}: it shows {fingerprint(key)}",
                 "either its address now belongs to another machine, or someone is in between; "
-                f"if you know why, drop the old key: ssh-keygen -R {target.known_hosts_name}",
+                f"if you know why, drop the old key: {self._drop(target)}",
             )
+
+    def _drop(self, target: Target) -> str:
+        files = [str(path) for path in self.paths[:1]]
+        return shlex.join(["ssh-keygen", "-R", target.known_hosts_name, *("-f", *files)])
 
 
 def fingerprint(key: paramiko.PKey) -> str:

@@ -30,7 +30,10 @@ as_root() {
     fi
 }
 
-can_be_root() { [[ $EUID -eq 0 ]] || command -v sudo >/dev/null; }
+# sudo that asks for a password helps only where someone can type it.
+can_be_root() {
+    [[ $EUID -eq 0 ]] || sudo -n true 2>/dev/null || { [[ -t 0 ]] && command -v sudo >/dev/null; }
+}
 
 # Hold a lock on a folder for as long as the calling (sub)shell lives.
 lock_folder() {

@@ -242,7 +242,7 @@ def test_copyclust_keeps_names_and_contents(home, hosts, tmp_path, name):
     assert done.returncode == 0, done.stderr
     assert (target / name).read_text() == "content\n"
     assert (target / name).stat().st_mtime == 1e9
-    assert done.stdout.startswith("127.0.0.1: 1 files, 8 B in ")
+    assert done.stdout.startswith("127.0.0.1: 1 file, 8 B in ")
     again = call("copyclust", hosts, f"{source}/", f"{target}/")
     assert again.stdout.startswith("127.0.0.1: 0 files, 0 B in ")
 
@@ -271,3 +271,35 @@ def test_copyclust_of_nothing(home, hosts, tmp_path):
     done = call("copyclust", hosts, tmp_path / "nothing", "x")
     assert done.returncode == 2
     assert "there is nothing at" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("src", "dst", "says"),
+    [("", "x", "there is nothing at ''"), (".", "~nobody/x", "only your own home folder")],
+)
+def test_copyclust_of_what_cannot_be_meant(home, hosts, src, dst, says):
+    done = call("copyclust", hosts, src, dst)
+    assert done.returncode == 2
+    assert says in done.stderr
+
+
+def test_json_says_where_output_was_cut(home, hosts):
+    hosts.write_text("127.0.0.1\n")
+    done = call("runclust", "--json", hosts, "head -c 17000000 /dev/zero | tr '\\0' x")
+    [cut] = json.loads(done.stdout)
+    assert (len(cut["stdout"]), cut["truncated"]) == (16 << 20, True)
+
+
+def test_sigterm_ends_it_as_ctrl_c_does(home, hosts):
+    process = subprocess.Popen(
+        [BIN / "runclust", hosts, "echo begun; exec sleep 5"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    for _ in range(4):
+        assert "begun" in process.stdout.readline()
+    process.terminate()
+    _, stderr = process.communicate(timeout=30)
+    assert (process.returncode, stderr.strip()) == (130, "interrupted")

@@ -18,7 +18,7 @@ def test_the_whole_line():
     assert argv() == [
         "rsync",
         "--archive",
-        "--partial",
+        "--partial-dir=.clusterctl-partial",
         "--mkpath",
         "--stats",
         "--no-human-readable",

@@ -6,7 +6,7 @@ import sys
 import pytest
 from botocore.stub import Stubber
 
-from clusterctl.domain.errors import AwsError
+from clusterctl.domain.errors import AwsError, UsageError
 from clusterctl.ec2.session import ec2_client, without_retries
 from tests.moto_ec2 import KEY, REGION
 
@@ -91,3 +91,9 @@ def test_boto3_is_imported_only_when_a_client_is_made():
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("url", ["banana", "http://", "ftp://x", "http://a b", "127.0.0.1:5000"])
+def test_an_endpoint_that_is_no_url(url):
+    with pytest.raises(UsageError, match="not an endpoint URL"):
+        ec2_client(region="us-east-1", endpoint_url=url, access_key="a", secret_key="b")

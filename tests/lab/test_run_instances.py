@@ -133,3 +133,14 @@ def test_gpu_info(lab, instance_type, gpus):
         Filters=[{"Name": "instance-type", "Values": [instance_type]}],
     )
     assert offers["InstanceTypeOfferings"]
+
+
+def test_more_hosts_than_the_lab_can_carry_are_refused_whole(lab):
+    ec2 = client(lab)
+    before = len(ec2.describe_instances()["Reservations"])
+    with pytest.raises(ClientError) as caught:
+        ec2.run_instances(
+            ImageId=newest_image(ec2), InstanceType="p3.2xlarge", MinCount=1, MaxCount=1_000_000
+        )
+    assert caught.value.response["Error"]["Code"] == "InstanceLimitExceeded"
+    assert len(ec2.describe_instances()["Reservations"]) == before

@@ -58,7 +58,7 @@ def test_choosing_nodes(tmp_path, indices, hosts):
 
 
 def test_choosing_nodes_that_are_not_there(tmp_path):
-    with pytest.raises(UsageError, match="cluster demo has no node 2, 7"):
+    with pytest.raises(UsageError, match="cluster demo has no node 2,7"):
         access(tmp_path, RUNNING, RUNNING).select((0, 2, 7))
 
 

@@ -187,3 +187,10 @@ def test_a_key_with_a_passphrase_names_the_agent(tmp_path):
 def test_a_missing_key_file(tmp_path):
     with pytest.raises(UsageError, match="there is no key file"):
         load_key(tmp_path / "nothing")
+
+
+def test_keys_of_a_cluster_are_renewed_by_up(ssh_server, tmp_path):
+    host_keys = PinnedHostKeys([tmp_path / "none"], renew="run `clusterctl up demo` again")
+    with pytest.raises(HostKeyUnknown) as caught:
+        connect(ssh_server.target(), Identity((load_key(ssh_server.key),)), host_keys)
+    assert caught.value.hint == "run `clusterctl up demo` again"
