@@ -97,7 +97,7 @@ def execute(
     exchange.drain()
     status = exchange.channel.exit_status
     exchange.channel.close()
-    if status < 0:
+    if status < 0 or exchange.interrupted:
         what = "interrupted" if exchange.interrupted else "the connection was lost"
         raise ConnectionLost(exchange.host, f"{what} while a command ran: {exchange.command}")
     return CommandResult(
