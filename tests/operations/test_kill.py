@@ -21,7 +21,7 @@ time.sleep(600)
 """
 MPIRUN = (
     "cd ~/examples/horovod/tensorflow; setsid /usr/bin/mpirun -np 2 --hostfile hosts"
-    " python3 /home/ubuntu/deaf.py </dev/null >/dev/null 2>&1 &"
+    " --map-by node python3 /home/ubuntu/deaf.py </dev/null >/dev/null 2>&1 &"
 )
 OWN = "setsid {} -c 'import time; time.sleep(600)' </dev/null >/dev/null 2>&1 & echo $!"
 
