@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -18,6 +17,7 @@ from clusterctl.config import load_settings
 from clusterctl.domain.errors import ClusterctlError
 from clusterctl.lab.record import LabRecord
 from clusterctl.operations.access import Access
+from tests.lab.running import wait_until
 
 NAME = "pair"
 CUT = """\
@@ -105,13 +105,7 @@ class LabCluster:
 
 def eventually(reached, what: str, timeout_s: float = 60.0):
     """The first true value of `reached()`. Fails with `what` at the deadline."""
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        value = reached()
-        if value:
-            return value
-        time.sleep(0.1)
-    raise AssertionError(f"waited too long for: {what}")
+    return wait_until(reached, what, timeout_s)
 
 
 @pytest.fixture(scope="session")

@@ -63,8 +63,9 @@ def ship_examples(
 ) -> FanoutResult[CommandResult]:
     """Put ~/examples/horovod, its hosts file and train.sh's launcher on every node.
 
-    One command per node; files that are there already are left alone, and so are those that the
-    user changed there (but for the hosts file). Read a result with `shipped_files`.
+    One command on a new node, two on one that has files of ours. Those that are the same are left
+    alone, and so are those that the user changed there (but for the hosts file). Read a result
+    with `shipped_files`.
     """
     files = {**example_files(), HOSTS_PATH: hosts_text.encode()}
     first, update = first_archive(files), archive(files)
@@ -77,14 +78,6 @@ def ship_examples(
         return _update(connections, target, update)
 
     return fan_out(one, targets)
-
-
-def ship_hosts(
-    connections: Connections, targets: Sequence[Target], hosts_text: str
-) -> FanoutResult[CommandResult]:
-    """Put the hosts file alone into the tutorial's folder on every node."""
-    update = archive({HOSTS_PATH: hosts_text.encode()})
-    return fan_out(lambda target: _update(connections, target, update), targets)
 
 
 def shipped_files(result: CommandResult) -> ShippedFiles:

@@ -162,7 +162,8 @@ def test_a_reader_that_goes_away_is_no_traceback(home, hosts):
     assert "Traceback" not in done.stderr
 
 
-def test_ctrl_c_ends_it_at_once(home, hosts):
+def sleeping_everywhere(hosts) -> subprocess.Popen[str]:
+    """A runclust whose command has begun on each of the four hosts, and sleeps there."""
     process = subprocess.Popen(
         [BIN / "runclust", hosts, "echo begun; exec sleep 5"],
         stdin=subprocess.DEVNULL,
@@ -172,6 +173,11 @@ def test_ctrl_c_ends_it_at_once(home, hosts):
     )
     for _ in range(4):
         assert "begun" in process.stdout.readline()
+    return process
+
+
+def test_ctrl_c_ends_it_at_once(home, hosts):
+    process = sleeping_everywhere(hosts)
     began = time.monotonic()
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=30)
@@ -291,15 +297,7 @@ def test_json_says_where_output_was_cut(home, hosts):
 
 
 def test_sigterm_ends_it_as_ctrl_c_does(home, hosts):
-    process = subprocess.Popen(
-        [BIN / "runclust", hosts, "echo begun; exec sleep 5"],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    for _ in range(4):
-        assert "begun" in process.stdout.readline()
+    process = sleeping_everywhere(hosts)
     process.terminate()
     _, stderr = process.communicate(timeout=30)
     assert (process.returncode, stderr.strip()) == (130, "interrupted")

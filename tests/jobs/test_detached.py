@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import signal
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from clusterctl.jobs.follow import follow_job, tail_command
 from clusterctl.jobs.ids import check_job_id, new_job_id
 from clusterctl.jobs.plan import JobPlan
 from clusterctl.jobs.record import JobState
+from tests.lab.running import wait_until
 from tests.local_node import HEAD
 
 JOB = "20261120-154501-3f2a"
@@ -43,10 +43,7 @@ def plan(home, script, job_id=JOB):
 
 
 def eventually(reached, timeout_s=20.0):
-    deadline = time.monotonic() + timeout_s
-    while not reached():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.02)
+    wait_until(reached, "the job", timeout_s)
 
 
 def folder(node, job_id=JOB):

@@ -12,7 +12,7 @@ from clusterctl.jobs.facts import Environment
 from clusterctl.jobs.ids import new_job_id
 from clusterctl.jobs.mpirun import MpiRun
 from clusterctl.jobs.plan import JobRequest, plan_job
-from clusterctl.jobs.shipping import ship_hosts
+from clusterctl.jobs.shipping import ship_examples
 from clusterctl.operations.train import head_facts
 
 PLACE = """\
@@ -43,7 +43,7 @@ def test_ranks_fill_the_head_node_first(pair, environment, preset, ranks, on_hea
         facts = replace(head_facts(access), environments=(environment,))
         addresses = [node.private_ip for node in access.cluster.nodes]
         hosts = HostsFile(tuple(HostSlots(address, 2) for address in addresses))
-        shipped = ship_hosts(access.connections, access.targets, format_hosts_file(hosts))
+        shipped = ship_examples(access.connections, access.targets, format_hosts_file(hosts))
         assert not shipped.failures
         request = JobRequest(ranks, preset=preset, script="~/place.py")
         plan = plan_job(request, facts, hosts, job, "")

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import pytest
 
 from clusterctl.transport import dial
+from tests.lab.running import wait_until
 
 pytestmark = pytest.mark.lab
 DEADLINE_S = 20
 
 
 def until(true, what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not true():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
+    wait_until(true, what, timeout_s=DEADLINE_S)
 
 
 def running(access, marker: str) -> set[str]:
