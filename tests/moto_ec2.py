@@ -11,7 +11,7 @@ from unittest import mock
 
 import pytest
 
-from clusterctl.ec2.session import ec2_client
+from clusterctl.ec2.session import Account, Clients
 
 REGION = "us-east-1"
 KEY = {"access_key": "test", "secret_key": "test"}
@@ -74,8 +74,12 @@ def reset(endpoint_url: str) -> None:
     urllib.request.urlopen(request).close()
 
 
+def clients_of(endpoint_url: str) -> Clients:
+    return Clients(Account(region=REGION, endpoint_url=endpoint_url, **KEY))
+
+
 def client_of(endpoint_url: str):
-    return ec2_client(region=REGION, endpoint_url=endpoint_url, **KEY)
+    return clients_of(endpoint_url).ec2
 
 
 @pytest.fixture(scope="session")

@@ -11,8 +11,8 @@ from clusterctl.cli import output
 from clusterctl.cli.cluster_table import cluster_data, print_nodes
 from clusterctl.cli.params import Duration
 from clusterctl.cli.wiring import Wiring, account_options
-from clusterctl.domain.cluster import ClusterSpec
 from clusterctl.domain.errors import AwsError
+from clusterctl.domain.spec import ClusterSpec
 
 if TYPE_CHECKING:
     from clusterctl.ec2.plan import LaunchPlan
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.option("--nodes", type=int, required=True, metavar="N", help="How many machines.")
 @click.option("--instance-type", required=True, metavar="TYPE", help="For example p4d.24xlarge.")
 @click.option("--image", metavar="AMI", help="Default: the newest Deep Learning Base AMI.")
-@click.option("--user", default="ubuntu", show_default=True, help="The image's login user.")
+@click.option("--user", help="The login user. Default: the image's own.")
 @click.option("--ssh-from", metavar="CIDR", help="Who may log in. Default: this machine only.")
 @click.option(
     "--user-data",
@@ -47,7 +47,7 @@ def up(
     nodes: int,
     instance_type: str,
     image: str | None,
-    user: str,
+    user: str | None,
     ssh_from: str | None,
     user_data: Path | None,
     timeout_s: float,
@@ -69,7 +69,7 @@ def up(
         name=name,
         nodes=nodes,
         instance_type=instance_type,
-        image_id=image,
+        image=image,
         ssh_user=user,
         ssh_from=ssh_from,
         user_data=user_data.read_bytes() if user_data else b"",

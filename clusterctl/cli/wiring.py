@@ -16,6 +16,7 @@ from clusterctl.domain.errors import LabError, NoSuchCluster, UsageError
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
 
+    from clusterctl.ec2.session import Clients
     from clusterctl.operations.access import Access
     from clusterctl.operations.folder import ClusterFolder
 
@@ -39,23 +40,29 @@ class Wiring:
         record = self._lab
         return tuple(record.proxy_command or ()) if record else ()
 
-    @functools.cached_property
+    @property
     def ec2(self) -> EC2Client:
-        from clusterctl.ec2.session import ec2_client
+        return self.clients.ec2
+
+    @functools.cached_property
+    def clients(self) -> Clients:
+        from clusterctl.ec2.session import Account, Clients
 
         record = self._lab
         if record:
-            return ec2_client(
+            account = Account(
                 region=_lab_region(self.settings.region or record.region),
                 endpoint_url=record.endpoint_url,
                 access_key=record.environment["AWS_ACCESS_KEY_ID"],
                 secret_key=record.environment["AWS_SECRET_ACCESS_KEY"],
             )
-        return ec2_client(
-            region=self.settings.region,
-            profile=self.settings.profile,
-            endpoint_url=self.settings.endpoint_url,
-        )
+        else:
+            account = Account(
+                region=self.settings.region,
+                profile=self.settings.profile,
+                endpoint_url=self.settings.endpoint_url,
+            )
+        return Clients(account)
 
     @functools.cached_property
     def _lab(self) -> Any:
@@ -108,9 +115,7 @@ def account_options(command: Callable[..., Any]) -> Callable[..., Any]:
         endpoint_url: str | None,
         **kwargs: Any,
     ) -> Any:
-        settings = load_settings(
-            lab=lab, region=region, profile=profile, endpoint_url=endpoint_url
-        )
+        settings = load_settings(lab=lab, region=region, profile=profile, endpoint_url=endpoint_url)
         return command(*args, wiring=Wiring(settings), **kwargs)
 
     for option in reversed(_OPTIONS):

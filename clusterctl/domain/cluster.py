@@ -64,30 +64,6 @@ class Cluster:
         return sum(node.gpus for node in self.nodes)
 
 
-@dataclass(frozen=True)
-class ClusterSpec:
-    """What the user asked for."""
-
-    name: str
-    nodes: int
-    instance_type: str
-    image_id: str | None = None
-    ssh_user: str = "ubuntu"
-    ssh_from: str | None = None
-    user_data: bytes = b""
-
-    def __post_init__(self) -> None:
-        check_cluster_name(self.name)
-        if not re.fullmatch(r"[a-z_][a-z0-9_.-]{0,31}", self.ssh_user, re.ASCII):
-            raise UsageError(f"not a user name: {self.ssh_user!r}")
-        if not re.fullmatch(r"[a-z0-9-]+\.[a-z0-9-]+", self.instance_type, re.ASCII):
-            raise UsageError(
-                f"not an instance type: {self.instance_type!r}", "for example p4d.24xlarge"
-            )
-        if self.nodes < 1:
-            raise UsageError(f"a cluster of {self.nodes} nodes makes no sense", "ask for 1 or more")
-
-
 def check_cluster_name(name: str) -> str:
     """The name itself. It ends up in tags, folders and host names. Raises UsageError."""
     if not re.fullmatch(r"[a-z][a-z0-9-]{0,39}", name, re.ASCII) or name.endswith("-"):

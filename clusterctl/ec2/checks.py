@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from clusterctl.domain.cluster import ClusterSpec, NodeState
+from clusterctl.domain.cluster import NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError, MissingTool, UsageError
 from clusterctl.domain.ranges import fold_hosts
+from clusterctl.domain.spec import ClusterSpec
 from clusterctl.ec2.images import Image
 from clusterctl.ec2.observe import Observed
 
@@ -59,14 +60,14 @@ def _check_settings(spec: ClusterSpec, seen: Observed) -> None:
                 f"a cluster has one type: ask for {node.instance_type}, "
                 f"or remove it first: clusterctl down {spec.name}",
             )
-        if found.ssh_user != spec.ssh_user:
+        if spec.ssh_user and found.ssh_user != spec.ssh_user:
             raise UsageError(
                 f"cluster {spec.name} was launched with user {found.ssh_user}, not {spec.ssh_user}",
                 f"give --user {found.ssh_user}",
             )
-        if spec.image_id and found.image_id != spec.image_id:
+        if spec.image and found.image_id != spec.image:
             raise UsageError(
-                f"{node.name} has image {found.image_id}, not {spec.image_id}",
+                f"{node.name} has image {found.image_id}, not {spec.image}",
                 f"leave --image out, or remove the cluster first: clusterctl down {spec.name}",
             )
 
@@ -89,7 +90,7 @@ def _check_running(spec: ClusterSpec, seen: Observed) -> None:
 def check_launch(spec: ClusterSpec, seen: Observed) -> Image:
     """The image to launch. Raises where it does not exist or cannot run on the type."""
     if seen.image is None:
-        wanted = spec.image_id or "Deep Learning AMI"
+        wanted = spec.image or "Deep Learning AMI"
         raise AwsError(
             "InvalidAMIID.NotFound",
             f"there is no image {wanted} in this region",

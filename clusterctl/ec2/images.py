@@ -1,4 +1,4 @@
-"""Which image and what kind of machine: read from EC2, never assumed."""
+"""Which image: read from EC2, never assumed."""
 
 from __future__ import annotations
 
@@ -24,16 +24,6 @@ class Image:
     root_device: str
     root_gib: int
     architecture: str
-
-
-@dataclass(frozen=True)
-class MachineType:
-    """An instance type. `gpus` counts NVIDIA's only: Horovod runs on no other here."""
-
-    name: str
-    gpus: int
-    vcpus: int
-    architectures: tuple[str, ...]
 
 
 def find_image(client: EC2Client, image_id: str | None = None) -> Image | None:
@@ -71,18 +61,4 @@ def newest_image(described: Any) -> Image | None:
         root_device=root,
         root_gib=max(sizes, default=0),
         architecture=image.get("Architecture", ""),
-    )
-
-
-def find_machine_type(client: EC2Client, name: str) -> MachineType:
-    """What EC2 says about an instance type. Raises AwsError, also for a type it does not have."""
-    with translated():
-        answer: Any = client.describe_instance_types(InstanceTypes=[name])  # type: ignore[list-item]
-    found = answer["InstanceTypes"][0]
-    gpus = found.get("GpuInfo", {}).get("Gpus", [])
-    return MachineType(
-        name=name,
-        gpus=sum(gpu.get("Count", 0) for gpu in gpus if gpu.get("Manufacturer") == "NVIDIA"),
-        vcpus=found.get("VCpuInfo", {}).get("DefaultVCpus", 0),
-        architectures=tuple(found.get("ProcessorInfo", {}).get("SupportedArchitectures", ())),
     )

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.domain.cluster import ClusterSpec
 from clusterctl.domain.errors import ClusterctlError
-from clusterctl.ec2.images import Image, MachineType, find_image, find_machine_type
+from clusterctl.domain.spec import ClusterSpec
+from clusterctl.ec2.images import Image, find_image
 from clusterctl.ec2.instances import Instance, find_instances, launched_with
 from clusterctl.ec2.keypairs import KeyPair, find_key_pairs
+from clusterctl.ec2.machines import MachineType, find_machine_type
 from clusterctl.ec2.network import (
     SecurityGroup,
     Vpc,
@@ -54,7 +55,7 @@ def observe(client: EC2Client, spec: ClusterSpec, launch_record: Path) -> Observ
     group = groups[0] if groups else None
     return Observed(
         vpc=vpc,
-        image=find_image(client, spec.image_id or pinned),
+        image=find_image(client, spec.image or pinned),
         machine=machine,
         ssh_from=_ssh_from(client, spec, vpc, group),
         instances=instances,

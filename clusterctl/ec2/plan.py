@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from clusterctl.domain.cluster import ClusterSpec
 from clusterctl.domain.ranges import format_indices
+from clusterctl.domain.spec import ClusterSpec
 from clusterctl.ec2 import tags
 from clusterctl.ec2.checks import check_launch, check_request, check_settled
 from clusterctl.ec2.images import Image
@@ -156,7 +156,7 @@ def _run_request(
         tags.FIRST_INDEX: str(run[0]),
         tags.NODES: str(spec.nodes),
         tags.GPUS: str(seen.machine.gpus),
-        tags.USER: spec.ssh_user,
+        tags.USER: spec.ssh_user or "ubuntu",
         tags.IMAGE: image.image_id,
         tags.LAUNCH: token,
     }

@@ -1,54 +1,125 @@
-"""Clients for the EC2 API: the only place that imports boto3."""
+"""Clients for the AWS APIs of one account and region: the only place that imports boto3."""
 
 from __future__ import annotations
 
+import functools
 import re
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.errors import AwsError, UsageError
 from clusterctl.ec2.errors import TABLE, translated
 
 if TYPE_CHECKING:
+    from mypy_boto3_cloudformation import CloudFormationClient
     from mypy_boto3_ec2 import EC2Client
+    from mypy_boto3_pricing import PricingClient
+    from mypy_boto3_service_quotas import ServiceQuotasClient
+    from mypy_boto3_ssm import SSMClient
+    from mypy_boto3_sts import STSClient
 
 ATTEMPTS = 6
 CONNECT_TIMEOUT_S = 10
 READ_TIMEOUT_S = 60
 
-_single_attempts: weakref.WeakKeyDictionary[EC2Client, Callable[[], EC2Client]] = (
-    weakref.WeakKeyDictionary()
-)
+_single_attempts: weakref.WeakKeyDictionary[Any, Callable[[], Any]] = weakref.WeakKeyDictionary()
 
 
-def ec2_client(
-    region: str | None = None,
-    profile: str | None = None,
-    endpoint_url: str | None = None,
-    access_key: str | None = None,
-    secret_key: str | None = None,
-) -> EC2Client:
-    """A client that retries throttled and failed requests. What is None comes from boto3's chain.
+@dataclass(frozen=True)
+class Account:
+    """Whom to ask, and where. What is None comes from boto3's own chain.
 
-    Raises AwsError without credentials or region, UsageError for a URL that is none.
+    `endpoint_url` serves every API: the local EC2, or a gateway.
     """
-    if endpoint_url and not re.match(r"https?://[^/\s]+(/|$)", endpoint_url):
-        raise UsageError(f"not an endpoint URL: {endpoint_url!r}", "write it as http://HOST:PORT")
-    with translated():
-        import boto3
 
-        session = boto3.Session(
-            region_name=region,
-            profile_name=profile,
-            aws_access_key_id=access_key,
-            aws_secret_access_key=secret_key,
-        )
-        if session.get_credentials() is None:
-            raise AwsError("NoCredentialsError", *TABLE["NoCredentialsError"])
-        client = _client(session, endpoint_url, ATTEMPTS)
-        _single_attempts[client] = lambda: _client(session, endpoint_url, 1)
+    region: str | None = None
+    profile: str | None = None
+    endpoint_url: str | None = None
+    access_key: str | None = None
+    secret_key: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.endpoint_url and not re.match(r"https?://[^/\s]+(/|$)", self.endpoint_url):
+            raise UsageError(
+                f"not an endpoint URL: {self.endpoint_url!r}", "write it as http://HOST:PORT"
+            )
+
+
+class Clients:
+    """The APIs, each client made when it is first asked for: making one takes a tenth of a second.
+
+    A client retries throttled and failed requests. Raises AwsError without credentials or region.
+    """
+
+    def __init__(self, account: Account) -> None:
+        self.account = account
+
+    def in_region(self, region: str) -> Clients:
+        """The same account elsewhere."""
+        return Clients(replace(self.account, region=region))
+
+    @functools.cached_property
+    def ec2(self) -> EC2Client:
+        client: EC2Client = self._make("ec2")
+        _single_attempts[client] = lambda: self._make("ec2", attempts=1)
         return client
+
+    @functools.cached_property
+    def ssm(self) -> SSMClient:
+        client: SSMClient = self._make("ssm")
+        return client
+
+    @functools.cached_property
+    def quotas(self) -> ServiceQuotasClient:
+        client: ServiceQuotasClient = self._make("service-quotas")
+        return client
+
+    @functools.cached_property
+    def cloudformation(self) -> CloudFormationClient:
+        client: CloudFormationClient = self._make("cloudformation")
+        return client
+
+    @functools.cached_property
+    def sts(self) -> STSClient:
+        client: STSClient = self._make("sts")
+        return client
+
+    def pricing(self, region: str) -> PricingClient:
+        """The price list is served in a few regions only, for all of them."""
+        client: PricingClient = self._make("pricing", region=region)
+        return client
+
+    @functools.cached_property
+    def _session(self) -> Any:
+        with translated():
+            import boto3
+
+            session = boto3.Session(
+                region_name=self.account.region,
+                profile_name=self.account.profile,
+                aws_access_key_id=self.account.access_key,
+                aws_secret_access_key=self.account.secret_key,
+            )
+            if session.get_credentials() is None:
+                raise AwsError("NoCredentialsError", *TABLE["NoCredentialsError"])
+            return session
+
+    def _make(self, service: str, attempts: int = ATTEMPTS, region: str | None = None) -> Any:
+        with translated():
+            from botocore.config import Config
+
+            config = Config(
+                retries={"mode": "standard", "total_max_attempts": attempts},
+                connect_timeout=CONNECT_TIMEOUT_S,
+                read_timeout=READ_TIMEOUT_S,
+                # One connection per node that asks for its console.
+                max_pool_connections=64,
+            )
+            return self._session.client(
+                service, region_name=region, endpoint_url=self.account.endpoint_url, config=config
+            )
 
 
 def without_retries(client: EC2Client) -> EC2Client:
@@ -58,18 +129,5 @@ def without_retries(client: EC2Client) -> EC2Client:
     repeats it until the small request bucket of RunInstances is empty.
     """
     make = _single_attempts.get(client)
-    return make() if make else client
-
-
-def _client(session: Any, endpoint_url: str | None, attempts: int) -> EC2Client:
-    from botocore.config import Config
-
-    config = Config(
-        retries={"mode": "standard", "total_max_attempts": attempts},
-        connect_timeout=CONNECT_TIMEOUT_S,
-        read_timeout=READ_TIMEOUT_S,
-        # One connection per node that asks for its console.
-        max_pool_connections=64,
-    )
-    client: EC2Client = session.client("ec2", endpoint_url=endpoint_url, config=config)
-    return client
+    made: EC2Client = make() if make else client
+    return made

@@ -72,4 +72,3 @@ def _keys(config: UserConfig, hosts: Sequence[str], key: Path | None):  # type: 
         return (load_key(key),)
     named = [load_key(path) for path in config.identity_files(list(hosts)) if path.exists()]
     return (*named, *default_keys(config.folder))
-

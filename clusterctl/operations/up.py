@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from clusterctl.bootstrap.prepare import prepare
 from clusterctl.bootstrap.trust import Member
-from clusterctl.domain.cluster import Cluster, ClusterSpec, Node
+from clusterctl.domain.cluster import Cluster, Node
 from clusterctl.domain.errors import ClusterctlError, MissingTool
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
+from clusterctl.domain.spec import ClusterSpec
 from clusterctl.ec2.instances import as_cluster
 from clusterctl.ec2.launch import carry_out
 from clusterctl.ec2.observe import observe

@@ -21,7 +21,7 @@ from tests.moto_ec2 import NEW_IMAGE, OLD_IMAGE, REGION, client, moto_client, mo
 __all__ = ["client", "moto_client", "moto_url"]
 
 DEMO = ("demo", "--nodes", "2", "--instance-type", "p4d.24xlarge")
-make_client = session.ec2_client
+make_clients = session.Clients
 CREATED = {
     "import_key_pair",
     "create_security_group",
@@ -32,9 +32,9 @@ CREATED = {
 
 
 @functools.lru_cache
-def ec2_client(**given):
-    """One client for all tests that ask for the same."""
-    return make_client(**given)
+def clients(account):
+    """The same clients for all tests that ask for the same."""
+    return make_clients(account)
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def clusterctl(client, moto_url, tmp_path, monkeypatch, capsys):
     ):
         monkeypatch.setenv(name, value)
     # Making a client costs more than most commands.
-    monkeypatch.setattr(session, "ec2_client", ec2_client)
+    monkeypatch.setattr(session, "Clients", clients)
     account = ["--endpoint-url", moto_url, "--region", REGION]
     return CommandLine(tmp_path / "home", capsys, account)
 

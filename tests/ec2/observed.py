@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timezone
 
-from clusterctl.domain.cluster import ClusterSpec, Node, NodeState
-from clusterctl.ec2.images import Image, MachineType
+from clusterctl.domain.cluster import Node, NodeState
+from clusterctl.domain.spec import ClusterSpec
+from clusterctl.ec2.images import Image
 from clusterctl.ec2.instances import Instance
 from clusterctl.ec2.keypairs import KeyPair
+from clusterctl.ec2.machines import MachineType
 from clusterctl.ec2.network import SecurityGroup, Vpc
 from clusterctl.ec2.observe import Observed
 

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from clusterctl.domain.errors import AwsError
-from clusterctl.ec2.images import find_image, find_machine_type, newest_image
+from clusterctl.ec2.images import find_image, newest_image
+from clusterctl.ec2.machines import find_machine_type
 from tests.moto_ec2 import ARM_IMAGE, DLAMI, NEW_DATE, NEW_IMAGE, OLD_IMAGE
 
 

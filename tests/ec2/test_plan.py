@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from clusterctl.domain.cluster import ClusterSpec, NodeState
+from clusterctl.domain.cluster import NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError, MissingTool, UsageError
+from clusterctl.domain.spec import ClusterSpec
 from clusterctl.ec2.plan import plan_launch
 from clusterctl.ec2.record import SentLaunch
 from clusterctl.ec2.steps import ResultOf
@@ -220,7 +221,7 @@ REFUSED = {
     ),
     "another image": (
         with_nodes(0),
-        replace(SPEC, image_id="ami-2"),
+        replace(SPEC, image="ami-2"),
         UsageError,
         "ami-1",
         "--image",
@@ -262,7 +263,7 @@ REFUSED = {
     ),
     "no image": (
         replace(NOTHING, image=None),
-        replace(SPEC, image_id="ami-9"),
+        replace(SPEC, image="ami-9"),
         AwsError,
         "no image ami-9",
         "--region",

@@ -7,7 +7,7 @@ import pytest
 from botocore.stub import Stubber
 
 from clusterctl.domain.errors import AwsError, UsageError
-from clusterctl.ec2.session import ec2_client, without_retries
+from clusterctl.ec2.session import Account, Clients, without_retries
 from tests.moto_ec2 import KEY, REGION
 
 
@@ -23,38 +23,40 @@ def no_account(monkeypatch, tmp_path):
 
 def test_no_credentials():
     with pytest.raises(AwsError) as caught:
-        ec2_client(region=REGION)
+        Clients(Account(region=REGION)).ec2
     assert "no AWS credentials" in caught.value.message
     assert "--lab" in caught.value.hint
 
 
 def test_no_region():
     with pytest.raises(AwsError) as caught:
-        ec2_client(**KEY)
+        Clients(Account(**KEY)).ec2
     assert "--region" in caught.value.hint
 
 
 def test_an_impossible_region():
     with pytest.raises(AwsError) as caught:
-        ec2_client(region="us east 1", **KEY)
+        Clients(Account(region="us east 1", **KEY)).ec2
     assert caught.value.code == "InvalidRegionError"
 
 
 def test_an_unknown_profile():
     with pytest.raises(AwsError) as caught:
-        ec2_client(region=REGION, profile="nobody")
+        Clients(Account(region=REGION, profile="nobody")).ec2
     assert "nobody" in caught.value.message
 
 
 def test_half_a_key(monkeypatch):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "only this")
     with pytest.raises(AwsError) as caught:
-        ec2_client(region=REGION)
+        Clients(Account(region=REGION)).ec2
     assert caught.value.code == "PartialCredentialsError"
 
 
 def test_an_endpoint_that_is_not_there():
-    client = without_retries(ec2_client(region=REGION, endpoint_url="http://127.0.0.1:9", **KEY))
+    client = without_retries(
+        Clients(Account(region=REGION, endpoint_url="http://127.0.0.1:9", **KEY)).ec2
+    )
     from clusterctl.ec2.instances import find_cluster
 
     with pytest.raises(AwsError) as caught:
@@ -64,7 +66,7 @@ def test_an_endpoint_that_is_not_there():
 
 
 def test_the_client_without_retries_is_the_same_account():
-    client = ec2_client(region="eu-west-1", endpoint_url="http://127.0.0.1:9", **KEY)
+    client = Clients(Account(region="eu-west-1", endpoint_url="http://127.0.0.1:9", **KEY)).ec2
     once = without_retries(client)
     assert once.meta.config.retries["total_max_attempts"] == 1
     assert client.meta.config.retries["total_max_attempts"] > 1
@@ -96,4 +98,4 @@ def test_boto3_is_imported_only_when_a_client_is_made():
 @pytest.mark.parametrize("url", ["banana", "http://", "ftp://x", "http://a b", "127.0.0.1:5000"])
 def test_an_endpoint_that_is_no_url(url):
     with pytest.raises(UsageError, match="not an endpoint URL"):
-        ec2_client(region="us-east-1", endpoint_url=url, access_key="a", secret_key="b")
+        Clients(Account(region="us-east-1", endpoint_url=url, access_key="a", secret_key="b")).ec2

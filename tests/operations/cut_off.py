@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from clusterctl.domain.cluster import ClusterSpec
+from clusterctl.domain.spec import ClusterSpec
 from clusterctl.ec2 import launch as launch_module
 from clusterctl.operations import up as up_module
 from clusterctl.operations.down import down

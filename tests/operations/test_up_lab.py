@@ -15,7 +15,7 @@ from clusterctl.ec2 import launch, session
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.keypairs import find_key_pairs
 from clusterctl.ec2.network import find_groups
-from clusterctl.ec2.session import ec2_client
+from clusterctl.ec2.session import Account, Clients
 from clusterctl.ec2.teardown import NOT_TERMINATED
 from tests.cli.running import CommandLine
 
@@ -31,14 +31,21 @@ def clusterctl(lab, monkeypatch, capsys):
 
 
 @pytest.fixture(scope="module")
-def ec2(lab):
+def clients(lab):
     keys = lab.environment
-    return ec2_client(
-        region=lab.region,
-        endpoint_url=lab.endpoint_url,
-        access_key=keys["AWS_ACCESS_KEY_ID"],
-        secret_key=keys["AWS_SECRET_ACCESS_KEY"],
+    return Clients(
+        Account(
+            region=lab.region,
+            endpoint_url=lab.endpoint_url,
+            access_key=keys["AWS_ACCESS_KEY_ID"],
+            secret_key=keys["AWS_SECRET_ACCESS_KEY"],
+        )
     )
+
+
+@pytest.fixture(scope="module")
+def ec2(clients):
+    return clients.ec2
 
 
 names = (f"up{number}" for number in itertools.count())
@@ -265,10 +272,10 @@ def test_ctrl_c_at_any_moment_then_up_then_down(clusterctl, name, tmp_path, mome
     up(clusterctl, name, 2, *script)
 
 
-def test_api_calls_do_not_grow_with_the_nodes(clusterctl, ec2, name, monkeypatch):
+def test_api_calls_do_not_grow_with_the_nodes(clusterctl, clients, ec2, name, monkeypatch):
     calls: list[str] = []
     ec2.meta.events.register("before-call.ec2", lambda model, **_: calls.append(model.name))
-    monkeypatch.setattr(session, "ec2_client", lambda **_: ec2)
+    monkeypatch.setattr(session, "Clients", lambda account: clients)
     monkeypatch.setattr(launch, "without_retries", lambda client: client)
     up(clusterctl, name, 8)
     assert calls.count("RunInstances") == 1

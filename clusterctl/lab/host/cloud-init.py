@@ -1,5 +1,6 @@
 #!/usr/bin/python3
 """The lab's stand-in for cloud-init: its `status` command, with cloud-init's words and statuses."""
+
 import argparse
 import json
 import sys

@@ -3,6 +3,7 @@
 
 `-L` is answered by the shell script of the same name.
 """
+
 import argparse
 import json
 import sys

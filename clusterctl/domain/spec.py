@@ -1,0 +1,116 @@
+"""What a user can ask a cluster to be."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from enum import Enum
+
+from clusterctl.domain.cluster import check_cluster_name
+from clusterctl.domain.errors import UsageError
+
+
+class Market(Enum):
+    """How the machines are paid for. A Capacity Block is paid for in advance."""
+
+    ON_DEMAND = "on-demand"
+    SPOT = "spot"
+    CAPACITY_BLOCK = "capacity-block"
+
+
+@dataclass(frozen=True)
+class Disk:
+    """A node's root volume, a gp3. None: what the launcher thinks right."""
+
+    size_gib: int | None = None
+    iops: int | None = None
+    throughput_mib_s: int | None = None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a cluster may cost and how long it may live. None: no such limit.
+
+    `max_hours`, `budget_usd` and `idle_minutes` are kept by the nodes themselves, whether or not
+    anybody watches. A cluster that idleness has stopped is due for removal after
+    `stopped_days`.
+    """
+
+    max_hours: float | None = None
+    budget_usd: float | None = None
+    max_hourly_usd: float | None = None
+    idle_minutes: float | None = None
+    stopped_days: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value is not None and not 0 < value < 1e9:
+                raise UsageError(f"not a limit for {name.replace('_', ' ')}: {value:g}")
+        if self.stopped_days and not self.idle_minutes:
+            raise UsageError(
+                "a time after which a stopped cluster is removed needs an idle time that stops it",
+                "give --idle-stop too",
+            )
+
+
+@dataclass(frozen=True)
+class ClusterSpec:
+    """What the user asked for. None: decided by the plan, from what EC2 says.
+
+    `or_types` are taken, in order, when no zone has enough of `instance_type`; a cluster has one
+    type all the same. `min_nodes` accepts fewer nodes than asked for. `subnet_id` and `network`
+    exclude each other; neither means the default VPC. `image` is an AMI id, an SSM parameter's
+    name or a name pattern. `placement_group`, `efa`: None where it helps. `private`: no public
+    address but the head node's.
+    """
+
+    name: str
+    nodes: int
+    instance_type: str
+    or_types: tuple[str, ...] = ()
+    min_nodes: int | None = None
+    market: Market = Market.ON_DEMAND
+    capacity_reservation: str | None = None
+    placement_group: bool | None = None
+    efa: bool | None = None
+    zone: str | None = None
+    subnet_id: str | None = None
+    network: str | None = None
+    private: bool = False
+    image: str | None = None
+    ssh_user: str | None = None
+    ssh_from: str | None = None
+    user_data: bytes = b""
+    instance_profile: str | None = None
+    disk: Disk = field(default_factory=Disk)
+    tags: tuple[tuple[str, str], ...] = ()
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        check_cluster_name(self.name)
+        if self.ssh_user is not None and not re.fullmatch(
+            r"[a-z_][a-z0-9_.-]{0,31}", self.ssh_user, re.ASCII
+        ):
+            raise UsageError(f"not a user name: {self.ssh_user!r}")
+        for wanted in self.types:
+            if not re.fullmatch(r"[a-z0-9-]+\.[a-z0-9-]+", wanted, re.ASCII):
+                raise UsageError(f"not an instance type: {wanted!r}", "for example p4d.24xlarge")
+        if self.nodes < 1:
+            raise UsageError(f"a cluster of {self.nodes} nodes makes no sense", "ask for 1 or more")
+        if self.min_nodes is not None and not 1 <= self.min_nodes <= self.nodes:
+            raise UsageError(
+                f"at least {self.min_nodes} of {self.nodes} nodes makes no sense",
+                f"--min-nodes is between 1 and {self.nodes}",
+            )
+        if self.subnet_id and self.network:
+            raise UsageError("--subnet and --network exclude each other", "give one of them")
+        for key, _ in self.tags:
+            if not key or key.lower().startswith(("clusterctl:", "aws:")) or key == "Name":
+                raise UsageError(
+                    f"the tag {key!r} is not free", "choose another key: clusterctl:… is taken"
+                )
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """The instance types that will do, best first."""
+        return tuple(dict.fromkeys((self.instance_type, *self.or_types)))

@@ -1,0 +1,99 @@
+"""What EC2 says about instance types: read, never assumed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from clusterctl.domain.errors import AwsError
+from clusterctl.ec2.errors import translated
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+
+
+@dataclass(frozen=True)
+class MachineType:
+    """An instance type. `gpus` counts NVIDIA's only: Horovod runs on no other here.
+
+    `gpu_name` is the chip, as `V100`. `network_cards` and `efa_interfaces` are the most it takes;
+    `card_interfaces` is how many interfaces each card takes. `storage_gib` is the instance store.
+    """
+
+    name: str
+    gpus: int
+    vcpus: int
+    architectures: tuple[str, ...]
+    gpu_name: str = ""
+    network_cards: int = 1
+    card_interfaces: tuple[int, ...] = ()
+    efa_interfaces: int = 0
+    storage_gib: int = 0
+    usage_classes: tuple[str, ...] = ("on-demand", "spot")
+    placement_strategies: tuple[str, ...] = ("cluster", "partition", "spread")
+
+    @property
+    def family(self) -> str:
+        """`p4d` of `p4d.24xlarge`."""
+        return self.name.partition(".")[0]
+
+
+def find_machine_types(client: EC2Client, names: Sequence[str]) -> dict[str, MachineType]:
+    """Those of `names` that this region knows, by name. Raises AwsError."""
+    try:
+        found = _described(client, names)
+    except AwsError as error:
+        if error.code != "InvalidInstanceType":
+            raise
+        # One unknown name fails the call for all.
+        found = [entry for name in names for entry in _known(client, name)] if names[1:] else []
+    return {entry["InstanceType"]: read_machine_type(entry) for entry in found}
+
+
+def find_machine_type(client: EC2Client, name: str) -> MachineType:
+    """One type. Raises AwsError, also for a type that EC2 does not have here."""
+    with translated():
+        answer: Any = client.describe_instance_types(InstanceTypes=[name])  # type: ignore[list-item]
+    return read_machine_type(answer["InstanceTypes"][0])
+
+
+def _known(client: EC2Client, name: str) -> list[Any]:
+    try:
+        return _described(client, [name])
+    except AwsError as error:
+        if error.code == "InvalidInstanceType":
+            return []
+        raise
+
+
+def _described(client: EC2Client, names: Sequence[str]) -> list[Any]:
+    with translated():
+        wanted: Any = list(names)
+        return list(client.describe_instance_types(InstanceTypes=wanted)["InstanceTypes"])
+
+
+def read_machine_type(described: Any) -> MachineType:
+    """What DescribeInstanceTypes says about one type."""
+    gpus = [
+        gpu
+        for gpu in described.get("GpuInfo", {}).get("Gpus", [])
+        if gpu.get("Manufacturer") == "NVIDIA"
+    ]
+    network = described.get("NetworkInfo", {})
+    cards = network.get("NetworkCards", [])
+    return MachineType(
+        name=described.get("InstanceType", ""),
+        gpus=sum(gpu.get("Count", 0) for gpu in gpus),
+        vcpus=described.get("VCpuInfo", {}).get("DefaultVCpus", 0),
+        architectures=tuple(described.get("ProcessorInfo", {}).get("SupportedArchitectures", ())),
+        gpu_name=gpus[0].get("Name", "") if gpus else "",
+        network_cards=network.get("MaximumNetworkCards", 1),
+        card_interfaces=tuple(card.get("MaximumNetworkInterfaces", 1) for card in cards),
+        efa_interfaces=network.get("EfaInfo", {}).get("MaximumEfaInterfaces", 0),
+        storage_gib=described.get("InstanceStorageInfo", {}).get("TotalSizeInGB", 0),
+        usage_classes=tuple(described.get("SupportedUsageClasses", ())),
+        placement_strategies=tuple(
+            described.get("PlacementGroupInfo", {}).get("SupportedStrategies", ())
+        ),
+    )
