@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.cluster import Cluster, Node, NodeState
+from clusterctl.domain.spec import Disk, Market
 from clusterctl.ec2 import tags
 from clusterctl.ec2.errors import translated
 
@@ -24,11 +26,26 @@ class Instance:
     node: Node
     cluster: str
     ssh_user: str
-    nodes_wanted: int
+    wanted: tuple[int, ...]
     image_id: str
     key_name: str
     launch_token: str
     state_reason: str = ""
+    state_since: str = ""
+    retired: bool = False
+    vpc_id: str = ""
+    subnet_id: str = ""
+    interface_id: str = ""
+    efa: bool = False
+    placement_group: str = ""
+    market: Market = Market.ON_DEMAND
+    reservation_id: str = ""
+    instance_profile: str = ""
+    private: bool = False
+    disk: Disk = field(default_factory=Disk)
+    limits_text: str = ""
+    spent_usd: float = 0.0
+    tags: Mapping[str, str] = field(default_factory=dict)
 
 
 def find_cluster(client: EC2Client, name: str) -> Cluster | None:
@@ -63,14 +80,31 @@ def launched_with(client: EC2Client, tokens: Sequence[str]) -> frozenset[str]:
 
 
 def as_cluster(client: EC2Client, name: str, instances: Sequence[Instance]) -> Cluster | None:
-    """These instances as a cluster; None without any."""
-    if not instances:
+    """The members among these instances as a cluster; None without any."""
+    members = members_of(instances)
+    if not members:
         return None
     return Cluster(
         name=name,
         region=client.meta.region_name,
-        ssh_user=instances[0].ssh_user,
-        nodes=tuple(instance.node for instance in instances),
+        ssh_user=members[0].ssh_user,
+        nodes=tuple(instance.node for instance in members),
+    )
+
+
+def wanted_of(instances: Sequence[Instance]) -> tuple[int, ...]:
+    """The indices that the cluster is to have. The head node's word counts: it is never removed."""
+    current = [found for found in instances if not found.retired]
+    return min(current, key=lambda found: found.node.index).wanted if current else ()
+
+
+def members_of(instances: Sequence[Instance]) -> tuple[Instance, ...]:
+    """Without the nodes that are being replaced or removed."""
+    wanted = wanted_of(instances)
+    return tuple(
+        found
+        for found in instances
+        if not found.retired and (not wanted or found.node.index in wanted)
     )
 
 
@@ -113,14 +147,60 @@ def read_instance(described: Any) -> Instance:
         node=node,
         cluster=name,
         ssh_user=tagged.get(tags.USER) or "ubuntu",
-        nodes_wanted=_number(tagged.get(tags.NODES)),
+        wanted=tags.read_indices(tagged.get(tags.NODES, "")),
         image_id=described.get("ImageId", ""),
         key_name=described.get("KeyName", ""),
         launch_token=tagged.get(tags.LAUNCH, ""),
+        state_since=described.get("StateTransitionReason", ""),
+        retired=tags.RETIRED in tagged,
+        vpc_id=described.get("VpcId", ""),
+        subnet_id=described.get("SubnetId", ""),
+        interface_id=_primary_interface(described),
+        efa=any(
+            one.get("InterfaceType", "").startswith("efa")
+            for one in described.get("NetworkInterfaces", ())
+        ),
+        placement_group=(described.get("Placement") or {}).get("GroupName", ""),
+        market=_market(described.get("InstanceLifecycle", "")),
+        reservation_id=_targeted_reservation(described),
+        instance_profile=(described.get("IamInstanceProfile") or {})
+        .get("Arn", "")
+        .rpartition("/")[2],
+        private=tags.PRIVATE in tagged,
+        disk=tags.read_disk(tagged.get(tags.DISK, "")),
+        limits_text=tagged.get(tags.LIMITS, ""),
+        spent_usd=_amount(tagged.get(tags.SPENT)),
+        tags=tagged,
         state_reason=": ".join(
             dict.fromkeys(part for part in (reason.get("Code"), reason.get("Message")) if part)
         ),
     )
+
+
+def _primary_interface(described: Any) -> str:
+    for one in described.get("NetworkInterfaces", ()):
+        attached = one.get("Attachment") or {}
+        if not attached.get("DeviceIndex", 0) and not attached.get("NetworkCardIndex", 0):
+            return str(one.get("NetworkInterfaceId", ""))
+    return ""
+
+
+def _targeted_reservation(described: Any) -> str:
+    # CapacityReservationId also names an open reservation that an instance happened to fall into.
+    asked = described.get("CapacityReservationSpecification") or {}
+    target = asked.get("CapacityReservationTarget") or {}
+    return str(target.get("CapacityReservationId", ""))
+
+
+def _market(lifecycle: str) -> Market:
+    try:
+        return Market(lifecycle)
+    except ValueError:
+        return Market.ON_DEMAND
+
+
+def _amount(text: str | None) -> float:
+    return float(text) if text and re.fullmatch(r"\d{1,9}(\.\d{1,6})?", text, re.ASCII) else 0.0
 
 
 def _number(text: str | None) -> int:

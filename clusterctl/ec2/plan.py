@@ -118,13 +118,13 @@ def _ssh_rule(cidr: str) -> dict[str, Any]:
 
 
 def _count_steps(spec: ClusterSpec, seen: Observed) -> Iterable[Step]:
-    stale = [found for found in seen.instances if found.nodes_wanted != spec.nodes]
+    stale = [found for found in seen.instances if found.wanted != tuple(range(spec.nodes))]
     if stale:
         yield Step(
             "create_tags",
             {
                 "Resources": [found.node.instance_id for found in stale],
-                "Tags": tags.tag_list({tags.NODES: str(spec.nodes)}),
+                "Tags": tags.tag_list({tags.NODES: tags.indices_text(range(spec.nodes))}),
             },
             f"{spec.nodes} nodes are wanted now",
         )
@@ -154,7 +154,7 @@ def _run_request(
     labels = {
         **_base_tags(spec),
         tags.FIRST_INDEX: str(run[0]),
-        tags.NODES: str(spec.nodes),
+        tags.NODES: tags.indices_text(range(spec.nodes)),
         tags.GPUS: str(seen.machine.gpus),
         tags.USER: spec.ssh_user or "ubuntu",
         tags.IMAGE: image.image_id,

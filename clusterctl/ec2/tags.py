@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
+
+from clusterctl.domain.errors import UsageError
+from clusterctl.domain.ranges import format_indices, parse_indices
+from clusterctl.domain.spec import Disk
 
 CLUSTER = "clusterctl:cluster"
 # One RunInstances call gives all its instances the same tags: a node's index is this number
 # plus its AmiLaunchIndex.
 FIRST_INDEX = "clusterctl:first-index"
+# The indices of the nodes that are wanted: `0-3`, or `0-1 3` after a removal.
 NODES = "clusterctl:nodes"
 GPUS = "clusterctl:gpus"
 USER = "clusterctl:user"
 IMAGE = "clusterctl:image"
 # The client token: EC2 can be asked for what a launch of unknown outcome made.
 LAUNCH = "clusterctl:launch"
+MARKET = "clusterctl:market"
+# What later nodes are to have too: the root volume's size, IOPS and MiB/s.
+DISK = "clusterctl:disk"
+# Only the head node has a public address.
+PRIVATE = "clusterctl:private"
+LIMITS = "clusterctl:limits"
+# What a node had cost when it was last stopped.
+SPENT = "clusterctl:spent-usd"
+# A node whose replacement is under way.
+RETIRED = "clusterctl:retired"
 
 
 def tag_list(tags: Mapping[str, str]) -> list[dict[str, str]]:
@@ -25,6 +41,35 @@ def tag_list(tags: Mapping[str, str]) -> list[dict[str, str]]:
 def tag_dict(tags: Iterable[Any] | None) -> dict[str, str]:
     """Tags as EC2 gives them, by key."""
     return {tag["Key"]: tag.get("Value", "") for tag in tags or ()}
+
+
+def indices_text(indices: Iterable[int]) -> str:
+    """Indices as the tag has them: without commas, which some of AWS's tools do not take."""
+    text = format_indices(indices).replace(",", " ")
+    # A lone number was a count once, and is read as one.
+    return f"{text}-{text}" if text.isdigit() else text
+
+
+def read_indices(text: str) -> tuple[int, ...]:
+    """The indices of such a tag. A lone number is a count; what makes no sense is nothing."""
+    if re.fullmatch(r"\d{1,6}", text, re.ASCII):
+        return tuple(range(int(text)))
+    try:
+        return parse_indices(text.replace(" ", ","))
+    except UsageError:
+        return ()
+
+
+def disk_text(disk: Disk) -> str:
+    """`500 6000 500`: GiB, IOPS, MiB/s."""
+    return " ".join(str(part or 0) for part in (disk.size_gib, disk.iops, disk.throughput_mib_s))
+
+
+def read_disk(text: str) -> Disk:
+    """The disk of such a tag; what makes no sense says nothing."""
+    if not re.fullmatch(r"\d{1,6} \d{1,6} \d{1,6}", text, re.ASCII):
+        return Disk()
+    return Disk(*(int(part) or None for part in text.split()))
 
 
 def of_cluster(name: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.domain.cluster import Cluster
 from clusterctl.domain.errors import NoSuchCluster
-from clusterctl.ec2.instances import as_cluster, find_instances
+from clusterctl.ec2.instances import as_cluster, find_instances, wanted_of
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ClusterStatus:
-    """A cluster and how many nodes it was last asked to have."""
+    """A cluster and the indices that it was last asked to have."""
 
     cluster: Cluster
-    nodes_wanted: int
+    wanted: tuple[int, ...]
 
     @property
     def missing(self) -> tuple[int, ...]:
         """The indices that no node has."""
         present = {node.index for node in self.cluster.nodes}
-        return tuple(index for index in range(self.nodes_wanted) if index not in present)
+        return tuple(index for index in self.wanted if index not in present)
 
     @property
     def summary(self) -> str:
@@ -42,7 +42,7 @@ def cluster_status(client: EC2Client, name: str) -> ClusterStatus:
             f"there is no cluster {name} in {client.meta.region_name}",
             f"see `clusterctl list`, or launch it: clusterctl up {name}",
         )
-    return ClusterStatus(cluster, max(found.nodes_wanted for found in instances))
+    return ClusterStatus(cluster, wanted_of(instances))
 
 
 def states(cluster: Cluster, missing: int = 0) -> str:

@@ -145,3 +145,35 @@ def test_tags_that_somebody_edited_hide_no_instance(labels, index, gpus, user):
     assert (found.node.index, found.node.gpus, found.ssh_user) == (index, gpus, user)
     assert (found.node.private_ip, found.node.public_ip) == ("", None)
     assert found.state_reason == "Server.InternalError"
+
+
+@pytest.mark.parametrize(
+    ("text", "indices"),
+    [
+        ("0-3", (0, 1, 2, 3)),
+        ("0-1 3", (0, 1, 3)),
+        ("4", (0, 1, 2, 3)),
+        ("2-2", (2,)),
+        ("", ()),
+        ("0", ()),
+        ("all", ()),
+        ("3-0", ()),
+        ("-1", ()),
+        ("0-999999999", ()),
+    ],
+)
+def test_the_indices_of_a_tag(text, indices):
+    assert tags.read_indices(text) == indices
+
+
+@pytest.mark.parametrize("indices", [(0,), (2,), (0, 1, 3), tuple(range(256)), (0, 2, 4)])
+def test_indices_survive_the_tag(indices):
+    assert tags.read_indices(tags.indices_text(indices)) == indices
+
+
+def test_what_is_retired_or_no_longer_wanted_is_no_member(client):
+    launch(client, "demo", 3, **{tags.NODES: "0-1 2-2"})
+    launch(client, "demo", 1, first=7, **{tags.NODES: "0-7"})
+    launch(client, "demo", 1, first=1, **{tags.NODES: "0-2", tags.RETIRED: "yes"})
+    assert [node.index for node in find_cluster(client, "demo").nodes] == [0, 1, 2]
+    assert len(find_instances(client, "demo")) == 5
