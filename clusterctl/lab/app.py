@@ -21,6 +21,7 @@ from moto.moto_server.werkzeug_app import (  # noqa: E402
 from werkzeug.serving import BaseWSGIServer, make_server  # noqa: E402
 
 from clusterctl.lab import (  # noqa: E402
+    fault_page,
     moto_console,
     moto_images,
     moto_instances,
@@ -52,7 +53,11 @@ def make_api(listening: socket.socket) -> BaseWSGIServer:
     return make_server(
         host,
         port,
-        _with_status(DomainDispatcherApplication(create_backend_app)),
+        _with_status(
+            fault_page.with_faults(
+                DomainDispatcherApplication(create_backend_app), admit=lambda fault: fault
+            )
+        ),
         threaded=True,
         request_handler=MotoRequestHandler,
         fd=listening.fileno(),

@@ -1,0 +1,78 @@
+"""The lab's page `/_lab/faults`: GET lists the faults set, POST sets one, DELETE clears."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from typing import Any
+from urllib.parse import parse_qs
+
+from clusterctl.domain.errors import ClusterctlError
+from clusterctl.lab.fault_kinds import Fault, kind_of, read_fault
+from clusterctl.lab.faults import FAULTS, Standing
+
+PATH = "/_lab/faults"
+BODY_LIMIT = 65536
+
+Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+
+def with_faults(
+    api: Wsgi, admit: Callable[[Fault], Fault], lift: Callable[[Fault], None] = lambda _: None
+) -> Wsgi:
+    """The page before an API. `admit` checks a fault against what the lab has, or does it to a
+    host, and may complete it; `lift` undoes it. Both may raise ClusterctlError."""
+
+    def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        if environ["PATH_INFO"] != PATH:
+            return api(environ, start)
+        try:
+            status, said = "200 OK", _serve(environ, admit, lift)
+        except ClusterctlError as refused:
+            status, said = "400 Bad Request", {"error": refused.message, "hint": refused.hint}
+        start(status, [("Content-Type", "application/json")])
+        return [json.dumps(said).encode()]
+
+    return answer
+
+
+def shown(one: Standing) -> dict[str, Any]:
+    """A fault as JSON has it."""
+    return {
+        "id": one.id,
+        "kind": kind_of(one.fault),
+        **asdict(one.fault),
+        "times_left": one.left,
+        "skip_left": one.skip,
+    }
+
+
+def _serve(
+    environ: dict[str, Any], admit: Callable[[Fault], Fault], lift: Callable[[Fault], None]
+) -> dict[str, Any]:
+    method = environ["REQUEST_METHOD"]
+    if method == "POST":
+        return shown(FAULTS.add(admit(read_fault(_body(environ)))))
+    if method == "DELETE":
+        id = parse_qs(environ.get("QUERY_STRING", "")).get("id", [None])[0]
+        cleared = FAULTS.clear(id)
+        for one in cleared:
+            lift(one.fault)
+        return {"cleared": [shown(one) for one in cleared]}
+    return {
+        "faults": [shown(one) for one in FAULTS.standing()],
+        "visibility_s": FAULTS.visibility_s,
+        "console_delay_s": FAULTS.console_delay_s,
+    }
+
+
+def _body(environ: dict[str, Any]) -> object:
+    """What was sent; None if it is not JSON."""
+    length = environ.get("CONTENT_LENGTH") or "0"
+    content = environ["wsgi.input"].read(min(int(length), BODY_LIMIT)) if length.isdigit() else b""
+    try:
+        value: object = json.loads(content)
+    except ValueError:
+        return None
+    return value
