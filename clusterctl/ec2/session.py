@@ -87,8 +87,11 @@ class Clients:
         return client
 
     def pricing(self, region: str) -> PricingClient:
-        """The price list is served in a few regions only, for all of them."""
-        client: PricingClient = self._make("pricing", region=region)
+        """The price list is served in a few regions only, for all of them.
+
+        Nobody waits long for a price: see prices.py for what comes instead.
+        """
+        client: PricingClient = self._make("pricing", attempts=2, region=region, timeout_s=4)
         return client
 
     @functools.cached_property
@@ -106,14 +109,20 @@ class Clients:
                 raise AwsError("NoCredentialsError", *TABLE["NoCredentialsError"])
             return session
 
-    def _make(self, service: str, attempts: int = ATTEMPTS, region: str | None = None) -> Any:
+    def _make(
+        self,
+        service: str,
+        attempts: int = ATTEMPTS,
+        region: str | None = None,
+        timeout_s: float | None = None,
+    ) -> Any:
         with translated():
             from botocore.config import Config
 
             config = Config(
                 retries={"mode": "standard", "total_max_attempts": attempts},
-                connect_timeout=CONNECT_TIMEOUT_S,
-                read_timeout=READ_TIMEOUT_S,
+                connect_timeout=timeout_s or CONNECT_TIMEOUT_S,
+                read_timeout=timeout_s or READ_TIMEOUT_S,
                 # One connection per node that asks for its console.
                 max_pool_connections=64,
             )
