@@ -23,10 +23,6 @@ class StubbedClients(Clients):
     def __init__(self, region="us-east-1"):
         super().__init__(Account(region=region, **KEYS))
         self.list_client = super().pricing("us-east-1")
-        self.list = Stubber(self.list_client)
-        self.history = Stubber(self.ec2)
-        self.list.activate()
-        self.history.activate()
         self.asked = []
 
     def pricing(self, region):
@@ -34,9 +30,17 @@ class StubbedClients(Clients):
         return self.list_client
 
 
-@pytest.fixture
-def aws():
+@pytest.fixture(scope="module")
+def made():
+    # Making a client costs more than a test.
     return StubbedClients()
+
+
+@pytest.fixture
+def aws(made):
+    made.asked.clear()
+    with Stubber(made.list_client) as made.list, Stubber(made.ec2) as made.history:
+        yield made
 
 
 def listed(*usd, instance_type="p4d.24xlarge", **attributes):
