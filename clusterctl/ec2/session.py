@@ -73,7 +73,7 @@ class Clients:
 
     @functools.cached_property
     def quotas(self) -> ServiceQuotasClient:
-        client: ServiceQuotasClient = self._make("service-quotas")
+        client: ServiceQuotasClient = self._make("service-quotas", attempts=3, timeout_s=5)
         return client
 
     @functools.cached_property

@@ -1,0 +1,167 @@
+"""Which quota counts, how much of it is in use, and what is said when it is too small."""
+
+import pytest
+from botocore.stub import Stubber
+
+from clusterctl.domain.findings import Severity
+from clusterctl.domain.spec import Market
+from clusterctl.ec2.quotas import (
+    STANDARD,
+    bucket_of,
+    find_quota,
+    find_used_vcpus,
+    quota_code,
+    quota_finding,
+    used_vcpus,
+)
+from clusterctl.ec2.session import Account, Clients
+from tests.moto_ec2 import NEW_IMAGE, clients_of
+
+ON_DEMAND, SPOT, BLOCK = Market.ON_DEMAND, Market.SPOT, Market.CAPACITY_BLOCK
+
+
+@pytest.mark.parametrize(
+    ("instance_type", "on_demand", "spot"),
+    [
+        ("p4d.24xlarge", "L-417A185B", "L-7212CCBC"),
+        ("p3.2xlarge", "L-417A185B", "L-7212CCBC"),
+        ("p6-b200.48xlarge", "L-417A185B", "L-7212CCBC"),
+        ("g5.12xlarge", "L-DB2E81BA", "L-3819A6DF"),
+        ("gr6.4xlarge", "L-DB2E81BA", "L-3819A6DF"),
+        ("vt1.3xlarge", "L-DB2E81BA", "L-3819A6DF"),
+        ("dl1.24xlarge", "L-6E869C2A", "L-85EED4F7"),
+        ("d3en.xlarge", "L-1216C47A", "L-34B43A08"),
+        ("trn2.48xlarge", "L-2C3B7624", "L-6B0D517C"),
+        ("t3.micro", "L-1216C47A", "L-34B43A08"),
+        ("inf2.xlarge", "L-1945791B", "L-B5D1601B"),
+        ("i4i.large", "L-1216C47A", "L-34B43A08"),
+        ("im4gn.large", "L-1216C47A", "L-34B43A08"),
+        ("f1.2xlarge", "L-74FC7D96", "L-88CF9481"),
+        ("x2gd.medium", "L-7295265B", "L-E3A00192"),
+        ("hpc7g.4xlarge", "L-F7808C92", None),
+        ("h1.2xlarge", "L-1216C47A", "L-34B43A08"),
+        ("u-6tb1.56xlarge", "L-43DA4232", None),
+        ("u7i-12tb.224xlarge", "L-43DA4232", None),
+        # Counted in hosts, or not known to anybody.
+        ("mac2.metal", None, None),
+        ("quantum1.large", None, None),
+        ("", None, None),
+        ("4you.large", None, None),
+    ],
+)
+def test_the_quota_of_a_type(instance_type, on_demand, spot):
+    assert quota_code(instance_type, ON_DEMAND) == on_demand
+    assert quota_code(instance_type, SPOT) == spot
+    assert quota_code(instance_type, BLOCK) is None
+
+
+def machine(instance_type, cores=48, state="running", **more):
+    options = {"CpuOptions": {"CoreCount": cores, "ThreadsPerCore": 2}} if cores else {}
+    return {"InstanceType": instance_type, "State": {"Name": state}, **options, **more}
+
+
+@pytest.mark.parametrize(
+    ("market", "vcpus"),
+    # Capacity Blocks are in a bucket of their own: they never add to the others.
+    [(ON_DEMAND, 96 + 64), (SPOT, 16)],
+)
+def test_what_is_in_use_is_counted_by_family_market_and_state(market, vcpus):
+    described = [
+        machine("p4d.24xlarge"),
+        machine("p3.16xlarge", 32, "pending"),
+        machine("p4d.24xlarge", state="stopped"),
+        machine("p4d.24xlarge", state="stopping"),
+        machine("p4d.24xlarge", state="shutting-down"),
+        machine("g5.48xlarge"),
+        machine("p5.4xlarge", 8, InstanceLifecycle="spot"),
+        machine("p5.48xlarge", 96, InstanceLifecycle="capacity-block"),
+        machine("p5.48xlarge", 96, InstanceLifecycle="scheduled"),
+    ]
+    assert used_vcpus(described, bucket_of("p4d.24xlarge"), market) == vcpus
+
+
+def test_an_instance_that_does_not_say_counts_as_its_type():
+    described = [machine("p4d.24xlarge", None), machine("p5.48xlarge", None)]
+    assert used_vcpus(described, bucket_of("p4d.24xlarge"), ON_DEMAND, {"p4d.24xlarge": 96}) == 96
+
+
+def test_all_instances_of_the_region_count_whoever_launched_them(client, moto_url):
+    client.run_instances(ImageId=NEW_IMAGE, InstanceType="c5.xlarge", MinCount=7, MaxCount=7)
+    client.run_instances(ImageId=NEW_IMAGE, InstanceType="g5.xlarge", MinCount=1, MaxCount=1)
+    used = find_used_vcpus(clients_of(moto_url), STANDARD, ON_DEMAND, {"c5.xlarge": 4})
+    assert used == 28
+
+
+@pytest.mark.parametrize(
+    ("need", "used", "limit", "severity"),
+    [
+        (384, 0, 384.0, None),
+        (384, 0, 383.0, Severity.ERROR),
+        (384, 96, 384.0, Severity.ERROR),
+        (384, 0, 0.0, Severity.ERROR),
+        (384, 0, None, Severity.INFO),
+        # Nothing more is asked for: a full quota is no reason to refuse.
+        (0, 400, 384.0, None),
+    ],
+)
+def test_whether_it_fits(need, used, limit, severity):
+    found = quota_finding("p4d.24xlarge", ON_DEMAND, need, used, limit, "us-east-1")
+    assert (found and found.severity) == severity
+
+
+def test_the_request_is_there_to_be_copied():
+    found = quota_finding("p4d.24xlarge", ON_DEMAND, 288, 96, 100.0, "us-west-2")
+    assert found.message == (
+        "288 more vCPUs are needed, 96 are in use, and the quota "
+        "Running On-Demand P instances (L-417A185B) is 100 in us-west-2"
+    )
+    assert found.hint.endswith(
+        "aws service-quotas request-service-quota-increase --service-code ec2 "
+        "--quota-code L-417A185B --desired-value 384 --region us-west-2"
+    )
+
+
+@pytest.mark.parametrize(
+    ("instance_type", "market"),
+    [("p5.48xlarge", BLOCK), ("hpc7g.4xlarge", SPOT), ("quantum1.large", ON_DEMAND)],
+)
+def test_what_no_quota_counts_is_not_refused(instance_type, market):
+    assert quota_finding(instance_type, market, 10_000, 0, 0.0, "us-east-1") is None
+
+
+QUOTA = {"ServiceCode": "ec2", "QuotaCode": "L-417A185B"}
+
+
+@pytest.fixture(scope="module")
+def made():
+    return Clients(Account(region="us-east-1", access_key="test", secret_key="test"))
+
+
+@pytest.fixture
+def quotas(made):
+    with Stubber(made.quotas) as stub:
+        yield stub
+
+
+def test_the_accounts_own_quota(made, quotas):
+    quotas.add_response("get_service_quota", {"Quota": {**QUOTA, "Value": 768.0}}, QUOTA)
+    assert find_quota(made, "L-417A185B") == 768.0
+
+
+def test_without_one_of_its_own_the_default_holds(made, quotas):
+    quotas.add_client_error("get_service_quota", "NoSuchResourceException", "none", 400)
+    quotas.add_response("get_aws_default_service_quota", {"Quota": {**QUOTA, "Value": 0.0}}, QUOTA)
+    assert find_quota(made, "L-417A185B") == 0.0
+
+
+@pytest.mark.parametrize("code", ["AccessDeniedException", "NoSuchResourceException"])
+def test_who_may_not_read_it_does_not_know_it(made, quotas, code):
+    quotas.add_client_error("get_service_quota", code, "no", 400)
+    quotas.add_client_error("get_aws_default_service_quota", "AccessDeniedException", "no", 400)
+    assert find_quota(made, "L-417A185B") is None
+
+
+@pytest.mark.parametrize("answer", [{}, {"Quota": {}}, {"Quota": {"Value": float("inf")}}])
+def test_an_answer_without_a_number(made, quotas, answer):
+    quotas.add_response("get_service_quota", answer)
+    assert find_quota(made, "L-417A185B") is None
