@@ -12,6 +12,7 @@ from clusterctl.domain.errors import AwsError
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.spec import Market
 from clusterctl.ec2.errors import translated
+from clusterctl.ec2.machines import MachineType
 
 if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients
@@ -99,20 +100,46 @@ def _value(answer: Any) -> float | None:
     return float(value) if value is not None and math.isfinite(value) else None
 
 
-def find_used_vcpus(
-    clients: Clients, bucket: Bucket, market: Market, vcpus: Mapping[str, int] | None = None
-) -> int:
-    """What of the quota is in use in this region: one listing. Raises AwsError."""
+@dataclass(frozen=True)
+class QuotaUse:
+    """A quota in vCPUs, as far as an instance type is concerned. `limit` None: nobody says."""
+
+    code: str
+    used: int
+    limit: float | None
+
+
+def find_quota_uses(
+    clients: Clients, machines: Iterable[MachineType], market: Market
+) -> dict[str, QuotaUse]:
+    """By instance type; without those that nothing is counted of. Raises AwsError.
+
+    One listing of the region's instances, and one question for each quota.
+    """
+    sizes = {machine.name: machine.vcpus for machine in machines}
+    codes = {name: code for name in sizes if (code := quota_code(name, market))}
+    if not codes:
+        return {}
+    described = _running(clients)
+    limits = {code: find_quota(clients, code) for code in dict.fromkeys(codes.values())}
+    uses = {}
+    for name, code in codes.items():
+        bucket = bucket_of(name)
+        used = used_vcpus(described, bucket, market, sizes) if bucket else 0
+        uses[name] = QuotaUse(code, used, limits[code])
+    return uses
+
+
+def _running(clients: Clients) -> list[Any]:
     states: Any = [{"Name": "instance-state-name", "Values": list(COUNTED)}]
     with translated():
         pages = clients.ec2.get_paginator("describe_instances").paginate(Filters=states)
-        described = [
+        return [
             instance
             for page in pages
             for reservation in page["Reservations"]
             for instance in reservation["Instances"]
         ]
-    return used_vcpus(described, bucket, market, vcpus)
 
 
 def used_vcpus(

@@ -5,11 +5,11 @@ from botocore.stub import Stubber
 
 from clusterctl.domain.findings import Severity
 from clusterctl.domain.spec import Market
+from clusterctl.ec2.machines import MachineType
 from clusterctl.ec2.quotas import (
-    STANDARD,
     bucket_of,
     find_quota,
-    find_used_vcpus,
+    find_quota_uses,
     quota_code,
     quota_finding,
     used_vcpus,
@@ -88,8 +88,18 @@ def test_an_instance_that_does_not_say_counts_as_its_type():
 def test_all_instances_of_the_region_count_whoever_launched_them(client, moto_url):
     client.run_instances(ImageId=NEW_IMAGE, InstanceType="c5.xlarge", MinCount=7, MaxCount=7)
     client.run_instances(ImageId=NEW_IMAGE, InstanceType="g5.xlarge", MinCount=1, MaxCount=1)
-    used = find_used_vcpus(clients_of(moto_url), STANDARD, ON_DEMAND, {"c5.xlarge": 4})
-    assert used == 28
+    types = [
+        MachineType(name, gpus=0, vcpus=4, architectures=("x86_64",))
+        for name in ("c5.xlarge", "m5.xlarge", "g5.xlarge", "quantum1.large")
+    ]
+    found = find_quota_uses(clients_of(moto_url), types, ON_DEMAND)
+    # The standard families share one quota. This EC2 has no quotas of its own.
+    assert {name: (use.code, use.used) for name, use in found.items()} == {
+        "c5.xlarge": ("L-1216C47A", 28),
+        "m5.xlarge": ("L-1216C47A", 28),
+        "g5.xlarge": ("L-DB2E81BA", 4),
+    }
+    assert find_quota_uses(clients_of(moto_url), types, BLOCK) == {}
 
 
 @pytest.mark.parametrize(
