@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from clusterctl.domain.errors import AwsError
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.spec import Market
+from clusterctl.domain.units import count
 from clusterctl.ec2.errors import translated
 from clusterctl.ec2.machines import MachineType
 
@@ -60,8 +61,11 @@ _MARKET_OF = {"": Market.ON_DEMAND, "spot": Market.SPOT, "capacity-block": Marke
 
 def bucket_of(instance_type: str) -> Bucket | None:
     """The quota that `p4d.24xlarge` counts against; None for a family that is not known."""
-    letters = re.match(r"[a-z]+", instance_type)
-    return _BUCKET_OF.get(letters[0]) if letters else None
+    return _BUCKET_OF.get(_letters(instance_type))
+
+
+def _letters(instance_type: str) -> str:
+    return re.split(r"[^a-z]", instance_type, maxsplit=1)[0]
 
 
 def quota_code(instance_type: str, market: Market) -> str | None:
@@ -104,6 +108,7 @@ def _value(answer: Any) -> float | None:
 class QuotaUse:
     """A quota in vCPUs, as far as an instance type is concerned. `limit` None: nobody says."""
 
+    title: str
     code: str
     used: int
     limit: float | None
@@ -124,9 +129,9 @@ def find_quota_uses(
     limits = {code: find_quota(clients, code) for code in dict.fromkeys(codes.values())}
     uses = {}
     for name, code in codes.items():
-        bucket = bucket_of(name)
-        used = used_vcpus(described, bucket, market, sizes) if bucket else 0
-        uses[name] = QuotaUse(code, used, limits[code])
+        bucket = _BUCKET_OF[_letters(name)]
+        used = used_vcpus(described, bucket, market, sizes)
+        uses[name] = QuotaUse(bucket.title(market), code, used, limits[code])
     return uses
 
 
@@ -167,30 +172,26 @@ def _vcpus(instance: Any, by_type: Mapping[str, int]) -> int:
     return int(cores * threads) if cores and threads else by_type.get(instance["InstanceType"], 0)
 
 
-def quota_finding(
-    instance_type: str, market: Market, need: int, used: int, limit: float | None, region: str
-) -> Finding | None:
-    """Whether `need` more vCPUs fit into the quota; None when they do or nothing is counted."""
-    bucket = bucket_of(instance_type)
-    code = bucket.code(market) if bucket else ""
-    if not bucket or not code or need <= 0:
-        return None
-    title = f"{bucket.title(market)} ({code})"
-    if limit is None:
+def quota_finding(use: QuotaUse, machine: MachineType, nodes: int, region: str) -> Finding | None:
+    """Whether `nodes` more machines fit into the quota; None when they do."""
+    need = nodes * machine.vcpus
+    wanted = f"{count(nodes, 'more node')} ({machine.name}) {'needs' if nodes == 1 else 'need'}"
+    title = f"{use.title} ({use.code})"
+    if use.limit is None:
         return Finding(
             "quota.vcpus",
             Severity.INFO,
-            f"{need} more vCPUs are needed; the quota {title} cannot be read",
+            f"{wanted} {need} vCPUs; the quota {title} cannot be read",
             hint="to have it checked, allow servicequotas:GetServiceQuota",
         )
-    if used + need <= limit:
+    if need <= 0 or use.used + need <= use.limit:
         return None
     return Finding(
         "quota.vcpus",
         Severity.ERROR,
-        f"{need} more vCPUs are needed, {used} are in use, "
-        f"and the quota {title} is {limit:g} in {region}",
-        hint=f"ask for more: {increase_command(code, used + need, region)}",
+        f"{wanted} {need} vCPUs, {use.used} are in use, "
+        f"and the quota {title} is {use.limit:g} in {region}",
+        hint=f"ask for more: {increase_command(use.code, use.used + need, region)}",
     )
 
 

@@ -7,6 +7,7 @@ from clusterctl.domain.findings import Severity
 from clusterctl.domain.spec import Market
 from clusterctl.ec2.machines import MachineType
 from clusterctl.ec2.quotas import (
+    QuotaUse,
     bucket_of,
     find_quota,
     find_quota_uses,
@@ -102,41 +103,40 @@ def test_all_instances_of_the_region_count_whoever_launched_them(client, moto_ur
     assert find_quota_uses(clients_of(moto_url), types, BLOCK) == {}
 
 
+P4D = MachineType("p4d.24xlarge", gpus=8, vcpus=96, architectures=("x86_64",))
+
+
+def use_of(used, limit):
+    return QuotaUse("Running On-Demand P instances", "L-417A185B", used, limit)
+
+
 @pytest.mark.parametrize(
-    ("need", "used", "limit", "severity"),
+    ("nodes", "used", "limit", "severity"),
     [
-        (384, 0, 384.0, None),
-        (384, 0, 383.0, Severity.ERROR),
-        (384, 96, 384.0, Severity.ERROR),
-        (384, 0, 0.0, Severity.ERROR),
-        (384, 0, None, Severity.INFO),
+        (4, 0, 384.0, None),
+        (4, 0, 383.0, Severity.ERROR),
+        (4, 96, 384.0, Severity.ERROR),
+        (4, 0, 0.0, Severity.ERROR),
+        (4, 0, None, Severity.INFO),
         # Nothing more is asked for: a full quota is no reason to refuse.
         (0, 400, 384.0, None),
     ],
 )
-def test_whether_it_fits(need, used, limit, severity):
-    found = quota_finding("p4d.24xlarge", ON_DEMAND, need, used, limit, "us-east-1")
+def test_whether_it_fits(nodes, used, limit, severity):
+    found = quota_finding(use_of(used, limit), P4D, nodes, "us-east-1")
     assert (found and found.severity) == severity
 
 
 def test_the_request_is_there_to_be_copied():
-    found = quota_finding("p4d.24xlarge", ON_DEMAND, 288, 96, 100.0, "us-west-2")
+    found = quota_finding(use_of(96, 100.0), P4D, 3, "us-west-2")
     assert found.message == (
-        "288 more vCPUs are needed, 96 are in use, and the quota "
+        "3 more nodes (p4d.24xlarge) need 288 vCPUs, 96 are in use, and the quota "
         "Running On-Demand P instances (L-417A185B) is 100 in us-west-2"
     )
     assert found.hint.endswith(
         "aws service-quotas request-service-quota-increase --service-code ec2 "
         "--quota-code L-417A185B --desired-value 384 --region us-west-2"
     )
-
-
-@pytest.mark.parametrize(
-    ("instance_type", "market"),
-    [("p5.48xlarge", BLOCK), ("hpc7g.4xlarge", SPOT), ("quantum1.large", ON_DEMAND)],
-)
-def test_what_no_quota_counts_is_not_refused(instance_type, market):
-    assert quota_finding(instance_type, market, 10_000, 0, 0.0, "us-east-1") is None
 
 
 QUOTA = {"ServiceCode": "ec2", "QuotaCode": "L-417A185B"}
