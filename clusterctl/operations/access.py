@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from clusterctl.domain.cluster import Cluster, Node, NodeState
@@ -32,7 +32,7 @@ class Access:
         self.connections.close()
 
     def target(self, node: Node) -> Target:
-        return node_target(node, self.cluster.ssh_user, self.proxy_command)
+        return cluster_targets(self.cluster, self.proxy_command)(node)
 
     @property
     def head(self) -> Target:
@@ -41,7 +41,7 @@ class Access:
     @property
     def targets(self) -> tuple[Target, ...]:
         """Every node, head first."""
-        return tuple(self.target(node) for node in self.cluster.nodes)
+        return tuple(map(cluster_targets(self.cluster, self.proxy_command), self.cluster.nodes))
 
     def select(self, indices: Sequence[int] | None = None) -> tuple[Target, ...]:
         """The nodes with these indices, or all. Raises UsageError naming those there are not."""
@@ -57,14 +57,44 @@ class Access:
         return tuple(self.target(by_index[index]) for index in indices)
 
 
-def node_target(node: Node, user: str, proxy_command: tuple[str, ...] = ()) -> Target:
+def needs_jump(node: Node, head: Node) -> bool:
+    """Whether a node is reached through the head node: it has no public address, the head has."""
+    return node.index != head.index and not node.public_ip and bool(head.public_ip)
+
+
+def cluster_targets(
+    cluster: Cluster,
+    proxy_command: tuple[str, ...] = (),
+    latest: Callable[[Node], Node] = lambda node: node,
+) -> Callable[[Node], Target]:
+    """How to reach any node of a cluster, private ones through the head node.
+
+    `latest` is asked for the head node as last seen: while nodes come up, addresses come late.
+    """
+
+    def target_of(node: Node) -> Target:
+        head = latest(cluster.head)
+        jump = None
+        if needs_jump(node, head):
+            jump = node_target(head, cluster.ssh_user, proxy_command)
+        return node_target(node, cluster.ssh_user, proxy_command, jump)
+
+    return target_of
+
+
+def node_target(
+    node: Node, user: str, proxy_command: tuple[str, ...] = (), jump: Target | None = None
+) -> Target:
     """How to reach a node. `proxy_command` passes a connected socket (the unprivileged lab)."""
+    # Behind a jump host that one dials.
+    proxy = () if jump else proxy_command
     return Target(
         host=node.name,
         address=node.address,
         user=user,
-        proxy_command=proxy_command,
-        proxy_passes_fd=bool(proxy_command),
+        proxy_command=proxy,
+        proxy_passes_fd=bool(proxy),
+        jump=jump,
         down="" if node.state is NodeState.RUNNING else f"its instance is {node.state.value}",
     )
 

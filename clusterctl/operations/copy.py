@@ -15,6 +15,8 @@ from clusterctl.transport.target import Target
 
 # More rsyncs at once only share the same link and the same source disk.
 COPY_FANOUT = 16
+# Each ssh logs in to the jump host anew, and above 10 at once its sshd drops some (MaxStartups).
+JUMP_FANOUT = 8
 
 
 def copy_to_cluster(
@@ -27,9 +29,14 @@ def copy_to_cluster(
     timeout_s: float | None = None,
     on_outcome: Callable[[HostOutcome[CopyReport]], None] | None = None,
 ) -> FanoutResult[CopyReport]:
-    """SRC to these nodes of a cluster, through its generated ssh_config."""
+    """SRC to these nodes of a cluster, through its generated ssh_config.
+
+    Behind a jump host at most JUMP_FANOUT at once.
+    """
     ssh = cluster_ssh(access.folder)
     jobs = [CopyJob(target.host, target.host, ssh, source, destination) for target in targets]
+    if any(target.jump for target in targets):
+        max_workers = min(max_workers, JUMP_FANOUT)
     return _copy(jobs, max_workers, timeout_s, on_outcome)
 
 

@@ -19,7 +19,6 @@ from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
 from clusterctl.domain.units import format_duration
 from clusterctl.operations.logs import refuse_while_training
 from clusterctl.transport.fanout import fan_out
-from clusterctl.transport.session import connect
 
 if TYPE_CHECKING:
     from clusterctl.operations.access import Access
@@ -147,7 +146,7 @@ def _wait(access: Access, sent: _Sent, timeout_s: float) -> Rebooted:
 def _boot_id(access: Access, target: Target) -> str:
     # A connection of its own each time: a kept one would not survive the reboot.
     pool = access.connections
-    session = connect(target, pool.identity, pool.host_keys, CONNECT_TIMEOUT_S)
+    session = pool.open_another(target, CONNECT_TIMEOUT_S)
     try:
         return _checked(session.run(BOOT_ID, timeout_s=COMMAND_TIMEOUT_S))
     finally:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from clusterctl.domain.cluster import Cluster
+from clusterctl.domain.cluster import Cluster, Node
 from clusterctl.domain.hostsfile import HostsFile, HostSlots, format_hosts_file
+from clusterctl.operations.access import needs_jump
 from clusterctl.operations.folder import ClusterFolder
 
 
@@ -29,14 +31,12 @@ def ssh_config_text(
     cluster: Cluster, folder: ClusterFolder, proxy_command: tuple[str, ...] = ()
 ) -> str:
     """For `ssh -F`, or an Include line: `ssh demo-0`."""
-    proxy = ""
-    if proxy_command:
-        # %h and %p are ssh's; everything is one line for the user's shell.
-        proxy = f"    ProxyCommand {shlex.join(proxy_command)}\n    ProxyUseFdpass yes\n"
     # By private address too: that is how the hosts file names them.
     known = [node for node in cluster.nodes if node.address]
     hosts = "".join(
-        f"Host {node.name} {node.private_ip}\n    HostName {node.address}\n" for node in known
+        f"Host {node.name} {node.private_ip}\n    HostName {node.address}\n"
+        + _way(node, cluster.head, folder, proxy_command)
+        for node in known
     )
     names = " ".join(f"{node.name} {node.private_ip}" for node in known)
     return f"""\
@@ -49,7 +49,21 @@ def ssh_config_text(
     StrictHostKeyChecking yes
     ServerAliveInterval 10
     ServerAliveCountMax 3
-{proxy}"""
+"""
+
+
+def _way(node: Node, head: Node, folder: ClusterFolder, proxy_command: tuple[str, ...]) -> str:
+    if needs_jump(node, head):
+        config = str(folder.ssh_config.absolute())
+        if re.fullmatch(r"[\w/.+@=-]+", config):
+            return f"    ProxyJump {head.name}\n"
+        # ProxyJump starts another ssh with this file, whose name it does not quote.
+        argv = ["ssh", "-F", config.replace("%", "%%"), "-W", "[%h]:%p", head.name]
+        return f"    ProxyCommand {shlex.join(argv)}\n"
+    if proxy_command:
+        # %h and %p are ssh's; everything is one line for the user's shell.
+        return f"    ProxyCommand {shlex.join(proxy_command)}\n    ProxyUseFdpass yes\n"
+    return ""
 
 
 def _quoted(path: Path) -> str:

@@ -15,6 +15,22 @@ from clusterctl.transport.stdin import StdinSource
 from clusterctl.transport.target import Target
 
 
+class _Opening:
+    """A connection that one thread opens and others wait for."""
+
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+        self.session: Session | None = None
+        self.error: BaseException | None = None
+
+    def wait(self) -> Session:
+        self.ended.wait()
+        if self.session is None:
+            assert self.error
+            raise self.error
+        return self.session
+
+
 class Connections:
     """Opens what is needed and keeps it. Use as a context manager: leaving it closes all."""
 
@@ -25,6 +41,7 @@ class Connections:
         self.host_keys = host_keys
         self.connect_timeout_s = connect_timeout_s
         self._sessions: dict[Target, Session] = {}
+        self._opening: dict[Target, _Opening] = {}
         self._exchanges: dict[int, Exchange] = {}
         self._lock = threading.Lock()
         raise_open_files()
@@ -39,11 +56,30 @@ class Connections:
         """The connection to `target`, opened if there is none alive."""
         with self._lock:
             session = self._sessions.get(target)
-        if session is None or not session.alive:
-            session = connect(target, self.identity, self.host_keys, self.connect_timeout_s)
+            if session is not None and session.alive:
+                return session
+            opening = self._opening.get(target)
+            if opening is None:
+                # Whoever comes first opens it; those behind the same jump host share what comes.
+                mine = self._opening[target] = _Opening()
+        if opening is not None:
+            return opening.wait()
+        try:
+            mine.session = self.open_another(target, self.connect_timeout_s)
             with self._lock:
-                self._sessions[target] = session
-        return session
+                self._sessions[target] = mine.session
+            return mine.session
+        except BaseException as error:
+            mine.error = error
+            raise
+        finally:
+            with self._lock:
+                del self._opening[target]
+            mine.ended.set()
+
+    def open_another(self, target: Target, connect_timeout_s: float) -> Session:
+        """A connection of the caller's own, through the kept one to its jump host."""
+        return connect(target, self.identity, self.host_keys, connect_timeout_s, self.session)
 
     def forget(self, target: Target) -> None:
         """Close the connection to one host, for example before it reboots."""

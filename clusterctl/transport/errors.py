@@ -8,7 +8,13 @@ import socket
 import paramiko
 from paramiko.ssh_exception import NoValidConnectionsError
 
-from clusterctl.domain.errors import ClusterctlError, HostError, HostUnreachable, KeyRefused
+from clusterctl.domain.errors import (
+    ClusterctlError,
+    HostError,
+    HostKeyChanged,
+    HostUnreachable,
+    KeyRefused,
+)
 from clusterctl.transport.target import Target
 
 _BY_ERRNO = {
@@ -28,7 +34,8 @@ def translated(target: Target, error: Exception) -> ClusterctlError:
     """The HostError that says what `error` means for this host."""
     if isinstance(error, ClusterctlError):
         return error
-    where = target.known_hosts_name
+    through = f" through {target.jump.host}" if target.jump else ""
+    where = target.known_hosts_name + through
     if isinstance(error, paramiko.AuthenticationException):
         return KeyRefused(
             target.host,
@@ -41,6 +48,12 @@ def translated(target: Target, error: Exception) -> ClusterctlError:
         return HostUnreachable(target.host, f"its name is not known: {where}", "check its spelling")
     if isinstance(error, TimeoutError):
         return HostUnreachable(target.host, f"did not answer in time at {where}")
+    if isinstance(error, PermissionError) and target.jump:
+        return HostUnreachable(
+            target.host,
+            f"{target.jump.host} lets no connection through to {target.address}",
+            "its sshd_config must not have AllowTcpForwarding no",
+        )
     if isinstance(error, OSError):
         reason = _BY_ERRNO.get(error.errno or 0, error.strerror or str(error))
         return HostUnreachable(
@@ -50,6 +63,17 @@ def translated(target: Target, error: Exception) -> ClusterctlError:
         reason = str(error).strip() or "the connection was closed"
         return HostUnreachable(target.host, f"no SSH session with {where}: {reason}")
     raise error
+
+
+def jump_failed(target: Target, error: HostError) -> HostError:
+    """The error for a host whose jump host failed with `error`.
+
+    That the jump host's key is not pinned (yet) says nothing about the host's own.
+    """
+    assert target.jump
+    kind = type(error) if isinstance(error, (HostKeyChanged, KeyRefused)) else HostUnreachable
+    why = f"cannot be reached through {target.jump.host}: {error.message}"
+    return kind(target.host, why, error.hint)
 
 
 def worth_retrying(error: Exception) -> bool:

@@ -23,6 +23,7 @@ class VerifiedConnection(fabric.Connection):
 
     # fabric keeps attributes that the class does not name in its configuration.
     _login: Any = None
+    _session: Any = None
 
     def __init__(self, target: Target, identity: Identity, host_keys: PinnedHostKeys) -> None:
         super().__init__(
@@ -35,5 +36,12 @@ class VerifiedConnection(fabric.Connection):
 
     def open(self) -> None:
         if not self.is_connected:
-            self.client = connect(*self._login).client
+            self._session = connect(*self._login)
+            self.client = self._session.client
             self.transport = self.client.get_transport()
+
+    def close(self) -> None:
+        super().close()
+        if self._session is not None:
+            # The jump host's connection too.
+            self._session.close()

@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import paramiko
 from paramiko.auth_strategy import AuthStrategy, InMemoryPrivateKey
@@ -13,16 +14,18 @@ from paramiko.auth_strategy import AuthStrategy, InMemoryPrivateKey
 from clusterctl.domain.errors import (
     ClusterctlError,
     ConnectionLost,
+    HostError,
     HostUnreachable,
     KeyRefused,
 )
 from clusterctl.domain.results import CommandResult
 from clusterctl.transport.dial import dial
-from clusterctl.transport.errors import translated, worth_retrying
+from clusterctl.transport.errors import jump_failed, translated, worth_retrying
 from clusterctl.transport.execute import Exchange, Sink, execute
 from clusterctl.transport.hostkeys import PinnedHostKeys, VerifyPinned
 from clusterctl.transport.stdin import StdinSource
 from clusterctl.transport.target import Target
+from clusterctl.transport.tunnel import TunnelSocket, keep_alive, open_tunnel
 from clusterctl.transport.wire import TunedTransport
 
 LOGIN_ATTEMPTS = 4
@@ -49,14 +52,25 @@ class _OfferKeys(AuthStrategy):
 class Session:
     """A connection that stays open; `run` may be called any number of times."""
 
-    def __init__(self, target: Target, client: paramiko.SSHClient) -> None:
+    def __init__(
+        self, target: Target, client: paramiko.SSHClient, jump: Session | None = None
+    ) -> None:
         self.target = target
         self.client = client
+        self._jump = jump
+        self._jump_is_own = False
 
     @property
     def alive(self) -> bool:
+        if self._jump is not None and not self._jump.alive:
+            return False
         transport = self.client.get_transport()
         return transport is not None and transport.is_active()
+
+    def with_own_jump(self) -> Session:
+        """The same, closing its jump host's connection with its own."""
+        self._jump_is_own = True
+        return self
 
     def run(
         self,
@@ -90,6 +104,8 @@ class Session:
 
     def close(self) -> None:
         self.client.close()
+        if self._jump is not None and self._jump_is_own:
+            self._jump.close()
 
 
 def connect(
@@ -97,8 +113,12 @@ def connect(
     identity: Identity,
     host_keys: PinnedHostKeys,
     connect_timeout_s: float = 10.0,
+    jumps: Callable[[Target], Session] | None = None,
 ) -> Session:
-    """Log in. Raises HostUnreachable, HostKeyUnknown, HostKeyChanged, KeyRefused."""
+    """Log in. Raises HostUnreachable, HostKeyUnknown, HostKeyChanged, KeyRefused.
+
+    `jumps` gives the connection to a jump host; without it the session has one of its own.
+    """
     if target.down:
         raise HostUnreachable(target.host, target.down)
     if not identity.keys:
@@ -107,9 +127,34 @@ def connect(
             f"there is no key to offer to {target.user}@{target.address}",
             "name one with --key FILE, or load one into an agent: ssh-add FILE",
         )
+    if target.jump is None:
+        return _log_in(target, identity, host_keys, connect_timeout_s)
+    try:
+        if jumps is not None:
+            jump = jumps(target.jump)
+        else:
+            jump = connect(target.jump, identity, host_keys, connect_timeout_s)
+    except HostError as error:
+        raise jump_failed(target, error) from error
+    try:
+        session = _log_in(target, identity, host_keys, connect_timeout_s, jump)
+    except BaseException:
+        if jumps is None:
+            jump.close()
+        raise
+    return session if jumps is not None else session.with_own_jump()
+
+
+def _log_in(
+    target: Target,
+    identity: Identity,
+    host_keys: PinnedHostKeys,
+    timeout_s: float,
+    jump: Session | None = None,
+) -> Session:
     for attempt in range(LOGIN_ATTEMPTS):
         try:
-            return _login(target, identity, host_keys, connect_timeout_s)
+            return _attempt(target, identity, host_keys, timeout_s, jump)
         except Exception as error:
             if attempt + 1 < LOGIN_ATTEMPTS and worth_retrying(error):
                 time.sleep(random.uniform(0.1, 0.5) * 2**attempt)
@@ -118,11 +163,15 @@ def connect(
     raise AssertionError("unreachable")
 
 
-def _login(
-    target: Target, identity: Identity, host_keys: PinnedHostKeys, timeout_s: float
+def _attempt(
+    target: Target,
+    identity: Identity,
+    host_keys: PinnedHostKeys,
+    timeout_s: float,
+    jump: Session | None,
 ) -> Session:
     def transport(sock: object, **options: object) -> TunedTransport:
-        tuned = TunedTransport(sock, **options)  # type: ignore[arg-type]
+        tuned = TunedTransport(sock, **options)
         tuned.prefer(host_keys.algorithms(target))
         return tuned
 
@@ -133,7 +182,7 @@ def _login(
             target.address,
             port=target.port,
             username=target.user,
-            sock=dial(target, timeout_s),  # type: ignore[arg-type]
+            sock=_socket(target, timeout_s, jump),
             timeout=timeout_s,
             banner_timeout=timeout_s,
             auth_timeout=timeout_s,
@@ -143,7 +192,23 @@ def _login(
     except BaseException:
         client.close()
         raise
-    return Session(target, client)
+    _keep_alive(client)
+    return Session(target, client, jump)
+
+
+def _socket(target: Target, timeout_s: float, jump: Session | None) -> Any:
+    if jump is None:
+        return dial(target, timeout_s)
+    transport = jump.client.get_transport()
+    if transport is None:
+        raise EOFError
+    return open_tunnel(transport, target, timeout_s)
+
+
+def _keep_alive(client: paramiko.SSHClient) -> None:
+    transport = client.get_transport()
+    if transport is not None and isinstance(transport.sock, TunnelSocket):
+        keep_alive(transport, transport.sock)
 
 
 def _login_error(target: Target, error: Exception) -> ClusterctlError:

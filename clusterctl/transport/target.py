@@ -10,8 +10,9 @@ class Target:
     """One host. `host` is the name shown to the user; `address` is what is dialled.
 
     `proxy_command` is an argv with %h and %p, OpenSSH's ProxyCommand; with `proxy_passes_fd` it
-    hands over a connected socket (ProxyUseFdpass) instead of carrying the bytes. `down` says why
-    there is nothing to dial; the host then fails at once and by itself.
+    hands over a connected socket (ProxyUseFdpass) instead of carrying the bytes. With `jump` the
+    address is dialled from that host. `down` says why there is nothing to dial; the host then
+    fails at once and by itself.
     """
 
     host: str
@@ -20,6 +21,7 @@ class Target:
     port: int = 22
     proxy_command: tuple[str, ...] = ()
     proxy_passes_fd: bool = False
+    jump: Target | None = None
     down: str = ""
 
     @property

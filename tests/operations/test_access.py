@@ -10,7 +10,7 @@ import pytest
 
 from clusterctl.domain.cluster import Cluster, Node, NodeState
 from clusterctl.domain.errors import ClusterctlError, MissingTool, UsageError
-from clusterctl.operations.access import Access, open_access
+from clusterctl.operations.access import Access, cluster_targets, open_access
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.hostkeys import PinnedHostKeys
@@ -66,6 +66,56 @@ def test_a_node_is_reached_at_its_public_address_where_it_has_one(tmp_path):
     given = access(tmp_path, RUNNING)
     assert given.target(NODE).address == "10.0.0.4"
     assert given.target(replace(NODE, public_ip="198.51.100.7")).address == "198.51.100.7"
+
+
+PUBLIC = "198.51.100.7"
+
+
+@pytest.mark.parametrize(
+    ("head_ip", "node_ip", "jumps"),
+    [
+        (PUBLIC, None, True),
+        (PUBLIC, "", True),
+        (PUBLIC, "198.51.100.8", False),
+        # Nobody can be reached from outside: the caller must be on that network.
+        (None, None, False),
+        (None, "198.51.100.8", False),
+    ],
+)
+def test_private_nodes_are_behind_the_head(head_ip, node_ip, jumps):
+    head = replace(NODE, public_ip=head_ip)
+    private = replace(NODE, index=1, name="demo-1", private_ip="10.0.0.5", public_ip=node_ip)
+    proxy = ("dial", "%h")
+    given = Cluster("demo", "us-east-1", "ubuntu", (head, private))
+    target_of = cluster_targets(given, proxy)
+    first, second = target_of(head), target_of(private)
+    assert first.jump is None
+    assert second.jump == (first if jumps else None)
+    assert second.address == (node_ip or "10.0.0.5")
+    # Only what is dialled from here goes through the proxy.
+    assert (first.proxy_command, first.proxy_passes_fd) == (proxy, True)
+    assert second.proxy_command == (() if jumps else proxy)
+
+
+def test_a_head_that_is_not_running_is_said_by_those_behind_it():
+    head = replace(NODE, public_ip=PUBLIC, state=STOPPED)
+    private = replace(NODE, index=1, name="demo-1", private_ip="10.0.0.5")
+    target = cluster_targets(Cluster("demo", "us-east-1", "ubuntu", (head, private)))(private)
+    assert (target.down, target.jump and target.jump.down) == ("", "its instance is stopped")
+
+
+def test_the_heads_address_as_last_seen():
+    private = replace(NODE, index=1, name="demo-1")
+    seen = {"demo-0": NODE}
+    target_of = cluster_targets(
+        Cluster("demo", "us-east-1", "ubuntu", (NODE, private)),
+        latest=lambda node: seen.get(node.name, node),
+    )
+    assert target_of(private).jump is None
+    seen["demo-0"] = replace(NODE, public_ip=PUBLIC)
+    jump = target_of(private).jump
+    assert jump is not None
+    assert jump.address == PUBLIC
 
 
 def test_a_stopped_node_says_so_by_itself(tmp_path):

@@ -81,6 +81,31 @@ def test_the_way_through_a_proxy(tmp_path):
     assert said["proxyusefdpass"] == "yes"
 
 
+def test_private_nodes_are_reached_through_the_head(tmp_path):
+    private = cluster(node(0, "203.0.113.9"), node(1), node(2, "203.0.113.10"))
+    folder = ClusterFolder(tmp_path / "demo")
+    write_file(folder.ssh_config, ssh_config_text(private, folder, ("dial", "%h", "%p")))
+    behind = asked(folder.ssh_config, "demo-1")
+    assert (behind["hostname"], behind["proxyjump"]) == ("10.0.0.5", "demo-0")
+    # What hands over a socket is for those that are dialled from here.
+    assert "proxycommand" not in behind
+    assert behind.get("proxyusefdpass", "no") == "no"
+    for host in ("demo-0", "demo-2"):
+        direct = asked(folder.ssh_config, host)
+        assert (direct["proxycommand"], direct["proxyusefdpass"]) == ("dial %h %p", "yes")
+        assert "proxyjump" not in direct
+
+
+def test_the_way_through_the_head_from_any_folder(folder):
+    """The second ssh reads the same file, whatever its name."""
+    private = cluster(node(0, "127.0.0.1"), node(1))
+    text = ssh_config_text(private, folder)
+    write_file(folder.ssh_config, text.replace("HostName 127.0.0.1", "HostName nowhere.invalid"))
+    argv = ["ssh", "-F", str(folder.ssh_config), "-o", "BatchMode=yes", "demo-1", "true"]
+    said = subprocess.run(argv, capture_output=True, text=True, check=False).stderr
+    assert "nowhere.invalid" in said, said
+
+
 def test_a_node_without_an_address_yet_is_left_without(tmp_path):
     text = ssh_config_text(cluster(node(0, private_ip="")), ClusterFolder(tmp_path))
     assert "HostName" not in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 import shutil
@@ -36,6 +37,11 @@ class SshServer:
         return self.folder / "user_key"
 
     @property
+    def logins(self) -> int:
+        """How often somebody has logged in so far."""
+        return (self.folder / "log").read_text().count("Accepted publickey")
+
+    @property
     def known_hosts(self) -> Path:
         return self.folder / "known_hosts"
 
@@ -61,9 +67,15 @@ def free_port() -> int:
 
 @pytest.fixture(scope="session")
 def ssh_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshServer]:
+    with running_sshd(tmp_path_factory.mktemp("sshd")) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def running_sshd(folder: Path, settings: str = "") -> Iterator[SshServer]:
+    """A server with `settings` for its sshd_config."""
     if not SSHD:
         pytest.skip("sshd is not installed")
-    folder = tmp_path_factory.mktemp("sshd")
     server = SshServer(folder, free_port(), getpass.getuser())
     keygen(server.key)
     keygen(folder / "host_key")
@@ -76,15 +88,17 @@ def ssh_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshServer]:
         f"Port {server.port}\nListenAddress 0.0.0.0\nHostKey {folder}/host_key\n"
         f"AuthorizedKeysFile {folder}/authorized_keys\nStrictModes no\nUsePAM no\n"
         "Subsystem sftp internal-sftp\nPidFile none\n"
-        "PasswordAuthentication no\nKbdInteractiveAuthentication no\n"
+        f"PasswordAuthentication no\nKbdInteractiveAuthentication no\n{settings}\n"
     )
     Path("/run/sshd").mkdir(exist_ok=True)
     log = (folder / "log").open("wb")
     process = subprocess.Popen([SSHD, "-D", "-e", "-f", str(config)], stderr=log)
     _wait_for(server.port, process, folder / "log")
-    yield server
-    process.terminate()
-    process.wait()
+    try:
+        yield server
+    finally:
+        process.terminate()
+        process.wait()
 
 
 def _wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:

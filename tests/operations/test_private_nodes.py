@@ -1,0 +1,130 @@
+"""Nodes that only the head node can reach: commands, logins, copies, a node that vanishes."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from clusterctl.domain.errors import ConnectionLost, HostUnreachable
+from clusterctl.operations.access import Access
+from clusterctl.operations.copy import copy_to_cluster
+from clusterctl.operations.folder import ClusterFolder
+from clusterctl.operations.pins import node_names
+from clusterctl.operations.views import ssh_config_text, write_file
+from clusterctl.transport import dial
+from clusterctl.transport.connections import Connections
+from clusterctl.transport.hostkeys import PinnedHostKeys
+from tests.lab.running import wait_until
+
+pytestmark = pytest.mark.lab
+# On the second node's loopback: nothing but the head node has a way there.
+INSIDE = "10.99.0.1"
+
+
+@contextlib.contextmanager
+def private(pair, folder: Path):
+    """The pair as `up --private` makes it: the second node has no address but one inside."""
+    with pair.access() as given:
+        head, second = given.cluster.nodes
+    inside = f"sudo -n ip addr replace {INSIDE}/32 dev lo"
+    pair.on(1, inside)
+    pair.on(0, f"sudo -n ip route replace {INSIDE} via {second.private_ip}")
+    nodes = (
+        replace(head, public_ip=head.address),
+        replace(second, public_ip=None, private_ip=INSIDE),
+    )
+    cluster = replace(given.cluster, nodes=nodes)
+    own = ClusterFolder(folder)
+    # Both are the same machine, known by the key that `up` pinned.
+    pins = given.folder.known_hosts.read_text()
+    names = node_names(second)
+    line = next(text for text in pins.splitlines() if second.instance_id in text)
+    assert any(name in line for name in names)
+    write_file(own.known_hosts, f"{pins}{INSIDE} {line.split(' ', 1)[1]}\n")
+    write_file(own.key, given.folder.key.read_bytes())
+    text = ssh_config_text(cluster, own, given.proxy_command)
+    write_file(own.ssh_config, text)
+    connections = Connections(given.connections.identity, PinnedHostKeys([own.known_hosts]))
+    with Access(cluster, own, connections, given.proxy_command) as access:
+        yield access
+
+
+def test_commands_on_both(pair, tmp_path):
+    with private(pair, tmp_path) as access:
+        assert [bool(target.jump) for target in access.targets] == [False, True]
+        result = access.connections.run_all(access.targets, "hostname; echo $SSH_CONNECTION")
+        assert not result.failures
+        head, second = (value.stdout.split() for value in result.values)
+        assert head[0] != second[0]
+        # The second sees the head node knocking, at the address inside.
+        assert second[3] == INSIDE
+        alone = replace(access.targets[1], jump=None)
+        access.connections.connect_timeout_s = 1.0
+        with pytest.raises(HostUnreachable):
+            access.connections.run(alone, "true")
+
+
+def test_openssh_and_rsync_go_the_same_way(pair, tmp_path):
+    source = tmp_path / "some file"
+    source.write_text("content")
+    with private(pair, tmp_path / "of it") as access:
+        argv = ["ssh", "-F", str(access.folder.ssh_config), "-o", "BatchMode=yes"]
+        second = access.cluster.nodes[1].name
+        done = subprocess.run(
+            [*argv, second, "echo $SSH_CONNECTION"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert done.stdout.split()[2:3] == [INSIDE], done.stderr
+        copied = copy_to_cluster(access, access.targets, str(source), "/tmp/copied there")
+        assert [report.exit_status for report in copied.values] == [0, 0], copied
+        read = access.connections.run(access.targets[1], "cat '/tmp/copied there'")
+        assert read.stdout == "content"
+
+
+def test_a_node_that_vanishes_behind_the_head_is_noticed(pair, tmp_path, monkeypatch):
+    monkeypatch.setattr(dial, "SILENCE_LIMIT_S", 3)
+    ended: list[object] = []
+    began = threading.Event()
+
+    with private(pair, tmp_path) as access:
+
+        def run() -> None:
+            try:
+                access.connections.run(
+                    access.targets[1],
+                    "echo begun; exec sleep 600",
+                    sink=lambda *_: began.set(),
+                )
+            except Exception as error:
+                ended.append(error)
+
+        threading.Thread(target=run, daemon=True).start()
+        assert began.wait(30)
+        with pair.cut_off(1):
+            wait_until(lambda: ended, "somebody to notice", timeout_s=60)
+        assert isinstance(ended[0], ConnectionLost), ended
+        pair.on(0, f"sudo -n ip route replace {INSIDE} via {_address(pair)}")
+        # And its neighbour's way is as good as before.
+        assert access.connections.run(access.targets[0], "true", timeout_s=20).ok
+
+
+def test_a_quiet_command_is_not_taken_for_a_dead_node(pair, tmp_path, monkeypatch):
+    monkeypatch.setattr(dial, "SILENCE_LIMIT_S", 1)
+    with private(pair, tmp_path) as access:
+        began = time.monotonic()
+        assert access.connections.run(access.targets[1], "sleep 4; echo done").stdout == "done\n"
+        assert time.monotonic() - began >= 4
+
+
+def _address(pair) -> str:
+    with pair.access() as access:
+        return access.cluster.nodes[1].private_ip
