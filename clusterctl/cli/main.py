@@ -30,6 +30,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "disk": ("clusterctl.cli.disk", "disk", "Show how full the nodes' disks are."),
     "clean-logs": ("clusterctl.cli.clean_logs", "clean_logs", "Remove logs and checkpoints."),
     "reboot": ("clusterctl.cli.reboot", "reboot", "Reboot nodes, and wait for them."),
+    "gc": ("clusterctl.cli.gc", "gc", "Find and remove what clusters have left behind."),
     "lab": ("clusterctl.cli.lab", "lab", "The local EC2: start, stop, status, env."),
 }
 

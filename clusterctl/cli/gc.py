@@ -1,0 +1,133 @@
+"""`clusterctl gc`: what nobody needs any more, of any cluster."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from clusterctl.cli import output
+from clusterctl.cli.orphan_table import (
+    print_orphans,
+    removal_data,
+    sweep_data,
+    tell_left,
+    tell_total,
+    tell_unseen,
+)
+from clusterctl.cli.params import Duration
+from clusterctl.cli.wiring import Wiring, account_options
+from clusterctl.domain.errors import UsageError
+from clusterctl.domain.units import count
+
+if TYPE_CHECKING:
+    from clusterctl.ec2.session import Clients
+    from clusterctl.operations.gc import GarbageCollector, Removed, Sweep
+
+
+@click.command()
+@click.option("--regions", metavar="R,R", help="These regions instead of the one in use.")
+@click.option("--all-regions", is_flag=True, help="All regions enabled for the account.")
+@click.option("--cluster", metavar="NAME", help="Everything of this cluster, and nothing else.")
+@click.option(
+    "--older-than",
+    "older_than_s",
+    type=Duration(),
+    metavar="TIME",
+    help="Also instances that have been up longer than this, whoever's.",
+)
+@click.option("--networks", is_flag=True, help="Also networks that no cluster is in.")
+@click.option("--all", "everything", is_flag=True, help="Show also what is in use.")
+@click.option("--delete", is_flag=True, help="Remove the orphans. Asks first on a terminal.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@account_options
+def gc(
+    wiring: Wiring,
+    regions: str | None,
+    all_regions: bool,
+    cluster: str | None,
+    older_than_s: float | None,
+    networks: bool,
+    everything: bool,
+    delete: bool,
+    yes: bool,
+    as_json: bool,
+) -> int:
+    """Find what clusters have left behind, and remove it with --delete.
+
+    Looks at everything with a tag of clusterctl: instances, volumes, addresses, network
+    interfaces, placement groups, security groups, key pairs, networks.
+
+    \b
+    clusterctl gc
+    clusterctl gc --all-regions --delete
+    clusterctl gc --cluster demo --regions us-east-1,us-west-2 --delete --yes
+    """
+    from clusterctl.operations.gc import GarbageCollector, Wishes
+    from clusterctl.operations.orphan_costs import HourlyCosts
+
+    if cluster is not None and (networks or older_than_s is not None):
+        raise UsageError("--cluster goes with neither --networks nor --older-than", "leave it out")
+    places = _places(wiring, regions, all_regions)
+    collector = GarbageCollector(
+        places, wiring.settings.home, Wishes(cluster, older_than_s, networks)
+    )
+    sweep = collector.sweep()
+    costs = HourlyCosts(places, wiring.settings.home / "prices.json")
+    tell_unseen(sweep.unseen)
+    if as_json and not delete:
+        output.data(sweep_data(sweep, costs, list(places)))
+    elif not as_json:
+        print_orphans(sweep, costs, everything)
+    if not delete or not sweep.orphans:
+        if not as_json:
+            tell_total(sweep, costs, delete)
+        elif delete:
+            output.data(removal_data(sweep, None))
+        return 1 if sweep.unseen else 0
+    if not yes and sys.stdin.isatty():
+        click.confirm(f"Remove {count(len(sweep.orphans), 'thing')}?", abort=True, err=True)
+    removed = _remove(collector, sweep)
+    if as_json:
+        output.data(removal_data(sweep, removed))
+    tell_unseen(removed.unseen)
+    tell_left(removed)
+    return 1 if removed.left or removed.unseen or sweep.unseen else 0
+
+
+def _places(wiring: Wiring, regions: str | None, all_regions: bool) -> dict[str, Clients]:
+    """The regions to look at, each with its clients. Raises UsageError, AwsError."""
+    from clusterctl.ec2.sweep import all_regions as enabled_regions
+
+    if regions and all_regions:
+        raise UsageError("--regions and --all-regions exclude each other", "give one of them")
+    if all_regions:
+        names = enabled_regions(wiring.clients)
+    elif regions is not None:
+        names = tuple(dict.fromkeys(name.strip() for name in regions.split(",")))
+        if "" in names:
+            raise UsageError(f"not a list of regions: {regions!r}", "us-east-1,us-west-2")
+    else:
+        return {wiring.ec2.meta.region_name: wiring.clients}
+    return {name: wiring.clients.in_region(name) for name in names}
+
+
+def _remove(collector: GarbageCollector, sweep: Sweep) -> Removed:
+    try:
+        return collector.remove(sweep.orphans)
+    except KeyboardInterrupt:
+        gone = {(one.region, one.kind, one.id) for one in collector.gone}
+        left = [
+            one.resource
+            for one in sweep.orphans
+            if (one.resource.region, one.resource.kind, one.resource.id) not in gone
+        ]
+        output.note(
+            f"interrupted: {len(gone)} of {count(len(sweep.orphans), 'thing')} removed; "
+            "run it again for the rest:"
+        )
+        for one in left:
+            output.note(f"  {one.kind.value} {one.id} in {one.region}")
+        raise

@@ -1,0 +1,150 @@
+"""What `gc` found and removed, for people and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from clusterctl.cli import output
+from clusterctl.domain.units import count, format_duration
+from clusterctl.ec2.costs import format_usd
+from clusterctl.ec2.orphans import Judged, Verdict, age_s
+
+if TYPE_CHECKING:
+    from clusterctl.ec2.resources import Resource
+    from clusterctl.ec2.sweep import Unseen
+    from clusterctl.operations.gc import Removed, Sweep
+    from clusterctl.operations.orphan_costs import HourlyCosts
+
+HEADERS = ("KIND", "ID", "CLUSTER", "REGION", "AGE", "STATE", "$/H", "VERDICT", "WHY")
+
+
+def print_orphans(sweep: Sweep, costs: HourlyCosts, everything: bool) -> None:
+    """A table of the orphans and of what is worth a look; of all there is with `everything`."""
+    now = datetime.now(timezone.utc)
+    shown = [one for one in sweep.judged if everything or one.verdict is not Verdict.IN_USE]
+    if not shown:
+        return
+    output.table(HEADERS, [_row(one, costs.of(one.resource), now) for one in shown])
+
+
+def _row(one: Judged, hourly: float | None, now: datetime) -> tuple[object, ...]:
+    found = one.resource
+    age = age_s(found, now)
+    return (
+        found.kind.value,
+        found.id,
+        printable(found.cluster if found.cluster is not None else "-"),
+        found.region,
+        "unknown" if age is None else format_duration(max(0.0, age)),
+        found.state or "-",
+        "-" if hourly == 0 else format_usd(hourly),
+        one.verdict.value,
+        printable(one.why),
+    )
+
+
+def printable(text: str) -> str:
+    """A tag's value as a terminal can show it: anybody may have written it."""
+    shown = "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        for letter in text
+    )
+    return shown or "''"
+
+
+def tell_total(sweep: Sweep, costs: HourlyCosts, delete: bool) -> None:
+    """How many orphans there are, and what they cost."""
+    if not sweep.orphans:
+        where = " among what could be looked at" if sweep.unseen else ""
+        output.note(f"nothing to remove: there are no orphans{where}")
+        return
+    usd, all_known = costs.total(one.resource for one in sweep.orphans)
+    least = "" if all_known else "at least "
+    output.note(
+        f"{count(len(sweep.orphans), 'orphan')}, {least}{format_usd(usd)} an hour"
+        + ("" if delete else "; --delete removes them")
+    )
+
+
+def tell_unseen(unseen: Sequence[Unseen]) -> None:
+    """What could not be looked at; one line for all kinds that share a reason."""
+    kinds: dict[tuple[str, str, str], list[str]] = {}
+    for one in unseen:
+        reason = (one.region, one.error.message, one.error.hint)
+        kinds.setdefault(reason, []).append(one.kind.value)
+    for (region, message, hint), names in kinds.items():
+        plural = ", ".join(f"{name}s" if name[-1] != "s" else f"{name}es" for name in names)
+        output.note(f"error: could not look at {plural} in {region}: {message}")
+        if hint:
+            output.note(f"  hint: {hint}")
+
+
+def tell_left(removed: Removed) -> None:
+    """What was removed, and what was not and why."""
+    if removed.gone:
+        output.note(f"removed {count(len(removed.gone), 'thing')}")
+    for one in removed.left:
+        found = one.resource
+        output.note(
+            f"error: {found.kind.value} {found.id} in {found.region} is left: {one.error.message}"
+        )
+        if one.error.hint:
+            output.note(f"  hint: {one.error.hint}")
+
+
+def sweep_data(sweep: Sweep, costs: HourlyCosts, regions: Sequence[str]) -> dict[str, Any]:
+    """Everything that was found, for `--json`."""
+    now = datetime.now(timezone.utc)
+    usd, all_known = costs.total(one.resource for one in sweep.orphans)
+    return {
+        "regions": regions,
+        "found": [
+            {
+                **resource_data(one.resource),
+                "age_s": age_s(one.resource, now),
+                "hourly_usd": costs.of(one.resource),
+                "verdict": one.verdict.value,
+                "why": one.why,
+            }
+            for one in sweep.judged
+        ],
+        "orphans": len(sweep.orphans),
+        "orphans_hourly_usd": usd if all_known else None,
+        "not_seen": _unseen_data(sweep.unseen),
+    }
+
+
+def removal_data(sweep: Sweep, removed: Removed | None) -> dict[str, Any]:
+    """What a removal came to, for `--json`."""
+    unseen = (*sweep.unseen, *(removed.unseen if removed else ()))
+    return {
+        "removed": [resource_data(one) for one in removed.gone] if removed else [],
+        "left": [
+            {**resource_data(one.resource), "why": one.error.message, "hint": one.error.hint}
+            for one in (removed.left if removed else ())
+        ],
+        "not_seen": _unseen_data(unseen),
+    }
+
+
+def resource_data(found: Resource) -> dict[str, Any]:
+    """One thing, for `--json`."""
+    return {
+        "kind": found.kind.value,
+        "id": found.id,
+        "name": found.name,
+        "cluster": found.cluster,
+        "network": found.network,
+        "region": found.region,
+        "state": found.state,
+        "made_at": found.made_at.isoformat() if found.made_at else None,
+    }
+
+
+def _unseen_data(unseen: Sequence[Unseen]) -> list[dict[str, str]]:
+    return [
+        {"kind": one.kind.value, "region": one.region, "why": one.error.message}
+        for one in dict.fromkeys(unseen)
+    ]

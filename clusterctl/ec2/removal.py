@@ -1,0 +1,207 @@
+"""Remove things one by one, by their ids, in the order in which they let go of each other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from clusterctl.domain.errors import AwsError, ClusterctlError
+from clusterctl.ec2.errors import throttled, translated
+from clusterctl.ec2.polling import gaps
+from clusterctl.ec2.resources import Kind, Resource
+from clusterctl.ec2.sweep import look_at
+
+if TYPE_CHECKING:
+    from clusterctl.ec2.session import Clients
+
+TERMINATED_WITHIN_S = 900.0
+# What an instance held lets go of it some time after it is gone.
+FREE_WITHIN_S = 300.0
+_BATCH = 100
+
+
+@dataclass(frozen=True)
+class Left:
+    """What could not be removed, and why."""
+
+    resource: Resource
+    error: ClusterctlError
+
+
+@dataclass(frozen=True)
+class _Deletion:
+    """The call that deletes one thing. `gone` are codes that say it is not there (any more)."""
+
+    operation: str
+    argument: str
+    gone: tuple[str, ...]
+    in_use: tuple[str, ...] = ()
+    by_name: bool = False
+
+
+_DELETIONS = {
+    Kind.ADDRESS: _Deletion(
+        "release_address",
+        "AllocationId",
+        ("InvalidAllocationID.NotFound",),
+        ("InvalidIPAddress.InUse",),
+    ),
+    Kind.VOLUME: _Deletion(
+        "delete_volume", "VolumeId", ("InvalidVolume.NotFound",), ("VolumeInUse",)
+    ),
+    Kind.INTERFACE: _Deletion(
+        "delete_network_interface",
+        "NetworkInterfaceId",
+        ("InvalidNetworkInterfaceID.NotFound",),
+        ("InvalidNetworkInterface.InUse",),
+    ),
+    Kind.PLACEMENT_GROUP: _Deletion(
+        "delete_placement_group",
+        "GroupName",
+        ("InvalidPlacementGroup.Unknown",),
+        ("InvalidPlacementGroup.InUse",),
+        by_name=True,
+    ),
+    Kind.SECURITY_GROUP: _Deletion(
+        "delete_security_group",
+        "GroupId",
+        ("InvalidGroup.NotFound", "InvalidGroupId.NotFound"),
+        ("DependencyViolation", "InvalidGroup.InUse"),
+    ),
+    Kind.KEY_PAIR: _Deletion(
+        "delete_key_pair", "KeyPairId", ("InvalidKeyPair.NotFound", "InvalidKeyPairID.NotFound")
+    ),
+}
+
+
+def remove(
+    clients: Clients,
+    region: str,
+    resources: Sequence[Resource],
+    on_gone: Callable[[Resource], None] = lambda resource: None,
+) -> tuple[Left, ...]:
+    """Delete these, and nothing else; what is left, with the reason. What is gone already is fine.
+
+    `on_gone` is told as things go. Nothing is raised but bugs and KeyboardInterrupt.
+    """
+    by_kind: dict[Kind, list[Resource]] = {kind: [] for kind in Kind}
+    for resource in resources:
+        by_kind[resource.kind].append(resource)
+    left = _terminate_and_wait(clients, region, by_kind[Kind.INSTANCE], on_gone)
+    # What hangs on an instance that stays cannot go; nor need anybody wait for it.
+    staying = {one.resource.id: one for one in left}
+    for kind, deletion in _DELETIONS.items():
+        deadline = time.monotonic() + FREE_WITHIN_S
+        for resource in by_kind[kind]:
+            holder = staying.get(resource.attached_to)
+            error = holder.error if holder else _delete(clients.ec2, deletion, resource, deadline)
+            if error:
+                left.append(Left(resource, error))
+            else:
+                on_gone(resource)
+    for resource in by_kind[Kind.NETWORK]:
+        try:
+            _delete_network(clients, region, resource)
+            on_gone(resource)
+        except ClusterctlError as failure:
+            left.append(Left(resource, failure))
+    return tuple(left)
+
+
+def _delete(
+    client: Any, deletion: _Deletion, resource: Resource, deadline: float
+) -> ClusterctlError | None:
+    value = resource.name if deletion.by_name else resource.id
+    for gap_s in gaps(0.5):
+        try:
+            with translated():
+                getattr(client, deletion.operation)(**{deletion.argument: value})
+            return None
+        except AwsError as error:
+            if error.code in deletion.gone:
+                return None
+            waits = error.code in deletion.in_use or throttled(error)
+            if not waits or time.monotonic() > deadline:
+                return error
+        time.sleep(gap_s)
+    raise AssertionError("unreachable")
+
+
+def _terminate_and_wait(
+    clients: Clients,
+    region: str,
+    instances: Sequence[Resource],
+    on_gone: Callable[[Resource], None],
+) -> list[Left]:
+    by_id = {one.id: one for one in instances}
+    refused: dict[str, ClusterctlError] = {}
+    ids = list(by_id)
+    for start in range(0, len(ids), _BATCH):
+        refused.update(_terminate(clients.ec2, ids[start : start + _BATCH]))
+    waited_for = set(by_id) - set(refused)
+    try:
+        shown = _await_end(clients, region, waited_for, by_id, on_gone)
+    except AwsError as error:
+        return [Left(by_id[one], refused.get(one, error)) for one in by_id]
+    late = ClusterctlError("told to end, and still shutting down", "run it again later")
+    refused.update(dict.fromkeys(shown, late))
+    return [Left(by_id[one], error) for one, error in refused.items()]
+
+
+def _terminate(client: Any, ids: Sequence[str]) -> Mapping[str, AwsError]:
+    """Why some were refused."""
+    try:
+        with translated():
+            client.terminate_instances(InstanceIds=list(ids))
+    except AwsError as error:
+        # One that is unknown or protected fails the call for all.
+        if len(ids) > 1:
+            refused: dict[str, AwsError] = {}
+            for one in ids:
+                refused.update(_terminate(client, [one]))
+            return refused
+        if error.code != "InvalidInstanceID.NotFound":
+            return {ids[0]: error}
+    return {}
+
+
+def _await_end(
+    clients: Clients,
+    region: str,
+    waited_for: Iterable[str],
+    by_id: Mapping[str, Resource],
+    on_gone: Callable[[Resource], None],
+) -> set[str]:
+    """Those that are still there at the deadline. Raises AwsError."""
+    left = set(waited_for)
+    deadline = time.monotonic() + TERMINATED_WITHIN_S
+    for gap_s in gaps():
+        if not left:
+            break
+        shown = {one.id for one in look_at(clients, region, Kind.INSTANCE)}
+        for one in sorted(left - shown):
+            on_gone(by_id[one])
+        left &= shown
+        if not left or time.monotonic() > deadline:
+            break
+        time.sleep(gap_s)
+    return left
+
+
+def _delete_network(clients: Clients, region: str, network: Resource) -> None:
+    """Raises AwsError, and ClusterctlError where CloudFormation gives up or takes too long."""
+    with translated():
+        clients.cloudformation.delete_stack(StackName=network.name)
+    deadline = time.monotonic() + FREE_WITHIN_S
+    for gap_s in gaps():
+        shown = [one for one in look_at(clients, region, Kind.NETWORK) if one.id == network.id]
+        if not shown:
+            return
+        if shown[0].state == "DELETE_FAILED" or time.monotonic() > deadline:
+            raise ClusterctlError(
+                f"CloudFormation has not deleted it ({shown[0].state})",
+                f"aws cloudformation describe-stack-events --stack-name {network.name} says why",
+            )
+        time.sleep(gap_s)

@@ -1,0 +1,92 @@
+"""The clusters that this machine keeps a folder of, and those it is at work on."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from clusterctl.domain.cluster import check_cluster_name
+from clusterctl.domain.errors import ClusterctlError, UsageError
+from clusterctl.ec2.record import SETTLED_AFTER_S, SentLaunch, read_launches
+from clusterctl.operations.folder import ClusterFolder
+
+
+@dataclass(frozen=True)
+class LocalClusters:
+    """Clusters by region and name. `locked` are under way now, `unsettled` were sent a launch
+    whose outcome is not known.
+    """
+
+    here: frozenset[tuple[str, str]]
+    locked: frozenset[tuple[str, str]]
+    unsettled: frozenset[tuple[str, str]]
+
+
+def local_clusters(home: Path, accounts: Mapping[str, str]) -> LocalClusters:
+    """What `home` has of these regions; `accounts` are their lines in a folder's account file."""
+    folders = [ClusterFolder(path) for path in home.glob("*")] if home.is_dir() else []
+    regions = {folder: _regions(folder, accounts) for folder in folders if _is_cluster(folder.path)}
+    recent = time.time() - SETTLED_AFTER_S
+    return LocalClusters(
+        here=_identities(regions, regions),
+        locked=_identities(
+            regions, [folder for folder in regions if _is_locked(folder.path / "lock")]
+        ),
+        unsettled=_identities(
+            regions,
+            [
+                folder
+                for folder in regions
+                if any(one.sent_at > recent for one in sent_launches(folder))
+            ],
+        ),
+    )
+
+
+def sent_launches(folder: ClusterFolder) -> tuple[SentLaunch, ...]:
+    """The launches that are not settled. A file that nobody can read keeps no instance alive."""
+    try:
+        return read_launches(folder.launch)
+    except ClusterctlError:
+        return ()
+
+
+def _regions(folder: ClusterFolder, accounts: Mapping[str, str]) -> frozenset[str]:
+    """Where the cluster of a folder is. Before its account is written, that may be anywhere."""
+    try:
+        kept = (folder.path / "account").read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        kept = ""
+    return frozenset(region for region, account in accounts.items() if kept in ("", account))
+
+
+def _identities(
+    regions: Mapping[ClusterFolder, frozenset[str]], folders: Iterable[ClusterFolder]
+) -> frozenset[tuple[str, str]]:
+    return frozenset((region, folder.path.name) for folder in folders for region in regions[folder])
+
+
+def _is_cluster(path: Path) -> bool:
+    try:
+        return bool(check_cluster_name(path.name)) and path.is_dir()
+    except UsageError:
+        return False
+
+
+def _is_locked(lock: Path) -> bool:
+    """Whether a command holds it now. Shared, and only for a moment: nobody is kept waiting."""
+    try:
+        file = os.open(lock, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except OSError:
+        return True
+    finally:
+        os.close(file)
