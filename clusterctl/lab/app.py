@@ -21,7 +21,10 @@ from moto.moto_server.werkzeug_app import (  # noqa: E402
 from werkzeug.serving import BaseWSGIServer, make_server  # noqa: E402
 
 from clusterctl.lab import (  # noqa: E402
+    api_faults,
+    fault_checks,
     fault_page,
+    moto_capacity,
     moto_console,
     moto_images,
     moto_instances,
@@ -30,7 +33,9 @@ from clusterctl.lab import (  # noqa: E402
     moto_security_groups,
     moto_tags,
     moto_types,
+    moto_visibility,
 )
+from clusterctl.lab.faults import FAULTS  # noqa: E402
 
 STATUS_PATH = "/_lab/status"
 
@@ -45,6 +50,8 @@ def complete_moto(network: IPv4Network, read_console: Callable[[str], str]) -> N
     moto_run_instances.install(network)
     moto_security_groups.install()
     moto_console.install(read_console)
+    moto_capacity.install()
+    moto_visibility.install()
 
 
 def make_api(listening: socket.socket) -> BaseWSGIServer:
@@ -54,8 +61,9 @@ def make_api(listening: socket.socket) -> BaseWSGIServer:
         host,
         port,
         _with_status(
-            fault_page.with_faults(
-                DomainDispatcherApplication(create_backend_app), admit=lambda fault: fault
+            fault_page.with_fault_page(
+                api_faults.with_api_faults(DomainDispatcherApplication(create_backend_app), FAULTS),
+                fault_checks.admit,
             )
         ),
         threaded=True,

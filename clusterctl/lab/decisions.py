@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Wanted:
-    """An instance as the API has it."""
+    """An instance as the API has it. `held`: it is to boot later; `doomed`: it dies at boot."""
 
     state: str
     reboot: bool = False
     terminate_on_shutdown: bool = False
+    held: bool = False
+    doomed: bool = False
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ WAIT = Decision()
 
 def decide(wanted: Wanted, seen: Seen | None) -> Decision:
     if wanted.state == "pending":
-        return _pending(seen)
+        return _pending(wanted, seen)
     if wanted.state == "running":
         return _running(wanted, seen)
     if wanted.state == "stopping":
@@ -48,7 +50,11 @@ def decide(wanted: Wanted, seen: Seen | None) -> Decision:
     return WAIT
 
 
-def _pending(seen: Seen | None) -> Decision:
+def _pending(wanted: Wanted, seen: Seen | None) -> Decision:
+    if wanted.held:
+        return WAIT
+    if wanted.doomed:
+        return Decision(state="stopping" if seen else "shutting-down")
     if seen is None:
         return Decision(order="create")
     if seen.state == "up":

@@ -18,17 +18,14 @@ BODY_LIMIT = 65536
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
-def with_faults(
-    api: Wsgi, admit: Callable[[Fault], Fault], lift: Callable[[Fault], None] = lambda _: None
-) -> Wsgi:
-    """The page before an API. `admit` checks a fault against what the lab has, or does it to a
-    host, and may complete it; `lift` undoes it. Both may raise ClusterctlError."""
+def with_fault_page(api: Wsgi, admit: Callable[[Fault], Fault]) -> Wsgi:
+    """The page before an API. `admit` checks a fault against what the lab has, and completes it."""
 
     def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         if environ["PATH_INFO"] != PATH:
             return api(environ, start)
         try:
-            status, said = "200 OK", _serve(environ, admit, lift)
+            status, said = "200 OK", _serve(environ, admit)
         except ClusterctlError as refused:
             status, said = "400 Bad Request", {"error": refused.message, "hint": refused.hint}
         start(status, [("Content-Type", "application/json")])
@@ -48,18 +45,13 @@ def shown(one: Standing) -> dict[str, Any]:
     }
 
 
-def _serve(
-    environ: dict[str, Any], admit: Callable[[Fault], Fault], lift: Callable[[Fault], None]
-) -> dict[str, Any]:
+def _serve(environ: dict[str, Any], admit: Callable[[Fault], Fault]) -> dict[str, Any]:
     method = environ["REQUEST_METHOD"]
     if method == "POST":
         return shown(FAULTS.add(admit(read_fault(_body(environ)))))
     if method == "DELETE":
         id = parse_qs(environ.get("QUERY_STRING", "")).get("id", [None])[0]
-        cleared = FAULTS.clear(id)
-        for one in cleared:
-            lift(one.fault)
-        return {"cleared": [shown(one) for one in cleared]}
+        return {"cleared": [shown(one) for one in FAULTS.clear(id)]}
     return {
         "faults": [shown(one) for one in FAULTS.standing()],
         "visibility_s": FAULTS.visibility_s,

@@ -1,8 +1,9 @@
-"""GetConsoleOutput answers with what the host itself printed."""
+"""GetConsoleOutput answers with what the host itself printed, a while after it did."""
 
 from __future__ import annotations
 
 import base64
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ from moto.core.responses import ActionResult
 from moto.core.utils import utcnow
 from moto.ec2.responses import EC2Response
 
+from clusterctl.lab.faults import FAULTS
 from clusterctl.lab.moto_completion import replace
 
 
@@ -18,7 +20,8 @@ def install(read_console: Callable[[str], str]) -> None:
 
     def get_console_output(response: Any) -> ActionResult:
         instance = response.ec2_backend.get_instance(response._get_param("InstanceId"))
-        text = read_console(instance.id)
+        late = time.monotonic() < instance.booted_at + FAULTS.console_delay_s
+        text = "" if late else read_console(instance.id)
         shown = {"Output": base64.b64encode(text.encode()).decode()} if text else {}
         return ActionResult({"InstanceId": instance.id, "Timestamp": utcnow(), **shown})
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import copy
 import threading
+import time
 from typing import Any, ClassVar
 
 from moto.core.utils import utcnow
@@ -14,7 +15,9 @@ from moto.ec2.models import instances as moto_instances
 from moto.ec2.models.instances import Instance, InstanceState, StateReason
 
 from clusterctl.lab import userdata
-from clusterctl.lab.decisions import Seen
+from clusterctl.lab.decisions import Seen, Wanted
+from clusterctl.lab.fault_kinds import Boot
+from clusterctl.lab.faults import FAULTS
 
 CODES = {
     "pending": 0,
@@ -29,6 +32,17 @@ START_FROM, STARTED = ("stopped",), ("pending", "running")
 STOP_FROM, STOPPED = ("running",), ("stopping", "stopped")
 GONE = ("shutting-down", "terminated")
 
+# Why EC2 ends an instance while it boots: code -> what it says.
+DEATHS = {
+    "Client.InternalError": "Client error on launch",
+    "Client.InvalidSnapshot.NotFound": "The specified snapshot was not found.",
+    "Client.VolumeLimitExceeded": "Volume limit exceeded",
+    "Server.InsufficientInstanceCapacity": "Insufficient capacity to satisfy instance request",
+    "Server.InternalError": "Internal error on launch",
+    "Server.SpotInstanceTermination": "Spot instance termination",
+}
+FIRST_INDEX = "clusterctl:first-index"
+
 
 class LabInstance(Instance):
     """An instance with a host. Requests set a state on the way; the supervisor brings the rest."""
@@ -39,6 +53,9 @@ class LabInstance(Instance):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.admitted = False
+        self.launched_at = self.booted_at = 0.0
+        self.boot_fault: Boot | None = None
         self.reboot_wanted = False
         self.reachable = False
         self.boots = 0
@@ -55,6 +72,32 @@ class LabInstance(Instance):
     @property
     def decoded_user_data(self) -> userdata.UserData:
         return userdata.decode(base64.b64decode(str(self.user_data)) if self.user_data else b"")
+
+    @property
+    def wanted(self) -> Wanted:
+        fault = self.boot_fault
+        due = self.booted_at + (fault.slow_s if fault else 0)
+        return Wanted(
+            self.state,
+            self.reboot_wanted,
+            self.dies_on_shutdown,
+            held=time.monotonic() < due,
+            doomed=bool(fault and fault.dies),
+        )
+
+    @property
+    def visible(self) -> bool:
+        """Whether EC2 shows it already."""
+        return self.admitted and time.monotonic() >= self.launched_at + FAULTS.visibility_s
+
+    @property
+    def silent(self) -> bool:
+        return bool(self.boot_fault and self.boot_fault.silent)
+
+    @property
+    def node_index(self) -> int:
+        first = self.ec2_backend.tags.get(self.id, {}).get(FIRST_INDEX, "")
+        return int(self.ami_launch_index) + (int(first) if first.isdecimal() else 0)
 
     @property
     def settled(self) -> bool:
@@ -85,6 +128,13 @@ class LabInstance(Instance):
     def system_status(self) -> dict[str, Any]:
         return _status(self.state, self.reachable)
 
+    def admit(self) -> None:
+        """It is launched and tagged: from now on it has a host, and is seen in a while."""
+        with self.transition:
+            self.launched_at = self.booted_at = time.monotonic()
+            self.boot_fault = FAULTS.take_boot(self.node_index)
+            self.admitted = True
+
     def start(self) -> InstanceState:
         with self.transition:
             before = self._admit("started", START_FROM, STARTED)
@@ -92,6 +142,9 @@ class LabInstance(Instance):
                 self.launch_time = utcnow()
                 self._enter("pending")
                 self.state_reason, self._reason = StateReason(), ""
+                self.booted_at = time.monotonic()
+                again = FAULTS.take_boot(self.node_index, first=False)
+                self.boot_fault = again or (self.boot_fault if self.silent else None)
         self.changed.set()
         return before
 
@@ -122,7 +175,9 @@ class LabInstance(Instance):
 
     def seen(self, host: Seen | None, boots: int) -> None:
         self.boots = boots
-        self.reachable = bool(host and host.ssh) and not self.reboot_wanted
+        # EC2's checks look at the machine and its network: they pass where no sshd starts, too.
+        answers = bool(host and (host.ssh or (self.silent and host.state == "up")))
+        self.reachable = answers and not self.reboot_wanted
 
     def enter(self, state: str, why: str) -> None:
         """The host got there; `why` is how it went off, if it did."""
@@ -131,7 +186,11 @@ class LabInstance(Instance):
             super().terminate()  # frees the address, the volumes, the interfaces
             self._reason, self.state_reason = reason, code
             return
-        if why == "poweroff":
+        if self.state == "pending" and self.boot_fault and self.boot_fault.dies:
+            death = self.boot_fault.dies
+            said = DEATHS.get(death, f"{death}, set with clusterctl lab fault")
+            self.state_reason, self._reason = StateReason(f"{death}: {said}", death), death
+        elif why == "poweroff":
             self.state_reason = StateReason(
                 "Client.InstanceInitiatedShutdown: Instance initiated shutdown",
                 "Client.InstanceInitiatedShutdown",

@@ -1,8 +1,7 @@
-"""RunInstances as EC2 has it: checks, MaxCount, and the same instances for the same token."""
+"""RunInstances as EC2 has it: checks, capacity, MinCount and MaxCount, all or nothing."""
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable
 from ipaddress import IPv4Network, ip_address
@@ -14,14 +13,20 @@ from moto.ec2.models import EC2Backend
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 from moto.ec2.responses import EC2Response
 
+from clusterctl.lab import moto_capacity
 from clusterctl.lab.addresses import REGIONS
 from clusterctl.lab.moto_completion import replace
 from clusterctl.lab.moto_instances import LabInstance, all_lab_instances
+from clusterctl.lab.moto_tokens import Tokens
 from clusterctl.lab.moto_types import offered_zones
 
 USER_DATA_LIMIT = 16384
 # One bridge takes 1,024 links, and IPv4's neighbour tables overflow not far above 500.
 MOST_HOSTS = 512
+
+# Counting what is there and adding to it is one step.
+LAUNCHES = threading.RLock()
+_asked = threading.local()
 
 
 def install(network: IPv4Network) -> None:
@@ -34,47 +39,62 @@ def install(network: IPv4Network) -> None:
     ) -> Any:
         if backend.region_name not in REGIONS:
             raise EC2ClientError("OptInRequired", f"The lab serves {', '.join(REGIONS)} only.")
-        _check_room(count)
         _check_known(backend, image_id, user_data, kwargs)
-        _settle_network(backend, kwargs, network)
-        reservation = launch(backend, image_id, count, user_data, groups, **kwargs)
+        with LAUNCHES:
+            _check_room(count)
+            least = _least(count)
+            zone = _settle_network(backend, kwargs, network, (least, count))
+            wanted = (kwargs["instance_type"], zone)
+            count = moto_capacity.grant(backend.region_name, wanted, least, count)
+            reservation = _all_or_nothing(
+                backend, lambda: launch(backend, image_id, count, user_data, groups, **kwargs)
+            )
+            for instance in reservation.instances:
+                instance.admit()
         LabInstance.changed.set()
         return reservation
 
     def answer(response: Any) -> ActionResult:
-        # moto launches MinCount; EC2 launches MaxCount where it can.
-        response.params["MinCount"] = response._get_param("MaxCount", 1)
-        return tokens.once(response, lambda: respond(response))
+        return tokens.once(response, lambda: _respond(response, respond))
 
     answer.__name__ = "run_instances"
     replace(EC2Backend, run_instances)
     replace(EC2Response, answer)
 
 
-class Tokens:
-    """What each client token launched, by account and region."""
+def _respond(response: Any, respond: Callable[[Any], ActionResult]) -> ActionResult:
+    """moto launches MinCount; EC2 launches MaxCount where it can."""
+    least, most = (int(response._get_param(name, 1)) for name in ("MinCount", "MaxCount"))
+    if least < 1 or most < least:
+        wrong = f"({least}) for parameter minCount" if least < 1 else f"({most}) for maxCount"
+        raise EC2ClientError(
+            "InvalidParameterValue",
+            f"Value {wrong} is invalid: 1 <= minCount <= maxCount must hold.",
+        )
+    response.params["MinCount"] = most
+    _asked.least = least
+    try:
+        return respond(response)
+    finally:
+        _asked.least = None
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._seen: dict[tuple[str, str, str], tuple[str, ActionResult]] = {}
 
-    def once(self, response: Any, launch: Callable[[], ActionResult]) -> ActionResult:
-        token = response._get_param("ClientToken")
-        if not token:
-            return launch()
-        key = (response.current_account, response.region, token)
-        request = json.dumps({**response.params, "DryRun": None}, sort_keys=True, default=str)
-        with self._lock:
-            if key not in self._seen:
-                self._seen[key] = (request, launch())
-            first_request, result = self._seen[key]
-        if request != first_request:
-            raise EC2ClientError(
-                "IdempotentParameterMismatch",
-                "Arguments on this idempotent request are inconsistent with arguments used in "
-                "previous request(s).",
-            )
-        return result
+def _least(count: int) -> int:
+    """The MinCount of the request that is being carried out; a fleet's launches have none."""
+    return min(getattr(_asked, "least", None) or count, count)
+
+
+def _all_or_nothing(backend: Any, launch: Callable[[], Any]) -> Any:
+    """moto keeps what it made of a launch before it failed."""
+    before = set(backend.reservations)
+    try:
+        return launch()
+    except Exception:
+        for id in set(backend.reservations) - before:
+            for instance in backend.reservations[id].instances:
+                instance.enter("terminated", "")
+            del backend.reservations[id]
+        raise
 
 
 def _check_room(count: int) -> None:
@@ -104,12 +124,14 @@ def _check_known(backend: Any, image_id: str, user_data: Any, kwargs: dict[str, 
         )
 
 
-def _settle_network(backend: Any, kwargs: dict[str, Any], network: IPv4Network) -> None:
-    """A default subnet where none is named, in a zone that has the type."""
+def _settle_network(
+    backend: Any, kwargs: dict[str, Any], network: IPv4Network, counts: tuple[int, int]
+) -> str:
+    """A default subnet where none is named, in a zone that has the type; the zone."""
     nics = kwargs.get("nics") or []
     primary = next((nic for nic in nics if int(nic.get("DeviceIndex", 0)) == 0), None)
     named = (primary or {}).get("SubnetId") or kwargs.get("subnet_id")
-    subnet = backend.get_subnet(named) if named else _default_subnet(backend, kwargs)
+    subnet = backend.get_subnet(named) if named else _default_subnet(backend, kwargs, counts)
     if ip_address(str(subnet.cidr.network_address)) not in network:
         raise EC2ClientError(
             "UnsupportedOperation",
@@ -124,21 +146,26 @@ def _settle_network(backend: Any, kwargs: dict[str, Any], network: IPv4Network) 
     else:
         primary["SubnetId"] = subnet.id
     primary.setdefault("DeleteOnTermination", True)
+    return str(subnet.availability_zone)
 
 
-def _default_subnet(backend: Any, kwargs: dict[str, Any]) -> Any:
+def _default_subnet(backend: Any, kwargs: dict[str, Any], counts: tuple[int, int]) -> Any:
+    """The first that has room for all, or for the least, in the zone if one is named."""
     subnets = backend.get_default_subnets()
-    zone = kwargs.get("placement")
-    if zone:
-        candidates = [subnets[zone]] if zone in subnets else []
-    else:
-        offered = offered_zones(backend.region_name, kwargs["instance_type"])
-        candidates = [subnets[one] for one in sorted(subnets) if one in offered] or [
-            subnets[one] for one in sorted(subnets)
-        ]
+    zone, wanted = kwargs.get("placement"), kwargs["instance_type"]
+    offered = [zone] if zone else offered_zones(backend.region_name, wanted)
+    candidates = [one for one in sorted(subnets) if one in offered]
+    candidates = candidates or ([] if zone else sorted(subnets))
     if not candidates:
         raise EC2ClientError("MissingInput", "No subnets found for the default VPC.")
-    return candidates[0]
+    if zone:
+        return subnets[zone]
+    for count in reversed(counts):
+        for one in candidates:
+            if moto_capacity.has(wanted, one, count):
+                return subnets[one]
+    spot = kwargs.get("instance_market_options") == "spot"
+    raise moto_capacity.none_anywhere(wanted, spot)
 
 
 def _check_zone(region: str, zone: str, kwargs: dict[str, Any]) -> None:

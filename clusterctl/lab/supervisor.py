@@ -10,7 +10,7 @@ from typing import Any
 
 from clusterctl.domain.errors import LabError
 from clusterctl.lab import addresses
-from clusterctl.lab.decisions import Decision, Seen, Wanted, decide
+from clusterctl.lab.decisions import Decision, Seen, decide
 from clusterctl.lab.moto_instances import LabInstance, all_lab_instances
 from clusterctl.lab.moto_types import simulated_gpus
 from clusterctl.lab.namespaces import Daemon
@@ -45,7 +45,9 @@ class Supervisor:
     def _step(self) -> bool:
         """One look at everything. True while something is on its way."""
         hosts = {view["id"]: view for view in self._daemon.call("list")}
-        instances = [one for one in all_lab_instances() if one.state != "terminated"]
+        instances = [
+            one for one in all_lab_instances() if one.admitted and one.state != "terminated"
+        ]
         for instance in instances:
             self._attend(instance, hosts.get(instance.id))
         return any(one.state not in SETTLED or not one.settled for one in instances)
@@ -54,8 +56,7 @@ class Supervisor:
         seen = Seen(view["state"], view["why"], view["ssh"]) if view else None
         with LabInstance.transition:
             instance.seen(seen, view["boots"] if view else 0)
-            wanted = Wanted(instance.state, instance.reboot_wanted, instance.dies_on_shutdown)
-            decision = decide(wanted, seen)
+            decision = decide(instance.wanted, seen)
             if decision.state:
                 instance.enter(decision.state, seen.why if seen else "")
                 return

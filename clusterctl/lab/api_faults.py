@@ -1,0 +1,82 @@
+"""Between the network and the API: requests are throttled, delayed, refused, or never answered."""
+
+from __future__ import annotations
+
+import io
+import re
+import socket
+import time
+from collections.abc import Callable, Iterable
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import parse_qs
+
+from clusterctl.lab.fault_answers import Answer, Call, error_answer, throttled_answer
+from clusterctl.lab.fault_kinds import ApiError
+from clusterctl.lab.faults import Faults
+
+Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+_SCOPE = re.compile(r"Credential=[^/\s]+/\d+/[^/]*/([^/]+)/aws4_request")
+
+
+def with_api_faults(api: Wsgi, faults: Faults) -> Wsgi:
+    """The API with the faults that are set. They hold for every action of every service."""
+
+    def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        call = read_call(environ)
+        if call is None:
+            return api(environ, start)
+        if not faults.take_token(call.action):
+            return _say(throttled_answer(call), start)
+        time.sleep(faults.delay_s(call.action))
+        fault = faults.take_answer(call.action)
+        if fault is None:
+            return api(environ, start)
+        if not isinstance(fault, ApiError):
+            _carry_out(api, environ)
+            environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
+            # For the server this is a caller that went away: it says no word.
+            raise ConnectionAbortedError
+        if fault.after:
+            _carry_out(api, environ)
+        return _say(error_answer(call, fault.code, fault.message, fault.status), start)
+
+    return answer
+
+
+def read_call(environ: dict[str, Any]) -> Call | None:
+    """The action that is asked for; None for requests without one (S3's, the lab's own pages)."""
+    scope = _SCOPE.search(environ.get("HTTP_AUTHORIZATION", ""))
+    service = scope[1] if scope else ""
+    target = environ.get("HTTP_X_AMZ_TARGET", "")
+    if target:
+        return Call(service, target.rpartition(".")[2], json=True)
+    named = parse_qs(environ.get("QUERY_STRING", "")).get("Action") or _form(environ).get("Action")
+    return Call(service or "ec2", named[0]) if named else None
+
+
+def _form(environ: dict[str, Any]) -> dict[str, list[str]]:
+    """The fields of a form that is posted, left there for the API to read again."""
+    length = environ.get("CONTENT_LENGTH") or ""
+    form = environ.get("CONTENT_TYPE", "").startswith("application/x-www-form-urlencoded")
+    if not (form and length.isdigit()):
+        return {}
+    body = environ["wsgi.input"].read(int(length))
+    environ["wsgi.input"] = io.BytesIO(body)
+    return parse_qs(body.decode(errors="replace"))
+
+
+def _carry_out(api: Wsgi, environ: dict[str, Any]) -> None:
+    """Do it, and say nothing."""
+    said = api(environ, lambda *_: lambda _: None)
+    for _ in said:
+        pass
+    getattr(said, "close", lambda: None)()
+
+
+def _say(answer: Answer, start: Callable[..., Any]) -> Iterable[bytes]:
+    names = {status.value: status.phrase for status in HTTPStatus}
+    phrase = names.get(answer.status, "Error")
+    start(f"{answer.status} {phrase}", [("Content-Type", answer.content_type)])
+    return [answer.body]

@@ -1,0 +1,93 @@
+"""AWS's error answers, as each of its protocols writes them down."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import dataclass
+from xml.sax.saxutils import escape
+
+XML, JSON = "text/xml;charset=UTF-8", "application/x-amz-json-1.1"
+SPECIAL = {"'": "&apos;", '"': "&quot;"}
+
+# Code -> HTTP status and AWS's text, where a fault names neither.
+USUAL = {
+    "AuthFailure": (401, "AWS was not able to validate the provided access credentials"),
+    "InsufficientFreeAddressesInSubnet": (
+        400,
+        "There are not enough free addresses in the subnet to satisfy the requested number of "
+        "instances.",
+    ),
+    "InsufficientInstanceCapacity": (500, "Insufficient capacity."),
+    "InternalError": (500, "An internal error has occurred"),
+    "InternalFailure": (500, "The request processing has failed because of an unknown error."),
+    "OptInRequired": (401, "You are not subscribed to this service."),
+    "PendingVerification": (
+        400,
+        "Your request for accessing resources in this region is being validated, and you will not "
+        "be able to launch additional resources in this region until the validation is complete.",
+    ),
+    "RequestExpired": (400, "Request has expired."),
+    "RequestLimitExceeded": (503, "Request limit exceeded."),
+    "ServiceUnavailable": (503, "The request has failed due to a temporary failure of the server."),
+    "Throttling": (400, "Rate exceeded"),
+    "ThrottlingException": (400, "Rate exceeded"),
+    "TooManyRequestsException": (400, "Due to throttling, the request was denied."),
+    "UnauthorizedOperation": (403, "You are not authorized to perform this operation."),
+    "Unavailable": (503, "The server is overloaded and can't handle the request."),
+    "VcpuLimitExceeded": (
+        400,
+        "You have requested more vCPU capacity than your current vCPU limit of 0 allows for the "
+        "instance bucket that the specified instance type belongs to. Please visit "
+        "http://aws.amazon.com/contact-us/ec2-request to request an adjustment to this limit.",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Call:
+    """Who is asked for what: `ec2` and `RunInstances`. `json`: the service speaks JSON."""
+
+    service: str
+    action: str
+    json: bool = False
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An HTTP answer."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+def error_answer(call: Call, code: str, message: str = "", status: int = 0) -> Answer:
+    """An error as the called service would say it. Empty message, status 0: AWS's own."""
+    usual_status, usual_message = USUAL.get(code, (400, f"{code}, set with clusterctl lab fault"))
+    status, message = status or usual_status, message or usual_message
+    if call.json:
+        body = json.dumps({"__type": code, "message": message})
+        return Answer(status, JSON, body.encode())
+    return Answer(status, XML, _xml(call.service, code, message, status).encode())
+
+
+def throttled_answer(call: Call) -> Answer:
+    """What the service says when requests come too fast."""
+    if call.service == "servicequotas":
+        return error_answer(call, "TooManyRequestsException")
+    if call.json:
+        return error_answer(call, "ThrottlingException")
+    return error_answer(call, "RequestLimitExceeded" if call.service == "ec2" else "Throttling")
+
+
+def _xml(service: str, code: str, message: str, status: int) -> str:
+    text, request = escape(message, SPECIAL), uuid.uuid4()
+    if service == "ec2":
+        inner = f"<Errors><Error><Code>{code}</Code><Message>{text}</Message></Error></Errors>"
+        inner = f"<Response>{inner}<RequestID>{request}</RequestID></Response>"
+    else:
+        kind = "Sender" if status < 500 else "Receiver"
+        inner = f"<Error><Type>{kind}</Type><Code>{code}</Code><Message>{text}</Message></Error>"
+        inner = f"<ErrorResponse>{inner}<RequestId>{request}</RequestId></ErrorResponse>"
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{inner}'
