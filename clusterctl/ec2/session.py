@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ ATTEMPTS = 6
 CONNECT_TIMEOUT_S = 10
 READ_TIMEOUT_S = 60
 
+_making = threading.RLock()
 _single_attempts: weakref.WeakKeyDictionary[Any, Callable[[], Any]] = weakref.WeakKeyDictionary()
 
 
@@ -55,10 +57,13 @@ class Clients:
 
     def __init__(self, account: Account) -> None:
         self.account = account
+        self._origin: Clients | None = None
 
     def in_region(self, region: str) -> Clients:
-        """The same account elsewhere."""
-        return Clients(replace(self.account, region=region))
+        """The same account elsewhere. AWS's models, read once, serve all regions."""
+        elsewhere = Clients(replace(self.account, region=region))
+        elsewhere._origin = self
+        return elsewhere
 
     @functools.cached_property
     def ec2(self) -> EC2Client:
@@ -96,6 +101,8 @@ class Clients:
 
     @functools.cached_property
     def _session(self) -> Any:
+        if self._origin:
+            return self._origin._session
         with translated():
             import boto3
 
@@ -126,9 +133,14 @@ class Clients:
                 # One connection per node that asks for its console.
                 max_pool_connections=64,
             )
-            return self._session.client(
-                service, region_name=region, endpoint_url=self.account.endpoint_url, config=config
-            )
+            # Using clients in threads is fine; making them from one session is not.
+            with _making:
+                return self._session.client(
+                    service,
+                    region_name=region or self.account.region,
+                    endpoint_url=self.account.endpoint_url,
+                    config=config,
+                )
 
 
 def without_retries(client: EC2Client) -> EC2Client:
