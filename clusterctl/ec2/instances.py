@@ -55,12 +55,18 @@ def find_cluster(client: EC2Client, name: str) -> Cluster | None:
 
 def list_clusters(client: EC2Client) -> tuple[Cluster, ...]:
     """Every cluster of the account in this region, by name. Raises AwsError."""
+    found = find_every_cluster(client)
+    clusters = (as_cluster(client, name, found[name]) for name in found)
+    return tuple(cluster for cluster in clusters if cluster)
+
+
+def find_every_cluster(client: EC2Client) -> dict[str, tuple[Instance, ...]]:
+    """The instances of every cluster in this region, by the cluster's name. Raises AwsError."""
     found: dict[str, list[Instance]] = {}
     every = {"Name": "tag-key", "Values": [tags.CLUSTER]}
     for instance in _describe(client, [every, _in_states(PRESENT)]):
         found.setdefault(instance.cluster, []).append(instance)
-    clusters = (as_cluster(client, name, found[name]) for name in sorted(found))
-    return tuple(cluster for cluster in clusters if cluster)
+    return {name: tuple(found[name]) for name in sorted(found)}
 
 
 def find_instances(

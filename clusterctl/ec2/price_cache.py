@@ -21,8 +21,8 @@ KEPT_S = 86400.0
 class PriceCache:
     """Answers by key, also the answer that there is none. A file nobody can read is empty.
 
-    Without a path nothing is kept. Two commands that write at once may lose one answer, never
-    the file.
+    Without a path, or a folder for it, nothing is kept: to ask makes no folders. Two commands
+    that write at once may lose one answer, never the file.
     """
 
     def __init__(self, path: Path | None, clock: Callable[[], float] = time.time) -> None:
@@ -81,7 +81,6 @@ def _number(value: Any) -> float | None:
 
 
 def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, draft = tempfile.mkstemp(dir=path.parent, prefix=path.name)
     try:
         with os.fdopen(handle, "w") as file:

@@ -243,7 +243,7 @@ def test_without_a_spot_price_it_is_at_most_on_demands(aws, denied):
 
 
 def test_a_price_is_asked_for_once_a_day(aws, tmp_path):
-    cache = tmp_path / "new folder" / "prices.json"
+    cache = tmp_path / "prices.json"
     aws.list.add_response("get_products", {"PriceList": [listed("20.0")]})
     first = find_price(aws, "p4d.24xlarge", Market.ON_DEMAND, cache=cache)
     assert find_price(aws, "p4d.24xlarge", Market.ON_DEMAND, cache=cache) == first
@@ -299,8 +299,10 @@ def test_a_broken_cache_is_an_empty_one(tmp_path, content):
     assert cache.find("k", 600) == Price(1.5, "somewhere", "2026-11-21")
 
 
-def test_a_cache_that_cannot_be_written_costs_a_call_and_nothing_else(aws, tmp_path):
+@pytest.mark.parametrize("folder", ["file", "nowhere"])
+def test_a_cache_that_cannot_be_written_costs_a_call_and_nothing_else(aws, tmp_path, folder):
     (tmp_path / "file").write_text("")
     aws.list.add_response("get_products", {"PriceList": [listed("20.0")]})
-    found = find_price(aws, "p4d.24xlarge", Market.ON_DEMAND, cache=tmp_path / "file" / "prices")
-    assert found.usd_per_hour == 20.0
+    cache = tmp_path / folder / "prices.json"
+    assert find_price(aws, "p4d.24xlarge", Market.ON_DEMAND, cache=cache).usd_per_hour == 20.0
+    assert not (tmp_path / "nowhere").exists()
