@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import urllib.request
 from collections.abc import Iterator
@@ -58,6 +59,7 @@ def moto_server() -> Iterator[str]:
             backend.amis[image["ami_id"]] = Ami(backend, **image)
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    _complete_moto()
     with mock.patch.object(AmiBackend, "_load_amis", load_images):
         server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
         server.start()
@@ -66,6 +68,14 @@ def moto_server() -> Iterator[str]:
             yield f"http://{host}:{port}"
         finally:
             server.stop()
+
+
+@functools.lru_cache
+def _complete_moto() -> None:
+    """What moto lacks, as the lab adds it; the instances stay moto's: nothing boots here."""
+    from clusterctl.lab import catalogue
+
+    catalogue.install()
 
 
 def reset(endpoint_url: str) -> None:

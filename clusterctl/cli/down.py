@@ -16,7 +16,7 @@ from clusterctl.cli.wiring import Wiring, account_options
 @click.option("--json", "as_json", is_flag=True, help="Print what was removed as JSON.")
 @account_options
 def down(wiring: Wiring, name: str, yes: bool, as_json: bool) -> None:
-    """Remove cluster NAME: instances, security group, key pair, local folder.
+    """Remove cluster NAME: instances, address, groups, key pair, local folder.
 
     Everything is found by its tag, so it works without the local folder and after an
     interrupted `up`. Asks first on a terminal.
@@ -44,7 +44,9 @@ def down(wiring: Wiring, name: str, yes: bool, as_json: bool) -> None:
             {
                 "name": name,
                 "nodes": removed.nodes,
+                "addresses": removed.addresses,
                 "security_groups": removed.groups,
+                "placement_groups": removed.placement_groups,
                 "key_pairs": removed.key_pairs,
                 "folder": removed.folder,
             }

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from clusterctl.cli import output
+from clusterctl.domain.findings import Finding
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import format_duration
 from clusterctl.operations.progress import Progress, Stage
@@ -30,6 +31,10 @@ class LineProgress(Progress):
         with self._lock:
             output.note(text)
 
+    def finding(self, finding: Finding) -> None:
+        with self._lock:
+            output.findings([finding])
+
     def node(self, name: str, stage: Stage, detail: str = "") -> None:
         with self._lock:
             output.note(f"{name}: {stage.value}" + (f": {detail}" if detail else ""))
@@ -44,6 +49,9 @@ class TableProgress(Progress):
 
     def step(self, text: str) -> None:
         output.note(text)
+
+    def finding(self, finding: Finding) -> None:
+        output.findings([finding])
 
     def nodes(self, names: Sequence[str]) -> None:
         with self._lock:

@@ -38,6 +38,7 @@ def data(value: Any) -> None:
 
 def error(failure: ClusterctlError) -> None:
     """What happened, and the next step."""
+    findings(getattr(failure, "findings", ()))
     host = f"{failure.host}: " if isinstance(failure, HostError) else ""
     note(f"error: {host}{failure.message}")
     if failure.hint:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,9 +12,6 @@ from clusterctl.cli.params import Duration
 from clusterctl.cli.wiring import Wiring, account_options
 from clusterctl.domain.errors import AwsError
 from clusterctl.domain.spec import ClusterSpec
-
-if TYPE_CHECKING:
-    from clusterctl.ec2.plan import LaunchPlan
 
 
 @click.command()
@@ -63,8 +59,6 @@ def up(
     clusterctl up demo --nodes 4 --instance-type p4d.24xlarge --dry-run
     clusterctl up demo --nodes 2 --instance-type g5.12xlarge --lab
     """
-    from clusterctl.operations.up import plan_up
-
     spec = ClusterSpec(
         name=name,
         nodes=nodes,
@@ -75,57 +69,51 @@ def up(
         user_data=user_data.read_bytes() if user_data else b"",
     )
     if dry_run:
-        _show_plan(plan_up(wiring.ec2, spec, wiring.folder(name)), as_json)
+        show_plan(wiring, spec, as_json)
     else:
-        _launch(wiring, spec, timeout_s, as_json)
+        launch_and_show(wiring, spec, timeout_s, as_json)
 
 
-def _show_plan(plan: LaunchPlan, as_json: bool) -> None:
+def show_plan(wiring: Wiring, spec: ClusterSpec, as_json: bool) -> None:
+    """The plan, its findings and its cost; exit status 2 when it would be refused."""
+    from clusterctl.cli.plan_table import plan_data, print_plan
+    from clusterctl.operations.up import Launcher, Refused, plan_up
+
+    plan = plan_up(Launcher(wiring.clients, wiring.folder(spec.name)), spec)
     if as_json:
-        output.data(
-            {
-                "launch_id": plan.launch_id,
-                "image_id": plan.image_id,
-                "missing": plan.missing,
-                "steps": [
-                    {
-                        "operation": step.operation,
-                        "arguments": _readable(step.arguments),
-                        "summary": step.summary,
-                    }
-                    for step in plan.steps
-                ],
-            }
-        )
-        return
-    for number, step in enumerate(plan.steps, start=1):
-        output.line(f"{number}. {step.describe()}")
-    output.note("nothing was done" if plan.steps else "nothing to do")
+        output.data(plan_data(plan))
+    else:
+        print_plan(plan)
+    if plan.refused:
+        raise Refused(spec.name, () if as_json else plan.findings)
 
 
-def _readable(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return value.decode(errors="replace")
-    if isinstance(value, dict):
-        return {key: _readable(part) for key, part in value.items()}
-    return [_readable(part) for part in value] if isinstance(value, list) else value
-
-
-def _launch(wiring: Wiring, spec: ClusterSpec, timeout_s: float, as_json: bool) -> None:
+def launch_and_show(
+    wiring: Wiring,
+    spec: ClusterSpec,
+    timeout_s: float,
+    as_json: bool,
+    capacity_timeout_s: float = 0.0,
+) -> None:
+    """Launch it, and show what it has become."""
     from clusterctl.cli.node_progress import node_progress
+    from clusterctl.operations.up import Launcher
     from clusterctl.operations.up import up as launch
 
     folder = wiring.folder(spec.name)
-    client = wiring.ec2
+    clients = wiring.clients
     try:
         with node_progress() as progress:
             report = launch(
-                client,
+                Launcher(
+                    clients,
+                    folder,
+                    progress,
+                    wiring.proxy_command,
+                    timeout_s,
+                    capacity_timeout_s,
+                ),
                 spec,
-                folder,
-                proxy_command=wiring.proxy_command,
-                timeout_s=timeout_s,
-                progress=progress,
             )
     except KeyboardInterrupt:
         output.note(_left_behind(wiring, spec.name))

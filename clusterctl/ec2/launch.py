@@ -1,20 +1,24 @@
-"""Carry out a plan: its steps, in order, each launch written down before it is sent."""
+"""Carry out a plan: its steps, in order."""
 
 from __future__ import annotations
 
-import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.domain.errors import AwsError, ClusterctlError
-from clusterctl.ec2.errors import outcome_unknown, throttled, translated
-from clusterctl.ec2.instances import PRESENT, Instance, find_instances
+from clusterctl.domain.errors import AwsError
+from clusterctl.ec2.attempt import Attempt
+from clusterctl.ec2.capacity import Move, move_for
+from clusterctl.ec2.errors import translated
+from clusterctl.ec2.instances import PRESENT, Instance, find_instances, members_of
+from clusterctl.ec2.placement import await_available
 from clusterctl.ec2.plan import LaunchPlan
 from clusterctl.ec2.polling import gaps
 from clusterctl.ec2.record import SentLaunch, read_launches, write_launches
+from clusterctl.ec2.search import Patience, search
 from clusterctl.ec2.session import without_retries
 from clusterctl.ec2.steps import Step
 
@@ -22,38 +26,57 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
 
 ATTEMPTS = 5
-VISIBLE_WITHIN_S = 120.0
+STOPS_WITHIN_S = 600.0
 # A step may meet what the step before has made before all of EC2 knows of it.
-_NOT_YET_KNOWN = ("InvalidGroup.NotFound", "InvalidKeyPair.NotFound")
+NOT_YET_KNOWN = (
+    "InvalidGroup.NotFound",
+    "InvalidKeyPair.NotFound",
+    "InvalidPlacementGroup.Unknown",
+    "InvalidNetworkInterfaceID.NotFound",
+    "InvalidAllocationID.NotFound",
+    "InvalidInstanceID.NotFound",
+)
+
+
+@dataclass
+class _Work:
+    """What the steps of one plan have brought so far."""
+
+    results: dict[str, Any] = field(default_factory=dict)
+    launched: list[str] = field(default_factory=list)
 
 
 def carry_out(
     client: EC2Client,
     plan: LaunchPlan,
     launch_record: Path,
-    on_step: Callable[[Step], None] = lambda step: None,
+    on_step: Callable[[str], None] = lambda text: None,
+    capacity_timeout_s: float = 0.0,
 ) -> tuple[Instance, ...]:
-    """Execute the steps, and wait until EC2 shows every instance they launched.
+    """Execute the steps, and wait until none of the launched instances is pending any more.
 
-    Returns the cluster's instances. A launch of unknown outcome stays in `launch_record`.
-    Raises AwsError, ClusterctlError.
+    Returns the cluster's members. A launch of unknown outcome stays in `launch_record`.
+    Raises AwsError, ClusterctlError; an attempt that failed has left nothing running.
     """
-    once = without_retries(client)
-    results: dict[str, Any] = {}
-    launched: list[str] = []
+    work = _Work()
+    attempt = Attempt(client, without_retries(client), plan.spec.name, launch_record, on_step)
+    patience = Patience(capacity_timeout_s)
     write_launches(launch_record, _sent_again(plan, launch_record))
     for step in plan.steps:
-        on_step(step)
-        arguments = step.resolved(results)
+        on_step(step.describe())
         if step.operation == "run_instances":
-            answer = _launch(once, arguments, launch_record)
-            launched += [made["InstanceId"] for made in answer["Instances"]]
+            made = search(plan, step, work.results, attempt, patience, on_step)
+            work.launched += [found.node.instance_id for found in made]
+            work.results.update(_known_of(made))
+        elif step.operation == "start_instances":
+            _start(client, step, patience, on_step)
         else:
-            answer = _repeated(client, step, arguments)
-        results.update({key: answer[key] for key in step.gives})
-    instances = _await_visible(client, plan.spec.name, launched)
+            answer = _repeated(client, step, step.resolved(work.results))
+            work.results.update({key: answer[key] for key in step.gives})
+            if step.operation == "create_placement_group":
+                await_available(client, plan.spec.name)
     write_launches(launch_record, ())
-    return instances
+    return _members(client, plan, work.launched)
 
 
 def _sent_again(plan: LaunchPlan, launch_record: Path) -> list[SentLaunch]:
@@ -61,29 +84,21 @@ def _sent_again(plan: LaunchPlan, launch_record: Path) -> list[SentLaunch]:
     return [sent for sent in read_launches(launch_record) if sent.token in tokens]
 
 
-def _launch(once: EC2Client, request: dict[str, Any], launch_record: Path) -> Any:
-    token = request["ClientToken"]
-    others = [sent for sent in read_launches(launch_record) if sent.token != token]
-    write_launches(launch_record, [*others, SentLaunch(request, time.time())])
-    for wait_s in islice(gaps(0.5, 2.0), ATTEMPTS):
-        try:
-            with translated():
-                return once.run_instances(**request)
-        except AwsError as error:
-            if outcome_unknown(error) or throttled(error):
-                failure = error
-                time.sleep(wait_s * random.uniform(0.5, 1.0))
-                continue
-            write_launches(launch_record, others)
-            raise
-    if not outcome_unknown(failure):
-        write_launches(launch_record, others)
-        raise failure
-    raise AwsError(
-        failure.code,
-        f"whether EC2 launched the nodes is not known: {failure.message}",
-        "run `up` again: it sends the same request, and nothing is launched twice",
-    ) from failure
+def _known_of(made: tuple[Instance, ...]) -> Mapping[str, str]:
+    head = next((found for found in made if found.node.index == 0), None)
+    return {"HeadInterface": head.interface_id} if head else {}
+
+
+def _members(client: EC2Client, plan: LaunchPlan, launched: list[str]) -> tuple[Instance, ...]:
+    """Those launched are among them whatever their state: who waits for one is told its end."""
+    found = find_instances(client, plan.spec.name, states=())
+    return members_of(
+        [
+            one
+            for one in found
+            if one.node.instance_id in launched or one.node.state.value in PRESENT
+        ]
+    )
 
 
 def _repeated(client: EC2Client, step: Step, arguments: dict[str, Any]) -> Any:
@@ -94,29 +109,36 @@ def _repeated(client: EC2Client, step: Step, arguments: dict[str, Any]) -> Any:
         except AwsError as error:
             if error.code in step.done_if:
                 return {}
-            if error.code not in _NOT_YET_KNOWN:
+            if error.code not in NOT_YET_KNOWN:
                 raise
             failure = error
             time.sleep(wait_s)
     raise failure
 
 
-def _await_visible(client: EC2Client, name: str, launched: list[str]) -> tuple[Instance, ...]:
-    """The cluster's instances once all those just launched are among them, whatever their state."""
-    deadline = time.monotonic() + VISIBLE_WITHIN_S
-    for gap_s in gaps():
-        found = find_instances(client, name, states=())
-        missing = set(launched) - {instance.node.instance_id for instance in found}
-        if not missing:
-            break
-        if time.monotonic() > deadline:
-            raise ClusterctlError(
-                f"EC2 launched {', '.join(sorted(missing))} and does not show them",
-                f"look again with `clusterctl status {name}`, then run `up` again",
-            )
-        time.sleep(gap_s)
-    return tuple(
-        instance
-        for instance in found
-        if instance.node.instance_id in launched or instance.node.state.value in PRESENT
+def _start(
+    client: EC2Client, step: Step, patience: Patience, on_step: Callable[[str], None]
+) -> None:
+    """Start what is stopped; what still stops is waited for, and so is capacity."""
+    deadline = time.monotonic() + STOPS_WITHIN_S
+    once = without_retries(client)
+    for gap_s in gaps(0.5):
+        try:
+            with translated():
+                once.start_instances(**step.resolved({}))
+            return
+        except AwsError as error:
+            if error.code == "IncorrectInstanceState" and time.monotonic() < deadline:
+                time.sleep(gap_s)
+            elif move_for(error.code) in (Move.NEXT_PLACE, Move.WAIT):
+                patience.wait(_no_room_to_start(error), on_step)
+            else:
+                raise
+
+
+def _no_room_to_start(failure: AwsError) -> AwsError:
+    return AwsError(
+        failure.code,
+        f"{failure.message} A stopped node can be started in its own zone only",
+        "wait with --capacity-timeout 2h, or terminate and launch elsewhere: clusterctl down",
     )

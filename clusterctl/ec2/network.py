@@ -41,16 +41,20 @@ class SecurityGroup:
         return any(_within(cidr, allowed) for allowed in self.ssh_from)
 
 
-def default_vpc(client: EC2Client) -> Vpc:
-    """Raises AwsError where the region has none."""
+def find_vpc(client: EC2Client, vpc_id: str | None = None) -> Vpc:
+    """This VPC, or the default one. Raises AwsError where there is none."""
+    default: Any = [{"Name": "is-default", "Values": ["true"]}]
     with translated():
-        is_default: Any = {"Name": "is-default", "Values": ["true"]}
-        found = client.describe_vpcs(Filters=[is_default])["Vpcs"]
+        if vpc_id is None:
+            found = client.describe_vpcs(Filters=default)["Vpcs"]
+        else:
+            found = client.describe_vpcs(VpcIds=[vpc_id])["Vpcs"]
     if not found:
         raise AwsError(
             "VPCIdNotSpecified",
             f"region {client.meta.region_name} has no default VPC",
-            "run `aws ec2 create-default-vpc`",
+            "run `aws ec2 create-default-vpc`, make a network of your own with "
+            "`clusterctl network up NAME` and use it with --network NAME, or choose a --subnet",
         )
     return Vpc(found[0]["VpcId"], found[0].get("CidrBlock", ""))
 

@@ -3,66 +3,148 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.domain.errors import ClusterctlError
-from clusterctl.domain.spec import ClusterSpec
-from clusterctl.ec2.images import Image, find_image
-from clusterctl.ec2.instances import Instance, find_instances, launched_with
+from clusterctl.domain.spec import ClusterSpec, Market
+from clusterctl.ec2.addresses import ElasticAddress, find_addresses
+from clusterctl.ec2.costs import Price
+from clusterctl.ec2.images import Image, default_pattern, find_image
+from clusterctl.ec2.instances import Instance, find_instances, launched_with, members_of
 from clusterctl.ec2.keypairs import KeyPair, find_key_pairs
-from clusterctl.ec2.machines import MachineType, find_machine_type
+from clusterctl.ec2.likeness import like
+from clusterctl.ec2.machines import MachineType, find_machine_types
 from clusterctl.ec2.network import (
     SecurityGroup,
     Vpc,
     caller_cidr,
-    default_vpc,
     find_groups,
+    find_vpc,
     parse_cidr,
 )
+from clusterctl.ec2.placement import PlacementGroup, find_placement_groups
+from clusterctl.ec2.places import Offers, find_offers
+from clusterctl.ec2.prices import find_price
+from clusterctl.ec2.quotas import QuotaUse, find_quota_uses
 from clusterctl.ec2.record import SETTLED_AFTER_S, SentLaunch, read_launches
+from clusterctl.ec2.reservations import Reservation, find_reservation
+from clusterctl.ec2.subnets import Subnet, find_subnets
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
+
+    from clusterctl.ec2.session import Clients
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """What EC2 has on offer for a launch: by instance type where a mapping.
+
+    An unknown type is in none of them; `images` holds None where there is no image.
+    """
+
+    machines: Mapping[str, MachineType] = field(default_factory=dict)
+    images: Mapping[str, Image | None] = field(default_factory=dict)
+    offers: Offers = field(default_factory=dict)
+    subnets: tuple[Subnet, ...] = ()
+    reservation: Reservation | None = None
+    prices: Mapping[str, Price | None] = field(default_factory=dict)
+    quotas: Mapping[str, QuotaUse] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Observed:
     """The account as far as one cluster is concerned.
 
-    `unsettled` are launches that were sent a short while ago and have shown no instance.
+    `instances` are alive, those that are being replaced or removed among them. `catalogue` is
+    None where nothing is missing. `unsettled` are launches that were sent a short while ago and
+    have shown no instance.
     """
 
+    region: str
     vpc: Vpc
-    image: Image | None
-    machine: MachineType
     ssh_from: str
+    catalogue: Catalogue | None = None
     instances: tuple[Instance, ...] = ()
     key_pair: KeyPair | None = None
     group: SecurityGroup | None = None
+    placement_group: PlacementGroup | None = None
+    address: ElasticAddress | None = None
     unsettled: tuple[SentLaunch, ...] = ()
 
 
-def observe(client: EC2Client, spec: ClusterSpec, launch_record: Path) -> Observed:
+def observe(
+    clients: Clients, spec: ClusterSpec, launch_record: Path, price_cache: Path
+) -> Observed:
     """Look, and change nothing. Raises AwsError, ClusterctlError."""
-    machine = find_machine_type(client, spec.instance_type)
-    vpc = default_vpc(client)
+    client = clients.ec2
     instances = find_instances(client, spec.name)
-    pinned = instances[0].image_id if instances else None
+    wanted = like(spec, instances)
+    lacking = len(members_of(instances)) < spec.nodes
+    subnets = _subnets(clients, wanted)
+    vpc = find_vpc(client, subnets[0].vpc_id if subnets else None)
     key_pairs = find_key_pairs(client, spec.name)
     groups = find_groups(client, spec.name)
+    placement_groups = find_placement_groups(client, spec.name)
+    addresses = find_addresses(client, spec.name)
     group = groups[0] if groups else None
     return Observed(
+        region=client.meta.region_name,
         vpc=vpc,
-        image=find_image(client, spec.image or pinned),
-        machine=machine,
         ssh_from=_ssh_from(client, spec, vpc, group),
+        catalogue=_catalogue(clients, wanted, subnets, price_cache) if lacking else None,
         instances=instances,
         key_pair=key_pairs[0] if key_pairs else None,
         group=group,
+        placement_group=placement_groups[0] if placement_groups else None,
+        address=addresses[0] if addresses else None,
         unsettled=_unsettled(client, launch_record),
     )
+
+
+def _subnets(clients: Clients, spec: ClusterSpec) -> tuple[Subnet, ...]:
+    if spec.subnet_id:
+        return find_subnets(clients.ec2, subnet_ids=[spec.subnet_id])
+    if spec.network:
+        return find_subnets(clients.ec2, network=spec.network)
+    return find_subnets(clients.ec2)
+
+
+def _catalogue(
+    clients: Clients, spec: ClusterSpec, subnets: tuple[Subnet, ...], price_cache: Path
+) -> Catalogue:
+    client = clients.ec2
+    machines = find_machine_types(client, spec.types)
+    market, reservation = spec.market, None
+    if spec.capacity_reservation:
+        reservation = find_reservation(client, spec.capacity_reservation)
+        market = Market.CAPACITY_BLOCK if reservation and reservation.block else market
+    return Catalogue(
+        machines=machines,
+        images=_images(clients, spec.image, machines),
+        offers=find_offers(client, spec.types),
+        subnets=subnets,
+        reservation=reservation,
+        prices={
+            name: find_price(clients, name, market, spec.zone, price_cache) for name in machines
+        },
+        quotas=find_quota_uses(clients, machines.values(), market),
+    )
+
+
+def _images(
+    clients: Clients, wanted: str | None, machines: Mapping[str, MachineType]
+) -> dict[str, Image | None]:
+    """One look for all types that take the same image."""
+    found: dict[str, Image | None] = {}
+    for machine in machines.values():
+        kind = wanted or default_pattern(machine)
+        if kind not in found:
+            found[kind] = find_image(clients, wanted, machine)
+    return {name: found[wanted or default_pattern(machine)] for name, machine in machines.items()}
 
 
 def _ssh_from(client: EC2Client, spec: ClusterSpec, vpc: Vpc, group: SecurityGroup | None) -> str:

@@ -2,33 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from clusterctl.domain.ranges import format_indices
-from clusterctl.domain.spec import ClusterSpec
-from clusterctl.ec2 import tags
-from clusterctl.ec2.checks import check_launch, check_request, check_settled
-from clusterctl.ec2.images import Image
-from clusterctl.ec2.observe import Observed
+from clusterctl.domain.findings import Finding, Severity
+from clusterctl.domain.spec import ClusterSpec, Market
+from clusterctl.ec2.capacity import Place
+from clusterctl.ec2.checks import check_request, check_settled
+from clusterctl.ec2.cluster_steps import (
+    address_steps,
+    key_steps,
+    placement_steps,
+    start_steps,
+    tag_steps,
+)
+from clusterctl.ec2.costs import Estimate, estimate
+from clusterctl.ec2.group_steps import group_steps
+from clusterctl.ec2.instances import members_of, wanted_of
+from clusterctl.ec2.likeness import like
+from clusterctl.ec2.observe import Catalogue, Observed
+from clusterctl.ec2.places import places
+from clusterctl.ec2.preflight import preflight
+from clusterctl.ec2.request import Launch, run_request, run_step, runs
 from clusterctl.ec2.steps import ResultOf, Step
-
-LEAST_ROOT_GIB = 150
 
 
 @dataclass(frozen=True)
 class LaunchPlan:
     """The steps from what is there to what was asked for; none when nothing is missing.
 
-    `missing` are the indices of the nodes to launch. Doing it executes these very steps.
+    Doing it executes these very steps. `missing` are the indices of the nodes to launch, `wanted`
+    those of the whole cluster. `places` are where the launch is tried, in this order: the step is
+    for the first. With an error among `findings` there are no steps to launch anything.
     """
 
     spec: ClusterSpec
+    seen: Observed
     launch_id: str
-    image_id: str
+    wanted: tuple[int, ...]
     missing: tuple[int, ...]
     steps: tuple[Step, ...]
+    places: tuple[Place, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    estimate: Estimate | None = None
+
+    @property
+    def refused(self) -> bool:
+        return any(finding.severity is Severity.ERROR for finding in self.findings)
+
+    def launch_at(self, place: Place, indices: tuple[int, ...]) -> Launch:
+        """The launch of these nodes at another place than the step says."""
+        return _launch(self.spec, self.seen, place, indices, self.wanted)
+
+    def step_at(self, place: Place, indices: tuple[int, ...], token: str) -> Step:
+        """The step that does it."""
+        launch = self.launch_at(place, indices)
+        return run_step(launch, token, _hourly(launch, self.seen))
 
 
 def plan_launch(spec: ClusterSpec, seen: Observed, public_key: str, launch_id: str) -> LaunchPlan:
@@ -36,165 +65,149 @@ def plan_launch(spec: ClusterSpec, seen: Observed, public_key: str, launch_id: s
 
     Raises UsageError or ClusterctlError where the difference cannot be made up by adding.
     """
+    spec = like(spec, seen.instances)
     check_request(spec, seen, public_key)
-    present = {instance.node.index for instance in seen.instances}
-    missing = tuple(index for index in range(spec.nodes) if index not in present)
-    steps = [*_group_steps(spec, seen), *_count_steps(spec, seen)]
+    wanted = wanted_indices(spec, seen)
+    present = {found.node.index for found in members_of(seen.instances)}
+    missing = tuple(index for index in wanted if index not in present)
+    plan = LaunchPlan(spec, seen, launch_id, wanted, missing, ())
     if missing:
-        image = check_launch(spec, seen)
-        runs = [
-            _run_step(spec, seen, image, run, f"{launch_id}-{run[0]}") for run in _runs(missing)
-        ]
-        steps = [*_key_steps(spec, seen, public_key), *steps, *runs]
-    check_settled(spec, seen, [step.arguments.get("ClientToken", "") for step in steps])
-    image_id = seen.image.image_id if seen.image else ""
-    return LaunchPlan(spec, launch_id, image_id, missing, tuple(steps))
+        plan = _with_launch(plan, seen, public_key)
+    else:
+        # Nothing is launched: what is there is put right, and started where it was stopped.
+        steps = [*group_steps(spec, seen), *tag_steps(spec, seen, plan.wanted), *start_steps(seen)]
+        plan = replace(plan, steps=(*steps, *address_steps(spec, seen)))
+    tokens = [step.arguments.get("ClientToken", "") for step in plan.steps]
+    if not plan.refused:
+        check_settled(spec, seen, tokens)
+    return plan
 
 
-def _key_steps(spec: ClusterSpec, seen: Observed, public_key: str) -> Iterable[Step]:
-    name = tags.resource_name(spec.name)
-    if seen.key_pair and seen.key_pair.holds(public_key):
-        return
-    if seen.key_pair:
-        yield Step(
-            "delete_key_pair",
-            {"KeyName": seen.key_pair.name},
-            f"{name}, whose private half is not here",
-        )
-    yield Step(
-        "import_key_pair",
-        {
-            "KeyName": name,
-            "PublicKeyMaterial": public_key.encode(),
-            "TagSpecifications": _tagged(["key-pair"], _base_tags(spec)),
-        },
-        f"{name}, the public half of the cluster's key",
+def wanted_indices(spec: ClusterSpec, seen: Observed) -> tuple[int, ...]:
+    """The indices for `spec.nodes` nodes: those the cluster has, and the next free ones."""
+    there = wanted_of(seen.instances) or tuple(
+        found.node.index for found in members_of(seen.instances)
+    )
+    free = (index for index in range(spec.nodes + len(there)) if index not in there)
+    more = [next(free) for _ in range(spec.nodes - len(there))]
+    return tuple(sorted((*there, *more)))
+
+
+def _with_launch(plan: LaunchPlan, seen: Observed, public_key: str) -> LaunchPlan:
+    spec, catalogue = plan.spec, seen.catalogue
+    assert catalogue is not None, "observe looks at the catalogue when a node is missing"
+    market = market_of(spec, catalogue)
+    findings = preflight(spec, seen, catalogue, len(plan.missing), market)
+    found = _places(spec, catalogue, len(plan.missing))
+    plan = replace(plan, findings=tuple(findings), places=found)
+    if not found or plan.refused:
+        return plan
+    first_run, *_ = groups = runs(plan.missing)
+    # A launch of unknown outcome is sent again where and as it was sent.
+    resent = _resent(plan, groups, seen)
+    if first_run in resent:
+        again = resent[first_run][0]
+        found = (again, *(place for place in found if place != again))
+        plan = replace(plan, places=found)
+    launches = [
+        (run, *resent.get(run, (found[0], f"{plan.launch_id}-{run[0]}", None))) for run in groups
+    ]
+    run_steps = []
+    for run, place, token, request in launches:
+        step = plan.step_at(place, run, token)
+        run_steps.append(step if request is None else replace(step, arguments=request))
+    steps = [
+        *key_steps(spec, seen, public_key),
+        *group_steps(spec, seen),
+        *placement_steps(spec, seen, plan.launch_at(found[0], first_run)),
+        *tag_steps(spec, seen, plan.wanted),
+        *start_steps(seen),
+        *run_steps,
+        *address_steps(spec, seen, plan.launch_at(found[0], first_run)),
+    ]
+    return replace(plan, steps=tuple(steps), estimate=_estimate(plan, found[0]))
+
+
+def market_of(spec: ClusterSpec, catalogue: Catalogue) -> Market:
+    """A reservation may turn out to be a Capacity Block."""
+    reservation = catalogue.reservation
+    return Market.CAPACITY_BLOCK if reservation and reservation.block else spec.market
+
+
+def _places(spec: ClusterSpec, catalogue: Catalogue, nodes: int) -> tuple[Place, ...]:
+    reservation = catalogue.reservation
+    zone = spec.zone or (reservation.zone if reservation else None)
+    known = [name for name in spec.types if name in catalogue.machines and catalogue.images[name]]
+    offers = {name: catalogue.offers.get(name, frozenset()) for name in known}
+    return places(spec, offers, catalogue.subnets, zone, nodes)
+
+
+def _launch(
+    spec: ClusterSpec,
+    seen: Observed,
+    place: Place,
+    indices: tuple[int, ...],
+    wanted: tuple[int, ...],
+) -> Launch:
+    catalogue = seen.catalogue
+    assert catalogue is not None
+    machine, image = catalogue.machines[place.instance_type], catalogue.images[place.instance_type]
+    assert image is not None, "a place is of a type that has an image"
+    market = market_of(spec, catalogue)
+    present = len(wanted) - len(indices)
+    least = len(indices) if spec.min_nodes is None else max(1, spec.min_nodes - present)
+    return Launch(
+        spec=spec,
+        place=place,
+        machine=machine,
+        image=image,
+        indices=indices,
+        least=min(least, len(indices)),
+        wanted=wanted,
+        group_id=seen.group.group_id if seen.group else ResultOf("GroupId"),
+        placement_group=placement_wanted(spec, catalogue, machine.placement_strategies),
+        market=market,
     )
 
 
-def _group_steps(spec: ClusterSpec, seen: Observed) -> Iterable[Step]:
-    name = tags.resource_name(spec.name)
-    group = seen.group
-    group_id: Any = group.group_id if group else ResultOf("GroupId")
-    if group is None:
-        yield Step(
-            "create_security_group",
-            {
-                "GroupName": name,
-                "Description": f"clusterctl cluster {spec.name}",
-                "VpcId": seen.vpc.vpc_id,
-                "TagSpecifications": _tagged(["security-group"], _base_tags(spec)),
-            },
-            f"{name} in {seen.vpc.vpc_id}",
-            gives=("GroupId",),
-        )
-    members = {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group_id}]}
-    let_in: list[tuple[dict[str, Any], str]] = []
-    if group is None or not group.lets_in(seen.ssh_from):
-        let_in.append((_ssh_rule(seen.ssh_from), f"SSH from {seen.ssh_from}"))
-    if group is None or not group.members_in:
-        let_in.append((members, "all traffic between the nodes"))
-    if let_in:
-        yield _rule_step("ingress", group_id, let_in)
-    if group is None or not group.members_out:
-        # Not covered by the default rule for 0.0.0.0/0: EFA asks for this one.
-        yield _rule_step("egress", group_id, [(members, "all traffic between the nodes")])
+def placement_wanted(spec: ClusterSpec, catalogue: Catalogue, strategies: tuple[str, ...]) -> bool:
+    """Whether nodes go into the cluster's placement group. Reserved capacity is placed already."""
+    if spec.placement_group is not None:
+        return spec.placement_group
+    return spec.nodes > 1 and "cluster" in strategies and not spec.capacity_reservation
 
 
-def _rule_step(way: str, group_id: Any, rules: Sequence[tuple[dict[str, Any], str]]) -> Step:
-    return Step(
-        f"authorize_security_group_{way}",
-        {"GroupId": group_id, "IpPermissions": [rule for rule, _ in rules]},
-        "; ".join(text for _, text in rules),
-        done_if=("InvalidPermission.Duplicate",),
+def _resent(
+    plan: LaunchPlan, groups: list[tuple[int, ...]], seen: Observed
+) -> dict[tuple[int, ...], tuple[Place, str, Any]]:
+    found = {}
+    for run in groups:
+        for place in plan.places:
+            for sent in seen.unsettled:
+                if sent.asks_for(run_request(plan.launch_at(place, run), sent.token)):
+                    found[run] = (place, sent.token, dict(sent.request))
+    return found
+
+
+def _hourly(launch: Launch, seen: Observed) -> float | None:
+    return _costs(launch, seen, len(launch.indices)).hourly_usd
+
+
+def _estimate(plan: LaunchPlan, place: Place) -> Estimate:
+    """Of the whole cluster, what is there already included."""
+    return _costs(plan.launch_at(place, plan.missing), plan.seen, len(plan.wanted))
+
+
+def _costs(launch: Launch, seen: Observed, nodes: int) -> Estimate:
+    assert seen.catalogue is not None
+    public = 1 if launch.spec.private or launch.several_interfaces else nodes
+    return estimate(
+        seen.catalogue.prices.get(launch.machine.name),
+        nodes,
+        launch.disk.size_gib or 0,
+        launch.disk.iops,
+        launch.disk.throughput_mib_s,
+        public,
+        instance_type=launch.machine.name,
+        market=launch.market,
     )
-
-
-def _ssh_rule(cidr: str) -> dict[str, Any]:
-    ranges = (
-        {"Ipv6Ranges": [{"CidrIpv6": cidr}]} if ":" in cidr else {"IpRanges": [{"CidrIp": cidr}]}
-    )
-    return {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, **ranges}
-
-
-def _count_steps(spec: ClusterSpec, seen: Observed) -> Iterable[Step]:
-    stale = [found for found in seen.instances if found.wanted != tuple(range(spec.nodes))]
-    if stale:
-        yield Step(
-            "create_tags",
-            {
-                "Resources": [found.node.instance_id for found in stale],
-                "Tags": tags.tag_list({tags.NODES: tags.indices_text(range(spec.nodes))}),
-            },
-            f"{spec.nodes} nodes are wanted now",
-        )
-
-
-def _run_step(
-    spec: ClusterSpec, seen: Observed, image: Image, run: Sequence[int], token: str
-) -> Step:
-    request = _run_request(spec, seen, image, run, token)
-    for sent in seen.unsettled:
-        if sent.asks_for(request):
-            # The same token again: EC2 answers with what the first request made, if it did.
-            request = dict(sent.request)
-    machine = seen.machine
-    count = "1 GPU" if machine.gpus == 1 else f"{machine.gpus} GPUs"
-    gpus = f" with {count} each" if machine.gpus else " without GPUs"
-    nodes = f"node {spec.name}-{run[0]}"
-    if len(run) > 1:
-        nodes = f"nodes {spec.name}-[{format_indices(run)}]"
-    summary = f"{len(run)} x {machine.name}{gpus}, {nodes}, image {image.image_id}"
-    return Step("run_instances", request, summary, gives=("Instances",))
-
-
-def _run_request(
-    spec: ClusterSpec, seen: Observed, image: Image, run: Sequence[int], token: str
-) -> dict[str, Any]:
-    labels = {
-        **_base_tags(spec),
-        tags.FIRST_INDEX: str(run[0]),
-        tags.NODES: tags.indices_text(range(spec.nodes)),
-        tags.GPUS: str(seen.machine.gpus),
-        tags.USER: spec.ssh_user or "ubuntu",
-        tags.IMAGE: image.image_id,
-        tags.LAUNCH: token,
-    }
-    root = {
-        "VolumeSize": max(image.root_gib, LEAST_ROOT_GIB),
-        "VolumeType": "gp3",
-        "DeleteOnTermination": True,
-    }
-    return {
-        "ClientToken": token,
-        "ImageId": image.image_id,
-        "InstanceType": spec.instance_type,
-        # All or nothing: half a cluster costs money and trains nothing.
-        "MinCount": len(run),
-        "MaxCount": len(run),
-        "KeyName": tags.resource_name(spec.name),
-        "SecurityGroupIds": [seen.group.group_id if seen.group else ResultOf("GroupId")],
-        "BlockDeviceMappings": [{"DeviceName": image.root_device, "Ebs": root}],
-        "MetadataOptions": {"HttpTokens": "required", "HttpEndpoint": "enabled"},
-        **({"UserData": spec.user_data} if spec.user_data else {}),
-        "TagSpecifications": _tagged(["instance", "volume"], labels),
-    }
-
-
-def _base_tags(spec: ClusterSpec) -> dict[str, str]:
-    return {tags.CLUSTER: spec.name, "Name": spec.name}
-
-
-def _tagged(kinds: Iterable[str], labels: Mapping[str, str]) -> list[dict[str, Any]]:
-    return [{"ResourceType": kind, "Tags": tags.tag_list(labels)} for kind in kinds]
-
-
-def _runs(indices: Sequence[int]) -> list[list[int]]:
-    """Neighbours together: one RunInstances gives consecutive indices only."""
-    runs: list[list[int]] = []
-    for index in indices:
-        if runs and index == runs[-1][-1] + 1:
-            runs[-1].append(index)
-        else:
-            runs.append([index])
-    return runs

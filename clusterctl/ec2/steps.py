@@ -19,13 +19,17 @@ class ResultOf:
 
 @dataclass(frozen=True)
 class Step:
-    """`operation` is boto3's method. `done_if` are error codes that say it was done before."""
+    """`operation` is boto3's method. `done_if` are error codes that say it was done before.
+
+    `hourly_usd` is what its result costs from then on; None where that is nothing, or not known.
+    """
 
     operation: str
     arguments: Mapping[str, Any]
     summary: str
     gives: tuple[str, ...] = ()
     done_if: tuple[str, ...] = ()
+    hourly_usd: float | None = None
 
     def describe(self) -> str:
         """`RunInstances: 4 x p3.16xlarge ...`, on one line."""

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from clusterctl.domain.cluster import NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.ec2.errors import translated
 from clusterctl.ec2.instances import Instance, find_instances, launched_with
@@ -49,6 +50,34 @@ def terminate_all(
             )
         time.sleep(gap_s)
     raise AssertionError("unreachable")
+
+
+def terminate_these(client: EC2Client, name: str, ids: Sequence[str], timeout_s: float) -> None:
+    """Terminate these instances of a cluster and see them gone. Raises AwsError, ClusterctlError.
+
+    Their word is not enough: EC2 may lose a request for an instance that is still pending.
+    """
+    deadline = time.monotonic() + timeout_s
+    for gap_s in gaps():
+        left = [
+            found
+            for found in find_instances(client, name, NOT_TERMINATED)
+            if found.node.instance_id in ids
+        ]
+        if not left:
+            return
+        asked = [
+            found.node.instance_id
+            for found in left
+            if found.node.state is not NodeState.SHUTTING_DOWN
+        ]
+        _terminate(client, asked)
+        if time.monotonic() > deadline:
+            raise ClusterctlError(
+                f"still shutting down: {', '.join(found.node.name for found in left)}",
+                f"they are told to end; see `clusterctl status {name}`",
+            )
+        time.sleep(gap_s)
 
 
 def _terminate(client: EC2Client, ids: Sequence[str]) -> list[str]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from clusterctl.domain.errors import ClusterctlError
+from clusterctl.ec2.addresses import find_addresses, release_addresses
 from clusterctl.ec2.instances import Instance, find_instances
 from clusterctl.ec2.keypairs import find_key_pairs
 from clusterctl.ec2.network import find_groups
+from clusterctl.ec2.placement import delete_placement_groups, find_placement_groups
 from clusterctl.ec2.record import SentLaunch, read_launches
 from clusterctl.ec2.teardown import (
     NOT_TERMINATED,
@@ -33,16 +35,18 @@ LAUNCH_SHOWS_WITHIN_S = 20.0
 
 @dataclass(frozen=True)
 class Leftovers:
-    """What there is of a cluster: node names, security groups, key pairs, the local folder."""
+    """What there is of a cluster: node names, addresses, groups, key pairs, the local folder."""
 
     nodes: tuple[str, ...] = ()
+    addresses: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
+    placement_groups: tuple[str, ...] = ()
     key_pairs: tuple[str, ...] = ()
     folder: bool = False
 
     @property
     def nothing(self) -> bool:
-        return not (self.nodes or self.groups or self.key_pairs or self.folder)
+        return self == Leftovers()
 
 
 def leftovers(client: EC2Client, name: str, folder: ClusterFolder) -> Leftovers:
@@ -50,7 +54,9 @@ def leftovers(client: EC2Client, name: str, folder: ClusterFolder) -> Leftovers:
     check_account(folder, client)
     return Leftovers(
         nodes=tuple(found.node.name for found in find_instances(client, name, NOT_TERMINATED)),
+        addresses=tuple(found.public_ip for found in find_addresses(client, name)),
         groups=tuple(group.group_id for group in find_groups(client, name)),
+        placement_groups=tuple(group.name for group in find_placement_groups(client, name)),
         key_pairs=tuple(pair.name for pair in find_key_pairs(client, name)),
         folder=folder.path.exists(),
     )
@@ -73,7 +79,7 @@ def down(
         await_launches(client, [launch.token for launch in sent], until)
         removed = _remove(client, name, progress or Progress())
         forget(folder)
-    return Leftovers(removed.nodes, removed.groups, removed.key_pairs, folder=True)
+    return replace(removed, folder=True)
 
 
 def _sent(folder: ClusterFolder) -> tuple[SentLaunch, ...]:
@@ -92,6 +98,10 @@ def _remove(client: EC2Client, name: str, progress: Progress) -> Leftovers:
             progress.step(f"terminating {name}: {len(left)} nodes left")
 
     nodes = terminate_all(client, name, TERMINATED_WITHIN_S, looked)
-    groups = delete_groups(client, name, GROUP_FREE_WITHIN_S)
-    key_pairs = delete_key_pairs(client, name)
-    return Leftovers(nodes, groups, key_pairs)
+    return Leftovers(
+        nodes=nodes,
+        addresses=release_addresses(client, name),
+        groups=delete_groups(client, name, GROUP_FREE_WITHIN_S),
+        placement_groups=delete_placement_groups(client, name, GROUP_FREE_WITHIN_S),
+        key_pairs=delete_key_pairs(client, name),
+    )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
+from clusterctl.domain.findings import Finding
+
 
 class Stage(Enum):
     """How far a node is, in the order they pass."""
@@ -25,6 +27,9 @@ class Progress:
 
     def step(self, text: str) -> None:
         """The next step of the work as a whole begins."""
+
+    def finding(self, finding: Finding) -> None:
+        """Something to know that does not stop the work."""
 
     def nodes(self, names: Sequence[str]) -> None:
         """These nodes are worked on from now on."""

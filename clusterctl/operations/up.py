@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.bootstrap.prepare import prepare
 from clusterctl.bootstrap.trust import Member
 from clusterctl.domain.cluster import Cluster, Node
-from clusterctl.domain.errors import ClusterctlError, MissingTool
+from clusterctl.domain.errors import ClusterctlError, MissingTool, UsageError
+from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
 from clusterctl.domain.spec import ClusterSpec
+from clusterctl.domain.units import count
 from clusterctl.ec2.instances import as_cluster
 from clusterctl.ec2.launch import carry_out
 from clusterctl.ec2.observe import observe
@@ -40,7 +43,7 @@ from clusterctl.transport.session import Identity
 from clusterctl.transport.target import Target
 
 if TYPE_CHECKING:
-    from mypy_boto3_ec2 import EC2Client
+    from clusterctl.ec2.session import Clients
 
 # A host that is still booting may swallow the first packets; better to knock again.
 CONNECT_TIMEOUT_S = 5.0
@@ -55,74 +58,96 @@ class UpReport:
     gpus: tuple[int, ...]
 
 
-def plan_up(client: EC2Client, spec: ClusterSpec, folder: ClusterFolder) -> LaunchPlan:
+class Refused(UsageError):
+    """A launch that could not work, or must not cost what it would. Nothing was created."""
+
+    def __init__(self, name: str, findings: Sequence[Finding]) -> None:
+        errors = [finding for finding in findings if finding.severity is Severity.ERROR]
+        super().__init__(f"{name} is not launched: {count(len(errors), 'thing')} to mend first")
+        self.findings = tuple(findings)
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """What `up` and its kin need beside the spec. `prices` is where prices are cached."""
+
+    clients: Clients
+    folder: ClusterFolder
+    progress: Progress = field(default_factory=Progress)
+    proxy_command: tuple[str, ...] = ()
+    timeout_s: float = 600.0
+    capacity_timeout_s: float = 0.0
+
+    @property
+    def prices(self) -> Path:
+        return self.folder.path.parent / "prices.json"
+
+
+def plan_up(launcher: Launcher, spec: ClusterSpec) -> LaunchPlan:
     """The steps that `up` would take now. Changes nothing, here or at EC2."""
-    check_account(folder, client)
-    return _plan(client, spec, folder, local_key(folder, spec.name))
+    check_account(launcher.folder, launcher.clients.ec2)
+    return _plan(launcher, spec, local_key(launcher.folder, spec.name))
 
 
-def up(
-    client: EC2Client,
-    spec: ClusterSpec,
-    folder: ClusterFolder,
-    *,
-    proxy_command: tuple[str, ...] = (),
-    timeout_s: float = 600.0,
-    progress: Progress | None = None,
-) -> UpReport:
+def up(launcher: Launcher, spec: ClusterSpec) -> UpReport:
     """Launch what is missing, wait until every node is ready, write the views.
 
-    Raises AwsError, UsageError, and ClusterctlError naming each node that did not get ready.
+    Raises Refused with what speaks against it, AwsError, UsageError, and ClusterctlError naming
+    each node that did not get ready.
     """
-    progress = progress or Progress()
-    check_account(folder, client)
-    with locked(folder):
-        plan, cluster = launch(client, spec, folder, progress)
-        facts = make_ready(client, cluster, folder, proxy_command, timeout_s, progress)
-        cluster = replace(cluster, nodes=tuple(fact.node for fact in facts))
-        gpus = gpus_of(facts)
-        write_file(folder.hosts, hosts_text(cluster, gpus))
+    check_account(launcher.folder, launcher.clients.ec2)
+    with locked(launcher.folder):
+        plan, cluster = launch(launcher, spec)
+        cluster, gpus = settle(launcher, cluster)
     return UpReport(cluster, plan.missing, gpus)
 
 
-def launch(
-    client: EC2Client, spec: ClusterSpec, folder: ClusterFolder, progress: Progress
-) -> tuple[LaunchPlan, Cluster]:
+def settle(launcher: Launcher, cluster: Cluster) -> tuple[Cluster, tuple[int, ...]]:
+    """Wait until all nodes are ready and know each other; the cluster as it is then, its GPUs."""
+    facts = make_ready(launcher, cluster)
+    cluster = replace(cluster, nodes=tuple(fact.node for fact in facts))
+    gpus = gpus_of(facts)
+    write_file(launcher.folder.hosts, hosts_text(cluster, gpus))
+    return cluster, gpus
+
+
+def launch(launcher: Launcher, spec: ClusterSpec) -> tuple[LaunchPlan, Cluster]:
     """The part of `up` that talks to EC2 only: the plan as carried out, and what is there now."""
+    client, folder, progress = launcher.clients.ec2, launcher.folder, launcher.progress
     progress.step("looking at what is there")
     key = local_key(folder, spec.name)
-    plan = _plan(client, spec, folder, key)
+    plan = _plan(launcher, spec, key)
+    if plan.refused:
+        raise Refused(spec.name, plan.findings)
+    for finding in plan.findings:
+        progress.finding(finding)
     keep_account(folder, client)
     keep_key(folder, key)
-    instances = carry_out(client, plan, folder.launch, lambda step: progress.step(step.describe()))
+    instances = carry_out(client, plan, folder.launch, progress.step, launcher.capacity_timeout_s)
     cluster = as_cluster(client, spec.name, instances)
     assert cluster is not None, "a plan leaves no cluster without instances"
     return plan, cluster
 
 
-def _plan(client: EC2Client, spec: ClusterSpec, folder: ClusterFolder, key: LocalKey) -> LaunchPlan:
-    seen = observe(client, spec, folder.launch)
+def _plan(launcher: Launcher, spec: ClusterSpec, key: LocalKey) -> LaunchPlan:
+    seen = observe(launcher.clients, spec, launcher.folder.launch, launcher.prices)
     if seen.instances and key.unwritten is not None:
         raise MissingTool(
-            f"the key of cluster {spec.name} is not on this machine: {folder.key}",
+            f"the key of cluster {spec.name} is not on this machine: {launcher.folder.key}",
             "copy the cluster's folder from the machine that ran `up`, "
             f"or begin anew: clusterctl down {spec.name}",
         )
     return plan_launch(spec, seen, key.public, uuid.uuid4().hex)
 
 
-def make_ready(
-    client: EC2Client,
-    cluster: Cluster,
-    folder: ClusterFolder,
-    proxy_command: tuple[str, ...],
-    timeout_s: float,
-    progress: Progress,
-) -> list[NodeFacts]:
+def make_ready(launcher: Launcher, cluster: Cluster) -> list[NodeFacts]:
     """Wait for the nodes and make them one cluster; what each said, in order.
 
     Raises ClusterctlError naming every node that failed.
     """
+
+    client, folder, progress = launcher.clients.ec2, launcher.folder, launcher.progress
+    proxy_command = launcher.proxy_command
 
     def target_of(node: Node) -> Target:
         return node_target(node, cluster.ssh_user, proxy_command)
@@ -132,7 +157,9 @@ def make_ready(
     identity = Identity((load_key(folder.key),))
     with Connections(identity, host_keys, CONNECT_TIMEOUT_S) as connections:
         watch = InstanceWatch(client, cluster.name)
-        readiness = Readiness(client, watch, connections, host_keys, target_of, progress, timeout_s)
+        readiness = Readiness(
+            client, watch, connections, host_keys, target_of, progress, launcher.timeout_s
+        )
         try:
             waited = readiness.wait(cluster.nodes)
         finally:

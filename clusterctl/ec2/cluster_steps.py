@@ -1,0 +1,117 @@
+"""The steps of a plan around the launch itself: key pair, placement group, tags, address. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from clusterctl.domain.cluster import NodeState
+from clusterctl.domain.ranges import fold_hosts
+from clusterctl.domain.spec import ClusterSpec
+from clusterctl.ec2 import tags
+from clusterctl.ec2.costs import PUBLIC_IPV4_HOUR_USD
+from clusterctl.ec2.instances import Instance, members_of
+from clusterctl.ec2.limits_tag import format_limits
+from clusterctl.ec2.observe import Observed
+from clusterctl.ec2.request import Launch, base_tags, tagged
+from clusterctl.ec2.steps import ResultOf, Step
+
+STOPPED = (NodeState.STOPPED, NodeState.STOPPING)
+
+
+def key_steps(spec: ClusterSpec, seen: Observed, public_key: str) -> Iterator[Step]:
+    name = tags.resource_name(spec.name)
+    if seen.key_pair and seen.key_pair.holds(public_key):
+        return
+    if seen.key_pair:
+        yield Step(
+            "delete_key_pair",
+            {"KeyName": seen.key_pair.name},
+            f"{name}, whose private half is not here",
+        )
+    yield Step(
+        "import_key_pair",
+        {
+            "KeyName": name,
+            "PublicKeyMaterial": public_key.encode(),
+            "TagSpecifications": tagged(["key-pair"], base_tags(spec)),
+        },
+        f"{name}, the public half of the cluster's key",
+    )
+
+
+def placement_steps(spec: ClusterSpec, seen: Observed, launch: Launch) -> Iterator[Step]:
+    if launch.placement_group and seen.placement_group is None:
+        yield Step(
+            "create_placement_group",
+            {
+                "GroupName": tags.resource_name(spec.name),
+                "Strategy": "cluster",
+                "TagSpecifications": tagged(["placement-group"], base_tags(spec)),
+            },
+            f"{tags.resource_name(spec.name)}: all nodes close to each other",
+            done_if=("InvalidPlacementGroup.Duplicate",),
+        )
+
+
+def tag_steps(spec: ClusterSpec, seen: Observed, wanted: tuple[int, ...]) -> Iterator[Step]:
+    """What the nodes that are there say of the whole cluster."""
+    limits = format_limits(spec.limits)
+    there = members_of(seen.instances)
+    stale = [one for one in there if one.wanted != wanted or one.limits_text != limits]
+    if stale:
+        labels = {tags.NODES: tags.indices_text(wanted), tags.LIMITS: limits}
+        yield Step(
+            "create_tags",
+            {
+                "Resources": [found.node.instance_id for found in stale],
+                "Tags": tags.tag_list(labels),
+            },
+            f"{len(wanted)} nodes are wanted now" + (f", limits: {limits}" if limits else ""),
+        )
+
+
+def start_steps(seen: Observed) -> Iterator[Step]:
+    stopped = [found.node for found in members_of(seen.instances) if found.node.state in STOPPED]
+    if stopped:
+        yield Step(
+            "start_instances",
+            {"InstanceIds": [node.instance_id for node in stopped]},
+            fold_hosts([node.name for node in stopped]),
+        )
+
+
+def address_steps(
+    spec: ClusterSpec, seen: Observed, launch: Launch | None = None
+) -> Iterator[Step]:
+    """An elastic address for the head node, where nodes get no public one by themselves."""
+    head = _head(seen)
+    if head is None and launch is None:
+        return
+    if launch is not None:
+        wanted = spec.private or launch.several_interfaces
+    else:
+        wanted = spec.private or (seen.address is not None)
+    if not wanted or (head and seen.address and seen.address.interface_id == head.interface_id):
+        return
+    interface: Any = head.interface_id if head else ResultOf("HeadInterface")
+    allocation: Any = seen.address.allocation_id if seen.address else ResultOf("AllocationId")
+    name = tags.resource_name(spec.name)
+    if seen.address is None:
+        yield Step(
+            "allocate_address",
+            {"Domain": "vpc", "TagSpecifications": tagged(["elastic-ip"], base_tags(spec))},
+            f"{name}, for the head node: the others are reached through it",
+            gives=("AllocationId",),
+            hourly_usd=PUBLIC_IPV4_HOUR_USD,
+        )
+    yield Step(
+        "associate_address",
+        {"AllocationId": allocation, "NetworkInterfaceId": interface, "AllowReassociation": True},
+        "to the head node",
+    )
+
+
+def _head(seen: Observed) -> Instance | None:
+    members = members_of(seen.instances)
+    return members[0] if members and members[0].node.index == 0 else None

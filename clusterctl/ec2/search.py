@@ -1,0 +1,84 @@
+"""Try the places of a plan until one has room: the next zone, another type, or wait."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from clusterctl.domain.errors import AwsError
+from clusterctl.domain.units import format_duration
+from clusterctl.ec2.attempt import Attempt
+from clusterctl.ec2.capacity import Move, Place, move_for, next_place, out_of_capacity
+from clusterctl.ec2.instances import Instance
+from clusterctl.ec2.plan import LaunchPlan
+from clusterctl.ec2.polling import gaps
+from clusterctl.ec2.steps import Step
+
+FIRST_WAIT_S, LONGEST_WAIT_S = 30.0, 600.0
+
+
+class Patience:
+    """Waits for capacity, ever longer, for `timeout_s` in all."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._deadline = time.monotonic() + timeout_s
+        self._gaps = gaps(FIRST_WAIT_S, 2.0, LONGEST_WAIT_S)
+
+    def wait(self, failure: AwsError, on_step: Callable[[str], None]) -> None:
+        """Until the next try. Raises `failure` when there is no time for another."""
+        left_s = self._deadline - time.monotonic()
+        if left_s <= 0:
+            raise failure
+        wait_s = min(next(self._gaps), left_s)
+        on_step(
+            f"no capacity; next try in {format_duration(wait_s)}, "
+            f"giving up in {format_duration(left_s)}"
+        )
+        time.sleep(wait_s)
+
+
+def search(
+    plan: LaunchPlan,
+    step: Step,
+    results: dict[str, Any],
+    attempt: Attempt,
+    patience: Patience,
+    on_step: Callable[[str], None],
+) -> tuple[Instance, ...]:
+    """The instances that the step launched, at the first of the plan's places that has room.
+
+    Raises AwsError: what no other place mends, or that all were tried and time is up.
+    """
+    first = step
+    indices = attempt.indices_of(step)
+    tried: list[Place] = []
+    place, number = _place_of(plan, step), 0
+    while True:
+        try:
+            return attempt.launch(step, results)
+        except AwsError as failure:
+            move = move_for(failure.code)
+            if move not in (Move.NEXT_PLACE, Move.WAIT):
+                raise
+            tried.append(place)
+            other = next_place(plan.places, tried, failure.message)
+            if move is Move.WAIT or other is None:
+                patience.wait(out_of_capacity(tried, failure), on_step)
+                tried, other = [], plan.places[0]
+            # Never the same token twice after a definite answer: EC2 would compare the requests.
+            number += 1
+            place = other
+            step = plan.step_at(place, indices, f"{plan.launch_id}-{indices[0]}-{number}")
+            on_step(f"{failure.code}; {step.describe()}")
+    raise AssertionError(first)
+
+
+def _place_of(plan: LaunchPlan, step: Step) -> Place:
+    subnet = step.arguments["NetworkInterfaces"][0].get("SubnetId")
+    instance_type = step.arguments["InstanceType"]
+    return next(
+        place
+        for place in plan.places
+        if (place.instance_type, place.subnet_id) == (instance_type, subnet)
+    )
