@@ -22,11 +22,11 @@ from werkzeug.serving import BaseWSGIServer, make_server  # noqa: E402
 
 from clusterctl.lab import (  # noqa: E402
     api_faults,
+    catalogue,
     fault_checks,
     fault_page,
     moto_capacity,
     moto_console,
-    moto_images,
     moto_instances,
     moto_network,
     moto_run_instances,
@@ -44,7 +44,7 @@ def complete_moto(network: IPv4Network, read_console: Callable[[str], str]) -> N
     """Once per process, before the first request."""
     moto_types.install()
     moto_tags.install()
-    moto_images.install()
+    catalogue.install()
     moto_network.install(network)
     moto_instances.install()
     moto_run_instances.install(network)
