@@ -9,12 +9,11 @@ from typing import Any
 import click
 
 from clusterctl.cli import output
+from clusterctl.cli.lab_fault import fault
+from clusterctl.cli.running_lab import running_lab
 from clusterctl.config import load_settings
-from clusterctl.domain.errors import LabError
 from clusterctl.lab.addresses import REGIONS
 from clusterctl.lab.record import LabRecord, read_record
-
-NOT_RUNNING = LabError("the lab is not running", "start it with `clusterctl lab start`")
 
 
 @click.group()
@@ -28,6 +27,9 @@ def lab() -> None:
       aws ec2 describe-instances
       clusterctl lab stop
     """
+
+
+lab.add_command(fault)
 
 
 @lab.command()
@@ -84,7 +86,7 @@ def status(as_json: bool) -> None:
     Example:
       clusterctl lab status
     """
-    running = _running()
+    running = running_lab()
     from clusterctl.lab import lifecycle
 
     instances = lifecycle.instances(running)
@@ -114,19 +116,12 @@ def env(as_json: bool) -> None:
     Example:
       eval "$(clusterctl lab env)"
     """
-    variables = _running().environment
+    variables = running_lab().environment
     if as_json:
         output.data(variables)
         return
     for name, value in variables.items():
         output.line(f"export {name}={shlex.quote(value)}")
-
-
-def _running() -> LabRecord:
-    running = read_record(load_settings().home)
-    if running is None:
-        raise NOT_RUNNING
-    return running
 
 
 def _public(running: LabRecord) -> dict[str, Any]:

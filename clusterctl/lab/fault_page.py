@@ -10,6 +10,7 @@ from urllib.parse import parse_qs
 
 from clusterctl.domain.errors import ClusterctlError
 from clusterctl.lab.fault_kinds import Fault, kind_of, read_fault
+from clusterctl.lab.fault_words import describe
 from clusterctl.lab.faults import FAULTS, Standing
 
 PATH = "/_lab/faults"
@@ -39,6 +40,7 @@ def shown(one: Standing) -> dict[str, Any]:
     return {
         "id": one.id,
         "kind": kind_of(one.fault),
+        "text": describe(one.fault),
         **asdict(one.fault),
         "times_left": one.left,
         "skip_left": one.skip,

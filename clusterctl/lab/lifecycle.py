@@ -9,16 +9,15 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.request
 from pathlib import Path
 from typing import Any
 
 from clusterctl.domain.errors import LabError
+from clusterctl.lab import pages
 from clusterctl.lab.record import LabRecord, folder_of, read_record
 from clusterctl.lab.requirements import check_machine
 
 STOP_TIMEOUT_S = 15.0
-STATUS_TIMEOUT_S = 5.0
 
 
 def start(home: Path, port: int, region: str) -> LabRecord:
@@ -58,17 +57,7 @@ def stop(running: LabRecord) -> None:
 
 def instances(running: LabRecord) -> list[dict[str, Any]]:
     """What the lab says of its instances. Raises LabError if it does not answer."""
-    url = f"{running.endpoint_url}/_lab/status"
-    # Never through a proxy: it is this machine.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with opener.open(url, timeout=STATUS_TIMEOUT_S) as answer:
-            found: list[dict[str, Any]] = json.load(answer)
-    except (OSError, ValueError) as failure:
-        raise LabError(
-            f"the lab (process {running.pid}) does not answer: {failure}",
-            "stop it with `clusterctl lab stop`",
-        ) from None
+    found: list[dict[str, Any]] = pages.ask(running, "/_lab/status")
     return found
 
 

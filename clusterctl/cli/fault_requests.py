@@ -1,0 +1,65 @@
+"""What the commands of `clusterctl lab fault` share: their options, and the lab's page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from clusterctl.cli import output
+from clusterctl.cli.running_lab import running_lab
+from clusterctl.domain.errors import UsageError
+from clusterctl.domain.units import parse_duration_s
+
+PAGE = "/_lab/faults"
+
+TIMES = click.option(
+    "--times",
+    default=1,
+    show_default=True,
+    type=click.IntRange(0),
+    help="How often it strikes; 0: until it is cleared.",
+)
+SKIP = click.option(
+    "--skip",
+    default=0,
+    show_default=True,
+    type=click.IntRange(0),
+    help="Let so many requests pass first.",
+)
+
+
+class Span(click.ParamType):
+    """Seconds from `0`, `90`, `30s`, `5m`, `2h`."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        try:
+            return value if isinstance(value, float) else parse_duration_s(value)
+        except UsageError as error:
+            self.fail(f"{error.message}; {error.hint}", param, ctx)
+
+
+def ask(method: str, query: str = "", body: object = None) -> Any:
+    """What the page says. Raises UsageError if the lab refuses, LabError if there is none."""
+    from clusterctl.lab import pages
+
+    return pages.ask(running_lab(), PAGE + query, method, body)
+
+
+def set_fault(kind: str, **fields: Any) -> None:
+    """Set a fault, and print its id and what it is."""
+    made = ask("POST", body={"kind": kind, **fields})
+    output.line(f"{made['id']}: {made['text']}")
+
+
+def clear_faults(id: str | None) -> None:
+    """Clear one or all, and print what is cleared. Raises UsageError if there is no such."""
+    if id is not None and not (id.isascii() and id.isalnum()):
+        raise UsageError(f"no fault {id!r:.80}", "see `clusterctl lab fault list`")
+    cleared = ask("DELETE", f"?id={id}" if id is not None else "")["cleared"]
+    for one in cleared:
+        output.line(f"{one['id']}: cleared ({one['text']})")
+    if not cleared:
+        output.note("no fault was set")

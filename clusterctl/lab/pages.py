@@ -1,0 +1,43 @@
+"""Ask a running lab for its own pages, from outside."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from typing import Any
+
+from clusterctl.domain.errors import LabError, UsageError
+from clusterctl.lab.record import LabRecord
+
+TIMEOUT_S = 5.0
+
+
+def ask(running: LabRecord, path: str, method: str = "GET", body: object = None) -> Any:
+    """The page's JSON. Raises UsageError if the lab refuses, LabError if it does not answer."""
+    content = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(running.endpoint_url + path, content, method=method)
+    # Never through a proxy: it is this machine.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(request, timeout=TIMEOUT_S) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as refused:
+        raise _refusal(running, refused) from None
+    except (OSError, ValueError) as failure:
+        raise _no_answer(running, failure) from None
+
+
+def _refusal(running: LabRecord, refused: urllib.error.HTTPError) -> UsageError | LabError:
+    try:
+        said = json.load(refused)
+        return UsageError(said["error"], said["hint"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return _no_answer(running, refused)
+
+
+def _no_answer(running: LabRecord, failure: Exception) -> LabError:
+    return LabError(
+        f"the lab (process {running.pid}) does not answer: {failure}",
+        "stop it with `clusterctl lab stop`",
+    )
