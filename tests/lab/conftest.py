@@ -18,6 +18,15 @@ def ec2(lab, key):
     return ec2
 
 
+def shown(ec2, ids):
+    """Whether EC2 shows all of these instances by now."""
+    try:
+        return bool(ec2.describe_instances(InstanceIds=ids)["Reservations"])
+    except ec2.exceptions.ClientError as refused:
+        assert refused.response["Error"]["Code"] == "InvalidInstanceID.NotFound"
+        return False
+
+
 class Instances:
     """Launches instances for a test, and waits for them."""
 
@@ -34,7 +43,10 @@ class Instances:
             "KeyName": "tests",
         }
         launched = self.ec2.run_instances(**{**wanted, **changes})["Instances"]
-        self.ids += [one["InstanceId"] for one in launched]
+        ids = [one["InstanceId"] for one in launched]
+        self.ids += ids
+        # By id, EC2 does not know a new instance at once.
+        wait_until(lambda: shown(self.ec2, ids), f"{ids} shown")
         return launched
 
     def up(self, **changes):
