@@ -1,0 +1,227 @@
+"""The guard itself: looks every second, and never ends unless there is nothing to guard."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from clusterctl.bootstrap.guard.node import deadline, idle, workers
+from clusterctl.bootstrap.guard.node.clock import Clock, Moment
+from clusterctl.bootstrap.guard.node.look import Look, look
+from clusterctl.bootstrap.guard.node.place import Place, put, read_text
+from clusterctl.bootstrap.guard.node.power import PowerOff, announce
+from clusterctl.bootstrap.guard.node.settings import GuardSettings, parse_settings
+from clusterctl.bootstrap.guard.node.spot import SpotWatch
+
+TICK_S = 1.0
+STATE_EVERY_S = 5.0
+TELL_WORKERS_S = 300.0
+TELL_AGAIN_S = 10.0
+NOTHING = GuardSettings("")
+
+
+class SettingsFile:
+    """The settings, read again when the file changes. One that cannot be read changes nothing."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._seen: object = None
+        self.problem = ""
+        self.value = self._last_good()
+
+    def refresh(self) -> None:
+        try:
+            stat = self._place.settings.stat()
+            stamp: object = (stat.st_mtime_ns, stat.st_ino, stat.st_size)
+        except OSError as missing:
+            stamp = missing.errno
+        if stamp != self._seen:
+            self._seen = stamp
+            self._read()
+
+    def _read(self) -> None:
+        try:
+            text = read_text(self._place.settings)
+            found = parse_settings(text)
+        except (OSError, ValueError, RecursionError) as broken:
+            self.problem = f"{self._place.settings}: {broken}"
+            self._place.log(f"the settings stay as they were; {self.problem}")
+            return
+        self.problem = ""
+        if found != self.value:
+            self._place.log(f"settings: {' '.join(text.split())[:1000]}")
+        self.value = found
+        put(self._place.good, text)
+
+    def _last_good(self) -> GuardSettings:
+        try:
+            return parse_settings(read_text(self._place.good))
+        except (OSError, ValueError, RecursionError):
+            return NOTHING
+
+
+class IdleWatch:
+    """Looks at this node, and where that is quiet at the workers. Runs in a thread of its own:
+    neither an nvidia-smi nor a network that hangs may hold up the deadline."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._before: dict[str, Look] = {}
+        self._idleness: idle.Idleness | None = None
+        self.report: dict[str, Any] = {}
+
+    def step(self, settings: GuardSettings) -> tuple[float, str]:
+        """One round: seconds until the next, and why the cluster is to end, if it is."""
+        limit = idle.limit_s(settings)
+        if limit is None:
+            self._idleness, self.report = None, {}
+            return TICK_S, ""
+        interval = idle.interval_s(limit)
+        busy = self._busy(settings)
+        now_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+        self._idleness = idle.after(self._idleness, now_s, bool(busy), interval)
+        since = self._idleness.since
+        for_s = 0.0 if since is None else now_s - since
+        self.report = {"idle_for_s": round(for_s, 1), "busy": busy, "looked_at": time.time()}
+        if since is None or for_s < limit:
+            return interval, ""
+        return interval, f"idle for {for_s / 60:.0f} minutes: no job, no login, quiet GPUs"
+
+    def _busy(self, settings: GuardSettings) -> list[str]:
+        found = self._compare(settings.name, look())
+        if not found and settings.index == 0:
+            for worker, answer in workers.ask(settings, settings.workers):
+                if isinstance(answer, Look):
+                    found += self._compare(worker.name, answer)
+                else:
+                    # It may be computing: never the end on account of what is not known.
+                    found.append(f"{worker.name}: {answer}")
+        return found
+
+    def _compare(self, name: str, now: Look) -> list[str]:
+        before = self._before.get(name)
+        self._before[name] = now
+        return idle.reasons(name, before, now)
+
+
+class Guard:
+    """Everything together. `ending` is why the machine is being switched off."""
+
+    def __init__(self, place: Place, program: str) -> None:
+        self._place = place
+        self._program = program
+        self._stamp = _stamp(program)
+        self._settings = SettingsFile(place)
+        self._clock = Clock(place)
+        self._idle = IdleWatch(place)
+        self._spot = SpotWatch(place)
+        self._off = PowerOff(place)
+        self._warned: float | None = None
+        self._state_at = float("-inf")
+        self.ending = ""
+
+    def run(self) -> None:
+        """Until there is nothing to guard. Raises nothing."""
+        for name, step in (("idle", self._watch_idleness), ("spot", self._watch_spot)):
+            threading.Thread(target=self._forever, args=(name, step), daemon=True).start()
+        while self._attempt("guard", self._tick, True):
+            time.sleep(TICK_S)
+        self._place.log("nothing to guard")
+        self._place.state.unlink(missing_ok=True)
+
+    def _tick(self) -> bool:
+        self._settings.refresh()
+        settings = self._settings.value
+        if not settings.guards:
+            return False
+        now = self._clock.read()
+        left = deadline.left_s(settings, now)
+        self._warn(left)
+        if left is not None and left <= 0 and not self.ending:
+            self._end("its time is up")
+        if self.ending:
+            self._off.step(now.boot_s)
+        if now.boot_s - self._state_at >= STATE_EVERY_S:
+            self._state_at = now.boot_s
+            put(self._place.state, json.dumps(self._state(settings, now, left)) + "\n")
+        if not self.ending and _stamp(self._program) not in (self._stamp, None):
+            self._place.log("the program has changed")
+            os.execv(sys.executable, [sys.executable, "-IS", self._program, *sys.argv[1:]])
+        return True
+
+    def _warn(self, left: float | None) -> None:
+        if left is None:
+            return
+        due = deadline.warning(left)
+        if due is not None and (self._warned is None or due < self._warned):
+            announce(self._place, f"this machine ends {deadline.in_words(left)}: save your work")
+        self._warned = due
+
+    def _end(self, why: str) -> None:
+        self.ending = why
+        self._state_at = float("-inf")
+        announce(self._place, f"this machine is switched off now: {why}")
+
+    def _state(self, settings: GuardSettings, now: Moment, left: float | None) -> dict[str, Any]:
+        return {
+            "at": now.wall,
+            "cluster": settings.cluster,
+            "index": settings.index,
+            "left_s": None if left is None else round(left),
+            "used_s": round(now.used_s),
+            "idle_s": idle.limit_s(settings),
+            **self._idle.report,
+            "spot": self._spot.notice,
+            "ending": self.ending or None,
+            "problem": self._settings.problem or None,
+        }
+
+    def _watch_idleness(self) -> float:
+        settings = self._settings.value
+        pause_s, why = self._idle.step(settings)
+        if why and not self.ending:
+            self._end_workers(settings, why)
+            self._end(why)
+        return pause_s
+
+    def _end_workers(self, settings: GuardSettings, why: str) -> None:
+        """The workers first. One that cannot be told is not waited for for long: this machine
+        costs as much."""
+        untold = list(settings.workers) if settings.index == 0 else []
+        deadline_s = time.monotonic() + TELL_WORKERS_S
+        while untold:
+            untold = workers.power_off(settings, untold, why)
+            if untold and time.monotonic() > deadline_s:
+                names = " ".join(worker.name for worker in untold)
+                announce(self._place, f"could not be told to switch off: {names}")
+                return
+            if untold:
+                time.sleep(TELL_AGAIN_S)
+
+    def _watch_spot(self) -> float:
+        settings = self._settings.value
+        return self._spot.step(settings.imds) if settings.spot else TICK_S
+
+    def _forever(self, name: str, step: Callable[[], float]) -> None:
+        while True:
+            time.sleep(self._attempt(name, step, 60.0))
+
+    def _attempt(self, name: str, step: Callable[[], Any], otherwise: Any) -> Any:
+        try:
+            return step()
+        except Exception as failure:  # noqa: BLE001 - nothing ends a guard but its settings
+            self._place.log(f"{name}: {failure!r}")
+            return otherwise
+
+
+def _stamp(path: str) -> object:
+    try:
+        stat = os.stat(path)  # noqa: PTH116
+    except OSError:
+        return None
+    return stat.st_mtime_ns, stat.st_ino

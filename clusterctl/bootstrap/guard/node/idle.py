@@ -1,0 +1,55 @@
+"""Whether the cluster idles. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clusterctl.bootstrap.guard.node.look import Look
+from clusterctl.bootstrap.guard.node.settings import GuardSettings
+
+# More than half a core, all processes together, is work: data being prepared, an export. A quiet
+# machine uses a few hundredths. The load average would not do: it counts what hangs, too.
+BUSY_CORES = 0.5
+# A node that `up` never got to judges for itself alone, and not before this.
+ALONE_S = 3600.0
+
+
+@dataclass(frozen=True)
+class Idleness:
+    """`since` is None while something goes on; seconds of the boot clock."""
+
+    since: float | None
+    looked_at: float
+
+
+def limit_s(settings: GuardSettings) -> float | None:
+    """For how long this node has to see nothing going on; None where it does not judge."""
+    if settings.idle_s is None:
+        return None
+    if settings.index is None:
+        return max(settings.idle_s, ALONE_S)
+    return settings.idle_s if settings.index == 0 else None
+
+
+def interval_s(limit: float) -> float:
+    """From look to look."""
+    return min(60.0, max(1.0, limit / 10))
+
+
+def after(before: Idleness | None, now_s: float, is_busy: bool, interval: float) -> Idleness:
+    """What a look changes. A machine that slept between two looks has not been seen to idle."""
+    if is_busy:
+        return Idleness(None, now_s)
+    if before is None or before.since is None or now_s - before.looked_at > 3 * interval + 60:
+        return Idleness(now_s, now_s)
+    return Idleness(before.since, now_s)
+
+
+def reasons(name: str, before: Look | None, now: Look) -> list[str]:
+    """Why a node is busy. Its processor time needs two looks: the first one counts as busy."""
+    if now.busy:
+        return [f"{name}: {reason}" for reason in now.busy]
+    if before is None or now.at_s <= before.at_s or now.cpu_s < before.cpu_s:
+        return [f"{name}: looked at for the first time"]
+    cores = (now.cpu_s - before.cpu_s) / (now.at_s - before.at_s)
+    return [f"{name}: {cores:.1f} cores are used"] if cores > BUSY_CORES else []

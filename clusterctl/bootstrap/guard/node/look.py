@@ -1,0 +1,167 @@
+"""What a node does: jobs, logins, GPUs, processor time."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from clusterctl.bootstrap.guard.node.commands import run
+
+MARKS = (b"OMPI_COMM_WORLD_RANK=", b"PMIX_RANK=", b"CLUSTERCTL_JOB=")
+MPI = ("mpirun", "mpiexec", "orterun", "prterun", "orted", "prted", "ompi_prted", "ompirun_wrapper")
+# OpenSSH's title of an open connection: `sshd: ubuntu@pts/0`, since 9.8 `sshd-session: ...`.
+LOGIN = re.compile(r"sshd(?:-session)?: (\S+)@(\S+)")
+BUSY_GPU_PERCENT = 5
+SMI_TIMEOUT_S = 30.0
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Process:
+    pid: int
+    parent: int
+    name: str
+    title: str
+    environ: tuple[bytes, ...]
+    cpu_s: float
+
+
+@dataclass(frozen=True)
+class Look:
+    """One look at a node: why it is busy, and the processor time used since its boot, at `at_s`."""
+
+    busy: tuple[str, ...]
+    cpu_s: float
+    at_s: float
+
+    def as_data(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def read_look(data: dict[str, Any]) -> Look:
+    """A look as another node printed it. Raises ValueError."""
+    try:
+        return Look(tuple(map(str, data["busy"])), float(data["cpu_s"]), float(data["at_s"]))
+    except (KeyError, TypeError) as wrong:
+        raise ValueError(f"not what a guard prints: {wrong}") from None
+
+
+def look() -> Look:
+    """This node now. The GPUs, which are slow to answer, only where nothing else goes on."""
+    processes = all_processes()
+    busy = [*jobs(processes), *logins(processes, os.getpid())]
+    if not busy:
+        busy = gpus()
+    # A process that has ended is in its parent's count.
+    cpu_s = sum(process.cpu_s for process in processes.values())
+    return Look(tuple(busy), round(cpu_s, 2), time.clock_gettime(time.CLOCK_BOOTTIME))
+
+
+def all_processes() -> dict[int, Process]:
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                process = _process(entry)
+            except (OSError, ValueError, IndexError):
+                continue
+            if process:
+                found[process.pid] = process
+    return found
+
+
+def _process(folder: Path) -> Process | None:
+    # The name is in parentheses and may hold anything, parentheses too.
+    name, _, rest = (folder / "stat").read_bytes().partition(b"(")[2].rpartition(b")")
+    fields = rest.split()
+    if fields[0] in (b"Z", b"X"):
+        return None
+    title = (folder / "cmdline").read_bytes().rstrip(b"\0").replace(b"\0", b" ")
+    environ = (folder / "environ").read_bytes().split(b"\0")
+    return Process(
+        int(folder.name),
+        int(fields[1]),
+        os.fsdecode(name),
+        title.decode(errors="replace"),
+        tuple(environ),
+        sum(map(int, fields[11:15])) / TICKS,
+    )
+
+
+def is_rank_or_job(process: Process) -> bool:
+    return any(entry.startswith(MARKS) for entry in process.environ)
+
+
+def jobs(processes: dict[int, Process]) -> list[str]:
+    found = [one for one in processes.values() if one.name in MPI or is_rank_or_job(one)]
+    if not found:
+        return []
+    first = min(found, key=lambda process: process.pid)
+    return [f"{len(found)} processes of a job, the first {first.name} ({first.pid})"]
+
+
+def logins(processes: dict[int, Process], own: int) -> list[str]:
+    """People (or programs) with an open SSH session, or one of the SSM agent's; not the session
+    that `own` itself runs in. A connection that carries no session, as a tunnel, is none."""
+    line = ancestors(processes, own)
+    parents = {process.parent for process in processes.values()}
+    found = []
+    for process in processes.values():
+        if process.name.startswith("ssm-session-wor"):
+            found.append("a session of Systems Manager")
+        title = LOGIN.fullmatch(process.title.strip())
+        if not title or process.pid in line or not process.name.startswith("sshd"):
+            continue
+        if process.pid in parents or title[2].startswith("pts"):
+            found.append(f"{title[1]} is logged in ({title[2]})")
+    return sorted(set(found))
+
+
+def ancestors(processes: dict[int, Process], pid: int) -> set[int]:
+    line: set[int] = set()
+    while pid in processes and pid not in line:
+        line.add(pid)
+        pid = processes[pid].parent
+    return line
+
+
+def gpus() -> list[str]:
+    """What the GPUs do, by nvidia-smi. Without that program there are none to ask."""
+    busy = []
+    style = "--format=csv,noheader,nounits"
+    try:
+        status, said = run(["nvidia-smi", "--query-gpu=utilization.gpu", style], SMI_TIMEOUT_S)
+        if status:
+            # NVIDIA's image on a machine without its GPUs has the program and nothing to ask.
+            return [f"nvidia-smi fails: {_last(said)}"] if has_nvidia_card() else []
+        at = [int(word) for word in said.split() if word.isdigit()]
+        if at and max(at) >= BUSY_GPU_PERCENT:
+            busy.append(f"a GPU is used, {max(at)} %")
+        status, said = run(["nvidia-smi", "--query-compute-apps=pid", style], SMI_TIMEOUT_S)
+        if status == 0 and any(word.isdigit() for word in said.split()):
+            busy.append("a process uses a GPU")
+        elif status:
+            busy.append(f"nvidia-smi fails: {_last(said)}")
+    except FileNotFoundError:
+        return []
+    except OSError as hangs:
+        busy.append(f"nvidia-smi: {hangs}")
+    return busy
+
+
+def has_nvidia_card() -> bool:
+    for vendor in Path("/sys/bus/pci/devices").glob("*/vendor"):
+        try:
+            if vendor.read_text().strip() == "0x10de":
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def _last(text: str) -> str:
+    return (text.strip().splitlines() or ["no message"])[-1][:200]

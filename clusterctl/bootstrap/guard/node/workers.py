@@ -1,0 +1,71 @@
+"""The head node's way to the workers: SSH with the key of mpirun."""
+
+from __future__ import annotations
+
+import json
+import pwd
+import shlex
+from collections.abc import Iterator, Sequence
+
+from clusterctl.bootstrap.guard.node.commands import Running
+from clusterctl.bootstrap.guard.node.look import Look, read_look
+from clusterctl.bootstrap.guard.node.settings import GuardSettings, Worker
+
+PROGRAM = "/usr/local/lib/clusterctl/guard"
+AT_ONCE = 16
+TIMEOUT_S = 45.0
+OPTIONS = (
+    *("IdentitiesOnly=yes", "BatchMode=yes", "StrictHostKeyChecking=yes", "LogLevel=ERROR"),
+    *("GlobalKnownHostsFile=/dev/null", "ConnectTimeout=10"),
+    *("ServerAliveInterval=5", "ServerAliveCountMax=3"),
+)
+
+
+def ssh_argv(home: str, user: str, worker: Worker, *command: str) -> list[str]:
+    """The guard's program on a worker. Root uses the login user's key and known hosts."""
+    known = f'UserKnownHostsFile="{home}/.ssh/clusterctl_known_hosts"'
+    options = [word for option in (known, *OPTIONS) for word in ("-o", option)]
+    far = shlex.join(["sudo", "-n", "python3", "-IS", PROGRAM, *command])
+    key = f"{home}/.ssh/clusterctl_mpi"
+    return ["ssh", "-F", "/dev/null", "-i", key, *options, f"{user}@{worker.address}", far]
+
+
+def ask(settings: GuardSettings, workers: Sequence[Worker]) -> Iterator[tuple[Worker, Look | str]]:
+    """A look at each worker, or why there is none."""
+    for worker, status, said in _on_each(settings, workers, "look"):
+        try:
+            if status:
+                raise ValueError((said.strip().splitlines() or [f"exit status {status}"])[-1])
+            yield worker, read_look(json.loads(said.strip().splitlines()[-1]))
+        except (ValueError, IndexError) as wrong:
+            yield worker, f"does not answer: {str(wrong)[:200]}"
+
+
+def power_off(settings: GuardSettings, workers: Sequence[Worker], why: str) -> list[Worker]:
+    """Tell them to go; those that could not be told. One may be gone before ssh has ended."""
+    answers = _on_each(settings, workers, "off", why)
+    return [worker for worker, _, said in answers if not said.startswith("off\n")]
+
+
+def _on_each(
+    settings: GuardSettings, workers: Sequence[Worker], *command: str
+) -> Iterator[tuple[Worker, int, str]]:
+    home = _home(settings.user)
+    for start in range(0, len(workers), AT_ONCE):
+        wave = [
+            (worker, Running(ssh_argv(home, settings.user, worker, *command), TIMEOUT_S))
+            for worker in workers[start : start + AT_ONCE]
+        ]
+        for worker, running in wave:
+            try:
+                status, said = running.end()
+            except TimeoutError as silent:
+                status, said = 255, str(silent)
+            yield worker, status, said
+
+
+def _home(user: str) -> str:
+    try:
+        return pwd.getpwnam(user).pw_dir
+    except KeyError:
+        raise OSError(f"there is no user {user!r} on this node") from None

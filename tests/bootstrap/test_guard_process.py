@@ -1,0 +1,182 @@
+"""The guard's program, run for real below a root of its own."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from clusterctl.bootstrap.guard.install import guard_program
+from clusterctl.bootstrap.guard.node.settings import GuardSettings
+from tests.bootstrap.guard_process import GuardProcess
+from tests.lab.running import wait_until
+from tests.pythons import python_or_skip
+
+LONG = GuardSettings("demo", lifetime_s=1e9)
+
+
+@pytest.fixture
+def guard(tmp_path):
+    process = GuardProcess(tmp_path)
+    yield process
+    process.stop()
+
+
+def over(seconds: float = -1.0) -> GuardSettings:
+    return GuardSettings("demo", ends_at=time.time() + seconds)
+
+
+def ended(guard):
+    return wait_until(lambda: guard.ends, f"an end: {guard.log}")
+
+
+def test_the_end_comes_and_is_announced(guard):
+    guard.tell(over(2))
+    guard.start()
+    assert ended(guard) == ["shutdown -P now"]
+    console = guard.read("dev/console")
+    assert "clusterctl: this machine ends in" in console
+    assert "clusterctl: this machine is switched off now: its time is up" in console
+    wait_until(lambda: guard.state().get("ending") == "its time is up", "the state")
+
+
+def test_a_shutdown_that_fails_is_followed_by_harder_ones(guard):
+    guard.environ["POWER_STATUS"] = "1"
+    guard.tell(over())
+    guard.start()
+    wait_until(lambda: len(guard.ends) == 7, f"seven attempts: {guard.ends}")
+    assert guard.ends == [*["shutdown -P now"] * 5, "poweroff -f", "poweroff -f -f"]
+
+
+def test_a_new_end_is_taken_up(guard):
+    guard.tell(LONG)
+    guard.start()
+    wait_until(guard.state, "a state")
+    assert guard.ends == []
+    guard.tell(over())
+    assert ended(guard)
+
+
+@pytest.mark.parametrize(
+    "broken", ["", "{", "[]", "null", '{"cluster": "demo", "ends_at": "soon"}', "{}", "[" * 90000]
+)
+def test_broken_settings_change_nothing(guard, broken):
+    guard.tell(over(4))
+    guard.start()
+    guard.await_log("settings: ")
+    guard.tell(broken)
+    guard.await_log("the settings stay as they were")
+    assert ended(guard)
+
+
+def test_broken_settings_at_the_start_leave_the_last_good_ones(guard):
+    guard.tell(LONG)
+    first = guard.start()
+    guard.await_log("settings: ")
+    first.kill()
+    first.wait()
+    guard.settings.with_name("guard-good.json").write_text(over().text())
+    guard.settings.unlink()
+    guard.start()
+    assert ended(guard)
+
+
+def test_no_settings_at_all_guard_nothing(guard):
+    assert guard.start().wait(timeout=30) == 0
+    assert guard.ends == []
+
+
+def test_limits_removed_end_the_guard_and_not_the_machine(guard):
+    guard.tell(LONG)
+    process = guard.start()
+    wait_until(guard.state, "a state")
+    guard.tell(GuardSettings("demo"))
+    assert process.wait(timeout=30) == 0
+    assert guard.ends == []
+    assert guard.state() == {}
+
+
+def test_one_guard_at_a_time(guard):
+    guard.tell(LONG)
+    first = guard.start()
+    wait_until(guard.state, "a state")
+    assert guard.start().wait(timeout=30) == 0
+    assert first.poll() is None
+    # The lock falls with its holder, however it ends.
+    first.kill()
+    first.wait()
+    guard.tell(over())
+    guard.start()
+    assert ended(guard)
+
+
+def test_another_boot_goes_on_counting(guard):
+    kept = '{"boot_id": "another", "before_s": 5000, "boot_s": 2000}'
+    guard.tell(GuardSettings("demo", lifetime_s=1e10))
+    guard.settings.with_name("guard-used.json").write_text(kept)
+    guard.start()
+    state = wait_until(guard.state, "a state")
+    boot_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+    assert 6999 < state["used_s"] - boot_s < 7030 or 6960 < state["used_s"] - boot_s < 7001
+
+
+def test_a_changed_program_is_taken_up(guard):
+    guard.program.write_bytes(guard_program(short=True))
+    guard.tell(LONG)
+    process = guard.start()
+    wait_until(guard.state, "a state")
+    new = guard.folder / "guard.new"
+    new.write_bytes(guard_program())
+    new.replace(guard.program)
+    guard.await_log("the program has changed")
+    guard.tell(over())
+    assert ended(guard)
+    assert process.poll() is None
+
+
+def test_nothing_to_write_on(guard):
+    guard.tell(over(3))
+    for place in ("run", "var/log"):
+        (guard.folder / place).parent.mkdir(exist_ok=True)
+        (guard.folder / place).write_text("not a folder")
+    guard.settings.with_name("guard-used.json").mkdir()
+    guard.settings.with_name("guard-good.json").mkdir()
+    guard.start()
+    assert ended(guard)
+
+
+def test_the_log_does_not_grow_without_end(guard):
+    log = guard.folder / "var/log/clusterctl-guard.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("x" * 200_000)
+    guard.tell(LONG)
+    guard.start()
+    wait_until(lambda: 0 < len(guard.log) < 10_000, "a new log")
+
+
+def test_hanging_helpers_hold_nothing_up(guard):
+    for name in ("nvidia-smi", "wall"):
+        guard.command(name, "#!/bin/sh\nexec sleep 60\n")
+    guard.tell(GuardSettings("demo", index=0, ends_at=time.time() + 4, idle_s=10))
+    guard.start()
+    assert ended(guard)
+
+
+@pytest.mark.parametrize("version", ["3.8", "3.9", "3.12", "3.13"])
+@pytest.mark.parametrize("short", [False, True])
+def test_other_pythons(guard, version, short):
+    guard.python = str(python_or_skip(version))
+    guard.program.write_bytes(guard_program(short))
+    guard.tell(over())
+    assert guard.start("check", str(guard.settings)).wait(timeout=30) == 0
+    guard.start()
+    assert ended(guard)
+    looked = guard.start("look").communicate(timeout=60)[0]
+    assert '"cpu_s"' in looked
+
+
+def test_check_tells_what_is_wrong(guard):
+    guard.tell("{")
+    process = guard.start("check", str(guard.settings))
+    assert "guard.json" in process.communicate(timeout=30)[1]
+    assert process.returncode == 1
