@@ -36,13 +36,15 @@ class ConnectedCluster:
 
 
 def connect(
-    name: str, *, lab: bool = False, region: str | None = None, profile: str | None = None
+    name: str, *, lab: bool | None = None, region: str | None = None, profile: str | None = None
 ) -> ConnectedCluster:
     """The running cluster NAME. Nothing is opened before it is used.
 
+    What is None is as on the command line: from the environment, or from clusterctl.yaml.
+
     Raises ClusterctlError: no such cluster, not running, its key is not on this machine.
     """
-    wiring = Wiring(load_settings(lab=lab, region=region, profile=profile))
+    wiring = Wiring(load_settings(lab=lab, region=region, profile=profile, cluster=name))
     with wiring.open(name) as access:
         shared = (access.connections.identity, access.connections.host_keys)
         return ConnectedCluster(

@@ -31,6 +31,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "clean-logs": ("clusterctl.cli.clean_logs", "clean_logs", "Remove logs and checkpoints."),
     "reboot": ("clusterctl.cli.reboot", "reboot", "Reboot nodes, and wait for them."),
     "gc": ("clusterctl.cli.gc", "gc", "Find and remove what clusters have left behind."),
+    "config": ("clusterctl.cli.config", "config", "Settings: show them, check the file."),
     "lab": ("clusterctl.cli.lab", "lab", "The local EC2: start, stop, status, env."),
 }
 

@@ -20,11 +20,20 @@ if TYPE_CHECKING:
     from clusterctl.operations.access import Access
     from clusterctl.operations.folder import ClusterFolder
 
+config_option = click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Settings to use in place of clusterctl.yaml.",
+)
 _OPTIONS = (
-    click.option("--lab", is_flag=True, help="Use the local EC2 (or set CLUSTERCTL_LAB=1)."),
+    click.option(
+        "--lab/--no-lab", default=None, help="Use the local EC2 (or set CLUSTERCTL_LAB=1)."
+    ),
     click.option("--region", metavar="REGION", help="AWS region."),
     click.option("--profile", metavar="NAME", help="AWS profile."),
     click.option("--endpoint-url", metavar="URL", help="Another EC2 endpoint."),
+    config_option,
 )
 
 
@@ -104,18 +113,29 @@ def _lab_region(region: str) -> str:
 
 
 def account_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds --lab, --region, --profile, --endpoint-url; passes `wiring` to the command."""
+    """Adds --lab, --region, --profile, --endpoint-url, --config; passes `wiring` to the command.
+
+    Where the command has an argument `name`, that cluster's entry in the file counts.
+    """
 
     @functools.wraps(command)
     def wired(
         *args: Any,
-        lab: bool,
+        lab: bool | None,
         region: str | None,
         profile: str | None,
         endpoint_url: str | None,
+        config: Path | None,
         **kwargs: Any,
     ) -> Any:
-        settings = load_settings(lab=lab, region=region, profile=profile, endpoint_url=endpoint_url)
+        settings = load_settings(
+            lab=lab,
+            region=region,
+            profile=profile,
+            endpoint_url=endpoint_url,
+            config=config,
+            cluster=kwargs.get("name"),
+        )
         return command(*args, wiring=Wiring(settings), **kwargs)
 
     for option in reversed(_OPTIONS):

@@ -1,0 +1,143 @@
+"""`clusterctl config`: what holds for a cluster and who said so; whether a file is in order."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from clusterctl.cli import output
+from clusterctl.cli.wiring import config_option
+from clusterctl.config import FILE_NAME, find_file, home_folder, load_spec_file, read_spec_file
+from clusterctl.configuration.effective import SpecDraft, merged, read_user_data, shown
+from clusterctl.configuration.option import Kind, Option
+from clusterctl.configuration.options import OPTIONS
+from clusterctl.configuration.values import TAG, Values, account_values, environment_values
+from clusterctl.domain.errors import UsageError
+from clusterctl.domain.units import count
+
+if TYPE_CHECKING:
+    from clusterctl.configuration.specfile import SpecFile
+    from clusterctl.configuration.yaml_tree import Problem
+
+BUILT_IN = "built-in"
+
+
+@click.group()
+def config() -> None:
+    """The settings in clusterctl.yaml and the environment.
+
+    \b
+    Example:
+      clusterctl config check
+      clusterctl config show demo
+    """
+
+
+@config.command()
+@click.argument("name", required=False)
+@config_option
+@click.option("--json", "as_json", is_flag=True, help="Print the settings as JSON.")
+def show(name: str | None, config: Path | None, as_json: bool) -> None:
+    """Show what holds for cluster NAME, or for any, and where it was said.
+
+    \b
+    Example:
+      clusterctl config show demo
+    """
+    file = load_spec_file(config, os.environ)
+    said = merged(
+        file.values(name) if file else {},
+        account_values(os.environ),
+        environment_values(os.environ),
+    )
+    if as_json:
+        output.data(
+            {
+                "file": str(file.path) if file else None,
+                "cluster": name,
+                "clusters": list(file.clusters) if file else [],
+                "settings": {key: {"value": value, "from": at} for key, value, at in _rows(said)},
+            }
+        )
+        return
+    rows = [
+        (key, _shown(OPTIONS[key.partition(".")[0]], value), origin)
+        for key, value, origin in _rows(said)
+    ]
+    output.table(("SETTING", "VALUE", "FROM"), rows)
+    if file and name and name not in file.clusters:
+        output.note(f"{file.path} has no cluster {name}: its defaults hold")
+    elif file and not name and file.clusters:
+        output.note(f"clusters in {file.path}: {', '.join(file.clusters)}")
+
+
+def _rows(said: Values) -> Sequence[tuple[str, Any, str]]:
+    """Key, value and origin of every setting; None is what is built in."""
+    rows: list[tuple[str, Any, str]] = []
+    for key, option in OPTIONS.items():
+        tags = [tag for tag in said if tag.startswith(TAG)] if option.kind is Kind.TAGS else []
+        for one in tags or [key]:
+            if one not in said:
+                rows.append((one, None, BUILT_IN))
+            elif said[one].value is None:
+                rows.append((one, None, f"{BUILT_IN}, as {said[one].origin} says"))
+            else:
+                rows.append((one, said[one].value, said[one].origin))
+    return rows
+
+
+def _shown(option: Option, value: Any) -> str:
+    return (option.builtin or "-") if value is None else shown(option, value)
+
+
+@config.command()
+@config_option
+@click.option("--json", "as_json", is_flag=True, help="Print the problems as JSON.")
+def check(config: Path | None, as_json: bool) -> int:
+    """Check the file, and that each cluster in it can be launched as it is described.
+
+    The exit status is 2 if anything is wrong.
+
+    \b
+    Example:
+      clusterctl config check
+      clusterctl config check --config team.yaml
+    """
+    path = find_file(config, os.environ)
+    if path is None:
+        raise UsageError(
+            f"there is no {FILE_NAME} here and none in {home_folder()}",
+            "write one (docs/configuration.md), or name it: --config FILE",
+        )
+    file, problems = read_spec_file(path)
+    problems = (*problems, *(() if problems else _cluster_problems(file)))
+    if as_json:
+        found = [vars(problem) for problem in problems]
+        output.data({"file": str(path), "clusters": list(file.clusters), "problems": found})
+    elif problems:
+        for problem in problems:
+            output.line(problem.at(str(path)))
+    else:
+        output.line(f"{path}: {count(len(file.clusters), 'cluster')}, no problem")
+    return 2 if problems else 0
+
+
+def _cluster_problems(file: SpecFile) -> list[Problem]:
+    """What shows only when all of a cluster's settings are put together."""
+    from clusterctl.configuration.yaml_tree import Problem
+
+    problems = []
+    for name, entry in file.clusters.items():
+        draft = SpecDraft.of(name, file.values(name))
+        try:
+            if "nodes" in draft.values and "instance-type" in draft.values:
+                draft.spec()
+            elif "user-data" in draft.values:
+                read_user_data(draft.values["user-data"])
+        except UsageError as error:
+            problems.append(Problem(entry.line, f"clusters.{name}", error.message))
+    return problems

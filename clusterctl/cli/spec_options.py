@@ -1,0 +1,103 @@
+"""The options of a launch, made from the table that the file is checked with."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+from clusterctl.cli.wiring import Wiring
+from clusterctl.configuration.effective import SpecDraft
+from clusterctl.configuration.option import Kind, Option
+from clusterctl.configuration.options import LAUNCH
+from clusterctl.configuration.values import (
+    TAG,
+    Value,
+    Values,
+    environment_values,
+    parse_tag,
+    parse_value,
+)
+from clusterctl.domain.errors import UsageError
+
+READY_TIMEOUT_S = 600.0
+
+
+class Setting(click.ParamType):
+    """A value of the table, checked as in the file."""
+
+    def __init__(self, option: Option) -> None:
+        self.option = option
+        self.name = option.kind.name.lower()
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            if self.option.kind is Kind.TAGS:
+                return parse_tag(value)
+            return parse_value(self.option, value)
+        except UsageError as error:
+            self.fail(error.message, param, ctx)
+
+
+def spec_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options of a launch; passes `draft`, `capacity_timeout_s` and `timeout_s`.
+
+    Goes below `account_options`, whose `wiring` it needs, as it needs the argument `name`.
+    """
+
+    @functools.wraps(command)
+    def drafted(*args: Any, wiring: Wiring, name: str, **kwargs: Any) -> Any:
+        flags = _flags({option: kwargs.pop(option.parameter) for option in LAUNCH})
+        draft = SpecDraft.of(name, *layers(wiring, name), flags)
+        return command(
+            *args,
+            wiring=wiring,
+            name=name,
+            draft=draft,
+            capacity_timeout_s=draft.duration_s("capacity-timeout", 0.0),
+            timeout_s=draft.duration_s("timeout", READY_TIMEOUT_S),
+            **kwargs,
+        )
+
+    for option in reversed(LAUNCH):
+        drafted = _click_option(option)(drafted)
+    return drafted
+
+
+def layers(wiring: Wiring, name: str) -> Sequence[Values]:
+    """What the file says about this cluster, and over it the environment."""
+    file = wiring.settings.file
+    return (file.values(name) if file else {}, environment_values(os.environ))
+
+
+def _flags(given: dict[Option, Any]) -> Values:
+    said: dict[str, Value] = {}
+    for option, value in given.items():
+        if option.kind is Kind.TAGS:
+            said.update({TAG + key: Value(text, "flag") for key, text in value})
+        elif value not in (None, ()):
+            said[option.key] = Value(value, "flag")
+    return said
+
+
+def _click_option(option: Option) -> Callable[..., Any]:
+    text = option.help
+    if option.builtin not in ("", "false"):
+        text = f"{text.rstrip('.')}. Default: {option.builtin}."
+    if option.kind is Kind.FLAG:
+        names = f"{option.flag}/--no-{option.key}"
+        return click.option(names, option.parameter, default=None, help=text)
+    several = option.kind in (Kind.LIST, Kind.TAGS)
+    return click.option(
+        option.flag,
+        option.parameter,
+        type=Setting(option),
+        metavar=option.metavar,
+        multiple=several,
+        help=text,
+    )

@@ -1,0 +1,230 @@
+"""`clusterctl.yaml`: defaults and named clusters, read with every problem in it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from yaml.nodes import Node
+
+from clusterctl.configuration import yaml_tree
+from clusterctl.configuration.option import Kind, Option
+from clusterctl.configuration.options import OPTIONS
+from clusterctl.configuration.values import TAG, Value, Values, check_tag, parse_value
+from clusterctl.configuration.yaml_tree import Problem, Scalar, Sequence, Unreadable, read_tree
+from clusterctl.domain.cluster import check_cluster_name
+from clusterctl.domain.errors import UsageError
+
+_SECTIONS = ("defaults", "clusters")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One cluster of the file: what it says itself, and whose settings it takes over."""
+
+    line: int
+    values: Values
+    extends: str | None = None
+    extends_line: int = 0
+
+
+@dataclass(frozen=True)
+class SpecFile:
+    """What a file says. `path` is as the user wrote it."""
+
+    path: Path
+    defaults: Values = field(default_factory=dict)
+    clusters: Mapping[str, Entry] = field(default_factory=dict)
+
+    def values(self, name: str | None) -> Values:
+        """What holds for this cluster: its entry, what that extends, the defaults."""
+        found = dict(self.defaults)
+        for ancestor in reversed(self.lineage(name)):
+            found.update(self.clusters[ancestor].values)
+        return found
+
+    def lineage(self, name: str | None) -> list[str]:
+        """The cluster and those it extends, nearest first; it ends where a circle closes."""
+        line: list[str] = []
+        while name is not None and name in self.clusters and name not in line:
+            line.append(name)
+            name = self.clusters[name].extends
+        return line
+
+
+def parse_spec_file(data: bytes, path: Path) -> tuple[SpecFile, tuple[Problem, ...]]:
+    """What the file says, as far as it can be told, and all that is wrong with it."""
+    reader = _Reader(path)
+    try:
+        return reader.file(yaml_tree.compose(yaml_tree.decode(data))), reader.sorted_problems()
+    except Unreadable as error:
+        return SpecFile(path), (*reader.sorted_problems(), error.problem)
+
+
+class _Reader:
+    """Reads one file's tree and collects what is wrong with it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.problems: list[Problem] = []
+
+    def sorted_problems(self) -> tuple[Problem, ...]:
+        return tuple(sorted(set(self.problems), key=lambda problem: (problem.line, problem.key)))
+
+    def file(self, root: Node | None) -> SpecFile:
+        if root is None:
+            self._wrong(1, "", "nothing is in it; it needs `defaults:` or `clusters:`")
+            return SpecFile(self.path)
+        defaults: Values = {}
+        clusters: dict[str, Entry] = {}
+        for line, key, node in self._mapping(root, ""):
+            if key == "defaults":
+                defaults = self._settings(node, key)[0]
+            elif key == "clusters":
+                clusters = self._clusters(node)
+            elif key in OPTIONS:
+                self._wrong(line, key, "belongs under `defaults:`, or under a name in `clusters:`")
+            else:
+                what = "no such section: a file has `defaults:` and `clusters:`"
+                self._wrong(line, key, what + did_you_mean(key, _SECTIONS))
+        self._check_extends(clusters)
+        return SpecFile(self.path, defaults, clusters)
+
+    def _clusters(self, node: Node) -> dict[str, Entry]:
+        entries = {}
+        for line, name, inner in self._mapping(node, "clusters"):
+            try:
+                check_cluster_name(name)
+            except UsageError as error:
+                self._wrong(line, "clusters", f"{error.message}; {error.hint}")
+                continue
+            values, extends, extends_line = self._settings(inner, f"clusters.{name}", True)
+            entries[name] = Entry(line, values, extends, extends_line)
+        return entries
+
+    def _settings(
+        self, node: Node, where: str, extendable: bool = False
+    ) -> tuple[Values, str | None, int]:
+        values: dict[str, Value] = {}
+        extends, extends_line = None, 0
+        keys = [*OPTIONS, *(["extends"] if extendable else [])]
+        for line, key, inner in self._mapping(node, where):
+            place = f"{where}.{key}"
+            if key == "extends" and extendable:
+                extends, extends_line = self._scalar(inner, place, "the name of a cluster"), line
+            elif key not in OPTIONS:
+                self._unknown(line, place, keys)
+            else:
+                values.update(self._option(OPTIONS[key], inner, place))
+        return values, extends, extends_line
+
+    def _option(self, option: Option, node: Node, place: str) -> Values:
+        tree = read_tree(node)
+        origin = f"{self.path}:{tree.line}"
+        if isinstance(tree, Scalar) and tree.null and tree.text:
+            return {option.key: Value(None, origin)}
+        if option.kind is Kind.TAGS:
+            return self._tags(node, place)
+        if option.kind is Kind.LIST:
+            items = tree.items if isinstance(tree, Sequence) else (node,)
+            parts = [self._parsed(option, item, place) for item in items]
+            return {option.key: Value(tuple(part for part in parts if part), origin)}
+        value = self._parsed(option, node, place)
+        if value is None:
+            return {}
+        if option.kind is Kind.PATH:
+            value = self.path.parent / Path(str(value)).expanduser()
+        return {option.key: Value(value, origin)}
+
+    def _tags(self, node: Node, place: str) -> Values:
+        found = {}
+        for line, key, inner in self._mapping(node, place):
+            tree = read_tree(inner)
+            text = self._scalar(inner, f"{place}.{key}", "text", empty=True)
+            if text is None:
+                continue
+            try:
+                check_tag(key, text)
+            except UsageError as error:
+                self._wrong(line, place, error.message)
+                continue
+            reset = isinstance(tree, Scalar) and tree.null and tree.text
+            found[TAG + key] = Value(None if reset else text, f"{self.path}:{line}")
+        return found
+
+    def _parsed(self, option: Option, node: Node, place: str) -> object:
+        text = self._scalar(node, place, option.kind.value)
+        if text is None:
+            return None
+        line = node.start_mark.line + 1
+        tree = read_tree(node)
+        literal = option.kind in (Kind.FLAG, Kind.WHOLE, Kind.NUMBER)
+        if literal and isinstance(tree, Scalar) and tree.quoted:
+            self._wrong(
+                line, place, f"not {option.kind.value}: the text {text!r}; leave out the quotes"
+            )
+            return None
+        try:
+            value: object = parse_value(option, text)
+        except UsageError as error:
+            self._wrong(line, place, error.message)
+            return None
+        return value
+
+    def _scalar(self, node: Node, place: str, wanted: str, empty: bool = False) -> str | None:
+        tree = read_tree(node)
+        if not isinstance(tree, Scalar):
+            what = "a list" if isinstance(tree, Sequence) else "a mapping"
+            self._wrong(tree.line, place, f"not {wanted}: {what}")
+        elif tree.null and not empty:
+            self._wrong(tree.line, place, "has no value; write one, or leave the key out")
+        else:
+            return tree.text
+        return None
+
+    def _mapping(self, node: Node, place: str) -> Iterable[tuple[int, str, Node]]:
+        """The keys and what they hold; said is what is no mapping, no text or there twice."""
+        tree = read_tree(node)
+        if not isinstance(tree, yaml_tree.Mapping):
+            if not (isinstance(tree, Scalar) and tree.null):
+                self._wrong(tree.line, place, "not a mapping of keys to values")
+            return
+        lines: dict[str, int] = {}
+        for item in tree.items:
+            if item.key is None:
+                self._wrong(item.line, place, "a key that is no text")
+            elif item.key in lines:
+                where = f"{place}.{item.key}" if place else item.key
+                self._wrong(item.line, where, f"is there twice, first on line {lines[item.key]}")
+            else:
+                lines[item.key] = item.line
+                yield item.line, item.key, item.node
+
+    def _check_extends(self, clusters: Mapping[str, Entry]) -> None:
+        parts = SpecFile(self.path, {}, clusters)
+        for name, entry in clusters.items():
+            place = f"clusters.{name}.extends"
+            if entry.extends is None:
+                continue
+            if entry.extends not in clusters:
+                what = f"there is no cluster {entry.extends!r} in this file"
+                self._wrong(entry.extends_line, place, what + did_you_mean(entry.extends, clusters))
+                continue
+            line = parts.lineage(name)
+            if clusters[line[-1]].extends == name:
+                circle = " extends ".join([*line, name])
+                self._wrong(entry.extends_line, place, f"a circle: {circle}")
+
+    def _unknown(self, line: int, place: str, known: Iterable[str]) -> None:
+        self._wrong(line, place, "no such key" + did_you_mean(place.rpartition(".")[2], known))
+
+    def _wrong(self, line: int, key: str, message: str) -> None:
+        self.problems.append(Problem(line, key, message))
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The end of a sentence about a word that is none of those known."""
+    close = difflib.get_close_matches(word[:100].replace("_", "-"), list(known), 1)
+    return f"; did you mean {close[0]}?" if close else ""
