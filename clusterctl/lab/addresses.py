@@ -1,4 +1,4 @@
-"""Which private addresses a lab takes, and which part of them each region has."""
+"""Which addresses a lab takes, private and public, and which part of them each region has."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ from typing import Any
 from clusterctl.domain.errors import LabError
 
 CANDIDATES = tuple(IPv4Network(f"10.{second}.0.0/16") for second in range(77, 100))
+# Space for benchmarks (RFC 2544), then carriers' own (RFC 6598): nobody's public addresses. Each
+# candidate has a piece of its own.
+PUBLIC_SPACES = (IPv4Network("198.18.0.0/15"), IPv4Network("100.64.0.0/10"))
+PUBLIC_PREFIX = 20
 REGIONS = ("us-east-1", "us-west-2", "us-east-2", "eu-west-1")
 SUBNET_PREFIX = 21
 
@@ -26,6 +30,20 @@ def free_networks(taken: Iterable[IPv4Network]) -> list[IPv4Network]:
             "stop a lab that is no longer needed: clusterctl lab stop",
         )
     return free
+
+
+def public_network(network: IPv4Network, taken: Iterable[IPv4Network]) -> IPv4Network:
+    """The lab's public addresses: the network's piece. Raises LabError if something uses it."""
+    others = [other for other in taken if other.prefixlen > 0]
+    for space in PUBLIC_SPACES:
+        piece = list(space.subnets(new_prefix=PUBLIC_PREFIX))[CANDIDATES.index(network)]
+        if not any(piece.overlaps(other) for other in others):
+            return piece
+    spaces = " and ".join(str(space) for space in PUBLIC_SPACES)
+    raise LabError(
+        f"this machine uses {spaces} itself, the lab's public addresses",
+        "stop the VPN or proxy that does",
+    )
 
 
 def region_network(network: IPv4Network, region: str) -> IPv4Network:

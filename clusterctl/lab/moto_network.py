@@ -1,13 +1,12 @@
-"""Default VPCs inside the lab's own network, and no public addresses: moto's are other people's."""
+"""Default VPCs inside the lab's own network: moto's are other people's."""
 
 from __future__ import annotations
 
 from ipaddress import IPv4Network, ip_network
 from typing import Any
 
-from moto.ec2.exceptions import DefaultVpcAlreadyExists, EC2ClientError
+from moto.ec2.exceptions import DefaultVpcAlreadyExists
 from moto.ec2.models import EC2Backend
-from moto.ec2.models.elastic_network_interfaces import NetworkInterface
 
 from clusterctl.lab.addresses import REGIONS, SUBNET_PREFIX, region_network
 from clusterctl.lab.moto_completion import replace
@@ -40,18 +39,8 @@ def install(network: IPv4Network) -> None:
             cidr_block=str(blocks[len(existing)]),
             availability_zone=availability_zone,
         )
-        subnet.map_public_ip_on_launch = False
+        subnet.default_for_az = subnet.map_public_ip_on_launch = True
         return subnet
 
     replace(EC2Backend, create_default_vpc)
     replace(EC2Backend, create_default_subnet)
-    replace(EC2Backend, allocate_address)
-    replace(NetworkInterface, check_auto_public_ip)
-
-
-def allocate_address(*_: Any, **__: Any) -> Any:
-    raise EC2ClientError("AddressLimitExceeded", "The lab has no public addresses.")
-
-
-def check_auto_public_ip(_: Any) -> None:
-    """An interface of the lab never gets a public address."""

@@ -33,6 +33,7 @@ class Plan:
     mode: str
     ids: IdMap
     network: IPv4Network
+    public: IPv4Network
     dial: socket.socket | None = None
 
 
@@ -44,7 +45,8 @@ class Daemon:
         self._answers = self._control.makefile("rb")
         self._lock = threading.Lock()
         dial = plan.dial.fileno() if plan.dial else -1
-        argv = [PYTHON, "-I", str(PROGRAM), str(theirs.fileno()), str(plan.network), str(dial)]
+        networks = [str(plan.network), str(plan.public)]
+        argv = [PYTHON, "-I", str(PROGRAM), str(theirs.fileno()), *networks, str(dial)]
         with theirs:
             self.process = subprocess.Popen(
                 argv,
@@ -89,7 +91,7 @@ class Daemon:
         self._control.sendall(b"x")
         self._await("done")
         if plan.mode == "root":
-            _link(self.process.pid, plan.network)
+            _link(self.process.pid, plan.network, plan.public)
         self._control.sendall(b"x")
         self._await("ready")
 
@@ -136,7 +138,7 @@ def _map_text(lines: tuple[tuple[int, int, int], ...]) -> str:
     return "".join(f"{inside} {outside} {count}\n" for inside, outside, count in lines)
 
 
-def _link(pid: int, network: IPv4Network) -> None:
+def _link(pid: int, network: IPv4Network, public: IPv4Network) -> None:
     """A cable from this network namespace into the lab's bridge. It goes when the lab goes."""
     name = link_name(network)
     peer = ["peer", "name", "up0", "netns", str(pid)]
@@ -146,5 +148,9 @@ def _link(pid: int, network: IPv4Network) -> None:
         raise NetworkTaken
     if made.returncode:
         raise LabError(f"cannot make the lab's network link: {made.stderr.strip()}")
-    batch = f"address add {network[2]}/{network.prefixlen} dev {name}\nlink set {name} up\n"
-    subprocess.run(["ip", "-batch", "-"], input=batch, text=True, check=True)
+    lines = [
+        f"address add {network[2]}/{network.prefixlen} dev {name}",
+        f"link set {name} up",
+        f"route add {public} via {network[1]} dev {name}",
+    ]
+    subprocess.run(["ip", "-batch", "-"], input="\n".join(lines) + "\n", text=True, check=True)

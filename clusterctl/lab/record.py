@@ -19,6 +19,7 @@ class LabRecord:
     mode: str
     proxy_command: tuple[str, ...] | None
     network: str
+    public_network: str
     link: str | None
     started_at: str
 

@@ -17,11 +17,10 @@ import sys
 import threading
 from collections.abc import Callable
 from datetime import datetime, timezone
-from ipaddress import IPv4Network
 from pathlib import Path
 
 from clusterctl.domain.errors import ClusterctlError, LabError
-from clusterctl.lab import addresses, modes, record
+from clusterctl.lab import addresses, modes, moto_addresses, record
 from clusterctl.lab.app import complete_moto, make_api
 from clusterctl.lab.namespaces import Daemon, NetworkTaken, Plan
 from clusterctl.lab.supervisor import Supervisor
@@ -57,10 +56,12 @@ def _start(home: Path, port: int, region: str) -> Callable[[], None]:
     listening = _listen(port)
     mode = modes.choose_mode(os.geteuid())
     dial = None if mode.name == "root" else _dial_socket(folder)
-    daemon, network = _spawn(mode, dial)
+    daemon, plan = _spawn(mode, dial)
+    network = plan.network
     complete_moto(network, lambda id: str(daemon.call("console", id=id)))
+    moto_addresses.install(plan.public)
     api = make_api(listening)
-    record.write_record(_record(home, listening, region, mode.name, network))
+    record.write_record(_record(home, listening, region, plan))
     threading.Thread(target=Supervisor(daemon, network).run, daemon=True).start()
 
     def serve() -> None:
@@ -105,19 +106,20 @@ def _dial_socket(folder: Path) -> socket.socket:
     return listening
 
 
-def _spawn(mode: modes.Mode, dial: socket.socket | None) -> tuple[Daemon, IPv4Network]:
+def _spawn(mode: modes.Mode, dial: socket.socket | None) -> tuple[Daemon, Plan]:
     """The daemon, on the first network that nobody took in the meantime."""
-    for network in addresses.free_networks(addresses.networks_in_use()):
+    in_use = addresses.networks_in_use()
+    for network in addresses.free_networks(in_use):
+        public = addresses.public_network(network, in_use)
+        plan = Plan(mode.name, mode.ids, network, public, dial)
         try:
-            return Daemon(Plan(mode.name, mode.ids, network, dial)), network
+            return Daemon(plan), plan
         except NetworkTaken:
             continue
     raise LabError("every network of the lab is taken by another lab", "stop one of them")
 
 
-def _record(
-    home: Path, listening: socket.socket, region: str, mode: str, network: IPv4Network
-) -> record.LabRecord:
+def _record(home: Path, listening: socket.socket, region: str, plan: Plan) -> record.LabRecord:
     started = record.process_started(os.getpid())
     proxy = ("/usr/bin/python3", "-S", "-E", str(DIAL), str(home / "lab/dial.sock"), "%h", "%p")
     return record.LabRecord(
@@ -126,10 +128,11 @@ def _record(
         region=region,
         pid=os.getpid(),
         pid_started=started or 0,
-        mode=mode,
-        proxy_command=None if mode == "root" else proxy,
-        network=str(network),
-        link=addresses.link_name(network) if mode == "root" else None,
+        mode=plan.mode,
+        proxy_command=None if plan.mode == "root" else proxy,
+        network=str(plan.network),
+        public_network=str(plan.public),
+        link=addresses.link_name(plan.network) if plan.mode == "root" else None,
         started_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
     )
 

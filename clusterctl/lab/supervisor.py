@@ -9,8 +9,9 @@ from ipaddress import IPv4Network
 from typing import Any
 
 from clusterctl.domain.errors import LabError
-from clusterctl.lab import addresses
+from clusterctl.lab import addresses, moto_addresses
 from clusterctl.lab.decisions import Decision, Seen, decide
+from clusterctl.lab.faults import FAULTS
 from clusterctl.lab.moto_instances import LabInstance, all_lab_instances
 from clusterctl.lab.moto_types import simulated_gpus
 from clusterctl.lab.namespaces import Daemon
@@ -54,18 +55,38 @@ class Supervisor:
 
     def _attend(self, instance: LabInstance, view: dict[str, Any] | None) -> None:
         seen = Seen(view["state"], view["why"], view["ssh"]) if view else None
+        if view:
+            self._settle_address(instance, view)
+            self._afflict(instance, view)
         with LabInstance.transition:
             instance.seen(seen, view["boots"] if view else 0)
             decision = decide(instance.wanted, seen)
             if decision.state:
+                if decision.state == "terminated":
+                    moto_addresses.forget(instance)
                 instance.enter(decision.state, seen.why if seen else "")
+                if decision.state == "terminated":
+                    FAULTS.forget_host(instance.id)
                 return
         if decision.order:
             self._carry_out(instance, decision)
 
+    def _settle_address(self, instance: LabInstance, view: dict[str, Any]) -> None:
+        with LabInstance.transition:
+            moto_addresses.settle(instance)
+            public = instance.public_ip or ""
+        if public != view["public_address"]:
+            self._daemon.call("set_public", id=instance.id, address=public)
+
+    def _afflict(self, instance: LabInstance, view: dict[str, Any]) -> None:
+        wanted = FAULTS.afflictions(instance.id)
+        if view["state"] == "up" and any(view[what] != wanted[what] for what in wanted):
+            self._daemon.call("afflict", id=instance.id, **wanted)
+
     def _carry_out(self, instance: LabInstance, decision: Decision) -> None:
         try:
             if decision.order == "create":
+                moto_addresses.settle(instance)
                 self._daemon.call("create", **self._spec(instance))
             elif decision.order == "start":
                 self._daemon.call("boot", id=instance.id, new_console=True)
@@ -88,8 +109,10 @@ class Supervisor:
             "address": address,
             "prefix_length": self._network.prefixlen,
             "gateway": str(self._network[1]),
+            "public_address": instance.public_ip or "",
             "public_key": instance.public_key,
             "user_data": base64.b64encode(data.script).decode(),
             "user_data_problem": data.problem,
+            "silent": instance.silent,
             **simulated_gpus(instance.instance_type),
         }

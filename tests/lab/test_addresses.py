@@ -31,6 +31,28 @@ def test_no_free_network():
     assert "clusterctl lab stop" in refused.value.hint
 
 
+@pytest.mark.parametrize(
+    ("network", "taken", "piece"),
+    [
+        ("10.77.0.0/16", [], "198.18.0.0/20"),
+        ("10.78.0.0/16", ["0.0.0.0/0"], "198.18.16.0/20"),
+        ("10.99.0.0/16", [], "198.19.96.0/20"),
+        ("10.78.0.0/16", ["198.18.0.0/20"], "198.18.16.0/20"),
+        # Some proxies take the whole space for themselves.
+        ("10.78.0.0/16", ["198.18.0.0/15"], "100.64.16.0/20"),
+    ],
+)
+def test_the_public_addresses_of_a_network(network, taken, piece):
+    found = addresses.public_network(IPv4Network(network), [IPv4Network(one) for one in taken])
+    assert found == IPv4Network(piece)
+
+
+def test_no_public_addresses_are_free():
+    taken = [IPv4Network("198.18.0.0/15"), IPv4Network("100.64.0.0/10")]
+    with pytest.raises(LabError):
+        addresses.public_network(IPv4Network("10.77.0.0/16"), taken)
+
+
 def test_regions_share_the_network_without_overlap():
     network = IPv4Network("10.77.0.0/16")
     parts = [addresses.region_network(network, region) for region in addresses.REGIONS]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import clusterctl.lab
-from clusterctl.lab.daemon import boot, hosts, mounts, template
+from clusterctl.lab.daemon import boot, mounts, network, template
 from clusterctl.lab.daemon.boot import HostSpec
 
 HOST_FILES = Path(clusterctl.lab.__file__).parent / "host"
@@ -79,7 +79,31 @@ def test_what_ip_is_told_in_a_host():
         "link set eth0 up",
         "route add default via 10.77.0.1",
     ]
-    assert hosts.hardware_address("10.77.0.5") == "02:00:0a:4d:00:05"
+    assert network.hardware_address("10.77.0.5") == "02:00:0a:4d:00:05"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "outside", "inside"),
+    [
+        ("", "", [], []),
+        (
+            "",
+            "198.18.0.1",
+            ["route replace 198.18.0.1 via 10.77.0.5 dev br0"],
+            ["route replace local 198.18.0.1 dev lo"],
+        ),
+        (
+            "198.18.0.1",
+            "",
+            # Not without `via`: it may lead to another host by now.
+            ["route delete 198.18.0.1 via 10.77.0.5 dev br0"],
+            ["route delete local 198.18.0.1 dev lo"],
+        ),
+    ],
+)
+def test_what_ip_is_told_of_public_addresses(old, new, outside, inside):
+    assert network.public_lines(old, new, "10.77.0.5") == outside
+    assert network.own_public_lines(old, new) == inside
 
 
 @pytest.mark.parametrize(

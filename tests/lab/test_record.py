@@ -23,6 +23,7 @@ def mine(tmp_path):
         mode="single",
         proxy_command=("dial", "%h", "%p"),
         network="10.77.0.0/16",
+        public_network="198.18.0.0/20",
         link=None,
         started_at="2026-11-20T12:00:00+00:00",
     )

@@ -74,17 +74,6 @@ def test_a_subnet_outside_the_lab_is_refused(instances):
     assert code_of(refused) == "UnsupportedOperation"
 
 
-def test_no_public_addresses(instances):
-    nic = {"DeviceIndex": 0, "AssociatePublicIpAddress": True}
-    one = instances.request(NetworkInterfaces=[nic])[0]
-    shown = instances.see(one["InstanceId"])
-    assert "PublicIpAddress" not in shown
-    assert not shown.get("PublicDnsName")
-    with pytest.raises(ClientError) as refused:
-        instances.ec2.allocate_address(Domain="vpc")
-    assert code_of(refused) == "AddressLimitExceeded"
-
-
 def test_default_vpcs_are_parts_of_the_labs_network(lab):
     blocks = []
     for region in REGIONS:

@@ -92,13 +92,16 @@ def test_a_host_of_an_unprivileged_lab(user_lab, tmp_path):
         MaxCount=2,
     )["Instances"]
     ids = [one["InstanceId"] for one in launched]
-    first, second = (one["PrivateIpAddress"] for one in launched)
+    second = launched[1]["PrivateIpAddress"]
 
     def ok():
         seen = ec2.describe_instance_status(InstanceIds=ids)["InstanceStatuses"]
         return [one["InstanceStatus"]["Status"] for one in seen] == ["ok", "ok"]
 
     wait_until(ok, "status ok")
+    shown = ec2.describe_instances(InstanceIds=ids)["Reservations"][0]["Instances"]
+    private, first = (shown[0][key] for key in ("PrivateIpAddress", "PublicIpAddress"))
+    assert ssh(user_lab, key, private, "hostname -I").stdout.strip() == private
 
     def output(command: str) -> str:
         done = ssh(user_lab, key, first, command)

@@ -6,14 +6,13 @@ import functools
 import os
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from clusterctl.lab.daemon import mounts, syscalls
+from clusterctl.lab.daemon import mounts, network, syscalls
 from clusterctl.lab.daemon.template import PATH
 
 INIT = "/usr/lib/clusterctl-lab/init"
@@ -42,12 +41,14 @@ class HostSpec:
     address: str
     prefix_length: int
     gateway: str
+    public_address: str = ""
     public_key: str = ""
     user_data: str = ""
     user_data_problem: str = ""
     gpus: int = 0
     gpu_name: str = ""
     gpu_memory_mib: int = 0
+    silent: bool = False
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,7 @@ def address_lines(spec: HostSpec) -> list[str]:
         f"address add {spec.address}/{spec.prefix_length} dev eth0",
         "link set eth0 up",
         f"route add default via {spec.gateway}",
+        *network.own_public_lines("", spec.public_address),
     ]
 
 
@@ -148,8 +150,7 @@ def _start(spec: HostSpec, folder: Path, base: Base, go: int) -> None:
     socket.sethostname(spec.hostname)
     if not os.read(go, 1):
         raise OSError("the network of the host could not be made")
-    batch = "\n".join(address_lines(spec)) + "\n"
-    subprocess.run(["ip", "-batch", "-"], input=batch, text=True, check=True)
+    network.ip_batch(address_lines(spec))
     if base.single_uid:
         Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").write_text("0")
     mounts.build_root(str(folder), str(base.template), base.single_uid, base.alone)

@@ -2,38 +2,44 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
 import threading
+from collections.abc import Sequence
+from ipaddress import IPv4Address, IPv4Network
 
 from clusterctl.lab.daemon import syscalls
 
 CONNECT_TIMEOUT_S = 20
 
 
-def start(listening_fd: int) -> int:
-    """The pid of a process that answers on the listening Unix socket."""
+def start(listening_fd: int, networks: Sequence[IPv4Network]) -> int:
+    """The pid of a process that answers on the listening Unix socket, for these networks."""
     pid = os.fork()
     if pid:
         return pid
     try:
         syscalls.die_with_parent()
-        _serve(socket.socket(fileno=listening_fd))
+        _serve(socket.socket(fileno=listening_fd), networks)
     finally:
         os._exit(1)
 
 
-def _serve(listener: socket.socket) -> None:
+def _serve(listener: socket.socket, networks: Sequence[IPv4Network]) -> None:
     while True:
         caller, _ = listener.accept()
-        threading.Thread(target=_answer, args=(caller,), daemon=True).start()
+        answer = functools.partial(_answer, caller, networks)
+        threading.Thread(target=answer, daemon=True).start()
 
 
-def _answer(caller: socket.socket) -> None:
+def _answer(caller: socket.socket, networks: Sequence[IPv4Network]) -> None:
     """One `HOST PORT` line in; back comes a connected socket, or the error's text."""
     with caller:
         try:
             host, port = caller.recv(512).decode().split()
+            if not any(IPv4Address(host) in network for network in networks):
+                raise ValueError(f"{host} does not answer from outside the lab")
             connected = socket.create_connection((host, int(port)), CONNECT_TIMEOUT_S)
             connected.setblocking(True)
             with connected:

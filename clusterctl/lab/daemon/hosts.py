@@ -11,14 +11,13 @@ import signal
 import subprocess
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from clusterctl.lab.daemon import boot, mounts, syscalls, template
+from clusterctl.lab.daemon import afflict, boot, mounts, network, syscalls, template
 from clusterctl.lab.daemon.boot import UBUNTU_UID, Base, HostSpec
 
-BRIDGE = "br0"
 DATA_VOLUME = "size=1g,mode=1777"
 CONSOLE_BYTES = 64 * 1024  # what EC2 keeps of a console
 
@@ -36,11 +35,14 @@ class Host:
     report: int = -1
     boots: int = 0
     ssh: bool = False
+    frozen: bool = False
+    cut: bool = False
 
     @property
     def view(self) -> dict[str, Any]:
-        shown = ("state", "why", "boots", "ssh")
-        return {"id": self.spec.id, **{name: getattr(self, name) for name in shown}}
+        shown = ("state", "why", "boots", "ssh", "frozen", "cut")
+        own = {"id": self.spec.id, "public_address": self.spec.public_address}
+        return {**own, **{name: getattr(self, name) for name in shown}}
 
 
 class Hosts:
@@ -69,11 +71,30 @@ class Hosts:
         if new_console:
             (host.folder / "console.log").unlink(missing_ok=True)
         template.write(host.folder / "boot_id", f"{uuid.uuid4()}\n".encode(), 0o444)
-        plug = functools.partial(_plug, host.link, host.spec.address)
+        plug = functools.partial(_plug, host)
         started = boot.boot(host.spec, host.folder, self._base, plug)
         host.pid, host.report = started.pid, started.report
         host.state, host.why, host.ssh = "booting", "", False
         host.boots += 1
+
+    def set_public(self, id: str, address: str) -> None:
+        """Give a host another public address, or none."""
+        host = self._hosts[id]
+        old, host.spec = host.spec, replace(host.spec, public_address=address)
+        lines = network.public_lines(old.public_address, address, host.spec.address)
+        network.ip_batch(lines, check=False)
+        if host.state != "off":
+            inside = network.own_public_lines(old.public_address, address)
+            network.ip_batch(inside, host.pid, check=False)
+
+    def afflict(self, id: str, frozen: bool, cut: bool) -> None:
+        """Have a host that is up stand still, or be cut off, or neither."""
+        host = self._hosts[id]
+        if host.state != "up":
+            return
+        (afflict.freeze if frozen else afflict.thaw)(host.pid)
+        _ip(["link", "set", host.link, "down" if cut else "up"])
+        host.frozen, host.cut = frozen, cut
 
     def power_off(self, id: str) -> None:
         """Silence first, as on EC2: peers get no reset from a host whose link is down."""
@@ -87,6 +108,7 @@ class Hosts:
 
     def remove(self, id: str) -> None:
         """Forget a host that is off, and all it stored."""
+        self.set_public(id, "")
         host = self._hosts.pop(id)
         _ip(["link", "delete", host.link], check=False)
         if (host.folder / "data").is_mount():
@@ -111,6 +133,7 @@ class Hosts:
                 _ip(["link", "delete", host.link], check=False)
                 host.why = host.why or boot.ended_by(status)
                 host.state, host.pid, host.ssh = "off", 0, False
+                host.frozen = host.cut = False
 
     def _make_folder(self, host: Host) -> None:
         spec, folder = host.spec, host.folder
@@ -147,6 +170,8 @@ def _own_files(spec: HostSpec) -> list[tuple[str, bytes, int]]:
         ("etc/hostname", f"{spec.hostname}\n".encode(), 0o644),
         ("etc/hosts", f"127.0.0.1 localhost\n{spec.address} {names}\n".encode(), 0o644),
     ]
+    if spec.silent:
+        files.append((f"{template.TOOLS}/init", afflict.SILENT_INIT, 0o755))
     if spec.user_data:
         script = base64.b64decode(spec.user_data)
         files.append(("var/lib/cloud/instance/scripts/part-001", script, 0o700))
@@ -195,15 +220,14 @@ def _listens_on_22(pid: int) -> bool:
     return any(" 00000000:0016 00000000:0000 0A " in line for line in lines)
 
 
-def hardware_address(address: str) -> str:
-    """The same for the same address: peers remember it longer than a host lives."""
-    return "02:00:" + ":".join(f"{int(part):02x}" for part in address.split("."))
-
-
-def _plug(link: str, address: str, pid: int) -> None:
-    """Give the host of `pid` an eth0 whose other end is in the bridge."""
-    peer = f"peer name eth0 address {hardware_address(address)} netns {pid}".split()
-    _ip(["link", "add", link, "master", BRIDGE, "up", "type", "veth", *peer])
+def _plug(host: Host, pid: int) -> None:
+    spec = host.spec
+    network.ip_batch(
+        [
+            *network.plug_lines(host.link, network.hardware_address(spec.address), pid),
+            *network.public_lines("", spec.public_address, spec.address),
+        ]
+    )
 
 
 def _ip(arguments: list[str], check: bool = True) -> None:

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from clusterctl.lab.daemon import dialer, syscalls
-from clusterctl.lab.daemon.hosts import BRIDGE, Hosts
+from clusterctl.lab.daemon import dialer, network, syscalls
+from clusterctl.lab.daemon.hosts import Hosts
 
-UPLINK = "up0"
 FOLDER = Path("/run/lab")
 
 
@@ -27,6 +26,7 @@ class Setup:
 
     control: socket.socket
     network: ipaddress.IPv4Network
+    public: ipaddress.IPv4Network
     files: Mapping[str, bytes]
     single_uid: bool
     dial: int
@@ -37,9 +37,10 @@ def run(setup: Setup) -> NoReturn:
     status = 1
     try:
         _make_private()
-        _make_bridge(str(setup.network[1]), setup.network.prefixlen)
+        network.build(setup.network, setup.public)
         hosts = Hosts(FOLDER, setup.files, setup.single_uid)
-        dial_pid = dialer.start(setup.dial) if setup.dial >= 0 else 0
+        dialled = (setup.network, setup.public)
+        dial_pid = dialer.start(setup.dial, dialled) if setup.dial >= 0 else 0
         _serve(setup.control, hosts, dial_pid)
         status = 0
     except OSError as refused:
@@ -59,18 +60,6 @@ def _make_private() -> None:
     syscalls.mount("tmpfs", "/run", "tmpfs", 0, "mode=755")
     FOLDER.mkdir()
     os.umask(0o022)
-
-
-def _make_bridge(address: str, prefix_length: int) -> None:
-    lines = [
-        "link set lo up",
-        f"link add {BRIDGE} type bridge forward_delay 0",
-        f"address add {address}/{prefix_length} dev {BRIDGE}",
-        f"link set {BRIDGE} up",
-    ]
-    if UPLINK in {name for _, name in socket.if_nameindex()}:
-        lines.append(f"link set {UPLINK} master {BRIDGE} up")
-    subprocess.run(["ip", "-batch", "-"], input="\n".join(lines) + "\n", text=True, check=True)
 
 
 def _serve(control: socket.socket, hosts: Hosts, dial_pid: int) -> None:
@@ -118,7 +107,9 @@ def _answer(hosts: Hosts, request: dict[str, Any]) -> dict[str, Any]:
         "create": hosts.create,
         "boot": hosts.boot,
         "power_off": hosts.power_off,
+        "afflict": hosts.afflict,
         "remove": hosts.remove,
+        "set_public": hosts.set_public,
         "list": hosts.list,
         "console": hosts.console,
     }

@@ -1,0 +1,74 @@
+"""The lab's network: one bridge that is every subnet's gateway and routes the public addresses."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from collections.abc import Sequence
+from ipaddress import IPv4Network
+from pathlib import Path
+
+BRIDGE, UPLINK = "br0", "up0"
+# A host has its public address no longer than the bridge says so. Redirects would teach its peers
+# the way past the bridge.
+SETTINGS = {
+    "ip_forward": "1",
+    "conf/all/send_redirects": "0",
+    f"conf/{BRIDGE}/send_redirects": "0",
+}
+
+
+def build(network: IPv4Network, public: IPv4Network) -> None:
+    """The bridge, with the caller's link in it where there is one. Raises OSError."""
+    # Else the bridge takes a port's address, and another one when that port goes.
+    own = hardware_address(str(network[1]))
+    lines = [
+        "link set lo up",
+        f"link add {BRIDGE} address {own} type bridge forward_delay 0",
+        f"address add {network[1]}/{network.prefixlen} dev {BRIDGE}",
+        f"link set {BRIDGE} up",
+        # A public address that nobody has answers with silence, as on EC2.
+        f"route add blackhole {public}",
+    ]
+    if UPLINK in {name for _, name in socket.if_nameindex()}:
+        lines.append(f"link set {UPLINK} master {BRIDGE} up")
+    ip_batch(lines)
+    for name, value in SETTINGS.items():
+        Path("/proc/sys/net/ipv4", name).write_text(value)
+
+
+def hardware_address(address: str) -> str:
+    """The same for the same address: peers remember it longer than a host lives."""
+    return "02:00:" + ":".join(f"{int(part):02x}" for part in address.split("."))
+
+
+def plug_lines(link: str, hardware_address: str, pid: int) -> list[str]:
+    """Give the host of `pid` an eth0 whose other end is in the bridge."""
+    peer = f"peer name eth0 address {hardware_address} netns {pid}"
+    return [f"link add {link} master {BRIDGE} up type veth {peer}"]
+
+
+def public_lines(old: str, new: str, private: str) -> list[str]:
+    """Lead the public address of a host to it; either may be empty."""
+    lines = [f"route delete {old} via {private} dev {BRIDGE}"] if old and old != new else []
+    return lines + ([f"route replace {new} via {private} dev {BRIDGE}"] if new else [])
+
+
+def own_public_lines(old: str, new: str) -> list[str]:
+    """The same inside the host: it takes what comes for the address, and does not show it."""
+    lines = [f"route delete local {old} dev lo"] if old and old != new else []
+    return lines + ([f"route replace local {new} dev lo"] if new else [])
+
+
+def ip_batch(lines: Sequence[str], inside: int = 0, check: bool = True) -> None:
+    """Carry the lines out, in the network namespace of the process `inside` if that is given."""
+    if not lines:
+        return
+    enter = ["nsenter", f"--net=/proc/{inside}/ns/net"] if inside else []
+    subprocess.run(
+        [*enter, "ip", "-batch", "-"],
+        input="".join(f"{line}\n" for line in lines),
+        text=True,
+        check=check,
+        stderr=None if check else subprocess.DEVNULL,
+    )

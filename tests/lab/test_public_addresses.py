@@ -1,0 +1,209 @@
+"""Public addresses: who has one, when, and that it answers."""
+
+from __future__ import annotations
+
+import ipaddress
+
+import pytest
+from botocore.exceptions import ClientError
+
+from clusterctl.lab.pool import Pool
+from tests.lab.running import ssh, wait_until
+
+pytestmark = pytest.mark.lab
+
+
+def code_of(refused) -> str:
+    return refused.value.response["Error"]["Code"]
+
+
+def public_of(instances, one) -> str:
+    return instances.see(one["InstanceId"]).get("PublicIpAddress", "")
+
+
+def name_at(instances, address: str) -> str:
+    """The hostname of whoever answers there; empty if nobody does."""
+    return ssh(instances.lab, instances.key, address, "hostname").stdout.strip()
+
+
+def hostname(one) -> str:
+    return "ip-" + one["PrivateIpAddress"].replace(".", "-")
+
+
+def answers_as(instances, address: str, one) -> None:
+    name = hostname(one)
+    wait_until(lambda: name_at(instances, address) == name, f"{address} is {name}")
+
+
+@pytest.fixture
+def elastic(ec2):
+    """Allocates elastic addresses, and has them released at the end."""
+    made = []
+
+    def allocate(**options):
+        made.append(ec2.allocate_address(Domain="vpc", **options))
+        return made[-1]
+
+    yield allocate
+    there = {one["AllocationId"]: one for one in ec2.describe_addresses()["Addresses"]}
+    for one in made:
+        shown = there.get(one["AllocationId"], {})
+        if shown.get("AssociationId"):
+            ec2.disassociate_address(AssociationId=shown["AssociationId"])
+        if shown:
+            ec2.release_address(AllocationId=one["AllocationId"])
+
+
+def test_a_pool_gives_back_last_what_it_was_given_back():
+    pool = Pool(ipaddress.IPv4Network("198.18.0.0/29"))
+    first = pool.take()
+    pool.give_back(first)
+    assert [pool.take() for _ in range(6)] == [f"198.18.0.{last}" for last in (2, 3, 4, 5, 6, 1)]
+    with pytest.raises(LookupError):
+        pool.take()
+
+
+def test_it_answers_the_caller_and_the_other_hosts(instances, lab):
+    first, second = instances.up(MinCount=2, MaxCount=2)
+    addresses = [one["PublicIpAddress"] for one in (first, second)]
+    assert len(set(addresses)) == 2
+    assert all(
+        ipaddress.ip_address(one) in ipaddress.ip_network(lab.public_network) for one in addresses
+    )
+    assert first["PublicDnsName"].startswith("ec2-" + addresses[0].replace(".", "-") + ".")
+    answers_as(instances, addresses[0], first)
+    greeting = f"exec 3<>/dev/tcp/{addresses[1]}/22; head -c 4 <&3"
+    assert instances.run(first, f'bash -c "{greeting}"') == "SSH-"
+    # As behind EC2's translation, the host itself knows its private address only.
+    assert instances.run(first, "hostname -I") == first["PrivateIpAddress"]
+    program = (
+        f"import socket; there = socket.create_connection(('{addresses[1]}', 22)); "
+        "print(there.getsockname()[0])"
+    )
+    assert instances.run(first, f'python3 -c "{program}"') == first["PrivateIpAddress"]
+
+
+def test_a_reboot_keeps_it_and_a_stop_does_not(instances, ec2):
+    one = instances.up()[0]
+    id, before = one["InstanceId"], one["PublicIpAddress"]
+    ec2.reboot_instances(InstanceIds=[id])
+    instances.reachable(id)
+    assert public_of(instances, one) == before
+    answers_as(instances, before, one)
+    ec2.stop_instances(InstanceIds=[id])
+    instances.in_state(id, "stopped")
+    shown = instances.see(id)
+    assert "PublicIpAddress" not in shown
+    assert not shown.get("PublicDnsName")
+    assert "Association" not in shown["NetworkInterfaces"][0]
+    ec2.start_instances(InstanceIds=[id])
+    instances.reachable(id)
+    after = public_of(instances, one)
+    assert after not in ("", before)
+    answers_as(instances, after, one)
+    ec2.terminate_instances(InstanceIds=[id])
+    instances.in_state(id, "terminated")
+    assert public_of(instances, one) == ""
+
+
+@pytest.mark.parametrize(
+    ("in_subnet", "asked", "has"),
+    [
+        (True, None, True),
+        (True, False, False),
+        (False, None, False),
+        (False, True, True),
+    ],
+)
+def test_the_subnet_and_the_launch_decide(instances, ec2, in_subnet, asked, has):
+    zone = [{"Name": "availability-zone", "Values": ["us-east-1d"]}]
+    subnet = ec2.describe_subnets(Filters=zone)["Subnets"][0]
+    assert subnet["MapPublicIpOnLaunch"]
+    nic = {"DeviceIndex": 0, "SubnetId": subnet["SubnetId"]}
+    if asked is not None:
+        nic["AssociatePublicIpAddress"] = asked
+    change = {"SubnetId": subnet["SubnetId"], "MapPublicIpOnLaunch": {"Value": in_subnet}}
+    ec2.modify_subnet_attribute(**change)
+    try:
+        one = instances.up(NetworkInterfaces=[nic])[0]
+    finally:
+        ec2.modify_subnet_attribute(**{**change, "MapPublicIpOnLaunch": {"Value": True}})
+    assert bool(public_of(instances, one)) == has
+
+
+def test_an_elastic_address_from_allocation_to_release(instances, ec2, elastic):
+    one = instances.up()[0]
+    id, own = one["InstanceId"], one["PublicIpAddress"]
+    tags = [{"ResourceType": "elastic-ip", "Tags": [{"Key": "of", "Value": "this-test"}]}]
+    made = elastic(TagSpecifications=tags)
+    allocation, address = made["AllocationId"], made["PublicIp"]
+    ec2.associate_address(InstanceId=id, AllocationId=allocation)
+    assert public_of(instances, one) == address
+    answers_as(instances, address, one)
+    assert name_at(instances, own) == ""
+    found = ec2.describe_addresses(Filters=[{"Name": "tag:of", "Values": ["this-test"]}])
+    shown = found["Addresses"][0]
+    assert (shown["InstanceId"], shown["PrivateIpAddress"]) == (id, one["PrivateIpAddress"])
+    assert shown["Tags"] == [{"Key": "of", "Value": "this-test"}]
+    with pytest.raises(ClientError) as refused:
+        ec2.release_address(AllocationId=allocation)
+    assert code_of(refused) == "InvalidIPAddress.InUse"
+    ec2.stop_instances(InstanceIds=[id])
+    instances.in_state(id, "stopped")
+    assert public_of(instances, one) == address
+    ec2.start_instances(InstanceIds=[id])
+    instances.reachable(id)
+    answers_as(instances, address, one)
+    ec2.disassociate_address(AssociationId=shown["AssociationId"])
+    wait_until(lambda: public_of(instances, one) not in ("", address, own), "an address of its own")
+    answers_as(instances, public_of(instances, one), one)
+    ec2.release_address(AllocationId=allocation)
+    with pytest.raises(ClientError) as refused:
+        ec2.release_address(AllocationId=allocation)
+    assert code_of(refused) == "InvalidAllocationID.NotFound"
+
+
+def test_an_elastic_address_moves_only_when_told_to(instances, ec2, elastic):
+    first, second = instances.up(MinCount=2, MaxCount=2)
+    made = elastic()
+    allocation, address = made["AllocationId"], made["PublicIp"]
+    ec2.associate_address(InstanceId=first["InstanceId"], AllocationId=allocation)
+    answers_as(instances, address, first)
+    there = {
+        "NetworkInterfaceId": second["NetworkInterfaces"][0]["NetworkInterfaceId"],
+        "AllocationId": allocation,
+    }
+    with pytest.raises(ClientError) as refused:
+        ec2.associate_address(**there)
+    assert code_of(refused) == "Resource.AlreadyAssociated"
+    ec2.associate_address(**there, AllowReassociation=True)
+    answers_as(instances, address, second)
+    answers_as(instances, public_of(instances, first), first)
+    ec2.terminate_instances(InstanceIds=[second["InstanceId"]])
+    instances.in_state(second["InstanceId"], "terminated")
+    shown = ec2.describe_addresses(AllocationIds=[allocation])["Addresses"][0]
+    assert not shown.get("AssociationId")
+    assert name_at(instances, address) == ""
+
+
+def test_what_cannot_be_done_with_elastic_addresses(instances, ec2, elastic):
+    one = instances.up()[0]
+    instances.ec2.terminate_instances(InstanceIds=[one["InstanceId"]])
+    instances.in_state(one["InstanceId"], "terminated")
+    made = [elastic()["AllocationId"] for _ in range(5)]
+    calls = {
+        "AddressLimitExceeded": elastic,
+        "InvalidInstanceID": lambda: ec2.associate_address(
+            InstanceId=one["InstanceId"], AllocationId=made[0]
+        ),
+        "InvalidInstanceID.NotFound": lambda: ec2.associate_address(
+            InstanceId="i-0123456789abcdef0", AllocationId=made[0]
+        ),
+        "InvalidAllocationID.NotFound": lambda: ec2.associate_address(
+            InstanceId=one["InstanceId"], AllocationId="eipalloc-0123456789abcdef0"
+        ),
+    }
+    for code, call in calls.items():
+        with pytest.raises(ClientError) as refused:
+            call()
+        assert code_of(refused) == code
