@@ -49,6 +49,9 @@ TABLE: dict[str, tuple[str, str]] = {
     ),
     "Unsupported": ("", "choose another instance type or region"),
     "InvalidAMIID*": ("", "image ids are regional: check --image and --region"),
+    "InvalidSubnetID*": ("", "subnet ids are regional: check --subnet and --region"),
+    "InvalidSubnetId*": ("", "subnet ids are regional: check --subnet and --region"),
+    "InvalidVpcID*": ("", "VPC ids are regional: check --region"),
     "InvalidKeyPair.Duplicate": (
         "",
         "a key pair of that name is not this cluster's: delete it, or choose another name",
@@ -65,6 +68,15 @@ TABLE: dict[str, tuple[str, str]] = {
         "run the earlier `up` again, or remove the cluster: clusterctl down",
     ),
     "OperationNotPermitted": ("", "an instance may be protected against termination"),
+    "AccessDenied*": (
+        "not allowed: {message}",
+        "ask whoever runs the account for the permission",
+    ),
+    # What CloudFormation says
+    "AlreadyExistsException": ("", "run the command again: it goes on from what is there"),
+    "InsufficientCapabilities*": ("", "the template that is there is not clusterctl's"),
+    "LimitExceededException": ("", "ask for a larger quota under Service Quotas"),
+    "ValidationError": ("AWS does not take the request: {message}", ""),
     "DependencyViolation": ("", "something else still uses it; run `clusterctl down` again"),
     # What there is
     "InsufficientInstanceCapacity": (
