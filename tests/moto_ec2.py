@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import logging
 import urllib.request
@@ -84,12 +85,21 @@ def reset(endpoint_url: str) -> None:
     urllib.request.urlopen(request).close()
 
 
+@functools.lru_cache
 def clients_of(endpoint_url: str) -> Clients:
+    """Making a client costs more than most tests."""
     return Clients(Account(region=REGION, endpoint_url=endpoint_url, **KEY))
 
 
 def client_of(endpoint_url: str):
     return clients_of(endpoint_url).ec2
+
+
+def clients_with(client) -> Clients:
+    """The clients of its endpoint, with this one, perhaps a wrapped one, for EC2."""
+    clients = copy.copy(clients_of(client.meta.endpoint_url))
+    vars(clients)["ec2"] = client
+    return clients
 
 
 @pytest.fixture(scope="session")
@@ -100,7 +110,6 @@ def moto_url():
 
 @pytest.fixture(scope="session")
 def moto_client(moto_url):
-    # Making a client costs more than most tests.
     return client_of(moto_url)
 
 

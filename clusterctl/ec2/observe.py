@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -82,7 +82,8 @@ def observe(
     """Look, and change nothing. Raises AwsError, ClusterctlError."""
     client = clients.ec2
     instances = find_instances(client, spec.name)
-    wanted = like(spec, instances)
+    unsettled = _unsettled(client, launch_record)
+    wanted = _as_sent(like(spec, instances), unsettled)
     lacking = len(members_of(instances)) < spec.nodes
     subnets = _subnets(clients, wanted)
     vpc = find_vpc(client, subnets[0].vpc_id if subnets else None)
@@ -101,8 +102,15 @@ def observe(
         group=group,
         placement_group=placement_groups[0] if placement_groups else None,
         address=addresses[0] if addresses else None,
-        unsettled=_unsettled(client, launch_record),
+        unsettled=unsettled,
     )
+
+
+def _as_sent(spec: ClusterSpec, unsettled: tuple[SentLaunch, ...]) -> ClusterSpec:
+    """What is called the latest image may be another one since: the request must be the same."""
+    if spec.image is None and unsettled:
+        return replace(spec, image=str(unsettled[0].request.get("ImageId", "")) or None)
+    return spec
 
 
 def _subnets(clients: Clients, spec: ClusterSpec) -> tuple[Subnet, ...]:

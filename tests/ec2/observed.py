@@ -7,21 +7,65 @@ from datetime import datetime, timezone
 
 from clusterctl.domain.cluster import Node, NodeState
 from clusterctl.domain.spec import ClusterSpec
+from clusterctl.ec2.costs import Price
 from clusterctl.ec2.images import Image
 from clusterctl.ec2.instances import Instance
 from clusterctl.ec2.keypairs import KeyPair
 from clusterctl.ec2.machines import MachineType
 from clusterctl.ec2.network import SecurityGroup, Vpc
-from clusterctl.ec2.observe import Observed
+from clusterctl.ec2.observe import Catalogue, Observed
+from clusterctl.ec2.placement import PlacementGroup
+from clusterctl.ec2.subnets import Subnet
 
 PUBLIC_KEY = "ssh-ed25519 AAAAkey clusterctl-demo"
 SPEC = ClusterSpec("demo", 4, "p4d.24xlarge")
-NOTHING = Observed(
-    vpc=Vpc("vpc-1", "172.31.0.0/16"),
-    image=Image("ami-1", "Deep Learning", "/dev/sda1", 75, "x86_64"),
-    machine=MachineType("p4d.24xlarge", 8, 96, ("x86_64",)),
-    ssh_from="203.0.113.7/32",
+MACHINE = MachineType(
+    "p4d.24xlarge",
+    8,
+    96,
+    ("x86_64",),
+    gpu_name="A100",
+    network_cards=4,
+    card_interfaces=(15, 15, 15, 15),
+    efa_interfaces=4,
+    usage_classes=("capacity-block", "on-demand", "spot"),
 )
+PLAIN = replace(MACHINE, network_cards=1, card_interfaces=(15,), efa_interfaces=0)
+IMAGE = Image("ami-1", "Deep Learning", "/dev/sda1", 75, "x86_64", user="ubuntu", driver="oss")
+ZONES = ("us-east-1a", "us-east-1b", "us-east-1c")
+SUBNETS = tuple(
+    Subnet(f"subnet-{zone[-1]}", "vpc-1", zone, "172.31.0.0/20", 4000, True, True) for zone in ZONES
+)
+CATALOGUE = Catalogue(
+    machines={"p4d.24xlarge": PLAIN},
+    images={"p4d.24xlarge": IMAGE},
+    offers={"p4d.24xlarge": frozenset(ZONES)},
+    subnets=SUBNETS,
+    prices={"p4d.24xlarge": Price(21.96, "a table", "2026-07-20")},
+)
+NOTHING = Observed(
+    region="us-east-1",
+    vpc=Vpc("vpc-1", "172.31.0.0/16"),
+    ssh_from="203.0.113.7/32",
+    catalogue=CATALOGUE,
+)
+
+
+def offering(machine: MachineType = PLAIN, image: Image | None = IMAGE, **more) -> Observed:
+    """An account that has nothing of the cluster, where EC2 has this machine and image."""
+    return replace(
+        NOTHING,
+        catalogue=replace(
+            CATALOGUE,
+            machines={machine.name: machine},
+            images={machine.name: image},
+            offers={machine.name: frozenset(ZONES)},
+            prices={machine.name: Price(21.96, "a table", "2026-07-20")},
+            **more,
+        ),
+    )
+
+
 GROUP = SecurityGroup("sg-1", ("203.0.113.7/32",), members_in=True, members_out=True)
 KEY_PAIR = KeyPair("key-1", "clusterctl-demo", PUBLIC_KEY)
 
@@ -50,6 +94,9 @@ def instance(index: int, state: NodeState = NodeState.RUNNING, **fields) -> Inst
         image_id="ami-1",
         key_name="clusterctl-demo",
         launch_token="earlier",
+        subnet_id="subnet-a",
+        interface_id=f"eni-{index}",
+        placement_group="clusterctl-demo",
     )
     return replace(common, **fields)
 
@@ -57,4 +104,10 @@ def instance(index: int, state: NodeState = NodeState.RUNNING, **fields) -> Inst
 def with_nodes(*indices: int) -> Observed:
     """A cluster that has these nodes, and all that belongs to it."""
     instances = tuple(instance(index) for index in indices)
-    return replace(NOTHING, instances=instances, key_pair=KEY_PAIR, group=GROUP)
+    return replace(
+        NOTHING,
+        instances=instances,
+        key_pair=KEY_PAIR,
+        group=GROUP,
+        placement_group=PlacementGroup("clusterctl-demo", "available"),
+    )

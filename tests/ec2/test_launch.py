@@ -9,12 +9,12 @@ from botocore.exceptions import ClientError, ReadTimeoutError
 
 from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.domain.spec import ClusterSpec
-from clusterctl.ec2 import launch
+from clusterctl.ec2 import attempt, launch
 from clusterctl.ec2.instances import find_cluster, find_instances, launched_with
 from clusterctl.ec2.observe import observe
 from clusterctl.ec2.plan import plan_launch
 from clusterctl.ec2.record import SETTLED_AFTER_S, SentLaunch, read_launches, write_launches
-from tests.moto_ec2 import NEW_IMAGE
+from tests.moto_ec2 import NEW_IMAGE, clients_with
 
 PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGpKsSb4iRTaMhcPcU3cYKcwWxW8oXhGJFRSgkE3Jd2k x"
 SPEC = ClusterSpec("demo", 3, "p4d.24xlarge")
@@ -57,7 +57,7 @@ class Trouble:
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch):
     """No waiting between attempts."""
-    monkeypatch.setattr(launch.time, "sleep", lambda _: None)
+    monkeypatch.setattr(attempt.time, "sleep", lambda _: None)
     monkeypatch.setattr(launch, "without_retries", lambda client: client)
 
 
@@ -66,9 +66,13 @@ def record(tmp_path):
     return tmp_path / "launch.json"
 
 
+def planned(client, record, spec=SPEC, launch_id="launch"):
+    seen = observe(clients_with(client), spec, record, record.with_name("prices.json"))
+    return plan_launch(spec, seen, PUBLIC_KEY, launch_id)
+
+
 def carry_out(client, record, spec=SPEC, launch_id="launch"):
-    plan = plan_launch(spec, observe(client, spec, record), PUBLIC_KEY, launch_id)
-    return launch.carry_out(client, plan, record)
+    return launch.carry_out(client, planned(client, record, spec, launch_id), record)
 
 
 def indices(client):
@@ -77,9 +81,9 @@ def indices(client):
 
 def test_from_nothing(client, record):
     told = []
-    plan = plan_launch(SPEC, observe(client, SPEC, record), PUBLIC_KEY, "launch")
+    plan = planned(client, record)
     instances = launch.carry_out(client, plan, record, told.append)
-    assert tuple(told) == plan.steps
+    assert told == [step.describe() for step in plan.steps]
     assert [found.node.name for found in instances] == ["demo-0", "demo-1", "demo-2"]
     assert {found.image_id for found in instances} == {NEW_IMAGE}
     assert {found.node.gpus for found in instances} == {8}
@@ -99,7 +103,7 @@ def test_the_launch_is_written_down_before_it_is_sent(client, record):
     [[before]] = seen
     assert before.request["ClientToken"] == "launch-0"
     assert before.request["MinCount"] == 3
-    assert before.request["SecurityGroupIds"][0].startswith("sg-")
+    assert before.request["NetworkInterfaces"][0]["Groups"][0].startswith("sg-")
 
 
 def test_what_is_missing_is_launched_and_nothing_else(client, record):
@@ -116,7 +120,6 @@ def test_what_is_missing_is_launched_and_nothing_else(client, record):
 @pytest.mark.parametrize(
     ("code", "status"),
     [
-        ("InsufficientInstanceCapacity", 500),
         ("VcpuLimitExceeded", 400),
         ("UnauthorizedOperation", 403),
         ("InvalidParameterValue", 400),
@@ -180,14 +183,14 @@ def test_launched_but_the_answer_was_lost(client, record):
 
 def test_an_old_launch_that_shows_nothing_never_happened(client, record, monkeypatch):
     request = {"ClientToken": "old", "MinCount": 7}
-    write_launches(record, [SentLaunch(request, launch.time.time() - SETTLED_AFTER_S - 1)])
+    write_launches(record, [SentLaunch(request, attempt.time.time() - SETTLED_AFTER_S - 1)])
     carry_out(client, record)
     assert indices(client) == [0, 1, 2]
     assert not record.exists()
 
 
 def test_a_recent_launch_with_other_settings_is_not_skipped(client, record):
-    write_launches(record, [SentLaunch({"ClientToken": "x", "MinCount": 7}, launch.time.time())])
+    write_launches(record, [SentLaunch({"ClientToken": "x", "MinCount": 7}, attempt.time.time())])
     with pytest.raises(ClusterctlError) as caught:
         carry_out(client, record)
     assert "cut off" in caught.value.message
@@ -228,8 +231,8 @@ def test_a_step_that_is_refused_ends_it(client, record):
 
 
 def test_instances_that_never_show(client, record, monkeypatch):
-    monkeypatch.setattr(launch, "VISIBLE_WITHIN_S", 0.0)
-    monkeypatch.setattr(launch, "find_instances", lambda *_, **__: ())
+    monkeypatch.setattr(attempt, "VISIBLE_WITHIN_S", 0.0)
+    monkeypatch.setattr(attempt, "find_instances", lambda *_, **__: ())
     with pytest.raises(ClusterctlError) as caught:
         carry_out(client, record)
     assert "does not show" in caught.value.message

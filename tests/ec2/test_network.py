@@ -125,11 +125,11 @@ def test_who_is_let_in(allowed, cidr, inside):
     assert SecurityGroup("sg-1", (allowed,), True, True).lets_in(cidr) is inside
 
 
-def test_the_default_vpc(client):
-    assert network.default_vpc(client).cidr == "172.31.0.0/16"
+def test_the_find_vpc(client):
+    assert network.find_vpc(client).cidr == "172.31.0.0/16"
 
 
-def test_no_default_vpc(client):
+def test_no_find_vpc(client):
     class Empty:
         meta = client.meta
 
@@ -137,5 +137,5 @@ def test_no_default_vpc(client):
             return {"Vpcs": []}
 
     with pytest.raises(AwsError) as caught:
-        network.default_vpc(Empty())
+        network.find_vpc(Empty())
     assert "create-default-vpc" in caught.value.hint

@@ -6,19 +6,21 @@ from dataclasses import replace
 
 import pytest
 
-from clusterctl.domain.cluster import NodeState
-from clusterctl.domain.errors import AwsError, ClusterctlError, MissingTool, UsageError
+from clusterctl.domain.errors import ClusterctlError, MissingTool, UsageError
 from clusterctl.domain.spec import ClusterSpec
 from clusterctl.ec2.plan import plan_launch
 from clusterctl.ec2.record import SentLaunch
 from clusterctl.ec2.steps import ResultOf
 from tests.ec2.observed import (
     GROUP,
+    IMAGE,
     KEY_PAIR,
     NOTHING,
+    PLAIN,
     PUBLIC_KEY,
     SPEC,
     instance,
+    offering,
     with_nodes,
 )
 
@@ -49,7 +51,9 @@ def test_from_nothing():
         "CreateSecurityGroup: clusterctl-demo in vpc-1",
         "AuthorizeSecurityGroupIngress: SSH from 203.0.113.7/32; all traffic between the nodes",
         "AuthorizeSecurityGroupEgress: all traffic between the nodes",
-        "RunInstances: 4 x p4d.24xlarge with 8 GPUs each, nodes demo-[0-3], image ami-1",
+        "CreatePlacementGroup: clusterctl-demo: all nodes close to each other",
+        "RunInstances: 4 x p4d.24xlarge with 8 GPUs each, nodes demo-[0-3], image ami-1, "
+        "us-east-1a",
     ]
 
 
@@ -63,21 +67,41 @@ def test_the_launch_request_whole():
         "MinCount": 4,
         "MaxCount": 4,
         "KeyName": "clusterctl-demo",
-        "SecurityGroupIds": [ResultOf("GroupId")],
+        "NetworkInterfaces": [
+            {
+                "DeviceIndex": 0,
+                "Groups": [ResultOf("GroupId")],
+                "SubnetId": "subnet-a",
+                "DeleteOnTermination": True,
+                "AssociatePublicIpAddress": True,
+            }
+        ],
         "BlockDeviceMappings": [
             {
                 "DeviceName": "/dev/sda1",
-                "Ebs": {"VolumeSize": 150, "VolumeType": "gp3", "DeleteOnTermination": True},
+                "Ebs": {
+                    "VolumeSize": 150,
+                    "VolumeType": "gp3",
+                    "Iops": 6000,
+                    "Throughput": 500,
+                    "DeleteOnTermination": True,
+                },
             }
         ],
-        "MetadataOptions": {"HttpTokens": "required", "HttpEndpoint": "enabled"},
+        "MetadataOptions": {
+            "HttpTokens": "required",
+            "HttpEndpoint": "enabled",
+            "HttpPutResponseHopLimit": 1,
+        },
+        "Placement": {"GroupName": "clusterctl-demo"},
         "UserData": user_data,
     }
     assert tags_of(request) == {
         "Name": "demo",
         "clusterctl:cluster": "demo",
         "clusterctl:first-index": "0",
-        "clusterctl:nodes": "4",
+        "clusterctl:nodes": "0-3",
+        "clusterctl:disk": "150 6000 500",
         "clusterctl:gpus": "8",
         "clusterctl:user": "ubuntu",
         "clusterctl:image": "ami-1",
@@ -91,7 +115,7 @@ def test_everything_is_tagged_in_the_call_that_creates_it():
         for step in plan(NOTHING).steps
         if step.operation.startswith(("import", "create", "run"))
     ]
-    assert len(creating) == 3
+    assert len(creating) == 4
     for arguments in creating:
         for specification in arguments["TagSpecifications"]:
             assert {"Key": "clusterctl:cluster", "Value": "demo"} in specification["Tags"]
@@ -128,15 +152,16 @@ def test_more_nodes_than_before():
     seen = with_nodes(0, 1, 2, 3)
     assert lines(seen, replace(SPEC, nodes=6)) == [
         "CreateTags: 6 nodes are wanted now",
-        "RunInstances: 2 x p4d.24xlarge with 8 GPUs each, nodes demo-[4-5], image ami-1",
+        "RunInstances: 2 x p4d.24xlarge with 8 GPUs each, nodes demo-[4-5], image ami-1, "
+        "us-east-1a",
     ]
 
 
 def test_a_single_node_without_gpus():
-    seen = replace(NOTHING, machine=replace(NOTHING.machine, name="c5.xlarge", gpus=0))
+    seen = offering(replace(PLAIN, name="c5.xlarge", gpus=0, gpu_name=""))
     spec = ClusterSpec("demo", 1, "c5.xlarge")
     assert lines(seen, spec)[-1] == (
-        "RunInstances: 1 x c5.xlarge without GPUs, node demo-0, image ami-1"
+        "RunInstances: 1 x c5.xlarge without GPUs, node demo-0, image ami-1, us-east-1a"
     )
 
 
@@ -187,12 +212,16 @@ def test_ipv6():
 )
 def test_the_key_pair_at_ec2_is_the_folders(key_pair, operations):
     steps = plan(replace(NOTHING, key_pair=key_pair, group=GROUP)).steps
-    assert [step.operation for step in steps] == [*operations, "run_instances"]
+    assert [step.operation for step in steps] == [
+        *operations,
+        "create_placement_group",
+        "run_instances",
+    ]
 
 
 @pytest.mark.parametrize(("snapshot_gib", "volume_gib"), [(0, 150), (75, 150), (300, 300)])
 def test_the_root_volume_holds_the_image(snapshot_gib, volume_gib):
-    seen = replace(NOTHING, image=replace(NOTHING.image, root_gib=snapshot_gib, root_device="/r"))
+    seen = offering(image=replace(IMAGE, root_gib=snapshot_gib, root_device="/r"))
     [mapping] = run_requests(seen)[0]["BlockDeviceMappings"]
     assert (mapping["DeviceName"], mapping["Ebs"]["VolumeSize"]) == ("/r", volume_gib)
 
@@ -202,43 +231,29 @@ REFUSED = {
         replace(NOTHING, instances=(instance(0, instance_type="p3dn.24xlarge"),)),
         SPEC,
         UsageError,
-        "demo-0 is a p3dn.24xlarge",
-        "p3dn.24xlarge",
+        "another type: p3dn.24xlarge, not p4d.24xlarge",
+        "leave that option out",
     ),
     "fewer nodes than there are": (
         with_nodes(0, 1, 2, 3),
         replace(SPEC, nodes=2),
         UsageError,
-        "demo-[2-3]",
-        "--nodes 4",
+        "has 4 nodes, more than the 2 asked for",
+        "clusterctl remove demo 2-3, or ask for --nodes 4",
     ),
     "another user": (
         replace(NOTHING, instances=(instance(0, ssh_user="ec2-user"),)),
-        SPEC,
+        replace(SPEC, ssh_user="ubuntu"),
         UsageError,
-        "ec2-user",
-        "--user ec2-user",
+        "another login user: ec2-user, not ubuntu",
+        "leave that option out",
     ),
     "another image": (
         with_nodes(0),
         replace(SPEC, image="ami-2"),
         UsageError,
-        "ami-1",
-        "--image",
-    ),
-    "stopped": (
-        replace(NOTHING, instances=(instance(0), instance(1, NodeState.STOPPED))),
-        SPEC,
-        ClusterctlError,
-        "stopped: demo-1",
-        "--instance-ids i-1",
-    ),
-    "stopping": (
-        replace(NOTHING, instances=(instance(2, NodeState.STOPPING),)),
-        SPEC,
-        ClusterctlError,
-        "demo-2",
-        "start-instances",
+        "another image: ami-1, not ami-2",
+        "leave that option out",
     ),
     "two of one": (
         replace(NOTHING, instances=(instance(0), instance(0, instance_id="i-9"))),
@@ -261,20 +276,6 @@ REFUSED = {
         "16385 bytes",
         "S3",
     ),
-    "no image": (
-        replace(NOTHING, image=None),
-        replace(SPEC, image="ami-9"),
-        AwsError,
-        "no image ami-9",
-        "--region",
-    ),
-    "image for another processor": (
-        replace(NOTHING, image=replace(NOTHING.image, architecture="arm64")),
-        SPEC,
-        UsageError,
-        "arm64",
-        "--image",
-    ),
 }
 
 
@@ -287,12 +288,16 @@ def test_refused_before_anything_is_made(seen, spec, kind, message, hint):
 
 
 def test_an_image_that_is_gone_does_not_matter_where_nothing_is_launched():
-    assert plan(replace(with_nodes(0, 1, 2, 3), image=None)).steps == ()
+    assert plan(replace(with_nodes(0, 1, 2, 3), catalogue=None)).steps == ()
 
 
 def sent(seen, **changes) -> SentLaunch:
     """The request that the plan for `seen` would send, as an earlier run sent it."""
-    earlier = plan_launch(SPEC, seen, PUBLIC_KEY, "earlier").steps[-1].arguments
+    [earlier] = [
+        step.arguments
+        for step in plan_launch(SPEC, seen, PUBLIC_KEY, "earlier").steps
+        if step.operation == "run_instances"
+    ]
     return SentLaunch({**earlier, **changes}, sent_at=1.0)
 
 
@@ -323,5 +328,6 @@ def test_a_launch_of_unknown_outcome_is_not_forgotten_where_nothing_is_missing()
 
 def test_a_step_fills_in_what_earlier_steps_gave():
     step = plan(NOTHING).steps[-1]
-    assert step.resolved({"GroupId": "sg-9"})["SecurityGroupIds"] == ["sg-9"]
-    assert step.arguments["SecurityGroupIds"] == [ResultOf("GroupId")]
+    [interface] = step.resolved({"GroupId": "sg-9"})["NetworkInterfaces"]
+    assert interface["Groups"] == ["sg-9"]
+    assert step.arguments["NetworkInterfaces"][0]["Groups"] == [ResultOf("GroupId")]

@@ -9,7 +9,7 @@ from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.ec2 import tags, teardown
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.keypairs import find_key_pairs
-from clusterctl.ec2.network import default_vpc, find_groups
+from clusterctl.ec2.network import find_vpc, find_groups
 from tests.ec2.test_instances import launch
 from tests.ec2.test_launch import PUBLIC_KEY, Trouble
 
@@ -77,7 +77,7 @@ def make_group(client, cluster="demo"):
     return client.create_security_group(
         GroupName=f"clusterctl-{cluster}",
         Description="x",
-        VpcId=default_vpc(client).vpc_id,
+        VpcId=find_vpc(client).vpc_id,
         TagSpecifications=[
             {"ResourceType": "security-group", "Tags": tags.tag_list({tags.CLUSTER: cluster})}
         ],
