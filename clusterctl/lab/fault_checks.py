@@ -12,7 +12,6 @@ from clusterctl.lab.fault_kinds import ANY, Capacity, Cut, Fault, Frozen
 from clusterctl.lab.moto_instances import all_lab_instances
 
 SERVICES = ("ec2", "ssm", "service-quotas", "pricing", "cloudformation", "sts", "iam")
-HAS_HOST = ("pending", "running", "stopping")
 
 
 def admit(fault: Fault) -> Fault:
@@ -43,5 +42,5 @@ def check_host(instance_id: str) -> None:
     states = {one.id: one.state for one in all_lab_instances()}
     if instance_id not in states:
         raise UsageError(f"no instance {instance_id}", "see `clusterctl lab status`")
-    if states[instance_id] not in HAS_HOST:
-        raise UsageError(f"{instance_id} has no host: it is {states[instance_id]}")
+    if states[instance_id] != "running":
+        raise UsageError(f"{instance_id} is {states[instance_id]}, not running")

@@ -140,6 +140,18 @@ class Faults:
                     return fault
         return None
 
+    def afflictions(self, instance_id: str) -> dict[str, bool]:
+        """What befalls a running host: `frozen`, `cut`."""
+        found = {type(one.fault) for one in self.standing() if _host(one.fault) == instance_id}
+        return {"frozen": Frozen in found, "cut": Cut in found}
+
+    def forget_host(self, instance_id: str) -> None:
+        """The instance is gone, and what befell it with it."""
+        with self._lock:
+            for one in list(self._standing.values()):
+                if _host(one.fault) == instance_id:
+                    self._forget(one.id)
+
     def _lag(self) -> Lag:
         found = [one.fault for one in self.standing() if isinstance(one.fault, Lag)]
         return found[0] if found else Lag(USUAL_VISIBILITY_S, USUAL_CONSOLE_S)
@@ -177,6 +189,10 @@ def _subject(fault: Fault) -> tuple[str, ...] | None:
     if isinstance(fault, (Frozen, Cut)):
         return (type(fault).__name__, fault.instance_id)
     return ("lag",) if isinstance(fault, Lag) else None
+
+
+def _host(fault: Fault) -> str:
+    return fault.instance_id if isinstance(fault, (Frozen, Cut)) else ""
 
 
 def _merged(old: Fault, new: Fault) -> Fault:

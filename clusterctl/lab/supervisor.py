@@ -80,8 +80,12 @@ class Supervisor:
 
     def _afflict(self, instance: LabInstance, view: dict[str, Any]) -> None:
         wanted = FAULTS.afflictions(instance.id)
-        if view["state"] == "up" and any(view[what] != wanted[what] for what in wanted):
+        if view["state"] != "up" or all(view[what] == wanted[what] for what in wanted):
+            return
+        try:
             self._daemon.call("afflict", id=instance.id, **wanted)
+        except LabError as failure:
+            log.error("%s: %s", instance.id, failure.message)
 
     def _carry_out(self, instance: LabInstance, decision: Decision) -> None:
         try:

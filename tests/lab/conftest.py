@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.lab.running import client, make_key, newest_image, ssh, wait_until
+from clusterctl.lab import pages
+from tests.lab.running import client, make_key, newest_image, shown, ssh, wait_until
 
 
 @pytest.fixture(scope="session")
@@ -16,15 +17,6 @@ def ec2(lab, key):
     ec2 = client(lab)
     ec2.import_key_pair(KeyName="tests", PublicKeyMaterial=key.with_suffix(".pub").read_bytes())
     return ec2
-
-
-def shown(ec2, ids):
-    """Whether EC2 shows all of these instances by now."""
-    try:
-        return bool(ec2.describe_instances(InstanceIds=ids)["Reservations"])
-    except ec2.exceptions.ClientError as refused:
-        assert refused.response["Error"]["Code"] == "InvalidInstanceID.NotFound"
-        return False
 
 
 class Instances:
@@ -90,6 +82,30 @@ def instances(lab, ec2, key):
     yield made
     if made.ids:
         ec2.terminate_instances(InstanceIds=made.ids)
+
+
+class LabFaults:
+    """Sets faults over the lab's own page."""
+
+    def __init__(self, lab) -> None:
+        self.lab = lab
+
+    def __call__(self, kind, **fields):
+        return pages.ask(self.lab, "/_lab/faults", "POST", {"kind": kind, **fields})
+
+    def clear(self, id=None):
+        return pages.ask(self.lab, f"/_lab/faults?id={id}" if id else "/_lab/faults", "DELETE")
+
+    def standing(self):
+        return pages.ask(self.lab, "/_lab/faults")["faults"]
+
+
+@pytest.fixture
+def faults(lab, instances):
+    # `instances` first: the faults are cleared before the instances are terminated.
+    set_here = LabFaults(lab)
+    yield set_here
+    set_here.clear()
 
 
 @pytest.fixture(scope="module")

@@ -114,6 +114,15 @@ def newest_image(ec2) -> str:
     return max(images, key=lambda image: image["CreationDate"])["ImageId"]
 
 
+def shown(ec2, ids):
+    """Whether EC2 shows all of these instances by now."""
+    try:
+        return bool(ec2.describe_instances(InstanceIds=ids)["Reservations"])
+    except ec2.exceptions.ClientError as refused:
+        assert refused.response["Error"]["Code"] == "InvalidInstanceID.NotFound"
+        return False
+
+
 def make_key(folder: Path, name: str) -> Path:
     key = folder / name
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
@@ -131,7 +140,14 @@ def wait_until(true, what: str, timeout_s: float = 30):
     raise AssertionError(f"not within {timeout_s} s: {what}")
 
 
-def ssh(record: LabRecord, key: Path, address: str, command: str, user: str = "ubuntu"):
+def ssh(
+    record: LabRecord,
+    key: Path,
+    address: str,
+    command: str,
+    user: str = "ubuntu",
+    timeout_s: float = 60,
+):
     """One command on a host, through the system's ssh."""
     options = ["IdentitiesOnly=yes", "StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null"]
     options += ["LogLevel=ERROR", "BatchMode=yes", "ConnectTimeout=5"]
@@ -139,4 +155,4 @@ def ssh(record: LabRecord, key: Path, address: str, command: str, user: str = "u
         options += ["ProxyCommand=" + " ".join(record.proxy_command), "ProxyUseFdpass=yes"]
     flags = [flag for option in options for flag in ("-o", option)]
     argv = ["ssh", "-F", "/dev/null", "-i", str(key), *flags, f"{user}@{address}", command]
-    return subprocess.run(argv, check=False, capture_output=True, text=True, timeout=60)
+    return subprocess.run(argv, check=False, capture_output=True, text=True, timeout=timeout_s)

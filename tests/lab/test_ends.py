@@ -13,7 +13,7 @@ import pytest
 
 import clusterctl
 from clusterctl.lab.record import read_record
-from tests.lab.running import client, newest_image, remaining_of, wait_until
+from tests.lab.running import client, newest_image, remaining_of, shown, wait_until
 
 pytestmark = pytest.mark.lab
 
@@ -30,6 +30,7 @@ def launch_one(record):
         seen = ec2.describe_instance_status(InstanceIds=ids)["InstanceStatuses"]
         return seen and seen[0]["InstanceStatus"]["Status"] == "ok"
 
+    wait_until(lambda: shown(ec2, ids), "an instance")
     wait_until(ok, "a host")
     return launched["Instances"][0]
 

@@ -1,4 +1,4 @@
-"""What befalls a running host: its processes stand still, its link goes down, its sshd is silent."""
+"""What befalls a running host: its processes stand still, its link goes down. And silent ones."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class Hosts:
         if host.state != "up":
             return
         (afflict.freeze if frozen else afflict.thaw)(host.pid)
-        _ip(["link", "set", host.link, "down" if cut else "up"])
+        _ip(["link", "set", host.link, "down" if cut else "up"], check=False)
         host.frozen, host.cut = frozen, cut
 
     def power_off(self, id: str) -> None:
