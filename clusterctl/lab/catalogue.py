@@ -7,6 +7,7 @@ from clusterctl.lab import (
     moto_images,
     moto_interfaces,
     moto_launch,
+    moto_options,
     moto_placement_groups,
     moto_pricing,
     moto_profiles,
@@ -25,6 +26,7 @@ def install() -> None:
     What is wrong with a request itself is said before what there is not enough of.
     """
     moto_launch.install()
+    moto_options.install()
     moto_images.install()
     moto_ssm_images.install()
     moto_interfaces.install()

@@ -44,6 +44,7 @@ class InterfaceRule(Rule):
 
     def check_launch(self, launch: Launch) -> None:
         wishes = read_wishes(launch.request.get("NetworkInterfaces", []))
+        _check_networks(launch, wishes)
         addresses = launch.count * (sum(one.takes_address for one in wishes) or 1)
         if addresses > launch.subnet.available_ip_address_count:
             raise refuse(
@@ -61,6 +62,7 @@ class InterfaceRule(Rule):
 
 
 def install() -> None:
+    _show_own_groups()
     prepare, attach, end = Instance.prep_nics, Attachment.__init__, Instance.terminate
 
     def prep_nics(instance: Any, nic_spec: list[Any], **others: Any) -> None:
@@ -94,11 +96,20 @@ def install() -> None:
     add_rule(InterfaceRule())
 
 
+def _show_own_groups() -> None:
+    """moto shows the instance's groups on every interface; on EC2 they are the primary one's."""
+    shown = vars(NetworkInterface)["group_set"].fget
+    own = property(
+        lambda nic: list(nic._group_set) if getattr(nic, "secondary", False) else shown(nic)
+    )
+    NetworkInterface.group_set = own  # type: ignore[method-assign,assignment]
+
+
 def _attach(instance: Any, wish: Wish) -> None:
     backend = instance.ec2_backend
     nic: Any = _existing_or_new(backend, instance, wish)
     instance.attach_eni(nic, wish.card * KEYS_PER_CARD + wish.device)
-    nic.device_index, nic.network_card_index = wish.device, wish.card
+    nic.device_index, nic.network_card_index, nic.secondary = wish.device, wish.card, True
 
 
 def _existing_or_new(backend: Any, instance: Any, wish: Wish) -> NetworkInterface:
@@ -127,3 +138,25 @@ def _check_groups(backend: Any, wishes: list[Wish]) -> None:
         for id in wish.asked.get("Groups") or []:
             if backend.get_security_group_from_id(id) is None:
                 raise refuse("InvalidGroup.NotFound", f"The security group '{id}' does not exist")
+
+
+def _check_networks(launch: Launch, wishes: list[Wish]) -> None:
+    """Interfaces are in the instance's zone, and security groups in their subnet's network."""
+    named = launch.request.get("SecurityGroupIds", [])
+    pairs = [(launch.subnet, id) for id in named]
+    for wish in wishes:
+        subnet_id = wish.asked.get("SubnetId")
+        subnet = launch.backend.get_subnet(subnet_id) if subnet_id else launch.subnet
+        if subnet.availability_zone != launch.zone:
+            raise refuse(
+                "InvalidParameterCombination",
+                "The network interfaces of an instance must be in the same Availability Zone.",
+            )
+        pairs += [(subnet, id) for id in wish.asked.get("Groups") or []]
+    for subnet, id in pairs:
+        group = launch.backend.get_security_group_from_id(id)
+        if group is not None and group.vpc_id != subnet.vpc_id:
+            raise refuse(
+                "InvalidParameter",
+                f"Security group {id} and subnet {subnet.id} belong to different networks.",
+            )

@@ -105,17 +105,12 @@ def _room(one: Reservation, request: Request, backend: Any, zone: str) -> int:
 
 
 def _check_market(request: Request, wanted: Reservation) -> None:
-    if wanted.kind == BLOCK and request.market != BLOCK:
+    """A Capacity Block is a market of its own."""
+    if request.market != (BLOCK if wanted.kind == BLOCK else "on-demand"):
         raise refuse(
-            "InvalidParameterCombination",
-            f"The reservation {wanted.id} is a Capacity Block. Specify the market type "
-            "'capacity-block' to launch into it.",
-        )
-    if wanted.kind != BLOCK and request.market != "on-demand":
-        raise refuse(
-            "InvalidParameterCombination",
-            f"The market type '{request.market}' cannot be used with the Capacity Reservation "
-            f"{wanted.id}.",
+            "InvalidParameterValue",
+            "The market type (purchasing) option is not valid. Choose a different market type and "
+            "try again.",
         )
 
 
