@@ -19,6 +19,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "down": ("clusterctl.cli.down", "down", "Remove a cluster and all that was made for it."),
     "status": ("clusterctl.cli.status", "status", "Show the nodes of a cluster."),
     "list": ("clusterctl.cli.list", "list_", "List the clusters of a region."),
+    "costs": ("clusterctl.cli.costs", "costs", "Show what the clusters cost, and have cost."),
     "ssh": ("clusterctl.cli.ssh", "ssh", "Log in to a node."),
     "hosts": ("clusterctl.cli.hosts", "hosts", "Print the hosts file of a cluster."),
     "run": ("clusterctl.cli.run", "run", "Run a command on the nodes, in parallel."),
@@ -32,6 +33,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "reboot": ("clusterctl.cli.reboot", "reboot", "Reboot nodes, and wait for them."),
     "gc": ("clusterctl.cli.gc", "gc", "Find and remove what clusters have left behind."),
     "config": ("clusterctl.cli.config", "config", "Settings: show them, check the file."),
+    "network": ("clusterctl.cli.network", "network", "A VPC for clusters: up, down, status."),
     "lab": ("clusterctl.cli.lab", "lab", "The local EC2: start, stop, status, env."),
 }
 

@@ -1,4 +1,4 @@
-"""`clusterctl status`: the nodes of a cluster."""
+"""`clusterctl status`: the nodes of a cluster, and its money."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import click
 
 from clusterctl.cli import output
 from clusterctl.cli.cluster_table import cluster_data, print_nodes
+from clusterctl.cli.money import print_spending, spending_data
 from clusterctl.cli.wiring import Wiring, account_options
 from clusterctl.domain.cluster import check_cluster_name
 from clusterctl.domain.ranges import format_indices
@@ -16,21 +17,31 @@ from clusterctl.domain.ranges import format_indices
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @account_options
 def status(wiring: Wiring, name: str, as_json: bool) -> None:
-    """Show the nodes of cluster NAME, as EC2 sees them.
+    """Show the nodes of cluster NAME, as EC2 sees them, and what they cost.
 
     \b
     clusterctl status demo
     clusterctl status demo --json
     """
+    from clusterctl.operations.costs import price_cache, spending_of
     from clusterctl.operations.status import cluster_status
 
     found = cluster_status(wiring.ec2, check_cluster_name(name))
+    money = spending_of(wiring.clients, found.instances, price_cache(wiring.settings.home))
     if as_json:
         output.data(
-            {**cluster_data(found.cluster), "state": found.summary, "missing": found.missing}
+            {
+                **cluster_data(found.cluster),
+                "state": found.summary,
+                "missing": found.missing,
+                "costs": spending_data(money),
+            }
         )
         return
     print_nodes(found.cluster)
+    output.line()
+    print_spending(money)
+    output.findings(money.findings)
     if found.missing:
         indices = format_indices(found.missing)
         output.note(f"missing: node {indices}; `clusterctl up` launches what is missing")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.domain.cluster import Cluster
 from clusterctl.domain.errors import NoSuchCluster
-from clusterctl.ec2.instances import as_cluster, find_instances, wanted_of
+from clusterctl.ec2.instances import Instance, as_cluster, find_instances, wanted_of
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ClusterStatus:
-    """A cluster and the indices that it was last asked to have."""
+    """A cluster, the indices that it was last asked to have, and all that costs money for it."""
 
     cluster: Cluster
     wanted: tuple[int, ...]
+    instances: tuple[Instance, ...] = ()
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -42,7 +43,7 @@ def cluster_status(client: EC2Client, name: str) -> ClusterStatus:
             f"there is no cluster {name} in {client.meta.region_name}",
             f"see `clusterctl list`, or launch it: clusterctl up {name}",
         )
-    return ClusterStatus(cluster, wanted_of(instances))
+    return ClusterStatus(cluster, wanted_of(instances), instances)
 
 
 def states(cluster: Cluster, missing: int = 0) -> str:

@@ -1,0 +1,197 @@
+"""What clusters cost, and have cost: those that are there, and those that this machine removed."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clusterctl.domain.errors import AwsError, ClusterctlError
+from clusterctl.domain.spec import Market
+from clusterctl.ec2.costs import Price
+from clusterctl.ec2.instances import Instance, find_every_cluster, find_instances
+from clusterctl.ec2.prices import find_price
+from clusterctl.ec2.spending import ASLEEP, BILLED, Spending, node_cost, price_key, spending
+from clusterctl.operations.keep import account_of
+from clusterctl.operations.ledger import Ended, append_ended, read_ended
+from clusterctl.transport.fanout import fan_out
+
+if TYPE_CHECKING:
+    from clusterctl.ec2.session import Clients
+
+Prices = Mapping[tuple[str, Market, str], "Price | None"]
+
+
+@dataclass(frozen=True)
+class ClusterCosts:
+    """One cluster that is there, and its money. Nodes that are being replaced cost, too."""
+
+    name: str
+    region: str
+    instances: tuple[Instance, ...]
+    spending: Spending
+
+    @property
+    def types(self) -> str:
+        """`p4d.24xlarge`."""
+        return "/".join(sorted({one.node.instance_type for one in self.instances}))
+
+    @property
+    def markets(self) -> str:
+        """`on-demand`, `on-demand/spot`."""
+        return "/".join(sorted({one.market.value for one in self.instances}))
+
+    @property
+    def states(self) -> str:
+        """`3 running, 1 stopped`."""
+        counts = Counter(one.node.state.value for one in self.instances)
+        return ", ".join(f"{count} {state}" for state, count in counts.most_common())
+
+
+@dataclass(frozen=True)
+class CostReport:
+    """What costs now, what has ended since the day asked for, and the regions nobody could see."""
+
+    clusters: tuple[ClusterCosts, ...]
+    ended: tuple[Ended, ...] = ()
+    unseen: tuple[tuple[str, ClusterctlError], ...] = ()
+
+    @property
+    def usd_per_hour(self) -> float:
+        """Of what is known."""
+        return sum(one.spending.usd_per_hour or 0.0 for one in self.clusters)
+
+    @property
+    def spent_usd(self) -> float:
+        """Of what is known."""
+        there = sum(one.spending.spent_usd for one in self.clusters)
+        return there + sum(one.spent_usd for one in self.ended)
+
+    @property
+    def hourly_known(self) -> bool:
+        """Whether `usd_per_hour` is all of it."""
+        return not self.unseen and all(
+            one.spending.usd_per_hour is not None for one in self.clusters
+        )
+
+    @property
+    def complete(self) -> bool:
+        """Whether `spent_usd` is all of it."""
+        there = all(one.spending.complete for one in self.clusters)
+        return there and not self.unseen and all(one.complete for one in self.ended)
+
+
+@dataclass(frozen=True)
+class _Place:
+    host: str  # A region, under the name that fan_out knows.
+    clients: Clients
+
+
+def price_cache(home: Path) -> Path:
+    """Where prices are kept between two commands."""
+    return home / "prices.json"
+
+
+def find_prices(clients: Clients, instances: Sequence[Instance], cache: Path | None) -> Prices:
+    """The price of each kind of node among these. Raises nothing of AWS's."""
+    found: dict[tuple[str, Market, str], Price | None] = {}
+    for key in dict.fromkeys(price_key(one) for one in instances):
+        instance_type, market, zone = key
+        found[key] = find_price(clients, instance_type, market, zone or None, cache)
+    return found
+
+
+def spending_of(clients: Clients, instances: Sequence[Instance], cache: Path | None) -> Spending:
+    """A cluster's money; `instances` are all of it. Raises nothing of AWS's."""
+    prices = find_prices(clients, instances, cache)
+    return spending(instances, prices, datetime.now(timezone.utc))
+
+
+def node_spent_usd(clients: Clients, instance: Instance, cache: Path | None) -> float:
+    """What a node has cost up to now: what `stop` puts into its tag. Raises nothing of AWS's."""
+    price = find_prices(clients, [instance], cache)[price_key(instance)]
+    return node_cost(instance, price, datetime.now(timezone.utc)).spent_usd
+
+
+def cost_report(
+    places: Mapping[str, Clients],
+    home: Path,
+    name: str | None = None,
+    since: datetime | None = None,
+) -> CostReport:
+    """Look in these regions. A region that refuses is named, and keeps nobody from the others.
+
+    Raises AwsError where there is only one and it refuses.
+    """
+    looks = fan_out(
+        lambda place: _look(place.clients, home, name),
+        [_Place(region, places[region]) for region in places],
+    ).outcomes
+    if len(looks) == 1 and looks[0].error:
+        raise looks[0].error
+    return CostReport(
+        clusters=tuple(cluster for look in looks for cluster in look.value or ()),
+        ended=_ended(home, places, name, since) if since else (),
+        unseen=tuple((look.host, look.error) for look in looks if look.error),
+    )
+
+
+def _look(clients: Clients, home: Path, name: str | None) -> list[ClusterCosts]:
+    if name is None:
+        found = find_every_cluster(clients.ec2)
+    else:
+        found = {name: find_instances(clients.ec2, name)}
+    return [
+        ClusterCosts(
+            cluster_name,
+            str(clients.ec2.meta.region_name),
+            tuple(instances),
+            spending_of(clients, instances, price_cache(home)),
+        )
+        for cluster_name, instances in found.items()
+        if instances
+    ]
+
+
+def _ended(
+    home: Path, places: Mapping[str, Clients], name: str | None, since: datetime
+) -> tuple[Ended, ...]:
+    accounts = {account_of(clients.ec2) for clients in places.values()}
+    return tuple(
+        entry
+        for entry in read_ended(home)
+        if entry.account in accounts and entry.ended_at >= since and name in (None, entry.name)
+    )
+
+
+def note_end(home: Path, clients: Clients, name: str, instances: Sequence[Instance]) -> None:
+    """Remember what these nodes have cost: to be called before they are terminated.
+
+    `instances` as EC2 showed them while they were there; those that are gone already cost
+    nothing more and are not noted. Never fails: what was not noted is only not in the report.
+    """
+    going = [one for one in instances if one.node.state in (*BILLED, *ASLEEP)]
+    if not going:
+        return
+    now = datetime.now(timezone.utc)
+    with contextlib.suppress(OSError, AwsError):
+        prices = find_prices(clients, going, price_cache(home))
+        costs = {one.node.instance_id: node_cost(one, prices[price_key(one)], now) for one in going}
+        append_ended(
+            home,
+            Ended(
+                account=account_of(clients.ec2),
+                name=name,
+                region=str(clients.ec2.meta.region_name),
+                instance_type="/".join(sorted({one.node.instance_type for one in going})),
+                market="/".join(sorted({one.market.value for one in going})),
+                since=min(one.node.launched_at for one in going),
+                ended_at=now,
+                usd={key: cost.spent_usd for key, cost in costs.items()},
+                complete=all(cost.complete for cost in costs.values()),
+            ),
+        )
