@@ -243,7 +243,8 @@ def _judge_network(one: Resource, everything: Iterable[Resource], rules: Rules) 
         return Judged(one, Verdict.KEPT, "it is being deleted")
     if not inside and not one.state.startswith(("ROLLBACK", "CREATE_FAILED", "DELETE_FAILED")):
         return Judged(one, Verdict.KEPT, "it does not say which VPC is its own")
-    if (age_s(one, rules.now) or 0.0) < YOUNG.total_seconds():
+    age = age_s(one, rules.now)
+    if age is not None and age < YOUNG.total_seconds():
         return Judged(one, Verdict.KEPT, "no cluster is in it, but it was made just now")
     if not rules.networks:
         return Judged(one, Verdict.KEPT, "no cluster is in it; --networks removes it")

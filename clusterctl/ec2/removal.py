@@ -71,7 +71,7 @@ _DELETIONS = {
         ("DependencyViolation", "InvalidGroup.InUse"),
     ),
     Kind.KEY_PAIR: _Deletion(
-        "delete_key_pair", "KeyPairId", ("InvalidKeyPair.NotFound", "InvalidKeyPairID.NotFound")
+        "delete_key_pair", "KeyName", ("InvalidKeyPair.NotFound",), by_name=True
     ),
 }
 

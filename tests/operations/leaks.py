@@ -1,0 +1,81 @@
+"""Things that clusters leave behind, made by hand."""
+
+from __future__ import annotations
+
+from clusterctl.ec2 import tags
+from tests.moto_ec2 import NEW_IMAGE
+
+
+def labels(kind: str, cluster: str | None, key: str = tags.CLUSTER) -> dict:
+    """The TagSpecifications argument; none for what is somebody else's."""
+    if cluster is None:
+        return {}
+    return {"TagSpecifications": [{"ResourceType": kind, "Tags": tags.tag_list({key: cluster})}]}
+
+
+def subnet_of(ec2) -> str:
+    return ec2.describe_subnets()["Subnets"][0]["SubnetId"]
+
+
+def launch(ec2, cluster: str | None, image: str = NEW_IMAGE, **more) -> str:
+    """An instance, with volume and interface as RunInstances makes them."""
+    kinds = labels("instance", cluster)
+    made = ec2.run_instances(
+        ImageId=image,
+        InstanceType="p4d.24xlarge",
+        MinCount=1,
+        MaxCount=1,
+        SubnetId=subnet_of(ec2),
+        **kinds,
+        **more,
+    )
+    return made["Instances"][0]["InstanceId"]
+
+
+def leave_behind(ec2, cluster: str | None) -> dict[str, str]:
+    """One of every kind that holds on to nothing, by kind. Some kinds' ids are their names."""
+    zone = f"{ec2.meta.region_name}a"
+    name = f"leak-{cluster!r}".encode("unicode_escape").decode()[:200]
+    ec2.create_placement_group(
+        GroupName=name, Strategy="cluster", **labels("placement-group", cluster)
+    )
+    return {
+        "volume": ec2.create_volume(
+            Size=500, VolumeType="gp3", AvailabilityZone=zone, **labels("volume", cluster)
+        )["VolumeId"],
+        "address": ec2.allocate_address(Domain="vpc", **labels("elastic-ip", cluster))[
+            "AllocationId"
+        ],
+        "network interface": ec2.create_network_interface(
+            SubnetId=subnet_of(ec2), **labels("network-interface", cluster)
+        )["NetworkInterface"]["NetworkInterfaceId"],
+        "security group": ec2.create_security_group(
+            GroupName=name, Description="x", **labels("security-group", cluster)
+        )["GroupId"],
+        "key pair": ec2.create_key_pair(KeyName=name, **labels("key-pair", cluster))["KeyPairId"],
+        "placement group": name,
+    }
+
+
+def everything(ec2) -> set[str]:
+    """The ids of all there is, whoever's; placement groups by name."""
+    instances = [
+        one["InstanceId"]
+        for reservation in ec2.describe_instances()["Reservations"]
+        for one in reservation["Instances"]
+        if one["State"]["Name"] != "terminated"
+    ]
+    lists = [
+        ("volumes", "Volumes", "VolumeId"),
+        ("addresses", "Addresses", "AllocationId"),
+        ("network_interfaces", "NetworkInterfaces", "NetworkInterfaceId"),
+        ("security_groups", "SecurityGroups", "GroupId"),
+        ("key_pairs", "KeyPairs", "KeyPairId"),
+        ("placement_groups", "PlacementGroups", "GroupName"),
+    ]
+    found = [
+        entry[key]
+        for method, answer, key in lists
+        for entry in getattr(ec2, f"describe_{method}")()[answer]
+    ]
+    return {*instances, *found}

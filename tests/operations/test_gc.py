@@ -1,0 +1,371 @@
+"""Leaks of every kind in two regions: found, removed, and nobody else's things touched."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import time
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from botocore.exceptions import ClientError
+
+from clusterctl.ec2 import orphans, removal, session
+from clusterctl.ec2.orphans import Verdict
+from clusterctl.ec2.resources import Kind
+from clusterctl.ec2.session import Clients
+from clusterctl.operations import gc as gc_module
+from clusterctl.operations.gc import GarbageCollector, Wishes
+from clusterctl.operations.keep import account_of
+from tests.cli.running import CommandLine
+from tests.moto_ec2 import KEY
+from tests.operations.leaks import everything, launch, leave_behind
+
+REGIONS = ("us-east-1", "us-west-2")
+KINDS = {
+    "volume",
+    "address",
+    "network interface",
+    "security group",
+    "key pair",
+    "placement group",
+}
+
+
+@pytest.fixture(scope="module")
+def both(moto_url):
+    account = session.Account(region=REGIONS[0], endpoint_url=moto_url, **KEY)
+    first = Clients(account)
+    return {REGIONS[0]: first, REGIONS[1]: first.in_region(REGIONS[1])}
+
+
+@pytest.fixture
+def places(client, both):
+    """Two regions where nothing has been made yet."""
+    return both
+
+
+@pytest.fixture
+def later(monkeypatch):
+    """All that is made is an hour old when it is judged."""
+
+    class Later(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return datetime.now(tz) + timedelta(hours=1)
+
+    monkeypatch.setattr(gc_module, "datetime", Later)
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch):
+    monkeypatch.setattr(removal, "FREE_WITHIN_S", 0.0)
+    monkeypatch.setattr(removal.time, "sleep", lambda _: None)
+
+
+@pytest.fixture
+def home(tmp_path):
+    return tmp_path / "home"
+
+
+def ids(resources) -> set[str]:
+    return {one.name if one.kind is Kind.PLACEMENT_GROUP else one.id for one in resources}
+
+
+def orphan_ids(sweep) -> set[str]:
+    return ids(one.resource for one in sweep.orphans)
+
+
+def test_every_kind_in_two_regions(places, home, later):
+    before = {}
+    leaks: set[str] = set()
+    for region, clients in places.items():
+        leave_behind(clients.ec2, None)
+        before[region] = everything(clients.ec2)
+        leaks |= set(leave_behind(clients.ec2, "demo").values())
+    collector = GarbageCollector(places, home)
+    found = collector.sweep()
+    assert orphan_ids(found) == leaks
+    assert {one.resource.kind.value for one in found.orphans} == KINDS
+    removed = collector.remove(found.orphans)
+    assert ids(removed.gone) == leaks
+    assert (removed.left, removed.unseen) == ((), ())
+    assert {region: everything(one.ec2) for region, one in places.items()} == before
+
+
+def test_a_second_run_has_nothing_to_do(places, home, later):
+    leave_behind(places["us-east-1"].ec2, "demo")
+    collector = GarbageCollector(places, home)
+    found = collector.sweep().orphans
+    assert collector.remove(found).left == ()
+    # The same things again, as for one whose look is older than another's removal.
+    again = GarbageCollector(places, home).remove(found)
+    assert (again.left, len(again.gone)) == ((), len(found))
+
+
+@pytest.mark.parametrize("name", ["", "../x", "Großrechner ⚙", "a b; rm -rf ~", "x" * 255, "lab"])
+def test_whatever_the_tag_says(places, home, later, name):
+    ec2 = places["us-east-1"].ec2
+    before = everything(ec2)
+    leaks = set(leave_behind(ec2, name).values())
+    (home / "x").mkdir(parents=True)
+    collector = GarbageCollector(places, home, Wishes(cluster=name))
+    found = collector.sweep()
+    assert orphan_ids(found) == leaks
+    assert collector.remove(found.orphans).left == ()
+    assert everything(ec2) == before
+
+
+def test_a_cluster_by_name_with_its_instances_and_no_other(places, home):
+    ec2 = places["us-east-1"].ec2
+    kept = {launch(ec2, "other"), launch(ec2, None), *leave_behind(ec2, "other").values()}
+    gone = {launch(ec2, "demo"), launch(ec2, "demo"), *leave_behind(ec2, "demo").values()}
+    ec2.stop_instances(InstanceIds=[min(gone, key=lambda one: not one.startswith("i-"))])
+    collector = GarbageCollector(places, home, Wishes(cluster="demo"))
+    assert collector.remove(collector.sweep().orphans).left == ()
+    assert everything(ec2) & (kept | gone) == kept
+
+
+def test_what_runs_is_a_colleagues_until_it_is_too_old(places, home, later):
+    ec2 = places["us-east-1"].ec2
+    running = launch(ec2, "demo")
+    [shown] = GarbageCollector(places, home).sweep().judged
+    assert (shown.resource.id, shown.verdict) == (running, Verdict.KEPT)
+    old = GarbageCollector(places, home, Wishes(older_than_s=1800.0)).sweep()
+    assert orphan_ids(old) == {running}
+
+
+def keep_folder(home, client, name="demo"):
+    folder = home / name
+    folder.mkdir(parents=True)
+    (folder / "account").write_text(account_of(client) + "\n")
+    return folder
+
+
+def test_what_is_kept_here_is_in_use_here_only(places, home, later):
+    for clients in places.values():
+        launch(clients.ec2, "demo")
+    keep_folder(home, places["us-east-1"].ec2)
+    verdicts = {
+        one.resource.region: one.verdict for one in GarbageCollector(places, home).sweep().judged
+    }
+    assert verdicts == {"us-east-1": Verdict.IN_USE, "us-west-2": Verdict.KEPT}
+
+
+@pytest.mark.parametrize("cluster", [None, "demo"])
+def test_a_cluster_that_is_worked_on_is_left_alone(places, home, later, cluster):
+    ec2 = places["us-east-1"].ec2
+    leave_behind(ec2, "demo")
+    folder = keep_folder(home, ec2)
+    collector = GarbageCollector(places, home, Wishes(cluster=cluster))
+    before_lock = collector.sweep().orphans
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert collector.sweep().orphans == ()
+        removed = collector.remove(before_lock)
+        assert len(removed.left) == len(KINDS)
+        assert "at work" in removed.left[0].error.message
+    assert collector.remove(before_lock).left == ()
+
+
+def test_a_launch_whose_outcome_is_not_known_is_no_orphan(places, home, later):
+    ec2 = places["us-east-1"].ec2
+    leave_behind(ec2, "demo")
+    folder = keep_folder(home, ec2)
+    sent = {"request": {"ClientToken": "t"}, "sent_at": time.time()}
+    (folder / "launch.json").write_text(json.dumps({"launches": [sent]}))
+    assert GarbageCollector(places, home).sweep().orphans == ()
+
+
+def test_what_got_a_use_since_the_look_stays(places, home, later, monkeypatch):
+    ec2 = places["us-east-1"].ec2
+    made = leave_behind(ec2, "demo")
+    collector = GarbageCollector(places, home)
+    found = collector.sweep().orphans
+    node = launch(ec2, "demo")
+    removed = collector.remove([one for one in found if one.resource.kind is Kind.KEY_PAIR])
+    assert [one.resource.id for one in removed.left if "no longer" in one.error.message] == [
+        made["key pair"]
+    ]
+    assert {node, made["key pair"]} <= everything(ec2)
+
+
+class Refusing:
+    """A client's calls of one operation, refused before they are sent."""
+
+    def __init__(self, ec2, operation: str, code: str) -> None:
+        self._event = f"before-call.ec2.{operation}"
+        self._error = ClientError({"Error": {"Code": code, "Message": "no"}}, operation)
+        self._ec2 = ec2
+
+    def __enter__(self):
+        self._ec2.meta.events.register_first(self._event, self._refuse)
+
+    def __exit__(self, *_):
+        self._ec2.meta.events.unregister(self._event, self._refuse)
+
+    def _refuse(self, **_):
+        raise self._error
+
+
+def test_a_kind_that_may_not_be_looked_at(places, home, later):
+    ec2 = places["us-east-1"].ec2
+    leave_behind(ec2, "demo")
+    with Refusing(ec2, "DescribePlacementGroups", "UnauthorizedOperation"):
+        found = GarbageCollector(places, home).sweep()
+    assert {one.resource.kind.value for one in found.orphans} == KINDS - {"placement group"}
+    [unseen] = found.unseen
+    assert (unseen.kind, unseen.region) == (Kind.PLACEMENT_GROUP, "us-east-1")
+
+
+@pytest.mark.parametrize(
+    ("operation", "code", "kind"),
+    [
+        ("DeleteVolume", "UnauthorizedOperation", "volume"),
+        ("ReleaseAddress", "AuthFailure", "address"),
+        ("DeleteSecurityGroup", "DependencyViolation", "security group"),
+        ("DeletePlacementGroup", "InvalidPlacementGroup.InUse", "placement group"),
+        ("DeleteNetworkInterface", "InvalidNetworkInterface.InUse", "network interface"),
+        ("DeleteKeyPair", "InternalError", "key pair"),
+    ],
+)
+def test_what_cannot_be_deleted_keeps_nothing_else(places, home, later, operation, code, kind):
+    ec2 = places["us-east-1"].ec2
+    made = leave_behind(ec2, "demo")
+    collector = GarbageCollector(places, home)
+    with Refusing(ec2, operation, code):
+        removed = collector.remove(collector.sweep().orphans)
+    [left] = removed.left
+    assert ids([left.resource]) == {made[kind]}
+    assert left.error.code == code
+    assert ids(removed.gone) == set(made.values()) - {made[kind]}
+
+
+def test_an_instance_that_is_protected(places, home):
+    ec2 = places["us-east-1"].ec2
+    ended, protected = launch(ec2, "demo"), launch(ec2, "demo")
+    ec2.modify_instance_attribute(InstanceId=protected, DisableApiTermination={"Value": True})
+    collector = GarbageCollector(places, home, Wishes(cluster="demo"))
+    removed = collector.remove(collector.sweep().orphans)
+    assert [one.resource.id for one in removed.left if one.resource.kind is Kind.INSTANCE] == [
+        protected
+    ]
+    assert ended not in everything(ec2)
+
+
+@pytest.fixture
+def clusterctl(places, home, moto_url, monkeypatch, capsys):
+    for name, value in (
+        ("CLUSTERCTL_HOME", str(home)),
+        ("CLUSTERCTL_LAB", "0"),
+        ("AWS_ACCESS_KEY_ID", "test"),
+        ("AWS_SECRET_ACCESS_KEY", "test"),
+    ):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(
+        session, "Clients", lambda account: places.get(account.region, places["us-east-1"])
+    )
+    return CommandLine(home, capsys, ["--endpoint-url", moto_url, "--region", "us-east-1"])
+
+
+def test_the_command_shows_and_removes_nothing_by_itself(places, clusterctl):
+    ec2 = places["us-east-1"].ec2
+    made = leave_behind(ec2, "demo\u202e2J")
+    young = clusterctl("gc")
+    assert young.status == 0
+    assert "nothing to remove" in young.err
+    assert "kept" in young.out
+    ran = clusterctl("gc", "--cluster", "demo\u202e2J", "--regions", "us-east-1,us-west-2")
+    assert ran.status == 0
+    assert "\u202e" not in ran.out
+    assert all(one in ran.out for one in (made["volume"], "us-east-1", "$0.0548", "orphan"))
+    assert "6 orphans, $0.0598 an hour; --delete removes them" in ran.err
+    assert set(made.values()) <= everything(ec2)
+
+
+def test_the_command_deletes(places, clusterctl):
+    ec2 = places["us-west-2"].ec2
+    before = everything(ec2)
+    made = leave_behind(ec2, "demo")
+    words = ("--cluster", "demo", "--regions", "us-east-1,us-west-2", "--delete", "--yes")
+    ran = clusterctl("gc", *words, "--json")
+    assert ran.status == 0
+    assert len(ran.data["removed"]) == len(made)
+    assert (ran.data["left"], ran.data["not_seen"]) == ([], [])
+    assert everything(ec2) == before
+    again = clusterctl("gc", *words)
+    assert again.status == 0
+    assert "nothing to remove" in again.err
+
+
+def test_the_command_says_what_is_left(places, clusterctl):
+    ec2 = places["us-east-1"].ec2
+    made = leave_behind(ec2, "demo")
+    with Refusing(ec2, "DeleteVolume", "UnauthorizedOperation"):
+        ran = clusterctl("gc", "--cluster", "demo", "--delete", "--yes")
+    assert ran.status == 1
+    assert f"volume {made['volume']} in us-east-1 is left: not allowed: no" in ran.err
+
+
+def test_interrupted_it_says_what_is_left(places, clusterctl, monkeypatch):
+    ec2 = places["us-east-1"].ec2
+    made = leave_behind(ec2, "demo")
+
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(GarbageCollector, "_look_again", interrupt)
+    with Refusing(ec2, "DeleteVolume", "UnauthorizedOperation"):
+        ran = clusterctl("gc", "--cluster", "demo", "--delete", "--yes")
+    assert ran.status == 130
+    assert "interrupted: 5 of 6 things removed" in ran.err
+    assert f"volume {made['volume']} in us-east-1" in ran.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--regions", "us-east-1", "--all-regions"),
+        ("--regions", ""),
+        ("--regions", "us-east-1,,us-west-2"),
+        ("--older-than", "soon"),
+        ("--older-than", "0"),
+        ("--cluster", "demo", "--networks"),
+        ("--cluster", "demo", "--older-than", "1d"),
+    ],
+)
+def test_wishes_that_make_no_sense(clusterctl, words):
+    ran = clusterctl("gc", *words)
+    assert ran.status == 2
+    assert ran.out == ""
+
+
+def test_calls_do_not_grow_with_what_there_is(places, home):
+    calls = []
+    ec2 = places["us-east-1"].ec2
+    for _ in range(5):
+        launch(ec2, "demo")
+    leave_behind(ec2, "demo")
+
+    def note(model, **_):
+        calls.append(model.name)
+
+    ec2.meta.events.register("before-call.ec2", note)
+    GarbageCollector({"us-east-1": places["us-east-1"]}, home).sweep()
+    ec2.meta.events.unregister("before-call.ec2", note)
+    assert sorted(calls) == sorted(set(calls))
+    assert len(calls) == len(Kind) - 1  # Networks are CloudFormation's.
+
+
+def test_unknown_ages_are_as_young_as_the_clusters_youngest(places, home):
+    """Straight after `up` was killed nothing is an orphan yet; a quarter of an hour later it is."""
+    assert timedelta(minutes=15) == orphans.YOUNG
+    ec2 = places["us-east-1"].ec2
+    leave_behind(ec2, "demo")
+    found = GarbageCollector(places, home).sweep()
+    assert found.orphans == ()
+    assert {one.verdict for one in found.judged} == {Verdict.KEPT}
+    assert all(
+        one.resource.made_at is None or one.resource.made_at <= datetime.now(timezone.utc)
+        for one in found.judged
+    )
