@@ -1,4 +1,4 @@
-"""EC2 as moto has it, behind a real endpoint: for tests that need the API and no hosts."""
+"""EC2 as the lab has it, behind a real endpoint: for tests that need the API and no hosts."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from unittest import mock
 import pytest
 
 from clusterctl.ec2.session import Account, Clients
+from tests.hostless import complete_moto
 
 REGION = "us-east-1"
 KEY = {"access_key": "test", "secret_key": "test"}
@@ -60,7 +61,7 @@ def moto_server() -> Iterator[str]:
             backend.amis[image["ami_id"]] = Ami(backend, **image)
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    _complete_moto()
+    complete_moto()
     with mock.patch.object(AmiBackend, "_load_amis", load_images):
         server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
         server.start()
@@ -69,14 +70,6 @@ def moto_server() -> Iterator[str]:
             yield f"http://{host}:{port}"
         finally:
             server.stop()
-
-
-@functools.lru_cache
-def _complete_moto() -> None:
-    """What moto lacks, as the lab adds it; the instances stay moto's: nothing boots here."""
-    from clusterctl.lab import catalogue
-
-    catalogue.install()
 
 
 def reset(endpoint_url: str) -> None:

@@ -16,12 +16,11 @@ LONGEST = 64
 class Tokens:
     """What each client token launched, by account, region, and zone where the request names one.
 
-    It is kept as long as the lab runs, whatever becomes of the instances.
+    It is kept as long as the backend, whatever becomes of the instances.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._seen: dict[tuple[str, ...], tuple[str, ActionResult]] = {}
 
     def once(self, response: Any, launch: Callable[[], ActionResult]) -> ActionResult:
         """A launch, or the answer to an earlier one. Only what succeeds uses a token up."""
@@ -33,13 +32,15 @@ class Tokens:
                 "InvalidParameterValue",
                 f"Invalid value for ClientToken: at most {LONGEST} ASCII characters.",
             )
-        key = (response.current_account, response.region, _zone(response), token)
+        key = (_zone(response), token)
         request = json.dumps({**response.params, "DryRun": None}, sort_keys=True, default=str)
         # One after the other: of two at the same time the second gets the first one's answer.
         with self._lock:
-            if key not in self._seen:
-                self._seen[key] = (request, launch())
-            first_request, result = self._seen[key]
+            # On the backend, one per account and region: moto's reset forgets them with the rest.
+            seen = vars(response.ec2_backend).setdefault("client_tokens", {})
+            if key not in seen:
+                seen[key] = (request, launch())
+            first_request, result = seen[key]
         if request != first_request:
             raise EC2ClientError(
                 "IdempotentParameterMismatch",

@@ -65,7 +65,9 @@ def test_what_is_terminated_is_not_part_of_it(client):
 
 def test_a_stopped_node_is_part_of_it(client):
     ids = launch(client, "demo", 2)
+    client.get_waiter("instance_running").wait(InstanceIds=ids, WaiterConfig={"Delay": 0.1})
     client.stop_instances(InstanceIds=ids[1:])
+    client.get_waiter("instance_stopped").wait(InstanceIds=ids[1:], WaiterConfig={"Delay": 0.1})
     states = [node.state for node in find_cluster(client, "demo").nodes]
     assert states == [NodeState.RUNNING, NodeState.STOPPED]
 
