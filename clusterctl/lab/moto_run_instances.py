@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from ipaddress import IPv4Network, ip_address
+from ipaddress import IPv4Network
 from typing import Any
 
 from moto.core.responses import ActionResult
@@ -17,6 +17,7 @@ from clusterctl.lab import moto_capacity
 from clusterctl.lab.addresses import REGIONS
 from clusterctl.lab.moto_completion import replace
 from clusterctl.lab.moto_instances import LabInstance, all_lab_instances
+from clusterctl.lab.moto_network import check_subnet
 from clusterctl.lab.moto_tokens import Tokens
 from clusterctl.lab.moto_types import offered_zones
 
@@ -132,12 +133,7 @@ def _settle_network(
     primary = next((nic for nic in nics if int(nic.get("DeviceIndex", 0)) == 0), None)
     named = (primary or {}).get("SubnetId") or kwargs.get("subnet_id")
     subnet = backend.get_subnet(named) if named else _default_subnet(backend, kwargs, counts)
-    if ip_address(str(subnet.cidr.network_address)) not in network:
-        raise EC2ClientError(
-            "UnsupportedOperation",
-            f"The lab's hosts live in {network}; {subnet.id} is {subnet.cidr_block}. "
-            "Use a subnet of the default VPC.",
-        )
+    check_subnet(subnet, network)
     _check_zone(backend.region_name, subnet.availability_zone, kwargs)
     if primary is None:
         kwargs["nics"] = nics = [{"DeviceIndex": 0}]

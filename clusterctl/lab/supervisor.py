@@ -106,13 +106,16 @@ class Supervisor:
         """What the daemon is told to create (`daemon.boot.HostSpec`)."""
         address = instance.private_ip_address or ""
         data = instance.decoded_user_data
+        subnet: IPv4Network = instance.nics[0].subnet.cidr
+        # The default VPCs are one network to their hosts, other subnets each one of its own.
+        block = self._network if subnet.subnet_of(self._network) else subnet
         return {
             "id": instance.id,
             "hostname": addresses.host_name(address),
             "domain": addresses.domain_name(instance.region_name),
             "address": address,
-            "prefix_length": self._network.prefixlen,
-            "gateway": str(self._network[1]),
+            "prefix_length": block.prefixlen,
+            "gateway": str(block[1]),
             "public_address": instance.public_ip or "",
             "public_key": instance.public_key,
             "user_data": base64.b64encode(data.script).decode(),

@@ -106,6 +106,11 @@ def test_what_ip_is_told_of_public_addresses(old, new, outside, inside):
     assert network.own_public_lines(old, new) == inside
 
 
+def test_what_ip_is_told_of_subnets():
+    lines = network.gateway_lines({"10.77.0.1/16", "10.20.0.1/24"}, {"10.77.0.1/16", "10.9.0.1/20"})
+    assert lines == ["address delete 10.20.0.1/24 dev br0", "address add 10.9.0.1/20 dev br0"]
+
+
 @pytest.mark.parametrize(
     ("status", "why"),
     [

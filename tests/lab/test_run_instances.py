@@ -65,15 +65,6 @@ def test_what_is_not_there_is_refused(instances, changes, code):
     assert code_of(refused) == code
 
 
-def test_a_subnet_outside_the_lab_is_refused(instances):
-    ec2 = instances.ec2
-    vpc = ec2.create_vpc(CidrBlock="192.168.0.0/16")["Vpc"]["VpcId"]
-    subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="192.168.1.0/24")["Subnet"]["SubnetId"]
-    with pytest.raises(ClientError) as refused:
-        instances.request(SubnetId=subnet)
-    assert code_of(refused) == "UnsupportedOperation"
-
-
 def test_default_vpcs_are_parts_of_the_labs_network(lab):
     blocks = []
     for region in REGIONS:

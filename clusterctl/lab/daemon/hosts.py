@@ -46,13 +46,19 @@ class Host:
 
 
 class Hosts:
-    """Every host of the lab by instance id. Hosts live in `folder`, a tmpfs nobody else sees."""
+    """Every host of the lab by instance id. Hosts live in `folder`, a tmpfs nobody else sees.
 
-    def __init__(self, folder: Path, files: Mapping[str, bytes], single_uid: bool) -> None:
+    `gateway` is the bridge's own address, in the lab's own network.
+    """
+
+    def __init__(
+        self, folder: Path, files: Mapping[str, bytes], single_uid: bool, gateway: str
+    ) -> None:
         self._folder = folder
         covered = mounts.covered(Path("/proc/self/mountinfo").read_text())
         self._base = Base(folder / "template", single_uid, frozenset(covered))
         self._hosts: dict[str, Host] = {}
+        self._own_gateway, self._gateways = gateway, {gateway}
         self._links = 0
         template.build(self._base.template, files, single_uid, self._base.alone)
 
@@ -62,6 +68,7 @@ class Hosts:
         host = Host(spec, self._folder / "hosts" / spec.id, f"h{self._links}")
         self._hosts[spec.id] = host
         self._make_folder(host)
+        self._open_subnets()
         self.boot(spec.id)
 
     def boot(self, id: str, new_console: bool = False) -> None:
@@ -114,6 +121,7 @@ class Hosts:
         if (host.folder / "data").is_mount():
             syscalls.unmount(str(host.folder / "data"))
         shutil.rmtree(host.folder, ignore_errors=True)
+        self._open_subnets()
 
     def list(self) -> list[dict[str, Any]]:
         for host in self._hosts.values():
@@ -134,6 +142,13 @@ class Hosts:
                 host.why = host.why or boot.ended_by(status)
                 host.state, host.pid, host.ssh = "off", 0, False
                 host.frozen = host.cut = False
+
+    def _open_subnets(self) -> None:
+        """Be the gateway of every subnet that has a host."""
+        specs = [host.spec for host in self._hosts.values()]
+        wanted = {f"{spec.gateway}/{spec.prefix_length}" for spec in specs} | {self._own_gateway}
+        network.ip_batch(network.gateway_lines(self._gateways, wanted))
+        self._gateways = wanted
 
     def _make_folder(self, host: Host) -> None:
         spec, folder = host.spec, host.folder

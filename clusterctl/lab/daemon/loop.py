@@ -38,7 +38,8 @@ def run(setup: Setup) -> NoReturn:
     try:
         _make_private()
         network.build(setup.network, setup.public)
-        hosts = Hosts(FOLDER, setup.files, setup.single_uid)
+        gateway = f"{setup.network[1]}/{setup.network.prefixlen}"
+        hosts = Hosts(FOLDER, setup.files, setup.single_uid, gateway)
         dialled = (setup.network, setup.public)
         dial_pid = dialer.start(setup.dial, dialled) if setup.dial >= 0 else 0
         _serve(setup.control, hosts, dial_pid)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from ipaddress import IPv4Network
 from pathlib import Path
 
@@ -35,6 +35,12 @@ def build(network: IPv4Network, public: IPv4Network) -> None:
     ip_batch(lines)
     for name, value in SETTINGS.items():
         Path("/proc/sys/net/ipv4", name).write_text(value)
+
+
+def gateway_lines(open_: Collection[str], wanted: Collection[str]) -> list[str]:
+    """Have the bridge be the gateway of the wanted subnets, each as `ADDRESS/LENGTH`, alone."""
+    gone = [f"address delete {one} dev {BRIDGE}" for one in sorted(set(open_) - set(wanted))]
+    return gone + [f"address add {one} dev {BRIDGE}" for one in sorted(set(wanted) - set(open_))]
 
 
 def hardware_address(address: str) -> str:
