@@ -108,7 +108,7 @@ def format_usd(usd: float | None) -> str:
     """`$87.83`, `$1,761.28`, `$0.0104` where cents would hide it, `unknown`."""
     if usd is None:
         return "unknown"
-    digits = 2 if usd == 0 or abs(usd) >= 0.1 else 4
+    digits = 4 if 0.00005 <= abs(usd) < 0.1 else 2
     return f"{'-' if usd < 0 else ''}${abs(usd):,.{digits}f}"
 
 

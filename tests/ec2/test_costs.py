@@ -70,6 +70,7 @@ def test_without_a_price_the_sum_is_unknown_and_the_rest_still_counts():
         (0.0104, "$0.0104"),
         (0.1, "$0.10"),
         (0, "$0.00"),
+        (0.00001, "$0.00"),
         (-3.5, "-$3.50"),
         (None, "unknown"),
     ],
