@@ -1,0 +1,208 @@
+"""`clusterctl network`: a VPC of one's own for clusters."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from clusterctl.cli import output
+from clusterctl.cli.params import Duration
+from clusterctl.cli.wiring import Wiring, account_options
+
+if TYPE_CHECKING:
+    from clusterctl.ec2.stack import Network
+    from clusterctl.operations.network import NetworkPlan
+
+_timeout = click.option(
+    "--timeout", "timeout_s", type=Duration(), default="15m", show_default=True, metavar="TIME"
+)
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.group()
+def network() -> None:
+    """A VPC for clusters: two public subnets, S3 endpoint, security group; free of charge.
+
+    \b
+    Example:
+      clusterctl network up training
+      clusterctl up demo --network training --nodes 4 --instance-type p4d.24xlarge
+      clusterctl network down training
+    """
+
+
+@network.command()
+@click.argument("name")
+@click.option("--cidr", help="Its addresses, /16 to /24.  [default: 10.20.0.0/16]")
+@click.option("--zones", metavar="A,B", help="Its two zones.  [default: the first two]")
+@click.option("--for-type", metavar="TYPE", help="Prefer zones that offer this instance type.")
+@click.option("--ssh-from", metavar="CIDR", help="Who may log in.  [default: this machine]")
+@click.option("--dry-run", is_flag=True, help="Only print what would be done.")
+@_timeout
+@_json
+@account_options
+def up(
+    wiring: Wiring,
+    name: str,
+    cidr: str | None,
+    zones: str | None,
+    for_type: str | None,
+    ssh_from: str | None,
+    dry_run: bool,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    """Make the network NAME, as the CloudFormation stack clusterctl-network-NAME.
+
+    Again with the same options there is nothing to do; another --ssh-from is put in place. What
+    an interrupted or failed run left is gone on with, or removed and made anew.
+
+    \b
+    clusterctl network up training
+    clusterctl network up training --zones a,b --ssh-from 203.0.113.7/32
+    clusterctl network up training --for-type p4d.24xlarge --dry-run
+    """
+    from clusterctl.ec2.network_plan import Action, NetworkWish
+    from clusterctl.operations import network as operation
+
+    wish = NetworkWish(
+        name=name,
+        cidr=cidr,
+        zones=tuple(zone.strip() for zone in zones.split(",")) if zones is not None else None,
+        ssh_from=ssh_from,
+        for_type=for_type,
+    )
+    if dry_run:
+        _show_plan(name, operation.plan_network(wiring.clients, wish), as_json)
+        return
+    with _interruptible(f"clusterctl network up {name}", name):
+        report = operation.network_up(
+            wiring.clients, wish, progress=_progress(), timeout_s=timeout_s
+        )
+    if as_json:
+        output.data({**_network_data(report.network), "done": report.done.value})
+        return
+    if report.done is Action.NOTHING:
+        output.note(f"nothing to do: network {name} is there")
+    _show_network(report.network)
+    output.note(f"use it:  clusterctl up CLUSTER --network {name}")
+
+
+@network.command()
+@click.argument("name")
+@_timeout
+@_json
+@account_options
+def down(wiring: Wiring, name: str, timeout_s: float, as_json: bool) -> None:
+    """Remove the network NAME. Refused while there are instances in it.
+
+    \b
+    clusterctl network down training
+    """
+    from clusterctl.operations.network import network_down
+
+    with _interruptible(f"clusterctl network down {name}", name):
+        removed = network_down(wiring.clients, name, progress=_progress(), timeout_s=timeout_s)
+    if as_json:
+        output.data({"name": name, "removed": removed})
+    elif removed:
+        output.line(f"removed network {name}")
+    else:
+        output.note(f"nothing to do: there is no network {name}")
+
+
+@network.command()
+@click.argument("name")
+@_json
+@account_options
+def status(wiring: Wiring, name: str, as_json: bool) -> None:
+    """Show the network NAME: its subnets, free addresses, and the clusters in it.
+
+    \b
+    clusterctl network status training
+    """
+    from clusterctl.operations.network import network_status
+
+    found = network_status(wiring.clients, name)
+    if as_json:
+        output.data(
+            {
+                **(_network_data(found.network) if found.network else {"name": name}),
+                "stack_status": found.status,
+                "reason": found.reason,
+                "ssh_from": found.ssh_from,
+                "instances": found.users,
+            }
+        )
+        return
+    output.line(f"network {name}: {found.status}" + (f": {found.reason}" if found.reason else ""))
+    if found.network:
+        output.line(f"SSH from {found.ssh_from}")
+        _show_network(found.network)
+    for user, count in sorted(found.users.items()):
+        output.line(f"in it: {user}" + ("" if user.startswith("i-") else f", {count} instances"))
+
+
+def _show_plan(name: str, plan: NetworkPlan, as_json: bool) -> None:
+    settings = plan.settings
+    if as_json:
+        parameters = settings.parameters() if settings else {}
+        output.data({"name": name, "action": plan.action.value, "parameters": parameters})
+        return
+    output.line(f"network {name}: {plan.action.value}")
+    if plan.stack:
+        output.line(f"stack {plan.stack.name} is {plan.stack.status}")
+    if settings:
+        for key, value in settings.parameters().items():
+            output.line(f"  {key}: {value}")
+    output.line("cost: 0.00 USD per hour")
+
+
+def _show_network(found: Network) -> None:
+    output.line(f"{found.vpc_id}  {found.cidr}  {found.security_group_id}")
+    output.table(
+        ["SUBNET", "ZONE", "ADDRESSES", "FREE"],
+        [
+            [subnet.subnet_id, subnet.zone, subnet.cidr, subnet.free_addresses]
+            for subnet in found.subnets
+        ],
+    )
+
+
+def _network_data(found: Network) -> dict[str, Any]:
+    return {
+        "name": found.name,
+        "vpc_id": found.vpc_id,
+        "cidr": found.cidr,
+        "security_group_id": found.security_group_id,
+        "subnets": [
+            {
+                "subnet_id": subnet.subnet_id,
+                "zone": subnet.zone,
+                "cidr": subnet.cidr,
+                "free_addresses": subnet.free_addresses,
+            }
+            for subnet in found.subnets
+        ],
+    }
+
+
+def _progress() -> Any:
+    from clusterctl.cli.node_progress import LineProgress
+
+    return LineProgress()
+
+
+@contextlib.contextmanager
+def _interruptible(command: str, name: str) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        output.note(
+            f"AWS goes on by itself; to wait for it: {command}; "
+            f"to remove the network: clusterctl network down {name}"
+        )
+        raise

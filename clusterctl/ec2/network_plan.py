@@ -1,0 +1,248 @@
+"""What a network is to be, and what `network up` does about what is there. Pure."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from clusterctl.domain.errors import ClusterctlError, UsageError
+
+DEFAULT_CIDR = "10.20.0.0/16"
+# VPCs are /28 to /16; a network has two subnets of a quarter each.
+LARGEST, SMALLEST = 16, 24
+ZONES = 2
+_PRIVATE = tuple(
+    ipaddress.IPv4Network(text)
+    for text in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10")
+)
+
+
+class Action(Enum):
+    """What is to be done about a network."""
+
+    CREATE = "create"
+    # What is there has failed and can only be deleted.
+    REPLACE = "delete what failed and create"
+    UPDATE = "update"
+    WAIT = "wait for what is under way"
+    NOTHING = "nothing to do"
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A CloudFormation stack as it was last seen.
+
+    `template` tells which template made it, `changed` when it was last told to do something.
+    """
+
+    stack_id: str
+    name: str
+    status: str
+    reason: str = ""
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    outputs: Mapping[str, str] = field(default_factory=dict)
+    template: str = ""
+    changed: str = ""
+
+    @property
+    def in_progress(self) -> bool:
+        # Somebody's change set that was never executed goes on to nothing.
+        return self.status.endswith("_IN_PROGRESS") and self.status != "REVIEW_IN_PROGRESS"
+
+    @property
+    def usable(self) -> bool:
+        """Whether its resources are there: also while, or after, a change is taken back."""
+        return "VpcId" in self.outputs and not self.status.startswith(("DELETE", "ROLLBACK"))
+
+
+@dataclass(frozen=True)
+class NetworkWish:
+    """What the user asked for. None: as it is, or as clusterctl thinks right for a new one."""
+
+    name: str
+    cidr: str | None = None
+    zones: tuple[str, ...] | None = None
+    ssh_from: str | None = None
+    for_type: str | None = None
+
+    def __post_init__(self) -> None:
+        check_network_name(self.name)
+        if self.cidr is not None:
+            check_cidr(self.cidr)
+        if self.ssh_from is not None:
+            check_ssh_from(self.ssh_from)
+        if self.zones is not None and len(set(self.zones)) != ZONES:
+            raise UsageError(
+                f"a network has {ZONES} different zones, not {','.join(self.zones)!r}",
+                "for example --zones a,b",
+            )
+
+
+@dataclass(frozen=True)
+class NetworkSettings:
+    """Everything that CloudFormation has to know of a network."""
+
+    name: str
+    cidr: str
+    zones: tuple[str, str]
+    ssh_from: str
+
+    def parameters(self) -> dict[str, str]:
+        """The template's parameters."""
+        first, second = subnet_cidrs(self.cidr)
+        return {
+            "Network": self.name,
+            "Cidr": self.cidr,
+            "FirstZone": self.zones[0],
+            "FirstCidr": first,
+            "SecondZone": self.zones[1],
+            "SecondCidr": second,
+            "SshFrom": self.ssh_from,
+        }
+
+
+def settings_of(name: str, parameters: Mapping[str, str]) -> NetworkSettings:
+    """What a stack was made with. Raises ClusterctlError if it is not clusterctl's."""
+    try:
+        zones = (parameters["FirstZone"], parameters["SecondZone"])
+        return NetworkSettings(name, parameters["Cidr"], zones, parameters["SshFrom"])
+    except KeyError as error:
+        raise ClusterctlError(
+            f"the stack {stack_name(name)} is not one that clusterctl made: "
+            f"it has no parameter {error}",
+            "choose another name for the network",
+        ) from None
+
+
+def stack_name(name: str) -> str:
+    """The name of a network's stack."""
+    return f"clusterctl-network-{name}"
+
+
+def decide(stack: Stack | None, wish: NetworkWish, template: str) -> Action:
+    """What brings the network there. Raises UsageError, ClusterctlError where only a user can."""
+    if stack is None or stack.status == "DELETE_COMPLETE":
+        return Action.CREATE
+    if stack.in_progress:
+        return Action.WAIT
+    if stack.status in (
+        "ROLLBACK_COMPLETE",
+        "ROLLBACK_FAILED",
+        "CREATE_FAILED",
+        "REVIEW_IN_PROGRESS",
+    ):
+        return Action.REPLACE
+    if stack.status == "DELETE_FAILED":
+        raise ClusterctlError(
+            f"network {wish.name} was to be removed, and something of it is left",
+            f"finish that first: clusterctl network down {wish.name}",
+        )
+    if stack.status == "UPDATE_ROLLBACK_FAILED":
+        raise ClusterctlError(
+            f"a change of network {wish.name} failed and could not be taken back",
+            f"aws cloudformation continue-update-rollback --stack-name {stack.name}; "
+            f"or remove it: clusterctl network down {wish.name}",
+        )
+    given = settings_of(wish.name, stack.parameters)
+    _check_same(given, wish)
+    if wish.ssh_from not in (None, given.ssh_from) or stack.template != template:
+        return Action.UPDATE
+    return Action.NOTHING
+
+
+def _check_same(given: NetworkSettings, wish: NetworkWish) -> None:
+    """A network's addresses and zones stay: whatever runs in it would have to go."""
+    anew = f"choose another name, or remove it first: clusterctl network down {wish.name}"
+    if wish.cidr not in (None, given.cidr):
+        raise UsageError(f"network {wish.name} has {given.cidr}, not {wish.cidr}", anew)
+    # A zone may be given by its letter.
+    asked = wish.zones or given.zones
+    if any(not has.endswith(want) for has, want in zip(sorted(given.zones), sorted(asked))):
+        raise UsageError(
+            f"network {wish.name} is in {' and '.join(given.zones)}, not {' and '.join(asked)}",
+            anew,
+        )
+
+
+def choose_zones(
+    region: str,
+    available: Sequence[str],
+    wanted: Sequence[str] | None = None,
+    offered: frozenset[str] | None = None,
+) -> tuple[str, str]:
+    """Two zones: those wanted, else two that offer what is to run there, as far as there are.
+
+    Raises UsageError.
+    """
+    if wanted:
+        full = [zone if zone.startswith(region) else region + zone for zone in wanted]
+        unknown = [zone for zone in full if zone not in available]
+        if unknown:
+            raise UsageError(
+                f"there is no zone {unknown[0]} for this account",
+                f"its zones in {region}: {', '.join(sorted(available))}",
+            )
+        return full[0], full[1]
+    if offered is not None and not offered & set(available):
+        raise UsageError(
+            f"no zone of {region} offers that instance type", "choose another --region"
+        )
+    ranked = sorted(available, key=lambda zone: (offered is not None and zone not in offered, zone))
+    if len(ranked) < ZONES:
+        raise UsageError(
+            f"{region} has only {len(ranked)} zone for this account", "choose another --region"
+        )
+    return ranked[0], ranked[1]
+
+
+def subnet_cidrs(cidr: str) -> tuple[str, str]:
+    """A quarter of the addresses for each subnet: half stays free for subnets of your own."""
+    first, second, *_ = ipaddress.IPv4Network(cidr).subnets(prefixlen_diff=2)
+    return str(first), str(second)
+
+
+def check_network_name(name: str) -> str:
+    """The name itself. Raises UsageError."""
+    if not re.fullmatch(r"[a-z][a-z0-9-]{0,39}", name, re.ASCII) or name.endswith("-"):
+        raise UsageError(
+            f"not a network name: {name!r}",
+            "use up to 40 lower-case letters, digits and hyphens, a letter first",
+        )
+    return name
+
+
+def check_cidr(cidr: str) -> None:
+    """Raises UsageError unless a network can have these addresses."""
+    block = _ipv4(cidr, "a network's addresses", DEFAULT_CIDR)
+    if not LARGEST <= block.prefixlen <= SMALLEST:
+        raise UsageError(
+            f"a network cannot have {cidr}",
+            f"take between /{LARGEST} and /{SMALLEST}, for example {DEFAULT_CIDR}",
+        )
+    if not any(block.subnet_of(private) for private in _PRIVATE):
+        raise UsageError(
+            f"{cidr} belongs to the public internet", f"take private addresses: {DEFAULT_CIDR}"
+        )
+
+
+def check_ssh_from(cidr: str) -> None:
+    """Raises UsageError unless SSH may be opened to it."""
+    if _ipv4(cidr, "where SSH may come from", "203.0.113.7/32").prefixlen == 0:
+        raise UsageError(
+            "SSH would be open to the whole internet",
+            "say from where you log in: --ssh-from 203.0.113.7/32",
+        )
+
+
+def _ipv4(cidr: str, what: str, example: str) -> ipaddress.IPv4Network:
+    try:
+        if "/" not in cidr:
+            raise ValueError("it has no /length")
+        return ipaddress.IPv4Network(cidr)
+    except ValueError as error:
+        raise UsageError(
+            f"not an IPv4 network for {what}: {cidr!r}: {error}", f"for example {example}"
+        ) from None

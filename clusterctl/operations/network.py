@@ -1,0 +1,205 @@
+"""`network up`, `down` and `status`: a VPC for clusters, as one CloudFormation stack."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from clusterctl.domain.errors import ClusterctlError
+from clusterctl.ec2 import tags
+from clusterctl.ec2.errors import translated
+from clusterctl.ec2.network import Vpc, caller_cidr
+from clusterctl.ec2.network_plan import (
+    DEFAULT_CIDR,
+    Action,
+    NetworkSettings,
+    NetworkWish,
+    Stack,
+    check_network_name,
+    check_ssh_from,
+    choose_zones,
+    decide,
+    settings_of,
+    stack_name,
+)
+from clusterctl.ec2.places import find_offers
+from clusterctl.ec2.stack import Network, find_stack, network_of, template_version
+from clusterctl.operations.progress import Progress
+from clusterctl.operations.stack_work import StackWork
+
+if TYPE_CHECKING:
+    from clusterctl.ec2.session import Clients
+
+DEFAULT_TIMEOUT_S = 900.0
+
+
+@dataclass(frozen=True)
+class NetworkPlan:
+    """What `network up` is about to do. `settings` are what the network will have."""
+
+    action: Action
+    settings: NetworkSettings | None
+    stack: Stack | None = None
+
+
+@dataclass(frozen=True)
+class NetworkReport:
+    """A network that is there, and what was done for that."""
+
+    network: Network
+    done: Action
+
+
+@dataclass(frozen=True)
+class NetworkStatus:
+    """What a network is and who is in it. `users`: instances by cluster, or by id without one."""
+
+    name: str
+    status: str
+    reason: str
+    ssh_from: str
+    network: Network | None
+    users: Mapping[str, int]
+
+
+def plan_network(clients: Clients, wish: NetworkWish) -> NetworkPlan:
+    """What is to be done now. Changes nothing. Raises UsageError, ClusterctlError, AwsError."""
+    stack = find_stack(clients.cloudformation, stack_name(wish.name))
+    action = decide(stack, wish, template_version())
+    if stack is None or action in (Action.CREATE, Action.REPLACE):
+        return NetworkPlan(action, _new_settings(clients, wish), stack)
+    if action is Action.WAIT:
+        return NetworkPlan(action, None, stack)
+    given = settings_of(wish.name, stack.parameters)
+    return NetworkPlan(action, replace(given, ssh_from=wish.ssh_from or given.ssh_from), stack)
+
+
+def _new_settings(clients: Clients, wish: NetworkWish) -> NetworkSettings:
+    cidr = wish.cidr or DEFAULT_CIDR
+    ssh_from = wish.ssh_from
+    if ssh_from is None:
+        ssh_from = caller_cidr(clients.ec2.meta.endpoint_url, Vpc("", cidr))
+        # The VPC has no IPv6: an address of that kind cannot come here.
+        check_ssh_from(ssh_from)
+    offered = None
+    if wish.for_type:
+        offered = find_offers(clients.ec2, [wish.for_type])[wish.for_type]
+    available = _zones(clients)
+    zones = choose_zones(clients.ec2.meta.region_name, available, wish.zones, offered)
+    return NetworkSettings(wish.name, cidr, zones, ssh_from)
+
+
+def _zones(clients: Clients) -> list[str]:
+    # Not the local zones that an account may have opted into.
+    wanted: Any = [
+        {"Name": "zone-type", "Values": ["availability-zone"]},
+        {"Name": "state", "Values": ["available"]},
+    ]
+    with translated():
+        found = clients.ec2.describe_availability_zones(Filters=wanted)["AvailabilityZones"]
+    return [zone["ZoneName"] for zone in found]
+
+
+def network_up(
+    clients: Clients,
+    wish: NetworkWish,
+    *,
+    progress: Progress | None = None,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+) -> NetworkReport:
+    """The network as wished, whatever there was. Raises NetworkFailed with the reasons."""
+    work = StackWork(clients.cloudformation, progress or Progress(), timeout_s)
+    while True:
+        plan = plan_network(clients, wish)
+        done = _carry_out(work, plan)
+        if done is not None:
+            return NetworkReport(network_of(clients, wish.name, done), plan.action)
+
+
+def _carry_out(work: StackWork, plan: NetworkPlan) -> Stack | None:
+    """The stack once it is as planned; None where what is there has to be looked at again."""
+    if plan.stack is not None and plan.action is Action.NOTHING:
+        return plan.stack
+    if plan.stack is not None and plan.action is Action.WAIT:
+        work.wait(plan.stack)
+        return None
+    assert plan.settings
+    if plan.stack is not None and plan.action is Action.UPDATE:
+        return work.update(plan.stack, plan.settings)
+    if plan.stack is not None and plan.action is Action.REPLACE:
+        work.delete(plan.stack)
+    return work.create(plan.settings)
+
+
+def network_down(
+    clients: Clients,
+    name: str,
+    *,
+    progress: Progress | None = None,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+) -> bool:
+    """Remove the network; False if there was none. Raises ClusterctlError while it is used."""
+    work = StackWork(clients.cloudformation, progress or Progress(), timeout_s)
+    stack = find_stack(clients.cloudformation, stack_name(check_network_name(name)))
+    if stack is None:
+        return False
+    if stack.in_progress and not stack.status.startswith(("CREATE", "DELETE")):
+        # CloudFormation deletes nothing while it updates or takes back.
+        stack = work.wait(stack)
+    settings_of(name, stack.parameters)
+    users = _users(clients, stack)
+    if users:
+        raise ClusterctlError(
+            f"network {name} is in use by {_listed(users)}",
+            "remove what is in it first: "
+            + "; ".join(f"clusterctl down {user}" for user in users if not user.startswith("i-")),
+        )
+    work.delete(stack)
+    return True
+
+
+def network_status(clients: Clients, name: str) -> NetworkStatus:
+    """Raises ClusterctlError if there is none, AwsError."""
+    stack = find_stack(clients.cloudformation, stack_name(check_network_name(name)))
+    if stack is None:
+        raise ClusterctlError(
+            f"there is no network {name} in {clients.ec2.meta.region_name}",
+            f"make it: clusterctl network up {name}",
+        )
+    return NetworkStatus(
+        name=name,
+        status=stack.status,
+        reason=stack.reason,
+        ssh_from=stack.parameters.get("SshFrom", ""),
+        network=network_of(clients, name, stack) if stack.usable else None,
+        users=_users(clients, stack),
+    )
+
+
+def _users(clients: Clients, stack: Stack) -> Mapping[str, int]:
+    vpc_id = stack.outputs.get("VpcId")
+    if not vpc_id:
+        return {}
+    # One that shuts down holds its address until it is gone.
+    states = ["pending", "running", "shutting-down", "stopping", "stopped"]
+    wanted: Any = [
+        {"Name": "vpc-id", "Values": [vpc_id]},
+        {"Name": "instance-state-name", "Values": states},
+    ]
+    users: dict[str, int] = {}
+    with translated():
+        for page in clients.ec2.get_paginator("describe_instances").paginate(Filters=wanted):
+            for reservation in page["Reservations"]:
+                for instance in reservation["Instances"]:
+                    cluster = tags.tag_dict(instance.get("Tags")).get(tags.CLUSTER)
+                    user = cluster or instance["InstanceId"]
+                    users[user] = users.get(user, 0) + 1
+    return users
+
+
+def _listed(users: Mapping[str, int]) -> str:
+    return ", ".join(
+        user if user.startswith("i-") else f"cluster {user} ({count} instances)"
+        for user, count in sorted(users.items())
+    )
