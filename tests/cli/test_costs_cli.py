@@ -1,0 +1,268 @@
+"""costs, and the money in status, as their user sees them."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import json
+from datetime import datetime, timezone
+
+import pytest
+
+from clusterctl.ec2 import session, tags
+from clusterctl.ec2.instances import find_instances
+from clusterctl.operations.costs import note_end
+from tests.cli.running import CommandLine
+from tests.moto_ec2 import NEW_IMAGE, REGION, client, clients_of, moto_client, moto_url
+
+__all__ = ["client", "moto_client", "moto_url"]
+
+make_clients = session.Clients
+
+
+@functools.lru_cache
+def clients(account):
+    """The same clients for all tests that ask for the same."""
+    return make_clients(account)
+
+
+@pytest.fixture
+def clusterctl(client, moto_url, tmp_path, monkeypatch, capsys):
+    for name, value in (
+        ("CLUSTERCTL_HOME", str(tmp_path)),
+        ("CLUSTERCTL_LAB", "0"),
+        ("AWS_ACCESS_KEY_ID", "test"),
+        ("AWS_SECRET_ACCESS_KEY", "test"),
+    ):
+        monkeypatch.setenv(name, value)
+    # Making a client costs more than most commands.
+    monkeypatch.setattr(session, "Clients", clients)
+    return CommandLine(tmp_path, capsys, ["--endpoint-url", moto_url, "--region", REGION])
+
+
+def launch(client, name, nodes=2, instance_type="p4d.24xlarge", **tagged):
+    """Instances as `up` leaves them, with more or other tags."""
+    labels = {
+        tags.CLUSTER: name,
+        tags.FIRST_INDEX: "0",
+        tags.NODES: tags.indices_text(range(nodes)),
+        tags.DISK: "730 3000 125",
+        **tagged,
+    }
+    answer = client.run_instances(
+        ImageId=NEW_IMAGE,
+        InstanceType=instance_type,
+        MinCount=nodes,
+        MaxCount=nodes,
+        TagSpecifications=[{"ResourceType": "instance", "Tags": tags.tag_list(labels)}],
+    )
+    return [instance["InstanceId"] for instance in answer["Instances"]]
+
+
+# p4d.24xlarge 21.957642, the disk 730 x 0.08 / 730, a public address 0.005
+NODE_USD = 21.957642 + 0.08 + 0.005
+
+
+def test_status_shows_the_money(clusterctl, client):
+    launch(client, "demo", **{tags.LIMITS: "max-hours=8 budget=1000", tags.SPENT: "50"})
+    ran = clusterctl("status", "demo")
+    assert ran.status == 0
+    costs, limits = ran.out.splitlines()[-2:]
+    assert costs.startswith("costs: $44.09 an hour, $100.")
+    assert costs.endswith(")") and "2026" in costs
+    # Two nodes with 50 each of 22.04 an hour have run for 2 h 16 min before.
+    assert limits == "limits: 8 h, $1,000.00; ends in 5 h 43 min by --max-hours"
+    assert ran.err == ""
+    data = clusterctl("status", "demo", "--json").data["costs"]
+    assert data["usd_per_hour"] == pytest.approx(2 * NODE_USD, abs=1e-4)
+    assert data["spent_usd"] == pytest.approx(100, abs=1)
+    assert data["limits"] == {"max_hours": 8.0, "budget_usd": 1000.0}
+    assert data["complete"] is True
+    assert data["ends_in_s"] == pytest.approx(5 * 3600 + 43 * 60, abs=120)
+
+
+def test_status_warns_when_little_is_left(clusterctl, client):
+    launch(client, "demo", **{tags.LIMITS: "budget=105", tags.SPENT: "50"})
+    ran = clusterctl("status", "demo")
+    assert ran.status == 0
+    assert "by --budget" in ran.out
+    assert "the nodes end in" in ran.err and "[cost.ending]" in ran.err
+
+
+@pytest.mark.parametrize(
+    "tagged",
+    [
+        {tags.LIMITS: "max-hours=soon budget= %n%s{}", tags.SPENT: "-5"},
+        {tags.LIMITS: "=" * 250, tags.SPENT: "1e400", tags.DISK: "lots"},
+        {tags.LIMITS: "stopped-days=3", tags.SPENT: "NaN", tags.NODES: "0-999999999999"},
+    ],
+)
+def test_tags_edited_by_hand_break_nothing(clusterctl, client, tagged):
+    launch(client, "demo", **tagged)
+    for command in (("status", "demo"), ("costs",)):
+        ran = clusterctl(*command)
+        assert (ran.status, ran.err) == (0, "")
+    assert clusterctl("status", "demo", "--json").data["costs"]["limits"] == {}
+
+
+def test_an_unknown_price_breaks_nothing(clusterctl, client):
+    # EC2 has it, neither the price list nor the table does.
+    launch(client, "demo", 1, "m1.small")
+    ran = clusterctl("status", "demo")
+    assert ran.status == 0
+    assert "costs: unknown an hour, at least $0.00" in ran.out
+    report = clusterctl("costs")
+    assert report.status == 0
+    assert "unknown" in report.out
+    assert "total: at least $0.00 an hour, at least $0.00 so far" in report.out
+
+
+def test_nothing_costs_anything(clusterctl):
+    ran = clusterctl("costs")
+    assert (ran.status, ran.out, ran.err) == (0, "", "nothing costs anything in us-east-1\n")
+    data = clusterctl("costs", "--json").data
+    assert (data["clusters"], data["total"]["usd_per_hour"]) == ([], 0)
+    assert clusterctl("costs", "--csv").out.splitlines()[1:] == []
+
+
+def test_the_report_has_every_cluster_and_the_sum(clusterctl, client):
+    launch(client, "one", **{tags.SPENT: "10", tags.LIMITS: "idle-minutes=30 stopped-days=3"})
+    [stopped] = launch(client, "two", 1, "g4dn.xlarge")
+    client.stop_instances(InstanceIds=[stopped])
+    client.run_instances(ImageId=NEW_IMAGE, MinCount=1, MaxCount=1)
+    ran = clusterctl("costs")
+    assert ran.status == 0
+    lines = ran.out.splitlines()
+    assert [line.split()[0] for line in lines[1:3]] == ["one", "two"]
+    assert "2 running" in lines[1] and "stops after 30 min idle, goes after 3 d stopped" in lines[1]
+    # A stopped machine costs its disk only.
+    assert "1 stopped" in lines[2] and "$0.0800" in lines[2]
+    assert lines[4].startswith("total: $44.17 an hour, $20.")
+    data = clusterctl("costs", "--json").data
+    assert [one["name"] for one in data["clusters"]] == ["one", "two"]
+    assert data["total"]["usd_per_hour"] == pytest.approx(2 * NODE_USD + 0.08, abs=1e-4)
+    assert [one["name"] for one in clusterctl("costs", "two", "--json").data["clusters"]] == ["two"]
+
+
+def test_a_spreadsheet_gets_numbers(clusterctl, client):
+    launch(client, "one", **{tags.SPENT: "10"})
+    launch(client, "=cmd()", 1)
+    rows = list(csv.DictReader(clusterctl("costs", "--csv").out.splitlines()))
+    by_name = {row["cluster"]: row for row in rows}
+    # A name from a tag is no formula.
+    assert set(by_name) == {"one", "'=cmd()'"}
+    assert float(by_name["one"]["usd_per_hour"]) == pytest.approx(2 * NODE_USD, abs=1e-4)
+    assert by_name["one"]["nodes"] == "2"
+    assert by_name["one"]["complete"] == "yes"
+    assert datetime.fromisoformat(by_name["one"]["since"]).tzinfo is not None
+    assert by_name["one"]["ended_at"] == ""
+
+
+def remove(clusterctl, client, moto_url, name):
+    """What `down` does about money, and the end itself."""
+    instances = find_instances(client, name)
+    note_end(clusterctl.home, clients_of(moto_url), name, instances)
+    client.terminate_instances(InstanceIds=[one.node.instance_id for one in instances])
+
+
+def test_what_has_ended_is_remembered(clusterctl, client, moto_url):
+    launch(client, "demo", **{tags.SPENT: "10"})
+    remove(clusterctl, client, moto_url, "demo")
+    assert clusterctl("costs").out == ""
+    ran = clusterctl("costs", "--since", "1d")
+    assert ran.status == 0
+    row = ran.out.splitlines()[1]
+    assert row.split()[:4] == ["demo", "us-east-1", "2", "removed"]
+    assert "$20." in row and f"ended {datetime.now(timezone.utc):%Y-%m-%d}" in row
+    [ended] = clusterctl("costs", "demo", "--since", "2026-01-01", "--json").data["ended"]
+    assert ended["spent_usd"] == pytest.approx(20, abs=0.5)
+    rows = list(csv.DictReader(clusterctl("costs", "--since", "1d", "--csv").out.splitlines()))
+    assert rows[0]["cluster"] == "demo" and rows[0]["ended_at"]
+    # Not of that time, and not of that name.
+    assert clusterctl("costs", "--since", "2199-01-01").out == ""
+    assert clusterctl("costs", "other", "--since", "1d").status == 1
+
+
+def test_the_ledger_is_the_owners_alone_and_what_is_broken_in_it_is_passed_over(
+    clusterctl, client, moto_url
+):
+    launch(client, "demo", 1, **{tags.SPENT: "10"})
+    remove(clusterctl, client, moto_url, "demo")
+    file = clusterctl.home / "costs.jsonl"
+    assert file.stat().st_mode & 0o777 == 0o600
+    good = json.loads(file.read_text())
+    broken = [
+        b"",
+        b"{",
+        b"null",
+        b"[]",
+        b"\xff",
+        *(
+            json.dumps({**good, **wrong}).encode()
+            for wrong in (
+                {"usd": {"i-1": -1}},
+                {"usd": {"i-1": "10"}},
+                {"usd": {"i-1": True}},
+                {"usd": [1]},
+                {"name": "\x1b[31m"},
+                {"name": 3},
+                {"ended_at": "yesterday"},
+                {"ended_at": "2026-11-21T00:00:00"},
+                {"since": None},
+            )
+        ),
+    ]
+    file.write_bytes(b"\n".join(broken) + b"\n" + file.read_bytes())
+    [ended] = clusterctl("costs", "--since", "1d", "--json").data["ended"]
+    assert ended["spent_usd"] == pytest.approx(10, abs=0.5)
+
+
+def test_a_removal_that_is_repeated_counts_once(clusterctl, client, moto_url):
+    launch(client, "demo", 2, **{tags.SPENT: "10"})
+    note_end(clusterctl.home, clients_of(moto_url), "demo", find_instances(client, "demo"))
+    remove(clusterctl, client, moto_url, "demo")
+    remove_again = find_instances(client, "demo", ("terminated", "shutting-down"))
+    note_end(clusterctl.home, clients_of(moto_url), "demo", remove_again)
+    total = clusterctl("costs", "--since", "1d", "--json").data["total"]
+    assert total["spent_usd"] == pytest.approx(20, abs=0.5)
+
+
+def test_another_endpoints_clusters_are_not_this_ones(clusterctl, client, moto_url):
+    launch(client, "demo", 1)
+    remove(clusterctl, client, moto_url, "demo")
+    file = clusterctl.home / "costs.jsonl"
+    entry = json.loads(file.read_text())
+    file.write_text(json.dumps({**entry, "account": "us-east-1 at https://ec2.example"}) + "\n")
+    assert clusterctl("costs", "--since", "1d", "--json").data["ended"] == []
+
+
+def test_what_cannot_be_noted_does_not_stop_a_removal(clusterctl, client, moto_url):
+    launch(client, "demo", 1)
+    (clusterctl.home / "file").write_text("")
+    home = clusterctl.home / "file"
+    note_end(home, clients_of(moto_url), "demo", find_instances(client, "demo"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["nowhere"], 1, "there is no cluster nowhere in us-east-1"),
+        (["--since", "yesterday"], 2, "not a date: 'yesterday'"),
+        (["--since", "2026-13-01"], 2, "not a date"),
+        (["--since", "99999999999d"], 2, "not a date"),
+        (["--since", ""], 2, "not a date"),
+        (["--json", "--csv"], 2, "exclude each other"),
+        (["Demo!"], 2, "not a cluster name"),
+    ],
+)
+def test_what_makes_no_sense(clusterctl, arguments, status, message):
+    ran = clusterctl("costs", *arguments)
+    assert ran.status == status
+    assert message in ran.err
+    assert ran.out == ""
+
+
+def test_all_regions(clusterctl, client):
+    launch(client, "demo", 1)
+    data = clusterctl("costs", "--all-regions", "--json").data
+    assert [(one["name"], one["region"]) for one in data["clusters"]] == [("demo", REGION)]
