@@ -12,10 +12,16 @@ import click
 from clusterctl.cli import output
 from clusterctl.cli.wiring import config_option
 from clusterctl.config import FILE_NAME, find_file, home_folder, load_spec_file, read_spec_file
-from clusterctl.configuration.effective import SpecDraft, merged, read_user_data, shown
+from clusterctl.configuration.effective import SpecDraft, read_user_data, shown
 from clusterctl.configuration.option import Kind, Option
 from clusterctl.configuration.options import OPTIONS
-from clusterctl.configuration.values import TAG, Values, account_values, environment_values
+from clusterctl.configuration.values import (
+    TAG,
+    Values,
+    account_values,
+    environment_values,
+    merged,
+)
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.units import count
 

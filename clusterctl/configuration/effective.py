@@ -9,20 +9,9 @@ from typing import Any
 
 from clusterctl.configuration.option import Kind, Option
 from clusterctl.configuration.options import LAUNCH
-from clusterctl.configuration.values import TAG, Value, Values
+from clusterctl.configuration.values import TAG, Values, merged
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.spec import ClusterSpec, Disk, Limits, Market
-
-
-def merged(*layers: Values) -> Values:
-    """One value per key: the last layer that has the key says it. A null stays, as None."""
-    found: dict[str, Value] = {}
-    for layer in layers:
-        if "tag" in layer:
-            # `tag: null` drops all tags that were said before.
-            found = {key: value for key, value in found.items() if not key.startswith(TAG)}
-        found.update(layer)
-    return found
 
 
 @dataclass(frozen=True)
@@ -63,7 +52,7 @@ class SpecDraft:
             (key[len(TAG) :], value) for key, value in self.values.items() if key.startswith(TAG)
         )
         if "user_data" in fields:
-            fields["user_data"] = read_user_data(Path(fields["user_data"]))
+            fields["user_data"] = read_user_data(Path(fields["user_data"]).expanduser())
         return ClusterSpec(
             name=self.name, disk=Disk(**parts["disk"]), limits=Limits(**parts["limits"]), **fields
         )

@@ -12,7 +12,7 @@ from yaml.nodes import Node
 from clusterctl.configuration import yaml_tree
 from clusterctl.configuration.option import Kind, Option
 from clusterctl.configuration.options import OPTIONS
-from clusterctl.configuration.values import TAG, Value, Values, check_tag, parse_value
+from clusterctl.configuration.values import TAG, Value, Values, check_tag, merged, parse_value
 from clusterctl.configuration.yaml_tree import Problem, Scalar, Sequence, Unreadable, read_tree
 from clusterctl.domain.cluster import check_cluster_name
 from clusterctl.domain.errors import UsageError
@@ -40,10 +40,8 @@ class SpecFile:
 
     def values(self, name: str | None) -> Values:
         """What holds for this cluster: its entry, what that extends, the defaults."""
-        found = dict(self.defaults)
-        for ancestor in reversed(self.lineage(name)):
-            found.update(self.clusters[ancestor].values)
-        return found
+        ancestors = [self.clusters[one].values for one in reversed(self.lineage(name))]
+        return merged(self.defaults, *ancestors)
 
     def lineage(self, name: str | None) -> list[str]:
         """The cluster and those it extends, nearest first; it ends where a circle closes."""

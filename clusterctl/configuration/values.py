@@ -29,6 +29,17 @@ class Value:
 Values = Mapping[str, Value]
 
 
+def merged(*layers: Values) -> Values:
+    """One value per key: the last layer that has the key says it. A null stays, as None."""
+    found: dict[str, Value] = {}
+    for layer in layers:
+        if "tag" in layer:
+            # `tag: null` drops all tags that were said before.
+            found = {key: value for key, value in found.items() if not key.startswith(TAG)}
+        found.update(layer)
+    return found
+
+
 def parse_value(option: Option, text: str) -> Any:
     """The value that `text` stands for; an item of it, for lists and tags. Raises UsageError."""
     try:

@@ -1,0 +1,91 @@
+"""Files that are no clusterctl.yaml, and what is said of them: whole messages, one case a line."""
+
+# ruff: noqa: E501
+# fmt: off
+
+from __future__ import annotations
+
+# What is in the file -> what is said of it, without the file's name.
+BROKEN = [
+    ("", ["1: nothing is in it; it needs `defaults:` or `clusters:`"]),
+    ("# later\n", ["1: nothing is in it; it needs `defaults:` or `clusters:`"]),
+    ("---\n...\n---\n", ["3: not YAML: but found another document"]),
+    ("- a\n- b\n", ["1: not a mapping of keys to values"]),
+    ("demo\n", ["1: not a mapping of keys to values"]),
+    ("defaults: [a]\n", ["1: defaults: not a mapping of keys to values"]),
+    ("clusters:\n  demo: 4\n", ["2: clusters.demo: not a mapping of keys to values"]),
+    # YAML itself
+    ("defaults:\n\tnodes: 4\n", ["2: a tab: YAML is indented with spaces"]),
+    ("defaults:\n  nodes: 4\n spot: true\n", ["3: not YAML: expected <block end>, but found '<block mapping start>'"]),
+    ("defaults: {nodes: 4\n", ["2: not YAML: expected ',' or '}', but got '<stream end>'"]),
+    ("defaults:\n  nodes 4\n  spot: true\n", ["3: not YAML: mapping values are not allowed here"]),
+    ("defaults: *base\n", ["1: not YAML: found undefined alias 'base'"]),
+    ("defaults:\n  user: \"a\x00b\"\n", ["2: a character that YAML forbids: U+0000"]),
+    (b"defaults:\n  user: \xff\n", ["2: not UTF-8: the byte 0xff"]),
+    ("defaults: {}".encode("utf-16"), ["1: not UTF-8: the byte 0xff"]),
+    ("defaults: !!python/object/apply:os.system [id]\n", ["1: a YAML tag that means nothing here: tag:yaml.org,2002:python/object/apply:os.system"]),
+    ("defaults:\n  user: !Ref name\n", ["2: a YAML tag that means nothing here: !Ref"]),
+    ("defaults:\n  <<: 4\n", ["2: `<<` takes a mapping, or a list of them"]),
+    # Keys
+    ("default: {}\n", ["1: default: no such section: a file has `defaults:` and `clusters:`; did you mean defaults?"]),
+    ("nodes: 4\n", ["1: nodes: belongs under `defaults:`, or under a name in `clusters:`"]),
+    ("defaults:\n  instance_type: p4d.24xlarge\n", ["2: defaults.instance_type: no such key; did you mean instance-type?"]),
+    ("defaults:\n  spott: true\n", ["2: defaults.spott: no such key; did you mean spot?"]),
+    ("defaults:\n  ☃: true\n", ["2: defaults.☃: no such key"]),
+    ("defaults:\n  extends: base\n", ["2: defaults.extends: no such key"]),
+    ("defaults:\n  nodes: 1\n  spot: true\n  nodes: 2\n", ["4: defaults.nodes: is there twice, first on line 2"]),
+    ("clusters:\n  a: {}\n  a: {}\n", ["3: clusters.a: is there twice, first on line 2"]),
+    ("defaults: {}\ndefaults: {}\n", ["2: defaults: is there twice, first on line 1"]),
+    ("defaults:\n  ? [a]\n  : 1\n", ["2: defaults: a key that is no text"]),
+    ("clusters:\n  Demo: {}\n", ["2: clusters: not a cluster name: 'Demo'; use up to 40 lower-case letters, digits and hyphens, a letter first"]),
+    ("clusters:\n  lab: {}\n", ["2: clusters: a cluster cannot be called lab; that folder is the local EC2's"]),
+    # Values
+    ("defaults:\n  nodes:\n", ["2: defaults.nodes: has no value; write one, or leave the key out"]),
+    ("defaults:\n  nodes: four\n", ["2: defaults.nodes: not a whole number, 1 or more: 'four'"]),
+    ("defaults:\n  nodes: 0\n", ["2: defaults.nodes: not a whole number, 1 or more: '0'"]),
+    ("defaults:\n  nodes: -1\n", ["2: defaults.nodes: not a whole number, 1 or more: '-1'"]),
+    ("defaults:\n  nodes: 1.5\n", ["2: defaults.nodes: not a whole number, 1 or more: '1.5'"]),
+    ("defaults:\n  nodes: 0x10\n", ["2: defaults.nodes: not a whole number, 1 or more: '0x10'"]),
+    ("defaults:\n  nodes: 10000000000\n", ["2: defaults.nodes: not a whole number, 1 or more: '10000000000'"]),
+    ("defaults:\n  nodes: '4'\n", ["2: defaults.nodes: not a whole number, 1 or more: the text '4'; leave out the quotes"]),
+    ("defaults:\n  nodes: [4]\n", ["2: defaults.nodes: not a whole number, 1 or more: a list"]),
+    ("defaults:\n  spot: maybe\n", ["2: defaults.spot: not true or false: 'maybe'"]),
+    ("defaults:\n  budget: lots\n", ["2: defaults.budget: not a number above 0: 'lots'"]),
+    ("defaults:\n  budget: 0.0\n", ["2: defaults.budget: not a number above 0: '0.0'"]),
+    ("defaults:\n  budget: .inf\n", ["2: defaults.budget: not a number above 0: '.inf'"]),
+    ("defaults:\n  budget: 1e3\n", ["2: defaults.budget: not a number above 0: '1e3'"]),
+    ("defaults:\n  idle-stop: 1:30\n", ["2: defaults.idle-stop: not a duration such as 90, 30s, 5m or 2h: '1:30'"]),
+    ("defaults:\n  idle-stop: 0\n", ["2: defaults.idle-stop: no time at all: '0'; write it as 30, 30s, 5m or 2h"]),
+    ("defaults:\n  instance-type: p4d\n", ["2: defaults.instance-type: not what instance-type takes: 'p4d'; it is like p4d.24xlarge"]),
+    ("defaults:\n  instance-type: {a: b}\n", ["2: defaults.instance-type: not text: a mapping"]),
+    ("defaults:\n  or-type: [p4d.24xlarge, x]\n", ["2: defaults.or-type: not what or-type takes: 'x'; it is like p4d.24xlarge"]),
+    ("defaults:\n  or-type:\n    - p4d.24xlarge\n    - [x]\n", ["4: defaults.or-type: not text or a list of texts: a list"]),
+    ("defaults:\n  or-type: {a: b}\n", ["2: defaults.or-type: not text or a list of texts: a mapping"]),
+    ("defaults:\n  subnet: vpc-1\n", ["2: defaults.subnet: not what subnet takes: 'vpc-1'; it is like subnet-0123456789abcdef0"]),
+    ("defaults:\n  zone: us-east-1\n", ["2: defaults.zone: not what zone takes: 'us-east-1'; it is like us-east-1a"]),
+    ("defaults:\n  region: us-east-1a\n", ["2: defaults.region: not what region takes: 'us-east-1a'; it is like us-east-1"]),
+    ("defaults:\n  user: root; id\n", ["2: defaults.user: not what user takes: 'root; id'; it is like ubuntu"]),
+    ("defaults:\n  image: ' '\n", ["2: defaults.image: not text: ' '"]),
+    ("defaults:\n  image: \"a\\nb\"\n", ["2: defaults.image: not text: 'a\\nb'"]),
+    ("defaults:\n  tag: [a]\n", ["2: defaults.tag: not a mapping of keys to values"]),
+    ("defaults:\n  tag: {Name: x}\n", ["2: defaults.tag: the tag 'Name' is not free: Name, aws:… and clusterctl:… are taken"]),
+    ("defaults:\n  tag:\n    ok: 1\n    a: [b]\n", ["4: defaults.tag.a: not text: a list"]),
+    ("defaults:\n  tag:\n    '': x\n", ["3: defaults.tag: not a tag: '': 'x'; a key has 1 to 128 characters, a value up to 256"]),
+    # Inheritance
+    ("clusters:\n  a: {extends: b}\n", ["2: clusters.a.extends: there is no cluster 'b' in this file"]),
+    ("clusters:\n  base: {}\n  a: {extends: bse}\n", ["3: clusters.a.extends: there is no cluster 'bse' in this file; did you mean base?"]),
+    ("clusters:\n  a: {extends: a}\n", ["2: clusters.a.extends: a circle: a extends a"]),
+    ("clusters:\n  a: {extends: b}\n  b: {extends: c}\n  c: {extends: b}\n", ["3: clusters.b.extends: a circle: b extends c extends b", "4: clusters.c.extends: a circle: c extends b extends c"]),
+    ("clusters:\n  a: {extends: [b]}\n  b: {}\n", ["2: clusters.a.extends: not the name of a cluster: a list"]),
+    # All of them at once, in the order of the file
+    (
+        "defaults:\n  nodes: four\n  sopt: true\nclusters:\n  a:\n    extends: b\n    budget: x\nmore: 1\n",
+        [
+            "2: defaults.nodes: not a whole number, 1 or more: 'four'",
+            "3: defaults.sopt: no such key; did you mean spot?",
+            "6: clusters.a.extends: there is no cluster 'b' in this file",
+            "7: clusters.a.budget: not a number above 0: 'x'",
+            "8: more: no such section: a file has `defaults:` and `clusters:`",
+        ],
+    ),
+]

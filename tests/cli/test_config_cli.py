@@ -1,0 +1,295 @@
+"""`clusterctl config`, and how the file reaches the commands."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import click
+import pytest
+
+from clusterctl.cli.main import cli, run_command
+from clusterctl.cli.spec_options import spec_options
+from clusterctl.cli.wiring import account_options
+from clusterctl.config import FILE_NAME
+from clusterctl.configuration.options import OPTIONS
+from tests.cli.running import CommandLine, Ran
+
+PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
+ENTRY = "clusters:\n  demo: {nodes: 4, instance-type: p4d.24xlarge, tag: {team: nlp}}\n"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Where the commands are given; nothing is said by the environment."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CLUSTERCTL_HOME", str(tmp_path / "home"))
+    for option in OPTIONS.values():
+        monkeypatch.delenv(option.variable, raising=False)
+    monkeypatch.delenv("CLUSTERCTL_CONFIG", raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def clusterctl(folder, capsys):
+    return CommandLine(folder / "home", capsys, [])
+
+
+@pytest.fixture
+def launch(folder, capsys):
+    """A command with all options of a launch: prints the spec it would launch."""
+
+    @click.command()
+    @click.argument("name")
+    @account_options
+    @spec_options
+    def up(wiring, name, draft, capacity_timeout_s, timeout_s):
+        found = draft.spec()
+        click.echo(f"{found.nodes} x {found.instance_type} {dict(found.tags)}")
+        click.echo(f"{found.limits.idle_minutes} {capacity_timeout_s:g} {timeout_s:g}")
+        click.echo(f"{wiring.settings.region} {wiring.settings.lab} {found.efa} {found.or_types}")
+
+    def run(*arguments: str) -> Ran:
+        capsys.readouterr()
+        status = run_command(up, ["demo", *arguments])
+        said = capsys.readouterr()
+        return Ran(status, said.out, said.err)
+
+    return run
+
+
+def documented() -> str:
+    """The example of the page."""
+    [block] = re.findall(r"^    # clusterctl\.yaml\n((?:    .*\n|\n)+)", PAGE.read_text(), re.M)
+    return "# clusterctl.yaml\n" + textwrap.dedent(block)
+
+
+def test_the_documented_file_is_in_order(folder, clusterctl):
+    (folder / FILE_NAME).write_text(documented())
+    missing = clusterctl("config", "check")
+    assert missing.status == 2
+    assert missing.out.count("cannot read the user data boot.sh") == 3
+    (folder / "boot.sh").write_text("#!/bin/sh\n")
+    checked = clusterctl("config", "check")
+    assert (checked.status, checked.out) == (0, "clusterctl.yaml: 4 clusters, no problem\n")
+
+
+def test_what_the_page_says_is_shown_is_shown(folder, clusterctl, monkeypatch):
+    (folder / FILE_NAME).write_text(documented())
+    monkeypatch.setenv("CLUSTERCTL_BUDGET", "2000")
+    shown = clusterctl("config", "show", "try").out.splitlines()
+    [table] = re.findall(r"^    SETTING.*\n(?:    .*\n)+", PAGE.read_text(), re.M)
+    for line in textwrap.dedent(table).splitlines():
+        assert line.split() in [one.split() for one in shown]
+
+
+def test_the_page_lists_every_key(folder):
+    rows = re.findall(r"^\| `([\w-]+)` \| (.*) \| (.*?) ?\|$", PAGE.read_text(), re.M)
+    assert [tuple(cell.strip() for cell in row) for row in rows] == [
+        (option.key, option.kind.value, option.builtin) for option in OPTIONS.values()
+    ]
+
+
+def test_show_without_a_file(clusterctl):
+    shown = clusterctl("config", "show")
+    assert shown.status == 0
+    rows = [line.split() for line in shown.out.splitlines()]
+    assert [row[0] for row in rows] == ["SETTING", *OPTIONS]
+    assert {row[-1] for row in rows[1:]} == {"built-in"}
+    assert clusterctl("config", "show", "demo", "--json").data["file"] is None
+
+
+def test_show_says_who_says_it(folder, clusterctl, monkeypatch):
+    (folder / FILE_NAME).write_text(ENTRY + "defaults:\n  region: us-west-2\n")
+    monkeypatch.setenv("CLUSTERCTL_NODES", "8")
+    data = clusterctl("config", "show", "demo", "--json").data
+    assert (data["file"], data["cluster"], data["clusters"]) == (FILE_NAME, "demo", ["demo"])
+    settings = data["settings"]
+    assert settings["nodes"] == {"value": 8, "from": "env CLUSTERCTL_NODES"}
+    assert settings["region"] == {"value": "us-west-2", "from": "clusterctl.yaml:4"}
+    assert settings["tag.team"] == {"value": "nlp", "from": "clusterctl.yaml:2"}
+    assert settings["zone"] == {"value": None, "from": "built-in"}
+
+
+def test_show_for_a_cluster_that_the_file_does_not_have(folder, clusterctl):
+    (folder / FILE_NAME).write_text(ENTRY)
+    other = clusterctl("config", "show", "other")
+    assert other.status == 0
+    assert "clusterctl.yaml has no cluster other: its defaults hold" in other.err
+    assert "clusters in clusterctl.yaml: demo" in clusterctl("config", "show").err
+
+
+@pytest.mark.parametrize("command", ["show", "check"])
+def test_a_broken_file(folder, clusterctl, command):
+    (folder / FILE_NAME).write_text("defaults: {nodes: x}\nmore: 1\n")
+    ran = clusterctl("config", command)
+    assert ran.status == 2
+    said = ran.out + ran.err
+    assert "clusterctl.yaml:1: defaults.nodes: not a whole number, 1 or more: 'x'\n" in said
+    assert "clusterctl.yaml:2: more: no such section" in said
+    assert clusterctl("config", command, "--config", "/dev/null").status == (
+        0 if command == "show" else 2
+    )
+
+
+def test_check_puts_each_cluster_together(folder, clusterctl):
+    (folder / FILE_NAME).write_text(
+        "defaults: {instance-type: g5.xlarge, subnet: subnet-1}\n"
+        "clusters:\n"
+        "  part: {network: research}\n"
+        "  few: {nodes: 2, min-nodes: 3}\n"
+        "  both: {extends: part, nodes: 1}\n"
+        "  late: {nodes: 1, stopped-days: 3}\n"
+        "  fine: {nodes: 1}\n"
+    )
+    checked = clusterctl("config", "check")
+    assert (checked.status, checked.out.splitlines()) == (
+        2,
+        [
+            "clusterctl.yaml:4: clusters.few: at least 3 of 2 nodes makes no sense",
+            "clusterctl.yaml:5: clusters.both: --subnet and --network exclude each other",
+            "clusterctl.yaml:6: clusters.late: a time after which a stopped cluster is removed "
+            "needs an idle time that stops it",
+        ],
+    )
+    problems = clusterctl("config", "check", "--json").data["problems"]
+    assert problems[0] == {
+        "line": 4,
+        "key": "clusters.few",
+        "message": "at least 3 of 2 nodes makes no sense",
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "there is no clusterctl.yaml here and none in "),
+        (["--config", "no such ☃"], "cannot read no such ☃: No such file or directory"),
+        (["--config", "."], ". is not a file"),
+    ],
+)
+def test_no_file_to_check(clusterctl, arguments, said):
+    ran = clusterctl("config", "check", *arguments)
+    assert ran.status == 2
+    assert said in ran.err
+
+
+# The options of a launch
+
+
+def test_the_file_alone_is_enough(folder, launch):
+    (folder / FILE_NAME).write_text(ENTRY + "defaults: {idle-stop: 30m, region: us-west-2}\n")
+    assert launch().out.splitlines() == [
+        "4 x p4d.24xlarge {'team': 'nlp'}",
+        "30.0 0 600",
+        "us-west-2 False None ()",
+    ]
+
+
+def test_flags_and_the_environment_beat_the_file(folder, launch, monkeypatch):
+    (folder / FILE_NAME).write_text(ENTRY + "defaults: {or-type: g5.48xlarge, efa: true}\n")
+    monkeypatch.setenv("CLUSTERCTL_NODES", "6")
+    monkeypatch.setenv("CLUSTERCTL_INSTANCE_TYPE", "g6.xlarge")
+    monkeypatch.setenv("CLUSTERCTL_REGION", "eu-west-1")
+    ran = launch(
+        *("--instance-type", "g5.xlarge", "--tag", "a=b", "--tag", "team=cv", "--no-efa"),
+        *("--or-type", "g6.xlarge", "--or-type", "g6e.xlarge", "--idle-stop", "2h"),
+        *("--timeout", "90", "--capacity-timeout", "0", "--lab"),
+    )
+    assert ran.out.splitlines() == [
+        "6 x g5.xlarge {'team': 'cv', 'a': 'b'}",
+        "120.0 0 90",
+        "eu-west-1 True False ('g6.xlarge', 'g6e.xlarge')",
+    ]
+
+
+def test_what_is_missing_is_named_as_flag_and_as_key(launch):
+    ran = launch()
+    assert ran.status == 2
+    assert "a new cluster demo needs --nodes N and --instance-type TYPE" in ran.err
+    assert "`nodes:` and `instance-type:` under `clusters: demo:` in clusterctl.yaml" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--nodes", "0"], "'--nodes': not a whole number, 1 or more: '0'"),
+        (["--nodes", "four"], "'--nodes': not a whole number, 1 or more: 'four'"),
+        (["--instance-type", "P4D"], "'--instance-type': not what instance-type takes: 'P4D'"),
+        (["--or-type", "g5.xlarge", "--or-type", ""], "'--or-type': not what or-type takes: ''"),
+        (["--tag", "novalue"], "'--tag': not KEY=VALUE: 'novalue'"),
+        (["--tag", "aws:x=y"], "'--tag': the tag 'aws:x' is not free"),
+        (["--tag", "a=\n"], "'--tag': not a tag: 'a': '\\n'"),
+        (["--budget", "-1"], "'--budget': not a number above 0: '-1'"),
+        (["--budget", "nan"], "'--budget': not a number above 0: 'nan'"),
+        (["--idle-stop", "soon"], "'--idle-stop': not a duration such as"),
+        (["--timeout", "0"], "'--timeout': no time at all: '0'"),
+        (["--zone", "../.."], "'--zone': not what zone takes: '../..'"),
+        (["--user", "$(id)"], "'--user': not what user takes: '$(id)'"),
+        (["--image", "\x1b[2J"], "'--image': not text: '\\x1b[2J'"),
+        (["--ssh-from", "everybody"], "'--ssh-from': not what ssh-from takes: 'everybody'"),
+        (["--user-data", "nowhere.sh"], "cannot read the user data nowhere.sh"),
+        (["--user-data", "."], "the user data is not a file: ."),
+        (["--stopped-days", "3"], "needs an idle time that stops it"),
+        (["--min-nodes", "9"], "at least 9 of 4 nodes makes no sense"),
+        (["--subnet", "subnet-1", "--network", "x"], "--subnet and --network exclude each other"),
+    ],
+)
+def test_bad_options(folder, launch, arguments, said):
+    (folder / FILE_NAME).write_text(ENTRY)
+    ran = launch(*arguments)
+    assert ran.status == 2
+    assert said in ran.err
+    assert ran.out == ""
+
+
+def test_user_data_of_the_file_lies_beside_it(folder, launch):
+    (folder / "etc").mkdir()
+    (folder / "etc" / "boot.sh").write_text("#!/bin/sh\n")
+    (folder / "etc" / "team.yaml").write_text(ENTRY + "defaults: {user-data: boot.sh}\n")
+    assert launch("--config", "etc/team.yaml").status == 0
+    (folder / FILE_NAME).write_text(ENTRY + "defaults: {user-data: boot.sh}\n")
+    assert "cannot read the user data boot.sh" in launch().err
+
+
+def test_every_command_with_an_account_reads_the_file(folder, clusterctl):
+    (folder / FILE_NAME).write_text("defaults: {nodes: x}\n")
+    for command, *arguments in (["list"], ["status", "demo"], ["hosts", "demo"]):
+        ran = clusterctl(command, *arguments)
+        assert ran.status == 2
+        assert "clusterctl.yaml:1: defaults.nodes" in ran.err
+
+
+def test_the_region_of_the_file_counts(folder, clusterctl, monkeypatch):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    monkeypatch.setenv("AWS_REGION", "us-east-2")
+    (folder / FILE_NAME).write_text(
+        "defaults: {profile: not-there}\nclusters: {demo: {profile: null, lab: true}}\n"
+    )
+    assert "not-there" in clusterctl("list").err
+    # The lab that the cluster's own entry asks for does not run.
+    assert "the local EC2 is not running" in clusterctl("status", "demo").err
+
+
+def test_without_a_file_nothing_is_paid_for_one(folder):
+    code = (
+        "import sys; from clusterctl.config import load_settings; load_settings();"
+        "from clusterctl.cli import spec_options;"
+        "print([name for name in ('yaml', 'boto3', 'rich') if name in sys.modules])"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True
+    )
+    assert ran.stdout == "[]\n"
+
+
+def test_config_has_help(clusterctl):
+    for arguments in (["-h"], ["show", "-h"], ["check", "-h"]):
+        ran = clusterctl("config", *arguments)
+        assert ran.status == 0
+        assert "clusterctl config" in ran.out
+    assert cli.get_command(click.Context(cli), "config") is not None
