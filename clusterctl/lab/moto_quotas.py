@@ -17,6 +17,7 @@ from clusterctl.lab.faults import FAULTS
 from clusterctl.lab.moto_completion import add, replace
 from clusterctl.lab.moto_launch import Launch, Request, Rule, add_rule, refuse
 from clusterctl.lab.moto_reservations import reserved_beside
+from clusterctl.lab.moto_reserved_launches import reserved_places
 
 # Enough for every host that a lab can run; AWS gives a new account much less, often 0 for P.
 MANY_VCPUS = 100_000.0
@@ -66,6 +67,7 @@ class QuotaRule(Rule):
             return
         most = int(request.get("MaxCount", 1))
         room = room_for(request.backend, request.instance_type, spot=request.market == "spot")
+        room += reserved_places(request)
         if room < most:
             if room < request.least:
                 raise exceeded(request.instance_type, spot=request.market == "spot")
@@ -77,7 +79,8 @@ class QuotaRule(Rule):
         kind, market = launch.request.instance_type, launch.request.market
         if market in ("on-demand", "spot"):
             spot = market == "spot"
-            if room_for(launch.backend, kind, spot=spot) < launch.count:
+            room = room_for(launch.backend, kind, spot=spot)
+            if room + reserved_places(launch.request, launch.zone) < launch.count:
                 raise exceeded(kind, spot=spot)
 
 

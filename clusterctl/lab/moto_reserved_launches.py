@@ -85,9 +85,14 @@ def _set_aside(instance_type: str, zone: str) -> int:
     request = current_request()
     if request is None or request.instance_type != instance_type:
         return 0
+    return reserved_places(request, zone)
+
+
+def reserved_places(request: Request, zone: str | None = None) -> int:
+    """How many instances of the request have a reservation to go to, in the zone or in any."""
     backend, wanted = request.backend, request.get(TARGET)
     usable = [find(backend, wanted)] if wanted else _open_ones(request, backend)
-    return sum(_room(one, request, backend, zone) for one in usable)
+    return sum(_room(one, request, backend, zone or one.zone) for one in usable)
 
 
 def _open_ones(request: Request, backend: Any) -> list[Reservation]:

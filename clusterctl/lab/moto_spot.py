@@ -134,7 +134,7 @@ def spot_usd(instance_type: str, zone: str, when: datetime) -> float | None:
     on_demand = ON_DEMAND_USD.get(instance_type)
     if on_demand is None:
         return None
-    period = int(when.timestamp() // (CHANGE_H * 3600))
+    period = f"{when:%Y-%m-%d} {when.hour // CHANGE_H}"
     drawn = hashlib.sha256(f"{instance_type} {zone} {period}".encode()).digest()[0] / 255
     return round(on_demand * (CHEAPEST + (DEAREST - CHEAPEST) * drawn), 6)
 
@@ -160,7 +160,8 @@ def describe_spot_price_history(response: Any) -> ActionResult:
 
 def _history(region: str, kind: str, since: datetime | None) -> list[dict[str, Any]]:
     now = utcnow()
-    changes = [now - timedelta(hours=CHANGE_H * back) for back in range(SHOWN_CHANGES)]
+    latest = now.replace(hour=now.hour // CHANGE_H * CHANGE_H, minute=0, second=0, microsecond=0)
+    changes = [latest - timedelta(hours=CHANGE_H * back) for back in range(SHOWN_CHANGES)]
     if since is not None:
         begins = since.replace(tzinfo=None)
         # The price that held then is shown too.

@@ -55,7 +55,7 @@ def check_disk(disk: Disk) -> Refusal | None:
         return Refusal(
             "MissingParameter", "The request must contain the parameter size or snapshotId"
         )
-    if disk.effective_gib < disk.snapshot_gib:
+    if disk.snapshot_id and disk.effective_gib < disk.snapshot_gib:
         return Refusal(
             "InvalidBlockDeviceMapping",
             f"Volume of size {disk.size_gib}GB is smaller than snapshot '{disk.snapshot_id}', "

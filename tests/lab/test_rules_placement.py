@@ -1,0 +1,119 @@
+"""Placement groups, from pending to deleted."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.lab.refusals import refused, service
+from tests.lab.running import wait_until
+
+pytestmark = pytest.mark.lab
+
+
+@pytest.fixture
+def once(lab):
+    return service(lab, "ec2")
+
+
+@pytest.fixture
+def group(once, request):
+    """The name of a group that can be used."""
+    name = request.node.name
+    tags = [{"Key": "clusterctl:cluster", "Value": name}]
+    once.create_placement_group(
+        GroupName=name,
+        Strategy="cluster",
+        TagSpecifications=[{"ResourceType": "placement-group", "Tags": tags}],
+    )
+    wait_until(lambda: state(once, name) == "available", f"{name} available")
+    return name
+
+
+def state(once, name):
+    return once.describe_placement_groups(GroupNames=[name])["PlacementGroups"][0]["State"]
+
+
+def found(once, **filters):
+    wanted = [{"Name": name, "Values": [value]} for name, value in filters.items()]
+    groups = once.describe_placement_groups(Filters=wanted)["PlacementGroups"]
+    return [one["GroupName"] for one in groups]
+
+
+def test_a_new_group_is_pending_for_a_while(once, instances):
+    made = once.create_placement_group(GroupName="fresh", Strategy="cluster")["PlacementGroup"]
+    assert made["State"] == "pending"
+    code = refused(instances.request, Placement={"GroupName": "fresh"})[0]
+    assert code == "InvalidPlacementGroup.Unknown"
+    wait_until(lambda: state(once, "fresh") == "available", "fresh available")
+    once.delete_placement_group(GroupName="fresh")
+
+
+def test_groups_are_found_by_filters(once, group):
+    assert found(once, **{"tag:clusterctl:cluster": group}) == [group]
+    assert found(once, **{"tag-key": "clusterctl:cluster", "group-name": group}) == [group]
+    assert found(once, **{"group-name": group[:8] + "*", "strategy": "cluster"}) == [group]
+    assert found(once, **{"group-name": group, "state": "deleted"}) == []
+    tags = once.describe_tags(Filters=[{"Name": "resource-type", "Values": ["placement-group"]}])[
+        "Tags"
+    ]
+    assert group in [tag["Value"] for tag in tags]
+    once.delete_placement_group(GroupName=group)
+    assert found(once, **{"group-name": group}) == []
+
+
+@pytest.mark.parametrize(
+    ("call", "arguments", "code"),
+    [
+        ("create_placement_group", {"GroupName": "twice"}, "InvalidPlacementGroup.Duplicate"),
+        ("create_placement_group", {"Strategy": "cluster"}, "MissingParameter"),
+        ("create_placement_group", {"GroupName": "x", "Strategy": "heap"}, "InvalidParameterValue"),
+        ("create_placement_group", {"GroupName": "x", "DryRun": True}, "DryRunOperation"),
+        ("describe_placement_groups", {"GroupNames": ["no"]}, "InvalidPlacementGroup.Unknown"),
+        (
+            "describe_placement_groups",
+            {"Filters": [{"Name": "colour", "Values": ["red"]}]},
+            "InvalidParameterValue",
+        ),
+        ("delete_placement_group", {"GroupName": "no"}, "InvalidPlacementGroup.Unknown"),
+        ("delete_placement_group", {"GroupName": "twice", "DryRun": True}, "DryRunOperation"),
+    ],
+)
+def test_what_is_refused(once, call, arguments, code):
+    if "twice" not in found(once):
+        once.create_placement_group(GroupName="twice", Strategy="cluster")
+    said = refused(getattr(once, call), **arguments)
+    assert said[0] == code
+    assert said[2] == (412 if code == "DryRunOperation" else 400)
+
+
+def test_members_keep_the_group_and_keep_to_its_zone(once, group, instances):
+    placement = {"GroupName": group, "AvailabilityZone": "us-east-1b"}
+    one = instances.up(Placement=placement)[0]
+    assert one["Placement"]["GroupName"] == group
+    by_group = once.describe_instances(
+        Filters=[{"Name": "placement-group-name", "Values": [group]}]
+    )["Reservations"]
+    assert [each["InstanceId"] for each in by_group[0]["Instances"]] == [one["InstanceId"]]
+    elsewhere = {"GroupName": group, "AvailabilityZone": "us-east-1a"}
+    code, text, status = refused(instances.request, Placement=elsewhere)
+    assert (code, status) == ("InvalidPlacementGroup.InUse", 400)
+    assert text == (
+        f"The placement group '{group}' is in use in another availability zone: us-east-1b"
+    )
+    code, text, _ = refused(once.delete_placement_group, GroupName=group)
+    assert code == "InvalidPlacementGroup.InUse"
+    assert text == f"The placement group '{group}' is in use and may not be deleted."
+    once.stop_instances(InstanceIds=[one["InstanceId"]])
+    assert refused(once.delete_placement_group, GroupName=group)[0] == code
+    instances.in_state(one["InstanceId"], "stopped")
+    once.terminate_instances(InstanceIds=[one["InstanceId"]])
+    instances.in_state(one["InstanceId"], "terminated")
+    once.delete_placement_group(GroupName=group)
+
+
+def test_types_that_do_not_cluster_are_refused(group, instances):
+    code, text, _ = refused(
+        instances.request, InstanceType="t3.micro", Placement={"GroupName": group}
+    )
+    assert code == "InvalidParameterCombination"
+    assert "Cluster placement groups are not supported by the 't3.micro' instance type" in text

@@ -1,0 +1,232 @@
+"""Capacity Reservations and Capacity Blocks: made, found, used up, given back."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.lab.refusals import quota, refused, service
+
+pytestmark = pytest.mark.lab
+
+KIND, ZONE = "p3.2xlarge", "us-east-1c"
+BLOCK_KIND = "p4d.24xlarge"
+ON_DEMAND_P = "L-417A185B"
+
+
+@pytest.fixture(scope="module")
+def once(lab):
+    return service(lab, "ec2")
+
+
+@pytest.fixture
+def reserve(once):
+    """Makes reservations that end with the test; gives their ids."""
+    made = []
+
+    def make(**changes):
+        wanted = {
+            "InstanceType": KIND,
+            "InstancePlatform": "Linux/UNIX",
+            "AvailabilityZone": ZONE,
+            "InstanceCount": 2,
+            "InstanceMatchCriteria": "targeted",
+        }
+        answer = once.create_capacity_reservation(**{**wanted, **changes})["CapacityReservation"]
+        made.append(answer["CapacityReservationId"])
+        return made[-1]
+
+    yield make
+    for id in made:
+        once.cancel_capacity_reservation(CapacityReservationId=id)
+
+
+@pytest.fixture(scope="module")
+def block(once):
+    """A Capacity Block of two that has begun."""
+    offered = once.describe_capacity_block_offerings(
+        InstanceType=BLOCK_KIND, InstanceCount=2, CapacityDurationHours=48
+    )["CapacityBlockOfferings"]
+    soonest = min(offered, key=lambda one: one["StartDate"])
+    return once.purchase_capacity_block(
+        CapacityBlockOfferingId=soonest["CapacityBlockOfferingId"], InstancePlatform="Linux/UNIX"
+    )["CapacityReservation"]
+
+
+def into(id=None, zone=ZONE, **others):
+    target = {"CapacityReservationTarget": {"CapacityReservationId": id}}
+    return {
+        "Placement": {"AvailabilityZone": zone},
+        **({"CapacityReservationSpecification": target} if id else {}),
+        **others,
+    }
+
+
+def free(once, id):
+    found = once.describe_capacity_reservations(CapacityReservationIds=[id])
+    return found["CapacityReservations"][0]["AvailableInstanceCount"]
+
+
+def test_a_reservation_falls_with_use_and_rises_again(once, reserve, instances):
+    id = reserve()
+    assert free(once, id) == 2
+    launched = instances.up(**into(id), MinCount=2, MaxCount=2)
+    assert [one["CapacityReservationId"] for one in launched] == [id, id]
+    assert free(once, id) == 0
+    code, text, status = refused(instances.request, **into(id))
+    assert (code, status) == ("ReservationCapacityExceeded", 400)
+    assert text == (
+        "The requested reservation does not have sufficient compatible and available capacity for "
+        "this request."
+    )
+    found = once.describe_instances(Filters=[{"Name": "capacity-reservation-id", "Values": [id]}])[
+        "Reservations"
+    ]
+    assert sum(len(one["Instances"]) for one in found) == 2
+    once.terminate_instances(InstanceIds=[launched[0]["InstanceId"]])
+    instances.in_state(launched[0]["InstanceId"], "terminated")
+    assert free(once, id) == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"zone": "us-east-1a"},
+        {"InstanceType": "p3.8xlarge"},
+        {"MinCount": 3, "MaxCount": 3},
+    ],
+)
+def test_what_does_not_fit_is_refused(reserve, instances, changes):
+    code, _, status = refused(instances.request, **into(reserve(), **changes))
+    assert (code, status) == ("ReservationCapacityExceeded", 400)
+
+
+@pytest.mark.parametrize(
+    ("id", "code"),
+    [
+        ("cr-0123456789abcdef0", "InvalidCapacityReservationId.NotFound"),
+        ("mine", "InvalidCapacityReservationId.Malformed"),
+    ],
+)
+def test_reservations_that_are_not_there(once, instances, id, code):
+    asked = {"CapacityReservationIds": [id]}
+    assert refused(once.describe_capacity_reservations, **asked)[0] == code
+    assert refused(instances.request, **into(id))[0] == code
+    assert refused(once.cancel_capacity_reservation, CapacityReservationId=id)[0] == code
+
+
+def test_an_open_reservation_takes_instances_until_it_is_full(reserve, instances):
+    id = reserve(InstanceMatchCriteria="open", InstanceCount=1)
+    none = {"CapacityReservationSpecification": {"CapacityReservationPreference": "none"}}
+    only = {"CapacityReservationPreference": "capacity-reservations-only"}
+    outside = instances.request(**into(), **none)
+    assert outside[0].get("CapacityReservationId") is None
+    launched = instances.request(**into(), MinCount=2, MaxCount=2)
+    assert [one.get("CapacityReservationId") for one in launched] == [id, None]
+    code, _, _ = refused(instances.request, **into(), CapacityReservationSpecification=only)
+    assert code == "ReservationCapacityExceeded"
+
+
+def test_a_cancelled_reservation_takes_nobody(once, reserve, instances):
+    id = reserve()
+    once.cancel_capacity_reservation(CapacityReservationId=id)
+    found = once.describe_capacity_reservations(
+        Filters=[{"Name": "state", "Values": ["cancelled"]}]
+    )["CapacityReservations"]
+    assert id in [one["CapacityReservationId"] for one in found]
+    assert refused(instances.request, **into(id))[0] == "ReservationCapacityExceeded"
+
+
+def test_reservations_are_found_by_tag(once, reserve):
+    tags = [{"ResourceType": "capacity-reservation", "Tags": [{"Key": "team", "Value": "vision"}]}]
+    id = reserve(TagSpecifications=tags)
+    found = once.describe_capacity_reservations(
+        Filters=[{"Name": "tag:team", "Values": ["vis*"]}, {"Name": "state", "Values": ["active"]}]
+    )["CapacityReservations"]
+    assert [one["CapacityReservationId"] for one in found] == [id]
+
+
+def test_reserved_capacity_counts_in_the_quota_once(lab, once, reserve, instances):
+    kind = {"InstanceType": "g4dn.xlarge"}
+    zone = once.describe_instance_type_offerings(
+        LocationType="availability-zone",
+        Filters=[{"Name": "instance-type", "Values": [kind["InstanceType"]]}],
+    )["InstanceTypeOfferings"][0]["Location"]
+    id = reserve(**kind, InstanceCount=2, AvailabilityZone=zone)
+    with quota(lab, "L-DB2E81BA", 8):
+        assert refused(instances.request, **kind)[0] == "VcpuLimitExceeded"
+        assert len(instances.request(**into(id, zone), **kind, MinCount=2, MaxCount=2)) == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"InstanceType": "p3.2xlarge"}, "InvalidParameterValue"),
+        ({"InstanceCount": 65}, "InvalidParameterValue"),
+        ({"CapacityDurationHours": 25}, "InvalidParameterValue"),
+        ({"CapacityDurationHours": 15 * 24}, "InvalidParameterValue"),
+        ({"CapacityDurationHours": 183 * 24}, "InvalidParameterValue"),
+    ],
+)
+def test_blocks_that_are_not_offered(once, changes, code):
+    wanted = {"InstanceType": BLOCK_KIND, "InstanceCount": 1, "CapacityDurationHours": 24}
+    assert refused(once.describe_capacity_block_offerings, **{**wanted, **changes})[0] == code
+
+
+def test_a_block_that_begins_tomorrow_takes_nobody_today(once, instances):
+    offered = once.describe_capacity_block_offerings(
+        InstanceType=BLOCK_KIND, InstanceCount=1, CapacityDurationHours=24
+    )["CapacityBlockOfferings"]
+    latest = max(offered, key=lambda one: one["StartDate"])
+    assert float(latest["UpfrontFee"]) > 100
+    bought = once.purchase_capacity_block(
+        CapacityBlockOfferingId=latest["CapacityBlockOfferingId"], InstancePlatform="Linux/UNIX"
+    )["CapacityReservation"]
+    assert (bought["State"], bought["ReservationType"]) == ("scheduled", "capacity-block")
+    market = {"InstanceMarketOptions": {"MarketType": "capacity-block"}, "InstanceType": BLOCK_KIND}
+    target = into(bought["CapacityReservationId"], bought["AvailabilityZone"])
+    assert refused(instances.request, **target, **market)[0] == "ReservationCapacityExceeded"
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"InstanceMarketOptions": None}, "InvalidParameterValue"),
+        ({"InstanceMarketOptions": {"MarketType": "spot"}}, "InvalidParameterValue"),
+        ({"CapacityReservationSpecification": None}, "InvalidParameterCombination"),
+        ({"MaxCount": 2}, "InvalidParameterCombination"),
+        ({"Placement": {"GroupName": "any"}}, "InvalidParameterCombination"),
+        ({"InstanceType": "p5.48xlarge"}, "ReservationCapacityExceeded"),
+    ],
+)
+def test_launches_that_a_block_does_not_take(block, instances, changes, code):
+    wanted = {
+        **into(block["CapacityReservationId"], block["AvailabilityZone"]),
+        "InstanceType": BLOCK_KIND,
+        "InstanceMarketOptions": {"MarketType": "capacity-block"},
+        **changes,
+    }
+    given = {key: value for key, value in wanted.items() if value is not None}
+    assert refused(instances.request, **given)[0] == code
+
+
+def test_a_block_is_used_and_not_cancelled(lab, once, block, instances):
+    id = block["CapacityReservationId"]
+    market = {"InstanceMarketOptions": {"MarketType": "capacity-block"}, "InstanceType": BLOCK_KIND}
+    with quota(lab, ON_DEMAND_P, 0):
+        launched = instances.request(
+            **into(id, block["AvailabilityZone"]), **market, MinCount=2, MaxCount=2
+        )
+    assert {one["InstanceLifecycle"] for one in launched} == {"capacity-block"}
+    assert {one["CapacityReservationId"] for one in launched} == {id}
+    assert free(once, id) == 0
+    code = refused(once.cancel_capacity_reservation, CapacityReservationId=id)[0]
+    assert code == "UnsupportedOperation"
+
+
+def test_an_offering_is_bought_once(once, block):
+    code = refused(
+        once.purchase_capacity_block,
+        CapacityBlockOfferingId="cbo-0123456789abcdef0",
+        InstancePlatform="Linux/UNIX",
+    )[0]
+    assert code == "InvalidCapacityBlockOfferingId.NotFound"

@@ -1,0 +1,63 @@
+"""What an EBS volume may be, decided from what is asked."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterctl.lab.volume_rules import Disk, check_disk
+
+
+def disk(type="gp3", size_gib=100, **others):
+    return Disk("/dev/sda1", type, size_gib, **others)
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        disk(),
+        disk(size_gib=1),
+        disk(size_gib=None, snapshot_id="snap-1", snapshot_gib=75),
+        disk(size_gib=75, snapshot_id="snap-1", snapshot_gib=75),
+        disk(iops=6000, throughput=1500),
+        disk(size_gib=160, iops=80_000, throughput=2000),
+        disk(throughput=750),
+        disk("gp2"),
+        disk("io2", iops=64_000),
+        disk("st1", 500),
+    ],
+)
+def test_volumes_that_are_made(wish):
+    assert check_disk(wish) is None
+
+
+@pytest.mark.parametrize(
+    ("wish", "code", "text"),
+    [
+        (
+            disk(size_gib=15, snapshot_id="snap-1", snapshot_gib=75),
+            "InvalidBlockDeviceMapping",
+            "Volume of size 15GB is smaller than snapshot 'snap-1', expect size >= 75GB",
+        ),
+        (disk(size_gib=None), "MissingParameter", "size or snapshotId"),
+        (disk(size_gib=65_537), "InvalidParameterValue", "maximum is 65536"),
+        (disk(size_gib=-3), "InvalidParameterValue", "minimum is 1"),
+        (disk("gp9"), "InvalidParameterValue", "(gp9)"),
+        (disk(iops=2999), "InvalidParameterValue", "minimum is 3000"),
+        (disk(size_gib=1000, iops=80_001), "InvalidParameterValue", "maximum is 80000"),
+        (disk(throughput=124), "InvalidParameterValue", "minimum is 125"),
+        (disk(iops=9000, throughput=2001), "InvalidParameterValue", "maximum is 2000"),
+        (
+            disk(throughput=1000),
+            "InvalidParameterValue",
+            "Throughput (MiBps) to iops ratio of 0.333333 is too high; maximum is 0.250000",
+        ),
+        (disk(iops=50_001), "InvalidParameterValue", "Iops to volume size ratio of 500.01"),
+        (disk("gp2", iops=3000), "InvalidParameterCombination", "iops"),
+        (disk("gp2", throughput=125), "InvalidParameterCombination", "throughput"),
+        (disk("io1"), "MissingParameter", "iops"),
+    ],
+)
+def test_volumes_that_are_refused(wish, code, text):
+    refusal = check_disk(wish)
+    assert refusal is not None
+    assert (refusal.code, text in refusal.message) == (code, True), refusal
