@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import re
 import socket
 import time
@@ -16,6 +17,8 @@ from clusterctl.lab.fault_kinds import ApiError
 from clusterctl.lab.faults import Faults
 
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+log = logging.getLogger(__name__)
 
 _SCOPE = re.compile(r"Credential=[^/\s]+/\d+/[^/]*/([^/]+)/aws4_request")
 
@@ -32,7 +35,7 @@ def with_api_faults(api: Wsgi, faults: Faults) -> Wsgi:
         time.sleep(faults.delay_s(call.action))
         fault = faults.take_answer(call.action)
         if fault is None:
-            return api(environ, start)
+            return _answered(api, environ, start, call)
         if not isinstance(fault, ApiError):
             _carry_out(api, environ)
             environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
@@ -43,6 +46,20 @@ def with_api_faults(api: Wsgi, faults: Faults) -> Wsgi:
         return _say(error_answer(call, fault.code, fault.message, fault.status), start)
 
     return answer
+
+
+def _answered(
+    api: Wsgi, environ: dict[str, Any], start: Callable[..., Any], call: Call
+) -> Iterable[bytes]:
+    """AWS fails in its own words, too: never with a page of HTML."""
+    try:
+        return api(environ, start)
+    except NotImplementedError as missing:
+        text = f"{call.action} is more than the lab can do: {missing!s:.200}"
+        return _say(error_answer(call, "InvalidAction", text), start)
+    except Exception:
+        log.exception("%s %s", call.service, call.action)
+        return _say(error_answer(call, "InternalError"), start)
 
 
 def read_call(environ: dict[str, Any]) -> Call | None:

@@ -13,6 +13,7 @@ from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models import ec2_backends
 from moto.ec2.models import instances as moto_instances
 from moto.ec2.models.instances import Instance, InstanceState, StateReason
+from moto.ec2.utils import filter_dict_attribute_mapping
 
 from clusterctl.lab import userdata
 from clusterctl.lab.decisions import Seen, Wanted
@@ -230,6 +231,7 @@ def all_lab_instances() -> list[LabInstance]:
 
 def install() -> None:
     moto_instances.Instance = LabInstance  # type: ignore[misc]
+    filter_dict_attribute_mapping["client-token"] = "client_token"
 
 
 def _status(state: str, reachable: bool) -> dict[str, Any]:

@@ -26,15 +26,19 @@ class Instances:
         self.lab, self.ec2, self.key = lab, ec2, key
         self.ids: list[str] = []
 
-    def request(self, **changes):
-        wanted = {
+    def wanted(self, **changes):
+        """What RunInstances is asked for."""
+        usual = {
             "ImageId": newest_image(self.ec2),
             "InstanceType": "p3.2xlarge",
             "MinCount": 1,
             "MaxCount": 1,
             "KeyName": "tests",
         }
-        launched = self.ec2.run_instances(**{**wanted, **changes})["Instances"]
+        return {**usual, **changes}
+
+    def request(self, **changes):
+        launched = self.ec2.run_instances(**self.wanted(**changes))["Instances"]
         ids = [one["InstanceId"] for one in launched]
         self.ids += ids
         # By id, EC2 does not know a new instance at once.
@@ -47,6 +51,9 @@ class Instances:
         for id in ids:
             self.reachable(id)
         return [self.see(id) for id in ids]
+
+    def shown(self, *ids):
+        return shown(self.ec2, list(ids))
 
     def see(self, id):
         return self.ec2.describe_instances(InstanceIds=[id])["Reservations"][0]["Instances"][0]

@@ -109,6 +109,22 @@ def client(record: LabRecord, region: str | None = None):
     )
 
 
+def once_client(record: LabRecord, service: str = "ec2", attempts: int = 1):
+    """A client of the lab that tries everything so often, once as a rule."""
+    import boto3
+    from botocore.config import Config
+
+    retries = {"mode": "standard", "total_max_attempts": attempts}
+    return boto3.client(
+        service,
+        region_name=record.region,
+        endpoint_url=record.endpoint_url,
+        aws_access_key_id="lab",
+        aws_secret_access_key="lab",
+        config=Config(retries=retries, max_pool_connections=32, read_timeout=20),
+    )
+
+
 def newest_image(ec2) -> str:
     images = ec2.describe_images(Owners=[DLAMI_OWNER])["Images"]
     return max(images, key=lambda image: image["CreationDate"])["ImageId"]

@@ -1,0 +1,186 @@
+"""Requests that are refused, throttled, delayed, or carried out and never answered."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from botocore.exceptions import ClientError, ConnectionClosedError
+
+from tests.lab.running import once_client, wait_until
+
+pytestmark = pytest.mark.lab
+
+
+def refusal(call, **arguments):
+    """The error's code, text and HTTP status."""
+    with pytest.raises(ClientError) as refused:
+        call(**arguments)
+    answer = refused.value.response
+    status = answer["ResponseMetadata"]["HTTPStatusCode"]
+    return answer["Error"]["Code"], answer["Error"]["Message"], status
+
+
+def groups(ec2, name):
+    found = ec2.describe_security_groups(Filters=[{"Name": "group-name", "Values": [name]}])
+    return len(found["SecurityGroups"])
+
+
+@pytest.fixture
+def once(lab):
+    """EC2 without a second try."""
+    return once_client(lab)
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (
+            {"code": "InternalError"},
+            ("InternalError", "An internal error has occurred", 500),
+        ),
+        (
+            {"code": "RequestLimitExceeded"},
+            ("RequestLimitExceeded", "Request limit exceeded.", 503),
+        ),
+        (
+            {"code": "UnauthorizedOperation"},
+            ("UnauthorizedOperation", "You are not authorized to perform this operation.", 403),
+        ),
+        (
+            {"code": "InvalidVpcID.NotFound", "message": "no <VPC> & 'no' \"ü\""},
+            ("InvalidVpcID.NotFound", "no <VPC> & 'no' \"ü\"", 400),
+        ),
+        (
+            {"code": "Odd", "message": "as told", "status": 418},
+            ("Odd", "as told", 418),
+        ),
+    ],
+)
+def test_an_error_strikes_once(once, faults, fault, said):
+    faults("error", action="DescribeVpcs", **fault)
+    assert refusal(once.describe_vpcs) == said
+    assert once.describe_vpcs()["Vpcs"]
+
+
+def test_an_error_before_and_after_the_effect(once, faults):
+    faults("error", action="CreateSecurityGroup", code="InternalError")
+    refusal(once.create_security_group, GroupName="before", Description="d")
+    assert groups(once, "before") == 0
+    faults("error", action="CreateSecurityGroup", code="InternalError", after=True)
+    refusal(once.create_security_group, GroupName="after", Description="d")
+    assert groups(once, "after") == 1
+
+
+def test_a_lost_answer_leaves_its_effect(once, faults):
+    faults("lost", action="CreateSecurityGroup")
+    with pytest.raises(ConnectionClosedError):
+        once.create_security_group(GroupName="lost", Description="d")
+    assert groups(once, "lost") == 1
+
+
+def test_requests_that_pass_first_are_counted_over_all_actions(once, faults):
+    faults("error", action="*", code="Unavailable", skip=2, times=2)
+    once.describe_vpcs()
+    once.describe_subnets()
+    assert refusal(once.describe_vpcs)[0] == "Unavailable"
+    assert refusal(once.describe_key_pairs)[2] == 503
+    once.describe_vpcs()
+
+
+def test_a_launch_whose_answer_is_lost_is_found_again_by_its_token(instances, once, faults):
+    faults("lost", action="RunInstances")
+    request = instances.wanted(ClientToken="lost-reply", MinCount=2, MaxCount=2)
+    with pytest.raises(ConnectionClosedError):
+        once.run_instances(**request)
+    again = instances.request(**request)
+    assert len(again) == 2
+    by_token = [{"Name": "client-token", "Values": ["lost-reply"]}]
+    shown = once.describe_instances(Filters=by_token)["Reservations"]
+    assert [one["InstanceId"] for one in shown[0]["Instances"]] == [
+        one["InstanceId"] for one in again
+    ]
+
+
+def test_throttled_until_the_bucket_has_filled(once, faults):
+    faults("throttle", action="DescribeVpcs", rate=5, burst=2)
+    once.describe_vpcs()
+    once.describe_vpcs()
+    said = refusal(lambda: [once.describe_vpcs() for _ in range(20)])
+    assert said == ("RequestLimitExceeded", "Request limit exceeded.", 503)
+    once.describe_subnets()
+
+    def passes():
+        try:
+            return once.describe_vpcs()["Vpcs"]
+        except ClientError:
+            return None
+
+    wait_until(passes, "a token")
+
+
+def test_boto3_retries_through_a_throttle(lab, faults):
+    faults("throttle", action="DescribeVpcs", rate=20, burst=1)
+    patient = once_client(lab, attempts=10)
+    assert all(patient.describe_vpcs()["Vpcs"] for _ in range(3))
+
+
+@pytest.mark.parametrize(
+    ("service", "method", "action", "code", "status"),
+    [
+        ("ssm", "describe_parameters", "DescribeParameters", "ThrottlingException", 400),
+        ("sts", "get_caller_identity", "GetCallerIdentity", "Throttling", 400),
+        ("cloudformation", "describe_stacks", "DescribeStacks", "Throttling", 400),
+    ],
+)
+def test_other_services_have_faults_too(lab, faults, service, method, action, code, status):
+    call = getattr(once_client(lab, service), method)
+    faults("error", action=action, code="ExpiredTokenException", message="over")
+    assert refusal(call) == ("ExpiredTokenException", "over", 400)
+    faults("lost", action=action)
+    with pytest.raises(ConnectionClosedError):
+        call()
+    faults("throttle", action=action, rate=0, burst=1)
+    call()
+    assert refusal(call)[::2] == (code, status)
+
+
+def test_delayed_requests_wait_side_by_side(once, faults):
+    faults("delay", action="DescribeVpcs", seconds=0.5)
+    began = time.monotonic()
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(lambda _: once.describe_vpcs()["Vpcs"], range(8)))
+    assert time.monotonic() - began >= 0.5
+
+
+def test_a_new_instance_is_hidden_from_every_question(instances, once, faults):
+    lag = faults("lag", visible_s=3600)
+    made = once.run_instances(**instances.wanted())["Instances"][0]["InstanceId"]
+    text = f"The instance ID '{made}' does not exist"
+    not_found = ("InvalidInstanceID.NotFound", text, 400)
+    one = {"InstanceIds": [made]}
+    for call, arguments in (
+        (once.describe_instances, one),
+        (once.describe_instance_status, one),
+        (once.terminate_instances, one),
+        (once.get_console_output, {"InstanceId": made}),
+        (once.create_tags, {"Resources": [made], "Tags": [{"Key": "k", "Value": "v"}]}),
+    ):
+        assert refusal(call, **arguments) == not_found
+    everything = [{"Name": "instance-id", "Values": [made]}]
+    assert once.describe_instances(Filters=everything)["Reservations"] == []
+    every_status = once.describe_instance_status(IncludeAllInstances=True)["InstanceStatuses"]
+    assert made not in [each["InstanceId"] for each in every_status]
+    faults.clear(lag["id"])
+    instances.ids.append(made)
+    wait_until(lambda: once.describe_instances(Filters=everything)["Reservations"], "seen")
+    assert once.describe_instances(**one)["Reservations"]
+
+
+def test_a_console_that_lags(instances, faults):
+    faults("lag", console_s=3600)
+    id = instances.up()[0]["InstanceId"]
+    assert "Output" not in instances.ec2.get_console_output(InstanceId=id)
+    faults.clear()
+    assert "SSH HOST KEY" in instances.console(id)

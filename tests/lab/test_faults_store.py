@@ -1,0 +1,265 @@
+"""The store of faults: what it admits, and what its queries say."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from clusterctl.domain.errors import UsageError
+from clusterctl.lab.fault_answers import Call, error_answer, throttled_answer
+from clusterctl.lab.fault_kinds import (
+    ApiError,
+    Boot,
+    Capacity,
+    Delay,
+    Lag,
+    Lost,
+    Quota,
+    Throttle,
+    read_fault,
+)
+from clusterctl.lab.fault_words import describe
+from clusterctl.lab.faults import USUAL_VISIBILITY_S, Faults
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+ERROR = {"kind": "error", "action": "RunInstances", "code": "InternalError"}
+CAPACITY = {"kind": "capacity", "instance_type": "p3.2xlarge", "zone": "us-east-1a", "left": 0}
+ID = "i-0123456789abcdef0"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        [],
+        "capacity",
+        {},
+        {"kind": None},
+        {"kind": ["capacity"]},
+        {"kind": "nonsense"},
+        {"kind": "capacity"},
+        {**CAPACITY, "left": -1},
+        {**CAPACITY, "left": 1.5},
+        {**CAPACITY, "left": True},
+        {**CAPACITY, "left": "3"},
+        {**CAPACITY, "left": 10**9},
+        {**CAPACITY, "zone": ""},
+        {**CAPACITY, "zone": "us-east-1a "},
+        {**CAPACITY, "zone": "us east 1a"},
+        {**CAPACITY, "zone": "ü"},
+        {**CAPACITY, "instance_type": "p3"},
+        {**CAPACITY, "instance_type": "p3.2xlarge\n"},
+        {**CAPACITY, "instance_type": None},
+        {**CAPACITY, "colour": "blue"},
+        {"kind": "throttle", "action": "*", "rate": -1, "burst": 1},
+        {"kind": "throttle", "action": "*", "rate": float("nan"), "burst": 1},
+        {"kind": "throttle", "action": "*", "rate": float("inf"), "burst": 1},
+        {"kind": "throttle", "action": "*", "rate": 1, "burst": 0},
+        {"kind": "throttle", "action": "", "rate": 1, "burst": 1},
+        {"kind": "throttle", "action": "**", "rate": 1, "burst": 1},
+        {**ERROR, "action": "Run Instances"},
+        {**ERROR, "action": "<script>"},
+        {**ERROR, "code": ""},
+        {**ERROR, "code": "No Such Code"},
+        {**ERROR, "code": "<x/>"},
+        {**ERROR, "status": 200},
+        {**ERROR, "status": 600},
+        {**ERROR, "message": "two\nlines"},
+        {**ERROR, "message": "x" * 3000},
+        {**ERROR, "message": "\x00"},
+        {**ERROR, "message": 7},
+        {**ERROR, "after": "yes"},
+        {**ERROR, "times": -1},
+        {**ERROR, "skip": -1},
+        {"kind": "lost", "action": "*", "times": None},
+        {"kind": "delay", "action": "*", "seconds": -1},
+        {"kind": "delay", "action": "*", "seconds": 10**7},
+        {"kind": "boot"},
+        {"kind": "boot", "slow_s": 0},
+        {"kind": "boot", "slow_s": 1, "silent": True},
+        {"kind": "boot", "dies": "not a code"},
+        {"kind": "boot", "dies": None},
+        {"kind": "boot", "silent": True, "nodes": [-1]},
+        {"kind": "boot", "silent": True, "nodes": "1"},
+        {"kind": "lag"},
+        {"kind": "lag", "visible_s": -1},
+        {"kind": "lag", "visible_s": "1"},
+        {"kind": "quota", "code": "L-1", "value": 1},
+        {"kind": "quota", "code": "L-417A185B", "value": -1},
+        {"kind": "freeze", "instance_id": "i-"},
+        {"kind": "freeze", "instance_id": f"{ID}; reboot"},
+        {"kind": "cut"},
+    ],
+)
+def test_what_makes_no_sense_is_refused(value):
+    with pytest.raises(UsageError) as refused:
+        read_fault(value)
+    assert len(refused.value.message) < 250
+    assert "\n" not in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (CAPACITY, "0 more p3.2xlarge in us-east-1a"),
+        (
+            {"kind": "throttle", "action": "*", "rate": 0.5, "burst": 2},
+            "every action: 0.5 a second, 2 at once",
+        ),
+        (ERROR, "RunInstances: answered with InternalError"),
+        ({**ERROR, "after": True}, "RunInstances: carried out, then InternalError"),
+        ({"kind": "lost", "action": "CreateTags"}, "CreateTags: carried out, never answered"),
+        ({"kind": "delay", "action": "*", "seconds": 2}, "every action: 2 s late"),
+        ({"kind": "boot", "slow_s": 90}, "the next host: 90 s late"),
+        ({"kind": "boot", "silent": True, "nodes": [1, 3]}, "node 1,3: never starts sshd"),
+        ({"kind": "boot", "dies": "A.b"}, "the next host: dies with A.b"),
+        ({"kind": "lag", "visible_s": 0}, "instances 0 s late"),
+        ({"kind": "lag", "visible_s": 1, "console_s": 2}, "instances 1 s late, consoles 2 s late"),
+        ({"kind": "quota", "code": "L-417A185B", "value": 96}, "L-417A185B is 96"),
+        ({"kind": "freeze", "instance_id": ID}, f"{ID}: stands still"),
+        ({"kind": "cut", "instance_id": ID}, f"{ID}: its link is down"),
+    ],
+)
+def test_every_kind_has_words(value, words):
+    assert describe(read_fault(value)) == words
+
+
+def test_a_bucket_fills_with_time_and_no_further_than_its_brim():
+    clock = Clock()
+    faults = Faults(clock)
+    faults.add(Throttle("RunInstances", rate=0.5, burst=2))
+    takes = lambda: faults.take_token("RunInstances")  # noqa: E731
+    assert [takes(), takes(), takes()] == [True, True, False]
+    clock.now += 1.9
+    assert takes() is False
+    clock.now += 0.2
+    assert [takes(), takes()] == [True, False]
+    clock.now += 1000
+    assert [takes(), takes(), takes()] == [True, True, False]
+    assert faults.take_token("DescribeInstances")
+
+
+def test_each_action_has_a_bucket_of_its_own():
+    faults = Faults(Clock())
+    faults.add(Throttle("*", rate=0, burst=1))
+    assert [faults.take_token(one) for one in ("A", "B", "A", "B")] == [True, True, False, False]
+
+
+def test_a_throttle_set_again_is_a_full_bucket():
+    faults = Faults(Clock())
+    for _ in range(2):
+        faults.add(Throttle("A", rate=0, burst=1))
+        assert [faults.take_token("A"), faults.take_token("A")] == [True, False]
+    assert len(faults.standing()) == 1
+
+
+def test_errors_strike_in_order_after_those_they_let_pass():
+    faults = Faults()
+    faults.add(ApiError("Run", "First", skip=1, times=2))
+    faults.add(Lost("*"))
+    struck = [faults.take_answer("Run") for _ in range(4)]
+    assert struck == [Lost("*"), *[ApiError("Run", "First", skip=1, times=2)] * 2, None]
+    assert faults.standing() == []
+
+
+def test_zero_times_is_for_ever():
+    faults = Faults()
+    faults.add(ApiError("*", "Sorry", times=0))
+    assert all(faults.take_answer("Run") for _ in range(50))
+    assert faults.standing()[0].left is None
+
+
+def test_one_strike_for_many_threads():
+    faults = Faults()
+    faults.add(ApiError("*", "Sorry", times=7))
+    struck = []
+    threads = [
+        threading.Thread(target=lambda: struck.append(faults.take_answer("Run"))) for _ in range(50)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(one is not None for one in struck) == 7
+
+
+def test_capacity_counts_what_ran_before():
+    faults = Faults()
+    assert faults.capacity_left("p3.2xlarge", "us-east-1a", 5) is None
+    faults.add(Capacity("p3.2xlarge", "us-east-1a", left=2, used=3))
+    left = [faults.capacity_left("p3.2xlarge", "us-east-1a", used) for used in (0, 3, 4, 5, 9)]
+    assert left == [5, 2, 1, 0, 0]
+    assert faults.capacity_left("p3.2xlarge", "us-east-1b", 0) is None
+    faults.add(Capacity("p3.2xlarge", "us-east-1a", left=0, used=5))
+    assert faults.capacity_left("p3.2xlarge", "us-east-1a", 5) == 0
+    assert len(faults.standing()) == 1
+
+
+def test_boots_are_for_their_nodes_and_silence_for_new_hosts():
+    faults = Faults()
+    faults.add(Boot(silent=True))
+    faults.add(Boot(dies="A.b", nodes=(2,)))
+    assert faults.take_boot(1, first=False) is None
+    assert faults.take_boot(2, first=False) == Boot(dies="A.b", nodes=(2,))
+    assert faults.take_boot(2) == Boot(silent=True)
+    assert faults.take_boot(2) is None
+
+
+def test_lags_are_set_one_by_one_and_back_to_usual():
+    faults = Faults()
+    assert (faults.visibility_s, faults.console_delay_s) == (USUAL_VISIBILITY_S, 0)
+    faults.add(Lag(visible_s=5))
+    faults.add(Lag(console_s=7))
+    assert (faults.visibility_s, faults.console_delay_s) == (5, 7)
+    faults.clear()
+    assert faults.visibility_s == USUAL_VISIBILITY_S
+
+
+def test_delays_and_quotas():
+    faults = Faults()
+    faults.add(Delay("*", 1))
+    faults.add(Delay("Run", 3))
+    faults.add(Quota("L-417A185B", 64))
+    assert (faults.delay_s("Run"), faults.delay_s("Other")) == (3, 1)
+    assert (faults.quota("L-417A185B"), faults.quota("L-DB2E81BA")) == (64, None)
+
+
+def test_clear_one_or_all():
+    faults = Faults()
+    ids = [faults.add(Lost("*")).id for _ in range(3)]
+    assert [one.id for one in faults.clear(ids[1])] == [ids[1]]
+    for unknown in (ids[1], "", "f99", "é"):
+        with pytest.raises(UsageError):
+            faults.clear(unknown)
+    assert [one.id for one in faults.clear()] == [ids[0], ids[2]]
+    assert faults.clear() == []
+
+
+@pytest.mark.parametrize(
+    ("call", "status", "code"),
+    [
+        (Call("ec2", "RunInstances"), 503, b"<Code>RequestLimitExceeded</Code>"),
+        (Call("cloudformation", "CreateStack"), 400, b"<Code>Throttling</Code>"),
+        (Call("ssm", "GetParameter", json=True), 400, b'"ThrottlingException"'),
+        (Call("servicequotas", "GetServiceQuota", json=True), 400, b'"TooManyRequestsException"'),
+    ],
+)
+def test_every_service_throttles_in_its_own_words(call, status, code):
+    answer = throttled_answer(call)
+    assert (answer.status, code in answer.body) == (status, True)
+
+
+def test_a_message_cannot_break_out_of_its_answer():
+    hostile = "</Message><x> & \"quotes\" 'too' ü"
+    answer = error_answer(Call("ec2", "Run"), "Code", hostile)
+    assert b"<x>" not in answer.body
+    assert answer.body.count(b"</Message>") == 1
