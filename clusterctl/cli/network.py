@@ -17,7 +17,13 @@ if TYPE_CHECKING:
     from clusterctl.operations.network import NetworkPlan
 
 _timeout = click.option(
-    "--timeout", "timeout_s", type=Duration(), default="15m", show_default=True, metavar="TIME"
+    "--timeout",
+    "timeout_s",
+    type=Duration(),
+    default="15m",
+    show_default=True,
+    metavar="TIME",
+    help="How long to wait.",
 )
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 

@@ -1,0 +1,103 @@
+"""`clusterctl network` as its user sees it. moto's CloudFormation is done at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterctl.operations import network as operation
+from tests.cli.running import CommandLine
+from tests.moto_ec2 import REGION, client, moto_client, moto_url
+
+__all__ = ["client", "moto_client", "moto_url"]
+FROM = ("--ssh-from", "203.0.113.7/32")
+
+
+@pytest.fixture
+def network(client, moto_url, tmp_path, monkeypatch, capsys):
+    for name, value in (
+        ("CLUSTERCTL_HOME", str(tmp_path)),
+        ("CLUSTERCTL_LAB", "0"),
+        ("AWS_ACCESS_KEY_ID", "test"),
+        ("AWS_SECRET_ACCESS_KEY", "test"),
+    ):
+        monkeypatch.setenv(name, value)
+    clusterctl = CommandLine(tmp_path, capsys, [])
+    account = ("--endpoint-url", moto_url, "--region", REGION)
+    return lambda command, *arguments: clusterctl("network", command, *account, *arguments)
+
+
+def test_a_plan_makes_nothing(network):
+    ran = network("up", "training", "--zones", "a,c", *FROM, "--dry-run")
+    assert ran.status == 0
+    assert ran.out == (
+        "network training: create\n"
+        "  Network: training\n"
+        "  Cidr: 10.20.0.0/16\n"
+        "  FirstZone: us-east-1a\n"
+        "  FirstCidr: 10.20.0.0/18\n"
+        "  SecondZone: us-east-1c\n"
+        "  SecondCidr: 10.20.64.0/18\n"
+        "  SshFrom: 203.0.113.7/32\n"
+        "cost: 0.00 USD per hour\n"
+    )
+    planned = network("up", "training", *FROM, "--dry-run", "--json").data
+    assert (planned["action"], planned["parameters"]["SshFrom"]) == ("create", FROM[1])
+    assert network("status", "training").status == 1
+
+
+def test_made_shown_and_again(network):
+    made = network("up", "training", *FROM, "--json")
+    assert made.status == 0
+    assert made.err.startswith("creating stack clusterctl-network-training\n")
+    assert made.data["done"] == "create"
+    again = network("up", "training")
+    assert again.status == 0
+    assert again.err.startswith("nothing to do: network training is there\n")
+    shown = network("status", "training")
+    assert "network training: CREATE_COMPLETE\nSSH from 203.0.113.7/32\n" in shown.out
+    assert made.data["vpc_id"] in shown.out
+    status = network("status", "training", "--json").data
+    assert status["subnets"] == made.data["subnets"]
+    assert [subnet["free_addresses"] for subnet in status["subnets"]] == [16379, 16379]
+    assert (status["instances"], status["stack_status"]) == ({}, "CREATE_COMPLETE")
+
+
+def test_nothing_to_remove_is_success(network):
+    ran = network("down", "training")
+    assert (ran.status, ran.out) == (0, "")
+    assert ran.err == "nothing to do: there is no network training\n"
+    assert network("down", "training", "--json").data == {"name": "training", "removed": False}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("up", "Training"), "not a network name"),
+        (("up", "training", "--cidr", "10.0.0.0/8"), "a network cannot have 10.0.0.0/8"),
+        (("up", "training", "--cidr", "banana"), "not an IPv4 network"),
+        (("up", "training", "--zones", ""), "2 different zones"),
+        (("up", "training", "--zones", "a,z", *FROM), "there is no zone us-east-1z"),
+        (("up", "training", "--ssh-from", "0.0.0.0/0"), "whole internet"),
+        (("up", "training", "--for-type", "p99.metal", *FROM), "offers that instance type"),
+        (("up", "training", "--timeout", "0"), "no time at all"),
+        (("up",), "Missing argument"),
+        (("down", "../training"), "not a network name"),
+        (("status", "training\n"), "not a network name"),
+    ],
+)
+def test_requests_that_make_no_sense(network, arguments, says):
+    ran = network(*arguments)
+    assert (ran.status, ran.out) == (2, "")
+    assert says in ran.err
+
+
+def test_an_interrupt_says_how_to_go_on(network, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    for name in ("network_up", "network_down"):
+        monkeypatch.setattr(operation, name, interrupted)
+    for command in ("up", "down"):
+        ran = network(command, "training")
+        assert ran.status == 130
+        assert f"to wait for it: clusterctl network {command} training" in ran.err
