@@ -6,6 +6,7 @@ import pytest
 from botocore.stub import Stubber
 
 from clusterctl.domain.errors import AwsError
+from clusterctl.ec2.image_checks import image_findings
 from clusterctl.ec2.images import (
     PARAMETER,
     Image,
@@ -17,6 +18,7 @@ from clusterctl.ec2.images import (
     newest_image,
 )
 from clusterctl.ec2.machines import MachineType, find_machine_type
+from clusterctl.ec2.session import Account, Clients
 from tests.moto_ec2 import ARM_IMAGE, DLAMI, NEW_DATE, NEW_IMAGE, OLD_IMAGE, clients_of
 
 P4D = MachineType("p4d.24xlarge", 8, 96, ("x86_64",), gpu_name="A100")
@@ -264,3 +266,26 @@ def test_a_type_that_ec2_does_not_have(client):
     with pytest.raises(AwsError) as caught:
         find_machine_type(client, "p9.huge")
     assert "p9.huge" in caught.value.message
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize(
+    ("name", "image"),
+    [
+        ("p4d.24xlarge", "Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04) 20261101"),
+        ("c5.xlarge", "Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04) 20261101"),
+        ("g5g.xlarge", "Deep Learning ARM64 Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04) "),
+        ("p3.16xlarge", "Deep Learning Base Proprietary Nvidia Driver GPU AMI "),
+    ],
+)
+def test_the_lab_has_the_image_for_a_type_and_nothing_speaks_against_it(lab, name, image):
+    clients = Clients(
+        Account(
+            region=lab.region, endpoint_url=lab.endpoint_url, access_key="lab", secret_key="lab"
+        )
+    )
+    machine = find_machine_type(clients.ec2, name)
+    found = find_image(clients, None, machine)
+    assert found.name.startswith(image)
+    findings = image_findings(found, machine)
+    assert [one for one in findings if one.check_id != "image.horovod"] == []
