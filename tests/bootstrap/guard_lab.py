@@ -1,0 +1,142 @@
+"""Instances of the lab that the guard watches over, joined as `up` joins them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from clusterctl.bootstrap.guard.install import guard_update_script
+from clusterctl.bootstrap.guard.node.settings import GuardSettings, Worker
+from clusterctl.bootstrap.guard.state import guard_state_command, parse_guard_state
+from clusterctl.bootstrap.inspection import MPI_KEY, inspection_script
+from clusterctl.bootstrap.script import node_script
+from clusterctl.bootstrap.trust import Member
+from tests.lab.conftest import Instances
+from tests.lab.running import client, make_key, ssh, wait_until
+
+HISTORY = """\
+cat >history.sh <<'END'
+while :; do cat /run/clusterctl/guard-state.json >>history; sleep 1; done
+END
+setsid nohup sh history.sh </dev/null >/dev/null 2>&1 &
+"""
+RANK = "OMPI_COMM_WORLD_RANK=0 setsid nohup sleep 1000 </dev/null >/dev/null 2>&1 & echo $!"
+
+
+@dataclass
+class GuardedNodes:
+    """The nodes of one cluster, the head first, and how they are logged in to."""
+
+    made: Instances
+    nodes: list[dict]
+    sessions: list[subprocess.Popen] = field(default_factory=list)
+
+    def on(self, index: int, script: str) -> str:
+        """The output of a script for `sh -s`, which has to succeed."""
+        return self.made.run(self.nodes[index], f"sh -s <<'OUTER'\n{script}\nOUTER\n")
+
+    def address(self, index: int) -> str:
+        return self.nodes[index]["PrivateIpAddress"]
+
+    def tell(self, index: int, **limits) -> None:
+        workers = [
+            Worker(f"demo-{other}", self.address(other)) for other in range(1, len(self.nodes))
+        ]
+        settings = GuardSettings(
+            "demo",
+            index=index,
+            user="ubuntu",
+            workers=tuple(workers) if index == 0 else (),
+            **limits,
+        )
+        assert self.on(index, guard_update_script(settings)).endswith("complete")
+
+    def state(self, index: int):
+        return parse_guard_state(self.on(index, guard_state_command()))
+
+    def history(self, index: int) -> list[dict]:
+        """The states since HISTORY was started there, also those while nobody was logged in."""
+        lines = self.on(index, "cat history 2>/dev/null || :").splitlines()
+        return [json.loads(line) for line in lines if line.endswith("}")]
+
+    def is_off(self, index: int, state: str = "stopped") -> None:
+        self.made.in_state(self.nodes[index]["InstanceId"], state)
+
+    def joined(self) -> None:
+        """Keys and known hosts, as `up` leaves them."""
+        said = self.on(0, inspection_script(True))
+        key = next(line[8:] for line in said.splitlines() if line.startswith("mpi-key "))
+        assert MPI_KEY in key or key.startswith("ssh-ed25519")
+        members = []
+        for index, node in enumerate(self.nodes):
+            keys = self.on(index, "cut -d' ' -f1,2 /etc/ssh/ssh_host_*_key.pub").splitlines()
+            address = node["PrivateIpAddress"]
+            members.append(Member(f"demo-{index}", address, None, f"demo-{index}", tuple(keys)))
+        for index in range(len(self.nodes)):
+            self.on(index, node_script(members, key, "ubuntu", index == 0))
+
+    def login(self, index: int, command: str) -> subprocess.Popen:
+        """A session that stays open; its output can be read as it comes."""
+        lab, key = self.made.lab, self.made.key
+        # The same options as tests.lab.running.ssh.
+        options = ["StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "LogLevel=ERROR"]
+        if lab.proxy_command:
+            options += ["ProxyCommand=" + " ".join(lab.proxy_command), "ProxyUseFdpass=yes"]
+        flags = [flag for option in options for flag in ("-o", option)]
+        far = [f"ubuntu@{self.address(index)}", command]
+        session = subprocess.Popen(
+            ["ssh", "-F", "/dev/null", "-i", str(key), *flags, *far],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.sessions.append(session)
+        return session
+
+
+class Launcher:
+    """Makes clusters for the tests of a module, and ends them."""
+
+    def __init__(self, lab, folder: Path) -> None:
+        self.lab, self.key = lab, make_key(folder, "id_ed25519")
+        self.ec2 = client(lab)
+        public = self.key.with_suffix(".pub").read_bytes()
+        self.ec2.import_key_pair(KeyName="guarded", PublicKeyMaterial=public)
+        self.made = Instances(lab, self.ec2, self.key)
+        self.clusters: list[GuardedNodes] = []
+
+    def up(self, count: int = 1, behaviour: str = "stop", user_data: bytes = b"") -> GuardedNodes:
+        nodes = self.made.up(
+            MinCount=count,
+            MaxCount=count,
+            KeyName="guarded",
+            InstanceInitiatedShutdownBehavior=behaviour,
+            **({"UserData": user_data} if user_data else {}),
+        )
+        for node in nodes:
+            self._await_login(node)
+        cluster = GuardedNodes(self.made, nodes)
+        self.clusters.append(cluster)
+        return cluster
+
+    def _await_login(self, node) -> None:
+        address = node["PrivateIpAddress"]
+        wait_until(
+            lambda: ssh(self.lab, self.key, address, "cloud-init status --wait").returncode == 0,
+            f"a login on {address}",
+        )
+
+    def end(self) -> None:
+        for cluster in self.clusters:
+            for session in cluster.sessions:
+                session.kill()
+                session.communicate()
+        if self.made.ids:
+            self.ec2.terminate_instances(InstanceIds=self.made.ids)
+
+
+def soon(seconds: float = 2.0) -> float:
+    return time.time() + seconds

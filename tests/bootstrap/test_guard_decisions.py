@@ -1,0 +1,205 @@
+"""When a guard ends its machine, and what it takes for activity: the pure decisions."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterctl.bootstrap.guard.node.clock import Jumps, Moment
+from clusterctl.bootstrap.guard.node.deadline import GRACE_S, in_words, left_s, warning
+from clusterctl.bootstrap.guard.node.idle import Idleness, after, interval_s, limit_s, reasons
+from clusterctl.bootstrap.guard.node.look import Look, Process, jobs, logins, read_look
+from clusterctl.bootstrap.guard.node.settings import GuardSettings, Worker
+from clusterctl.bootstrap.guard.node.workers import ssh_argv
+
+DAY = 86400.0
+
+
+def settings(**limits) -> GuardSettings:
+    return GuardSettings("demo", **limits)
+
+
+@pytest.mark.parametrize(
+    ("limits", "now", "expected"),
+    [
+        ({}, Moment(1e9, 100, 100), None),
+        ({"idle_s": 60}, Moment(1e9, 100, 100), None),
+        ({"lifetime_s": 3600}, Moment(1e9, 100, 100), 3500),
+        # What earlier boots used counts, the time between them does not.
+        ({"lifetime_s": 3600}, Moment(1e9 + DAY, 100, 1100), 2500),
+        ({"lifetime_s": 3600}, Moment(1e9, 3700, 3700), -100),
+        ({"ends_at": 1e9 + 50}, Moment(1e9, 100, 100), 50),
+        ({"ends_at": 1e9 - 50}, Moment(1e9, 100, 100), -50),
+        ({"ends_at": 1e9 + 50, "lifetime_s": 3600}, Moment(1e9, 100, 100), 50),
+        ({"ends_at": 1e9 + DAY, "lifetime_s": 3600}, Moment(1e9, 100, 100), 3500),
+        # Started after its end: time for its owner to set another.
+        ({"lifetime_s": 3600}, Moment(1e9, 100, 3700), GRACE_S - 100),
+        ({"ends_at": 1e9 - DAY}, Moment(1e9, 100, 100), GRACE_S - 100),
+        ({"ends_at": 1e9 - DAY}, Moment(1e9, GRACE_S + 1, 1e6), -1),
+        # A clock that has just jumped is not asked; the running time needs none.
+        ({"ends_at": 1e9 - 50}, Moment(1e9, 100, 100, trusted=False), None),
+        ({"ends_at": 5, "lifetime_s": 90}, Moment(1e9, 100, 100, trusted=False), -10),
+    ],
+)
+def test_seconds_left(limits, now, expected):
+    assert left_s(settings(**limits), now) == expected
+
+
+@pytest.mark.parametrize(
+    ("left", "due", "words"),
+    [
+        (7200, None, "in 2.0 hours"),
+        (1800, 1800, "in 30 minutes"),
+        (601, 1800, "in 10 minutes"),
+        (600, 600, "in 10 minutes"),
+        (299, 300, "in 5 minutes"),
+        (60, 60, "in 60 seconds"),
+        (-5, 60, "now"),
+    ],
+)
+def test_warnings(left, due, words):
+    assert warning(left) == due
+    assert in_words(left) == words
+
+
+def test_a_clock_that_jumps_is_not_believed_for_a_minute():
+    jumps = Jumps()
+    seen = [jumps.trusted(*at) for at in ((1000, 0), (1001, 1), (9002, 2), (9003, 3), (9063, 63))]
+    assert seen == [True, True, False, False, True]
+
+
+def test_a_clock_that_keeps_jumping_is_believed_now_and_then():
+    jumps = Jumps()
+    seen = [jumps.trusted(1000.0 * (boot_s % 7), boot_s) for boot_s in range(600)]
+    assert seen.count(True) > 200
+
+
+def test_suspend_or_slew_is_no_jump():
+    jumps = Jumps()
+    assert all(jumps.trusted(1e9 + at * 1.0005, at) for at in (0, 1, 2, 3602, 3603))
+
+
+@pytest.mark.parametrize(
+    ("index", "idle_s", "expected"),
+    [(0, 600, 600), (1, 600, None), (0, None, None), (None, 600, 3600), (None, 7200, 7200)],
+)
+def test_who_judges(index, idle_s, expected):
+    assert limit_s(settings(index=index, idle_s=idle_s)) == expected
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(1, 1), (100, 10), (1800, 60)])
+def test_how_often(limit, expected):
+    assert interval_s(limit) == expected
+
+
+@pytest.mark.parametrize(
+    ("before", "now_s", "is_busy", "since"),
+    [
+        (None, 50, False, 50),
+        (None, 50, True, None),
+        (Idleness(None, 40), 50, False, 50),
+        (Idleness(10, 40), 50, False, 10),
+        (Idleness(10, 40), 50, True, None),
+        # Nobody looked for a while.
+        (Idleness(10, 40), 500, False, 500),
+    ],
+)
+def test_idle_since(before, now_s, is_busy, since):
+    assert after(before, now_s, is_busy, 10) == Idleness(since, now_s)
+
+
+def quiet(cpu_s: float, at_s: float) -> Look:
+    return Look((), cpu_s, at_s)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "expected"),
+    [
+        (None, quiet(5, 100), ["n: looked at for the first time"]),
+        (quiet(5, 90), quiet(6, 100), []),
+        (quiet(5, 90), quiet(15, 100), ["n: 1.0 cores are used"]),
+        (quiet(5, 90), Look(("a", "b"), 5, 100), ["n: a", "n: b"]),
+        # It has booted again.
+        (quiet(5, 9000), quiet(6, 100), ["n: looked at for the first time"]),
+        (quiet(500, 90), quiet(6, 100), ["n: looked at for the first time"]),
+    ],
+)
+def test_reasons(before, now, expected):
+    assert reasons("n", before, now) == expected
+
+
+@pytest.mark.parametrize(
+    "data", [{}, {"busy": 3, "cpu_s": 1, "at_s": 1}, {"busy": [], "cpu_s": "x"}]
+)
+def test_what_is_no_look(data):
+    with pytest.raises(ValueError):
+        read_look(data)
+
+
+def table(*rows) -> dict[int, Process]:
+    """(pid, parent, name, title, *environ)"""
+    made = [
+        Process(pid, parent, name, title, tuple(word.encode() for word in environ), 0.0)
+        for pid, parent, name, title, *environ in rows
+    ]
+    return {process.pid: process for process in made}
+
+
+SSHD = (1, 0, "sshd", "sshd: /usr/sbin/sshd -D [listener] 0 of 10-100 startups")
+PRIV = (2, 1, "sshd", "sshd: ubuntu [priv]")
+LOGINS = {
+    "a shell on a terminal": ([(3, 2, "sshd", "sshd: ubuntu@pts/0"), (4, 3, "bash", "-bash")], 1),
+    "a command": ([(3, 2, "sshd", "sshd: ubuntu@notty"), (4, 3, "sh", "sh -s")], 1),
+    "since OpenSSH 9.8": (
+        [(3, 2, "sshd-session", "sshd-session: ubuntu@pts/1"), (4, 3, "bash", "-bash")],
+        1,
+    ),
+    "a tunnel, a kept connection": ([(3, 2, "sshd", "sshd: ubuntu@notty")], 0),
+    "not yet in": ([(3, 2, "sshd", "sshd: ubuntu [net]")], 0),
+    "a process that only says so": ([(3, 2, "bash", "sshd: ubuntu@pts/0")], 0),
+    "Systems Manager": ([(3, 1, "ssm-session-wor", "/usr/bin/ssm-session-worker u-0a")], 1),
+    "two": (
+        [(3, 2, "sshd", "sshd: ubuntu@pts/0"), (5, 1, "sshd", "sshd: root@pts/1")],
+        2,
+    ),
+}
+
+
+@pytest.mark.parametrize(("rows", "count"), LOGINS.values(), ids=LOGINS)
+def test_logins(rows, count):
+    assert len(logins(table(SSHD, PRIV, *rows), 999)) == count
+
+
+def test_the_guards_own_session_is_no_login():
+    rows = [(3, 2, "sshd", "sshd: ubuntu@notty"), (4, 3, "sudo", ""), (5, 4, "python3", "")]
+    assert logins(table(SSHD, PRIV, *rows), 5) == []
+    other = [(6, 1, "sshd", "sshd: ubuntu@notty"), (7, 6, "sh", "")]
+    assert logins(table(SSHD, PRIV, *rows, *other), 5) == ["ubuntu is logged in (notty)"]
+
+
+@pytest.mark.parametrize(
+    ("row", "count"),
+    [
+        ((9, 1, "python3", "python3 train.py", "OMPI_COMM_WORLD_RANK=0"), 1),
+        ((9, 1, "python3", "", "PMIX_RANK=3"), 1),
+        ((9, 1, "sh", "", "A=b", "CLUSTERCTL_JOB=20260101-000000-aa"), 1),
+        ((9, 1, "mpirun", "mpirun -np 2 x"), 1),
+        ((9, 1, "prted", ""), 1),
+        ((9, 1, "vim", "vim mpirun.txt", "NOTE=OMPI_COMM_WORLD_RANK=0"), 0),
+        ((9, 1, "python3", "jupyter"), 0),
+    ],
+)
+def test_jobs(row, count):
+    assert len(jobs(table(SSHD, row))) == count
+
+
+def test_the_way_to_a_worker_whole():
+    argv = ssh_argv("/home/ubuntu", "ubuntu", Worker("demo-1", "10.0.0.5"), "off", "idle: 5 min")
+    assert argv == [
+        *("ssh", "-F", "/dev/null", "-i", "/home/ubuntu/.ssh/clusterctl_mpi"),
+        *("-o", 'UserKnownHostsFile="/home/ubuntu/.ssh/clusterctl_known_hosts"'),
+        *("-o", "IdentitiesOnly=yes", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes"),
+        *("-o", "LogLevel=ERROR", "-o", "GlobalKnownHostsFile=/dev/null"),
+        *("-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"),
+        "ubuntu@10.0.0.5",
+        "sudo -n python3 -IS /usr/local/lib/clusterctl/guard off 'idle: 5 min'",
+    ]

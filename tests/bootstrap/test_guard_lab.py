@@ -1,0 +1,153 @@
+"""The guard on real hosts, installed over SSH and by user data, and what becomes of them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from clusterctl.bootstrap.guard.install import guard_update_script
+from clusterctl.bootstrap.guard.node.settings import GuardSettings
+from clusterctl.bootstrap.guard.userdata import guard_user_data
+from tests.bootstrap.guard_lab import HISTORY, RANK, Launcher, soon
+from tests.lab.running import wait_until
+
+pytestmark = pytest.mark.lab
+NOTHING = guard_update_script(GuardSettings("demo"))
+BOOT_SCRIPT = "/var/lib/cloud/scripts/per-boot/clusterctl-guard"
+PID = "pgrep -f '^python3 -IS .*guard run' || :"
+RUNNING = "pgrep -fc '^python3 -IS /usr/local/lib/clusterctl/guard run' || :"
+
+
+@pytest.fixture(scope="module")
+def launch(lab, tmp_path_factory):
+    launcher = Launcher(lab, tmp_path_factory.mktemp("guard"))
+    yield launcher.up
+    launcher.end()
+
+
+@pytest.mark.parametrize(("behaviour", "state"), [("stop", "stopped"), ("terminate", "terminated")])
+def test_the_deadline_ends_the_machine(launch, behaviour, state):
+    node = launch(behaviour=behaviour)
+    node.tell(0, ends_at=soon())
+    node.is_off(0, state)
+
+
+def test_user_data_arms_it_before_anybody_has_logged_in(launch):
+    settings = GuardSettings("demo", lifetime_s=15)
+    node = launch(behaviour="terminate", user_data=guard_user_data(settings))
+    state = wait_until(lambda: node.state(0), "a state")
+    assert (state.alive, state.cluster, state.index) == (True, "demo", None)
+    assert 0 < state.left_s < 15
+    node.is_off(0, "terminated")
+
+
+def test_installed_again_changed_and_removed(launch):
+    node = launch()
+    node.tell(0, lifetime_s=1e6)
+    first = wait_until(lambda: node.state(0), "a state")
+    pid = node.on(0, PID)
+    node.tell(0, lifetime_s=1e6)
+    node.tell(0, lifetime_s=2e6)
+    wait_until(lambda: node.state(0).left_s > 1.5e6, "the new lifetime")
+    assert first.left_s < 1e6
+    assert node.on(0, PID) == pid
+    assert node.on(0, NOTHING) == "complete"
+    wait_until(lambda: node.on(0, RUNNING) == "0", "the guard to be gone")
+    assert node.on(0, f"test ! -e {BOOT_SCRIPT}; echo $?") == "0"
+    assert node.state(0) is None
+    assert node.on(0, NOTHING) == "complete"
+
+
+def test_it_survives_being_killed_and_a_second_start(launch):
+    node = launch()
+    node.tell(0, lifetime_s=1e6)
+    wait_until(lambda: node.on(0, RUNNING) == "1", "a guard")
+    node.on(0, f"sudo -n {BOOT_SCRIPT}; sudo -n {BOOT_SCRIPT}")
+    pid = node.on(0, PID)
+    node.on(0, f"sudo -n kill -9 {pid}")
+    wait_until(lambda: node.on(0, PID) not in ("", pid), "another guard")
+    wait_until(lambda: node.on(0, RUNNING) == "1", "one guard")
+
+
+def test_an_image_of_a_node_is_not_ended_by_the_nodes_guard(launch):
+    node = launch()
+    node.tell(0, lifetime_s=1e6)
+    wait_until(lambda: node.state(0), "a state")
+    node.on(0, "echo i-another | sudo -n tee /var/lib/clusterctl/guard-instance")
+    pid = node.on(0, PID)
+    node.on(0, f"sudo -n pkill -f 'per-boot/[c]lusterctl-guard stay'; sudo -n kill {pid}")
+    node.on(0, f"sudo -n {BOOT_SCRIPT}")
+    assert node.on(0, RUNNING) == "0"
+    # Installed anew, it counts from nothing.
+    node.tell(0, lifetime_s=1e6)
+    wait_until(lambda: node.on(0, RUNNING) == "1", "a guard")
+
+
+def test_a_job_keeps_it_up_until_it_ends(launch):
+    node = launch()
+    node.on(0, HISTORY)
+    rank = node.on(0, RANK)
+    node.tell(0, idle_s=4)
+
+    def by_the_job_alone():
+        alone = [one for one in node.history(0) if one.get("busy") and len(one["busy"]) == 1]
+        return [one for one in alone if "of a job" in one["busy"][0]]
+
+    wait_until(by_the_job_alone, "a look while nobody is logged in")
+    assert {one.get("idle_for_s", 0) for one in by_the_job_alone()} == {0}
+    node.on(0, f"kill {rank}")
+    node.is_off(0)
+
+
+def test_a_login_keeps_it_up_until_it_ends(launch):
+    node = launch()
+    node.tell(0, idle_s=3)
+    show = "while :; do cat /run/clusterctl/guard-state.json; sleep 1; done"
+    session = node.login(0, show)
+    looks: set[float] = set()
+    while len(looks) < 3:
+        state = json.loads(session.stdout.readline())
+        if state.get("looked_at"):
+            looks.add(state["looked_at"])
+            assert state["idle_for_s"] == 0
+            assert any("ubuntu is logged in" in reason for reason in state["busy"])
+    session.kill()
+    node.is_off(0)
+
+
+def test_a_whole_cluster_idles(launch):
+    cluster = launch(2)
+    cluster.joined()
+    rank = cluster.on(1, RANK)
+    cluster.on(0, HISTORY)
+    cluster.tell(1, idle_s=4)
+    cluster.tell(0, idle_s=4)
+
+    def kept_by(word):
+        busy = [one.get("busy") or [] for one in cluster.history(0)]
+        return any(
+            reason.startswith("demo-1: ") and word in reason for one in busy for reason in one
+        )
+
+    wait_until(lambda: kept_by("of a job"), "the worker's rank to be seen from the head node")
+    cluster.on(1, f"kill {rank}")
+    cluster.is_off(1)
+    cluster.is_off(0)
+
+
+def test_a_worker_that_does_not_answer_is_no_idle_worker(launch):
+    cluster = launch(2)
+    cluster.joined()
+    cluster.on(0, HISTORY)
+    cluster.on(1, "sudo -n rm -rf /usr/local/lib/clusterctl")
+    cluster.tell(0, idle_s=2)
+
+    def kept():
+        busy = [one.get("busy") or [] for one in cluster.history(0)]
+        return [one for one in busy if one and "demo-1: does not answer" in one[0]]
+
+    wait_until(kept, "an answer to be missed")
+    cluster.tell(1, lifetime_s=1e6)
+    cluster.is_off(0)
+    cluster.is_off(1)

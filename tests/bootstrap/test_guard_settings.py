@@ -1,0 +1,132 @@
+"""What a guard is told, from the owner's limits to the file and back."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterctl.bootstrap.guard.config import first_settings, joined_settings, lifetime_s
+from clusterctl.bootstrap.guard.node.settings import GuardSettings, Worker, parse_settings
+from clusterctl.bootstrap.guard.state import GuardState, parse_guard_state
+from clusterctl.bootstrap.trust import Member
+from clusterctl.domain.spec import Limits
+
+MEMBERS = [
+    Member("demo-0", "10.0.0.4", "203.0.113.9", "ip-10-0-0-4", ()),
+    Member("demo-1", "10.0.0.5", None, "ip-10-0-0-5", ()),
+]
+HEAD = """\
+{
+ "cluster": "demo",
+ "ends_at": 1800000000.0,
+ "idle_s": 1800,
+ "index": 0,
+ "user": "ubuntu",
+ "workers": [
+  {
+   "address": "10.0.0.5",
+   "name": "demo-1"
+  }
+ ]
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("limits", "hourly", "spent", "expected"),
+    [
+        (Limits(), 10.0, 0.0, None),
+        (Limits(max_hours=8), None, 0.0, 28800),
+        (Limits(budget_usd=100), 10.0, 0.0, 36000),
+        (Limits(budget_usd=100), 10.0, 50.0, 18000),
+        (Limits(budget_usd=100), 10.0, 200.0, 1.0),
+        (Limits(budget_usd=100), None, 0.0, None),
+        (Limits(max_hours=8, budget_usd=100), 10.0, 0.0, 28800),
+        (Limits(max_hours=20, budget_usd=100), 10.0, 0.0, 36000),
+    ],
+)
+def test_hours_and_dollars_become_a_time(limits, hourly, spent, expected):
+    assert lifetime_s(limits, hourly, spent) == expected
+
+
+def test_the_file_of_a_head_node_whole():
+    first = first_settings("demo", Limits(max_hours=8, idle_minutes=30))
+    assert first == GuardSettings("demo", lifetime_s=28800, idle_s=1800)
+    head = joined_settings(first, 0, "ubuntu", MEMBERS, ends_at=1.8e9)
+    assert head.text() == HEAD
+    assert joined_settings(first, 1, "ubuntu", MEMBERS) == GuardSettings(
+        "demo", index=1, lifetime_s=28800, idle_s=1800, user="ubuntu"
+    )
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        GuardSettings("demo"),
+        GuardSettings("demo", spot=True, lifetime_s=0.5),
+        GuardSettings("d", 0, 1.0, 2.0, 3.0, True, "ec2-user", (Worker("d-1", "fd00::1"),)),
+    ],
+)
+def test_there_and_back(settings):
+    assert parse_settings(settings.text()) == settings
+
+
+def test_what_a_newer_launcher_adds_is_passed_over():
+    assert parse_settings('{"cluster": "demo", "moon": 1}') == GuardSettings("demo")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "{", "null", "[]", "7", '"x"', "{}", "\x00", '{"cluster": 7}'),
+        *(
+            f'{{"cluster": "demo", {rest}}}'
+            for rest in (
+                '"lifetime_s": "8"',
+                '"lifetime_s": -1',
+                '"lifetime_s": 0',
+                '"lifetime_s": NaN',
+                '"ends_at": Infinity',
+                '"ends_at": true',
+                '"ends_at": 1e300',
+                '"idle_s": [1]',
+                '"spot": "yes"',
+                '"index": -1',
+                '"index": 0.5',
+                '"index": true',
+                '"user": "-oProxyCommand=x"',
+                '"user": "a b"',
+                '"user": null',
+                '"workers": 3',
+                '"workers": {"a": 1}',
+                '"workers": [{"name": "a"}]',
+                '"workers": [{"name": "a", "address": "-oProxyCommand=x"}]',
+                '"workers": [{"name": "a", "address": "x;reboot"}]',
+                '"imds": "file:///etc/passwd"',
+                '"imds": 1',
+            )
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_refused(text):
+    with pytest.raises(ValueError):
+        parse_settings(text)
+
+
+SAID = (
+    '{"at": 1000.5, "cluster": "demo", "index": 0, "left_s": 60, "used_s": 5, "idle_s": 600.0,'
+    ' "idle_for_s": 3.5, "busy": ["demo-0: x"], "looked_at": 999, "spot": {"action": "stop"},'
+    ' "ending": null, "problem": null}\n'
+)
+
+
+def test_the_state():
+    state = GuardState(True, "demo", 0, 60.0, 5.0, 600.0, 3.5, ("demo-0: x",), "stop", None, None)
+    assert parse_guard_state("Welcome!\nnow 1010\n" + SAID) == state
+    stale = parse_guard_state("now 9000\n" + SAID)
+    assert stale is not None
+    assert not stale.alive
+
+
+@pytest.mark.parametrize("text", ["", "now 5\n", "now 5\n{broken\n", "now 5\n[1]\n", "now x\n"])
+def test_no_state(text):
+    assert parse_guard_state(text) is None

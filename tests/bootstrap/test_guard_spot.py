@@ -1,0 +1,100 @@
+"""A spot interruption, told by a metadata service of the test on a host of the lab."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.bootstrap.guard_lab import Launcher
+from tests.lab.running import wait_until
+
+pytestmark = pytest.mark.lab
+IMDS = """\
+import http.server, os
+TOKENS = []
+class Imds(http.server.BaseHTTPRequestHandler):
+    def do_PUT(self):
+        TOKENS.append("token-%d" % len(TOKENS))
+        self.say(200, TOKENS[-1])
+    def do_GET(self):
+        open("asked", "a").write(self.path + "\\n")
+        if self.headers.get("X-aws-ec2-metadata-token") != TOKENS[-1]:
+            return self.say(401, "")
+        name = "imds-" + self.path.rsplit("/", 1)[1]
+        if os.path.exists("imds-expire"):
+            os.unlink("imds-expire")
+            TOKENS.append("another")
+        if not os.path.exists(name):
+            return self.say(404, "<html>")
+        self.say(200, open(name).read())
+    def say(self, status, text):
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(text.encode())
+    def log_message(self, *words):
+        pass
+http.server.HTTPServer(("127.0.0.1", 8777), Imds).serve_forever()
+"""
+# A rank that saves its state on SIGTERM, with a child that inherited its handler, and one that
+# knows nothing of it.
+SAVES = """\
+import os, signal, time
+def save(*_):
+    open("saved-%d" % os.getpid(), "w").close()
+signal.signal(signal.SIGTERM, save)
+os.fork()
+open("ready-%d" % os.getpid(), "w").close()
+while True:
+    time.sleep(0.1)
+"""
+NOTICE = '{"action": "terminate", "time": "2026-11-05T12:00:00Z"}'
+
+
+@pytest.fixture(scope="module")
+def node(lab, tmp_path_factory):
+    launcher = Launcher(lab, tmp_path_factory.mktemp("spot"))
+    yield launcher.up()
+    launcher.end()
+
+
+def background(node, command):
+    return node.on(0, f"setsid nohup {command} </dev/null >/dev/null 2>&1 & echo $!")
+
+
+def exists(node, pattern):
+    return node.on(0, f"ls {pattern} 2>/dev/null || :").split()
+
+
+def test_the_notice_reaches_whoever_can_use_it(node):
+    # No metadata service yet: the guard keeps asking, ever less often.
+    node.tell(0, spot=True, imds="http://127.0.0.1:8777")
+    log = "cat /var/log/clusterctl-guard.log"
+    wait_until(lambda: "spot: " in node.on(0, log), "the missing service in the log")
+
+    for name, text in {"imds.py": IMDS, "saves.py": SAVES}.items():
+        node.on(0, f"cat >{name} <<'END'\n{text}END")
+    background(node, "python3 imds.py")
+    saving = background(node, "env OMPI_COMM_WORLD_RANK=0 python3 saves.py")
+    plain = background(node, "env OMPI_COMM_WORLD_RANK=1 sleep 1000")
+    wait_until(lambda: len(exists(node, "ready-*")) == 2, "two processes of the saving rank")
+    wait_until(lambda: exists(node, "asked"), "a question", timeout_s=60)
+    assert node.state(0).spot is None
+
+    node.on(0, 'echo \'{"noticeTime": "2026-11-05T11:00:00Z"}\' >imds-rebalance')
+    wait_until(lambda: node.state(0).spot == "rebalance", "the recommendation", timeout_s=60)
+    assert exists(node, "saved-*") == []
+
+    node.on(0, f"touch imds-expire; echo '{NOTICE}' >imds-instance-action")
+    wait_until(lambda: exists(node, "saved-*"), "the rank to save its state", timeout_s=90)
+    assert exists(node, "saved-*") == [f"saved-{saving}"]
+    assert node.on(0, f"kill -0 {plain} && echo alive") == "alive"
+    noted = json.loads(node.on(0, "cat /run/clusterctl/spot-interruption"))
+    assert (noted["action"], noted["time"]) == ("terminate", "2026-11-05T12:00:00Z")
+    wait_until(lambda: node.state(0).spot == "terminate", "the notice in the state")
+    assert "EC2 takes this spot instance back (terminate at 2026" in node.on(0, log)
+
+    # Said once, however often it is read.
+    asked = len(node.on(0, "cat asked").splitlines())
+    wait_until(lambda: len(node.on(0, "cat asked").splitlines()) > asked + 2, "more questions")
+    assert node.on(0, log).count("takes this spot instance back") == 1
