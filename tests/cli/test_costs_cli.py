@@ -13,6 +13,7 @@ from clusterctl.ec2 import session, tags
 from clusterctl.ec2.instances import find_instances
 from clusterctl.operations.costs import note_end
 from tests.cli.running import CommandLine
+from tests.lab.running import wait_until
 from tests.moto_ec2 import NEW_IMAGE, REGION, client, clients_of, moto_client, moto_url
 
 __all__ = ["client", "moto_client", "moto_url"]
@@ -57,6 +58,10 @@ def launch(client, name, nodes=2, instance_type="p4d.24xlarge", **tagged):
         TagSpecifications=[{"ResourceType": "instance", "Tags": tags.tag_list(labels)}],
     )
     return [instance["InstanceId"] for instance in answer["Instances"]]
+
+
+def state_of(client, name):
+    return find_instances(client, name)[0].node.state.value
 
 
 # p4d.24xlarge 21.957642, the disk 730 x 0.08 / 730, a public address 0.005
@@ -128,7 +133,9 @@ def test_nothing_costs_anything(clusterctl):
 def test_the_report_has_every_cluster_and_the_sum(clusterctl, client):
     launch(client, "one", **{tags.SPENT: "10", tags.LIMITS: "idle-minutes=30 stopped-days=3"})
     [stopped] = launch(client, "two", 1, "g4dn.xlarge")
+    wait_until(lambda: state_of(client, "two") == "running", "running")
     client.stop_instances(InstanceIds=[stopped])
+    wait_until(lambda: state_of(client, "two") == "stopped", "stopped")
     client.run_instances(ImageId=NEW_IMAGE, MinCount=1, MaxCount=1)
     ran = clusterctl("costs")
     assert ran.status == 0
