@@ -17,6 +17,11 @@ from clusterctl.domain.errors import ClusterctlError
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "up": ("clusterctl.cli.up", "up", "Launch a cluster and wait until it is ready."),
     "down": ("clusterctl.cli.down", "down", "Remove a cluster and all that was made for it."),
+    "stop": ("clusterctl.cli.stop", "stop", "Stop all nodes; their disks are kept."),
+    "start": ("clusterctl.cli.start", "start", "Start a stopped cluster."),
+    "add": ("clusterctl.cli.add", "add", "Launch more nodes."),
+    "remove": ("clusterctl.cli.remove", "remove", "Terminate some nodes."),
+    "replace": ("clusterctl.cli.replace", "replace", "New machines for some nodes."),
     "status": ("clusterctl.cli.status", "status", "Show the nodes of a cluster."),
     "list": ("clusterctl.cli.list", "list_", "List the clusters of a region."),
     "costs": ("clusterctl.cli.costs", "costs", "Show what the clusters cost, and have cost."),
@@ -34,6 +39,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "gc": ("clusterctl.cli.gc", "gc", "Find and remove what clusters have left behind."),
     "config": ("clusterctl.cli.config", "config", "Settings: show them, check the file."),
     "network": ("clusterctl.cli.network", "network", "A VPC for clusters: up, down, status."),
+    "iam-policy": ("clusterctl.cli.iam_policy", "iam_policy", "Print what AWS has to allow."),
     "lab": ("clusterctl.cli.lab", "lab", "The local EC2: start, stop, status, env."),
 }
 

@@ -11,6 +11,7 @@ from clusterctl.cli.params import Indices
 from clusterctl.domain.errors import UsageError
 
 if TYPE_CHECKING:
+    from clusterctl.cli.wiring import Wiring
     from clusterctl.operations.access import Access
     from clusterctl.transport.target import Target
 
@@ -30,3 +31,16 @@ def selected(access: Access, head: bool, indices: tuple[int, ...] | None) -> tup
     if head and indices is not None:
         raise UsageError("--head and --nodes exclude each other", "the head node is node 0")
     return access.select((0,) if head else indices)
+
+
+def indices_of(groups: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+    """The indices of several arguments, `2-3 5`, each once."""
+    return tuple(sorted({index for group in groups for index in group}))
+
+
+def unless_training(wiring: Wiring, name: str, because: str) -> None:
+    """Raises JobRunning while a job runs, HostError of a head node that cannot be asked."""
+    from clusterctl.operations.logs import refuse_while_training
+
+    with wiring.open(name) as access:
+        refuse_while_training(access, because)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from clusterctl.domain.cluster import NodeState
+from clusterctl.domain.cluster import Node, NodeState
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.spec import ClusterSpec
 from clusterctl.ec2 import tags
@@ -71,8 +71,13 @@ def tag_steps(spec: ClusterSpec, seen: Observed, wanted: tuple[int, ...]) -> Ite
         )
 
 
+def stopped_nodes(seen: Observed) -> list[Node]:
+    """The members that are to be started."""
+    return [found.node for found in members_of(seen.instances) if found.node.state in STOPPED]
+
+
 def start_steps(seen: Observed) -> Iterator[Step]:
-    stopped = [found.node for found in members_of(seen.instances) if found.node.state in STOPPED]
+    stopped = stopped_nodes(seen)
     if stopped:
         yield Step(
             "start_instances",

@@ -14,6 +14,7 @@ from clusterctl.ec2.cluster_steps import (
     key_steps,
     placement_steps,
     start_steps,
+    stopped_nodes,
     tag_steps,
 )
 from clusterctl.ec2.costs import Estimate, estimate
@@ -45,6 +46,11 @@ class LaunchPlan:
     places: tuple[Place, ...] = ()
     findings: tuple[Finding, ...] = ()
     estimate: Estimate | None = None
+
+    @property
+    def stopped(self) -> tuple[int, ...]:
+        """The indices of the nodes that are started."""
+        return tuple(node.index for node in stopped_nodes(self.seen))
 
     @property
     def refused(self) -> bool:

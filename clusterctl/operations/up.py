@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
-from clusterctl.bootstrap.prepare import prepare
-from clusterctl.bootstrap.trust import Member
-from clusterctl.domain.cluster import Cluster, Node
-from clusterctl.domain.errors import ClusterctlError, MissingTool, UsageError
-from clusterctl.domain.findings import Finding, Severity
-from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
+from clusterctl.domain.cluster import Cluster
+from clusterctl.domain.errors import MissingTool
+from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.spec import ClusterSpec
-from clusterctl.domain.units import count
-from clusterctl.ec2.instances import as_cluster
+from clusterctl.ec2.instances import as_cluster, find_instances, members_of
 from clusterctl.ec2.launch import carry_out
 from clusterctl.ec2.observe import observe
 from clusterctl.ec2.plan import LaunchPlan, plan_launch
-from clusterctl.jobs.shipping import ShippedFiles, ship_examples, shipped_files
-from clusterctl.operations.access import node_target
-from clusterctl.operations.failures import check_all
-from clusterctl.operations.folder import ClusterFolder
+from clusterctl.ec2.teardown import terminate_these
+from clusterctl.operations.costs import note_end
+from clusterctl.operations.guards import with_user_data
 from clusterctl.operations.keep import (
     LocalKey,
     check_account,
@@ -32,55 +24,23 @@ from clusterctl.operations.keep import (
     local_key,
     locked,
 )
-from clusterctl.operations.pins import LearntHostKeys
-from clusterctl.operations.progress import Progress, Stage
-from clusterctl.operations.ready import NodeFacts, Readiness
-from clusterctl.operations.views import hosts_text, ssh_config_text, write_file
-from clusterctl.operations.watch import InstanceWatch
-from clusterctl.transport.connections import Connections
-from clusterctl.transport.keys import load_key
-from clusterctl.transport.session import Identity
-from clusterctl.transport.target import Target
+from clusterctl.operations.launcher import Launcher, Refused
+from clusterctl.operations.settle import settle
 
-if TYPE_CHECKING:
-    from clusterctl.ec2.session import Clients
-
-# A host that is still booting may swallow the first packets; better to knock again.
-CONNECT_TIMEOUT_S = 5.0
+DISMISSED_WITHIN_S = 600.0
 
 
 @dataclass(frozen=True)
 class UpReport:
-    """A cluster that is ready. `launched` are the indices new in this run; `gpus` as counted."""
+    """A cluster that is ready; `gpus` as counted.
+
+    `launched` are the indices that are new in this run, `started` those that were stopped.
+    """
 
     cluster: Cluster
     launched: tuple[int, ...]
     gpus: tuple[int, ...]
-
-
-class Refused(UsageError):
-    """A launch that could not work, or must not cost what it would. Nothing was created."""
-
-    def __init__(self, name: str, findings: Sequence[Finding]) -> None:
-        errors = [finding for finding in findings if finding.severity is Severity.ERROR]
-        super().__init__(f"{name} is not launched: {count(len(errors), 'thing')} to mend first")
-        self.findings = tuple(findings)
-
-
-@dataclass(frozen=True)
-class Launcher:
-    """What `up` and its kin need beside the spec. `prices` is where prices are cached."""
-
-    clients: Clients
-    folder: ClusterFolder
-    progress: Progress = field(default_factory=Progress)
-    proxy_command: tuple[str, ...] = ()
-    timeout_s: float = 600.0
-    capacity_timeout_s: float = 0.0
-
-    @property
-    def prices(self) -> Path:
-        return self.folder.path.parent / "prices.json"
+    started: tuple[int, ...] = ()
 
 
 def plan_up(launcher: Launcher, spec: ClusterSpec) -> LaunchPlan:
@@ -97,18 +57,31 @@ def up(launcher: Launcher, spec: ClusterSpec) -> UpReport:
     """
     check_account(launcher.folder, launcher.clients.ec2)
     with locked(launcher.folder):
-        plan, cluster = launch(launcher, spec)
-        cluster, gpus = settle(launcher, cluster)
-    return UpReport(cluster, plan.missing, gpus)
+        return bring_up(launcher, spec)
 
 
-def settle(launcher: Launcher, cluster: Cluster) -> tuple[Cluster, tuple[int, ...]]:
-    """Wait until all nodes are ready and know each other; the cluster as it is then, its GPUs."""
-    facts = make_ready(launcher, cluster)
-    cluster = replace(cluster, nodes=tuple(fact.node for fact in facts))
-    gpus = gpus_of(facts)
-    write_file(launcher.folder.hosts, hosts_text(cluster, gpus))
-    return cluster, gpus
+def bring_up(launcher: Launcher, spec: ClusterSpec) -> UpReport:
+    """`up` for who holds the lock."""
+    plan, cluster = launch(launcher, spec)
+    had_limits = any(found.limits_text for found in plan.seen.instances)
+    cluster, gpus = settle(launcher, cluster, had_limits)
+    dismiss(launcher, cluster.name)
+    return UpReport(cluster, plan.missing, gpus, plan.stopped)
+
+
+def dismiss(launcher: Launcher, name: str) -> None:
+    """Terminate the nodes whose replacement is ready, or that were removed."""
+    client = launcher.clients.ec2
+    there = find_instances(client, name)
+    members = {found.node.instance_id for found in members_of(there)}
+    going = [found for found in there if found.node.instance_id not in members]
+    if going:
+        launcher.progress.step(
+            f"terminating {fold_hosts([found.node.name for found in going])}, no longer needed"
+        )
+        note_end(launcher.home, launcher.clients, name, going)
+        ids = [found.node.instance_id for found in going]
+        terminate_these(client, name, ids, DISMISSED_WITHIN_S)
 
 
 def launch(launcher: Launcher, spec: ClusterSpec) -> tuple[LaunchPlan, Cluster]:
@@ -137,81 +110,5 @@ def _plan(launcher: Launcher, spec: ClusterSpec, key: LocalKey) -> LaunchPlan:
             "copy the cluster's folder from the machine that ran `up`, "
             f"or begin anew: clusterctl down {spec.name}",
         )
-    return plan_launch(spec, seen, key.public, uuid.uuid4().hex)
-
-
-def make_ready(launcher: Launcher, cluster: Cluster) -> list[NodeFacts]:
-    """Wait for the nodes and make them one cluster; what each said, in order.
-
-    Raises ClusterctlError naming every node that failed.
-    """
-
-    client, folder, progress = launcher.clients.ec2, launcher.folder, launcher.progress
-    proxy_command = launcher.proxy_command
-
-    def target_of(node: Node) -> Target:
-        return node_target(node, cluster.ssh_user, proxy_command)
-
-    progress.nodes([node.name for node in cluster.nodes])
-    host_keys = LearntHostKeys(folder.known_hosts)
-    identity = Identity((load_key(folder.key),))
-    with Connections(identity, host_keys, CONNECT_TIMEOUT_S) as connections:
-        watch = InstanceWatch(client, cluster.name)
-        readiness = Readiness(
-            client, watch, connections, host_keys, target_of, progress, launcher.timeout_s
-        )
-        try:
-            waited = readiness.wait(cluster.nodes)
-        finally:
-            # Also where a node failed: its owner will want to log in and look.
-            write_file(folder.known_hosts, host_keys.text(cluster.nodes))
-            seen = replace(cluster, nodes=tuple(watch.latest(node) for node in cluster.nodes))
-            write_file(folder.ssh_config, ssh_config_text(seen, folder, proxy_command))
-        check_all(cluster, waited)
-        facts = waited.values
-        _join(connections, facts, [target_of(fact.node) for fact in facts], cluster, progress)
-    return facts
-
-
-def _join(
-    connections: Connections,
-    facts: Sequence[NodeFacts],
-    targets: Sequence[Target],
-    cluster: Cluster,
-    progress: Progress,
-) -> None:
-    members = [
-        Member(
-            name=fact.node.name,
-            private_ip=fact.node.private_ip,
-            public_ip=fact.node.public_ip,
-            hostname=fact.found.hostname,
-            host_keys=fact.host_keys,
-        )
-        for fact in facts
-    ]
-
-    for target in targets:
-        progress.node(target.host, Stage.PREPARE)
-    check_all(cluster, prepare(connections, targets, members, facts[0].found.mpi_key))
-    text = hosts_text(replace(cluster, nodes=tuple(fact.node for fact in facts)), gpus_of(facts))
-    check_all(cluster, _read(ship_examples(connections, targets, text)))
-    for target in targets:
-        progress.node(target.host, Stage.READY)
-
-
-def gpus_of(facts: Sequence[NodeFacts]) -> tuple[int, ...]:
-    """The GPUs of each node, as nvidia-smi counts them."""
-    return tuple(fact.found.gpus or 0 for fact in facts)
-
-
-def _read(shipped: FanoutResult[CommandResult]) -> FanoutResult[ShippedFiles]:
-    def one(outcome: HostOutcome[CommandResult]) -> HostOutcome[ShippedFiles]:
-        if outcome.value is None:
-            return HostOutcome(outcome.host, error=outcome.error)
-        try:
-            return HostOutcome(outcome.host, shipped_files(outcome.value))
-        except ClusterctlError as error:
-            return HostOutcome(outcome.host, error=error)
-
-    return FanoutResult(tuple(one(outcome) for outcome in shipped.outcomes))
+    complete = with_user_data(launcher.clients, spec, seen)
+    return plan_launch(complete, seen, key.public, uuid.uuid4().hex)

@@ -13,6 +13,7 @@ from clusterctl.ec2 import launch as launch_module
 from clusterctl.operations import up as up_module
 from clusterctl.operations.down import down
 from clusterctl.operations.folder import ClusterFolder
+from clusterctl.operations.launcher import Launcher
 from tests.moto_ec2 import client_of, clients_with
 
 NAME = "demo"
@@ -22,7 +23,7 @@ SPEC = ClusterSpec(NAME, 3, "p4d.24xlarge")
 def launch(client, folder: ClusterFolder, spec: ClusterSpec = SPEC) -> None:
     """All of `up` that talks to EC2, but for waiting."""
     with up_module.locked(folder):
-        up_module.launch(up_module.Launcher(clients_with(client), folder), spec)
+        up_module.launch(Launcher(clients_with(client), folder), spec)
 
 
 def remove(client, folder: ClusterFolder) -> None:

@@ -1,0 +1,108 @@
+"""What the commands that launch machines share: progress, what an interrupt leaves, the result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from clusterctl.cli import output
+from clusterctl.cli.cluster_table import cluster_data, print_nodes
+from clusterctl.cli.params import Duration
+from clusterctl.cli.wiring import Wiring
+from clusterctl.domain.errors import AwsError
+
+if TYPE_CHECKING:
+    from clusterctl.ec2.plan import LaunchPlan
+    from clusterctl.operations.launcher import Launcher
+    from clusterctl.operations.up import UpReport
+
+
+def waiting_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds --timeout and --capacity-timeout, for commands without the options of a launch."""
+    for option in (
+        click.option(
+            "--capacity-timeout",
+            "capacity_timeout_s",
+            type=Duration(),
+            default=0.0,
+            help="How long to wait for machines where EC2 has none. Default: not at all.",
+        ),
+        click.option(
+            "--timeout",
+            "timeout_s",
+            type=Duration(),
+            default="10m",
+            show_default=True,
+            help="How long nodes may take to get ready.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@contextmanager
+def launcher_of(
+    wiring: Wiring, name: str, timeout_s: float = 600.0, capacity_timeout_s: float = 0.0
+) -> Iterator[Launcher]:
+    """A launcher that shows what it does. After an interrupt: what is left, and the ways on."""
+    from clusterctl.cli.node_progress import node_progress
+    from clusterctl.operations.launcher import Launcher
+
+    folder, clients = wiring.folder(name), wiring.clients
+    try:
+        with node_progress() as progress:
+            yield Launcher(
+                clients, folder, progress, wiring.proxy_command, timeout_s, capacity_timeout_s
+            )
+    except KeyboardInterrupt:
+        output.note(_left_behind(wiring, name))
+        raise
+
+
+def show_report(wiring: Wiring, report: UpReport, as_json: bool) -> None:
+    """A cluster that is ready."""
+    cluster = report.cluster
+    if as_json:
+        hosts_file = str(wiring.folder(cluster.name).hosts)
+        data = cluster_data(cluster, report.gpus)
+        output.data({**data, "launched": report.launched, "hosts_file": hosts_file})
+        return
+    if not report.launched and not report.started:
+        output.note(f"nothing to do: {cluster.name} is up and ready")
+    print_nodes(cluster, report.gpus)
+    output.note(
+        f"log in:   clusterctl ssh {cluster.name}\n"
+        f"run:      clusterctl run {cluster.name} 'nvidia-smi -L'\n"
+        f"remove:   clusterctl down {cluster.name}"
+    )
+
+
+def show_plan(plan: LaunchPlan, as_json: bool) -> None:
+    """The plan, its findings and its cost. Raises Refused where it would be."""
+    from clusterctl.cli.plan_table import plan_data, print_plan
+    from clusterctl.operations.launcher import Refused
+
+    if as_json:
+        output.data(plan_data(plan))
+    else:
+        print_plan(plan)
+    if plan.refused:
+        raise Refused(plan.spec.name, () if as_json else plan.findings)
+
+
+def _left_behind(wiring: Wiring, name: str) -> str:
+    from clusterctl.operations.down import leftovers
+
+    try:
+        left = leftovers(wiring.ec2, name, wiring.folder(name))
+    except AwsError:
+        what = "there may be instances"
+    else:
+        nodes = f"{len(left.nodes)} instances" if left.nodes else "no instance yet"
+        what = f"there is {nodes}" if len(left.nodes) < 2 else f"there are {nodes}"
+        if left.nodes:
+            what += ", which cost money"
+    return f"{what}; run `up` again to go on, or: clusterctl down {name}"

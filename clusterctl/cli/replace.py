@@ -1,0 +1,53 @@
+"""`clusterctl replace`: new machines for nodes that are not as they should be."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from clusterctl.cli.launching import launcher_of, show_report, waiting_options
+from clusterctl.cli.node_options import indices_of, unless_training
+from clusterctl.cli.params import Indices
+from clusterctl.cli.wiring import Wiring, account_options
+from clusterctl.domain.ranges import fold_hosts
+
+
+@click.command()
+@click.argument("name")
+@click.argument("indices", nargs=-1, required=True, type=Indices(), metavar="INDEX...")
+@account_options
+@waiting_options
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--force", is_flag=True, help="Also while a job runs.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def replace(
+    wiring: Wiring,
+    name: str,
+    indices: tuple[tuple[int, ...], ...],
+    timeout_s: float,
+    capacity_timeout_s: float,
+    yes: bool,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Launch new machines for the nodes INDEX... of cluster NAME, then terminate the old ones.
+
+    Same zone, placement group, image and index; what the old machines stored is gone. The old
+    ones stay if no new one is to be had. In reserved capacity the old ones go first.
+
+    \b
+    clusterctl replace demo 2
+    clusterctl replace demo 2 --capacity-timeout 1h --yes
+    """
+    from clusterctl.operations.members import replace_nodes
+
+    chosen = indices_of(indices)
+    if not yes and sys.stdin.isatty():
+        nodes = fold_hosts([f"{name}-{index}" for index in chosen])
+        click.confirm(f"Replace {nodes}, and lose what is stored there?", abort=True, err=True)
+    if not force:
+        unless_training(wiring, name, "it may run on the nodes to be replaced")
+    with launcher_of(wiring, name, timeout_s, capacity_timeout_s) as launcher:
+        report = replace_nodes(launcher, name, chosen)
+    show_report(wiring, report, as_json)

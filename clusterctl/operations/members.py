@@ -1,0 +1,161 @@
+"""`add`, `remove`, `replace`: the same cluster with other nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from clusterctl.domain.cluster import Cluster, NodeState
+from clusterctl.domain.errors import AwsError, NoSuchCluster, UsageError
+from clusterctl.domain.ranges import fold_hosts, format_indices
+from clusterctl.domain.spec import ClusterSpec
+from clusterctl.ec2 import tags
+from clusterctl.ec2.errors import translated
+from clusterctl.ec2.instances import (
+    Instance,
+    as_cluster,
+    find_instances,
+    members_of,
+    wanted_of,
+)
+from clusterctl.ec2.likeness import spec_of
+from clusterctl.ec2.plan import LaunchPlan
+from clusterctl.operations.keep import check_account, locked
+from clusterctl.operations.launcher import Launcher
+from clusterctl.operations.settle import settle
+from clusterctl.operations.up import UpReport, bring_up, dismiss, plan_up
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+
+
+@dataclass(frozen=True)
+class Removed:
+    """What is left, and the names of the nodes that are gone. `settled`: the rest knows of it."""
+
+    cluster: Cluster
+    removed: tuple[str, ...]
+    settled: bool
+
+
+def plan_add(launcher: Launcher, name: str, count: int) -> LaunchPlan:
+    """The steps of `add`. Changes nothing."""
+    return plan_up(launcher, _grown(launcher, name, count))
+
+
+def add(launcher: Launcher, name: str, count: int) -> UpReport:
+    """Launch `count` more nodes as those that are there. Raises what `up` raises."""
+    check_account(launcher.folder, launcher.clients.ec2)
+    with locked(launcher.folder):
+        return bring_up(launcher, _grown(launcher, name, count))
+
+
+def remove(launcher: Launcher, name: str, indices: Sequence[int]) -> Removed:
+    """Take these nodes away, and tell the others. The head node stays.
+
+    Raises UsageError for indices that are not there, NoSuchCluster, AwsError, ClusterctlError.
+    """
+    client = launcher.clients.ec2
+    check_account(launcher.folder, client)
+    with locked(launcher.folder):
+        there = _instances(client, name)
+        going = _chosen(name, there, indices)
+        _check_rest(name, there, going)
+        names = tuple(found.node.name for found in going)
+        left = [index for index in wanted_of(there) if index not in indices]
+        rest = [found for found in members_of(there) if found not in going]
+        launcher.progress.step(f"removing {fold_hosts(names)}")
+        # From here on nothing brings them back: not `up`, not `start`.
+        _tag(client, rest, {tags.NODES: tags.indices_text(left)})
+        dismiss(launcher, name)
+        cluster = as_cluster(client, name, rest)
+        assert cluster is not None, "the head node is left"
+        settled = all(node.state is NodeState.RUNNING for node in cluster.nodes)
+        if settled:
+            cluster, _ = settle(launcher, cluster)
+        return Removed(cluster, names, settled)
+
+
+def replace_nodes(launcher: Launcher, name: str, indices: Sequence[int]) -> UpReport:
+    """New machines for these nodes, in the same zone and placement group, then the old ones go.
+
+    Where the old machine's place is needed for the new one, in reserved capacity, it goes first.
+    Raises what `up` raises; where no machine is to be had, the old nodes stay as they were.
+    """
+    client = launcher.clients.ec2
+    check_account(launcher.folder, client)
+    with locked(launcher.folder):
+        there = _instances(client, name)
+        spec = spec_of(name, there)
+        old = _chosen(name, there, indices)
+        launcher.progress.step(f"replacing {fold_hosts([one.node.name for one in old])}")
+        _tag(client, old, {tags.RETIRED: "yes"})
+        if spec.capacity_reservation:
+            dismiss(launcher, name)
+        try:
+            return bring_up(launcher, spec)
+        except AwsError:
+            _reinstate(client, name, old)
+            raise
+
+
+def _reinstate(client: EC2Client, name: str, old: Sequence[Instance]) -> None:
+    """What is still there and has no successor is a member again."""
+    there = find_instances(client, name)
+    replaced = {found.node.index for found in members_of(there)}
+    ids = [
+        found.node.instance_id
+        for found in there
+        if found.retired and found.node.index not in replaced
+    ]
+    if ids:
+        with translated():
+            client.delete_tags(Resources=ids, Tags=[{"Key": tags.RETIRED}])
+
+
+def _grown(launcher: Launcher, name: str, count: int) -> ClusterSpec:
+    if count < 1:
+        raise UsageError(f"{count} more nodes make no sense", "ask for 1 or more")
+    spec = spec_of(name, _instances(launcher.clients.ec2, name))
+    return replace(spec, nodes=spec.nodes + count)
+
+
+def _instances(client: EC2Client, name: str) -> tuple[Instance, ...]:
+    there = find_instances(client, name)
+    if not members_of(there):
+        raise NoSuchCluster(
+            f"there is no cluster {name} in {client.meta.region_name}",
+            f"see `clusterctl list`, or launch it: clusterctl up {name}",
+        )
+    return there
+
+
+def _chosen(name: str, there: Sequence[Instance], indices: Sequence[int]) -> tuple[Instance, ...]:
+    members = {found.node.index: found for found in members_of(there)}
+    missing = [index for index in indices if index not in members]
+    if missing:
+        raise UsageError(
+            f"cluster {name} has no node {format_indices(missing)}",
+            f"its nodes are {format_indices(members)}",
+        )
+    return tuple(members[index] for index in sorted(set(indices)))
+
+
+def _check_rest(name: str, there: Sequence[Instance], going: Sequence[Instance]) -> None:
+    head = members_of(there)[0]
+    if head in going:
+        raise UsageError(
+            f"{head.node.name} is the head node, and cannot be removed",
+            f"replace it (clusterctl replace {name} {head.node.index}), or remove the cluster: "
+            f"clusterctl down {name}",
+        )
+
+
+def _tag(client: EC2Client, instances: Sequence[Instance], labels: dict[str, str]) -> None:
+    if instances:
+        with translated():
+            client.create_tags(
+                Resources=[found.node.instance_id for found in instances],
+                Tags=tags.tag_list(labels),  # type: ignore[arg-type]
+            )

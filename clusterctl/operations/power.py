@@ -1,0 +1,128 @@
+"""`stop` and `start`: machines off, disks kept; and on again, under new addresses."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from clusterctl.domain.cluster import Cluster, NodeState
+from clusterctl.domain.errors import ClusterctlError, NoSuchCluster, UsageError
+from clusterctl.domain.ranges import fold_hosts
+from clusterctl.domain.spec import Market
+from clusterctl.ec2 import tags
+from clusterctl.ec2.errors import translated
+from clusterctl.ec2.instances import Instance, as_cluster, find_instances, members_of
+from clusterctl.ec2.likeness import spec_of
+from clusterctl.ec2.polling import gaps
+from clusterctl.operations.costs import node_spent_usd
+from clusterctl.operations.keep import check_account, locked
+from clusterctl.operations.launcher import Launcher
+from clusterctl.operations.up import UpReport, bring_up
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+
+STOPPED_WITHIN_S = 900.0
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """The cluster as it is now; the nodes that this run stopped."""
+
+    cluster: Cluster
+    stopped: tuple[str, ...]
+
+
+def stop(
+    launcher: Launcher,
+    name: str,
+    may_stop: Callable[[Cluster], None] = lambda cluster: None,
+) -> Stopped:
+    """Stop every node that runs, and wait until all are stopped. Nothing to do is success.
+
+    `may_stop` raises where something stands against it. Raises UsageError for spot nodes,
+    NoSuchCluster, AwsError, ClusterctlError at the deadline.
+    """
+    client = launcher.clients.ec2
+    check_account(launcher.folder, client)
+    with locked(launcher.folder):
+        members = members_of(find_instances(client, name))
+        cluster = as_cluster(client, name, members)
+        if cluster is None:
+            raise NoSuchCluster(
+                f"there is no cluster {name} in {client.meta.region_name}",
+                "see `clusterctl list`",
+            )
+        _check_stoppable(name, members)
+        going = [one for one in members if one.node.state is NodeState.RUNNING]
+        if going:
+            may_stop(cluster)
+            spent = {
+                one.node.instance_id: node_spent_usd(launcher.clients, one, launcher.prices)
+                for one in going
+            }
+            names = [one.node.name for one in going]
+            launcher.progress.step(f"stopping {fold_hosts(names)}")
+            with translated():
+                client.stop_instances(InstanceIds=list(spent))
+            _remember(client, spent)
+        return Stopped(_await_stopped(client, name), tuple(one.node.name for one in going))
+
+
+def start(launcher: Launcher, name: str) -> UpReport:
+    """Start what is stopped and make the nodes one cluster again, under their new addresses.
+
+    What the cluster lacks is launched, as `up` would. Raises what `up` raises.
+    """
+    client = launcher.clients.ec2
+    check_account(launcher.folder, client)
+    with locked(launcher.folder):
+        return bring_up(launcher, spec_of(name, find_instances(client, name)))
+
+
+def _check_stoppable(name: str, members: Sequence[Instance]) -> None:
+    spot = [one.node.name for one in members if one.market is not Market.ON_DEMAND]
+    if spot:
+        raise UsageError(
+            f"{fold_hosts(spot)}: spot nodes and those of a Capacity Block cannot be stopped",
+            f"remove the cluster instead: clusterctl down {name}",
+        )
+    pending = [one.node.name for one in members if one.node.state is NodeState.PENDING]
+    if pending:
+        raise ClusterctlError(
+            f"{fold_hosts(pending)}: still starting, and EC2 stops only what runs",
+            f"wait a minute, then run it again: clusterctl stop {name}",
+        )
+
+
+def _remember(client: EC2Client, spent: Mapping[str, float]) -> None:
+    """What the run that ends has cost. Nodes launched together have cost the same."""
+    by_amount: dict[str, list[str]] = {}
+    for instance_id, usd in spent.items():
+        by_amount.setdefault(f"{usd:.2f}", []).append(instance_id)
+    for amount, ids in by_amount.items():
+        with translated():
+            client.create_tags(
+                Resources=ids,
+                Tags=tags.tag_list({tags.SPENT: amount}),  # type: ignore[arg-type]
+            )
+
+
+def _await_stopped(client: EC2Client, name: str) -> Cluster:
+    deadline = time.monotonic() + STOPPED_WITHIN_S
+    for gap_s in gaps():
+        cluster = as_cluster(client, name, find_instances(client, name))
+        if cluster is None:
+            raise NoSuchCluster(f"cluster {name} went away while it stopped", "see `clusterctl gc`")
+        moving = [node.name for node in cluster.nodes if node.state is not NodeState.STOPPED]
+        if not moving:
+            return cluster
+        if time.monotonic() > deadline:
+            raise ClusterctlError(
+                f"still stopping: {fold_hosts(moving)}",
+                f"they are told to; look again later: clusterctl status {name}",
+            )
+        time.sleep(gap_s)
+    raise AssertionError("unreachable")

@@ -1,0 +1,116 @@
+"""From instances to a cluster: wait for every node, make them know each other, write the views."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from clusterctl.bootstrap.prepare import prepare
+from clusterctl.bootstrap.trust import Member
+from clusterctl.domain.cluster import Cluster
+from clusterctl.domain.errors import ClusterctlError
+from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
+from clusterctl.jobs.shipping import ShippedFiles, ship_examples, shipped_files
+from clusterctl.operations.access import cluster_targets
+from clusterctl.operations.failures import check_all
+from clusterctl.operations.guards import update_guards
+from clusterctl.operations.launcher import Launcher
+from clusterctl.operations.pins import LearntHostKeys
+from clusterctl.operations.progress import Progress, Stage
+from clusterctl.operations.ready import NodeFacts, Readiness
+from clusterctl.operations.views import hosts_text, ssh_config_text, write_file
+from clusterctl.operations.watch import InstanceWatch
+from clusterctl.transport.connections import Connections
+from clusterctl.transport.keys import load_key
+from clusterctl.transport.session import Identity
+from clusterctl.transport.target import Target
+
+# A host that is still booting may swallow the first packets; better to knock again.
+CONNECT_TIMEOUT_S = 5.0
+
+
+def settle(
+    launcher: Launcher, cluster: Cluster, had_limits: bool = False
+) -> tuple[Cluster, tuple[int, ...]]:
+    """Wait until all nodes are ready and know each other; the cluster as it is then, its GPUs."""
+    facts = make_ready(launcher, cluster, had_limits)
+    cluster = replace(cluster, nodes=tuple(fact.node for fact in facts))
+    gpus = gpus_of(facts)
+    write_file(launcher.folder.hosts, hosts_text(cluster, gpus))
+    return cluster, gpus
+
+
+def make_ready(launcher: Launcher, cluster: Cluster, had_limits: bool) -> list[NodeFacts]:
+    """Wait for the nodes and make them one cluster; what each said, in order.
+
+    Raises ClusterctlError naming every node that failed.
+    """
+
+    client, folder, progress = launcher.clients.ec2, launcher.folder, launcher.progress
+    progress.nodes([node.name for node in cluster.nodes])
+    host_keys = LearntHostKeys(folder.known_hosts)
+    identity = Identity((load_key(folder.key),))
+    with Connections(identity, host_keys, CONNECT_TIMEOUT_S) as connections:
+        watch = InstanceWatch(client, cluster.name)
+        target_of = cluster_targets(cluster, launcher.proxy_command, watch.latest)
+        readiness = Readiness(
+            client, watch, connections, host_keys, target_of, progress, launcher.timeout_s
+        )
+        try:
+            waited = readiness.wait(cluster.nodes)
+        finally:
+            # Also where a node failed: its owner will want to log in and look.
+            write_file(folder.known_hosts, host_keys.text(cluster.nodes))
+            seen = replace(cluster, nodes=tuple(watch.latest(node) for node in cluster.nodes))
+            write_file(folder.ssh_config, ssh_config_text(seen, folder, launcher.proxy_command))
+        check_all(cluster, waited)
+        facts = waited.values
+        targets = [target_of(fact.node) for fact in facts]
+        members = _join(connections, facts, targets, cluster, progress)
+        update_guards(launcher, cluster, connections, targets, members, had_limits)
+        for target in targets:
+            progress.node(target.host, Stage.READY)
+    return facts
+
+
+def _join(
+    connections: Connections,
+    facts: Sequence[NodeFacts],
+    targets: Sequence[Target],
+    cluster: Cluster,
+    progress: Progress,
+) -> list[Member]:
+    members = [
+        Member(
+            name=fact.node.name,
+            private_ip=fact.node.private_ip,
+            public_ip=fact.node.public_ip,
+            hostname=fact.found.hostname,
+            host_keys=fact.host_keys,
+        )
+        for fact in facts
+    ]
+
+    for target in targets:
+        progress.node(target.host, Stage.PREPARE)
+    check_all(cluster, prepare(connections, targets, members, facts[0].found.mpi_key))
+    text = hosts_text(replace(cluster, nodes=tuple(fact.node for fact in facts)), gpus_of(facts))
+    check_all(cluster, _read(ship_examples(connections, targets, text)))
+    return members
+
+
+def gpus_of(facts: Sequence[NodeFacts]) -> tuple[int, ...]:
+    """The GPUs of each node, as nvidia-smi counts them."""
+    return tuple(fact.found.gpus or 0 for fact in facts)
+
+
+def _read(shipped: FanoutResult[CommandResult]) -> FanoutResult[ShippedFiles]:
+    def one(outcome: HostOutcome[CommandResult]) -> HostOutcome[ShippedFiles]:
+        if outcome.value is None:
+            return HostOutcome(outcome.host, error=outcome.error)
+        try:
+            return HostOutcome(outcome.host, shipped_files(outcome.value))
+        except ClusterctlError as error:
+            return HostOutcome(outcome.host, error=error)
+
+    return FanoutResult(tuple(one(outcome) for outcome in shipped.outcomes))
