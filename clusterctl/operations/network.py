@@ -25,6 +25,7 @@ from clusterctl.ec2.network_plan import (
 )
 from clusterctl.ec2.places import find_offers
 from clusterctl.ec2.stack import Network, find_stack, network_of, template_version
+from clusterctl.ec2.subnets import NETWORK
 from clusterctl.operations.progress import Progress
 from clusterctl.operations.stack_work import StackWork
 
@@ -143,6 +144,7 @@ def network_down(
     work = StackWork(clients.cloudformation, progress or Progress(), timeout_s)
     stack = find_stack(clients.cloudformation, stack_name(check_network_name(name)))
     if stack is None:
+        _check_no_orphans(clients, name)
         return False
     if stack.in_progress and not stack.status.startswith(("CREATE", "DELETE")):
         # CloudFormation deletes nothing while it updates or takes back.
@@ -157,6 +159,19 @@ def network_down(
         )
     work.delete(stack)
     return True
+
+
+def _check_no_orphans(clients: Clients, name: str) -> None:
+    """Raises ClusterctlError where a stack was removed without what it had made."""
+    tagged: Any = [{"Name": f"tag:{NETWORK}", "Values": [name]}]
+    with translated():
+        found = clients.ec2.describe_vpcs(Filters=tagged)["Vpcs"]
+    if found:
+        vpcs = ", ".join(vpc["VpcId"] for vpc in found)
+        raise ClusterctlError(
+            f"network {name} has no stack any more, and something of it is left: {vpcs}",
+            "remove it in the VPC console, which takes along what is in it",
+        )
 
 
 def network_status(clients: Clients, name: str) -> NetworkStatus:

@@ -199,6 +199,14 @@ def test_a_network_in_use_stays(clients):
     assert network_down(clients, "net") is True
 
 
+def test_what_a_stack_left_behind_is_said(clients):
+    tagged = [{"ResourceType": "vpc", "Tags": tags.tag_list({"clusterctl:network": "net"})}]
+    made = clients.ec2.create_vpc(CidrBlock="10.9.0.0/16", TagSpecifications=tagged)
+    with pytest.raises(ClusterctlError, match=f"is left: {made['Vpc']['VpcId']}"):
+        network_down(clients, "net")
+    assert network_down(clients, "other") is False
+
+
 def test_nothing_is_changed_by_a_plan(clients):
     plan = plan_network(clients, NetworkWish("net", "10.30.0.0/16", ("c", "b"), "203.0.113.0/24"))
     assert plan.action is Action.CREATE
