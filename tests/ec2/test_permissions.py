@@ -1,20 +1,381 @@
-"""docs/aws.md names the very actions that are called."""
+"""The policies allow what the code calls, and nothing else; so say the docs."""
 
 from __future__ import annotations
 
+import ast
+import itertools
+import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
-from clusterctl.ec2.steps import operation_name
+import pytest
+
+from clusterctl.domain.errors import UsageError
+from clusterctl.ec2.arns import Bounds
+from clusterctl.ec2.policy import (
+    MOST_CHARACTERS,
+    network_policy,
+    node_policy,
+    operator_policy,
+    policy_size,
+)
+from clusterctl.ec2.policy_actions import (
+    BY_CLOUDFORMATION,
+    IMPLIED,
+    NETWORK,
+    OPERATOR,
+    Scope,
+    actions_of,
+)
+from clusterctl.ec2.session import Clients
+from tests.cli.running import CommandLine
+from tests.moto_ec2 import REGION
 
 ROOT = Path(__file__).parents[2]
+SOURCES = [
+    path
+    for folder in ("ec2", "operations", "cli", "bootstrap", "data", "diagnostics", "jobs")
+    for path in sorted((ROOT / "clusterctl" / folder).rglob("*.py"))
+    if "shipped-examples" not in path.parts
+]
+# What a service is called in a policy. Asking who one is needs no permission.
+PREFIXES = {
+    "ec2": "ec2",
+    "ssm": "ssm",
+    "service-quotas": "servicequotas",
+    "cloudformation": "cloudformation",
+    "pricing": "pricing",
+    "sts": "sts",
+}
+ALWAYS_ALLOWED = {"sts:GetCallerIdentity"}
+ACCOUNT = "123456789012"
+ROLE = f"arn:aws:iam::{ACCOUNT}:role/nodes"
+ALLOWED = {name for _, _, names in (*OPERATOR, *NETWORK) for name in names}
 
 
-def test_every_action_is_in_the_docs_and_no_other():
-    source = "".join(path.read_text() for path in (ROOT / "clusterctl" / "ec2").glob("*.py"))
-    methods = set(re.findall(r"\b(?:client|once)\.([a-z]+_[a-z_]+)\(", source))
-    methods |= set(re.findall(r'"((?:import|create|delete|describe|run)_[a-z_]+)"', source))
-    methods |= {f"authorize_security_group_{way}" for way in ("ingress", "egress")}
-    called = {operation_name(method) for method in methods} - {"GetPaginator"}
-    named = set(re.findall(r"`ec2:(\w+)`", (ROOT / "docs" / "aws.md").read_text()))
-    assert called == named
+@pytest.fixture(scope="module")
+def methods() -> dict[str, set[str]]:
+    """boto3's method -> the actions it may stand for, in the services that clients are made of."""
+    import botocore.session
+    from botocore import xform_name
+
+    session = botocore.session.get_session()
+    known: dict[str, set[str]] = {}
+    for service, prefix in PREFIXES.items():
+        for operation in session.get_service_model(service).operation_names:
+            known.setdefault(xform_name(operation), set()).add(f"{prefix}:{operation}")
+    return known
+
+
+def names_in(tree: ast.AST, methods: dict[str, set[str]]) -> Iterator[str]:
+    """boto3's methods: called, named in a string, or put together from a string's parts."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr in methods:
+            yield node.attr
+        elif isinstance(node, ast.Constant) and node.value in methods:
+            yield node.value
+        elif isinstance(node, ast.JoinedStr):
+            texts = [getattr(part, "value", None) for part in node.values]
+            if isinstance(texts[0], str) and re.match(r"[a-z]+_[a-z_]+", texts[0]):
+                pattern = "".join(
+                    re.escape(text) if isinstance(text, str) else ".+" for text in texts
+                )
+                yield from (name for name in methods if re.fullmatch(pattern, name))
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("client.run_instances(**request)", {"run_instances"}),
+        ('client.get_paginator("describe_volumes")', {"describe_volumes"}),
+        ('Step("create_tags", {}, "x")', {"create_tags"}),
+        (
+            'f"authorize_security_group_{way}"',
+            {"authorize_security_group_ingress", "authorize_security_group_egress"},
+        ),
+        ("clients.quotas.get_service_quota()", {"get_service_quota"}),
+        ('text = "run_instances of clusterctl"', set()),
+        ("def run_instances(): pass", set()),
+        ('f"{name}-{index}"', set()),
+    ],
+)
+def test_calls_are_found_in_a_source(source, expected, methods):
+    assert set(names_in(ast.parse(source), methods)) == expected
+
+
+def test_every_call_in_the_source_is_in_the_table_and_no_other(methods):
+    called: dict[str, set[str]] = {}
+    for path in SOURCES:
+        for name in names_in(ast.parse(path.read_text()), methods):
+            called.setdefault(name, set()).add(str(path.relative_to(ROOT)))
+    known = ALLOWED | ALWAYS_ALLOWED
+    missing = {
+        f"{' or '.join(sorted(methods[name]))} (called in {', '.join(sorted(where))})"
+        for name, where in called.items()
+        if not methods[name] & known
+    }
+    assert missing == set(), "add them to clusterctl/ec2/policy_actions.py"
+    stands_for = set().union(*(methods[name] for name in called))
+    assert ALLOWED - IMPLIED - stands_for == set(), "nothing calls these: take them out"
+
+
+def test_the_docs_name_the_same_actions():
+    section = (ROOT / "docs" / "aws.md").read_text().partition("## Tags")[0]
+    rows = "\n".join(line for line in section.splitlines() if line.startswith("|"))
+    assert set(re.findall(r"`([a-z0-9]+:[A-Z]\w+)`", rows)) == ALLOWED | IMPLIED
+
+
+def test_cloudformation_may_make_what_the_template_has():
+    template = (ROOT / "clusterctl" / "ec2" / "network.yaml").read_text()
+    kinds = set(re.findall(r"Type: (AWS::[\w:]+)", template))
+    assert kinds - {"AWS::EC2::AvailabilityZone::Name"} == set(BY_CLOUDFORMATION)
+
+
+def test_every_action_exists(methods):
+    """A name that AWS does not know would be allowed in vain."""
+    existing = set().union(*methods.values())
+    by_stack = {f"ec2:{name}" for names in BY_CLOUDFORMATION.values() for name in names}
+    assert (ALLOWED | by_stack) - existing - IMPLIED == set()
+
+
+POLICIES = {
+    "operator": operator_policy(
+        Bounds("us-gov-west-1", ACCOUNT), ROLE.replace("aws:", "aws-us-gov:", 1)
+    ),  # fmt: skip
+    "anywhere": operator_policy(Bounds()),
+    "network": network_policy(Bounds("ap-southeast-1", ACCOUNT)),
+    "node": node_policy(Bounds(), "data/imagenet", "s3://runs/checkpoints/", ssm=True),
+}
+
+
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+def test_a_policy_is_one_that_iam_takes(policy):
+    assert json.loads(json.dumps(policy)) == policy
+    assert policy["Version"] == "2012-10-17"
+    assert policy_size(policy) <= MOST_CHARACTERS
+    sids = [statement["Sid"] for statement in policy["Statement"]]
+    assert len(set(sids)) == len(sids)
+    for statement in policy["Statement"]:
+        assert re.fullmatch(r"[A-Za-z0-9]+", statement["Sid"])
+        assert set(statement) <= {"Sid", "Effect", "Action", "Resource", "Condition"}
+        assert statement["Effect"] == "Allow"
+        assert statement["Action"]
+        assert statement["Resource"]
+        assert not any("*" in action for action in statement["Action"])
+        for resource in statement["Resource"]:
+            assert resource == "*" or re.fullmatch(r"arn:aws[a-z-]*:[a-z0-9]+:.*:.*:.+", resource)
+
+
+def test_the_operator_may_do_the_table_and_no_more():
+    policy = operator_policy(Bounds(), ROLE)
+    allowed = {action for statement in policy["Statement"] for action in statement["Action"]}
+    assert allowed == {name for _, _, names in OPERATOR for name in names} | {"iam:PassRole"}
+
+
+def test_without_a_role_none_may_be_passed():
+    assert "iam:PassRole" not in json.dumps(operator_policy(Bounds()))
+
+
+def statements(policy, action):
+    return [one for one in policy["Statement"] if action in one["Action"]]
+
+
+def test_whatever_changes_things_is_limited_to_the_tag():
+    policy = operator_policy(Bounds("us-east-1", ACCOUNT), ROLE)
+    for action in actions_of(OPERATOR, Scope.OWN):
+        [statement] = statements(policy, action)
+        assert statement["Condition"] == {"Null": {"aws:ResourceTag/clusterctl:cluster": "false"}}
+    for statement in statements(policy, "ec2:CreateTags"):
+        assert statement["Condition"]
+    created = {"StringLike": {"aws:RequestTag/clusterctl:cluster": "?*"}}
+    for action in actions_of(OPERATOR, Scope.CREATE):
+        assert statements(policy, action)[0]["Condition"] == created
+    launches = statements(policy, "ec2:RunInstances")
+    resources = {one for statement in launches for one in statement["Resource"]}
+    assert not {"*"} & resources
+    assert "arn:aws:ec2:us-east-1::image/*" in resources
+    [own] = [one for one in launches if "Condition" in one]
+    assert own["Resource"] == [
+        f"arn:aws:ec2:us-east-1:{ACCOUNT}:instance/*",
+        f"arn:aws:ec2:us-east-1:{ACCOUNT}:volume/*",
+    ]
+    wide = [one for one in policy["Statement"] if one["Resource"] == ["*"]]
+    assert [one["Sid"] for one in wide] == ["Look"]
+    assert all(re.match(r"\w+:(Describe|Get)", action) for action in wide[0]["Action"])
+
+
+def test_networks_are_changed_through_cloudformation_only():
+    [*_, through] = network_policy(Bounds())["Statement"]
+    assert through["Condition"] == {
+        "ForAnyValue:StringEquals": {"aws:CalledVia": ["cloudformation.amazonaws.com"]}
+    }
+
+
+@pytest.mark.parametrize(
+    ("region", "partition"),
+    [
+        ("*", "aws"),
+        ("us-east-1", "aws"),
+        ("eu-central-1", "aws"),
+        ("cn-north-1", "aws-cn"),
+        ("us-gov-west-1", "aws-us-gov"),
+        ("us-iso-east-1", "aws-iso"),
+        ("us-isob-east-1", "aws-iso-b"),
+        ("eusc-de-east-1", "aws-eusc"),
+    ],
+)
+def test_partitions(region, partition):
+    bounds = Bounds(region)
+    role = ROLE.replace("arn:aws:", f"arn:{partition}:")
+    policies = (
+        operator_policy(bounds, role),
+        network_policy(bounds),
+        node_policy(bounds, "data", "runs"),
+    )
+    arns = re.findall(r"arn:[^\"]+", json.dumps(policies))
+    assert {arn.split(":")[1] for arn in arns} == {partition}
+
+
+def test_china_has_another_name_for_ec2():
+    policy = operator_policy(Bounds("cn-north-1"), ROLE.replace("arn:aws:", "arn:aws-cn:"))
+    assert "ec2.amazonaws.com.cn" in json.dumps(statements(policy, "iam:PassRole"))
+
+
+def test_what_a_node_may_do():
+    policy = node_policy(Bounds(), "data/imagenet", "s3://runs/checkpoints/")
+    assert [
+        (one["Action"], one["Resource"], one.get("Condition")) for one in policy["Statement"]
+    ] == [
+        (
+            ["s3:ListBucket"],
+            ["arn:aws:s3:::data"],
+            {"StringLike": {"s3:prefix": ["imagenet/*", "imagenet"]}},
+        ),
+        (["s3:GetObject"], ["arn:aws:s3:::data/imagenet/*"], None),
+        (
+            ["s3:ListBucket"],
+            ["arn:aws:s3:::runs"],
+            {"StringLike": {"s3:prefix": ["checkpoints/*", "checkpoints"]}},
+        ),
+        (
+            ["s3:AbortMultipartUpload", "s3:GetObject", "s3:PutObject"],
+            ["arn:aws:s3:::runs/checkpoints/*"],
+            None,
+        ),
+    ]
+    [listing, reading] = node_policy(Bounds(), data="s3://data")["Statement"]
+    assert "Condition" not in listing
+    assert reading["Resource"] == ["arn:aws:s3:::data/*"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: Bounds("moon"),
+        lambda: Bounds('us-east-1:*"'),
+        lambda: Bounds(account="12345"),
+        lambda: Bounds(account="١٢٣٤٥٦٧٨٩٠١٢"),
+        lambda: node_policy(Bounds()),
+        lambda: node_policy(Bounds(), "*"),
+        lambda: node_policy(Bounds(), ""),
+        lambda: node_policy(Bounds(), "data/*"),
+        lambda: node_policy(Bounds(), "data/${aws:username}"),
+        lambda: node_policy(Bounds(), "arn:aws:s3:::data"),
+        lambda: operator_policy(Bounds(), "nodes"),
+        lambda: operator_policy(Bounds(), "arn:aws:iam::123456789012:role/*"),
+        lambda: operator_policy(Bounds(), "arn:aws:iam::123456789012:user/me"),
+        lambda: operator_policy(Bounds("cn-north-1"), ROLE),
+        lambda: operator_policy(Bounds(account="999999999999"), ROLE),
+    ],
+)
+def test_bounds_that_make_no_sense(wrong):
+    with pytest.raises(UsageError):
+        wrong()
+
+
+class Calls:
+    """Every request of every client that is made from now on."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.made: list[tuple[str, dict]] = []
+        make = Clients._make
+
+        def making(clients, service, *args, **kwargs):
+            client = make(clients, service, *args, **kwargs)
+
+            def note(model, params, **_):
+                body = params.get("body")
+                body = body if isinstance(body, dict) else {}
+                self.made.append((f"{PREFIXES[service]}:{model.name}", body))
+
+            client.meta.events.register("before-call", note)
+            return client
+
+        monkeypatch.setattr(Clients, "_make", making)
+
+    @property
+    def actions(self) -> set[str]:
+        return {action for action, _ in self.made}
+
+    def check(self) -> None:
+        assert self.actions - ALLOWED - ALWAYS_ALLOWED == set()
+        given = {
+            **dict.fromkeys(actions_of(OPERATOR, Scope.CREATE), 1),
+            "ec2:RunInstances": 2,
+        }
+        for action, body in self.made:
+            if action in given:
+                tagged = {kind for kind, keys in tags_of(body) if "clusterctl:cluster" in keys}
+                assert len(tagged) >= given[action], f"{action} without the tag: {body}"
+
+
+def tags_of(body: dict) -> Iterator[tuple[str, set[str]]]:
+    """Resource type and tag keys of each TagSpecification, as the query protocol has them."""
+    for number in itertools.count(1):
+        prefix = f"TagSpecification.{number}."
+        if f"{prefix}ResourceType" not in body:
+            return
+        keys = {
+            value
+            for name, value in body.items()
+            if name.startswith(prefix) and name.endswith(".Key")
+        }
+        yield body[f"{prefix}ResourceType"], keys
+
+
+def test_what_is_really_called_is_allowed(client, moto_url, tmp_path, monkeypatch, capsys):
+    calls = Calls(monkeypatch)
+    for name, value in (
+        ("CLUSTERCTL_HOME", str(tmp_path)),
+        ("CLUSTERCTL_LAB", "0"),
+        ("AWS_ACCESS_KEY_ID", "test"),
+        ("AWS_SECRET_ACCESS_KEY", "test"),
+    ):
+        monkeypatch.setenv(name, value)
+    clusterctl = CommandLine(tmp_path, capsys, ["--endpoint-url", moto_url, "--region", REGION])
+    up = ("up", "demo", "--nodes", "2", "--instance-type", "p4d.24xlarge")
+    assert clusterctl(*up, "--dry-run").status == 0
+    clusterctl(*up, "--timeout", "0.01")  # moto has no hosts to get ready.
+    assert clusterctl("status", "demo").status == 0
+    assert clusterctl("list").status == 0
+    assert clusterctl("gc", "--all").status == 0
+    assert clusterctl("down", "demo", "--yes").status == 0
+    calls.check()
+    assert {"ec2:RunInstances", "ec2:TerminateInstances"} <= calls.actions
+
+
+@pytest.mark.lab
+def test_what_a_cluster_of_the_lab_takes_is_allowed(lab, monkeypatch, capsys):
+    calls = Calls(monkeypatch)
+    monkeypatch.setenv("CLUSTERCTL_HOME", str(lab.home))
+    monkeypatch.setenv("CLUSTERCTL_LAB", "1")
+    clusterctl = CommandLine(lab.home, capsys, [])
+    try:
+        up = clusterctl("up", "least", "--nodes", "2", "--instance-type", "g5.xlarge")
+        assert up.status == 0, up.err
+        assert clusterctl("status", "least").status == 0
+    finally:
+        assert clusterctl("down", "least", "--yes").status == 0
+    calls.check()
+    assert "ec2:GetConsoleOutput" in calls.actions

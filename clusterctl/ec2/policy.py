@@ -1,0 +1,222 @@
+"""IAM policies with the least that clusterctl needs, made from the table of its actions. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from clusterctl.domain.errors import UsageError
+from clusterctl.ec2 import tags
+from clusterctl.ec2.arns import Bounds
+from clusterctl.ec2.policy_actions import (
+    BY_CLOUDFORMATION,
+    NETWORK,
+    OPERATOR,
+    TAGGING_BY_CLOUDFORMATION,
+    Scope,
+    actions_of,
+)
+
+# Of a managed policy, white space not counted.
+MOST_CHARACTERS = 6144
+
+_TAGGED_BY = (
+    "RunInstances",
+    "CreateSecurityGroup",
+    "ImportKeyPair",
+    "CreatePlacementGroup",
+    "AllocateAddress",
+)
+_LAUNCHED = ("instance", "volume")
+_LAUNCHED_WITH = (
+    "subnet",
+    "network-interface",
+    "security-group",
+    "key-pair",
+    "placement-group",
+    "capacity-reservation",
+)
+_CREATED = ("security-group", "key-pair", "placement-group", "elastic-ip")
+# What a node does with Session Manager and Run Command; AmazonSSMManagedInstanceCore has more.
+_SSM_AGENT = (
+    "ec2messages:AcknowledgeMessage",
+    "ec2messages:DeleteMessage",
+    "ec2messages:FailMessage",
+    "ec2messages:GetEndpoint",
+    "ec2messages:GetMessages",
+    "ec2messages:SendReply",
+    "ssm:UpdateInstanceInformation",
+    "ssmmessages:CreateControlChannel",
+    "ssmmessages:CreateDataChannel",
+    "ssmmessages:OpenControlChannel",
+    "ssmmessages:OpenDataChannel",
+)
+
+Policy = Mapping[str, Any]
+_HAS_TAG = {"Null": {f"aws:ResourceTag/{tags.CLUSTER}": "false"}}
+_GIVES_TAG = {"StringLike": {f"aws:RequestTag/{tags.CLUSTER}": "?*"}}
+
+
+def operator_policy(bounds: Bounds, node_role: str | None = None) -> Policy:
+    """For whoever launches clusters. `node_role` may be given to nodes; without one, none may.
+
+    Raises UsageError for what is no role's ARN, or one of another partition or account.
+    """
+    statements = [
+        _allow("Look", actions_of(OPERATOR, Scope.READ), ["*"]),
+        _allow(
+            "FindImage",
+            actions_of(OPERATOR, Scope.PARAMETER),
+            [bounds.arn("ssm", "parameter/aws/service/deeplearning/*", account="")],
+        ),
+        _allow(
+            "LaunchOwn",
+            actions_of(OPERATOR, Scope.LAUNCH),
+            bounds.ec2(*_LAUNCHED),
+            _GIVES_TAG,
+        ),
+        _allow(
+            "LaunchWith",
+            actions_of(OPERATOR, Scope.LAUNCH),
+            [bounds.arn("ec2", "image/*", account=""), *bounds.ec2(*_LAUNCHED_WITH)],
+        ),
+        _allow("CreateOwn", actions_of(OPERATOR, Scope.CREATE), bounds.ec2(*_CREATED), _GIVES_TAG),
+        _allow("CreateGroupIn", ["ec2:CreateSecurityGroup"], bounds.ec2("vpc")),
+        _allow(
+            "TagWhileCreating",
+            actions_of(OPERATOR, Scope.TAG),
+            [bounds.arn("ec2", "*/*")],
+            {"StringEquals": {"ec2:CreateAction": list(_TAGGED_BY)}},
+        ),
+        _allow(
+            "TagOwn",
+            [*actions_of(OPERATOR, Scope.TAG), *actions_of(OPERATOR, Scope.UNTAG)],
+            [bounds.arn("ec2", "*/*")],
+            {**_HAS_TAG, "ForAllValues:StringLike": {"aws:TagKeys": ["clusterctl:*"]}},
+        ),
+        _allow("ManageOwn", actions_of(OPERATOR, Scope.OWN), [bounds.arn("ec2", "*/*")], _HAS_TAG),
+        _allow(
+            "MoveOwnAddress",
+            actions_of(OPERATOR, Scope.ADDRESS),
+            bounds.ec2("elastic-ip"),
+            _HAS_TAG,
+        ),
+        _allow(
+            "MoveAddressTo",
+            actions_of(OPERATOR, Scope.ADDRESS),
+            bounds.ec2("instance", "network-interface"),
+        ),
+        _allow(
+            "FirstSpotLaunch",
+            actions_of(OPERATOR, Scope.SPOT_ROLE),
+            [
+                f"arn:{bounds.partition}:iam::{bounds.account}:role/aws-service-role/"
+                "spot.amazonaws.com/AWSServiceRoleForEC2Spot"
+            ],
+            {"StringEquals": {"iam:AWSServiceName": "spot.amazonaws.com"}},
+        ),
+    ]
+    if node_role is not None:
+        statements.append(_pass_role(bounds, node_role))
+    return _policy(statements)
+
+
+def network_policy(bounds: Bounds) -> Policy:
+    """On top of the operator's, for whoever makes networks: changes go through CloudFormation."""
+    by_stack = {name for names in BY_CLOUDFORMATION.values() for name in names}
+    actions = sorted(f"ec2:{name}" for name in by_stack | set(TAGGING_BY_CLOUDFORMATION))
+    through = {"ForAnyValue:StringEquals": {"aws:CalledVia": ["cloudformation.amazonaws.com"]}}
+    stacks = [bounds.arn("cloudformation", "stack/clusterctl-network-*/*")]
+    return _policy(
+        [
+            _allow("Look", actions_of(NETWORK, Scope.READ), ["*"]),
+            _allow("Networks", actions_of(NETWORK, Scope.STACK), stacks),
+            _allow("ThroughCloudFormation", actions, ["*"], through),
+        ]
+    )
+
+
+def node_policy(
+    bounds: Bounds, data: str | None = None, checkpoints: str | None = None, ssm: bool = False
+) -> Policy:
+    """For the nodes' role. `data` and `checkpoints` are BUCKET or BUCKET/PREFIX.
+
+    Raises UsageError, also when there is nothing that the nodes should be allowed.
+    """
+    statements = []
+    if data is not None:
+        statements += _on_s3(bounds, "Data", data, ["s3:GetObject"])
+    if checkpoints is not None:
+        calls = ["s3:AbortMultipartUpload", "s3:GetObject", "s3:PutObject"]
+        statements += _on_s3(bounds, "Checkpoints", checkpoints, calls)
+    if ssm:
+        statements.append(_allow("SystemsManager", list(_SSM_AGENT), ["*"]))
+    if not statements:
+        raise UsageError(
+            "without S3 and Systems Manager the nodes need no policy, and no role",
+            "say what they may do: --data-bucket, --checkpoint-prefix, --ssm",
+        )
+    return _policy(statements)
+
+
+def policy_size(policy: Policy) -> int:
+    """As IAM counts."""
+    return len(json.dumps(policy, separators=(",", ":")))
+
+
+def _on_s3(bounds: Bounds, sid: str, place: str, calls: list[str]) -> list[dict[str, Any]]:
+    bucket, _, prefix = place[5:].partition("/") if place[:5] == "s3://" else place.partition("/")
+    if not re.fullmatch(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", bucket, re.ASCII):
+        raise UsageError(f"not a bucket: {place!r}", "write it as BUCKET or BUCKET/PREFIX")
+    if not re.fullmatch(r"[A-Za-z0-9!_.'()/=@:+-]*", prefix, re.ASCII):
+        raise UsageError(
+            f"not a prefix that a policy can hold: {place!r}", "without blanks, * and ?"
+        )
+    prefix = f"{prefix.rstrip('/')}/" if prefix.strip("/") else ""
+    root = f"arn:{bounds.partition}:s3:::{bucket}"
+    inside = {"StringLike": {"s3:prefix": [f"{prefix}*", prefix[:-1]]}} if prefix else None
+    return [
+        _allow(f"{sid}List", ["s3:ListBucket"], [root], inside),
+        _allow(f"{sid}Objects", calls, [f"{root}/{prefix}*"]),
+    ]
+
+
+def _pass_role(bounds: Bounds, arn: str) -> dict[str, Any]:
+    match = re.fullmatch(r"arn:([a-z-]+):iam::(\d{12}):role/[\w+=,.@/-]{1,576}", arn, re.ASCII)
+    if not match:
+        raise UsageError(
+            f"not the ARN of a role: {arn!r}", "for example arn:aws:iam::123456789012:role/nodes"
+        )
+    if match[1] != bounds.partition:
+        raise UsageError(
+            f"the role is in the partition {match[1]}, the region in {bounds.partition}",
+            "give --region too",
+        )
+    if bounds.account not in ("*", match[2]):
+        raise UsageError(f"the role is in account {match[2]}, not in {bounds.account}")
+    services = ["ec2.amazonaws.com"]
+    if bounds.partition == "aws-cn":
+        services.append("ec2.amazonaws.com.cn")
+    passed_to = {"StringEquals": {"iam:PassedToService": services}}
+    return _allow("GiveNodesTheirRole", ["iam:PassRole"], [arn], passed_to)
+
+
+def _allow(
+    sid: str,
+    actions: Sequence[str],
+    resources: Sequence[str],
+    condition: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    statement = {
+        "Sid": sid,
+        "Effect": "Allow",
+        "Action": list(actions),
+        "Resource": list(resources),
+    }
+    return {**statement, "Condition": dict(condition)} if condition else statement
+
+
+def _policy(statements: Sequence[Mapping[str, Any]]) -> Policy:
+    return {"Version": "2012-10-17", "Statement": list(statements)}

@@ -1,0 +1,170 @@
+"""Every AWS action that clusterctl calls or causes, what for, and how far it may go. One table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+
+class Scope(Enum):
+    """How far a permission goes: each is a statement of the policy (see policy.py)."""
+
+    READ = "on everything: these have no narrower form"
+    LAUNCH = "instances and volumes with the tag, in any subnet, from any image"
+    CREATE = "only with the tag"
+    TAG = "while creating, and what has the tag already"
+    UNTAG = "clusterctl's tags, on what has the tag"
+    ADDRESS = "own addresses, on any interface"
+    OWN = "only what has the tag"
+    PARAMETER = "the parameters of the Deep Learning AMIs"
+    STACK = "the stacks clusterctl-network-*"
+    SPOT_ROLE = "the role of spot requests"
+
+
+# What is told to AWS for launching, looking, changing and removing clusters, by purpose.
+OPERATOR: tuple[tuple[str, Scope, tuple[str, ...]], ...] = (
+    ("finding everything by tag", Scope.READ, ("ec2:DescribeInstances",)),
+    (
+        "planning a launch",
+        Scope.READ,
+        (
+            "ec2:DescribeInstanceTypes",
+            "ec2:DescribeInstanceTypeOfferings",
+            "ec2:DescribeImages",
+            "ec2:DescribeVpcs",
+            "ec2:DescribeSubnets",
+            "ec2:DescribeCapacityReservations",
+        ),
+    ),
+    ("the Deep Learning AMI of the day", Scope.PARAMETER, ("ssm:GetParameter",)),
+    (
+        "quotas",
+        Scope.READ,
+        ("servicequotas:GetServiceQuota", "servicequotas:GetAWSDefaultServiceQuota"),
+    ),
+    ("prices", Scope.READ, ("pricing:GetProducts", "ec2:DescribeSpotPriceHistory")),
+    ("the cluster's key pair", Scope.READ, ("ec2:DescribeKeyPairs",)),
+    ("the cluster's key pair", Scope.CREATE, ("ec2:ImportKeyPair",)),
+    ("the cluster's key pair", Scope.OWN, ("ec2:DeleteKeyPair",)),
+    ("the cluster's security group", Scope.READ, ("ec2:DescribeSecurityGroups",)),
+    ("the cluster's security group", Scope.CREATE, ("ec2:CreateSecurityGroup",)),
+    (
+        "the cluster's security group",
+        Scope.OWN,
+        (
+            "ec2:AuthorizeSecurityGroupIngress",
+            "ec2:AuthorizeSecurityGroupEgress",
+            "ec2:DeleteSecurityGroup",
+        ),
+    ),
+    ("the cluster's placement group", Scope.READ, ("ec2:DescribePlacementGroups",)),
+    ("the cluster's placement group", Scope.CREATE, ("ec2:CreatePlacementGroup",)),
+    ("the cluster's placement group", Scope.OWN, ("ec2:DeletePlacementGroup",)),
+    ("the head node's elastic address", Scope.READ, ("ec2:DescribeAddresses",)),
+    ("the head node's elastic address", Scope.CREATE, ("ec2:AllocateAddress",)),
+    (
+        "the head node's elastic address",
+        Scope.ADDRESS,
+        ("ec2:AssociateAddress", "ec2:DisassociateAddress"),
+    ),
+    ("the head node's elastic address", Scope.OWN, ("ec2:ReleaseAddress",)),
+    ("launching", Scope.LAUNCH, ("ec2:RunInstances",)),
+    ("tags", Scope.TAG, ("ec2:CreateTags",)),
+    ("tags", Scope.UNTAG, ("ec2:DeleteTags",)),
+    ("the nodes' host keys", Scope.OWN, ("ec2:GetConsoleOutput",)),
+    ("stopping and starting nodes", Scope.OWN, ("ec2:StopInstances", "ec2:StartInstances")),
+    ("what a node's user data are", Scope.OWN, ("ec2:DescribeInstanceAttribute",)),
+    ("removing nodes", Scope.OWN, ("ec2:TerminateInstances",)),
+    (
+        "what was left behind",
+        Scope.READ,
+        (
+            "ec2:DescribeRegions",
+            "ec2:DescribeVolumes",
+            "ec2:DescribeNetworkInterfaces",
+            "cloudformation:DescribeStacks",
+        ),
+    ),
+    ("what was left behind", Scope.OWN, ("ec2:DeleteVolume", "ec2:DeleteNetworkInterface")),
+    ("the first spot launch of an account", Scope.SPOT_ROLE, ("iam:CreateServiceLinkedRole",)),
+)
+
+# `clusterctl network` on top of that.
+NETWORK: tuple[tuple[str, Scope, tuple[str, ...]], ...] = (
+    ("the zones of a network", Scope.READ, ("ec2:DescribeAvailabilityZones",)),
+    (
+        "networks",
+        Scope.STACK,
+        (
+            "cloudformation:CreateStack",
+            "cloudformation:UpdateStack",
+            "cloudformation:DeleteStack",
+            "cloudformation:DescribeStackEvents",
+            "cloudformation:TagResource",
+        ),
+    ),
+)
+
+# Nothing in the code calls these: AWS asks for them when something else is called.
+IMPLIED = frozenset(("iam:CreateServiceLinkedRole", "iam:PassRole", "cloudformation:TagResource"))
+
+# What CloudFormation does in the caller's name for each kind of resource in network.yaml.
+_RULES = (
+    "AuthorizeSecurityGroupIngress",
+    "AuthorizeSecurityGroupEgress",
+    "RevokeSecurityGroupIngress",
+    "RevokeSecurityGroupEgress",
+    "UpdateSecurityGroupRuleDescriptionsIngress",
+    "UpdateSecurityGroupRuleDescriptionsEgress",
+    "DescribeSecurityGroups",
+    "DescribeSecurityGroupRules",
+)
+BY_CLOUDFORMATION: Mapping[str, tuple[str, ...]] = {
+    "AWS::EC2::VPC": (
+        "CreateVpc",
+        "DeleteVpc",
+        "DescribeVpcs",
+        "DescribeVpcAttribute",
+        "ModifyVpcAttribute",
+    ),
+    "AWS::EC2::InternetGateway": (
+        "CreateInternetGateway",
+        "DeleteInternetGateway",
+        "DescribeInternetGateways",
+    ),
+    "AWS::EC2::VPCGatewayAttachment": (
+        "AttachInternetGateway",
+        "DetachInternetGateway",
+        "DescribeInternetGateways",
+    ),
+    "AWS::EC2::RouteTable": ("CreateRouteTable", "DeleteRouteTable", "DescribeRouteTables"),
+    "AWS::EC2::Route": ("CreateRoute", "ReplaceRoute", "DeleteRoute", "DescribeRouteTables"),
+    "AWS::EC2::Subnet": (
+        "CreateSubnet",
+        "DeleteSubnet",
+        "DescribeSubnets",
+        "ModifySubnetAttribute",
+        "DescribeAvailabilityZones",
+    ),
+    "AWS::EC2::SubnetRouteTableAssociation": (
+        "AssociateRouteTable",
+        "DisassociateRouteTable",
+        "ReplaceRouteTableAssociation",
+        "DescribeRouteTables",
+    ),
+    "AWS::EC2::VPCEndpoint": (
+        "CreateVpcEndpoint",
+        "ModifyVpcEndpoint",
+        "DeleteVpcEndpoints",
+        "DescribeVpcEndpoints",
+    ),
+    "AWS::EC2::SecurityGroup": ("CreateSecurityGroup", "DeleteSecurityGroup", *_RULES),
+    "AWS::EC2::SecurityGroupIngress": _RULES,
+    "AWS::EC2::SecurityGroupEgress": _RULES,
+}
+TAGGING_BY_CLOUDFORMATION = ("CreateTags", "DeleteTags")
+
+
+def actions_of(table: tuple[tuple[str, Scope, tuple[str, ...]], ...], scope: Scope) -> list[str]:
+    """The table's actions of one scope, sorted."""
+    return sorted({name for _, one, names in table for name in names if one is scope})
