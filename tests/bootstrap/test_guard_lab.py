@@ -64,6 +64,7 @@ def test_it_survives_being_killed_and_a_second_start(launch):
     node.tell(0, lifetime_s=1e6)
     wait_until(lambda: node.on(0, RUNNING) == "1", "a guard")
     node.on(0, f"sudo -n {BOOT_SCRIPT}; sudo -n {BOOT_SCRIPT}")
+    wait_until(lambda: node.on(0, RUNNING) == "1", "the others to have ended")
     pid = node.on(0, PID)
     node.on(0, f"sudo -n kill -9 {pid}")
     wait_until(lambda: node.on(0, PID) not in ("", pid), "another guard")
