@@ -35,7 +35,7 @@ def down(wiring: Wiring, name: str, yes: bool, as_json: bool) -> None:
         if left.nodes:
             click.confirm(f"Terminate the {len(left.nodes)} nodes of {name}?", abort=True, err=True)
     try:
-        removed = remove(wiring.ec2, name, folder, LineProgress())
+        removed = remove(wiring.clients, name, folder, LineProgress())
     except KeyboardInterrupt:
         output.note(f"interrupted: something may be left; run it again: clusterctl down {name}")
         raise

@@ -20,12 +20,15 @@ from clusterctl.ec2.teardown import (
     delete_key_pairs,
     terminate_all,
 )
+from clusterctl.operations.costs import note_end
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.keep import check_account, forget, locked
 from clusterctl.operations.progress import Progress
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
+
+    from clusterctl.ec2.session import Clients
 
 TERMINATED_WITHIN_S = 900.0
 GROUP_FREE_WITHIN_S = 300.0
@@ -63,21 +66,22 @@ def leftovers(client: EC2Client, name: str, folder: ClusterFolder) -> Leftovers:
 
 
 def down(
-    client: EC2Client, name: str, folder: ClusterFolder, progress: Progress | None = None
+    clients: Clients, name: str, folder: ClusterFolder, progress: Progress | None = None
 ) -> Leftovers:
     """Remove everything that carries the cluster's tag, then its folder; what that was.
 
     Works without the folder, and after an `up` cut off anywhere. Raises AwsError, UsageError,
     ClusterctlError.
     """
+    client = clients.ec2
     check_account(folder, client)
     if not folder.path.exists():
-        return _remove(client, name, progress or Progress())
+        return _remove(clients, name, folder, progress or Progress())
     with locked(folder):
         sent = _sent(folder)
         until = max((launch.sent_at + LAUNCH_SHOWS_WITHIN_S for launch in sent), default=0.0)
         await_launches(client, [launch.token for launch in sent], until)
-        removed = _remove(client, name, progress or Progress())
+        removed = _remove(clients, name, folder, progress or Progress())
         forget(folder)
     return replace(removed, folder=True)
 
@@ -89,10 +93,13 @@ def _sent(folder: ClusterFolder) -> tuple[SentLaunch, ...]:
         return ()  # A file nobody can read must not keep instances alive.
 
 
-def _remove(client: EC2Client, name: str, progress: Progress) -> Leftovers:
+def _remove(clients: Clients, name: str, folder: ClusterFolder, progress: Progress) -> Leftovers:
+    client = clients.ec2
     told: list[int] = []
 
     def looked(left: Sequence[Instance]) -> None:
+        if not told:
+            note_end(folder.path.parent, clients, name, left)
         if left and told[-1:] != [len(left)]:
             told.append(len(left))
             progress.step(f"terminating {name}: {len(left)} nodes left")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from clusterctl.domain.cluster import Cluster
 from clusterctl.domain.errors import MissingTool
+from clusterctl.domain.findings import Severity
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.spec import ClusterSpec
 from clusterctl.ec2.instances import as_cluster, find_instances, members_of
@@ -93,7 +94,8 @@ def launch(launcher: Launcher, spec: ClusterSpec) -> tuple[LaunchPlan, Cluster]:
     if plan.refused:
         raise Refused(spec.name, plan.findings)
     for finding in plan.findings:
-        progress.finding(finding)
+        if finding.severity is Severity.WARNING:
+            progress.finding(finding)
     keep_account(folder, client)
     keep_key(folder, key)
     instances = carry_out(client, plan, folder.launch, progress.step, launcher.capacity_timeout_s)

@@ -27,7 +27,7 @@ def launch(client, folder: ClusterFolder, spec: ClusterSpec = SPEC) -> None:
 
 
 def remove(client, folder: ClusterFolder) -> None:
-    down(client, NAME, folder)
+    down(clients_with(client), NAME, folder)
 
 
 class CutOff:
