@@ -106,18 +106,21 @@ def _ask_list(clients: Clients, where: str, instance_type: str) -> float | None:
 
 
 def product_filters(instance_type: str, region: str) -> dict[str, str]:
-    """What singles out one price: Linux, nothing pre-installed, the machine itself."""
-    metal = ".metal" in instance_type
-    return {
+    """What singles out one price: Linux, nothing pre-installed, the machine itself.
+
+    Bare metal is a family of its own, listed as dedicated: there its tenancy is not asked for.
+    """
+    wanted = {
         "instanceType": instance_type,
         "regionCode": region,
         "operatingSystem": "Linux",
         "preInstalledSw": "NA",
         "capacitystatus": "Used",
         "marketoption": "OnDemand",
-        "tenancy": "Dedicated" if metal else "Shared",
-        "productFamily": "Compute Instance (bare metal)" if metal else "Compute Instance",
     }
+    if ".metal" in instance_type:
+        return {**wanted, "productFamily": "Compute Instance (bare metal)"}
+    return {**wanted, "productFamily": "Compute Instance", "tenancy": "Shared"}
 
 
 def _prices(listed: Iterable[Any], wanted: dict[str, str]) -> Iterator[float]:

@@ -63,8 +63,8 @@ def test_the_price_list_is_asked_for_exactly_one_price(aws):
         "preInstalledSw": "NA",
         "capacitystatus": "Used",
         "marketoption": "OnDemand",
-        "tenancy": "Shared",
         "productFamily": "Compute Instance",
+        "tenancy": "Shared",
     }
     filters = [{"Type": "TERM_MATCH", "Field": key, "Value": fields[key]} for key in fields]
     aws.list.add_response(
@@ -79,10 +79,8 @@ def test_the_price_list_is_asked_for_exactly_one_price(aws):
 
 def test_bare_metal_is_listed_elsewhere():
     filters = product_filters("g4dn.metal", "eu-west-1")
-    assert (filters["tenancy"], filters["productFamily"]) == (
-        "Dedicated",
-        "Compute Instance (bare metal)",
-    )
+    assert filters["productFamily"] == "Compute Instance (bare metal)"
+    assert "tenancy" not in filters
 
 
 @pytest.mark.parametrize(
@@ -306,3 +304,23 @@ def test_a_cache_that_cannot_be_written_costs_a_call_and_nothing_else(aws, tmp_p
     cache = tmp_path / folder / "prices.json"
     assert find_price(aws, "p4d.24xlarge", Market.ON_DEMAND, cache=cache).usd_per_hour == 20.0
     assert not (tmp_path / "nowhere").exists()
+
+
+# Against an EC2 with a price list: what is asked is understood
+
+
+@pytest.mark.parametrize(
+    ("instance_type", "region", "market"),
+    [
+        ("p4d.24xlarge", "us-east-1", Market.ON_DEMAND),
+        ("g4dn.metal", "us-east-1", Market.ON_DEMAND),
+        ("p4d.24xlarge", "eu-west-1", Market.ON_DEMAND),
+        ("p4d.24xlarge", "us-east-1", Market.SPOT),
+    ],
+)
+def test_a_price_list_answers(moto_url, instance_type, region, market):
+    clients = Clients(Account(region=region, endpoint_url=moto_url, **KEYS))
+    found = find_price(clients, instance_type, market)
+    expected = "the spot price in the dearest zone" if market is Market.SPOT else "AWS's price list"
+    assert found.source == expected
+    assert 1 < found.usd_per_hour < 100

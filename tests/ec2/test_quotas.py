@@ -94,12 +94,13 @@ def test_all_instances_of_the_region_count_whoever_launched_them(client, moto_ur
         for name in ("c5.xlarge", "m5.xlarge", "g5.xlarge", "quantum1.large")
     ]
     found = find_quota_uses(clients_of(moto_url), types, ON_DEMAND)
-    # The standard families share one quota. This EC2 has no quotas of its own.
+    # The standard families share one quota.
     assert {name: (use.code, use.used) for name, use in found.items()} == {
         "c5.xlarge": ("L-1216C47A", 28),
         "m5.xlarge": ("L-1216C47A", 28),
         "g5.xlarge": ("L-DB2E81BA", 4),
     }
+    assert all(use.limit is not None for use in found.values())
     assert find_quota_uses(clients_of(moto_url), types, BLOCK) == {}
 
 
