@@ -15,7 +15,17 @@ if TYPE_CHECKING:
     from clusterctl.operations.costs import ClusterCosts, CostReport
     from clusterctl.operations.ledger import Ended
 
-HEADERS = ("CLUSTER", "REGION", "NODES", "TYPE", "MARKET", "SINCE", "AN HOUR", "SO FAR", "LIMITS")
+HEADERS = (
+    "CLUSTER",
+    "REGION",
+    "NODES",
+    "TYPE",
+    "MARKET",
+    "SINCE (UTC)",
+    "AN HOUR",
+    "SO FAR",
+    "LIMITS",
+)
 COLUMNS = (
     "cluster",
     "region",

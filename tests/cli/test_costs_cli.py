@@ -8,6 +8,7 @@ import json
 from datetime import datetime, timezone
 
 import pytest
+from botocore.endpoint import Endpoint
 
 from clusterctl.ec2 import session, tags
 from clusterctl.ec2.instances import find_instances
@@ -110,6 +111,22 @@ def test_tags_edited_by_hand_break_nothing(clusterctl, client, tagged):
     assert clusterctl("status", "demo", "--json").data["costs"]["limits"] == {}
 
 
+def test_status_asks_ec2_once_and_the_price_list_once_a_day(clusterctl, client, monkeypatch):
+    launch(client, "demo", 32)
+    asked = []
+    send = Endpoint.make_request
+
+    def counted(endpoint, operation, *rest):
+        asked.append(operation.name)
+        return send(endpoint, operation, *rest)
+
+    monkeypatch.setattr(Endpoint, "make_request", counted)
+    assert clusterctl("status", "demo").status == 0
+    assert asked == ["DescribeInstances", "GetProducts"]
+    assert clusterctl("status", "demo").status == 0
+    assert asked[2:] == ["DescribeInstances"]
+
+
 def test_an_unknown_price_breaks_nothing(clusterctl, client):
     # EC2 has it, neither the price list nor the table does.
     launch(client, "demo", 1, "m1.small")
@@ -188,6 +205,14 @@ def test_what_has_ended_is_remembered(clusterctl, client, moto_url):
     # Not of that time, and not of that name.
     assert clusterctl("costs", "--since", "2199-01-01").out == ""
     assert clusterctl("costs", "other", "--since", "1d").status == 1
+
+
+def test_down_notes_what_it_ends(clusterctl, client):
+    launch(client, "demo", **{tags.SPENT: "10"})
+    assert clusterctl("down", "demo", "--yes").status == 0
+    [ended] = clusterctl("costs", "--since", "1d", "--json").data["ended"]
+    assert (ended["name"], ended["nodes"], ended["market"]) == ("demo", 2, "on-demand")
+    assert ended["spent_usd"] == pytest.approx(20, abs=0.5)
 
 
 def test_the_ledger_is_the_owners_alone_and_what_is_broken_in_it_is_passed_over(
