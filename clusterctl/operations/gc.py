@@ -97,13 +97,16 @@ class GarbageCollector:
         What has found a use in the meantime stays. Raises AwsError.
         """
         asked = {_key(one.resource): one.resource for one in orphans}
-        now = {_key(one.resource): one for one in self.sweep().judged}
+        fresh = self.sweep()
+        now = {_key(one.resource): one for one in fresh.judged}
+        blind = {(one.region, one.kind) for one in fresh.unseen}
         left = {
             key: Left(asked[key], ClusterctlError(f"no longer an orphan: {now[key].why}"))
             for key in asked
             if key in now and now[key].verdict is not Verdict.ORPHAN
         }
-        left |= self._remove_all([one for key, one in asked.items() if key in now.keys() - left])
+        known = {key for key, one in asked.items() if (one.region, one.kind) in blind or key in now}
+        left |= self._remove_all([asked[key] for key in asked if key in known - left.keys()])
         after, shown = self._look_again(asked, patient=not left)
         if self._wishes.cluster is not None and shown.keys() - asked.keys():
             # A launch that was under way has shown what it made.

@@ -379,3 +379,36 @@ def test_what_a_cluster_of_the_lab_takes_is_allowed(lab, monkeypatch, capsys):
         assert clusterctl("down", "least", "--yes").status == 0
     calls.check()
     assert "ec2:GetConsoleOutput" in calls.actions
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (("operator", "--node-role", ROLE), 0),
+        (("network", "--region", "us-east-1", "--account", ACCOUNT), 0),
+        (("node", "--data-bucket", "data"), 0),
+        (("--json",), 0),
+        (("--json", "--ssm"), 0),
+        (("node",), 2),
+        (("somebody",), 2),
+        (("operator", "--data-bucket", "data"), 2),
+        (("node", "--ssm", "--node-role", ROLE), 2),
+        (("--node-role", ROLE), 2),
+        (("operator", "--node-role", ""), 2),
+        (("operator", "--region", ""), 2),
+        (("operator", "--account", "me"), 2),
+    ],
+)
+def test_the_command(words, status, tmp_path, capsys):
+    ran = CommandLine(tmp_path, capsys, [])("iam-policy", *words)
+    assert ran.status == status
+    if status == 0:
+        printed = ran.data.values() if words[0] == "--json" else [ran.data]
+        assert all(policy["Version"] == "2012-10-17" for policy in printed)
+    else:
+        assert ran.out == ""
+
+
+def test_the_command_lists_every_action(tmp_path, capsys):
+    ran = CommandLine(tmp_path, capsys, [])("iam-policy")
+    assert {line.split()[0] for line in ran.out.splitlines()[1:]} == ALLOWED

@@ -79,3 +79,21 @@ def everything(ec2) -> set[str]:
         for entry in getattr(ec2, f"describe_{method}")()[answer]
     ]
     return {*instances, *found}
+
+
+def clear(ec2) -> None:
+    """Remove what the functions of this module have made for somebody else."""
+    ours = [{"Name": "tag-key", "Values": [tags.CLUSTER]}]
+    kept = {
+        one["InstanceId"]
+        for reservation in ec2.describe_instances(Filters=ours)["Reservations"]
+        for one in reservation["Instances"]
+    }
+    theirs = [one for one in everything(ec2) if one.startswith("i-") and one not in kept]
+    if theirs:
+        ec2.terminate_instances(InstanceIds=theirs)
+    for one in everything(ec2):
+        if one.startswith("eipalloc-"):
+            ec2.release_address(AllocationId=one)
+        elif one.startswith("leak-"):
+            ec2.delete_placement_group(GroupName=one)

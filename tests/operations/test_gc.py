@@ -18,8 +18,9 @@ from clusterctl.operations import gc as gc_module
 from clusterctl.operations.gc import GarbageCollector, Wishes
 from clusterctl.operations.keep import account_of
 from tests.cli.running import CommandLine
+from tests.lab import running
 from tests.moto_ec2 import KEY
-from tests.operations.leaks import everything, launch, leave_behind
+from tests.operations.leaks import clear, everything, launch, leave_behind
 
 REGIONS = ("us-east-1", "us-west-2")
 KINDS = {
@@ -241,6 +242,17 @@ def test_what_cannot_be_deleted_keeps_nothing_else(places, home, later, operatio
     assert ids(removed.gone) == set(made.values()) - {made[kind]}
 
 
+def test_what_can_be_looked_at_once_only_is_removed_all_the_same(places, home, later):
+    ec2 = places["us-east-1"].ec2
+    made = leave_behind(ec2, "demo")
+    collector = GarbageCollector(places, home)
+    found = collector.sweep().orphans
+    with Refusing(ec2, "DescribeVolumes", "UnauthorizedOperation"):
+        removed = collector.remove(found)
+    assert (removed.left, len(removed.unseen)) == ((), 1)
+    assert not set(made.values()) & everything(ec2)
+
+
 def test_an_instance_that_is_protected(places, home):
     ec2 = places["us-east-1"].ec2
     ended, protected = launch(ec2, "demo"), launch(ec2, "demo")
@@ -369,3 +381,33 @@ def test_unknown_ages_are_as_young_as_the_clusters_youngest(places, home):
         one.resource.made_at is None or one.resource.made_at <= datetime.now(timezone.utc)
         for one in found.judged
     )
+
+
+@pytest.mark.lab
+def test_leaks_of_every_kind_on_the_local_ec2(lab, capsys, monkeypatch):
+    """As strict as EC2: groups in use, instances that take their time to end."""
+    monkeypatch.setenv("CLUSTERCTL_HOME", str(lab.home))
+    monkeypatch.setenv("CLUSTERCTL_LAB", "1")
+    clusterctl = CommandLine(lab.home, capsys, [])
+    regions = {region: running.client(lab, region) for region in REGIONS}
+    others, leaks = {}, {}
+    try:
+        for region, ec2 in regions.items():
+            image = running.newest_image(ec2)
+            others[region] = {launch(ec2, None, image), *leave_behind(ec2, None).values()}
+            made = leave_behind(ec2, "leaky")
+            node = launch(ec2, "leaky", image, SecurityGroupIds=[made["security group"]])
+            leaks[region] = {node, *made.values()}
+        words = ("--cluster", "leaky", "--regions", ",".join(REGIONS))
+        shown = clusterctl("gc", *words, "--json")
+        assert shown.status == 0, shown.err
+        assert shown.data["orphans"] >= sum(len(one) for one in leaks.values())
+        removed = clusterctl("gc", *words, "--delete", "--yes")
+        assert removed.status == 0, removed.err
+        for region, ec2 in regions.items():
+            there = everything(ec2)
+            assert not leaks[region] & there
+            assert others[region] <= there
+    finally:
+        for ec2 in regions.values():
+            clear(ec2)
