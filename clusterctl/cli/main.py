@@ -40,7 +40,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "config": ("clusterctl.cli.config", "config", "Settings: show them, check the file."),
     "network": ("clusterctl.cli.network", "network", "A VPC for clusters: up, down, status."),
     "iam-policy": ("clusterctl.cli.iam_policy", "iam_policy", "Print what AWS has to allow."),
-    "lab": ("clusterctl.cli.lab", "lab", "The local EC2: start, stop, status, env."),
+    "lab": ("clusterctl.cli.lab", "lab", "The local EC2: start, stop, status, env, fault."),
 }
 
 INTERRUPTED = 130
