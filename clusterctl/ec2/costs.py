@@ -112,18 +112,6 @@ def format_usd(usd: float | None) -> str:
     return f"{'-' if usd < 0 else ''}${abs(usd):,.{digits}f}"
 
 
-def hours_left(
-    limits: Limits, hourly_usd: float | None, spent_usd: float = 0.0, hours_run: float = 0.0
-) -> float | None:
-    """Until the first of --max-hours and --budget; 0 when one is over, None when there is none."""
-    ends = []
-    if limits.max_hours is not None:
-        ends.append(limits.max_hours - hours_run)
-    if limits.budget_usd is not None and hourly_usd:
-        ends.append((limits.budget_usd - spent_usd) / hourly_usd)
-    return max(0.0, min(ends)) if ends else None
-
-
 def budget_findings(limits: Limits, estimate: Estimate, spent_usd: float = 0.0) -> list[Finding]:
     """What speaks against launching this within these limits, and when they will end it."""
     hourly = estimate.hourly_usd

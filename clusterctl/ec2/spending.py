@@ -89,7 +89,8 @@ def spending(
     costs = [node_cost(one, prices.get(price_key(one)), now) for one in instances]
     known = [cost.usd_per_hour for cost in costs if cost.usd_per_hour is not None]
     total = sum(known) if len(known) == len(costs) else None
-    head = min(instances, key=lambda one: one.node.index)
+    # Not that of a head node that is being replaced.
+    head = min(instances, key=lambda one: (one.retired, one.node.index))
     limits = parse_limits(head.limits_text)
     spent = sum(cost.spent_usd for cost in costs)
     ends, by = _end(instances, costs, limits, total, spent, now)

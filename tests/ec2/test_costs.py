@@ -12,7 +12,6 @@ from clusterctl.ec2.costs import (
     disk_hourly_usd,
     estimate,
     format_usd,
-    hours_left,
 )
 
 P4D = Price(21.957642, "the price list", "2026-07-20")
@@ -77,28 +76,6 @@ def test_without_a_price_the_sum_is_unknown_and_the_rest_still_counts():
 )
 def test_dollars(usd, text):
     assert format_usd(usd) == text
-
-
-@pytest.mark.parametrize(
-    ("limits", "hourly", "spent", "run", "hours"),
-    [
-        (Limits(), 10.0, 0.0, 0.0, None),
-        (Limits(max_hours=8), 10.0, 0.0, 0.0, 8.0),
-        (Limits(max_hours=8), None, 0.0, 3.0, 5.0),
-        (Limits(budget_usd=100), 10.0, 0.0, 0.0, 10.0),
-        (Limits(budget_usd=100), 10.0, 75.0, 9.0, 2.5),
-        (Limits(budget_usd=100, max_hours=8), 10.0, 0.0, 0.0, 8.0),
-        (Limits(budget_usd=50, max_hours=8), 10.0, 0.0, 0.0, 5.0),
-        # Over is over, not a debt.
-        (Limits(budget_usd=50), 10.0, 60.0, 0.0, 0.0),
-        (Limits(max_hours=8), 10.0, 0.0, 9.0, 0.0),
-        # Nothing is known to be spent: no end can be named.
-        (Limits(budget_usd=50), None, 0.0, 0.0, None),
-        (Limits(budget_usd=50), 0.0, 0.0, 0.0, None),
-    ],
-)
-def test_hours_left(limits, hourly, spent, run, hours):
-    assert hours_left(limits, hourly, spent, run) == hours
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from clusterctl.domain.cluster import Node, NodeState
-from clusterctl.domain.spec import Disk, Market
+from clusterctl.domain.spec import Disk, Limits, Market
 from clusterctl.ec2.costs import Price
 from clusterctl.ec2.instances import Instance
 from clusterctl.ec2.spending import node_cost, price_key, spending
@@ -143,6 +143,8 @@ def test_when_its_limits_end_it(limits, nodes, ends, by):
 def test_the_head_nodes_limits_count():
     found = spent_by(machine(1, index=1, limits_text="max-hours=2"), machine(1, limits_text=""))
     assert found.limits.max_hours is None
+    old, new = machine(2, limits_text="max-hours=2", retired=True), machine(limits_text="budget=5")
+    assert spent_by(old, new).limits == Limits(budget_usd=5)
 
 
 @pytest.mark.parametrize(
