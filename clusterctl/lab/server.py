@@ -20,7 +20,14 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from clusterctl.domain.errors import ClusterctlError, LabError
-from clusterctl.lab import addresses, modes, moto_addresses, record
+from clusterctl.lab import (
+    addresses,
+    modes,
+    moto_addresses,
+    moto_cloudformation,
+    moto_dependencies,
+    record,
+)
 from clusterctl.lab.app import complete_moto, make_api
 from clusterctl.lab.namespaces import Daemon, NetworkTaken, Plan
 from clusterctl.lab.supervisor import Supervisor
@@ -60,6 +67,8 @@ def _start(home: Path, port: int, region: str) -> Callable[[], None]:
     network = plan.network
     complete_moto(network, lambda id: str(daemon.call("console", id=id)))
     moto_addresses.install(plan.public)
+    moto_dependencies.install()
+    moto_cloudformation.install()
     api = make_api(listening)
     record.write_record(_record(home, listening, region, plan))
     threading.Thread(target=Supervisor(daemon, network).run, daemon=True).start()

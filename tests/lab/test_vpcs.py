@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import ipaddress
+import json
+from pathlib import Path
 
 import pytest
 from botocore.exceptions import ClientError
 
+import clusterctl.ec2
 from tests.lab.running import ssh, wait_until
+
+TEMPLATE = Path(clusterctl.ec2.__file__).with_name("network.yaml")
 
 pytestmark = pytest.mark.lab
 
@@ -90,3 +95,106 @@ def test_addresses_that_the_lab_cannot_have(instances, vpcs, block):
     with pytest.raises(ClientError) as refused:
         instances.request(**in_subnet(subnet))
     assert refused.value.response["Error"]["Code"] == "UnsupportedOperation"
+
+
+@pytest.fixture
+def stacks(lab):
+    """The lab's CloudFormation; no stack is left at the end."""
+    import boto3
+
+    keys = lab.environment
+    client = boto3.client(
+        "cloudformation",
+        region_name=lab.region,
+        endpoint_url=lab.endpoint_url,
+        aws_access_key_id=keys["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=keys["AWS_SECRET_ACCESS_KEY"],
+    )
+    yield client
+    assert client.describe_stacks()["Stacks"] == []
+
+
+def status_of(stacks, name: str) -> str:
+    found = [one for one in stacks.describe_stacks()["Stacks"] if one["StackName"] == name]
+    return found[0]["StackStatus"] if found else "gone"
+
+
+def make_stack(stacks, block: str) -> dict[str, str]:
+    """The package's own template for a network; the stack's outputs."""
+    halves = [str(half) for half in ipaddress.ip_network(block).subnets(prefixlen_diff=1)]
+    parameters = {
+        "Network": "made",
+        "Cidr": block,
+        "FirstZone": "us-east-1a",
+        "FirstCidr": halves[0],
+        "SecondZone": "us-east-1b",
+        "SecondCidr": halves[1],
+        "SshFrom": "10.0.0.0/8",
+    }
+    stacks.create_stack(
+        StackName="made",
+        TemplateBody=TEMPLATE.read_text(),
+        Parameters=[{"ParameterKey": k, "ParameterValue": v} for k, v in parameters.items()],
+    )
+    assert status_of(stacks, "made") == "CREATE_COMPLETE"
+    shown = stacks.describe_stacks(StackName="made")["Stacks"][0]["Outputs"]
+    return {one["OutputKey"]: one["OutputValue"] for one in shown}
+
+
+def test_a_network_made_by_cloudformation(instances, ec2, stacks):
+    made = make_stack(stacks, "10.30.0.0/16")
+    of_vpc = [{"Name": "vpc-id", "Values": [made["VpcId"]]}]
+    subnets = ec2.describe_subnets(Filters=of_vpc)["Subnets"]
+    assert [one["MapPublicIpOnLaunch"] for one in subnets] == [True, True]
+    tables = ec2.describe_route_tables(Filters=of_vpc)["RouteTables"]
+    there = {one.get("SubnetId") for table in tables for one in table["Associations"]}
+    assert {made["FirstSubnetId"], made["SecondSubnetId"]} < there
+    group = ec2.describe_security_groups(GroupIds=[made["SecurityGroupId"]])["SecurityGroups"][0]
+    for way in ("IpPermissions", "IpPermissionsEgress"):
+        pairs = [pair["GroupId"] for rule in group[way] for pair in rule["UserIdGroupPairs"]]
+        assert pairs == [group["GroupId"]]
+    named = ec2.describe_vpc_attribute(VpcId=made["VpcId"], Attribute="enableDnsHostnames")
+    assert named["EnableDnsHostnames"] == {"Value": True}
+
+    launch = {"SubnetId": made["SecondSubnetId"], "SecurityGroupIds": [made["SecurityGroupId"]]}
+    one = instances.up(**launch)[0]
+    name = ssh(instances.lab, instances.key, one["PublicIpAddress"], "hostname").stdout.strip()
+    assert name == "ip-" + one["PrivateIpAddress"].replace(".", "-")
+
+    stacks.delete_stack(StackName="made")
+    assert status_of(stacks, "made") == "DELETE_FAILED"
+    assert ec2.describe_subnets(SubnetIds=[made["SecondSubnetId"]])["Subnets"]
+    ec2.terminate_instances(InstanceIds=[one["InstanceId"]])
+    instances.in_state(one["InstanceId"], "terminated")
+    stacks.delete_stack(StackName="made")
+    assert status_of(stacks, "made") == "gone"
+    assert ec2.describe_route_tables(Filters=of_vpc)["RouteTables"] == []
+    assert ec2.describe_security_groups(Filters=of_vpc)["SecurityGroups"] == []
+    assert ec2.describe_vpc_endpoints(Filters=of_vpc)["VpcEndpoints"] == []
+    attached = [{"Name": "attachment.vpc-id", "Values": [made["VpcId"]]}]
+    assert ec2.describe_internet_gateways(Filters=attached)["InternetGateways"] == []
+
+
+def test_a_resource_that_the_lab_cannot_make(stacks):
+    template = '{"Resources": {"Thing": {"Type": "AWS::EC2::Nonsense"}}}'
+    with pytest.raises(ClientError) as refused:
+        stacks.create_stack(StackName="nonsense", TemplateBody=template)
+    assert "AWS::EC2::Nonsense" in refused.value.response["Error"]["Message"]
+    assert status_of(stacks, "nonsense") == "gone"
+
+
+def test_a_stack_that_fails_is_rolled_back(ec2, stacks):
+    wanted = {
+        "Vpc": {"Type": "AWS::EC2::VPC", "Properties": {"CidrBlock": "10.31.0.0/16"}},
+        "Subnet": {
+            "Type": "AWS::EC2::Subnet",
+            "Properties": {"VpcId": {"Ref": "Vpc"}, "CidrBlock": "10.99.0.0/24"},
+        },
+    }
+    stacks.create_stack(StackName="wrong", TemplateBody=json.dumps({"Resources": wanted}))
+    assert status_of(stacks, "wrong") == "ROLLBACK_COMPLETE"
+    events = stacks.describe_stack_events(StackName="wrong")["StackEvents"]
+    assert any("10.99.0.0/24" in one.get("ResourceStatusReason", "") for one in events)
+    there = ec2.describe_vpcs(Filters=[{"Name": "cidr", "Values": ["10.31.0.0/16"]}])["Vpcs"]
+    assert there == []
+    stacks.delete_stack(StackName="wrong")
