@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from clusterctl.lab import pages
 from clusterctl.lab.record import read_record
 from tests.lab.running import (
     client,
@@ -18,6 +19,7 @@ from tests.lab.running import (
     make_key,
     newest_image,
     remaining_of,
+    shown,
     ssh,
     wait_until,
     why_no_lab,
@@ -94,13 +96,15 @@ def test_a_host_of_an_unprivileged_lab(user_lab, tmp_path):
     ids = [one["InstanceId"] for one in launched]
     second = launched[1]["PrivateIpAddress"]
 
+    wait_until(lambda: shown(ec2, ids), "the instances")
+
     def ok():
         seen = ec2.describe_instance_status(InstanceIds=ids)["InstanceStatuses"]
         return [one["InstanceStatus"]["Status"] for one in seen] == ["ok", "ok"]
 
     wait_until(ok, "status ok")
-    shown = ec2.describe_instances(InstanceIds=ids)["Reservations"][0]["Instances"]
-    private, first = (shown[0][key] for key in ("PrivateIpAddress", "PublicIpAddress"))
+    described = ec2.describe_instances(InstanceIds=ids)["Reservations"][0]["Instances"]
+    private, first = (described[0][key] for key in ("PrivateIpAddress", "PublicIpAddress"))
     assert ssh(user_lab, key, private, "hostname -I").stdout.strip() == private
 
     def output(command: str) -> str:
@@ -132,3 +136,38 @@ def test_a_host_of_an_unprivileged_lab(user_lab, tmp_path):
     assert (refused.returncode, "Permission denied" in refused.stderr) == (255, True)
     away = ssh(user_lab, key, str(first).rsplit(".", 1)[0] + ".250", "true")
     assert away.returncode == 255
+
+
+def test_faults_of_the_hosts_of_an_unprivileged_lab(user_lab, tmp_path):
+    ec2, key = client(user_lab), make_key(tmp_path, "key")
+    ec2.import_key_pair(KeyName="f", PublicKeyMaterial=key.with_suffix(".pub").read_bytes())
+
+    def fault(kind, **fields):
+        return pages.ask(user_lab, "/_lab/faults", "POST", {"kind": kind, **fields})["id"]
+
+    def launch():
+        image = newest_image(ec2)
+        asked = {"InstanceType": "p3.2xlarge", "KeyName": "f", "MinCount": 1, "MaxCount": 1}
+        id = ec2.run_instances(ImageId=image, **asked)["Instances"][0]["InstanceId"]
+        wait_until(lambda: shown(ec2, [id]), "an instance")
+        ok = [{"Name": "instance-status.status", "Values": ["ok"]}]
+        by_status = {"InstanceIds": [id], "Filters": ok}
+        wait_until(lambda: ec2.describe_instance_status(**by_status)["InstanceStatuses"], "ok")
+        return ec2.describe_instances(InstanceIds=[id])["Reservations"][0]["Instances"][0]
+
+    def answers(one):
+        try:
+            return ssh(user_lab, key, one["PublicIpAddress"], "true", timeout_s=3).returncode == 0
+        except subprocess.TimeoutExpired:
+            return False
+
+    fault("boot", silent=True)
+    silent, one = launch(), launch()
+    assert not answers(silent)
+    for kind in ("freeze", "cut"):
+        wait_until(lambda: answers(one), "a login")
+        made = fault(kind, instance_id=one["InstanceId"])
+        wait_until(lambda: not answers(one), f"no login after {kind}")
+        pages.ask(user_lab, f"/_lab/faults?id={made}", "DELETE")
+    wait_until(lambda: answers(one), "a login")
+    ec2.terminate_instances(InstanceIds=[one["InstanceId"], silent["InstanceId"]])
