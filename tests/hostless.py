@@ -9,6 +9,7 @@ from ipaddress import IPv4Network
 from typing import Any
 
 NETWORK = IPv4Network("10.99.0.0/16")
+PUBLIC = IPv4Network("198.18.99.0/24")
 
 
 class NamedHosts:
@@ -52,12 +53,20 @@ class NamedHosts:
 @functools.lru_cache
 def complete_moto() -> None:
     """Once per process: all of the lab's completions, and a supervisor of hosts in name."""
-    from clusterctl.lab import supervisor
+    from clusterctl.lab import (
+        moto_addresses,
+        moto_cloudformation,
+        moto_dependencies,
+        supervisor,
+    )
     from clusterctl.lab.app import complete_moto as complete
     from clusterctl.lab.faults import FAULTS
     from clusterctl.lab.fault_kinds import Lag
 
     complete(NETWORK, lambda id: "")
+    moto_addresses.install(PUBLIC)
+    moto_dependencies.install()
+    moto_cloudformation.install()
     FAULTS.add(Lag(visible_s=0.0, console_s=0.0))
     supervisor.BUSY_S = 0.01
     hosts: Any = NamedHosts()

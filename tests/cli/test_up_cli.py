@@ -8,8 +8,8 @@ import re
 
 import pytest
 
-from clusterctl.cli import up as up_command
 from clusterctl.cli.main import COMMANDS, cli, run_command
+from clusterctl.cli.plan_table import readable
 from clusterctl.ec2 import session
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.keypairs import find_key_pairs
@@ -27,7 +27,10 @@ CREATED = {
     "create_security_group",
     "authorize_security_group_ingress",
     "authorize_security_group_egress",
+    "create_placement_group",
     "run_instances",
+    "allocate_address",
+    "associate_address",
 }
 
 
@@ -66,9 +69,18 @@ def test_dry_run_makes_nothing_here_or_there(clusterctl, client):
     assert re.fullmatch(
         r"1\. ImportKeyPair: clusterctl-demo, .*\n"
         r"2\. CreateSecurityGroup: clusterctl-demo in vpc-\w+\n"
-        r"3\. AuthorizeSecurityGroupIngress: SSH from 172\.31\.0\.0/16; all traffic .*\n"
+        r"3\. AuthorizeSecurityGroupIngress: SSH from 10\.99\.0\.0/18; all traffic .*\n"
         r"4\. AuthorizeSecurityGroupEgress: all traffic between the nodes\n"
-        rf"5\. RunInstances: 2 x p4d\.24xlarge with 8 GPUs each, .*demo-\[0-1\].*{NEW_IMAGE}\n",
+        r"5\. CreatePlacementGroup: clusterctl-demo: all nodes close to each other\n"
+        r"6\. RunInstances: 2 x p4d\.24xlarge with 8 GPUs each, nodes demo-\[0-1\], "
+        rf"image {NEW_IMAGE}, us-east-1a  \[\$44\.0\d an hour\]\n"
+        r"7\. AllocateAddress: clusterctl-demo, for the head node: .*  \[\$0\.0050 an hour\]\n"
+        r"8\. AssociateAddress: to the head node\n"
+        r"if there is no capacity: p4d\.24xlarge in us-east-1b, .*\n"
+        r"2 x p4d\.24xlarge, on-demand: \$43\.92 an hour\n"
+        r"2 x gp3 disk of 150 GiB: \$0\.12 an hour\n"
+        r"1 x public IPv4 address: \$0\.0050 an hour\n"
+        r"in all: \$44\.04 an hour\n",
         ran.out,
     )
     assert "nothing was done" in ran.err
@@ -106,7 +118,7 @@ def test_the_plan_that_is_shown_is_the_one_that_is_executed(clusterctl, client):
     assert {step.operation for step in plan.steps} == CREATED
     for step, planned in zip(steps, plan.steps):
         shown_text = json.dumps(step["arguments"], default=str)
-        planned_text = json.dumps(up_command._readable(dict(planned.arguments)), default=str)
+        planned_text = json.dumps(readable(dict(planned.arguments)), default=str)
         # Each plan has a key and a launch id of its own.
         hide = r"[0-9a-f]{32}|AAAA[\w+/=]+"
         assert re.sub(hide, "*", shown_text) == re.sub(hide, "*", planned_text)
@@ -124,9 +136,9 @@ def test_what_did_not_get_ready_is_said_and_what_it_costs(clusterctl):
 
 def test_up_again_launches_nothing_new(clusterctl, client):
     launched(clusterctl)
-    before = find_instances(client, "demo")
+    before = [found.node.instance_id for found in find_instances(client, "demo")]
     launched(clusterctl)
-    assert find_instances(client, "demo") == before
+    assert [found.node.instance_id for found in find_instances(client, "demo")] == before
     ran = clusterctl("up", *DEMO, "--dry-run")
     assert (ran.out, ran.err) == ("", "nothing to do\n")
 
@@ -134,15 +146,19 @@ def test_up_again_launches_nothing_new(clusterctl, client):
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (("demo", "--nodes", "2", "--instance-type", "p9.huge"), 1, "p9.huge"),
-        ((*DEMO, "--image", "ami-0123456789abcdef0"), 1, "no image ami-0123456789abcdef0"),
-        (("demo", "--nodes", "0", "--instance-type", "p4d.24xlarge"), 2, "makes no sense"),
+        (
+            ("demo", "--nodes", "2", "--instance-type", "p9.huge"),
+            2,
+            "EC2 has no instance type p9.huge in us-east-1 [type.unknown]",
+        ),
+        ((*DEMO, "--image", "ami-0123456789abcdef0"), 2, "no image 'ami-0123456789abcdef0'"),
+        (("demo", "--nodes", "0", "--instance-type", "p4d.24xlarge"), 2, "--nodes"),
         (("Demo!", "--nodes", "1", "--instance-type", "p4d.24xlarge"), 2, "not a cluster name"),
         (("../x", "--nodes", "1", "--instance-type", "p4d.24xlarge"), 2, "not a cluster name"),
-        ((*DEMO, "--ssh-from", "here"), 2, "not an address"),
+        ((*DEMO, "--ssh-from", "here"), 2, "--ssh-from"),
         ((*DEMO, "--timeout", "soon"), 2, "not a duration"),
         ((*DEMO, "--user-data", "/no/such/file"), 2, "/no/such/file"),
-        (("demo", "--nodes", "2"), 2, "--instance-type"),
+        (("demo", "--nodes", "2"), 2, "a new cluster demo needs --instance-type"),
     ],
 )
 def test_refused(clusterctl, client, arguments, status, message):
@@ -269,10 +285,10 @@ def test_down_in_the_wrong_region_is_no_success(clusterctl, client, moto_url):
 
 
 def test_ctrl_c_says_what_is_left(clusterctl, monkeypatch):
-    def make_ready(*_):
+    def settle(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(up_module, "make_ready", make_ready)
+    monkeypatch.setattr(up_module, "settle", settle)
     ran = clusterctl("up", *DEMO)
     assert ran.status == 130
     assert "there are 2 instances, which cost money" in ran.err
