@@ -18,7 +18,7 @@ from clusterctl.cli.orphan_table import (
 )
 from clusterctl.cli.params import Duration
 from clusterctl.cli.wiring import Wiring, account_options
-from clusterctl.domain.errors import UsageError
+from clusterctl.domain.errors import AwsError, UsageError
 from clusterctl.domain.units import count
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ def gc(
     sweep = collector.sweep()
     costs = HourlyCosts(places, wiring.settings.home / "prices.json")
     tell_unseen(sweep.unseen)
+    _note_stops(collector, sweep)
     if as_json and not delete:
         output.data(sweep_data(sweep, costs, list(places)))
     elif not as_json:
@@ -112,6 +113,14 @@ def _places(wiring: Wiring, regions: str | None, all_regions: bool) -> dict[str,
     else:
         return {wiring.ec2.meta.region_name: wiring.clients}
     return {name: wiring.clients.in_region(name) for name in names}
+
+
+def _note_stops(collector: GarbageCollector, sweep: Sweep) -> None:
+    try:
+        collector.note_stops(sweep)
+    except AwsError as failure:
+        # Who may only look is shown what there is all the same.
+        output.note(f"warning: cannot note since when nodes are stopped: {failure.message}")
 
 
 def _remove(collector: GarbageCollector, sweep: Sweep) -> Removed:

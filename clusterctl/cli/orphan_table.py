@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from clusterctl.cli import output
 from clusterctl.domain.units import count, format_duration
 from clusterctl.ec2.costs import format_usd
-from clusterctl.ec2.orphans import Judged, Verdict, age_s
+from clusterctl.ec2.verdicts import Judged, Verdict, age_s
 
 if TYPE_CHECKING:
     from clusterctl.ec2.resources import Resource

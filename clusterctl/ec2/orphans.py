@@ -3,52 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
-from enum import Enum
 from typing import Optional
 
 from clusterctl.domain.units import format_duration
-from clusterctl.ec2.resources import Kind, Resource, limit_of, stopped_since
-
-# A launch makes its key and group minutes before its instances; deadlines have their delays too.
-YOUNG = timedelta(minutes=15)
-
-# Region and name: one name in two regions is two clusters.
-ClusterId = tuple[str, str]
-
-
-class Verdict(Enum):
-    """ORPHAN goes. KEPT is shown and stays. IN_USE is as it should be."""
-
-    ORPHAN = "orphan"
-    KEPT = "kept"
-    IN_USE = "in use"
-
-
-@dataclass(frozen=True)
-class Rules:
-    """By what to judge. `here` are the clusters with a folder on this machine, `busy` those among
-    them on which a command is at work. `cluster` limits everything to that name and spares nothing
-    of it; `older_than_s` also condemns instances that are up, whoever's; `networks` unused ones.
-    """
-
-    now: datetime
-    here: frozenset[ClusterId] = frozenset()
-    busy: frozenset[ClusterId] = frozenset()
-    cluster: str | None = None
-    older_than_s: float | None = None
-    networks: bool = False
-
-
-@dataclass(frozen=True)
-class Judged:
-    """One thing, what is to become of it, and why."""
-
-    resource: Resource
-    verdict: Verdict
-    why: str
-
+from clusterctl.ec2.orphan_networks import judge_network
+from clusterctl.ec2.resources import Kind, Resource, limit_of, stopped_at
+from clusterctl.ec2.verdicts import YOUNG, ClusterId, Judged, Rules, Verdict, age_s
 
 _Answer = Optional[tuple[Verdict, str]]
 _Way = Callable[[Resource], tuple[Verdict, str]]
@@ -70,7 +30,7 @@ def judge(resources: Iterable[Resource], rules: Rules) -> tuple[Judged, ...]:
         if rules.cluster is None or identity[1] == rules.cluster:
             judged += _Cluster(identity, clusters[identity], rules).judged()
     if rules.cluster is None:
-        judged += [_judge_network(one, everything, rules) for one in networks]
+        judged += [judge_network(one, everything, rules) for one in networks]
     order = list(Kind)
     return tuple(
         sorted(
@@ -152,11 +112,11 @@ class _Cluster:
 
     def _stopped(self, one: Resource) -> _Answer:
         days = limit_of(one, "stopped-days")
-        if days is None or one.state != "stopped" or not one.instance:
+        if days is None or one.state != "stopped":
             return None
-        since = stopped_since(one.instance.state_since)
+        since = stopped_at(one)
         if since is None:
-            return Verdict.KEPT, "stopped, EC2 does not say since when"
+            return Verdict.KEPT, "stopped, EC2 does not say since when: counted from now on"
         stopped_s = (self._rules.now - since).total_seconds()
         if stopped_s < days * 86400:
             return None
@@ -216,36 +176,17 @@ class _Cluster:
         return age_s(one, self._rules.now) or 0.0
 
 
-def age_s(one: Resource, now: datetime) -> float | None:
-    """None where EC2 does not say."""
-    return (now - one.made_at).total_seconds() if one.made_at else None
+def without_stop_time(judged: Iterable[Judged]) -> tuple[Resource, ...]:
+    """The stopped instances with --stopped-days of which nobody knows since when they are."""
+    return tuple(
+        found.resource
+        for found in judged
+        if found.resource.kind is Kind.INSTANCE
+        and found.resource.state == "stopped"
+        and limit_of(found.resource, "stopped-days") is not None
+        and stopped_at(found.resource) is None
+    )
 
 
 def _retired(one: Resource) -> bool:
     return bool(one.instance and one.instance.retired)
-
-
-def _judge_network(one: Resource, everything: Iterable[Resource], rules: Rules) -> Judged:
-    inside = set(one.vpc_ids)
-    for other in everything:
-        if other.region == one.region and other.network and other.network == one.network:
-            inside.update(other.vpc_ids)
-    users = {
-        other.cluster
-        for other in everything
-        if other.region == one.region
-        and other.cluster is not None
-        and (inside & set(other.vpc_ids) or (other.network and other.network == one.network))
-    }
-    if users:
-        return Judged(one, Verdict.IN_USE, f"used by {', '.join(sorted(users))}")
-    if one.state == "DELETE_IN_PROGRESS":
-        return Judged(one, Verdict.KEPT, "it is being deleted")
-    if not inside and not one.state.startswith(("ROLLBACK", "CREATE_FAILED", "DELETE_FAILED")):
-        return Judged(one, Verdict.KEPT, "it does not say which VPC is its own")
-    age = age_s(one, rules.now)
-    if age is not None and age < YOUNG.total_seconds():
-        return Judged(one, Verdict.KEPT, "no cluster is in it, but it was made just now")
-    if not rules.networks:
-        return Judged(one, Verdict.KEPT, "no cluster is in it; --networks removes it")
-    return Judged(one, Verdict.ORPHAN, "no cluster is in it")

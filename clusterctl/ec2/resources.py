@@ -11,8 +11,10 @@ from typing import Any
 
 from clusterctl.ec2 import tags
 from clusterctl.ec2.instances import Instance, read_instance
+from clusterctl.ec2.subnets import NETWORK
 
-NETWORK = "clusterctl:network"
+# When `gc` first saw a stopped instance of which EC2 does not say since when it is.
+STOPPED_SEEN = "clusterctl:stopped-seen"
 
 
 class Kind(Enum):
@@ -182,6 +184,24 @@ def stopped_since(reason: str) -> datetime | None:
         return datetime.strptime(match[1], "%Y-%m-%d %H:%M:%S").replace(tzinfo=timezone.utc)
     except ValueError:
         return None
+
+
+def stopped_at(one: Resource) -> datetime | None:
+    """Since when an instance is stopped, as EC2 says or as `gc` noted on it; None if neither."""
+    if one.instance is None or one.made_at is None:
+        return None
+    told = stopped_since(one.instance.state_since)
+    try:
+        noted = datetime.fromisoformat(one.instance.tags.get(STOPPED_SEEN, ""))
+    except ValueError:
+        noted = None
+    # Each start is a new launch time: what is older tells of an earlier stop.
+    times = [
+        time
+        for time in (told, noted)
+        if time is not None and time.tzinfo is not None and time >= one.made_at
+    ]
+    return min(times) if times else None
 
 
 def limit_of(one: Resource, name: str) -> float | None:

@@ -10,6 +10,7 @@ from clusterctl.domain.errors import AwsError
 from clusterctl.ec2 import resources, tags
 from clusterctl.ec2.errors import translated
 from clusterctl.ec2.resources import Kind, Resource
+from clusterctl.ec2.subnets import NETWORK
 
 if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients
@@ -100,7 +101,7 @@ def _described(clients: Clients, way: _Way) -> Iterator[Any]:
             yield from page["Stacks"]
         return
     client: Any = clients.ec2
-    filters = [{"Name": "tag-key", "Values": [tags.CLUSTER, resources.NETWORK]}]
+    filters = [{"Name": "tag-key", "Values": [tags.CLUSTER, NETWORK]}]
     if way.operation == "describe_instances":
         filters.append({"Name": "instance-state-name", "Values": _NOT_TERMINATED})
     pages = (

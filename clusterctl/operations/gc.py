@@ -10,15 +10,18 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.errors import AwsError, ClusterctlError
-from clusterctl.ec2.orphans import Judged, Rules, Verdict, judge
+from clusterctl.ec2 import tags
+from clusterctl.ec2.errors import translated
+from clusterctl.ec2.orphans import judge, without_stop_time
 from clusterctl.ec2.polling import gaps
 from clusterctl.ec2.removal import Left, remove
-from clusterctl.ec2.resources import Kind, Resource
+from clusterctl.ec2.resources import STOPPED_SEEN, Kind, Resource
 from clusterctl.ec2.sweep import Found, Unseen, look
 from clusterctl.ec2.teardown import await_launches
+from clusterctl.ec2.verdicts import Judged, Rules, Verdict
 from clusterctl.operations.down import LAUNCH_SHOWS_WITHIN_S
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.keep import account_of, locked
@@ -90,6 +93,20 @@ class GarbageCollector:
         found = [one.value or _nothing_seen(one.host, one.error) for one in looks]
         judged = judge([one for region in found for one in region.resources], self._rules(local))
         return Sweep(judged, tuple(one for region in found for one in region.unseen))
+
+    def note_stops(self, sweep: Sweep) -> None:
+        """Write on machines that stopped themselves that they are, so that a later look knows.
+
+        Raises AwsError.
+        """
+        noted = {STOPPED_SEEN: datetime.now(timezone.utc).isoformat(timespec="seconds")}
+        stopped = without_stop_time(sweep.judged)
+        for place in self._places:
+            ids = [one.id for one in stopped if one.region == place.host]
+            if ids:
+                with translated():
+                    labels: Any = tags.tag_list(noted)
+                    place.clients.ec2.create_tags(Resources=ids, Tags=labels)
 
     def remove(self, orphans: Sequence[Judged]) -> Removed:
         """Delete these, look again, and say what is left. Can be interrupted and run again.

@@ -8,8 +8,16 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from clusterctl.ec2 import tags
-from clusterctl.ec2.orphans import Rules, Verdict, judge
-from clusterctl.ec2.resources import Kind, Resource, limit_of, read_machine, stopped_since
+from clusterctl.ec2.orphans import judge
+from clusterctl.ec2.resources import (
+    STOPPED_SEEN,
+    Kind,
+    Resource,
+    limit_of,
+    read_machine,
+    stopped_since,
+)
+from clusterctl.ec2.verdicts import Rules, Verdict
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
 REGION = "us-east-1"
@@ -31,6 +39,7 @@ def machine(
     limits: str = "",
     stopped: str = "",
     retired: bool = False,
+    seen: str = "",
 ) -> Resource:
     """An instance as DescribeInstances has it."""
     labels = {tags.CLUSTER: cluster, tags.FIRST_INDEX: str(index), tags.LIMITS: limits}
@@ -41,7 +50,13 @@ def machine(
         "StateTransitionReason": stopped,
         "LaunchTime": made_at or ago(hours=5),
         "VpcId": "vpc-1",
-        "Tags": tags.tag_list({**labels, **({tags.RETIRED: "yes"} if retired else {})}),
+        "Tags": tags.tag_list(
+            {
+                **labels,
+                **({tags.RETIRED: "yes"} if retired else {}),
+                **({STOPPED_SEEN: seen} if seen else {}),
+            }
+        ),
     }
     return read_machine(described, REGION, tags.tag_dict(described["Tags"]))
 
@@ -65,9 +80,9 @@ ORPHAN, KEPT, IN_USE = Verdict.ORPHAN, Verdict.KEPT, Verdict.IN_USE
 OLD = {"older_than_s": 3600.0}
 
 
-def halted(since: str, limits: str = "stopped-days=3") -> Resource:
+def halted(since: str, limits: str = "stopped-days=3", seen: str = "") -> Resource:
     reason = f"User initiated (2026-11-{since} GMT)" if since else ""
-    return machine(state="stopped", limits=limits, stopped=reason)
+    return machine(state="stopped", limits=limits, stopped=reason, made_at=ago(days=30), seen=seen)
 
 
 @pytest.mark.parametrize(
@@ -110,6 +125,17 @@ def halted(since: str, limits: str = "stopped-days=3") -> Resource:
             [IN_USE],
             id="a limit that makes no sense",
         ),
+        pytest.param(
+            [halted("", seen="2026-11-17T11:59:00+00:00")], HERE, [ORPHAN], id="seen 3 days ago"
+        ),
+        pytest.param(
+            [halted("", seen="2026-11-17T12:01:00+00:00")], HERE, [IN_USE], id="seen since"
+        ),
+        pytest.param(
+            [halted("", seen="2026-09-01T12:00:00+00:00")], HERE, [KEPT], id="seen, then started"
+        ),
+        pytest.param([halted("", seen="2026-11-01T12:00:00")], HERE, [KEPT], id="seen nowhere"),
+        pytest.param([halted("", seen="yesterday")], HERE, [KEPT], id="seen by hand"),
         # Replacement
         pytest.param(
             [machine(retired=True), machine(name="i-9")],

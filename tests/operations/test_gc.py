@@ -10,10 +10,11 @@ from datetime import datetime, timedelta, timezone
 import pytest
 from botocore.exceptions import ClientError
 
-from clusterctl.ec2 import orphans, removal, session
-from clusterctl.ec2.orphans import Verdict
+from clusterctl.ec2 import removal, resources, session, verdicts
+from clusterctl.ec2.orphans import without_stop_time
 from clusterctl.ec2.resources import Kind
 from clusterctl.ec2.session import Clients
+from clusterctl.ec2.verdicts import Verdict
 from clusterctl.operations import gc as gc_module
 from clusterctl.operations.gc import GarbageCollector, Wishes
 from clusterctl.operations.keep import account_of
@@ -69,8 +70,8 @@ def home(tmp_path):
     return tmp_path / "home"
 
 
-def ids(resources) -> set[str]:
-    return {one.name if one.kind is Kind.PLACEMENT_GROUP else one.id for one in resources}
+def ids(things) -> set[str]:
+    return {one.name if one.kind is Kind.PLACEMENT_GROUP else one.id for one in things}
 
 
 def orphan_ids(sweep) -> set[str]:
@@ -134,6 +135,25 @@ def test_what_runs_is_a_colleagues_until_it_is_too_old(places, home, later):
     assert (shown.resource.id, shown.verdict) == (running, Verdict.KEPT)
     old = GarbageCollector(places, home, Wishes(older_than_s=1800.0)).sweep()
     assert orphan_ids(old) == {running}
+
+
+def test_a_machine_that_stopped_itself_is_counted_from_the_first_look(places, home, monkeypatch):
+    ec2 = places["us-east-1"].ec2
+    node = launch(ec2, "demo")
+    limit = [{"Key": "clusterctl:limits", "Value": "stopped-days=3"}]
+    ec2.create_tags(Resources=[node], Tags=limit)
+    ec2.stop_instances(InstanceIds=[node])
+    monkeypatch.setattr(resources, "stopped_since", lambda reason: None)
+    collector = GarbageCollector(places, home)
+    for _ in range(2):
+        found = collector.sweep()
+        assert found.orphans == ()
+        collector.note_stops(found)
+    [noted] = collector.sweep().judged
+    since = resources.stopped_at(noted.resource)
+    assert since is not None
+    assert since <= datetime.now(timezone.utc)
+    assert without_stop_time([noted]) == ()
 
 
 def keep_folder(home, client, name="demo"):
@@ -371,7 +391,7 @@ def test_calls_do_not_grow_with_what_there_is(places, home):
 
 def test_unknown_ages_are_as_young_as_the_clusters_youngest(places, home):
     """Straight after `up` was killed nothing is an orphan yet; a quarter of an hour later it is."""
-    assert timedelta(minutes=15) == orphans.YOUNG
+    assert timedelta(minutes=15) == verdicts.YOUNG
     ec2 = places["us-east-1"].ec2
     leave_behind(ec2, "demo")
     found = GarbageCollector(places, home).sweep()
