@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.domain.spec import ClusterSpec
 from clusterctl.ec2.capacity import Place
 from clusterctl.ec2.errors import translated
 from clusterctl.ec2.subnets import Subnet
@@ -31,7 +30,7 @@ def find_offers(client: EC2Client, types: Sequence[str]) -> Offers:
 
 
 def places(
-    spec: ClusterSpec,
+    types: Sequence[str],
     offers: Offers,
     subnets: Sequence[Subnet],
     zone: str | None,
@@ -43,7 +42,7 @@ def places(
     """
     return tuple(
         Place(instance_type, subnet.zone, subnet.subnet_id)
-        for instance_type in spec.types
+        for instance_type in types
         for subnet in _roomiest(subnets)
         if subnet.zone in offers.get(instance_type, frozenset())
         and zone in (None, subnet.zone)

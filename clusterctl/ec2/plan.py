@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,7 +24,8 @@ from clusterctl.ec2.instances import members_of, wanted_of
 from clusterctl.ec2.likeness import like
 from clusterctl.ec2.observe import Catalogue, Observed
 from clusterctl.ec2.places import places
-from clusterctl.ec2.preflight import preflight
+from clusterctl.ec2.preflight.case import error
+from clusterctl.ec2.preflight.verdict import preflight
 from clusterctl.ec2.request import Launch, run_request, run_step, runs
 from clusterctl.ec2.steps import ResultOf, Step
 
@@ -103,9 +105,11 @@ def _with_launch(plan: LaunchPlan, seen: Observed, public_key: str) -> LaunchPla
     spec, catalogue = plan.spec, seen.catalogue
     assert catalogue is not None, "observe looks at the catalogue when a node is missing"
     market = market_of(spec, catalogue)
-    findings = preflight(spec, seen, catalogue, len(plan.missing), market)
-    found = _places(spec, catalogue, len(plan.missing))
-    plan = replace(plan, findings=tuple(findings), places=found)
+    verdict = preflight(spec, seen, catalogue, len(plan.missing), market)
+    found = _places(spec, catalogue, verdict.types, len(plan.missing))
+    plan = replace(plan, findings=verdict.findings, places=found)
+    if not found and not plan.refused:
+        plan = replace(plan, findings=(*plan.findings, _no_place(spec, len(plan.missing))))
     if not found or plan.refused:
         return plan
     first_run, *_ = groups = runs(plan.missing)
@@ -140,12 +144,20 @@ def market_of(spec: ClusterSpec, catalogue: Catalogue) -> Market:
     return Market.CAPACITY_BLOCK if reservation and reservation.block else spec.market
 
 
-def _places(spec: ClusterSpec, catalogue: Catalogue, nodes: int) -> tuple[Place, ...]:
+def _no_place(spec: ClusterSpec, nodes: int) -> Finding:
+    return error(
+        "place.none",
+        f"no zone that offers {' or '.join(spec.types)} has a subnet with {nodes} free addresses",
+        "choose a larger subnet with --subnet, or make a network: clusterctl network up NAME",
+    )
+
+
+def _places(
+    spec: ClusterSpec, catalogue: Catalogue, types: Sequence[str], nodes: int
+) -> tuple[Place, ...]:
     reservation = catalogue.reservation
     zone = spec.zone or (reservation.zone if reservation else None)
-    known = [name for name in spec.types if name in catalogue.machines and catalogue.images[name]]
-    offers = {name: catalogue.offers.get(name, frozenset()) for name in known}
-    return places(spec, offers, catalogue.subnets, zone, nodes)
+    return places(types, catalogue.offers, catalogue.subnets, zone, nodes)
 
 
 def _launch(

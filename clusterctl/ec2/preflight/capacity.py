@@ -1,0 +1,116 @@
+"""Reservations, Capacity Blocks, spot, quotas: whether machines are to be had. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from clusterctl.domain.findings import Finding, Severity
+from clusterctl.domain.spec import Market
+from clusterctl.ec2.machines import MachineType
+from clusterctl.ec2.preflight.case import Case, error
+from clusterctl.ec2.quotas import quota_finding
+
+
+def offered(case: Case, machine: MachineType) -> Iterator[Finding]:
+    zones = {subnet.zone for subnet in case.catalogue.subnets}
+    offered = case.catalogue.offers.get(machine.name, frozenset())
+    if not offered:
+        yield error(
+            "type.offered",
+            f"no zone of {case.seen.region} offers {machine.name}",
+            "choose another --region or --instance-type",
+        )
+    elif case.spec.zone and case.spec.zone not in offered:
+        yield error(
+            "type.offered",
+            f"{machine.name} is not offered in {case.spec.zone}",
+            f"it is in {', '.join(sorted(offered))}: choose another --zone",
+        )
+    elif zones and not offered & zones:
+        yield error(
+            "type.offered",
+            f"{machine.name} is offered in {', '.join(sorted(offered))}; "
+            f"the subnets are in {', '.join(sorted(zones))}",
+            "choose a --subnet or --network in one of its zones",
+        )
+
+
+def reservation(case: Case) -> Iterator[Finding]:
+    spec, found = case.spec, case.catalogue.reservation
+    if spec.capacity_reservation is None:
+        return
+    if found is None:
+        yield error(
+            "reservation.none",
+            f"there is no capacity reservation {spec.capacity_reservation} in {case.seen.region}",
+            "see `aws ec2 describe-capacity-reservations`",
+        )
+        return
+    name = found.reservation_id
+    if found.state != "active":
+        when = f", from {found.starts_at:%Y-%m-%d %H:%M %Z}" if found.starts_at else ""
+        yield error(
+            "reservation.state", f"{name} is {found.state}, not active{when}", "wait for its start"
+        )
+    elif found.free < case.missing:
+        yield error(
+            "reservation.free",
+            f"{name} has {found.free} machines left, {case.missing} are needed",
+            "ask for fewer --nodes; a terminated instance frees its place within minutes",
+        )
+    if spec.types != (found.instance_type,):
+        yield error(
+            "reservation.type",
+            f"{name} is for {found.instance_type}",
+            f"give --instance-type {found.instance_type}, and no --or-type",
+        )
+    if spec.zone and spec.zone != found.zone:
+        yield error("reservation.zone", f"{name} is in {found.zone}", "leave --zone out")
+    if spec.market is Market.SPOT:
+        yield error("reservation.spot", f"{name} is no spot capacity", "leave --spot out")
+    if found.block:
+        yield from _block(case)
+
+
+def _block(case: Case) -> Iterator[Finding]:
+    found = case.catalogue.reservation
+    if case.spec.min_nodes is not None:
+        yield error(
+            "reservation.min",
+            "a Capacity Block launches all nodes or none",
+            "leave --min-nodes out",
+        )
+    if found and found.ends_at:
+        yield Finding(
+            "reservation.end",
+            Severity.WARNING,
+            f"EC2 begins to terminate the nodes 30 minutes before the block ends: "
+            f"{found.ends_at:%Y-%m-%d %H:%M %Z}",
+            hint="let the last checkpoint be written by then",
+        )
+
+
+def spot(case: Case) -> Iterator[Finding]:
+    if case.spec.market is Market.SPOT:
+        yield Finding(
+            "market.spot",
+            Severity.WARNING,
+            "EC2 may take spot nodes away with two minutes' notice, and one lost node ends an "
+            "MPI job",
+            hint="write checkpoints; each node notes the warning in /run/clusterctl",
+        )
+        if case.spec.limits.idle_minutes:
+            yield error(
+                "market.idle",
+                "spot nodes cannot be stopped, only terminated",
+                "leave --idle-stop out, or limit the time with --max-hours",
+            )
+
+
+def quotas(case: Case, machine: MachineType) -> Iterator[Finding]:
+    use = case.catalogue.quotas.get(machine.name)
+    # What is reserved is counted already.
+    if use and not case.spec.capacity_reservation:
+        finding = quota_finding(use, machine, case.missing, case.seen.region)
+        if finding:
+            yield finding
