@@ -1,8 +1,10 @@
-"""Options of a launch that take a few values only; moto takes any."""
+"""Options of a launch with few values, of which moto takes any; the processors of an instance."""
 
 from __future__ import annotations
 
-from clusterctl.lab.moto_launch import Request, Rule, add_rule, refuse
+from typing import Any
+
+from clusterctl.lab.moto_launch import Launch, Request, Rule, add_rule, refuse
 
 VALUES = {
     "InstanceInitiatedShutdownBehavior": ("stop", "terminate"),
@@ -30,6 +32,16 @@ class OptionRule(Rule):
                 f"Value ({hops}) for parameter HttpPutResponseHopLimit is invalid. "
                 f"It must be between {least} and {most}.",
             )
+
+    def mark(self, launch: Launch, instance: Any) -> None:
+        info = launch.request.type_info.get("VCpuInfo", {})
+        cores, asked = info.get("DefaultCores"), launch.request.get("CpuOptions") or {}
+        if cores:
+            instance.cpu_options = {
+                "CoreCount": asked.get("CoreCount") or cores,
+                "ThreadsPerCore": asked.get("ThreadsPerCore")
+                or info.get("DefaultThreadsPerCore", 1),
+            }
 
 
 def install() -> None:

@@ -116,6 +116,7 @@ def test_options_are_described_as_asked(instances):
     }
     one = instances.up(MetadataOptions=options, InstanceInitiatedShutdownBehavior="terminate")[0]
     assert options.items() <= one["MetadataOptions"].items()
+    assert one["CpuOptions"] == {"CoreCount": 4, "ThreadsPerCore": 2}
     kept = instances.ec2.describe_instance_attribute(
         InstanceId=one["InstanceId"], Attribute="instanceInitiatedShutdownBehavior"
     )
