@@ -126,6 +126,13 @@ def test_the_docs_name_the_same_actions():
     assert set(re.findall(r"`([a-z0-9]+:[A-Z]\w+)`", rows)) == ALLOWED | IMPLIED
 
 
+def test_the_docs_name_every_tag():
+    sources = "".join(path.read_text() for path in SOURCES)
+    tags = set(re.findall(r'^[A-Z_]+ = "(clusterctl:[a-z-]+)"$', sources, re.MULTILINE))
+    section = (ROOT / "docs" / "aws.md").read_text().partition("## Tags")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `(clusterctl:[a-z-]+)`", section, re.MULTILINE)) == tags
+
+
 def test_cloudformation_may_make_what_the_template_has():
     template = (ROOT / "clusterctl" / "ec2" / "network.yaml").read_text()
     kinds = set(re.findall(r"Type: (AWS::[\w:]+)", template))
