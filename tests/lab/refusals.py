@@ -33,15 +33,20 @@ def refused(call, **arguments) -> tuple[str, str, int]:
     return error["Code"], error["Message"], answer["ResponseMetadata"]["HTTPStatusCode"]
 
 
-@contextlib.contextmanager
 def quota(record, code: str, value: float):
     """A service quota as it is in the block."""
+    return fault(record, kind="quota", code=code, value=value)
+
+
+@contextlib.contextmanager
+def fault(record, **wanted):
+    """A fault of the lab that is set in the block."""
     page = f"{record.endpoint_url}/_lab/faults"
-    wanted = json.dumps({"kind": "quota", "code": code, "value": value}).encode()
-    set_fault = urllib.request.Request(page, data=wanted, method="POST")
-    with urllib.request.urlopen(set_fault) as answer:
+    setting = urllib.request.Request(page, data=json.dumps(wanted).encode(), method="POST")
+    with urllib.request.urlopen(setting) as answer:
         id = json.load(answer)["id"]
     try:
         yield
     finally:
-        urllib.request.urlopen(urllib.request.Request(f"{page}?id={id}", method="DELETE")).close()
+        clearing = urllib.request.Request(f"{page}?id={id}", method="DELETE")
+        urllib.request.urlopen(clearing).close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.lab.refusals import quota, refused, service
+from tests.lab.refusals import fault, quota, refused, service
 
 pytestmark = pytest.mark.lab
 
@@ -155,6 +155,17 @@ def test_reserved_capacity_counts_in_the_quota_once(lab, once, reserve, instance
     with quota(lab, "L-DB2E81BA", 8):
         assert refused(instances.request, **kind)[0] == "VcpuLimitExceeded"
         assert len(instances.request(**into(id, zone), **kind, MinCount=2, MaxCount=2)) == 2
+
+
+def test_reserved_machines_are_there_when_the_zone_has_no_others(lab, reserve, instances):
+    id = reserve()
+    with fault(lab, kind="capacity", instance_type=KIND, zone=ZONE, left=0):
+        code, text, status = refused(instances.request, **into())
+        assert (code, status) == ("InsufficientInstanceCapacity", 500)
+        assert len(instances.request(**into(id), MinCount=2, MaxCount=2)) == 2
+        code, text, status = refused(reserve)
+        assert (code, status) == ("InsufficientInstanceCapacity", 500)
+        assert ZONE in text
 
 
 @pytest.mark.parametrize(
