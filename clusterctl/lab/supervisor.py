@@ -118,7 +118,9 @@ class Supervisor:
             "gateway": str(block[1]),
             "public_address": instance.public_ip or "",
             "public_key": instance.public_key,
-            "user_data": base64.b64encode(data.script).decode(),
+            "user_files": [
+                (path, base64.b64encode(content).decode()) for path, content in data.files
+            ],
             "user_data_problem": data.problem,
             "silent": instance.silent,
             **simulated_gpus(instance.instance_type),

@@ -1,19 +1,35 @@
-"""User data as cloud-init would take it: a script to run, or why the lab cannot."""
+"""User data as cloud-init would take it: files to run, and what the lab cannot do of it."""
 
 from __future__ import annotations
 
 import base64
 import binascii
+import email
 import gzip
+import string
 import zlib
 from dataclasses import dataclass
+from email.message import Message
+
+# Where cloud-init puts the parts that it runs, below /var/lib/cloud.
+FOLDERS = {
+    "text/x-shellscript": "instance/scripts",
+    "text/x-shellscript-per-instance": "scripts/per-instance",
+    "text/x-shellscript-per-once": "scripts/per-once",
+    "text/x-shellscript-per-boot": "scripts/per-boot",
+    "text/cloud-boothook": "instance/boothooks",
+}
+# Types that say nothing: the content's first line does.
+VAGUE = ("text/plain", "text/x-not-multipart", "application/octet-stream", "application/gzip")
+BOOTHOOK = b"#cloud-boothook"
+IN_NAMES = string.ascii_letters + string.digits + "_-.()"
 
 
 @dataclass(frozen=True)
 class UserData:
-    """One of the two is empty; both are where there is nothing to do."""
+    """Files below /var/lib/cloud, in their order, and what of it the lab cannot run."""
 
-    script: bytes = b""
+    files: tuple[tuple[str, bytes], ...] = ()
     problem: str = ""
 
 
@@ -21,14 +37,59 @@ def decode(raw: bytes) -> UserData:
     """Undo base64 and gzip, in that order, as cloud-init does, and look at what it is."""
     try:
         content = _inflated(_debased(raw))
+        if _is_mime(content):
+            return _from_parts(content)
     except (OSError, EOFError, zlib.error) as broken:
         return UserData(problem=f"the user data is not valid gzip: {broken}")
+    return _place("part-001", _type_of(content), content)
+
+
+def _from_parts(content: bytes) -> UserData:
+    parts = [part for part in email.message_from_bytes(content).walk() if not part.is_multipart()]
+    found = [_read(part, number) for number, part in enumerate(parts, start=1)]
+    problems = [one.problem for one in found if one.problem]
+    # A later part with the name of an earlier one takes its place.
+    files = {path: file for one in found for path, file in one.files}
+    return UserData(tuple(files.items()), "; ".join(problems))
+
+
+def _read(part: Message, number: int) -> UserData:
+    payload = part.get_payload(decode=True)
+    content = _inflated(payload if isinstance(payload, bytes) else b"")
+    kind = part.get_content_type()
+    name = _clean(part.get_filename() or "") or f"part-{number:03d}"
+    return _place(name, _type_of(content) if kind in VAGUE else kind, content)
+
+
+def _place(name: str, kind: str, content: bytes) -> UserData:
     if not content.strip():
         return UserData()
+    if kind not in FOLDERS:
+        shown = (content.splitlines() or [b""])[0][:60].decode(errors="replace")
+        what = shown if kind in VAGUE else kind
+        return UserData(problem=f"the lab runs user data that starts with #!, not {what!r}")
+    if content.startswith(BOOTHOOK):
+        content = content[len(BOOTHOOK) :].lstrip()
+    if content.partition(b"\n")[0].endswith(b"\r"):
+        content = content.replace(b"\r\n", b"\n")
+    return UserData(((f"{FOLDERS[kind]}/{name}", content),))
+
+
+def _type_of(content: bytes) -> str:
+    """What its first line says it is; a vague type where that says nothing to the lab."""
     if content.startswith(b"#!"):
-        return UserData(script=content)
-    first_line = content.splitlines()[0][:60].decode(errors="replace")
-    return UserData(problem=f"the lab runs user data that starts with #!, not {first_line!r}")
+        return "text/x-shellscript"
+    return "text/cloud-boothook" if content.startswith(BOOTHOOK) else VAGUE[0]
+
+
+def _is_mime(content: bytes) -> bool:
+    return b"mime-version:" in content[:4096].lower()
+
+
+def _clean(name: str) -> str:
+    """The name as cloud-init makes a file's of it; none where nothing is left."""
+    kept = "".join(letter for letter in name.replace("/", "_") if letter in IN_NAMES)
+    return kept if kept.strip(".") else ""
 
 
 def _debased(raw: bytes) -> bytes:

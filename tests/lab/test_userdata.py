@@ -2,12 +2,31 @@ from __future__ import annotations
 
 import base64
 import gzip
+from email.mime.multipart import MIMEMultipart
+from email.mime.text import MIMEText
 
 import pytest
 
 from clusterctl.lab.userdata import UserData, decode
+from tests.lab.running import ssh, wait_until
 
 SCRIPT = b"#!/bin/sh\necho hello\n"
+BYTES = b"#!/bin/sh\n\xff\xfe"
+
+
+def script(content: bytes = SCRIPT) -> UserData:
+    return UserData(files=(("instance/scripts/part-001", content),))
+
+
+def mime(*parts: tuple[str, str, str]) -> bytes:
+    """A message of parts, each its kind, its file name and its text."""
+    whole = MIMEMultipart()
+    for kind, name, text in parts:
+        part = MIMEText(text, kind)
+        if name:
+            part.add_header("Content-Disposition", "attachment", filename=name)
+        whole.attach(part)
+    return whole.as_bytes()
 
 
 @pytest.mark.parametrize(
@@ -15,11 +34,16 @@ SCRIPT = b"#!/bin/sh\necho hello\n"
     [
         (b"", UserData()),
         (b"  \n", UserData()),
-        (SCRIPT, UserData(script=SCRIPT)),
-        (gzip.compress(SCRIPT), UserData(script=SCRIPT)),
-        (base64.b64encode(SCRIPT), UserData(script=SCRIPT)),
-        (base64.b64encode(gzip.compress(SCRIPT)) + b"\n", UserData(script=SCRIPT)),
-        (b"#!/bin/sh\n\xff\xfe", UserData(script=b"#!/bin/sh\n\xff\xfe")),
+        (SCRIPT, script()),
+        (gzip.compress(SCRIPT), script()),
+        (base64.b64encode(SCRIPT), script()),
+        (base64.b64encode(gzip.compress(SCRIPT)) + b"\n", script()),
+        (SCRIPT.replace(b"\n", b"\r\n"), script()),
+        (
+            b"#!/bin/sh\n\xff\xfe",
+            UserData((("instance/scripts/part-001", b"#!/bin/sh\n\xff\xfe"),)),
+        ),
+        (b"#cloud-boothook\n" + SCRIPT, UserData((("instance/boothooks/part-001", SCRIPT),))),
     ],
 )
 def test_what_it_is(raw, expected):
@@ -27,9 +51,56 @@ def test_what_it_is(raw, expected):
 
 
 @pytest.mark.parametrize(
+    ("parts", "files"),
+    [
+        ([], []),
+        ([("x-shellscript", "", "a")], [("instance/scripts/part-001", b"a")]),
+        (
+            [("x-shellscript", "", "a"), ("plain", "", "#!b"), ("x-shellscript", "c.sh", "c")],
+            [
+                ("instance/scripts/part-001", b"a"),
+                ("instance/scripts/part-002", b"#!b"),
+                ("instance/scripts/c.sh", b"c"),
+            ],
+        ),
+        (
+            [("cloud-boothook", "", "#cloud-boothook\n#!a"), ("x-shellscript-per-boot", "b", "b")],
+            [("instance/boothooks/part-001", b"#!a"), ("scripts/per-boot/b", b"b")],
+        ),
+        # The name is somebody else's: it stays in the folder.
+        ([("x-shellscript", "../../etc/x", "a")], [("instance/scripts/.._.._etc_x", b"a")]),
+        ([("x-shellscript", "..", "a")], [("instance/scripts/part-001", b"a")]),
+        ([("x-shellscript", "\u00e4 $(x)\n", "a")], [("instance/scripts/(x)", b"a")]),
+        (
+            [("x-shellscript", "a", "1"), ("x-shellscript", "a", "2")],
+            [("instance/scripts/a", b"2")],
+        ),
+    ],
+)
+def test_the_parts_of_a_message(parts, files):
+    assert decode(mime(*parts)) == UserData(tuple(files))
+
+
+def test_parts_in_a_part():
+    inner, outer = MIMEMultipart(), MIMEMultipart()
+    inner.attach(MIMEText("a", "x-shellscript"))
+    outer.attach(MIMEText("b", "x-shellscript"))
+    outer.attach(inner)
+    names = [path for path, _ in decode(gzip.compress(outer.as_bytes())).files]
+    assert names == ["instance/scripts/part-001", "instance/scripts/part-002"]
+
+
+def test_a_part_that_the_lab_cannot_run_keeps_no_other_from_running():
+    decoded = decode(mime(("cloud-config", "", "packages: []"), ("x-shellscript", "", "a")))
+    assert decoded.files == (("instance/scripts/part-002", b"a"),)
+    assert "'text/cloud-config'" in decoded.problem
+
+
+@pytest.mark.parametrize(
     ("raw", "said"),
     [
         (b"#cloud-config\npackages: []\n", "'#cloud-config'"),
+        # As cloud-init: no message without MIME-Version.
         (b"Content-Type: multipart/mixed", "'Content-Type: multipart/mixed'"),
         (b"hello", "'hello'"),
         (b"\x1f\x8b\x08\x00broken", "not valid gzip"),
@@ -38,5 +109,63 @@ def test_what_it_is(raw, expected):
 )
 def test_what_the_lab_cannot_run_is_said(raw, said):
     decoded = decode(raw)
-    assert decoded.script == b""
+    assert decoded.files == ()
     assert said in decoded.problem
+
+
+PER_BOOT = """#!/bin/sh
+echo per-boot as $(id -un)
+echo boot >>/home/ubuntu/boots
+(sleep 1000 &)
+"""
+HOOK = "#!/bin/sh\nls /run/sshd.pid 2>&1; echo hook of $INSTANCE_ID >>/home/ubuntu/hooks\n"
+
+
+@pytest.mark.lab
+def test_parts_at_their_times(instances, lab):
+    """Hooks before everything at each boot, scripts per boot before the user's, those once."""
+    data = mime(
+        ("x-shellscript", "zz-last", "#!/bin/sh\necho last\n"),
+        ("x-shellscript-per-boot", "watch", PER_BOOT),
+        ("cloud-boothook", "hook", HOOK),
+        ("x-shellscript", "01-first", "#!/bin/sh\necho first\nexit 7\n"),
+    )
+    one = instances.up(UserData=data)[0]
+    id = one["InstanceId"]
+    instances.console(id)
+    done = ssh(lab, instances.key, one["PrivateIpAddress"], "cloud-init status --wait --long")
+    assert done.returncode == 1
+    assert "01-first ended with exit status 7" in done.stdout
+    user = "ubuntu" if lab.mode == "single" else "root"
+    log = instances.run(one, "cat /var/log/cloud-init-output.log").splitlines()
+    assert log[-3:] == [f"per-boot as {user}", "first", "last"]
+    assert instances.run(one, "cat /var/lib/cloud/data/instance-id hooks") == f"{id}\nhook of {id}"
+    assert instances.run(one, "pgrep -cx sleep") == "1"
+
+    instances.ec2.reboot_instances(InstanceIds=[id])
+    instances.reachable(id)
+    wait_until(lambda: instances.run(one, "cat boots").split() == ["boot"] * 2, "scripts per boot")
+    assert instances.run(one, "wc -l <hooks") == "2"
+    assert instances.run(one, "pgrep -cx sleep") == "1"
+    assert instances.run(one, "grep -c ^first /var/log/cloud-init-output.log") == "1"
+
+
+@pytest.mark.lab
+def test_a_shutdown_is_scheduled_seen_and_cancelled(instances, lab):
+    one = instances.up()[0]
+    root = "" if lab.mode == "single" else "sudo "
+    scheduled = "cat /run/systemd/shutdown/scheduled"
+    said = instances.run(one, f"{root}shutdown -P +5 going home 2>&1")
+    assert said.startswith("Shutdown scheduled for ")
+    shown = dict(line.split("=", 1) for line in instances.run(one, scheduled).splitlines())
+    now = int(instances.run(one, "date +%s"))
+    assert 200 < int(shown["USEC"]) // 1_000_000 - now <= 300
+    assert (shown["MODE"], shown["WALL_MESSAGE"]) == ("poweroff", "going home")
+    instances.run(one, f"{root}shutdown -r 23:59")
+    assert "MODE=reboot" in instances.run(one, scheduled)
+    instances.run(one, f"{root}shutdown -c")
+    assert ssh(lab, instances.key, one["PrivateIpAddress"], scheduled).returncode == 1
+    wrong = ssh(lab, instances.key, one["PrivateIpAddress"], f"{root}shutdown -P later")
+    assert (wrong.returncode, "later" in wrong.stderr) == (1, True)
+    ssh(lab, instances.key, one["PrivateIpAddress"], f"{root}shutdown -P now 'the time is up'")
+    instances.in_state(one["InstanceId"], "stopped")

@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -43,7 +43,7 @@ class HostSpec:
     gateway: str
     public_address: str = ""
     public_key: str = ""
-    user_data: str = ""
+    user_files: Sequence[tuple[str, str]] = ()  # below /var/lib/cloud: path, content as base64
     user_data_problem: str = ""
     gpus: int = 0
     gpu_name: str = ""

@@ -183,13 +183,13 @@ def _own_files(spec: HostSpec) -> list[tuple[str, bytes, int]]:
     names = f"{spec.hostname}.{spec.domain} {spec.hostname}"
     files = [
         ("etc/hostname", f"{spec.hostname}\n".encode(), 0o644),
+        ("var/lib/cloud/data/instance-id", f"{spec.id}\n".encode(), 0o644),
         ("etc/hosts", f"127.0.0.1 localhost\n{spec.address} {names}\n".encode(), 0o644),
     ]
     if spec.silent:
         files.append((f"{template.TOOLS}/init", afflict.SILENT_INIT, 0o755))
-    if spec.user_data:
-        script = base64.b64decode(spec.user_data)
-        files.append(("var/lib/cloud/instance/scripts/part-001", script, 0o700))
+    for path, content in spec.user_files:
+        files.append((f"var/lib/cloud/{path}", base64.b64decode(content), 0o700))
     if spec.user_data_problem:
         files.append(("var/lib/cloud/instance/problem", spec.user_data_problem.encode(), 0o644))
     if spec.gpus:

@@ -77,7 +77,7 @@ def layer_files(host: Mapping[str, bytes], single_uid: bool) -> list[File]:
         File("etc/ssh/sshd_config", host["sshd_config"]),
         File("usr/bin/cloud-init", host["cloud-init"], 0o755),
         File(f"{TOOLS}/init", host["init"], 0o755),
-        File(f"{TOOLS}/first-boot", host["first-boot"], 0o755),
+        File(f"{TOOLS}/final-stage", host["final-stage"], 0o755),
         File(f"{TOOLS}/nvidia-smi", host["nvidia-smi"], 0o755),
         *(File(f"{TOOLS}/{name}", host[name]) for name in ("cloud-init.py", "nvidia-smi.py")),
         *(File(f"usr/sbin/{name}", host["power"], 0o755) for name in POWER_COMMANDS),
