@@ -95,6 +95,30 @@ def test_every_kind_in_two_regions(places, home, later):
     assert {region: everything(one.ec2) for region, one in places.items()} == before
 
 
+def test_a_network_without_clusters_goes_when_asked_for(places, home, later):
+    clients = places["us-east-1"]
+    template = {
+        "Resources": {"Vpc": {"Type": "AWS::EC2::VPC", "Properties": {"CidrBlock": "10.9.0.0/16"}}},
+        "Outputs": {"VpcId": {"Value": {"Ref": "Vpc"}}},
+    }
+    for name, labels in (
+        ("clusterctl-network-big", {"clusterctl:network": "big"}),
+        ("foreign", {"owner": "somebody"}),
+    ):
+        clients.cloudformation.create_stack(
+            StackName=name,
+            TemplateBody=json.dumps(template),
+            Tags=[{"Key": key, "Value": value} for key, value in labels.items()],
+        )
+    assert GarbageCollector(places, home).sweep().orphans == ()
+    collector = GarbageCollector(places, home, Wishes(networks=True))
+    found = collector.sweep()
+    assert orphan_ids(found) == {"clusterctl-network-big"}
+    assert collector.remove(found.orphans).left == ()
+    stacks = clients.cloudformation.describe_stacks()["Stacks"]
+    assert [one["StackName"] for one in stacks] == ["foreign"]
+
+
 def test_a_second_run_has_nothing_to_do(places, home, later):
     leave_behind(places["us-east-1"].ec2, "demo")
     collector = GarbageCollector(places, home)
