@@ -148,5 +148,7 @@ def test_a_stopped_node_is_one_line_and_the_other_answers(pair):
         assert (status, err) == (255, "")
     finally:
         ec2.get_waiter("instance_stopped").wait(InstanceIds=[stopped], WaiterConfig={"Delay": 1})
-        ec2.start_instances(InstanceIds=[stopped])
+        # It comes back with another public address, which has to be pinned.
+        started, _, err = pair.ctl("start")
+        assert started == 0, err
         eventually(lambda: pair.answers(1), "the node to be back")

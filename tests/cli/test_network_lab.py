@@ -1,0 +1,92 @@
+"""A network, a private cluster in it, and away with both: as a user types it, with real hosts."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.lab.running import client
+
+pytestmark = pytest.mark.lab
+
+
+@pytest.fixture
+def clusterctl(lab):
+    environ = {**os.environ, "CLUSTERCTL_HOME": str(lab.home), "CLUSTERCTL_LAB": "1"}
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "clusterctl", *arguments],
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+        assert "Traceback" not in done.stderr, done.stderr
+        return done
+
+    yield run
+    run("down", "private", "--yes")
+    run("network", "down", "training")
+
+
+def ok(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_private_cluster_in_a_network_of_its_own(clusterctl, lab, tmp_path):
+    network = json.loads(ok(clusterctl("network", "up", "training", "--json")))
+    launch = ("--network", "training", "--private", "--nodes", "3")
+    ok(clusterctl("up", "private", *launch, "--instance-type", "p3.2xlarge"))
+
+    ran = json.loads(
+        ok(clusterctl("run", "private", "--json", "hostname -I; echo $SSH_CONNECTION"))
+    )
+    said = [result["stdout"].split() for result in ran]
+    inside = [words[0] for words in said]
+    assert all(address.startswith("10.20.") for address in inside)
+    # The head node is reached from outside, the others from the head node.
+    assert said[0][1] != inside[0]
+    assert [words[1] for words in said[1:]] == [inside[0]] * 2
+    assert ok(clusterctl("ssh", "private", "2", "--", "hostname", "-I")).split() == inside[2:]
+    source = tmp_path / "data"
+    source.write_text("content")
+    ok(clusterctl("copy", "private", str(source), "data"))
+    assert ok(clusterctl("run", "private", "cat data")).count("content") == 3
+    ok(clusterctl("up", "private", *launch, "--instance-type", "p3.2xlarge"))
+
+    status = json.loads(ok(clusterctl("network", "status", "training", "--json")))
+    assert status["instances"] == {"private": 3}
+    refused = clusterctl("network", "down", "training")
+    assert refused.returncode == 1
+    assert "in use by cluster private (3 instances)" in refused.stderr
+
+    ok(clusterctl("down", "private", "--yes"))
+    ok(clusterctl("network", "down", "training"))
+    assert "nothing to do" in clusterctl("network", "down", "training").stderr
+    vpcs = client(lab).describe_vpcs()["Vpcs"]
+    assert network["vpc_id"] not in [vpc["VpcId"] for vpc in vpcs]
+
+
+def test_a_head_node_that_is_away(clusterctl, lab):
+    ok(clusterctl("network", "up", "training"))
+    launch = ("--network", "training", "--private", "--nodes", "2")
+    ok(clusterctl("up", "private", *launch, "--instance-type", "p3.2xlarge"))
+    ec2 = client(lab)
+    head = json.loads(ok(clusterctl("status", "private", "--json")))["nodes"][0]["instance_id"]
+    ec2.stop_instances(InstanceIds=[head])
+    ec2.get_waiter("instance_stopped").wait(InstanceIds=[head], WaiterConfig={"Delay": 1})
+    ran = clusterctl("run", "private", "--json", "true")
+    assert ran.returncode == 255
+    said = [result["message"] for result in json.loads(ran.stdout)]
+    assert said == [
+        "its instance is stopped",
+        "cannot be reached through private-0: its instance is stopped",
+    ]
