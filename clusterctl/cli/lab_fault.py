@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from clusterctl.cli import lab_fault_api, lab_fault_hosts, output
+from clusterctl.cli import lab_fault_api, lab_fault_hosts, lab_fault_interrupt, output
 from clusterctl.cli.fault_requests import Span, ask, clear_faults, set_fault
 
 
@@ -105,5 +105,9 @@ def quota(code: str, value: float) -> None:
     set_fault("quota", code=code, value=value)
 
 
-for _command in (*lab_fault_api.COMMANDS, *lab_fault_hosts.COMMANDS):
+for _command in (
+    *lab_fault_api.COMMANDS,
+    *lab_fault_hosts.COMMANDS,
+    *lab_fault_interrupt.COMMANDS,
+):
     fault.add_command(_command)

@@ -36,6 +36,7 @@ from clusterctl.lab import (  # noqa: E402
     moto_visibility,
 )
 from clusterctl.lab.faults import FAULTS  # noqa: E402
+from clusterctl.lab.interruptions import with_interruptions  # noqa: E402
 
 STATUS_PATH = "/_lab/status"
 
@@ -57,15 +58,12 @@ def complete_moto(network: IPv4Network, read_console: Callable[[str], str]) -> N
 def make_api(listening: socket.socket) -> BaseWSGIServer:
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     host, port = listening.getsockname()
+    api = api_faults.with_api_faults(DomainDispatcherApplication(create_backend_app), FAULTS)
+    pages = fault_page.with_fault_page(with_interruptions(api), fault_checks.admit)
     return make_server(
         host,
         port,
-        _with_status(
-            fault_page.with_fault_page(
-                api_faults.with_api_faults(DomainDispatcherApplication(create_backend_app), FAULTS),
-                fault_checks.admit,
-            )
-        ),
+        _with_status(pages),
         threaded=True,
         request_handler=MotoRequestHandler,
         fd=listening.fileno(),

@@ -56,6 +56,12 @@ class LaunchedRequest(TaggedEC2Resource):
     def status(self) -> dict[str, Any]:
         if self.state == "active":
             return {"Code": "fulfilled", "Message": "Your spot request is fulfilled."}
+        if self.instance.state_reason.code == "Server.SpotInstanceTermination":
+            return {
+                "Code": "instance-terminated-no-capacity",
+                "Message": "Your Spot instance was terminated because there is no capacity "
+                "available.",
+            }
         return {
             "Code": "instance-terminated-by-user",
             "Message": "Spot Instance terminated due to user-initiated termination.",

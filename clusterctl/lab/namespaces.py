@@ -38,7 +38,10 @@ class Plan:
 
 
 class Daemon:
-    """The running daemon: one request at a time, from any thread."""
+    """The running daemon: one request at a time, from any thread.
+
+    `metadata` is a socket that listens inside the lab.
+    """
 
     def __init__(self, plan: Plan) -> None:
         self._control, theirs = socket.socketpair()
@@ -93,15 +96,26 @@ class Daemon:
         if plan.mode == "root":
             _link(self.process.pid, plan.network, plan.public)
         self._control.sendall(b"x")
-        self._await("ready")
+        self.metadata = self._await_ready()
+
+    def _await_ready(self) -> socket.socket:
+        """The last word of the set-up comes with the socket at which hosts ask for metadata."""
+        said, descriptors, _, _ = socket.recv_fds(self._control, 65536, 1)
+        self._check("ready", json.loads(said or b"{}"))
+        return socket.socket(fileno=descriptors[0])
 
     def _await(self, key: str) -> None:
         try:
             answer = self._read()
         except ConnectionError:
+            answer = {}
+        self._check(key, answer)
+
+    def _check(self, key: str, answer: dict[str, Any]) -> None:
+        if not answer:
             raise LabError(
                 "the lab's namespaces could not be set up", "see lab.log in the lab's folder"
-            ) from None
+            )
         if key not in answer:
             in_the_way = answer.get("errno") == errno.EBUSY
             raise LabError(

@@ -29,6 +29,7 @@ from clusterctl.lab import (
     record,
 )
 from clusterctl.lab.app import complete_moto, make_api
+from clusterctl.lab.metadata_server import make_metadata_server
 from clusterctl.lab.namespaces import Daemon, NetworkTaken, Plan
 from clusterctl.lab.supervisor import Supervisor
 
@@ -71,6 +72,8 @@ def _start(home: Path, port: int, region: str) -> Callable[[], None]:
     moto_cloudformation.install()
     api = make_api(listening)
     record.write_record(_record(home, listening, region, plan))
+    metadata = make_metadata_server(daemon.metadata)
+    threading.Thread(target=metadata.serve_forever, daemon=True).start()
     threading.Thread(target=Supervisor(daemon, network).run, daemon=True).start()
 
     def serve() -> None:

@@ -9,7 +9,8 @@ from ipaddress import IPv4Network
 from typing import Any
 
 from clusterctl.domain.errors import LabError
-from clusterctl.lab import addresses, moto_addresses
+from clusterctl.lab import addresses, interruptions, moto_addresses
+from clusterctl.lab.daemon.network import hardware_address
 from clusterctl.lab.decisions import Decision, Seen, decide
 from clusterctl.lab.faults import FAULTS
 from clusterctl.lab.moto_instances import LabInstance, all_lab_instances
@@ -55,6 +56,7 @@ class Supervisor:
 
     def _attend(self, instance: LabInstance, view: dict[str, Any] | None) -> None:
         seen = Seen(view["state"], view["why"], view["ssh"]) if view else None
+        interruptions.strike(instance)
         if view:
             self._settle_address(instance, view)
             self._afflict(instance, view)
@@ -106,6 +108,7 @@ class Supervisor:
         """What the daemon is told to create (`daemon.boot.HostSpec`)."""
         address = instance.private_ip_address or ""
         data = instance.decoded_user_data
+        instance.nics[0].mac_address = hardware_address(address)
         subnet: IPv4Network = instance.nics[0].subnet.cidr
         # The default VPCs are one network to their hosts, other subnets each one of its own.
         block = self._network if subnet.subnet_of(self._network) else subnet

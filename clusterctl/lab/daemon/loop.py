@@ -73,8 +73,8 @@ def _serve(control: socket.socket, hosts: Hosts, dial_pid: int) -> None:
     selector = selectors.DefaultSelector()
     selector.register(ended, selectors.EVENT_READ)
     selector.register(control, selectors.EVENT_READ)
-    requests.write(b'{"ready": true}\n')
-    requests.flush()
+    with network.metadata_socket() as metadata:
+        socket.send_fds(control, [b'{"ready": true}\n'], [metadata.fileno()])
     while True:
         ready = {key.fileobj for key, _ in selector.select()}
         if ended in ready:

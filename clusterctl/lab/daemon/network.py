@@ -9,6 +9,7 @@ from ipaddress import IPv4Network
 from pathlib import Path
 
 BRIDGE, UPLINK = "br0", "up0"
+METADATA = ("169.254.169.254", 80)
 # A host has its public address no longer than the bridge says so. Redirects would teach its peers
 # the way past the bridge.
 SETTINGS = {
@@ -26,6 +27,7 @@ def build(network: IPv4Network, public: IPv4Network) -> None:
         "link set lo up",
         f"link add {BRIDGE} address {own} type bridge forward_delay 0",
         f"address add {network[1]}/{network.prefixlen} dev {BRIDGE}",
+        f"address add {METADATA[0]}/32 dev {BRIDGE}",
         f"link set {BRIDGE} up",
         # A public address that nobody has answers with silence, as on EC2.
         f"route add blackhole {public}",
@@ -35,6 +37,11 @@ def build(network: IPv4Network, public: IPv4Network) -> None:
     ip_batch(lines)
     for name, value in SETTINGS.items():
         Path("/proc/sys/net/ipv4", name).write_text(value)
+
+
+def metadata_socket() -> socket.socket:
+    """Where the hosts ask for their metadata."""
+    return socket.create_server(METADATA, backlog=128)
 
 
 def gateway_lines(open_: Collection[str], wanted: Collection[str]) -> list[str]:

@@ -1,0 +1,181 @@
+"""What hosts read of themselves at 169.254.169.254, and the notice that a spot instance finds."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from clusterctl.domain.errors import UsageError
+from clusterctl.lab import pages
+from clusterctl.lab.metadata import lookup
+from clusterctl.lab.metadata_server import Tokens
+
+SPOT = {"InstanceMarketOptions": {"MarketType": "spot"}}
+PAGE = "/_lab/interruptions"
+# One request without curl, which not every machine has: METHOD PATH [HEADER=VALUE ...].
+ASK = """
+import sys, urllib.error, urllib.request
+method, path, *headers = sys.argv[1:]
+url = "http://169.254.169.254" + path
+request = urllib.request.Request(url, method=method, headers=dict(h.split("=", 1) for h in headers))
+try:
+    with urllib.request.urlopen(request, timeout=5) as answer:
+        print(answer.status, answer.read().decode())
+except urllib.error.HTTPError as refused:
+    print(refused.code)
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        ("a", b"text"),
+        ("/b/c/", b"deep"),
+        ("b", b"c\nd/"),
+        ("", b"a\nb/"),
+        ("a/b", None),
+        ("x", None),
+        ("b/d", b""),
+        ("b/../a", None),
+    ],
+)
+def test_lookup(path, found):
+    assert lookup({"a": "text", "b": {"c": b"deep", "d": {}}}, path) == found
+
+
+def test_a_token_is_for_one_instance_and_a_while():
+    now = [0.0]
+    tokens = Tokens(lambda: now[0])
+    mine = tokens.make("i-1", 10)
+    assert tokens.admits(mine, "i-1")
+    assert not tokens.admits(mine, "i-2")
+    assert not tokens.admits("", "i-1")
+    now[0] = 10
+    assert not tokens.admits(mine, "i-1")
+
+
+@pytest.fixture
+def ask(instances):
+    """Ask from a host: `ask(instance, path, method, **headers)` is the status and the text."""
+
+    def request(one, path: str, method: str = "GET", **headers: str) -> tuple[int, str]:
+        words = [f"{name.replace('_', '-')}={value}" for name, value in headers.items()]
+        quoted = " ".join(f"'{word}'" for word in (ASK, method, path, *words))
+        status, _, text = instances.run(one, f"python3 -c {quoted}").partition(" ")
+        return int(status), text
+
+    return request
+
+
+def token_of(ask, one) -> dict[str, str]:
+    ttl = {"X_aws_ec2_metadata_token_ttl_seconds": "60"}
+    status, token = ask(one, "/latest/api/token", "PUT", **ttl)
+    assert status == 200
+    return {"X_aws_ec2_metadata_token": token}
+
+
+@pytest.mark.lab
+def test_a_host_knows_what_it_is(instances, ask):
+    tags = [{"ResourceType": "instance", "Tags": [{"Key": "a:b", "Value": "c d"}]}]
+    one = instances.up(
+        UserData="#!/bin/sh\ntrue\n",
+        TagSpecifications=tags,
+        MetadataOptions={"HttpTokens": "required", "InstanceMetadataTags": "enabled"},
+    )[0]
+    assert ask(one, "/latest/meta-data/instance-id")[0] == 401
+    assert ask(one, "/latest/meta-data/", X_aws_ec2_metadata_token="guessed")[0] == 401
+    for ttl in ("0", "21601", "x"):
+        headers = {"X_aws_ec2_metadata_token_ttl_seconds": ttl}
+        assert ask(one, "/latest/api/token", "PUT", **headers)[0] == 400
+    token = token_of(ask, one)
+    expected = {
+        "instance-id": one["InstanceId"],
+        "ami-id": one["ImageId"],
+        "ami-launch-index": "0",
+        "instance-type": one["InstanceType"],
+        "local-ipv4": one["PrivateIpAddress"],
+        "public-ipv4": one["PublicIpAddress"],
+        "local-hostname": one["PrivateDnsName"],
+        "hostname": one["PrivateDnsName"],
+        "mac": one["NetworkInterfaces"][0]["MacAddress"],
+        "placement/availability-zone": one["Placement"]["AvailabilityZone"],
+        "placement/region": instances.lab.region,
+        "security-groups": "default",
+        "instance-life-cycle": "on-demand",
+        "tags/instance/a:b": "c d",
+    }
+    for path, text in expected.items():
+        assert (path, ask(one, f"/latest/meta-data/{path}", **token)) == (path, (200, text))
+    names = ask(one, "/2021-07-15/meta-data", **token)[1].splitlines()
+    assert {"placement/", "mac", "tags/"} <= set(names)
+    assert expected["mac"] == instances.run(one, "cat /sys/class/net/eth0/address")
+    for path in ("spot/instance-action", "events/recommendations/rebalance", "iam/info", "no"):
+        assert ask(one, f"/latest/meta-data/{path}", **token)[0] == 404
+    assert ask(one, "/latest/user-data", **token) == (200, "#!/bin/sh\ntrue")
+    document = json.loads(ask(one, "/latest/dynamic/instance-identity/document", **token)[1])
+    assert (document["instanceId"], document["region"]) == (one["InstanceId"], instances.lab.region)
+
+
+@pytest.mark.lab
+def test_version_one_where_tokens_are_optional_and_nothing_where_it_is_off(instances, ask):
+    one = instances.up(MetadataOptions={"HttpTokens": "optional"})[0]
+    id = one["InstanceId"]
+    assert ask(one, "/latest/meta-data/instance-id") == (200, id)
+    assert ask(one, "/latest/user-data")[0] == 404
+    assert ask(one, "/latest/meta-data/tags/")[0] == 404
+    other = instances.up(MetadataOptions={"HttpTokens": "optional"})[0]
+    assert ask(other, "/latest/meta-data/instance-id") == (200, other["InstanceId"])
+    # A token is of no use to another instance.
+    assert ask(other, "/latest/meta-data/mac", **token_of(ask, one))[0] == 401
+    third = instances.up(MetadataOptions={"HttpEndpoint": "disabled"})[0]
+    assert ask(third, "/latest/meta-data/instance-id")[0] == 403
+
+
+@pytest.mark.lab
+def test_a_spot_instance_gets_notice_and_ends(instances, lab, ask):
+    one = instances.up(**SPOT)[0]
+    id, action = one["InstanceId"], "/latest/meta-data/spot/instance-action"
+    token = token_of(ask, one)
+    assert ask(one, "/latest/meta-data/instance-life-cycle", **token) == (200, "spot")
+    assert ask(one, action, **token)[0] == 404
+    pages.ask(lab, PAGE, "POST", {"instance_id": id, "seconds": 3600})
+    notice = json.loads(ask(one, action, **token)[1])
+    assert notice["action"] == "terminate"
+    ended = ask(one, "/latest/meta-data/spot/termination-time", **token)[1]
+    assert notice["time"] == ended
+    assert ask(one, "/latest/meta-data/events/recommendations/rebalance", **token)[0] == 200
+    assert instances.state(id) == "running"
+    pages.ask(lab, PAGE, "POST", {"instance_id": id, "seconds": 0})
+    instances.in_state(id, "terminated")
+    assert instances.see(id)["StateReason"]["Code"] == "Server.SpotInstanceTermination"
+    shown = instances.ec2.describe_spot_instance_requests(
+        SpotInstanceRequestIds=[one["SpotInstanceRequestId"]]
+    )["SpotInstanceRequests"][0]
+    assert shown["Status"]["Code"] == "instance-terminated-no-capacity"
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"instance_id": "i-0123456789abcdef0"}, "no instance"),
+        ({"instance_id": None}, "no instance"),
+        ({}, "instance_id"),
+        ([], "instance_id"),
+        ("x", "instance_id"),
+    ],
+)
+def test_what_is_no_interruption(lab, body, said):
+    with pytest.raises(UsageError) as refused:
+        pages.ask(lab, PAGE, "POST", body)
+    assert said in refused.value.message
+
+
+@pytest.mark.lab
+def test_others_are_not_interrupted(instances, lab):
+    one = instances.up()[0]
+    for wanted in ({"seconds": 1}, {"seconds": -1}, {"seconds": "soon"}):
+        with pytest.raises(UsageError) as refused:
+            pages.ask(lab, PAGE, "POST", {"instance_id": one["InstanceId"], **wanted})
+        assert "no spot instance" in refused.value.message
