@@ -14,10 +14,13 @@ from clusterctl.ec2.errors import throttled, translated
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
 
-_BLOCK = re.compile(
-    r"-----BEGIN SSH HOST KEY KEYS-----(?P<keys>.*?)-----END SSH HOST KEY KEYS-----", re.DOTALL
+_BEGIN, _END = "-----BEGIN SSH HOST KEY KEYS-----", "-----END SSH HOST KEY KEYS-----"
+# Not within a longer name: sk-ssh-..., ...-cert-v01@openssh.com.
+_KEY = re.compile(
+    r"(?<![\w@.-])(ssh-ed25519|ecdsa-sha2-nistp(?:256|384|521)|ssh-rsa) ([A-Za-z0-9+/]+=*)"
 )
-_KEY = re.compile(r"\b(ssh-ed25519|ecdsa-sha2-nistp(?:256|384|521)|ssh-rsa) ([A-Za-z0-9+/]+=*)")
+_POINT_BYTES = {b"nistp256": 65, b"nistp384": 97, b"nistp521": 133}
+_RSA_BYTES = 128
 
 
 def console_text(client: EC2Client, instance_id: str) -> str:
@@ -42,12 +45,18 @@ def console_text(client: EC2Client, instance_id: str) -> str:
 def parse_host_keys(console: str) -> tuple[str, ...]:
     """The host keys cloud-init printed, as `TYPE BASE64`; none before the block is complete.
 
-    Each line may carry a logger's prefix. A key broken up by another message is left out.
+    Of several blocks the last counts: keys may be made anew at a later boot. Each line may carry a
+    logger's prefix. A key broken up by another message is left out.
     """
-    blocks = [match["keys"] for match in _BLOCK.finditer(console)]
-    if not blocks:
-        return ()
-    found = (match.groups() for match in _KEY.finditer(blocks[-1]))
+    before, end, _ = console.rpartition(_END)
+    # One that a reboot cut short has no end, and the next one's must not be taken for it.
+    _, begin, block = before.rpartition(_BEGIN)
+    return keys_in(block.partition(_END)[0]) if begin and end else ()
+
+
+def keys_in(text: str) -> tuple[str, ...]:
+    """The complete public keys in a text, each once, as `TYPE BASE64`."""
+    found = (match.groups() for match in _KEY.finditer(text))
     return tuple(dict.fromkeys(f"{kind} {body}" for kind, body in found if _whole(kind, body)))
 
 
@@ -64,5 +73,19 @@ def _whole(kind: str, body: str) -> bool:
             return False
         fields.append(blob[4 : 4 + size])
         blob = blob[4 + size :]
-    wanted = 2 if kind == "ssh-ed25519" else 3
-    return not blob and len(fields) == wanted and fields[0] == kind.encode()
+    return not blob and fields[:1] == [kind.encode()] and _fits(kind, fields[1:])
+
+
+def _fits(kind: str, fields: list[bytes]) -> bool:
+    """Whether the numbers of a key have the size that its type promises."""
+    if kind == "ssh-ed25519":
+        return [len(field) for field in fields] == [32]
+    if kind == "ssh-rsa":
+        return len(fields) == 2 and len(fields[0]) > 0 and len(fields[1]) >= _RSA_BYTES
+    curve = kind.rpartition("-")[2].encode()
+    return (
+        len(fields) == 2
+        and fields[0] == curve
+        and len(fields[1]) == _POINT_BYTES[curve]
+        and fields[1][:1] == b"\x04"
+    )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import struct
+
 import pytest
 from botocore.exceptions import ClientError
 
@@ -97,6 +100,90 @@ def test_a_block_under_way_does_not_hide_the_one_before():
 
 def test_a_key_printed_twice_is_one():
     assert parse_host_keys(console(ED25519, ED25519)) == (ED25519,)
+
+
+def key(kind: str, *fields: bytes) -> str:
+    blob = b"".join(struct.pack(">I", len(field)) + field for field in (kind.encode(), *fields))
+    return f"{kind} {base64.b64encode(blob).decode()}"
+
+
+KERNEL = "[   21.734211] nvidia: loading out-of-tree module taints kernel."
+WHOLE = console(ED25519, ECDSA)
+HALF = len(ED25519) // 2
+# Of 64 KiB only the end is kept, here from within the first key on.
+CUT = (KERNEL + "\n") * 900 + WHOLE
+
+
+@pytest.mark.parametrize(
+    ("text", "keys"),
+    [
+        pytest.param(WHOLE.partition(END)[0], (), id="no end"),
+        pytest.param(WHOLE.partition(BEGIN)[2], (), id="no beginning"),
+        pytest.param(CUT[CUT.index(ED25519) + 9 :][-65536:], (), id="64 KiB cut in the block"),
+        pytest.param(CUT[-65536:], (ED25519, ECDSA), id="64 KiB cut before the block"),
+        pytest.param(
+            console(f"{ED25519}\n{KERNEL}\n{ECDSA}"),
+            (ED25519, ECDSA),
+            id="the kernel between two keys",
+        ),
+        pytest.param(
+            console(f"{ED25519[:HALF]}\r\n{KERNEL}\r\n{ED25519[HALF:]}", ECDSA),
+            (ECDSA,),
+            id="the kernel within a key",
+        ),
+        pytest.param(
+            WHOLE.replace(BEGIN, BEGIN[:20] + KERNEL + BEGIN[20:]),
+            (),
+            id="the kernel within the marker",
+        ),
+        pytest.param(
+            console(OTHER).partition(END)[0] + WHOLE,
+            (ED25519, ECDSA),
+            id="a boot that was cut short, then another",
+        ),
+        pytest.param(console(OTHER) + WHOLE, (ED25519, ECDSA), id="two boots"),
+        pytest.param(console(OTHER) + console(""), (), id="two boots, no key in the last"),
+        pytest.param(f"{BEGIN}\n{ED25519}\n{END}\n{OTHER}\n{END}\n", (ED25519,), id="two ends"),
+        pytest.param(console(ED25519, eol="\r\n"), (ED25519,), id="CRLF"),
+        pytest.param(console(ED25519, eol="\r"), (ED25519,), id="CR alone"),
+        pytest.param(
+            "\x00\ufffd\x1b[2J" * 999 + console(f"\x00{ED25519}\x00", prefix="\ufffd\x07"),
+            (ED25519,),
+            id="binary junk",
+        ),
+        pytest.param(
+            console(
+                "ssh-dss AAAAB3NzaC1kc3MAAAABAQ==",
+                key("sk-ssh-ed25519@openssh.com", b"k" * 32, b"ssh:"),
+                key("sk-ecdsa-sha2-nistp256@openssh.com", b"nistp256", b"\x04" * 65, b"ssh:"),
+                key("ssh-ed25519-cert-v01@openssh.com", b"n" * 32, b"k" * 32),
+                ECDSA,
+            ),
+            (ECDSA,),
+            id="keys of types that no host shows",
+        ),
+        pytest.param(
+            console(
+                f"sk-{ED25519}",
+                f"x@{ED25519}",
+                key("ssh-ed25519", b"k" * 31),
+                key("ssh-ed25519", b"k" * 32, b""),
+                key("ssh-rsa", b"\x01\x00\x01", b"\x00" * 64),
+                key("ssh-rsa", b"", b"\xff" * 257),
+                key("ecdsa-sha2-nistp256", b"nistp384", b"\x04" * 65),
+                key("ecdsa-sha2-nistp256", b"nistp256", b"\x04" * 64),
+                key("ecdsa-sha2-nistp256", b"nistp256", b"\x02" * 65),
+                key("ecdsa-sha2-nistp256"),
+                key("ssh-ed25519").replace("ssh-ed25519 ", "ssh-rsa "),
+                ECDSA,
+            ),
+            (ECDSA,),
+            id="keys that are none",
+        ),
+    ],
+)
+def test_hostile_consoles(text, keys):
+    assert parse_host_keys(text) == keys
 
 
 class Consoles:
