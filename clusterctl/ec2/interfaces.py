@@ -20,11 +20,14 @@ def efa_wanted(machine: MachineType, nodes: int, asked: bool | None) -> bool:
 
 
 def efa_cards(machine: MachineType) -> tuple[int, ...]:
-    """The network cards that take an EFA. With one fewer than cards, card 0 has none (p6-b300)."""
-    cards = range(machine.network_cards)
-    if machine.efa_interfaces == machine.network_cards - 1:
-        return tuple(cards[1:])
-    return tuple(cards[: machine.efa_interfaces])
+    """The network cards that get an EFA.
+
+    Where EC2 does not say which take one: with one fewer than cards, card 0 has none (p6-b300).
+    """
+    cards = machine.efa_cards or tuple(range(machine.network_cards))
+    if not machine.efa_cards and machine.efa_interfaces == machine.network_cards - 1:
+        cards = cards[1:]
+    return cards[: machine.efa_interfaces]
 
 
 def layout(

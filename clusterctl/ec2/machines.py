@@ -18,7 +18,8 @@ class MachineType:
     """An instance type. `gpus` counts NVIDIA's only: Horovod runs on no other here.
 
     `gpu_name` is the chip, as `V100`. `network_cards` and `efa_interfaces` are the most it takes;
-    `card_interfaces` is how many interfaces each card takes. `storage_gib` is the instance store.
+    `card_interfaces` is how many interfaces each card takes, and `efa_cards` are the cards that
+    take an EFA, as far as EC2 says so. `storage_gib` is the instance store.
     """
 
     name: str
@@ -29,6 +30,7 @@ class MachineType:
     network_cards: int = 1
     card_interfaces: tuple[int, ...] = ()
     efa_interfaces: int = 0
+    efa_cards: tuple[int, ...] = ()
     storage_gib: int = 0
     usage_classes: tuple[str, ...] = ("on-demand", "spot")
     placement_strategies: tuple[str, ...] = ("cluster", "partition", "spread")
@@ -91,6 +93,11 @@ def read_machine_type(described: Any) -> MachineType:
         network_cards=network.get("MaximumNetworkCards", 1),
         card_interfaces=tuple(card.get("MaximumNetworkInterfaces", 1) for card in cards),
         efa_interfaces=network.get("EfaInfo", {}).get("MaximumEfaInterfaces", 0),
+        efa_cards=tuple(
+            card.get("NetworkCardIndex", 0)
+            for card in cards
+            if "efa-only" in card.get("InterfaceTypes", ())
+        ),
         storage_gib=described.get("InstanceStorageInfo", {}).get("TotalSizeInGB", 0),
         usage_classes=tuple(described.get("SupportedUsageClasses", ())),
         placement_strategies=tuple(
