@@ -61,7 +61,10 @@ MOVES = {
     "Client.InternalError": Move.FIX,
     "Client.InvalidSnapshot.NotFound": Move.FIX,
 }
-_ZONE = re.compile(r"\b([a-z]{2}(?:-[a-z]+)+-\d(?:-[a-z]+-\d)?[a-z])\b")
+# Local zones, as us-west-2-lax-1a, among them.
+_ZONE = re.compile(r"(?<![\w-])([a-z]{2,4}(?:-[a-z]+)+-\d+(?:-[a-z]+-\d+)?[a-z])(?![\w-])")
+# A sentence ends where another begins.
+_SENTENCE_END = re.compile(r"\.\s")
 
 
 def move_for(code: str) -> Move:
@@ -71,8 +74,9 @@ def move_for(code: str) -> Move:
 
 def zones_offered(message: str) -> tuple[str, ...]:
     """The zones that EC2 says have capacity: `... or choosing us-east-1b, us-east-1c.`"""
-    _, chosen, after = message.partition("choosing ")
-    return tuple(dict.fromkeys(_ZONE.findall(after))) if chosen else ()
+    sentences = _SENTENCE_END.split(message)
+    named = [one.partition("choosing ")[2] for one in sentences]
+    return tuple(dict.fromkeys(zone for text in named for zone in _ZONE.findall(text)))
 
 
 def next_place(places: Sequence[Place], tried: Sequence[Place], message: str = "") -> Place | None:
@@ -93,9 +97,11 @@ def next_place(places: Sequence[Place], tried: Sequence[Place], message: str = "
 def out_of_capacity(tried: Sequence[Place], failure: AwsError) -> AwsError:
     """The error when every place was tried: what was tried, and what EC2 said last."""
     where = ", ".join(dict.fromkeys(f"{place.instance_type} in {place.zone}" for place in tried))
+    scarce = "Capacity" in failure.code
+    what = "nowhere are enough machines" if scarce else "no place takes this launch"
     return AwsError(
         failure.code,
-        f"nowhere are enough machines: tried {where}. EC2 said: {failure.message}",
+        f"{what}: tried {where}. EC2 said: {failure.message}",
         "nothing was launched; wait for machines with --capacity-timeout 2h, accept fewer with "
         "--min-nodes, another type with --or-type, or another --region; "
         "a Capacity Block or reservation makes sure of them: --capacity-reservation",
