@@ -85,6 +85,10 @@ def simulated_gpus(instance_type: str) -> dict[str, Any]:
     }
 
 
+def has_instance_store(instance_type: str) -> bool:
+    return bool(INSTANCE_TYPES.get(instance_type, {}).get("InstanceStorageInfo"))
+
+
 def offered_zones(region: str, instance_type: str) -> list[str]:
     """The zones of a region that have the type."""
     offers = INSTANCE_TYPE_OFFERINGS["availability-zone"].get(region, [])

@@ -14,7 +14,7 @@ from clusterctl.lab.daemon.network import hardware_address
 from clusterctl.lab.decisions import Decision, Seen, decide
 from clusterctl.lab.faults import FAULTS
 from clusterctl.lab.moto_instances import LabInstance, all_lab_instances
-from clusterctl.lab.moto_types import simulated_gpus
+from clusterctl.lab.moto_types import has_instance_store, simulated_gpus
 from clusterctl.lab.namespaces import Daemon
 
 log = logging.getLogger(__name__)
@@ -126,5 +126,6 @@ class Supervisor:
             ],
             "user_data_problem": data.problem,
             "silent": instance.silent,
+            "instance_store": has_instance_store(instance.instance_type),
             **simulated_gpus(instance.instance_type),
         }

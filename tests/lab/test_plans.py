@@ -31,7 +31,7 @@ def test_a_copy_on_write_view():
 
 
 def test_the_mounts_of_a_host():
-    plan = mounts.host_mounts("/h", "/t", single_uid=False, bound=["lib"])
+    plan = mounts.host_mounts(mounts.View("/h", "/t", single_uid=False), bound=["lib"])
     assert [(step.source, step.target) for step in plan] == [
         ("/lib", "lib"),
         *(("overlay", name) for name in ("usr", "etc", "var", "opt")),
@@ -50,9 +50,14 @@ def test_the_mounts_of_a_host():
     ]
 
 
+def test_the_instance_store_is_where_images_mount_it():
+    view = mounts.View("/h", "/t", single_uid=False, instance_store=True)
+    assert mounts.host_mounts(view)[-1].target == "opt/dlami/nvme"
+
+
 @pytest.mark.parametrize(("single_uid", "group"), [(False, True), (True, False)])
 def test_terminals_belong_to_tty_where_there_is_such_a_group(single_uid, group):
-    plan = mounts.host_mounts("/h", "/t", single_uid)
+    plan = mounts.host_mounts(mounts.View("/h", "/t", single_uid))
     terminals = next(step for step in plan if step.target == "dev/pts")
     assert ("gid=5" in terminals.data) == group
 

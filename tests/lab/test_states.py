@@ -50,6 +50,22 @@ def test_stop_and_start_keep_the_address_and_the_keys(instances):
     assert instances.run(one, f"cat mine; {HOST_KEY}") == f"here\n{key}"
 
 
+def test_the_instance_store_lives_through_a_reboot_and_not_a_stop(instances):
+    one = instances.up(InstanceType="p3dn.24xlarge")[0]
+    id, store = one["InstanceId"], "/opt/dlami/nvme"
+    shown = instances.run(one, f"stat -f -c %T {store}; stat -c %U {store}")
+    assert shown == "tmpfs\nubuntu"
+    instances.run(one, f"echo kept >{store}/file")
+    instances.ec2.reboot_instances(InstanceIds=[id])
+    instances.reachable(id)
+    assert instances.run(one, f"cat {store}/file") == "kept"
+    instances.ec2.stop_instances(InstanceIds=[id])
+    instances.in_state(id, "stopped")
+    instances.ec2.start_instances(InstanceIds=[id])
+    instances.reachable(id)
+    assert instances.run(one, f"ls {store}; stat -c %U {store}") == "ubuntu"
+
+
 def test_a_console_before_and_after_the_host(instances):
     one = instances.request()[0]
     instances.ec2.get_console_output(InstanceId=one["InstanceId"])  # empty or not: no error

@@ -45,6 +45,7 @@ class HostSpec:
     public_key: str = ""
     user_files: Sequence[tuple[str, str]] = ()  # below /var/lib/cloud: path, content as base64
     user_data_problem: str = ""
+    instance_store: bool = False
     gpus: int = 0
     gpu_name: str = ""
     gpu_memory_mib: int = 0
@@ -153,7 +154,8 @@ def _start(spec: HostSpec, folder: Path, base: Base, go: int) -> None:
     network.ip_batch(address_lines(spec))
     if base.single_uid:
         Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").write_text("0")
-    mounts.build_root(str(folder), str(base.template), base.single_uid, base.alone)
+    view = mounts.View(str(folder), str(base.template), base.single_uid, spec.instance_store)
+    mounts.build_root(view, base.alone)
     if base.single_uid:
         _become_ubuntu()
     # Python ignores SIGPIPE, and an ignored signal stays ignored over exec.

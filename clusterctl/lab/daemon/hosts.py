@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import functools
-import json
 import os
 import shutil
 import signal
@@ -17,8 +15,10 @@ from typing import Any
 
 from clusterctl.lab.daemon import afflict, boot, mounts, network, syscalls, template
 from clusterctl.lab.daemon.boot import UBUNTU_UID, Base, HostSpec
+from clusterctl.lab.daemon.files import own_files
 
 DATA_VOLUME = "size=1g,mode=1777"
+STORE_VOLUME = "size=1g,mode=755"
 CONSOLE_BYTES = 64 * 1024  # what EC2 keeps of a console
 
 
@@ -72,11 +72,13 @@ class Hosts:
         self.boot(spec.id)
 
     def boot(self, id: str, new_console: bool = False) -> None:
+        """A new console is for a host that was stopped: what EC2 does not keep then is gone."""
         host = self._hosts[id]
         if host.state != "off":
             return
         if new_console:
             (host.folder / "console.log").unlink(missing_ok=True)
+            self._make_store(host)
         template.write(host.folder / "boot_id", f"{uuid.uuid4()}\n".encode(), 0o444)
         plug = functools.partial(_plug, host)
         started = boot.boot(host.spec, host.folder, self._base, plug)
@@ -118,8 +120,8 @@ class Hosts:
         self.set_public(id, "")
         host = self._hosts.pop(id)
         _ip(["link", "delete", host.link], check=False)
-        if (host.folder / "data").is_mount():
-            syscalls.unmount(str(host.folder / "data"))
+        for volume in ("data", "store"):
+            _unmount(host.folder / volume)
         shutil.rmtree(host.folder, ignore_errors=True)
         self._open_subnets()
 
@@ -159,12 +161,25 @@ class Hosts:
             (folder / name).mkdir()
         (folder / "root-home").chmod(0o700)
         syscalls.mount("tmpfs", str(folder / "data"), "tmpfs", syscalls.MS_NOSUID, DATA_VOLUME)
-        for path, content, mode in _own_files(spec):
+        for path, content, mode in own_files(spec):
             template.write(folder / "upper" / path, content, mode)
         if spec.gpus:
             smi = (self._base.template / template.TOOLS / "nvidia-smi").read_bytes()
             template.write(folder / "upper/usr/bin/nvidia-smi", smi, 0o755)
         self._make_home(folder / "home/ubuntu", spec.public_key)
+        self._make_store(host)
+
+    def _make_store(self, host: Host) -> None:
+        """An empty instance store, where the type has one."""
+        if not host.spec.instance_store:
+            return
+        store = host.folder / "store"
+        _unmount(store)
+        for point in (store, host.folder / "upper" / mounts.INSTANCE_STORE):
+            point.mkdir(parents=True, exist_ok=True)
+        syscalls.mount("tmpfs", str(store), "tmpfs", syscalls.MS_NOSUID, STORE_VOLUME)
+        if not self._base.single_uid:
+            os.chown(store, UBUNTU_UID, UBUNTU_UID)
 
     def _make_home(self, home: Path, public_key: str) -> None:
         home.mkdir(parents=True)
@@ -178,35 +193,9 @@ class Hosts:
                 os.chown(path, UBUNTU_UID, UBUNTU_UID, follow_symlinks=False)
 
 
-def _own_files(spec: HostSpec) -> list[tuple[str, bytes, int]]:
-    """The files that differ from host to host: path below the host's root, content, mode."""
-    names = f"{spec.hostname}.{spec.domain} {spec.hostname}"
-    files = [
-        ("etc/hostname", f"{spec.hostname}\n".encode(), 0o644),
-        ("var/lib/cloud/data/instance-id", f"{spec.id}\n".encode(), 0o644),
-        ("etc/hosts", f"127.0.0.1 localhost\n{spec.address} {names}\n".encode(), 0o644),
-    ]
-    if spec.silent:
-        files.append((f"{template.TOOLS}/init", afflict.SILENT_INIT, 0o755))
-    for path, content in spec.user_files:
-        files.append((f"var/lib/cloud/{path}", base64.b64decode(content), 0o700))
-    if spec.user_data_problem:
-        files.append(("var/lib/cloud/instance/problem", spec.user_data_problem.encode(), 0o644))
-    if spec.gpus:
-        files += _gpu_files(spec)
-    return files
-
-
-def _gpu_files(spec: HostSpec) -> list[tuple[str, bytes, int]]:
-    """What the simulated nvidia-smi answers from."""
-    names = [f"{spec.hostname}/{index}" for index in range(spec.gpus)]
-    uuids = [f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, name)}" for name in names]
-    gpus = {"count": spec.gpus, "name": spec.gpu_name, "memory_mib": spec.gpu_memory_mib}
-    lines = (f"GPU {n}: {spec.gpu_name} (UUID: {number})\n" for n, number in enumerate(uuids))
-    return [
-        ("etc/clusterctl-lab/gpus.json", json.dumps({**gpus, "uuids": uuids}).encode(), 0o644),
-        ("etc/clusterctl-lab/gpus.txt", "".join(lines).encode(), 0o644),
-    ]
+def _unmount(volume: Path) -> None:
+    if volume.is_mount():
+        syscalls.unmount(str(volume))
 
 
 def _look(host: Host) -> None:

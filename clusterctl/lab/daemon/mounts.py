@@ -11,6 +11,8 @@ from clusterctl.lab.daemon import syscalls
 from clusterctl.lab.daemon.syscalls import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY
 
 COPY_ON_WRITE = ("usr", "etc", "var", "opt")
+# Where Deep Learning AMIs mount the instance store.
+INSTANCE_STORE = "opt/dlami/nvme"
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 FOLDERS = (
     *("proc", "sys", "dev", "run", "tmp", "root", "home", "data", "mnt", "media", "srv", "old"),
@@ -59,13 +61,17 @@ def overlay(name: str, folder: str, template: str, alone: bool) -> Mount:
     return Mount("overlay", name, "overlay", data=f"{layers},{writable},userxattr")
 
 
-def host_mounts(
-    folder: str,
-    template: str,
-    single_uid: bool,
-    bound: Iterable[str] = (),
-    alone: Collection[str] = (),
-) -> list[Mount]:
+@dataclass(frozen=True)
+class View:
+    """What a host sees: its own `folder` over the lab's `template`."""
+
+    folder: str
+    template: str
+    single_uid: bool
+    instance_store: bool = False
+
+
+def host_mounts(view: View, bound: Iterable[str] = (), alone: Collection[str] = ()) -> list[Mount]:
     """The mounts of one host, in order.
 
     `bound` are top-level folders that are no links (`lib`), `alone` those that the template has
@@ -73,11 +79,13 @@ def host_mounts(
     """
     terminal = "newinstance,ptmxmode=0666,mode=0620"
     # With a single uid there is no group 5 (tty) to give terminals to.
-    terminal += "" if single_uid else ",gid=5"
+    terminal += "" if view.single_uid else ",gid=5"
     plain = MS_NOSUID | MS_NODEV
+    folder = view.folder
+    store = [Mount(f"{folder}/store", INSTANCE_STORE, flags=MS_BIND)] if view.instance_store else []
     return [
         *(Mount(f"/{name}", name, flags=MS_BIND) for name in bound),
-        *(overlay(name, folder, template, name in alone) for name in COPY_ON_WRITE),
+        *(overlay(name, folder, view.template, name in alone) for name in COPY_ON_WRITE),
         Mount("proc", "proc", "proc", plain | MS_NOEXEC),
         Mount("sysfs", "sys", "sysfs", plain | MS_NOEXEC | MS_RDONLY),
         Mount(f"{folder}/boot_id", "proc/sys/kernel/random/boot_id", flags=MS_BIND),
@@ -90,17 +98,18 @@ def host_mounts(
         Mount(f"{folder}/root-home", "root", flags=MS_BIND),
         Mount(f"{folder}/home", "home", flags=MS_BIND),
         Mount(f"{folder}/data", "data", flags=MS_BIND),
+        *store,
     ]
 
 
-def build_root(folder: str, template: str, single_uid: bool, alone: Collection[str]) -> None:
+def build_root(view: View, alone: Collection[str]) -> None:
     """Make the root of a host and move into it. Runs in the host's own mount namespace."""
-    root = Path(folder, "root")
+    root = Path(view.folder, "root")
     syscalls.mount("tmpfs", str(root), "tmpfs", 0, "mode=755")
     for name in FOLDERS:
         (root / name).mkdir()
     bound = _top_level(root)
-    for step in host_mounts(folder, template, single_uid, bound, alone):
+    for step in host_mounts(view, bound, alone):
         _prepare(root, step)
         syscalls.mount(step.source, f"{root}/{step.target}", step.fstype, step.flags, step.data)
     for name, target in DEVICE_LINKS.items():
