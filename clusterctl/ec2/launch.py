@@ -65,6 +65,8 @@ def carry_out(
     for step in plan.steps:
         on_step(step.describe())
         if step.operation == "run_instances":
+            if "Placement" in step.arguments:
+                await_available(client, plan.spec.name)
             made = search(plan, step, work.results, attempt, patience, on_step)
             work.launched += [found.node.instance_id for found in made]
             work.results.update(_known_of(made))
@@ -73,8 +75,6 @@ def carry_out(
         else:
             answer = _repeated(client, step, step.resolved(work.results))
             work.results.update({key: answer[key] for key in step.gives})
-            if step.operation == "create_placement_group":
-                await_available(client, plan.spec.name)
     write_launches(launch_record, ())
     return _members(client, plan, work.launched)
 

@@ -127,9 +127,10 @@ def _with_launch(plan: LaunchPlan, seen: Observed, public_key: str) -> LaunchPla
         step = plan.step_at(place, run, token)
         run_steps.append(step if request is None else replace(step, arguments=request))
     steps = [
+        # First: it takes EC2 a moment to make it available.
+        *placement_steps(spec, seen, plan.launch_at(found[0], first_run)),
         *key_steps(spec, seen, public_key),
         *group_steps(spec, seen),
-        *placement_steps(spec, seen, plan.launch_at(found[0], first_run)),
         *tag_steps(spec, seen, plan.wanted),
         *start_steps(seen),
         *run_steps,

@@ -13,6 +13,7 @@ import paramiko
 from paramiko.common import cMSG_GLOBAL_REQUEST
 
 from clusterctl.transport import dial
+from clusterctl.transport.ordering import OrderedTransport
 from clusterctl.transport.target import Target
 
 # RFC 4254 5.1
@@ -30,7 +31,7 @@ _ERRNO = {
 }
 
 
-class TunnelTransport(paramiko.Transport):
+class TunnelTransport(OrderedTransport):
     """Opens channels to other hosts, for many threads at once, and tells each why not.
 
     paramiko keeps one refusal per connection and drops the server's words. And it leaves open what
@@ -75,7 +76,7 @@ class TunnelTransport(paramiko.Transport):
 
     def _parse_channel_open_success(self, message: paramiko.Message) -> None:
         channel_id = _peek(message)
-        super()._parse_channel_open_success(message)  # type: ignore[misc]
+        super()._parse_channel_open_success(message)
         channel = self._given_up.pop(channel_id, None)
         if channel:
             channel.close()

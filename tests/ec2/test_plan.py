@@ -47,11 +47,11 @@ def tags_of(request):
 
 def test_from_nothing():
     assert lines(NOTHING) == [
+        "CreatePlacementGroup: clusterctl-demo: all nodes close to each other",
         "ImportKeyPair: clusterctl-demo, the public half of the cluster's key",
         "CreateSecurityGroup: clusterctl-demo in vpc-1",
         "AuthorizeSecurityGroupIngress: SSH from 203.0.113.7/32; all traffic between the nodes",
         "AuthorizeSecurityGroupEgress: all traffic between the nodes",
-        "CreatePlacementGroup: clusterctl-demo: all nodes close to each other",
         "RunInstances: 4 x p4d.24xlarge with 8 GPUs each, nodes demo-[0-3], image ami-1, "
         "us-east-1a",
     ]
@@ -213,8 +213,8 @@ def test_ipv6():
 def test_the_key_pair_at_ec2_is_the_folders(key_pair, operations):
     steps = plan(replace(NOTHING, key_pair=key_pair, group=GROUP)).steps
     assert [step.operation for step in steps] == [
-        *operations,
         "create_placement_group",
+        *operations,
         "run_instances",
     ]
 

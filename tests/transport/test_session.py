@@ -194,3 +194,23 @@ def test_keys_of_a_cluster_are_renewed_by_up(ssh_server, tmp_path):
     with pytest.raises(HostKeyUnknown) as caught:
         connect(ssh_server.target(), Identity((load_key(ssh_server.key),)), host_keys)
     assert caught.value.hint == "run `clusterctl up demo` again"
+
+
+def test_what_comes_too_late_for_its_channel_does_not_end_the_connection(ssh_server):
+    """OpenSSH disconnects whoever speaks on a channel that both sides have closed."""
+    import paramiko
+    from paramiko.common import cMSG_CHANNEL_EOF
+
+    with ssh_server.connections() as connections:
+        session = connections.session(ssh_server.target())
+        transport = session.client.get_transport()
+        channel = transport.open_session()
+        channel.exec_command("true")
+        assert channel.recv_exit_status() == 0
+        channel.close()
+        late = paramiko.Message()
+        late.add_byte(cMSG_CHANNEL_EOF)
+        late.add_int(channel.remote_chanid)
+        transport._send_user_message(late)
+        for _ in range(3):
+            assert session.run("echo still here").stdout == "still here\n"
