@@ -207,7 +207,12 @@ def test_what_comes_too_late_for_its_channel_does_not_end_the_connection(ssh_ser
         channel = transport.open_session()
         channel.exec_command("true")
         assert channel.recv_exit_status() == 0
+        other = transport.open_session()
         channel.close()
+        # A round trip later the server has forgotten the channel.
+        other.exec_command("cat")
+        other.sendall(b"x")
+        assert other.recv(1) == b"x"
         late = paramiko.Message()
         late.add_byte(cMSG_CHANNEL_EOF)
         late.add_int(channel.remote_chanid)
