@@ -10,6 +10,10 @@ from clusterctl.domain.cluster import check_cluster_name
 from clusterctl.domain.errors import UsageError
 
 
+# EC2 takes 50 of a resource; the rest is the launcher's.
+MOST_TAGS = 30
+
+
 class Market(Enum):
     """How the machines are paid for. A Capacity Block is paid for in advance."""
 
@@ -104,13 +108,34 @@ class ClusterSpec:
             )
         if self.subnet_id and self.network:
             raise UsageError("--subnet and --network exclude each other", "give one of them")
-        for key, _ in self.tags:
-            if not key or key.lower().startswith(("clusterctl:", "aws:")) or key == "Name":
-                raise UsageError(
-                    f"the tag {key!r} is not free", "choose another key: clusterctl:… is taken"
-                )
+        _check_tags(self.tags)
 
     @property
     def types(self) -> tuple[str, ...]:
         """The instance types that will do, best first."""
         return tuple(dict.fromkeys((self.instance_type, *self.or_types)))
+
+
+def is_free_tag(key: str) -> bool:
+    """Whether a tag of this key can be the user's own."""
+    return key != "Name" and not key.lower().startswith(("clusterctl:", "aws:"))
+
+
+def _check_tags(tags: tuple[tuple[str, str], ...]) -> None:
+    for key, value in tags:
+        if not is_free_tag(key):
+            raise UsageError(
+                f"the tag {key!r} is not free",
+                "choose another key: Name, aws:… and clusterctl:… are taken",
+            )
+        if not 0 < len(key) <= 128 or len(value) > 256 or not (key + value).isprintable():
+            raise UsageError(
+                f"not a tag: {key[:130]!r}: {value[:260]!r}",
+                "a key has 1 to 128 characters, a value up to 256, and no line breaks",
+            )
+    if len({key for key, _ in tags}) < len(tags):
+        raise UsageError("a tag is given twice", "each key can have one value")
+    if len(tags) > MOST_TAGS:
+        raise UsageError(
+            f"{len(tags)} tags are too many", f"give up to {MOST_TAGS}: EC2 takes 50, ours included"
+        )
