@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 
 from clusterctl.domain.errors import UsageError
-from clusterctl.domain.spec import ClusterSpec, Disk, Limits, Market
+from clusterctl.domain.spec import MOST_TAGS, ClusterSpec, Disk, Limits, Market, is_free_tag
 from clusterctl.ec2.instances import Instance, members_of, wanted_of
 from clusterctl.ec2.limits_tag import parse_limits
 
@@ -25,7 +25,8 @@ def like(spec: ClusterSpec, instances: Sequence[Instance]) -> ClusterSpec:
         spec,
         instance_type=head.node.instance_type,
         or_types=(),
-        image=spec.image or head.image_id,
+        # A name or a parameter may mean another image by now: the cluster's stays.
+        image=head.image_id or spec.image,
         ssh_user=head.ssh_user,
         market=head.market,
         capacity_reservation=head.reservation_id or None,
@@ -54,38 +55,42 @@ def spec_of(name: str, instances: Sequence[Instance]) -> ClusterSpec:
 
 
 def _check(spec: ClusterSpec, head: Instance) -> None:
-    name = spec.name
     asked: list[tuple[str, object, object]] = [
         ("login user", spec.ssh_user, head.ssh_user),
-        ("image", _ami(spec.image), head.image_id),
-        ("zone", spec.zone, head.node.availability_zone),
-        ("subnet", spec.subnet_id, head.subnet_id),
+        ("image", _ami(spec.image), head.image_id or None),
+        ("zone", spec.zone, head.node.availability_zone or None),
+        ("subnet", spec.subnet_id, head.subnet_id or None),
         ("capacity reservation", spec.capacity_reservation, head.reservation_id),
         ("instance profile", spec.instance_profile, head.instance_profile),
         ("market", None if spec.market is Market.ON_DEMAND else spec.market, head.market),
-        ("placement group", spec.placement_group, bool(head.placement_group)),
+        ("a placement group", spec.placement_group, bool(head.placement_group)),
         ("EFA", spec.efa, head.efa),
         ("private nodes", spec.private or None, head.private),
     ]
     if head.node.instance_type not in spec.types:
         asked.insert(0, ("type", spec.instance_type, head.node.instance_type))
     for what, wanted, found in asked:
-        # What EC2 does not show is not compared.
-        if wanted is not None and found not in ("", wanted):
+        # Neither what nobody asked for is compared, nor what EC2 does not show.
+        if wanted is not None and found is not None and found != wanted:
             raise UsageError(
-                f"cluster {name} has another {what}: {_shown(found)}, not {_shown(wanted)}",
-                f"leave that option out, or remove the cluster first: clusterctl down {name}",
+                f"cluster {spec.name} has {_difference(what, wanted, found)}",
+                f"leave that option out, or remove the cluster first: clusterctl down {spec.name}",
             )
 
 
 def _ami(image: str | None) -> str | None:
-    # A name or a parameter may mean another image by now: the cluster's stays.
     return image if image and image.startswith("ami-") else None
 
 
+def _difference(what: str, wanted: object, found: object) -> str:
+    if found is True:
+        return what
+    if not found:
+        return f"no {what.removeprefix('a ')}"
+    return f"another {what}: {_shown(found)}, not {_shown(wanted)}"
+
+
 def _shown(value: object) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
     return value.value if isinstance(value, Market) else str(value)
 
 
@@ -98,8 +103,6 @@ def _limits(asked: Limits, kept: Limits) -> Limits:
 
 
 def _own_tags(head: Instance) -> tuple[tuple[str, str], ...]:
-    return tuple(
-        (key, value)
-        for key, value in sorted(head.tags.items())
-        if key != "Name" and not key.startswith(("clusterctl:", "aws:"))
-    )
+    # Others tag too: never more than a launch can carry.
+    own = [(key, value) for key, value in sorted(head.tags.items()) if is_free_tag(key)]
+    return tuple(own[:MOST_TAGS])
