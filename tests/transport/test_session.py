@@ -19,6 +19,7 @@ from clusterctl.domain.errors import (
 from clusterctl.transport.hostkeys import PinnedHostKeys
 from clusterctl.transport.keys import load_key
 from clusterctl.transport.session import Identity, connect
+from tests.lab.running import wait_until
 from tests.transport.conftest import free_port, keygen
 
 
@@ -209,6 +210,8 @@ def test_what_comes_too_late_for_its_channel_does_not_end_the_connection(ssh_ser
         assert channel.recv_exit_status() == 0
         other = transport.open_session()
         channel.close()
+        number = channel.chanid
+        wait_until(lambda: transport._channels.get(number) is None, "the server closes it too")
         # A round trip later the server has forgotten the channel.
         other.exec_command("cat")
         other.sendall(b"x")
