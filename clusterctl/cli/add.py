@@ -21,6 +21,7 @@ def add(
     count: int,
     timeout_s: float,
     capacity_timeout_s: float,
+    accept_new_host_keys: bool,
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -40,6 +41,6 @@ def add(
         launcher = Launcher(wiring.clients, wiring.folder(name))
         show_plan(plan_add(launcher, name, count), as_json)
         return
-    with launcher_of(wiring, name, timeout_s, capacity_timeout_s) as launcher:
+    with launcher_of(wiring, name, timeout_s, capacity_timeout_s, accept_new_host_keys) as launcher:
         report = launch(launcher, name, count)
     show_report(wiring, report, as_json)

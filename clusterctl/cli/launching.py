@@ -20,9 +20,19 @@ if TYPE_CHECKING:
     from clusterctl.operations.up import UpReport
 
 
+trust_option = click.option(
+    "--accept-new-host-keys",
+    is_flag=True,
+    help="Where neither console nor Systems Manager tells a node's host key, trust the one it "
+    "shows. Whoever is in between then holds your session.",
+)
+
+
 def waiting_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds --timeout and --capacity-timeout, for commands without the options of a launch."""
+    """Adds --timeout, --capacity-timeout and --accept-new-host-keys, for commands without the
+    options of a launch."""
     for option in (
+        trust_option,
         click.option(
             "--capacity-timeout",
             "capacity_timeout_s",
@@ -45,7 +55,11 @@ def waiting_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def launcher_of(
-    wiring: Wiring, name: str, timeout_s: float = 600.0, capacity_timeout_s: float = 0.0
+    wiring: Wiring,
+    name: str,
+    timeout_s: float = 600.0,
+    capacity_timeout_s: float = 0.0,
+    accept_new_host_keys: bool = False,
 ) -> Iterator[Launcher]:
     """A launcher that shows what it does. After an interrupt: what is left, and the ways on."""
     from clusterctl.cli.node_progress import node_progress
@@ -55,7 +69,13 @@ def launcher_of(
     try:
         with node_progress() as progress:
             yield Launcher(
-                clients, folder, progress, wiring.proxy_command, timeout_s, capacity_timeout_s
+                clients,
+                folder,
+                progress,
+                wiring.proxy_command,
+                timeout_s,
+                capacity_timeout_s,
+                accept_new_host_keys,
             )
     except KeyboardInterrupt:
         output.note(_left_behind(wiring, name))

@@ -27,6 +27,7 @@ def replace(
     indices: tuple[tuple[int, ...], ...],
     timeout_s: float,
     capacity_timeout_s: float,
+    accept_new_host_keys: bool,
     yes: bool,
     force: bool,
     as_json: bool,
@@ -48,6 +49,6 @@ def replace(
         click.confirm(f"Replace {nodes}, and lose what is stored there?", abort=True, err=True)
     if not force:
         unless_training(wiring, name, "it may run on the nodes to be replaced")
-    with launcher_of(wiring, name, timeout_s, capacity_timeout_s) as launcher:
+    with launcher_of(wiring, name, timeout_s, capacity_timeout_s, accept_new_host_keys) as launcher:
         report = replace_nodes(launcher, name, chosen)
     show_report(wiring, report, as_json)

@@ -14,7 +14,12 @@ from clusterctl.cli.wiring import Wiring, account_options
 @waiting_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def start(
-    wiring: Wiring, name: str, timeout_s: float, capacity_timeout_s: float, as_json: bool
+    wiring: Wiring,
+    name: str,
+    timeout_s: float,
+    capacity_timeout_s: float,
+    accept_new_host_keys: bool,
+    as_json: bool,
 ) -> None:
     """Start the stopped nodes of cluster NAME, and wait until all are ready.
 
@@ -27,6 +32,6 @@ def start(
     """
     from clusterctl.operations.power import start as power_on
 
-    with launcher_of(wiring, name, timeout_s, capacity_timeout_s) as launcher:
+    with launcher_of(wiring, name, timeout_s, capacity_timeout_s, accept_new_host_keys) as launcher:
         report = power_on(launcher, name)
     show_report(wiring, report, as_json)

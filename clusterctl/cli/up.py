@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from clusterctl.cli.launching import launcher_of, show_plan, show_report
+from clusterctl.cli.launching import launcher_of, show_plan, show_report, trust_option
 from clusterctl.cli.spec_options import spec_options
 from clusterctl.cli.wiring import Wiring, account_options
 from clusterctl.domain.errors import UsageError
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 @click.argument("name")
 @account_options
 @spec_options
+@trust_option
 @click.option("--dry-run", is_flag=True, help="Show the steps and what they cost; take none.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def up(
@@ -28,6 +29,7 @@ def up(
     draft: SpecDraft,
     capacity_timeout_s: float,
     timeout_s: float,
+    accept_new_host_keys: bool,
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -49,7 +51,7 @@ def up(
     if dry_run:
         show_plan(plan_up(Launcher(wiring.clients, wiring.folder(name)), spec), as_json)
         return
-    with launcher_of(wiring, name, timeout_s, capacity_timeout_s) as launcher:
+    with launcher_of(wiring, name, timeout_s, capacity_timeout_s, accept_new_host_keys) as launcher:
         report = launch(launcher, spec)
     show_report(wiring, report, as_json)
 

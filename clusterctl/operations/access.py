@@ -9,8 +9,8 @@ from clusterctl.domain.cluster import Cluster, Node, NodeState
 from clusterctl.domain.errors import ClusterctlError, MissingTool, UsageError
 from clusterctl.domain.ranges import format_indices
 from clusterctl.operations.folder import ClusterFolder
+from clusterctl.operations.pins import ClusterHostKeys
 from clusterctl.transport.connections import Connections
-from clusterctl.transport.hostkeys import PinnedHostKeys
 from clusterctl.transport.keys import load_key
 from clusterctl.transport.session import Identity
 from clusterctl.transport.target import Target
@@ -116,9 +116,5 @@ def open_access(
             "copy the folder from the machine that ran `up`; `clusterctl down` works without it",
         )
     identity = Identity((load_key(folder.key),))
-    host_keys = PinnedHostKeys(
-        [folder.known_hosts],
-        renew=f"run `clusterctl up {cluster.name}` again, with its options: "
-        "it learns the key from the instance's console",
-    )
+    host_keys = ClusterHostKeys(folder.known_hosts, cluster)
     return Access(cluster, folder, Connections(identity, host_keys), proxy_command)

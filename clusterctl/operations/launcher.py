@@ -30,7 +30,10 @@ class Refused(UsageError):
 @dataclass(frozen=True)
 class Launcher:
     """The account, the cluster's folder, and how long to wait: for nodes to get ready, and for
-    machines where EC2 has none."""
+    machines where EC2 has none.
+
+    `accept_new_host_keys`: where a host key is to be had nowhere else, take what the node shows.
+    """
 
     clients: Clients
     folder: ClusterFolder
@@ -38,6 +41,7 @@ class Launcher:
     proxy_command: tuple[str, ...] = ()
     timeout_s: float = 600.0
     capacity_timeout_s: float = 0.0
+    accept_new_host_keys: bool = False
 
     @property
     def home(self) -> Path:

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from clusterctl.bootstrap.inspection import (
     Inspection,
@@ -22,22 +21,19 @@ from clusterctl.domain.errors import (
     CommandTimeout,
     ConnectionLost,
     HostError,
+    HostKeyChanged,
     HostUnreachable,
     KeyRefused,
 )
 from clusterctl.domain.results import FanoutResult
 from clusterctl.domain.units import format_duration
-from clusterctl.ec2.console import console_text, parse_host_keys
 from clusterctl.ec2.polling import gaps
-from clusterctl.operations.pins import LearntHostKeys
+from clusterctl.operations.key_sources import HostKeySources
 from clusterctl.operations.progress import Progress, Stage
 from clusterctl.operations.watch import InstanceWatch
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.fanout import fan_out
 from clusterctl.transport.target import Target
-
-if TYPE_CHECKING:
-    from mypy_boto3_ec2 import EC2Client
 
 # cloud-init may start sshd before it has put the key there.
 KEY_REFUSED_FOR_S = 120.0
@@ -45,7 +41,9 @@ KEY_REFUSED_FOR_S = 120.0
 _HINTS = {
     # cloud-init prints the host keys last, after the user data.
     Stage.CONSOLE: "if its user data needs longer, run `up` again with a larger --timeout; "
-    "to see how far it is: aws ec2 get-console-output --latest --instance-id {id}",
+    "to see how far it is: aws ec2 get-console-output --latest --instance-id {id}. If the image "
+    "prints no host keys: an --instance-profile with Systems Manager, or, trusting what the node "
+    "shows, --accept-new-host-keys",
     Stage.LOGIN: "is SSH allowed from where you are? run `up` again with --ssh-from ADDRESS",
     Stage.CLOUD_INIT: "its user data may need longer: run `up` again with a larger --timeout",
 }
@@ -84,15 +82,13 @@ class Readiness:
 
     def __init__(
         self,
-        client: EC2Client,
         watch: InstanceWatch,
         connections: Connections,
-        host_keys: LearntHostKeys,
+        host_keys: HostKeySources,
         target_of: Callable[[Node], Target],
         progress: Progress,
         timeout_s: float,
     ) -> None:
-        self._client = client
         self._watch = watch
         self._connections = connections
         self._host_keys = host_keys
@@ -102,9 +98,11 @@ class Readiness:
         self._deadline = time.monotonic() + timeout_s
         self._cancelled = threading.Event()
         self._stages: dict[str, Stage] = {}
+        self._nodes: Sequence[Node] = ()
 
     def wait(self, nodes: Sequence[Node]) -> FanoutResult[NodeFacts]:
         """One outcome per node, in order: its facts, or what it failed of."""
+        self._nodes = nodes
         waiting = [_Waiting(node) for node in nodes]
         try:
             return fan_out(self._one, waiting, max_workers=len(waiting))
@@ -138,18 +136,30 @@ class Readiness:
 
     def _learn(self, node: Node) -> tuple[str, ...]:
         keys = self._host_keys.recall(node)
-        if not keys:
-            self._enter(node, Stage.CONSOLE)
-            for _ in self._ticks(node, gaps(0.3, 1.5, 10.0)):
-                keys = parse_host_keys(console_text(self._client, node.instance_id))
-                if keys:
-                    break
-                self._alive(node)
-        self._host_keys.learn(node, keys)
+        if keys:
+            return keys
+        self._enter(node, Stage.CONSOLE)
+        agents, has_agent = self._host_keys.agents, self._may_have_agent(node)
+        if agents and has_agent:
+            agents.expect(node.instance_id)
+        began = time.monotonic()
+        for _ in self._ticks(node, gaps(0.3, 1.5, 10.0)):
+            keys = self._host_keys.look(node, has_agent, time.monotonic() - began)
+            if keys:
+                break
+            self._alive(node)
+        if agents:
+            agents.done(node.instance_id)
         return keys
+
+    def _may_have_agent(self, node: Node) -> bool:
+        """Without an instance profile an agent is not allowed to answer."""
+        seen = self._watch.look(node.instance_id)
+        return bool(seen and seen.instance_profile)
 
     def _inspect(self, node: Node) -> Inspection:
         self._enter(node, Stage.LOGIN)
+        compared = False
         refused_until = time.monotonic() + KEY_REFUSED_FOR_S
         for _ in self._ticks(node, gaps(0.2, 1.5)):
             try:
@@ -160,10 +170,21 @@ class Readiness:
             except (HostUnreachable, ConnectionLost):
                 # Not up yet, or it reboots: its user data may have asked for that.
                 self._enter(node, Stage.LOGIN)
+            except HostKeyChanged:
+                if compared or not self._renewed(node):
+                    raise
+                compared = True
             except CommandTimeout:
                 raise self._late(node) from None
             self._alive(node)
         raise AssertionError("unreachable")
+
+    def _renewed(self, node: Node) -> bool:
+        """Whether EC2 knows other keys than the pinned ones: of the node, or its jump host."""
+        jump = self._target_of(node).jump
+        names = (node.name, jump.host if jump else "")
+        renewed = [self._host_keys.compare(one) for one in self._nodes if one.name in names]
+        return any(renewed)
 
     def _ask(self, node: Node) -> Inspection:
         output: list[bytes] = []
@@ -218,8 +239,12 @@ class Readiness:
         stage = self._stages[node.name]
         with contextlib.suppress(HostError):
             self._connections.forget(self._target_of(node))
+        asked = ""
+        if stage is Stage.CONSOLE and self._host_keys.agents:
+            reason = self._host_keys.agents.reason(node.instance_id)
+            asked = f"; over Systems Manager: {reason}" if reason else ""
         return NodeNotReady(
             node.name,
-            f"not ready after {format_duration(self._timeout_s)}: {stage.value}",
+            f"not ready after {format_duration(self._timeout_s)}: {stage.value}{asked}",
             _HINTS.get(stage, "").replace("{id}", node.instance_id),
         )

@@ -12,8 +12,10 @@ from clusterctl.domain.errors import ClusterctlError
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
 from clusterctl.jobs.shipping import ShippedFiles, ship_examples, shipped_files
 from clusterctl.operations.access import cluster_targets
+from clusterctl.operations.agent_keys import AgentHostKeys
 from clusterctl.operations.failures import check_all
 from clusterctl.operations.guards import update_guards
+from clusterctl.operations.key_sources import CONSOLE_ALONE_S, HostKeySources
 from clusterctl.operations.launcher import Launcher
 from clusterctl.operations.pins import LearntHostKeys
 from clusterctl.operations.progress import Progress, Stage
@@ -53,9 +55,19 @@ def make_ready(launcher: Launcher, cluster: Cluster, had_limits: bool) -> list[N
     with Connections(identity, host_keys, CONNECT_TIMEOUT_S) as connections:
         watch = InstanceWatch(client, cluster.name)
         target_of = cluster_targets(cluster, launcher.proxy_command, watch.latest)
-        readiness = Readiness(
-            client, watch, connections, host_keys, target_of, progress, launcher.timeout_s
+        sources = HostKeySources(
+            client=client,
+            pins=host_keys,
+            agents=AgentHostKeys(lambda: launcher.clients.ssm),
+            shown_key=(
+                (lambda node: connections.shown_key(target_of(node)))
+                if launcher.accept_new_host_keys
+                else None
+            ),
+            tell=progress.finding,
+            console_alone_s=min(CONSOLE_ALONE_S, launcher.timeout_s / 3),
         )
+        readiness = Readiness(watch, connections, sources, target_of, progress, launcher.timeout_s)
         try:
             waited = readiness.wait(cluster.nodes)
         finally:

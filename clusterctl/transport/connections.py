@@ -5,9 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
+import paramiko
+
+from clusterctl.domain.errors import HostError
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
+from clusterctl.transport.errors import jump_failed
 from clusterctl.transport.execute import Exchange, Sink
 from clusterctl.transport.fanout import DEFAULT_FANOUT, fan_out
+from clusterctl.transport.first_contact import shown_key
 from clusterctl.transport.hostkeys import PinnedHostKeys
 from clusterctl.transport.limits import raise_open_files
 from clusterctl.transport.session import Identity, Session, connect
@@ -80,6 +85,16 @@ class Connections:
     def open_another(self, target: Target, connect_timeout_s: float) -> Session:
         """A connection of the caller's own, through the kept one to its jump host."""
         return connect(target, self.identity, self.host_keys, connect_timeout_s, self.session)
+
+    def shown_key(self, target: Target) -> paramiko.PKey:
+        """The host key that the target shows, whatever is pinned. Raises HostError."""
+        jump = None
+        if target.jump:
+            try:
+                jump = self.session(target.jump)
+            except HostError as error:
+                raise jump_failed(target, error) from error
+        return shown_key(target, self.connect_timeout_s, jump)
 
     def forget(self, target: Target) -> None:
         """Close the connection to one host, for example before it reboots."""

@@ -59,6 +59,13 @@ def translated(target: Target, error: Exception) -> ClusterctlError:
         return HostUnreachable(
             target.host, f"{reason} at {where}", _HINT_BY_ERRNO.get(error.errno or 0, "")
         )
+    if isinstance(error, paramiko.ssh_exception.IncompatiblePeer) and "host key" in str(error):
+        # It is asked for the types that are pinned; see PinnedHostKeys.algorithms.
+        return HostKeyChanged(
+            target.host,
+            f"shows no host key of a type that is pinned for {target.known_hosts_name}",
+            "its keys were made anew, or another machine answers: do not trust it unseen",
+        )
     if isinstance(error, (paramiko.SSHException, EOFError)):
         reason = str(error).strip() or "the connection was closed"
         return HostUnreachable(target.host, f"no SSH session with {where}: {reason}")

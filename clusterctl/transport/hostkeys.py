@@ -9,7 +9,7 @@ from pathlib import Path
 import paramiko
 from paramiko.hostkeys import HostKeys
 
-from clusterctl.domain.errors import HostKeyChanged, HostKeyUnknown
+from clusterctl.domain.errors import HostError, HostKeyChanged, HostKeyUnknown
 from clusterctl.transport.target import Target
 
 # An RSA key is kept as ssh-rsa and shown under its signature algorithms.
@@ -38,22 +38,30 @@ class PinnedHostKeys:
     def verify(self, target: Target, key: paramiko.PKey) -> None:
         """Raises HostKeyUnknown or HostKeyChanged unless `key` is the one pinned."""
         known = self._keys.lookup(target.known_hosts_name)
-        files = " or ".join(str(path) for path in self.paths) or "any known_hosts file"
         if not known:
             raise HostKeyUnknown(
                 target.host,
-                f"its host key is unknown: {target.known_hosts_name} is not in {files}",
+                f"its host key is unknown: {target.known_hosts_name} is not in {self._files}",
                 self._renew
                 or "log in once with `ssh` and compare the fingerprint, or add it to known_hosts",
             )
         pinned = known.get(key.get_name())
         if pinned is None or pinned.asbytes() != key.asbytes():
-            raise HostKeyChanged(
-                target.host,
-                f"its host key is not the one pinned in {files}: it shows {fingerprint(key)}",
-                "either its address now belongs to another machine, or someone is in between; "
-                f"if you know why, drop the old key: {self._drop(target)}",
-            )
+            raise self._changed(target, key, pinned or next(iter(known.values())))
+
+    def _changed(self, target: Target, shown: paramiko.PKey, pinned: paramiko.PKey) -> HostError:
+        """The error for a host that shows another key than the pinned one."""
+        return HostKeyChanged(
+            target.host,
+            f"its host key is not the one pinned in {self._files}: "
+            f"it shows {described(shown)}, pinned is {described(pinned)}",
+            "either its address now belongs to another machine, or someone is in between; "
+            f"if you know why, drop the old key: {self._drop(target)}",
+        )
+
+    @property
+    def _files(self) -> str:
+        return " or ".join(str(path) for path in self.paths) or "any known_hosts file"
 
     def _drop(self, target: Target) -> str:
         files = [str(path) for path in self.paths[:1]]
@@ -63,6 +71,11 @@ class PinnedHostKeys:
 def fingerprint(key: paramiko.PKey) -> str:
     """`SHA256:...`, as ssh-keygen -l prints it."""
     return str(key.fingerprint)
+
+
+def described(key: paramiko.PKey) -> str:
+    """The key's type and fingerprint."""
+    return f"{key.get_name()} {fingerprint(key)}"
 
 
 class VerifyPinned(paramiko.MissingHostKeyPolicy):

@@ -182,7 +182,7 @@ def _attempt(
             target.address,
             port=target.port,
             username=target.user,
-            sock=_socket(target, timeout_s, jump),
+            sock=open_socket(target, timeout_s, jump),
             timeout=timeout_s,
             banner_timeout=timeout_s,
             auth_timeout=timeout_s,
@@ -196,7 +196,8 @@ def _attempt(
     return Session(target, client, jump)
 
 
-def _socket(target: Target, timeout_s: float, jump: Session | None) -> Any:
+def open_socket(target: Target, timeout_s: float, jump: Session | None = None) -> Any:
+    """What SSH is spoken over: a connection from here, or from the jump host. Raises OSError."""
     if jump is None:
         return dial(target, timeout_s)
     transport = jump.client.get_transport()

@@ -24,6 +24,7 @@ from clusterctl.operations import ready
 from clusterctl.operations import watch as watch_module
 from clusterctl.operations.access import node_target
 from clusterctl.operations.failures import check_all
+from clusterctl.operations.key_sources import HostKeySources
 from clusterctl.operations.pins import LearntHostKeys
 from clusterctl.operations.progress import Progress, Stage
 from clusterctl.operations.ready import NodeNotReady, Readiness
@@ -60,6 +61,11 @@ class World:
         self.forgotten = []
         self.pins = LearntHostKeys(tmp_path / "known_hosts")
         self.progress = Stages()
+        self.agents = None
+        self.shown_key = None
+        self.console_alone_s = 60.0
+        self.told = []
+        self.profile = ""
 
     # InstanceWatch
     def look(self, instance_id):
@@ -68,7 +74,17 @@ class World:
         if state is None:
             return None
         reason = self.reason if state is NodeState.TERMINATED else ""
-        return Instance(replace(found, state=state), "demo", "ubuntu", 2, "ami", "k", "t", reason)
+        return Instance(
+            replace(found, state=state),
+            "demo",
+            "ubuntu",
+            (0, 1),
+            "ami",
+            "k",
+            "t",
+            reason,
+            instance_profile=self.profile,
+        )
 
     # EC2Client
     def get_console_output(self, InstanceId, **_):  # noqa: N803
@@ -91,11 +107,18 @@ class World:
         return answers.pop(0) if len(answers) > 1 else answers[0]
 
     def wait(self, timeout_s=60.0):
+        sources = HostKeySources(
+            self,
+            self.pins,
+            self.agents,
+            self.shown_key,
+            self.told.append,
+            self.console_alone_s,
+        )
         readiness = Readiness(
             self,
             self,
-            self,
-            self.pins,
+            sources,
             lambda found: node_target(found, "ubuntu"),
             self.progress,
             timeout_s,
