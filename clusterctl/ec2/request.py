@@ -115,7 +115,9 @@ def run_request(launch: Launch, token: str) -> dict[str, Any]:
         ),
         **_shutdown(launch),
         **({"UserData": spec.user_data} if spec.user_data else {}),
-        "TagSpecifications": tagged(["instance", "volume"], _labels(launch, token)),
+        "TagSpecifications": tagged(
+            ["instance", "volume", "network-interface"], _labels(launch, token)
+        ),
     }
 
 
@@ -138,6 +140,17 @@ def runs(indices: Sequence[int]) -> list[tuple[int, ...]]:
         else:
             found.append((index,))
     return found
+
+
+def least_counts(
+    groups: Sequence[tuple[int, ...]], spare: int
+) -> dict[tuple[int, ...], int]:
+    """How many nodes of each run have to come, where `spare` may be missing of all together."""
+    least = {}
+    for group in reversed(groups):
+        least[group] = max(1, len(group) - max(0, spare))
+        spare -= len(group) - least[group]
+    return least
 
 
 def _root_volume(disk: Disk) -> dict[str, Any]:

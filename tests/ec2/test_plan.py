@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -39,10 +40,10 @@ def run_requests(seen, spec=SPEC):
 
 
 def tags_of(request):
-    [instances, volumes] = request["TagSpecifications"]
-    assert (instances["ResourceType"], volumes["ResourceType"]) == ("instance", "volume")
-    assert instances["Tags"] == volumes["Tags"]
-    return {tag["Key"]: tag["Value"] for tag in instances["Tags"]}
+    kinds = [one["ResourceType"] for one in request["TagSpecifications"]]
+    assert kinds == ["instance", "volume", "network-interface"]
+    [labels] = {json.dumps(one["Tags"]) for one in request["TagSpecifications"]}
+    return {tag["Key"]: tag["Value"] for tag in json.loads(labels)}
 
 
 def test_from_nothing():
