@@ -98,6 +98,17 @@ def operator_policy(bounds: Bounds, node_role: str | None = None) -> Policy:
         ),
         _allow("ManageOwn", actions_of(OPERATOR, Scope.OWN), [bounds.arn("ec2", "*/*")], _HAS_TAG),
         _allow(
+            "ReadHostKeys",
+            actions_of(OPERATOR, Scope.COMMAND),
+            [bounds.arn("ssm", "document/AWS-RunShellScript", account="")],
+        ),
+        _allow(
+            "ReadHostKeysOfOwn",
+            actions_of(OPERATOR, Scope.COMMAND),
+            bounds.ec2("instance"),
+            _HAS_TAG,
+        ),
+        _allow(
             "MoveOwnAddress",
             actions_of(OPERATOR, Scope.ADDRESS),
             bounds.ec2("elastic-ip"),

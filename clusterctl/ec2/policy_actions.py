@@ -16,6 +16,7 @@ class Scope(Enum):
     UNTAG = "clusterctl's tags, on what has the tag"
     ADDRESS = "own addresses, on any interface"
     OWN = "only what has the tag"
+    COMMAND = "AWS's document for shell commands, on what has the tag"
     PARAMETER = "the parameters of the Deep Learning AMIs"
     STACK = "the stacks clusterctl-network-*"
     SPOT_ROLE = "the role of spot requests"
@@ -72,6 +73,12 @@ OPERATOR: tuple[tuple[str, Scope, tuple[str, ...]], ...] = (
     ("tags", Scope.TAG, ("ec2:CreateTags",)),
     ("tags", Scope.UNTAG, ("ec2:DeleteTags",)),
     ("the nodes' host keys", Scope.OWN, ("ec2:GetConsoleOutput",)),
+    (
+        "host keys that no console shows",
+        Scope.READ,
+        ("ssm:DescribeInstanceInformation", "ssm:ListCommandInvocations"),
+    ),
+    ("host keys that no console shows", Scope.COMMAND, ("ssm:SendCommand",)),
     ("stopping and starting nodes", Scope.OWN, ("ec2:StopInstances", "ec2:StartInstances")),
     ("what a node's user data are", Scope.OWN, ("ec2:DescribeInstanceAttribute",)),
     ("removing nodes", Scope.OWN, ("ec2:TerminateInstances",)),

@@ -209,7 +209,7 @@ def test_whatever_changes_things_is_limited_to_the_tag():
     ]
     wide = [one for one in policy["Statement"] if one["Resource"] == ["*"]]
     assert [one["Sid"] for one in wide] == ["Look"]
-    assert all(re.match(r"\w+:(Describe|Get)", action) for action in wide[0]["Action"])
+    assert all(re.match(r"\w+:(Describe|Get|List)", action) for action in wide[0]["Action"])
 
 
 def test_networks_are_changed_through_cloudformation_only():
