@@ -30,6 +30,14 @@ SETTLED_WITHIN_S = 300.0
 ROLLED_BACK_WITHIN_S = 600.0
 KNOWN_WITHIN_S = 60.0
 ALIVE = (NodeState.PENDING, NodeState.RUNNING)
+# Why EC2 ends an instance that starts, where more is to be said of it than to try again.
+DEATHS = {
+    "Client.VolumeLimitExceeded": "ask for more EBS storage under Service Quotas, or give a "
+    "smaller --disk-gib",
+    "Client.InternalError": "most often the volumes are encrypted with a KMS key that you may not "
+    "use: ask whoever runs the account",
+    "Client.InvalidSnapshot.NotFound": "the image's snapshot is gone: choose another --image",
+}
 
 
 @dataclass(frozen=True)
@@ -49,20 +57,17 @@ class Attempt:
         return tuple(range(first, first + step.arguments["MaxCount"]))
 
     def launch(self, step: Step, results: dict[str, Any]) -> tuple[Instance, ...]:
-        """The instances, none of them pending. Raises AwsError, with nothing left of the attempt.
+        """The instances, none of them pending; where fewer will do, perhaps fewer than asked for.
 
-        Where fewer than asked for will do, fewer may come; the tags then say so.
+        Raises AwsError, with nothing left of the attempt.
         """
         request = step.resolved(results)
         answer = self._send(request)
         ids = [made["InstanceId"] for made in answer["Instances"]]
-        made = self._settled(ids)
+        made = self._settled(ids, request["MinCount"])
         alive = tuple(found for found in made if found.node.state in ALIVE)
         if len(alive) < len(ids):
             self._check_dead(request, made, alive)
-        indices = self.indices_of(step)
-        if len(alive) < len(indices):
-            self._accept_fewer(step, indices, alive)
         return alive
 
     def _send(self, request: dict[str, Any]) -> Any:
@@ -72,19 +77,22 @@ class Attempt:
         write_launches(self.launch_record, [*others, SentLaunch(request, time.time())])
         known_by = time.monotonic() + KNOWN_WITHIN_S
         tries = gaps(0.5, 2.0, 8.0)
-        unknown = 0
+        vain, doubtful = 0, False
         for wait_s in tries:
             try:
                 with translated():
                     return self.once.run_instances(**request)
             except AwsError as error:
                 failure = error
-                unknown += outcome_unknown(error) or throttled(error)
-                again = unknown < ATTEMPTS if _repeatable(error) else time.monotonic() < known_by
-                if not (_repeatable(error) or _not_yet_known(error)) or not again:
+                patient = outcome_unknown(error) or throttled(error)
+                vain += patient
+                # Only a refusal of the request itself says that it was never carried out.
+                doubtful = outcome_unknown(error) or (doubtful and throttled(error))
+                again = vain < ATTEMPTS if patient else time.monotonic() < known_by
+                if not (patient or _not_yet_known(error)) or not again:
                     break
                 time.sleep(wait_s * random.uniform(0.5, 1.0))
-        if outcome_unknown(failure):
+        if doubtful:
             raise AwsError(
                 failure.code,
                 f"whether EC2 launched the nodes is not known: {failure.message}",
@@ -93,21 +101,24 @@ class Attempt:
         write_launches(self.launch_record, others)
         raise failure
 
-    def _settled(self, ids: Sequence[str]) -> tuple[Instance, ...]:
-        """These instances once EC2 shows them all and none is pending, or time is up."""
+    def _settled(self, ids: Sequence[str], least: int) -> tuple[Instance, ...]:
+        """These instances once EC2 has shown them all and none is pending, or time is up.
+
+        Those that die are not waited for with the others where too few would be left.
+        """
         start = time.monotonic()
+        known: dict[str, Instance] = {}
         for gap_s in gaps(0.1):
-            found = tuple(
-                one
-                for one in find_instances(self.client, self.cluster, states=())
-                if one.node.instance_id in ids
-            )
+            found = find_instances(self.client, self.cluster, states=())
+            # One that EC2 does not show for a moment is still what it was.
+            known |= {one.node.instance_id: one for one in found if one.node.instance_id in ids}
             waited_s = time.monotonic() - start
-            missing = set(ids) - {one.node.instance_id for one in found}
-            pending = [one for one in found if one.node.state is NodeState.PENDING]
-            dead = [one for one in found if one.node.state not in ALIVE]
-            if not missing and (not pending or dead or waited_s > SETTLED_WITHIN_S):
-                return found
+            missing = set(ids) - set(known)
+            states = [one.node.state for one in known.values()]
+            too_few = sum(state in ALIVE for state in states) < least
+            ended = NodeState.PENDING not in states or too_few or waited_s > SETTLED_WITHIN_S
+            if not missing and ended:
+                return tuple(known[id] for id in ids)
             if missing and waited_s > VISIBLE_WITHIN_S:
                 raise ClusterctlError(
                     f"EC2 launched {', '.join(sorted(missing))} and does not show them",
@@ -123,10 +134,12 @@ class Attempt:
         dead = [found for found in made if found.node.state not in ALIVE]
         names = fold_hosts([found.node.name for found in dead])
         reason = next((found.state_reason for found in dead if found.state_reason), "no reason")
-        if len(alive) >= request["MinCount"] and _has_first(request, alive):
+        # Without its head node a cluster is none.
+        if len(alive) >= request["MinCount"] and not any(found.node.index == 0 for found in dead):
             self.on_step(f"{names} died while starting: {reason}")
             return
-        self.on_step(f"{names} died while starting: {reason}; terminating the others")
+        others = "; terminating the others" if alive else ""
+        self.on_step(f"{names} died while starting: {reason}{others}")
         terminate_these(
             self.client,
             self.cluster,
@@ -136,34 +149,13 @@ class Attempt:
         token = request["ClientToken"]
         kept = [sent for sent in read_launches(self.launch_record) if sent.token != token]
         write_launches(self.launch_record, kept)
+        code = reason.partition(":")[0]
+        hint = DEATHS.get(code, "run `up` again, or try another zone or type")
         raise AwsError(
-            reason.partition(":")[0],
+            code,
             f"{names} died while starting: {reason}",
-            "nothing of that launch is left; run `up` again, or try another zone or type",
+            f"nothing of that launch is left; {hint}",
         )
-
-    def _accept_fewer(self, step: Step, indices: Sequence[int], alive: Sequence[Instance]) -> None:
-        there = {found.node.index for found in alive}
-        labels = tags.tag_dict(step.arguments["TagSpecifications"][0]["Tags"])
-        wanted = [
-            index
-            for index in tags.read_indices(labels[tags.NODES])
-            if index in there or index not in indices
-        ]
-        self.on_step(
-            f"only {len(there)} of {len(indices)} nodes were to be had, and --min-nodes takes "
-            f"them: the cluster has {len(wanted)} nodes"
-        )
-        others = find_instances(self.client, self.cluster)
-        with translated():
-            self.client.create_tags(
-                Resources=[found.node.instance_id for found in others],
-                Tags=tags.tag_list({tags.NODES: tags.indices_text(wanted)}),  # type: ignore[arg-type]
-            )
-
-
-def _repeatable(error: AwsError) -> bool:
-    return outcome_unknown(error) or throttled(error)
 
 
 def _not_yet_known(error: AwsError) -> bool:
@@ -177,8 +169,3 @@ def _not_yet_known(error: AwsError) -> bool:
         )
         or "Invalid IAM Instance Profile name" in error.message
     )
-
-
-def _has_first(request: dict[str, Any], alive: Sequence[Instance]) -> bool:
-    labels = tags.tag_dict(request["TagSpecifications"][0]["Tags"])
-    return any(str(found.node.index) == labels[tags.FIRST_INDEX] for found in alive)

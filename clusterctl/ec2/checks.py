@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from clusterctl.domain.errors import ClusterctlError, MissingTool, UsageError
 from clusterctl.domain.ranges import fold_hosts, format_indices
 from clusterctl.domain.spec import ClusterSpec
-from clusterctl.ec2.instances import members_of, wanted_of
+from clusterctl.ec2.instances import members_of
 from clusterctl.ec2.observe import Observed
 
 # EC2's limit, before base64.
@@ -40,12 +40,11 @@ def _check_numbers(spec: ClusterSpec, seen: Observed) -> None:
             f"there are several instances for {fold_hosts(twice)}: two `up` ran at once",
             f"remove the cluster and launch it again: clusterctl down {spec.name}",
         )
-    wanted = wanted_of(seen.instances) or tuple(indices)
-    if spec.nodes < len(wanted):
+    if spec.nodes < len(indices):
         raise UsageError(
-            f"cluster {spec.name} has {len(wanted)} nodes, more than the {spec.nodes} asked for",
+            f"cluster {spec.name} has {len(indices)} nodes, more than the {spec.nodes} asked for",
             f"take nodes away by their index: clusterctl remove {spec.name} "
-            f"{format_indices(sorted(wanted)[spec.nodes :])}, or ask for --nodes {len(wanted)}",
+            f"{format_indices(sorted(indices)[spec.nodes :])}, or ask for --nodes {len(indices)}",
         )
 
 

@@ -132,7 +132,15 @@ _OUTCOME_UNKNOWN = frozenset(
 )
 # EC2 says these with HTTP 500 or 503, and means them.
 _REFUSED_WITH_5XX = frozenset(
-    ("InsufficientInstanceCapacity", "RequestLimitExceeded", "EC2ThrottledException")
+    (
+        "InsufficientInstanceCapacity",
+        "InsufficientHostCapacity",
+        "InsufficientReservedInstanceCapacity",
+        "InsufficientCapacity",
+        "UnfulfillableCapacity",
+        "RequestLimitExceeded",
+        "EC2ThrottledException",
+    )
 )
 
 

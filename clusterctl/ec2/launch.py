@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.errors import AwsError
+from clusterctl.domain.units import count
+from clusterctl.ec2 import tags
 from clusterctl.ec2.attempt import Attempt
 from clusterctl.ec2.capacity import Move, move_for
 from clusterctl.ec2.errors import translated
@@ -40,10 +42,15 @@ NOT_YET_KNOWN = (
 
 @dataclass
 class _Work:
-    """What the steps of one plan have brought so far."""
+    """The steps of one plan that are left, and what the others have brought so far.
 
+    `lost` are the indices of nodes that were not to be had, and can be done without.
+    """
+
+    steps: list[Step]
     results: dict[str, Any] = field(default_factory=dict)
     launched: list[str] = field(default_factory=list)
+    lost: list[int] = field(default_factory=list)
 
 
 def carry_out(
@@ -58,25 +65,65 @@ def carry_out(
     Returns the cluster's members. A launch of unknown outcome stays in `launch_record`.
     Raises AwsError, ClusterctlError; an attempt that failed has left nothing running.
     """
-    work = _Work()
+    work = _Work(list(plan.steps))
     attempt = Attempt(client, without_retries(client), plan.spec.name, launch_record, on_step)
     patience = Patience(capacity_timeout_s)
     write_launches(launch_record, _sent_again(plan, launch_record))
-    for step in plan.steps:
+    while work.steps:
+        step = work.steps.pop(0)
         on_step(step.describe())
         if step.operation == "run_instances":
             if "Placement" in step.arguments:
                 await_available(client, plan.spec.name)
-            made = search(plan, step, work.results, attempt, patience, on_step)
-            work.launched += [found.node.instance_id for found in made]
-            work.results.update(_known_of(made))
+            _launch(plan, step, work, attempt, patience)
         elif step.operation == "start_instances":
             _start(client, step, patience, on_step)
         else:
             answer = _repeated(client, step, step.resolved(work.results))
             work.results.update({key: answer[key] for key in step.gives})
+    if work.lost:
+        _accept_fewer(client, plan, work.lost, on_step)
     write_launches(launch_record, ())
     return _members(client, plan, work.launched)
+
+
+def _launch(
+    plan: LaunchPlan, step: Step, work: _Work, attempt: Attempt, patience: Patience
+) -> None:
+    indices = attempt.indices_of(step)
+    made: tuple[Instance, ...] = ()
+    try:
+        made = search(plan, step, work.results, attempt, patience, attempt.on_step)
+    except AwsError as failure:
+        scarce = move_for(failure.code) in (Move.NEXT_PLACE, Move.WAIT)
+        if not scarce or not plan.can_do_without(indices, len(work.launched)):
+            raise
+        attempt.on_step(failure.message)
+    work.launched += [found.node.instance_id for found in made]
+    work.results.update(_known_of(made))
+    there = {found.node.index for found in made}
+    work.lost += [index for index in indices if index not in there]
+    types = {found.node.instance_type for found in made} - {step.arguments["InstanceType"]}
+    for other in types:
+        # What comes after the launch was planned for another type of machine.
+        work.steps = list(plan.steps_after(other))
+
+
+def _accept_fewer(
+    client: EC2Client, plan: LaunchPlan, lost: list[int], on_step: Callable[[str], None]
+) -> None:
+    """Say it, in the tags too: nothing brings the others but asking for them again."""
+    wanted = [index for index in plan.wanted if index not in lost]
+    on_step(
+        f"{len(lost)} of {count(len(plan.missing), 'new node')} were not to be had, which "
+        f"--min-nodes allows: the cluster has {count(len(wanted), 'node')}"
+    )
+    members = [found for found in find_instances(client, plan.spec.name) if not found.retired]
+    with translated():
+        client.create_tags(
+            Resources=[found.node.instance_id for found in members],
+            Tags=tags.tag_list({tags.NODES: tags.indices_text(wanted)}),  # type: ignore[arg-type]
+        )
 
 
 def _sent_again(plan: LaunchPlan, launch_record: Path) -> list[SentLaunch]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from clusterctl.domain.findings import Finding, Severity
-from clusterctl.domain.spec import ClusterSpec, Market
+from clusterctl.domain.spec import ClusterSpec
 from clusterctl.ec2.capacity import Place
 from clusterctl.ec2.checks import check_request, check_settled
 from clusterctl.ec2.cluster_steps import (
@@ -18,16 +18,18 @@ from clusterctl.ec2.cluster_steps import (
     stopped_nodes,
     tag_steps,
 )
-from clusterctl.ec2.costs import Estimate, estimate
+from clusterctl.ec2.costs import Estimate
 from clusterctl.ec2.group_steps import group_steps
 from clusterctl.ec2.instances import members_of, wanted_of
+from clusterctl.ec2.launches import cluster_cost, launch_of, least_counts, market_of, nodes_cost
 from clusterctl.ec2.likeness import like
 from clusterctl.ec2.observe import Catalogue, Observed
 from clusterctl.ec2.places import places
 from clusterctl.ec2.preflight.case import error
-from clusterctl.ec2.preflight.verdict import preflight
+from clusterctl.ec2.preflight.verdict import preflight, settling
+from clusterctl.ec2.record import SentLaunch
 from clusterctl.ec2.request import Launch, run_request, run_step, runs
-from clusterctl.ec2.steps import ResultOf, Step
+from clusterctl.ec2.steps import Step
 
 
 @dataclass(frozen=True)
@@ -58,14 +60,27 @@ class LaunchPlan:
     def refused(self) -> bool:
         return any(finding.severity is Severity.ERROR for finding in self.findings)
 
+    def can_do_without(self, indices: tuple[int, ...], launched: int) -> bool:
+        """Whether the cluster is large enough without these nodes, when so many were launched."""
+        least, present = self.spec.min_nodes, len(self.wanted) - len(self.missing)
+        return least is not None and 0 not in indices and present + launched >= least
+
     def launch_at(self, place: Place, indices: tuple[int, ...]) -> Launch:
         """The launch of these nodes at another place than the step says."""
-        return _launch(self.spec, self.seen, place, indices, self.wanted)
+        spare = 0 if self.spec.min_nodes is None else len(self.wanted) - self.spec.min_nodes
+        least = least_counts(runs(self.missing), spare).get(indices, len(indices))
+        return launch_of(self.spec, self.seen, place, indices, least, self.wanted)
+
+    def steps_after(self, instance_type: str) -> tuple[Step, ...]:
+        """What there is to do after a launch of this type: the address of the head node."""
+        place = next(one for one in self.places if one.instance_type == instance_type)
+        launch = self.launch_at(place, self.missing)
+        return tuple(address_steps(self.spec, self.seen, launch))
 
     def step_at(self, place: Place, indices: tuple[int, ...], token: str) -> Step:
         """The step that does it."""
         launch = self.launch_at(place, indices)
-        return run_step(launch, token, _hourly(launch, self.seen))
+        return run_step(launch, token, nodes_cost(launch, self.seen, len(indices)).hourly_usd)
 
 
 def plan_launch(spec: ClusterSpec, seen: Observed, public_key: str, launch_id: str) -> LaunchPlan:
@@ -92,10 +107,14 @@ def plan_launch(spec: ClusterSpec, seen: Observed, public_key: str, launch_id: s
 
 
 def wanted_indices(spec: ClusterSpec, seen: Observed) -> tuple[int, ...]:
-    """The indices for `spec.nodes` nodes: those the cluster has, and the next free ones."""
-    there = wanted_of(seen.instances) or tuple(
-        found.node.index for found in members_of(seen.instances)
-    )
+    """The indices for `spec.nodes` nodes: those the cluster has, and the next free ones.
+
+    Of more that were wanted and never came, the last are wanted no longer.
+    """
+    present = [found.node.index for found in members_of(seen.instances)]
+    wanted = wanted_of(seen.instances) or tuple(present)
+    absent = [index for index in wanted if index not in present]
+    there = [*present, *absent][: spec.nodes]
     free = (index for index in range(spec.nodes + len(there)) if index not in there)
     more = [next(free) for _ in range(spec.nodes - len(there))]
     return tuple(sorted((*there, *more)))
@@ -107,25 +126,24 @@ def _with_launch(plan: LaunchPlan, seen: Observed, public_key: str) -> LaunchPla
     market = market_of(spec, catalogue)
     verdict = preflight(spec, seen, catalogue, len(plan.missing), market)
     found = _places(spec, catalogue, verdict.types, len(plan.missing))
-    plan = replace(plan, findings=verdict.findings, places=found)
+    groups = runs(plan.missing)
+    resent = _resent(plan, groups, seen)
+    # What stands against a launch that was sent already may be that it took place.
+    findings = settling(verdict.findings) if len(resent) == len(groups) else verdict.findings
+    first = [place for place, _, _ in resent.values()]
+    found = tuple(dict.fromkeys((*first, *found)))
+    plan = replace(plan, findings=findings, places=found)
     if not found and not plan.refused:
         plan = replace(plan, findings=(*plan.findings, _no_place(spec, len(plan.missing))))
     if not found or plan.refused:
         return plan
-    first_run, *_ = groups = runs(plan.missing)
-    # A launch of unknown outcome is sent again where and as it was sent.
-    resent = _resent(plan, groups, seen)
-    if first_run in resent:
-        again = resent[first_run][0]
-        found = (again, *(place for place in found if place != again))
-        plan = replace(plan, places=found)
-    launches = [
-        (run, *resent.get(run, (found[0], f"{plan.launch_id}-{run[0]}", None))) for run in groups
-    ]
     run_steps = []
-    for run, place, token, request in launches:
+    for run in groups:
+        new = (found[0], f"{plan.launch_id}-{run[0]}", None)
+        place, token, request = resent.get(run, new)
         step = plan.step_at(place, run, token)
         run_steps.append(step if request is None else replace(step, arguments=request))
+    first_run = groups[0]
     steps = [
         # First: it takes EC2 a moment to make it available.
         *placement_steps(spec, seen, plan.launch_at(found[0], first_run)),
@@ -136,13 +154,8 @@ def _with_launch(plan: LaunchPlan, seen: Observed, public_key: str) -> LaunchPla
         *run_steps,
         *address_steps(spec, seen, plan.launch_at(found[0], first_run)),
     ]
-    return replace(plan, steps=tuple(steps), estimate=_estimate(plan, found[0]))
-
-
-def market_of(spec: ClusterSpec, catalogue: Catalogue) -> Market:
-    """A reservation may turn out to be a Capacity Block."""
-    reservation = catalogue.reservation
-    return Market.CAPACITY_BLOCK if reservation and reservation.block else spec.market
+    whole = cluster_cost(plan.launch_at(found[0], plan.missing), seen)
+    return replace(plan, steps=tuple(steps), estimate=whole)
 
 
 def _no_place(spec: ClusterSpec, nodes: int) -> Finding:
@@ -161,72 +174,31 @@ def _places(
     return places(types, catalogue.offers, catalogue.subnets, zone, nodes)
 
 
-def _launch(
-    spec: ClusterSpec,
-    seen: Observed,
-    place: Place,
-    indices: tuple[int, ...],
-    wanted: tuple[int, ...],
-) -> Launch:
-    catalogue = seen.catalogue
-    assert catalogue is not None
-    machine, image = catalogue.machines[place.instance_type], catalogue.images[place.instance_type]
-    assert image is not None, "a place is of a type that has an image"
-    market = market_of(spec, catalogue)
-    present = len(wanted) - len(indices)
-    least = len(indices) if spec.min_nodes is None else max(1, spec.min_nodes - present)
-    return Launch(
-        spec=spec,
-        place=place,
-        machine=machine,
-        image=image,
-        indices=indices,
-        least=min(least, len(indices)),
-        wanted=wanted,
-        group_id=seen.group.group_id if seen.group else ResultOf("GroupId"),
-        placement_group=placement_wanted(spec, catalogue, machine.placement_strategies),
-        market=market,
-    )
-
-
-def placement_wanted(spec: ClusterSpec, catalogue: Catalogue, strategies: tuple[str, ...]) -> bool:
-    """Whether nodes go into the cluster's placement group. Reserved capacity is placed already."""
-    if spec.placement_group is not None:
-        return spec.placement_group
-    return spec.nodes > 1 and "cluster" in strategies and not spec.capacity_reservation
-
-
 def _resent(
     plan: LaunchPlan, groups: list[tuple[int, ...]], seen: Observed
 ) -> dict[tuple[int, ...], tuple[Place, str, Any]]:
+    """The launches of unknown outcome that are to be sent again: where, and as they were sent.
+
+    Their places need not be among the plan's any more: they may have taken the last addresses.
+    """
     found = {}
     for run in groups:
-        for place in plan.places:
-            for sent in seen.unsettled:
-                if sent.asks_for(run_request(plan.launch_at(place, run), sent.token)):
-                    found[run] = (place, sent.token, dict(sent.request))
+        for sent in seen.unsettled:
+            place = _place_of(sent, seen)
+            if place and sent.asks_for(run_request(plan.launch_at(place, run), sent.token)):
+                found[run] = (place, sent.token, dict(sent.request))
     return found
 
 
-def _hourly(launch: Launch, seen: Observed) -> float | None:
-    return _costs(launch, seen, len(launch.indices)).hourly_usd
-
-
-def _estimate(plan: LaunchPlan, place: Place) -> Estimate:
-    """Of the whole cluster, what is there already included."""
-    return _costs(plan.launch_at(place, plan.missing), plan.seen, len(plan.wanted))
-
-
-def _costs(launch: Launch, seen: Observed, nodes: int) -> Estimate:
-    assert seen.catalogue is not None
-    public = 1 if launch.spec.private or launch.several_interfaces else nodes
-    return estimate(
-        seen.catalogue.prices.get(launch.machine.name),
-        nodes,
-        launch.disk.size_gib or 0,
-        launch.disk.iops,
-        launch.disk.throughput_mib_s,
-        public,
-        instance_type=launch.machine.name,
-        market=launch.market,
-    )
+def _place_of(sent: SentLaunch, seen: Observed) -> Place | None:
+    """Where it was sent; None where that is unknown by now."""
+    catalogue = seen.catalogue
+    assert catalogue is not None
+    kind = str(sent.request.get("InstanceType"))
+    interfaces = sent.request.get("NetworkInterfaces") or [{}]
+    if kind not in catalogue.machines or catalogue.images.get(kind) is None:
+        return None
+    for subnet in catalogue.subnets:
+        if subnet.subnet_id == interfaces[0].get("SubnetId"):
+            return Place(kind, subnet.zone, subnet.subnet_id)
+    return None

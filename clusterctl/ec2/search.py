@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 from clusterctl.domain.errors import AwsError
@@ -31,9 +32,9 @@ class Patience:
         if left_s <= 0:
             raise failure
         wait_s = min(next(self._gaps), left_s)
+        why = "no capacity" if "Capacity" in failure.code else failure.code
         on_step(
-            f"no capacity; next try in {format_duration(wait_s)}, "
-            f"giving up in {format_duration(left_s)}"
+            f"{why}; next try in {format_duration(wait_s)}, giving up in {format_duration(left_s)}"
         )
         time.sleep(wait_s)
 
@@ -50,28 +51,30 @@ def search(
 
     Raises AwsError: what no other place mends, or that all were tried and time is up.
     """
-    first = step
     indices = attempt.indices_of(step)
+    place = _place_of(plan, step)
     tried: list[Place] = []
-    place, number = _place_of(plan, step), 0
-    while True:
+    for number in count(1):
         try:
             return attempt.launch(step, results)
-        except AwsError as failure:
-            move = move_for(failure.code)
-            if move not in (Move.NEXT_PLACE, Move.WAIT):
-                raise
-            tried.append(place)
-            other = next_place(plan.places, tried, failure.message)
-            if move is Move.WAIT or other is None:
-                patience.wait(out_of_capacity(tried, failure), on_step)
-                tried, other = [], plan.places[0]
-            # Never the same token twice after a definite answer: EC2 would compare the requests.
-            number += 1
-            place = other
-            step = plan.step_at(place, indices, f"{plan.launch_id}-{indices[0]}-{number}")
-            on_step(f"{failure.code}; {step.describe()}")
-    raise AssertionError(first)
+        except AwsError as error:
+            move, failure = move_for(error.code), error
+        if move not in (Move.NEXT_PLACE, Move.WAIT):
+            raise failure
+        tried.append(place)
+        other = next_place(plan.places, tried, failure.message)
+        if move is Move.WAIT:
+            # Another place would not change it.
+            patience.wait(failure, on_step)
+            tried, other = [], place
+        elif other is None:
+            patience.wait(out_of_capacity(tried, failure), on_step)
+            tried, other = [], plan.places[0]
+        place = other
+        # Never the same token twice after a definite answer: EC2 would compare the requests.
+        step = plan.step_at(place, indices, f"{plan.launch_id}-{indices[0]}-{number}")
+        on_step(f"{failure.code}; {step.describe()}")
+    raise AssertionError("unreachable")
 
 
 def _place_of(plan: LaunchPlan, step: Step) -> Place:

@@ -43,6 +43,14 @@ def preflight(
     return Verdict(tuple(ordered), usable)
 
 
+def settling(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """What they mean for a launch that was sent before, and is only asked after."""
+    return tuple(
+        replace(finding, severity=Severity.WARNING) if _is_error(finding) else finding
+        for finding in findings
+    )
+
+
 def _of_type(case: Case, name: str) -> list[Finding]:
     machine = case.catalogue.machines.get(name)
     retired = retired_finding(name, machine is not None, case.seen.region)
