@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import click
 
+from clusterctl.cli.foreground import run_in_foreground
 from clusterctl.cli.wiring import Wiring, account_options
-from clusterctl.domain.errors import MissingTool, UsageError
+from clusterctl.domain.errors import (
+    ClusterctlError,
+    HostKeyChanged,
+    HostKeyUnknown,
+    MissingTool,
+    UsageError,
+)
+
+# What ssh ends with when it is not the command that has ended so.
+UNREACHABLE = 255
 
 
 class _RemoteCommand(click.Command):
@@ -49,6 +58,20 @@ def ssh(ctx: click.Context, wiring: Wiring, name: str, index: int) -> Any:
         raise UsageError(f"cluster {name} has no node {index}", f"see: clusterctl status {name}")
     argv = ["ssh", "-F", str(folder.ssh_config), host, *ctx.meta.get("command", ())]
     try:
-        os.execvp("ssh", argv)
+        status = run_in_foreground(argv)
     except FileNotFoundError:
         raise MissingTool("there is no `ssh` here", "install OpenSSH's client") from None
+    if status == UNREACHABLE:
+        _explain(wiring, name, index)
+    return status
+
+
+def _explain(wiring: Wiring, name: str, index: int) -> None:
+    """Raises HostKeyChanged, HostKeyUnknown where that is why; ssh says only that it is so."""
+    try:
+        with wiring.open(name) as access:
+            access.connections.session(access.select((index,))[0])
+    except (HostKeyChanged, HostKeyUnknown):
+        raise
+    except ClusterctlError:
+        pass

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from clusterctl.data.rsync import CopyJob, CopyReport, copy_to_host, require_rsync
-from clusterctl.domain.errors import UsageError
+from clusterctl.domain.errors import HostUnreachable, UsageError
 from clusterctl.domain.results import FanoutResult, HostOutcome
 from clusterctl.operations.access import Access
 from clusterctl.operations.folder import ClusterFolder
@@ -37,7 +37,18 @@ def copy_to_cluster(
     jobs = [CopyJob(target.host, target.host, ssh, source, destination) for target in targets]
     if any(target.jump for target in targets):
         max_workers = min(max_workers, JUMP_FANOUT)
-    return _copy(jobs, max_workers, timeout_s, on_outcome)
+    by_host = {target.host: target for target in targets}
+
+    def one(job: CopyJob) -> CopyReport:
+        try:
+            return copy_to_host(job, timeout_s)
+        except HostUnreachable as error:
+            if "host key" in error.message.lower():
+                # ssh says that it is not the pinned one; our own check says why.
+                access.connections.session(by_host[job.host])
+            raise
+
+    return _copy(one, jobs, max_workers, on_outcome)
 
 
 def copy_to_hosts(
@@ -54,7 +65,7 @@ def copy_to_hosts(
     """SRC to the hosts of a hosts file, through the user's own ssh set-up."""
     ssh = user_ssh(user, key)
     jobs = [CopyJob(host, host, ssh, source, destination) for host in hosts]
-    return _copy(jobs, max_workers, timeout_s, on_outcome)
+    return _copy(lambda job: copy_to_host(job, timeout_s), jobs, max_workers, on_outcome)
 
 
 def cluster_ssh(folder: ClusterFolder) -> tuple[str, ...]:
@@ -70,9 +81,9 @@ def user_ssh(user: str | None, key: Path | None) -> tuple[str, ...]:
 
 
 def _copy(
+    one: Callable[[CopyJob], CopyReport],
     jobs: Sequence[CopyJob],
     max_workers: int,
-    timeout_s: float | None,
     on_outcome: Callable[[HostOutcome[CopyReport]], None] | None,
 ) -> FanoutResult[CopyReport]:
     require_rsync()
@@ -86,9 +97,4 @@ def _copy(
                 f"only your own home folder can be meant by ~, not {job.destination!r}",
                 "give the whole path",
             )
-    return fan_out(
-        lambda job: copy_to_host(job, timeout_s),
-        jobs,
-        max_workers=max_workers,
-        on_outcome=on_outcome,
-    )
+    return fan_out(one, jobs, max_workers=max_workers, on_outcome=on_outcome)

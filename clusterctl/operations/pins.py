@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import paramiko
-from paramiko.hostkeys import HostKeyEntry, HostKeys
+from paramiko.hostkeys import HostKeys
 
 from clusterctl.bootstrap.trust import Member, known_hosts_lines
 from clusterctl.domain.cluster import Cluster, Node
 from clusterctl.domain.errors import HostError, HostKeyChanged
-from clusterctl.transport.hostkeys import PinnedHostKeys, described
+from clusterctl.transport.hostkeys import PinnedHostKeys, add_line, described
 from clusterctl.transport.target import Target
 
 # Stands in known_hosts behind the instance id, for a key that only the host itself has shown.
@@ -54,7 +54,7 @@ class LearntHostKeys(PinnedHostKeys):
                 self._keys = HostKeys()
                 lines = [line for group in self._lines.values() for line in group]
             for line in lines:
-                _add(self._keys, line)
+                add_line(self._keys, line)
 
     def text(self, nodes: Sequence[Node]) -> str:
         """The known_hosts file for these nodes, in their order."""
@@ -151,14 +151,3 @@ def _instances_by_name(path: Path) -> Mapping[str, frozenset[str]]:
             for name in words[0].split(","):
                 found.setdefault(name, set()).add(words[3])
     return {name: frozenset(ids) for name, ids in found.items()}
-
-
-def _add(keys: HostKeys, line: str) -> None:
-    # A point that is on no curve, say: nobody could show such a key.
-    try:
-        entry = HostKeyEntry.from_line(line)
-    except (paramiko.SSHException, ValueError):
-        return
-    if entry and entry.key:
-        for name in entry.hostnames or ():
-            keys.add(name, entry.key.get_name(), entry.key)

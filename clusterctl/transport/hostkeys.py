@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import paramiko
-from paramiko.hostkeys import HostKeys
+from paramiko.hostkeys import HostKeyEntry, HostKeys, InvalidHostKey
 
 from clusterctl.domain.errors import HostError, HostKeyChanged, HostKeyUnknown
 from clusterctl.transport.target import Target
@@ -25,7 +25,8 @@ class PinnedHostKeys:
         self._keys = HostKeys()
         for path in self.paths:
             if path.exists():
-                self._keys.load(str(path))
+                for line in path.read_text(errors="replace").splitlines():
+                    add_line(self._keys, line)
 
     def algorithms(self, target: Target) -> tuple[str, ...]:
         """The key algorithms that the target may show, so that it shows one we know."""
@@ -66,6 +67,20 @@ class PinnedHostKeys:
     def _drop(self, target: Target) -> str:
         files = [str(path) for path in self.paths[:1]]
         return shlex.join(["ssh-keygen", "-R", target.known_hosts_name, *("-f", *files)])
+
+
+def add_line(keys: HostKeys, line: str) -> None:
+    """A line of a known_hosts file; what is no key, or none that paramiko knows, is left out."""
+    line = line.strip()
+    if not line or line.startswith("#"):
+        return
+    try:
+        entry = HostKeyEntry.from_line(line)
+    except (InvalidHostKey, paramiko.SSHException, ValueError):
+        return
+    if entry and entry.key:
+        # HostKeys.load stops at the first broken line, and HostKeys.add looks at all there are.
+        keys._entries.append(entry)  # type: ignore[attr-defined]
 
 
 def fingerprint(key: paramiko.PKey) -> str:

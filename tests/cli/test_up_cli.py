@@ -337,16 +337,23 @@ def test_ssh_without_a_way_in(clusterctl):
 def test_ssh_is_the_systems_own(clusterctl, monkeypatch, arguments, rest):
     launched(clusterctl)
     called = []
-    monkeypatch.setattr("os.execvp", lambda program, argv: called.append((program, argv)))
-    assert clusterctl("ssh", *arguments).status == 0
+
+    def run(argv):
+        called.append(argv)
+        return 3
+
+    monkeypatch.setattr("clusterctl.cli.ssh.run_in_foreground", run)
+    assert clusterctl("ssh", *arguments).status == 3
     config = str(clusterctl.home / "demo" / "ssh_config")
-    assert called == [("ssh", ["ssh", "-F", config, *rest])]
+    assert called == [["ssh", "-F", config, *rest]]
 
 
 @pytest.mark.parametrize("index", ["7", "-1", "x"])
 def test_ssh_to_a_node_there_is_not(clusterctl, monkeypatch, index):
     launched(clusterctl)
-    monkeypatch.setattr("os.execvp", lambda *_: pytest.fail("ssh was called"))
+    monkeypatch.setattr(
+        "clusterctl.cli.ssh.run_in_foreground", lambda *_: pytest.fail("ssh was called")
+    )
     assert clusterctl("ssh", "demo", index).status == 2
 
 

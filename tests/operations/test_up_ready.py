@@ -7,6 +7,7 @@ import threading
 from dataclasses import replace
 
 import pytest
+from paramiko.hostkeys import HostKeyEntry
 
 from clusterctl.domain.cluster import NodeState
 from clusterctl.domain.errors import (
@@ -18,14 +19,17 @@ from clusterctl.domain.errors import (
     HostUnreachable,
     KeyRefused,
 )
+from clusterctl.domain.findings import Severity
 from clusterctl.domain.results import CommandResult
+from clusterctl.ec2.host_keys_ssm import HostKeyAnswers
 from clusterctl.ec2.instances import Instance
 from clusterctl.operations import ready
 from clusterctl.operations import watch as watch_module
 from clusterctl.operations.access import node_target
+from clusterctl.operations.agent_keys import AgentHostKeys
 from clusterctl.operations.failures import check_all
 from clusterctl.operations.key_sources import HostKeySources
-from clusterctl.operations.pins import LearntHostKeys
+from clusterctl.operations.pins import LearntHostKeys, text_fingerprint
 from clusterctl.operations.progress import Progress, Stage
 from clusterctl.operations.ready import NodeNotReady, Readiness
 from clusterctl.operations.watch import InstanceWatch
@@ -268,6 +272,168 @@ def test_pins_of_an_earlier_run_spare_the_console(world):
     world.pins._text = f"10.0.0.5,demo-1 {OTHER} i-1\n"
     world.consoles["i-1"] = ["never asked for"]
     assert world.wait().values[1].host_keys == (OTHER,)
+
+
+class Agents:
+    """Systems Manager: each question takes the next answers, the last for ever."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+        self.asked = []
+
+    def ask(self, client, instance_ids):
+        self.asked.append(list(instance_ids))
+        return World._next(self.answers)
+
+
+def silent(world, *answers, profile="nodes", alone_s=0.02):
+    """Consoles that never show a key."""
+    world.consoles = {found.instance_id: ["no keys here"] for found in world.nodes}
+    world.console_alone_s = alone_s
+    world.profile = profile
+    if answers:
+        agents = Agents(*answers)
+        world.agents = AgentHostKeys(lambda: None, agents.ask, every_s=0.0)
+        return agents
+    return None
+
+
+BOTH = HostKeyAnswers({"i-0": (ED25519,), "i-1": (OTHER,)})
+
+
+def test_where_the_consoles_are_silent_the_agents_are_asked_for_all_at_once(world):
+    agents = silent(world, BOTH)
+    assert [fact.host_keys for fact in world.wait().values] == [(ED25519,), (OTHER,)]
+    assert agents.asked == [["i-0", "i-1"]]
+    assert world.told == []
+    assert world.pins.text(world.nodes).splitlines()[1].endswith(f"{OTHER} i-1")
+
+
+def test_agents_that_come_late(world):
+    none = HostKeyAnswers({}, {"i-0": "no agent", "i-1": "no agent"})
+    silent(world, none, HostKeyAnswers({"i-1": (OTHER,)}), none, BOTH)
+    assert len(world.wait().values) == 2
+
+
+def test_a_console_that_speaks_later_than_the_agents(world):
+    silent(world, HostKeyAnswers({}, {"i-0": "no agent", "i-1": "no agent"}))
+    for found in world.nodes:
+        world.consoles[found.instance_id] = ["..."] * 60 + [BLOCK.format(ED25519)]
+    assert [fact.host_keys for fact in world.wait().values] == [(ED25519,), (ED25519,)]
+
+
+@pytest.mark.parametrize("profile", ["", "nodes"])
+def test_nobody_is_asked_before_the_console_had_its_time_or_without_a_profile(world, profile):
+    agents = silent(world, BOTH, profile=profile, alone_s=0.02 if not profile else 60.0)
+    assert len(world.wait(timeout_s=0.1).failures) == 2
+    assert agents.asked == []
+
+
+def test_why_the_agents_told_nothing_is_said_in_the_end(world):
+    silent(world, HostKeyAnswers({"i-0": (ED25519,)}, {"i-1": "not allowed: ssm:SendCommand"}))
+    error = failure(world, timeout_s=0.2)
+    assert error.message == (
+        "not ready after 0.2 s: waiting for its host key on the console; "
+        "over Systems Manager: not allowed: ssm:SendCommand"
+    )
+    assert "--accept-new-host-keys" in error.hint
+
+
+def showing(world, **keys):
+    """Nodes that show these keys, or cannot be reached yet."""
+
+    def shown_key(found):
+        key = World._next(keys[found.name.replace("-", "_")])
+        if isinstance(key, Exception):
+            raise key
+        return HostKeyEntry.from_line(f"x {key}").key
+
+    world.shown_key = shown_key
+
+
+def test_with_the_flag_what_the_node_shows_is_taken_and_said_loudly(world):
+    silent(world)
+    showing(world, demo_0=[ED25519], demo_1=[refused(), refused(), OTHER])
+    assert [fact.host_keys for fact in world.wait().values] == [(ED25519,), (OTHER,)]
+    told = {finding.host: finding for finding in world.told}
+    assert len(world.told) == 2
+    assert told["demo-1"].severity is Severity.WARNING
+    assert "UNSEEN" in told["demo-1"].message
+    assert text_fingerprint(OTHER) in told["demo-1"].message
+    assert world.pins.text(world.nodes).splitlines()[1].endswith(f"{OTHER} i-1 accepted-unseen")
+
+
+def test_even_with_the_flag_console_and_agents_come_first(world):
+    silent(world, HostKeyAnswers({"i-1": (OTHER,)}, {"i-0": "no agent"}))
+    world.consoles["i-0"] = ["..."] * 5 + [BLOCK.format(ED25519)]
+    showing(world, demo_0=[AssertionError("console")], demo_1=[AssertionError("agent")])
+    world.console_alone_s = 0.2
+    assert [fact.host_keys for fact in world.wait().values] == [(ED25519,), (OTHER,)]
+    assert world.told == []
+
+
+def pinned(world, *lines):
+    world.pins._text = "".join(f"{line}\n" for line in lines)
+
+
+def test_what_was_accepted_unseen_is_compared_as_soon_as_it_can_be(world):
+    pinned(world, f"10.0.0.5,demo-1 {ED25519} i-1 accepted-unseen")
+    assert world.wait().values[1].host_keys == (ED25519,)
+    assert "accepted-unseen" not in world.pins.text(world.nodes)
+
+
+def test_what_was_accepted_unseen_stays_so_while_the_console_is_silent(world):
+    world.consoles["i-1"] = [""]
+    pinned(world, f"10.0.0.5,demo-1 {OTHER} i-1 accepted-unseen")
+    assert world.wait().values[1].host_keys == (OTHER,)
+    assert world.pins.text(world.nodes).splitlines()[1].endswith("i-1 accepted-unseen")
+
+
+def test_what_was_accepted_unseen_and_was_not_its_own(world):
+    pinned(world, f"10.0.0.5,demo-1 {OTHER} i-1 accepted-unseen")
+    error = failure(world)
+    assert isinstance(error, HostKeyChanged)
+    assert text_fingerprint(OTHER) in error.message
+    assert text_fingerprint(ED25519) in error.message
+    assert "clusterctl replace demo 1" in error.hint
+
+
+CHANGED = HostKeyChanged("demo-1", "not the pinned one")
+
+
+def test_a_changed_key_that_the_console_knows_is_taken_with_a_warning(world):
+    pinned(world, f"10.0.0.5,demo-1 {OTHER} i-1")
+    world.hosts["demo-1"] = [CHANGED, READY]
+    assert len(world.wait().values) == 2
+    [told] = world.told
+    assert (told.host, told.severity) == ("demo-1", Severity.WARNING)
+    assert text_fingerprint(OTHER) in told.message
+    assert text_fingerprint(ED25519) in told.message
+    assert world.pins.text(world.nodes).splitlines()[1].endswith(f"{ED25519} i-1")
+
+
+@pytest.mark.parametrize("console", ["", "booting", BLOCK.format(OTHER)])
+def test_a_changed_key_that_nobody_else_knows_stops_at_once(world, console):
+    pinned(world, f"10.0.0.5,demo-1 {OTHER} i-1")
+    world.consoles["i-1"] = [console]
+    world.hosts["demo-1"] = [CHANGED, READY]
+    assert failure(world) is CHANGED
+    assert world.told == []
+
+
+def test_a_key_that_goes_on_changing_stops(world):
+    pinned(world, f"10.0.0.5,demo-1 {OTHER} i-1")
+    world.hosts["demo-1"] = [CHANGED, CHANGED, READY]
+    assert failure(world) is CHANGED
+
+
+def test_the_flag_does_not_excuse_a_changed_key(world):
+    pinned(world, f"10.0.0.5,demo-1 {OTHER} i-1")
+    silent(world, alone_s=0.0)
+    world.consoles["i-0"] = [BLOCK.format(ED25519)]
+    showing(world, demo_1=[ED25519])
+    world.hosts["demo-1"] = [CHANGED, READY]
+    assert failure(world) is CHANGED
 
 
 def test_an_interrupt_ends_the_waiting_of_all(world):

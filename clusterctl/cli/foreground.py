@@ -1,0 +1,45 @@
+"""A program that has the terminal while it runs, and somebody who is still there afterwards."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from typing import Any
+
+
+def run_in_foreground(argv: Sequence[str]) -> int:
+    """Run a program to its end as if in our place; its exit status, 128 + signal after a death.
+
+    What the terminal sends reaches it directly; what is sent to us is passed on, and when it is
+    suspended so are we. Raises FileNotFoundError.
+    """
+    process = subprocess.Popen(argv)
+
+    def pass_on(number: int, frame: Any) -> None:
+        process.send_signal(number)
+
+    handlers: dict[int, Any] = {
+        **dict.fromkeys((signal.SIGTERM, signal.SIGHUP), pass_on),
+        **dict.fromkeys((signal.SIGINT, signal.SIGQUIT), signal.SIG_IGN),
+    }
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        return _wait(process.pid)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _wait(pid: int) -> int:
+    while True:
+        _, status = os.waitpid(pid, os.WUNTRACED)
+        if os.WIFSTOPPED(status):
+            os.kill(os.getpid(), signal.SIGSTOP)
+            # Whoever has us go on may have meant us alone.
+            os.kill(pid, signal.SIGCONT)
+        elif os.WIFSIGNALED(status):
+            return 128 + os.WTERMSIG(status)
+        else:
+            return os.WEXITSTATUS(status)

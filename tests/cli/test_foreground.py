@@ -1,0 +1,67 @@
+"""A program in our place: its exit status, the signals, and what a suspended one does to us."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clusterctl.cli.foreground import run_in_foreground
+from tests.lab.running import wait_until
+
+PROGRAM = "import sys; from clusterctl.cli.foreground import run_in_foreground as run; "
+
+
+@pytest.mark.parametrize(
+    ("script", "status"), [("exit 0", 0), ("exit 7", 7), ("exit 255", 255), ("kill -KILL $$", 137)]
+)
+def test_its_exit_status(script, status):
+    assert run_in_foreground(["sh", "-c", script]) == status
+
+
+def test_a_program_that_is_not_there():
+    with pytest.raises(FileNotFoundError):
+        run_in_foreground(["/no/such/program"])
+
+
+def test_signals_are_ours_again_afterwards():
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    run_in_foreground(["true"])
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+def start(script: str) -> subprocess.Popen[str]:
+    program = f"{PROGRAM}sys.exit(run(['sh', '-c', sys.argv[1]]))"
+    return subprocess.Popen(
+        [sys.executable, "-c", program, script], stdout=subprocess.PIPE, text=True
+    )
+
+
+def test_it_ends_when_we_are_told_to():
+    with start("trap 'exit 9' TERM; echo ready; while :; do sleep 0.05; done") as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 9
+
+
+def test_an_interrupt_is_its_own_affair():
+    with start("echo ready; exec sleep 600") as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 128 + signal.SIGTERM
+
+
+def state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_suspended_and_on_again():
+    with start("kill -STOP $$; exit 5") as process:
+        wait_until(lambda: state(process.pid) == "T", "us to be suspended", 30)
+        os.kill(process.pid, signal.SIGCONT)
+        assert process.wait(30) == 5
