@@ -15,18 +15,21 @@ def run_in_foreground(argv: Sequence[str]) -> int:
     What the terminal sends reaches it directly; what is sent to us is passed on, and when it is
     suspended so are we. Raises FileNotFoundError.
     """
-    process = subprocess.Popen(argv)
+    started: list[subprocess.Popen[bytes]] = []
 
     def pass_on(number: int, frame: Any) -> None:
-        process.send_signal(number)
+        for process in started:
+            process.send_signal(number)
 
-    handlers: dict[int, Any] = {
+    # A function, since what is ignored here would be ignored by the program, too.
+    handlers = {
         **dict.fromkeys((signal.SIGTERM, signal.SIGHUP), pass_on),
-        **dict.fromkeys((signal.SIGINT, signal.SIGQUIT), signal.SIG_IGN),
+        **dict.fromkeys((signal.SIGINT, signal.SIGQUIT), lambda number, frame: None),
     }
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
-        return _wait(process.pid)
+        started.append(subprocess.Popen(argv))
+        return _wait(started[0].pid)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
