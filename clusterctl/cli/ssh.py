@@ -31,9 +31,22 @@ class _RemoteCommand(click.Command):
         return super().parse_args(ctx, args)
 
 
+class _Index(click.ParamType):
+    """A node's index; a command in its place is told where commands go."""
+
+    name = "index"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        if isinstance(value, int):
+            return value
+        if not (value.isascii() and value.isdigit()):
+            self.fail(f"not a node's index: {value!r}; a command comes after --", param, ctx)
+        return int(value)
+
+
 @click.command(cls=_RemoteCommand, options_metavar="[OPTIONS]")
 @click.argument("name")
-@click.argument("index", type=click.IntRange(min=0), default=0)
+@click.argument("index", type=_Index(), default=0)
 @account_options
 @click.pass_context
 def ssh(ctx: click.Context, wiring: Wiring, name: str, index: int) -> Any:

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class KeyPair:
-    key_pair_id: str
     name: str
     public_key: str
 
@@ -28,6 +27,4 @@ def find_key_pairs(client: EC2Client, name: str) -> tuple[KeyPair, ...]:
     with translated():
         of_cluster: Any = tags.of_cluster(name)
         found = client.describe_key_pairs(Filters=[of_cluster], IncludePublicKey=True)["KeyPairs"]
-    return tuple(
-        KeyPair(pair["KeyPairId"], pair["KeyName"], pair.get("PublicKey", "")) for pair in found
-    )
+    return tuple(KeyPair(pair["KeyName"], pair.get("PublicKey", "")) for pair in found)

@@ -357,6 +357,12 @@ def test_ssh_to_a_node_there_is_not(clusterctl, monkeypatch, index):
     assert clusterctl("ssh", "demo", index).status == 2
 
 
+def test_a_command_in_the_place_of_an_index_is_told_where_it_goes(clusterctl):
+    ran = clusterctl("ssh", "demo", "hostname")
+    assert ran.status == 2
+    assert "'hostname'; a command comes after --" in ran.err
+
+
 @pytest.mark.parametrize("command", ["up", "down", "status", "list", "ssh", "hosts"])
 def test_help_has_an_example(command, capsys):
     assert COMMANDS[command][2].endswith(".")

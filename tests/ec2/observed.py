@@ -67,7 +67,7 @@ def offering(machine: MachineType = PLAIN, image: Image | None = IMAGE, **more) 
 
 
 GROUP = SecurityGroup("sg-1", ("203.0.113.7/32",), members_in=True, members_out=True)
-KEY_PAIR = KeyPair("key-1", "clusterctl-demo", PUBLIC_KEY)
+KEY_PAIR = KeyPair("clusterctl-demo", PUBLIC_KEY)
 
 
 def instance(index: int, state: NodeState = NodeState.RUNNING, **fields) -> Instance:
