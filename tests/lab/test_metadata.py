@@ -10,6 +10,7 @@ from clusterctl.domain.errors import UsageError
 from clusterctl.lab import pages
 from clusterctl.lab.metadata import lookup
 from clusterctl.lab.metadata_server import Tokens
+from tests.cli.running import CommandLine
 
 SPOT = {"InstanceMarketOptions": {"MarketType": "spot"}}
 PAGE = "/_lab/interruptions"
@@ -153,6 +154,18 @@ def test_a_spot_instance_gets_notice_and_ends(instances, lab, ask):
         SpotInstanceRequestIds=[one["SpotInstanceRequestId"]]
     )["SpotInstanceRequests"][0]
     assert shown["Status"]["Code"] == "instance-terminated-no-capacity"
+
+
+@pytest.mark.lab
+def test_the_command_interrupts(instances, lab, monkeypatch, capsys):
+    monkeypatch.setenv("CLUSTERCTL_HOME", str(lab.home))
+    id = instances.up(**SPOT)[0]["InstanceId"]
+    ctl = CommandLine(lab.home, capsys, [])
+    assert ctl("lab", "fault", "interrupt", id, "--in", "soon").status == 2
+    assert "no instance" in ctl("lab", "fault", "interrupt", "i-0123456789abcdef0").err
+    ran = ctl("lab", "fault", "interrupt", id, "--in", "0")
+    assert (ran.status, ran.out.startswith(f"{id}: terminated at ")) == (0, True)
+    instances.in_state(id, "terminated")
 
 
 @pytest.mark.lab
