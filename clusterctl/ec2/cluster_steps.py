@@ -91,13 +91,12 @@ def address_steps(
 ) -> Iterator[Step]:
     """An elastic address for the head node, where nodes get no public one by themselves."""
     head = _head(seen)
-    if head is None and launch is None:
+    machine = head or launch
+    if machine is None or not (
+        spec.private or machine.several_interfaces or (head and seen.address)
+    ):
         return
-    if launch is not None:
-        wanted = spec.private or launch.several_interfaces
-    else:
-        wanted = spec.private or (seen.address is not None)
-    if not wanted or (head and seen.address and seen.address.interface_id == head.interface_id):
+    if head and seen.address and seen.address.interface_id == head.interface_id:
         return
     interface: Any = head.interface_id if head else ResultOf("HeadInterface")
     allocation: Any = seen.address.allocation_id if seen.address else ResultOf("AllocationId")

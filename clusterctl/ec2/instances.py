@@ -36,6 +36,7 @@ class Instance:
     vpc_id: str = ""
     subnet_id: str = ""
     interface_id: str = ""
+    several_interfaces: bool = False
     efa: bool = False
     placement_group: str = ""
     market: Market = Market.ON_DEMAND
@@ -162,6 +163,7 @@ def read_instance(described: Any) -> Instance:
         vpc_id=described.get("VpcId", ""),
         subnet_id=described.get("SubnetId", ""),
         interface_id=_primary_interface(described),
+        several_interfaces=len(described.get("NetworkInterfaces", ())) > 1,
         efa=any(
             one.get("InterfaceType", "").startswith("efa")
             for one in described.get("NetworkInterfaces", ())

@@ -1,0 +1,127 @@
+"""Launches against the lab's API, with its faults, and with every RunInstances request kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from clusterctl.domain.spec import ClusterSpec
+from clusterctl.ec2 import launch, search
+from clusterctl.ec2.instances import find_instances
+from clusterctl.ec2.observe import observe
+from clusterctl.ec2.plan import plan_launch
+from clusterctl.ec2.record import read_launches
+from clusterctl.lab.fault_checks import admit
+from clusterctl.lab.faults import FAULTS
+from clusterctl.lab.moto_instances import all_lab_instances
+from tests.lab.running import wait_until
+from tests.moto_ec2 import clients_with
+
+PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGpKsSb4iRTaMhcPcU3cYKcwWxW8oXhGJFRSgkE3Jd2k x"
+TYPE, ZONES = "p4d.24xlarge", ("us-east-1a", "us-east-1b", "us-east-1c", "us-east-1d")
+
+
+@dataclass
+class Clock:
+    """Time as whoever waits for capacity sees it: it passes at once."""
+
+    waits: list[float]
+    after: Callable[[int], None] = lambda waits: None
+
+    def monotonic(self) -> float:
+        return sum(self.waits)
+
+    def sleep(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        self.after(len(self.waits))
+
+
+@dataclass
+class Launches:
+    """`sent` are the requests of RunInstances, `told` is what an operator reads."""
+
+    client: Any
+    record: Path
+    sent: list[dict[str, Any]] = field(default_factory=list)
+    written: list[list[str]] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
+    clock: Clock = field(default_factory=lambda: Clock([]))
+    errors: list[Exception] = field(default_factory=list)
+
+    def refuse(self, code: str, status: int = 400, times: int = 1) -> None:
+        """Have the next requests of RunInstances refused."""
+        response: Any = {
+            "Error": {"Code": code, "Message": f"says EC2: {code}"},
+            "ResponseMetadata": {"HTTPStatusCode": status},
+        }
+        self.errors += [ClientError(response, "RunInstances")] * times
+
+    def plan(self, spec: ClusterSpec, launch_id: str = "launch"):
+        clients = clients_with(self.client)
+        seen = observe(clients, spec, self.record, self.record.with_name("prices.json"))
+        return plan_launch(spec, seen, PUBLIC_KEY, launch_id)
+
+    def up(self, spec: ClusterSpec, launch_id: str = "launch", capacity_timeout_s: float = 0.0):
+        plan = self.plan(spec, launch_id)
+        assert not plan.refused, plan.findings
+        return self.carry_out(plan, capacity_timeout_s)
+
+    def carry_out(self, plan, capacity_timeout_s: float = 0.0):
+        return launch.carry_out(
+            self.client, plan, self.record, self.told.append, capacity_timeout_s
+        )
+
+    def alive(self) -> list[tuple[int, str]]:
+        """Index and zone of what runs, or is about to."""
+        found = find_instances(self.client, "demo")
+        return [(one.node.index, one.node.availability_zone[-1]) for one in found]
+
+    def subnet(self, zone: str) -> str:
+        named = [
+            {"Name": "availability-zone", "Values": [zone]},
+            {"Name": "default-for-az", "Values": ["true"]},
+        ]
+        return str(self.client.describe_subnets(Filters=named)["Subnets"][0]["SubnetId"])
+
+    def tokens(self) -> list[str]:
+        return [request["ClientToken"] for request in self.sent]
+
+    def keep(self, params: dict[str, Any], **_: Any) -> None:
+        self.sent.append(params)
+        self.written.append([one.token for one in read_launches(self.record)])
+        if self.errors:
+            raise self.errors.pop(0)
+
+
+@pytest.fixture
+def launches(client, tmp_path, monkeypatch):
+    made = Launches(client, tmp_path / "launch.json")
+    once = launch.without_retries(client)
+    monkeypatch.setattr(launch, "without_retries", lambda _: once)
+    monkeypatch.setattr(search, "time", made.clock)
+    event = "provide-client-params.ec2.RunInstances"
+    once.meta.events.register(event, made.keep)
+    yield made
+    once.meta.events.unregister(event, made.keep)
+
+
+@pytest.fixture
+def faults():
+    """Sets faults that end with the test, and what they have spoilt as well."""
+    ids = []
+
+    def add(fault):
+        ids.append(FAULTS.add(admit(fault)).id)
+
+    yield add
+    for one in FAULTS.standing():
+        if one.id in ids:
+            FAULTS.clear(one.id)
+    wait_until(
+        lambda: all(one.settled for one in all_lab_instances() if one.state != "pending"), "settled"
+    )
