@@ -205,18 +205,6 @@ def test_the_deadline_names_where_it_hung(clusterctl, name, tmp_path):
     assert f"{name}-[0-1]: not ready after 2.0 s: waiting for its host key" in ran.err
 
 
-def test_another_host_key_than_the_pinned_one_stops_it(clusterctl, name):
-    up(clusterctl, name, 2)
-    pins = clusterctl.home / name / "known_hosts"
-    keys = dict(re.findall(rf"{name}-(\d),\S+ ssh-ed25519 (\S+)", pins.read_text()))
-    pins.write_text(re.sub(r"\S+ ecdsa.*\n", "", pins.read_text()).replace(keys["1"], keys["0"]))
-    ran = clusterctl("up", name, "--nodes", "2", *TYPE)
-    assert ran.status == 1
-    assert f"1 of 2 nodes of {name} are not ready:\n  {name}-1: its host key is not" in ran.err
-    argv = ["ssh", "-F", str(clusterctl.home / name / "ssh_config"), f"{name}-1", "true"]
-    assert subprocess.run(argv, capture_output=True, check=False).returncode == 255
-
-
 def test_a_stopped_node_is_started(clusterctl, name, ec2):
     up(clusterctl, name, 1)
     [before] = find_instances(ec2, name)

@@ -1,0 +1,155 @@
+"""Host keys on real hosts: changed, of a machine before, accepted unseen, compared afterwards."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import subprocess
+
+import pytest
+
+from clusterctl.ec2.instances import find_instances
+from clusterctl.operations.pins import UNSEEN
+from tests.cli.running import CommandLine
+from tests.lab.running import client, once_client, wait_until
+
+pytestmark = pytest.mark.lab
+TYPE = ("--instance-type", "g5.xlarge")
+# As an attacker's would be, or those of a machine that was installed anew.
+OTHER_KEYS = """\
+sudo rm /etc/ssh/ssh_host_*; sudo ssh-keygen -q -t ed25519 -N '' -f /etc/ssh/ssh_host_ed25519_key
+sudo cp /etc/ssh/ssh_host_ed25519_key /etc/ssh/ssh_host_rsa_key
+sudo pkill -HUP -o -x sshd
+"""
+names = (f"keys{number}" for number in itertools.count())
+
+
+@pytest.fixture
+def clusterctl(lab, monkeypatch, capsys):
+    monkeypatch.setenv("CLUSTERCTL_HOME", str(lab.home))
+    return CommandLine(lab.home, capsys, ["--lab"])
+
+
+@pytest.fixture
+def name(clusterctl):
+    name = next(names)
+    yield name
+    clusterctl("down", name, "--yes")
+
+
+@pytest.fixture
+def lag(clusterctl, monkeypatch):
+    """Consoles that show what they have so much later."""
+
+    fault = CommandLine(clusterctl.home, clusterctl._capsys, ["fault"])
+
+    def late(duration):
+        ran = fault("lab", "lag", "--console", duration)
+        assert ran.status == 0, ran.err
+
+    yield late
+    fault("lab", "clear")
+
+
+def up(clusterctl, name, *more):
+    return clusterctl("up", name, "--nodes", "2", *TYPE, *more)
+
+
+def pins_of(clusterctl, name) -> str:
+    return (clusterctl.home / name / "known_hosts").read_text()
+
+
+def test_a_node_with_other_keys_than_its_console_has(clusterctl, name, tmp_path):
+    assert up(clusterctl, name).status == 0
+    ran = clusterctl("run", name, "-n", "--nodes", "1", OTHER_KEYS)
+    assert ran.status == 0, ran.err
+    ran = wait_until(
+        lambda: found if (found := clusterctl("run", name, "-n", "hostname")).status else None,
+        "the other key to be shown",
+    )
+    assert ran.status == 255
+    assert f"{name}-1: i-" in ran.err
+    assert "is the same instance as before and shows another host key" in ran.err
+    assert len(set(re.findall(r"SHA256:\S{43}", ran.err))) == 2
+    assert "Do not delete the pin" in ran.err
+    # The other node has answered.
+    assert f"{name}-0" in ran.out
+
+    (tmp_path / "file").write_text("x")
+    for command in (("copy", name, str(tmp_path / "file"), "file"), ("ssh", name, "1")):
+        ran = clusterctl(*command)
+        assert ran.status == 255
+        assert "is the same instance as before and shows another host key" in ran.err
+
+    before = pins_of(clusterctl, name)
+    for more in ((), ("--accept-new-host-keys",)):
+        ran = up(clusterctl, name, *more)
+        assert ran.status == 1
+        assert f"{name}-1: its host key is not its own: it shows ssh-ed25519 SHA256:" in ran.err
+        assert "neither its console nor its agent knows of another" in ran.err
+        assert "clusterctl replace" in ran.err
+        assert pins_of(clusterctl, name) == before
+    assert clusterctl("replace", name, "1", "--yes", "--force").status == 0
+    assert clusterctl("run", name, "-n", "hostname").status == 0
+
+
+def test_pins_that_are_wrong_are_mended_from_the_console_with_a_warning(clusterctl, name):
+    assert up(clusterctl, name).status == 0
+    pins = clusterctl.home / name / "known_hosts"
+    right = pins.read_text()
+    keys = dict(re.findall(rf"{name}-(\d),\S+ ssh-ed25519 (\S+)", right))
+    pins.write_text(re.sub(r"\S+ (?:ecdsa|ssh-rsa).*\n", "", right).replace(keys["1"], keys["0"]))
+    assert clusterctl("run", name, "-n", "hostname").status == 255
+    argv = ["ssh", "-F", str(clusterctl.home / name / "ssh_config"), f"{name}-1", "true"]
+    assert subprocess.run(argv, capture_output=True, check=False).returncode == 255
+    ran = up(clusterctl, name)
+    assert ran.status == 0, ran.err
+    assert "[hostkey.renewed]" in ran.err
+    assert pins.read_text().splitlines()[1:] == right.splitlines()[2:]
+
+
+def test_an_address_that_another_instance_had(clusterctl, name, lab):
+    assert up(clusterctl, name).status == 0
+    pins = clusterctl.home / name / "known_hosts"
+    right = pins.read_text()
+    second = find_instances(client(lab), name)[1].node.instance_id
+    pins.write_text(right.replace(second, "i-0123456789abcdef0"))
+    ran = clusterctl("run", name, "-n", "hostname")
+    assert ran.status == 255
+    assert f"another instance, i-0123456789abcdef0; now {second} has the address" in ran.err
+    assert up(clusterctl, name).status == 0
+    assert pins.read_text() == right
+    assert clusterctl("run", name, "-n", "hostname").status == 0
+
+
+def test_keys_are_accepted_unseen_with_the_flag_only_and_compared_later(clusterctl, name, lag):
+    lag("1h")
+    ran = up(clusterctl, name, "--timeout", "3s")
+    assert ran.status == 1
+    assert f"{name}-[0-1]: not ready after 3.0 s: waiting for its host key" in ran.err
+    assert "--accept-new-host-keys" in ran.err
+    assert pins_of(clusterctl, name) == ""
+
+    ran = up(clusterctl, name, "--timeout", "9s", "--accept-new-host-keys")
+    assert ran.status == 0, ran.err
+    assert ran.err.count("ACCEPTED UNSEEN") == 2
+    unseen = pins_of(clusterctl, name).splitlines()
+    assert [line.split()[-1] for line in unseen] == [UNSEEN, UNSEEN]
+    assert clusterctl("run", name, "-n", "hostname").status == 0
+
+    lag("0.1s")
+    ran = up(clusterctl, name)
+    assert ran.status == 0, ran.err
+    assert "UNSEEN" not in ran.err
+    compared = pins_of(clusterctl, name)
+    assert UNSEEN not in compared
+    assert all(line.removesuffix(f" {UNSEEN}") in compared for line in unseen)
+
+
+def test_the_reason_of_the_second_channel_is_in_the_message(clusterctl, name, lag, lab):
+    iam = once_client(lab, "iam")
+    iam.create_instance_profile(InstanceProfileName="nodes")
+    lag("1h")
+    ran = up(clusterctl, name, "--timeout", "12s", "--instance-profile", "nodes")
+    assert ran.status == 1
+    assert "waiting for its host key on the console; over Systems Manager: " in ran.err
