@@ -35,6 +35,7 @@ class SecurityGroup:
     ssh_from: tuple[str, ...]
     members_in: bool
     members_out: bool
+    vpc_id: str = ""
 
     def lets_in(self, cidr: str) -> bool:
         """Whether SSH from `cidr` is allowed already."""
@@ -76,6 +77,7 @@ def read_group(described: Any) -> SecurityGroup:
         ssh_from=tuple(_ssh_sources(incoming)),
         members_in=_covers_members(incoming, group_id),
         members_out=_covers_members(described.get("IpPermissionsEgress", []), group_id),
+        vpc_id=described.get("VpcId", ""),
     )
 
 

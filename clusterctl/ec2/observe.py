@@ -91,7 +91,8 @@ def observe(
     groups = find_groups(client, spec.name)
     placement_groups = find_placement_groups(client, spec.name)
     addresses = find_addresses(client, spec.name)
-    group = groups[0] if groups else None
+    # An `up` that was given up may have left one in another network. `down` ends that too.
+    group = next((one for one in groups if one.vpc_id == vpc.vpc_id), None)
     return Observed(
         region=client.meta.region_name,
         vpc=vpc,

@@ -15,11 +15,9 @@ from clusterctl.ec2.images import Image
 from clusterctl.ec2.interfaces import efa_wanted, layout, several
 from clusterctl.ec2.limits_tag import format_limits
 from clusterctl.ec2.machines import MachineType
+from clusterctl.ec2.root_disk import root_disk
 from clusterctl.ec2.steps import Step
 
-LEAST_ROOT_GIB = 150
-# Big machines load images and write checkpoints faster than gp3's free share (3,000 and 125).
-LARGE_GPUS, LARGE_IOPS, LARGE_MIB_S = 4, 6000, 500
 DEFAULT_USER = "ubuntu"
 
 
@@ -52,12 +50,7 @@ class Launch:
     @property
     def disk(self) -> Disk:
         """The root volume: what was asked for, or what the image and the machine call for."""
-        asked, large = self.spec.disk, self.machine.gpus >= LARGE_GPUS
-        return Disk(
-            asked.size_gib or max(self.image.root_gib, LEAST_ROOT_GIB),
-            asked.iops or (LARGE_IOPS if large else None),
-            asked.throughput_mib_s or (LARGE_MIB_S if large else None),
-        )
+        return root_disk(self.spec.disk, self.machine, self.image.root_gib)
 
 
 def run_step(launch: Launch, token: str, hourly_usd: float | None = None) -> Step:
@@ -140,17 +133,6 @@ def runs(indices: Sequence[int]) -> list[tuple[int, ...]]:
         else:
             found.append((index,))
     return found
-
-
-def least_counts(
-    groups: Sequence[tuple[int, ...]], spare: int
-) -> dict[tuple[int, ...], int]:
-    """How many nodes of each run have to come, where `spare` may be missing of all together."""
-    least = {}
-    for group in reversed(groups):
-        least[group] = max(1, len(group) - max(0, spare))
-        spare -= len(group) - least[group]
-    return least
 
 
 def _root_volume(disk: Disk) -> dict[str, Any]:

@@ -9,6 +9,10 @@ from clusterctl.domain.spec import Market
 from clusterctl.ec2.machines import MachineType
 from clusterctl.ec2.preflight.case import Case, error
 from clusterctl.ec2.quotas import quota_finding
+from clusterctl.ec2.reservations import Reservation
+
+# States of a reservation that will become active.
+TO_COME = ("pending", "payment-pending", "scheduled", "assessing", "delayed")
 
 
 def offered(case: Case, machine: MachineType) -> Iterator[Finding]:
@@ -48,10 +52,7 @@ def reservation(case: Case) -> Iterator[Finding]:
         return
     name = found.reservation_id
     if found.state != "active":
-        when = f", from {found.starts_at:%Y-%m-%d %H:%M %Z}" if found.starts_at else ""
-        yield error(
-            "reservation.state", f"{name} is {found.state}, not active{when}", "wait for its start"
-        )
+        yield _not_active(found)
     elif found.free < case.missing:
         yield error(
             "reservation.free",
@@ -68,8 +69,24 @@ def reservation(case: Case) -> Iterator[Finding]:
         yield error("reservation.zone", f"{name} is in {found.zone}", "leave --zone out")
     if spec.market is Market.SPOT:
         yield error("reservation.spot", f"{name} is no spot capacity", "leave --spot out")
+    if found.placement_group:
+        yield error(
+            "reservation.placement",
+            f"{name} is for a placement group of its own, which clusterctl does not launch into",
+            "make a reservation without a placement group",
+        )
     if found.block:
         yield from _block(case)
+
+
+def _not_active(found: Reservation) -> Finding:
+    to_come = found.state in TO_COME
+    when = f", from {found.starts_at:%Y-%m-%d %H:%M %Z}" if to_come and found.starts_at else ""
+    return error(
+        "reservation.state",
+        f"{found.reservation_id} is {found.state}, not active{when}",
+        "wait for its start" if to_come else "choose another: --capacity-reservation",
+    )
 
 
 def _block(case: Case) -> Iterator[Finding]:
@@ -105,6 +122,15 @@ def spot(case: Case) -> Iterator[Finding]:
                 "spot nodes cannot be stopped, only terminated",
                 "leave --idle-stop out, or limit the time with --max-hours",
             )
+
+
+def sold(case: Case, machine: MachineType) -> Iterator[Finding]:
+    if machine.usage_classes and case.market.value not in machine.usage_classes:
+        yield error(
+            "type.market",
+            f"{machine.name} is not to be had as {case.market.value}",
+            f"EC2 has it as {', '.join(machine.usage_classes)}",
+        )
 
 
 def quotas(case: Case, machine: MachineType) -> Iterator[Finding]:

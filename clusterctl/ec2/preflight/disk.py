@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from clusterctl.domain.findings import Finding
 from clusterctl.ec2.images import Image
+from clusterctl.ec2.machines import MachineType
 from clusterctl.ec2.preflight.case import Case, error
+from clusterctl.ec2.root_disk import root_disk
 
 # gp3, EBS user guide (2026): IOPS and MiB/s, and what each needs of the other.
 GP3_IOPS, GP3_MIB_S, GP3_GIB = (3000, 80_000), (125, 2000), (1, 65_536)
@@ -28,19 +31,25 @@ def disk(case: Case) -> Iterator[Finding]:
                 f"a gp3 volume has {least} to {most} {what}, not {value}",
                 f"choose another {option}",
             )
-    if disk.iops and disk.size_gib and disk.iops > IOPS_PER_GIB * disk.size_gib:
+
+
+def performance(case: Case, machine: MachineType) -> Iterator[Finding]:
+    """What the volume of this type's nodes would be, not only what was asked for."""
+    image = case.catalogue.images.get(machine.name)
+    disk = root_disk(case.spec.disk, machine, image.root_gib if image else 0)
+    iops, mib_s = disk.iops or GP3_IOPS[0], disk.throughput_mib_s or GP3_MIB_S[0]
+    if not GP3_IOPS[0] <= iops <= GP3_IOPS[1] or not GP3_MIB_S[0] <= mib_s <= GP3_MIB_S[1]:
+        return
+    if disk.size_gib and 0 < disk.size_gib * IOPS_PER_GIB < iops:
         yield error(
             "disk.iops",
-            f"{disk.iops} IOPS need a volume of {-(-disk.iops // IOPS_PER_GIB)} GiB",
+            f"{iops} IOPS need a volume of {-(-iops // IOPS_PER_GIB)} GiB, not {disk.size_gib}",
             "raise --disk-gib, or lower --disk-iops",
         )
-    iops = disk.iops or GP3_IOPS[0]
-    if disk.throughput_mib_s and disk.throughput_mib_s > MIB_S_PER_IOPS * iops:
-        needed = round(disk.throughput_mib_s / MIB_S_PER_IOPS)
+    if mib_s > MIB_S_PER_IOPS * iops:
+        needed = math.ceil(mib_s / MIB_S_PER_IOPS)
         yield error(
-            "disk.throughput",
-            f"{disk.throughput_mib_s} MiB/s need {needed} IOPS",
-            f"give --disk-iops {needed}",
+            "disk.throughput", f"{mib_s} MiB/s need {needed} IOPS", f"give --disk-iops {needed}"
         )
 
 

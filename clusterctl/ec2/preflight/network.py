@@ -7,20 +7,17 @@ from collections.abc import Iterator
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.spec import Market
 from clusterctl.domain.units import count
+from clusterctl.ec2.instances import members_of
 from clusterctl.ec2.interfaces import efa_wanted, several
 from clusterctl.ec2.machines import MachineType
 from clusterctl.ec2.preflight.case import Case, error
 
 
 def addresses(case: Case) -> Iterator[Finding]:
-    subnets = [subnet for subnet in case.catalogue.subnets if case.spec.zone in (None, subnet.zone)]
+    spec = case.spec
+    subnets = [subnet for subnet in case.catalogue.subnets if spec.zone in (None, subnet.zone)]
     if not subnets:
-        where = f" in {case.spec.zone}" if case.spec.zone else ""
-        yield error(
-            "subnet.none",
-            f"there is no subnet to launch into{where}",
-            "run `aws ec2 create-default-subnet`, or choose a --subnet or --network",
-        )
+        yield _no_subnet(case)
     elif all(subnet.free_addresses < case.missing for subnet in subnets):
         most = max(subnets, key=lambda subnet: subnet.free_addresses)
         yield error(
@@ -29,6 +26,30 @@ def addresses(case: Case) -> Iterator[Finding]:
             f"{most.subnet_id} in {most.zone}, has {most.free_addresses} left",
             "choose a larger subnet with --subnet, or make a network: clusterctl network up NAME",
         )
+
+
+def _no_subnet(case: Case) -> Finding:
+    spec = case.spec
+    zones = sorted({subnet.zone for subnet in case.catalogue.subnets})
+    if spec.zone and zones and (spec.subnet_id or spec.network):
+        what = f"subnet {spec.subnet_id}" if spec.subnet_id else f"network {spec.network}"
+        return error(
+            "subnet.zone",
+            f"{what} is in {', '.join(zones)}, not in {spec.zone}",
+            f"leave --zone out, or give --zone {zones[0]}",
+        )
+    if spec.network:
+        return error(
+            "subnet.none",
+            f"there is no network {spec.network} in {case.seen.region}",
+            f"make it: clusterctl network up {spec.network}",
+        )
+    where = f" in {spec.zone}" if spec.zone else ""
+    return error(
+        "subnet.none",
+        f"the default VPC has no subnet{where}",
+        "run `aws ec2 create-default-subnet`, or choose a --subnet or --network",
+    )
 
 
 def interfaces(case: Case, machine: MachineType) -> Iterator[Finding]:
@@ -63,4 +84,27 @@ def placed(case: Case, machine: MachineType) -> Iterator[Finding]:
             "placement.type",
             f"{machine.name} takes no cluster placement group",
             "give --no-placement-group",
+        )
+
+
+def grown(case: Case, machine: MachineType) -> Iterator[Finding]:
+    """A single node needs neither a placement group nor EFA, and cannot get them later."""
+    spec, there = case.spec, members_of(case.seen.instances)
+    if len(there) != 1 or spec.nodes < 2:
+        return
+    lacking = []
+    if not there[0].placement_group and "cluster" in machine.placement_strategies:
+        lacking.append(("a placement group", "--placement-group"))
+    if not there[0].efa and machine.efa_interfaces:
+        lacking.append(("EFA", "--efa"))
+    if lacking and not spec.capacity_reservation:
+        names = " and ".join(what for what, _ in lacking)
+        options = " ".join(option for _, option in lacking)
+        yield Finding(
+            "network.grown",
+            Severity.WARNING,
+            f"{there[0].node.name} was launched without {names}, so the new nodes are too: "
+            "traffic between them will be slower",
+            hint=f"for full speed launch all nodes at once: clusterctl down {spec.name}; "
+            f"a single node that is to grow is launched with {options}",
         )

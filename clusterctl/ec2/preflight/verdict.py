@@ -9,11 +9,13 @@ from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.spec import ClusterSpec, Market
 from clusterctl.ec2.costs import budget_findings, estimate
 from clusterctl.ec2.image_checks import image_findings
+from clusterctl.ec2.interfaces import efa_wanted, several
 from clusterctl.ec2.machines import MachineType
 from clusterctl.ec2.observe import Catalogue, Observed
 from clusterctl.ec2.preflight import capacity, disk, network
 from clusterctl.ec2.preflight.case import Case, error
 from clusterctl.ec2.retired import retired_finding
+from clusterctl.ec2.root_disk import root_disk
 
 
 @dataclass(frozen=True)
@@ -82,9 +84,16 @@ def _images(case: Case, machine: MachineType) -> Iterator[Finding]:
 
 
 def _money(case: Case, machine: MachineType) -> Iterator[Finding]:
+    image = case.catalogue.images.get(machine.name)
+    disk = root_disk(case.spec.disk, machine, image.root_gib if image else 0)
+    efa = efa_wanted(machine, case.spec.nodes, case.spec.efa)
     costs = estimate(
         case.catalogue.prices.get(machine.name),
         case.spec.nodes,
+        disk.size_gib or 0,
+        disk.iops,
+        disk.throughput_mib_s,
+        1 if case.spec.private or several(machine, efa) else case.spec.nodes,
         instance_type=machine.name,
         market=case.market,
     )
@@ -101,9 +110,12 @@ CHECKS: tuple[Callable[[Case], Iterator[Finding]], ...] = (
 )
 TYPE_CHECKS: tuple[Callable[[Case, MachineType], Iterator[Finding]], ...] = (
     capacity.offered,
+    capacity.sold,
     _images,
+    disk.performance,
     network.interfaces,
     network.placed,
+    network.grown,
     capacity.quotas,
     _money,
 )
