@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import statistics
@@ -117,16 +118,30 @@ def bench_start(home: Path) -> None:
 
 
 def bench_up(home: Path) -> None:
-    nodes = 32
-    boot, up = [], []
-    for _ in range(3):
-        boot.append(timed(lambda: boot_alone(nodes)))
-        up.append(timed(lambda: quiet(*up_argv(nodes))))
+    for nodes in (32, 128):
+        boot, up = [], []
+        for _ in range(3):
+            boot.append(timed(lambda: boot_alone(nodes)))
+            up.append(timed(lambda: quiet(*up_argv(nodes))))
+            quiet("clusterctl", "down", "bench", "--yes")
+        boot_s, up_s = statistics.median(boot), statistics.median(up)
+        print(f"\n`clusterctl up` of {nodes} nodes (median of 3)")
+        print(f"  the local EC2 alone, RunInstances to the last status check: {boot_s:.2f} s")
+        print(f"  clusterctl up, every node ready: {up_s:.2f} s, {up_s / boot_s:.2f} x")
+        print(f"  its AWS calls: {calls_of(home, *up_argv(nodes)[1:])}")
+        status_s = timed(lambda: quiet("clusterctl", "status", "bench"))
+        calls = calls_of(home, "status", "bench")
+        print(f"  clusterctl status: {status_s:.2f} s, its AWS calls: {calls}")
         quiet("clusterctl", "down", "bench", "--yes")
-    boot_s, up_s = statistics.median(boot), statistics.median(up)
-    print(f"\n`clusterctl up` of {nodes} nodes (median of 3)")
-    print(f"  the local EC2 alone, RunInstances to the last status check: {boot_s:.2f} s")
-    print(f"  clusterctl up, every node ready: {up_s:.2f} s, {up_s / boot_s:.2f} x")
+
+
+def calls_of(home: Path, *argv: str) -> str:
+    """How many AWS calls a clusterctl command makes; those for one node each apart."""
+    file = home / "calls.json"
+    quiet(sys.executable, str(Path(__file__).with_name("count_calls.py")), str(file), *argv)
+    calls = json.loads(file.read_text())
+    consoles = calls.pop("GetConsoleOutput", 0)
+    return f"{sum(calls.values())}" + (f", and {consoles} GetConsoleOutput" if consoles else "")
 
 
 def up_argv(nodes: int) -> list[str]:
