@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from clusterctl.bootstrap.node_checks import Equipment, equipment_script, parse_equipment
 from clusterctl.domain.errors import CommandFailed
 
 MPI_KEY = "clusterctl_mpi"
@@ -50,10 +51,15 @@ printf 'mpi-key %s\\n' "$(ssh-keygen -y -f ~/.ssh/{MPI_KEY} </dev/null)"
 """
 
 
-def inspection_script(head: bool) -> str:
-    """The script for `sh -s`. On the head node it also makes the key that mpirun logs in with."""
+def inspection_script(head: bool, efa: int = 0) -> str:
+    """The script for `sh -s`. On the head node it also makes the key that mpirun logs in with.
+
+    `efa`: so many EFA devices should be there.
+    """
     hostname = "\nprintf 'hostname %s\\n' \"$(hostname)\"\n"
-    return _CLOUD_INIT + _GPUS + (_MPI_KEY if head else "") + hostname + "echo complete\n"
+    mpi_key = _MPI_KEY if head else ""
+    parts = (_CLOUD_INIT, _GPUS, equipment_script(efa), mpi_key, hostname, "echo complete\n")
+    return "".join(parts)
 
 
 @dataclass(frozen=True)
@@ -66,6 +72,7 @@ class Inspection:
     mpi_key: str = ""
     log: str = ""
     gpu_text: str = ""
+    equipment: Equipment = field(default_factory=Equipment)
 
 
 def parse_inspection(host: str, stdout: str) -> Inspection:
@@ -84,6 +91,7 @@ def parse_inspection(host: str, stdout: str) -> Inspection:
         mpi_key=_one(said, "mpi-key").strip(),
         log="\n".join(said.get("log", [])),
         gpu_text="\n".join(listing),
+        equipment=parse_equipment(said),
     )
 
 

@@ -38,6 +38,7 @@ class Instance:
     interface_id: str = ""
     several_interfaces: bool = False
     efa: bool = False
+    efa_interfaces: int = 0
     placement_group: str = ""
     market: Market = Market.ON_DEMAND
     reservation_id: str = ""
@@ -164,10 +165,8 @@ def read_instance(described: Any) -> Instance:
         subnet_id=described.get("SubnetId", ""),
         interface_id=_primary_interface(described),
         several_interfaces=len(described.get("NetworkInterfaces", ())) > 1,
-        efa=any(
-            one.get("InterfaceType", "").startswith("efa")
-            for one in described.get("NetworkInterfaces", ())
-        ),
+        efa=_efa_interfaces(described) > 0,
+        efa_interfaces=_efa_interfaces(described),
         placement_group=(described.get("Placement") or {}).get("GroupName", ""),
         market=_market(described.get("InstanceLifecycle", "")),
         reservation_id=_targeted_reservation(described),
@@ -191,6 +190,11 @@ def _primary_interface(described: Any) -> str:
         if not attached.get("DeviceIndex", 0) and not attached.get("NetworkCardIndex", 0):
             return str(one.get("NetworkInterfaceId", ""))
     return ""
+
+
+def _efa_interfaces(described: Any) -> int:
+    kinds = [one.get("InterfaceType", "") for one in described.get("NetworkInterfaces", ())]
+    return sum(kind.startswith("efa") for kind in kinds)
 
 
 def _targeted_reservation(described: Any) -> str:

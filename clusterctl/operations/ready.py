@@ -15,6 +15,7 @@ from clusterctl.bootstrap.inspection import (
     inspection_script,
     parse_inspection,
 )
+from clusterctl.bootstrap.node_checks import Asked, check_equipment
 from clusterctl.domain.cluster import Node, NodeState
 from clusterctl.domain.errors import (
     ClusterctlError,
@@ -25,10 +26,11 @@ from clusterctl.domain.errors import (
     HostUnreachable,
     KeyRefused,
 )
+from clusterctl.domain.findings import Finding
 from clusterctl.domain.results import FanoutResult
-from clusterctl.domain.units import format_duration
 from clusterctl.ec2.polling import gaps
 from clusterctl.operations.key_sources import HostKeySources
+from clusterctl.operations.lateness import NodeNotReady, late
 from clusterctl.operations.progress import Progress, Stage
 from clusterctl.operations.watch import InstanceWatch
 from clusterctl.transport.connections import Connections
@@ -38,30 +40,18 @@ from clusterctl.transport.target import Target
 # cloud-init may start sshd before it has put the key there.
 KEY_REFUSED_FOR_S = 120.0
 
-_HINTS = {
-    # cloud-init prints the host keys last, after the user data.
-    Stage.CONSOLE: "if its user data needs longer, run `up` again with a larger --timeout; "
-    "to see how far it is: aws ec2 get-console-output --latest --instance-id {id}. If the image "
-    "prints no host keys: an --instance-profile with Systems Manager, or, trusting what the node "
-    "shows, --accept-new-host-keys",
-    Stage.LOGIN: "is SSH allowed from where you are? run `up` again with --ssh-from ADDRESS",
-    Stage.CLOUD_INIT: "its user data may need longer: run `up` again with a larger --timeout",
-}
-
-
-class NodeNotReady(HostError):
-    """A node has died or hangs."""
-
-    exit_status = 1
-
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """A node that is up, and what it said. `host_keys` are `TYPE BASE64`."""
+    """A node that is up, and what it said. `host_keys` are `TYPE BASE64`.
+
+    `findings` are what its user should know, and what it can be used with all the same.
+    """
 
     node: Node
     host_keys: tuple[str, ...]
     found: Inspection
+    findings: tuple[Finding, ...] = ()
 
     @property
     def host(self) -> str:
@@ -115,7 +105,8 @@ class Readiness:
         try:
             node = self._running(waiting.node)
             host_keys = self._learn(node)
-            found = self._inspect(node)
+            asked = self._asked(node)
+            found = self._inspect(node, inspection_script(node.index == 0, asked.efa))
             check_inspection(name, found, node.gpus)
         except ClusterctlError as error:
             if self._cancelled.is_set():
@@ -123,7 +114,8 @@ class Readiness:
             self._progress.node(name, Stage.FAILED, error.message.split("\n")[0])
             raise
         self._enter(node, Stage.CHECKED)
-        return NodeFacts(node, host_keys, found)
+        findings = check_equipment(name, found.equipment, asked)
+        return NodeFacts(node, host_keys, found, findings)
 
     def _running(self, node: Node) -> Node:
         self._enter(node, Stage.PENDING)
@@ -157,13 +149,17 @@ class Readiness:
         seen = self._watch.look(node.instance_id)
         return bool(seen and seen.instance_profile)
 
-    def _inspect(self, node: Node) -> Inspection:
+    def _asked(self, node: Node) -> Asked:
+        seen = self._watch.look(node.instance_id)
+        return Asked(seen.efa_interfaces, seen.disk.size_gib or 0) if seen else Asked()
+
+    def _inspect(self, node: Node, script: str) -> Inspection:
         self._enter(node, Stage.LOGIN)
         compared = False
         refused_until = time.monotonic() + KEY_REFUSED_FOR_S
         for _ in self._ticks(node, gaps(0.2, 1.5)):
             try:
-                return self._ask(node)
+                return self._ask(node, script)
             except KeyRefused:
                 if time.monotonic() > refused_until:
                     raise
@@ -186,7 +182,7 @@ class Readiness:
         renewed = [self._host_keys.compare(one) for one in self._nodes if one.name in names]
         return any(renewed)
 
-    def _ask(self, node: Node) -> Inspection:
+    def _ask(self, node: Node, script: str) -> Inspection:
         output: list[bytes] = []
 
         def sink(stream: str, chunk: bytes) -> None:
@@ -201,7 +197,7 @@ class Readiness:
             self._target_of(node),
             "sh -s",
             timeout_s=max(1.0, self._deadline - time.monotonic()),
-            stdin=inspection_script(head=node.index == 0).encode(),
+            stdin=script.encode(),
             sink=sink,
         )
         return parse_inspection(node.name, b"".join(output).decode(errors="replace"))
@@ -239,12 +235,6 @@ class Readiness:
         stage = self._stages[node.name]
         with contextlib.suppress(HostError):
             self._connections.forget(self._target_of(node))
-        asked = ""
-        if stage is Stage.CONSOLE and self._host_keys.agents:
-            reason = self._host_keys.agents.reason(node.instance_id)
-            asked = f"; over Systems Manager: {reason}" if reason else ""
-        return NodeNotReady(
-            node.name,
-            f"not ready after {format_duration(self._timeout_s)}: {stage.value}{asked}",
-            _HINTS.get(stage, "").replace("{id}", node.instance_id),
-        )
+        agents = self._host_keys.agents
+        asked = agents.reason(node.instance_id) if agents else ""
+        return late(node, stage, self._timeout_s, asked)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from clusterctl.bootstrap.node_checks import folded
 from clusterctl.bootstrap.prepare import prepare
 from clusterctl.bootstrap.trust import Member
 from clusterctl.domain.cluster import Cluster
@@ -82,6 +83,8 @@ def make_ready(launcher: Launcher, cluster: Cluster, had_limits: bool) -> list[N
         update_guards(launcher, cluster, connections, targets, members, had_limits)
         for target in targets:
             progress.node(target.host, Stage.READY)
+    for finding in folded([finding for fact in facts for finding in fact.findings]):
+        progress.finding(finding)
     return facts
 
 

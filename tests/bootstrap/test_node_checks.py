@@ -1,0 +1,213 @@
+"""Disks and EFA devices of a node: what a real shell reports, and what is said about it."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterctl.bootstrap.inspection import inspection_script, parse_inspection
+from clusterctl.bootstrap.node_checks import (
+    Asked,
+    Equipment,
+    FileSystem,
+    check_equipment,
+    folded,
+)
+from clusterctl.domain.findings import Severity
+
+HEADER = "Filesystem     1024-blocks      Used Available Capacity Mounted on"
+ROOT = "/dev/nvme0n1p1   507836416  52428800 455407616      11% /"
+STORE = "/dev/mapper/vg.01-lv_ephemeral 943718400 1024 943717376 1% /opt/dlami/nvme"
+
+
+class World:
+    """A node whose systemd, /dev and /sys are folders of the test's own."""
+
+    def __init__(self, node, tmp_path):
+        self.node = node
+        self.root = tmp_path / "root"
+        self.root.mkdir()
+
+    def folder(self, path):
+        (self.root / path).mkdir(parents=True)
+
+    def file(self, path):
+        (self.root / path).parent.mkdir(parents=True, exist_ok=True)
+        (self.root / path).touch()
+
+    def df(self, *lines):
+        self.node.program("df", "\n".join(f"echo '{line}'" for line in (HEADER, *lines)))
+
+    def unit(self, *answers):
+        """What systemctl says, one answer after the other, the last for ever."""
+        self.folder("run/systemd/system")
+        texts = [" ".join(answer.split()).replace(" ", "\\n") for answer in answers]
+        cases = "".join(f"{at}) printf '{text}\\n' ;;\n" for at, text in enumerate(texts[:-1]))
+        self.node.program(
+            "systemctl",
+            'times=$(cat "$HOME/times" 2>/dev/null || echo 0)\n'
+            'echo $((times + 1)) >"$HOME/times"\n'
+            f"case $times in\n{cases}*) printf '{texts[-1]}\\n' ;;\nesac",
+        )
+
+    @property
+    def asked_systemd(self):
+        return int((self.node.home / "times").read_text())
+
+    def look(self, efa=0) -> Equipment:
+        self.node.program("sleep", "true")
+        script = inspection_script(False, efa)
+        for path in ("/run/systemd", "/dev/disk", "/sys/module", "/sys/class"):
+            script = script.replace(path, f"{self.root}{path}")
+        done = self.node.run(script)
+        assert (done.returncode, done.stderr) == (0, "")
+        return parse_inspection("demo-0", done.stdout).equipment
+
+
+@pytest.fixture
+def world(node, tmp_path):
+    return World(node, tmp_path)
+
+
+ACTIVE = "LoadState=loaded ActiveState=active Result=success"
+
+
+def test_a_plain_node(world):
+    assert world.look() == Equipment()
+
+
+def test_a_node_with_all_of_it(world):
+    world.df(ROOT, STORE)
+    world.unit(ACTIVE)
+    for number in range(4):
+        world.file(f"sys/class/infiniband/rdmap{number}s27")
+    world.folder("sys/module/efa")
+    world.file("dev/disk/by-id/nvme-Amazon_EC2_NVMe_Instance_Storage_AWS1A2B")
+    found = world.look(efa=4)
+    assert found.efa == 4
+    assert found.store_disks
+    assert found.store_unit == {"LoadState": "loaded", "ActiveState": "active", "Result": "success"}
+    assert {where: one.source for where, one in found.file_systems.items()} == {
+        "/": "/dev/nvme0n1p1",
+        "/opt/dlami/nvme": "/dev/mapper/vg.01-lv_ephemeral",
+    }
+    assert found.file_systems["/opt/dlami/nvme"].size_gib == 900.0
+    [store] = check_equipment("demo-0", found, Asked(4, 500))
+    assert (store.severity, store.message) == (
+        Severity.INFO,
+        "instance store: 900 GiB at /opt/dlami/nvme",
+    )
+
+
+def test_the_instance_store_is_waited_for(world):
+    activating = "LoadState=loaded ActiveState=activating Result=success"
+    queued = "LoadState=loaded ActiveState=inactive Result=success Job=417"
+    world.unit(queued, activating, activating, ACTIVE)
+    assert world.look().store_unit["ActiveState"] == "active"
+    assert world.asked_systemd == 4
+
+
+def test_but_not_for_ever(world):
+    world.unit("LoadState=loaded ActiveState=activating Result=success")
+    assert world.look().store_unit["ActiveState"] == "activating"
+    assert world.asked_systemd == 61
+
+
+@pytest.mark.parametrize(
+    "unit",
+    ["LoadState=not-found ActiveState=inactive Result=success", "Failed to connect to bus"],
+)
+def test_an_image_without_that_service(world, unit):
+    world.unit(unit)
+    assert world.look().store_unit == {}
+
+
+def test_no_systemd(world):
+    world.node.program("systemctl", "echo LoadState=loaded; echo ActiveState=failed")
+    assert world.look().store_unit == {}
+
+
+@pytest.mark.parametrize(("devices", "efa"), [(0, 0), (3, 3), (16, 16), (17, 17)])
+def test_efa_devices(world, devices, efa):
+    world.folder("sys/module/efa")
+    for number in range(devices):
+        world.file(f"sys/class/infiniband/efa_{number}")
+    assert world.look(efa=16).efa == efa
+
+
+def test_efa_is_looked_at_only_where_it_was_asked_for_and_has_its_driver(world):
+    world.file("sys/class/infiniband/mlx5_0")
+    assert world.look(efa=1).efa is None
+    world.folder("sys/module/efa")
+    assert world.look(efa=0).efa is None
+    assert world.look(efa=1).efa == 1
+
+
+def test_a_df_that_says_nonsense(world):
+    world.df("none - - - - /", "/dev/sda1 ١٢ 1 1 1% /data", "x", "")
+    assert world.look().file_systems == {}
+
+
+def root(size_gib, source="/dev/nvme0n1p1"):
+    return {"/": FileSystem(source, size_gib)}
+
+
+def unit(**properties):
+    return {"LoadState": "loaded", "ActiveState": "inactive", "Result": "success", **properties}
+
+
+@pytest.mark.parametrize(
+    ("found", "asked", "said"),
+    [
+        (Equipment(), Asked(), None),
+        (Equipment(root(486.0)), Asked(0, 500), None),
+        (Equipment(root(29.0)), Asked(0, 500), ("disk.size", "29 GiB of the 500 asked for")),
+        (Equipment(root(29.0)), Asked(0, 0), None),
+        # The lab: an overlay says nothing about a volume.
+        (Equipment(root(29.0, "overlay")), Asked(0, 500), None),
+        (Equipment(root(29.0, "tmpfs")), Asked(0, 500), None),
+        (Equipment(efa=4), Asked(4), None),
+        (Equipment(efa=5), Asked(4), None),
+        (Equipment(efa=3), Asked(4), ("efa.count", "3 of 4 EFA devices there")),
+        (Equipment(efa=0), Asked(1), ("efa.count", "0 of 1 EFA device there")),
+        (Equipment(efa=None), Asked(4), ("efa.driver", "no EFA driver")),
+        (Equipment(store_unit=unit()), Asked(), None),
+        (Equipment(store_unit=unit(ActiveState="active")), Asked(), None),
+        (
+            Equipment(store_unit=unit(ActiveState="failed", Result="exit-code")),
+            Asked(),
+            ("store.mount", "dlami-nvme has failed (exit-code)"),
+        ),
+        (
+            Equipment(store_unit=unit(ActiveState="activating")),
+            Asked(),
+            ("store.mount", "still at it after 60 s"),
+        ),
+        (Equipment(store_unit=unit(Job="7")), Asked(), ("store.mount", "still at it")),
+        (
+            Equipment(store_unit=unit(ActiveState="active"), store_disks=True),
+            Asked(),
+            ("store.mount", "dlami-nvme has done nothing"),
+        ),
+        (Equipment(store_disks=True), Asked(), ("store.mount", "its image does not mount")),
+    ],
+)
+def test_what_is_said(found, asked, said):
+    findings = check_equipment("demo-3", found, asked)
+    if said is None:
+        assert findings == ()
+        return
+    [finding] = findings
+    assert (finding.check_id, finding.host) == (said[0], "demo-3")
+    assert said[1] in finding.message
+
+
+def test_nodes_of_which_the_same_is_said_are_said_together():
+    said = [
+        finding
+        for index, size in enumerate((29.0, 29.0, 30.0, 29.0))
+        for finding in check_equipment(f"demo-{index}", Equipment(root(size)), Asked(0, 500))
+    ]
+    assert [(one.host, one.message[:28]) for one in folded(said)] == [
+        ("demo-[0-1,3]", "its root file system has 29 "),
+        ("demo-2", "its root file system has 30 "),
+    ]
