@@ -119,20 +119,23 @@ def bench_start(home: Path) -> None:
 
 def bench_up(home: Path) -> None:
     for nodes in (32, 128):
-        boot, up = [], []
-        for _ in range(3):
-            boot.append(timed(lambda: boot_alone(nodes)))
-            up.append(timed(lambda: quiet(*up_argv(nodes))))
-            quiet("clusterctl", "down", "bench", "--yes")
-        boot_s, up_s = statistics.median(boot), statistics.median(up)
-        print(f"\n`clusterctl up` of {nodes} nodes (median of 3)")
-        print(f"  the local EC2 alone, RunInstances to the last status check: {boot_s:.2f} s")
-        print(f"  clusterctl up, every node ready: {up_s:.2f} s, {up_s / boot_s:.2f} x")
-        print(f"  its AWS calls: {calls_of(home, *up_argv(nodes)[1:])}")
-        status_s = timed(lambda: quiet("clusterctl", "status", "bench"))
-        calls = calls_of(home, "status", "bench")
-        print(f"  clusterctl status: {status_s:.2f} s, its AWS calls: {calls}")
+        bench_up_of(home, nodes)
+
+
+def bench_up_of(home: Path, nodes: int) -> None:
+    boot, up = [], []
+    for _ in range(3):
+        boot.append(timed(lambda: boot_alone(nodes)))
+        up.append(timed(lambda: quiet(*up_argv(nodes))))
         quiet("clusterctl", "down", "bench", "--yes")
+    boot_s, up_s = statistics.median(boot), statistics.median(up)
+    print(f"\n`clusterctl up` of {nodes} nodes (median of 3)")
+    print(f"  the local EC2 alone, RunInstances to the last status check: {boot_s:.2f} s")
+    print(f"  clusterctl up, every node ready: {up_s:.2f} s, {up_s / boot_s:.2f} x")
+    print(f"  its AWS calls: {calls_of(home, *up_argv(nodes)[1:])}")
+    status_s = timed(lambda: quiet("clusterctl", "status", "bench"))
+    print(f"  clusterctl status: {status_s:.2f} s, AWS calls: {calls_of(home, 'status', 'bench')}")
+    quiet("clusterctl", "down", "bench", "--yes")
 
 
 def calls_of(home: Path, *argv: str) -> str:
