@@ -29,7 +29,7 @@ _TAGGED_BY = (
     "CreatePlacementGroup",
     "AllocateAddress",
 )
-_LAUNCHED = ("instance", "volume")
+_LAUNCHED = ("instance", "volume", "spot-instances-request")
 _LAUNCHED_WITH = (
     "subnet",
     "network-interface",

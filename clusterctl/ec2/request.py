@@ -108,10 +108,14 @@ def run_request(launch: Launch, token: str) -> dict[str, Any]:
         ),
         **_shutdown(launch),
         **({"UserData": spec.user_data} if spec.user_data else {}),
-        "TagSpecifications": tagged(
-            ["instance", "volume", "network-interface"], _labels(launch, token)
-        ),
+        "TagSpecifications": tagged(_made(launch), _labels(launch, token)),
     }
+
+
+def _made(launch: Launch) -> list[str]:
+    """The kinds of things that the request makes."""
+    kinds = ["instance", "volume", "network-interface"]
+    return [*kinds, "spot-instances-request"] if launch.market is Market.SPOT else kinds
 
 
 def base_tags(spec: ClusterSpec) -> dict[str, str]:
