@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import socket
 
 import pytest
 from botocore.exceptions import ClientError
@@ -104,6 +105,17 @@ def test_a_reboot_keeps_it_and_a_stop_does_not(instances, ec2):
     ec2.terminate_instances(InstanceIds=[id])
     instances.in_state(id, "terminated")
     assert public_of(instances, one) == ""
+
+
+def test_a_host_that_is_cut_off_is_silent(instances, lab):
+    if lab.mode != "root":
+        pytest.skip("addresses do not answer from here")
+    one = instances.up()[0]
+    instances.run(one, "sudo sh -c '(sleep 0.3; ip link set eth0 down) >/dev/null 2>&1 &'")
+    wait_until(lambda: not name_at(instances, one["PublicIpAddress"]), "the link to be down")
+    # Longer than the kernel looks for a neighbour before it says that there is none.
+    with pytest.raises(TimeoutError):
+        socket.create_connection((one["PublicIpAddress"], 22), 4)
 
 
 @pytest.mark.parametrize(

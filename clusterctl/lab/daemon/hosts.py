@@ -119,7 +119,7 @@ class Hosts:
         """Forget a host that is off, and all it stored."""
         self.set_public(id, "")
         host = self._hosts.pop(id)
-        _ip(["link", "delete", host.link], check=False)
+        network.ip_batch(network.unplug_lines(host.link, host.spec.address), check=False)
         for volume in ("data", "store"):
             _unmount(host.folder / volume)
         shutil.rmtree(host.folder, ignore_errors=True)
@@ -228,7 +228,7 @@ def _plug(host: Host, pid: int) -> None:
     spec = host.spec
     network.ip_batch(
         [
-            *network.plug_lines(host.link, network.hardware_address(spec.address), pid),
+            *network.plug_lines(host.link, spec.address, pid),
             *network.public_lines("", spec.public_address, spec.address),
         ]
     )

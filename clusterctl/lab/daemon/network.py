@@ -55,10 +55,22 @@ def hardware_address(address: str) -> str:
     return "02:00:" + ":".join(f"{int(part):02x}" for part in address.split("."))
 
 
-def plug_lines(link: str, hardware_address: str, pid: int) -> list[str]:
-    """Give the host of `pid` an eth0 whose other end is in the bridge."""
-    peer = f"peer name eth0 address {hardware_address} netns {pid}"
-    return [f"link add {link} master {BRIDGE} up type veth {peer}"]
+def plug_lines(link: str, address: str, pid: int) -> list[str]:
+    """Give the host of `pid` an eth0 whose other end is in the bridge.
+
+    The bridge never asks for it: packets for a host that is gone are lost, as on EC2, where
+    nobody says that there is no such host.
+    """
+    hardware = hardware_address(address)
+    peer = f"peer name eth0 address {hardware} netns {pid}"
+    return [
+        f"link add {link} master {BRIDGE} up type veth {peer}",
+        f"neighbour replace {address} lladdr {hardware} dev {BRIDGE} nud permanent",
+    ]
+
+
+def unplug_lines(link: str, address: str) -> list[str]:
+    return [f"neighbour delete {address} dev {BRIDGE}", f"link delete {link}"]
 
 
 def public_lines(old: str, new: str, private: str) -> list[str]:
@@ -74,12 +86,16 @@ def own_public_lines(old: str, new: str) -> list[str]:
 
 
 def ip_batch(lines: Sequence[str], inside: int = 0, check: bool = True) -> None:
-    """Carry the lines out, in the network namespace of the process `inside` if that is given."""
+    """Carry the lines out, in the network namespace of the process `inside` if that is given.
+
+    Unchecked, a line that fails keeps no later one from being carried out.
+    """
     if not lines:
         return
     enter = ["nsenter", f"--net=/proc/{inside}/ns/net"] if inside else []
+    force = [] if check else ["-force"]
     subprocess.run(
-        [*enter, "ip", "-batch", "-"],
+        [*enter, "ip", *force, "-batch", "-"],
         input="".join(f"{line}\n" for line in lines),
         text=True,
         check=check,
