@@ -206,6 +206,7 @@ def test_whatever_changes_things_is_limited_to_the_tag():
     assert own["Resource"] == [
         f"arn:aws:ec2:us-east-1:{ACCOUNT}:instance/*",
         f"arn:aws:ec2:us-east-1:{ACCOUNT}:volume/*",
+        f"arn:aws:ec2:us-east-1:{ACCOUNT}:spot-instances-request/*",
     ]
     wide = [one for one in policy["Statement"] if one["Resource"] == ["*"]]
     assert [one["Sid"] for one in wide] == ["Look"]
