@@ -111,7 +111,8 @@ def test_a_host_that_is_cut_off_is_silent(instances, lab):
     if lab.mode != "root":
         pytest.skip("addresses do not answer from here")
     one = instances.up()[0]
-    instances.run(one, "sudo sh -c '(sleep 0.3; ip link set eth0 down) >/dev/null 2>&1 &'")
+    cut = "sudo -n sh -c 'sleep 1; ip link set eth0 down'"
+    instances.run(one, f"setsid {cut} </dev/null >/dev/null 2>&1 &")
     wait_until(lambda: not name_at(instances, one["PublicIpAddress"]), "the link to be down")
     # Longer than the kernel looks for a neighbour before it says that there is none.
     with pytest.raises(TimeoutError):
