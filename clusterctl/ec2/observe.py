@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.domain.errors import ClusterctlError
+from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.spec import ClusterSpec, Market
 from clusterctl.ec2.addresses import ElasticAddress, find_addresses
 from clusterctl.ec2.costs import Price
@@ -84,7 +84,10 @@ def observe(
     instances = find_instances(client, spec.name)
     unsettled = _unsettled(client, launch_record)
     wanted = _as_sent(like(spec, instances), unsettled)
-    lacking = len(members_of(instances)) < spec.nodes
+    members = members_of(instances)
+    lacking = len(members) < spec.nodes
+    if spec.network and members:
+        _check_network(client, spec, members[0])
     subnets = _subnets(clients, wanted)
     vpc = find_vpc(client, subnets[0].vpc_id if subnets else None)
     key_pairs = find_key_pairs(client, spec.name)
@@ -105,6 +108,16 @@ def observe(
         address=addresses[0] if addresses else None,
         unsettled=unsettled,
     )
+
+
+def _check_network(client: EC2Client, spec: ClusterSpec, head: Instance) -> None:
+    """An instance does not say of which network its subnet is."""
+    network = find_subnets(client, network=spec.network)
+    if head.subnet_id not in {subnet.subnet_id for subnet in network}:
+        raise UsageError(
+            f"cluster {spec.name} is not in network {spec.network}, but in {head.subnet_id}",
+            f"leave --network out, or remove the cluster first: clusterctl down {spec.name}",
+        )
 
 
 def _as_sent(spec: ClusterSpec, unsettled: tuple[SentLaunch, ...]) -> ClusterSpec:

@@ -67,7 +67,10 @@ def bring_up(launcher: Launcher, spec: ClusterSpec) -> UpReport:
     had_limits = any(found.limits_text for found in plan.seen.instances)
     cluster, gpus = settle(launcher, cluster, had_limits)
     dismiss(launcher, cluster.name)
-    return UpReport(cluster, plan.missing, gpus, plan.stopped)
+    # With --min-nodes not all of them may have come.
+    there = {node.index for node in cluster.nodes}
+    launched = tuple(index for index in plan.missing if index in there)
+    return UpReport(cluster, launched, gpus, plan.stopped)
 
 
 def dismiss(launcher: Launcher, name: str) -> None:
