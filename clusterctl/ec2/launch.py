@@ -14,7 +14,7 @@ from clusterctl.domain.units import count
 from clusterctl.ec2 import tags
 from clusterctl.ec2.attempt import Attempt
 from clusterctl.ec2.capacity import Move, move_for
-from clusterctl.ec2.errors import translated
+from clusterctl.ec2.errors import throttled, translated
 from clusterctl.ec2.instances import PRESENT, Instance, find_instances, members_of
 from clusterctl.ec2.placement import await_available
 from clusterctl.ec2.plan import LaunchPlan
@@ -79,7 +79,9 @@ def carry_out(
         elif step.operation == "start_instances":
             _start(client, step, patience, on_step)
         else:
-            answer = _repeated(client, step, step.resolved(work.results))
+            # Each repetition that botocore makes of this one would bring one more.
+            sent_by = attempt.once if step.operation == "allocate_address" else client
+            answer = _repeated(sent_by, step, step.resolved(work.results))
             work.results.update({key: answer[key] for key in step.gives})
     if work.lost:
         _accept_fewer(client, plan, work.lost, on_step)
@@ -156,7 +158,7 @@ def _repeated(client: EC2Client, step: Step, arguments: dict[str, Any]) -> Any:
         except AwsError as error:
             if error.code in step.done_if:
                 return {}
-            if error.code not in NOT_YET_KNOWN:
+            if error.code not in NOT_YET_KNOWN and not throttled(error):
                 raise
             failure = error
             time.sleep(wait_s)

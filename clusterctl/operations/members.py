@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from clusterctl.domain.cluster import Cluster, NodeState
-from clusterctl.domain.errors import AwsError, NoSuchCluster, UsageError
+from clusterctl.domain.errors import AwsError, ClusterctlError, NoSuchCluster, UsageError
 from clusterctl.domain.ranges import fold_hosts, format_indices
 from clusterctl.domain.spec import ClusterSpec
 from clusterctl.ec2 import tags
@@ -60,7 +61,8 @@ def remove(launcher: Launcher, name: str, indices: Sequence[int]) -> Removed:
     check_account(launcher.folder, client)
     with locked(launcher.folder):
         there = _instances(client, name)
-        going = _chosen(name, there, indices)
+        # Also what an earlier `remove` did not get to terminate.
+        going = _chosen(name, [*there, *members_of(there)], indices)
         _check_rest(name, there, going)
         names = tuple(found.node.name for found in going)
         left = [index for index in wanted_of(there) if index not in indices]
@@ -82,25 +84,38 @@ def replace_nodes(launcher: Launcher, name: str, indices: Sequence[int]) -> UpRe
 
     Where the old machine's place is needed for the new one, in reserved capacity, it goes first.
     Raises what `up` raises; where no machine is to be had, the old nodes stay as they were.
+    Cut off anywhere, it goes on when it is run again.
     """
     client = launcher.clients.ec2
     check_account(launcher.folder, client)
     with locked(launcher.folder):
-        there = _instances(client, name)
+        there = _as_if_never_retired(find_instances(client, name))
+        _check_there(client, name, there)
         spec = spec_of(name, there)
-        old = _chosen(name, there, indices)
+        old = _chosen(name, members_of(there), indices)
         launcher.progress.step(f"replacing {fold_hosts([one.node.name for one in old])}")
         _tag(client, old, {tags.RETIRED: "yes"})
         if spec.capacity_reservation:
             dismiss(launcher, name)
         try:
             return bring_up(launcher, spec)
-        except AwsError:
-            _reinstate(client, name, old)
+        except ClusterctlError:
+            # A launch of unknown outcome may still bring the new nodes: `up` settles that.
+            if not launcher.folder.launch.exists():
+                with suppress(AwsError):
+                    _reinstate(client, name)
             raise
 
 
-def _reinstate(client: EC2Client, name: str, old: Sequence[Instance]) -> None:
+def _as_if_never_retired(there: Sequence[Instance]) -> tuple[Instance, ...]:
+    """A node whose replacement never came is still the one there is."""
+    current = {found.node.index for found in there if not found.retired}
+    return tuple(
+        replace(found, retired=found.retired and found.node.index in current) for found in there
+    )
+
+
+def _reinstate(client: EC2Client, name: str) -> None:
     """What is still there and has no successor is a member again."""
     there = find_instances(client, name)
     replaced = {found.node.index for found in members_of(there)}
@@ -123,23 +138,28 @@ def _grown(launcher: Launcher, name: str, count: int) -> ClusterSpec:
 
 def _instances(client: EC2Client, name: str) -> tuple[Instance, ...]:
     there = find_instances(client, name)
+    _check_there(client, name, there)
+    return there
+
+
+def _check_there(client: EC2Client, name: str, there: Sequence[Instance]) -> None:
     if not members_of(there):
         raise NoSuchCluster(
             f"there is no cluster {name} in {client.meta.region_name}",
             f"see `clusterctl list`, or launch it: clusterctl up {name}",
         )
-    return there
 
 
-def _chosen(name: str, there: Sequence[Instance], indices: Sequence[int]) -> tuple[Instance, ...]:
-    members = {found.node.index: found for found in members_of(there)}
-    missing = [index for index in indices if index not in members]
+def _chosen(name: str, nodes: Sequence[Instance], indices: Sequence[int]) -> tuple[Instance, ...]:
+    """Those of `nodes` with these indices; of two with the same index the later. UsageError."""
+    by_index = {found.node.index: found for found in nodes}
+    missing = [index for index in indices if index not in by_index]
     if missing:
         raise UsageError(
             f"cluster {name} has no node {format_indices(missing)}",
-            f"its nodes are {format_indices(members)}",
+            f"its nodes are {format_indices(by_index)}",
         )
-    return tuple(members[index] for index in sorted(set(indices)))
+    return tuple(by_index[index] for index in sorted(set(indices)))
 
 
 def _check_rest(name: str, there: Sequence[Instance], going: Sequence[Instance]) -> None:
