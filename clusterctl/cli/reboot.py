@@ -1,14 +1,19 @@
-"""`clusterctl reboot NAME`: reboot nodes, and wait until they are back."""
+"""`clusterctl reboot NAME`: reboot nodes, and wait until they are back as they were."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from clusterctl.cli import hostlines, output
+from clusterctl.cli.node_options import indices_of
 from clusterctl.cli.params import Duration, Indices
 from clusterctl.cli.wiring import Wiring, account_options
+from clusterctl.domain.errors import UsageError
+from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import format_duration
 
 if TYPE_CHECKING:
@@ -16,10 +21,34 @@ if TYPE_CHECKING:
     from clusterctl.operations.reboot import Rebooted
 
 
+class AtOnce(click.ParamType):
+    """A number of nodes, or `all`: 0."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        if isinstance(value, int):
+            return value
+        if value == "all":
+            return 0
+        if not (value.isascii() and value.isdigit() and int(value)):
+            self.fail(f"not a number of nodes: {value!r}; write it as 1, 4 or all", param, ctx)
+        return int(value)
+
+
 @click.command()
 @click.argument("name")
+@click.argument("chosen", nargs=-1, type=Indices(), metavar="[INDEX]...")
 @click.option("--nodes", "indices", type=Indices(), help="Only these nodes: 0-3,5.")
-@click.option("--wait/--no-wait", default=True, show_default=True, help="Until they are back.")
+@click.option(
+    "--wait/--no-wait", default=True, show_default=True, help="Until they are back as they were."
+)
+@click.option(
+    "--at-once",
+    type=AtOnce(),
+    metavar="N|all",
+    help="So many nodes at a time. Default: 1.",
+)
 @click.option(
     "--timeout",
     "timeout_s",
@@ -34,25 +63,67 @@ if TYPE_CHECKING:
 def reboot(
     wiring: Wiring,
     name: str,
+    chosen: tuple[tuple[int, ...], ...],
     indices: tuple[int, ...] | None,
     wait: bool,
+    at_once: int | None,
     timeout_s: float,
     force: bool,
     as_json: bool,
 ) -> int:
-    """Reboot the nodes of cluster NAME, the head node last.
+    """Reboot the nodes INDEX... of cluster NAME, or all, the head node last.
 
     \b
-    clusterctl reboot demo
-    clusterctl reboot demo --nodes 0-3,5 --timeout 15m
+    clusterctl reboot demo 2 3-5
+    clusterctl reboot demo --at-once all --timeout 15m
 
-    A node is back when its boot id is another one and SSH answers.
+    One after another: what a reboot breaks then breaks on one node, and the rest still works. A
+    node is back when its boot id is another one, SSH answers, cloud-init has ended, and mounts and
+    GPUs are there again. At the first that is not, the rest is left alone. `--at-once all` is
+    quicker, for a cluster that can be done without. --no-wait tells all at once, and leaves.
     """
     from clusterctl.operations.reboot import exit_status_of
     from clusterctl.operations.reboot import reboot as reboot_nodes
 
-    def show(outcome: HostOutcome[Rebooted]) -> None:
-        if as_json:
+    if chosen and indices is not None:
+        raise UsageError("INDEX... and --nodes exclude each other", "give one of them")
+    if at_once is not None and not wait:
+        raise UsageError("--no-wait tells all nodes at once", "leave out --at-once")
+    course = _Course(as_json)
+    with wiring.open(name) as access, course.told():
+        result = reboot_nodes(
+            access,
+            indices_of(chosen) if chosen else indices,
+            wait=wait,
+            at_once=1 if at_once is None else at_once or None,
+            timeout_s=timeout_s,
+            force=force,
+            on_sent=course.sent,
+            on_outcome=course.ended,
+        )
+    if as_json:
+        output.data([_as_data(outcome) for outcome in result.outcomes])
+    else:
+        hostlines.show_failures(course.untouched(result.failures))
+    return exit_status_of(result)
+
+
+class _Course:
+    """Which nodes are under way: said after an interrupt. One line for each that has ended."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet = quiet
+        self._under_way: dict[str, None] = {}
+        self._back: list[str] = []
+
+    def sent(self, host: str) -> None:
+        self._under_way[host] = None
+
+    def ended(self, outcome: HostOutcome[Rebooted]) -> None:
+        self._under_way.pop(outcome.host, None)
+        if outcome.value:
+            self._back.append(outcome.host)
+        if self._quiet or self.untouched([outcome]):
             return
         if outcome.value:
             after_s = outcome.value.back_after_s
@@ -61,13 +132,25 @@ def reboot(
         else:
             hostlines.show_failures([outcome])
 
-    with wiring.open(name) as access:
-        result = reboot_nodes(
-            access, indices, wait=wait, timeout_s=timeout_s, force=force, on_outcome=show
-        )
-    if as_json:
-        output.data([_as_data(outcome) for outcome in result.outcomes])
-    return exit_status_of(result)
+    @staticmethod
+    def untouched(outcomes: list[HostOutcome[Rebooted]]) -> list[HostOutcome[Rebooted]]:
+        """Those that were left alone: they go into one line."""
+        from clusterctl.operations.reboot import NotTouched
+
+        return [outcome for outcome in outcomes if isinstance(outcome.error, NotTouched)]
+
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        try:
+            yield
+        except KeyboardInterrupt:
+            going, back = list(self._under_way), self._back
+            output.note(
+                (f"rebooting, and nobody waits: {fold_hosts(going)}" if going else "none reboots")
+                + (f"; back: {fold_hosts(back)}" if back else "")
+                + "; the others are as they were"
+            )
+            raise
 
 
 def _as_data(outcome: HostOutcome[Rebooted]) -> dict[str, Any]:

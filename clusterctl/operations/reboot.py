@@ -1,12 +1,18 @@
-"""Reboot nodes and see them come back: another boot id, and SSH that answers."""
+"""Reboot nodes and see them come back as they were, one after another."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from clusterctl.diagnostics.boot_state import (
+    BootState,
+    boot_state_script,
+    differences,
+    parse_boot_state,
+)
 from clusterctl.domain.errors import (
     ClusterctlError,
     CommandFailed,
@@ -15,6 +21,7 @@ from clusterctl.domain.errors import (
     HostUnreachable,
     KeyRefused,
 )
+from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
 from clusterctl.domain.units import format_duration
 from clusterctl.operations.logs import refuse_while_training
@@ -31,16 +38,28 @@ REBOOT = (
     " </dev/null >/dev/null 2>&1 & }"
 )
 COMMAND_TIMEOUT_S = 20.0
+# nvidia-smi takes its time where a GPU is gone.
+LOOK_TIMEOUT_S = 60.0
 # A node on its way up lets packets vanish: better ask again soon than wait for one answer.
 CONNECT_TIMEOUT_S = 5.0
 POLL_S = 0.5
 DEFAULT_TIMEOUT_S = 600.0
+# Mounts and drivers may come after SSH.
+SETTLED_WITHIN_S = 60.0
 # Not back yet: the last three are what a host says while it goes down or comes up.
 NOT_YET = (HostUnreachable, ConnectionLost, CommandTimeout, KeyRefused)
 
 
 class NotBack(CommandFailed):
     """The node did not come back in time, or never went."""
+
+
+class NotAsItWas(CommandFailed):
+    """The node is back, and lacks something that it had."""
+
+
+class NotTouched(CommandFailed):
+    """The node was not rebooted, since an earlier one is not back as it was."""
 
 
 @dataclass(frozen=True)
@@ -51,14 +70,7 @@ class Rebooted:
     back_after_s: float | None = None
 
 
-@dataclass(frozen=True)
-class _Sent:
-    """The command is out: `boot_id` is what must change."""
-
-    host: str
-    target: Target
-    boot_id: str
-    at: float
+Sent = Callable[[str], None]
 
 
 def reboot(
@@ -66,53 +78,89 @@ def reboot(
     indices: Sequence[int] | None = None,
     *,
     wait: bool = True,
+    at_once: int | None = 1,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     force: bool = False,
+    on_sent: Sent = lambda host: None,
     on_outcome: Callable[[HostOutcome[Rebooted]], None] = lambda outcome: None,
 ) -> FanoutResult[Rebooted]:
     """Reboot these nodes or all, the head node last. One outcome per node, in their order.
+
+    `at_once` nodes at a time (None: all), the next ones when these are back as they were; after
+    one that is not, the rest is NotTouched. A node that cannot be told to reboot stops nobody.
+    Without `wait` all are told at once. `on_sent` hears of a host as it is told.
 
     Raises UsageError, JobRunning unless `force`, HostError of a head node that cannot be asked.
     """
     targets = access.select(indices)
     if not force:
         refuse_while_training(access, "a reboot ends it")
-    head = access.head
-    workers = [target for target in targets if target != head]
-    sent = fan_out(lambda target: _send(access, target), workers)
-    if head in targets:
-        last = fan_out(lambda target: _send(access, target), [head])
-        sent = FanoutResult((*sent.outcomes, *last.outcomes))
-    return _outcomes(access, targets, sent, wait, timeout_s, on_outcome)
+    done: dict[str, HostOutcome[Rebooted]] = {}
+    told: set[str] = set()
 
-
-def _outcomes(
-    access: Access,
-    targets: Sequence[Target],
-    sent: FanoutResult[_Sent],
-    wait: bool,
-    timeout_s: float,
-    on_outcome: Callable[[HostOutcome[Rebooted]], None],
-) -> FanoutResult[Rebooted]:
-    done = {
-        failure.host: HostOutcome[Rebooted](failure.host, error=failure.error)
-        for failure in sent.failures
-    }
-    for outcome in done.values():
+    def note(outcome: HostOutcome[Rebooted]) -> None:
+        done[outcome.host] = outcome
         on_outcome(outcome)
-    back = fan_out(
-        lambda one: _wait(access, one, timeout_s) if wait else Rebooted(one.host),
-        sent.values,
-        on_outcome=on_outcome,
-    )
-    done.update({outcome.host: outcome for outcome in back.outcomes})
+
+    def one(target: Target) -> Rebooted:
+        sent = _send(access, target, on_sent)
+        told.add(target.host)
+        return _wait(access, sent, timeout_s) if wait else Rebooted(target.host)
+
+    for batch in batches(targets, access.head, at_once if wait else None):
+        fan_out(one, batch, max_workers=len(batch), on_outcome=note)
+        late = [host for host in done if host in told and done[host].error]
+        if late:
+            for target in targets:
+                if target.host not in done:
+                    note(HostOutcome(target.host, error=_not_touched(target.host, late)))
+            break
     return FanoutResult(tuple(done[target.host] for target in targets))
 
 
-def _send(access: Access, target: Target) -> _Sent:
+def batches(
+    targets: Sequence[Target], head: Target, at_once: int | None
+) -> Iterator[Sequence[Target]]:
+    """Who is rebooted together, in order: at most `at_once`, the head node among the last."""
+    workers = [target for target in targets if target != head]
+    heads = [target for target in targets if target == head]
+    # While the head node is away, nobody sees those behind it come back.
+    apart = any(target.jump for target in workers)
+    for group in (workers, heads) if apart else ([*workers, *heads],):
+        size = at_once or max(len(group), 1)
+        for first in range(0, len(group), size):
+            yield group[first : first + size]
+
+
+def _not_touched(host: str, late: Sequence[str]) -> NotTouched:
+    return NotTouched(
+        host,
+        f"not rebooted, since {fold_hosts(late)} is not back as it was",
+        "see what is wrong there first; then reboot the rest by their indices",
+    )
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """The command is out. `before` is what must be there again, but for the boot id."""
+
+    target: Target
+    before: BootState
+    at: float
+
+    @property
+    def host(self) -> str:
+        return self.target.host
+
+
+def _send(access: Access, target: Target, on_sent: Sent) -> _Sent:
     connections = access.connections
-    boot_id = _checked(connections.run(target, BOOT_ID, timeout_s=COMMAND_TIMEOUT_S))
+    looked = connections.run(
+        target, "sh -s", timeout_s=LOOK_TIMEOUT_S, stdin=boot_state_script(wait=False).encode()
+    )
+    before = parse_boot_state(target.host, looked.stdout)
     at = time.monotonic()
+    on_sent(target.host)
     try:
         result = connections.run(target, REBOOT, timeout_s=COMMAND_TIMEOUT_S)
     except (ConnectionLost, CommandTimeout):
@@ -122,41 +170,66 @@ def _send(access: Access, target: Target) -> _Sent:
         complaint = (result.stderr.strip().splitlines() or ["no message"])[-1]
         raise CommandFailed(target.host, f"refused to reboot: {complaint}")
     connections.forget(target)
-    return _Sent(target.host, target, boot_id, at)
+    return _Sent(target, before, at)
 
 
 def _wait(access: Access, sent: _Sent, timeout_s: float) -> Rebooted:
-    """Raises NotBack at the deadline, saying which of the two was seen last."""
+    """Raises NotBack at the deadline, saying what was seen last, NotAsItWas."""
     deadline = sent.at + timeout_s
     seen = "it is still up: it never went down"
+    settled_by = None
     while time.monotonic() < deadline:
         try:
-            if _boot_id(access, sent.target) != sent.boot_id:
-                return Rebooted(sent.host, time.monotonic() - sent.at)
+            if _boot_id(access, sent.target) != sent.before.boot_id:
+                settled_by = settled_by or min(deadline, time.monotonic() + SETTLED_WITHIN_S)
+                lacks = _lacks(access, sent, deadline)
+                if not lacks:
+                    return Rebooted(sent.host, time.monotonic() - sent.at)
+                seen = f"it lacks what it had: {'; '.join(lacks)}"
+                if time.monotonic() > settled_by:
+                    break
         except NOT_YET as error:
             seen = error.message
         time.sleep(POLL_S)
+    name = access.cluster.name
+    if settled_by:
+        raise NotAsItWas(
+            sent.host,
+            f"back, but {seen}",
+            f"log in and look: clusterctl ssh {name} {sent.host.rpartition('-')[2]}",
+        )
     raise NotBack(
         sent.host,
         f"not back within {format_duration(timeout_s)}: {seen}",
-        f"see `clusterctl status {access.cluster.name}`, or wait longer: --timeout 20m",
+        f"see `clusterctl status {name}`, or wait longer: --timeout 20m",
     )
 
 
+def _lacks(access: Access, sent: _Sent, deadline: float) -> list[str]:
+    """What the node lacks that it had. Waits for the end of its boot."""
+    script = boot_state_script(wait=True).encode()
+    left_s = max(1.0, deadline - time.monotonic())
+    after = parse_boot_state(sent.host, _fresh(access, sent.target, "sh -s", left_s, script).stdout)
+    promised = {node.name: node.gpus for node in access.cluster.nodes}
+    return differences(sent.before, after, promised.get(sent.host, 0))
+
+
 def _boot_id(access: Access, target: Target) -> str:
-    # A connection of its own each time: a kept one would not survive the reboot.
-    pool = access.connections
-    session = pool.open_another(target, CONNECT_TIMEOUT_S)
-    try:
-        return _checked(session.run(BOOT_ID, timeout_s=COMMAND_TIMEOUT_S))
-    finally:
-        session.close()
-
-
-def _checked(result: CommandResult) -> str:
+    result = _fresh(access, target, BOOT_ID, COMMAND_TIMEOUT_S)
     if not result.ok:
         raise CommandFailed(result.host, f"cannot read its boot id: {result.stderr.strip()}")
     return result.stdout.strip()
+
+
+def _fresh(
+    access: Access, target: Target, command: str, timeout_s: float, stdin: bytes = b""
+) -> CommandResult:
+    # A connection of its own each time: a kept one would not survive the reboot.
+    session = access.connections.open_another(target, CONNECT_TIMEOUT_S)
+    try:
+        return session.run(command, timeout_s=timeout_s, stdin=stdin)
+    finally:
+        session.close()
 
 
 def exit_status_of(result: FanoutResult[Rebooted]) -> int:

@@ -3,12 +3,42 @@
 from __future__ import annotations
 
 import json
+import signal
 
 import pytest
 
+from clusterctl.operations.reboot import batches
+from clusterctl.transport.target import Target
 from tests.pair import eventually
 
-pytestmark = [pytest.mark.lab]
+HEAD = Target("demo-0", "198.51.100.7", "ubuntu")
+
+
+@pytest.mark.parametrize(
+    ("indices", "at_once", "private", "together"),
+    [
+        ([0, 1, 2], 1, False, ["1", "2", "0"]),
+        ([0, 1, 2], 1, True, ["1", "2", "0"]),
+        ([0, 1, 2], None, False, ["120"]),
+        # Those behind the head node have to be back before it goes.
+        ([0, 1, 2], None, True, ["12", "0"]),
+        ([0, 1, 2, 3, 4], 2, False, ["12", "34", "0"]),
+        ([0, 1, 2, 3], 2, False, ["12", "30"]),
+        ([0, 1, 2, 3], 2, True, ["12", "3", "0"]),
+        ([0], None, True, ["0"]),
+        ([2, 1], 9, True, ["21"]),
+        ([], 1, True, []),
+    ],
+)
+def test_who_is_rebooted_together(indices, at_once, private, together):
+    jump = HEAD if private else None
+    targets = [
+        Target(f"demo-{index}", f"10.0.0.{index}", "ubuntu", jump=jump) if index else HEAD
+        for index in indices
+    ]
+    found = batches(targets, HEAD, at_once)
+    assert ["".join(one.host[-1] for one in batch) for batch in found] == together
+
 
 BOOT_ID = "cat /proc/sys/kernel/random/boot_id"
 
@@ -17,6 +47,7 @@ def boot_ids(pair):
     return [pair.on(node, BOOT_ID) for node in (0, 1)]
 
 
+@pytest.mark.lab
 def test_all_nodes(pair):
     before = boot_ids(pair)
     status, out, err = pair.ctl("reboot")
@@ -26,6 +57,90 @@ def test_all_nodes(pair):
     assert not set(before) & set(boot_ids(pair))
 
 
+@pytest.mark.lab
+def test_one_after_another_the_head_node_last(pair):
+    status, out, err = pair.ctl("reboot", "0", "1")
+    assert status == 0, err
+    assert [line.partition(":")[0] for line in out.splitlines()] == ["pair-1", "pair-0"]
+
+
+@pytest.mark.lab
+def test_at_the_first_that_is_not_as_it_was_the_rest_is_left_alone(pair):
+    """A mount by hand, which no boot makes again."""
+    pair.on(1, "sudo -n mkdir -p /mnt/more && sudo -n mount -t tmpfs more /mnt/more")
+    before = boot_ids(pair)
+    status, out, err = pair.ctl("reboot", "--timeout", "8s")
+    assert (status, out) == (1, "")
+    assert "pair-1: back, but it lacks what it had: /mnt/more (more) is not mounted again" in err
+    assert "clusterctl ssh pair 1" in err
+    assert "pair-0: not rebooted, since pair-1 is not back as it was" in err
+    after = boot_ids(pair)
+    assert (after[0] == before[0], after[1] == before[1]) == (True, False)
+
+
+@pytest.mark.lab
+def test_all_at_once(pair):
+    """Nobody waits for another: what one lacks keeps none from being told."""
+    pair.on(1, "sudo -n mkdir -p /mnt/more && sudo -n mount -t tmpfs more /mnt/more")
+    before = boot_ids(pair)
+    status, out, err = pair.ctl("reboot", "--at-once", "all", "--timeout", "8s", "--json")
+    assert status == 1, err
+    [head, second] = json.loads(out)
+    assert head["back_after_s"] > 0
+    assert second["error"] == "NotAsItWas"
+    assert not set(before) & set(boot_ids(pair))
+
+
+@pytest.mark.lab
+def test_a_gpu_that_is_lost(pair):
+    smi = pair.on(1, "command -v nvidia-smi").strip()
+    pair.on(1, f"sudo -n mv {smi} {smi}.kept")
+    try:
+        status, out, err = pair.ctl("reboot", "1", "--timeout", "8s", "--json")
+        assert status == 1
+        [one] = json.loads(out)
+        assert "nvidia-smi sees 0 of 1 GPUs" in one["message"], err
+    finally:
+        pair.on(1, f"sudo -n mv {smi}.kept {smi}")
+    # And a reboot after which it is there again is a good one.
+    assert pair.ctl("reboot", "1")[0] == 0
+
+
+@pytest.mark.lab
+def test_after_an_interrupt_it_is_said_who_is_rebooting(pair):
+    boot_id = boot_ids(pair)[1]
+    with pair.start("reboot", "--timeout", "5m") as process:
+        eventually(lambda: not pair.answers(1) or boot_ids(pair)[1] != boot_id, "the reboot")
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    if process.returncode == 130:
+        assert "rebooting, and nobody waits: pair-" in err
+        assert "the others are as they were" in err
+    eventually(lambda: pair.answers(0) and pair.answers(1), "both to be back")
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("7",), "has no node 7"),
+        (("1", "--nodes", "1"), "exclude each other"),
+        (("--no-wait", "--at-once", "2"), "--no-wait tells all nodes at once"),
+        (("--at-once", "0"), "not a number of nodes"),
+        (("--at-once", "some"), "not a number of nodes"),
+        (("--at-once", "-1"), "not a number of nodes"),
+        (("--at-once", "٣"), "not a number of nodes"),
+        (("3-1",), "3-1"),
+        (("x",), "x"),
+    ],
+)
+def test_what_makes_no_sense(pair, words, message):
+    status, out, err = pair.ctl("reboot", *words)
+    assert (status, out) == (2, "")
+    assert message in err
+
+
+@pytest.mark.lab
 def test_one_node(pair):
     before = boot_ids(pair)
     status, out, err = pair.ctl("reboot", "--nodes", "1", "--json")
@@ -36,6 +151,7 @@ def test_one_node(pair):
     assert (after[0] == before[0], after[1] == before[1]) == (True, False)
 
 
+@pytest.mark.lab
 def test_a_node_that_stays_away_is_named(pair):
     # A reboot that does nothing: the node never goes down.
     names = "/usr/local/sbin/reboot /usr/local/sbin/systemctl"
@@ -49,6 +165,7 @@ def test_a_node_that_stays_away_is_named(pair):
         pair.on(1, f"sudo -n rm {names}")
 
 
+@pytest.mark.lab
 def test_a_node_that_refuses(pair):
     shim = "/usr/local/sbin/sudo"
     says = "#!/bin/sh\\necho sudo: a password is required >&2\\nexit 1\\n"
@@ -61,6 +178,7 @@ def test_a_node_that_refuses(pair):
         pair.on(1, f"/usr/bin/sudo -n rm {shim}")
 
 
+@pytest.mark.lab
 def test_a_dead_node_is_one_line_and_the_rest_reboot(pair):
     before = boot_ids(pair)
     with pair.cut_off(1):
@@ -72,6 +190,7 @@ def test_a_dead_node_is_one_line_and_the_rest_reboot(pair):
     assert (after[0] == before[0], after[1] == before[1]) == (False, True)
 
 
+@pytest.mark.lab
 def test_not_while_an_mpirun_runs(pair):
     pair.on(
         0,
@@ -90,6 +209,7 @@ def test_not_while_an_mpirun_runs(pair):
         pair.ctl("kill")
 
 
+@pytest.mark.lab
 def test_without_waiting(pair):
     before = boot_ids(pair)
     status, out, err = pair.ctl("reboot", "--nodes", "1", "--no-wait")
