@@ -70,4 +70,13 @@ def complete_moto() -> None:
     FAULTS.add(Lag(visible_s=0.0, console_s=0.0))
     supervisor.BUSY_S = 0.01
     hosts: Any = NamedHosts()
-    threading.Thread(target=supervisor.Supervisor(hosts, NETWORK).run, daemon=True).start()
+
+    class Supervisor(supervisor.Supervisor):
+        def _step(self) -> bool:
+            try:
+                return super()._step()
+            except (AttributeError, KeyError, RuntimeError):
+                # A test begins: all that there was is being forgotten just now.
+                return True
+
+    threading.Thread(target=Supervisor(hosts, NETWORK).run, daemon=True).start()

@@ -1,0 +1,113 @@
+"""What is done to a cluster under faults: each command, what was there before, what is to be."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from clusterctl.domain.cluster import Cluster, NodeState
+from clusterctl.domain.errors import ClusterctlError
+from clusterctl.domain.spec import ClusterSpec
+from clusterctl.ec2.instances import find_instances
+from clusterctl.operations import down as down_module
+from clusterctl.operations import gc as gc_module
+from clusterctl.operations import members, power
+from clusterctl.operations import up as up_module
+from clusterctl.operations.launcher import Launcher
+
+NAME = "demo"
+# Several network cards: an elastic address. EFA and two nodes: a placement group.
+SPEC = ClusterSpec(NAME, 3, "p4d.24xlarge")
+_sleep = time.sleep
+
+Deed = Callable[[Launcher], Any]
+
+
+def settle(
+    launcher: Launcher, cluster: Cluster, had_limits: bool = False
+) -> tuple[Cluster, tuple[int, ...]]:
+    """In the place of getting hosts ready, where there are none: they run, or it is an error."""
+    ids = [node.instance_id for node in cluster.nodes]
+    deadline = time.monotonic() + 20
+    while True:
+        found = find_instances(launcher.clients.ec2, cluster.name, states=())
+        nodes = tuple(one.node for one in found if one.node.instance_id in ids)
+        dead = [n.name for n in nodes if n.state not in (NodeState.PENDING, NodeState.RUNNING)]
+        if dead:
+            raise ClusterctlError(f"not ready: {dead}", "")
+        if all(node.state is NodeState.RUNNING for node in nodes) and len(nodes) == len(ids):
+            return replace(cluster, nodes=nodes), tuple(node.gpus for node in nodes)
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def hasten(put: Callable[[Any, str, Any], None] = setattr) -> None:
+    """Nobody waits long for what takes no time here, and hosts need not be got ready."""
+    from clusterctl.lab import moto_placement_groups
+
+    put(time, "sleep", lambda seconds: _sleep(min(seconds, 0.02)))
+    put(moto_placement_groups, "PENDING_S", 0.03)
+    put(down_module, "LAUNCH_SHOWS_WITHIN_S", 0.1)
+    put(gc_module, "LAUNCH_SHOWS_WITHIN_S", 0.1)
+    put(up_module, "settle", settle)
+    put(members, "settle", settle)
+
+
+def up(launcher: Launcher, nodes: int = SPEC.nodes) -> None:
+    up_module.up(launcher, replace(SPEC, nodes=nodes))
+
+
+def down(launcher: Launcher) -> None:
+    down_module.down(launcher.clients, NAME, launcher.folder)
+
+
+def stop(launcher: Launcher) -> None:
+    power.stop(launcher, NAME)
+
+
+def nothing(launcher: Launcher) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Command:
+    """`before` makes what it finds. `again` is what its user does after a failure; then the nodes
+    of these indices are there, in this state."""
+
+    act: Deed
+    before: Deed = up
+    again: Deed | None = None
+    indices: tuple[int, ...] = (0, 1, 2)
+    state: NodeState = NodeState.RUNNING
+
+    @property
+    def once_more(self) -> Deed:
+        return self.again or self.act
+
+
+def _up_and_stopped(launcher: Launcher) -> None:
+    up(launcher)
+    stop(launcher)
+
+
+def _replace(*indices: int) -> Deed:
+    return lambda launcher: members.replace_nodes(launcher, NAME, indices)
+
+
+COMMANDS = {
+    "up": Command(up, before=nothing),
+    "down": Command(down, again=up),
+    # To ask for one more twice is to ask for two.
+    "add": Command(
+        lambda launcher: members.add(launcher, NAME, 1),
+        again=lambda launcher: up(launcher, 4),
+        indices=(0, 1, 2, 3),
+    ),
+    "remove": Command(lambda launcher: members.remove(launcher, NAME, [1]), indices=(0, 2)),
+    "replace": Command(_replace(1)),
+    "replace-head": Command(_replace(0)),
+    "stop": Command(stop, state=NodeState.STOPPED),
+    "start": Command(lambda launcher: power.start(launcher, NAME), before=_up_and_stopped),
+}

@@ -1,0 +1,67 @@
+"""A program that runs commands in children and has them killed at one call: a line for each."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from clusterctl.ec2.session import without_retries
+from clusterctl.operations.folder import ClusterFolder
+from clusterctl.operations.launcher import Launcher
+from tests.operations.deeds import COMMANDS, hasten
+from tests.operations.wire import Mode, WiredClients
+
+
+class Slayer:
+    """The program, from outside."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def run(self, command: str, folder: Path, number: int, mode: Mode) -> int:
+        """The signal that ended the command; 0 when it came to its end."""
+        asked = json.dumps([command, str(folder), number, mode.name])
+        assert self._process.stdin
+        assert self._process.stdout
+        print(asked, file=self._process.stdin, flush=True)
+        return os.WTERMSIG(int(self._process.stdout.readline()))
+
+
+@contextmanager
+def slayer(endpoint_url: str) -> Iterator[Slayer]:
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.operations.slain", endpoint_url],
+        cwd=Path(__file__).parents[2],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        yield Slayer(process)
+
+
+def main() -> None:
+    hasten()
+    clients = WiredClients(sys.argv[1])
+    # Made, and not used: a child has its own connections.
+    without_retries(clients.ec2)
+    for _ in (clients.ssm, clients.quotas, clients.pricing("us-east-1")):
+        pass
+    for line in sys.stdin:
+        command, folder, number, mode = json.loads(line)
+        child = os.fork()
+        if not child:
+            try:
+                clients.wire.break_at(number, Mode[mode])
+                COMMANDS[command].act(Launcher(clients, ClusterFolder(Path(folder))))
+            finally:
+                os._exit(0)
+        print(os.waitpid(child, 0)[1], flush=True)
+
+
+if __name__ == "__main__":
+    main()

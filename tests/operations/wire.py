@@ -1,0 +1,126 @@
+"""Clients whose calls can be made to fail, one chosen call at a time, below botocore's retries."""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+import signal
+from enum import Enum
+from typing import Any
+
+from botocore.awsrequest import AWSResponse
+from botocore.exceptions import ConnectionClosedError, ReadTimeoutError
+from botocore.httpsession import URLLib3Session
+
+from clusterctl.ec2.session import Account, Clients
+from clusterctl.lab.fault_answers import Call, error_answer
+from tests.moto_ec2 import KEY, REGION, clients_of
+
+READS = ("Describe", "Get", "List")
+
+
+class Mode(Enum):
+    """What becomes of one call. `always`: of botocore's own repetitions, too."""
+
+    REFUSED = "403, not carried out"
+    FAILED = "500 always, never carried out"
+    BROKEN = "500 always, each time carried out"
+    LOST = "no answer in time, always, each time carried out"
+    LOST_ONCE = "carried out, connection closed; the repetition is answered"
+    STOPPED = "interrupted, not carried out"
+    INTERRUPTED = "carried out, then interrupted"
+    SLAIN = "killed, not carried out"
+    KILLED = "carried out, then killed"
+
+    @property
+    def effect(self) -> bool:
+        return self not in (Mode.REFUSED, Mode.FAILED, Mode.STOPPED, Mode.SLAIN)
+
+    @property
+    def kills(self) -> bool:
+        return self in (Mode.SLAIN, Mode.KILLED)
+
+
+class Wire:
+    """Between botocore and the network: notes the calls, and breaks number `at`."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self._http = URLLib3Session()
+        self.mend()
+
+    def mend(self) -> None:
+        """Break nothing from now on, and begin to count anew."""
+        self.break_at(-1, Mode.REFUSED)
+
+    def break_at(self, number: int, mode: Mode) -> None:
+        self.calls = []
+        self._asked: tuple[str, str] | None = None
+        self._number, self._mode = number, mode
+        self._breaks = False
+
+    def watch(self, client: Any) -> None:
+        client.meta.events.register("before-call", self._before_call)
+        client.meta.events.register("before-send", self._before_send)
+
+    def _before_call(self, model: Any, params: Any, **_: Any) -> None:
+        asked = (model.name, str(params["body"]))
+        # One look repeated until something is so counts once: how often is chance.
+        again = asked == self._asked and model.name.startswith(READS)
+        if not again:
+            self.calls.append(model.name)
+            self._model = model
+        self._asked = asked
+        self._breaks = not again and len(self.calls) - 1 == self._number
+
+    def _before_send(self, request: Any, **_: Any) -> AWSResponse | None:
+        if not self._breaks:
+            return None
+        mode = self._mode
+        self._breaks = mode in (Mode.FAILED, Mode.BROKEN, Mode.LOST)
+        if mode.effect:
+            self._http.send(request)
+        if mode is Mode.LOST:
+            raise ReadTimeoutError(endpoint_url=request.url)
+        if mode is Mode.LOST_ONCE:
+            raise ConnectionClosedError(endpoint_url=request.url)
+        if mode in (Mode.STOPPED, Mode.INTERRUPTED):
+            raise KeyboardInterrupt
+        if mode.kills:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self._error(request.url, mode)
+
+    def _error(self, url: str, mode: Mode) -> AWSResponse:
+        service = self._model.service_model
+        code = "UnauthorizedOperation" if mode is Mode.REFUSED else "InternalError"
+        call = Call(service.endpoint_prefix, self._model.name, json=service.protocol == "json")
+        answer = error_answer(call, code)
+        return AWSResponse(
+            url, answer.status, {"content-type": answer.content_type}, _Body(answer.body)
+        )
+
+
+class _Body(io.BytesIO):
+    def stream(self) -> list[bytes]:
+        return [self.read()]
+
+
+class WiredClients(Clients):
+    """All clients over one wire, each made once."""
+
+    def __init__(self, endpoint_url: str) -> None:
+        super().__init__(Account(region=REGION, endpoint_url=endpoint_url, **KEY))
+        self._origin = clients_of(endpoint_url)
+        self._made: dict[str, Any] = {}
+        self.wire = Wire()
+
+    def _make(self, service: str, *arguments: Any, **named: Any) -> Any:
+        key = repr((service, arguments, named))
+        if key not in self._made:
+            self._made[key] = super()._make(service, *arguments, **named)
+            self.wire.watch(self._made[key])
+        return self._made[key]
+
+
+wired = functools.lru_cache(WiredClients)

@@ -1,0 +1,123 @@
+"""An EC2 with one cluster, and what it has more than it had before anybody launched anything."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from clusterctl.domain.errors import ClusterctlError
+from clusterctl.ec2.instances import find_instances
+from clusterctl.ec2.record import read_launches
+from clusterctl.operations import gc as gc_module
+from clusterctl.operations.folder import ClusterFolder
+from clusterctl.operations.gc import GarbageCollector, Wishes
+from clusterctl.operations.launcher import Launcher
+from tests.moto_ec2 import REGION, clients_of, reset
+from tests.operations.deeds import NAME, Command, Deed
+from tests.operations.leaks import everything
+from tests.operations.slain import Slayer
+from tests.operations.wire import Mode, wired
+
+INTERFACES = 5  # of a p4d.24xlarge: one, and an EFA on each of four cards
+ALONE = ("eipalloc", "sg", "key", f"clusterctl-{NAME}")  # Of these a cluster has one each.
+
+
+class World:
+    """`ready` says which deed has made the cluster as it is now; empty: to be made anew."""
+
+    def __init__(self, endpoint_url: str, home: Path) -> None:
+        self._url = endpoint_url
+        self._home = home
+        self.clients = wired(endpoint_url)
+        self.plain = clients_of(endpoint_url)
+        self.folder = ClusterFolder(home / NAME)
+        self._ready: Deed | None = None
+        self._before: set[str] = set()
+
+    @property
+    def launcher(self) -> Launcher:
+        """By it faults strike."""
+        return Launcher(self.clients, self.folder)
+
+    def prepare(self, deed: Deed) -> None:
+        """Do it, in a new world unless the last case has left what it had found."""
+        if self._ready is not deed:
+            reset(self._url)
+            self._home = self._home.with_name(self._home.name + "+")
+            self.folder = ClusterFolder(self._home / NAME)
+            self._before = everything(self.plain.ec2)
+        self._ready = None
+        self.clients.wire.mend()
+        deed(self.launcher)
+
+    def left_for(self, deed: Deed) -> None:
+        """The case has passed, and the next may do this deed to what there is."""
+        self._ready = deed
+
+    def break_off(self, slayer: Slayer, name: str, command: Command, n: int, mode: Mode) -> None:
+        """Run the command with call `n` broken. Whether it fails is not the question."""
+        if mode.kills:
+            assert slayer.run(name, self.folder.path, n, mode) == 9
+            return
+        self.clients.wire.break_at(n, mode)
+        try:
+            command.act(self.launcher)
+        except ClusterctlError:
+            pass
+        except KeyboardInterrupt:
+            assert mode in (Mode.STOPPED, Mode.INTERRUPTED)
+        called = len(self.clients.wire.calls)
+        self.clients.wire.mend()
+        assert called > n
+
+    @property
+    def extra(self) -> Counter[str]:
+        """All there is more than before, whoever's: how many by kind; placement groups by name."""
+        more = everything(self.plain.ec2) - self._before
+        return Counter(one if one.startswith("clusterctl-") else one.split("-")[0] for one in more)
+
+    def check_whole(self, command: Command) -> None:
+        """Exactly the nodes that are wanted, and of everything what they need and no more."""
+        nodes = find_instances(self.plain.ec2, NAME)
+        assert [found.node.index for found in nodes] == list(command.indices)
+        assert {found.node.state for found in nodes} == {command.state}
+        assert {found.wanted for found in nodes} == {command.indices}
+        assert not any(found.retired for found in nodes)
+        assert nodes[0].node.public_ip or command.state.value == "stopped"
+        count = len(nodes)
+        whole = {"i": count, "vol": count, "eni": count * INTERFACES, **dict.fromkeys(ALONE, 1)}
+        assert self.extra == whole, self.extra
+        assert read_launches(self.folder.launch) == ()
+
+    def check_nothing(self) -> None:
+        assert self.extra == {}, self.extra
+        assert not self.folder.path.exists()
+
+    def orphans(self) -> list[str]:
+        """What `gc` would remove in an hour."""
+        found = self._collector(Wishes()).sweep()
+        assert found.unseen == ()
+        return [f"{one.resource.kind.value}: {one.why}" for one in found.orphans]
+
+    def collect(self) -> None:
+        """`gc --cluster`, on a machine that has no folder of the cluster."""
+        elsewhere = GarbageCollector(
+            {REGION: self.plain}, self._home / "elsewhere", Wishes(cluster=NAME)
+        )
+        assert elsewhere.remove(elsewhere.sweep().orphans).left == ()
+
+    def _collector(self, wishes: Wishes) -> GarbageCollector:
+        return GarbageCollector({REGION: self.plain}, self._home, wishes)
+
+
+class Later(datetime):
+    """All that is made is an hour old when it is judged."""
+
+    @classmethod
+    def now(cls, tz=None):
+        return datetime.now(tz) + timedelta(hours=1)
+
+
+def an_hour_later(monkeypatch) -> None:
+    monkeypatch.setattr(gc_module, "datetime", Later)
