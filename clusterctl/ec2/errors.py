@@ -76,7 +76,10 @@ TABLE: dict[str, tuple[str, str]] = {
     "AlreadyExistsException": ("", "run the command again: it goes on from what is there"),
     "InsufficientCapabilities*": ("", "the template that is there is not clusterctl's"),
     "LimitExceededException": ("", "ask for a larger quota under Service Quotas"),
-    "ValidationError": ("AWS does not take the request: {message}", ""),
+    "ValidationError": (
+        "AWS does not take the request: {message}",
+        "check the names and values that were given",
+    ),
     "DependencyViolation": ("", "something else still uses it; run `clusterctl down` again"),
     # What there is
     "InsufficientInstanceCapacity": (
