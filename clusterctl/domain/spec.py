@@ -9,7 +9,6 @@ from enum import Enum
 from clusterctl.domain.cluster import check_cluster_name
 from clusterctl.domain.errors import UsageError
 
-
 # EC2 takes 50 of a resource; the rest is the launcher's.
 MOST_TAGS = 30
 
