@@ -60,8 +60,8 @@ def complete_moto() -> None:
         supervisor,
     )
     from clusterctl.lab.app import complete_moto as complete
-    from clusterctl.lab.faults import FAULTS
     from clusterctl.lab.fault_kinds import Lag
+    from clusterctl.lab.faults import FAULTS
 
     complete(NETWORK, lambda id: "")
     moto_addresses.install(PUBLIC)

@@ -107,6 +107,12 @@ class World:
         )
         assert elsewhere.remove(elsewhere.sweep().orphans).left == ()
 
+    def collect_here(self) -> None:
+        """`gc --cluster` where its folder is."""
+        here = self._collector(Wishes(cluster=NAME))
+        removed = here.remove(here.sweep().orphans)
+        assert removed.left == ()
+
     def _collector(self, wishes: Wishes) -> GarbageCollector:
         return GarbageCollector({REGION: self.plain}, self._home, wishes)
 
