@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import time
+import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -104,7 +105,9 @@ class Launcher:
         self.lab, self.key = lab, make_key(folder, "id_ed25519")
         self.ec2 = client(lab)
         public = self.key.with_suffix(".pub").read_bytes()
-        self.ec2.import_key_pair(KeyName="guarded", PublicKeyMaterial=public)
+        # One of each module: the lab is that of the whole session.
+        self.key_name = f"guarded-{uuid.uuid4().hex[:8]}"
+        self.ec2.import_key_pair(KeyName=self.key_name, PublicKeyMaterial=public)
         self.made = Instances(lab, self.ec2, self.key)
         self.clusters: list[GuardedNodes] = []
 
@@ -112,7 +115,7 @@ class Launcher:
         nodes = self.made.up(
             MinCount=count,
             MaxCount=count,
-            KeyName="guarded",
+            KeyName=self.key_name,
             InstanceInitiatedShutdownBehavior=behaviour,
             **({"UserData": user_data} if user_data else {}),
         )
