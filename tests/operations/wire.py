@@ -6,6 +6,7 @@ import functools
 import io
 import os
 import signal
+from collections.abc import Iterable
 from enum import Enum
 from typing import Any
 
@@ -52,7 +53,12 @@ class Wire:
 
     def mend(self) -> None:
         """Break nothing from now on, and begin to count anew."""
+        self._refused: dict[str, list[str]] = {}
         self.break_at(-1, Mode.REFUSED)
+
+    def refuse(self, actions: Iterable[str], code: str, times: int = 1) -> None:
+        """Each of these is answered with this error so many times, and not carried out."""
+        self._refused = {action: [code] * times for action in actions}
 
     def break_at(self, number: int, mode: Mode) -> None:
         self.calls = []
@@ -70,11 +76,14 @@ class Wire:
         again = asked == self._asked and model.name.startswith(READS)
         if not again:
             self.calls.append(model.name)
-            self._model = model
+        self._model = model
         self._asked = asked
         self._breaks = not again and len(self.calls) - 1 == self._number
 
     def _before_send(self, request: Any, **_: Any) -> AWSResponse | None:
+        refusals = self._refused.get(self._model.name)
+        if refusals:
+            return self._error(request.url, refusals.pop())
         if not self._breaks:
             return None
         mode = self._mode
@@ -89,11 +98,11 @@ class Wire:
             raise KeyboardInterrupt
         if mode.kills:
             os.kill(os.getpid(), signal.SIGKILL)
-        return self._error(request.url, mode)
+        refused = mode is Mode.REFUSED
+        return self._error(request.url, "UnauthorizedOperation" if refused else "InternalError")
 
-    def _error(self, url: str, mode: Mode) -> AWSResponse:
+    def _error(self, url: str, code: str) -> AWSResponse:
         service = self._model.service_model
-        code = "UnauthorizedOperation" if mode is Mode.REFUSED else "InternalError"
         call = Call(service.endpoint_prefix, self._model.name, json=service.protocol == "json")
         answer = error_answer(call, code)
         return AWSResponse(

@@ -1,0 +1,244 @@
+"""Launches that EC2 does not carry out as asked: no capacity, deaths, throttling, late sight."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from clusterctl.domain.errors import AwsError, ClusterctlError
+from clusterctl.ec2.instances import find_instances
+from clusterctl.lab.fault_kinds import Boot, Capacity, Lag
+from clusterctl.lab.faults import FAULTS
+from clusterctl.operations import down as down_module
+from clusterctl.operations import gc as gc_module
+from clusterctl.operations import members
+from clusterctl.operations import up as up_module
+from tests.operations.deeds import COMMANDS, NAME, SPEC, Command, down, hasten, nothing, up
+from tests.operations.slain import slayer as slayer_of
+from tests.operations.test_faults import CALLS
+from tests.operations.wire import Mode
+from tests.operations.world import World
+
+ZONES = [f"us-east-1{letter}" for letter in "abcdef"]
+RUN = CALLS["up"].split().index("RunInstances")
+WAYS = ["down", "up again"]
+
+
+@pytest.fixture
+def world(moto_url, tmp_path):
+    made = World(moto_url, tmp_path)
+    made.prepare(nothing)
+    return made
+
+
+@pytest.fixture(scope="module")
+def slayer(moto_url):
+    with slayer_of(moto_url) as started:
+        yield started
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    hasten(monkeypatch.setattr)
+
+
+@pytest.fixture
+def faults():
+    made = []
+
+    def add(*wanted):
+        made.extend(FAULTS.add(fault) for fault in wanted)
+
+    yield add
+    standing = {one.id for one in FAULTS.standing()}
+    for one in made:
+        if one.id in standing:
+            FAULTS.clear(one.id)
+    FAULTS.add(Lag(visible_s=0.0, console_s=0.0))
+
+
+def no_capacity_but(zone: str = "", left: int = 0) -> list[Capacity]:
+    return [Capacity(SPEC.instance_type, one, left if one == zone else 0) for one in ZONES]
+
+
+def nothing_runs(world: World) -> None:
+    """No machine, no disk, no address: nothing that costs."""
+    assert not {"i", "vol", "eni", "eipalloc"} & set(world.extra), world.extra
+
+
+def come_to_an_end(world: World, way: str, command: Command = COMMANDS["up"]) -> None:
+    if way == "down":
+        down(world.launcher)
+        world.check_nothing()
+    else:
+        command.once_more(world.launcher)
+        world.check_whole(command)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("nodes", [(0,), (1,), (0, 1, 2)])
+@pytest.mark.parametrize("code", ["Client.InternalError", "Client.VolumeLimitExceeded"])
+def test_nodes_that_die_while_they_start(world, faults, code, nodes, way):
+    faults(Boot(dies=code, nodes=nodes, times=len(nodes)))
+    with pytest.raises(AwsError) as raised:
+        up(world.launcher)
+    assert code in raised.value.message
+    nothing_runs(world)
+    come_to_an_end(world, way)
+
+
+@pytest.mark.parametrize("code", ["Server.InternalError", "Server.InsufficientInstanceCapacity"])
+def test_nodes_that_die_for_the_zone_s_sake_start_elsewhere(world, faults, code):
+    faults(Boot(dies=code, nodes=(1,)))
+    up(world.launcher)
+    world.check_whole(COMMANDS["up"])
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_wherever_they_start_they_die(world, faults, way):
+    faults(Boot(dies="Server.InternalError", times=0))
+    with pytest.raises(ClusterctlError):
+        up(world.launcher)
+    nothing_runs(world)
+    FAULTS.clear(FAULTS.standing()[-1].id)
+    come_to_an_end(world, way)
+
+
+@pytest.mark.parametrize("zone", [ZONES[0], ZONES[1]])
+def test_machines_in_one_zone_only(world, faults, zone):
+    faults(*no_capacity_but(zone, 3))
+    up(world.launcher)
+    world.check_whole(COMMANDS["up"])
+    assert {one.node.availability_zone for one in find_instances(world.plain.ec2, NAME)} == {zone}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("left", [0, 2])
+def test_too_few_machines_anywhere(world, faults, left, way):
+    faults(*no_capacity_but(ZONES[0], left))
+    with pytest.raises(AwsError, match="nowhere are enough machines"):
+        up(world.launcher)
+    nothing_runs(world)
+    faults(*(replace(one, left=9) for one in no_capacity_but()))
+    come_to_an_end(world, way)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "fault",
+    [Capacity(SPEC.instance_type, ZONES[0], 2), Boot(dies="Client.InternalError", nodes=(2,))],
+)
+def test_fewer_nodes_will_do(world, faults, fault, way):
+    faults(*no_capacity_but(ZONES[0], 9), fault)
+    up_module.up(world.launcher, replace(SPEC, min_nodes=2))
+    world.check_whole(replace(COMMANDS["up"], indices=(0, 1)))
+    faults(Capacity(SPEC.instance_type, ZONES[0], 9))
+    come_to_an_end(world, way)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("fault", ["capacity", "death", "refusal"])
+@pytest.mark.parametrize("name", ["add", "replace", "replace-head"])
+def test_no_machine_for_the_next_node(world, faults, name, fault, way):
+    up(world.launcher)
+    before = find_instances(world.plain.ec2, NAME)
+    zone = before[0].node.availability_zone
+    if fault == "refusal":
+        world.clients.wire.refuse(["RunInstances"], "InvalidParameterValue")
+    elif fault == "death":
+        faults(Boot(dies="Client.InternalError"))
+    else:
+        faults(Capacity(SPEC.instance_type, zone, 0, used=3))
+    with pytest.raises(ClusterctlError):
+        COMMANDS[name].act(world.launcher)
+    after = find_instances(world.plain.ec2, NAME)
+    assert [one.node.instance_id for one in after] == [one.node.instance_id for one in before]
+    assert not any(one.retired for one in after)
+    faults(Capacity(SPEC.instance_type, zone, 9))
+    come_to_an_end(world, way, COMMANDS[name])
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_busy_api(world, name):
+    command = COMMANDS[name]
+    command.before(world.launcher)
+    world.clients.wire.refuse(CALLS[name].split(), "RequestLimitExceeded", times=3)
+    command.act(world.launcher)
+    if name == "down":
+        world.check_nothing()
+    else:
+        world.check_whole(command)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_api_that_stays_too_busy(world, name, way):
+    command = COMMANDS[name]
+    command.before(world.launcher)
+    world.clients.wire.refuse(CALLS[name].split(), "RequestLimitExceeded", times=1000)
+    with pytest.raises(ClusterctlError):
+        command.act(world.launcher)
+    world.clients.wire.mend()
+    come_to_an_end(world, way, command)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_token_that_another_request_used(world, way):
+    world.clients.wire.refuse(["RunInstances"], "IdempotentParameterMismatch")
+    with pytest.raises(AwsError):
+        up(world.launcher)
+    nothing_runs(world)
+    come_to_an_end(world, way)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("mode", [Mode.SLAIN, Mode.KILLED])
+def test_other_settings_after_a_launch_of_unknown_outcome(world, slayer, monkeypatch, mode, way):
+    """What was launched shows late: the second `up` may not launch it beside the first one's."""
+    FAULTS.add(Lag(visible_s=1.0))
+    try:
+        world.break_off(slayer, "up", COMMANDS["up"], RUN, mode)
+        with pytest.raises(ClusterctlError):
+            up(world.launcher, 4)
+        monkeypatch.setattr(down_module, "LAUNCH_SHOWS_WITHIN_S", 3.0)
+        come_to_an_end(world, way)
+    finally:
+        FAULTS.add(Lag(visible_s=0.0))
+
+
+@pytest.mark.parametrize("way", [*WAYS, "gc"])
+@pytest.mark.parametrize("name", ["up", "add", "replace", "replace-head"])
+@pytest.mark.parametrize("mode", [Mode.KILLED, Mode.LOST])
+def test_a_launch_that_shows_late(world, slayer, monkeypatch, name, mode, way):
+    command = COMMANDS[name]
+    command.before(world.launcher)
+    FAULTS.add(Lag(visible_s=1.0))
+    try:
+        number = CALLS[name].split().index("RunInstances")
+        world.break_off(slayer, name, command, number, mode)
+        monkeypatch.setattr(down_module, "LAUNCH_SHOWS_WITHIN_S", 3.0)
+        monkeypatch.setattr(gc_module, "LAUNCH_SHOWS_WITHIN_S", 3.0)
+        if way == "gc":
+            world.collect_here()
+            assert world.extra == {}, world.extra
+        else:
+            come_to_an_end(world, way, command)
+    finally:
+        FAULTS.add(Lag(visible_s=0.0))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_replacement_of_unknown_outcome_is_replaced_once(world, way):
+    """Not two nodes of one index: the launch shows after the failure was told."""
+    up(world.launcher)
+    FAULTS.add(Lag(visible_s=1.0))
+    try:
+        world.clients.wire.break_at(CALLS["replace"].split().index("RunInstances"), Mode.LOST)
+        with pytest.raises(AwsError):
+            members.replace_nodes(world.launcher, NAME, [1])
+        world.clients.wire.mend()
+        FAULTS.add(Lag(visible_s=0.0))
+        come_to_an_end(world, way)
+    finally:
+        FAULTS.add(Lag(visible_s=0.0))
