@@ -55,21 +55,24 @@ class World:
         """The case has passed, and the next may do this deed to what there is."""
         self._ready = deed
 
-    def break_off(self, slayer: Slayer, name: str, command: Command, n: int, mode: Mode) -> None:
-        """Run the command with call `n` broken. Whether it fails is not the question."""
+    def break_off(self, slayer: Slayer, name: str, command: Command, n: int, mode: Mode) -> bool:
+        """Run the command with call `n` broken; whether it came to its end all the same."""
         if mode.kills:
             assert slayer.run(name, self.folder.path, n, mode) == 9
-            return
+            return False
         self.clients.wire.break_at(n, mode)
+        ended = False
         try:
             command.act(self.launcher)
+            ended = True
         except ClusterctlError:
             pass
         except KeyboardInterrupt:
             assert mode in (Mode.STOPPED, Mode.INTERRUPTED)
         called = len(self.clients.wire.calls)
         self.clients.wire.mend()
-        assert called > n
+        assert called > n, (called, ended)
+        return ended
 
     @property
     def extra(self) -> Counter[str]:

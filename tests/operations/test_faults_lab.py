@@ -1,0 +1,73 @@
+"""A cluster of real hosts whose every change is broken once: each command run again mends it."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterctl.ec2.instances import find_instances
+from clusterctl.ec2.session import Account, Clients
+from clusterctl.lab import pages
+from tests.cli.running import CommandLine
+from tests.operations.leaks import everything
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
+
+NAME = "breaks"
+UP = ("up", NAME, "--instance-type", "p3.2xlarge", "--nodes")
+ALWAYS = 0
+ERROR = {"kind": "error", "code": "InternalError", "after": True}
+LOST = {"kind": "lost"}
+# What breaks of which call and how often, the command, what its user does then, the nodes then.
+LIFE = [
+    (LOST, "RunInstances", 1, (*UP, "2"), (*UP, "2"), [0, 1]),
+    (LOST, "CreateTags", ALWAYS, ("add", NAME, "1"), (*UP, "3"), [0, 1, 2]),
+    (ERROR, "RunInstances", ALWAYS, ("replace", NAME, "1"), (*UP, "3"), [0, 1, 2]),
+    (LOST, "TerminateInstances", ALWAYS, ("replace", NAME, "0"), (*UP, "3"), [0, 1, 2]),
+    (LOST, "StopInstances", ALWAYS, ("stop", NAME), ("stop", NAME), [0, 1, 2]),
+    (LOST, "StartInstances", 1, ("start", NAME), ("start", NAME), [0, 1, 2]),
+    (LOST, "CreateTags", ALWAYS, ("remove", NAME, "1"), ("remove", NAME, "1"), [0, 2]),
+    (LOST, "TerminateInstances", ALWAYS, ("down", NAME), ("down", NAME), []),
+    (LOST, "DeleteSecurityGroup", ALWAYS, ("down", NAME), ("down", NAME), []),
+]
+CONFIRMED = ("down", "remove", "replace")
+
+
+@pytest.fixture
+def clusterctl(lab, monkeypatch, capsys):
+    monkeypatch.setenv("CLUSTERCTL_HOME", str(lab.home))
+    line = CommandLine(lab.home, capsys, ["--lab"])
+    yield lambda name, *words: line(name, *words, *(["--yes"] if name in CONFIRMED else []))
+    pages.ask(lab, "/_lab/faults", "DELETE")
+    line("down", NAME, "--yes")
+
+
+@pytest.fixture
+def ec2(lab):
+    keys = lab.environment
+    account = Account(
+        region=lab.region,
+        endpoint_url=lab.endpoint_url,
+        access_key=keys["AWS_ACCESS_KEY_ID"],
+        secret_key=keys["AWS_SECRET_ACCESS_KEY"],
+    )
+    return Clients(account).ec2
+
+
+def test_a_life_full_of_failures(lab, clusterctl, ec2):
+    before = everything(ec2)
+    for fault, action, times, command, again, nodes in LIFE:
+        [one] = [
+            pages.ask(lab, "/_lab/faults", "POST", {**fault, "action": action, "times": times})
+        ]
+        broken = clusterctl(*command)
+        assert "Traceback" not in broken.err
+        standing = {found["id"] for found in pages.ask(lab, "/_lab/faults")["faults"]}
+        if one["id"] in standing:
+            pages.ask(lab, f"/_lab/faults?id={one['id']}", "DELETE")
+        ran = clusterctl(*again)
+        done_before = command[0] == "remove" and "has no node" in ran.err
+        assert ran.status == 0 or done_before, (command, broken.err, ran.err)
+        assert [found.node.index for found in find_instances(ec2, NAME)] == nodes, command
+        if nodes and command[0] != "stop":
+            assert len((lab.home / NAME / "hosts").read_text().split("\n")) == len(nodes) + 1
+    assert everything(ec2) == before
