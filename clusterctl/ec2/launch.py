@@ -171,6 +171,7 @@ def _start(
     """Start what is stopped; what still stops is waited for, and so is capacity."""
     deadline = time.monotonic() + STOPS_WITHIN_S
     once = without_retries(client)
+    too_fast = iter(range(ATTEMPTS))
     for gap_s in gaps(0.5):
         try:
             with translated():
@@ -178,6 +179,8 @@ def _start(
             return
         except AwsError as error:
             if error.code == "IncorrectInstanceState" and time.monotonic() < deadline:
+                time.sleep(gap_s)
+            elif throttled(error) and next(too_fast, None) is not None:
                 time.sleep(gap_s)
             elif move_for(error.code) in (Move.NEXT_PLACE, Move.WAIT):
                 patience.wait(_no_room_to_start(error), on_step)
