@@ -178,9 +178,8 @@ def _start(
                 once.start_instances(**step.resolved({}))
             return
         except AwsError as error:
-            if error.code == "IncorrectInstanceState" and time.monotonic() < deadline:
-                time.sleep(gap_s)
-            elif throttled(error) and next(too_fast, None) is not None:
+            stops = error.code == "IncorrectInstanceState" and time.monotonic() < deadline
+            if stops or (throttled(error) and next(too_fast, None) is not None):
                 time.sleep(gap_s)
             elif move_for(error.code) in (Move.NEXT_PLACE, Move.WAIT):
                 patience.wait(_no_room_to_start(error), on_step)
