@@ -52,7 +52,7 @@ class Access:
         if missing:
             raise UsageError(
                 f"cluster {self.cluster.name} has no node {format_indices(missing)}",
-                f"its nodes are 0 to {len(self.cluster.nodes) - 1}",
+                f"its nodes are {format_indices(by_index)}",
             )
         return tuple(self.target(by_index[index]) for index in indices)
 

@@ -58,8 +58,18 @@ def test_choosing_nodes(tmp_path, indices, hosts):
 
 
 def test_choosing_nodes_that_are_not_there(tmp_path):
-    with pytest.raises(UsageError, match="cluster demo has no node 2,7"):
+    with pytest.raises(UsageError, match="cluster demo has no node 2,7") as caught:
         access(tmp_path, RUNNING, RUNNING).select((0, 2, 7))
+    assert caught.value.hint == "its nodes are 0-1"
+
+
+def test_nodes_that_are_there_are_said_as_they_are_after_a_removal(tmp_path):
+    given = access(tmp_path, RUNNING, RUNNING, RUNNING)
+    first, _, last = given.cluster.nodes
+    holed = replace(given, cluster=replace(given.cluster, nodes=(first, last)))
+    with pytest.raises(UsageError) as caught:
+        holed.select((1,))
+    assert caught.value.hint == "its nodes are 0,2"
 
 
 def test_a_node_is_reached_at_its_public_address_where_it_has_one(tmp_path):
