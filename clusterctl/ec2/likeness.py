@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields, replace
 
-from clusterctl.domain.errors import UsageError
+from clusterctl.domain.errors import NoSuchCluster, UsageError
 from clusterctl.domain.spec import MOST_TAGS, ClusterSpec, Disk, Limits, Market, is_free_tag
 from clusterctl.ec2.instances import Instance, members_of, wanted_of
 from clusterctl.ec2.limits_tag import parse_limits
@@ -44,10 +44,13 @@ def like(spec: ClusterSpec, instances: Sequence[Instance]) -> ClusterSpec:
 
 
 def spec_of(name: str, instances: Sequence[Instance]) -> ClusterSpec:
-    """The spec of a cluster that is there. Raises UsageError for one without nodes."""
+    """The spec of a cluster that is there. Raises NoSuchCluster for one without nodes."""
     members = members_of(instances)
     if not members:
-        raise UsageError(f"cluster {name} has no nodes", f"launch it: clusterctl up {name}")
+        raise NoSuchCluster(
+            f"there is no cluster {name}",
+            f"see `clusterctl list`, or launch it: clusterctl up {name}",
+        )
     asked = ClusterSpec(
         name, max(len(wanted_of(instances)), len(members)), members[0].node.instance_type
     )

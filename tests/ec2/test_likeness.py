@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from clusterctl.domain.errors import UsageError
+from clusterctl.domain.errors import NoSuchCluster, UsageError
 from clusterctl.domain.spec import MOST_TAGS, ClusterSpec, Disk, Limits, Market
 from clusterctl.ec2.likeness import like, spec_of
 from tests.ec2.observed import instance
@@ -74,7 +74,7 @@ def test_no_field_of_a_spec_is_forgotten():
 def test_without_members_nothing_changes():
     assert like(ASKED, []) == ASKED
     assert like(ASKED, [replace(HEAD, retired=True)]) == ASKED
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(NoSuchCluster) as caught:
         spec_of("demo", [])
     assert "clusterctl up demo" in caught.value.hint
 
