@@ -11,6 +11,8 @@ from clusterctl.domain.errors import UsageError
 
 # EC2 takes 50 of a resource; the rest is the launcher's.
 MOST_TAGS = 30
+# More than anybody has: a slip of the finger.
+MOST_NODES = 10_000
 
 
 class Market(Enum):
@@ -100,6 +102,10 @@ class ClusterSpec:
                 raise UsageError(f"not an instance type: {wanted!r}", "for example p4d.24xlarge")
         if self.nodes < 1:
             raise UsageError(f"a cluster of {self.nodes} nodes makes no sense", "ask for 1 or more")
+        if self.nodes > MOST_NODES:
+            raise UsageError(
+                f"{self.nodes} nodes are too many", f"a cluster has up to {MOST_NODES} nodes"
+            )
         if self.min_nodes is not None and not 1 <= self.min_nodes <= self.nodes:
             raise UsageError(
                 f"at least {self.min_nodes} of {self.nodes} nodes makes no sense",

@@ -113,9 +113,10 @@ def wanted_indices(spec: ClusterSpec, seen: Observed) -> tuple[int, ...]:
     """
     present = [found.node.index for found in members_of(seen.instances)]
     wanted = wanted_of(seen.instances) or tuple(present)
-    absent = [index for index in wanted if index not in present]
+    absent = sorted({*wanted} - {*present})
     there = [*present, *absent][: spec.nodes]
-    free = (index for index in range(spec.nodes + len(there)) if index not in there)
+    taken = set(there)
+    free = (index for index in range(spec.nodes + len(there)) if index not in taken)
     more = [next(free) for _ in range(spec.nodes - len(there))]
     return tuple(sorted((*there, *more)))
 

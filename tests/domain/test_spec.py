@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clusterctl.domain.errors import UsageError
-from clusterctl.domain.spec import MOST_TAGS, ClusterSpec, Disk, Limits, Market
+from clusterctl.domain.spec import MOST_NODES, MOST_TAGS, ClusterSpec, Disk, Limits, Market
 
 
 def spec(**changes):
@@ -14,6 +14,7 @@ def spec(**changes):
 
 REFUSED = {
     "no node": ({"nodes": 0}, "0 nodes makes no sense", "1 or more"),
+    "a slip of the finger": ({"nodes": MOST_NODES + 1}, "10001 nodes are too many", "up to 10000"),
     "an or-type that is none": ({"or_types": ("p5.48xlarge", "gpu")}, "'gpu'", "p4d.24xlarge"),
     "a type with a path in it": ({"instance_type": "../p3.2xlarge"}, "not an instance type", ""),
     "a type in two lines": ({"or_types": ("p3.2xlarge\n",)}, "not an instance type", ""),
