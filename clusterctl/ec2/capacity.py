@@ -63,6 +63,15 @@ MOVES = {
 }
 # Local zones, as us-west-2-lax-1a, among them.
 _ZONE = re.compile(r"(?<![\w-])([a-z]{2,4}(?:-[a-z]+)+-\d+(?:-[a-z]+-\d+)?[a-z])(?![\w-])")
+_FREE = (
+    "wait for machines with --capacity-timeout 2h, accept fewer with --min-nodes, another type "
+    "with --or-type, or another --region; a Capacity Block or reservation makes sure of them: "
+    "--capacity-reservation"
+)
+_BOUND = (
+    "new nodes join those that are there, in their zone and of their type: wait for machines "
+    "with --capacity-timeout 2h"
+)
 # A sentence ends where another begins.
 _SENTENCE_END = re.compile(r"\.\s")
 
@@ -94,15 +103,16 @@ def next_place(places: Sequence[Place], tried: Sequence[Place], message: str = "
     return next(iter([*same, *left]), None)
 
 
-def out_of_capacity(tried: Sequence[Place], failure: AwsError) -> AwsError:
-    """The error when every place was tried: what was tried, and what EC2 said last."""
+def out_of_capacity(tried: Sequence[Place], failure: AwsError, bound: bool = False) -> AwsError:
+    """The error when every place was tried: what was tried, and what EC2 said last.
+
+    `bound`: the nodes join a cluster that is there, whose place and type are given.
+    """
     where = ", ".join(dict.fromkeys(f"{place.instance_type} in {place.zone}" for place in tried))
     scarce = "Capacity" in failure.code
     what = "nowhere are enough machines" if scarce else "no place takes this launch"
     return AwsError(
         failure.code,
         f"{what}: tried {where}. EC2 said: {failure.message}",
-        "nothing was launched; wait for machines with --capacity-timeout 2h, accept fewer with "
-        "--min-nodes, another type with --or-type, or another --region; "
-        "a Capacity Block or reservation makes sure of them: --capacity-reservation",
+        f"nothing was launched; {_BOUND if bound else _FREE}",
     )

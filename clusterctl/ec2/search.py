@@ -11,7 +11,7 @@ from clusterctl.domain.errors import AwsError
 from clusterctl.domain.units import format_duration
 from clusterctl.ec2.attempt import Attempt
 from clusterctl.ec2.capacity import Move, Place, move_for, next_place, out_of_capacity
-from clusterctl.ec2.instances import Instance
+from clusterctl.ec2.instances import Instance, members_of
 from clusterctl.ec2.plan import LaunchPlan
 from clusterctl.ec2.polling import gaps
 from clusterctl.ec2.steps import Step
@@ -68,7 +68,8 @@ def search(
             patience.wait(failure, on_step)
             tried, other = [], place
         elif other is None:
-            patience.wait(out_of_capacity(tried, failure), on_step)
+            bound = bool(members_of(plan.seen.instances))
+            patience.wait(out_of_capacity(tried, failure, bound), on_step)
             tried, other = [], plan.places[0]
         place = other
         # Never the same token twice after a definite answer: EC2 would compare the requests.
