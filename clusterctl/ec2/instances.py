@@ -178,10 +178,15 @@ def read_instance(described: Any) -> Instance:
         limits_text=tagged.get(tags.LIMITS, ""),
         spent_usd=_amount(tagged.get(tags.SPENT)),
         tags=tagged,
-        state_reason=": ".join(
-            dict.fromkeys(part for part in (reason.get("Code"), reason.get("Message")) if part)
-        ),
+        state_reason=_reason(reason.get("Code") or "", reason.get("Message") or ""),
     )
+
+
+def _reason(code: str, message: str) -> str:
+    # Most messages begin with the code.
+    if message.startswith(code):
+        return message
+    return f"{code}: {message}" if message else code
 
 
 def _primary_interface(described: Any) -> str:

@@ -149,6 +149,32 @@ def test_tags_that_somebody_edited_hide_no_instance(labels, index, gpus, user):
     assert found.state_reason == "Server.InternalError"
 
 
+VOLUMES = "Client.VolumeLimitExceeded"
+
+
+@pytest.mark.parametrize(
+    ("reason", "text"),
+    [
+        ({"Code": VOLUMES, "Message": f"{VOLUMES}: too many"}, f"{VOLUMES}: too many"),
+        ({"Code": VOLUMES, "Message": "too many"}, f"{VOLUMES}: too many"),
+        ({"Code": VOLUMES, "Message": ""}, VOLUMES),
+        ({"Code": VOLUMES}, VOLUMES),
+        ({"Message": "too many"}, "too many"),
+        ({}, ""),
+        (None, ""),
+    ],
+)
+def test_the_code_of_a_reason_is_said_once(reason, text):
+    described = {
+        "InstanceId": "i-1",
+        "State": {"Name": "terminated"},
+        "InstanceType": "p4d.24xlarge",
+        "LaunchTime": datetime(2026, 11, 1, tzinfo=timezone.utc),
+        "StateReason": reason,
+    }
+    assert read_instance(described).state_reason == text
+
+
 @pytest.mark.parametrize(
     ("text", "indices"),
     [
