@@ -100,7 +100,7 @@ def test_all_problems_in_one_message(folder):
     (folder / "clusterctl.yaml").write_text("defaults: {nodes: x, spott: 1}\n")
     assert refused(environ_of(folder)) == (
         "clusterctl.yaml has 2 problems:\n"
-        "  clusterctl.yaml:1: defaults.nodes: not a whole number, 1 or more: 'x'\n"
+        "  clusterctl.yaml:1: defaults.nodes: not a whole number, 1 to 999999999: 'x'\n"
         "  clusterctl.yaml:1: defaults.spott: no such key; did you mean spot?"
     )
 

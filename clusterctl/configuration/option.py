@@ -10,8 +10,8 @@ class Kind(Enum):
     """What a value has to be, as a message names it."""
 
     FLAG = "true or false"
-    WHOLE = "a whole number, 1 or more"
-    NUMBER = "a number above 0"
+    WHOLE = "a whole number, 1 to 999999999"
+    NUMBER = "a number such as 8 or 0.5, above 0 and below 1000000000"
     TEXT = "text"
     DURATION = "a duration such as 90, 30s, 5m or 2h"
     PATH = "the path of a file"

@@ -128,7 +128,7 @@ def test_a_broken_file(folder, clusterctl, command):
     ran = clusterctl("config", command)
     assert ran.status == 2
     said = ran.out + ran.err
-    assert "clusterctl.yaml:1: defaults.nodes: not a whole number, 1 or more: 'x'\n" in said
+    assert "clusterctl.yaml:1: defaults.nodes: not a whole number, 1 to 999999999: 'x'\n" in said
     assert "clusterctl.yaml:2: more: no such section" in said
     assert clusterctl("config", command, "--config", "/dev/null").status == (
         0 if command == "show" else 2
@@ -216,15 +216,15 @@ def test_what_is_missing_is_named_as_flag_and_as_key(launch):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--nodes", "0"], "'--nodes': not a whole number, 1 or more: '0'"),
-        (["--nodes", "four"], "'--nodes': not a whole number, 1 or more: 'four'"),
+        (["--nodes", "0"], "'--nodes': not a whole number, 1 to 999999999: '0'"),
+        (["--nodes", "four"], "'--nodes': not a whole number, 1 to 999999999: 'four'"),
         (["--instance-type", "P4D"], "'--instance-type': not what instance-type takes: 'P4D'"),
         (["--or-type", "g5.xlarge", "--or-type", ""], "'--or-type': not what or-type takes: ''"),
         (["--tag", "novalue"], "'--tag': not KEY=VALUE: 'novalue'"),
         (["--tag", "aws:x=y"], "'--tag': the tag 'aws:x' is not free"),
         (["--tag", "a=\n"], "'--tag': not a tag: 'a': '\\n'"),
-        (["--budget", "-1"], "'--budget': not a number above 0: '-1'"),
-        (["--budget", "nan"], "'--budget': not a number above 0: 'nan'"),
+        (["--budget", "-1"], "'--budget': not a number such as 8 or 0.5, above 0 and below 1000000000: '-1'"),
+        (["--budget", "nan"], "'--budget': not a number such as 8 or 0.5, above 0 and below 1000000000: 'nan'"),
         (["--idle-stop", "soon"], "'--idle-stop': not a duration such as"),
         (["--timeout", "0"], "'--timeout': no time at all: '0'"),
         (["--zone", "../.."], "'--zone': not what zone takes: '../..'"),
