@@ -36,14 +36,19 @@ def limits_words(limits: Limits) -> str:
     from clusterctl.ec2.costs import format_usd
 
     words = {
-        "max_hours": lambda value: f"{value:g} h",
+        "max_hours": lambda value: _length(value, "h", 3600),
         "budget_usd": format_usd,
         "max_hourly_usd": lambda value: f"{format_usd(value)} an hour",
-        "idle_minutes": lambda value: f"stops after {value:g} min idle",
-        "stopped_days": lambda value: f"goes after {value:g} d stopped",
+        "idle_minutes": lambda value: f"stops after {_length(value, 'min', 60)} idle",
+        "stopped_days": lambda value: f"goes after {_length(value, 'd', 86400)} stopped",
     }
     values = {name: getattr(limits, name) for name in words}
     return ", ".join(words[name](value) for name, value in values.items() if value is not None)
+
+
+def _length(value: float, unit: str, unit_s: float) -> str:
+    """`3 d`; what is not whole in its own unit in smaller ones, `1 min 26 s`."""
+    return f"{value:.0f} {unit}" if value == int(value) else format_duration(value * unit_s)
 
 
 def _end(money: Spending) -> str:

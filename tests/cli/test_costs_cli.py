@@ -10,6 +10,8 @@ from datetime import datetime, timezone
 import pytest
 from botocore.endpoint import Endpoint
 
+from clusterctl.cli.money import limits_words
+from clusterctl.domain.spec import Limits
 from clusterctl.ec2 import session, tags
 from clusterctl.ec2.instances import find_instances
 from clusterctl.operations.costs import note_end
@@ -298,3 +300,22 @@ def test_all_regions(clusterctl, client):
     launch(client, "demo", 1)
     data = clusterctl("costs", "--all-regions", "--json").data
     assert [(one["name"], one["region"]) for one in data["clusters"]] == [("demo", REGION)]
+
+
+@pytest.mark.parametrize(
+    ("limits", "text"),
+    [
+        (
+            Limits(max_hours=8, idle_minutes=30, stopped_days=3),
+            "8 h, stops after 30 min idle, goes after 3 d stopped",
+        ),
+        (
+            Limits(idle_minutes=1 / 3, stopped_days=0.001),
+            "stops after 20 s idle, goes after 1 min 26 s stopped",
+        ),
+        (Limits(max_hours=1.5), "1 h 30 min"),
+        (Limits(), ""),
+    ],
+)
+def test_limits_in_words(limits, text):
+    assert limits_words(limits) == text
