@@ -114,10 +114,11 @@ def show_plan(plan: LaunchPlan, as_json: bool) -> None:
 
 
 def _left_behind(wiring: Wiring, name: str) -> str:
-    from clusterctl.operations.down import leftovers
+    from clusterctl.operations.down import launches_under_way, leftovers
 
+    folder = wiring.folder(name)
     try:
-        left = leftovers(wiring.ec2, name, wiring.folder(name))
+        left = leftovers(wiring.ec2, name, folder)
     except AwsError:
         what = "there may be instances"
     else:
@@ -125,4 +126,6 @@ def _left_behind(wiring: Wiring, name: str) -> str:
         what = f"there is {nodes}" if len(left.nodes) < 2 else f"there are {nodes}"
         if left.nodes:
             what += ", which cost money"
-    return f"{what}; run `up` again to go on, or: clusterctl down {name}"
+    if launches_under_way(folder):
+        what += "; a launch is under way, more may appear"
+    return f"{what}; run the same command again to go on, or: clusterctl down {name}"

@@ -10,6 +10,7 @@ from clusterctl.cli.money import print_spending, spending_data
 from clusterctl.cli.wiring import Wiring, account_options
 from clusterctl.domain.cluster import check_cluster_name
 from clusterctl.domain.ranges import format_indices
+from clusterctl.domain.units import count
 
 
 @click.command()
@@ -34,6 +35,7 @@ def status(wiring: Wiring, name: str, as_json: bool) -> None:
                 **cluster_data(found.cluster),
                 "state": found.summary,
                 "missing": found.missing,
+                "leaving": [node.instance_id for node in found.leaving],
                 "costs": spending_data(money),
             }
         )
@@ -42,6 +44,14 @@ def status(wiring: Wiring, name: str, as_json: bool) -> None:
     output.line()
     print_spending(money)
     output.findings(money.findings)
+    for node in found.leaving:
+        output.note(
+            f"{node.name} ({node.instance_id}, {node.state.value}) is being replaced or removed; "
+            "`clusterctl up` finishes that"
+        )
     if found.missing:
         indices = format_indices(found.missing)
-        output.note(f"missing: node {indices}; `clusterctl up` launches what is missing")
+        output.note(
+            f"missing: {count(len(found.missing), 'node')} ({indices}); "
+            "`clusterctl up` launches what is missing"
+        )

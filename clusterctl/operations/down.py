@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from clusterctl.domain.errors import ClusterctlError
+from clusterctl.domain.units import count
 from clusterctl.ec2.addresses import find_addresses, release_addresses
 from clusterctl.ec2.instances import Instance, find_instances
 from clusterctl.ec2.keypairs import find_key_pairs
@@ -86,6 +87,11 @@ def down(
     return replace(removed, folder=True)
 
 
+def launches_under_way(folder: ClusterFolder) -> int:
+    """How many requests were sent whose answer nobody has seen."""
+    return len(_sent(folder))
+
+
 def _sent(folder: ClusterFolder) -> tuple[SentLaunch, ...]:
     try:
         return read_launches(folder.launch)
@@ -102,9 +108,10 @@ def _remove(clients: Clients, name: str, folder: ClusterFolder, progress: Progre
             note_end(folder.path.parent, clients, name, left)
         if left and told[-1:] != [len(left)]:
             told.append(len(left))
-            progress.step(f"terminating {name}: {len(left)} nodes left")
+            progress.step(f"terminating {name}: {count(len(left), 'node')} left")
 
     nodes = terminate_all(client, name, TERMINATED_WITHIN_S, looked)
+    progress.step(f"removing what was made for {name}, once nothing uses it any more")
     return Leftovers(
         nodes=nodes,
         addresses=release_addresses(client, name),

@@ -12,6 +12,7 @@ from clusterctl.domain.errors import AwsError, ClusterctlError, NoSuchCluster, U
 from clusterctl.domain.ranges import fold_hosts, format_indices
 from clusterctl.domain.spec import ClusterSpec
 from clusterctl.ec2 import tags
+from clusterctl.ec2.cluster_steps import STOPPED
 from clusterctl.ec2.errors import translated
 from clusterctl.ec2.instances import (
     Instance,
@@ -132,8 +133,16 @@ def _reinstate(client: EC2Client, name: str) -> None:
 def _grown(launcher: Launcher, name: str, count: int) -> ClusterSpec:
     if count < 1:
         raise UsageError(f"{count} more nodes make no sense", "ask for 1 or more")
-    spec = spec_of(name, _instances(launcher.clients.ec2, name))
-    return replace(spec, nodes=spec.nodes + count)
+    there = _instances(launcher.clients.ec2, name)
+    members = members_of(there)
+    asleep = [one.node.name for one in members if one.node.state in STOPPED]
+    if asleep:
+        raise UsageError(
+            f"{fold_hosts(asleep)}: stopped; nodes join a cluster that runs",
+            f"start it first: clusterctl start {name}",
+        )
+    # More than there are: what an `add` that failed had wanted is not wanted still.
+    return replace(spec_of(name, there), nodes=len(members) + count)
 
 
 def _instances(client: EC2Client, name: str) -> tuple[Instance, ...]:

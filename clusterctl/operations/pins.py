@@ -57,10 +57,21 @@ class LearntHostKeys(PinnedHostKeys):
                 add_line(self._keys, line)
 
     def text(self, nodes: Sequence[Node]) -> str:
-        """The known_hosts file for these nodes, in their order."""
+        """The known_hosts file for these nodes, in their order.
+
+        Who is interrupted before a node was reached keeps what was pinned for it: an instance
+        prints its keys at its first boot only.
+        """
         with self._lock:
-            lines = [line for node in nodes for line in self._lines.get(node.instance_id, ())]
+            learnt = dict(self._lines)
+        lines = [
+            line for node in nodes for line in learnt.get(node.instance_id) or self._kept(node)
+        ]
         return "".join(line + "\n" for line in lines)
+
+    def _kept(self, node: Node) -> list[str]:
+        note = f"{node.instance_id} {UNSEEN}" if self.was_unseen(node) else node.instance_id
+        return known_hosts_lines(node_names(node), self.recall(node), note)
 
     def _pinned(self, node: Node) -> list[list[str]]:
         lines = (line.split() for line in self._text.splitlines())

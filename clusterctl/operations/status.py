@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clusterctl.domain.cluster import Cluster
+from clusterctl.domain.cluster import Cluster, Node
 from clusterctl.domain.errors import NoSuchCluster
 from clusterctl.ec2.instances import Instance, as_cluster, find_instances, wanted_of
 
@@ -27,6 +27,13 @@ class ClusterStatus:
         """The indices that no node has."""
         present = {node.index for node in self.cluster.nodes}
         return tuple(index for index in self.wanted if index not in present)
+
+    @property
+    def leaving(self) -> tuple[Node, ...]:
+        """Nodes that are being replaced or removed, and cost until they are gone."""
+        members = {node.instance_id for node in self.cluster.nodes}
+        others = (found.node for found in self.instances)
+        return tuple(node for node in others if node.instance_id not in members)
 
     @property
     def summary(self) -> str:

@@ -196,7 +196,7 @@ def test_status(clusterctl, client):
     client.terminate_instances(InstanceIds=[first])
     ran = clusterctl("status", "demo")
     assert "demo-0" not in ran.out
-    assert "missing: node 0" in ran.err
+    assert "missing: 1 node (0)" in ran.err
     data = clusterctl("status", "demo", "--json").data
     assert (data["state"], data["missing"]) == ("1 running, 1 missing", [0])
     assert [node["index"] for node in data["nodes"]] == [1]
@@ -292,7 +292,7 @@ def test_ctrl_c_says_what_is_left(clusterctl, monkeypatch):
     ran = clusterctl("up", *DEMO)
     assert ran.status == 130
     assert "there are 2 instances, which cost money" in ran.err
-    assert "run `up` again to go on, or: clusterctl down demo" in ran.err
+    assert "run the same command again to go on, or: clusterctl down demo" in ran.err
 
 
 def test_ctrl_c_before_anything_was_launched(clusterctl, monkeypatch):

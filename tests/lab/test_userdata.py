@@ -35,9 +35,9 @@ def mime(*parts: tuple[str, str, str]) -> bytes:
         (b"", UserData()),
         (b"  \n", UserData()),
         (SCRIPT, script()),
-        (gzip.compress(SCRIPT), script()),
+        (gzip.compress(SCRIPT, mtime=0), script()),
         (base64.b64encode(SCRIPT), script()),
-        (base64.b64encode(gzip.compress(SCRIPT)) + b"\n", script()),
+        (base64.b64encode(gzip.compress(SCRIPT, mtime=0)) + b"\n", script()),
         (SCRIPT.replace(b"\n", b"\r\n"), script()),
         (
             b"#!/bin/sh\n\xff\xfe",
@@ -104,7 +104,7 @@ def test_a_part_that_the_lab_cannot_run_keeps_no_other_from_running():
         (b"Content-Type: multipart/mixed", "'Content-Type: multipart/mixed'"),
         (b"hello", "'hello'"),
         (b"\x1f\x8b\x08\x00broken", "not valid gzip"),
-        (gzip.compress(SCRIPT)[:-9], "not valid gzip"),
+        (gzip.compress(SCRIPT, mtime=0)[:-9], "not valid gzip"),
     ],
 )
 def test_what_the_lab_cannot_run_is_said(raw, said):

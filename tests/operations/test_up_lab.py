@@ -140,7 +140,7 @@ def test_a_node_that_is_gone_is_replaced_and_the_others_stay(clusterctl, name, e
     up(clusterctl, name, 3)
     before = find_instances(ec2, name)
     ec2.terminate_instances(InstanceIds=[before[1].node.instance_id])
-    assert "missing: node 1" in clusterctl("status", name).err
+    assert "missing: 1 node (1)" in clusterctl("status", name).err
     ran = up(clusterctl, name, 3, "--json").data
     assert ran["launched"] == [1]
     ids = [node["instance_id"] for node in ran["nodes"]]
@@ -259,7 +259,7 @@ def test_ctrl_c_at_any_moment_then_up_then_down(clusterctl, name, tmp_path, mome
     assert "Traceback" not in "".join(said)
     if process.returncode:
         assert process.returncode == 130
-        assert f"run `up` again to go on, or: clusterctl down {name}" in "".join(said)
+        assert f"run the same command again to go on, or: clusterctl down {name}" in "".join(said)
     up(clusterctl, name, 2, *script)
 
 

@@ -158,6 +158,21 @@ def test_pins_belong_to_an_instance_not_to_an_address(tmp_path):
     assert now.text([node(0, instance_id="i-9")]) == f"10.0.0.4,demo-0,ip-10-0-0-4 {OTHER} i-9\n"
 
 
+def test_pins_of_nodes_that_were_not_reached_stay(tmp_path):
+    """An instance prints its keys at its first boot only: without the pin nobody gets in again."""
+    path = tmp_path / "known_hosts"
+    earlier = LearntHostKeys(path)
+    earlier.learn(node(0), [ED25519])
+    earlier.learn(node(1), [OTHER], unseen=True)
+    write_file(path, earlier.text([node(0), node(1)]))
+    interrupted = LearntHostKeys(path)
+    moved = node(0, "203.0.113.7")
+    assert interrupted.text([moved, node(1)]) == (
+        f"10.0.0.4,demo-0,ip-10-0-0-4,203.0.113.7 {ED25519} i-0\n"
+        f"10.0.0.5,demo-1,ip-10-0-0-5 {OTHER} i-1 accepted-unseen\n"
+    )
+
+
 def test_pins_of_nodes_that_are_gone_go(tmp_path):
     pins = LearntHostKeys(tmp_path / "known_hosts")
     for index in range(3):

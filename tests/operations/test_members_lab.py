@@ -1,0 +1,113 @@
+"""add, remove, replace, stop, start: on real hosts, with whatever stands in their way."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+
+import pytest
+
+from clusterctl.ec2.instances import find_instances
+from tests.cli.running import CommandLine
+from tests.lab.running import client
+
+names = (f"members{number}" for number in itertools.count())
+TYPE = ("--instance-type", "p3.2xlarge")
+
+
+@pytest.fixture
+def clusterctl(lab, monkeypatch, capsys):
+    monkeypatch.setenv("CLUSTERCTL_HOME", str(lab.home))
+    return CommandLine(lab.home, capsys, ["--lab"])
+
+
+@pytest.fixture
+def name(clusterctl):
+    name = next(names)
+    yield name
+    clusterctl("down", name, "--yes")
+
+
+@pytest.fixture(scope="module")
+def ec2(lab):
+    return client(lab)
+
+
+def up(clusterctl, name: str, nodes: int, *more: str) -> None:
+    assert clusterctl("up", name, "--nodes", str(nodes), *TYPE, *more).status == 0
+
+
+def hosts_everywhere(clusterctl, name: str) -> list[str]:
+    """The hosts file, which has to be the same here and on every node."""
+    here = (clusterctl.home / name / "hosts").read_text()
+    ran = clusterctl("run", name, "--json", "cat ~/examples/horovod/tensorflow/hosts")
+    assert ran.status == 0
+    assert {one["stdout"] for one in ran.data} == {here}
+    return [line.split()[0] for line in here.splitlines()]
+
+
+def by_index(ec2, name: str) -> dict[int, str]:
+    return {found.node.index: found.node.instance_id for found in find_instances(ec2, name)}
+
+
+def test_more_fewer_and_other_nodes(clusterctl, ec2, name):
+    up(clusterctl, name, 2, "--max-hours", "8")
+    before = by_index(ec2, name)
+    assert clusterctl("add", name, "1").status == 0
+    assert clusterctl("remove", name, "1", "--yes").status == 0
+    assert clusterctl("replace", name, "2", "--yes").status == 0
+    after = by_index(ec2, name)
+    assert list(after) == [0, 2]
+    assert after[0] == before[0]
+    assert len(hosts_everywhere(clusterctl, name)) == 2
+    guards = clusterctl("run", name, "cat /var/lib/clusterctl/guard.json").out
+    assert guards.count("ends_at") == 2
+    # The lowest free index is taken first.
+    assert clusterctl("add", name, "1").status == 0
+    assert list(by_index(ec2, name)) == [0, 1, 2]
+
+
+def test_off_and_on_again(clusterctl, ec2, name):
+    up(clusterctl, name, 2)
+    ids = by_index(ec2, name)
+    addresses = hosts_everywhere(clusterctl, name)
+    public = [found.node.public_ip for found in find_instances(ec2, name)]
+    assert clusterctl("stop", name).status == 0
+    assert clusterctl("stop", name).err == f"nothing to do: {name} is stopped\n"
+    refused = clusterctl("add", name, "1")
+    assert refused.status == 2
+    assert f"start it first: clusterctl start {name}" in refused.err
+    assert clusterctl("start", name).status == 0
+    assert by_index(ec2, name) == ids
+    assert hosts_everywhere(clusterctl, name) == addresses
+    assert [found.node.public_ip for found in find_instances(ec2, name)] != public
+    argv = ["ssh", "-F", str(clusterctl.home / name / "ssh_config"), f"{name}-1", "true"]
+    assert subprocess.run(argv, check=False, env=os.environ).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("remove", "0"), "is the head node, and cannot be removed"),
+        (("remove", "7"), "has no node 7"),
+        (("replace", "7"), "has no node 7"),
+        (("add", "0"), "0 more nodes make no sense"),
+    ],
+)
+def test_what_makes_no_sense(clusterctl, ec2, name, arguments, message):
+    up(clusterctl, name, 1)
+    before = by_index(ec2, name)
+    command, *rest = arguments
+    ran = clusterctl(command, name, *rest)
+    assert ran.status == 2
+    assert message in ran.err
+    assert by_index(ec2, name) == before
+
+
+@pytest.mark.parametrize("command", ["stop", "start", "add 1", "remove 1", "replace 1"])
+def test_no_such_cluster(clusterctl, command):
+    verb, *rest = command.split()
+    ran = clusterctl(verb, "nobody", *rest)
+    assert ran.status == 1
+    assert "there is no cluster nobody" in ran.err
