@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from clusterctl.lab import (
     moto_capacity_blocks,
+    moto_filter_values,
     moto_images,
     moto_interfaces,
     moto_launch,
@@ -25,6 +26,7 @@ def install() -> None:
 
     What is wrong with a request itself is said before what there is not enough of.
     """
+    moto_filter_values.install()
     moto_launch.install()
     moto_options.install()
     moto_images.install()
