@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.domain.errors import ClusterctlError, UsageError
+from clusterctl.domain.errors import AwsError, ClusterctlError, UsageError
 from clusterctl.domain.spec import ClusterSpec, Market
 from clusterctl.ec2.addresses import ElasticAddress, find_addresses
 from clusterctl.ec2.costs import Price
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
 
     from clusterctl.ec2.session import Clients
+
+
+NO_SUBNET = ("InvalidSubnetID.NotFound", "InvalidSubnetID.Malformed", "InvalidSubnetId.Malformed")
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,7 @@ def observe(
     if spec.network and members:
         _check_network(client, spec, members[0])
     subnets = _subnets(clients, wanted)
-    vpc = find_vpc(client, subnets[0].vpc_id if subnets else None)
+    vpc = _vpc(client, wanted, subnets)
     key_pairs = find_key_pairs(client, spec.name)
     groups = find_groups(client, spec.name)
     placement_groups = find_placement_groups(client, spec.name)
@@ -129,10 +132,22 @@ def _as_sent(spec: ClusterSpec, unsettled: tuple[SentLaunch, ...]) -> ClusterSpe
 
 def _subnets(clients: Clients, spec: ClusterSpec) -> tuple[Subnet, ...]:
     if spec.subnet_id:
-        return find_subnets(clients.ec2, subnet_ids=[spec.subnet_id])
+        try:
+            return find_subnets(clients.ec2, subnet_ids=[spec.subnet_id])
+        except AwsError as error:
+            if error.code not in NO_SUBNET:
+                raise
+            return ()
     if spec.network:
         return find_subnets(clients.ec2, network=spec.network)
     return find_subnets(clients.ec2)
+
+
+def _vpc(client: EC2Client, spec: ClusterSpec, subnets: tuple[Subnet, ...]) -> Vpc:
+    if not subnets and (spec.subnet_id or spec.network):
+        # None at all: a finding says so, together with the others.
+        return Vpc("", "")
+    return find_vpc(client, subnets[0].vpc_id if subnets else None)
 
 
 def _catalogue(

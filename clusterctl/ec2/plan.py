@@ -26,6 +26,7 @@ from clusterctl.ec2.likeness import like
 from clusterctl.ec2.observe import Catalogue, Observed
 from clusterctl.ec2.places import places
 from clusterctl.ec2.preflight.case import error
+from clusterctl.ec2.preflight.network import ssh_findings
 from clusterctl.ec2.preflight.verdict import preflight, settling
 from clusterctl.ec2.record import SentLaunch
 from clusterctl.ec2.request import Launch, run_request, run_step, runs
@@ -99,7 +100,8 @@ def plan_launch(spec: ClusterSpec, seen: Observed, public_key: str, launch_id: s
     else:
         # Nothing is launched: what is there is put right, and started where it was stopped.
         steps = [*group_steps(spec, seen), *tag_steps(spec, seen, plan.wanted), *start_steps(seen)]
-        plan = replace(plan, steps=(*steps, *address_steps(spec, seen)))
+        said = tuple(ssh_findings(seen.ssh_from))
+        plan = replace(plan, steps=(*steps, *address_steps(spec, seen)), findings=said)
     tokens = [step.arguments.get("ClientToken", "") for step in plan.steps]
     if not plan.refused:
         check_settled(spec, seen, tokens)

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from clusterctl.domain.errors import UsageError
-from clusterctl.domain.spec import ClusterSpec
+from clusterctl.domain.findings import Severity
+from clusterctl.domain.spec import ClusterSpec, Limits
 from clusterctl.ec2.request import tagged
 from clusterctl.ec2.subnets import NETWORK
 from tests.ec2.launching import launches
@@ -63,3 +64,11 @@ def test_no_such_network(launches):
     [finding] = [one for one in made.findings if one.check_id == "subnet.none"]
     assert finding.message == "there is no network none in us-east-1"
     assert made.refused
+
+
+def test_no_such_subnet_is_said_with_the_rest(launches):
+    spec = replace(SPEC, subnet_id="subnet-0123456789abcdef0", limits=Limits(max_hourly_usd=0.01))
+    made = launches.plan(spec)
+    errors = {one.check_id for one in made.findings if one.severity is Severity.ERROR}
+    assert {"subnet.none", "cost.hourly"} <= errors
+    assert made.steps == ()

@@ -134,6 +134,41 @@ FOUND = {
         "there is no network lab in us-east-1",
         "clusterctl network up lab",
     ),
+    "subnet.none, no such subnet": (
+        account(subnets=()),
+        asked(subnet_id="subnet-9"),
+        ERROR,
+        "there is no subnet subnet-9 in us-east-1",
+        "check --subnet and --region",
+    ),
+    "network.ssh": (
+        replace(NOTHING, ssh_from="0.0.0.0/0"),
+        SPEC,
+        WARNING,
+        "SSH is open to the whole internet",
+        "--ssh-from 203.0.113.7/32",
+    ),
+    "network.ssh by IPv6": (
+        replace(NOTHING, ssh_from="::/0"),
+        SPEC,
+        WARNING,
+        "SSH is open to the whole internet",
+        "--ssh-from",
+    ),
+    "network.ssh, half of it": (
+        replace(NOTHING, ssh_from="128.0.0.0/1"),
+        SPEC,
+        WARNING,
+        "SSH is open to much of the internet: 128.0.0.0/1",
+        "--ssh-from",
+    ),
+    "network.ssh, nodes that are there": (
+        replace(with_nodes(0, 1, 2, 3), ssh_from="0.0.0.0/0"),
+        SPEC,
+        WARNING,
+        "SSH is open to the whole internet",
+        "--ssh-from",
+    ),
     "subnet.zone": (
         account(subnets=subnets(zones=ZONES[:1])),
         asked(subnet_id="subnet-a", zone="us-east-1b"),
@@ -345,8 +380,9 @@ def test_each_check(case):
     assert bool(made.steps) is not made.refused
 
 
-def test_nothing_speaks_against_a_plain_launch():
-    assert plan().findings == ()
+@pytest.mark.parametrize("ssh_from", ["203.0.113.7/32", "10.0.0.0/8", "2001::/16", "::1/128"])
+def test_nothing_speaks_against_a_plain_launch(ssh_from):
+    assert plan(replace(NOTHING, ssh_from=ssh_from)).findings == ()
 
 
 def test_all_of_it_is_said_at_once_errors_first():

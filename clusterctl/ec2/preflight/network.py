@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Iterator
 
 from clusterctl.domain.findings import Finding, Severity
@@ -11,6 +12,9 @@ from clusterctl.ec2.instances import members_of
 from clusterctl.ec2.interfaces import efa_wanted, several
 from clusterctl.ec2.machines import MachineType
 from clusterctl.ec2.preflight.case import Case, error
+
+# What is wider than this is nobody's own network. By IP version.
+NARROW_PREFIX = {4: 8, 6: 16}
 
 
 def addresses(case: Case) -> Iterator[Finding]:
@@ -28,6 +32,26 @@ def addresses(case: Case) -> Iterator[Finding]:
         )
 
 
+def ssh(case: Case) -> Iterator[Finding]:
+    yield from ssh_findings(case.seen.ssh_from)
+
+
+def ssh_findings(ssh_from: str) -> Iterator[Finding]:
+    """What is to be said of who may log in; `network up` refuses the whole internet."""
+    if not ssh_from:
+        return
+    allowed = ipaddress.ip_network(ssh_from)
+    if allowed.prefixlen >= NARROW_PREFIX[allowed.version]:
+        return
+    whole = "the whole internet" if not allowed.prefixlen else f"much of the internet: {allowed}"
+    yield Finding(
+        "network.ssh",
+        Severity.WARNING,
+        f"SSH is open to {whole}",
+        hint="say from where you log in: --ssh-from 203.0.113.7/32",
+    )
+
+
 def _no_subnet(case: Case) -> Finding:
     spec = case.spec
     zones = sorted({subnet.zone for subnet in case.catalogue.subnets})
@@ -43,6 +67,12 @@ def _no_subnet(case: Case) -> Finding:
             "subnet.none",
             f"there is no network {spec.network} in {case.seen.region}",
             f"make it: clusterctl network up {spec.network}",
+        )
+    if spec.subnet_id:
+        return error(
+            "subnet.none",
+            f"there is no subnet {spec.subnet_id} in {case.seen.region}",
+            "subnet ids are regional: check --subnet and --region, or leave --subnet out",
         )
     where = f" in {spec.zone}" if spec.zone else ""
     return error(

@@ -103,6 +103,7 @@ def _money(case: Case, machine: MachineType) -> Iterator[Finding]:
 
 CHECKS: tuple[Callable[[Case], Iterator[Finding]], ...] = (
     network.addresses,
+    network.ssh,
     disk.disk,
     network.placement,
     capacity.reservation,
