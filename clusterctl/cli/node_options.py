@@ -9,6 +9,7 @@ import click
 
 from clusterctl.cli.params import Indices
 from clusterctl.domain.errors import UsageError
+from clusterctl.domain.ranges import format_indices
 
 if TYPE_CHECKING:
     from clusterctl.cli.wiring import Wiring
@@ -36,6 +37,22 @@ def selected(access: Access, head: bool, indices: tuple[int, ...] | None) -> tup
 def indices_of(groups: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
     """The indices of several arguments, `2-3 5`, each once."""
     return tuple(sorted({index for group in groups for index in group}))
+
+
+def check_nodes(wiring: Wiring, name: str, indices: tuple[int, ...]) -> None:
+    """Raises UsageError for indices that no node has. Asks EC2 alone, and no node.
+
+    Of a cluster that is not there at all others speak.
+    """
+    from clusterctl.ec2.instances import find_instances
+
+    there = {found.node.index for found in find_instances(wiring.ec2, name)}
+    missing = [index for index in indices if index not in there]
+    if there and missing:
+        raise UsageError(
+            f"cluster {name} has no node {format_indices(missing)}",
+            f"its nodes are {format_indices(there)}",
+        )
 
 
 def unless_training(wiring: Wiring, name: str, because: str) -> None:

@@ -9,7 +9,7 @@ import click
 from clusterctl.cli import output
 from clusterctl.cli.cluster_table import cluster_data
 from clusterctl.cli.launching import launcher_of
-from clusterctl.cli.node_options import indices_of, unless_training
+from clusterctl.cli.node_options import check_nodes, indices_of, unless_training
 from clusterctl.cli.params import Indices
 from clusterctl.cli.wiring import Wiring, account_options
 from clusterctl.domain.ranges import fold_hosts, format_indices
@@ -41,6 +41,7 @@ def remove(
     from clusterctl.operations.members import remove as take_away
 
     chosen = indices_of(indices)
+    check_nodes(wiring, name, chosen)
     if not yes and sys.stdin.isatty():
         nodes = fold_hosts([f"{name}-{index}" for index in chosen])
         click.confirm(f"Terminate {nodes}?", abort=True, err=True)

@@ -7,7 +7,7 @@ import sys
 import click
 
 from clusterctl.cli.launching import launcher_of, show_report, waiting_options
-from clusterctl.cli.node_options import indices_of, unless_training
+from clusterctl.cli.node_options import check_nodes, indices_of, unless_training
 from clusterctl.cli.params import Indices
 from clusterctl.cli.wiring import Wiring, account_options
 from clusterctl.domain.ranges import fold_hosts
@@ -44,6 +44,7 @@ def replace(
     from clusterctl.operations.members import replace_nodes
 
     chosen = indices_of(indices)
+    check_nodes(wiring, name, chosen)
     if not yes and sys.stdin.isatty():
         nodes = fold_hosts([f"{name}-{index}" for index in chosen])
         click.confirm(f"Replace {nodes}, and lose what is stored there?", abort=True, err=True)

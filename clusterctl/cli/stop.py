@@ -9,6 +9,7 @@ from clusterctl.cli.cluster_table import cluster_data
 from clusterctl.cli.launching import launcher_of
 from clusterctl.cli.node_options import unless_training
 from clusterctl.cli.wiring import Wiring, account_options
+from clusterctl.domain.errors import MissingTool
 
 
 @click.command()
@@ -31,9 +32,7 @@ def stop(wiring: Wiring, name: str, force: bool, as_json: bool) -> None:
         found = power_off(
             launcher,
             name,
-            lambda cluster: (
-                None if force else unless_training(wiring, name, "stopping the nodes ends it")
-            ),
+            lambda cluster: None if force else _check_jobs(wiring, name),
         )
     if as_json:
         output.data({**cluster_data(found.cluster), "stopped": found.stopped})
@@ -41,3 +40,14 @@ def stop(wiring: Wiring, name: str, force: bool, as_json: bool) -> None:
         output.note(f"nothing to do: {name} is stopped")
     else:
         output.line(f"stopped {name}; its disks go on costing money")
+
+
+def _check_jobs(wiring: Wiring, name: str) -> None:
+    try:
+        unless_training(wiring, name, "stopping the nodes ends it")
+    except MissingTool as error:
+        raise MissingTool(
+            f"cannot ask whether a job runs: {error.message}",
+            "copy the folder from the machine that ran `up`, or stop the nodes without asking: "
+            f"clusterctl stop {name} --force",
+        ) from error

@@ -1,0 +1,67 @@
+"""remove, replace, stop, start where EC2 answers and no host does, or the key is elsewhere."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from clusterctl.domain.cluster import NodeState
+from clusterctl.ec2.instances import find_instances
+from tests.cli.test_up_cli import client, clusterctl, launched, moto_client, moto_url
+from tests.lab.running import wait_until
+
+__all__ = ["client", "clusterctl", "moto_client", "moto_url"]
+
+
+def states(client):
+    return {found.node.state for found in find_instances(client, "demo")}
+
+
+@pytest.fixture
+def running(clusterctl, client):
+    launched(clusterctl)
+    wait_until(lambda: states(client) == {NodeState.RUNNING}, "running")
+
+
+@pytest.mark.parametrize("command", ["remove", "replace"])
+def test_a_node_there_is_not_is_said_without_asking_the_head(running, clusterctl, command):
+    ran = clusterctl(command, "demo", "1", "7")
+    assert ran.status == 2
+    assert "cluster demo has no node 7" in ran.err
+    assert "its nodes are 0-1" in ran.err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("start", "nosuch"),
+        ("stop", "nosuch"),
+        ("remove", "nosuch", "1"),
+        ("replace", "nosuch", "1"),
+        ("add", "nosuch", "1"),
+    ],
+)
+def test_no_such_cluster_is_the_same_everywhere(clusterctl, command):
+    ran = clusterctl(*command)
+    assert ran.status == 1
+    assert "there is no cluster nosuch" in ran.err
+
+
+def test_a_cluster_whose_key_is_elsewhere_is_stopped_with_force(running, clusterctl, client):
+    shutil.rmtree(clusterctl.home / "demo")
+    refused = clusterctl("stop", "demo")
+    assert refused.status == 1
+    assert "cannot ask whether a job runs" in refused.err
+    assert "clusterctl stop demo --force" in refused.err
+    assert states(client) == {NodeState.RUNNING}
+    stopped = clusterctl("stop", "demo", "--force")
+    assert (stopped.status, stopped.out) == (0, "stopped demo; its disks go on costing money\n")
+    assert states(client) == {NodeState.STOPPED}
+
+
+def test_too_many_nodes_are_refused_at_once(running, clusterctl, client):
+    ran = clusterctl("add", "demo", "99999")
+    assert ran.status == 2
+    assert "100001 nodes are too many" in ran.err
+    assert len(find_instances(client, "demo")) == 2
