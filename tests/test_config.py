@@ -8,6 +8,7 @@ import pytest
 
 from clusterctl.config import find_file, load_settings, read_spec_file
 from clusterctl.configuration.effective import SpecDraft, shown
+from clusterctl.configuration.environment import misspelt
 from clusterctl.configuration.option import Kind
 from clusterctl.configuration.options import LAUNCH, OPTIONS
 from clusterctl.configuration.specfile import parse_spec_file
@@ -171,6 +172,32 @@ def test_lab_can_be_said_and_unsaid(folder, flag, variable, lab):
 )
 def test_the_environment_is_checked_too(folder, variable, value, message):
     assert refused(environ_of(folder, **{variable: value})).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [
+        ("CLUSTERCTL_NODS", "CLUSTERCTL_NODES"),
+        ("CLUSTERCTL_nodes", "CLUSTERCTL_NODES"),
+        ("CLUSTERCTL_INSTANCETYPE", "CLUSTERCTL_INSTANCE_TYPE"),
+        ("CLUSTERCTL_TAGS", "CLUSTERCTL_TAG"),
+        ("CLUSTERCTL_HOMES", "CLUSTERCTL_HOME"),
+        ("CLUSTERCTL_CONFG", "CLUSTERCTL_CONFIG"),
+        # Somebody else's, or right.
+        ("CLUSTERCTL_JOB", None),
+        ("CLUSTERCTL_GUARD", None),
+        ("CLUSTERCTL_COMPLETE", None),
+        ("CLUSTERCTL_", None),
+        ("CLUSTERCTL_NODS\n\x1b[2J", None),
+        ("CLUSTERCTL_" + "NODES" * 1000, None),
+        ("NODS", None),
+        ("CLUSTERCTL_HOME", None),
+        *((option.variable, None) for option in OPTIONS.values()),
+    ],
+)
+def test_a_variable_that_is_nearly_one_of_ours(variable, meant):
+    said = (f"{variable} is no setting; did you mean {meant}?",) if meant else ()
+    assert misspelt({variable: "x", "PATH": "/bin"}) == said
 
 
 def test_every_option_has_a_variable():

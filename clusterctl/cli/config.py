@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from clusterctl.cli import output
 from clusterctl.cli.wiring import config_option
 from clusterctl.config import FILE_NAME, find_file, home_folder, load_spec_file, read_spec_file
 from clusterctl.configuration.effective import SpecDraft, read_user_data, shown
+from clusterctl.configuration.environment import misspelt
 from clusterctl.configuration.option import Kind, Option
 from clusterctl.configuration.options import OPTIONS
 from clusterctl.configuration.values import (
@@ -23,6 +24,7 @@ from clusterctl.configuration.values import (
     merged,
 )
 from clusterctl.domain.errors import UsageError
+from clusterctl.domain.spec import MOST_NODES
 from clusterctl.domain.units import count
 
 if TYPE_CHECKING:
@@ -60,6 +62,7 @@ def show(name: str | None, config: Path | None, as_json: bool) -> None:
         account_values(os.environ),
         environment_values(os.environ),
     )
+    _notes(file, name)
     if as_json:
         output.data(
             {
@@ -75,10 +78,19 @@ def show(name: str | None, config: Path | None, as_json: bool) -> None:
         for key, value, origin in _rows(said)
     ]
     output.table(("SETTING", "VALUE", "FROM"), rows)
-    if file and name and name not in file.clusters:
-        output.note(f"{file.path} has no cluster {name}: its defaults hold")
-    elif file and not name and file.clusters:
+    if file and not name and file.clusters:
         output.note(f"clusters in {file.path}: {', '.join(file.clusters)}")
+
+
+def _notes(file: SpecFile | None, name: str | None) -> None:
+    """What is easily overlooked: a name that the file does not have, a misspelt variable."""
+    if file and name and name not in file.clusters:
+        from clusterctl.configuration.specfile import did_you_mean
+
+        near = did_you_mean(name, file.clusters)
+        output.note(f"{file.path} has no cluster {name}: its defaults hold{near}")
+    for text in misspelt(os.environ):
+        output.note(f"warning: {text}")
 
 
 def _rows(said: Values) -> Sequence[tuple[str, Any, str]]:
@@ -120,7 +132,10 @@ def check(config: Path | None, as_json: bool) -> int:
             "write one (docs/configuration.md), or name it: --config FILE",
         )
     file, problems = read_spec_file(path)
-    problems = (*problems, *(() if problems else _cluster_problems(file)))
+    both = [*problems, *_cluster_problems(file)]
+    problems = tuple(sorted(both, key=lambda problem: problem.line))
+    for text in misspelt(os.environ):
+        output.note(f"warning: {text}")
     if as_json:
         found = [vars(problem) for problem in problems]
         output.data({"file": str(path), "clusters": list(file.clusters), "problems": found})
@@ -136,14 +151,23 @@ def _cluster_problems(file: SpecFile) -> list[Problem]:
     """What shows only when all of a cluster's settings are put together."""
     from clusterctl.configuration.yaml_tree import Problem
 
-    problems = []
-    for name, entry in file.clusters.items():
-        draft = SpecDraft.of(name, file.values(name))
-        try:
-            if "nodes" in draft.values and "instance-type" in draft.values:
-                draft.spec()
-            elif "user-data" in draft.values:
-                read_user_data(draft.values["user-data"])
-        except UsageError as error:
-            problems.append(Problem(entry.line, f"clusters.{name}", error.message))
-    return problems
+    return [
+        Problem(entry.line, f"clusters.{name}", message)
+        for name, entry in file.clusters.items()
+        for message in _refusals(SpecDraft.of(name, file.values(name)))
+    ]
+
+
+def _refusals(draft: SpecDraft) -> Iterator[str]:
+    """What a launch would be refused for. What the file leaves open is no reason."""
+    values = dict(draft.values)
+    user_data = values.pop("user-data", None)
+    try:
+        SpecDraft(draft.name, values).spec(nodes=MOST_NODES, instance_type="g5.xlarge")
+    except UsageError as error:
+        yield error.message
+    try:
+        if user_data is not None:
+            read_user_data(user_data)
+    except UsageError as error:
+        yield error.message

@@ -9,8 +9,10 @@ from typing import Any
 
 import click
 
+from clusterctl.cli import output
 from clusterctl.cli.wiring import Wiring
 from clusterctl.configuration.effective import SpecDraft
+from clusterctl.configuration.environment import misspelt
 from clusterctl.configuration.option import Kind, Option
 from clusterctl.configuration.options import LAUNCH
 from clusterctl.configuration.values import (
@@ -52,6 +54,8 @@ def spec_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def drafted(*args: Any, wiring: Wiring, name: str, **kwargs: Any) -> Any:
+        for text in misspelt(os.environ):
+            output.note(f"warning: {text}")
         flags = _flags({option: kwargs.pop(option.parameter) for option in LAUNCH})
         draft = SpecDraft.of(name, *layers(wiring, name), flags)
         return command(

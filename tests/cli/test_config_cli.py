@@ -149,6 +149,7 @@ def test_check_puts_each_cluster_together(folder, clusterctl):
     assert (checked.status, checked.out.splitlines()) == (
         2,
         [
+            "clusterctl.yaml:3: clusters.part: --subnet and --network exclude each other",
             "clusterctl.yaml:4: clusters.few: at least 3 of 2 nodes makes no sense",
             "clusterctl.yaml:5: clusters.both: --subnet and --network exclude each other",
             "clusterctl.yaml:6: clusters.late: a time after which a stopped cluster is removed "
@@ -156,7 +157,7 @@ def test_check_puts_each_cluster_together(folder, clusterctl):
         ],
     )
     problems = clusterctl("config", "check", "--json").data["problems"]
-    assert problems[0] == {
+    assert problems[1] == {
         "line": 4,
         "key": "clusters.few",
         "message": "at least 3 of 2 nodes makes no sense",
@@ -175,6 +176,51 @@ def test_no_file_to_check(clusterctl, arguments, said):
     ran = clusterctl("config", "check", *arguments)
     assert ran.status == 2
     assert said in ran.err
+
+
+def test_check_says_all_of_it_at_once(folder, clusterctl):
+    (folder / FILE_NAME).write_text(
+        "clusters:\n"
+        "  one: {nodes: 2, min-nodes: 3, user-data: gone.sh}\n"
+        "  two: {min-nodes: 3, disk-iops: many}\n"
+        "  three: {nodes: 10001, user-data: .}\n"
+    )
+    assert clusterctl("config", "check").out.splitlines() == [
+        "clusterctl.yaml:2: clusters.one: at least 3 of 2 nodes makes no sense",
+        "clusterctl.yaml:2: clusters.one: cannot read the user data gone.sh: "
+        "No such file or directory",
+        "clusterctl.yaml:3: clusters.two.disk-iops: not a whole number, 1 to 999999999: 'many'",
+        "clusterctl.yaml:4: clusters.three: 10001 nodes are too many",
+        "clusterctl.yaml:4: clusters.three: the user data is not a file: .",
+    ]
+
+
+def test_show_says_in_json_too_that_there_is_no_such_cluster(folder, clusterctl):
+    (folder / "team.yaml").write_text(ENTRY)
+    shown = clusterctl("config", "show", "dmo", "--config", "team.yaml", "--json")
+    assert shown.data["clusters"] == ["demo"]
+    assert shown.err == "team.yaml has no cluster dmo: its defaults hold; did you mean demo?\n"
+
+
+WARNED = "warning: CLUSTERCTL_NODS is no setting; did you mean CLUSTERCTL_NODES?\n"
+
+
+@pytest.mark.parametrize("command", ["show", "check"])
+def test_a_misspelt_variable_is_warned_of(folder, clusterctl, monkeypatch, command):
+    (folder / FILE_NAME).write_text(ENTRY)
+    monkeypatch.setenv("CLUSTERCTL_NODS", "3")
+    ran = clusterctl("config", command, "--json")
+    assert ran.status == 0
+    assert WARNED in ran.err
+    assert ran.data["file"] == FILE_NAME
+
+
+def test_a_launch_warns_of_it_too(folder, launch, monkeypatch):
+    (folder / FILE_NAME).write_text(ENTRY)
+    monkeypatch.setenv("CLUSTERCTL_NODS", "3")
+    ran = launch()
+    assert ran.err == WARNED
+    assert ran.out.startswith("4 x p4d.24xlarge")
 
 
 # The options of a launch
@@ -223,8 +269,14 @@ def test_what_is_missing_is_named_as_flag_and_as_key(launch):
         (["--tag", "novalue"], "'--tag': not KEY=VALUE: 'novalue'"),
         (["--tag", "aws:x=y"], "'--tag': the tag 'aws:x' is not free"),
         (["--tag", "a=\n"], "'--tag': not a tag: 'a': '\\n'"),
-        (["--budget", "-1"], "'--budget': not a number such as 8 or 0.5, above 0 and below 1000000000: '-1'"),
-        (["--budget", "nan"], "'--budget': not a number such as 8 or 0.5, above 0 and below 1000000000: 'nan'"),
+        (
+            ["--budget", "-1"],
+            "above 0 and below 1000000000: '-1'",
+        ),
+        (
+            ["--budget", "nan"],
+            "'--budget': not a number such as 8 or 0.5, above 0",
+        ),
         (["--idle-stop", "soon"], "'--idle-stop': not a duration such as"),
         (["--timeout", "0"], "'--timeout': no time at all: '0'"),
         (["--zone", "../.."], "'--zone': not what zone takes: '../..'"),
