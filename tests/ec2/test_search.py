@@ -66,6 +66,14 @@ def test_nowhere(launches, faults):
     assert launches.clock.waits == []
 
 
+def test_nodes_that_join_a_cluster_can_only_wait(launches, faults):
+    launches.up(SPEC)
+    scarce(faults)
+    error = refused(launches, replace(SPEC, nodes=3))
+    assert "--capacity-timeout" in error.hint
+    assert "--or-type" not in error.hint
+
+
 def test_another_type_whose_head_node_needs_an_address_or_does_not(launches, faults):
     """With EFA on four cards a p4d gets no public address by itself; a g5 does."""
     scarce(faults)
