@@ -1,4 +1,4 @@
-"""remove, replace, stop, start where EC2 answers and no host does, or the key is elsewhere."""
+"""Whole commands where EC2 answers and no host does, or the key is elsewhere."""
 
 from __future__ import annotations
 
@@ -65,3 +65,14 @@ def test_too_many_nodes_are_refused_at_once(running, clusterctl, client):
     assert ran.status == 2
     assert "100001 nodes are too many" in ran.err
     assert len(find_instances(client, "demo")) == 2
+
+
+@pytest.mark.parametrize("subnet", ["subnet-1", "subnet-0123456789abcdef0"])
+def test_a_subnet_there_is_not_is_told_with_the_rest(clusterctl, subnet):
+    options = ("--nodes", "1", "--instance-type", "g5.xlarge", "--max-hourly", "0.01")
+    ran = clusterctl("up", "demo", *options, "--subnet", subnet, "--ssh-from", "0.0.0.0/0")
+    assert ran.status == 2
+    assert f"there is no subnet {subnet} in us-east-1 [subnet.none]" in ran.err
+    for check in ("cost.hourly", "network.ssh"):
+        assert f"[{check}]" in ran.err
+    assert not (clusterctl.home / "demo").exists()

@@ -40,7 +40,7 @@ def ssh_findings(ssh_from: str) -> Iterator[Finding]:
     """What is to be said of who may log in; `network up` refuses the whole internet."""
     if not ssh_from:
         return
-    allowed = ipaddress.ip_network(ssh_from)
+    allowed = ipaddress.ip_network(ssh_from, strict=False)
     if allowed.prefixlen >= NARROW_PREFIX[allowed.version]:
         return
     whole = "the whole internet" if not allowed.prefixlen else f"much of the internet: {allowed}"
