@@ -12,7 +12,9 @@ from clusterctl.cli.orphan_table import (
     print_orphans,
     removal_data,
     sweep_data,
+    tell_forgetful,
     tell_left,
+    tell_nothing_carries,
     tell_total,
     tell_unseen,
 )
@@ -68,24 +70,31 @@ def gc(
     from clusterctl.operations.gc import GarbageCollector, Wishes
     from clusterctl.operations.orphan_costs import HourlyCosts
 
+    if cluster is not None and not cluster.strip():
+        raise UsageError("--cluster needs a name", "clusterctl gc without it looks at all clusters")
     if cluster is not None and (networks or older_than_s is not None):
         raise UsageError("--cluster goes with neither --networks nor --older-than", "leave it out")
     places = _places(wiring, regions, all_regions)
+    if len(places) > 1:
+        output.note(f"looking at {len(places)} regions")
     collector = GarbageCollector(
-        places, wiring.settings.home, Wishes(cluster, older_than_s, networks)
+        places, wiring.settings.home, Wishes(cluster, older_than_s, networks), output.note
     )
     sweep = collector.sweep()
     costs = HourlyCosts(places, wiring.settings.home / "prices.json")
     tell_unseen(sweep.unseen)
+    tell_forgetful(sweep)
     _note_stops(collector, sweep)
     if as_json and not delete:
         output.data(sweep_data(sweep, costs, list(places)))
     elif not as_json:
         print_orphans(sweep, costs, everything)
     if not delete or not sweep.orphans:
-        if not as_json:
+        if cluster is not None and not sweep.judged:
+            tell_nothing_carries(cluster, list(places), sweep)
+        elif not as_json:
             tell_total(sweep, costs, delete)
-        elif delete:
+        if as_json and delete:
             output.data(removal_data(sweep, None))
         return 1 if sweep.unseen else 0
     if not yes and sys.stdin.isatty():
@@ -110,9 +119,26 @@ def _places(wiring: Wiring, regions: str | None, all_regions: bool) -> dict[str,
         names = tuple(dict.fromkeys(name.strip() for name in regions.split(",")))
         if "" in names:
             raise UsageError(f"not a list of regions: {regions!r}", "us-east-1,us-west-2")
+        _check_known(names, wiring)
     else:
         return {wiring.ec2.meta.region_name: wiring.clients}
     return {name: wiring.clients.in_region(name) for name in names}
+
+
+def _check_known(names: tuple[str, ...], wiring: Wiring) -> None:
+    """Raises UsageError for regions that the account does not have."""
+    from clusterctl.ec2.sweep import all_regions as enabled_regions
+
+    try:
+        known = enabled_regions(wiring.clients)
+    except AwsError:
+        # Who may not list regions, or asks where nobody answers, is told when they are looked at.
+        return
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise UsageError(
+            f"not a region of this account: {', '.join(unknown)}", f"it has {', '.join(known)}"
+        )
 
 
 def _note_stops(collector: GarbageCollector, sweep: Sweep) -> None:

@@ -68,6 +68,22 @@ def tell_total(sweep: Sweep, costs: HourlyCosts, delete: bool) -> None:
     )
 
 
+def tell_nothing_carries(cluster: str, regions: Sequence[str], sweep: Sweep) -> None:
+    """A name may be misspelt, or the region another: no orphans would sound like success."""
+    where = regions[0] if len(regions) == 1 else f"{len(regions)} regions"
+    seen = " that could be looked at" if sweep.unseen else ""
+    output.note(
+        f"nothing to remove: nothing{seen} in {where} carries the name {printable(cluster)!r}"
+    )
+
+
+def tell_forgetful(sweep: Sweep) -> None:
+    """That the next look will not know what this one has seen."""
+    if sweep.forgetful:
+        output.note(f"warning: {sweep.forgetful.message}")
+        output.note(f"  hint: {sweep.forgetful.hint}")
+
+
 def tell_unseen(unseen: Sequence[Unseen]) -> None:
     """What could not be looked at; one line for all kinds that share a reason."""
     kinds: dict[tuple[str, str, str], list[str]] = {}

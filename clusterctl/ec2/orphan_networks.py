@@ -23,6 +23,8 @@ def judge_network(one: Resource, everything: Sequence[Resource], rules: Rules) -
     }
     if users:
         return Judged(one, Verdict.IN_USE, f"used by {', '.join(sorted(users))}")
+    if any(region == one.region for region, _ in rules.blind):
+        return Judged(one, Verdict.KEPT, "what may be in it could not be looked at")
     if one.state == "DELETE_IN_PROGRESS":
         return Judged(one, Verdict.KEPT, "it is being deleted")
     if not inside and not one.state.startswith(("ROLLBACK", "CREATE_FAILED", "DELETE_FAILED")):

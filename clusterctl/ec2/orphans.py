@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Optional
 
 from clusterctl.domain.units import format_duration
 from clusterctl.ec2.orphan_networks import judge_network
 from clusterctl.ec2.resources import Kind, Resource, limit_of, stopped_at
-from clusterctl.ec2.verdicts import YOUNG, ClusterId, Judged, Rules, Verdict, age_s
+from clusterctl.ec2.verdicts import (
+    YOUNG,
+    ClusterId,
+    Judged,
+    Rules,
+    ThingId,
+    Verdict,
+    age_s,
+    thing_id,
+)
 
 _Answer = Optional[tuple[Verdict, str]]
 _Way = Callable[[Resource], tuple[Verdict, str]]
 _ATTACHABLE = (Kind.VOLUME, Kind.ADDRESS, Kind.INTERFACE)
+_YOUNG_S = YOUNG.total_seconds()
+# What tells how young a cluster's things without a date may be.
+_DATED = (Kind.VOLUME, Kind.KEY_PAIR)
 
 
 def judge(resources: Iterable[Resource], rules: Rules) -> tuple[Judged, ...]:
@@ -69,6 +82,11 @@ class _Cluster:
     def _judge(self, one: Resource, way: _Way) -> Judged:
         if self._identity in self._rules.busy:
             return Judged(one, Verdict.KEPT, "a clusterctl on this machine is at work on it")
+        if self._identity in self._rules.unsettled:
+            why = "what came of a launch from this machine is not known yet; no command is at work"
+            return Judged(one, Verdict.KEPT, why)
+        if self._is_blind(Kind.INSTANCE):
+            return Judged(one, Verdict.KEPT, "its instances could not be looked at")
         if self._rules.cluster is not None:
             return Judged(one, Verdict.ORPHAN, "all of this cluster was asked for")
         return Judged(one, *way(one))
@@ -160,11 +178,29 @@ class _Cluster:
     def _unless_young(self, one: Resource, why: str) -> tuple[Verdict, str]:
         # What has no date is taken to be as young as its cluster's youngest thing: a launch
         # makes everything within minutes.
+        unseen = [kind.value for kind in _DATED if self._is_blind(kind)]
+        if unseen and one.made_at is None:
+            missing = " and ".join(f"{name}s" for name in unseen)
+            return Verdict.KEPT, f"{why}, but its cluster's {missing} could not be looked at"
         dated = [one] if one.made_at else [other for other in self._members if other.made_at]
         if any(self._is_young(other) for other in dated):
             youngest = min(dated, key=self._age_s)
             return Verdict.KEPT, f"{why}, but made {self._ago(youngest)}"
-        return Verdict.ORPHAN, why
+        return self._seen_alone(one, why) if one.made_at is None else (Verdict.ORPHAN, why)
+
+    def _seen_alone(self, one: Resource, why: str) -> tuple[Verdict, str]:
+        """Somebody may be about to launch into what has no date, until it was seen for a while."""
+        if self._rules.alone_since is None:
+            return Verdict.ORPHAN, why
+        since = self._rules.alone_since.get(thing_id(one), self._rules.now)
+        seen_s = max(0.0, (self._rules.now - since).total_seconds())
+        if seen_s >= YOUNG.total_seconds():
+            return Verdict.ORPHAN, f"{why}, seen so for {format_duration(seen_s)}"
+        seen = f"seen so for {format_duration(seen_s)}" if seen_s else "seen so for the first time"
+        return Verdict.KEPT, f"{why}, but {seen}; an orphan after {format_duration(_YOUNG_S)}"
+
+    def _is_blind(self, kind: Kind) -> bool:
+        return (self._identity[0], kind) in self._rules.blind
 
     def _is_young(self, one: Resource) -> bool:
         return self._age_s(one) < YOUNG.total_seconds()
@@ -174,6 +210,16 @@ class _Cluster:
 
     def _age_s(self, one: Resource) -> float:
         return age_s(one, self._rules.now) or 0.0
+
+
+def alone(resources: Iterable[Resource], rules: Rules) -> tuple[ThingId, ...]:
+    """What would be an orphan, had it been seen for long enough: it has no date at EC2."""
+    judged = judge(resources, replace(rules, alone_since=None))
+    return tuple(
+        thing_id(one.resource)
+        for one in judged
+        if one.verdict is Verdict.ORPHAN and one.resource.made_at is None
+    )
 
 
 def without_stop_time(judged: Iterable[Judged]) -> tuple[Resource, ...]:

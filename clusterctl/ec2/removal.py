@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.errors import AwsError, ClusterctlError
+from clusterctl.domain.units import count, format_duration
 from clusterctl.ec2.errors import throttled, translated
 from clusterctl.ec2.polling import gaps
 from clusterctl.ec2.resources import Kind, Resource
@@ -17,8 +18,10 @@ if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients
 
 TERMINATED_WITHIN_S = 900.0
-# What an instance held lets go of it some time after it is gone.
-FREE_WITHIN_S = 300.0
+# What an instance held lets go of it some time after it is gone. For all of a region together.
+FREE_WITHIN_S = 120.0
+NETWORK_WITHIN_S = 300.0
+SAY_EVERY_S = 30.0
 _BATCH = 100
 
 
@@ -28,6 +31,21 @@ class Left:
 
     resource: Resource
     error: ClusterctlError
+
+
+class _Teller:
+    """Says now and then what is being waited for."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._last: tuple[str, float] = ("", 0.0)
+
+    def waits(self, what: str, why: str, within_s: float) -> None:
+        subject, said_at = self._last
+        if what != subject or time.monotonic() > said_at + SAY_EVERY_S:
+            self._last = (what, time.monotonic())
+            left = format_duration(max(0.0, within_s))
+            self._tell(f"waiting for {what}: {why}; for {left} at most")
 
 
 @dataclass(frozen=True)
@@ -81,29 +99,36 @@ def remove(
     region: str,
     resources: Sequence[Resource],
     on_gone: Callable[[Resource], None] = lambda resource: None,
+    tell: Callable[[str], None] = lambda text: None,
 ) -> tuple[Left, ...]:
     """Delete these, and nothing else; what is left, with the reason. What is gone already is fine.
 
-    `on_gone` is told as things go. Nothing is raised but bugs and KeyboardInterrupt.
+    `on_gone` is told as things go, `tell` what is being waited for. Nothing is raised but bugs and
+    KeyboardInterrupt.
     """
     by_kind: dict[Kind, list[Resource]] = {kind: [] for kind in Kind}
     for resource in resources:
         by_kind[resource.kind].append(resource)
-    left = _terminate_and_wait(clients, region, by_kind[Kind.INSTANCE], on_gone)
+    teller = _Teller(tell)
+    left = _terminate_and_wait(clients, region, by_kind[Kind.INSTANCE], on_gone, teller)
     # What hangs on an instance that stays cannot go; nor need anybody wait for it.
     staying = {one.resource.id: one for one in left}
+    deadline = time.monotonic() + FREE_WITHIN_S
     for kind, deletion in _DELETIONS.items():
-        deadline = time.monotonic() + FREE_WITHIN_S
         for resource in by_kind[kind]:
             holder = staying.get(resource.attached_to)
-            error = holder.error if holder else _delete(clients.ec2, deletion, resource, deadline)
+            error = (
+                holder.error
+                if holder
+                else _delete(clients.ec2, deletion, resource, deadline, teller)
+            )
             if error:
                 left.append(Left(resource, error))
             else:
                 on_gone(resource)
     for resource in by_kind[Kind.NETWORK]:
         try:
-            _delete_network(clients, region, resource)
+            _delete_network(clients, region, resource, teller)
             on_gone(resource)
         except ClusterctlError as failure:
             left.append(Left(resource, failure))
@@ -111,7 +136,7 @@ def remove(
 
 
 def _delete(
-    client: Any, deletion: _Deletion, resource: Resource, deadline: float
+    client: Any, deletion: _Deletion, resource: Resource, deadline: float, teller: _Teller
 ) -> ClusterctlError | None:
     value = resource.name if deletion.by_name else resource.id
     for gap_s in gaps(0.5):
@@ -123,10 +148,30 @@ def _delete(
             if error.code in deletion.gone:
                 return None
             waits = error.code in deletion.in_use or throttled(error)
-            if not waits or time.monotonic() > deadline:
+            if not waits:
                 return error
+            in_use = error.code in deletion.in_use
+            left_s = deadline - time.monotonic()
+            if left_s < 0:
+                return _still_used(resource, error) if in_use else error
+            why = "something still uses it" if in_use else "EC2 is throttling"
+            teller.waits(_called(resource), why, left_s)
         time.sleep(gap_s)
     raise AssertionError("unreachable")
+
+
+def _called(resource: Resource) -> str:
+    return f"{resource.kind.value} {resource.id} in {resource.region}"
+
+
+def _still_used(resource: Resource, error: AwsError) -> AwsError:
+    hint = "find what uses it, and run it again"
+    if resource.kind is Kind.SECURITY_GROUP:
+        hint = (
+            "what may use it: aws ec2 describe-network-interfaces --region "
+            f"{resource.region} --filters Name=group-id,Values={resource.id}"
+        )
+    return AwsError(error.code, f"something still uses it: {error.message}", hint)
 
 
 def _terminate_and_wait(
@@ -134,6 +179,7 @@ def _terminate_and_wait(
     region: str,
     instances: Sequence[Resource],
     on_gone: Callable[[Resource], None],
+    teller: _Teller,
 ) -> list[Left]:
     by_id = {one.id: one for one in instances}
     refused: dict[str, ClusterctlError] = {}
@@ -142,7 +188,7 @@ def _terminate_and_wait(
         refused.update(_terminate(clients.ec2, ids[start : start + _BATCH]))
     waited_for = set(by_id) - set(refused)
     try:
-        shown = _await_end(clients, region, waited_for, by_id, on_gone)
+        shown = _await_end(clients, region, waited_for, by_id, on_gone, teller)
     except AwsError as error:
         return [Left(by_id[one], refused.get(one, error)) for one in by_id]
     late = ClusterctlError("told to end, and still shutting down", "run it again later")
@@ -173,6 +219,7 @@ def _await_end(
     waited_for: Iterable[str],
     by_id: Mapping[str, Resource],
     on_gone: Callable[[Resource], None],
+    teller: _Teller,
 ) -> set[str]:
     """Those that are still there at the deadline. Raises AwsError."""
     left = set(waited_for)
@@ -186,15 +233,17 @@ def _await_end(
         left &= shown
         if not left or time.monotonic() > deadline:
             break
+        what = f"{count(len(left), 'instance')} in {region}"
+        teller.waits(what, "told to end", deadline - time.monotonic())
         time.sleep(gap_s)
     return left
 
 
-def _delete_network(clients: Clients, region: str, network: Resource) -> None:
+def _delete_network(clients: Clients, region: str, network: Resource, teller: _Teller) -> None:
     """Raises AwsError, and ClusterctlError where CloudFormation gives up or takes too long."""
     with translated():
         clients.cloudformation.delete_stack(StackName=network.name)
-    deadline = time.monotonic() + FREE_WITHIN_S
+    deadline = time.monotonic() + NETWORK_WITHIN_S
     for gap_s in gaps():
         shown = [one for one in look_at(clients, region, Kind.NETWORK) if one.id == network.id]
         if not shown:
@@ -204,4 +253,5 @@ def _delete_network(clients: Clients, region: str, network: Resource) -> None:
                 f"CloudFormation has not deleted it ({shown[0].state})",
                 f"aws cloudformation describe-stack-events --stack-name {network.name} says why",
             )
+        teller.waits(_called(network), "CloudFormation deletes it", deadline - time.monotonic())
         time.sleep(gap_s)

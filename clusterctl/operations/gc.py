@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from itertools import islice
 from pathlib import Path
@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Any
 from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.ec2 import tags
 from clusterctl.ec2.errors import translated
-from clusterctl.ec2.orphans import judge, without_stop_time
+from clusterctl.ec2.orphans import alone, judge, without_stop_time
 from clusterctl.ec2.polling import gaps
 from clusterctl.ec2.removal import Left, remove
 from clusterctl.ec2.resources import STOPPED_SEEN, Kind, Resource
 from clusterctl.ec2.sweep import Found, Unseen, look
 from clusterctl.ec2.teardown import await_launches
-from clusterctl.ec2.verdicts import Judged, Rules, Verdict
+from clusterctl.ec2.verdicts import Judged, Rules, ThingId, Verdict, thing_id
 from clusterctl.operations.down import LAUNCH_SHOWS_WITHIN_S
+from clusterctl.operations.first_seen import FILE, note_alone
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.keep import account_of, locked
 from clusterctl.operations.local_clusters import LocalClusters, local_clusters, sent_launches
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 
 # EC2 may show for a while what it has deleted.
 LOOKS_AFTER = 8
-
-_Key = tuple[str, Kind, str]
 
 
 @dataclass(frozen=True)
@@ -48,10 +47,11 @@ class Wishes:
 
 @dataclass(frozen=True)
 class Sweep:
-    """All that was found, judged, and what could not be looked at."""
+    """All that was found, judged, and what could not be looked at or remembered."""
 
     judged: tuple[Judged, ...] = ()
     unseen: tuple[Unseen, ...] = ()
+    forgetful: ClusterctlError | None = None
 
     @property
     def orphans(self) -> tuple[Judged, ...]:
@@ -60,7 +60,7 @@ class Sweep:
 
 @dataclass(frozen=True)
 class Removed:
-    """What is gone, what is not and why, and where nobody could look afterwards."""
+    """What is gone, what is not and why, and where nobody could look again."""
 
     gone: tuple[Resource, ...]
     left: tuple[Left, ...]
@@ -74,14 +74,22 @@ class _Place:
 
 
 class GarbageCollector:
-    """An account's regions, seen from the machine with the folder `home`."""
+    """An account's regions, seen from the machine with the folder `home`.
+
+    `tell` is told what is being waited for, one line at a time.
+    """
 
     def __init__(
-        self, clients: Mapping[str, Clients], home: Path, wishes: Wishes | None = None
+        self,
+        clients: Mapping[str, Clients],
+        home: Path,
+        wishes: Wishes | None = None,
+        tell: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._places = [_Place(region, clients[region]) for region in clients]
         self._home = home
         self._wishes = wishes or Wishes()
+        self._tell = tell
         self._lock = threading.Lock()
         # What has gone so far: for the one who interrupts.
         self.gone: list[Resource] = []
@@ -91,8 +99,19 @@ class GarbageCollector:
         local = self._local()
         looks = fan_out(self._look, self._places).outcomes
         found = [one.value or _nothing_seen(one.host, one.error) for one in looks]
-        judged = judge([one for region in found for one in region.resources], self._rules(local))
-        return Sweep(judged, tuple(one for region in found for one in region.unseen))
+        resources = [one for region in found for one in region.resources]
+        unseen = tuple(one for region in found for one in region.unseen)
+        rules = self._rules(local, unseen)
+        failure = None
+        if self._wishes.cluster is None:
+            since, failure = note_alone(
+                self._home / FILE,
+                {place.host: account_of(place.clients.ec2) for place in self._places},
+                alone(resources, rules),
+                {one.region for one in unseen},
+            )
+            rules = replace(rules, alone_since=since)
+        return Sweep(judge(resources, rules), unseen, failure)
 
     def note_stops(self, sweep: Sweep) -> None:
         """Write on machines that stopped themselves that they are, so that a later look knows.
@@ -111,47 +130,69 @@ class GarbageCollector:
     def remove(self, orphans: Sequence[Judged]) -> Removed:
         """Delete these, look again, and say what is left. Can be interrupted and run again.
 
-        What has found a use in the meantime stays. Raises AwsError.
+        What has found a use in the meantime stays, and so does what cannot be looked at again.
+        Raises AwsError.
         """
-        asked = {_key(one.resource): one.resource for one in orphans}
+        asked = {thing_id(one.resource): one.resource for one in orphans}
+        if self._wishes.cluster is not None:
+            self._await_launches(self._wishes.cluster)
         fresh = self.sweep()
-        now = {_key(one.resource): one for one in fresh.judged}
-        blind = {(one.region, one.kind) for one in fresh.unseen}
-        left = {
-            key: Left(asked[key], ClusterctlError(f"no longer an orphan: {now[key].why}"))
-            for key in asked
-            if key in now and now[key].verdict is not Verdict.ORPHAN
-        }
-        known = {key for key, one in asked.items() if (one.region, one.kind) in blind or key in now}
-        left |= self._remove_all([asked[key] for key in asked if key in known - left.keys()])
+        if self._wishes.cluster is not None:
+            # All of the cluster was meant: what holds on to its groups, too.
+            asked |= {thing_id(one.resource): one.resource for one in fresh.orphans}
+        now = {thing_id(one.resource): one for one in fresh.judged}
+        blind = {(one.region, one.kind): one.error for one in fresh.unseen}
+        left = {}
+        for key, one in asked.items():
+            if (one.region, one.kind) in blind:
+                why = f"could not be looked at again: {blind[one.region, one.kind].message}"
+                left[key] = Left(one, ClusterctlError(why, "run it again"))
+            elif key in now and now[key].verdict is not Verdict.ORPHAN:
+                sure = (one.region, Kind.INSTANCE) not in blind
+                why = f"{'no longer an orphan' if sure else 'not judged again'}: {now[key].why}"
+                left[key] = Left(one, ClusterctlError(why))
+        left |= self._remove_all([asked[key] for key in asked if key in now.keys() - left.keys()])
         after, shown = self._look_again(asked, patient=not left)
         if self._wishes.cluster is not None and shown.keys() - asked.keys():
             # A launch that was under way has shown what it made.
             asked |= shown
             left |= self._remove_all([shown[key] for key in shown.keys() - left.keys()])
             after, shown = self._look_again(asked, patient=not left)
-        blind = {(one.region, one.kind) for one in after.unseen}
+        unseen = {(one.region, one.kind): one for one in (*fresh.unseen, *after.unseen)}
+        still_blind = {(one.region, one.kind) for one in after.unseen}
         remaining = {
             key: left.get(key) or Left(one, _still_there(one))
             for key, one in asked.items()
-            if key in shown or (key in left and (one.region, one.kind) in blind)
+            if key in shown or (key in left and (one.region, one.kind) in still_blind)
         }
         new = shown.keys() - asked.keys()
         remaining |= {key: Left(shown[key], _still_there(shown[key])) for key in new}
         gone = tuple(one for key, one in asked.items() if key not in remaining)
-        return Removed(gone, tuple(remaining.values()), after.unseen)
+        return Removed(gone, tuple(remaining.values()), tuple(unseen.values()))
+
+    def _await_launches(self, name: str) -> None:
+        """Until launches of unknown outcome have shown what they made."""
+        here = self._local().here
+        for place in self._places:
+            if (place.host, name) in here:
+                folder = ClusterFolder(self._home / name)
+                # Who is at work on it is told of when it comes to removing.
+                with suppress(ClusterctlError), _to_itself(place.clients, folder, self._tell):
+                    pass
 
     def _local(self) -> LocalClusters:
         accounts = {one.host: account_of(one.clients.ec2) for one in self._places}
         return local_clusters(self._home, accounts)
 
-    def _rules(self, local: LocalClusters) -> Rules:
+    def _rules(self, local: LocalClusters, unseen: Sequence[Unseen]) -> Rules:
         wishes = self._wishes
         return Rules(
             now=datetime.now(timezone.utc),
             here=local.here,
+            busy=local.locked,
             # Whoever names a cluster means what its unsettled launches will show, too.
-            busy=local.locked if wishes.cluster is not None else local.locked | local.unsettled,
+            unsettled=local.unsettled if wishes.cluster is None else frozenset(),
+            blind=frozenset((one.region, one.kind) for one in unseen),
             cluster=wishes.cluster,
             older_than_s=wishes.older_than_s,
             networks=wishes.networks,
@@ -162,32 +203,32 @@ class GarbageCollector:
         return look(place.clients, place.host, kinds)
 
     def _look_again(
-        self, asked: Mapping[_Key, Resource], patient: bool
-    ) -> tuple[Sweep, dict[_Key, Resource]]:
+        self, asked: Mapping[ThingId, Resource], patient: bool
+    ) -> tuple[Sweep, dict[ThingId, Resource]]:
         """The last look, and what it shows that should not be there."""
         for gap_s in islice(gaps(0.2), LOOKS_AFTER):
             after = self.sweep()
             shown = {
-                _key(one.resource): one.resource
+                thing_id(one.resource): one.resource
                 for one in after.judged
-                if one.verdict is Verdict.ORPHAN or _key(one.resource) in asked
+                if one.verdict is Verdict.ORPHAN or thing_id(one.resource) in asked
             }
             if not shown or not patient:
                 break
             time.sleep(gap_s)
         return after, shown
 
-    def _remove_all(self, resources: Sequence[Resource]) -> dict[_Key, Left]:
+    def _remove_all(self, resources: Sequence[Resource]) -> dict[ThingId, Left]:
         by_place = {
             place: [one for one in resources if one.region == place.host] for place in self._places
         }
         places = [place for place in self._places if by_place[place]]
         outcomes = fan_out(lambda place: self._remove(place, by_place[place]), places).outcomes
-        left: dict[_Key, Left] = {}
+        left: dict[ThingId, Left] = {}
         for place, outcome in zip(places, outcomes):
             if outcome.error:
-                left |= {_key(one): Left(one, outcome.error) for one in by_place[place]}
-            left |= {_key(one.resource): one for one in outcome.value or ()}
+                left |= {thing_id(one): Left(one, outcome.error) for one in by_place[place]}
+            left |= {thing_id(one.resource): one for one in outcome.value or ()}
         return left
 
     def _remove(self, place: _Place, resources: Sequence[Resource]) -> tuple[Left, ...]:
@@ -198,11 +239,11 @@ class GarbageCollector:
                 if (place.host, name) in here:
                     try:
                         folder = ClusterFolder(self._home / name)
-                        held.enter_context(_to_itself(place.clients, folder))
+                        held.enter_context(_to_itself(place.clients, folder, self._tell))
                     except ClusterctlError as failure:
                         busy[name] = failure
             free = [one for one in resources if one.cluster not in busy]
-            left = remove(place.clients, place.host, free, self._told)
+            left = remove(place.clients, place.host, free, self._told, self._tell)
         taken = (Left(one, busy[one.cluster]) for one in resources if one.cluster in busy)
         return (*left, *taken)
 
@@ -212,17 +253,17 @@ class GarbageCollector:
 
 
 @contextmanager
-def _to_itself(clients: Clients, folder: ClusterFolder) -> Iterator[None]:
+def _to_itself(
+    clients: Clients, folder: ClusterFolder, tell: Callable[[str], None]
+) -> Iterator[None]:
     """No other command works on the cluster, and its launches have shown what they made."""
     with locked(folder):
         sent = sent_launches(folder)
         until = max((one.sent_at + LAUNCH_SHOWS_WITHIN_S for one in sent), default=0.0)
+        if until > time.time():
+            tell(f"waiting for what launches of {folder.path.name} have made to show")
         await_launches(clients.ec2, [one.token for one in sent], until)
         yield
-
-
-def _key(one: Resource) -> _Key:
-    return one.region, one.kind, one.id
 
 
 def _still_there(one: Resource) -> ClusterctlError:
