@@ -21,7 +21,7 @@ from clusterctl.operations.keep import account_of
 from tests.cli.running import CommandLine
 from tests.lab import running
 from tests.moto_ec2 import KEY
-from tests.operations.leaks import clear, everything, launch, leave_behind
+from tests.operations.leaks import clear, everything, labels, launch, leave_behind
 
 REGIONS = ("us-east-1", "us-west-2")
 KINDS = {
@@ -32,6 +32,7 @@ KINDS = {
     "key pair",
     "placement group",
 }
+UNDATED = {"address", "network interface", "security group", "placement group"}
 
 
 @pytest.fixture(scope="module")
@@ -101,14 +102,14 @@ def test_a_network_without_clusters_goes_when_asked_for(places, home, later):
         "Resources": {"Vpc": {"Type": "AWS::EC2::VPC", "Properties": {"CidrBlock": "10.9.0.0/16"}}},
         "Outputs": {"VpcId": {"Value": {"Ref": "Vpc"}}},
     }
-    for name, labels in (
+    for name, tagged in (
         ("clusterctl-network-big", {"clusterctl:network": "big"}),
         ("foreign", {"owner": "somebody"}),
     ):
         clients.cloudformation.create_stack(
             StackName=name,
             TemplateBody=json.dumps(template),
-            Tags=[{"Key": key, "Value": value} for key, value in labels.items()],
+            Tags=[{"Key": key, "Value": value} for key, value in tagged.items()],
         )
     assert GarbageCollector(places, home).sweep().orphans == ()
     collector = GarbageCollector(places, home, Wishes(networks=True))
@@ -219,7 +220,9 @@ def test_a_launch_whose_outcome_is_not_known_is_no_orphan(places, home, later):
     folder = keep_folder(home, ec2)
     sent = {"request": {"ClientToken": "t"}, "sent_at": time.time()}
     (folder / "launch.json").write_text(json.dumps({"launches": [sent]}))
-    assert GarbageCollector(places, home).sweep().orphans == ()
+    found = GarbageCollector(places, home).sweep()
+    assert found.orphans == ()
+    assert all("no command is at work" in one.why for one in found.judged)
 
 
 def test_what_got_a_use_since_the_look_stays(places, home, later, monkeypatch):
@@ -286,15 +289,140 @@ def test_what_cannot_be_deleted_keeps_nothing_else(places, home, later, operatio
     assert ids(removed.gone) == set(made.values()) - {made[kind]}
 
 
-def test_what_can_be_looked_at_once_only_is_removed_all_the_same(places, home, later):
+@pytest.mark.parametrize(
+    ("operation", "stays"),
+    [
+        ("DescribeVolumes", {"volume", *UNDATED}),
+        ("DescribeKeyPairs", {"key pair", *UNDATED}),
+        ("DescribeAddresses", {"address"}),
+        ("DescribePlacementGroups", {"placement group"}),
+        ("DescribeInstances", KINDS),
+    ],
+)
+def test_what_cannot_be_looked_at_again_stays(places, home, later, operation, stays):
     ec2 = places["us-east-1"].ec2
     made = leave_behind(ec2, "demo")
     collector = GarbageCollector(places, home)
     found = collector.sweep().orphans
-    with Refusing(ec2, "DescribeVolumes", "UnauthorizedOperation"):
+    assert len(found) == len(KINDS)
+    with Refusing(ec2, operation, "UnauthorizedOperation"):
         removed = collector.remove(found)
-    assert (removed.left, len(removed.unseen)) == ((), 1)
-    assert not set(made.values()) & everything(ec2)
+    assert {one.resource.kind.value for one in removed.left} == stays
+    assert len(removed.unseen) == 1
+    assert set(made.values()) & everything(ec2) == {made[kind] for kind in stays}
+
+
+@pytest.mark.parametrize("cluster", [None, "demo"])
+def test_nothing_is_an_orphan_where_instances_cannot_be_looked_at(places, home, later, cluster):
+    ec2 = places["us-east-1"].ec2
+    leave_behind(ec2, "demo")
+    elsewhere = set(leave_behind(places["us-west-2"].ec2, "demo").values())
+    collector = GarbageCollector(places, home, Wishes(cluster=cluster))
+    with Refusing(ec2, "DescribeInstances", "InternalError"):
+        found = collector.sweep()
+    assert orphan_ids(found) == elsewhere
+    kept = {one.why for one in found.judged if one.resource.region == "us-east-1"}
+    assert kept == {"its instances could not be looked at"}
+
+
+def test_the_command_removes_nothing_of_a_cluster_whose_instances_it_cannot_see(places, clusterctl):
+    ec2 = places["us-east-1"].ec2
+    made = {launch(ec2, "demo"), *leave_behind(ec2, "demo").values()}
+    with Refusing(ec2, "DescribeInstances", "UnauthorizedOperation"):
+        for words in ((), ("--cluster", "demo"), ("--older-than", "1s")):
+            ran = clusterctl("gc", *words, "--delete", "--yes")
+            assert ran.status == 1
+            assert "could not look at instances" in ran.err
+    assert made <= everything(ec2)
+
+
+def test_what_has_no_date_is_an_orphan_once_it_was_seen_for_a_while(places, home):
+    """The key pair of a lone group is gone already: nothing tells how old the group is."""
+    ec2 = places["us-east-1"].ec2
+    made = leave_behind(ec2, "demo")
+    ec2.delete_key_pair(KeyName=made["placement group"])
+    ec2.delete_volume(VolumeId=made["volume"])
+    collector = GarbageCollector(places, home)
+    assert {one.verdict for one in collector.sweep().judged} == {Verdict.KEPT}
+    assert collector.sweep().orphans == ()
+    seen = json.loads((home / "gc.json").read_text())["alone"]
+    [entries] = seen.values()
+    assert len(entries) == len(UNDATED)
+    before = (datetime.now(timezone.utc) - timedelta(minutes=16)).isoformat()
+    aged = {account: dict.fromkeys(entries, before) for account in seen}
+    (home / "gc.json").write_text(json.dumps({"alone": aged}))
+    # A look that fails forgets nothing.
+    with Refusing(ec2, "DescribeInstances", "InternalError"):
+        assert collector.sweep().orphans == ()
+    assert len(collector.sweep().orphans) == len(UNDATED)
+    # A use in between does.
+    node = launch(ec2, "demo")
+    collector.sweep()
+    ec2.terminate_instances(InstanceIds=[node])
+    shared = {Kind.SECURITY_GROUP, Kind.PLACEMENT_GROUP}
+    assert not shared & {one.resource.kind for one in collector.sweep().orphans}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"alone": 3}',
+        '{"alone": {"x": []}}',
+        '{"alone": {"x": {"y": 3}}}',
+        "[" * 9999,
+    ],
+)
+def test_a_memory_that_nobody_can_read_has_seen_nothing(places, home, text):
+    home.mkdir()
+    (home / "gc.json").write_text(text)
+    ec2 = places["us-east-1"].ec2
+    ec2.create_security_group(GroupName="x", Description="x", **labels("security-group", "demo"))
+    assert GarbageCollector(places, home).sweep().orphans == ()
+    assert "security group" in (home / "gc.json").read_text()
+
+
+def test_a_memory_that_cannot_be_written(places, home):
+    home.write_text("not a folder")
+    ec2 = places["us-east-1"].ec2
+    ec2.create_security_group(GroupName="x", Description="x", **labels("security-group", "demo"))
+    found = GarbageCollector(places, home).sweep()
+    assert found.orphans == ()
+    assert "gc.json" in found.forgetful.message
+
+
+def test_what_is_in_use_is_waited_for_aloud(places, home, later, monkeypatch):
+    monkeypatch.setattr(removal, "FREE_WITHIN_S", 0.5)
+    ec2 = places["us-east-1"].ec2
+    made = leave_behind(ec2, "demo")
+    told = []
+    collector = GarbageCollector(places, home, tell=told.append)
+    with Refusing(ec2, "DeleteSecurityGroup", "DependencyViolation"):
+        removed = collector.remove(collector.sweep().orphans)
+    [left] = removed.left
+    assert "still uses it" in left.error.message
+    assert made["security group"] in left.error.hint
+    assert [line for line in told if made["security group"] in line]
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize("name", ["lab", "no-such", "de mo"])
+def test_a_name_that_nothing_carries(places, clusterctl, name):
+    leave_behind(places["us-east-1"].ec2, "demo")
+    for words in ((), ("--delete",), ("--json",)):
+        ran = clusterctl("gc", "--cluster", name, *words)
+        assert ran.status == 0
+        assert f"nothing in us-east-1 carries the name '{name}'" in ran.err
+        assert "no orphans" not in ran.err
+
+
+def test_an_unknown_region_is_named(clusterctl):
+    ran = clusterctl("gc", "--regions", "nowhere,us-west-2")
+    assert ran.status == 2
+    assert "not a region of this account: nowhere\n" in ran.err
+    assert "us-west-2" in ran.err
 
 
 def test_an_instance_that_is_protected(places, home):
@@ -335,6 +463,7 @@ def test_the_command_shows_and_removes_nothing_by_itself(places, clusterctl):
     assert ran.status == 0
     assert "\u202e" not in ran.out
     assert all(one in ran.out for one in (made["volume"], "us-east-1", "$0.0548", "orphan"))
+    assert "looking at 2 regions" in ran.err
     assert "6 orphans, $0.0598 an hour; --delete removes them" in ran.err
     assert set(made.values()) <= everything(ec2)
 
@@ -383,6 +512,8 @@ def test_interrupted_it_says_what_is_left(places, clusterctl, monkeypatch):
     [
         ("--regions", "us-east-1", "--all-regions"),
         ("--regions", ""),
+        ("--cluster", ""),
+        ("--cluster", " "),
         ("--regions", "us-east-1,,us-west-2"),
         ("--older-than", "soon"),
         ("--older-than", "0"),
