@@ -17,7 +17,7 @@ from clusterctl.ec2.resources import (
     read_machine,
     stopped_since,
 )
-from clusterctl.ec2.verdicts import Rules, Verdict
+from clusterctl.ec2.verdicts import Rules, Verdict, thing_id
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
 REGION = "us-east-1"
@@ -77,7 +77,13 @@ NETWORK = thing(
     Kind.NETWORK, cluster=None, network="big", state="CREATE_COMPLETE", vpc_ids=("vpc-1",)
 )
 ORPHAN, KEPT, IN_USE = Verdict.ORPHAN, Verdict.KEPT, Verdict.IN_USE
+BLIND = {"blind": frozenset({(REGION, Kind.INSTANCE)})}
 OLD = {"older_than_s": 3600.0}
+
+
+def seen(**span) -> dict:
+    """The rules of a `gc` that has seen these for so long."""
+    return {"alone_since": {thing_id(one): ago(**span) for one in (GROUP, ADDRESS)}}
 
 
 def halted(since: str, limits: str = "stopped-days=3", seen: str = "") -> Resource:
@@ -210,6 +216,38 @@ def halted(since: str, limits: str = "stopped-days=3", seen: str = "") -> Resour
         ),
         pytest.param(
             [GROUP], {"busy": frozenset({("us-west-2", "demo")})}, [ORPHAN], id="at work elsewhere"
+        ),
+        pytest.param([GROUP, KEY], {"unsettled": frozenset({DEMO})}, [KEPT] * 2, id="unsettled"),
+        # What could not be looked at
+        pytest.param([GROUP, KEY, VOLUME, ADDRESS], BLIND, [KEPT] * 4, id="no instances seen"),
+        pytest.param([GROUP], {**BLIND, "cluster": "demo"}, [KEPT], id="none seen, asked for"),
+        pytest.param(
+            [GROUP, VOLUME],
+            {"blind": frozenset({(REGION, Kind.KEY_PAIR)})},
+            [ORPHAN, KEPT],
+            id="no key pairs seen",
+        ),
+        pytest.param(
+            [GROUP],
+            {"blind": frozenset({("us-west-2", Kind.INSTANCE)})},
+            [ORPHAN],
+            id="no instances seen elsewhere",
+        ),
+        pytest.param(
+            [NETWORK], {**BLIND, "networks": True}, [KEPT], id="a network in which nothing was seen"
+        ),
+        # No date
+        pytest.param(
+            [GROUP, KEY], {"alone_since": {}}, [KEPT, ORPHAN], id="seen for the first time"
+        ),
+        pytest.param([GROUP, ADDRESS], seen(minutes=14), [KEPT] * 2, id="seen for a while"),
+        pytest.param([GROUP, ADDRESS], seen(minutes=15), [ORPHAN] * 2, id="seen for long enough"),
+        pytest.param(
+            [GROUP, NEW_KEY], seen(days=9), [KEPT] * 2, id="seen for long, beside a new key"
+        ),
+        pytest.param([GROUP], seen(minutes=-5), [KEPT], id="seen in the future"),
+        pytest.param(
+            [GROUP], {"alone_since": {}, "cluster": "demo"}, [ORPHAN], id="first seen, asked for"
         ),
         # Networks
         pytest.param([NETWORK], {}, [KEPT], id="an empty network"),
