@@ -13,6 +13,7 @@ from clusterctl.cli.cluster_table import cluster_data, print_nodes
 from clusterctl.cli.params import Duration
 from clusterctl.cli.wiring import Wiring
 from clusterctl.domain.errors import AwsError
+from clusterctl.domain.units import count
 
 if TYPE_CHECKING:
     from clusterctl.ec2.plan import LaunchPlan
@@ -122,7 +123,7 @@ def _left_behind(wiring: Wiring, name: str) -> str:
     except AwsError:
         what = "there may be instances"
     else:
-        nodes = f"{len(left.nodes)} instances" if left.nodes else "no instance yet"
+        nodes = count(len(left.nodes), "instance") if left.nodes else "no instance yet"
         what = f"there is {nodes}" if len(left.nodes) < 2 else f"there are {nodes}"
         if left.nodes:
             what += ", which cost money"
