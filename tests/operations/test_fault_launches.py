@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from clusterctl.domain.errors import AwsError, ClusterctlError
+from clusterctl.ec2 import removal
 from clusterctl.ec2.instances import find_instances
 from clusterctl.lab.fault_kinds import Boot, Capacity, Lag
 from clusterctl.lab.faults import FAULTS
@@ -212,14 +213,15 @@ def test_other_settings_after_a_launch_of_unknown_outcome(world, slayer, monkeyp
 @pytest.mark.parametrize("mode", [Mode.KILLED, Mode.LOST])
 def test_a_launch_that_shows_late(world, slayer, monkeypatch, name, mode, way):
     command = COMMANDS[name]
-    command.before(world.launcher)
     FAULTS.add(Lag(visible_s=1.0))
     try:
+        command.before(world.launcher)
         number = CALLS[name].split().index("RunInstances")
         world.break_off(slayer, name, command, number, mode)
         monkeypatch.setattr(down_module, "LAUNCH_SHOWS_WITHIN_S", 3.0)
         monkeypatch.setattr(gc_module, "LAUNCH_SHOWS_WITHIN_S", 3.0)
         if way == "gc":
+            monkeypatch.setattr(removal, "FREE_WITHIN_S", 2.0)
             world.collect_here()
             assert world.extra == {}, world.extra
         else:
@@ -231,9 +233,9 @@ def test_a_launch_that_shows_late(world, slayer, monkeypatch, name, mode, way):
 @pytest.mark.parametrize("way", WAYS)
 def test_a_replacement_of_unknown_outcome_is_replaced_once(world, way):
     """Not two nodes of one index: the launch shows after the failure was told."""
-    up(world.launcher)
     FAULTS.add(Lag(visible_s=1.0))
     try:
+        up(world.launcher)
         world.clients.wire.break_at(CALLS["replace"].split().index("RunInstances"), Mode.LOST)
         with pytest.raises(AwsError):
             members.replace_nodes(world.launcher, NAME, [1])

@@ -22,7 +22,7 @@ READS = ("Describe", "Get", "List")
 
 
 class Mode(Enum):
-    """What becomes of one call. `always`: of botocore's own repetitions, too."""
+    """What becomes of one call. `always`: of the same request sent again, too."""
 
     REFUSED = "403, not carried out"
     FAILED = "500 always, never carried out"
@@ -41,6 +41,9 @@ class Mode(Enum):
     @property
     def kills(self) -> bool:
         return self in (Mode.SLAIN, Mode.KILLED)
+
+
+ALWAYS = (Mode.FAILED, Mode.BROKEN, Mode.LOST)
 
 
 class Wire:
@@ -63,6 +66,7 @@ class Wire:
     def break_at(self, number: int, mode: Mode) -> None:
         self.calls = []
         self._asked: tuple[str, str] | None = None
+        self._broken: tuple[str, str] | None = None
         self._number, self._mode = number, mode
         self._breaks = False
 
@@ -78,7 +82,11 @@ class Wire:
             self.calls.append(model.name)
         self._model = model
         self._asked = asked
-        self._breaks = not again and len(self.calls) - 1 == self._number
+        if not again and len(self.calls) - 1 == self._number:
+            self._broken = asked
+            self._breaks = True
+        else:
+            self._breaks = asked == self._broken and self._mode in ALWAYS
 
     def _before_send(self, request: Any, **_: Any) -> AWSResponse | None:
         refusals = self._refused.get(self._model.name)
@@ -87,7 +95,7 @@ class Wire:
         if not self._breaks:
             return None
         mode = self._mode
-        self._breaks = mode in (Mode.FAILED, Mode.BROKEN, Mode.LOST)
+        self._breaks = mode in ALWAYS
         if mode.effect:
             self._http.send(request)
         if mode is Mode.LOST:
