@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.domain.units import count, format_duration
+from clusterctl.ec2.deletions import DELETIONS, Deletion
 from clusterctl.ec2.errors import throttled, translated
 from clusterctl.ec2.polling import gaps
 from clusterctl.ec2.resources import Kind, Resource
@@ -48,52 +49,6 @@ class _Teller:
             self._tell(f"waiting for {what}: {why}; for {left} at most")
 
 
-@dataclass(frozen=True)
-class _Deletion:
-    """The call that deletes one thing. `gone` are codes that say it is not there (any more)."""
-
-    operation: str
-    argument: str
-    gone: tuple[str, ...]
-    in_use: tuple[str, ...] = ()
-    by_name: bool = False
-
-
-_DELETIONS = {
-    Kind.ADDRESS: _Deletion(
-        "release_address",
-        "AllocationId",
-        ("InvalidAllocationID.NotFound",),
-        ("InvalidIPAddress.InUse",),
-    ),
-    Kind.VOLUME: _Deletion(
-        "delete_volume", "VolumeId", ("InvalidVolume.NotFound",), ("VolumeInUse",)
-    ),
-    Kind.INTERFACE: _Deletion(
-        "delete_network_interface",
-        "NetworkInterfaceId",
-        ("InvalidNetworkInterfaceID.NotFound",),
-        ("InvalidNetworkInterface.InUse",),
-    ),
-    Kind.PLACEMENT_GROUP: _Deletion(
-        "delete_placement_group",
-        "GroupName",
-        ("InvalidPlacementGroup.Unknown",),
-        ("InvalidPlacementGroup.InUse",),
-        by_name=True,
-    ),
-    Kind.SECURITY_GROUP: _Deletion(
-        "delete_security_group",
-        "GroupId",
-        ("InvalidGroup.NotFound", "InvalidGroupId.NotFound"),
-        ("DependencyViolation", "InvalidGroup.InUse"),
-    ),
-    Kind.KEY_PAIR: _Deletion(
-        "delete_key_pair", "KeyName", ("InvalidKeyPair.NotFound",), by_name=True
-    ),
-}
-
-
 def remove(
     clients: Clients,
     region: str,
@@ -114,7 +69,7 @@ def remove(
     # What hangs on an instance that stays cannot go; nor need anybody wait for it.
     staying = {one.resource.id: one for one in left}
     deadline = time.monotonic() + FREE_WITHIN_S
-    for kind, deletion in _DELETIONS.items():
+    for kind, deletion in DELETIONS.items():
         for resource in by_kind[kind]:
             holder = staying.get(resource.attached_to)
             error = (
@@ -136,7 +91,7 @@ def remove(
 
 
 def _delete(
-    client: Any, deletion: _Deletion, resource: Resource, deadline: float, teller: _Teller
+    client: Any, deletion: Deletion, resource: Resource, deadline: float, teller: _Teller
 ) -> ClusterctlError | None:
     value = resource.name if deletion.by_name else resource.id
     for gap_s in gaps(0.5):
@@ -158,6 +113,11 @@ def _delete(
             teller.waits(_called(resource), why, left_s)
         time.sleep(gap_s)
     raise AssertionError("unreachable")
+
+
+def still_there(one: Resource) -> ClusterctlError:
+    """Of what a later look shows all the same."""
+    return ClusterctlError(f"still there ({one.state})" if one.state else "still there")
 
 
 def _called(resource: Resource) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.domain.errors import AwsError
+from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.ec2 import resources, tags
 from clusterctl.ec2.errors import translated
 from clusterctl.ec2.resources import Kind, Resource
@@ -69,6 +69,13 @@ def look(clients: Clients, region: str, kinds: Iterable[Kind] = tuple(Kind)) -> 
         except AwsError as error:
             unseen.append(Unseen(kind, region, error))
     return Found(tuple(found), tuple(unseen))
+
+
+def nothing_seen(region: str, error: ClusterctlError | None) -> Found:
+    """Of a region where not even the first call could be made."""
+    assert error is not None
+    failure = error if isinstance(error, AwsError) else AwsError("", error.message, error.hint)
+    return Found(unseen=tuple(Unseen(kind, region, failure) for kind in Kind))
 
 
 def look_at(clients: Clients, region: str, kind: Kind) -> list[Resource]:

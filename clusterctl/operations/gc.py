@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.domain.errors import AwsError, ClusterctlError
+from clusterctl.domain.errors import ClusterctlError
 from clusterctl.ec2 import tags
 from clusterctl.ec2.errors import translated
 from clusterctl.ec2.orphans import alone, judge, without_stop_time
 from clusterctl.ec2.polling import gaps
-from clusterctl.ec2.removal import Left, remove
+from clusterctl.ec2.removal import Left, remove, still_there
 from clusterctl.ec2.resources import STOPPED_SEEN, Kind, Resource
-from clusterctl.ec2.sweep import Found, Unseen, look
-from clusterctl.ec2.teardown import await_launches
+from clusterctl.ec2.sweep import Found, Unseen, look, nothing_seen
 from clusterctl.ec2.verdicts import Judged, Rules, ThingId, Verdict, thing_id
-from clusterctl.operations.down import LAUNCH_SHOWS_WITHIN_S
 from clusterctl.operations.first_seen import FILE, note_alone
 from clusterctl.operations.folder import ClusterFolder
-from clusterctl.operations.keep import account_of, locked
-from clusterctl.operations.local_clusters import LocalClusters, local_clusters, sent_launches
+from clusterctl.operations.keep import account_of
+from clusterctl.operations.local_clusters import LocalClusters, local_clusters, to_itself
 from clusterctl.transport.fanout import fan_out
 
 if TYPE_CHECKING:
@@ -98,7 +96,7 @@ class GarbageCollector:
         """Look everywhere, change nothing. Raises AwsError where there is nobody to ask with."""
         local = self._local()
         looks = fan_out(self._look, self._places).outcomes
-        found = [one.value or _nothing_seen(one.host, one.error) for one in looks]
+        found = [one.value or nothing_seen(one.host, one.error) for one in looks]
         resources = [one for region in found for one in region.resources]
         unseen = tuple(one for region in found for one in region.unseen)
         rules = self._rules(local, unseen)
@@ -161,12 +159,12 @@ class GarbageCollector:
         unseen = {(one.region, one.kind): one for one in (*fresh.unseen, *after.unseen)}
         still_blind = {(one.region, one.kind) for one in after.unseen}
         remaining = {
-            key: left.get(key) or Left(one, _still_there(one))
+            key: left.get(key) or Left(one, still_there(one))
             for key, one in asked.items()
             if key in shown or (key in left and (one.region, one.kind) in still_blind)
         }
         new = shown.keys() - asked.keys()
-        remaining |= {key: Left(shown[key], _still_there(shown[key])) for key in new}
+        remaining |= {key: Left(shown[key], still_there(shown[key])) for key in new}
         gone = tuple(one for key, one in asked.items() if key not in remaining)
         return Removed(gone, tuple(remaining.values()), tuple(unseen.values()))
 
@@ -177,7 +175,7 @@ class GarbageCollector:
             if (place.host, name) in here:
                 folder = ClusterFolder(self._home / name)
                 # Who is at work on it is told of when it comes to removing.
-                with suppress(ClusterctlError), _to_itself(place.clients, folder, self._tell):
+                with suppress(ClusterctlError), to_itself(place.clients, folder, self._tell):
                     pass
 
     def _local(self) -> LocalClusters:
@@ -239,7 +237,7 @@ class GarbageCollector:
                 if (place.host, name) in here:
                     try:
                         folder = ClusterFolder(self._home / name)
-                        held.enter_context(_to_itself(place.clients, folder, self._tell))
+                        held.enter_context(to_itself(place.clients, folder, self._tell))
                     except ClusterctlError as failure:
                         busy[name] = failure
             free = [one for one in resources if one.cluster not in busy]
@@ -250,27 +248,3 @@ class GarbageCollector:
     def _told(self, resource: Resource) -> None:
         with self._lock:
             self.gone.append(resource)
-
-
-@contextmanager
-def _to_itself(
-    clients: Clients, folder: ClusterFolder, tell: Callable[[str], None]
-) -> Iterator[None]:
-    """No other command works on the cluster, and its launches have shown what they made."""
-    with locked(folder):
-        sent = sent_launches(folder)
-        until = max((one.sent_at + LAUNCH_SHOWS_WITHIN_S for one in sent), default=0.0)
-        if until > time.time():
-            tell(f"waiting for what launches of {folder.path.name} have made to show")
-        await_launches(clients.ec2, [one.token for one in sent], until)
-        yield
-
-
-def _still_there(one: Resource) -> ClusterctlError:
-    return ClusterctlError(f"still there ({one.state})" if one.state else "still there")
-
-
-def _nothing_seen(region: str, error: ClusterctlError | None) -> Found:
-    assert error is not None
-    failure = error if isinstance(error, AwsError) else AwsError("", error.message, error.hint)
-    return Found(unseen=tuple(Unseen(kind, region, failure) for kind in Kind))

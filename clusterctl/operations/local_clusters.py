@@ -5,14 +5,22 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from clusterctl.domain.cluster import check_cluster_name
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.ec2.record import SETTLED_AFTER_S, SentLaunch, read_launches
+from clusterctl.ec2.teardown import await_launches
+from clusterctl.operations.down import LAUNCH_SHOWS_WITHIN_S
 from clusterctl.operations.folder import ClusterFolder
+from clusterctl.operations.keep import locked
+
+if TYPE_CHECKING:
+    from clusterctl.ec2.session import Clients
 
 
 @dataclass(frozen=True)
@@ -53,6 +61,20 @@ def sent_launches(folder: ClusterFolder) -> tuple[SentLaunch, ...]:
         return read_launches(folder.launch)
     except ClusterctlError:
         return ()
+
+
+@contextmanager
+def to_itself(
+    clients: Clients, folder: ClusterFolder, tell: Callable[[str], None]
+) -> Iterator[None]:
+    """No other command works on the cluster, and its launches have shown what they made."""
+    with locked(folder):
+        sent = sent_launches(folder)
+        until = max((one.sent_at + LAUNCH_SHOWS_WITHIN_S for one in sent), default=0.0)
+        if until > time.time():
+            tell(f"waiting for what launches of {folder.path.name} have made to show")
+        await_launches(clients.ec2, [one.token for one in sent], until)
+        yield
 
 
 def _regions(folder: ClusterFolder, accounts: Mapping[str, str]) -> frozenset[str]:
