@@ -12,7 +12,7 @@ from clusterctl.domain.errors import ClusterctlError
 from clusterctl.domain.spec import ClusterSpec
 from clusterctl.ec2.instances import find_instances
 from clusterctl.operations import down as down_module
-from clusterctl.operations import gc as gc_module
+from clusterctl.operations import local_clusters as gc_module
 from clusterctl.operations import members, power
 from clusterctl.operations import up as up_module
 from clusterctl.operations.launcher import Launcher

@@ -61,7 +61,8 @@ def everything(ec2) -> set[str]:
     """The ids of all there is, whoever's; placement groups by name."""
     instances = [
         one["InstanceId"]
-        for reservation in ec2.describe_instances()["Reservations"]
+        for page in ec2.get_paginator("describe_instances").paginate()
+        for reservation in page["Reservations"]
         for one in reservation["Instances"]
         if one["State"]["Name"] != "terminated"
     ]

@@ -12,12 +12,11 @@ from clusterctl.ec2.instances import find_instances
 from clusterctl.lab.fault_kinds import Boot, Capacity, Lag
 from clusterctl.lab.faults import FAULTS
 from clusterctl.operations import down as down_module
-from clusterctl.operations import gc as gc_module
+from clusterctl.operations import local_clusters as gc_module
 from clusterctl.operations import members
 from clusterctl.operations import up as up_module
 from tests.operations.deeds import COMMANDS, NAME, SPEC, Command, down, hasten, nothing, up
-from tests.operations.slain import slayer as slayer_of
-from tests.operations.test_faults import CALLS
+from tests.operations.fault_cases import CALLS
 from tests.operations.wire import Mode
 from tests.operations.world import World
 
@@ -31,12 +30,6 @@ def world(moto_url, tmp_path):
     made = World(moto_url, tmp_path)
     made.prepare(nothing)
     return made
-
-
-@pytest.fixture(scope="module")
-def slayer(moto_url):
-    with slayer_of(moto_url) as started:
-        yield started
 
 
 @pytest.fixture(autouse=True)

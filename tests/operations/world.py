@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -10,17 +11,19 @@ from clusterctl.domain.errors import ClusterctlError
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.record import read_launches
 from clusterctl.operations import gc as gc_module
+from clusterctl.operations.costs import price_cache
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.gc import GarbageCollector, Wishes
 from clusterctl.operations.launcher import Launcher
 from tests.moto_ec2 import REGION, clients_of, reset
-from tests.operations.deeds import NAME, Command, Deed
+from tests.operations.deeds import NAME, Command, Deed, nothing
 from tests.operations.leaks import everything
 from tests.operations.slain import Slayer
 from tests.operations.wire import Mode, wired
 
 INTERFACES = 5  # of a p4d.24xlarge: one, and an EFA on each of four cards
 ALONE = ("eipalloc", "sg", "key", f"clusterctl-{NAME}")  # Of these a cluster has one each.
+CASES = 10  # in a world, at most
 
 
 class World:
@@ -28,12 +31,14 @@ class World:
 
     def __init__(self, endpoint_url: str, home: Path) -> None:
         self._url = endpoint_url
-        self._home = home
+        self._homes = (home / f"world-{number}" for number in itertools.count())
+        self._home = next(self._homes)
         self.clients = wired(endpoint_url)
         self.plain = clients_of(endpoint_url)
-        self.folder = ClusterFolder(home / NAME)
+        self.folder = ClusterFolder(self._home / NAME)
         self._ready: Deed | None = None
         self._before: set[str] = set()
+        self._cases = 0
 
     @property
     def launcher(self) -> Launcher:
@@ -42,11 +47,16 @@ class World:
 
     def prepare(self, deed: Deed) -> None:
         """Do it, in a new world unless the last case has left what it had found."""
-        if self._ready is not deed:
+        self._cases += 1
+        # What is terminated is shown for an hour: looks get slow.
+        if self._ready is not deed or self._cases > CASES:
+            self._cases = 0
             reset(self._url)
-            self._home = self._home.with_name(self._home.name + "+")
+            self._home = next(self._homes)
             self.folder = ClusterFolder(self._home / NAME)
             self._before = everything(self.plain.ec2)
+        if deed is nothing:
+            price_cache(self._home).unlink(missing_ok=True)
         self._ready = None
         self.clients.wire.mend()
         deed(self.launcher)

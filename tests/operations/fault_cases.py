@@ -1,0 +1,65 @@
+"""Every API call of every command, and the ways in which each is broken."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.operations.deeds import COMMANDS
+from tests.operations.wire import READS, Mode
+
+LOOKS = (
+    "DescribeSubnets DescribeVpcs DescribeKeyPairs DescribeSecurityGroups DescribePlacementGroups "
+    "DescribeAddresses"
+)
+# For a launch.
+CATALOGUE = (
+    "DescribeInstanceTypes DescribeImages DescribeInstanceTypeOfferings DescribeInstances "
+    "GetServiceQuota DescribeInstanceAttribute"
+)
+DISMISSAL = "DescribeInstances DescribeInstances TerminateInstances DescribeInstances"
+CALLS = {
+    "up": f"DescribeInstances {LOOKS} DescribeInstanceTypes GetParameter DescribeImages "
+    "DescribeImages DescribeInstanceTypeOfferings GetProducts DescribeInstances GetServiceQuota "
+    "CreatePlacementGroup ImportKeyPair CreateSecurityGroup AuthorizeSecurityGroupIngress "
+    "AuthorizeSecurityGroupEgress DescribePlacementGroups RunInstances DescribeInstances "
+    "AllocateAddress AssociateAddress DescribeInstances DescribeInstances",
+    "down": "DescribeInstances TerminateInstances DescribeInstances DescribeAddresses "
+    "ReleaseAddress DescribeSecurityGroups DeleteSecurityGroup DescribePlacementGroups "
+    "DeletePlacementGroup DescribeKeyPairs DeleteKeyPair",
+    "add": f"DescribeInstances {LOOKS} {CATALOGUE} CreateTags DescribePlacementGroups "
+    "RunInstances DescribeInstances DescribeInstances",
+    "remove": f"DescribeInstances CreateTags {DISMISSAL} DescribeInstances",
+    "replace": f"DescribeInstances CreateTags DescribeInstances {LOOKS} {CATALOGUE} "
+    f"DescribePlacementGroups RunInstances DescribeInstances {DISMISSAL}",
+    "replace-head": f"DescribeInstances CreateTags DescribeInstances {LOOKS} {CATALOGUE} "
+    "DescribePlacementGroups RunInstances DescribeInstances AssociateAddress DescribeInstances "
+    f"{DISMISSAL}",
+    "stop": "DescribeInstances StopInstances CreateTags DescribeInstances",
+    "start": f"DescribeInstances {LOOKS} StartInstances DescribeInstances DescribeInstances",
+}
+FOR_CHANGES = (Mode.REFUSED, Mode.BROKEN, Mode.LOST, Mode.LOST_ONCE, Mode.INTERRUPTED, Mode.KILLED)
+
+
+# Before these nothing is done that a second run would not do alike: it makes the same calls.
+LASTING = {"up": "CreatePlacementGroup", "stop": "StopInstances", "start": "StartInstances"}
+LASTING |= {"down": "TerminateInstances", "add": "CreateTags", "remove": "CreateTags"}
+FOR_LOOKS = (Mode.REFUSED, Mode.STOPPED)
+
+
+def first_looks(name: str) -> list[int]:
+    calls = CALLS[name].split()
+    end = calls.index(LASTING.get(name, "RunInstances"))
+    return [number for number in range(end) if calls[number].startswith(READS)]
+
+
+def cases(changes: tuple[Mode, ...], looks: tuple[Mode, ...] = (), only: str = ""):
+    """(command, call, mode): every change in each of these ways, later looks in one of theirs."""
+    for name in COMMANDS:
+        first = first_looks(name)
+        for number, call in enumerate(CALLS[name].split()):
+            if call.startswith(READS):
+                modes = (looks[number % len(looks)],) if looks and number not in first else ()
+            else:
+                modes = changes if only in call else ()
+            for mode in modes:
+                yield pytest.param(name, number, mode, id=f"{name}-{number}-{call}-{mode.name}")
