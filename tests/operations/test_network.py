@@ -196,6 +196,8 @@ def test_a_network_in_use_stays(clients):
     assert "clusterctl down demo" in caught.value.hint
     assert clients.cloudformation.requests == ["create"]
     clients.ec2.terminate_instances(InstanceIds=ids)
+    gone = clients.ec2.get_waiter("instance_terminated")
+    gone.wait(InstanceIds=ids, WaiterConfig={"Delay": 0.1, "MaxAttempts": 600})
     assert network_down(clients, "net") is True
 
 
