@@ -29,6 +29,12 @@ VISIBLE_WITHIN_S = 120.0
 SETTLED_WITHIN_S = 300.0
 ROLLED_BACK_WITHIN_S = 600.0
 KNOWN_WITHIN_S = 60.0
+# What a launch may name before all of EC2 knows of it.
+MADE_JUST_NOW = (
+    "InvalidGroup.NotFound",
+    "InvalidKeyPair.NotFound",
+    "InvalidPlacementGroup.Unknown",
+)
 ALIVE = (NodeState.PENDING, NodeState.RUNNING)
 # Why EC2 ends an instance that starts, where more is to be said of it than to try again.
 DEATHS = {
@@ -160,12 +166,4 @@ class Attempt:
 
 def _not_yet_known(error: AwsError) -> bool:
     """What was made just now may not be known to all of EC2 yet."""
-    return (
-        error.code
-        in (
-            "InvalidGroup.NotFound",
-            "InvalidKeyPair.NotFound",
-            "InvalidPlacementGroup.Unknown",
-        )
-        or "Invalid IAM Instance Profile name" in error.message
-    )
+    return error.code in MADE_JUST_NOW or "Invalid IAM Instance Profile name" in error.message

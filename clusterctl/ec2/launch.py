@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from clusterctl.domain.errors import AwsError
 from clusterctl.domain.units import count
 from clusterctl.ec2 import tags
-from clusterctl.ec2.attempt import Attempt
+from clusterctl.ec2.attempt import MADE_JUST_NOW, Attempt
 from clusterctl.ec2.capacity import Move, move_for
 from clusterctl.ec2.errors import throttled, translated
 from clusterctl.ec2.instances import PRESENT, Instance, find_instances, members_of
@@ -31,9 +31,7 @@ ATTEMPTS = 5
 STOPS_WITHIN_S = 600.0
 # A step may meet what the step before has made before all of EC2 knows of it.
 NOT_YET_KNOWN = (
-    "InvalidGroup.NotFound",
-    "InvalidKeyPair.NotFound",
-    "InvalidPlacementGroup.Unknown",
+    *MADE_JUST_NOW,
     "InvalidNetworkInterfaceID.NotFound",
     "InvalidAllocationID.NotFound",
     "InvalidInstanceID.NotFound",

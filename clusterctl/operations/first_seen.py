@@ -6,8 +6,6 @@ A file, not a tag: who may only look can remember, too.
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Collection, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Any
 
 from clusterctl.domain.errors import ClusterctlError
 from clusterctl.ec2.verdicts import ThingId
+from clusterctl.operations.views import write_file
 
 FILE = "gc.json"
 
@@ -47,7 +46,7 @@ def note_alone(
     if after == kept:
         return since, None
     try:
-        _write(path, json.dumps({"alone": after}, indent=2) + "\n")
+        write_file(path, json.dumps({"alone": after}, indent=2) + "\n")
     except OSError as error:
         return since, ClusterctlError(
             f"cannot write {path}: {error}", "groups and addresses stay until it can be written"
@@ -74,15 +73,3 @@ def _time(text: str | None) -> datetime | None:
     except ValueError:
         return None
     return time if time.tzinfo is not None else None
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-    try:
-        with os.fdopen(handle, "w") as file:
-            file.write(text)
-        Path(draft).replace(path)
-    except BaseException:
-        Path(draft).unlink(missing_ok=True)
-        raise
