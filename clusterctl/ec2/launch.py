@@ -23,6 +23,7 @@ from clusterctl.ec2.record import SentLaunch, read_launches, write_launches
 from clusterctl.ec2.search import Patience, search
 from clusterctl.ec2.session import without_retries
 from clusterctl.ec2.steps import Step
+from clusterctl.ec2.tagging import tag
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -119,11 +120,8 @@ def _accept_fewer(
         f"--min-nodes allows: the cluster has {count(len(wanted), 'node')}"
     )
     members = [found for found in find_instances(client, plan.spec.name) if not found.retired]
-    with translated():
-        client.create_tags(
-            Resources=[found.node.instance_id for found in members],
-            Tags=tags.tag_list({tags.NODES: tags.indices_text(wanted)}),  # type: ignore[arg-type]
-        )
+    ids = [found.node.instance_id for found in members]
+    tag(client, ids, {tags.NODES: tags.indices_text(wanted)})
 
 
 def _sent_again(plan: LaunchPlan, launch_record: Path) -> list[SentLaunch]:

@@ -23,6 +23,7 @@ from clusterctl.ec2.instances import (
 )
 from clusterctl.ec2.likeness import spec_of
 from clusterctl.ec2.plan import LaunchPlan
+from clusterctl.ec2.tagging import tag
 from clusterctl.operations.keep import check_account, locked
 from clusterctl.operations.launcher import Launcher
 from clusterctl.operations.settle import settle
@@ -182,9 +183,4 @@ def _check_rest(name: str, there: Sequence[Instance], going: Sequence[Instance])
 
 
 def _tag(client: EC2Client, instances: Sequence[Instance], labels: dict[str, str]) -> None:
-    if instances:
-        with translated():
-            client.create_tags(
-                Resources=[found.node.instance_id for found in instances],
-                Tags=tags.tag_list(labels),  # type: ignore[arg-type]
-            )
+    tag(client, [found.node.instance_id for found in instances], labels)

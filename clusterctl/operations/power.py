@@ -16,6 +16,7 @@ from clusterctl.ec2.errors import translated
 from clusterctl.ec2.instances import Instance, as_cluster, find_instances, members_of
 from clusterctl.ec2.likeness import spec_of
 from clusterctl.ec2.polling import gaps
+from clusterctl.ec2.tagging import tag
 from clusterctl.operations.costs import node_spent_usd
 from clusterctl.operations.keep import check_account, locked
 from clusterctl.operations.launcher import Launcher
@@ -103,11 +104,7 @@ def _remember(client: EC2Client, spent: Mapping[str, float]) -> None:
     for instance_id, usd in spent.items():
         by_amount.setdefault(f"{usd:.2f}", []).append(instance_id)
     for amount, ids in by_amount.items():
-        with translated():
-            client.create_tags(
-                Resources=ids,
-                Tags=tags.tag_list({tags.SPENT: amount}),  # type: ignore[arg-type]
-            )
+        tag(client, ids, {tags.SPENT: amount})
 
 
 def _await_stopped(client: EC2Client, name: str) -> Cluster:
