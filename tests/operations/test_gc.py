@@ -6,6 +6,7 @@ import fcntl
 import json
 import time
 from datetime import datetime, timedelta, timezone
+from functools import partial
 
 import pytest
 from botocore.exceptions import ClientError
@@ -573,8 +574,8 @@ def test_leaks_of_every_kind_on_the_local_ec2(lab, capsys, monkeypatch):
             made = leave_behind(ec2, "leaky")
             node = launch(ec2, "leaky", image, SecurityGroupIds=[made["security group"]])
             leaks[region] = {node, *made.values()}
-            seen = ec2.get_waiter("instance_exists")  # Not at once, as on EC2.
-            seen.wait(InstanceIds=[node], WaiterConfig={"Delay": 1})
+            # Not at once, as on EC2.
+            running.wait_until(partial(running.shown, ec2, [node]), f"{node} is shown")
         words = ("--cluster", "leaky", "--regions", ",".join(REGIONS))
         shown = clusterctl("gc", *words, "--json")
         assert shown.status == 0, shown.err
