@@ -1,0 +1,133 @@
+"""What a data set consists of: one entry for each file, folder and symbolic link, and its bytes
+on the wire. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+FILE, FOLDER, LINK = "f", "d", "l"
+MODES = 0o7777
+# What a decoder takes at most: 64 bytes of text an entry, for ten million of them.
+MOST_BYTES = 1 << 30
+LONGEST_PATH = 1 << 16
+
+
+class BadManifest(ValueError):
+    """These bytes are no manifest."""
+
+
+class Entry(NamedTuple):
+    """One thing of the data set. `path` is relative to the destination, in bytes.
+
+    `segments` are the (offset, length) of the data in a sparse file; None: all of it is data.
+    `digest` is the content's SHA-256, or empty where nobody asked for it.
+    """
+
+    path: bytes
+    kind: str
+    mode: int
+    mtime_ns: int
+    size: int = 0
+    link: bytes = b""
+    segments: Optional[Tuple[Tuple[int, int], ...]] = None
+    digest: bytes = b""
+
+    @property
+    def data(self) -> Sequence[Tuple[int, int]]:
+        """Where its data is: (offset, length)."""
+        if self.kind != FILE or not self.size:
+            return ()
+        return ((0, self.size),) if self.segments is None else self.segments
+
+
+def text_of(path: bytes) -> str:
+    """A path as JSON and messages can carry it; `bytes_of` reverses it, whatever its encoding."""
+    return path.decode("utf-8", "surrogateescape")
+
+
+def bytes_of(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def encode(entries: Sequence[Entry]) -> bytes:
+    """Deflated JSON lines; the same entries always give the same bytes."""
+    press = zlib.compressobj(1)
+    parts = []
+    for entry in entries:
+        row: List[Any] = [text_of(entry.path), entry.kind, entry.mode, entry.mtime_ns, entry.size]
+        more = _more(entry)
+        line = json.dumps(row + [more] if more else row, separators=(",", ":")) + "\n"
+        parts.append(press.compress(line.encode("ascii")))
+    parts.append(press.flush())
+    return b"".join(parts)
+
+
+def _more(entry: Entry) -> Dict[str, Any]:
+    more: Dict[str, Any] = {}
+    if entry.link:
+        more["l"] = text_of(entry.link)
+    if entry.segments is not None:
+        more["s"] = entry.segments
+    if entry.digest:
+        more["h"] = entry.digest.hex()
+    return more
+
+
+def decode(blob: bytes) -> List[Entry]:
+    """Raises BadManifest for anything that `encode` would not have made of a real tree."""
+    press = zlib.decompressobj()
+    try:
+        text = press.decompress(blob, MOST_BYTES)
+        if press.unconsumed_tail or not press.eof:
+            raise BadManifest("it is cut short, or too large")
+        return [_entry(json.loads(line)) for line in text.splitlines()]
+    except (zlib.error, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+        if isinstance(error, BadManifest):
+            raise
+        raise BadManifest(str(error)) from None
+
+
+def _entry(row: Any) -> Entry:
+    path, kind, mode, mtime_ns, size = row[:5]
+    more = row[5] if len(row) > 5 else {}
+    segments = more.get("s")
+    entry = Entry(
+        bytes_of(path),
+        kind,
+        int(mode),
+        int(mtime_ns),
+        int(size),
+        bytes_of(more.get("l", "")),
+        None if segments is None else tuple((int(at), int(length)) for at, length in segments),
+        bytes.fromhex(more.get("h", "")),
+    )
+    check(entry)
+    return entry
+
+
+def check(entry: Entry) -> None:
+    """Raises BadManifest: nothing of a manifest may lead out of the destination."""
+    parts = entry.path.split(b"/")
+    if entry.path != b"." and any(part in (b"", b".", b"..") for part in parts):
+        raise BadManifest("not a path below the destination: %r" % entry.path)
+    if b"\0" in entry.path or b"\0" in entry.link or len(entry.path) > LONGEST_PATH:
+        raise BadManifest("not a path: %.80r" % entry.path)
+    if entry.kind not in (FILE, FOLDER, LINK) or (entry.kind == LINK) != bool(entry.link):
+        raise BadManifest("not a kind of entry: %r" % (entry.kind,))
+    if entry.path == b"." and entry.kind != FOLDER:
+        raise BadManifest("the destination itself is a folder")
+    if entry.size < 0 or entry.mode & ~MODES or len(entry.digest) not in (0, 32):
+        raise BadManifest("not a size, mode or digest: %r" % (entry,))
+    end = 0
+    for offset, length in entry.segments or ():
+        if offset < end or length <= 0 or offset + length > entry.size:
+            raise BadManifest("segments that overlap or leave the file: %.80r" % entry.path)
+        end = offset + length
+
+
+def digest_of(blob: bytes) -> str:
+    """What both sides compare: SHA-256 of the encoded manifest, in hex."""
+    return hashlib.sha256(blob).hexdigest()

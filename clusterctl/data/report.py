@@ -1,0 +1,110 @@
+"""What a copy has come to: while it runs, and at its end. Plain values; times in seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from clusterctl.domain.errors import ClusterctlError
+
+
+class NodeStage(Enum):
+    """How far one node is, in the order they pass."""
+
+    CONNECTING = "connecting"
+    COMPARING = "comparing"
+    COPYING = "copying"
+    DONE = "done"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class SourceSummary:
+    """What the source has. `warnings`: what it left out, one line each."""
+
+    files: int
+    bytes: int
+    blocks: int
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Gap:
+    """What one node lacks. `delete` is how many of its files the source does not have."""
+
+    files: int
+    bytes: int
+    blocks: int
+    delete: int = 0
+    free_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class NodeProgress:
+    """One node now. `upstream` is whom it pulls from; `rate` is bytes a second of late."""
+
+    host: str
+    stage: NodeStage
+    bytes: int = 0
+    needed_bytes: int = 0
+    rate: float = 0.0
+    upstream: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class CopyProgress:
+    """The whole copy now. `left_s` is None while nobody can know."""
+
+    elapsed_s: float
+    nodes: tuple[NodeProgress, ...]
+    source: SourceSummary | None = None
+    left_s: float | None = None
+    slowest_link: float | None = None
+
+
+@dataclass(frozen=True)
+class NodeReport:
+    """One node at the end. `error` says why it has not all of it; `moves` how it was relinked."""
+
+    host: str
+    gap: Gap | None = None
+    received_bytes: int = 0
+    files: int = 0
+    deleted: int = 0
+    duration_s: float = 0.0
+    error: ClusterctlError | None = None
+    warnings: tuple[str, ...] = ()
+    moves: tuple[str, ...] = ()
+    limits: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def rate(self) -> float:
+        return self.received_bytes / self.duration_s if self.duration_s else 0.0
+
+
+@dataclass(frozen=True)
+class TransferReport:
+    """The copy at its end. `one_copy_s`: when the first node of the chain had all of it.
+
+    `limited_by` is one of `source disk`, `target disk`, `link`, `CPU`, `nothing`.
+    `plan` is what was planned and predicted, `CopyPlan.as_data()`.
+    """
+
+    source: SourceSummary | None
+    nodes: tuple[NodeReport, ...]
+    duration_s: float
+    one_copy_s: float | None = None
+    limited_by: str = "nothing"
+    dry_run: bool = False
+    error: ClusterctlError | None = None
+    plan: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def failed(self) -> tuple[NodeReport, ...]:
+        return tuple(node for node in self.nodes if node.error)
+
+    @property
+    def ok(self) -> bool:
+        return self.error is None and not self.failed
