@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import Iterator, List, NamedTuple, Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from clusterctl.data.node.manifest import Entry
 
@@ -26,9 +27,9 @@ class Layout:
     def __init__(self, entries: Sequence[Entry], block_bytes: int) -> None:
         self.block_bytes = block_bytes
         # Segment n begins at starts[n] of the stream, and at offsets[n] of entry owners[n].
-        self._starts: List[int] = []
-        self._owners: List[int] = []
-        self._offsets: List[int] = []
+        self._starts: list[int] = []
+        self._owners: list[int] = []
+        self._offsets: list[int] = []
         at = 0
         for index, entry in enumerate(entries):
             for offset, length in entry.data:
@@ -42,7 +43,7 @@ class Layout:
     def length(self, block: int) -> int:
         return min(self.block_bytes, self.total - block * self.block_bytes)
 
-    def extents(self, block: int) -> List[Extent]:
+    def extents(self, block: int) -> list[Extent]:
         """What the block consists of, in order."""
         at = block * self.block_bytes
         end = at + self.length(block)

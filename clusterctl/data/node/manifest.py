@@ -6,7 +6,8 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 FILE, FOLDER, LINK = "f", "d", "l"
 MODES = 0o7777
@@ -32,11 +33,11 @@ class Entry(NamedTuple):
     mtime_ns: int
     size: int = 0
     link: bytes = b""
-    segments: Optional[Tuple[Tuple[int, int], ...]] = None
+    segments: tuple[tuple[int, int], ...] | None = None
     digest: bytes = b""
 
     @property
-    def data(self) -> Sequence[Tuple[int, int]]:
+    def data(self) -> Sequence[tuple[int, int]]:
         """Where its data is: (offset, length)."""
         if self.kind != FILE or not self.size:
             return ()
@@ -57,7 +58,7 @@ def encode(entries: Sequence[Entry]) -> bytes:
     press = zlib.compressobj(1)
     parts = []
     for entry in entries:
-        row: List[Any] = [text_of(entry.path), entry.kind, entry.mode, entry.mtime_ns, entry.size]
+        row: list[Any] = [text_of(entry.path), entry.kind, entry.mode, entry.mtime_ns, entry.size]
         more = _more(entry)
         line = json.dumps(row + [more] if more else row, separators=(",", ":")) + "\n"
         parts.append(press.compress(line.encode("ascii")))
@@ -65,8 +66,8 @@ def encode(entries: Sequence[Entry]) -> bytes:
     return b"".join(parts)
 
 
-def _more(entry: Entry) -> Dict[str, Any]:
-    more: Dict[str, Any] = {}
+def _more(entry: Entry) -> dict[str, Any]:
+    more: dict[str, Any] = {}
     if entry.link:
         more["l"] = text_of(entry.link)
     if entry.segments is not None:
@@ -76,7 +77,7 @@ def _more(entry: Entry) -> Dict[str, Any]:
     return more
 
 
-def decode(blob: bytes) -> List[Entry]:
+def decode(blob: bytes) -> list[Entry]:
     """Raises BadManifest for anything that `encode` would not have made of a real tree."""
     press = zlib.decompressobj()
     try:
@@ -112,19 +113,19 @@ def check(entry: Entry) -> None:
     """Raises BadManifest: nothing of a manifest may lead out of the destination."""
     parts = entry.path.split(b"/")
     if entry.path != b"." and any(part in (b"", b".", b"..") for part in parts):
-        raise BadManifest("not a path below the destination: %r" % entry.path)
+        raise BadManifest(f"not a path below the destination: {entry.path!r}")
     if b"\0" in entry.path or b"\0" in entry.link or len(entry.path) > LONGEST_PATH:
-        raise BadManifest("not a path: %.80r" % entry.path)
+        raise BadManifest(f"not a path: {entry.path[:80]!r}")
     if entry.kind not in (FILE, FOLDER, LINK) or (entry.kind == LINK) != bool(entry.link):
-        raise BadManifest("not a kind of entry: %r" % (entry.kind,))
+        raise BadManifest(f"not a kind of entry: {entry.kind!r}")
     if entry.path == b"." and entry.kind != FOLDER:
         raise BadManifest("the destination itself is a folder")
     if entry.size < 0 or entry.mode & ~MODES or len(entry.digest) not in (0, 32):
-        raise BadManifest("not a size, mode or digest: %r" % (entry,))
+        raise BadManifest(f"not a size, mode or digest: {entry!r}")
     end = 0
     for offset, length in entry.segments or ():
         if offset < end or length <= 0 or offset + length > entry.size:
-            raise BadManifest("segments that overlap or leave the file: %.80r" % entry.path)
+            raise BadManifest(f"segments that overlap or leave the file: {entry.path[:80]!r}")
         end = offset + length
 
 
