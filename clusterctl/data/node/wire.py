@@ -1,0 +1,210 @@
+"""The protocol between relays: who may speak, what is asked, how bytes are carried.
+
+Both sides prove that they know the transfer's secret by HMAC over the other's nonce; nothing else
+is answered. Then the caller sends requests of REQUEST's size, one after another, and gets
+
+    MANIFEST    LENGTH, then so many bytes
+    BLOCK n     LENGTH (MISSING: not here), the bytes, TRAILER, `bad` times a NUMBER
+    WATCH       a RANGE of blocks that are here, again and again as they come; (0, 0) each second
+
+Whatever a peer sends, memory stays bounded: every length is checked against what must come.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import os
+import socket
+import ssl
+import struct
+from typing import Any
+
+MAGIC = b"clusterctl-copy 1\n"
+NONCE_BYTES = 32
+MAC_BYTES = 32
+REQUEST = struct.Struct(">BI")
+LENGTH = struct.Struct(">I")
+TRAILER = struct.Struct(">II")  # crc32 of the block's bytes, number of bad entries
+NUMBER = struct.Struct(">I")
+RANGE = struct.Struct(">II")
+MANIFEST, BLOCK, WATCH = 1, 2, 3
+MISSING = 0xFFFFFFFF
+MOST_BAD = 1 << 20
+HANDSHAKE_S = 5.0
+# A peer that is there sends something at least each second.
+SILENCE_S = 10.0
+CHUNK = 256 * 1024
+
+
+class PeerError(Exception):
+    """The peer is not one of ours, or breaks the protocol. `kind` as in a `lost` event."""
+
+    def __init__(self, message: str, kind: str = "closed") -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class Link:
+    """A connection to a peer. Reads fill what they are given; a silent peer raises PeerError."""
+
+    def __init__(self, plain: socket.socket) -> None:
+        self.socket: Any = plain
+        self.secured = False
+        plain.setblocking(True)
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def patience(self, seconds: float) -> None:
+        """How long reads and writes wait for the peer."""
+        # Kept by the kernel: a timeout of Python's own costs a poll before each call.
+        limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+
+    def secure(self, context: ssl.SSLContext, server: bool) -> None:
+        """TLS from here on. Raises PeerError."""
+        try:
+            self.socket = context.wrap_socket(self.socket, server_side=server)
+        except (OSError, ValueError) as error:
+            raise PeerError(f"no TLS with it: {error}", "denied") from None
+        self.secured = True
+
+    def read_into(self, view: memoryview) -> None:
+        """Fill `view`."""
+        got = 0
+        while got < len(view):
+            try:
+                if self.secured:
+                    size = self.socket.recv_into(view[got:])
+                else:
+                    size = self.socket.recv_into(view[got:], 0, socket.MSG_WAITALL)
+            except (BlockingIOError, ssl.SSLWantReadError):
+                raise PeerError("it fell silent", "silent") from None
+            except OSError as error:
+                raise PeerError(error.strerror or str(error)) from None
+            if not size:
+                raise PeerError("it closed the connection")
+            got += size
+
+    def read(self, size: int) -> bytes:
+        data = bytearray(size)
+        self.read_into(memoryview(data))
+        return bytes(data)
+
+    def send(self, data: Any) -> None:
+        try:
+            self.socket.sendall(data)
+        except (BlockingIOError, ssl.SSLWantWriteError):
+            raise PeerError("it takes nothing any more", "silent") from None
+        except OSError as error:
+            raise PeerError(error.strerror or str(error)) from None
+
+    def send_file(self, descriptor: int, offset: int, length: int) -> None:
+        """A part of a file. Raises EOFError when the file is shorter, PeerError."""
+        end = offset + length
+        while offset < end:
+            if self.secured:
+                data = os.pread(descriptor, min(CHUNK, end - offset), offset)
+                size = len(data)
+                self.send(data)
+            else:
+                size = self._sendfile(descriptor, offset, end - offset)
+            if not size:
+                raise EOFError
+            offset += size
+
+    def _sendfile(self, descriptor: int, offset: int, length: int) -> int:
+        try:
+            return os.sendfile(self.socket.fileno(), descriptor, offset, length)
+        except BlockingIOError:
+            raise PeerError("it takes nothing any more", "silent") from None
+        except OSError as error:
+            raise PeerError(error.strerror or str(error)) from None
+
+    def close(self) -> None:
+        """Safe to call from another thread: what waits on the connection is woken."""
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError):
+            self.socket.close()
+
+
+def dial(
+    address: str, port: int, secret: bytes, tls: ssl.SSLContext | None, timeout_s: float = 3.0
+) -> Link:
+    """A connection to a relay, proven on both sides. Raises PeerError."""
+    try:
+        plain = socket.create_connection((address, port), timeout_s)
+    except ConnectionRefusedError:
+        raise PeerError("it refuses connections", "refused") from None
+    except (TimeoutError, socket.timeout):
+        raise PeerError(f"no answer within {timeout_s:g} s", "refused") from None
+    except OSError as error:
+        raise PeerError(error.strerror or str(error), "refused") from None
+    link = Link(plain)
+    try:
+        link.patience(HANDSHAKE_S)
+        if tls:
+            link.secure(tls, server=False)
+        _prove(link, secret)
+        link.patience(SILENCE_S)
+    except BaseException:
+        link.close()
+        raise
+    return link
+
+
+def _prove(link: Link, secret: bytes) -> None:
+    theirs = link.read(len(MAGIC) + NONCE_BYTES)
+    if not theirs.startswith(MAGIC):
+        raise PeerError("what answers there is no relay of this version", "denied")
+    challenge, mine = theirs[len(MAGIC) :], os.urandom(NONCE_BYTES)
+    link.send(MAGIC + mine + _mac(secret, b"caller", challenge, mine))
+    try:
+        answer = link.read(MAC_BYTES)
+    except PeerError:
+        raise PeerError("it belongs to another transfer", "denied") from None
+    if not hmac.compare_digest(answer, _mac(secret, b"server", mine, challenge)):
+        raise PeerError("it does not know this transfer's secret", "denied")
+
+
+def admit(link: Link, secret: bytes, tls: ssl.SSLContext | None) -> None:
+    """The server's side of `dial`. Raises PeerError for everybody who has not the secret."""
+    link.patience(HANDSHAKE_S)
+    if tls:
+        link.secure(tls, server=True)
+    challenge = os.urandom(NONCE_BYTES)
+    link.send(MAGIC + challenge)
+    theirs = link.read(len(MAGIC) + NONCE_BYTES + MAC_BYTES)
+    nonce = theirs[len(MAGIC) : -MAC_BYTES]
+    proven = hmac.compare_digest(theirs[-MAC_BYTES:], _mac(secret, b"caller", challenge, nonce))
+    if not theirs.startswith(MAGIC) or not proven:
+        raise PeerError("it does not know this transfer's secret", "denied")
+    link.send(_mac(secret, b"server", nonce, challenge))
+    link.patience(SILENCE_S)
+
+
+def _mac(secret: bytes, side: bytes, theirs: bytes, mine: bytes) -> bytes:
+    return hmac.new(secret, MAGIC + side + theirs + mine, hashlib.sha256).digest()
+
+
+def tls_contexts(pem: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """For servers and for callers: TLS 1.3 among those who hold this certificate and its key."""
+    # The ssl module reads files only: one that is in no file system leaves no trace.
+    descriptor = os.memfd_create("clusterctl")
+    try:
+        os.write(descriptor, pem.encode())
+        path = f"/proc/self/fd/{descriptor}"
+        both = []
+        for purpose in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT):
+            context = ssl.SSLContext(purpose)
+            context.minimum_version = ssl.TLSVersion.TLSv1_3
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.load_cert_chain(path)
+            context.load_verify_locations(path)
+            both.append(context)
+    finally:
+        os.close(descriptor)
+    return both[0], both[1]
