@@ -7,6 +7,7 @@ import re
 from clusterctl.domain.errors import UsageError
 
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 def parse_duration_s(text: str) -> float:
@@ -35,6 +36,36 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun if number == 1 else plural}"
 
 
+def parse_bytes(text: str) -> int:
+    """Bytes of `8MiB`, `64K` (binary, as head and rsync have it), `10MB` (decimal), `4096`.
+
+    Raises UsageError.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b)?\s*", text.lower(), re.ASCII)
+    if not match or (match[3] == "ib" and not match[2]):
+        raise UsageError(f"not a size: {text!r}", "write it as 64KiB, 8MiB or 4096")
+    base = 1000 if match[3] == "b" else 1024
+    return int(float(match[1]) * base ** _POWERS[match[2]])
+
+
+def parse_rate(text: str) -> float:
+    """Bytes a second of `160mbit`, `25 Gbit/s`, `25Gbps` (bits), `100MiB/s`, `100MB/s`.
+
+    Raises UsageError. `MBps` and `Mb/s` are refused: some read bits in them and some bytes.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(\S+(?: ?/ ?s)?)\s*", text, re.ASCII)
+    unit = match[2].replace(" ", "") if match else ""
+    bits = re.fullmatch(r"([kmgt]?)(bit|bits|bit/s|bits/s|bps)", unit.lower())
+    octets = re.fullmatch(r"([kKmMgGtT]?)(i?)B/s", unit)
+    if not match or not (bits or octets) or "Bp" in unit:
+        raise UsageError(f"not a rate: {text!r}", "write it as 25gbit, 160mbit or 100MiB/s")
+    number = float(match[1])
+    if bits:
+        return number * 1000.0 ** _POWERS[bits[1]] / 8
+    assert octets
+    return number * (1024.0 if octets[2] else 1000.0) ** _POWERS[octets[1].lower()]
+
+
 def format_bytes(size: float) -> str:
     """`512 B`, `1.5 KiB`, `23.0 GiB`."""
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -42,3 +73,18 @@ def format_bytes(size: float) -> str:
             return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} TiB"
+
+
+def format_rate(rate: float) -> str:
+    """`35.3 MiB/s`."""
+    return f"{format_bytes(rate)}/s"
+
+
+def format_link(rate: float) -> str:
+    """A link's bytes a second as links are sold: `160 Mbit/s`, `25 Gbit/s`."""
+    bits = rate * 8
+    for unit in ("bit/s", "kbit/s", "Mbit/s"):
+        if bits < 1000:
+            return f"{bits:.4g} {unit}"
+        bits /= 1000
+    return f"{bits:.4g} Gbit/s"

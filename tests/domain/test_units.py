@@ -3,7 +3,15 @@ from __future__ import annotations
 import pytest
 
 from clusterctl.domain.errors import UsageError
-from clusterctl.domain.units import format_bytes, format_duration, parse_duration_s
+from clusterctl.domain.units import (
+    format_bytes,
+    format_duration,
+    format_link,
+    format_rate,
+    parse_bytes,
+    parse_duration_s,
+    parse_rate,
+)
 
 
 @pytest.mark.parametrize(
@@ -38,3 +46,85 @@ def test_durations_written(seconds, text):
 )
 def test_sizes(count, text):
     assert format_bytes(count) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("4096", 4096),
+        ("0", 0),
+        ("64K", 65536),
+        ("64KiB", 65536),
+        ("8MiB", 8 << 20),
+        ("8mib", 8 << 20),
+        (" 8 MiB ", 8 << 20),
+        ("1.5G", 3 << 29),
+        ("10MB", 10_000_000),
+        ("7b", 7),
+        ("2TiB", 2 << 40),
+    ],
+)
+def test_sizes_read(text, size):
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "MiB", "-1", "8iB", "8 M B", "1e6", "8MiB/s", "٣", "nan"])
+def test_no_sizes(text):
+    with pytest.raises(UsageError):
+        parse_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [
+        ("25gbit", 3.125e9),
+        ("25Gbit/s", 3.125e9),
+        ("25 Gbit / s", 3.125e9),
+        ("25Gbps", 3.125e9),
+        ("160mbit", 2e7),
+        ("160 Mbits", 2e7),
+        ("0.5gbit", 6.25e7),
+        ("800kbit", 1e5),
+        ("8bit", 1),
+        ("100MB/s", 1e8),
+        ("100MiB/s", 100 << 20),
+        ("1B/s", 1),
+        ("2kB/s", 2000),
+    ],
+)
+def test_rates_read(text, rate):
+    assert parse_rate(text) == rate
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "25",
+        "fast",
+        "25g",
+        "100MB",
+        "100MBps",
+        "100Mb/s",
+        "-1mbit",
+        "1e3mbit",
+        "25 gbit per s",
+        "٣bit",
+    ],
+)
+def test_no_rates(text):
+    with pytest.raises(UsageError):
+        parse_rate(text)
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"),
+    [(2e7, "160 Mbit/s"), (3.125e9, "25 Gbit/s"), (1.25e8, "1 Gbit/s"), (5, "40 bit/s")],
+)
+def test_links(rate, text):
+    assert format_link(rate) == text
+    assert parse_rate(text) == rate
+
+
+def test_rates_written():
+    assert format_rate(37_000_000) == "35.3 MiB/s"
