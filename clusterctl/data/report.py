@@ -31,13 +31,17 @@ class SourceSummary:
 
 @dataclass(frozen=True)
 class Gap:
-    """What one node lacks. `delete` is how many of its files the source does not have."""
+    """What one node lacks. `delete` is how many of its files the source does not have.
+
+    `delete_names` are the first of these, for a dry run.
+    """
 
     files: int
     bytes: int
     blocks: int
     delete: int = 0
     free_bytes: int = 0
+    delete_names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -55,13 +59,18 @@ class NodeProgress:
 
 @dataclass(frozen=True)
 class CopyProgress:
-    """The whole copy now. `left_s` is None while nobody can know."""
+    """The whole copy now. `left_s` is None while nobody can know.
+
+    `slowest_link` is in bytes a second, headers included. `plan` is `CopyPlan.as_data()`, from when
+    there is one.
+    """
 
     elapsed_s: float
     nodes: tuple[NodeProgress, ...]
     source: SourceSummary | None = None
     left_s: float | None = None
     slowest_link: float | None = None
+    plan: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
