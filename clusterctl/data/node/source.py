@@ -6,6 +6,7 @@ import os
 import threading
 import time
 import zlib
+from collections.abc import Callable, Sequence
 
 from clusterctl.data.node.layout import Extent, Layout
 from clusterctl.data.node.manifest import Entry, text_of
@@ -14,16 +15,20 @@ from clusterctl.data.node.wire import CHUNK, LENGTH, NUMBER, TRAILER, Link
 
 
 class Source:
-    """Sends blocks of the files at `paths`. Thread-safe.
+    """Sends blocks of the files; `path` says where an entry is. Thread-safe.
 
     A file that has changed since it was listed, or cannot be read, is sent as zeros where need be
     and named as bad at the end of the block: nobody publishes it.
     """
 
     def __init__(
-        self, entries: list[Entry], paths: list[bytes], layout: Layout, waits: Waits
+        self,
+        entries: Sequence[Entry],
+        path: Callable[[int], bytes],
+        layout: Layout,
+        waits: Waits,
     ) -> None:
-        self._entries, self._paths, self._layout = entries, paths, layout
+        self._entries, self._path, self._layout = entries, path, layout
         self._waits = waits
         self._lock = threading.Lock()
         self.bad: dict[int, str] = {}
@@ -66,7 +71,7 @@ class Source:
 
     def _open(self, number: int) -> int:
         try:
-            return os.open(self._paths[number], os.O_RDONLY | os.O_NOFOLLOW)
+            return os.open(self._path(number), os.O_RDONLY | os.O_NOFOLLOW)
         except OSError as error:
             self._blame(number, error.strerror)
             return -1

@@ -1,0 +1,126 @@
+"""What a node lacks of the data set, and what it has too much. Nothing is changed here."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from clusterctl.data.node.hashing import digests_of_files
+from clusterctl.data.node.manifest import FOLDER, LINK, MODES, Entry, text_of
+from clusterctl.data.node.scan import STAGING
+
+SECOND_NS = 1_000_000_000
+
+
+class Plan(NamedTuple):
+    """`missing`: the entries (their numbers) that have to come. `retouch`: files whose content is
+    there, but not their mode or time. `extra`: paths that the source does not have, folders after
+    what is in them."""
+
+    missing: list[int]
+    retouch: list[int]
+    extra: list[bytes]
+
+
+def destination(text: str, home: str) -> bytes:
+    """DST as a path: `~` and relative paths mean the home folder, as for rsync."""
+    if text == "~" or text.startswith("~/"):
+        text = home + text[1:]
+    return os.path.join(os.fsencode(home), os.fsencode(text))
+
+
+def place(dst: bytes, single: bool, entries: list[Entry]) -> tuple[bytes, list[Entry]]:
+    """The folder that the entries are relative to, and they. One file may be given a new name."""
+    if not single or dst.endswith(b"/") or os.path.isdir(dst):
+        return dst.rstrip(b"/") or b"/", entries
+    folder, name = os.path.split(dst)
+    return folder, [entries[0]._replace(path=name)]
+
+
+def compare(root: bytes, entries: Sequence[Entry], checksum: bool, delete: bool) -> Plan:
+    """Sizes and times decide, or with `checksum` the content. Raises OSError."""
+    missing, retouch, doubtful = [], [], []
+    fresh = not os.path.lexists(root)
+    for number, entry in enumerate(entries):
+        status = None if fresh else _look(_at(root, entry))
+        if entry.kind == FOLDER:
+            if status is None or not stat.S_ISDIR(status.st_mode):
+                missing.append(number)
+        elif entry.kind == LINK:
+            if not _same_link(root, entry, status):
+                missing.append(number)
+        elif status is None or not stat.S_ISREG(status.st_mode) or status.st_size != entry.size:
+            missing.append(number)
+        elif checksum:
+            doubtful.append(number)
+        elif not _same_time(status.st_mtime_ns, entry.mtime_ns):
+            missing.append(number)
+        elif status.st_mode & MODES != entry.mode:
+            retouch.append(number)
+    digests = digests_of_files(_at(root, entries[number]) for number in doubtful)
+    for number, digest in zip(doubtful, digests):
+        (retouch if digest == entries[number].digest else missing).append(number)
+    extra = _extra(root, entries) if delete and not fresh else []
+    return Plan(sorted(missing), retouch, extra)
+
+
+def _at(root: bytes, entry: Entry) -> bytes:
+    return root if entry.path == b"." else root + b"/" + entry.path
+
+
+def _look(path: bytes) -> os.stat_result | None:
+    try:
+        # Only the destination itself may be a link to a folder elsewhere.
+        return os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _same_link(root: bytes, entry: Entry, status: os.stat_result | None) -> bool:
+    if status is None or not stat.S_ISLNK(status.st_mode):
+        return False
+    return os.readlink(_at(root, entry)) == entry.link
+
+
+def _same_time(one_ns: int, other_ns: int) -> bool:
+    """Some file systems keep whole seconds only."""
+    if one_ns == other_ns:
+        return True
+    whole = one_ns % SECOND_NS == 0 or other_ns % SECOND_NS == 0
+    return whole and one_ns // SECOND_NS == other_ns // SECOND_NS
+
+
+def _extra(root: bytes, entries: Sequence[Entry]) -> list[bytes]:
+    """What is in the folders that the source has, and is not in the source."""
+    known = {entry.path for entry in entries}
+    folders = [entry.path for entry in entries if entry.kind == FOLDER]
+    found: list[bytes] = []
+    for folder in folders:
+        prefix = b"" if folder == b"." else folder + b"/"
+        for name in _names(root + b"/" + prefix):
+            if prefix + name not in known and name != STAGING:
+                found.extend(_tree(root, prefix + name))
+    return found
+
+
+def _tree(root: bytes, name: bytes) -> list[bytes]:
+    path = root + b"/" + name
+    below: list[bytes] = []
+    if os.path.isdir(path) and not os.path.islink(path):
+        for child in _names(path):
+            below.extend(_tree(root, name + b"/" + child))
+    return [*below, name]
+
+
+def _names(folder: bytes) -> list[bytes]:
+    try:
+        return sorted(os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def shown(extra: Sequence[bytes], most: int = 20) -> list[str]:
+    """The first names, for a message."""
+    return [text_of(path) for path in extra[:most]]

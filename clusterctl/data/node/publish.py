@@ -1,0 +1,175 @@
+"""Whole files get their mode and time, reach the disk, and appear under their names."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import stat
+import threading
+import time
+from collections.abc import Sequence
+
+from clusterctl.data.node.manifest import FOLDER, LINK, Entry, text_of
+from clusterctl.data.node.staging import Staging
+from clusterctl.data.node.waits import Waits
+
+# More files than this at once reach the disk with one call for the whole file system.
+TOGETHER = 8
+
+
+class Publisher(threading.Thread):
+    """Publishes entries by number as they become whole, in the order they come."""
+
+    def __init__(self, staging: Staging, entries: Sequence[Entry], waits: Waits) -> None:
+        super().__init__(name="publisher", daemon=True)
+        self._staging, self._entries, self._waits = staging, entries, waits
+        self._changed = threading.Condition()
+        self._whole: list[int] = []
+        self._ending = False
+        self.written = 0
+        self.refused: dict[int, str] = {}
+        self.error: OSError | None = None
+
+    def path(self, number: int) -> bytes:
+        entry = self._entries[number]
+        root = self._staging.root
+        return root if entry.path == b"." else root + b"/" + entry.path
+
+    def make_folders(self, numbers: Sequence[int]) -> None:
+        """The folders among the entries, writable for now. Raises OSError."""
+        for number in numbers:
+            entry = self._entries[number]
+            if entry.kind == FOLDER:
+                path = self.path(number)
+                if os.path.lexists(path) and (os.path.islink(path) or not os.path.isdir(path)):
+                    os.unlink(path)
+                os.makedirs(path, exist_ok=True)
+                os.chmod(path, entry.mode | stat.S_IRWXU)
+
+    def put(self, number: int) -> None:
+        """This entry is whole."""
+        with self._changed:
+            self._whole.append(number)
+            self._changed.notify()
+
+    def finish(self) -> None:
+        """Wait until all that was put is published."""
+        with self._changed:
+            self._ending = True
+            self._changed.notify()
+        self.join()
+
+    def run(self) -> None:
+        try:
+            while True:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._whole or self._ending)
+                    batch, self._whole = self._whole, []
+                    if not batch:
+                        return
+                self._publish(batch)
+        except OSError as error:
+            self.error = error
+
+    def _publish(self, batch: Sequence[int]) -> None:
+        for number in batch:
+            self._prepare(self._entries[number])
+        began = time.monotonic()
+        self._sync(batch)
+        self._waits.add("sync", time.monotonic() - began)
+        for number in batch:
+            self._appear(number)
+
+    def _prepare(self, entry: Entry) -> None:
+        part = self._staging.part(entry)
+        times = (entry.mtime_ns, entry.mtime_ns)
+        if entry.kind == LINK:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(part)
+            os.symlink(entry.link, part)
+            os.utime(part, ns=times, follow_symlinks=False)
+            return
+        if not entry.data:
+            os.close(os.open(part, os.O_WRONLY | os.O_CREAT, 0o600))
+            os.truncate(part, entry.size)
+        os.chmod(part, entry.mode)
+        os.utime(part, ns=times)
+
+    def _sync(self, batch: Sequence[int]) -> None:
+        if len(batch) > TOGETHER:
+            sync_file_system(self._staging.folder)
+            return
+        for number in batch:
+            if self._entries[number].data:
+                descriptor = os.open(self._staging.part(self._entries[number]), os.O_RDONLY)
+                try:
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
+
+    def _appear(self, number: int) -> None:
+        part, path = self._staging.part(self._entries[number]), self.path(number)
+        try:
+            self._rename(part, path)
+            self.written += 1
+        except IsADirectoryError:
+            self.refused[number] = f"{text_of(path)}: a folder with something in it is there"
+            os.unlink(part)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(part + b".log")
+
+    def _rename(self, part: bytes, path: bytes) -> None:
+        try:
+            os.rename(part, path)
+        except IsADirectoryError:
+            try:
+                os.rmdir(path)
+            except OSError:
+                raise IsADirectoryError from None
+            os.rename(part, path)
+
+    def settle_folders(self) -> list[str]:
+        """Give the folders their modes and times, the deepest first; what was refused."""
+        refused = []
+        folders = [n for n, entry in enumerate(self._entries) if entry.kind == FOLDER]
+        for number in reversed(folders):
+            try:
+                self.retouch(number)
+            except OSError as error:
+                refused.append(
+                    f"{text_of(self.path(number))}: mode and time not set: {error.strerror}"
+                )
+        return refused
+
+    def retouch(self, number: int) -> None:
+        """Mode and time of an entry whose content is there. Raises OSError."""
+        entry, path = self._entries[number], self.path(number)
+        status = os.stat(path)
+        if stat.S_IMODE(status.st_mode) != entry.mode:
+            os.chmod(path, entry.mode)
+        if status.st_mtime_ns != entry.mtime_ns:
+            os.utime(path, ns=(entry.mtime_ns, entry.mtime_ns))
+
+    def remove(self, names: Sequence[bytes]) -> int:
+        """Remove what the source does not have, what is in a folder before it; how many."""
+        removed = 0
+        for name in names:
+            path = self._staging.root + b"/" + name
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.isdir(path) and not os.path.islink(path):
+                    os.rmdir(path)
+                else:
+                    os.unlink(path)
+                removed += 1
+        return removed
+
+
+def sync_file_system(folder: bytes) -> None:
+    """What is written to the file system of `folder` has reached the disk. Raises OSError."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        if ctypes.CDLL(None, use_errno=True).syncfs(descriptor):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    finally:
+        os.close(descriptor)

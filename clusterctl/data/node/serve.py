@@ -1,0 +1,130 @@
+"""The listening side of a relay: it answers those who know the transfer's secret."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import ssl
+import threading
+from typing import Any
+
+from clusterctl.data.node.ledger import Ledger
+from clusterctl.data.node.wire import (
+    BLOCK,
+    LENGTH,
+    MANIFEST,
+    MISSING,
+    RANGE,
+    REQUEST,
+    WATCH,
+    Link,
+    PeerError,
+    admit,
+)
+
+MOST_CONNECTIONS = 512
+MOST_STRANGERS = 64
+HEARTBEAT_S = 1.0
+
+
+class Server:
+    """Listens while the relay runs. `content` sends the blocks that `ledger` says are here."""
+
+    def __init__(self, bind: str, port: int, secret: bytes, tls: ssl.SSLContext | None) -> None:
+        family = socket.AF_INET6 if ":" in bind else socket.AF_INET
+        self._listening = socket.create_server((bind, port), family=family, backlog=128)
+        self.address, self.port = self._listening.getsockname()[:2]
+        self._secret, self._tls = secret, tls
+        self._lock = threading.Lock()
+        self._strangers = self._friends = 0
+        self._manifest = b""
+        self._has_manifest, self._has_content = threading.Event(), threading.Event()
+        self._ledger: Ledger | None = None
+        self._content: Any = None
+
+    def start(self) -> None:
+        threading.Thread(target=self._accept, name="accept", daemon=True).start()
+
+    def have_manifest(self, blob: bytes) -> None:
+        self._manifest = blob
+        self._has_manifest.set()
+
+    def have_content(self, ledger: Ledger, content: Any) -> None:
+        self._ledger, self._content = ledger, content
+        self._has_content.set()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                plain, _ = self._listening.accept()
+            except OSError:
+                return
+            with self._lock:
+                crowded = self._strangers >= MOST_STRANGERS or self._friends >= MOST_CONNECTIONS
+                self._strangers += not crowded
+            if crowded:
+                plain.close()
+                continue
+            threading.Thread(target=self._meet, args=(Link(plain),), daemon=True).start()
+
+    def _meet(self, link: Link) -> None:
+        try:
+            try:
+                admit(link, self._secret, self._tls)
+            finally:
+                with self._lock:
+                    self._strangers -= 1
+                    self._friends += 1
+            self._converse(link)
+        except (PeerError, OSError):
+            pass  # The caller sees it, and asks again or elsewhere.
+        finally:
+            link.close()
+            with self._lock:
+                self._friends -= 1
+
+    def _converse(self, link: Link) -> None:
+        request = memoryview(bytearray(REQUEST.size))
+        while True:
+            # A peer may have nothing to ask for a long time.
+            select.select([link.socket], [], [])
+            link.read_into(request)
+            what, block = REQUEST.unpack(request)
+            if what == MANIFEST:
+                self._send_manifest(link)
+            elif what == BLOCK:
+                self._send_block(link, block)
+            elif what == WATCH:
+                self._tell(link)
+            else:
+                raise PeerError("it asks for what nobody has")
+
+    def _send_manifest(self, link: Link) -> None:
+        if not self._has_manifest.wait(HEARTBEAT_S):
+            link.send(LENGTH.pack(MISSING))
+            return
+        link.send(LENGTH.pack(len(self._manifest)))
+        link.send(self._manifest)
+
+    def _send_block(self, link: Link, block: int) -> None:
+        ledger = self._ledger
+        if ledger is None or block >= ledger.blocks or block not in ledger:
+            link.send(LENGTH.pack(MISSING))
+        else:
+            self._content.send_block(link, block)
+
+    def _tell(self, link: Link) -> None:
+        """All that is here, and what comes, until the peer goes away."""
+        while not self._has_content.wait(HEARTBEAT_S):
+            link.send(RANGE.pack(0, 0))
+        assert self._ledger
+        seen = -1
+        while True:
+            seen, ranges = self._ledger.news(seen, HEARTBEAT_S)
+            link.send(b"".join(RANGE.pack(*one) for one in ranges) or RANGE.pack(0, 0))
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()

@@ -1,0 +1,151 @@
+"""Where files are until they are whole: a folder in the destination, gone when all is there."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import socket
+import struct
+import zlib
+from collections.abc import Sequence
+
+from clusterctl.data.node.manifest import Entry
+from clusterctl.data.node.scan import STAGING
+
+RECORD = struct.Struct(">QQI")  # offset, length, crc32
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+PIECE = 1 << 20
+
+
+class Busy(Exception):
+    """Another copy works on the same destination; the message says which."""
+
+
+class Staging:
+    """`ROOT/.clusterctl-copy`, held by one copy at a time.
+
+    A part that is not whole keeps its journal beside it: which pieces have come, each with its
+    checksum. What was journaled before a reboot is read again, since it may never have reached
+    the disk.
+    """
+
+    def __init__(self, root: bytes) -> None:
+        self.root = root
+        self.folder = os.path.join(root, STAGING)
+        self._lock = -1
+        self._boot = _boot_id()
+
+    def acquire(self) -> None:
+        """Make the folder and hold it. Raises Busy, OSError."""
+        os.makedirs(self.root, exist_ok=True)
+        while self._lock < 0:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(self.folder, 0o700)
+            with contextlib.suppress(FileNotFoundError):  # the one before us is just leaving
+                self._lock = self._try()
+
+    def _try(self) -> int:
+        path = os.path.join(self.folder, b"lock")
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.stat(path), os.fstat(lock)):
+                os.ftruncate(lock, 0)
+                os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+                return lock
+        except BlockingIOError:
+            who = os.pread(lock, 200, 0).decode(errors="replace") or "another process"
+            os.close(lock)
+            raise Busy(who) from None
+        except BaseException:
+            os.close(lock)
+            raise
+        os.close(lock)
+        return -1
+
+    def part(self, entry: Entry) -> bytes:
+        """Where the entry is while it is not whole: the same for the same file, and no other."""
+        told = f"{entry.size} {entry.mtime_ns} {entry.segments}\n".encode() + entry.path
+        return self.folder + b"/" + hashlib.blake2b(told, digest_size=16).hexdigest().encode()
+
+    def note(self, entry: Entry, offset: int, length: int, checksum: int) -> None:
+        """This piece of the part has come."""
+        journal = os.open(self.part(entry) + b".log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            head = b"" if os.fstat(journal).st_size else self._boot
+            os.write(journal, head + RECORD.pack(offset, length, checksum))
+        finally:
+            os.close(journal)
+
+    def pieces(self, entry: Entry) -> list[tuple[int, int]]:
+        """What an earlier copy left of the entry: (offset, length), sorted, none overlapping."""
+        path = self.part(entry)
+        try:
+            with open(path + b".log", "rb") as journal:
+                boot, rows = journal.read(len(self._boot)), journal.read()
+            with open(path, "rb", buffering=0) as part:
+                size = os.fstat(part.fileno()).st_size
+                rows = rows[: len(rows) - len(rows) % RECORD.size]
+                noted = sorted(set(RECORD.iter_unpack(rows)))
+                found = [
+                    (offset, length)
+                    for offset, length, checksum in noted
+                    if offset + length <= size
+                    and (boot == self._boot or _sum(part.fileno(), offset, length) == checksum)
+                ]
+        except FileNotFoundError:
+            return []
+        return _merged(found)
+
+    def forget_others(self, wanted: Sequence[Entry]) -> None:
+        """Remove what is left of files that are not wanted any more, or have changed since."""
+        keep = {os.path.basename(self.part(entry)) for entry in wanted} | {b"lock"}
+        for name in os.listdir(self.folder):
+            if name.partition(b".")[0] not in keep:
+                with contextlib.suppress(OSError):
+                    os.unlink(os.path.join(self.folder, name))
+
+    def drop(self, entry: Entry) -> None:
+        """The entry's part is published, or will never be."""
+        for path in (self.part(entry), self.part(entry) + b".log"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+
+    def release(self, clear: bool) -> None:
+        """Let go; `clear` removes it all."""
+        if self._lock < 0:
+            return
+        if clear:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        os.close(self._lock)
+        self._lock = -1
+
+
+def _boot_id() -> bytes:
+    try:
+        with open(BOOT_ID, "rb") as file:
+            return file.read(36).ljust(36)
+    except OSError:
+        return os.urandom(36)  # never the same: everything is read again
+
+
+def _sum(descriptor: int, offset: int, length: int) -> int:
+    checksum = 0
+    while length and (data := os.pread(descriptor, min(PIECE, length), offset)):
+        checksum = zlib.crc32(data, checksum)
+        offset, length = offset + len(data), length - len(data)
+    return checksum
+
+
+def _merged(pieces: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    merged: list[tuple[int, int]] = []
+    for offset, length in sorted(pieces):
+        if merged and offset <= sum(merged[-1]):
+            begin, had = merged[-1]
+            merged[-1] = (begin, max(had, offset + length - begin))
+        else:
+            merged.append((offset, length))
+    return merged
