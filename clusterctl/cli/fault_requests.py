@@ -41,6 +41,20 @@ class Span(click.ParamType):
             self.fail(f"{error.message}; {error.hint}", param, ctx)
 
 
+class Rate(click.ParamType):
+    """Bits a second from `160mbit`, `2.5gbit`."""
+
+    name = "rate"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        from clusterctl.lab.rates import parse_rate_bit
+
+        try:
+            return value if isinstance(value, int) else parse_rate_bit(value)
+        except UsageError as error:
+            self.fail(f"{error.message}; {error.hint}", param, ctx)
+
+
 def ask(method: str, query: str = "", body: object = None) -> Any:
     """What the page says. Raises UsageError if the lab refuses, LabError if there is none."""
     from clusterctl.lab import pages

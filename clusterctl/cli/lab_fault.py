@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import click
 
-from clusterctl.cli import lab_fault_api, lab_fault_hosts, lab_fault_interrupt, output
+from clusterctl.cli import (
+    lab_fault_api,
+    lab_fault_boot,
+    lab_fault_hosts,
+    lab_fault_interrupt,
+    output,
+)
 from clusterctl.cli.fault_requests import Span, ask, clear_faults, set_fault
 
 
@@ -107,6 +113,7 @@ def quota(code: str, value: float) -> None:
 
 for _command in (
     *lab_fault_api.COMMANDS,
+    *lab_fault_boot.COMMANDS,
     *lab_fault_hosts.COMMANDS,
     *lab_fault_interrupt.COMMANDS,
 ):

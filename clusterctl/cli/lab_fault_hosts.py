@@ -1,91 +1,102 @@
-"""The faults of the lab's hosts: how they boot, and what befalls those that run."""
+"""What befalls the lab's hosts that run: pairs of commands, of which one undoes the other."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
 import click
 
-from clusterctl.cli.fault_requests import TIMES, Span, ask, clear_faults, set_fault
-from clusterctl.cli.params import Indices
+from clusterctl.cli.fault_requests import Rate, ask, clear_faults, set_fault
 from clusterctl.domain.errors import UsageError
 
+SOME_ID = "i-0123456789abcdef0"
 
-@click.command()
-@click.option("--slow", "slow_s", type=Span(), help="Stay pending that long.")
-@click.option("--silent", is_flag=True, help="Run, but never start sshd nor print host keys.")
-@click.option("--dies", metavar="CODE", help="Be terminated instead, with this StateReason.")
-@click.option("--node", "nodes", type=Indices(), help="Only these nodes: 3 or 0-2,5.")
-@TIMES
-def boot(
-    slow_s: float | None, silent: bool, dies: str | None, nodes: tuple[int, ...] | None, times: int
-) -> None:
-    """Have the next hosts boot late, without sshd, or not at all.
 
-    \b
-    Example:
-      clusterctl lab fault boot --slow 2m --times 4
-      clusterctl lab fault boot --dies Server.InsufficientInstanceCapacity --node 1
-    """
-    if dies == "":
-        raise UsageError("--dies needs a code", "for example Server.InternalError")
-    set_fault(
-        "boot", slow_s=slow_s or 0, silent=silent, dies=dies or "", nodes=nodes or (), times=times
+def _as_given(**options: Any) -> dict[str, Any]:
+    return options
+
+
+def _rates(rate: int | None, down: int | None, up: int | None) -> dict[str, int]:
+    """Of each direction its own rate, or that of both, or none."""
+    return {"down": down or rate or 0, "up": up or rate or 0}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A fault of running hosts. `fields` makes its fields of the options; `example` shows some."""
+
+    kind: str
+    does: str
+    undo: str
+    undoes: str
+    otherwise: str
+    options: Sequence[click.Option] = ()
+    fields: Callable[..., dict[str, Any]] = _as_given
+    example: str = SOME_ID
+
+
+PAIRS = (
+    Pair(
+        "freeze",
+        "Stop all processes of a running host where they are, until `thaw`.",
+        "thaw",
+        "Let a frozen host go on.",
+        "is not frozen",
+    ),
+    Pair(
+        "cut",
+        "Take a running host's network link down, until `mend`.",
+        "mend",
+        "Bring the link of a host that was cut off up again.",
+        "is not cut off",
+    ),
+    Pair(
+        "shape",
+        "Give a running host's link a rate, until `unshape`. The instance `all` is every host that "
+        "runs or will run, and has no rate of its own.",
+        "unshape",
+        "Let a host's link be as fast as it can.",
+        "is not shaped",
+        (
+            click.Option(["--rate"], type=Rate(), help="Both ways at once: 160mbit or 2.5gbit."),
+            click.Option(["--down"], type=Rate(), help="To the host."),
+            click.Option(["--up"], type=Rate(), help="From the host."),
+        ),
+        _rates,
+        "all --rate 160mbit",
+    ),
+)
+
+
+def _commands(pair: Pair) -> tuple[click.Command, click.Command]:
+    def inflict(instance: str, **options: Any) -> None:
+        set_fault(pair.kind, instance_id=instance, **pair.fields(**options))
+
+    def undo(instance: str) -> None:
+        for one in ask("GET")["faults"]:
+            if one["kind"] == pair.kind and one["instance_id"] == instance:
+                clear_faults(one["id"])
+                return
+        raise UsageError(f"{instance!r:.80} {pair.otherwise}", "see `clusterctl lab fault list`")
+
+    undo_example = pair.example.partition(" ")[0]
+    return (
+        _command(pair.kind, inflict, _help(pair.does, f"{pair.kind} {pair.example}"), pair.options),
+        _command(pair.undo, undo, _help(pair.undoes, f"{pair.undo} {undo_example}")),
     )
 
 
-@click.command()
-@click.argument("instance")
-def freeze(instance: str) -> None:
-    """Stop all processes of a running host where they are, until `thaw`.
-
-    \b
-    Example:
-      clusterctl lab fault freeze i-0123456789abcdef0
-    """
-    set_fault("freeze", instance_id=instance)
+def _command(
+    name: str, run: Callable[..., None], help: str, options: Sequence[click.Option] = ()
+) -> click.Command:
+    instance = click.Argument(["instance"])
+    return click.Command(name, callback=run, params=[instance, *options], help=help)
 
 
-@click.command()
-@click.argument("instance")
-def thaw(instance: str) -> None:
-    """Let a frozen host go on.
-
-    \b
-    Example:
-      clusterctl lab fault thaw i-0123456789abcdef0
-    """
-    _clear("freeze", instance, "is not frozen")
+def _help(does: str, example: str) -> str:
+    return f"{does}\n\n\b\nExample:\n  clusterctl lab fault {example}"
 
 
-@click.command()
-@click.argument("instance")
-def cut(instance: str) -> None:
-    """Take a running host's network link down, until `mend`.
-
-    \b
-    Example:
-      clusterctl lab fault cut i-0123456789abcdef0
-    """
-    set_fault("cut", instance_id=instance)
-
-
-@click.command()
-@click.argument("instance")
-def mend(instance: str) -> None:
-    """Bring the link of a host that was cut off up again.
-
-    \b
-    Example:
-      clusterctl lab fault mend i-0123456789abcdef0
-    """
-    _clear("cut", instance, "is not cut off")
-
-
-def _clear(kind: str, instance: str, otherwise: str) -> None:
-    for one in ask("GET")["faults"]:
-        if one["kind"] == kind and one["instance_id"] == instance:
-            clear_faults(one["id"])
-            return
-    raise UsageError(f"{instance!r:.80} {otherwise}", "see `clusterctl lab fault list`")
-
-
-COMMANDS = (boot, freeze, thaw, cut, mend)
+COMMANDS = tuple(command for pair in PAIRS for command in _commands(pair))

@@ -8,18 +8,22 @@ from moto.core.utils import get_service_model
 
 from clusterctl.domain.errors import UsageError
 from clusterctl.lab import moto_capacity
-from clusterctl.lab.fault_kinds import ANY, Capacity, Cut, Fault, Frozen
+from clusterctl.lab.fault_kinds import ANY, Capacity, Fault
+from clusterctl.lab.host_faults import ALL, HostFault, Shape
 from clusterctl.lab.moto_instances import all_lab_instances
+from clusterctl.lab.requirements import check_shaping
 
 SERVICES = ("ec2", "ssm", "service-quotas", "pricing", "cloudformation", "sts", "iam")
 
 
 def admit(fault: Fault) -> Fault:
-    """The fault, completed with what the lab knows. Raises UsageError."""
+    """The fault, completed with what the lab knows. Raises UsageError, MissingTool, LabError."""
     if isinstance(fault, Capacity):
         return moto_capacity.complete(fault)
-    if isinstance(fault, (Frozen, Cut)):
+    if isinstance(fault, HostFault) and fault.instance_id != ALL:
         check_host(fault.instance_id)
+    if isinstance(fault, Shape):
+        check_shaping()
     action = getattr(fault, "action", ANY)
     if action != ANY:
         check_action(action)

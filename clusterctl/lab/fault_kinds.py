@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
 from typing import Any, Union
 
 from clusterctl.domain.errors import UsageError
+from clusterctl.lab.fault_fields import MOST, flag, number, text, whole, word
+from clusterctl.lab.host_faults import Cut, Frozen, HostFault, Shape
 
 ANY = "*"
 LONGEST_S = 86400.0
-MOST = 1_000_000
-MESSAGE_LENGTH = 2000
 
 _CODE = re.compile(r"[A-Za-z][A-Za-z0-9.]{0,99}")
 _ACTION = re.compile(r"\*|[A-Z][A-Za-z0-9]{0,99}")
 _TYPE = re.compile(r"[a-z0-9-]{1,40}\.[a-z0-9-]{1,40}")
 _ZONE = re.compile(r"[a-z0-9-]{1,40}")
 _QUOTA = re.compile(r"L-[0-9A-F]{8}")
-_INSTANCE = re.compile(r"i-[0-9a-f]{8,17}")
 
 
 @dataclass(frozen=True)
@@ -32,10 +30,10 @@ class Capacity:
     used: int = 0
 
     def __post_init__(self) -> None:
-        _word("an instance type", self.instance_type, _TYPE)
-        _word("an availability zone", self.zone, _ZONE)
-        _whole("machines left", self.left)
-        _whole("machines used", self.used)
+        word("an instance type", self.instance_type, _TYPE)
+        word("an availability zone", self.zone, _ZONE)
+        whole("machines left", self.left)
+        whole("machines used", self.used)
 
 
 @dataclass(frozen=True)
@@ -47,9 +45,9 @@ class Throttle:
     burst: int
 
     def __post_init__(self) -> None:
-        _word("an API action", self.action, _ACTION)
-        _number("the rate", self.rate, MOST)
-        _whole("the burst", self.burst, least=1)
+        word("an API action", self.action, _ACTION)
+        number("the rate", self.rate, MOST)
+        whole("the burst", self.burst, least=1)
 
 
 @dataclass(frozen=True)
@@ -68,14 +66,14 @@ class ApiError:
     skip: int = 0
 
     def __post_init__(self) -> None:
-        _word("an API action", self.action, _ACTION)
-        _word("an error code", self.code, _CODE)
-        _text("the message", self.message)
-        if self.status != 0 and not 400 <= _whole("the HTTP status", self.status) <= 599:
+        word("an API action", self.action, _ACTION)
+        word("an error code", self.code, _CODE)
+        text("the message", self.message)
+        if self.status != 0 and not 400 <= whole("the HTTP status", self.status) <= 599:
             raise UsageError(f"an error's HTTP status is from 400 to 599, not {self.status}")
-        _flag("after", self.after)
-        _whole("times", self.times)
-        _whole("skip", self.skip)
+        flag("after", self.after)
+        whole("times", self.times)
+        whole("skip", self.skip)
 
 
 @dataclass(frozen=True)
@@ -87,9 +85,9 @@ class Lost:
     skip: int = 0
 
     def __post_init__(self) -> None:
-        _word("an API action", self.action, _ACTION)
-        _whole("times", self.times)
-        _whole("skip", self.skip)
+        word("an API action", self.action, _ACTION)
+        whole("times", self.times)
+        whole("skip", self.skip)
 
 
 @dataclass(frozen=True)
@@ -100,8 +98,8 @@ class Delay:
     seconds: float
 
     def __post_init__(self) -> None:
-        _word("an API action", self.action, _ACTION)
-        _number("the delay", self.seconds, LONGEST_S)
+        word("an API action", self.action, _ACTION)
+        number("the delay", self.seconds, LONGEST_S)
 
 
 @dataclass(frozen=True)
@@ -118,16 +116,16 @@ class Boot:
     times: int = 1
 
     def __post_init__(self) -> None:
-        _number("the time of a slow boot", self.slow_s, LONGEST_S)
-        _flag("silent", self.silent)
+        number("the time of a slow boot", self.slow_s, LONGEST_S)
+        flag("silent", self.silent)
         if self.dies != "":
-            _word("a StateReason code", self.dies, _CODE)
+            word("a StateReason code", self.dies, _CODE)
         if sum((self.slow_s > 0, self.silent, self.dies != "")) != 1:
             raise UsageError("a boot is slow, or silent, or dies", "choose one of them")
         if not isinstance(self.nodes, (tuple, list)):
             raise UsageError(f"nodes is a list of indices, not {self.nodes!r}")
-        object.__setattr__(self, "nodes", tuple(_whole("a node index", n) for n in self.nodes))
-        _whole("times", self.times)
+        object.__setattr__(self, "nodes", tuple(whole("a node index", n) for n in self.nodes))
+        whole("times", self.times)
 
 
 @dataclass(frozen=True)
@@ -142,7 +140,7 @@ class Lag:
             raise UsageError("nothing lags", "name --visible or --console, or both")
         for name, value in (("visible", self.visible_s), ("console", self.console_s)):
             if value is not None:
-                _number(name, value, LONGEST_S)
+                number(name, value, LONGEST_S)
 
 
 @dataclass(frozen=True)
@@ -153,31 +151,11 @@ class Quota:
     value: float
 
     def __post_init__(self) -> None:
-        _word("a quota code such as L-417A185B", self.code, _QUOTA)
-        _number("the quota", self.value, 1e9)
+        word("a quota code such as L-417A185B", self.code, _QUOTA)
+        number("the quota", self.value, 1e9)
 
 
-@dataclass(frozen=True)
-class Frozen:
-    """All processes of a running host stand still."""
-
-    instance_id: str
-
-    def __post_init__(self) -> None:
-        _word("an instance id", self.instance_id, _INSTANCE)
-
-
-@dataclass(frozen=True)
-class Cut:
-    """The network link of a running host is down."""
-
-    instance_id: str
-
-    def __post_init__(self) -> None:
-        _word("an instance id", self.instance_id, _INSTANCE)
-
-
-Fault = Union[Capacity, Throttle, ApiError, Lost, Delay, Boot, Lag, Quota, Frozen, Cut]
+Fault = Union[Capacity, Throttle, ApiError, Lost, Delay, Boot, Lag, Quota, HostFault]
 KINDS: dict[str, type[Any]] = {
     "capacity": Capacity,
     "throttle": Throttle,
@@ -189,6 +167,7 @@ KINDS: dict[str, type[Any]] = {
     "quota": Quota,
     "freeze": Frozen,
     "cut": Cut,
+    "shape": Shape,
 }
 
 
@@ -209,30 +188,3 @@ def read_fault(value: object) -> Fault:
     except TypeError as wrong:
         raise UsageError(f"{kind}: {str(wrong).partition('__init__() ')[2] or wrong}") from None
     return fault
-
-
-def _word(what: str, value: object, form: re.Pattern[str]) -> None:
-    if not isinstance(value, str) or not form.fullmatch(value):
-        raise UsageError(f"not {what}: {value!r:.80}")
-
-
-def _text(what: str, value: object) -> None:
-    if not isinstance(value, str) or len(value) > MESSAGE_LENGTH or not value.isprintable():
-        raise UsageError(f"{what} is one line of at most {MESSAGE_LENGTH} characters")
-
-
-def _flag(what: str, value: object) -> None:
-    if not isinstance(value, bool):
-        raise UsageError(f"{what} is true or false, not {value!r:.80}")
-
-
-def _whole(what: str, value: object, least: int = 0) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MOST:
-        raise UsageError(f"{what}: a whole number from {least} to {MOST}, not {value!r:.80}")
-    return value
-
-
-def _number(what: str, value: object, most: float) -> None:
-    right = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not right or not math.isfinite(value) or not 0 <= value <= most:  # type: ignore[arg-type,operator]
-        raise UsageError(f"{what}: a number from 0 to {most:g}, not {value!r:.80}")

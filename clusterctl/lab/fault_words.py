@@ -7,10 +7,8 @@ from clusterctl.lab.fault_kinds import (
     ApiError,
     Boot,
     Capacity,
-    Cut,
     Delay,
     Fault,
-    Frozen,
     Lag,
     Lost,
     Quota,
@@ -41,11 +39,7 @@ def describe(fault: Fault) -> str:
         )
     if isinstance(fault, Quota):
         return f"{fault.code} is {fault.value:g}"
-    return f"{fault.instance_id}: {_host(fault)}"
-
-
-def _host(fault: Frozen | Cut) -> str:
-    return "stands still" if isinstance(fault, Frozen) else "its link is down"
+    return fault.words
 
 
 def _action(action: str) -> str:

@@ -6,22 +6,23 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from clusterctl.domain.errors import UsageError
+from clusterctl.lab.daemon.afflict import UNHARMED
 from clusterctl.lab.fault_kinds import (
     ANY,
     ApiError,
     Boot,
     Capacity,
-    Cut,
     Delay,
     Fault,
-    Frozen,
     Lag,
     Lost,
     Quota,
     Throttle,
 )
+from clusterctl.lab.host_faults import ALL, HostFault
 
 # EC2 is eventually consistent, always: a little of it without any fault.
 USUAL_VISIBILITY_S = 0.3
@@ -140,10 +141,14 @@ class Faults:
                     return fault
         return None
 
-    def afflictions(self, instance_id: str) -> dict[str, bool]:
-        """What befalls a running host: `frozen`, `cut`."""
-        found = {type(one.fault) for one in self.standing() if _host(one.fault) == instance_id}
-        return {"frozen": Frozen in found, "cut": Cut in found}
+    def afflictions(self, instance_id: str) -> dict[str, Any]:
+        """What befalls a host: every key of `UNHARMED`. What is set for it alone comes first."""
+        found = [one.fault for one in self.standing() if isinstance(one.fault, HostFault)]
+        for_it = [one for one in found if one.instance_id in (ALL, instance_id)]
+        befalls = dict(UNHARMED)
+        for fault in sorted(for_it, key=lambda one: one.instance_id != ALL):
+            befalls[fault.affliction] = fault.degree
+        return befalls
 
     def forget_host(self, instance_id: str) -> None:
         """The instance is gone, and what befell it with it."""
@@ -186,13 +191,13 @@ def _subject(fault: Fault) -> tuple[str, ...] | None:
         return (type(fault).__name__, fault.action)
     if isinstance(fault, Quota):
         return ("quota", fault.code)
-    if isinstance(fault, (Frozen, Cut)):
-        return (type(fault).__name__, fault.instance_id)
+    if isinstance(fault, HostFault):
+        return (fault.affliction, fault.instance_id)
     return ("lag",) if isinstance(fault, Lag) else None
 
 
 def _host(fault: Fault) -> str:
-    return fault.instance_id if isinstance(fault, (Frozen, Cut)) else ""
+    return fault.instance_id if isinstance(fault, HostFault) else ""
 
 
 def _merged(old: Fault, new: Fault) -> Fault:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
 from clusterctl.domain.errors import LabError, MissingTool
+from clusterctl.lab.daemon.shaping import shape_of
+from clusterctl.lab.rates import SLOWEST_BIT
 
 # Program -> the Debian and Ubuntu package that has it.
 PROGRAMS = {
@@ -46,6 +49,20 @@ def check_machine(euid: int) -> None:
     command = refusing_sysctl(_read_sysctls(), euid)
     if command:
         raise LabError("this machine does not let users make user namespaces", command)
+
+
+def check_shaping() -> None:
+    """Raises MissingTool or LabError where links cannot be given a rate."""
+    if not shutil.which("tc", path=SEARCH_PATH):
+        raise MissingTool("shaping a link needs tc", "sudo apt-get install iproute2")
+    probe = ["tc", "qdisc", "add", "dev", "lo", "root", *shape_of(SLOWEST_BIT).split()]
+    alone = ["unshare", "--user", "--map-root-user", "--net"]
+    tried = subprocess.run(
+        [*alone, *probe], env={"PATH": SEARCH_PATH}, capture_output=True, text=True, check=False
+    )
+    if tried.returncode:
+        said = tried.stderr.strip() or f"exit status {tried.returncode}"
+        raise LabError(f"this kernel cannot shape links: {said}", "sudo modprobe sch_tbf")
 
 
 def refusing_sysctl(values: Mapping[str, str], euid: int) -> str | None:

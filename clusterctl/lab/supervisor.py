@@ -82,7 +82,7 @@ class Supervisor:
 
     def _afflict(self, instance: LabInstance, view: dict[str, Any]) -> None:
         wanted = FAULTS.afflictions(instance.id)
-        if view["state"] != "up" or all(view[what] == wanted[what] for what in wanted):
+        if view["state"] != "up" or view["afflicted"] == wanted:
             return
         try:
             self._daemon.call("afflict", id=instance.id, **wanted)
@@ -93,7 +93,8 @@ class Supervisor:
         try:
             if decision.order == "create":
                 moto_addresses.settle(instance)
-                self._daemon.call("create", **self._spec(instance))
+                shape = FAULTS.afflictions(instance.id)["shape"]
+                self._daemon.call("create", shape=shape, **self._spec(instance))
             elif decision.order == "start":
                 self._daemon.call("boot", id=instance.id, new_console=True)
             else:

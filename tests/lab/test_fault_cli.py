@@ -45,6 +45,8 @@ def said(lab, capsys):
         ("lag --visible 0", "instances 0 s late"),
         ("lag --visible 5s --console 30s", "instances 5 s late, consoles 30 s late"),
         ("quota L-417A185B 128", "L-417A185B is 128"),
+        ("shape all --rate 160mbit", "every host: 160 Mbit/s down and up"),
+        ("shape all --rate 1gbit --up 10Mbit/s", "every host: 1 Gbit/s down, 10 Mbit/s up"),
     ],
 )
 def test_a_fault_is_set_listed_and_cleared(said, line, words):
@@ -110,6 +112,12 @@ def test_a_fault_is_set_listed_and_cleared(said, line, words):
         ("cut ../../etc", "not an instance id"),
         ("thaw i-0123456789abcdef0", "is not frozen"),
         ("mend ''", "is not cut off"),
+        ("shape all", "no rate is given"),
+        ("shape all --rate 160", "not a rate: '160'"),
+        ("shape all --rate 1kbit", "a whole number from 1000000"),
+        ("shape ''  --rate 10mbit", "not an instance id: ''"),
+        ("shape i-0123456789abcdef0 --rate 10mbit", "no instance i-0123456789abcdef0"),
+        ("unshape all", "is not shaped"),
         ("clear f999999", "no fault 'f999999'"),
         ("clear ''", "no fault ''"),
         ("clear 'f1&id=f2'", "no fault"),

@@ -7,6 +7,8 @@ import threading
 import pytest
 
 from clusterctl.domain.errors import UsageError
+from clusterctl.lab.daemon.afflict import UNHARMED
+from clusterctl.lab.daemon.shaping import shape_of
 from clusterctl.lab.fault_answers import Call, error_answer, throttled_answer
 from clusterctl.lab.fault_kinds import (
     ApiError,
@@ -21,6 +23,8 @@ from clusterctl.lab.fault_kinds import (
 )
 from clusterctl.lab.fault_words import describe
 from clusterctl.lab.faults import USUAL_VISIBILITY_S, Faults
+from clusterctl.lab.host_faults import Frozen, Shape
+from clusterctl.lab.rates import parse_rate_bit
 
 
 class Clock:
@@ -98,6 +102,15 @@ ID = "i-0123456789abcdef0"
         {"kind": "freeze", "instance_id": "i-"},
         {"kind": "freeze", "instance_id": f"{ID}; reboot"},
         {"kind": "cut"},
+        {"kind": "cut", "instance_id": "all"},
+        {"kind": "shape", "instance_id": ID},
+        {"kind": "shape", "instance_id": ID, "down": 0, "up": 0},
+        {"kind": "shape", "instance_id": ID, "down": 1000},
+        {"kind": "shape", "instance_id": ID, "down": 1e9},
+        {"kind": "shape", "instance_id": ID, "down": True},
+        {"kind": "shape", "instance_id": ID, "up": "160mbit"},
+        {"kind": "shape", "instance_id": ID, "up": 10**12},
+        {"kind": "shape", "instance_id": "all; reboot", "up": 10**9},
     ],
 )
 def test_what_makes_no_sense_is_refused(value):
@@ -127,6 +140,15 @@ def test_what_makes_no_sense_is_refused(value):
         ({"kind": "quota", "code": "L-417A185B", "value": 96}, "L-417A185B is 96"),
         ({"kind": "freeze", "instance_id": ID}, f"{ID}: stands still"),
         ({"kind": "cut", "instance_id": ID}, f"{ID}: its link is down"),
+        (
+            {"kind": "shape", "instance_id": "all", "down": 160 * 10**6, "up": 160 * 10**6},
+            "every host: 160 Mbit/s down and up",
+        ),
+        (
+            {"kind": "shape", "instance_id": ID, "down": 10**9, "up": 2_500_000},
+            f"{ID}: 1 Gbit/s down, 2.5 Mbit/s up",
+        ),
+        ({"kind": "shape", "instance_id": ID, "up": 10**7}, f"{ID}: 10 Mbit/s up"),
     ],
 )
 def test_every_kind_has_words(value, words):
@@ -263,3 +285,49 @@ def test_a_message_cannot_break_out_of_its_answer():
     answer = error_answer(Call("ec2", "Run"), "Code", hostile)
     assert b"<x>" not in answer.body
     assert answer.body.count(b"</Message>") == 1
+
+
+def test_what_befalls_a_host():
+    faults = Faults()
+    assert faults.afflictions(ID) == UNHARMED
+    faults.add(Shape("all", down=10**7, up=10**8))
+    assert faults.afflictions(ID) == {**UNHARMED, "shape": [10**7, 10**8]}
+    own = faults.add(Shape(ID, up=10**9))
+    faults.add(Shape("all", down=10**8))
+    faults.add(Frozen(ID))
+    assert faults.afflictions(ID) == {**UNHARMED, "frozen": True, "shape": [0, 10**9]}
+    faults.clear(own.id)
+    assert faults.afflictions(ID)["shape"] == [10**8, 0]
+    faults.forget_host(ID)
+    assert [one.fault for one in faults.standing()] == [Shape("all", down=10**8)]
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [
+        ("160mbit", 160 * 10**6),
+        ("2.5gbit", 2_500_000_000),
+        (" 100 Gbit/s ", 10**11),
+        ("64kbit", 64_000),
+    ],
+)
+def test_rates(text, rate):
+    assert parse_rate_bit(text) == rate
+
+
+@pytest.mark.parametrize("text", ["", "160", "mbit", "-1mbit", "1e3mbit", "160mbps", "١mbit"])
+def test_what_is_no_rate(text):
+    with pytest.raises(UsageError):
+        parse_rate_bit(text)
+
+
+@pytest.mark.parametrize(
+    ("rate_bit", "queue"),
+    [
+        (1_000_000, "tbf rate 1000000bit burst 4096b limit 10346b"),
+        (160 * 10**6, "tbf rate 160000000bit burst 40000b limit 1040000b"),
+        (10**11, f"tbf rate 100000000000bit burst 25000000b limit {25_000_000 + 2**26}b"),
+    ],
+)
+def test_the_queue_of_a_rate(rate_bit, queue):
+    assert shape_of(rate_bit) == queue

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterctl.domain.errors import MissingTool
+from clusterctl.domain.errors import LabError, MissingTool
 from clusterctl.lab import requirements
 
 APPARMOR = "kernel/apparmor_restrict_unprivileged_userns"
@@ -40,3 +40,17 @@ def test_a_missing_moto_is_named_with_its_extra(monkeypatch):
     with pytest.raises(MissingTool) as missing:
         requirements.check_machine(0)
     assert missing.value.hint == "pip install 'clusterctl[lab]'"
+
+
+def test_shaping_needs_tc(monkeypatch, tmp_path):
+    monkeypatch.setattr(requirements, "SEARCH_PATH", str(tmp_path))
+    with pytest.raises(MissingTool) as missing:
+        requirements.check_shaping()
+    assert missing.value.hint == "sudo apt-get install iproute2"
+
+
+def test_a_kernel_that_cannot_shape_is_said_to_be_one(monkeypatch):
+    monkeypatch.setattr(requirements, "shape_of", lambda rate_bit: "nonsense")
+    with pytest.raises(LabError) as refused:
+        requirements.check_shaping()
+    assert refused.value.message.startswith("this kernel cannot shape links: ")

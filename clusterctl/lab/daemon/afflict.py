@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
+
+# Affliction -> its degree where nothing befalls a host.
+UNHARMED: Mapping[str, Any] = {"frozen": False, "cut": False, "shape": None}
 
 # In the place of host/init: a host that boots, and then says and answers nothing.
 SILENT_INIT = b"""#!/bin/sh

@@ -8,12 +8,12 @@ import shutil
 import signal
 import subprocess
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from clusterctl.lab.daemon import afflict, boot, mounts, network, syscalls, template
+from clusterctl.lab.daemon import afflict, boot, mounts, network, shaping, syscalls, template
 from clusterctl.lab.daemon.boot import UBUNTU_UID, Base, HostSpec
 from clusterctl.lab.daemon.files import own_files
 
@@ -35,12 +35,11 @@ class Host:
     report: int = -1
     boots: int = 0
     ssh: bool = False
-    frozen: bool = False
-    cut: bool = False
+    afflicted: dict[str, Any] = field(default_factory=lambda: dict(afflict.UNHARMED))
 
     @property
     def view(self) -> dict[str, Any]:
-        shown = ("state", "why", "boots", "ssh", "frozen", "cut")
+        shown = ("state", "why", "boots", "ssh", "afflicted")
         own = {"id": self.spec.id, "public_address": self.spec.public_address}
         return {**own, **{name: getattr(self, name) for name in shown}}
 
@@ -62,10 +61,12 @@ class Hosts:
         self._links = 0
         template.build(self._base.template, files, single_uid, self._base.alone)
 
-    def create(self, **wanted: Any) -> None:
+    def create(self, shape: list[int] | None = None, **wanted: Any) -> None:
+        """A new host, and its first boot; `shape` is its link's from the first packet on."""
         spec = HostSpec(**wanted)
         self._links += 1
         host = Host(spec, self._folder / "hosts" / spec.id, f"h{self._links}")
+        host.afflicted["shape"] = shape
         self._hosts[spec.id] = host
         self._make_folder(host)
         self._open_subnets()
@@ -96,14 +97,13 @@ class Hosts:
             inside = network.own_public_lines(old.public_address, address)
             network.ip_batch(inside, host.pid, check=False)
 
-    def afflict(self, id: str, frozen: bool, cut: bool) -> None:
-        """Have a host that is up stand still, or be cut off, or neither."""
+    def afflict(self, id: str, **wanted: Any) -> None:
+        """Have befall a host that is up what is wanted, and nothing else."""
         host = self._hosts[id]
-        if host.state != "up":
-            return
-        (afflict.freeze if frozen else afflict.thaw)(host.pid)
-        _ip(["link", "set", host.link, "down" if cut else "up"], check=False)
-        host.frozen, host.cut = frozen, cut
+        for what, degree in wanted.items():
+            if host.state == "up" and host.afflicted[what] != degree:
+                _BEFALL[what](host, degree)
+                host.afflicted[what] = degree
 
     def power_off(self, id: str) -> None:
         """Silence first, as on EC2: peers get no reset from a host whose link is down."""
@@ -143,7 +143,8 @@ class Hosts:
                 _ip(["link", "delete", host.link], check=False)
                 host.why = host.why or boot.ended_by(status)
                 host.state, host.pid, host.ssh = "off", 0, False
-                host.frozen = host.cut = False
+                # Its processes and its link are gone; a shape it keeps.
+                host.afflicted.update(frozen=False, cut=False)
 
     def _open_subnets(self) -> None:
         """Be the gateway of every subnet that has a host."""
@@ -232,7 +233,29 @@ def _plug(host: Host, pid: int) -> None:
             *network.public_lines("", spec.public_address, spec.address),
         ]
     )
+    if host.afflicted["shape"]:
+        _shape(host, host.afflicted["shape"], pid)
 
 
 def _ip(arguments: list[str], check: bool = True) -> None:
     subprocess.run(["ip", *arguments], check=check, stderr=None if check else subprocess.DEVNULL)
+
+
+def _freeze(host: Host, frozen: bool) -> None:
+    (afflict.freeze if frozen else afflict.thaw)(host.pid)
+
+
+def _cut(host: Host, cut: bool) -> None:
+    _ip(["link", "set", host.link, "down" if cut else "up"], check=False)
+
+
+def _shape(host: Host, rates: list[int] | None, pid: int = 0) -> None:
+    down_bit, up_bit = rates or (0, 0)
+    shaping.shape(host.link, pid or host.pid, down_bit, up_bit)
+
+
+_BEFALL: Mapping[str, Callable[[Host, Any], None]] = {
+    "frozen": _freeze,
+    "cut": _cut,
+    "shape": _shape,
+}

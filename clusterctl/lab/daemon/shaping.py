@@ -1,0 +1,38 @@
+"""A rate for a host's link: token buckets at its two ends.
+
+What the bridge sends into the link is the host's download, what its eth0 sends its upload. A rate
+counts whole Ethernet frames, as a link's does: of 1514 bytes 1448 are data.
+"""
+
+from __future__ import annotations
+
+import subprocess
+
+# So much may pass at once: short enough that a transfer of a few hundredths of a second shows the
+# rate. Packets that the kernel joined (GSO, 64 KiB) and that do not fit are cut by the queue.
+BURST_S = 0.002
+LEAST_BURST = 4096  # two frames
+# How long what comes too fast waits; what does not fit is dropped, and TCP slows down.
+QUEUE_S = 0.05
+MOST_QUEUED = 64 * 1024 * 1024
+
+
+def shape_of(rate_bit: int) -> str:
+    """The queue of a link's end as `tc` takes it."""
+    burst = max(LEAST_BURST, int(rate_bit * BURST_S / 8))
+    limit = burst + min(MOST_QUEUED, int(rate_bit * QUEUE_S / 8))
+    return f"tbf rate {rate_bit}bit burst {burst}b limit {limit}b"
+
+
+def shape(link: str, pid: int, down_bit: int, up_bit: int) -> None:
+    """Give the link of the host of `pid` these rates; 0: as fast as it can."""
+    _set(link, down_bit)
+    _set("eth0", up_bit, inside=pid)
+
+
+def _set(link: str, rate_bit: int, inside: int = 0) -> None:
+    enter = ["nsenter", f"--net=/proc/{inside}/ns/net"] if inside else []
+    # A link without a queue of its own has nothing that could be deleted: it gets the usual one.
+    queue = shape_of(rate_bit) if rate_bit else "noqueue"
+    command = ["tc", "qdisc", "replace", "dev", link, "root", *queue.split()]
+    subprocess.run([*enter, *command], check=True)

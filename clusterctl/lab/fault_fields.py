@@ -1,0 +1,38 @@
+"""What the fields of a fault may hold. Each check raises UsageError."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from clusterctl.domain.errors import UsageError
+
+MOST = 1_000_000
+MESSAGE_LENGTH = 2000
+
+
+def word(what: str, value: object, form: re.Pattern[str]) -> None:
+    if not isinstance(value, str) or not form.fullmatch(value):
+        raise UsageError(f"not {what}: {value!r:.80}")
+
+
+def text(what: str, value: object) -> None:
+    if not isinstance(value, str) or len(value) > MESSAGE_LENGTH or not value.isprintable():
+        raise UsageError(f"{what} is one line of at most {MESSAGE_LENGTH} characters")
+
+
+def flag(what: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise UsageError(f"{what} is true or false, not {value!r:.80}")
+
+
+def whole(what: str, value: object, least: int = 0, most: int = MOST) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise UsageError(f"{what}: a whole number from {least} to {most}, not {value!r:.80}")
+    return value
+
+
+def number(what: str, value: object, most: float) -> None:
+    right = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not right or not math.isfinite(value) or not 0 <= value <= most:  # type: ignore[arg-type,operator]
+        raise UsageError(f"{what}: a number from 0 to {most:g}, not {value!r:.80}")
