@@ -24,7 +24,8 @@ class Entry(NamedTuple):
     """One thing of the data set. `path` is relative to the destination, in bytes.
 
     `segments` are the (offset, length) of the data in a sparse file; None: all of it is data.
-    `digest` is the content's SHA-256, or empty where nobody asked for it.
+    `digest` is the content's SHA-256, or empty where nobody asked for it. `origin` is where a URL
+    source has it, in that source's own words.
     """
 
     path: bytes
@@ -35,6 +36,7 @@ class Entry(NamedTuple):
     link: bytes = b""
     segments: tuple[tuple[int, int], ...] | None = None
     digest: bytes = b""
+    origin: bytes = b""
 
     @property
     def data(self) -> Sequence[tuple[int, int]]:
@@ -74,6 +76,8 @@ def _more(entry: Entry) -> dict[str, Any]:
         more["s"] = entry.segments
     if entry.digest:
         more["h"] = entry.digest.hex()
+    if entry.origin:
+        more["o"] = text_of(entry.origin)
     return more
 
 
@@ -104,6 +108,7 @@ def _entry(row: Any) -> Entry:
         bytes_of(more.get("l", "")),
         None if segments is None else tuple((int(at), int(length)) for at, length in segments),
         bytes.fromhex(more.get("h", "")),
+        bytes_of(more.get("o", "")),
     )
     check(entry)
     return entry
