@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import shlex
 import zlib
 from dataclasses import dataclass
@@ -28,8 +29,7 @@ for package in {packages!r}:
 
 @dataclass(frozen=True)
 class JoinedProgram:
-    """The modules of `clusterctl.data.node`, each after those that it imports; the last has
-    `main()`."""
+    """Modules of `clusterctl.data.node`, each after those it imports; the last has `main()`."""
 
     modules: tuple[str, ...]
 
@@ -72,6 +72,20 @@ class JoinedProgram:
         return self._sent + line
 
 
+_IMPORT = re.compile(rf"^from {re.escape(PACKAGE)}\.(\w+) import", re.MULTILINE)
+
+
+@functools.cache
 def program_of(*modules: str) -> JoinedProgram:
-    """`program_of("manifest", "scan", "relay")`."""
-    return JoinedProgram(modules)
+    """The program of the last module; what these import at their top comes with them."""
+    ordered: list[str] = []
+
+    def add(name: str) -> None:
+        if name not in ordered:
+            for imported in _IMPORT.findall((NODE / f"{name}.py").read_text()):
+                add(imported)
+            ordered.append(name)
+
+    for name in modules:
+        add(name)
+    return JoinedProgram(tuple(ordered))

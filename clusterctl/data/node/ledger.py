@@ -9,7 +9,7 @@ from array import array
 class Ledger:
     """Blocks 0 to `blocks` - 1, each of which is here or not (yet)."""
 
-    def __init__(self, blocks: int, present: bytes | None = None) -> None:
+    def __init__(self, blocks: int, present: bytes | bytearray | None = None) -> None:
         self.changed = threading.Condition()
         self._here = bytearray(present) if present is not None else bytearray(blocks)
         self._come = array("I")

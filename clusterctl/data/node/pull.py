@@ -97,8 +97,8 @@ def fetch_manifest(caller: Caller, upstream: Upstream, digest: str) -> bytes:
 class Puller:
     """Gets what the node lacks from one upstream after another.
 
-    `lost(upstream, error)` is told once for each order; `came()` after each block; `broken(error)`
-    when this node cannot store what comes.
+    `lost(upstream, error)` is told of each failure to get something, `broken(error)` when this node
+    cannot store what comes.
     """
 
     def __init__(
@@ -109,12 +109,11 @@ class Puller:
         wanted: Wanted,
         streams: int,
         lost: Callable[[Upstream, PeerError], None],
-        came: Callable[[int], None],
-        broken: Callable[[Exception], None],
+        broken: Callable[[BaseException], None],
     ) -> None:
         self._caller, self._store, self._layout, self._wanted = caller, store, layout, wanted
         self._streams = streams
-        self._lost, self._came, self._broken = lost, came, broken
+        self._lost, self._broken = lost, broken
 
     def follow(self, upstream: Upstream) -> None:
         """Start to pull from `caller.current`; it goes on until that is another one."""
@@ -159,7 +158,8 @@ class Puller:
             while (block := self._wanted.take(upstream)) is not None:
                 self._get(link, block, buffer)
                 self._caller.heard = time.monotonic()
-                block = self._done(block)
+                self._wanted.came(block)
+                block = None
         finally:
             if block is not None:
                 self._wanted.give_back(block)
@@ -173,7 +173,3 @@ class Puller:
         if length != self._layout.length(block):
             raise PeerError("a block came with a wrong length", "corrupt")
         self._store.receive(link, block, buffer)
-
-    def _done(self, block: int) -> None:
-        self._wanted.came(block)
-        self._came(block)

@@ -108,7 +108,7 @@ def _take_names(gathering: _Gathering, root: bytes, names: Sequence[bytes]) -> N
         try:
             status = os.lstat(path)
         except OSError as error:
-            gathering.leave_out(path, error.strerror)
+            gathering.leave_out(path, str(error.strerror))
             continue
         for parent in _parents(name):
             gathering.add(parent, os.path.join(root, parent), os.stat(os.path.join(root, parent)))
@@ -130,7 +130,7 @@ def _walk(gathering: _Gathering, top: bytes, name: bytes) -> None:
             with os.scandir(folder) as listing:
                 children = list(listing)
         except OSError as error:
-            gathering.leave_out(folder, error.strerror)
+            gathering.leave_out(folder, str(error.strerror))
             continue
         for child in children:
             if child.name == STAGING:
@@ -140,7 +140,7 @@ def _walk(gathering: _Gathering, top: bytes, name: bytes) -> None:
                 status = child.stat(follow_symlinks=False)
                 gathering.add(below, child.path, status)
             except OSError as error:
-                gathering.leave_out(child.path, error.strerror)
+                gathering.leave_out(child.path, str(error.strerror))
                 continue
             if stat.S_ISDIR(status.st_mode):
                 folders.append((child.path, below))

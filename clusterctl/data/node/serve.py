@@ -86,9 +86,10 @@ class Server:
 
     def _converse(self, link: Link) -> None:
         request = memoryview(bytearray(REQUEST.size))
+        asked = select.poll()
+        asked.register(link.socket, select.POLLIN)
         while True:
-            # A peer may have nothing to ask for a long time.
-            select.select([link.socket], [], [])
+            asked.poll()  # A peer may have nothing to ask for a long time.
             link.read_into(request)
             what, block = REQUEST.unpack(request)
             if what == MANIFEST:

@@ -73,7 +73,7 @@ class Source:
         try:
             return os.open(self._path(number), os.O_RDONLY | os.O_NOFOLLOW)
         except OSError as error:
-            self._blame(number, error.strerror)
+            self._blame(number, str(error.strerror))
             return -1
 
     def _read(self, number: int, descriptor: int, view: memoryview, at: int) -> int:
@@ -82,7 +82,7 @@ class Source:
         try:
             size = os.preadv(descriptor, [view], at)
         except OSError as error:
-            self._blame(number, error.strerror)
+            self._blame(number, str(error.strerror))
             return 0
         if not size:
             self._blame(number, "it became shorter while it was copied")

@@ -114,6 +114,10 @@ class Staging:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
 
+    def holds_parts(self) -> bool:
+        """Whether something is here that a later copy can use."""
+        return self._lock >= 0 and os.listdir(self.folder) != [b"lock"]
+
     def release(self, clear: bool) -> None:
         """Let go; `clear` removes it all."""
         if self._lock < 0:

@@ -20,37 +20,41 @@ class Wanted:
         for block in missing:
             self._state[block] = WANTED
         self.left = self._state.count(WANTED)
-        self._offers: dict[object, list[int]] = {}
+        # For each who offers: what it has, and what of that is still to be asked for.
+        self._has: dict[object, bytearray] = {}
+        self._queues: dict[object, list[int]] = {}
         self._changed = threading.Condition()
 
     def begin(self, who: object) -> None:
         """`who` may offer from now on."""
         with self._changed:
-            self._offers[who] = []
+            self._has[who] = bytearray(len(self._state))
+            self._queues[who] = []
 
     def end(self, who: object) -> None:
         """What `who` offered counts no more, and who waits for it is told."""
         with self._changed:
-            self._offers.pop(who, None)
+            self._has.pop(who, None)
+            self._queues.pop(who, None)
             self._changed.notify_all()
 
     def offer(self, who: object, blocks: Iterable[int]) -> None:
         with self._changed:
-            offers = self._offers.get(who)
-            if offers is None:
+            if who not in self._queues:
                 return
             for block in blocks:
+                self._has[who][block] = 1
                 if self._state[block] == WANTED:
-                    heapq.heappush(offers, block)
+                    heapq.heappush(self._queues[who], block)
             self._changed.notify_all()
 
     def take(self, who: object) -> int | None:
         """The next block to ask `who` for; None when there will be none any more."""
         with self._changed:
-            while self.left and who in self._offers:
-                offers = self._offers[who]
-                while offers:
-                    block = heapq.heappop(offers)
+            while self.left and who in self._queues:
+                queue = self._queues[who]
+                while queue:
+                    block = heapq.heappop(queue)
                     if self._state[block] == WANTED:
                         self._state[block] = CLAIMED
                         return block
@@ -58,21 +62,25 @@ class Wanted:
             return None
 
     def give_back(self, block: int) -> None:
-        """It did not come: whoever offers it is asked again."""
+        """It did not come: whoever has it may be asked."""
         with self._changed:
             if self._state[block] == CLAIMED:
                 self._state[block] = WANTED
-                for offers in self._offers.values():
-                    heapq.heappush(offers, block)
+                for who, queue in self._queues.items():
+                    if self._has[who][block]:
+                        heapq.heappush(queue, block)
                 self._changed.notify_all()
 
-    def came(self, block: int) -> bool:
-        """It is here. Whether it was the last one."""
+    def came(self, block: int) -> None:
+        """It is here."""
         with self._changed:
-            if self._state[block] == HERE:
-                return False
-            self._state[block] = HERE
-            self.left -= 1
-            if not self.left:
-                self._changed.notify_all()
-            return not self.left
+            if self._state[block] != HERE:
+                self._state[block] = HERE
+                self.left -= 1
+                if not self.left:
+                    self._changed.notify_all()
+
+    def wait(self) -> None:
+        """Until nothing is missing."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self.left)

@@ -1,0 +1,162 @@
+"""A node's side of a copy: compare, receive, publish, settle."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from clusterctl.data.node.compare import Plan, compare, destination, place, shown
+from clusterctl.data.node.failure import Failure
+from clusterctl.data.node.layout import Layout
+from clusterctl.data.node.manifest import FILE, decode, text_of
+from clusterctl.data.node.publish import Publisher
+from clusterctl.data.node.pull import Caller, Puller, Upstream
+from clusterctl.data.node.staging import Staging
+from clusterctl.data.node.store import Store
+from clusterctl.data.node.waits import Waits
+from clusterctl.data.node.wanted import Wanted
+from clusterctl.data.node.wire import PeerError
+
+MOST_WARNINGS = 100
+
+
+class Target:
+    """One destination folder. `prepare` first; then blocks may come; `finish` when all are here."""
+
+    def __init__(self, config: dict[str, Any], waits: Waits) -> None:
+        self._config, self._waits = config, waits
+        self._began = time.monotonic()
+        self._settled = threading.Lock()
+        self.staging: Staging | None = None
+        self.compared = self.complete = False
+
+    def prepare(self, blob: bytes, begin: dict[str, Any]) -> dict[str, Any]:
+        """Look at what is there; the `gap` event. Raises Failure, OSError, Busy."""
+        dst = destination(self._config["destination"], os.path.expanduser("~"))
+        single = begin["single"] and not self._config.get("several")
+        self.root, self.entries = place(dst, single, decode(blob))
+        self.layout = Layout(self.entries, begin["block_bytes"])
+        staging = self.staging = Staging(self.root)
+        dry = self._config.get("dry_run")
+        self.plan = self._compare(single)
+        if not dry and (self.plan.missing or self.plan.extra):
+            staging.acquire()
+            self.plan = self._compare(single)  # now that nobody else changes it
+            files = [self.entries[n] for n in self.plan.missing if self.entries[n].kind == FILE]
+            staging.forget_others(files)
+        self._publisher = Publisher(staging, self.entries, self._waits)
+        self.store = Store(
+            staging, self.entries, self.layout, self.plan.missing, self._publisher, self._waits
+        )
+        self.wanted = Wanted(self.layout.blocks, self.store.ledger.missing())
+        self.compared = True
+        gap = self._gap()
+        if not dry:
+            self._check_room(gap)
+            self._publisher.make_folders(self.plan.missing)
+            self._publisher.start()
+            self.store.publish_whole(self.plan.missing)
+        return gap
+
+    def _compare(self, single: bool) -> Plan:
+        delete = self._config.get("delete", False) and not single
+        return compare(self.root, self.entries, self._config.get("checksum", False), delete)
+
+    def _gap(self) -> dict[str, Any]:
+        missing = self.store.ledger.missing()
+        return {
+            "files": sum(self.entries[n].kind == FILE for n in self.plan.missing),
+            "bytes": sum(map(self.layout.length, missing)),
+            "blocks": len(missing),
+            "present_blocks": self.layout.blocks - len(missing),
+            "delete": len(self.plan.extra),
+            "delete_names": shown(self.plan.extra),
+            "free_bytes": _free_bytes(self.root),
+        }
+
+    def _check_room(self, gap: dict[str, Any]) -> None:
+        if gap["bytes"] > gap["free_bytes"]:
+            raise Failure(
+                "space",
+                f"{text_of(self.root)} needs {gap['bytes']} bytes, {gap['free_bytes']} are free",
+                "make room there, or choose another destination",
+            )
+
+    def puller(
+        self,
+        caller: Caller,
+        streams: int,
+        lost: Callable[[Upstream, PeerError], None],
+        broken: Callable[[BaseException], None],
+    ) -> Puller:
+        return Puller(
+            caller,
+            self.store,
+            self.layout,
+            self.wanted,
+            streams,
+            lost,
+            broken,
+        )
+
+    @property
+    def written(self) -> int:
+        """Files published so far."""
+        return self._publisher.written
+
+    @property
+    def problem(self) -> OSError | None:
+        """Why nothing can be published any more."""
+        return self._publisher.error
+
+    def finish(self) -> dict[str, Any]:
+        """Publish the rest, settle folders, delete; the `done` event. Raises OSError."""
+        with self._settled:
+            self._publisher.finish()
+            if self._publisher.error:
+                raise self._publisher.error
+            bad = [text_of(self.entries[number].path) for number in sorted(self.store.bad)]
+            refused = list(self._publisher.refused.values())
+            whole = not bad and not refused
+            deleted = self._publisher.remove(self.plan.extra) if whole else 0
+            warnings = [f"{name}: not the same any more at the source" for name in bad] + refused
+            warnings += self._retouch()
+            self.complete = True
+            if self.staging:
+                self.staging.release(clear=True)
+        return {
+            "files": self._publisher.written,
+            "bytes": self.store.received,
+            "deleted": deleted,
+            "left_out": len(bad) + len(refused),
+            "warnings": warnings[:MOST_WARNINGS],
+            "seconds": round(time.monotonic() - self._began, 3),
+        }
+
+    def _retouch(self) -> list[str]:
+        refused = []
+        for number in self.plan.retouch:
+            try:
+                self._publisher.retouch(number)
+            except OSError as error:
+                name = text_of(self.entries[number].path)
+                refused.append(f"{name}: mode and time not set: {error.strerror}")
+        return refused + self._publisher.settle_folders()
+
+    def leave(self) -> bool:
+        """Let go of the destination. True when nothing is left there that is not published."""
+        if not self.staging:
+            return True
+        clear = self.complete or not self.staging.holds_parts()
+        self.staging.release(clear)
+        return clear
+
+
+def _free_bytes(path: bytes) -> int:
+    while not os.path.exists(path):
+        path = os.path.dirname(path) or b"."
+    status = os.statvfs(path)
+    return status.f_bavail * status.f_frsize

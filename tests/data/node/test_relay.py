@@ -1,0 +1,78 @@
+"""Relays of real processes over real sockets: what arrives is what was sent."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+
+from tests.data.node.relays import relays_in, tree
+
+
+@pytest.fixture
+def relays(tmp_path):
+    home = tmp_path / "home"
+    home.mkdir()
+    with relays_in(home) as made:
+        yield made
+
+
+def make(root, files):
+    for name, content in files.items():
+        path = os.path.join(os.fsencode(root), name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(content)
+
+
+HOSTILE = {
+    b"plain": b"x",
+    b"empty": b"",
+    b"with space": b"y" * 10,
+    b"quo'te\"s; rm -rf ~": b"z" * 1000,
+    b"new\nline": b"\n",
+    b"not \xff\xfe utf-8": b"bytes",
+    "Großrechner ⚙".encode(): b"unicode",
+    b"-rf": b"dash",
+    b"a/b/c/d/deep": b"deep",
+    b"n" * 255: b"long",
+    b"zeros": bytes(300_000),
+}
+
+
+@pytest.fixture
+def data(tmp_path):
+    root = tmp_path / "data"
+    big = random.Random(4).randbytes(1_234_567)
+    make(root, {**HOSTILE, b"big": big, b"sub/more": big[:700_001]})
+    (root / "link").symlink_to("plain")
+    (root / "dangling").symlink_to("/nowhere/at all")
+    (root / "empty folder").mkdir(mode=0o750)
+    (root / "plain").chmod(0o751)
+    (root / "a").chmod(0o500)
+    with open(root / "sparse", "wb") as file:
+        file.truncate(3_000_000)
+        file.seek(1_000_000)
+        file.write(b"data")
+    os.utime(root / "big", ns=(1, 1_234_567_890_123_456_789))
+    return root
+
+
+def test_a_chain_of_three(relays, data, tmp_path):
+    source = relays.source(f"{data}/")
+    targets = [relays.target(tmp_path / f"to {n}") for n in range(3)]
+    done = relays.copy(source, *targets)
+    for n, event in enumerate(done):
+        assert tree(tmp_path / f"to {n}") == tree(data)
+        assert event["warnings"] == []
+        sparse = (tmp_path / f"to {n}" / "sparse").stat()
+        assert sparse.st_blocks * 512 < 1_000_000
+    assert [target.stop() for target in targets] == [{"event": "bye", "clean": True}] * 3
+
+
+@pytest.mark.parametrize("block_bytes", [1000, 1 << 20])
+def test_blocks_of_any_size(relays, data, tmp_path, block_bytes):
+    target, last = relays.target(tmp_path / "one"), relays.target(tmp_path / "two")
+    relays.copy(relays.source(f"{data}/"), target, last, block_bytes=block_bytes)
+    assert tree(tmp_path / "one") == tree(tmp_path / "two") == tree(data)
