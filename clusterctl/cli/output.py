@@ -36,6 +36,11 @@ def data(value: Any) -> None:
     print(json.dumps(value, indent=2, default=str), flush=True)
 
 
+def event(value: Any) -> None:
+    """One JSON object on a line of its own, for a program that reads along."""
+    print(json.dumps(value, default=str), flush=True)
+
+
 def error(failure: ClusterctlError) -> None:
     """What happened, and the next step."""
     findings(getattr(failure, "findings", ()))

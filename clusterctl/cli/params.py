@@ -8,7 +8,7 @@ import click
 
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.ranges import parse_indices
-from clusterctl.domain.units import parse_duration_s
+from clusterctl.domain.units import parse_bytes, parse_duration_s, parse_rate
 
 
 class Duration(click.ParamType):
@@ -40,5 +40,29 @@ class Indices(click.ParamType):
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         try:
             return value if isinstance(value, tuple) else parse_indices(value)
+        except UsageError as error:
+            self.fail(_sentence(error), param, ctx)
+
+
+class Size(click.ParamType):
+    """Bytes from `8MiB`."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        try:
+            return value if isinstance(value, int) else parse_bytes(value)
+        except UsageError as error:
+            self.fail(_sentence(error), param, ctx)
+
+
+class Rate(click.ParamType):
+    """Bytes a second from `25gbit`, `160mbit`, `100MiB/s`."""
+
+    name = "rate"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        try:
+            return value if isinstance(value, float) else parse_rate(value)
         except UsageError as error:
             self.fail(_sentence(error), param, ctx)

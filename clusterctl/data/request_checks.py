@@ -13,6 +13,10 @@ LEAST_BLOCK = 64 << 10
 MOST_BLOCK = 64 << 20
 MOST_STREAMS = 64
 _URL = re.compile(r"(s3|https?)://", re.IGNORECASE)
+# A home folder among them: without its .ssh nobody logs in again.
+_NODES_OWN = re.compile(
+    r"~|\.|//?|/+(bin|boot|dev|etc|home(/[^/]+)?|lib\w*|opt|proc|root|run|sbin|sys|usr|var)"
+)
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 
 
@@ -112,7 +116,7 @@ def _check_delete(request: CopyRequest) -> None:
             "all that is not named would be deleted on the nodes",
         )
     where = posixpath.normpath(request.destination)
-    if where in ("/", "//", "~", "."):
+    if where.startswith("..") or _NODES_OWN.fullmatch(where):
         raise UsageError(
             f"--delete into {request.destination!r} would delete what the node runs on",
             "copy into a folder of its own",

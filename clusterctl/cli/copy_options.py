@@ -1,0 +1,167 @@
+"""The options of `copyclust` and `clusterctl copy`, and the request that they make."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from clusterctl.cli.fanout_options import MOST_AT_ONCE
+from clusterctl.cli.params import Duration, Rate, Size
+from clusterctl.domain.errors import UsageError
+
+if TYPE_CHECKING:
+    from clusterctl.data.request import CopyRequest, Way
+
+# What a list of names may have: 10 million of 200 bytes.
+LONGEST_LIST = 2 << 30
+
+_WHAT = (
+    click.option(
+        "--files-from",
+        metavar="FILE",
+        help="Only what FILE names, one path below SRC a line; - is the standard input.",
+    ),
+    click.option("-0", "--from0", is_flag=True, help="The names in FILE end with a zero byte."),
+    click.option("--delete", is_flag=True, help="Delete on the nodes what SRC does not have."),
+    click.option("-c", "--checksum", is_flag=True, help="Compare contents, not size and time."),
+    click.option("--dry-run", is_flag=True, help="Show what would be copied, and copy nothing."),
+    click.option("--verify", is_flag=True, help="Compare all files with SRC's at the end."),
+    click.option("--encrypt", is_flag=True, help="TLS between the nodes; costs twice the CPU."),
+)
+_HOW = (
+    click.option("--direct", is_flag=True, help="URLs: every node pulls all by itself."),
+    click.option("--exchange", is_flag=True, help="URLs: every node pulls a share; they swap."),
+    click.option(
+        "--through-source", is_flag=True, help="URLs: the first node pulls, and passes on."
+    ),
+    click.option("--streams", type=int, metavar="N", help="TCP connections per hop, 1 to 64."),
+    click.option("--block-size", "block_bytes", type=Size(), metavar="SIZE", help="E.g. 8MiB."),
+    click.option("--port", type=int, default=0, help="TCP port on the nodes; default: any free."),
+    click.option(
+        "--link-rate", type=Rate(), metavar="RATE", help="Of the slowest link: 25gbit, 160mbit."
+    ),
+)
+_SHOWN = (
+    click.option("--plan", "show_plan", is_flag=True, help="Show the plan, predicted, measured."),
+    click.option("--timeout", "timeout_s", type=Duration(), help="Give up after: 30, 5m, 2h."),
+    click.option(
+        "--fanout",
+        type=click.IntRange(1, MOST_AT_ONCE),
+        default=64,
+        show_default=True,
+        help="How many hosts to log in to at once.",
+    ),
+    click.option("--json", "as_json", is_flag=True, help="Events, one JSON object a line."),
+    click.option("-q", "--quiet", is_flag=True, help="Say only what went wrong."),
+)
+
+
+@dataclass(frozen=True)
+class CopyOptions:
+    """What the options say."""
+
+    files_from: str | None = None
+    from0: bool = False
+    delete: bool = False
+    checksum: bool = False
+    dry_run: bool = False
+    verify: bool = False
+    encrypt: bool = False
+    direct: bool = False
+    exchange: bool = False
+    through_source: bool = False
+    streams: int | None = None
+    block_bytes: int | None = None
+    port: int = 0
+    link_rate: float | None = None
+    show_plan: bool = False
+    timeout_s: float | None = None
+    fanout: int = 64
+    as_json: bool = False
+    quiet: bool = False
+
+
+def copy_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds all of them; passes `options`, a CopyOptions, to the command."""
+
+    @functools.wraps(command)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        given = {field.name: kwargs.pop(field.name) for field in fields(CopyOptions)}
+        return command(*args, options=CopyOptions(**given), **kwargs)
+
+    for option in reversed((*_WHAT, *_HOW, *_SHOWN)):
+        wrapped = option(wrapped)
+    return wrapped
+
+
+def request_of(
+    options: CopyOptions, sources: tuple[str, ...], destination: str, from_node: int | None
+) -> CopyRequest:
+    """What is asked for. Raises UsageError for one that makes no sense."""
+    from clusterctl.data.request import CopyRequest
+    from clusterctl.data.request_checks import check_request
+
+    request = CopyRequest(
+        sources=sources,
+        destination=destination,
+        from_node=from_node,
+        names=_names(options),
+        delete=options.delete,
+        checksum=options.checksum,
+        dry_run=options.dry_run,
+        verify=options.verify,
+        encrypt=options.encrypt,
+        way=_way(options),
+        streams=options.streams,
+        block_bytes=options.block_bytes,
+        port=options.port,
+        link_rate=options.link_rate,
+    )
+    check_request(request)
+    return request
+
+
+def _way(options: CopyOptions) -> Way | None:
+    from clusterctl.data.request import Way
+
+    asked = {
+        "--direct": (options.direct, Way.DIRECT),
+        "--exchange": (options.exchange, Way.EXCHANGE),
+        "--through-source": (options.through_source, Way.CHAIN),
+    }
+    given = [name for name, (is_given, _) in asked.items() if is_given]
+    if len(given) > 1:
+        raise UsageError(f"{' and '.join(given)} exclude each other", "give one of them")
+    return asked[given[0]][1] if given else None
+
+
+def _names(options: CopyOptions) -> tuple[bytes, ...] | None:
+    if options.files_from is None:
+        if options.from0:
+            raise UsageError("-0 is about the file of --files-from", "give --files-from too")
+        return None
+    return names_in(_read(options.files_from), b"\0" if options.from0 else b"\n")
+
+
+def names_in(text: bytes, end: bytes) -> tuple[bytes, ...]:
+    """The names that end with `end`; of lines, Windows' ends and blank ones are dropped."""
+    names = text.split(end)
+    if end == b"\n":
+        names = [name[:-1] if name.endswith(b"\r") else name for name in names]
+    return tuple(name for name in names if name)
+
+
+def _read(path: str) -> bytes:
+    try:
+        if path == "-":
+            return sys.stdin.buffer.read(LONGEST_LIST)
+        with Path(path).open("rb") as file:
+            return file.read(LONGEST_LIST)
+    except OSError as error:
+        raise UsageError(f"cannot read the list of names {path}: {error.strerror}") from None

@@ -1,0 +1,165 @@
+"""A copy under way as text: rows of a table, a line in total, a line per change. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from clusterctl.data.cost import payload_share
+from clusterctl.data.report import CopyProgress, NodeProgress, NodeStage
+from clusterctl.domain.ranges import fold_hosts
+from clusterctl.domain.units import count, format_bytes, format_duration, format_rate
+
+# More than fit on a screen are shown by stage, folded.
+ROWS = 20
+BAR = 20
+Row = tuple[str, ...]
+
+
+def one_line(text: str) -> str:
+    """Text from elsewhere, such as a file's name, without what would move the cursor."""
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        for letter in text.encode(errors="surrogateescape").decode(errors="backslashreplace")
+    )
+
+
+def rows(progress: CopyProgress) -> list[Row]:
+    """Host, stage, bar, bytes, rate, time left, and where from with what is to be said."""
+    if len(progress.nodes) <= ROWS:
+        return [_row(node) for node in progress.nodes]
+    return [_stage_row(nodes, len(progress.nodes)) for nodes in by_stage(progress.nodes)]
+
+
+def by_stage(nodes: Sequence[NodeProgress]) -> Iterator[list[NodeProgress]]:
+    """The nodes of each stage that has some, in the order that stages have."""
+    for stage in NodeStage:
+        alike = [node for node in nodes if node.stage is stage]
+        if alike:
+            yield alike
+
+
+def _row(node: NodeProgress) -> Row:
+    upstream = f"from {node.upstream}" if node.upstream and is_moving(node) else ""
+    note = one_line(node.note)
+    return (
+        node.host,
+        node.stage.value,
+        *_amounts([node]),
+        " ".join(filter(None, (upstream, note))),
+    )
+
+
+def _stage_row(nodes: Sequence[NodeProgress], of: int) -> Row:
+    hosts = fold_hosts([node.host for node in nodes])
+    return (hosts, nodes[0].stage.value, *_amounts(nodes), f"{len(nodes)} of {of}")
+
+
+def _amounts(nodes: Sequence[NodeProgress]) -> Row:
+    """Bar, bytes, rate, time left."""
+    have, need = sum(node.bytes for node in nodes), sum(node.needed_bytes for node in nodes)
+    if not need:
+        return "", "", "", ""
+    amount = f"{format_bytes(min(have, need))} of {format_bytes(need)}"
+    if not any(map(is_moving, nodes)):
+        return bar(have / need), amount, "", ""
+    rate = sum(node.rate for node in nodes)
+    lefts = [left_s(node) for node in nodes if is_moving(node)]
+    known = [left for left in lefts if left is not None]
+    left = format_duration(max(known)) if len(known) == len(lefts) else ""
+    return bar(have / need), amount, format_rate(rate), left
+
+
+def bar(share: float) -> str:
+    """`#####...............  25 %`."""
+    share = min(1.0, max(0.0, share))
+    filled = int(share * BAR)
+    return f"{'#' * filled}{'.' * (BAR - filled)} {int(share * 100):3d} %"
+
+
+def is_moving(node: NodeProgress) -> bool:
+    return node.stage is NodeStage.COPYING
+
+
+def left_s(node: NodeProgress) -> float | None:
+    """Seconds at its rate of late; None while nothing comes."""
+    missing = max(0, node.needed_bytes - node.bytes)
+    if not missing:
+        return 0.0
+    return missing / node.rate if node.rate > 0 else None
+
+
+def total_line(progress: CopyProgress) -> str:
+    """The whole copy in one line: bytes, rate, share of the slowest link, time left."""
+    need = sum(node.needed_bytes for node in progress.nodes)
+    if not need:
+        stages = [f"{len(nodes)} {nodes[0].stage.value}" for nodes in by_stage(progress.nodes)]
+        return f"{', '.join(stages)}, {format_duration(progress.elapsed_s)}"
+    have = min(need, sum(node.bytes for node in progress.nodes))
+    parts = [
+        f"{format_bytes(have)} of {format_bytes(need)} to {count(len(progress.nodes), 'node')} "
+        f"({have * 100 // need} %)",
+        _pace(progress),
+        _remaining(progress),
+    ]
+    return ", ".join(filter(None, parts))
+
+
+def _pace(progress: CopyProgress) -> str:
+    rates = [node.rate for node in progress.nodes if is_moving(node) and node.rate > 0]
+    if not rates:
+        return ""
+    each = sum(rates) / len(rates)
+    notes = [f"{format_rate(each)} each"] if len(rates) > 1 else []
+    if progress.slowest_link:
+        share = each / payload_share() / progress.slowest_link
+        notes.append(f"{share * 100:.0f} % of the slowest link")
+    return format_rate(sum(rates)) + (f" ({', '.join(notes)})" if notes else "")
+
+
+def _remaining(progress: CopyProgress) -> str:
+    if progress.left_s is None:
+        return f"{format_duration(progress.elapsed_s)} so far"
+    return f"{format_duration(progress.left_s)} left"
+
+
+def changes(before: CopyProgress | None, now: CopyProgress) -> list[str]:
+    """A line for every stage that nodes have reached, but failures."""
+    lines = []
+    for nodes in by_stage(now.nodes):
+        stage, new = nodes[0].stage, _newly(before, nodes)
+        if new and stage not in (NodeStage.CONNECTING, NodeStage.FAILED):
+            lines.append(f"{fold_hosts([node.host for node in new])}: {stage.value}")
+    return lines
+
+
+def troubles(before: CopyProgress | None, now: CopyProgress) -> list[str]:
+    """A line for each failure and each relink."""
+    known = {node.host: node for node in before.nodes} if before else {}
+    failed = [node for node in now.nodes if node.stage is NodeStage.FAILED]
+    relinks = [_relink(known.get(node.host), node) for node in now.nodes]
+    return [*_failures(_newly(before, failed)), *filter(None, relinks)]
+
+
+def _newly(before: CopyProgress | None, nodes: Sequence[NodeProgress]) -> list[NodeProgress]:
+    """Those that had another stage."""
+    known = {node.host: node.stage for node in before.nodes} if before else {}
+    return [node for node in nodes if known.get(node.host) is not node.stage]
+
+
+def _failures(nodes: Sequence[NodeProgress]) -> list[str]:
+    reasons: dict[str, list[str]] = {}
+    for node in nodes:
+        reasons.setdefault(one_line(node.note), []).append(node.host)
+    return [
+        f"{fold_hosts(hosts)}: failed" + (f": {reason}" if reason else "")
+        for reason, hosts in reasons.items()
+    ]
+
+
+def _relink(before: NodeProgress | None, now: NodeProgress) -> str:
+    if before is None or not is_moving(now) or before.upstream == now.upstream:
+        return ""
+    if not before.upstream or not now.upstream:
+        return ""
+    why = f" ({one_line(now.note)})" if now.note else ""
+    return f"{now.host}: pulls from {now.upstream} now, not from {before.upstream}{why}"

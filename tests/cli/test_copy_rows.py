@@ -1,0 +1,188 @@
+"""A copy under way as text and as events, whole."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterctl.cli import copy_events, copy_rows
+from clusterctl.data.report import CopyProgress, NodeProgress, NodeStage, SourceSummary
+
+MIB = 1 << 20
+COPYING, DONE, FAILED = NodeStage.COPYING, NodeStage.DONE, NodeStage.FAILED
+CONNECTING, COMPARING = NodeStage.CONNECTING, NodeStage.COMPARING
+
+
+def node(index: int, stage: NodeStage = COPYING, **values) -> NodeProgress:
+    return NodeProgress(f"demo-{index}", stage, **values)
+
+
+def progress(*nodes: NodeProgress, **values) -> CopyProgress:
+    return CopyProgress(**{"elapsed_s": 7.0, **values}, nodes=nodes)
+
+
+def test_a_row_per_node():
+    now = progress(
+        node(0, DONE, bytes=100 * MIB, needed_bytes=100 * MIB, upstream="head", rate=9.0),
+        node(1, bytes=25 * MIB, needed_bytes=100 * MIB, rate=5.0 * MIB, upstream="demo-0"),
+        node(2, bytes=0, needed_bytes=100 * MIB, note="waits for demo-1"),
+        node(3, COMPARING),
+        node(4, CONNECTING, note="asks again"),
+        node(5, FAILED, bytes=10 * MIB, needed_bytes=100 * MIB, note="no space"),
+    )
+    assert copy_rows.rows(now) == [
+        ("demo-0", "done", "#" * 20 + " 100 %", "100.0 MiB of 100.0 MiB", "", "", ""),
+        (
+            *("demo-1", "copying", "#" * 5 + "." * 15 + "  25 %", "25.0 MiB of 100.0 MiB"),
+            *("5.0 MiB/s", "15 s", "from demo-0"),
+        ),
+        (
+            *("demo-2", "copying", "." * 20 + "   0 %", "0 B of 100.0 MiB"),
+            *("0 B/s", "", "waits for demo-1"),
+        ),
+        ("demo-3", "comparing", "", "", "", "", ""),
+        ("demo-4", "connecting", "", "", "", "", "asks again"),
+        (
+            "demo-5",
+            "failed",
+            "##" + "." * 18 + "  10 %",
+            "10.0 MiB of 100.0 MiB",
+            "",
+            "",
+            "no space",
+        ),
+    ]
+
+
+def test_many_nodes_by_stage():
+    nodes = [node(i, DONE, bytes=MIB, needed_bytes=MIB) for i in range(3)]
+    nodes += [node(i, bytes=MIB, needed_bytes=4 * MIB, rate=MIB / 2) for i in range(3, 30)]
+    assert copy_rows.rows(progress(*nodes)) == [
+        (
+            *("demo-[3-29]", "copying", "#" * 5 + "." * 15 + "  25 %"),
+            *("27.0 MiB of 108.0 MiB", "13.5 MiB/s", "6.0 s", "27 of 30"),
+        ),
+        ("demo-[0-2]", "done", "#" * 20 + " 100 %", "3.0 MiB of 3.0 MiB", "", "", "3 of 30"),
+    ]
+
+
+@pytest.mark.parametrize("count", [0, 1, 20, 21, 200])
+def test_no_more_rows_than_fit(count):
+    found = copy_rows.rows(progress(*(node(index) for index in range(count))))
+    assert len(found) == (count if count <= 20 else 1)
+    assert {len(row) for row in found} <= {7}
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        (0, "." * 20 + "   0 %"),
+        (0.999, "#" * 19 + ".  99 %"),
+        (1, "#" * 20 + " 100 %"),
+        (1.5, "#" * 20 + " 100 %"),
+        (-1, "." * 20 + "   0 %"),
+    ],
+)
+def test_bars(share, text):
+    assert copy_rows.bar(share) == text
+
+
+@pytest.mark.parametrize(
+    ("now", "text"),
+    [
+        (progress(elapsed_s=0.0), ", 0.0 s"),
+        (progress(node(0, CONNECTING), node(1, COMPARING)), "1 connecting, 1 comparing, 7.0 s"),
+        (progress(node(0, DONE), node(1, DONE)), "2 done, 7.0 s"),
+        (
+            progress(node(0, bytes=MIB, needed_bytes=2 * MIB, rate=MIB), left_s=1.0),
+            "1.0 MiB of 2.0 MiB to 1 node (50 %), 1.0 MiB/s, 1.0 s left",
+        ),
+        (
+            progress(
+                node(0, bytes=MIB, needed_bytes=2 * MIB, rate=MIB),
+                node(1, bytes=0, needed_bytes=2 * MIB, rate=MIB),
+                node(2, DONE, bytes=2 * MIB, needed_bytes=2 * MIB, rate=MIB),
+                slowest_link=2.0 * MIB * 1538 / 1448,
+            ),
+            "3.0 MiB of 6.0 MiB to 3 nodes (50 %), "
+            "2.0 MiB/s (1.0 MiB/s each, 50 % of the slowest link), 7.0 s so far",
+        ),
+        (
+            progress(node(0, bytes=0, needed_bytes=MIB)),
+            "0 B of 1.0 MiB to 1 node (0 %), 7.0 s so far",
+        ),
+    ],
+)
+def test_the_line_in_total(now, text):
+    assert copy_rows.total_line(now) == text
+
+
+def test_a_line_per_stage_that_nodes_reach():
+    first = progress(node(0, CONNECTING), node(1, CONNECTING), node(2, CONNECTING))
+    second = progress(node(0, COMPARING), node(1, COMPARING), node(2, FAILED, note="no route"))
+    third = progress(node(0, DONE), node(1, COPYING), node(2, FAILED, note="no route"))
+    assert copy_rows.changes(None, first) == []
+    assert copy_rows.changes(first, second) == ["demo-[0-1]: comparing"]
+    assert copy_rows.changes(second, third) == ["demo-1: copying", "demo-0: done"]
+    assert copy_rows.changes(third, third) == []
+    assert copy_rows.troubles(first, second) == ["demo-2: failed: no route"]
+    assert copy_rows.troubles(second, third) == []
+
+
+def test_failures_for_the_same_reason_are_one_line():
+    now = progress(*(node(index, FAILED, note="full\x1b[2J") for index in range(3)))
+    assert copy_rows.troubles(None, now) == ["demo-[0-2]: failed: full\\x1b[2J"]
+    assert copy_rows.troubles(None, progress(node(0, FAILED))) == ["demo-0: failed"]
+
+
+def test_relinks_are_told_and_first_links_are_not():
+    before = progress(node(0, upstream=""), node(1, upstream="demo-0"), node(2, upstream="demo-1"))
+    now = progress(
+        node(0, upstream="head"), node(1, DONE), node(2, upstream="demo-0", note="demo-1 is slow")
+    )
+    assert copy_rows.troubles(before, now) == [
+        "demo-2: pulls from demo-0 now, not from demo-1 (demo-1 is slow)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("plain ünï 'x'", "plain ünï 'x'"),
+        ("new\nline\r\t", "new\\nline\\r\\t"),
+        ("\x1b]0;title\x07", "\\x1b]0;title\\x07"),
+        ("not-\udcff-utf8", "not-\\xff-utf8"),
+        ("", ""),
+    ],
+)
+def test_text_from_elsewhere_stays_on_its_line(text, line):
+    assert copy_rows.one_line(text) == line
+
+
+def test_events_of_progress():
+    now = progress(
+        node(0, bytes=1, needed_bytes=2, rate=3.7, upstream="head", note="n"),
+        source=SourceSummary(1, 2, 3, ("odd",)),
+        left_s=1.23456,
+    )
+    one = {
+        "host": "demo-0",
+        "stage": "copying",
+        "bytes": 1,
+        "needed_bytes": 2,
+        "rate": 4,
+        "upstream": "head",
+        "note": "n",
+    }
+    assert copy_events.progress_event(now) == {
+        "event": "progress",
+        "elapsed_s": 7.0,
+        "left_s": 1.235,
+        "slowest_link": None,
+        "source": {"files": 1, "bytes": 2, "blocks": 3, "warnings": ("odd",)},
+        "nodes": [one],
+    }
+    assert copy_events.node_events(None, now) == [{"event": "node", "elapsed_s": 7.0, **one}]
+    further = progress(node(0, bytes=2, needed_bytes=2, rate=9.0, upstream="head", note="n"))
+    assert copy_events.node_events(now, further) == []
+    relinked = progress(node(0, bytes=2, needed_bytes=2, upstream="demo-1", note="n"))
+    assert [event["upstream"] for event in copy_events.node_events(now, relinked)] == ["demo-1"]
