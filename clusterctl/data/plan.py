@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from clusterctl.data import cost
@@ -98,6 +98,18 @@ def plan_copy(request: CopyRequest, facts: CopyFacts) -> CopyPlan:
         estimate.phases,
         estimate.limited_by,
         (reason, *_order_reason(facts), *_unknowns(hops)),
+    )
+
+
+def predict(plan: CopyPlan, request: CopyRequest, facts: CopyFacts) -> CopyPlan:
+    """The same decisions with the time for other facts: the largest gap, once it is known."""
+    hops = hops_of(request, facts)
+    estimate = estimate_of(plan.way, facts, hops, plan.streams, plan.block_bytes)
+    return replace(
+        plan,
+        predicted_s=estimate.seconds,
+        phases=estimate.phases,
+        limited_by=estimate.limited_by,
     )
 
 

@@ -4,7 +4,14 @@ import json
 
 import pytest
 
-from clusterctl.data.plan import CopyFacts, CopyPlan, NodeFacts, choose_block, plan_copy
+from clusterctl.data.plan import (
+    CopyFacts,
+    CopyPlan,
+    NodeFacts,
+    choose_block,
+    plan_copy,
+    predict,
+)
 from clusterctl.data.request import CopyRequest, Way
 from clusterctl.domain.errors import UsageError
 
@@ -162,3 +169,12 @@ def test_direct_needs_no_fill():
 def test_a_request_that_makes_no_sense_has_no_plan():
     with pytest.raises(UsageError):
         plan_copy(request(sources=("a", "s3://b/k")), facts())
+
+
+def test_the_time_of_what_is_missing():
+    whole = plan_copy(request(), facts(link_rate=GBIT25))
+    part = predict(whole, request(), facts(size=15 * GB, link_rate=GBIT25))
+    assert (part.way, part.order, part.why) == (whole.way, whole.order, whole.why)
+    assert (part.block_bytes, part.streams) == (whole.block_bytes, whole.streams)
+    assert part.phases["transfer"] == pytest.approx(whole.phases["transfer"] / 10)
+    assert part.predicted_s == pytest.approx(sum(part.phases.values()))
