@@ -57,7 +57,7 @@ class RecordParser:
         self._left: int | None = None
         self._so_far = 0
         self._corrupt = 0
-        self._lost = False
+        self.lost = False
         self.count = 0
         self.problem = ""
 
@@ -79,7 +79,7 @@ class RecordParser:
     def feed(self, data: memoryview) -> None:
         """What follows in the file. Behind a record that is not whole nothing can be found."""
         at = 0
-        while at < len(data) and not self._lost:
+        while at < len(data) and not self.lost:
             if self._left:
                 piece = data[at : at + self._left]
                 if self._crc:
@@ -129,14 +129,14 @@ class RecordParser:
         self.problem = self.problem or f"{self._where()} {problem}"
 
     def _lose(self, problem: str) -> None:
-        self._lost = True
+        self.lost = True
         self._say(problem)
 
     def end(self) -> Records:
         """When all is fed or skipped. A file without a record is whole."""
-        if self._partial and not self._lost:
+        if self._partial and not self.lost:
             self._say(f"is cut short: {len(self._partial)} bytes are left")
-        elif self._left is not None and not self._lost:
+        elif self._left is not None and not self.lost:
             self._say("is cut short")
         more = f" (and {self._corrupt - 1} more)" if self._corrupt > 1 else ""
         return Records(self.count, self._frame.hexdigest()[:32], self.problem + more)
