@@ -23,7 +23,7 @@ _STALE = (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError)
 
 
 class SourceError(Exception):
-    """The URLs cannot be read. `kind`: one of `gone`, `changed`, `denied`, `usage`, `network`."""
+    """The URLs cannot be read. `kind`: `gone`, `changed`, `denied`, `parts`, `usage`, `network`."""
 
     def __init__(self, kind: str, why: str, hint: str = "") -> None:
         super().__init__(why)
@@ -56,11 +56,13 @@ class Place(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """`body` is empty where the content went into the caller's buffer. Header names are lower."""
+    """`body` is empty where the content was for the caller's buffer; `filled` says whether it went
+    there. Names of headers are in lower case."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
+    filled: bool = False
 
 
 def place_of(url: str) -> Place:
@@ -177,7 +179,7 @@ class Wire:
         try:
             response = _answered(connection, method, target, headers)
             answer = _read(response, into)
-            whole = not response.will_close
+            whole = response.isclosed() and not response.will_close
             return answer
         except (OSError, http.client.HTTPException) as error:
             raise Broken(f"{place.header}: {error or type(error).__name__}") from error
@@ -213,8 +215,8 @@ def _read(response: http.client.HTTPResponse, into: memoryview | None) -> Answer
     if response.length is not None and response.length != len(into):
         # Nothing of it is taken: it is another range than the asked one.
         if response.status == 200:
-            raise SourceError("usage", "the server sends whole files only", "use another mirror")
-        raise Broken(f"{response.length} bytes were sent in place of {len(into)}")
+            raise SourceError("parts", "the server sends whole files only", "use another mirror")
+        return Answer(response.status, headers, b"")
     got = 0
     try:
         while got < len(into):
@@ -225,7 +227,7 @@ def _read(response: http.client.HTTPResponse, into: memoryview | None) -> Answer
     except (OSError, http.client.HTTPException) as error:
         raise Broken(str(error) or type(error).__name__, got) from error
     response.read()
-    return Answer(response.status, headers, b"")
+    return Answer(response.status, headers, b"", filled=True)
 
 
 def _body(response: http.client.HTTPResponse) -> bytes:

@@ -36,6 +36,7 @@ from clusterctl.data.node.urltree import Found, Origin, origin_of, tree_of
 
 CONNECTIONS = 32
 TIMEOUT_S = 30.0
+LISTED_AT_ONCE = 16
 # What concerns one object and leaves the others alone.
 OF_ONE = ("gone", "changed", "denied")
 
@@ -111,10 +112,10 @@ def list_source(config: Mapping[str, Any]) -> tuple[list[Entry], list[str]]:
     found: list[Found] = []
     warnings: list[str] = []
     sources = open_sources(config)
-    for number, source in enumerate(sources):
-        some, said = source.find(number, wanted)
-        found += some
-        warnings += said
+    with ThreadPoolExecutor(LISTED_AT_ONCE) as pool:
+        for some, said in pool.map(lambda n: sources[n].find(n, wanted), range(len(sources))):
+            found += some
+            warnings += said
     entries, left_out = tree_of(found)
     _try_one(sources, entries)
     return entries, warnings + left_out
@@ -136,7 +137,7 @@ def _try_one(sources: Sequence[Source], entries: Sequence[Entry]) -> None:
     for entry in entries:
         if entry.kind == FILE and entry.size:
             number = origin_of(entry).source
-            if number not in tried:
+            if number not in tried and isinstance(sources[number], S3Source):
                 tried.add(number)
                 read_part(sources, entry, 0, memoryview(bytearray(1)))
 
@@ -172,10 +173,10 @@ def _ask_part(
     answer = sources[origin.source].get(origin.place, headers, into)
     told = answer.headers.get("content-range", "")
     begins, _, size = told.partition(" ")[2].partition("/")
-    if answer.status == 206 and begins.partition("-")[0] != str(offset):
-        raise Broken(f"another part was sent than the asked one: {told}")
     if size.isdecimal() and int(size) != entry.size:
         raise _changed(entry)
+    if not answer.filled or (answer.status == 206 and begins.partition("-")[0] != str(offset)):
+        raise Broken(f"another part was sent than the asked one: {told}")
     # Servers that do not know If-Match send what is there now.
     version = answer.headers.get("etag", "")
     if origin.version and version and version != origin.version:
@@ -228,6 +229,7 @@ class UrlOrigin:
                 if error.kind not in OF_ONE:
                     raise
                 self.why[number] = error
+                into[:] = bytes(len(into))
         return number
 
     def close(self) -> None:

@@ -95,7 +95,7 @@ def _size(wire: Wire, url: str) -> tuple[Mapping[str, str], int]:
         headers = persist(lambda: ask(wire, "GET", url, one, memoryview(bytearray(1)))).headers
         size = headers.get("content-range", "").rpartition("/")[2] or "1"
     except SourceError as error:
-        if error.kind not in ("changed", "usage"):
+        if error.kind not in ("changed", "parts"):
             raise
         # No byte can be asked of an empty file.
         headers = persist(lambda: ask(wire, "HEAD", url)).headers
