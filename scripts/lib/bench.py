@@ -10,10 +10,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from bench_copy import bench_copy
+from bench_lab import cluster, end_when_told, lab_ec2, machine_cpu_s, quiet, running_lab
 
 ROUNDS = 5
 FANOUT = 64
@@ -36,34 +39,22 @@ class Timing:
 
 
 def main() -> None:
+    end_when_told()
+    words = sys.argv[1:]
     subjects = {"runclust": bench_runclust, "start": bench_start, "up": bench_up}
-    chosen = sys.argv[1:] or list(subjects)
-    unknown = [name for name in chosen if name not in subjects]
+    if words[:1] == ["copy"]:
+        bench_copy(words[1:])
+        return
+    unknown = [name for name in words if name not in subjects]
     if unknown:
-        sys.exit(f"error: no such benchmark: {' '.join(unknown)} (there are {', '.join(subjects)})")
+        known = ", ".join([*subjects, "copy"])
+        sys.exit(f"error: no such benchmark: {' '.join(unknown)} (there are {known})")
     print(f"{os.cpu_count()} cores; median of {ROUNDS} rounds; every round runs each command once")
     with tempfile.TemporaryDirectory() as folder, running_lab(Path(folder)):
-        for name in chosen:
+        for name in words or subjects:
             subjects[name](Path(folder))
-
-
-@contextmanager
-def running_lab(home: Path) -> Iterator[None]:
-    os.environ.update(CLUSTERCTL_HOME=str(home), CLUSTERCTL_LAB="1")
-    quiet("clusterctl", "lab", "start")
-    try:
-        yield
-    finally:
-        quiet("clusterctl", "lab", "stop")
-
-
-@contextmanager
-def cluster(nodes: int) -> Iterator[str]:
-    quiet("clusterctl", "up", "bench", "--nodes", str(nodes), "--instance-type", "p3.2xlarge")
-    try:
-        yield "bench"
-    finally:
-        quiet("clusterctl", "down", "bench", "--yes")
+    if not words:
+        bench_copy([])
 
 
 def bench_runclust(home: Path) -> None:
@@ -153,18 +144,7 @@ def up_argv(nodes: int) -> list[str]:
 
 def boot_alone(nodes: int) -> None:
     """The same instances through the API alone, until every status check is ok; then away."""
-    import boto3
-
-    from clusterctl.lab.record import read_record
-
-    record = read_record(Path(os.environ["CLUSTERCTL_HOME"]))
-    ec2 = boto3.client(
-        "ec2",
-        region_name=record.region,
-        endpoint_url=record.endpoint_url,
-        aws_access_key_id=record.environment["AWS_ACCESS_KEY_ID"],
-        aws_secret_access_key=record.environment["AWS_SECRET_ACCESS_KEY"],
-    )
+    ec2 = lab_ec2()
     image = ec2.describe_images(Owners=["898082745236"])["Images"][0]["ImageId"]
     made = ec2.run_instances(
         ImageId=image, InstanceType="p3.2xlarge", MinCount=nodes, MaxCount=nodes
@@ -178,14 +158,14 @@ def boot_alone(nodes: int) -> None:
 after: list[Callable[[], None]] = []
 
 
-def terminate(ec2: object, ids: list[str]) -> None:
-    ec2.terminate_instances(InstanceIds=ids)  # type: ignore[attr-defined]
-    ec2.get_waiter("instance_terminated").wait(  # type: ignore[attr-defined]
+def terminate(ec2: Any, ids: list[str]) -> None:
+    ec2.terminate_instances(InstanceIds=ids)
+    ec2.get_waiter("instance_terminated").wait(
         InstanceIds=ids, WaiterConfig={"Delay": 0.2, "MaxAttempts": 1000}
     )
 
 
-def timed(work: Callable[[], None]) -> float:
+def timed(work: Callable[[], object]) -> float:
     """Seconds of `work`; what it left in `after` is done when the clock has stopped."""
     began = time.monotonic()
     work()
@@ -224,12 +204,6 @@ def run_once(peer: Peer) -> Timing:
     return Timing(wall_s, client, machine_cpu_s() - cpu)
 
 
-def machine_cpu_s() -> float:
-    """CPU seconds of everything on this machine: user, nice, system."""
-    ticks = [int(word) for word in Path("/proc/stat").read_text().split()[1:4]]
-    return sum(ticks) / os.sysconf("SC_CLK_TCK")
-
-
 def report(title: str, rows: dict[str, list[Timing]]) -> None:
     print(f"\n{title}")
     first = statistics.median(row.wall_s for row in next(iter(rows.values())))
@@ -241,12 +215,6 @@ def report(title: str, rows: dict[str, list[Timing]]) -> None:
             f"  {name:28} {median:7.2f} s ({spread}), client CPU {cpu:5.2f} s,"
             f" {median / first:6.2f} x"
         )
-
-
-def quiet(*argv: str) -> None:
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"error: {' '.join(argv)}: {done.stderr}")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,141 @@
+"""The cluster that copies are measured in: node 0 has the sets, nodes 1.. are to get them."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench_lab import COMMANDS, INTERRUPTS, cluster, cores, ending, machine_cpu_s, quiet, start
+from bench_peers import Job
+from bench_scale import DataSet
+from bench_tables import Sample
+
+PROGRAMS = ("bench_swarm.py", "bench_socket.py")
+DESTINATION = "/data/out"
+# scp and pdcp put the folder itself into one that is there; a swarm names it after the set.
+DIGEST = """\
+cd {folder} && if [ -d {name} ]; then cd {name}; fi &&
+find . -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum"""
+# When the last file got its name: the hosts and this machine have one clock.
+LAST_CHANGE = "find {folder} -type f -printf '%C@\\n' | sort -n | tail -n 1"
+
+
+class CopyLab:
+    """`clusterctl ... bench ...`, and scripts on its nodes."""
+
+    def __init__(self, home: Path, nodes: int) -> None:
+        self.config = home / "bench" / "ssh_config"
+        self.nodes = nodes
+        self.digests: dict[str, str] = {}
+
+    def ssh(self, node: int, script: str) -> list[str]:
+        command = shlex.join(["bash", "-o", "pipefail", "-c", script])
+        return ["ssh", "-F", str(self.config), "-o", "LogLevel=ERROR", f"bench-{node}", command]
+
+    def on(self, nodes: Sequence[int], script: str) -> list[str]:
+        """The output of the script on each of these nodes, side by side."""
+        with ThreadPoolExecutor(8) as pool:
+            return list(pool.map(lambda node: quiet(*self.ssh(node, script)), nodes))
+
+    def prepare(self) -> None:
+        """The programs of peers, and the head's way to the others, to every node."""
+        keys = "~/.ssh/clusterctl_mpi ~/.ssh/config ~/.ssh/clusterctl_known_hosts"
+        for node in range(self.nodes):
+            target = f"bench-{node}:/tmp/"
+            programs = [str(Path(__file__).with_name(name)) for name in PROGRAMS]
+            quiet("scp", "-q", "-F", str(self.config), *programs, target)
+            if node:
+                self.on([0], f"scp -q {keys} bench-{node}:.ssh/")
+
+    def make(self, data: DataSet, torrent: bool = False) -> None:
+        self.on([0], data.script())
+        self.digests[data.folder] = self.digest([0], data.folder, data.name)[0]
+        if torrent:
+            self.on([0], f"/usr/bin/python3 /tmp/bench_swarm.py torrent {data.folder}")
+
+    def digest(self, nodes: Sequence[int], folder: str, name: str) -> list[str]:
+        return self.on(nodes, DIGEST.format(folder=folder, name=name))
+
+    def check(self, nodes: Sequence[int], data: DataSet, who: str) -> None:
+        """Every byte of every copy is compared."""
+        found = self.digest(nodes, DESTINATION, data.name)
+        wrong = [node for node, digest in zip(nodes, found) if digest != self.digests[data.folder]]
+        if wrong:
+            sys.exit(f"error: {who}: nodes {wrong} have not what node 0 has")
+
+    def clear(self, nodes: Sequence[int]) -> None:
+        self.on(nodes, f"rm -rf {DESTINATION} {DESTINATION}.*")
+
+    def last_change(self, nodes: Sequence[int]) -> float:
+        """The time (of the epoch) at which the last of these nodes had everything."""
+        found = self.on(nodes, LAST_CHANGE.format(folder=DESTINATION))
+        return max(float(line) for line in found)
+
+    def instance_ids(self) -> list[str]:
+        nodes = json.loads(quiet("clusterctl", "status", "bench", "--json"))["nodes"]
+        return [node["instance_id"] for node in sorted(nodes, key=lambda node: node["index"])]
+
+
+@contextmanager
+def copy_lab(home: Path, nodes: int) -> Iterator[CopyLab]:
+    """A cluster with a source and that many others."""
+    with cluster(nodes + 1):
+        lab = CopyLab(home, nodes + 1)
+        lab.prepare()
+        yield lab
+
+
+@contextmanager
+def shaped(rate_mbit: int, instance: str = "all") -> Iterator[None]:
+    quiet("clusterctl", "lab", "fault", "shape", instance, "--rate", f"{rate_mbit}mbit")
+    try:
+        yield
+    finally:
+        quiet("clusterctl", "lab", "fault", "unshape", instance)
+
+
+def job_of(data: DataSet, nodes: Sequence[int]) -> Job:
+    return Job(data.folder, DESTINATION, tuple(f"bench-{node}" for node in nodes))
+
+
+def ours(data: DataSet, nodes: Sequence[int], rate_mbit: int | None) -> list[str]:
+    """`clusterctl copy` as a user types it."""
+    known = ["--link-rate", f"{rate_mbit}mbit"] if rate_mbit else []
+    chosen = ",".join(map(str, nodes))
+    options = ["--from", "0", "--nodes", chosen, *known, "--json"]
+    return ["clusterctl", "copy", "bench", *options, f"{data.folder}/", f"{DESTINATION}/"]
+
+
+def timed_run(argv: Sequence[str], may_fail: bool = False) -> Sample:
+    """Run one copy to its end. `began`, of the sample, is by the hosts' clock."""
+    fields = (*COMMANDS, *INTERRUPTS)
+    cpu, began, start_s = machine_cpu_s(fields), time.time(), time.monotonic()
+    process = start(argv)
+    with ending(process):
+        out, err = process.communicate()
+    wall_s = time.monotonic() - start_s
+    if process.returncode and not may_fail:
+        sys.exit(f"error: {shlex.join(argv)} ended with {process.returncode}: {err or out}")
+    cpu_s = machine_cpu_s(fields) - cpu
+    return Sample(wall_s, cpu_s, cpu_s / wall_s / cores(), began, predicted_s(out))
+
+
+def predicted_s(out: str) -> float | None:
+    """What `clusterctl copy --json` predicted, in its last lines."""
+    found = None
+    decoder = json.JSONDecoder()
+    for line in [out, *out.splitlines()]:
+        try:
+            value, _ = decoder.raw_decode(line.strip())
+        except ValueError:
+            continue
+        if isinstance(value, dict):
+            plan = value.get("plan") or value
+            found = plan.get("predicted_s", found) if isinstance(plan, dict) else found
+    return found

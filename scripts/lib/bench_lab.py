@@ -1,0 +1,126 @@
+"""The lab that benchmarks run in: started for them, a cluster in it, its hosts' links shaped."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+# Of /proc/stat's first line: user, nice, system; interrupts are where packets are received.
+COMMANDS, INTERRUPTS = (1, 2, 3), (6, 7)
+
+
+@contextmanager
+def running_lab(home: Path, *options: str) -> Iterator[None]:
+    """A lab of its own below `home`, gone at the end, whatever ends it."""
+    os.environ.update(CLUSTERCTL_HOME=str(home), CLUSTERCTL_LAB="1")
+    try:
+        quiet("clusterctl", "lab", "start", *options)
+        yield
+    finally:
+        with undisturbed():
+            quiet("clusterctl", "lab", "stop")
+
+
+@contextmanager
+def cluster(nodes: int) -> Iterator[str]:
+    quiet("clusterctl", "up", "bench", "--nodes", str(nodes), "--instance-type", "p3.2xlarge")
+    try:
+        yield "bench"
+    finally:
+        with undisturbed():
+            quiet("clusterctl", "down", "bench", "--yes")
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """A second Ctrl-C does not keep the first from being cleaned up after."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, signal.SIG_IGN) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before):
+            signal.signal(number, handler)
+
+
+def end_when_told() -> None:
+    """SIGTERM and SIGHUP unwind like Ctrl-C, so that the lab goes."""
+
+    def end(number: int, _frame: object) -> None:
+        sys.exit(128 + number)
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, end)
+
+
+def quiet(*argv: str) -> str:
+    """The standard output of a command, which has to succeed."""
+    process = start(argv)
+    with ending(process):
+        out, err = process.communicate()
+    if process.returncode:
+        sys.exit(f"error: {shlex.join(argv)} ended with {process.returncode}: {err or out}")
+    return out
+
+
+def start(argv: Sequence[str]) -> subprocess.Popen[str]:
+    """A command that runs, and whose output is kept."""
+    pipe = subprocess.PIPE
+    return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True)
+
+
+@contextmanager
+def ending(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
+    """However the block ends, the process does: told first, killed when that is not enough."""
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=10)
+            process.kill()
+            process.wait()
+
+
+def machine_cpu_s(fields: Sequence[int] = COMMANDS) -> float:
+    """CPU seconds of everything on this machine."""
+    words = Path("/proc/stat").read_text().splitlines()[0].split()
+    return sum(int(words[field]) for field in fields) / os.sysconf("SC_CLK_TCK")
+
+
+def available_bytes() -> int:
+    """Memory that new work can have, hosts' volumes included."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise OSError("no MemAvailable in /proc/meminfo")
+
+
+def cores() -> int:
+    return os.cpu_count() or 1
+
+
+def lab_ec2() -> Any:
+    """boto3's client for the lab."""
+    import boto3
+
+    from clusterctl.lab.record import read_record
+
+    record = read_record(Path(os.environ["CLUSTERCTL_HOME"]))
+    assert record
+    return boto3.client(
+        "ec2",
+        region_name=record.region,
+        endpoint_url=record.endpoint_url,
+        aws_access_key_id=record.environment["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=record.environment["AWS_SECRET_ACCESS_KEY"],
+    )

@@ -1,0 +1,86 @@
+"""How much a benchmark of copies moves, and to how many nodes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+MIB = 1 << 20
+# What a host needs beside its data, and the share of memory that may be used at all.
+HOST_BYTES = 40 * MIB
+SHARE = 0.75
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """Incompressible files of one size in a few folders, on node 0."""
+
+    name: str
+    files: int
+    file_bytes: int
+
+    @property
+    def folder(self) -> str:
+        return f"/data/{self.name}"
+
+    @property
+    def bytes(self) -> int:
+        return self.files * self.file_bytes
+
+    def limit_s(self, rate_mbit: int) -> float:
+        """What a link of this rate takes for it, headers not counted."""
+        return self.bytes * 8 / (rate_mbit * 1e6)
+
+    def script(self) -> str:
+        """Makes it. One stream of random bytes for each folder: cheap for small files, too."""
+        folders = max(2, self.files // 500)
+        share = -(-self.files // folders)
+        return (
+            f"for ((i=0; i<{folders}; i++)); do mkdir -p {self.folder}/part-$i && "
+            f"head -c {self.file_bytes * share} /dev/urandom | "
+            f"split -a 5 -b {self.file_bytes} - {self.folder}/part-$i/shard- || exit 1; done; "
+            f"find {self.folder} -type f | sort | tail -n +{self.files + 1} | xargs -r rm"
+        )
+
+
+@dataclass(frozen=True)
+class Scale:
+    """`reduced` is for peers whose time grows with every node."""
+
+    nodes: tuple[int, ...]
+    fault_nodes: int
+    rounds: int
+    rate_mbit: int
+    large: DataSet
+    reduced: DataSet
+    unshaped: DataSet
+    small: DataSet
+    small_nodes: tuple[int, ...] = (1, 8)
+
+
+FULL = Scale(
+    nodes=(2, 4, 8, 16, 32),
+    fault_nodes=8,
+    rounds=3,
+    rate_mbit=160,
+    large=DataSet("set", 16, 16 * MIB),
+    reduced=DataSet("reduced", 2, 16 * MIB),
+    unshaped=DataSet("unshaped", 16, 128 * MIB),
+    small=DataSet("small", 20_000, 4096),
+)
+QUICK = Scale(
+    nodes=(2, 8),
+    fault_nodes=4,
+    rounds=1,
+    rate_mbit=160,
+    large=DataSet("set", 16, 6 * MIB),
+    reduced=DataSet("reduced", 4, 4 * MIB),
+    unshaped=DataSet("unshaped", 4, 128 * MIB),
+    small=DataSet("small", 5_000, 4096),
+)
+
+
+def fitting(nodes: Sequence[int], data_bytes: int, available_bytes: int) -> tuple[int, ...]:
+    """Those numbers of nodes whose copies, and the source's, fit into memory."""
+    room = available_bytes * SHARE
+    return tuple(one for one in nodes if (one + 1) * (data_bytes + HOST_BYTES) <= room)
