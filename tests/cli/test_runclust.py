@@ -1,57 +1,16 @@
-"""runclust and copyclust as commands, on a hosts file, against a real sshd."""
+"""runclust as a command, on a hosts file, against a real sshd."""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
-from tests.transport.conftest import ssh_server  # noqa: F401
-
-BIN = Path(sys.executable).parent
-
-
-@pytest.fixture
-def home(ssh_server, tmp_path, monkeypatch):  # noqa: F811
-    """A home whose ~/.ssh reaches the test server under each of its addresses."""
-    ssh = tmp_path / "home" / ".ssh"
-    ssh.mkdir(parents=True, mode=0o700)
-    (ssh / "config").write_text(
-        f"Host *\n Port {ssh_server.port}\n IdentityFile {ssh_server.key}\n"
-        f" UserKnownHostsFile {ssh_server.known_hosts}\n IdentitiesOnly yes\n"
-    )
-    # OpenSSH looks up the home folder in the password file, whatever HOME says.
-    ssh_program = tmp_path / "home" / "bin" / "ssh"
-    ssh_program.parent.mkdir()
-    ssh_program.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {ssh}/config "$@"\n')
-    ssh_program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{ssh_program.parent}:{os.environ['PATH']}")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    return tmp_path / "home"
-
-
-@pytest.fixture
-def hosts(tmp_path):
-    path = tmp_path / "hosts"
-    path.write_text("".join(f"127.0.0.{number} slots=8\n" for number in range(1, 5)))
-    return path
-
-
-def call(*argv: object, stdin: bytes | None = None) -> subprocess.CompletedProcess[str]:
-    words = [str(BIN / str(argv[0])), *map(str, argv[1:])]
-    given = {"stdin": subprocess.DEVNULL} if stdin is None else {"input": stdin}
-    done = subprocess.run(words, capture_output=True, timeout=60, check=False, **given)
-    return subprocess.CompletedProcess(
-        words, done.returncode, done.stdout.decode(), done.stderr.decode()
-    )
+from tests.cli.programs import BIN, call
 
 
 def python(program: str) -> subprocess.CompletedProcess[str]:
@@ -234,59 +193,6 @@ def test_running_needs_neither_boto3_nor_moto(home, hosts):
     )
     done = python(program)
     assert done.stdout.splitlines() == ["[]"]
-
-
-@pytest.mark.parametrize("name", ["plain", "with space", "qu'o\"te", "ünï", "a:b", "$HOME", "-rf"])
-def test_copyclust_keeps_names_and_contents(home, hosts, tmp_path, name):
-    hosts.write_text("127.0.0.1\n")
-    source = tmp_path / "src"
-    source.mkdir()
-    (source / name).write_text("content\n")
-    os.utime(source / name, (1e9, 1e9))
-    target = tmp_path / f"to {name}"
-    done = call("copyclust", hosts, f"{source}/", f"{target}/")
-    assert done.returncode == 0, done.stderr
-    assert (target / name).read_text() == "content\n"
-    assert (target / name).stat().st_mtime == 1e9
-    assert done.stdout.startswith("127.0.0.1: 1 file, 8 B in ")
-    again = call("copyclust", hosts, f"{source}/", f"{target}/")
-    assert again.stdout.startswith("127.0.0.1: 0 files, 0 B in ")
-
-
-def test_copyclust_reports_each_host(home, hosts, tmp_path):
-    hosts.write_text("127.0.0.1\nno-such-host.invalid\n")
-    source = tmp_path / "file"
-    source.write_text("x")
-    done = call("copyclust", "--json", hosts, source, tmp_path / "copy")
-    good, bad = json.loads(done.stdout)
-    assert (good["exit_status"], good["files"], good["bytes"]) == (0, 1, 1)
-    assert (bad["host"], bad["error"]) == ("no-such-host.invalid", "HostUnreachable")
-    assert done.returncode == 255
-
-
-def test_copyclust_into_something_that_is_no_folder(home, hosts, tmp_path):
-    hosts.write_text("127.0.0.1\n")
-    (tmp_path / "file").write_text("x")
-    done = call("copyclust", hosts, tmp_path / "file", f"{tmp_path}/file/below/it")
-    assert done.returncode not in (0, 255)
-    assert done.stderr.startswith("127.0.0.1: ")
-    assert "Traceback" not in done.stderr
-
-
-def test_copyclust_of_nothing(home, hosts, tmp_path):
-    done = call("copyclust", hosts, tmp_path / "nothing", "x")
-    assert done.returncode == 2
-    assert "there is nothing at" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("src", "dst", "says"),
-    [("", "x", "there is nothing at ''"), (".", "~nobody/x", "only your own home folder")],
-)
-def test_copyclust_of_what_cannot_be_meant(home, hosts, src, dst, says):
-    done = call("copyclust", hosts, src, dst)
-    assert done.returncode == 2
-    assert says in done.stderr
 
 
 def test_json_says_where_output_was_cut(home, hosts):

@@ -1,0 +1,18 @@
+"""clusterctl's programs as processes, as a user starts them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+BIN = Path(sys.executable).parent
+
+
+def call(*argv: object, stdin: bytes | None = None) -> subprocess.CompletedProcess[str]:
+    words = [str(BIN / str(argv[0])), *map(str, argv[1:])]
+    given = {"stdin": subprocess.DEVNULL} if stdin is None else {"input": stdin}
+    done = subprocess.run(words, capture_output=True, timeout=60, check=False, **given)
+    return subprocess.CompletedProcess(
+        words, done.returncode, done.stdout.decode(), done.stderr.decode()
+    )
