@@ -9,7 +9,7 @@ import click
 from clusterctl.cli import output
 from clusterctl.cli.running_lab import running_lab
 from clusterctl.domain.errors import UsageError
-from clusterctl.domain.units import parse_duration_s
+from clusterctl.domain.units import format_bytes, parse_bytes, parse_duration_s, parse_rate
 
 PAGE = "/_lab/faults"
 
@@ -42,17 +42,34 @@ class Span(click.ParamType):
 
 
 class Rate(click.ParamType):
-    """Bits a second from `160mbit`, `2.5gbit`."""
+    """Bits a second from `160mbit`, `2.5gbit`, `20MiB/s`."""
 
     name = "rate"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        from clusterctl.lab.rates import parse_rate_bit
-
         try:
-            return value if isinstance(value, int) else parse_rate_bit(value)
+            return value if isinstance(value, int) else round(parse_rate(value) * 8)
         except UsageError as error:
             self.fail(f"{error.message}; {error.hint}", param, ctx)
+
+
+class Size(click.ParamType):
+    """Bytes from `10MiB`, `4GiB`."""
+
+    name = "size"
+
+    def __init__(self, least: int = 0, most: int = 2**50) -> None:
+        self._least, self._most = least, most
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        try:
+            size = value if isinstance(value, int) else parse_bytes(value)
+        except UsageError as error:
+            self.fail(f"{error.message}; {error.hint}", param, ctx)
+        if not self._least <= size <= self._most:
+            least, most = format_bytes(self._least), format_bytes(self._most)
+            self.fail(f"{value} is not from {least} to {most}", param, ctx)
+        return size
 
 
 def ask(method: str, query: str = "", body: object = None) -> Any:
@@ -66,6 +83,13 @@ def set_fault(kind: str, **fields: Any) -> None:
     """Set a fault, and print its id and what it is."""
     made = ask("POST", body={"kind": kind, **fields})
     output.line(f"{made['id']}: {made['text']}")
+    note_problem(made)
+
+
+def note_problem(fault: dict[str, Any]) -> None:
+    """Say what keeps a host from being as its faults have it."""
+    if fault["problem"]:
+        output.note(f"{fault['id']}: not yet: {fault['problem']}")
 
 
 def clear_faults(id: str | None) -> None:
@@ -75,5 +99,6 @@ def clear_faults(id: str | None) -> None:
     cleared = ask("DELETE", f"?id={id}" if id is not None else "")["cleared"]
     for one in cleared:
         output.line(f"{one['id']}: cleared ({one['text']})")
+        note_problem(one)
     if not cleared:
         output.note("no fault was set")

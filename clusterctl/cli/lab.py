@@ -9,11 +9,15 @@ from typing import Any
 import click
 
 from clusterctl.cli import output
+from clusterctl.cli.fault_requests import Size
 from clusterctl.cli.lab_fault import fault
 from clusterctl.cli.running_lab import running_lab
 from clusterctl.config import load_settings
+from clusterctl.domain.units import format_bytes
 from clusterctl.lab.addresses import REGIONS
-from clusterctl.lab.record import LabRecord, read_record
+from clusterctl.lab.record import LabOptions, LabRecord, read_record
+
+SMALLEST_VOLUME, LARGEST_VOLUME = 2**20, 2**40
 
 
 @click.group()
@@ -41,12 +45,21 @@ lab.add_command(fault)
     type=click.Choice(REGIONS),
     help="The default for `lab env`; the lab has all of them.",
 )
-def start(port: int, region: str) -> None:
+@click.option(
+    "--data-size",
+    "volume_bytes",
+    default="1GiB",
+    show_default=True,
+    type=Size(SMALLEST_VOLUME, LARGEST_VOLUME),
+    help="Of the /data of each host, in memory; of an instance store, too.",
+)
+def start(port: int, region: str, volume_bytes: int) -> None:
     """Start the lab, and leave it running in the background.
 
     \b
     Example:
       clusterctl lab start
+      clusterctl lab start --data-size 4GiB
     """
     home = load_settings().home
     running = read_record(home)
@@ -56,7 +69,7 @@ def start(port: int, region: str) -> None:
     from clusterctl.lab import lifecycle
 
     output.note("starting the lab ...")
-    _show(lifecycle.start(home, port, region))
+    _show(lifecycle.start(LabOptions(str(home.absolute()), port, region, volume_bytes)))
 
 
 @lab.command()
@@ -131,7 +144,8 @@ def _public(running: LabRecord) -> dict[str, Any]:
 def _show(running: LabRecord) -> None:
     output.line(f"endpoint   {running.endpoint_url}")
     output.line(f"mode       {running.mode}")
-    output.line(f"network    {running.network}")
+    output.line(f"network    {running.network}, public {running.public_network}")
+    output.line(f"volumes    {format_bytes(running.volume_bytes)}")
     output.line(f"region     {running.region}")
     output.line(f"process    {running.pid}, since {running.started_at}")
 

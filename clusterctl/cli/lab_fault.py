@@ -11,7 +11,7 @@ from clusterctl.cli import (
     lab_fault_interrupt,
     output,
 )
-from clusterctl.cli.fault_requests import Span, ask, clear_faults, set_fault
+from clusterctl.cli.fault_requests import Span, ask, clear_faults, note_problem, set_fault
 
 
 @click.group()
@@ -50,6 +50,8 @@ def list_(as_json: bool) -> None:
         output.table(("FAULT", "KIND", "TIMES", "SKIP", "WHAT"), rows)
     else:
         output.line("no faults")
+    for one in found["faults"]:
+        note_problem(one)
     output.note(
         f"new instances are shown after {found['visibility_s']:g} s, "
         f"consoles after {found['console_delay_s']:g} s"

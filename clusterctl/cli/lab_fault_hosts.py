@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from clusterctl.cli.fault_requests import Rate, ask, clear_faults, set_fault
+from clusterctl.cli.fault_requests import Rate, Size, ask, clear_faults, set_fault
 from clusterctl.domain.errors import UsageError
 
 SOME_ID = "i-0123456789abcdef0"
@@ -66,6 +66,26 @@ PAIRS = (
         ),
         _rates,
         "all --rate 160mbit",
+    ),
+    Pair(
+        "fill",
+        "Have a running host's /data be full, until `drain`.",
+        "drain",
+        "Give a host's /data its room back.",
+        "is not filled",
+        (
+            click.Option(
+                ["--left"], type=Size(), default="0", help="So much is left: 10MiB; default: none."
+            ),
+        ),
+        example=f"{SOME_ID} --left 10MiB",
+    ),
+    Pair(
+        "readonly",
+        "Make a running host's /data read-only, as a volume that failed is, until `writable`.",
+        "writable",
+        "Have a host's /data be written to again.",
+        "is not read-only",
     ),
 )
 

@@ -37,8 +37,10 @@ from clusterctl.lab import (  # noqa: E402
 )
 from clusterctl.lab.faults import FAULTS  # noqa: E402
 from clusterctl.lab.interruptions import with_interruptions  # noqa: E402
+from clusterctl.lab.looks import LOOKS  # noqa: E402
 
 STATUS_PATH = "/_lab/status"
+SETTLED_WITHIN_S = 3.0
 
 
 def complete_moto(network: IPv4Network, read_console: Callable[[str], str]) -> None:
@@ -59,7 +61,7 @@ def make_api(listening: socket.socket) -> BaseWSGIServer:
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     host, port = listening.getsockname()
     api = api_faults.with_api_faults(DomainDispatcherApplication(create_backend_app), FAULTS)
-    pages = fault_page.with_fault_page(with_interruptions(api), fault_checks.admit)
+    pages = fault_page.with_fault_page(with_interruptions(api), fault_checks.admit, _settle)
     return make_server(
         host,
         port,
@@ -68,6 +70,10 @@ def make_api(listening: socket.socket) -> BaseWSGIServer:
         request_handler=MotoRequestHandler,
         fd=listening.fileno(),
     )
+
+
+def _settle() -> bool:
+    return LOOKS.wait(moto_instances.LabInstance.changed.set, SETTLED_WITHIN_S)
 
 
 def _with_status(api: Callable[..., Iterable[bytes]]) -> Callable[..., Iterable[bytes]]:

@@ -8,7 +8,7 @@ from typing import Any, Union
 
 from clusterctl.domain.errors import UsageError
 from clusterctl.lab.fault_fields import MOST, flag, number, text, whole, word
-from clusterctl.lab.host_faults import Cut, Frozen, HostFault, Shape
+from clusterctl.lab.host_faults import Cut, Filled, Frozen, HostFault, ReadOnly, Shape
 
 ANY = "*"
 LONGEST_S = 86400.0
@@ -168,6 +168,8 @@ KINDS: dict[str, type[Any]] = {
     "freeze": Frozen,
     "cut": Cut,
     "shape": Shape,
+    "fill": Filled,
+    "readonly": ReadOnly,
 }
 
 

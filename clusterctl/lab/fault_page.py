@@ -12,6 +12,8 @@ from clusterctl.domain.errors import ClusterctlError
 from clusterctl.lab.fault_kinds import Fault, kind_of, read_fault
 from clusterctl.lab.fault_words import describe
 from clusterctl.lab.faults import FAULTS, Standing
+from clusterctl.lab.host_faults import HostFault
+from clusterctl.lab.looks import LOOKS
 
 PATH = "/_lab/faults"
 BODY_LIMIT = 65536
@@ -19,14 +21,20 @@ BODY_LIMIT = 65536
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
-def with_fault_page(api: Wsgi, admit: Callable[[Fault], Fault]) -> Wsgi:
-    """The page before an API. `admit` checks a fault against what the lab has, and completes it."""
+def with_fault_page(
+    api: Wsgi, admit: Callable[[Fault], Fault], settle: Callable[[], object]
+) -> Wsgi:
+    """The page before an API.
+
+    `admit` checks a fault against what the lab has, and completes it; `settle` waits until hosts
+    are as the faults have it.
+    """
 
     def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         if environ["PATH_INFO"] != PATH:
             return api(environ, start)
         try:
-            status, said = "200 OK", _serve(environ, admit)
+            status, said = "200 OK", _serve(environ, admit, settle)
         except ClusterctlError as refused:
             status, said = "400 Bad Request", {"error": refused.message, "hint": refused.hint}
         start(status, [("Content-Type", "application/json")])
@@ -41,24 +49,36 @@ def shown(one: Standing) -> dict[str, Any]:
         "id": one.id,
         "kind": kind_of(one.fault),
         "text": describe(one.fault),
+        "problem": LOOKS.problem(getattr(one.fault, "instance_id", "")),
         **asdict(one.fault),
         "times_left": one.left,
         "skip_left": one.skip,
     }
 
 
-def _serve(environ: dict[str, Any], admit: Callable[[Fault], Fault]) -> dict[str, Any]:
+def _serve(
+    environ: dict[str, Any], admit: Callable[[Fault], Fault], settle: Callable[[], object]
+) -> dict[str, Any]:
     method = environ["REQUEST_METHOD"]
     if method == "POST":
-        return shown(FAULTS.add(admit(read_fault(_body(environ)))))
+        made = FAULTS.add(admit(read_fault(_body(environ))))
+        _settle([made], settle)
+        return shown(made)
     if method == "DELETE":
         id = parse_qs(environ.get("QUERY_STRING", "")).get("id", [None])[0]
-        return {"cleared": [shown(one) for one in FAULTS.clear(id)]}
+        cleared = FAULTS.clear(id)
+        _settle(cleared, settle)
+        return {"cleared": [shown(one) for one in cleared]}
     return {
         "faults": [shown(one) for one in FAULTS.standing()],
         "visibility_s": FAULTS.visibility_s,
         "console_delay_s": FAULTS.console_delay_s,
     }
+
+
+def _settle(changed: list[Standing], settle: Callable[[], object]) -> None:
+    if any(isinstance(one.fault, HostFault) for one in changed):
+        settle()
 
 
 def _body(environ: dict[str, Any]) -> object:

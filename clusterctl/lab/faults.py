@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from clusterctl.domain.errors import UsageError
-from clusterctl.lab.daemon.afflict import UNHARMED
+from clusterctl.lab.daemon.befall import UNHARMED
 from clusterctl.lab.fault_kinds import (
     ANY,
     ApiError,

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from clusterctl.domain.errors import UsageError
+from clusterctl.domain.units import format_bytes, format_link
 from clusterctl.lab.fault_fields import whole, word
-from clusterctl.lab.rates import FASTEST_BIT, SLOWEST_BIT, format_rate
 
 ALL = "all"
+SLOWEST_BIT, FASTEST_BIT = 1_000_000, 100_000_000_000
+LARGEST_VOLUME = 2**40
 
 _INSTANCE = re.compile(r"i-[0-9a-f]{8,17}")
 _INSTANCE_OR_ALL = re.compile(rf"{ALL}|{_INSTANCE.pattern}")
@@ -88,6 +90,40 @@ class Shape(HostFault):
     def words(self) -> str:
         who = "every host" if self.instance_id == ALL else self.instance_id
         if self.down == self.up:
-            return f"{who}: {format_rate(self.down)} down and up"
+            return f"{who}: {format_link(self.down / 8)} down and up"
         rates = (("down", self.down), ("up", self.up))
-        return f"{who}: " + ", ".join(f"{format_rate(rate)} {way}" for way, rate in rates if rate)
+        return f"{who}: " + ", ".join(
+            f"{format_link(rate / 8)} {way}" for way, rate in rates if rate
+        )
+
+
+@dataclass(frozen=True)
+class Filled(HostFault):
+    """A host's /data is full but for so many bytes, counted when this is set."""
+
+    left: int = 0
+
+    affliction: ClassVar[str] = "left"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole("the bytes left", self.left, most=LARGEST_VOLUME)
+
+    @property
+    def degree(self) -> Any:
+        return self.left
+
+    @property
+    def words(self) -> str:
+        return f"{self.instance_id}: /data is full but for {format_bytes(self.left)}"
+
+
+@dataclass(frozen=True)
+class ReadOnly(HostFault):
+    """A host's /data is read-only, as a volume that failed is."""
+
+    affliction: ClassVar[str] = "readonly"
+
+    @property
+    def words(self) -> str:
+        return f"{self.instance_id}: /data is read-only"

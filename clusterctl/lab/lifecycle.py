@@ -9,26 +9,27 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from clusterctl.domain.errors import LabError
 from clusterctl.lab import pages
-from clusterctl.lab.record import LabRecord, folder_of, read_record
+from clusterctl.lab.record import LabOptions, LabRecord, folder_of, read_record
 from clusterctl.lab.requirements import check_machine
 
 STOP_TIMEOUT_S = 15.0
 
 
-def start(home: Path, port: int, region: str) -> LabRecord:
-    """Start a lab for this home, and wait until it takes requests. Raises LabError, MissingTool."""
+def start(options: LabOptions) -> LabRecord:
+    """Start a lab, and wait until it takes requests. Raises LabError, MissingTool."""
     check_machine(os.geteuid())
-    home = home.absolute()
+    home = Path(options.home)
     folder = folder_of(home)
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with (folder / "lab.log").open("ab") as log:
-            problem = _launch(home, port, region, log.fileno())
+            problem = _launch(options, log.fileno())
     except OSError as refused:
         raise LabError(f"cannot write to {folder}: {refused.strerror}", "free some space") from None
     if problem:
@@ -61,10 +62,10 @@ def instances(running: LabRecord) -> list[dict[str, Any]]:
     return found
 
 
-def _launch(home: Path, port: int, region: str, log: int) -> dict[str, str]:
+def _launch(options: LabOptions, log: int) -> dict[str, str]:
     """Start the server; what it reports: empty when it is ready."""
     report, theirs = os.pipe()
-    arguments = [str(home), str(port), region, str(theirs)]
+    arguments = [json.dumps(asdict(options)), str(theirs)]
     # This package, whatever lies in the folder that the command was given in.
     package = str(Path(__file__).parents[2])
     search = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH", "")]))
@@ -88,7 +89,7 @@ def _launch(home: Path, port: int, region: str, log: int) -> dict[str, str]:
     if not said:
         return {
             "error": "the lab's server ended while it started",
-            "hint": f"see {folder_of(home) / 'lab.log'}",
+            "hint": f"see {folder_of(Path(options.home)) / 'lab.log'}",
         }
     problem: dict[str, str] = json.loads(said)
     return problem

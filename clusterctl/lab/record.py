@@ -6,6 +6,18 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+VOLUME_BYTES = 2**30
+
+
+@dataclass(frozen=True)
+class LabOptions:
+    """How to start a lab. `home` is absolute; `port` 0: a free one."""
+
+    home: str
+    port: int
+    region: str
+    volume_bytes: int = VOLUME_BYTES
+
 
 @dataclass(frozen=True)
 class LabRecord:
@@ -22,6 +34,7 @@ class LabRecord:
     public_network: str
     link: str | None
     started_at: str
+    volume_bytes: int = VOLUME_BYTES
 
     @property
     def environment(self) -> dict[str, str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from clusterctl.domain.errors import LabError, MissingTool
 from clusterctl.lab.daemon.shaping import shape_of
-from clusterctl.lab.rates import SLOWEST_BIT
+from clusterctl.lab.host_faults import SLOWEST_BIT
 
 # Program -> the Debian and Ubuntu package that has it.
 PROGRAMS = {

@@ -1,7 +1,7 @@
 """The lab's main process: the API, and the namespace daemon as its child.
 
-`python -m clusterctl.lab.server HOME PORT REGION REPORT_FD` writes one JSON line to REPORT_FD:
-`{}` when the lab is ready, or the error that kept it from it.
+`python -m clusterctl.lab.server OPTIONS REPORT_FD` writes one JSON line to REPORT_FD: `{}` when the
+lab is ready, or the error that kept it from it. OPTIONS are `LabOptions` in JSON.
 """
 
 from __future__ import annotations
@@ -38,30 +38,30 @@ DIAL = Path(__file__).with_name("dial.py")
 
 
 def main() -> None:
-    home, port, region, report = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+    options, report = record.LabOptions(**json.loads(sys.argv[1])), int(sys.argv[2])
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     problem: dict[str, str] = {}
     serve: Callable[[], None] = sys.exit
     try:
-        serve = _start(home, port, region)
+        serve = _start(options)
     except ClusterctlError as failure:
         problem = {"error": failure.message, "hint": failure.hint}
     except OSError as failure:
         hint = "free some space" if failure.errno == errno.ENOSPC else "see lab.log"
-        place = record.folder_of(home)
+        place = record.folder_of(Path(options.home))
         problem = {"error": f"cannot start in {place}: {failure.strerror}", "hint": hint}
     with os.fdopen(report, "w") as line:
         line.write(json.dumps(problem))
     serve()
 
 
-def _start(home: Path, port: int, region: str) -> Callable[[], None]:
+def _start(options: record.LabOptions) -> Callable[[], None]:
     """Everything up and recorded. What is returned serves until SIGTERM or the daemon's end."""
-    folder = record.folder_of(home)
+    folder = record.folder_of(Path(options.home))
     lock = _lock(folder)
     for name in LEFT_BY_A_DEAD_LAB:
         (folder / name).unlink(missing_ok=True)
-    listening = _listen(port)
+    listening = _listen(options.port)
     mode = modes.choose_mode(os.geteuid())
     dial = None if mode.name == "root" else _dial_socket(folder)
     daemon, plan = _spawn(mode, dial)
@@ -71,10 +71,11 @@ def _start(home: Path, port: int, region: str) -> Callable[[], None]:
     moto_dependencies.install()
     moto_cloudformation.install()
     api = make_api(listening)
-    record.write_record(_record(home, listening, region, plan))
+    record.write_record(_record(options, listening, plan))
     metadata = make_metadata_server(daemon.metadata)
     threading.Thread(target=metadata.serve_forever, daemon=True).start()
-    threading.Thread(target=Supervisor(daemon, network).run, daemon=True).start()
+    supervisor = Supervisor(daemon, network, options.volume_bytes)
+    threading.Thread(target=supervisor.run, daemon=True).start()
 
     def serve() -> None:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -131,13 +132,14 @@ def _spawn(mode: modes.Mode, dial: socket.socket | None) -> tuple[Daemon, Plan]:
     raise LabError("every network of the lab is taken by another lab", "stop one of them")
 
 
-def _record(home: Path, listening: socket.socket, region: str, plan: Plan) -> record.LabRecord:
+def _record(options: record.LabOptions, listening: socket.socket, plan: Plan) -> record.LabRecord:
+    home = Path(options.home)
     started = record.process_started(os.getpid())
     proxy = ("/usr/bin/python3", "-S", "-E", str(DIAL), str(home / "lab/dial.sock"), "%h", "%p")
     return record.LabRecord(
         home=home,
         endpoint_url=f"http://127.0.0.1:{listening.getsockname()[1]}",
-        region=region,
+        region=options.region,
         pid=os.getpid(),
         pid_started=started or 0,
         mode=plan.mode,
@@ -146,6 +148,7 @@ def _record(home: Path, listening: socket.socket, region: str, plan: Plan) -> re
         public_network=str(plan.public),
         link=addresses.link_name(plan.network) if plan.mode == "root" else None,
         started_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        volume_bytes=options.volume_bytes,
     )
 
 

@@ -13,9 +13,11 @@ from clusterctl.lab import addresses, interruptions, moto_addresses
 from clusterctl.lab.daemon.network import hardware_address
 from clusterctl.lab.decisions import Decision, Seen, decide
 from clusterctl.lab.faults import FAULTS
+from clusterctl.lab.looks import LOOKS
 from clusterctl.lab.moto_instances import LabInstance, all_lab_instances
 from clusterctl.lab.moto_types import has_instance_store, simulated_gpus
 from clusterctl.lab.namespaces import Daemon
+from clusterctl.lab.record import VOLUME_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -26,14 +28,19 @@ SETTLED = ("running", "stopped", "terminated")
 class Supervisor:
     """Runs in a thread of the API's process, and ends that process when the daemon is gone."""
 
-    def __init__(self, daemon: Daemon, network: IPv4Network) -> None:
+    def __init__(
+        self, daemon: Daemon, network: IPv4Network, volume_bytes: int = VOLUME_BYTES
+    ) -> None:
         self._daemon = daemon
         self._network = network
+        self._volume_bytes = volume_bytes
 
     def run(self) -> None:
         try:
             while self._daemon.alive():
+                look = LOOKS.begin()
                 busy = self._step()
+                LOOKS.end(look)
                 LabInstance.changed.wait(BUSY_S if busy else IDLE_S)
                 LabInstance.changed.clear()
             log.error("the namespace daemon ended")
@@ -69,6 +76,7 @@ class Supervisor:
                 instance.enter(decision.state, seen.why if seen else "")
                 if decision.state == "terminated":
                     FAULTS.forget_host(instance.id)
+                    LOOKS.note(instance.id, "")
                 return
         if decision.order:
             self._carry_out(instance, decision)
@@ -82,12 +90,14 @@ class Supervisor:
 
     def _afflict(self, instance: LabInstance, view: dict[str, Any]) -> None:
         wanted = FAULTS.afflictions(instance.id)
-        if view["state"] != "up" or view["afflicted"] == wanted:
-            return
-        try:
-            self._daemon.call("afflict", id=instance.id, **wanted)
-        except LabError as failure:
-            log.error("%s: %s", instance.id, failure.message)
+        problem = ""
+        if view["state"] == "up" and view["afflicted"] != wanted:
+            try:
+                self._daemon.call("afflict", id=instance.id, **wanted)
+            except LabError as failure:
+                problem = failure.message
+        if LOOKS.note(instance.id, problem):
+            log.error("%s: %s", instance.id, problem)
 
     def _carry_out(self, instance: LabInstance, decision: Decision) -> None:
         try:
@@ -128,5 +138,6 @@ class Supervisor:
             "user_data_problem": data.problem,
             "silent": instance.silent,
             "instance_store": has_instance_store(instance.instance_type),
+            "volume_bytes": self._volume_bytes,
             **simulated_gpus(instance.instance_type),
         }

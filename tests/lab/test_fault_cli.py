@@ -118,6 +118,13 @@ def test_a_fault_is_set_listed_and_cleared(said, line, words):
         ("shape ''  --rate 10mbit", "not an instance id: ''"),
         ("shape i-0123456789abcdef0 --rate 10mbit", "no instance i-0123456789abcdef0"),
         ("unshape all", "is not shaped"),
+        ("fill all", "not an instance id: 'all'"),
+        ("fill i-0123456789abcdef0 --left much", "not a size: 'much'"),
+        ("fill i-0123456789abcdef0 --left -1", "--left"),
+        ("fill i-0123456789abcdef0 --left 9999TiB", "is not from 0 B to 1024.0 TiB"),
+        ("drain i-0123456789abcdef0", "is not filled"),
+        ("readonly i-0123456789abcdef0", "no instance i-0123456789abcdef0"),
+        ("writable i-0123456789abcdef0", "is not read-only"),
         ("clear f999999", "no fault 'f999999'"),
         ("clear ''", "no fault ''"),
         ("clear 'f1&id=f2'", "no fault"),
@@ -138,10 +145,15 @@ def test_without_a_lab(tmp_path, capsys):
     assert "clusterctl lab start" in capsys.readouterr().err
 
 
-def test_a_host_is_frozen_and_thawed(said, instances):
+def test_what_befalls_a_host_is_set_and_undone(said, instances):
     id = instances.up()[0]["InstanceId"]
     assert f"{id}: stands still" in said(f"freeze {id}")[1]
     assert f"{id}: its link is down" in said(f"cut {id}")[1]
+    assert f"{id}: 1 Gbit/s down and up" in said(f"shape {id} --rate 1gbit")[1]
+    assert f"{id}: /data is full but for 10.0 MiB" in said(f"fill {id} --left 10MiB")[1]
+    assert f"{id}: /data is read-only" in said(f"readonly {id}")[1]
+    for undo in ("unshape", "drain", "writable"):
+        assert "cleared" in said(f"{undo} {id}")[1]
     assert "cleared" in said(f"mend {id}")[1]
     assert "cleared" in said(f"thaw {id}")[1]
     instances.ec2.terminate_instances(InstanceIds=[id])

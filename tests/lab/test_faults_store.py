@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from clusterctl.domain.errors import UsageError
-from clusterctl.lab.daemon.afflict import UNHARMED
+from clusterctl.lab.daemon.befall import UNHARMED
 from clusterctl.lab.daemon.shaping import shape_of
 from clusterctl.lab.fault_answers import Call, error_answer, throttled_answer
 from clusterctl.lab.fault_kinds import (
@@ -24,7 +24,6 @@ from clusterctl.lab.fault_kinds import (
 from clusterctl.lab.fault_words import describe
 from clusterctl.lab.faults import USUAL_VISIBILITY_S, Faults
 from clusterctl.lab.host_faults import Frozen, Shape
-from clusterctl.lab.rates import parse_rate_bit
 
 
 class Clock:
@@ -111,6 +110,10 @@ ID = "i-0123456789abcdef0"
         {"kind": "shape", "instance_id": ID, "up": "160mbit"},
         {"kind": "shape", "instance_id": ID, "up": 10**12},
         {"kind": "shape", "instance_id": "all; reboot", "up": 10**9},
+        {"kind": "fill", "instance_id": ID, "left": -1},
+        {"kind": "fill", "instance_id": ID, "left": "10MiB"},
+        {"kind": "fill", "instance_id": "all"},
+        {"kind": "readonly", "instance_id": "/data"},
     ],
 )
 def test_what_makes_no_sense_is_refused(value):
@@ -149,6 +152,12 @@ def test_what_makes_no_sense_is_refused(value):
             f"{ID}: 1 Gbit/s down, 2.5 Mbit/s up",
         ),
         ({"kind": "shape", "instance_id": ID, "up": 10**7}, f"{ID}: 10 Mbit/s up"),
+        ({"kind": "fill", "instance_id": ID}, f"{ID}: /data is full but for 0 B"),
+        (
+            {"kind": "fill", "instance_id": ID, "left": 10 * 2**20},
+            f"{ID}: /data is full but for 10.0 MiB",
+        ),
+        ({"kind": "readonly", "instance_id": ID}, f"{ID}: /data is read-only"),
     ],
 )
 def test_every_kind_has_words(value, words):
@@ -300,25 +309,6 @@ def test_what_befalls_a_host():
     assert faults.afflictions(ID)["shape"] == [10**8, 0]
     faults.forget_host(ID)
     assert [one.fault for one in faults.standing()] == [Shape("all", down=10**8)]
-
-
-@pytest.mark.parametrize(
-    ("text", "rate"),
-    [
-        ("160mbit", 160 * 10**6),
-        ("2.5gbit", 2_500_000_000),
-        (" 100 Gbit/s ", 10**11),
-        ("64kbit", 64_000),
-    ],
-)
-def test_rates(text, rate):
-    assert parse_rate_bit(text) == rate
-
-
-@pytest.mark.parametrize("text", ["", "160", "mbit", "-1mbit", "1e3mbit", "160mbps", "١mbit"])
-def test_what_is_no_rate(text):
-    with pytest.raises(UsageError):
-        parse_rate_bit(text)
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,7 @@ class HostSpec:
     user_files: Sequence[tuple[str, str]] = ()  # below /var/lib/cloud: path, content as base64
     user_data_problem: str = ""
     instance_store: bool = False
+    volume_bytes: int = 2**30  # of /data, and of an instance store
     gpus: int = 0
     gpu_name: str = ""
     gpu_memory_mib: int = 0

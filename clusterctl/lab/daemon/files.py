@@ -6,8 +6,19 @@ import base64
 import json
 import uuid
 
-from clusterctl.lab.daemon import afflict, template
+from clusterctl.lab.daemon import template
 from clusterctl.lab.daemon.boot import HostSpec
+
+# In the place of host/init: a host that boots, and then says and answers nothing.
+SILENT_INIT = b"""#!/bin/sh
+trap 'exit 81' USR1 # reboot
+trap 'exit 82' USR2 # poweroff
+echo "$(hostname): lab host booting"
+while :; do
+  sleep 3600 &
+  wait $!
+done
+"""
 
 
 def own_files(spec: HostSpec) -> list[tuple[str, bytes, int]]:
@@ -19,7 +30,7 @@ def own_files(spec: HostSpec) -> list[tuple[str, bytes, int]]:
         ("etc/hosts", f"127.0.0.1 localhost\n{spec.address} {names}\n".encode(), 0o644),
     ]
     if spec.silent:
-        files.append((f"{template.TOOLS}/init", afflict.SILENT_INIT, 0o755))
+        files.append((f"{template.TOOLS}/init", SILENT_INIT, 0o755))
     for path, content in spec.user_files:
         files.append((f"var/lib/cloud/{path}", base64.b64decode(content), 0o700))
     if spec.user_data_problem:

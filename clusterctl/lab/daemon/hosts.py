@@ -8,17 +8,16 @@ import shutil
 import signal
 import subprocess
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from clusterctl.lab.daemon import afflict, boot, mounts, network, shaping, syscalls, template
+from clusterctl.lab.daemon import befall, boot, mounts, network, template, volumes
+from clusterctl.lab.daemon.befall import UNHARMED, Victim
 from clusterctl.lab.daemon.boot import UBUNTU_UID, Base, HostSpec
 from clusterctl.lab.daemon.files import own_files
 
-DATA_VOLUME = "size=1g,mode=1777"
-STORE_VOLUME = "size=1g,mode=755"
 CONSOLE_BYTES = 64 * 1024  # what EC2 keeps of a console
 
 
@@ -35,7 +34,7 @@ class Host:
     report: int = -1
     boots: int = 0
     ssh: bool = False
-    afflicted: dict[str, Any] = field(default_factory=lambda: dict(afflict.UNHARMED))
+    afflicted: dict[str, Any] = field(default_factory=lambda: dict(UNHARMED))
 
     @property
     def view(self) -> dict[str, Any]:
@@ -100,9 +99,10 @@ class Hosts:
     def afflict(self, id: str, **wanted: Any) -> None:
         """Have befall a host that is up what is wanted, and nothing else."""
         host = self._hosts[id]
+        victim = Victim(host.pid, host.link, host.folder / "data", host.spec.volume_bytes)
         for what, degree in wanted.items():
             if host.state == "up" and host.afflicted[what] != degree:
-                _BEFALL[what](host, degree)
+                befall.BEFALL[what](victim, degree)
                 host.afflicted[what] = degree
 
     def power_off(self, id: str) -> None:
@@ -121,7 +121,7 @@ class Hosts:
         host = self._hosts.pop(id)
         network.ip_batch(network.unplug_lines(host.link, host.spec.address), check=False)
         for volume in ("data", "store"):
-            _unmount(host.folder / volume)
+            volumes.unmake(host.folder / volume)
         shutil.rmtree(host.folder, ignore_errors=True)
         self._open_subnets()
 
@@ -143,8 +143,7 @@ class Hosts:
                 _ip(["link", "delete", host.link], check=False)
                 host.why = host.why or boot.ended_by(status)
                 host.state, host.pid, host.ssh = "off", 0, False
-                # Its processes and its link are gone; a shape it keeps.
-                host.afflicted.update(frozen=False, cut=False)
+                host.afflicted.update(befall.ENDED_WITH_THE_BOOT)
 
     def _open_subnets(self) -> None:
         """Be the gateway of every subnet that has a host."""
@@ -161,7 +160,7 @@ class Hosts:
         for name in ("root", "data", "root-home"):
             (folder / name).mkdir()
         (folder / "root-home").chmod(0o700)
-        syscalls.mount("tmpfs", str(folder / "data"), "tmpfs", syscalls.MS_NOSUID, DATA_VOLUME)
+        volumes.make(folder / "data", spec.volume_bytes, 0o1777)
         for path, content, mode in own_files(spec):
             template.write(folder / "upper" / path, content, mode)
         if spec.gpus:
@@ -175,10 +174,10 @@ class Hosts:
         if not host.spec.instance_store:
             return
         store = host.folder / "store"
-        _unmount(store)
+        volumes.unmake(store)
         for point in (store, host.folder / "upper" / mounts.INSTANCE_STORE):
             point.mkdir(parents=True, exist_ok=True)
-        syscalls.mount("tmpfs", str(store), "tmpfs", syscalls.MS_NOSUID, STORE_VOLUME)
+        volumes.make(store, host.spec.volume_bytes, 0o755)
         if not self._base.single_uid:
             os.chown(store, UBUNTU_UID, UBUNTU_UID)
 
@@ -192,11 +191,6 @@ class Hosts:
         if not self._base.single_uid:
             for path in (home, *home.rglob("*")):
                 os.chown(path, UBUNTU_UID, UBUNTU_UID, follow_symlinks=False)
-
-
-def _unmount(volume: Path) -> None:
-    if volume.is_mount():
-        syscalls.unmount(str(volume))
 
 
 def _look(host: Host) -> None:
@@ -234,28 +228,8 @@ def _plug(host: Host, pid: int) -> None:
         ]
     )
     if host.afflicted["shape"]:
-        _shape(host, host.afflicted["shape"], pid)
+        befall.shape(Victim(pid, host.link), host.afflicted["shape"])
 
 
 def _ip(arguments: list[str], check: bool = True) -> None:
     subprocess.run(["ip", *arguments], check=check, stderr=None if check else subprocess.DEVNULL)
-
-
-def _freeze(host: Host, frozen: bool) -> None:
-    (afflict.freeze if frozen else afflict.thaw)(host.pid)
-
-
-def _cut(host: Host, cut: bool) -> None:
-    _ip(["link", "set", host.link, "down" if cut else "up"], check=False)
-
-
-def _shape(host: Host, rates: list[int] | None, pid: int = 0) -> None:
-    down_bit, up_bit = rates or (0, 0)
-    shaping.shape(host.link, pid or host.pid, down_bit, up_bit)
-
-
-_BEFALL: Mapping[str, Callable[[Host, Any], None]] = {
-    "frozen": _freeze,
-    "cut": _cut,
-    "shape": _shape,
-}

@@ -15,7 +15,7 @@ CLONE_NEWPID = 0x20000000
 CLONE_NEWNET = 0x40000000
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
-MS_BIND, MS_REC, MS_PRIVATE = 4096, 16384, 1 << 18
+MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 32, 4096, 16384, 1 << 18
 MNT_DETACH = 2
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
@@ -24,6 +24,15 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def unshare(flags: int) -> None:
     _check(_libc.unshare(flags), "unshare")
+
+
+def enter_mounts(pid: int) -> None:
+    """See the file systems that the process sees."""
+    namespace = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY)
+    try:
+        _check(_libc.setns(namespace, CLONE_NEWNS), f"enter the mounts of {pid}")
+    finally:
+        os.close(namespace)
 
 
 def mount(source: str, target: str, fstype: str, flags: int, data: str) -> None:

@@ -1,26 +1,11 @@
-"""What befalls a running host: its processes stand still, its link goes down. And silent ones."""
+"""Stop all processes of a host where they are, and let them go on."""
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-
-# Affliction -> its degree where nothing befalls a host.
-UNHARMED: Mapping[str, Any] = {"frozen": False, "cut": False, "shape": None}
-
-# In the place of host/init: a host that boots, and then says and answers nothing.
-SILENT_INIT = b"""#!/bin/sh
-trap 'exit 81' USR1 # reboot
-trap 'exit 82' USR2 # poweroff
-echo "$(hostname): lab host booting"
-while :; do
-  sleep 3600 &
-  wait $!
-done
-"""
 
 
 def freeze(init: int) -> None:

@@ -1,0 +1,92 @@
+"""/data of a given size, full, or read-only."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterctl.lab.record import read_record
+from tests.lab.conftest import Instances
+from tests.lab.running import client, wait_until
+
+pytestmark = pytest.mark.lab
+
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+
+
+def fails_with(instances, host, command):
+    """What a command that fails says."""
+    return instances.run(host, f"({command}) 2>&1 && echo it did not fail; true")
+
+
+def free(instances, host):
+    return int(instances.run(host, "df --output=avail -B1 /data | tail -1"))
+
+
+def test_a_full_volume(instances, faults):
+    one = instances.up()[0]
+    instances.run(one, "head -c 20M /dev/zero >/data/old")
+    made = faults("fill", instance_id=one["InstanceId"], left=10 * MIB)
+    assert free(instances, one) == 10 * MIB
+    instances.run(one, "head -c 9M /dev/zero >/data/new")
+    full = fails_with(instances, one, "head -c 2M /dev/zero >/data/more")
+    assert "No space left on device" in full
+    faults.clear(made["id"])
+    instances.run(one, "head -c 100M /dev/zero >/data/more")
+    assert instances.run(one, "stat -c %s /data/old") == str(20 * MIB)
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_a_volume_without_a_byte_left(instances, faults, left):
+    one = instances.up()[0]
+    instances.run(one, "head -c 1M /dev/zero >/data/old")
+    faults("fill", instance_id=one["InstanceId"], left=left)
+    assert "No space left" in fails_with(instances, one, "head -c 8K /dev/zero >/data/new")
+
+
+def test_more_left_than_there_is_changes_nothing(instances, faults):
+    one = instances.up()[0]
+    faults("fill", instance_id=one["InstanceId"], left=500 * GIB)
+    assert free(instances, one) == GIB
+
+
+def test_a_volume_that_is_read_only(instances, faults):
+    one = instances.up()[0]
+    writes = "exec 3>/data/open; while echo more >&3; do sleep 0.05; done"
+    instances.run(one, f"echo kept >/data/old; ({writes}) >/dev/null 2>&1 </dev/null &")
+    wait_until(lambda: instances.run(one, "ls /data/open; true"), "an open file")
+    faults("readonly", instance_id=one["InstanceId"])
+    for command in ("touch /data/new", "rm /data/old", "mv /data/old /data/new"):
+        assert "Read-only file system" in fails_with(instances, one, command)
+    assert instances.run(one, "cat /data/old") == "kept"
+    instances.ec2.reboot_instances(InstanceIds=[one["InstanceId"]])
+    wait_until(lambda: boots(faults, one) == 2, "another boot")
+    instances.reachable(one["InstanceId"])
+    assert "Read-only" in fails_with(instances, one, "touch /data/new")
+    faults.clear()
+    instances.run(one, "mv /data/old /data/new")
+
+
+def boots(faults, host):
+    from clusterctl.lab import pages
+
+    found = pages.ask(faults.lab, "/_lab/status")
+    return next(one["boots"] for one in found if one["instance_id"] == host["InstanceId"])
+
+
+def test_the_size_of_volumes(lab_home, key):
+    assert lab_home.run("start", "--data-size", "3GiB") == 0
+    record = read_record(lab_home.path)
+    assert record.volume_bytes == 3 * GIB
+    ec2 = client(record)
+    ec2.import_key_pair(KeyName="tests", PublicKeyMaterial=key.with_suffix(".pub").read_bytes())
+    made = Instances(record, ec2, key)
+    one = made.up(InstanceType="p4d.24xlarge")[0]
+    sizes = made.run(one, "df --output=size -B1 /data /opt/dlami/nvme | tail -2").split()
+    assert sizes == [str(3 * GIB)] * 2
+
+
+@pytest.mark.parametrize("size", ["", "0", "lots", "-1", "100TiB"])
+def test_sizes_that_make_no_sense(lab_home, capsys, size):
+    assert lab_home.run("start", "--data-size", size) == 2
+    assert "--data-size" in capsys.readouterr().err
+    assert read_record(lab_home.path) is None
