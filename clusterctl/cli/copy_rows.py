@@ -11,7 +11,7 @@ from clusterctl.domain.units import count, format_bytes, format_duration, format
 
 # More than fit on a screen are shown by stage, folded.
 ROWS = 20
-BAR = 20
+BAR = 10
 Row = tuple[str, ...]
 
 
@@ -59,7 +59,7 @@ def _amounts(nodes: Sequence[NodeProgress]) -> Row:
     have, need = sum(node.bytes for node in nodes), sum(node.needed_bytes for node in nodes)
     if not need:
         return "", "", "", ""
-    amount = f"{format_bytes(min(have, need))} of {format_bytes(need)}"
+    amount = format_bytes(min(have, need))
     if not any(map(is_moving, nodes)):
         return bar(have / need), amount, "", ""
     rate = sum(node.rate for node in nodes)
@@ -70,7 +70,7 @@ def _amounts(nodes: Sequence[NodeProgress]) -> Row:
 
 
 def bar(share: float) -> str:
-    """`#####...............  25 %`."""
+    """`##........  25 %`."""
     share = min(1.0, max(0.0, share))
     filled = int(share * BAR)
     return f"{'#' * filled}{'.' * (BAR - filled)} {int(share * 100):3d} %"

@@ -30,13 +30,13 @@ def test_a_row_per_node():
         node(5, FAILED, bytes=10 * MIB, needed_bytes=100 * MIB, note="no space"),
     )
     assert copy_rows.rows(now) == [
-        ("demo-0", "done", "#" * 20 + " 100 %", "100.0 MiB of 100.0 MiB", "", "", ""),
+        ("demo-0", "done", "#" * 10 + " 100 %", "100.0 MiB", "", "", ""),
         (
-            *("demo-1", "copying", "#" * 5 + "." * 15 + "  25 %", "25.0 MiB of 100.0 MiB"),
+            *("demo-1", "copying", "#" * 2 + "." * 8 + "  25 %", "25.0 MiB"),
             *("5.0 MiB/s", "15 s", "from demo-0"),
         ),
         (
-            *("demo-2", "copying", "." * 20 + "   0 %", "0 B of 100.0 MiB"),
+            *("demo-2", "copying", "." * 10 + "   0 %", "0 B"),
             *("0 B/s", "", "waits for demo-1"),
         ),
         ("demo-3", "comparing", "", "", "", "", ""),
@@ -44,8 +44,8 @@ def test_a_row_per_node():
         (
             "demo-5",
             "failed",
-            "##" + "." * 18 + "  10 %",
-            "10.0 MiB of 100.0 MiB",
+            "#" + "." * 9 + "  10 %",
+            "10.0 MiB",
             "",
             "",
             "no space",
@@ -58,10 +58,10 @@ def test_many_nodes_by_stage():
     nodes += [node(i, bytes=MIB, needed_bytes=4 * MIB, rate=MIB / 2) for i in range(3, 30)]
     assert copy_rows.rows(progress(*nodes)) == [
         (
-            *("demo-[3-29]", "copying", "#" * 5 + "." * 15 + "  25 %"),
-            *("27.0 MiB of 108.0 MiB", "13.5 MiB/s", "6.0 s", "27 of 30"),
+            *("demo-[3-29]", "copying", "#" * 2 + "." * 8 + "  25 %"),
+            *("27.0 MiB", "13.5 MiB/s", "6.0 s", "27 of 30"),
         ),
-        ("demo-[0-2]", "done", "#" * 20 + " 100 %", "3.0 MiB of 3.0 MiB", "", "", "3 of 30"),
+        ("demo-[0-2]", "done", "#" * 10 + " 100 %", "3.0 MiB", "", "", "3 of 30"),
     ]
 
 
@@ -75,11 +75,11 @@ def test_no_more_rows_than_fit(count):
 @pytest.mark.parametrize(
     ("share", "text"),
     [
-        (0, "." * 20 + "   0 %"),
-        (0.999, "#" * 19 + ".  99 %"),
-        (1, "#" * 20 + " 100 %"),
-        (1.5, "#" * 20 + " 100 %"),
-        (-1, "." * 20 + "   0 %"),
+        (0, "." * 10 + "   0 %"),
+        (0.999, "#" * 9 + ".  99 %"),
+        (1, "#" * 10 + " 100 %"),
+        (1.5, "#" * 10 + " 100 %"),
+        (-1, "." * 10 + "   0 %"),
     ],
 )
 def test_bars(share, text):
