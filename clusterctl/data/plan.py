@@ -41,13 +41,17 @@ class NodeFacts:
 
 @dataclass(frozen=True)
 class CopyFacts:
-    """The targets in index order, and what is to move. `read_rate` is the source's disk."""
+    """The targets in index order, and what is to move. `read_rate` is the source's disk.
+
+    `overheads` may be replaced where they have been measured.
+    """
 
     nodes: tuple[NodeFacts, ...]
     bytes: int = 0
     files: int = 0
     read_rate: float | None = None
     source_zone: str = ""
+    overheads: cost.Overheads = cost.DEFAULT_OVERHEADS
 
 
 @dataclass(frozen=True)
@@ -184,12 +188,12 @@ def estimate_of(
     way: Way, facts: CopyFacts, hops: cost.Hops, streams: int, block_bytes: int
 ) -> cost.Estimate:
     """The time of this way."""
+    size, files, nodes, besides = facts.bytes, facts.files, len(facts.nodes), facts.overheads
     if way is Way.CHAIN:
-        nodes = len(facts.nodes)
-        return cost.chain(facts.bytes, facts.files, nodes, hops, streams, block_bytes)
+        return cost.chain(size, files, nodes, hops, streams, block_bytes, besides)
     if way is Way.EXCHANGE:
-        return cost.exchange(facts.bytes, facts.files, len(facts.nodes), hops, streams)
-    return cost.direct(facts.bytes, facts.files, hops, streams)
+        return cost.exchange(size, files, nodes, hops, streams, overheads=besides)
+    return cost.direct(size, files, hops, streams, overheads=besides)
 
 
 def _order_reason(facts: CopyFacts) -> tuple[str, ...]:
