@@ -121,6 +121,7 @@ class TargetRelay(Relay):
             "blocks": store.ledger.count,
             "bytes": store.received,
             "written": self.target.written,
+            "behind": self.target.wanted.behind(self._upstream),
         }
 
     def heard(self) -> float:

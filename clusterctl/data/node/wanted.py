@@ -80,6 +80,12 @@ class Wanted:
                 if not self.left:
                     self._changed.notify_all()
 
+    def behind(self, who: object) -> int:
+        """How many blocks `who` has that have not come yet."""
+        with self._changed:
+            has = self._has.get(who, b"")
+            return sum(1 for one, state in zip(has, self._state) if one and state)
+
     def wait(self) -> None:
         """Until nothing is missing."""
         with self._changed:

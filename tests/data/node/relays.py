@@ -146,3 +146,12 @@ def tree(root: Path | bytes) -> dict[bytes, tuple[Any, ...]]:
             key = os.path.relpath(path, base)
             found[key] = (oct(status.st_mode), status.st_mtime_ns, content)
     return found
+
+
+def make(root: Path | bytes, files: dict[bytes, bytes]) -> None:
+    """Files with these names and contents, and the folders they need."""
+    for name, content in files.items():
+        path = os.path.join(os.fsencode(root), name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(content)

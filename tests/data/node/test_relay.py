@@ -7,23 +7,7 @@ import random
 
 import pytest
 
-from tests.data.node.relays import relays_in, tree
-
-
-@pytest.fixture
-def relays(tmp_path):
-    home = tmp_path / "home"
-    home.mkdir()
-    with relays_in(home) as made:
-        yield made
-
-
-def make(root, files):
-    for name, content in files.items():
-        path = os.path.join(os.fsencode(root), name)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "wb") as file:
-            file.write(content)
+from tests.data.node.relays import make, tree
 
 
 HOSTILE = {

@@ -1,0 +1,186 @@
+"""What moves the second time, after an interruption, and what is deleted."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+
+import pytest
+
+from clusterctl.data.node.scan import STAGING
+from tests.data.node.relays import make, tree
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def data(tmp_path):
+    root = tmp_path / "data"
+    make(root, {b"small/%d" % n: b"%d" % n for n in range(50)})
+    make(root, {b"big": random.Random(1).randbytes(4 * MIB + 17), b"other": b"o" * MIB})
+    return root
+
+
+def gap_of(relays, data, target, **options):
+    source = relays.source(f"{data}/", **options)
+    relays.begin(source, target)
+    target.pull_from(source)
+    return target.expect("gap")
+
+
+def test_nothing_moves_the_second_time(relays, data, tmp_path):
+    to = tmp_path / "to"
+    relays.copy(relays.source(f"{data}/"), relays.target(to))
+    before = tree(to)
+    again = relays.target(to)
+    gap = gap_of(relays, data, again)
+    assert (gap["files"], gap["bytes"], gap["blocks"]) == (0, 0, 0)
+    assert again.expect("done")["files"] == 0
+    assert tree(to) == before
+
+
+def test_a_node_that_has_it_serves_the_next(relays, data, tmp_path):
+    relays.copy(relays.source(f"{data}/"), relays.target(tmp_path / "one"))
+    first, second = relays.target(tmp_path / "one"), relays.target(tmp_path / "two")
+    one, two = relays.copy(relays.source(f"{data}/"), first, second)
+    assert (one["bytes"], two["bytes"]) == (0, 5 * MIB + 17 + 90)
+    assert tree(tmp_path / "two") == tree(data)
+
+
+def test_only_the_file_that_changed(relays, data, tmp_path):
+    to = tmp_path / "to"
+    relays.copy(relays.source(f"{data}/"), relays.target(to))
+    (data / "other").write_bytes(b"changed")
+    (to / "small" / "7").unlink()
+    target = relays.target(to)
+    gap = gap_of(relays, data, target)
+    assert gap["files"] == 2
+    assert target.expect("done")["files"] == 2
+    assert tree(to) == tree(data)
+
+
+def test_times_lie_and_checksums_do_not(relays, data, tmp_path):
+    to = tmp_path / "to"
+    relays.copy(relays.source(f"{data}/"), relays.target(to))
+    times = (to / "other").stat()
+    (to / "other").write_bytes(b"O" * MIB)
+    os.utime(to / "other", ns=(times.st_mtime_ns, times.st_mtime_ns))
+    os.utime(to / "big", ns=(1, 1))
+    assert gap_of(relays, data, relays.target(to, dry_run=True))["files"] == 1  # big, by its time
+    target = relays.target(to, checksum=True)
+    assert gap_of(relays, data, target, checksum=True)["files"] == 1  # other, by its content
+    target.expect("done")
+    assert tree(to) == tree(data)
+
+
+def test_a_dry_run_changes_nothing(relays, data, tmp_path):
+    to = tmp_path / "not" / "there"
+    gap = gap_of(relays, data, relays.target(to, dry_run=True))
+    assert gap["files"] == 52
+    assert not to.parent.exists()
+
+
+def test_what_is_too_much_goes_only_when_asked(relays, data, tmp_path):
+    to = tmp_path / "to"
+    make(to, {b"old": b"", b"small/old": b"", b"gone/deep/x": b"", b"new\nline": b""})
+    (to / "gone" / "link").symlink_to("/")
+    relays.copy(relays.source(f"{data}/"), relays.target(to))
+    assert (to / "old").exists()
+    dry = gap_of(relays, data, relays.target(to, delete=True, dry_run=True))
+    assert dry["delete"] == 7
+    assert sorted(dry["delete_names"])[:2] == ["gone", "gone/deep"]
+    [done] = relays.copy(relays.source(f"{data}/"), relays.target(to, delete=True))
+    assert done["deleted"] == 7
+    assert tree(to) == tree(data)
+
+
+def interrupted(relays, data, to, how):
+    """A copy that ends when some of the big file has come."""
+    source = relays.source(f"{data}/")
+    target = relays.target(to)
+    relays.begin(source, target, block_bytes=1 << 12)
+    target.pull_from(source)
+    while target.expect("progress")["bytes"] < MIB:
+        pass
+    how(target)
+    target.process.wait(20)
+
+
+HOW = {
+    "told to stop": lambda relay: relay.tell("stop", keep=True),
+    "its client goes away": lambda relay: relay.process.stdin.close(),
+    "SIGTERM": lambda relay: relay.process.terminate(),
+    "SIGKILL": lambda relay: relay.process.kill(),
+}
+
+
+@pytest.mark.parametrize("how", HOW.values(), ids=HOW)
+@pytest.mark.parametrize("block_bytes", [1 << 12, 1 << 16])
+def test_an_interrupted_copy_goes_on_where_it_was(relays, tmp_path, how, block_bytes):
+    data, to = tmp_path / "data", tmp_path / "to"
+    size = 64 * MIB
+    make(data, {b"big": random.Random(2).randbytes(size)})
+    interrupted(relays, data, to, how)
+    if (to / "big").exists():
+        pytest.skip("it was faster than its end")
+    assert (to / os.fsdecode(STAGING)).exists()
+    source, target = relays.source(f"{data}/"), relays.target(to)
+    relays.begin(source, target, block_bytes=block_bytes)
+    target.pull_from(source)
+    assert target.expect("gap")["bytes"] <= size - MIB + 8 * block_bytes
+    target.expect("done")
+    assert tree(to) == tree(data)
+
+
+def test_what_is_left_of_a_file_that_has_changed_since_is_not_used(relays, tmp_path):
+    data, to = tmp_path / "data", tmp_path / "to"
+    make(data, {b"big": random.Random(3).randbytes(64 * MIB)})
+    interrupted(relays, data, to, HOW["SIGKILL"])
+    make(data, {b"big": random.Random(4).randbytes(8 * MIB)})
+    relays.copy(relays.source(f"{data}/"), relays.target(to))
+    assert tree(to) == tree(data)
+
+
+def test_after_a_reboot_what_came_is_read_again(relays, tmp_path):
+    data, to = tmp_path / "data", tmp_path / "to"
+    make(data, {b"big": random.Random(5).randbytes(64 * MIB)})
+    interrupted(relays, data, to, HOW["SIGKILL"])
+    [journal] = (to / os.fsdecode(STAGING)).glob("*.log")
+    journal.write_bytes(b"0" * 36 + journal.read_bytes()[36:] + b"torn")
+    part = journal.with_suffix("")
+    with part.open("r+b") as file:
+        file.write(bytes(5000))  # which never reached the disk
+    relays.copy(relays.source(f"{data}/"), relays.target(to))
+    assert tree(to) == tree(data)
+
+
+def test_two_at_once_to_the_same_place(relays, tmp_path):
+    data, to = tmp_path / "data", tmp_path / "to"
+    make(data, {b"big": random.Random(6).randbytes(64 * MIB)})
+    source, target = relays.source(f"{data}/"), relays.target(to)
+    relays.begin(source, target)
+    target.pull_from(source)
+    target.expect("gap")
+    other = relays.target(to)
+    relays.begin(source2 := relays.source(f"{data}/"), other)
+    other.pull_from(source2)
+    said = other.events.get(timeout=30)
+    while said["event"] == "progress":
+        said = other.events.get(timeout=30)
+    if said["event"] != "gap":  # else the first was done by then
+        assert (said["event"], said["kind"]) == ("failed", "busy")
+        assert "another copy" in said["why"]
+    target.expect("done")
+    assert tree(to) == tree(data)
+
+
+def test_nothing_is_left_where_nothing_came(relays, tmp_path):
+    make(tmp_path / "data", {b"x": b"x"})
+    to = tmp_path / "to"
+    target = relays.target(to)
+    relays.begin(relays.source(f"{tmp_path}/data/"), target)
+    target.pull_from(relays.running[0])  # itself: it never has the data
+    time.sleep(0)
+    assert target.stop()["clean"]
+    assert not (to / os.fsdecode(STAGING)).exists()
