@@ -40,6 +40,7 @@ _HOW = (
     click.option(
         "--through-source", is_flag=True, help="URLs: the first node pulls, and passes on."
     ),
+    click.option("--tool", is_flag=True, help="s3: every node runs its own s5cmd or aws."),
     click.option("--streams", type=int, metavar="N", help="TCP connections per hop, 1 to 64."),
     click.option("--block-size", "block_bytes", type=Size(), metavar="SIZE", help="E.g. 8MiB."),
     click.option("--port", type=int, default=0, help="TCP port on the nodes; default: any free."),
@@ -76,6 +77,7 @@ class CopyOptions:
     direct: bool = False
     exchange: bool = False
     through_source: bool = False
+    tool: bool = False
     streams: int | None = None
     block_bytes: int | None = None
     port: int = 0
@@ -134,6 +136,7 @@ def _way(options: CopyOptions) -> Way | None:
         "--direct": (options.direct, Way.DIRECT),
         "--exchange": (options.exchange, Way.EXCHANGE),
         "--through-source": (options.through_source, Way.CHAIN),
+        "--tool": (options.tool, Way.TOOL),
     }
     given = [name for name, (is_given, _) in asked.items() if is_given]
     if len(given) > 1:

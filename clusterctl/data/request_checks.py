@@ -80,7 +80,7 @@ def _check_ways(request: CopyRequest) -> None:
         )
     if not urls and request.way not in (None, Way.CHAIN):
         raise UsageError(
-            "--direct and --exchange are for s3:// and http(s):// sources",
+            "--direct, --exchange and --tool are for s3:// and http(s):// sources",
             "paths are passed on from node to node, which is as fast",
         )
 
