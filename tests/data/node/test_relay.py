@@ -9,7 +9,6 @@ import pytest
 
 from tests.data.node.relays import make, tree
 
-
 HOSTILE = {
     b"plain": b"x",
     b"empty": b"",

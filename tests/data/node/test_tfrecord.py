@@ -40,7 +40,7 @@ def changed(content: bytes, at: int, to: bytes) -> bytes:
 @pytest.mark.parametrize("records", [[], [b""], DATA, [b"y"] * 50, [bytes(70_000)]])
 def test_whole_files(records, crc, piece):
     found = parse(tfrecord(records), piece, crc)
-    assert (found.count, found.problem) == (len(records), "")
+    assert (found.number, found.problem) == (len(records), "")
     assert found.frame == parse(tfrecord(records)).frame
 
 
@@ -66,7 +66,7 @@ BROKEN = [
 def test_broken_files(content, count, says, crc, piece):
     found = parse(content, piece, crc)
     assert found.problem.startswith(says)
-    assert found.count == count
+    assert found.number == count
 
 
 def test_data_that_are_not_what_was_written():
@@ -74,7 +74,7 @@ def test_data_that_are_not_what_was_written():
     assert parse(content).problem == ""
     assert parse(content).frame == parse(WHOLE).frame
     found = parse(content, crc=crc32c)
-    assert found.count == 4
+    assert found.number == 4
     assert found.problem == (
         "record 3 (at byte 37) has other data than were written: its CRC is wrong (and 1 more)"
     )

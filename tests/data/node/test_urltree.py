@@ -51,6 +51,8 @@ def test_folders_stand_before_what_is_in_them_and_are_as_old_as_the_newest_of_it
         b"/",
         b"",
         b"a\0b",
+        b".clusterctl-copy/journal",
+        b".clusterctl-sync/lock",
         b"n" * 256,
         b"/".join([b"d" * 250] * 17),
         "ü".encode() * 128,
