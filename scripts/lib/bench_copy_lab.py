@@ -14,7 +14,7 @@ from pathlib import Path
 from bench_lab import COMMANDS, INTERRUPTS, cluster, cores, ending, machine_cpu_s, quiet, start
 from bench_peers import Job
 from bench_scale import DataSet
-from bench_tables import Sample
+from bench_tables import Sample, predicted_s
 
 PROGRAMS = ("bench_swarm.py", "bench_socket.py")
 DESTINATION = "/data/out"
@@ -124,18 +124,3 @@ def timed_run(argv: Sequence[str], may_fail: bool = False) -> Sample:
         sys.exit(f"error: {shlex.join(argv)} ended with {process.returncode}: {err or out}")
     cpu_s = machine_cpu_s(fields) - cpu
     return Sample(wall_s, cpu_s, cpu_s / wall_s / cores(), began, predicted_s(out))
-
-
-def predicted_s(out: str) -> float | None:
-    """What `clusterctl copy --json` predicted, in its last lines."""
-    found = None
-    decoder = json.JSONDecoder()
-    for line in [out, *out.splitlines()]:
-        try:
-            value, _ = decoder.raw_decode(line.strip())
-        except ValueError:
-            continue
-        if isinstance(value, dict):
-            plan = value.get("plan") or value
-            found = plan.get("predicted_s", found) if isinstance(plan, dict) else found
-    return found

@@ -34,6 +34,8 @@ def bench_shaped(home: Path, scale: Scale) -> list[Goal]:
     counts = fitting(scale.nodes, scale.large.bytes + scale.reduced.bytes, available_bytes())
     for count in set(scale.nodes) - set(counts):
         note(f"{count} nodes: left out, their copies do not fit into this machine's memory")
+    if not counts:
+        sys.exit("error: no number of nodes fits into this machine's memory")
     samples: Samples = defaultdict(list)
     with copy_lab(home, max(counts)) as lab, shaped(scale.rate_mbit):
         peers = there(SHAPED)

@@ -180,9 +180,9 @@ class Tracker(socketserver.ThreadingMixIn, socketserver.TCPServer):
     allow_reuse_address = True
     daemon_threads = True
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, port: int) -> None:
         self.peers: dict[bytes, None] = {}
-        super().__init__((address, TRACKER_PORT), Announcement)
+        super().__init__((address, port), Announcement)
 
 
 class Announcement(socketserver.StreamRequestHandler):
@@ -200,7 +200,7 @@ class Announcement(socketserver.StreamRequestHandler):
 
 
 def start_tracker(address: str) -> str:
-    server = Tracker(address)
+    server = Tracker(address, TRACKER_PORT)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return f"http://{address}:{TRACKER_PORT}/announce"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,6 +36,16 @@ class Goal:
             return f"  goal   not measured  {most}"
         verdict = "met" if self.measured <= self.most else "MISSED"
         return f"  goal   {verdict:12}  {most}, measured {self.measured:.3f}{self.unit}"
+
+
+def predicted_s(out: str) -> float | None:
+    """What `clusterctl copy --json` planned with, from its last event; None from other programs."""
+    lines = out.splitlines()
+    try:
+        report = json.loads(lines[-1]) if lines else None
+    except ValueError:
+        return None
+    return report["plan"].get("predicted_s") if isinstance(report, dict) else None
 
 
 def median_s(samples: Sequence[Sample]) -> float:
