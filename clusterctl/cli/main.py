@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "hosts": ("clusterctl.cli.hosts", "hosts", "Print the hosts file of a cluster."),
     "run": ("clusterctl.cli.run", "run", "Run a command on the nodes, in parallel."),
     "copy": ("clusterctl.cli.copy", "copy", "Copy files to the nodes, in parallel."),
+    "data": ("clusterctl.cli.data", "data", "Data sets on the nodes: do all have the same?"),
     "train": ("clusterctl.cli.train", "train", "Train on the cluster's GPUs, detached."),
     "logs": ("clusterctl.cli.logs", "logs", "Jobs: list them, show or follow their logs."),
     "cancel": ("clusterctl.cli.cancel", "cancel", "End a job on all nodes."),

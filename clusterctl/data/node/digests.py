@@ -83,7 +83,7 @@ class Walk:
                         if child.name != STAGING
                     )
             except OSError as error:
-                self._listing.unreadable(at.name, error.strerror)
+                self._listing.unreadable(at.name, error.strerror or str(error))
                 continue
             yield from self._pieces(at.name, [(name, path) for name, path, _ in children])
             folders += [
@@ -96,7 +96,7 @@ class Walk:
         while first < len(entries):
             places = entries[first : first + self._size]
             task = [text_of(folder), number, [[text_of(n), text_of(p)] for n, p in places]]
-            self._handed[(task[0], number)] = (time.monotonic(), len(places))
+            self._handed[(text_of(folder), number)] = (time.monotonic(), len(places))
             yield task
             first, number = first + len(places), number + 1
 

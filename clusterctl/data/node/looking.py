@@ -96,10 +96,10 @@ class Looker:
             kind,
             mode,
             size,
-            mtime_ns if self.wanted.mtime and kind != "l" else 0,
+            mtime_ns if self.wanted.mtime and kind == "f" else 0,
             link,
             content.sha256 if content else "",
-            records.count if records else NOT_RECORDS,
+            records.number if records else NOT_RECORDS,
             records.frame if records else "",
             trouble[0] if trouble else "",
         ]
@@ -114,7 +114,7 @@ class Looker:
             except FileNotFoundError:
                 raise
             except OSError as error:
-                return None, ("unreadable", error.strerror)
+                return None, ("unreadable", error.strerror or str(error))
             problem = content.records.problem if content.records else ""
             return content, ("corrupt", problem) if problem else None
         return None, ("changed", "changes while it is read")

@@ -50,8 +50,8 @@ class Readers:
         partial = {link: bytearray() for link in self._sockets}
         idle = list(self._sockets)
         with selectors.DefaultSelector() as selector:
-            for link in self._sockets:
-                selector.register(link, selectors.EVENT_READ)
+            for each in self._sockets:
+                selector.register(each, selectors.EVENT_READ)
             while True:
                 while idle:
                     task = next(tasks, None)

@@ -21,12 +21,12 @@ _FOOTER = struct.Struct("<I")
 
 
 class Records(NamedTuple):
-    """What a TFRecord file has. `frame` is a digest of all lengths and stored CRCs.
+    """What a TFRecord file has. `number` of them; `frame` is a digest of all lengths and stored CRCs.
 
     `problem` is empty for a file that is whole.
     """
 
-    count: int
+    number: int
     frame: str
     problem: str
 

@@ -1,0 +1,58 @@
+"""`clusterctl data`: the data sets on the nodes."""
+
+from __future__ import annotations
+
+import click
+
+from clusterctl.cli.node_options import node_options, selected
+from clusterctl.cli.verify_options import verify_options
+from clusterctl.cli.wiring import Wiring, account_options
+
+
+@click.group()
+def data() -> None:
+    """The data sets on the nodes of a cluster.
+
+    \b
+    Example:
+      clusterctl data verify demo '~/data/tf-imagenet'
+    """
+
+
+@data.command()
+@click.argument("name")
+@click.argument("path")
+@node_options
+@verify_options
+@account_options
+def verify(
+    wiring: Wiring,
+    name: str,
+    path: str,
+    head: bool,
+    indices: tuple[int, ...] | None,
+    content: bool,
+    crc: bool,
+    mtime: bool,
+    timeout_s: float | None,
+    as_json: bool,
+) -> int:
+    """Compare what the nodes of cluster NAME have at PATH, a file or a folder.
+
+    \b
+    clusterctl data verify demo '~/data/tf-imagenet'
+    clusterctl data verify demo --content --crc /data/tf-imagenet
+    clusterctl data verify demo --nodes 1-3 '~/train.py'
+
+    Names, kinds, sizes, modes, links, and of TFRecord files the number of records and whether they
+    are whole. The exit status is 0 if all have the same, 1 if not or if a file is corrupt, 2 if
+    there is nothing at PATH anywhere, and 255 if a node could not be asked.
+    """
+    from clusterctl.cli.verify_report import checking, show
+    from clusterctl.operations.verify import Depth, verify
+
+    depth = Depth(content, crc, mtime)
+    with wiring.open(name) as access, checking() as watch:
+        targets = selected(access, head, indices)
+        report = verify(access.connections, targets, path, depth, watch=watch, timeout_s=timeout_s)
+    return show(report, depth, as_json)
