@@ -30,6 +30,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "run": ("clusterctl.cli.run", "run", "Run a command on the nodes, in parallel."),
     "copy": ("clusterctl.cli.copy", "copy", "Copy files to the nodes, in parallel."),
     "data": ("clusterctl.cli.data", "data", "Data sets on the nodes: do all have the same?"),
+    "s3sync": ("clusterctl.cli.s3sync", "s3sync", "Data from S3 on the nodes, detached."),
     "train": ("clusterctl.cli.train", "train", "Train on the cluster's GPUs, detached."),
     "logs": ("clusterctl.cli.logs", "logs", "Jobs: list them, show or follow their logs."),
     "cancel": ("clusterctl.cli.cancel", "cancel", "End a job on all nodes."),

@@ -91,6 +91,12 @@ class Clients:
         client: STSClient = self._make("sts")
         return client
 
+    def frozen_keys(self) -> tuple[str, str, str]:
+        """Access key, secret and token, which is empty where they are long-lived."""
+        with translated():
+            keys = self._session.get_credentials().get_frozen_credentials()
+            return keys.access_key, keys.secret_key, keys.token or ""
+
     def pricing(self, region: str) -> PricingClient:
         """The price list is served in a few regions only, for all of them.
 

@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol
 
-from clusterctl.data.node import weblist
 from clusterctl.data.node.httpget import (
     ATTEMPTS,
     Answer,
@@ -33,6 +32,7 @@ from clusterctl.data.node.s3bucket import Bucket, endpoint_of
 from clusterctl.data.node.s3list import Listed, find_objects
 from clusterctl.data.node.sigv4 import Keys
 from clusterctl.data.node.urltree import Found, Origin, origin_of, tree_of
+from clusterctl.data.node.weblist import ask, look, look_at_all
 
 CONNECTIONS = 32
 TIMEOUT_S = 30.0
@@ -79,12 +79,12 @@ class WebSource(NamedTuple):
 
     def find(self, number: int, names: Sequence[bytes] | None) -> tuple[list[Found], list[str]]:
         if names is None:
-            return [weblist.look(self.wire, number, self.url)], []
-        return weblist.look_at_all(self.wire, number, self.url, list(names)), []
+            return [look(self.wire, number, self.url)], []
+        return look_at_all(self.wire, number, self.url, list(names)), []
 
     def get(self, place: bytes, headers: Mapping[str, str], into: memoryview) -> Answer:
         url = place.decode("utf-8", "surrogateescape")
-        return weblist.ask(self.wire, "GET", url, headers, into)
+        return ask(self.wire, "GET", url, headers, into)
 
 
 def open_sources(config: Mapping[str, Any], wire: Wire | None = None) -> list[Source]:

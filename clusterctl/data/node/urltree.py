@@ -10,6 +10,8 @@ from clusterctl.data.node.manifest import FILE, FOLDER, Entry
 
 LONGEST_NAME = 255
 LONGEST_PATH = 4000
+# Where transfers keep what is not whole yet.
+OWN_FOLDERS = (b".clusterctl-copy", b".clusterctl-sync")
 FILE_MODE, FOLDER_MODE = 0o644, 0o755
 # Of one kind; the rest is counted.
 WARNINGS_SHOWN = 10
@@ -81,6 +83,8 @@ def why_not(one: Found) -> str:
         return "it has content, and the name of a folder"
     if any(part in (b"", b".", b"..") for part in parts) or b"\0" in name:
         return "it is no name that a file can have"
+    if parts[0] in OWN_FOLDERS:
+        return "the name is that of a folder of clusterctl's own"
     if any(len(part) > LONGEST_NAME for part in parts) or len(name) > LONGEST_PATH:
         return "its name is too long for a file"
     return "it is archived: restore it first" if one.archived else ""

@@ -1,0 +1,144 @@
+"""`clusterctl s3sync NAME SRC... DST`: a data set from S3 on every node, detached."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import click
+
+from clusterctl.cli.node_options import node_options, selected
+from clusterctl.cli.wiring import Wiring, account_options
+from clusterctl.domain.errors import UsageError
+
+if TYPE_CHECKING:
+    from clusterctl.data.s3 import Credentials
+    from clusterctl.operations.s3sync import SyncRequest
+
+CREDENTIALS = click.Choice(["profile", "mine", "none"])
+
+
+@click.command()
+@click.argument("name")
+@click.argument("places", nargs=-1, metavar="[SRC... DST]")
+@click.option("--status", "show_status", is_flag=True, help="How far the latest sync is.")
+@click.option("--follow", "-f", is_flag=True, help="Show its log until it ends.")
+@click.option("--cancel", "end", is_flag=True, help="End the latest sync.")
+@click.option("--job", "sync_id", metavar="ID", help="This sync, not the latest.")
+@click.option(
+    "--credentials",
+    type=CREDENTIALS,
+    default="profile",
+    show_default=True,
+    help="The nodes' instance profile's; mine: this machine's; none: a public bucket.",
+)
+@click.option(
+    "--tool",
+    type=click.Choice(["auto", "s5cmd", "aws", "own"]),
+    default="auto",
+    show_default=True,
+    help="What moves the data; auto: the fastest that all nodes have.",
+)
+@click.option("--s3-endpoint", metavar="URL", help="Another S3 than AWS's.")
+@click.option("--s3-region", metavar="REGION", help="The bucket's region, if it is not found out.")
+@node_options
+@click.option("--json", "as_json", is_flag=True, help="Each node's sync as JSON.")
+@account_options
+def s3sync(
+    wiring: Wiring,
+    name: str,
+    places: tuple[str, ...],
+    show_status: bool,
+    follow: bool,
+    end: bool,
+    sync_id: str | None,
+    credentials: str,
+    tool: str,
+    s3_endpoint: str | None,
+    s3_region: str | None,
+    head: bool,
+    indices: tuple[int, ...] | None,
+    as_json: bool,
+) -> int:
+    """Bring what is at SRC (s3://BUCKET/PREFIX) to DST on the nodes of cluster NAME, detached.
+
+    \b
+    clusterctl s3sync demo s3://my-imagenet s3://my-validation '~/data/tf-imagenet'
+    clusterctl s3sync demo --status
+    clusterctl s3sync demo --follow
+    clusterctl s3sync demo --cancel
+
+    It goes on when this machine is switched off. Only what is missing moves; several sources go
+    into the one folder. The exit status of --status and --follow is 1 if a node failed.
+    """
+    from clusterctl.cli import s3sync_report as report
+    from clusterctl.jobs.ids import check_job_id
+    from clusterctl.operations.s3sync import cancel_sync, list_syncs, start_sync
+
+    sync_id = check_job_id(sync_id) if sync_id else None
+    if places:
+        if show_status or end or sync_id:
+            raise UsageError("SRC and DST start a sync", "leave out --status, --cancel and --job")
+        request = _request(places, tool, s3_endpoint, s3_region)
+    elif not (show_status or follow or end):
+        raise UsageError("there is nothing to do", "give SRC and DST, or --status")
+    with wiring.open(name) as access:
+        connections, targets = access.connections, selected(access, head, indices)
+        status = 0
+        if places:
+            lent = _credentials(wiring, credentials)
+            started = start_sync(connections, targets, replace(request, credentials=lent))
+            status = report.show_started(started, name, as_json and not follow)
+            sync_id = started.sync_id
+            if not follow or not started.nodes.values:
+                return status
+            there = {outcome.host for outcome in started.nodes.outcomes if outcome.value}
+            targets = tuple(target for target in targets if target.host in there)
+        sync_id = sync_id or report.latest_or_raise(list_syncs(connections, targets), name)
+        if end:
+            return report.show_cancelled(cancel_sync(connections, targets, sync_id), as_json)
+        if follow:
+            return max(status, report.follow(connections, targets, name, sync_id, as_json))
+        return report.show_records(list_syncs(connections, targets, sync_id), as_json)
+
+
+def _request(
+    places: tuple[str, ...], tool: str, endpoint: str | None, region: str | None
+) -> SyncRequest:
+    """Raises UsageError."""
+    from clusterctl.data.s3 import check_endpoint, parse_source
+    from clusterctl.operations.s3sync import SyncRequest
+
+    *sources, destination = places
+    if not sources or destination.startswith(("s3://", "http://", "https://")):
+        raise UsageError(
+            "SRC or DST is missing", "clusterctl s3sync NAME s3://BUCKET/PREFIX '~/data'"
+        )
+    return SyncRequest(
+        tuple(map(parse_source, sources)),
+        check_destination(destination),
+        tool=tool,
+        endpoint=check_endpoint(endpoint),
+        region=region,
+    )
+
+
+def check_destination(text: str) -> str:
+    """A path on the nodes: `~/...` or from the root. Raises UsageError."""
+    if text in ("~", "") or text.startswith(("~/", "/")):
+        return text or "~"
+    if text.startswith("~"):
+        raise UsageError(
+            f"only your own home folder can be meant by ~, not {text!r}", "give the whole path"
+        )
+    return f"~/{text}"
+
+
+def _credentials(wiring: Wiring, choice: str) -> Credentials:
+    """Raises AwsError."""
+    if choice != "mine":
+        return None if choice == "profile" else "none"
+    from clusterctl.data.s3 import LentKeys
+    from clusterctl.ec2.lent_keys import lend_keys
+
+    return LentKeys(*lend_keys(wiring.clients))

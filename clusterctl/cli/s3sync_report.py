@@ -1,0 +1,144 @@
+"""What a sync shows: started, how far, its log, its end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from clusterctl.cli import hostlines, output
+from clusterctl.data.s3sync import SyncRecord, SyncState, show_commands
+from clusterctl.domain.errors import UsageError
+from clusterctl.domain.ranges import fold_hosts
+from clusterctl.domain.results import FanoutResult
+from clusterctl.domain.units import count, format_bytes, format_duration
+from clusterctl.operations.s3sync import StartedSync, latest
+from clusterctl.transport.connections import Connections
+from clusterctl.transport.target import Target
+
+INTERRUPTED = 130
+
+
+def show_started(started: StartedSync, name: str, as_json: bool) -> int:
+    """Where it runs, and how to come back to it: the exit status so far."""
+    hosts = [outcome.host for outcome in started.nodes.outcomes if outcome.value]
+    if started.commands:
+        output.note(show_commands(started.commands))
+    if hosts:
+        output.note(
+            f"sync {started.sync_id} runs on {fold_hosts(hosts)}, by {started.how} ({started.why})"
+        )
+        output.note(f"  how far:   clusterctl s3sync {name} --status")
+        output.note(f"  follow it: clusterctl s3sync {name} --follow")
+        output.note(f"  end it:    clusterctl s3sync {name} --cancel")
+    if as_json:
+        output.data({"id": started.sync_id, "how": started.how, "hosts": hosts})
+    hostlines.show_failures(started.nodes.failures)
+    return _worst(started.nodes.failures)
+
+
+def latest_or_raise(listed: FanoutResult[list[SyncRecord]], name: str) -> str:
+    """The id of the latest sync. Raises UsageError where there is none."""
+    sync_id = latest(listed)
+    if sync_id is None:
+        hostlines.show_failures(listed.failures)
+        raise UsageError(
+            f"no sync has run on {name}", f"start one: clusterctl s3sync {name} s3://BUCKET DST"
+        )
+    return sync_id
+
+
+def show_records(listed: FanoutResult[list[SyncRecord]], as_json: bool) -> int:
+    """One line for each node: 1 if one failed, 255 if one did not answer."""
+    records = [record for records in listed.values for record in records]
+    if as_json:
+        output.data(
+            [record.as_data() for record in records]
+            + [hostlines.failure_data(failure) for failure in listed.failures]
+        )
+    else:
+        output.table(
+            ("NODE", "STATE", "FILES", "BYTES", "RATE", "TIME", "BY", "DST"),
+            [_row(record) for record in records],
+        )
+        _show_reasons(records)
+    hostlines.show_failures(listed.failures)
+    return max(_status(records), _worst(listed.failures))
+
+
+def show_cancelled(ended: FanoutResult[list[SyncRecord]], as_json: bool) -> int:
+    records = [record for records in ended.values for record in records]
+    if as_json:
+        output.data([record.as_data() for record in records])
+    else:
+        for state in SyncState:
+            hosts = [record.host for record in records if record.state is state]
+            if hosts:
+                output.line(f"{fold_hosts(hosts)}: {state.value}")
+    hostlines.show_failures(ended.failures)
+    still = any(record.running for record in records)
+    return max(int(still), _worst(ended.failures))
+
+
+def follow(
+    connections: Connections, targets: Sequence[Target], name: str, sync_id: str, as_json: bool
+) -> int:
+    """Show the logs until the sync has ended everywhere: its exit status, or 130 after Ctrl-C."""
+    from clusterctl.operations.s3follow import follow_sync
+
+    lines = hostlines.HostLines()
+
+    def show(host: str, text: bytes) -> None:
+        lines.take(host, "stderr" if as_json else "stdout", text)
+
+    try:
+        result = follow_sync(connections, targets, sync_id, show)
+    except KeyboardInterrupt:
+        output.note(f"\nno longer following: sync {sync_id} goes on")
+        output.note(f"  follow it: clusterctl s3sync {name} --follow")
+        return INTERRUPTED
+    records = result.values
+    if as_json:
+        output.data([record.as_data() for record in records])
+    for state in SyncState:
+        same = [record for record in records if record.state is state]
+        if same:
+            took = format_duration(max(record.duration_s for record in same))
+            output.note(f"{fold_hosts([r.host for r in same])}: {state.value} after {took}")
+    _show_reasons(records)
+    hostlines.show_failures(result.failures)
+    return max(_status(records), _worst(result.failures))
+
+
+def _row(record: SyncRecord) -> tuple[object, ...]:
+    files = "-" if record.files is None else f"{record.files}/{record.total_files}"
+    size = "-"
+    if record.bytes is not None and record.total_bytes is not None:
+        size = f"{format_bytes(record.bytes)} of {format_bytes(record.total_bytes)}"
+    rate = "-" if record.rate is None else f"{format_bytes(record.rate)}/s"
+    took = format_duration(record.duration_s)
+    state = record.state.value
+    if record.present and not record.total_files and record.state is SyncState.SUCCEEDED:
+        state = f"{state}, {count(record.present, 'file')} were there"
+    return (record.host, state, files, size, rate, took, record.how, record.destination)
+
+
+def _show_reasons(records: Sequence[SyncRecord]) -> None:
+    """One line for each reason, as for hosts that fail."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for record in records:
+        if record.state is SyncState.LOST:
+            gone = ("its process is gone: was the node rebooted?", "start it again")
+            groups.setdefault(gone, []).append(record.host)
+        elif record.state is SyncState.FAILED:
+            groups.setdefault((record.why, record.hint), []).append(record.host)
+    for (why, hint), hosts in groups.items():
+        output.note(f"{fold_hosts(hosts)}: {why}" + (f" (hint: {hint})" if hint else ""))
+
+
+def _status(records: Sequence[SyncRecord]) -> int:
+    over = (SyncState.RUNNING, SyncState.SUCCEEDED)
+    return int(any(record.state not in over for record in records))
+
+
+def _worst(failures: Sequence[object]) -> int:
+    statuses = [getattr(getattr(one, "error", None), "exit_status", 1) for one in failures]
+    return max(statuses, default=0)
