@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from clusterctl.data.s3 import Credentials, LentKeys, UrlSource, urls_config
-from clusterctl.data.s3plan import UrlFacts, UrlWish, parse_probe, tool_of
+from clusterctl.data.s3copy import ask_nodes
+from clusterctl.data.s3plan import UrlFacts, UrlWish, tool_of
 from clusterctl.data.s3sync import (
     TIMEOUT_S,
     TOOLS,
     SyncRecord,
     parse_records,
-    probe,
     program,
     sync_order,
     tool_commands,
@@ -25,9 +25,6 @@ from clusterctl.domain.results import CommandResult, FanoutResult
 from clusterctl.jobs.ids import new_job_id
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.target import Target
-
-# A source that does not answer is given up by the node itself in the meantime.
-PROBE_TIMEOUT_S = 120.0
 
 
 class SyncRunning(HostError):
@@ -64,7 +61,8 @@ def start_sync(
 ) -> StartedSync:
     """Start it on every node. Raises UsageError where none can read the sources."""
     config = config_of(request)
-    facts = look_at_source(connections, targets, config, tools=request.tool != "own")
+    tools = request.tool != "own"
+    facts = ask_nodes(connections, targets, {**config, "tools": tools})
     readable = [one for one in facts.values if one.reachable]
     if facts.values and not readable:
         first = facts.values[0]
@@ -98,19 +96,6 @@ def config_of(request: SyncRequest) -> dict[str, Any]:
         endpoint=request.endpoint,
         region=request.region,
     )
-
-
-def look_at_source(
-    connections: Connections, targets: Sequence[Target], config: dict[str, Any], tools: bool
-) -> FanoutResult[UrlFacts]:
-    """What each node can do with the source. One outcome per node."""
-    result = connections.run_all(
-        targets,
-        probe().command(),
-        stdin=probe().stdin({**config, "tools": tools}),
-        timeout_s=PROBE_TIMEOUT_S,
-    )
-    return read_each(result, parse_probe)
 
 
 def choose_tool(request: SyncRequest, facts: Sequence[UrlFacts]) -> tuple[str, str]:
