@@ -14,6 +14,8 @@ from email.utils import parsedate
 from typing import NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
+from clusterctl.data.node.failure import Failure
+
 CONNECT_TIMEOUT_S = 10.0
 # Of answers that are kept in memory whole: lists of objects, messages.
 LONGEST_BODY = 32 << 20
@@ -22,14 +24,12 @@ T = TypeVar("T")
 _STALE = (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError)
 
 
-class SourceError(Exception):
+class SourceError(Failure):
     """The URLs cannot be read. `kind`: `gone`, `changed`, `denied`, `parts`, `usage`, `network`."""
 
-    def __init__(self, kind: str, why: str, hint: str = "") -> None:
-        super().__init__(why)
-        self.kind = kind
-        self.why = why
-        self.hint = hint
+    @property
+    def why(self) -> str:
+        return str(self)
 
 
 class Broken(Exception):
