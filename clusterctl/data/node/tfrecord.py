@@ -21,9 +21,9 @@ _FOOTER = struct.Struct("<I")
 
 
 class Records(NamedTuple):
-    """What a TFRecord file has. `number` of them; `frame` is a digest of all lengths and stored CRCs.
+    """What a TFRecord file has: `number` of them.
 
-    `problem` is empty for a file that is whole.
+    `frame` is a digest of all lengths and stored CRCs; `problem` is empty for a file that is whole.
     """
 
     number: int
