@@ -25,7 +25,7 @@ class Publisher(threading.Thread):
         super().__init__(name="publisher", daemon=True)
         self._staging, self._entries, self._waits = staging, entries, waits
         self._changed = threading.Condition()
-        self._whole: list[int] = []
+        self._whole: list[tuple[int, bytes, bool]] = []
         self._ending = False
         self.written = 0
         self.refused: dict[int, str] = {}
@@ -47,10 +47,10 @@ class Publisher(threading.Thread):
                 os.makedirs(path, exist_ok=True)
                 os.chmod(path, entry.mode | stat.S_IRWXU)
 
-    def put(self, number: int) -> None:
-        """This entry is whole."""
+    def put(self, whole: Sequence[tuple[int, bytes, bool]]) -> None:
+        """These entries are whole: number, part, and whether that has its mode and time."""
         with self._changed:
-            self._whole.append(number)
+            self._whole.extend(whole)
             self._changed.notify()
 
     def finish(self) -> None:
@@ -72,17 +72,19 @@ class Publisher(threading.Thread):
         except OSError as error:
             self.error = error
 
-    def _publish(self, batch: Sequence[int]) -> None:
-        for number in batch:
-            self._prepare(self._entries[number])
+    def _publish(self, batch: Sequence[tuple[int, bytes, bool]]) -> None:
+        for number, part, ready in batch:
+            if not ready:
+                self._prepare(self._entries[number], part)
         began = time.monotonic()
-        self._sync(batch)
+        self._sync([part for number, part, _ in batch if self._entries[number].data])
         self._waits.add("sync", time.monotonic() - began)
-        for number in batch:
-            self._appear(number)
+        for number, part, ready in batch:
+            self._appear(number, part)
+            if not ready:
+                self._staging.drop(self._entries[number])
 
-    def _prepare(self, entry: Entry) -> None:
-        part = self._staging.part(entry)
+    def _prepare(self, entry: Entry, part: bytes) -> None:
         times = (entry.mtime_ns, entry.mtime_ns)
         if entry.kind == LINK:
             with contextlib.suppress(FileNotFoundError):
@@ -96,28 +98,25 @@ class Publisher(threading.Thread):
         os.chmod(part, entry.mode)
         os.utime(part, ns=times)
 
-    def _sync(self, batch: Sequence[int]) -> None:
-        if len(batch) > TOGETHER:
+    def _sync(self, parts: Sequence[bytes]) -> None:
+        if len(parts) > TOGETHER:
             sync_file_system(self._staging.folder)
             return
-        for number in batch:
-            if self._entries[number].data:
-                descriptor = os.open(self._staging.part(self._entries[number]), os.O_RDONLY)
-                try:
-                    os.fsync(descriptor)
-                finally:
-                    os.close(descriptor)
+        for part in parts:
+            descriptor = os.open(part, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
 
-    def _appear(self, number: int) -> None:
-        part, path = self._staging.part(self._entries[number]), self.path(number)
+    def _appear(self, number: int, part: bytes) -> None:
+        path = self.path(number)
         try:
             self._rename(part, path)
             self.written += 1
         except IsADirectoryError:
             self.refused[number] = f"{text_of(path)}: a folder with something in it is there"
             os.unlink(part)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(part + b".log")
 
     def _rename(self, part: bytes, path: bytes) -> None:
         try:

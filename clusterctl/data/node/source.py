@@ -14,6 +14,37 @@ from clusterctl.data.node.waits import Waits
 from clusterctl.data.node.wire import CHUNK, LENGTH, NUMBER, TRAILER, Link
 
 
+class _Outgoing:
+    """Many small pieces on one connection, sent together; `checksum` is of those that are data."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._buffer = memoryview(bytearray(CHUNK))
+        self._used = 0
+        self.checksum = 0
+        self.seconds = 0.0
+
+    def room(self, most: int) -> memoryview:
+        """Where to put up to `most` bytes of data; `filled` says how many they are."""
+        if self._used == CHUNK:
+            self.flush()
+        return self._buffer[self._used : self._used + most]
+
+    def filled(self, size: int) -> None:
+        self.checksum = zlib.crc32(self._buffer[self._used : self._used + size], self.checksum)
+        self._used += size
+
+    def flush(self, more: bytes = b"") -> None:
+        """Raises PeerError."""
+        began = time.monotonic()
+        if self._used:
+            self._link.send(self._buffer[: self._used])
+        if more:
+            self._link.send(more)
+        self._used = 0
+        self.seconds += time.monotonic() - began
+
+
 class Source:
     """Sends blocks of the files; `path` says where an entry is. Thread-safe.
 
@@ -35,36 +66,28 @@ class Source:
 
     def send_block(self, link: Link, block: int) -> None:
         """Raises PeerError."""
+        began, out = time.monotonic(), _Outgoing(link)
         link.send(LENGTH.pack(self._layout.length(block)))
-        checksum, bad = 0, []
-        buffer = memoryview(bytearray(CHUNK))
-        for extent in self._layout.extents(block):
-            checksum, good = self._send(link, extent, buffer, checksum)
-            if not good:
-                bad.append(extent.entry)
+        bad = [e.entry for e in self._layout.extents(block) if not self._send(out, e)]
         numbers = b"".join(map(NUMBER.pack, bad))
-        link.send(TRAILER.pack(checksum, len(bad)) + numbers)
+        out.flush(TRAILER.pack(out.checksum, len(bad)) + numbers)
+        self._waits.add("send", out.seconds)
+        self._waits.add("read", time.monotonic() - began - out.seconds)
 
-    def _send(
-        self, link: Link, extent: Extent, buffer: memoryview, checksum: int
-    ) -> tuple[int, bool]:
+    def _send(self, out: _Outgoing, extent: Extent) -> bool:
+        """Whether the file is good."""
         at, end, good = extent.offset, extent.offset + extent.length, True
         descriptor = self._open(extent.entry)
         try:
             while at < end:
-                view = buffer[: min(CHUNK, end - at)]
-                began = time.monotonic()
+                view = out.room(end - at)
                 size = self._read(extent.entry, descriptor, view, at) if good else 0
-                self._waits.add("read", time.monotonic() - began)
                 if not size:
                     good, size = False, len(view)
                     view[:] = bytes(size)
-                checksum = zlib.crc32(view[:size], checksum)
-                began = time.monotonic()
-                link.send(view[:size])
-                self._waits.add("send", time.monotonic() - began)
+                out.filled(size)
                 at += size
-            return checksum, good and self._unchanged(extent.entry, descriptor)
+            return good and self._unchanged(extent.entry, descriptor)
         finally:
             if descriptor >= 0:
                 os.close(descriptor)

@@ -37,6 +37,7 @@ class Staging:
         self.folder = os.path.join(root, STAGING)
         self._lock = -1
         self._boot = _boot_id()
+        self._journals = _journals(self.folder)
 
     def acquire(self) -> None:
         """Make the folder and hold it. Raises Busy, OSError."""
@@ -46,6 +47,7 @@ class Staging:
                 os.mkdir(self.folder, 0o700)
             with contextlib.suppress(FileNotFoundError):  # the one before us is just leaving
                 self._lock = self._try()
+        self._journals = _journals(self.folder)
 
     def _try(self) -> int:
         path = os.path.join(self.folder, b"lock")
@@ -68,8 +70,16 @@ class Staging:
 
     def part(self, entry: Entry) -> bytes:
         """Where the entry is while it is not whole: the same for the same file, and no other."""
+        return self.folder + b"/" + self._name(entry)
+
+    def whole(self, number: int) -> bytes:
+        """Where a file is that came in one piece: an interrupted copy gets it anew."""
+        return self.folder + b"/%d" % number
+
+    @staticmethod
+    def _name(entry: Entry) -> bytes:
         told = f"{entry.size} {entry.mtime_ns} {entry.segments}\n".encode() + entry.path
-        return self.folder + b"/" + hashlib.blake2b(told, digest_size=16).hexdigest().encode()
+        return hashlib.blake2b(told, digest_size=16).hexdigest().encode()
 
     def note(self, entry: Entry, offset: int, length: int, checksum: int) -> None:
         """This piece of the part has come."""
@@ -82,6 +92,8 @@ class Staging:
 
     def pieces(self, entry: Entry) -> list[tuple[int, int]]:
         """What an earlier copy left of the entry: (offset, length), sorted, none overlapping."""
+        if not self._journals or self._name(entry) not in self._journals:
+            return []
         path = self.part(entry)
         try:
             with open(path + b".log", "rb") as journal:
@@ -94,7 +106,7 @@ class Staging:
                     (offset, length)
                     for offset, length, checksum in noted
                     if offset + length <= size
-                    and (boot == self._boot or _sum(part.fileno(), offset, length) == checksum)
+                    and (boot == self._boot or sum_of(part.fileno(), offset, length) == checksum)
                 ]
         except FileNotFoundError:
             return []
@@ -102,9 +114,12 @@ class Staging:
 
     def forget_others(self, wanted: Sequence[Entry]) -> None:
         """Remove what is left of files that are not wanted any more, or have changed since."""
-        keep = {os.path.basename(self.part(entry)) for entry in wanted} | {b"lock"}
-        for name in os.listdir(self.folder):
-            if name.partition(b".")[0] not in keep:
+        left = os.listdir(self.folder)
+        if left == [b"lock"]:
+            return
+        keep = {self._name(entry) for entry in wanted}
+        for name in left:
+            if name.partition(b".")[0] not in keep and name != b"lock":
                 with contextlib.suppress(OSError):
                     os.unlink(os.path.join(self.folder, name))
 
@@ -128,6 +143,15 @@ class Staging:
         self._lock = -1
 
 
+def _journals(folder: bytes) -> set[bytes]:
+    """Which parts an earlier copy has kept a journal of."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return set()
+    return {name[: -len(b".log")] for name in names if name.endswith(b".log")}
+
+
 def _boot_id() -> bytes:
     try:
         with open(BOOT_ID, "rb") as file:
@@ -136,8 +160,8 @@ def _boot_id() -> bytes:
         return os.urandom(36)  # never the same: everything is read again
 
 
-def _sum(descriptor: int, offset: int, length: int) -> int:
-    checksum = 0
+def sum_of(descriptor: int, offset: int, length: int, checksum: int = 0) -> int:
+    """The crc32 of a part of a file, after what `checksum` is of."""
     while length and (data := os.pread(descriptor, min(PIECE, length), offset)):
         checksum = zlib.crc32(data, checksum)
         offset, length = offset + len(data), length - len(data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -14,8 +15,9 @@ from clusterctl.data.node.layout import Extent, Layout
 from clusterctl.data.node.ledger import Ledger
 from clusterctl.data.node.manifest import FILE, Entry
 from clusterctl.data.node.publish import Publisher
+from clusterctl.data.node.resume import left_over
 from clusterctl.data.node.source import Source
-from clusterctl.data.node.staging import Staging
+from clusterctl.data.node.staging import Staging, sum_of
 from clusterctl.data.node.waits import Waits
 from clusterctl.data.node.wire import CHUNK, LENGTH, NUMBER, TRAILER, Link, PeerError
 
@@ -43,53 +45,13 @@ class Store:
         self._sums = array("Q", bytes(8 * layout.blocks))  # checksum + 1; 0: not known
         self._bad_of: dict[int, list[int]] = {}
         self.bad: set[int] = set()
-        self._left: dict[int, int] = {
-            number: sum(length for _, length in entries[number].data)
-            for number in missing
-            if entries[number].kind == FILE
-        }
-        self.ledger = Ledger(layout.blocks, self._present())
+        state = left_over(entries, layout, missing, staging.pieces)
+        self._left, self._resumed = state.left, state.resumed
+        self.ledger = Ledger(layout.blocks, state.here)
         self.received = 0
-
-    def _present(self) -> bytearray:
-        """1 for each block that need not come; and what is left of each file."""
-        here = bytearray(b"\1") * self._layout.blocks
-        resumed: dict[int, list[tuple[int, int]]] = {}
-        for segment, blocks in enumerate(self._layout.by_entry()):
-            number = self._layout.owner_of(segment)
-            if number not in self._left:
-                continue
-            if number not in resumed:
-                resumed[number] = self._staging.pieces(self._entries[number])
-            if not resumed[number]:
-                here[blocks.start : blocks.stop] = bytes(len(blocks))
-            for block in blocks if resumed[number] else ():
-                if not self._covered(block, number, resumed[number]):
-                    here[block] = 0
-        self._count_left(here, [number for number, pieces in resumed.items() if pieces])
-        return here
-
-    def _covered(self, block: int, number: int, pieces: Sequence[tuple[int, int]]) -> bool:
-        return all(
-            any(at <= extent.offset and extent[1] + extent[2] <= at + size for at, size in pieces)
-            for extent in self._layout.extents(block)
-            if extent.entry == number
-        )
-
-    def _count_left(self, here: bytearray, resumed: Sequence[int]) -> None:
-        """Of what an earlier copy began, only what is in blocks that must come is left."""
-        for number in resumed:
-            self._left[number] = 0
-        chosen = set(resumed)
-        for segment, blocks in enumerate(self._layout.by_entry()):
-            if self._layout.owner_of(segment) in chosen:
-                for block in blocks:
-                    if not here[block]:
-                        self._left[self._layout.owner_of(segment)] += sum(
-                            extent.length
-                            for extent in self._layout.extents(block)
-                            if extent.entry == self._layout.owner_of(segment)
-                        )
+        umask = os.umask(0o077)
+        os.umask(umask)
+        self._masked = umask | 0o7000
 
     def publish_whole(self, missing: Sequence[int]) -> None:
         """What needs no more bytes: links, empty files, what an earlier copy nearly had."""
@@ -97,7 +59,7 @@ class Store:
             entry = self._entries[number]
             if entry.kind == "l" or (entry.kind == FILE and not self._left[number]):
                 self._left.pop(number, None)
-                self._publisher.put(number)
+                self._publisher.put([(number, self._staging.part(entry), False)])
 
     def receive(self, link: Link, block: int, buffer: memoryview) -> None:
         """The answer to BLOCK, whose LENGTH has been read. Raises PeerError, OSError."""
@@ -156,8 +118,7 @@ class Store:
         self._sums[block] = checksum + 1
         if bad:
             self._bad_of[block] = list(bad)
-        for extent in extents:
-            self._tick(extent, checksum if len(extents) == 1 else None, extent.entry in bad)
+        self._tick(extents, checksum, bad)
         with self._lock:
             self.received += self._layout.length(block)
         self.ledger.add(block)
@@ -165,13 +126,37 @@ class Store:
     def _spread(self, extents: Sequence[Extent], data: memoryview) -> None:
         at = 0
         for extent in extents:
+            piece = data[at : at + extent.length]
+            at += extent.length
+            if self._is_whole(extent):
+                self._write_whole(extent.entry, piece)
+                continue
             descriptor = self._open_part(extent.entry)
             if descriptor >= 0:
                 try:
-                    _write(descriptor, data[at : at + extent.length], extent.offset)
+                    _write(descriptor, piece, extent.offset)
                 finally:
                     os.close(descriptor)
-            at += extent.length
+
+    def _is_whole(self, extent: Extent) -> bool:
+        """Whether it is all of a file; such a file needs no journal."""
+        entry = self._entries[extent.entry]
+        return extent.length == entry.size and entry.segments is None
+
+    def _write_whole(self, number: int, data: memoryview) -> None:
+        if number not in self._left:
+            return
+        entry = self._entries[number]
+        descriptor = os.open(
+            self._staging.whole(number), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, entry.mode
+        )
+        try:
+            _write(descriptor, data, 0)
+            if entry.mode & self._masked:
+                os.fchmod(descriptor, entry.mode)
+            os.utime(descriptor, ns=(entry.mtime_ns, entry.mtime_ns))
+        finally:
+            os.close(descriptor)
 
     def _open_part(self, number: int) -> int:
         """-1 for a file that is here already."""
@@ -183,24 +168,41 @@ class Store:
             os.ftruncate(descriptor, entry.size)
         return descriptor
 
-    def _tick(self, extent: Extent, checksum: int | None, bad: bool) -> None:
-        number = extent.entry
+    def _tick(self, extents: Sequence[Extent], checksum: int, bad: Sequence[int]) -> None:
+        """So much less is left of the files in the block; what is whole is published."""
+        noted, ended = [], []
         with self._lock:
-            if bad:
-                self.bad.add(number)
-            left = self._left.get(number)
-            if left is None:
-                return
-            self._left[number] = left = left - extent.length
-            if left == 0:
-                del self._left[number]
-        if left == 0:
-            if number in self.bad:
-                self._staging.drop(self._entries[number])
+            self.bad.update(bad)
+            for extent in extents:
+                left = self._left.get(extent.entry)
+                if left is None:
+                    continue
+                self._left[extent.entry] = left - extent.length
+                if left == extent.length:
+                    del self._left[extent.entry]
+                    ended.append(extent)
+                elif len(extents) == 1:
+                    noted.append(extent)
+        for extent in noted:
+            entry = self._entries[extent.entry]
+            self._staging.note(entry, extent.offset, extent.length, checksum)
+        whole = []
+        for extent in ended:
+            ready = len(extents) > 1 and self._is_whole(extent)
+            part = self._part(extent, ready)
+            if extent.entry not in self.bad:
+                whole.append((extent.entry, part, ready))
+            elif ready:
+                os.unlink(part)
             else:
-                self._publisher.put(number)
-        elif checksum is not None:
-            self._staging.note(self._entries[number], extent.offset, extent.length, checksum)
+                self._staging.drop(self._entries[extent.entry])
+        if whole:
+            self._publisher.put(whole)
+
+    def _part(self, extent: Extent, whole: bool) -> bytes:
+        if whole:
+            return self._staging.whole(extent.entry)
+        return self._staging.part(self._entries[extent.entry])
 
     def _keep(self, block: int, data: bytes) -> None:
         with self._lock:
@@ -213,8 +215,13 @@ class Store:
     def send_block(self, link: Link, block: int) -> None:
         """For the next in the chain. Raises PeerError, OSError."""
         known = self._sums[block]
+        extents = self._layout.extents(block)
+        if not known and not self._resumed.isdisjoint(extent.entry for extent in extents):
+            known = self._sums[block] = self._checksum(extents) + 1
         if not known:
-            Source(self._entries, self._path, self._layout, self._waits).send_block(link, block)
+            Source(self._entries, self._publisher.path, self._layout, self._waits).send_block(
+                link, block
+            )
             return
         link.send(LENGTH.pack(self._layout.length(block)))
         with self._lock:
@@ -223,7 +230,7 @@ class Store:
         if data is not None:
             link.send(data)
         else:
-            for extent in self._layout.extents(block):
+            for extent in extents:
                 self._send_extent(link, extent)
         bad = self._bad_of.get(block, [])
         link.send(TRAILER.pack(known - 1, len(bad)) + b"".join(map(NUMBER.pack, bad)))
@@ -233,7 +240,7 @@ class Store:
         if extent.entry in self.bad:
             _send_zeros(link, extent.length)
             return
-        descriptor = self._open_for_reading(extent.entry)
+        descriptor = self._open_for_reading(extent)
         try:
             link.send_file(descriptor, extent.offset, extent.length)
         except EOFError:
@@ -241,15 +248,22 @@ class Store:
         finally:
             os.close(descriptor)
 
-    def _open_for_reading(self, number: int) -> int:
-        try:
-            return os.open(self._staging.part(self._entries[number]), os.O_RDONLY)
-        except FileNotFoundError:
-            return os.open(self._publisher.path(number), os.O_RDONLY | os.O_NOFOLLOW)
+    def _checksum(self, extents: Sequence[Extent]) -> int:
+        """Of what an earlier copy left."""
+        checksum = 0
+        for extent in extents:
+            descriptor = self._open_for_reading(extent)
+            try:
+                checksum = sum_of(descriptor, extent.offset, extent.length, checksum)
+            finally:
+                os.close(descriptor)
+        return checksum
 
-    def _path(self, number: int) -> bytes:
-        part = self._staging.part(self._entries[number])
-        return part if os.path.lexists(part) else self._publisher.path(number)
+    def _open_for_reading(self, extent: Extent) -> int:
+        for whole in (self._is_whole(extent), False):
+            with contextlib.suppress(FileNotFoundError):
+                return os.open(self._part(extent, whole), os.O_RDONLY)
+        return os.open(self._publisher.path(extent.entry), os.O_RDONLY | os.O_NOFOLLOW)
 
 
 def read_trailer(link: Link, checksum: int, extents: Sequence[Extent]) -> list[int]:

@@ -119,7 +119,7 @@ HOW = {
 @pytest.mark.parametrize("block_bytes", [1 << 12, 1 << 16])
 def test_an_interrupted_copy_goes_on_where_it_was(relays, tmp_path, how, block_bytes):
     data, to = tmp_path / "data", tmp_path / "to"
-    size = 64 * MIB
+    size = 24 * MIB
     make(data, {b"big": random.Random(2).randbytes(size)})
     interrupted(relays, data, to, how)
     if (to / "big").exists():
@@ -133,9 +133,18 @@ def test_an_interrupted_copy_goes_on_where_it_was(relays, tmp_path, how, block_b
     assert tree(to) == tree(data)
 
 
+def test_what_an_interrupted_copy_left_is_passed_on(relays, tmp_path):
+    data, to = tmp_path / "data", tmp_path / "to"
+    make(data, {b"a": b"a", b"big": random.Random(7).randbytes(32 * MIB), b"c": b"c"})
+    interrupted(relays, data, to, HOW["SIGKILL"])
+    chain = [relays.target(to), relays.target(tmp_path / "next")]
+    relays.copy(relays.source(f"{data}/"), *chain)
+    assert tree(to) == tree(tmp_path / "next") == tree(data)
+
+
 def test_what_is_left_of_a_file_that_has_changed_since_is_not_used(relays, tmp_path):
     data, to = tmp_path / "data", tmp_path / "to"
-    make(data, {b"big": random.Random(3).randbytes(64 * MIB)})
+    make(data, {b"big": random.Random(3).randbytes(24 * MIB)})
     interrupted(relays, data, to, HOW["SIGKILL"])
     make(data, {b"big": random.Random(4).randbytes(8 * MIB)})
     relays.copy(relays.source(f"{data}/"), relays.target(to))
@@ -144,7 +153,7 @@ def test_what_is_left_of_a_file_that_has_changed_since_is_not_used(relays, tmp_p
 
 def test_after_a_reboot_what_came_is_read_again(relays, tmp_path):
     data, to = tmp_path / "data", tmp_path / "to"
-    make(data, {b"big": random.Random(5).randbytes(64 * MIB)})
+    make(data, {b"big": random.Random(5).randbytes(24 * MIB)})
     interrupted(relays, data, to, HOW["SIGKILL"])
     [journal] = (to / os.fsdecode(STAGING)).glob("*.log")
     journal.write_bytes(b"0" * 36 + journal.read_bytes()[36:] + b"torn")
@@ -157,7 +166,7 @@ def test_after_a_reboot_what_came_is_read_again(relays, tmp_path):
 
 def test_two_at_once_to_the_same_place(relays, tmp_path):
     data, to = tmp_path / "data", tmp_path / "to"
-    make(data, {b"big": random.Random(6).randbytes(64 * MIB)})
+    make(data, {b"big": random.Random(6).randbytes(24 * MIB)})
     source, target = relays.source(f"{data}/"), relays.target(to)
     relays.begin(source, target)
     target.pull_from(source)

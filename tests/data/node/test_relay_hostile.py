@@ -149,8 +149,7 @@ class Liar:
 
 
 def block_of(data, block):
-    content = ((data / "big").read_bytes() + b"s")[block << 16 : (block + 1) << 16]
-    return content
+    return ((data / "big").read_bytes() + b"s")[block << 16 : (block + 1) << 16]
 
 
 LIES = {
