@@ -13,6 +13,7 @@ from clusterctl.domain.units import count, format_bytes, format_duration, format
 ROWS = 20
 BAR = 10
 Row = tuple[str, ...]
+COLUMNS = ("host", "stage", "share", "bar", "bytes", "rate", "left", "remark")
 
 
 def one_line(text: str) -> str:
@@ -24,7 +25,7 @@ def one_line(text: str) -> str:
 
 
 def rows(progress: CopyProgress) -> list[Row]:
-    """Host, stage, bar, bytes, rate, time left, and where from with what is to be said."""
+    """The columns of COLUMNS for each node, or for each stage where nodes are many."""
     if len(progress.nodes) <= ROWS:
         return [_row(node) for node in progress.nodes]
     return [_stage_row(nodes, len(progress.nodes)) for nodes in by_stage(progress.nodes)]
@@ -55,25 +56,30 @@ def _stage_row(nodes: Sequence[NodeProgress], of: int) -> Row:
 
 
 def _amounts(nodes: Sequence[NodeProgress]) -> Row:
-    """Bar, bytes, rate, time left."""
+    """Share, bar, bytes, rate, time left."""
     have, need = sum(node.bytes for node in nodes), sum(node.needed_bytes for node in nodes)
     if not need:
-        return "", "", "", ""
+        return "", "", "", "", ""
+    share = min(1.0, have / need)
     amount = format_bytes(min(have, need))
     if not any(map(is_moving, nodes)):
-        return bar(have / need), amount, "", ""
+        return percent(share), bar(share), amount, "", ""
     rate = sum(node.rate for node in nodes)
     lefts = [left_s(node) for node in nodes if is_moving(node)]
     known = [left for left in lefts if left is not None]
     left = format_duration(max(known)) if len(known) == len(lefts) else ""
-    return bar(have / need), amount, format_rate(rate), left
+    return percent(share), bar(share), amount, format_rate(rate), left
+
+
+def percent(share: float) -> str:
+    """` 25 %`; 100 when all is there, and not before."""
+    return f"{int(share * 100):3d} %"
 
 
 def bar(share: float) -> str:
-    """`##........  25 %`."""
-    share = min(1.0, max(0.0, share))
+    """`##........`."""
     filled = int(share * BAR)
-    return f"{'#' * filled}{'.' * (BAR - filled)} {int(share * 100):3d} %"
+    return "#" * filled + "." * (BAR - filled)
 
 
 def is_moving(node: NodeProgress) -> bool:
@@ -89,14 +95,15 @@ def left_s(node: NodeProgress) -> float | None:
 
 
 def total_line(progress: CopyProgress) -> str:
-    """The whole copy in one line: bytes, rate, share of the slowest link, time left."""
-    need = sum(node.needed_bytes for node in progress.nodes)
+    """The whole copy in one line, without those that failed: bytes, rate, time left."""
+    nodes = [node for node in progress.nodes if node.stage is not NodeStage.FAILED]
+    need = sum(node.needed_bytes for node in nodes)
     if not need:
-        stages = [f"{len(nodes)} {nodes[0].stage.value}" for nodes in by_stage(progress.nodes)]
-        return f"{', '.join(stages)}, {format_duration(progress.elapsed_s)}"
-    have = min(need, sum(node.bytes for node in progress.nodes))
+        stages = [f"{len(alike)} {alike[0].stage.value}" for alike in by_stage(progress.nodes)]
+        return ", ".join([*stages, format_duration(progress.elapsed_s)])
+    have = min(need, sum(node.bytes for node in nodes))
     parts = [
-        f"{format_bytes(have)} of {format_bytes(need)} to {count(len(progress.nodes), 'node')} "
+        f"{format_bytes(have)} of {format_bytes(need)} to {count(len(nodes), 'node')} "
         f"({have * 100 // need} %)",
         _pace(progress),
         _remaining(progress),

@@ -30,21 +30,22 @@ def test_a_row_per_node():
         node(5, FAILED, bytes=10 * MIB, needed_bytes=100 * MIB, note="no space"),
     )
     assert copy_rows.rows(now) == [
-        ("demo-0", "done", "#" * 10 + " 100 %", "100.0 MiB", "", "", ""),
+        ("demo-0", "done", "100 %", "#" * 10, "100.0 MiB", "", "", ""),
         (
-            *("demo-1", "copying", "#" * 2 + "." * 8 + "  25 %", "25.0 MiB"),
+            *("demo-1", "copying", " 25 %", "#" * 2 + "." * 8, "25.0 MiB"),
             *("5.0 MiB/s", "15 s", "from demo-0"),
         ),
         (
-            *("demo-2", "copying", "." * 10 + "   0 %", "0 B"),
+            *("demo-2", "copying", "  0 %", "." * 10, "0 B"),
             *("0 B/s", "", "waits for demo-1"),
         ),
-        ("demo-3", "comparing", "", "", "", "", ""),
-        ("demo-4", "connecting", "", "", "", "", "asks again"),
+        ("demo-3", "comparing", "", "", "", "", "", ""),
+        ("demo-4", "connecting", "", "", "", "", "", "asks again"),
         (
             "demo-5",
             "failed",
-            "#" + "." * 9 + "  10 %",
+            " 10 %",
+            "#" + "." * 9,
             "10.0 MiB",
             "",
             "",
@@ -58,10 +59,10 @@ def test_many_nodes_by_stage():
     nodes += [node(i, bytes=MIB, needed_bytes=4 * MIB, rate=MIB / 2) for i in range(3, 30)]
     assert copy_rows.rows(progress(*nodes)) == [
         (
-            *("demo-[3-29]", "copying", "#" * 2 + "." * 8 + "  25 %"),
+            *("demo-[3-29]", "copying", " 25 %", "#" * 2 + "." * 8),
             *("27.0 MiB", "13.5 MiB/s", "6.0 s", "27 of 30"),
         ),
-        ("demo-[0-2]", "done", "#" * 10 + " 100 %", "3.0 MiB", "", "", "3 of 30"),
+        ("demo-[0-2]", "done", "100 %", "#" * 10, "3.0 MiB", "", "", "3 of 30"),
     ]
 
 
@@ -69,27 +70,30 @@ def test_many_nodes_by_stage():
 def test_no_more_rows_than_fit(count):
     found = copy_rows.rows(progress(*(node(index) for index in range(count))))
     assert len(found) == (count if count <= 20 else 1)
-    assert {len(row) for row in found} <= {7}
+    assert {len(row) for row in found} <= {len(copy_rows.COLUMNS)}
 
 
 @pytest.mark.parametrize(
-    ("share", "text"),
+    ("share", "percent", "bar"),
     [
-        (0, "." * 10 + "   0 %"),
-        (0.999, "#" * 9 + ".  99 %"),
-        (1, "#" * 10 + " 100 %"),
-        (1.5, "#" * 10 + " 100 %"),
-        (-1, "." * 10 + "   0 %"),
+        (0, "  0 %", "." * 10),
+        (0.999, " 99 %", "#" * 9 + "."),
+        (1, "100 %", "#" * 10),
     ],
 )
-def test_bars(share, text):
-    assert copy_rows.bar(share) == text
+def test_bars(share, percent, bar):
+    assert (copy_rows.percent(share), copy_rows.bar(share)) == (percent, bar)
 
 
 @pytest.mark.parametrize(
     ("now", "text"),
     [
-        (progress(elapsed_s=0.0), ", 0.0 s"),
+        (progress(elapsed_s=0.0), "0.0 s"),
+        (progress(node(0, FAILED, needed_bytes=MIB)), "1 failed, 7.0 s"),
+        (
+            progress(node(0, DONE, bytes=MIB, needed_bytes=MIB), node(1, FAILED, needed_bytes=MIB)),
+            "1.0 MiB of 1.0 MiB to 1 node (100 %), 7.0 s so far",
+        ),
         (progress(node(0, CONNECTING), node(1, COMPARING)), "1 connecting, 1 comparing, 7.0 s"),
         (progress(node(0, DONE), node(1, DONE)), "2 done, 7.0 s"),
         (
