@@ -43,6 +43,7 @@ class NodeFacts:
 class CopyFacts:
     """The targets in index order, and what is to move. `read_rate` is the source's disk.
 
+    `way_why` says why the request's way was chosen, where something else did (data/s3plan.py).
     `overheads` may be replaced where they have been measured.
     """
 
@@ -51,6 +52,7 @@ class CopyFacts:
     files: int = 0
     read_rate: float | None = None
     source_zone: str = ""
+    way_why: tuple[str, ...] = ()
     overheads: cost.Overheads = cost.DEFAULT_OVERHEADS
 
 
@@ -101,7 +103,7 @@ def plan_copy(request: CopyRequest, facts: CopyFacts) -> CopyPlan:
         estimate.seconds,
         estimate.phases,
         estimate.limited_by,
-        (reason, *_order_reason(facts), *_unknowns(hops)),
+        (*(facts.way_why or (reason,)), *_order_reason(facts), *_unknowns(hops)),
     )
 
 

@@ -93,10 +93,6 @@ def _check_names(request: CopyRequest) -> None:
             "--files-from takes one SRC: the folder that the names are relative to",
             f"{len(request.sources)} are given",
         )
-    if are_urls(request.sources):
-        raise UsageError(
-            "--files-from is for a folder, not for a URL", "give the URLs themselves as SRC"
-        )
     if not request.names:
         raise UsageError("--files-from names no file")
     for name in request.names:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -159,6 +160,13 @@ def test_the_way_and_why(changes, count, way, says):
     assert plan.way is way
     assert says in plan.why[0]
     assert plan.predicted_s
+
+
+def test_who_chose_the_way_says_why():
+    asked = request(sources=("s3://b/k/",), way=Way.TOOL)
+    found = plan_copy(asked, replace(facts(link_rate=GBIT25), way_why=("all have s5cmd",)))
+    assert found.way is Way.TOOL
+    assert found.why[0] == "all have s5cmd"
 
 
 def test_direct_needs_no_fill():
