@@ -23,11 +23,11 @@ class SourceRelay(Relay):
     def start(self) -> None:
         began = time.monotonic()
         if self.config.get("urls"):
-            from clusterctl.data.node.urls import list_source
+            from clusterctl.data.node.urls import is_single, list_source
 
             self._entries, warnings = list_source(self.config["urls"])
             self._paths: list[bytes] = []
-            single = len(self._entries) == 1 and bool(self.config["urls"].get("single"))
+            single = is_single(self.config["urls"], self._entries)
         else:
             found = scan(*self._asked())
             self._entries, self._paths, single = found.entries, found.paths, found.single
