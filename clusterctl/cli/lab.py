@@ -123,7 +123,7 @@ def status(as_json: bool) -> None:
 @lab.command()
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def env(as_json: bool) -> None:
-    """The environment in which aws-cli and boto3 talk to the lab.
+    """The environment in which aws-cli, boto3 and s5cmd talk to the lab.
 
     \b
     Example:
@@ -145,6 +145,7 @@ def _show(running: LabRecord) -> None:
     output.line(f"endpoint   {running.endpoint_url}")
     output.line(f"mode       {running.mode}")
     output.line(f"network    {running.network}, public {running.public_network}")
+    output.line(f"s3         {running.endpoint_url}, for hosts {running.storage_url}")
     output.line(f"volumes    {format_bytes(running.volume_bytes)}")
     output.line(f"region     {running.region}")
     output.line(f"process    {running.pid}, since {running.started_at}")

@@ -29,6 +29,7 @@ from clusterctl.lab import (  # noqa: E402
     moto_console,
     moto_instances,
     moto_network,
+    moto_objects,
     moto_run_instances,
     moto_security_groups,
     moto_tags,
@@ -55,6 +56,7 @@ def complete_moto(network: IPv4Network, read_console: Callable[[str], str]) -> N
     moto_console.install(read_console)
     moto_capacity.install()
     moto_visibility.install()
+    moto_objects.install()
 
 
 def make_api(listening: socket.socket) -> BaseWSGIServer:
@@ -66,6 +68,19 @@ def make_api(listening: socket.socket) -> BaseWSGIServer:
         host,
         port,
         _with_status(pages),
+        threaded=True,
+        request_handler=MotoRequestHandler,
+        fd=listening.fileno(),
+    )
+
+
+def make_storage(listening: socket.socket) -> BaseWSGIServer:
+    """S3 for the hosts, on the socket that listens inside the lab. The store is the API's."""
+    host, port = listening.getsockname()
+    return make_server(
+        host,
+        port,
+        create_backend_app("s3"),
         threaded=True,
         request_handler=MotoRequestHandler,
         fd=listening.fileno(),

@@ -109,12 +109,12 @@ def _tags(instance: LabInstance) -> Tree:
 
 
 def _profile(instance: LabInstance) -> Tree:
-    """The keys open nothing: no API can be reached from a host."""
+    """The keys of the profile's roles. Of all APIs a host reaches S3 only, which checks none."""
     associations = instance.ec2_backend.iam_instance_profile_associations
     association = associations.get(instance.id)
     if association is None:
         return {}
-    profile, now = association.instance_profile, datetime.now(timezone.utc)
+    profile, now = association.iam_instance_profile, datetime.now(timezone.utc)
     about = {
         "Code": "Success",
         "LastUpdated": now.strftime(TIME),

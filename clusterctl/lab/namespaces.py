@@ -40,7 +40,7 @@ class Plan:
 class Daemon:
     """The running daemon: one request at a time, from any thread.
 
-    `metadata` is a socket that listens inside the lab.
+    `metadata` and `storage` are sockets that listen inside the lab.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -96,13 +96,14 @@ class Daemon:
         if plan.mode == "root":
             _link(self.process.pid, plan.network, plan.public)
         self._control.sendall(b"x")
-        self.metadata = self._await_ready()
+        self.metadata, self.storage = self._await_ready()
 
-    def _await_ready(self) -> socket.socket:
-        """The last word of the set-up comes with the socket at which hosts ask for metadata."""
-        said, descriptors, _, _ = socket.recv_fds(self._control, 65536, 1)
+    def _await_ready(self) -> tuple[socket.socket, socket.socket]:
+        """The last word of the set-up comes with the sockets at which hosts ask the lab."""
+        said, descriptors, _, _ = socket.recv_fds(self._control, 65536, 2)
         self._check("ready", json.loads(said or b"{}"))
-        return socket.socket(fileno=descriptors[0])
+        metadata, storage = (socket.socket(fileno=descriptor) for descriptor in descriptors)
+        return metadata, storage
 
     def _await(self, key: str) -> None:
         try:

@@ -21,7 +21,11 @@ class LabOptions:
 
 @dataclass(frozen=True)
 class LabRecord:
-    """A running lab. `proxy_command` is for ssh, with %h and %p; None where addresses answer."""
+    """A running lab.
+
+    `proxy_command` is for ssh, with %h and %p; None where addresses answer. `storage_url` is where
+    hosts reach S3.
+    """
 
     home: Path
     endpoint_url: str
@@ -35,12 +39,14 @@ class LabRecord:
     link: str | None
     started_at: str
     volume_bytes: int = VOLUME_BYTES
+    storage_url: str = ""
 
     @property
     def environment(self) -> dict[str, str]:
-        """What aws-cli and boto3 need to talk to the lab. The key is a placeholder, no secret."""
+        """What AWS's programs and s5cmd need to talk to the lab. The key is no secret."""
         return {
             "AWS_ENDPOINT_URL": self.endpoint_url,
+            "S3_ENDPOINT_URL": self.endpoint_url,
             "AWS_ACCESS_KEY_ID": "lab",
             "AWS_SECRET_ACCESS_KEY": "lab",
             "AWS_DEFAULT_REGION": self.region,

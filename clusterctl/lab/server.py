@@ -28,7 +28,8 @@ from clusterctl.lab import (
     moto_dependencies,
     record,
 )
-from clusterctl.lab.app import complete_moto, make_api
+from clusterctl.lab.app import complete_moto, make_api, make_storage
+from clusterctl.lab.daemon.network import storage_url
 from clusterctl.lab.metadata_server import make_metadata_server
 from clusterctl.lab.namespaces import Daemon, NetworkTaken, Plan
 from clusterctl.lab.supervisor import Supervisor
@@ -72,8 +73,8 @@ def _start(options: record.LabOptions) -> Callable[[], None]:
     moto_cloudformation.install()
     api = make_api(listening)
     record.write_record(_record(options, listening, plan))
-    metadata = make_metadata_server(daemon.metadata)
-    threading.Thread(target=metadata.serve_forever, daemon=True).start()
+    for server in (make_metadata_server(daemon.metadata), make_storage(daemon.storage)):
+        threading.Thread(target=server.serve_forever, daemon=True).start()
     supervisor = Supervisor(daemon, network, options.volume_bytes)
     threading.Thread(target=supervisor.run, daemon=True).start()
 
@@ -149,6 +150,7 @@ def _record(options: record.LabOptions, listening: socket.socket, plan: Plan) ->
         link=addresses.link_name(plan.network) if plan.mode == "root" else None,
         started_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         volume_bytes=options.volume_bytes,
+        storage_url=storage_url(plan.network),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import boto3
 import pytest
 
 from clusterctl.domain.errors import UsageError
@@ -116,6 +117,24 @@ def test_a_host_knows_what_it_is(instances, ask):
     assert ask(one, "/latest/user-data", **token) == (200, "#!/bin/sh\ntrue")
     document = json.loads(ask(one, "/latest/dynamic/instance-identity/document", **token)[1])
     assert (document["instanceId"], document["region"]) == (one["InstanceId"], instances.lab.region)
+
+
+@pytest.mark.lab
+def test_a_host_with_a_profile_has_keys(instances, ask):
+    kept = {"aws_access_key_id": "lab", "aws_secret_access_key": "lab"}
+    url, region = instances.lab.endpoint_url, instances.lab.region
+    iam = boto3.client("iam", endpoint_url=url, region_name=region, **kept)
+    iam.create_role(RoleName="reader", AssumeRolePolicyDocument="{}")
+    arn = iam.create_instance_profile(InstanceProfileName="hosts")["InstanceProfile"]["Arn"]
+    iam.add_role_to_instance_profile(InstanceProfileName="hosts", RoleName="reader")
+    for one in instances.up(IamInstanceProfile={"Name": "hosts"}, MinCount=2, MaxCount=2):
+        token = token_of(ask, one)
+        path = "/latest/meta-data/iam/security-credentials/"
+        assert ask(one, path, **token) == (200, "reader")
+        keys = json.loads(ask(one, f"{path}reader", **token)[1])
+        assert (keys["Code"], keys["AccessKeyId"]) == ("Success", "lab")
+        about = json.loads(ask(one, "/latest/meta-data/iam/info", **token)[1])
+        assert about["InstanceProfileArn"] == arn
 
 
 @pytest.mark.lab

@@ -135,7 +135,13 @@ def test_how_a_host_ended(status, why):
 @pytest.mark.parametrize("single_uid", [False, True])
 def test_the_files_of_the_layer(single_uid):
     read = {path.name: path.read_bytes() for path in HOST_FILES.iterdir()}
-    files = {file.path: file for file in template.layer_files(read, single_uid)}
+    files = {
+        file.path: file for file in template.layer_files(read, single_uid, {"A": "b", "C": "d"})
+    }
+    assert files["etc/ssh/sshd_config"].content.endswith(
+        f"SetEnv PATH={template.PATH} A=b C=d\n".encode()
+    )
+    assert b'env_keep += "A C"\n' in files["etc/sudoers"].content
     assert files["etc/sudoers"].mode == 0o440
     assert files["etc/shadow"].mode == 0o640
     assert files["usr/bin/cloud-init"].mode == 0o755

@@ -124,6 +124,9 @@ def test_a_host_of_an_unprivileged_lab(user_lab, tmp_path):
     )
     assert output(there) == "b'SSH'"
 
+    s3 = "import os, urllib.request as u; print(u.urlopen(os.environ['S3_ENDPOINT_URL']).status)"
+    assert output(f'python3 -c "{s3}"') == "200"
+
     boot_id = output("cat /proc/sys/kernel/random/boot_id")
     ssh(user_lab, key, first, "sudo reboot")
 
@@ -170,4 +173,13 @@ def test_faults_of_the_hosts_of_an_unprivileged_lab(user_lab, tmp_path):
         wait_until(lambda: not answers(one), f"no login after {kind}")
         pages.ask(user_lab, f"/_lab/faults?id={made}", "DELETE")
     wait_until(lambda: answers(one), "a login")
+    for kind, fields, command in (
+        ("shape", {"up": 10**8, "down": 10**9}, "! /sbin/tc qdisc show dev eth0 | grep tbf"),
+        ("fill", {"left": 4096}, "head -c 1M /dev/zero >/data/a"),
+        ("readonly", {}, "touch /data/b"),
+    ):
+        made = fault(kind, instance_id=one["InstanceId"], **fields)
+        assert ssh(user_lab, key, one["PublicIpAddress"], command).returncode == 1, kind
+        pages.ask(user_lab, f"/_lab/faults?id={made}", "DELETE")
+        assert ssh(user_lab, key, one["PublicIpAddress"], command).returncode == 0, kind
     ec2.terminate_instances(InstanceIds=[one["InstanceId"], silent["InstanceId"]])

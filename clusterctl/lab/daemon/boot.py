@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -63,11 +63,15 @@ class Booted:
 
 @dataclass(frozen=True)
 class Base:
-    """What every host of the lab is built on: `mounts.build_root` has the meaning."""
+    """What every host of the lab is built on: `mounts.build_root` has the meaning.
+
+    `environment` is init's, and so that of user data.
+    """
 
     template: Path
     single_uid: bool
     alone: frozenset[str]
+    environment: Mapping[str, str]
 
 
 def boot(spec: HostSpec, folder: Path, base: Base, plug: Callable[[int], None]) -> Booted:
@@ -161,7 +165,7 @@ def _start(spec: HostSpec, folder: Path, base: Base, go: int) -> None:
         _become_ubuntu()
     # Python ignores SIGPIPE, and an ignored signal stays ignored over exec.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    os.execve("/bin/sh", ["init", INIT], {"PATH": PATH, "LANG": "C.UTF-8"})
+    os.execve("/bin/sh", ["init", INIT], {"PATH": PATH, "LANG": "C.UTF-8", **base.environment})
 
 
 def _to_console(log: Path) -> None:

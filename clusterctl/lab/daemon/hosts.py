@@ -46,19 +46,25 @@ class Host:
 class Hosts:
     """Every host of the lab by instance id. Hosts live in `folder`, a tmpfs nobody else sees.
 
-    `gateway` is the bridge's own address, in the lab's own network.
+    `gateway` is the bridge's own address, in the lab's own network; `environment` that of commands.
     """
 
     def __init__(
-        self, folder: Path, files: Mapping[str, bytes], single_uid: bool, gateway: str
+        self,
+        folder: Path,
+        files: Mapping[str, bytes],
+        single_uid: bool,
+        gateway: str,
+        environment: Mapping[str, str],
     ) -> None:
         self._folder = folder
         covered = mounts.covered(Path("/proc/self/mountinfo").read_text())
-        self._base = Base(folder / "template", single_uid, frozenset(covered))
+        self._base = Base(folder / "template", single_uid, frozenset(covered), environment)
         self._hosts: dict[str, Host] = {}
         self._own_gateway, self._gateways = gateway, {gateway}
         self._links = 0
-        template.build(self._base.template, files, single_uid, self._base.alone)
+        layer = template.layer_files(files, single_uid, environment)
+        template.build(self._base.template, layer, single_uid, self._base.alone)
 
     def create(self, shape: list[int] | None = None, **wanted: Any) -> None:
         """A new host, and its first boot; `shape` is its link's from the first packet on."""

@@ -39,9 +39,11 @@ def run(setup: Setup) -> NoReturn:
         _make_private()
         network.build(setup.network, setup.public)
         gateway = f"{setup.network[1]}/{setup.network.prefixlen}"
-        hosts = Hosts(FOLDER, setup.files, setup.single_uid, gateway)
+        environment = network.storage_environment(setup.network)
+        hosts = Hosts(FOLDER, setup.files, setup.single_uid, gateway, environment)
         dialled = (setup.network, setup.public)
         dial_pid = dialer.start(setup.dial, dialled) if setup.dial >= 0 else 0
+        _hand_over(setup)
         _serve(setup.control, hosts, dial_pid)
         status = 0
     except OSError as refused:
@@ -63,6 +65,13 @@ def _make_private() -> None:
     os.umask(0o022)
 
 
+def _hand_over(setup: Setup) -> None:
+    """All is set up: give the launcher the sockets that listen in here, to answer at."""
+    with network.metadata_socket() as metadata, network.storage_socket(setup.network) as storage:
+        descriptors = [metadata.fileno(), storage.fileno()]
+        socket.send_fds(setup.control, [b'{"ready": true}\n'], descriptors)
+
+
 def _serve(control: socket.socket, hosts: Hosts, dial_pid: int) -> None:
     requests = control.makefile("rwb")
     ended, wakeup = os.pipe()
@@ -73,8 +82,6 @@ def _serve(control: socket.socket, hosts: Hosts, dial_pid: int) -> None:
     selector = selectors.DefaultSelector()
     selector.register(ended, selectors.EVENT_READ)
     selector.register(control, selectors.EVENT_READ)
-    with network.metadata_socket() as metadata:
-        socket.send_fds(control, [b'{"ready": true}\n'], [metadata.fileno()])
     while True:
         ready = {key.fileobj for key, _ in selector.select()}
         if ended in ready:

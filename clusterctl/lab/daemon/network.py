@@ -44,6 +44,22 @@ def metadata_socket() -> socket.socket:
     return socket.create_server(METADATA, backlog=128)
 
 
+def storage_url(network: IPv4Network) -> str:
+    """S3 as the hosts of every subnet reach it."""
+    return f"http://{network[1]}"
+
+
+def storage_environment(network: IPv4Network) -> dict[str, str]:
+    """By which programs on hosts find S3: AWS's own, and s5cmd."""
+    url = storage_url(network)
+    return {"AWS_ENDPOINT_URL_S3": url, "S3_ENDPOINT_URL": url}
+
+
+def storage_socket(network: IPv4Network) -> socket.socket:
+    """Where the hosts ask for S3's objects."""
+    return socket.create_server((str(network[1]), 80), backlog=128)
+
+
 def gateway_lines(open_: Collection[str], wanted: Collection[str]) -> list[str]:
     """Have the bridge be the gateway of the wanted subnets, each as `ADDRESS/LENGTH`, alone."""
     gone = [f"address delete {one} dev {BRIDGE}" for one in sorted(set(open_) - set(wanted))]

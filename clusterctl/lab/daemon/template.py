@@ -6,7 +6,7 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,8 +50,16 @@ class File:
     mode: int = 0o644
 
 
-def layer_files(host: Mapping[str, bytes], single_uid: bool) -> list[File]:
-    """The files of the layer; `host` holds the package's own (`clusterctl/lab/host`) by name."""
+def layer_files(
+    host: Mapping[str, bytes], single_uid: bool, environment: Mapping[str, str]
+) -> list[File]:
+    """The files of the layer; `host` holds the package's own (`clusterctl/lab/host`) by name.
+
+    `environment` is what commands on hosts find in theirs, beside PATH.
+    """
+    everywhere = {"PATH": PATH, **environment}
+    # One line: of several, sshd heeds the first.
+    set_env = "SetEnv " + " ".join(f"{name}={value}" for name, value in everywhere.items())
     # sshd would give a terminal to group tty, which a single uid cannot.
     tty = "" if single_uid else "tty:x:5:\n"
     groups = f"root:x:0:\n{tty}sudo:x:27:ubuntu\nubuntu:x:1000:\nnogroup:x:65534:\n"
@@ -62,19 +70,20 @@ def layer_files(host: Mapping[str, bytes], single_uid: bool) -> list[File]:
         "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
         "etc/group": groups,
         "etc/nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files\n",
-        "etc/environment": f'PATH="{PATH}"\n',
+        "etc/environment": "".join(f'{name}="{text}"\n' for name, text in everywhere.items()),
         "etc/ssh/ssh_config": SSH_CONFIG,
     }
     locked = "".join(f"{user}:*:19000:0:99999:7:::\n" for user in ("root", "sshd", "ubuntu"))
     sudoers = (
         f'Defaults env_reset\nDefaults secure_path="{PATH}"\n'
+        f'Defaults env_keep += "{" ".join(environment)}"\n'
         "root ALL=(ALL:ALL) ALL\nubuntu ALL=(ALL) NOPASSWD:ALL\n"
     )
     return [
         *(File(path, text.encode()) for path, text in texts.items()),
         File("etc/shadow", locked.encode(), 0o640),
         File("etc/sudoers", sudoers.encode(), 0o440),
-        File("etc/ssh/sshd_config", host["sshd_config"]),
+        File("etc/ssh/sshd_config", host["sshd_config"] + f"{set_env}\n".encode()),
         File("usr/bin/cloud-init", host["cloud-init"], 0o755),
         File(f"{TOOLS}/init", host["init"], 0o755),
         File(f"{TOOLS}/final-stage", host["final-stage"], 0o755),
@@ -85,7 +94,7 @@ def layer_files(host: Mapping[str, bytes], single_uid: bool) -> list[File]:
     ]
 
 
-def build(layer: Path, host: Mapping[str, bytes], single_uid: bool, alone: Collection[str]) -> None:
+def build(layer: Path, files: Sequence[File], single_uid: bool, alone: Collection[str]) -> None:
     """Write the layer. Of the folders in `alone` it is all that hosts see of the machine's."""
     if too_large := [name for name in ("usr", "opt") if name in alone]:
         names = " and ".join(f"/{name}" for name in too_large)
@@ -98,7 +107,7 @@ def build(layer: Path, host: Mapping[str, bytes], single_uid: bool, alone: Colle
         _repeat_folders(Path("/", top), layer / top, depth)
     if not single_uid:
         _copy_sudo(layer)
-    for file in layer_files(host, single_uid):
+    for file in files:
         write(layer / file.path, file.content, file.mode)
     hidden = [Path(path) for path in HIDDEN if Path(path).exists()]
     _hide(layer, [*hidden, *Path("/etc/ssh").glob("ssh_host_*")])

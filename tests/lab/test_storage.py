@@ -1,0 +1,164 @@
+"""S3: one store for this machine and for the hosts."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import random
+import shlex
+import threading
+
+import boto3
+import pytest
+from boto3.s3.transfer import TransferConfig
+
+from clusterctl.lab.record import read_record
+from tests.lab.running import LabHome
+
+pytestmark = pytest.mark.lab
+
+MIB = 2**20
+NAMES = ("plain", "a folder/with spaces/ü and '\"", "deep/" * 20 + "end", "%2F+&?=#")
+VARIABLES = ("AWS_ENDPOINT_URL_S3", "S3_ENDPOINT_URL")
+
+
+def content(size, seed=0):
+    return random.Random(seed).randbytes(size)
+
+
+def s3_client(lab, url):
+    keys = {"aws_access_key_id": "lab", "aws_secret_access_key": "lab"}
+    return boto3.client("s3", region_name=lab.region, endpoint_url=url, **keys)
+
+
+@pytest.fixture(scope="module")
+def s3(lab):
+    return s3_client(lab, lab.endpoint_url)
+
+
+@pytest.fixture
+def bucket(s3):
+    s3.create_bucket(Bucket="data-set")
+    yield "data-set"
+    for one in s3.list_objects_v2(Bucket="data-set").get("Contents", ()):
+        s3.delete_object(Bucket="data-set", Key=one["Key"])
+    s3.delete_bucket(Bucket="data-set")
+
+
+def test_objects_as_boto3_has_them(s3, bucket):
+    wanted = {name: content(size, size) for name, size in zip(NAMES, (0, 1, 4096, 3 * MIB))}
+    for name, bytes_ in wanted.items():
+        s3.put_object(Bucket=bucket, Key=name, Body=bytes_, Metadata={"origin": "a test"})
+    pages = s3.get_paginator("list_objects_v2").paginate(
+        Bucket=bucket, PaginationConfig={"PageSize": 3}
+    )
+    listed = {one["Key"]: one["Size"] for page in pages for one in page["Contents"]}
+    assert listed == {name: len(bytes_) for name, bytes_ in wanted.items()}
+    for name, bytes_ in wanted.items():
+        head = s3.head_object(Bucket=bucket, Key=name)
+        etag = hashlib.md5(bytes_, usedforsecurity=False).hexdigest()
+        assert (head["ETag"], head["Metadata"]) == (f'"{etag}"', {"origin": "a test"})
+        assert s3.get_object(Bucket=bucket, Key=name)["Body"].read() == bytes_
+
+
+def test_an_object_of_many_parts_is_read_in_others(s3, bucket):
+    whole = content(21 * MIB)
+    parts = TransferConfig(multipart_threshold=5 * MIB, multipart_chunksize=5 * MIB)
+    s3.upload_fileobj(io.BytesIO(whole), bucket, "parts", Config=parts)
+    head = s3.head_object(Bucket=bucket, Key="parts")
+    assert (head["ContentLength"], head["ETag"][-3:]) == (len(whole), '-5"')
+    for first, last in ((0, 0), (5 * MIB - 1, 5 * MIB), (20 * MIB, 21 * MIB - 1)):
+        got = s3.get_object(Bucket=bucket, Key="parts", Range=f"bytes={first}-{last}")
+        assert got["ResponseMetadata"]["HTTPStatusCode"] == 206
+        assert got["ContentRange"] == f"bytes {first}-{last}/{len(whole)}"
+        assert got["Body"].read() == whole[first : last + 1]
+    with pytest.raises(s3.exceptions.ClientError) as refused:
+        s3.get_object(Bucket=bucket, Key="parts", Range=f"bytes={len(whole)}-")
+    assert refused.value.response["Error"]["Code"] == "InvalidRange"
+
+
+def test_a_copy_stays_when_its_origin_changes(s3, bucket):
+    s3.put_object(Bucket=bucket, Key="origin", Body=b"one")
+    s3.copy_object(Bucket=bucket, Key="copy", CopySource={"Bucket": bucket, "Key": "origin"})
+    s3.put_object(Bucket=bucket, Key="origin", Body=b"another")
+    read = [s3.get_object(Bucket=bucket, Key=key)["Body"].read() for key in ("copy", "origin")]
+    assert read == [b"one", b"another"]
+
+
+def test_what_a_host_is_told_of_it(lab, host):
+    told = f"{lab.storage_url}\n{lab.storage_url}"
+    shown = " ".join(f"${{{name}-}}" for name in VARIABLES).replace(" ", "; echo ")
+    for command in ("", "sudo ", "sudo -u ubuntu "):
+        assert host.run(host.host, f"{command}sh -c {shlex.quote('echo ' + shown)}") == told
+    for name in VARIABLES:
+        assert f'{name}="{lab.storage_url}"' in host.run(host.host, "cat /etc/environment")
+
+
+def test_user_data_is_told_of_it(lab, instances):
+    script = '#!/bin/sh\necho "$AWS_ENDPOINT_URL_S3" >/home/ubuntu/told\n'
+    one = instances.up(UserData=script)[0]
+    told = "cloud-init status --wait >/dev/null; cat /home/ubuntu/told"
+    assert instances.run(one, told) == lab.storage_url
+
+
+PULL = """
+import concurrent.futures, hashlib, sys, urllib.request
+url, size, step = sys.argv[1], int(sys.argv[2]), 4 << 20
+def get(start):
+    headers = {"Range": "bytes=%d-%d" % (start, min(start + step, size) - 1)}
+    with urllib.request.urlopen(urllib.request.Request(url, headers=headers)) as answer:
+        assert answer.status == 206
+        return answer.read()
+with concurrent.futures.ThreadPoolExecutor(4) as pool:
+    print(hashlib.sha256(b"".join(pool.map(get, range(0, size, step)))).hexdigest())
+"""
+
+
+def test_hosts_pull_an_object_at_once(lab, s3, bucket, instances):
+    whole = content(50 * MIB + 7)
+    s3.put_object(Bucket=bucket, Key="big one", Body=whole)
+    theirs = s3_client(lab, lab.storage_url)
+    asked = {"Bucket": bucket, "Key": "big one"}
+    url = theirs.generate_presigned_url("get_object", Params=asked, ExpiresIn=600)
+    hosts = instances.up(MinCount=3, MaxCount=3)
+    command = shlex.join(["python3", "-c", PULL, url, str(len(whole))])
+    sums = []
+    pulls = [
+        threading.Thread(target=lambda host=one: sums.append(instances.run(host, command)))
+        for one in hosts
+    ]
+    for pull in pulls:
+        pull.start()
+    for pull in pulls:
+        pull.join()
+    assert sums == [hashlib.sha256(whole).hexdigest()] * 3
+
+
+def test_a_host_writes_what_this_machine_reads(lab, s3, bucket, instances):
+    theirs = s3_client(lab, lab.storage_url)
+    asked = {"Bucket": bucket, "Key": "from a host"}
+    url = theirs.generate_presigned_url("put_object", Params=asked, ExpiresIn=600)
+    one = instances.up()[0]
+    send = (
+        "import sys, urllib.request as u; "
+        "u.urlopen(u.Request(sys.argv[1], b'hello', {'Content-Type': 'text/x'}, method='PUT'))"
+    )
+    instances.run(one, shlex.join(["python3", "-c", send, url]))
+    assert s3.get_object(Bucket=bucket, Key="from a host")["Body"].read() == b"hello"
+
+
+def test_the_other_apis_are_out_of_a_hosts_reach(lab, host):
+    for path in ("/_lab/faults", "/_lab/status", "/moto-api/data.json"):
+        status = f"curl -s -o /dev/null -w '%{{http_code}}' {lab.storage_url}{path}"
+        assert host.run(host.host, status) in ("403", "404"), path
+    action = f"curl -s '{lab.storage_url}/?Action=DescribeInstances&Version=2016-11-15'"
+    assert "<Reservation" not in host.run(host.host, action)
+
+
+def test_this_machines_environment(lab, capsys):
+    capsys.readouterr()
+    assert LabHome(lab.home).run("env", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["S3_ENDPOINT_URL"] == told["AWS_ENDPOINT_URL"] == lab.endpoint_url
+    assert read_record(lab.home).storage_url == lab.storage_url
