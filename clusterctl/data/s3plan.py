@@ -125,7 +125,8 @@ def _some(wish: UrlWish, facts: Sequence[UrlFacts], able: Sequence[UrlFacts]) ->
     hosts = fold_hosts([one.host for one in unable])
     if wish.way is not None:
         raise UsageError(
-            f"{hosts} cannot read the source: {unable[0].why}", unable[0].hint or "leave out --way"
+            f"{hosts} cannot read the source: {unable[0].why}",
+            unable[0].hint or f"leave out --{wish.way.value}",
         )
     why = f"{hosts} cannot read the source ({unable[0].why}): {able[0].host} reads for all"
     return UrlPlan(Way.CHAIN, (why,), able[0].host)
@@ -134,9 +135,9 @@ def _some(wish: UrlWish, facts: Sequence[UrlFacts], able: Sequence[UrlFacts]) ->
 def _with_tool(wish: UrlWish, facts: Sequence[UrlFacts]) -> UrlPlan:
     tool = tool_of(facts)
     if not tool:
-        raise UsageError("not every node has s5cmd, or aws-cli 2", "leave out --way tool")
+        raise UsageError("not every node has s5cmd, or aws-cli 2", "leave out --tool")
     if not wish.plain:
-        raise UsageError("a tool cannot do all that is asked for", "leave out --way tool")
+        raise UsageError("a tool cannot do all that is asked for", "leave out --tool")
     return UrlPlan(Way.TOOL, (f"every node pulls with {tool}, as asked",), facts[0].host, tool)
 
 
