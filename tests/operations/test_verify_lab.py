@@ -1,0 +1,146 @@
+"""`clusterctl data verify` and `copyclust verify` on hosts of the lab."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clusterctl.data.request import CopyRequest
+from clusterctl.operations.verify import verify_copy
+from tests.data.node.records import tfrecord
+from tests.pair import eventually
+
+pytestmark = [pytest.mark.lab]
+
+RECORDS = tfrecord([b"a" * 100, b"b", b"c" * 3000])
+
+
+@pytest.fixture
+def data(pair):
+    """~/set on both nodes, the same."""
+    for node in (0, 1):
+        pair.on(node, "rm -rf set && mkdir -p set/sub && echo note > set/sub/note")
+        pair.on(node, "cat > set/train-00000-of-00001", RECORDS)
+    yield pair
+    for node in (0, 1):
+        pair.on(node, "chmod -R u+rwx set; rm -rf set")
+
+
+def verify(pair, *arguments):
+    """`clusterctl data verify pair ...`: (exit status, stdout, stderr)."""
+    argv = [sys.executable, "-m", "clusterctl", "data", "verify", "pair", *arguments]
+    done = subprocess.run(argv, env=pair.environ, capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_all_have_the_same(data):
+    status, out, err = verify(data, "--content", "--crc", "~/set")
+    assert (status, err) == (0, "")
+    assert [line.split() for line in out.splitlines()[:2]] == [
+        ["NODES", "FILES", "FOLDERS", "BYTES", "TFRECORDS", "RECORDS"],
+        ["pair-[0-1]", "(2)", "2", "2", "3.1", "KiB", "1", "3"],
+    ]
+    assert out.splitlines()[2].startswith("the same on all: names, sizes, modes, links")
+
+
+def test_differences(data):
+    data.on(1, "echo longer note > set/sub/note; touch \"set/$(printf 'a\\nb\\377')\"")
+    data.on(0, "truncate -s 140 set/train-00000-of-00001")
+    status, out, err = verify(data, "set")
+    assert (status, err) == (1, "")
+    assert out.splitlines()[-4:] == [
+        "compared with pair-0:",
+        "extra on pair-1: a\\nb\\xff: a file",
+        "differs on pair-1: sub/note: has 12 bytes instead of 5",
+        "corrupt on pair-0: train-00000-of-00001: record 3 (at byte 133) is cut short: "
+        "7 bytes are left",
+    ]
+    status, out, _ = verify(data, "set", "--json")
+    assert status == 1
+    found = json.loads(out)
+    assert [finding["kind"] for finding in found["findings"]] == ["extra", "differs", "corrupt"]
+    assert found["findings"][0]["path"] == "a\nb\udcff"
+
+
+def test_unreadable(data):
+    data.on(1, "mkdir set/closed && touch set/closed/x && chmod 0 set/closed set/sub/note")
+    data.on(0, "mkdir set/closed && touch set/closed/x && chmod 0 set/closed set/sub/note")
+    data.on(0, "chmod 700 set/closed")
+    status, out, _ = verify(data, "set")
+    assert status == 1
+    assert out.splitlines()[-4:] == [
+        "compared with pair-0:",
+        "differs on pair-1: closed: has mode 0000 instead of 0700",
+        "unreadable on pair-1: closed: Permission denied",
+        "unreadable on pair-[0-1]: sub/note: Permission denied",
+    ]
+
+
+def test_more_than_fit_on_a_screen(data):
+    data.on(1, "touch $(seq -f set/f%03g 30)")
+    _, out, _ = verify(data, "set")
+    assert out.splitlines()[-1] == "and 10 more (--json has 30 of them)"
+    assert out.count("extra on pair-1") == 20
+
+
+def test_nothing_there(data):
+    status, out, err = verify(data, "/nothing here")
+    assert (status, out) == (2, "")
+    assert "no host has anything at '/nothing here'" in err
+
+
+def test_a_dead_node_is_one_line(data):
+    with data.cut_off(1):
+        status, out, err = verify(data, "set")
+    assert status == 255
+    assert "pair-0" in out
+    assert err.startswith("pair-1: did not answer in time")
+
+
+def test_ctrl_c_leaves_nothing_on_the_nodes(data):
+    data.on(0, "truncate -s 200G set/huge")
+    argv = [sys.executable, "-m", "clusterctl", "data", "verify", "pair", "set", "--content"]
+    running = subprocess.Popen(
+        argv, env=data.environ, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    count = "pgrep -fc '[c]lusterctl:digests' || true"
+    eventually(lambda: data.on(0, count) != "0\n", "the program to run")
+    running.send_signal(signal.SIGINT)
+    _, err = running.communicate(timeout=30)
+    assert (running.returncode, err.strip()) == (130, "interrupted")
+    eventually(lambda: data.on(0, count) == data.on(1, count) == "0\n", "the program to end")
+
+
+def test_copyclust_verify(data, tmp_path):
+    hosts = tmp_path / "hosts"
+    hosts.write_text("pair-0 slots=1\npair-1 slots=1\n")
+    ssh = tmp_path / ".ssh"
+    ssh.mkdir(mode=0o700)
+    (ssh / "config").write_text(f'Include "{data.lab.home}/pair/ssh_config"\n')
+    data.on(1, "rm set/sub/note")
+    argv = [Path(sys.executable).parent / "copyclust", "verify", hosts, "set"]
+    environ = {**os.environ, "HOME": str(tmp_path)}
+    done = subprocess.run(argv, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.splitlines()[-1] == "missing on pair-1: sub/note: a file"
+
+
+def test_a_copy_against_a_source_on_a_node(data):
+    data.on(1, "rm set/sub/note")
+    with data.access() as access:
+        report = verify_copy(
+            access.connections,
+            access.targets[1:],
+            CopyRequest(("set",), "~", from_node=0),
+            source=access.targets[0],
+        )
+    assert [(found.kind.value, found.path) for found in report.findings] == [
+        ("missing", "set/sub/note")
+    ]
