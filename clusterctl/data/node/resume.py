@@ -8,8 +8,6 @@ from typing import NamedTuple
 from clusterctl.data.node.layout import Layout
 from clusterctl.data.node.manifest import FILE, Entry
 
-Pieces = Sequence["tuple[int, int]"]
-
 
 class LeftOver(NamedTuple):
     """`here`: 1 for each block that need not come. `left`: for each file that is not whole, the
@@ -24,7 +22,7 @@ def left_over(
     entries: Sequence[Entry],
     layout: Layout,
     missing: Iterable[int],
-    pieces_of: Callable[[Entry], Pieces],
+    pieces_of: Callable[[Entry], Sequence[tuple[int, int]]],
 ) -> LeftOver:
     """`missing` are the entries that are not here; `pieces_of` what there is of one's part."""
     left = {
@@ -33,7 +31,7 @@ def left_over(
         if entries[number].kind == FILE
     }
     here = bytearray(b"\1") * layout.blocks
-    resumed: dict[int, Pieces] = {}
+    resumed: dict[int, Sequence[tuple[int, int]]] = {}
     for segment, blocks in enumerate(layout.by_entry()):
         number = layout.owner_of(segment)
         if number not in left:
@@ -52,7 +50,7 @@ def left_over(
     return LeftOver(here, left, begun)
 
 
-def _covered(layout: Layout, block: int, number: int, pieces: Pieces) -> bool:
+def _covered(layout: Layout, block: int, number: int, pieces: Sequence[tuple[int, int]]) -> bool:
     return all(
         any(at <= extent.offset and extent[1] + extent[2] <= at + size for at, size in pieces)
         for extent in layout.extents(block)
@@ -63,7 +61,7 @@ def _covered(layout: Layout, block: int, number: int, pieces: Pieces) -> bool:
 def _in_missing_blocks(layout: Layout, here: bytearray, chosen: set[int]) -> dict[int, int]:
     """How much of each of these files is in blocks that must come."""
     lengths = dict.fromkeys(chosen, 0)
-    blocks = set()
+    blocks: set[int] = set()
     for segment, found in enumerate(layout.by_entry() if chosen else ()):
         if layout.owner_of(segment) in chosen:
             blocks.update(block for block in found if not here[block])

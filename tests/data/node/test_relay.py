@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
 
 import pytest
 
+from clusterctl.data.program import program_of
 from tests.data.node.relays import make, tree
+from tests.pythons import python_or_skip
 
 HOSTILE = {
     b"plain": b"x",
@@ -59,3 +62,41 @@ def test_blocks_of_any_size(relays, data, tmp_path, block_bytes):
     target, last = relays.target(tmp_path / "one"), relays.target(tmp_path / "two")
     relays.copy(relays.source(f"{data}/"), target, last, block_bytes=block_bytes)
     assert tree(tmp_path / "one") == tree(tmp_path / "two") == tree(data)
+
+
+@pytest.mark.parametrize("version", ["3.8", "3.9", "3.10", "3.12", "3.13"])
+def test_with_older_and_newer_pythons(relays, data, tmp_path, version):
+    source = relays.source(f"{data}/")
+    relays.python = str(python_or_skip(version))
+    targets = [relays.target(tmp_path / "one"), relays.target(tmp_path / "two", checksum=True)]
+    relays.copy(source, *targets)
+    assert tree(tmp_path / "one") == tree(tmp_path / "two") == tree(data)
+
+
+def test_a_python_that_is_too_old_says_so(tmp_path):
+    python = python_or_skip("3.7")
+    program = program_of("relay")
+    done = subprocess.run(
+        program.argv(python=str(python)), input=program.stdin({}), capture_output=True, check=False
+    )
+    assert done.returncode == 1
+    assert b"python3 is 3.7" in done.stderr
+    assert b"3.8 is needed" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("dst", "there"),
+    [("new name", "new name"), ("folder/", "folder/one file"), ("exists", "exists/one file")],
+)
+def test_one_file(relays, tmp_path, dst, there):
+    make(tmp_path, {b"one file": b"content"})
+    (tmp_path / "to" / "exists").mkdir(parents=True)
+    relays.copy(relays.source(f"{tmp_path}/one file"), relays.target(f"{tmp_path}/to/{dst}"))
+    assert (tmp_path / "to" / there).read_bytes() == b"content"
+    assert not list((tmp_path / "to").rglob(".clusterctl-copy"))
+
+
+def test_nothing_but_empty_things(relays, tmp_path):
+    make(tmp_path / "data", {b"empty": b"", b"folder/empty": b""})
+    relays.copy(relays.source(f"{tmp_path}/data"), relays.target("~/to"))
+    assert tree(relays.home / "to" / "data") == tree(tmp_path / "data")
