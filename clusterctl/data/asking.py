@@ -129,7 +129,8 @@ class Conversation:
         """The program did, with or without having answered."""
         lines = self._stderr.decode(errors="replace").strip().splitlines()
         said = lines[-1] if lines else f"exit status {exit_status}"
-        hint = "the nodes need python3 3.8 or newer" if exit_status in (1, 127) else ""
+        no_python = exit_status == 127 or said.startswith("python3 is ")
+        hint = "the nodes need python3 3.8 or newer" if no_python else ""
         self.failed(CommandFailed(self.host, f"looking at the files failed: {said}", hint))
 
     def failed(self, error: ClusterctlError) -> None:

@@ -8,6 +8,7 @@ import os
 import selectors
 import signal
 import socket
+import threading
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class Readers:
     def __init__(self, number: int, work: Callable[[Any, Callable[[Any], None]], Any]) -> None:
         self._sockets: list[socket.socket] = []
         self._pids: list[int] = []
+        self._ending = threading.Lock()
         for _ in range(number):
             ours, theirs = socket.socketpair()
             pid = os.fork()
@@ -73,14 +75,14 @@ class Readers:
                 turn()
 
     def end(self) -> None:
-        """The processes too, wherever they are. Safe to call from any thread, and again."""
-        pids, self._pids = self._pids, []
-        for pid in pids:
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
-        for link in self._sockets:
-            link.close()
+        """The processes are gone when this returns, in whichever thread, and again."""
+        with self._ending:
+            for pid in self._pids:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+            while self._pids:
+                with contextlib.suppress(OSError):
+                    os.waitpid(self._pids.pop(), 0)
 
 
 def _serve(
