@@ -1,100 +1,174 @@
-"""Copy a file or folder to many hosts at once."""
+"""The same data on many hosts, in the time of one copy (docs/copy.md)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from dataclasses import replace
 
-from clusterctl.data.rsync import CopyJob, CopyReport, copy_to_host, require_rsync
-from clusterctl.domain.errors import HostUnreachable, UsageError
-from clusterctl.domain.results import FanoutResult, HostOutcome
+from clusterctl.data.plan import CopyFacts, CopyPlan, NodeFacts, plan_copy
+from clusterctl.data.report import CopyProgress, NodeReport, SourceSummary, TransferReport
+from clusterctl.data.request import CopyRequest, Way
+from clusterctl.data.request_checks import are_urls, check_request
+from clusterctl.data.s3copy import UrlCopy, copy_by_tool, prepare_url_copy
+from clusterctl.data.transfer import Transfer
+from clusterctl.domain.errors import ClusterctlError, CommandFailed, UsageError
 from clusterctl.operations.access import Access
-from clusterctl.operations.folder import ClusterFolder
-from clusterctl.transport.fanout import fan_out
+from clusterctl.operations.hosts_access import HostsAccess
+from clusterctl.operations.verify import VerifyReport, verify_copy
+from clusterctl.transport.connections import Connections
 from clusterctl.transport.target import Target
 
-# More rsyncs at once only share the same link and the same source disk.
-COPY_FANOUT = 16
-# Each ssh logs in to the jump host anew, and above 10 at once its sshd drops some (MaxStartups).
-JUMP_FANOUT = 8
+# All logins go through one jump host, and above 10 at once its sshd drops some (MaxStartups).
+JUMP_LOGINS = 8
+
+Watch = Callable[[CopyProgress], None]
 
 
 def copy_to_cluster(
     access: Access,
     targets: Sequence[Target],
-    source: str,
-    destination: str,
+    request: CopyRequest,
     *,
-    max_workers: int = COPY_FANOUT,
+    watch: Watch,
+    max_workers: int = 64,
     timeout_s: float | None = None,
-    on_outcome: Callable[[HostOutcome[CopyReport]], None] | None = None,
-) -> FanoutResult[CopyReport]:
-    """SRC to these nodes of a cluster, through its generated ssh_config.
+) -> TransferReport:
+    """SRC to DST on these nodes of a cluster. Raises UsageError when nothing could be done.
 
-    Behind a jump host at most JUMP_FANOUT at once.
+    `max_workers` is how many log in at once, at most JUMP_LOGINS behind a jump host.
     """
-    ssh = cluster_ssh(access.folder)
-    jobs = [CopyJob(target.host, target.host, ssh, source, destination) for target in targets]
-    if any(target.jump for target in targets):
-        max_workers = min(max_workers, JUMP_FANOUT)
-    by_host = {target.host: target for target in targets}
-
-    def one(job: CopyJob) -> CopyReport:
-        try:
-            return copy_to_host(job, timeout_s)
-        except HostUnreachable as error:
-            if "host key" in error.message.lower():
-                # ssh says that it is not the pinned one; our own check says why.
-                access.connections.session(by_host[job.host])
-            raise
-
-    return _copy(one, jobs, max_workers, on_outcome)
+    by_index = {node.index: access.target(node) for node in access.cluster.nodes}
+    zones = {node.name: node.availability_zone for node in access.cluster.nodes}
+    source = _chosen(by_index, request.from_node)
+    facts = tuple(NodeFacts(target.host, zones.get(target.host, "")) for target in targets)
+    source_zone = zones.get(source.host, "") if source else ""
+    copy = _Copy(access.connections, targets, request, source, facts, source_zone)
+    return copy.run(watch, max_workers, timeout_s)
 
 
 def copy_to_hosts(
-    hosts: Sequence[str],
-    source: str,
-    destination: str,
+    hosts: HostsAccess,
+    request: CopyRequest,
     *,
-    user: str | None = None,
-    key: Path | None = None,
-    max_workers: int = COPY_FANOUT,
+    watch: Watch,
+    max_workers: int = 64,
     timeout_s: float | None = None,
-    on_outcome: Callable[[HostOutcome[CopyReport]], None] | None = None,
-) -> FanoutResult[CopyReport]:
-    """SRC to the hosts of a hosts file, through the user's own ssh set-up."""
-    ssh = user_ssh(user, key)
-    jobs = [CopyJob(host, host, ssh, source, destination) for host in hosts]
-    return _copy(lambda job: copy_to_host(job, timeout_s), jobs, max_workers, on_outcome)
+) -> TransferReport:
+    """The same for the hosts of a hosts file, in its order."""
+    source = _chosen(dict(enumerate(hosts.targets)), request.from_node)
+    facts = tuple(NodeFacts(target.host) for target in hosts.targets)
+    copy = _Copy(hosts.connections, hosts.targets, request, source, facts, "")
+    return copy.run(watch, max_workers, timeout_s)
 
 
-def cluster_ssh(folder: ClusterFolder) -> tuple[str, ...]:
-    """ssh as rsync starts it for a named cluster."""
-    return ("ssh", "-F", str(folder.ssh_config), "-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
+def _chosen(by_index: dict[int, Target], index: int | None) -> Target | None:
+    if index is None:
+        return None
+    if index not in by_index:
+        raise UsageError(f"there is no node {index} to copy from")
+    return by_index[index]
 
 
-def user_ssh(user: str | None, key: Path | None) -> tuple[str, ...]:
-    """ssh as rsync starts it for a hosts file. BatchMode: an unknown host key is refused."""
-    login = ("-l", user) if user else ()
-    identity = ("-i", str(key), "-o", "IdentitiesOnly=yes") if key else ()
-    return ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", *login, *identity)
+class _Copy:
+    """One copy: what it needs to know, and its steps."""
+
+    def __init__(
+        self,
+        connections: Connections,
+        targets: Sequence[Target],
+        request: CopyRequest,
+        source: Target | None,
+        facts: tuple[NodeFacts, ...],
+        source_zone: str,
+    ) -> None:
+        if not targets:
+            raise UsageError("there is no node to copy to")
+        check_request(request)
+        self._connections, self._targets = connections, tuple(targets)
+        self._request, self._source = request, source
+        self._facts, self._source_zone = facts, source_zone
+        self._url_copy: UrlCopy | None = None
+
+    def run(self, watch: Watch, max_workers: int, timeout_s: float | None) -> TransferReport:
+        if any(target.jump for target in self._targets):
+            max_workers = min(max_workers, JUMP_LOGINS)
+        if are_urls(self._request.sources):
+            self._prepare_urls(max_workers)
+            if self._request.way is Way.TOOL and self._url_copy:
+                report = copy_by_tool(
+                    self._connections,
+                    self._targets,
+                    self._url_copy,
+                    watch=watch,
+                    timeout_s=timeout_s,
+                    max_workers=max_workers,
+                )
+                return self._verified(report, timeout_s)
+        report = Transfer(
+            connections=self._connections,
+            targets=self._targets,
+            request=self._request,
+            plan=self._plan,
+            source=self._source,
+            urls=self._url_copy.config if self._url_copy else None,
+            slowest_link=self._slowest_link,
+            max_logins=max_workers,
+            timeout_s=timeout_s,
+            watch=watch,
+        ).run()
+        return self._verified(report, timeout_s)
+
+    def _prepare_urls(self, max_workers: int) -> None:
+        copy = prepare_url_copy(
+            self._connections, self._targets, self._request, max_workers=max_workers
+        )
+        self._url_copy, self._request = copy, copy.request
+        by_host = {target.host: target for target in self._targets}
+        self._source = by_host.get(copy.plan.source) if copy.plan.source else None
+
+    @property
+    def _slowest_link(self) -> float | None:
+        links = [self._request.link_rate or facts.link_rate for facts in self._facts]
+        return min((link for link in links if link), default=None)
+
+    def _plan(self, summary: SourceSummary, there: Sequence[str]) -> CopyPlan:
+        facts = CopyFacts(
+            nodes=tuple(node for node in self._facts if node.host in there),
+            bytes=summary.bytes,
+            files=summary.files,
+            source_zone=self._source_zone,
+        )
+        plan = plan_copy(self._request, facts)
+        if self._url_copy:
+            return replace(plan, why=(*self._url_copy.plan.why, *plan.why))
+        return plan
+
+    def _verified(self, report: TransferReport, timeout_s: float | None) -> TransferReport:
+        """With --verify: what the nodes that are done have, against the source, by content."""
+        done = {node.host for node in report.nodes if node.error is None}
+        targets = [target for target in self._targets if target.host in done]
+        if not self._request.verify or not targets or self._request.dry_run:
+            return report
+        found = verify_copy(
+            self._connections, targets, self._request, source=self._source, timeout_s=timeout_s
+        )
+        nodes = tuple(_with_findings(node, found) for node in report.nodes)
+        return replace(report, nodes=nodes)
 
 
-def _copy(
-    one: Callable[[CopyJob], CopyReport],
-    jobs: Sequence[CopyJob],
-    max_workers: int,
-    on_outcome: Callable[[HostOutcome[CopyReport]], None] | None,
-) -> FanoutResult[CopyReport]:
-    require_rsync()
-    for job in jobs[:1]:
-        if not job.source or not Path(job.source).exists():
-            raise UsageError(
-                f"there is nothing at {job.source!r}", "name an existing file or folder"
-            )
-        if job.destination.startswith("~") and job.destination[1:2] not in ("", "/"):
-            raise UsageError(
-                f"only your own home folder can be meant by ~, not {job.destination!r}",
-                "give the whole path",
-            )
-    return fan_out(one, jobs, max_workers=max_workers, on_outcome=on_outcome)
+def _with_findings(node: NodeReport, found: VerifyReport) -> NodeReport:
+    """The node's report, with an error if it has not what the source has."""
+    if node.error:
+        return node
+    wrong = [finding for finding in found.findings if node.host in finding.hosts]
+    failed = [outcome.error for outcome in found.failures if outcome.host == node.host]
+    error: ClusterctlError | None = next((error for error in failed if error), None)
+    if wrong and not error:
+        first = wrong[0]
+        error = CommandFailed(
+            node.host,
+            f"has not what the source has: {first.path}: {first.message}"
+            + (f", and {len(wrong) - 1} more" if wrong[1:] else ""),
+            "copy again with --checksum",
+        )
+    return replace(node, error=error) if error else node

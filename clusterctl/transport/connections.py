@@ -16,7 +16,7 @@ from clusterctl.transport.first_contact import shown_key
 from clusterctl.transport.hostkeys import PinnedHostKeys
 from clusterctl.transport.limits import raise_open_files
 from clusterctl.transport.session import Identity, Session, connect
-from clusterctl.transport.stdin import StdinSource
+from clusterctl.transport.stdin import Stdin
 from clusterctl.transport.target import Target
 
 
@@ -109,7 +109,7 @@ class Connections:
         command: str,
         *,
         timeout_s: float | None = None,
-        stdin: StdinSource | bytes = b"",
+        stdin: Stdin | bytes = b"",
         sink: Sink | None = None,
     ) -> CommandResult:
         """One command on one host. Raises HostError; see Session.run."""
@@ -135,7 +135,7 @@ class Connections:
         command: str | Callable[[Target], str],
         *,
         timeout_s: float | None = None,
-        stdin: StdinSource | bytes = b"",
+        stdin: Stdin | bytes = b"",
         sink: Callable[[str, str, bytes], None] | None = None,
         max_workers: int = DEFAULT_FANOUT,
         on_outcome: Callable[[HostOutcome[CommandResult]], None] | None = None,

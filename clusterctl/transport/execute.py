@@ -13,7 +13,7 @@ import paramiko
 
 from clusterctl.domain.errors import CommandTimeout, ConnectionLost
 from clusterctl.domain.results import CommandResult
-from clusterctl.transport.stdin import StdinSource
+from clusterctl.transport.stdin import Stdin
 from clusterctl.transport.wire import send_signal
 
 Sink = Callable[[str, bytes], None]
@@ -74,9 +74,7 @@ class Exchange:
             (self.stdout if stream == "stdout" else self.stderr).add(chunk)
 
 
-def execute(
-    exchange: Exchange, timeout_s: float | None, stdin: StdinSource | bytes
-) -> CommandResult:
+def execute(exchange: Exchange, timeout_s: float | None, stdin: Stdin | bytes) -> CommandResult:
     """Run it to its end. Raises CommandTimeout, ConnectionLost, paramiko.SSHException."""
     began = time.monotonic()
     deadline = began + timeout_s if timeout_s is not None else None
@@ -130,7 +128,7 @@ def _left(deadline: float | None) -> float | None:
     return None if deadline is None else max(0.0, deadline - time.monotonic())
 
 
-def _feed(channel: paramiko.Channel, stdin: StdinSource | bytes) -> None:
+def _feed(channel: paramiko.Channel, stdin: Stdin | bytes) -> None:
     # A command may end without reading its input: then the channel closes under the send.
     with contextlib.suppress(OSError, paramiko.SSHException, EOFError):
         if isinstance(stdin, bytes):

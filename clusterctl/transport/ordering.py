@@ -40,6 +40,16 @@ class OrderedTransport(paramiko.Transport):
                 self._closed_there.add(channel)
             super()._send_user_message(message)  # type: ignore[misc]
 
+    def _parse_channel_open(self, message: paramiko.Message) -> None:
+        # One that the server opens: a connection to a port that is forwarded to here.
+        position = message.packet.tell()
+        message.get_text()
+        number = message.get_int()
+        message.packet.seek(position)
+        with self._order:
+            self._closed_there.discard(number)
+        super()._parse_channel_open(message)  # type: ignore[misc]
+
     def _parse_channel_open_success(self, message: paramiko.Message) -> None:
         # The server uses its numbers again.
         position = message.packet.tell()

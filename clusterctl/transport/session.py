@@ -23,7 +23,7 @@ from clusterctl.transport.dial import dial
 from clusterctl.transport.errors import jump_failed, translated, worth_retrying
 from clusterctl.transport.execute import Exchange, Sink, execute
 from clusterctl.transport.hostkeys import PinnedHostKeys, VerifyPinned
-from clusterctl.transport.stdin import StdinSource
+from clusterctl.transport.stdin import Stdin
 from clusterctl.transport.target import Target
 from clusterctl.transport.tunnel import TunnelSocket, keep_alive, open_tunnel
 from clusterctl.transport.wire import TunedTransport
@@ -77,7 +77,7 @@ class Session:
         command: str,
         *,
         timeout_s: float | None = None,
-        stdin: StdinSource | bytes = b"",
+        stdin: Stdin | bytes = b"",
         sink: Sink | None = None,
         started: Callable[[Exchange], None] | None = None,
     ) -> CommandResult:

@@ -5,10 +5,17 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 CHUNK = 1 << 16
 IN_MEMORY = 8 << 20
+
+
+class Stdin(Protocol):
+    """What a command gets as its standard input."""
+
+    def read_at(self, offset: int, wait_s: float) -> bytes | None:
+        """What follows `offset`: b"" at the end, None if nothing came within `wait_s`."""
 
 
 class StdinSource:

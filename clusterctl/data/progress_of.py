@@ -1,0 +1,116 @@
+"""What people are told of a copy, while it runs and at the end: from the coordinator's state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from clusterctl.data.coordinator import Coordinator
+from clusterctl.data.limits import NOTHING, Use, limited_by
+from clusterctl.data.member import Member, number
+from clusterctl.data.report import CopyProgress, NodeProgress, NodeReport, NodeStage, TransferReport
+
+
+def progress_of(
+    coordinator: Coordinator,
+    elapsed_s: float,
+    slowest_link: float | None = None,
+    plan: Mapping[str, Any] | None = None,
+) -> CopyProgress:
+    """The copy now."""
+    nodes = tuple(_node(coordinator, member) for member in coordinator.targets)
+    return CopyProgress(
+        elapsed_s=elapsed_s,
+        nodes=nodes,
+        source=coordinator.heard.summary,
+        left_s=_left_s(nodes),
+        slowest_link=slowest_link,
+        plan=dict(plan or {}),
+    )
+
+
+def _node(coordinator: Coordinator, member: Member) -> NodeProgress:
+    moving = member.stage is NodeStage.COPYING
+    return NodeProgress(
+        host=member.name,
+        stage=member.stage,
+        bytes=member.bytes,
+        needed_bytes=member.gap.bytes if member.gap else 0,
+        rate=member.rate(coordinator.now) if moving else 0.0,
+        upstream=member.upstream,
+        note=_note(member),
+    )
+
+
+def _note(member: Member) -> str:
+    if member.error:
+        return member.error.message
+    if member.stage is NodeStage.COPYING and member.leaf:
+        return "at the end of the chain, so that it holds back nobody"
+    return ""
+
+
+def _left_s(nodes: tuple[NodeProgress, ...]) -> float | None:
+    """The longest of the nodes' times; None while one cannot be told."""
+    longest = 0.0
+    for node in nodes:
+        if node.stage in (NodeStage.CONNECTING, NodeStage.COMPARING):
+            return None
+        left = node.needed_bytes - node.bytes
+        if node.stage is NodeStage.COPYING and left > 0:
+            if not node.rate:
+                return None
+            longest = max(longest, left / node.rate)
+    return longest
+
+
+def report_of(
+    coordinator: Coordinator,
+    duration_s: float,
+    *,
+    dry_run: bool = False,
+    plan: Mapping[str, Any] | None = None,
+) -> TransferReport:
+    """The copy at its end."""
+    heard, source = coordinator.heard, coordinator.net.source
+    streams = coordinator.net.streams
+    first = heard.first_complete_at
+    moved = any(member.bytes for member in coordinator.targets)
+    return TransferReport(
+        source=heard.summary,
+        nodes=tuple(map(_report, coordinator.targets)),
+        duration_s=duration_s,
+        one_copy_s=first - coordinator.began_at if first is not None and moved else None,
+        limited_by=limited_by(
+            _use(source, streams), [_use(member, streams) for member in coordinator.targets]
+        )
+        if moved
+        else NOTHING,
+        dry_run=dry_run,
+        error=source.error,
+        plan=dict(plan or {}),
+    )
+
+
+def _report(member: Member) -> NodeReport:
+    done = member.done or {}
+    return NodeReport(
+        host=member.name,
+        gap=member.gap,
+        received_bytes=number(done, "bytes") or member.bytes,
+        files=number(done, "files"),
+        deleted=number(done, "deleted"),
+        duration_s=_duration_s(member),
+        error=member.error,
+        warnings=tuple(member.warnings),
+        moves=tuple(member.moves),
+        limits={**member.waits, "cpu": member.cpu} if member.wall else {},
+    )
+
+
+def _duration_s(member: Member) -> float:
+    return max(0.0, member.ended_at - member.joined_at) if member.joined else 0.0
+
+
+def _use(member: Member, streams: int) -> Use:
+    return Use(member.waits, member.cpu, _duration_s(member) or member.wall, streams, member.bytes)

@@ -1,0 +1,278 @@
+"""Run a copy: relays on the nodes, one at the source, their events to the coordinator, its orders
+back."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Union
+
+from clusterctl.data.certificate import ephemeral_pem
+from clusterctl.data.coordinator import Coordinator
+from clusterctl.data.failures import out_of_time
+from clusterctl.data.lines import Ended, Inbox, LoggedIn
+from clusterctl.data.local_relay import LocalRelay
+from clusterctl.data.member import SOURCE, text
+from clusterctl.data.plan import CopyPlan
+from clusterctl.data.program import program_of
+from clusterctl.data.progress_of import progress_of, report_of
+from clusterctl.data.relinks import Patience
+from clusterctl.data.remote_relay import RemoteRelay
+from clusterctl.data.report import CopyProgress, SourceSummary, TransferReport
+from clusterctl.data.request import CopyRequest
+from clusterctl.data.routes import Routes
+from clusterctl.domain.errors import ClusterctlError, UsageError
+from clusterctl.transport.connections import Connections
+from clusterctl.transport.target import Target
+
+TICK_S = 0.1
+WATCH_S = 0.25
+PING_S = 2.0
+# What relays may take to let go of their destination when they are told to stop.
+STOP_WITHIN_S = 10.0
+LEAVE_WITHIN_S = 3.0
+
+Relay = Union[RemoteRelay, LocalRelay]
+Planner = Callable[[SourceSummary, Sequence[str]], CopyPlan]
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """One copy. `source` is the node that the sources are on, None: this machine.
+
+    `urls` is what relays are told of sources that are URLs; it may hold keys. `slowest_link` is
+    for the progress, in bytes a second.
+    """
+
+    connections: Connections
+    targets: Sequence[Target]
+    request: CopyRequest
+    plan: Planner
+    source: Target | None = None
+    urls: Mapping[str, Any] | None = None
+    slowest_link: float | None = None
+    max_logins: int = 64
+    timeout_s: float | None = None
+    report_s: float = 0.25
+    patience: Patience | None = None
+    watch: Callable[[CopyProgress], None] = field(default=lambda progress: None)
+
+    def run(self) -> TransferReport:
+        """To its end. Raises UsageError if there is nothing at the source.
+
+        On KeyboardInterrupt every relay has ended before the interrupt goes on to the caller;
+        what has come is kept, and the same copy goes on from there.
+        """
+        return _Run(self).to_its_end()
+
+
+class _Run:
+    """The parts of a transfer that is under way."""
+
+    def __init__(self, transfer: Transfer) -> None:
+        self._transfer = transfer
+        self._planned: CopyPlan | None = None
+        self._coordinator = Coordinator(
+            [target.host for target in transfer.targets],
+            self._plan,
+            dry_run=transfer.request.dry_run,
+            patience=transfer.patience,
+        )
+        self._inbox = Inbox()
+        self._logins = threading.Semaphore(max(1, transfer.max_logins))
+        self._program = program_of("relay")
+        self._relays: dict[str, Relay] = {}
+        self._targets = {target.host: target for target in transfer.targets}
+        self._routes: Routes | None = None
+        self._began = time.monotonic()
+        self._watched_at = self._pinged_at = 0.0
+        self._common = self._config_of_all()
+
+    def to_its_end(self) -> TransferReport:
+        try:
+            self._start()
+            while not self._coordinator.stopped:
+                self._turn()
+            self._wait(STOP_WITHIN_S)
+        except KeyboardInterrupt:
+            self._tell_all_to_stop()
+            self._wait(LEAVE_WITHIN_S)
+            raise
+        finally:
+            self._end_all()
+        self._watch(always=True)
+        report = report_of(
+            self._coordinator,
+            time.monotonic() - self._began,
+            dry_run=self._transfer.request.dry_run,
+            plan=self._plan_data,
+        )
+        if isinstance(report.error, UsageError) and report.source is None:
+            raise report.error
+        return report
+
+    # The start
+
+    def _start(self) -> None:
+        transfer = self._transfer
+        if transfer.source is None:
+            self._relays[SOURCE] = LocalRelay(SOURCE, self._inbox, self._program)
+        else:
+            self._start_on(SOURCE, transfer.source, self._source_config())
+        for target in transfer.targets:
+            self._start_on(target.host, target, self._target_config(target))
+
+    def _start_on(self, name: str, target: Target, config: Mapping[str, Any]) -> None:
+        self._relays[name] = RemoteRelay(
+            name,
+            target,
+            self._transfer.connections,
+            self._inbox,
+            self._logins,
+            self._program,
+            {**self._common, "node": target.host, **config},
+        )
+
+    def _config_of_all(self) -> dict[str, Any]:
+        request = self._transfer.request
+        return {
+            "secret": secrets.token_hex(32),
+            "tls": {"pem": ephemeral_pem()} if request.encrypt else None,
+            "port": request.port,
+            "checksum": request.checksum,
+            "report_s": self._transfer.report_s,
+            "urls": None if self._transfer.urls is None else dict(self._transfer.urls),
+        }
+
+    def _source_config(self) -> dict[str, Any]:
+        request = self._transfer.request
+        names = request.names
+        return {
+            "role": "source",
+            # Both relays of a node cannot listen on the same port.
+            "port": 0 if self._transfer.source in self._transfer.targets else request.port,
+            "sources": list(request.sources),
+            "names_b64": None if names is None else [base64.b64encode(n).decode() for n in names],
+        }
+
+    def _target_config(self, target: Target) -> dict[str, Any]:
+        request = self._transfer.request
+        return {
+            "role": "target",
+            "destination": request.destination,
+            "delete": request.delete,
+            "dry_run": request.dry_run,
+            "several": len(request.sources) > 1,
+        }
+
+    def _start_source_here(self, node: str) -> None:
+        """Now that there is a connection: the source listens on this machine's end of it."""
+        relay = self._relays[SOURCE]
+        if self._routes is not None or not isinstance(relay, LocalRelay):
+            return
+        self._routes = Routes(
+            self._transfer.connections, self._targets[node], self._relays, self._inbox
+        )
+        config = {
+            **self._common,
+            **self._source_config(),
+            "node": SOURCE,
+            "base": str(Path.cwd()),
+            "bind": self._routes.own_address,
+        }
+        relay.configure(config)
+
+    def _plan(self, summary: SourceSummary, there: Sequence[str]) -> CopyPlan:
+        self._planned = self._transfer.plan(summary, there)
+        return self._planned
+
+    @property
+    def _plan_data(self) -> dict[str, Any]:
+        return self._planned.as_data() if self._planned else {}
+
+    # One turn
+
+    def _turn(self) -> None:
+        for node, news in self._inbox.take(TICK_S):
+            now = time.monotonic()
+            if isinstance(news, LoggedIn):
+                self._logged_in(node, now)
+            elif isinstance(news, Ended):
+                self._coordinator.ended(now, node, news.error)
+            else:
+                self._hear(node, news, now)
+        now = time.monotonic()
+        limit = self._transfer.timeout_s
+        if limit is not None and now - self._began > limit:
+            self._coordinator.give_up(lambda host: out_of_time(host, limit))
+        for node, order in self._coordinator.tick(now):
+            self._obey(node, order)
+        if now - self._pinged_at >= PING_S:
+            self._pinged_at = now
+            for relay in self._relays.values():
+                relay.ping()
+        self._watch()
+
+    def _logged_in(self, node: str, now: float) -> None:
+        self._coordinator.started(now, node)
+        if node != SOURCE:
+            self._start_source_here(node)
+
+    def _hear(self, node: str, event: dict[str, Any], now: float) -> None:
+        if self._routes:
+            if node == SOURCE and event.get("event") == "listening":
+                self._routes.source_listens(event)
+            elif event.get("event") == "lost" and event.get("upstream") == SOURCE:
+                self._routes.lost(node, text(event, "kind"))
+        self._coordinator.hear(now, node, event)
+
+    def _obey(self, node: str, order: dict[str, Any]) -> None:
+        relay = self._relays[node]
+        if self._routes and order.get("name") == SOURCE:
+            client_address = self._coordinator.net.members[node].client_address
+            self._routes.give(self._targets[node], client_address, order)
+            return
+        if self._routes and order.get("order") == "upstream":
+            self._routes.forget(node)
+        relay.give(order)
+
+    def _watch(self, always: bool = False) -> None:
+        now = time.monotonic()
+        if always or now - self._watched_at >= WATCH_S:
+            self._watched_at = now
+            self._transfer.watch(
+                progress_of(
+                    self._coordinator,
+                    now - self._began,
+                    self._transfer.slowest_link,
+                    self._plan_data,
+                )
+            )
+
+    # The end
+
+    def _tell_all_to_stop(self) -> None:
+        for relay in self._relays.values():
+            with contextlib.suppress(ClusterctlError):
+                relay.give({"order": "stop", "keep": True})
+
+    def _wait(self, limit_s: float) -> None:
+        """Until all relays that still answer have ended."""
+        deadline = time.monotonic() + limit_s
+        members = self._coordinator.net.members
+        for name, relay in self._relays.items():
+            left = deadline - time.monotonic()
+            # One that failed by being silent will not hear this either.
+            relay.join(max(0.0, left if members[name].alive else min(left, 0.5)))
+
+    def _end_all(self) -> None:
+        for relay in self._relays.values():
+            relay.end()
+        if self._routes:
+            self._routes.close()
