@@ -52,12 +52,15 @@ def undisturbed() -> Iterator[None]:
 
 
 def end_when_told() -> None:
-    """SIGTERM and SIGHUP unwind like Ctrl-C, so that the lab goes."""
+    """SIGTERM and SIGHUP unwind like Ctrl-C, so that the lab goes.
+
+    And Ctrl-C does, too, in a shell's background, where it is ignored unless asked for.
+    """
 
     def end(number: int, _frame: object) -> None:
         sys.exit(128 + number)
 
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, end)
 
 
