@@ -315,8 +315,8 @@ def test_what_befalls_a_host():
     ("rate_bit", "queue"),
     [
         (1_000_000, "tbf rate 1000000bit burst 4096b limit 10346b"),
-        (160 * 10**6, "tbf rate 160000000bit burst 40000b limit 1040000b"),
-        (10**11, f"tbf rate 100000000000bit burst 25000000b limit {25_000_000 + 2**26}b"),
+        (160 * 10**6, "tbf rate 160000000bit burst 80000b limit 1080000b"),
+        (10**11, f"tbf rate 100000000000bit burst 50000000b limit {50_000_000 + 2**26}b"),
     ],
 )
 def test_the_queue_of_a_rate(rate_bit, queue):
