@@ -12,6 +12,8 @@ from clusterctl.data.request import CopyRequest, Way
 from clusterctl.data.request_checks import are_urls, check_request
 
 SMALLEST_BLOCK = 128 << 10
+# Of an object, in one request.
+SMALLEST_PART = 1 << 20
 LARGEST_BLOCK = 8 << 20
 # The blocks that are under way may add this share to the time of one copy.
 FILL_SHARE = 0.02
@@ -92,8 +94,11 @@ def plan_copy(request: CopyRequest, facts: CopyFacts) -> CopyPlan:
     check_request(request)
     hops = hops_of(request, facts)
     streams = choose_streams(request, facts, hops)
-    block_bytes = request.block_bytes or choose_block(facts.bytes, len(facts.nodes), streams)
     way, reason = choose_way(request, len(facts.nodes))
+    # Who pulls by itself passes on nothing; and each request to a URL waits for its answer.
+    passing_on = 1 if way is Way.DIRECT else len(facts.nodes)
+    least = SMALLEST_PART if are_urls(request.sources) else SMALLEST_BLOCK
+    block_bytes = request.block_bytes or choose_block(facts.bytes, passing_on, streams, least)
     estimate = estimate_of(way, facts, hops, streams, block_bytes)
     return CopyPlan(
         way,
@@ -144,10 +149,10 @@ def choose_streams(request: CopyRequest, facts: CopyFacts, hops: cost.Hops) -> i
     return min(streams, SMALL_STREAMS) if facts.bytes < SMALL_SET else streams
 
 
-def choose_block(size: int, nodes: int, streams: int) -> int:
+def choose_block(size: int, nodes: int, streams: int, least: int = SMALLEST_BLOCK) -> int:
     """The largest power of two with which filling the chain costs at most FILL_SHARE."""
     block = LARGEST_BLOCK
-    while block > SMALLEST_BLOCK and (nodes - 1) * streams * block > FILL_SHARE * size:
+    while block > least and (nodes - 1) * streams * block > FILL_SHARE * size:
         block //= 2
     return block
 

@@ -70,6 +70,12 @@ class UrlPlan:
         return {"way": self.way.value, "tool": self.tool or None, "why": list(self.why)}
 
 
+_ASKED = {
+    Way.DIRECT: ("Every node pulls all from the source itself, as asked.",),
+    Way.EXCHANGE: ("Every node pulls a share and gets the rest from the others, as asked.",),
+}
+
+
 def parse_probe(result: CommandResult) -> UrlFacts:
     """What `node/s3probe.py` printed. Raises CommandFailed."""
     answers = json_lines(result, "looking at the source")
@@ -93,13 +99,17 @@ def plan_urls(wish: UrlWish, facts: Sequence[UrlFacts]) -> UrlPlan:
     if not able:
         return _nobody(wish, facts)
     if wish.way is Way.CHAIN:
-        return UrlPlan(Way.CHAIN, ("a chain was asked for",), able[0].host)
+        return UrlPlan(
+            Way.CHAIN,
+            ("One node reads the source and the others pass it on, as asked.",),
+            able[0].host,
+        )
     if len(able) < len(facts):
         return _some(wish, facts, able)
     if wish.way is Way.TOOL:
         return _with_tool(wish, facts)
     if wish.way is not None:
-        return UrlPlan(wish.way, (f"{wish.way.value} was asked for",), able[0].host)
+        return UrlPlan(wish.way, _ASKED[wish.way], able[0].host)
     return _fastest(wish, facts)
 
 
@@ -115,7 +125,7 @@ def _nobody(wish: UrlWish, facts: Sequence[UrlFacts]) -> UrlPlan:
     hint = facts[0].hint if facts else ""
     if wish.way in (None, Way.CHAIN) and all("no connection" in one.why for one in facts):
         return UrlPlan(
-            Way.CHAIN, (f"no node reaches the source ({why}): this machine reads",), None
+            Way.CHAIN, (f"No node reaches the source ({why}): this machine reads it.",), None
         )
     raise UsageError(f"no node can read the source: {why}", hint)
 
@@ -128,7 +138,7 @@ def _some(wish: UrlWish, facts: Sequence[UrlFacts], able: Sequence[UrlFacts]) ->
             f"{hosts} cannot read the source: {unable[0].why}",
             unable[0].hint or f"leave out --{wish.way.value}",
         )
-    why = f"{hosts} cannot read the source ({unable[0].why}): {able[0].host} reads for all"
+    why = f"{hosts} cannot read the source ({unable[0].why}): {able[0].host} reads it for all."
     return UrlPlan(Way.CHAIN, (why,), able[0].host)
 
 
@@ -138,7 +148,7 @@ def _with_tool(wish: UrlWish, facts: Sequence[UrlFacts]) -> UrlPlan:
         raise UsageError("not every node has s5cmd, or aws-cli 2", "leave out --tool")
     if not wish.plain:
         raise UsageError("a tool cannot do all that is asked for", "leave out --tool")
-    return UrlPlan(Way.TOOL, (f"every node pulls with {tool}, as asked",), facts[0].host, tool)
+    return UrlPlan(Way.TOOL, (f"Every node pulls with {tool}, as asked.",), facts[0].host, tool)
 
 
 def _fastest(wish: UrlWish, facts: Sequence[UrlFacts]) -> UrlPlan:
@@ -147,14 +157,26 @@ def _fastest(wish: UrlWish, facts: Sequence[UrlFacts]) -> UrlPlan:
     gets = nodes * s3_rate / BLOCK_BYTES
     if nodes > 1 and wish.s3_rate and wish.link_rate and wish.s3_rate < 0.9 * wish.link_rate:
         slow, fast = format_bytes(wish.s3_rate), format_bytes(wish.link_rate)
-        why = f"a node gets {slow}/s from the source and {fast}/s from other nodes"
-        return UrlPlan(Way.EXCHANGE, (why, f"each pulls 1/{nodes}"), source)
+        why = f"A node gets {slow}/s from the source and {fast}/s from other nodes."
+        return UrlPlan(
+            Way.EXCHANGE,
+            (why, f"Each pulls 1/{nodes} of it, and gets the rest from the others."),
+            source,
+        )
     if gets > GETS_A_SECOND and any(one.is_s3 for one in wish.sources):
         why = (
-            f"{nodes} nodes would send {gets:.0f} requests/s, S3 takes {GETS_A_SECOND} of a prefix"
+            f"{nodes} nodes would send {gets:.0f} requests/s, S3 takes {GETS_A_SECOND} of a prefix."
         )
-        return UrlPlan(Way.EXCHANGE, (why, f"each pulls 1/{nodes}"), source)
+        return UrlPlan(
+            Way.EXCHANGE,
+            (why, f"Each pulls 1/{nodes} of it, and gets the rest from the others."),
+            source,
+        )
     tool = tool_of(facts) if wish.plain else ""
     if tool:
-        return UrlPlan(Way.TOOL, (f"every node has {tool}, and reads the source",), source, tool)
-    return UrlPlan(Way.DIRECT, ("every node reads the source itself",), source)
+        return UrlPlan(Way.TOOL, (f"Every node has {tool} and can read the source.",), source, tool)
+    return UrlPlan(
+        Way.DIRECT,
+        ("Every node pulls all from the source itself: no node waits for another.",),
+        source,
+    )

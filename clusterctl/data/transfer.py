@@ -86,7 +86,7 @@ class _Run:
         )
         self._inbox = Inbox()
         self._logins = threading.Semaphore(max(1, transfer.max_logins))
-        self._program = program_of("relay")
+        self._program = program_of("urls", "relay") if transfer.urls else program_of("relay")
         self._relays: dict[str, Relay] = {}
         self._targets = {target.host: target for target in transfer.targets}
         self._routes: Routes | None = None

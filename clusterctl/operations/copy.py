@@ -137,11 +137,9 @@ class _Copy:
             bytes=summary.bytes,
             files=summary.files,
             source_zone=self._source_zone,
+            way_why=self._url_copy.plan.why if self._url_copy else (),
         )
-        plan = plan_copy(self._request, facts)
-        if self._url_copy:
-            return replace(plan, why=(*self._url_copy.plan.why, *plan.why))
-        return plan
+        return plan_copy(self._request, facts)
 
     def _verified(self, report: TransferReport, timeout_s: float | None) -> TransferReport:
         """With --verify: what the nodes that are done have, against the source, by content."""
