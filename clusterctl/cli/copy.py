@@ -1,51 +1,57 @@
-"""`clusterctl copy NAME SRC DST`: copyclust on a named cluster."""
+"""`clusterctl copy NAME SRC... DST`: copyclust on a named cluster."""
 
 from __future__ import annotations
 
 import click
 
-from clusterctl.cli.fanout_options import fanout_options
+from clusterctl.cli.copy_options import CopyOptions, copy_options, request_of
 from clusterctl.cli.node_options import node_options, selected
 from clusterctl.cli.wiring import Wiring, account_options
 
 
 @click.command()
 @click.argument("name")
-@click.argument("src")
+@click.argument("src", nargs=-1, required=True)
 @click.argument("dst")
 @node_options
-@fanout_options(default_fanout=16)
+@click.option("--from", "from_node", type=click.IntRange(0), metavar="INDEX", help="SRC is there.")
+@copy_options
 @account_options
 def copy(
     wiring: Wiring,
     name: str,
-    src: str,
+    src: tuple[str, ...],
     dst: str,
     head: bool,
     indices: tuple[int, ...] | None,
-    timeout_s: float | None,
-    fanout: int,
-    as_json: bool,
+    from_node: int | None,
+    options: CopyOptions,
 ) -> int:
-    """Copy SRC of this machine to DST on the nodes of cluster NAME, in parallel.
+    """Copy SRC of this machine to DST on all nodes of cluster NAME, in the time of one copy.
 
     \b
     clusterctl copy demo ~/data/tf-imagenet/ '~/data/tf-imagenet/'
-    clusterctl copy demo --nodes 1-3 train.py '~/train.py'
+    clusterctl copy demo --nodes 1-3 train.py '~/'
+    clusterctl copy demo --from 0 '~/data/' '~/data/'
+    clusterctl copy demo s3://bucket/tf-imagenet/ '~/data/tf-imagenet/'
+
+    SRC is a file, a folder, a glob or a URL, and may be several. With a slash at its end it
+    stands for what is in the folder. Running it again copies what is missing.
     """
-    from clusterctl.cli.copy_report import copy_status, show_data, show_host
+    from clusterctl.cli.copy_view import showing
     from clusterctl.operations.copy import copy_to_cluster
 
-    with wiring.open(name) as access:
-        result = copy_to_cluster(
+    request = request_of(options, src, dst, from_node)
+    with wiring.open(name) as access, showing(options) as shown:
+        targets = selected(access, head, indices)
+        if from_node is not None:
+            access.select((from_node,))
+        shown.report = copy_to_cluster(
             access,
-            selected(access, head, indices),
-            src,
-            dst,
-            max_workers=fanout,
-            timeout_s=timeout_s,
-            on_outcome=None if as_json else show_host,
+            targets,
+            request,
+            watch=shown.watch,
+            max_workers=options.fanout,
+            timeout_s=options.timeout_s,
         )
-    if as_json:
-        show_data(result)
-    return copy_status(result)
+    return shown.finish()

@@ -107,7 +107,7 @@ def request_of(
 ) -> CopyRequest:
     """What is asked for. Raises UsageError for one that makes no sense."""
     from clusterctl.data.request import CopyRequest
-    from clusterctl.data.request_checks import check_request
+    from clusterctl.data.request_checks import check_request, check_sources_here
 
     request = CopyRequest(
         sources=sources,
@@ -126,6 +126,7 @@ def request_of(
         link_rate=options.link_rate,
     )
     check_request(request)
+    check_sources_here(request)
     return request
 
 

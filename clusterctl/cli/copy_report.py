@@ -1,45 +1,149 @@
-"""What a copy to many hosts shows: `copyclust` and `clusterctl copy`."""
+"""What a copy has come to, as text: a line or a table, a summary, what went wrong. Pure."""
 
 from __future__ import annotations
 
-from clusterctl.cli import hostlines, output
-from clusterctl.data.rsync import CopyReport
-from clusterctl.domain.results import FanoutResult, HostOutcome
-from clusterctl.domain.units import count, format_bytes, format_duration
+from collections.abc import Sequence
+
+from clusterctl.cli.copy_rows import one_line
+from clusterctl.data.report import NodeReport, TransferReport
+from clusterctl.domain.errors import ClusterctlError
+from clusterctl.domain.ranges import fold_hosts
+from clusterctl.domain.units import count, format_bytes, format_duration, format_rate
+
+Table = list[tuple[str, ...]]
+# As many of the same kind are named; the others are counted.
+NAMED = 20
+# Shorter copies say nothing about ratios.
+TELLING_S = 1.0
 
 
-def show_host(outcome: HostOutcome[CopyReport]) -> None:
-    """One line for a host that has ended."""
-    report = outcome.value
-    if report is None:
-        hostlines.show_failures([outcome])
-    elif report.exit_status:
-        output.note(f"{report.host}: {report.message}")
-    else:
-        what = f"{count(report.files, 'file')}, {format_bytes(report.sent_bytes)}"
-        output.line(f"{report.host}: {what} in {format_duration(report.duration_s)}")
+def copy_status(report: TransferReport) -> int:
+    """0; 255 if a host could not be reached; 1 if a node failed or files were left out."""
+    statuses = [node.error.exit_status for node in report.nodes if node.error]
+    if report.error:
+        statuses.append(report.error.exit_status)
+    if statuses:
+        return max(statuses)
+    return 1 if report.source and report.source.warnings else 0
 
 
-def show_data(result: FanoutResult[CopyReport]) -> None:
-    output.data([_data(outcome) for outcome in result.outcomes])
+def node_table(report: TransferReport) -> Table:
+    """A row per node, with its headers; empty where node_line says it all."""
+    good = _good(report)
+    if not good or _alike(good):
+        return []
+    deleted = any(node.deleted for node in good)
+    head = ("NODE", "FILES", "BYTES", "TIME", "RATE", *(("DELETED",) if deleted else ()))
+    return [head, *(_table_row(node, deleted) for node in good)]
 
 
-def _data(outcome: HostOutcome[CopyReport]) -> dict[str, object]:
-    report = outcome.value
-    if report is None:
-        return hostlines.failure_data(outcome)
-    return {
-        "host": report.host,
-        "exit_status": report.exit_status,
-        "files": report.files,
-        "bytes": report.sent_bytes,
-        "duration_s": round(report.duration_s, 3),
-        "message": report.message,
-    }
+def _table_row(node: NodeReport, deleted: bool) -> tuple[str, ...]:
+    return (
+        node.host,
+        str(node.files),
+        format_bytes(node.received_bytes),
+        format_duration(node.duration_s),
+        format_rate(node.rate) if node.received_bytes else "",
+        *((str(node.deleted),) if deleted else ()),
+    )
 
 
-def copy_status(result: FanoutResult[CopyReport]) -> int:
-    """The highest of the hosts' rsync exit statuses; 255 if one could not be reached."""
-    if result.failures:
-        return 255
-    return max((report.exit_status for report in result.values), default=0)
+def node_line(report: TransferReport) -> str:
+    """`demo-[0-7]: 1200 files, 1.2 GiB in 34 s`; empty unless the nodes are alike."""
+    good = _good(report)
+    if not good or not _alike(good):
+        return ""
+    node = good[0]
+    took = format_duration(max(other.duration_s for other in good))
+    what = f"{count(node.files, 'file')}, {format_bytes(node.received_bytes)} in {took}"
+    if not node.files and not node.received_bytes:
+        what = f"up to date{_of_source(report)}, {format_duration(report.duration_s)}"
+    if node.deleted:
+        what += f", {count(node.deleted, 'file')} deleted"
+    return f"{fold_hosts([other.host for other in good])}: {what}"
+
+
+def _of_source(report: TransferReport) -> str:
+    source = report.source
+    return f" ({count(source.files, 'file')}, {format_bytes(source.bytes)})" if source else ""
+
+
+def summary(report: TransferReport) -> str:
+    """`9.6 GiB to 8 nodes in 34 s, 289 MiB/s; 1.04 times one copy; limited by the link`.
+
+    One copy is what the first node of all took; log-ins count for neither.
+    """
+    good = _good(report)
+    moved = sum(node.received_bytes for node in report.nodes)
+    if len(good) < 2 or not moved:
+        return ""
+    took = report.duration_s
+    parts = [
+        f"{format_bytes(moved)} to {count(len(good), 'node')} in {format_duration(took)}"
+        + (f", {format_rate(moved / took)}" if took else "")
+    ]
+    if report.one_copy_s and report.one_copy_s >= TELLING_S:
+        ratio = max(node.duration_s for node in good) / report.one_copy_s
+        parts.append(f"{ratio:.2f} times one copy")
+    if report.limited_by and report.limited_by != "nothing":
+        parts.append(f"limited by {limit_words(report.limited_by)}")
+    return "; ".join(parts)
+
+
+def limit_words(name: str) -> str:
+    """`the link`, `CPU`."""
+    return name if name == "CPU" else f"the {name}"
+
+
+def failure_lines(report: TransferReport) -> list[str]:
+    """One line per reason: the hosts it holds for, what happened, what to do."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for node in report.failed:
+        assert node.error
+        key = (one_line(node.error.message), one_line(node.error.hint))
+        groups.setdefault(key, []).append(node.host)
+    return [
+        f"{fold_hosts(hosts)}: {message}" + (f" (hint: {hint})" if hint else "")
+        for (message, hint), hosts in groups.items()
+    ] + error_lines(report.error)
+
+
+def error_lines(error: ClusterctlError | None) -> list[str]:
+    """What kept the whole copy from being made."""
+    if error is None:
+        return []
+    hint = [f"  hint: {one_line(error.hint)}"] if error.hint else []
+    return [f"error: {one_line(error.message)}", *hint]
+
+
+def warning_lines(report: TransferReport) -> list[str]:
+    """What the source left out, and what nodes remark, with their names folded."""
+    left_out = report.source.warnings if report.source else ()
+    groups: dict[str, list[str]] = {}
+    for node in report.nodes:
+        for warning in node.warnings:
+            groups.setdefault(one_line(warning), []).append(node.host)
+    remarks = [f"warning: {fold_hosts(hosts)}: {text}" for text, hosts in groups.items()]
+    return [*_some([f"left out: {one_line(text)}" for text in left_out]), *_some(remarks)]
+
+
+def move_lines(report: TransferReport) -> list[str]:
+    """How nodes were relinked."""
+    moves = [f"{node.host}: {one_line(move)}" for node in report.nodes for move in node.moves]
+    return _some(moves)
+
+
+def _some(lines: Sequence[str]) -> list[str]:
+    more = len(lines) - NAMED
+    return [*lines[:NAMED], *([f"... and {more} more"] if more > 0 else [])]
+
+
+def _good(report: TransferReport) -> list[NodeReport]:
+    return [node for node in report.nodes if node.error is None]
+
+
+def _alike(nodes: Sequence[NodeReport]) -> bool:
+    """Whether one line does for all: the same work, in about the same time."""
+    same = {(node.files, node.received_bytes, node.deleted) for node in nodes}
+    times = [node.duration_s for node in nodes]
+    return len(same) == 1 and max(times) <= 1.5 * min(times) + 1

@@ -1,59 +1,89 @@
-"""`copyclust HOSTS SRC DST`: the tutorial's function, on any hosts file."""
+"""`copyclust HOSTS SRC... DST`: the tutorial's function, on any hosts file."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
-from clusterctl.cli.fanout_options import fanout_options
+from clusterctl.cli.copy_options import CopyOptions, copy_options, request_of
 from clusterctl.cli.main import end_when_told, run_command
+from clusterctl.domain.errors import UsageError
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+class CopyCommand(click.Command):
+    """`copyclust verify ...` is another command; a hosts file of that name is `./verify`."""
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        words = args[0] if args else extra.pop("args", None)
+        given = list(sys.argv[1:] if words is None else words)
+        if given[:1] != ["verify"]:
+            return super().main(given, *args[1:], **extra)
+        from clusterctl.cli.copyclust_verify import copyclust_verify
+
+        return copyclust_verify.main(given[1:], **{**extra, "prog_name": "copyclust verify"})
+
+
+@click.command(cls=CopyCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("hosts", type=click.Path(path_type=Path))
-@click.argument("src")
+@click.argument("src", nargs=-1, required=True)
 @click.argument("dst")
 @click.option("-u", "--user", help="Log in as this user.")
 @click.option("-i", "--key", type=click.Path(path_type=Path), help="Log in with this key file.")
-@fanout_options(default_fanout=16)
+@click.option("--from", "from_host", metavar="HOST", help="SRC is there; or its place, from 0.")
+@copy_options
 def copyclust(
     hosts: Path,
-    src: str,
+    src: tuple[str, ...],
     dst: str,
     user: str | None,
     key: Path | None,
-    timeout_s: float | None,
-    fanout: int,
-    as_json: bool,
+    from_host: str | None,
+    options: CopyOptions,
 ) -> int:
-    """Copy SRC to DST on every host of the hosts file HOSTS, in parallel.
+    """Copy SRC to DST on every host of the hosts file HOSTS, in the time of one copy.
 
     \b
     copyclust hosts ~/data/tf-imagenet/ '~/data/tf-imagenet/'
+    copyclust hosts --from 0 '~/data/' '~/data/'
+    copyclust hosts s3://bucket/tf-imagenet/ '~/data/tf-imagenet/'
+    copyclust verify hosts '~/data/tf-imagenet/'
 
-    The paths mean what they mean to rsync: with a slash at its end, SRC stands for what is in
-    the folder. Running it again copies what is missing. The exit status is the highest of
-    rsync's, or 255 if a host could not be reached.
+    SRC is a file, a folder, a glob or a URL, and may be several. With a slash at its end it
+    stands for what is in the folder. Running it again copies what is missing. The exit status is
+    0, 1 if a host has not got all, or 255 if one could not be reached.
     """
-    from clusterctl.cli.copy_report import copy_status, show_data, show_host
+    from clusterctl.cli.copy_view import showing
     from clusterctl.operations.copy import copy_to_hosts
-    from clusterctl.operations.hosts_access import read_hosts_file
+    from clusterctl.operations.hosts_access import open_hosts, read_hosts_file
 
-    result = copy_to_hosts(
-        read_hosts_file(hosts).hosts,
-        src,
-        dst,
-        user=user,
-        key=key,
-        max_workers=fanout,
-        timeout_s=timeout_s,
-        on_outcome=None if as_json else show_host,
+    names = read_hosts_file(hosts).hosts
+    from_node = None if from_host is None else place_of(from_host, names)
+    request = request_of(options, src, dst, from_node)
+    with open_hosts(hosts, user=user, key=key) as access, showing(options) as shown:
+        shown.report = copy_to_hosts(
+            access,
+            request,
+            watch=shown.watch,
+            max_workers=options.fanout,
+            timeout_s=options.timeout_s,
+        )
+    return shown.finish()
+
+
+def place_of(word: str, hosts: Sequence[str]) -> int:
+    """The index of a host by its name, else by its place in the file. Raises UsageError."""
+    if word in hosts:
+        return list(hosts).index(word)
+    if word.isascii() and word.isdigit() and int(word) < len(hosts):
+        return int(word)
+    raise UsageError(
+        f"--from {word}: the hosts file has no such host",
+        f"name one of its hosts, or its place, 0 to {len(hosts) - 1}",
     )
-    if as_json:
-        show_data(result)
-    return copy_status(result)
 
 
 def main() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import glob
+import os
 import posixpath
 import re
 from collections.abc import Iterable
+from pathlib import Path
 
 from clusterctl.data.request import CopyRequest, Way
 from clusterctl.domain.errors import UsageError
@@ -41,6 +44,31 @@ def check_request(request: CopyRequest) -> None:
         raise UsageError(
             "--verify and --dry-run exclude each other", "a dry run copies nothing to verify"
         )
+
+
+def check_sources_here(request: CopyRequest) -> None:
+    """Looks at the paths of this machine, before anything is opened. Raises UsageError."""
+    if request.from_node is not None or are_urls(request.sources):
+        return
+    found = [path for source in request.sources for path in _matches(Path(source).expanduser())]
+    if request.names is not None and not found[0].is_dir():
+        raise UsageError(
+            f"--files-from is for a folder, and {request.sources[0]!r} is none",
+            "name the folder that the names are below",
+        )
+    if request.delete and not any(path.is_dir() for path in found):
+        raise UsageError(
+            f"--delete is for folders, and {request.sources[0]!r} is none", "leave out --delete"
+        )
+
+
+def _matches(path: Path) -> list[Path]:
+    if os.path.lexists(path):
+        return [path]
+    matches = [Path(match) for match in glob.glob(str(path))]  # noqa: PTH207
+    if not matches:
+        raise UsageError(f"there is nothing at {str(path)!r}", "name an existing file or folder")
+    return matches
 
 
 def _check_paths(request: CopyRequest) -> None:

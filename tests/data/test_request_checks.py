@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from clusterctl.data.request import CopyRequest, Way
-from clusterctl.data.request_checks import check_request, is_url
+from clusterctl.data.request_checks import check_request, check_sources_here, is_url
 from clusterctl.domain.errors import UsageError
 
 
@@ -115,3 +115,48 @@ def test_requests_that_make_none(changes, says):
 )
 def test_what_is_a_url(source, url):
     assert is_url(source) is url
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder to be in, with a file, a folder, a broken link and a name like a pattern."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "broken").symlink_to("nowhere")
+    (tmp_path / "a[b]").write_text("x")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"sources": ("file",)},
+        {"sources": ("folder/", "broken", "a[b]", "f*", "~/file")},
+        {"sources": ("folder/",), "delete": True},
+        {"sources": ("file", "folder"), "delete": True},
+        {"sources": ("fo*",), "delete": True},
+        {"sources": ("folder",), "names": (b"x",)},
+        {"sources": ("/no/such",), "from_node": 0},
+        {"sources": ("s3://b/k",), "delete": True},
+    ],
+)
+def test_sources_that_are_there(here, changes):
+    check_sources_here(request(**changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"sources": ("/no/such",)}, "there is nothing at '/no/such'"),
+        ({"sources": ("file", "x*")}, "there is nothing at 'x*'"),
+        ({"sources": ("file/",), "delete": True}, "--delete is for folders"),
+        ({"sources": ("file",), "delete": True}, "--delete is for folders"),
+        ({"sources": ("broken",), "delete": True}, "--delete is for folders"),
+        ({"sources": ("file",), "names": (b"x",)}, "--files-from is for a folder"),
+    ],
+)
+def test_sources_that_are_not(here, changes, says):
+    with pytest.raises(UsageError) as refused:
+        check_sources_here(request(**changes))
+    assert says in refused.value.message

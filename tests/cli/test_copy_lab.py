@@ -1,0 +1,100 @@
+"""`clusterctl copy` as a user types it, to two hosts of the lab."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+pytestmark = pytest.mark.lab
+SUMS = "cd {0} && find . -type f -print0 | sort -z | xargs -0 sha256sum"
+
+
+@pytest.fixture
+def source(tmp_path):
+    """Some files, one of them of several blocks."""
+    folder = tmp_path / "set"
+    (folder / "with space").mkdir(parents=True)
+    (folder / "large").write_bytes(os.urandom(3 << 20))
+    (folder / "with space" / "ünï\n").write_text("small")
+    (folder / "empty").write_bytes(b"")
+    return folder
+
+
+@pytest.fixture
+def target(pair, request):
+    """A name of its own in the home folder of both nodes."""
+    name = f"copied-{request.node.name[:40]}"
+    yield name
+    for node in (0, 1):
+        pair.on(node, f"rm -rf '{name}'")
+
+
+def ok(ran) -> str:
+    status, out, err = ran
+    assert status == 0, (out, err)
+    return out
+
+
+def test_to_both_nodes_and_again(pair, source, target):
+    out = ok(pair.ctl("copy", f"{source}/", target))
+    assert out.startswith("pair-[0-1]: 3 files, 3.0 MiB in ")
+    assert "6.0 MiB to 2 nodes in " in out
+    sums = [pair.on(node, SUMS.format(target)) for node in (0, 1)]
+    assert sums[0] == sums[1] != ""
+    again = ok(pair.ctl("copy", f"{source}/", target))
+    assert again.startswith("pair-[0-1]: up to date (3 files, 3.0 MiB), ")
+
+
+def test_from_one_node_to_the_other(pair, source, target):
+    ok(pair.ctl("copy", "--head", f"{source}/", target))
+    assert pair.on(1, f"ls -d {target} 2>&1; true").startswith("ls: ")
+    ok(pair.ctl("copy", "--from", "0", f"{target}/", target))
+    sums = [pair.on(node, SUMS.format(target)) for node in (0, 1)]
+    assert sums[0] == sums[1] != ""
+
+
+def test_a_dry_run_changes_nothing(pair, source, target):
+    pair.on(1, f"mkdir {target} && echo old > {target}/old")
+    out = ok(pair.ctl("copy", "--dry-run", "--delete", f"{source}/", target))
+    assert "would be copied to 2 of 2 nodes" in out
+    assert "pair-1: 1 file would be deleted\n  old\n" in out
+    assert pair.on(1, f"ls -A {target}") == "old\n"
+    assert pair.on(0, f"ls -d {target} 2>&1; true").startswith("ls: ")
+
+
+def test_events(pair, source, target):
+    out = ok(pair.ctl("copy", "--json", "--plan", "--link-rate", "1gbit", f"{source}/", target))
+    events = [json.loads(line) for line in out.splitlines()]
+    assert {event["event"] for event in events} == {"node", "progress", "report"}
+    report = events[-1]
+    assert (report["event"], report["ok"], report["exit_status"]) == ("report", True, 0)
+    assert report["plan"]["predicted_s"] > 0
+    assert [node["bytes"] for node in report["nodes"]] == [3 << 20 | 5, 3 << 20 | 5]
+    reached = [event["stage"] for event in events if event.get("host") == "pair-1"]
+    assert reached[-1] == "done"
+
+
+def test_what_a_node_cannot_write(pair, source, target):
+    pair.on(1, f"mkdir {target} && chmod 500 {target}")
+    status, out, err = pair.ctl("copy", f"{source}/", target)
+    assert status == 1
+    assert out.startswith("pair-0: 3 files, 3.0 MiB in ")
+    assert "pair-1: " in err
+    assert "ermission denied" in err
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["/no/such/source", "x"], "there is nothing at /no/such/source"),
+        (["--from", "7", "x", "y"], "has no node 7"),
+        (["--nodes", "9", ".", "y"], "has no node 9"),
+        (["--from", "0", "/no/such/source", "x"], "there is nothing at /no/such/source"),
+    ],
+)
+def test_requests_that_make_no_sense(pair, argv, says):
+    status, _, err = pair.ctl("copy", *argv)
+    assert status == 2
+    assert says in err

@@ -1,0 +1,255 @@
+"""What a copy has come to, as text, whole."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from clusterctl.cli import copy_events, copy_gaps, copy_report
+from clusterctl.data.report import Gap, NodeReport, SourceSummary, TransferReport
+from clusterctl.domain.errors import (
+    ClusterctlError,
+    CommandFailed,
+    HostUnreachable,
+    UsageError,
+)
+
+MIB = 1 << 20
+SOURCE = SourceSummary(3, 10 * MIB, 80)
+
+
+def node(index: int, **values) -> NodeReport:
+    given = {"files": 3, "received_bytes": 10 * MIB, "duration_s": 20.0, **values}
+    return NodeReport(f"demo-{index}", **given)
+
+
+def report(*nodes: NodeReport, **values) -> TransferReport:
+    return TransferReport(**{"source": SOURCE, "duration_s": 20.0, **values}, nodes=nodes)
+
+
+def failed(index: int, message: str = "no space", hint: str = "") -> NodeReport:
+    error = CommandFailed(f"demo-{index}", message, hint)
+    return node(index, error=error, files=1, received_bytes=MIB)
+
+
+UNREACHABLE = node(9, error=HostUnreachable("demo-9", "no route"), files=0, received_bytes=0)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "line"),
+    [
+        ([node(0), node(1), node(2)], "demo-[0-2]: 3 files, 10.0 MiB in 20 s"),
+        ([node(0, files=1, received_bytes=8)], "demo-0: 1 file, 8 B in 20 s"),
+        ([node(0, files=1, received_bytes=0)], "demo-0: 1 file, 0 B in 20 s"),
+        (
+            [node(0, files=0, received_bytes=0), node(1, files=0, received_bytes=0)],
+            "demo-[0-1]: up to date (3 files, 10.0 MiB), 20 s",
+        ),
+        (
+            [node(0, deleted=1), node(1, deleted=1)],
+            "demo-[0-1]: 3 files, 10.0 MiB in 20 s, 1 file deleted",
+        ),
+        ([node(0), node(1, duration_s=22.0)], "demo-[0-1]: 3 files, 10.0 MiB in 22 s"),
+        ([node(0), failed(1)], "demo-0: 3 files, 10.0 MiB in 20 s"),
+        ([node(0), node(1, files=2)], ""),
+        ([node(0), node(1, duration_s=200.0)], ""),
+        ([failed(0)], ""),
+        ([], ""),
+    ],
+)
+def test_nodes_that_are_alike_are_one_line(nodes, line):
+    assert copy_report.node_line(report(*nodes)) == line
+    has_good = any(node.error is None for node in nodes)
+    assert bool(copy_report.node_table(report(*nodes))) is (has_good and not line)
+
+
+def test_nodes_that_are_not_are_a_table():
+    other = node(2, files=0, received_bytes=0, duration_s=1.0, deleted=4)
+    assert copy_report.node_table(report(node(0), other, failed(3))) == [
+        ("NODE", "FILES", "BYTES", "TIME", "RATE", "DELETED"),
+        ("demo-0", "3", "10.0 MiB", "20 s", "512.0 KiB/s", "0"),
+        ("demo-2", "0", "0 B", "1.0 s", "", "4"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("copied", "text"),
+    [
+        (
+            report(node(0, duration_s=19.0), node(1), one_copy_s=19.0, limited_by="link"),
+            "20.0 MiB to 2 nodes in 20 s, 1.0 MiB/s; 1.05 times one copy; limited by the link",
+        ),
+        (
+            report(node(0), node(1), limited_by="CPU"),
+            "20.0 MiB to 2 nodes in 20 s, 1.0 MiB/s; limited by CPU",
+        ),
+        (report(node(0), node(1)), "20.0 MiB to 2 nodes in 20 s, 1.0 MiB/s"),
+        (
+            report(node(0), node(1), one_copy_s=0.3),
+            "20.0 MiB to 2 nodes in 20 s, 1.0 MiB/s",
+        ),
+        (report(node(0), node(1), duration_s=0.0), "20.0 MiB to 2 nodes in 0.0 s"),
+        (report(node(0), one_copy_s=20.0), ""),
+        (report(node(0, received_bytes=0), node(1, received_bytes=0)), ""),
+        (report(), ""),
+    ],
+)
+def test_summary(copied, text):
+    assert copy_report.summary(copied) == text
+
+
+def test_one_line_per_reason():
+    copied = report(
+        node(0), failed(1), failed(2), failed(3, "read-only\n", "remount it"), UNREACHABLE
+    )
+    assert copy_report.failure_lines(copied) == [
+        "demo-[1-2]: no space",
+        "demo-3: read-only\\n (hint: remount it)",
+        "demo-9: no route",
+    ]
+
+
+def test_what_kept_all_of_it_from_being_made():
+    copied = report(error=ClusterctlError("the source is gone", "look at its disk"))
+    assert copy_report.failure_lines(copied) == [
+        "error: the source is gone",
+        "  hint: look at its disk",
+    ]
+
+
+def test_what_was_left_out_and_remarked():
+    source = SourceSummary(1, 1, 1, ("a\nb: a socket",))
+    copied = report(node(0, warnings=("slow",)), node(1, warnings=("slow",)), source=source)
+    assert copy_report.warning_lines(copied) == [
+        "left out: a\\nb: a socket",
+        "warning: demo-[0-1]: slow",
+    ]
+    many = SourceSummary(1, 1, 1, tuple(f"file {number}" for number in range(30)))
+    lines = copy_report.warning_lines(report(source=many))
+    assert (len(lines), lines[-1]) == (21, "... and 10 more")
+
+
+def test_moves():
+    copied = report(node(0), node(1, moves=("to demo-3: demo-0 was silent",)))
+    assert copy_report.move_lines(copied) == ["demo-1: to demo-3: demo-0 was silent"]
+
+
+@pytest.mark.parametrize(
+    ("copied", "status"),
+    [
+        (report(node(0)), 0),
+        (report(node(0), failed(1)), 1),
+        (report(node(0), failed(1), UNREACHABLE), 255),
+        (report(UNREACHABLE), 255),
+        (report(source=SourceSummary(1, 1, 1, ("a socket",))), 1),
+        (report(error=ClusterctlError("x")), 1),
+        (report(error=UsageError("x")), 2),
+        (report(node(0), dry_run=True), 0),
+        (report(), 0),
+    ],
+)
+def test_exit_status(copied, status):
+    assert copy_report.copy_status(copied) == status
+
+
+def gap(files: int = 3, size: int = 10 * MIB, **values) -> Gap:
+    return Gap(files, size, 80, **{"free_bytes": 100 * MIB, **values})
+
+
+def test_a_dry_run():
+    copied = report(
+        node(0, gap=gap()),
+        node(1, gap=gap(free_bytes=5 * MIB)),
+        node(2, gap=gap(0, 0, delete=22, delete_names=("a b", "c\nd"))),
+        UNREACHABLE,
+        dry_run=True,
+        plan={"predicted_s": 12.0},
+    )
+    assert copy_gaps.gap_table(copied) == [
+        ("NODE", "FILES", "BYTES", "DELETE", "FREE"),
+        ("demo-[0-1]", "3", "10.0 MiB", "0", "5.0 MiB"),
+        ("demo-2", "0", "0 B", "22", "100.0 MiB"),
+    ]
+    assert copy_gaps.gap_lines(copied) == [
+        "demo-2: 22 files would be deleted",
+        "  a b",
+        "  c\\nd",
+        "  ... and 20 more",
+        "demo-1: there is not enough free space",
+        "20.0 MiB would be copied to 2 of 3 nodes",
+        "it would take about 12 s",
+    ]
+
+
+def test_a_dry_run_with_nothing_to_do():
+    copied = report(node(0, gap=gap(0, 0)), dry_run=True)
+    assert copy_gaps.gap_lines(copied) == ["nothing would be copied"]
+
+
+def test_a_dry_run_that_reached_nobody():
+    assert copy_gaps.gap_lines(report(UNREACHABLE, dry_run=True)) == []
+    assert copy_gaps.gap_table(report(UNREACHABLE, dry_run=True)) == []
+
+
+PLAN = {
+    "way": "chain",
+    "order": ["demo-0", "demo-1", "demo-2", "demo-7", "demo-5", "x"],
+    "block_bytes": 8 << 20,
+    "streams": 6,
+    "predicted_s": 50.2,
+    "phases": {"set-up": 1.0, "transfer": 49.2, "fill": 0.0},
+    "limited_by": "link",
+    "why": ["Because."],
+}
+
+
+def test_a_plan():
+    assert copy_gaps.plan_lines(PLAN) == [
+        "plan: a chain, each node passes on what it gets",
+        "  order: demo-[0-2], demo-7, demo-5, x",
+        "  6 connections per hop, blocks of 8.0 MiB",
+        "  Because.",
+        "  predicted: 50 s (set-up 1.0 s, transfer 49 s); limited by the link",
+    ]
+    assert copy_gaps.plan_lines({}) == []
+
+
+def test_a_plan_that_predicts_nothing():
+    plan = {**PLAN, "way": "direct", "predicted_s": None, "phases": {}, "limited_by": ""}
+    assert copy_gaps.plan_lines(plan) == [
+        "plan: every node pulls all by itself",
+        "  6 connections per hop, blocks of 8.0 MiB",
+        "  Because.",
+        "  predicted: not known",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("predicted", "text"),
+    [
+        (16.0, "measured: 20 s, +25 % against the 16 s predicted"),
+        (20.0, "measured: 20 s, +0 % against the 20 s predicted"),
+        (40.0, "measured: 20 s, -50 % against the 40 s predicted"),
+        (None, "measured: 20 s"),
+    ],
+)
+def test_predicted_against_measured(predicted, text):
+    assert copy_gaps.measured_line(report(plan={"predicted_s": predicted})) == text
+
+
+def test_the_event_at_the_end():
+    copied = report(node(0, gap=gap()), UNREACHABLE, one_copy_s=19.0, plan=PLAN)
+    event = json.loads(json.dumps(copy_events.report_event(copied, 255)))
+    assert {key: event[key] for key in ("event", "ok", "exit_status", "one_copy_s", "plan")} == {
+        "event": "report",
+        "ok": False,
+        "exit_status": 255,
+        "one_copy_s": 19.0,
+        "plan": PLAN,
+    }
+    good, bad = event["nodes"]
+    assert (good["host"], good["ok"], good["bytes"], good["gap"]["files"]) == (
+        *("demo-0", True, 10 * MIB, 3),
+    )
+    assert (bad["ok"], bad["error"], bad["message"]) == (False, "HostUnreachable", "no route")
