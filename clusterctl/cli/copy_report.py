@@ -97,6 +97,8 @@ def limit_words(name: str) -> str:
 
 def failure_lines(report: TransferReport) -> list[str]:
     """One line per reason: the hosts it holds for, what happened, what to do."""
+    if report.error and not report.source:
+        return error_lines(report.error)  # The nodes' failures say no more than that.
     groups: dict[tuple[str, str], list[str]] = {}
     for node in report.failed:
         assert node.error
@@ -128,8 +130,8 @@ def warning_lines(report: TransferReport) -> list[str]:
 
 
 def move_lines(report: TransferReport) -> list[str]:
-    """How nodes were relinked."""
-    moves = [f"{node.host}: {one_line(move)}" for node in report.nodes for move in node.moves]
+    """How nodes were relinked that have got all of it."""
+    moves = [f"{node.host}: {one_line(move)}" for node in _good(report) for move in node.moves]
     return _some(moves)
 
 

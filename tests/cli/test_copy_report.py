@@ -33,6 +33,7 @@ def failed(index: int, message: str = "no space", hint: str = "") -> NodeReport:
     return node(index, error=error, files=1, received_bytes=MIB)
 
 
+MISSING = ClusterctlError("python3 is not there")
 UNREACHABLE = node(9, error=HostUnreachable("demo-9", "no route"), files=0, received_bytes=0)
 
 
@@ -111,9 +112,9 @@ def test_one_line_per_reason():
 
 
 def test_what_kept_all_of_it_from_being_made():
-    copied = report(error=ClusterctlError("the source is gone", "look at its disk"))
+    copied = report(failed(1), error=ClusterctlError("x", "look at its disk"), source=None)
     assert copy_report.failure_lines(copied) == [
-        "error: the source is gone",
+        "error: x",
         "  hint: look at its disk",
     ]
 
@@ -131,8 +132,9 @@ def test_what_was_left_out_and_remarked():
 
 
 def test_moves():
-    copied = report(node(0), node(1, moves=("to demo-3: demo-0 was silent",)))
-    assert copy_report.move_lines(copied) == ["demo-1: to demo-3: demo-0 was silent"]
+    moves = ("from demo-0 to demo-3",)
+    copied = report(node(0), node(1, moves=moves), NodeReport("x", moves=moves, error=MISSING))
+    assert copy_report.move_lines(copied) == ["demo-1: from demo-0 to demo-3"]
 
 
 @pytest.mark.parametrize(
