@@ -55,13 +55,19 @@ def _stage_row(nodes: Sequence[NodeProgress], of: int) -> Row:
     return (hosts, nodes[0].stage.value, *_amounts(nodes), f"{len(nodes)} of {of}")
 
 
+def _has(node: NodeProgress) -> int:
+    """Its last bytes may be told after its end."""
+    done = node.stage is NodeStage.DONE
+    return node.needed_bytes if done else min(node.bytes, node.needed_bytes)
+
+
 def _amounts(nodes: Sequence[NodeProgress]) -> Row:
     """Share, bar, bytes, rate, time left."""
-    have, need = sum(node.bytes for node in nodes), sum(node.needed_bytes for node in nodes)
+    have, need = sum(map(_has, nodes)), sum(node.needed_bytes for node in nodes)
     if not need:
         return "", "", "", "", ""
-    share = min(1.0, have / need)
-    amount = format_bytes(min(have, need))
+    share = have / need
+    amount = format_bytes(have)
     if not any(map(is_moving, nodes)):
         return percent(share), bar(share), amount, "", ""
     rate = sum(node.rate for node in nodes)
@@ -101,7 +107,7 @@ def total_line(progress: CopyProgress) -> str:
     if not need:
         stages = [f"{len(alike)} {alike[0].stage.value}" for alike in by_stage(progress.nodes)]
         return ", ".join([*stages, format_duration(progress.elapsed_s)])
-    have = min(need, sum(node.bytes for node in nodes))
+    have = sum(map(_has, nodes))
     parts = [
         f"{format_bytes(have)} of {format_bytes(need)} to {count(len(nodes), 'node')} "
         f"({have * 100 // need} %)",

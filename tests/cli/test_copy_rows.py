@@ -22,7 +22,7 @@ def progress(*nodes: NodeProgress, **values) -> CopyProgress:
 
 def test_a_row_per_node():
     now = progress(
-        node(0, DONE, bytes=100 * MIB, needed_bytes=100 * MIB, upstream="head", rate=9.0),
+        node(0, DONE, bytes=97 * MIB, needed_bytes=100 * MIB, upstream="head", rate=9.0),
         node(1, bytes=25 * MIB, needed_bytes=100 * MIB, rate=5.0 * MIB, upstream="demo-0"),
         node(2, bytes=0, needed_bytes=100 * MIB, note="waits for demo-1"),
         node(3, COMPARING),
