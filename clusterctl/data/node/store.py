@@ -128,7 +128,7 @@ class Store:
         for extent in extents:
             piece = data[at : at + extent.length]
             at += extent.length
-            if self._is_whole(extent):
+            if len(extents) > 1 and self._is_whole(extent):
                 self._write_whole(extent.entry, piece)
                 continue
             descriptor = self._open_part(extent.entry)

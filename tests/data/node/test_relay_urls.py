@@ -119,3 +119,15 @@ def test_what_is_not_there_is_said(relays, s3, place, why):
     assert failed["event"] == "failed"
     assert failed["why"] == why.format(bucket=bucket)
     assert failed["hint"]
+
+
+@pytest.mark.parametrize("size", [1, 100, BLOCK, BLOCK + 1])
+def test_one_small_object_by_each_itself(relays, s3, tmp_path, size):
+    place = s3.bucket({"validation": b"v" * size})
+    source, targets, blocks = begin(relays, s3, place, tmp_path / "0", tmp_path / "1")
+    for target in targets:
+        target.tell("manifest_from", address=source.address, port=source.port)
+        target.tell("fetch", ranges=[[0, blocks]])
+    for number, target in enumerate(targets):
+        target.expect("done")
+        assert (tmp_path / str(number) / "validation").read_bytes() == b"v" * size
