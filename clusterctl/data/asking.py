@@ -18,7 +18,7 @@ from clusterctl.data.verify import NodeTotal, Row
 from clusterctl.domain.errors import ClusterctlError, CommandFailed, HostError
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.fanout import fan_out
-from clusterctl.transport.stdin import StdinSource
+from clusterctl.transport.stdin import CHUNK, StdinSource
 from clusterctl.transport.target import Target
 
 PROGRAM = program_of(
@@ -56,7 +56,8 @@ class Orders(StdinSource):
 
     def __init__(self, first: bytes) -> None:
         # Not StdinSource's own, which reads a file descriptor.
-        self._data = bytearray(first)
+        self._first = first
+        self._data = bytearray()
         self._closed = False
         self._change = threading.Condition()
 
@@ -75,21 +76,24 @@ class Orders(StdinSource):
 
     def read_at(self, offset: int, wait_s: float) -> bytes | None:
         """See StdinSource.read_at."""
+        if offset < len(self._first):
+            return self._first[offset : offset + CHUNK]
+        offset -= len(self._first)
         with self._change:
             more = self._change.wait_for(
                 lambda: len(self._data) > offset or self._closed, max(wait_s, PING_S)
             )
             if not more:
                 self._data += b"\n"
-            return bytes(self._data[offset:])
+            return bytes(self._data[offset : offset + CHUNK])
 
 
 class Conversation:
     """Questions to one program, and its answers. `host` is its name in messages."""
 
-    def __init__(self, host: str, config: Mapping[str, Any], watch: Watch | None = None) -> None:
+    def __init__(self, host: str, first: bytes, watch: Watch | None = None) -> None:
         self.host = host
-        self.orders = Orders(PROGRAM.stdin({**config, "silence_s": SILENCE_S}))
+        self.orders = Orders(first)
         self.lost = False
         self.error: ClusterctlError | None = None
         self._watch = watch
@@ -173,17 +177,22 @@ class Conversation:
         return self._pages("rows", folder=folder)
 
     def _pages(self, what: str, **more: str) -> Iterator[Any]:
-        first = 0
+        order = {"order": what, "first": 0, "number": PAGE, **more}
+        # At once, and not when the first item is wanted: several nodes answer side by side.
+        self.orders.give(order)
+        return self._items(order)
+
+    def _items(self, order: Mapping[str, Any]) -> Iterator[Any]:
         while not self.lost:
-            self.orders.give({"order": what, "first": first, "number": PAGE, **more})
             try:
-                items = self.answer(what)["items"]
+                items = self.answer(order["order"])["items"]
             except ClusterctlError:
                 return
             yield from items
-            first += len(items)
             if len(items) < PAGE:
                 return
+            order = {**order, "first": order["first"] + PAGE}
+            self.orders.give(order)
 
     def stop(self) -> None:
         self.orders.give({"order": "stop"})
@@ -200,6 +209,10 @@ class _Asked:
         return self.target.host
 
 
+def _first(config: Mapping[str, Any]) -> bytes:
+    return PROGRAM.stdin({**config, "silence_s": SILENCE_S})
+
+
 @contextlib.contextmanager
 def on_nodes(
     connections: Connections,
@@ -210,7 +223,8 @@ def on_nodes(
     timeout_s: float | None = None,
 ) -> Iterator[list[Conversation]]:
     """The program on every node at once, for as long as the block takes."""
-    items = [_Asked(target, Conversation(target.host, config, watch)) for target in targets]
+    first = _first(config)
+    items = [_Asked(target, Conversation(target.host, first, watch)) for target in targets]
 
     def one(asked: _Asked) -> None:
         talk = asked.conversation
@@ -251,7 +265,7 @@ def on_this_machine(
     name: str, config: Mapping[str, Any], *, watch: Watch | None = None
 ) -> Iterator[Conversation]:
     """The same program as a process of this machine, in the current folder."""
-    talk = Conversation(name, {"base": str(Path.cwd()), **config}, watch)
+    talk = Conversation(name, _first({"base": str(Path.cwd()), **config}), watch)
     process = subprocess.Popen(
         PROGRAM.argv(python=sys.executable),
         stdin=subprocess.PIPE,

@@ -96,7 +96,14 @@ def verify_copy(
     """
     look = asdict(depth or Depth(content=True))
     if any("://" in name for name in request.sources):
-        return verify(connections, targets, request.destination, Depth(**look), watch=watch)
+        return verify(
+            connections,
+            targets,
+            request.destination,
+            Depth(**look),
+            watch=watch,
+            timeout_s=timeout_s,
+        )
     names = None
     if request.names is not None:
         names = [name.decode("utf-8", "surrogateescape") for name in request.names]

@@ -427,3 +427,13 @@ def test_of_urls_the_nodes_are_compared(nodes):
 def test_a_source_that_is_not_there(nodes, source):
     with pytest.raises(ClusterctlError, match="there is nothing at the path"):
         copied(nodes, "nothing", to="data")
+
+
+def test_a_folder_of_very_many(nodes, source):
+    """Their names are not sent to every node."""
+    for folder in (source, *(nodes.home(number) / "data" for number in range(3))):
+        for name in range(10_001):
+            (folder / f"{name:05}").touch()
+    (nodes.home(1) / "data" / "07777").unlink()
+    (nodes.home(1) / "data" / "old").write_text("was there before")
+    assert said(copied(nodes, "data/", to="data")) == [("missing", "07777", on(1), "a file")]

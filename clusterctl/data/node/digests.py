@@ -218,7 +218,8 @@ def main() -> None:
         places = places_of(config)
         if "sources" in config:
             names = [text_of(place.name) for place in places]
-            file_name = os.path.basename(places[0].path) if names == [text_of(ITSELF)] else b""
+            single = names == [text_of(ITSELF)] and not os.path.isdir(places[0].path)
+            file_name = os.path.basename(places[0].path) if single else b""
             say("places", names=names, file_name=text_of(file_name))
         listing = look_everywhere(places, looker, readers, orders)
         for order in orders:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 STAGING = b".clusterctl-copy"
+# Of a folder with more, all of the destination is looked at in place of so many names.
+MOST_NAMES = 10_000
 # The only thing that was asked for: the path itself.
 ITSELF = b"."
 
@@ -54,6 +56,8 @@ def source_places(paths: Sequence[bytes]) -> list[Place]:
     for path in expanded:
         for place in _brought_by(path):
             places.setdefault(place.name, place)
+    if len(expanded) == 1 and len(places) > MOST_NAMES:
+        return [Place(ITSELF, expanded[0])]
     return list(places.values())
 
 
@@ -66,6 +70,7 @@ def named_places(folder: bytes, names: Sequence[bytes]) -> list[Place]:
 def copied_places(destination: bytes, names: Sequence[bytes], file_name: bytes) -> list[Place]:
     """Where DST has what `source_places` found elsewhere; `file_name` is set for a single file."""
     if list(names) == [ITSELF]:
+        # A folder there is one that the file is in; of a folder's content it is the folder.
         inside = os.path.join(destination, file_name)
         return [Place(ITSELF, inside if os.path.isdir(destination) else destination)]
     return named_places(destination, names)
