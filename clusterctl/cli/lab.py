@@ -144,7 +144,8 @@ def _public(running: LabRecord) -> dict[str, Any]:
 def _show(running: LabRecord) -> None:
     output.line(f"endpoint   {running.endpoint_url}")
     output.line(f"mode       {running.mode}")
-    output.line(f"network    {running.network}, public {running.public_network}")
+    output.line(f"network    {running.network}")
+    output.line(f"public     {running.public_network}")
     output.line(f"s3         {running.endpoint_url}, for hosts {running.storage_url}")
     output.line(f"volumes    {format_bytes(running.volume_bytes)}")
     output.line(f"region     {running.region}")

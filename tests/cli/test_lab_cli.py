@@ -65,7 +65,9 @@ def test_env_is_for_eval(lab):
 def test_status(lab):
     shown = run(lab.home, "status")
     assert shown.returncode == 0
-    assert f"network    {lab.network}\n" in shown.stdout
+    assert f"network    {lab.network}\npublic     {lab.public_network}\n" in shown.stdout
+    assert f"s3         {lab.endpoint_url}, for hosts {lab.storage_url}\n" in shown.stdout
+    assert "volumes    1.0 GiB\n" in shown.stdout
     as_json = json.loads(run(lab.home, "status", "--json").stdout)
     assert (as_json["running"], as_json["mode"]) == (True, lab.mode)
     assert isinstance(as_json["instances"], list)

@@ -314,7 +314,7 @@ def test_what_befalls_a_host():
 @pytest.mark.parametrize(
     ("rate_bit", "queue"),
     [
-        (1_000_000, "tbf rate 1000000bit burst 4096b limit 10346b"),
+        (1_000_000, "tbf rate 1000000bit burst 4096b limit 135168b"),
         (160 * 10**6, "tbf rate 160000000bit burst 80000b limit 1080000b"),
         (10**11, f"tbf rate 100000000000bit burst 50000000b limit {50_000_000 + 2**26}b"),
     ],

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import subprocess
 
-# So much may pass at once: little enough that a transfer of a tenth of a second shows the rate, and
-# enough that none is lost when a busy machine is late. From 131 Mbit/s on the packets of 64 KiB that
-# the kernel joins (GSO) pass whole, which costs a tenth of the work; below it the queue cuts them.
+# So much may pass at once: little enough that a transfer of a tenth of a second shows the rate,
+# enough that none is lost when a busy machine is late. From 131 Mbit/s on the packets of 64 KiB
+# that the kernel joins (GSO) pass whole, at a tenth of the work; below it the queue cuts them.
 BURST_S = 0.004
 LEAST_BURST = 4096  # two frames
 # How long what comes too fast waits; what does not fit is dropped, and TCP slows down.
 QUEUE_S = 0.05
-MOST_QUEUED = 64 * 1024 * 1024
+LEAST_QUEUED, MOST_QUEUED = 128 * 1024, 64 * 1024 * 1024  # at the least two such packets
 
 
 def shape_of(rate_bit: int) -> str:
     """The queue of a link's end as `tc` takes it."""
     burst = max(LEAST_BURST, int(rate_bit * BURST_S / 8))
-    limit = burst + min(MOST_QUEUED, int(rate_bit * QUEUE_S / 8))
-    return f"tbf rate {rate_bit}bit burst {burst}b limit {limit}b"
+    queued = min(MOST_QUEUED, max(LEAST_QUEUED, int(rate_bit * QUEUE_S / 8)))
+    return f"tbf rate {rate_bit}bit burst {burst}b limit {burst + queued}b"
 
 
 def shape(link: str, pid: int, down_bit: int, up_bit: int) -> None:
