@@ -81,8 +81,8 @@ def report_lines(report: VerifyReport, depth: Depth) -> list[str]:
     lines = [finding_line(finding, report.path) for finding in report.findings[:SHOWN]]
     if len(report.groups) > 1 and lines:
         lines.insert(0, f"compared with {fold_hosts(report.groups[0].hosts)}:")
-    more = len(report.findings) - SHOWN + report.more
-    if more > 0:
+    more = max(0, len(report.findings) - SHOWN) + report.more
+    if more:
         lines.append(f"and {more} more (--json has {len(report.findings)} of them)")
     return lines
 
