@@ -73,9 +73,9 @@ def summary(report: TransferReport) -> str:
 
     One copy is what the first node of all took; log-ins count for neither.
     """
-    good = _good(report)
-    moved = sum(node.received_bytes for node in report.nodes)
-    if len(good) < 2 or not moved:
+    good = [node for node in _good(report) if node.received_bytes]
+    moved = sum(node.received_bytes for node in good)
+    if len(good) < 2:
         return ""
     took = report.duration_s
     parts = [

@@ -92,6 +92,12 @@ def is_moving(node: NodeProgress) -> bool:
     return node.stage is NodeStage.COPYING
 
 
+def are_comparing(progress: CopyProgress) -> bool:
+    """Whether a node has not said yet what it lacks."""
+    early = (NodeStage.CONNECTING, NodeStage.COMPARING)
+    return any(node.stage in early for node in progress.nodes)
+
+
 def left_s(node: NodeProgress) -> float | None:
     """Seconds at its rate of late; None while nothing comes."""
     missing = max(0, node.needed_bytes - node.bytes)

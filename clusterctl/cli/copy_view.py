@@ -35,7 +35,7 @@ class Shown:
     def watch(self, progress: CopyProgress) -> None:
         """Show how far it is."""
         with self._lock:
-            if progress.plan:
+            if progress.plan and not copy_rows.are_comparing(progress):
                 self._show_plan(progress.plan)
             self._show(self._last, progress)
             self._last = progress

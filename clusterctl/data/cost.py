@@ -47,7 +47,7 @@ class Overheads:
     20,000 files of 4 KiB on an AMD EPYC core with an SSD (docs/copy-model.md).
     """
 
-    setup_s: float = 1.0
+    setup_s: float = 0.5
     source_file_s: float = 45e-6
     target_file_s: float = 140e-6
 
@@ -172,7 +172,7 @@ def _slowest(
         "source disk": _disk_s(size, files, hops.read, overheads.source_file_s),
     }
     name = max(stages, key=lambda stage: stages[stage])
-    return stages[name], name
+    return stages[name], name if stages[name] else ""
 
 
 def _disk_s(size: int, files: int, rate: float | None, file_s: float) -> float:

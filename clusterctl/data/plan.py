@@ -62,8 +62,8 @@ class CopyFacts:
 class CopyPlan:
     """The decisions, and the time predicted. `order` is the chain's, the source's neighbour first.
 
-    `phases` add up to `predicted_s`; it is None, and `limited_by` empty, while a rate is not
-    known. `why` are sentences for a person.
+    `phases` add up to `predicted_s`; it is None while a rate is not known. `limited_by` is empty
+    then, and where nothing is missing. `why` are sentences for a person.
     """
 
     way: Way

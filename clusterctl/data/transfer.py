@@ -47,7 +47,8 @@ class Transfer:
     """One copy. `source` is the node that the sources are on, None: this machine.
 
     `urls` is what relays are told of sources that are URLs; it may hold keys. `slowest_link` is
-    for the progress, in bytes a second.
+    for the progress, in bytes a second. `predict` gives a plan the time for so many files and
+    bytes.
     """
 
     connections: Connections
@@ -57,6 +58,7 @@ class Transfer:
     source: Target | None = None
     urls: Mapping[str, Any] | None = None
     slowest_link: float | None = None
+    predict: Callable[[CopyPlan, int, int], CopyPlan] | None = None
     max_logins: int = 64
     timeout_s: float | None = None
     report_s: float = 0.25
@@ -194,7 +196,15 @@ class _Run:
 
     @property
     def _plan_data(self) -> dict[str, Any]:
-        return self._planned.as_data() if self._planned else {}
+        """With the time for what is missing, as soon as nodes have said what that is."""
+        if not self._planned:
+            return {}
+        gaps = [member.gap for member in self._coordinator.targets if member.gap]
+        planned, predict = self._planned, self._transfer.predict
+        if gaps and predict:
+            files, size = max(gap.files for gap in gaps), max(gap.bytes for gap in gaps)
+            planned = predict(planned, files, size)
+        return planned.as_data()
 
     # One turn
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from clusterctl.data.plan import CopyFacts, CopyPlan, NodeFacts, plan_copy
+from clusterctl.data.plan import CopyFacts, CopyPlan, NodeFacts, plan_copy, predict
 from clusterctl.data.report import CopyProgress, NodeReport, SourceSummary, TransferReport
 from clusterctl.data.request import CopyRequest, Way
 from clusterctl.data.request_checks import are_urls, check_request
@@ -88,6 +88,7 @@ class _Copy:
         self._request, self._source = request, source
         self._facts, self._source_zone = facts, source_zone
         self._url_copy: UrlCopy | None = None
+        self._there: tuple[str, ...] = ()
 
     def run(self, watch: Watch, max_workers: int, timeout_s: float | None) -> TransferReport:
         if any(target.jump for target in self._targets):
@@ -109,6 +110,7 @@ class _Copy:
             targets=self._targets,
             request=self._request,
             plan=self._plan,
+            predict=self._predict,
             source=self._source,
             urls=self._url_copy.config if self._url_copy else None,
             slowest_link=self._slowest_link,
@@ -132,14 +134,20 @@ class _Copy:
         return min((link for link in links if link), default=None)
 
     def _plan(self, summary: SourceSummary, there: Sequence[str]) -> CopyPlan:
-        facts = CopyFacts(
-            nodes=tuple(node for node in self._facts if node.host in there),
-            bytes=summary.bytes,
-            files=summary.files,
+        self._there = tuple(there)
+        return plan_copy(self._request, self._facts_of(summary.files, summary.bytes))
+
+    def _predict(self, plan: CopyPlan, files: int, size: int) -> CopyPlan:
+        return predict(plan, self._request, self._facts_of(files, size))
+
+    def _facts_of(self, files: int, size: int) -> CopyFacts:
+        return CopyFacts(
+            nodes=tuple(node for node in self._facts if node.host in self._there),
+            bytes=size,
+            files=files,
             source_zone=self._source_zone,
             way_why=self._url_copy.plan.why if self._url_copy else (),
         )
-        return plan_copy(self._request, facts)
 
     def _verified(self, report: TransferReport, timeout_s: float | None) -> TransferReport:
         """With --verify: what the nodes that are done have, against the source, by content."""

@@ -89,9 +89,9 @@ def test_a_set_smaller_than_the_blocks_under_way_fills_with_itself():
 
 
 def test_nothing_to_copy_takes_the_set_up():
-    assert cost.chain(0, 0, 8, Hops(GBIT25), 8, 8 << 20).seconds == pytest.approx(
-        cost.DEFAULT_OVERHEADS.setup_s
-    )
+    found = cost.chain(0, 0, 8, Hops(GBIT25), 8, 8 << 20)
+    assert found.seconds == cost.DEFAULT_OVERHEADS.setup_s
+    assert found.limited_by == ""
 
 
 @pytest.mark.parametrize(("origin", "seconds"), [(None, 48.0), (2.71e9, 55.35), (1e12, 48.0)])
