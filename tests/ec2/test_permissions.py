@@ -39,7 +39,7 @@ SOURCES = [
     for path in sorted((ROOT / "clusterctl" / folder).rglob("*.py"))
     if "shipped-examples" not in path.parts
 ]
-# What a service is called in a policy. Asking who one is needs no permission.
+# What a service is called in a policy. Asking who one is, and for a session, needs no permission.
 PREFIXES = {
     "ec2": "ec2",
     "ssm": "ssm",
@@ -48,7 +48,7 @@ PREFIXES = {
     "pricing": "pricing",
     "sts": "sts",
 }
-ALWAYS_ALLOWED = {"sts:GetCallerIdentity"}
+ALWAYS_ALLOWED = {"sts:GetCallerIdentity", "sts:GetSessionToken"}
 ACCOUNT = "123456789012"
 ROLE = f"arn:aws:iam::{ACCOUNT}:role/nodes"
 ALLOWED = {name for _, _, names in (*OPERATOR, *NETWORK) for name in names}
