@@ -18,6 +18,7 @@ LIB = Path(__file__).parent.parent / "scripts" / "lib"
 sys.path.insert(0, str(LIB))
 
 import bench_copy  # noqa: E402
+import bench_digest  # noqa: E402
 import bench_peers  # noqa: E402
 import bench_socket  # noqa: E402
 import bench_swarm  # noqa: E402
@@ -116,6 +117,21 @@ def test_a_set_has_its_files_and_no_other(files, size, tmp_path):
     found = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert [path.stat().st_size for path in found] == [size] * files
     assert len({path.read_bytes() for path in found}) == files
+
+
+def test_a_digest_is_of_names_and_contents_wherever_they_are(tmp_path):
+    def digest_of(folder: str, files: dict[str, bytes]) -> str:
+        for name, content in files.items():
+            path = tmp_path / folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        return bench_digest.digest(str(tmp_path / folder))
+
+    base = digest_of("1", {"a/b": b"x", "c": b"y"})
+    assert digest_of("elsewhere/2", {"c": b"y", "a/b": b"x"}) == base
+    assert digest_of("3", {"a/b": b"y", "c": b"x"}) != base
+    assert digest_of("4", {"a/b": b"x"}) != base
+    assert digest_of("5", {"a/c": b"x", "c": b"y"}) != base
 
 
 def test_a_limit_counts_payload():

@@ -54,7 +54,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     unknown = [part for part in options.parts if part not in PARTS]
     if unknown:
         parser.error(f"no such part: {' '.join(unknown)} (there are {', '.join(PARTS)})")
-    asked = {"nodes": options.nodes, "rounds": options.rounds}
+    rounds = options.rounds
+    asked = {"nodes": options.nodes, "rounds": rounds, "unshaped_rounds": rounds}
     given = {name: value for name, value in asked.items() if value}
     options.scale = dataclasses.replace(QUICK if options.quick else FULL, **given)
     return options

@@ -29,7 +29,7 @@ class Fault:
 def bench_faults(home: Path, scale: Scale) -> list[Goal]:
     """Nodes that are killed are gone, so there are as many more as are killed."""
     count, data, rate = scale.fault_nodes, scale.large, scale.rate_mbit
-    with copy_lab(home, count + scale.rounds) as lab, shaped(rate):
+    with copy_lab(home, count + scale.rounds, data.bytes) as lab, shaped(rate):
         lab.make(data)
         ids = lab.instance_ids()
         nodes = list(range(1, count + 1))

@@ -11,17 +11,23 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench_lab import COMMANDS, INTERRUPTS, cluster, cores, ending, machine_cpu_s, quiet, start
-from bench_peers import Job
-from bench_scale import DataSet
+from bench_lab import (
+    COMMANDS,
+    INTERRUPTS,
+    available_bytes,
+    cluster,
+    cores,
+    ending,
+    machine_cpu_s,
+    quiet,
+    start,
+)
+from bench_peers import PYTHON, Job
+from bench_scale import DataSet, fitting
 from bench_tables import Sample, predicted_s
 
-PROGRAMS = ("bench_swarm.py", "bench_socket.py")
+PROGRAMS = ("bench_swarm.py", "bench_socket.py", "bench_digest.py")
 DESTINATION = "/data/out"
-# scp and pdcp put the folder itself into one that is there; a swarm names it after the set.
-DIGEST = """\
-cd {folder} && if [ -d {name} ]; then cd {name}; fi &&
-find . -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum"""
 # When the last file got its name: the hosts and this machine have one clock.
 LAST_CHANGE = "find {folder} -type f -printf '%C@\\n' | sort -n | tail -n 1"
 
@@ -57,10 +63,10 @@ class CopyLab:
         self.on([0], data.script())
         self.digests[data.folder] = self.digest([0], data.folder, data.name)[0]
         if torrent:
-            self.on([0], f"/usr/bin/python3 /tmp/bench_swarm.py torrent {data.folder}")
+            self.on([0], f"{PYTHON} /tmp/bench_swarm.py torrent {data.folder}")
 
     def digest(self, nodes: Sequence[int], folder: str, name: str) -> list[str]:
-        return self.on(nodes, DIGEST.format(folder=folder, name=name))
+        return self.on(nodes, f"{PYTHON} -IS /tmp/bench_digest.py {folder} {name}")
 
     def check(self, nodes: Sequence[int], data: DataSet, who: str) -> None:
         """Every byte of every copy is compared."""
@@ -83,8 +89,10 @@ class CopyLab:
 
 
 @contextmanager
-def copy_lab(home: Path, nodes: int) -> Iterator[CopyLab]:
-    """A cluster with a source and that many others."""
+def copy_lab(home: Path, nodes: int, data_bytes: int) -> Iterator[CopyLab]:
+    """A cluster with a source and that many others, which all are to hold so much."""
+    if not fitting([nodes], data_bytes, available_bytes()):
+        sys.exit(f"error: {nodes} copies of {data_bytes >> 20} MiB do not fit into memory")
     with cluster(nodes + 1):
         lab = CopyLab(home, nodes + 1)
         lab.prepare()

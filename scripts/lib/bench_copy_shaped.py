@@ -31,13 +31,12 @@ Samples = dict[tuple[str, int], list[Sample]]
 
 
 def bench_shaped(home: Path, scale: Scale) -> list[Goal]:
-    counts = fitting(scale.nodes, scale.large.bytes + scale.reduced.bytes, available_bytes())
+    both = scale.large.bytes + scale.reduced.bytes
+    counts = fitting(scale.nodes, both, available_bytes()) or (min(scale.nodes),)
     for count in set(scale.nodes) - set(counts):
         note(f"{count} nodes: left out, their copies do not fit into this machine's memory")
-    if not counts:
-        sys.exit("error: no number of nodes fits into this machine's memory")
     samples: Samples = defaultdict(list)
-    with copy_lab(home, max(counts)) as lab, shaped(scale.rate_mbit):
+    with copy_lab(home, max(counts), both) as lab, shaped(scale.rate_mbit):
         peers = there(SHAPED)
         lab.make(scale.large, torrent=LIBTORRENT in peers)
         lab.make(scale.reduced)
@@ -64,7 +63,7 @@ def measure_peers(
 ) -> None:
     for peer in peers:
         for count in counts:
-            if count <= peer.most_hosts:
+            if peer.measured_with(count):
                 data = set_of(peer, scale)
                 nodes = range(1, count + 1)
                 argv = lab.ssh(0, peer.script(job_of(data, nodes)))

@@ -22,17 +22,18 @@ def bench_cpu(home: Path, scale: Scale) -> list[Goal]:
     """CPU seconds of the whole machine for each GiB that goes from one host to another."""
     samples: Samples = defaultdict(list)
     data = scale.unshaped
-    with copy_lab(home, HOPS) as lab:
+    with copy_lab(home, HOPS, data.bytes) as lab:
         lab.make(data)
         one_round(lab, data, HOPS, CPU, defaultdict(list))  # memory never used before is dear
-        for _ in range(scale.rounds):
+        for _ in range(scale.unshaped_rounds):
             one_round(lab, data, HOPS, CPU, samples)
     amount = HOPS * data.bytes / GIB
     costs = {
         name: statistics.median(sample.cpu_s for sample in ran) / amount
         for (name, _), ran in samples.items()
     }
-    print(f"\ncpu: {describe(data)} to {HOPS} nodes over links without a rate")
+    print(f"\ncpu: {describe(data)} to {HOPS} nodes over links without a rate;")
+    print("  of the whole machine, so nothing else may run beside this")
     header = ["", "CPU s per GiB and hop", "to the socket's", "seconds"]
     base = costs[SOCKET.name]
     rows = [
@@ -46,10 +47,10 @@ def bench_cpu(home: Path, scale: Scale) -> list[Goal]:
 def bench_small(home: Path, scale: Scale) -> list[Goal]:
     samples: Samples = defaultdict(list)
     data = scale.small
-    with copy_lab(home, max(scale.small_nodes)) as lab:
+    with copy_lab(home, max(scale.small_nodes), data.bytes) as lab:
         lab.make(data)
         one_round(lab, data, max(scale.small_nodes), SMALL, defaultdict(list))
-        for _ in range(scale.rounds):
+        for _ in range(scale.unshaped_rounds):
             for count in scale.small_nodes:
                 one_round(lab, data, count, SMALL, samples)
     print(f"\nsmall: {describe(data)} over links without a rate; seconds")

@@ -27,7 +27,8 @@ class Job:
 class Peer:
     """Somebody else's way. `each`: its time grows with every host, so it copies a smaller set.
 
-    `needs` is a command that succeeds where `package` is installed.
+    `needs` is a command that succeeds where `package` is installed. `only`, where there are any,
+    are the numbers of hosts that it is worth the time for.
     """
 
     name: str
@@ -35,7 +36,11 @@ class Peer:
     package: str
     needs: tuple[str, ...]
     each: bool = False
+    only: tuple[int, ...] = ()
     most_hosts: int = 16
+
+    def measured_with(self, hosts: int) -> bool:
+        return hosts <= self.most_hosts and (not self.only or hosts in self.only)
 
 
 def tutorial_loop(job: Job) -> str:
@@ -132,7 +137,7 @@ LIBTORRENT = Peer(
 )
 # libtorrent makes the torrent for it, too.
 WITH_ARIA2 = ("sh", "-c", f"aria2c --version && {PYTHON} -c 'import libtorrent'")
-ARIA2 = Peer("aria2 swarm", aria2, "aria2 or python3-libtorrent", WITH_ARIA2, most_hosts=8)
+ARIA2 = Peer("aria2 swarm", aria2, "aria2 or python3-libtorrent", WITH_ARIA2, only=(8,))
 TAR = Peer("tar | ssh", tar_star, "tar", ("tar", "--version"))
 SOCKET = Peer("plain sendfile socket", plain_socket, "python3", (PYTHON, "--version"))
 RSYNC = Peer("rsync over ssh", rsync_star, *WITH_RSYNC)

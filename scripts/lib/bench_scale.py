@@ -50,6 +50,7 @@ class Scale:
     nodes: tuple[int, ...]
     fault_nodes: int
     rounds: int
+    unshaped_rounds: int
     rate_mbit: int
     large: DataSet
     reduced: DataSet
@@ -61,7 +62,8 @@ class Scale:
 FULL = Scale(
     nodes=(2, 4, 8, 16, 32),
     fault_nodes=8,
-    rounds=3,
+    rounds=2,
+    unshaped_rounds=3,
     rate_mbit=160,
     large=DataSet("set", 16, 16 * MIB),
     reduced=DataSet("reduced", 2, 16 * MIB),
@@ -72,6 +74,7 @@ QUICK = Scale(
     nodes=(2, 8),
     fault_nodes=4,
     rounds=1,
+    unshaped_rounds=1,
     rate_mbit=160,
     large=DataSet("set", 16, 6 * MIB),
     reduced=DataSet("reduced", 4, 4 * MIB),
