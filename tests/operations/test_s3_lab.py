@@ -1,0 +1,127 @@
+"""Data sets in S3 on real hosts: with their instance profile, by every way."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+
+import pytest
+
+from tests.lab.running import once_client, wait_until
+
+pytestmark = pytest.mark.lab
+
+DATA = random.Random(11)
+TRAIN = {f"shards/train-{n}": DATA.randbytes(2_000_000 + n) for n in range(3)}
+VALIDATION = {"validation-0": DATA.randbytes(500_000), "it's a name": b"x"}
+HAVE = "cd '{}' && find . -type f -not -path '*/.clusterctl*' -exec sha256sum {{}} + | sort"
+ROLE = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "sts:AssumeRole"}]}
+
+
+@pytest.fixture(scope="module")
+def s3(pair):
+    client = once_client(pair.lab, "s3")
+    for bucket, objects in {"my-train": TRAIN, "my-validation": VALIDATION}.items():
+        client.create_bucket(Bucket=bucket)
+        for key, body in objects.items():
+            client.put_object(Bucket=bucket, Key=key, Body=body)
+    return client
+
+
+def test_without_a_profile_it_says_what_to_do(pair, s3):
+    status, _, err = pair.ctl("s3sync", "s3://my-train/shards", "~/none")
+    assert status == 1
+    assert "there are no credentials for S3: no instance profile" in err
+    assert "--credentials mine" in err
+    status, _, err = pair.ctl("copy", "s3://my-train/shards", "~/none")
+    assert status != 0
+    assert "no instance profile" in err
+
+
+def test_with_keys_that_are_lent(pair, s3):
+    lent = ("s3://my-train/shards", "~/lent", "--credentials", "mine", "--follow")
+    status, _, err = pair.ctl("s3sync", *lent)
+    assert status == 0, err
+    assert same(pair, "lent") == 3
+
+
+@pytest.fixture(scope="module")
+def profile(pair, s3):
+    iam, ec2 = once_client(pair.lab, "iam"), once_client(pair.lab)
+    iam.create_role(RoleName="s3-nodes", AssumeRolePolicyDocument=json.dumps(ROLE))
+    iam.create_instance_profile(InstanceProfileName="s3-nodes")
+    iam.add_role_to_instance_profile(InstanceProfileName="s3-nodes", RoleName="s3-nodes")
+    made = []
+    with pair.access() as access:
+        for node in access.cluster.nodes:
+            answer = ec2.associate_iam_instance_profile(
+                IamInstanceProfile={"Name": "s3-nodes"}, InstanceId=node.instance_id
+            )
+            made.append(answer["IamInstanceProfileAssociation"]["AssociationId"])
+    yield "s3-nodes"
+    for association in made:
+        with contextlib.suppress(Exception):
+            ec2.disassociate_iam_instance_profile(AssociationId=association)
+
+
+def same(pair, folder: str) -> int:
+    """How many files both nodes have there; they have to be the same."""
+    first, second = (pair.on(node, HAVE.format(folder)) for node in (0, 1))
+    assert first == second
+    return len(first.splitlines())
+
+
+def test_two_buckets_by_s3sync_and_again(pair, profile):
+    places = ("s3://my-train/shards", "s3://my-validation", "~/data/both")
+    status, _, err = pair.ctl("s3sync", *places)
+    assert status == 0, err
+    assert "pair-[0-1]" in err
+
+    def ended():
+        states = json.loads(pair.ctl("s3sync", "--status", "--json")[1])
+        assert [one["host"] for one in states] == ["pair-0", "pair-1"]
+        return all(one["state"] == "succeeded" for one in states)
+
+    wait_until(ended, "the sync to end", 120)
+    assert same(pair, "data/both") == 5
+    status, out, _ = pair.ctl("s3sync", *places, "--follow")
+    assert status == 0
+    assert "0 files to get" in out
+    status, out, _ = pair.ctl("s3sync", "--cancel")
+    assert (status, out) == (0, "pair-[0-1]: succeeded\n")
+
+
+@pytest.mark.parametrize("way", ["--direct", "--exchange", "--through-source"])
+def test_a_copy_by_every_way(pair, profile, way):
+    folder = f"copied{way}"
+    status, _, err = pair.ctl("copy", way, "s3://my-train/shards", f"~/{folder}")
+    assert status == 0, err
+    assert same(pair, folder) == 3
+    status, out, err = pair.ctl("copy", way, "--dry-run", "s3://my-train/shards", f"~/{folder}")
+    assert status == 0, err
+    assert "pair-[0-1]  0 " in out
+
+
+def test_a_web_server(pair, s3):
+    s3.create_bucket(Bucket="my-mirror")
+    s3.put_object(Bucket="my-mirror", Key="a file", Body=b"public", ACL="public-read")
+    [endpoint] = {pair.on(node, "echo $AWS_ENDPOINT_URL_S3").strip() for node in (0, 1)}
+    status, _, err = pair.ctl("copy", f"{endpoint}/my-mirror/a%20file", "~/from the web/")
+    assert status == 0, err
+    assert same(pair, "from the web") == 1
+    assert pair.on(0, "cat 'from the web/a file'") == "public"
+
+
+@pytest.mark.parametrize("command", ["copy", "s3sync"])
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("s3://no-such-bucket-of-ours/x", "there is no bucket no-such-bucket-of-ours"),
+        ("s3://UPPER/x", "not a bucket"),
+    ],
+)
+def test_what_is_not_there_is_said(pair, profile, command, place, message):
+    status, _, err = pair.ctl(command, place, "~/none")
+    assert status in (1, 2)
+    assert message in err
