@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from clusterctl.cli.copy_options import CopyOptions, copy_options, request_of
+from clusterctl.cli.copy_options import CopyOptions, copy_options, request_of, url_access
 from clusterctl.cli.node_options import node_options, selected
 from clusterctl.cli.wiring import Wiring, account_options
 
@@ -51,6 +51,7 @@ def copy(
             targets,
             request,
             watch=shown.watch,
+            urls=url_access(options, lambda: wiring.clients),
             max_workers=options.fanout,
             timeout_s=options.timeout_s,
         )

@@ -85,7 +85,7 @@ def plan_lines(plan: dict[str, Any]) -> list[str]:
     lines = [f"plan: {_WAYS.get(plan['way'], plan['way'])}"]
     if plan["way"] == "chain":
         lines.append(f"  order: {', '.join(_runs(order))}")
-    if plan["way"] != "tool":
+    if plan["way"] in ("chain", "exchange"):
         block = format_bytes(plan["block_bytes"])
         lines.append(f"  {count(plan['streams'], 'connection')} per hop, blocks of {block}")
     return [*lines, *(f"  {reason}" for reason in plan["why"]), f"  {_prediction(plan)}"]

@@ -17,6 +17,8 @@ from clusterctl.domain.errors import UsageError
 
 if TYPE_CHECKING:
     from clusterctl.data.request import CopyRequest, Way
+    from clusterctl.ec2.session import Clients
+    from clusterctl.operations.copy import UrlAccess
 
 # What a list of names may have: 10 million of 200 bytes.
 LONGEST_LIST = 2 << 30
@@ -41,6 +43,15 @@ _HOW = (
         "--through-source", is_flag=True, help="URLs: the first node pulls, and passes on."
     ),
     click.option("--tool", is_flag=True, help="s3: every node runs its own s5cmd or aws."),
+    click.option(
+        "--credentials",
+        type=click.Choice(["profile", "mine", "none"]),
+        default="profile",
+        show_default=True,
+        help="s3: the nodes' instance profile's; mine: this machine's; none: a public bucket.",
+    ),
+    click.option("--s3-endpoint", metavar="URL", help="Another S3 than AWS's."),
+    click.option("--s3-region", metavar="REGION", help="The bucket's, if it is not found out."),
     click.option("--streams", type=int, metavar="N", help="TCP connections per hop, 1 to 64."),
     click.option("--block-size", "block_bytes", type=Size(), metavar="SIZE", help="E.g. 8MiB."),
     click.option("--port", type=int, default=0, help="TCP port on the nodes; default: any free."),
@@ -78,6 +89,9 @@ class CopyOptions:
     exchange: bool = False
     through_source: bool = False
     tool: bool = False
+    credentials: str = "profile"
+    s3_endpoint: str | None = None
+    s3_region: str | None = None
     streams: int | None = None
     block_bytes: int | None = None
     port: int = 0
@@ -128,6 +142,25 @@ def request_of(
     check_request(request)
     check_sources_here(request)
     return request
+
+
+def url_access(options: CopyOptions, clients: Callable[[], Clients]) -> UrlAccess:
+    """How nodes get at URLs; `clients` is asked where they need this machine's keys."""
+    from clusterctl.data.s3 import Credentials, LentKeys, check_endpoint
+    from clusterctl.operations.copy import UrlAccess
+
+    def own_keys() -> LentKeys:
+        from clusterctl.ec2.lent_keys import lend_keys
+
+        return LentKeys(*lend_keys(clients()))
+
+    used: Credentials = None if options.credentials == "profile" else "none"
+    return UrlAccess(
+        own_keys() if options.credentials == "mine" else used,
+        check_endpoint(options.s3_endpoint),
+        options.s3_region,
+        own_keys,
+    )
 
 
 def _way(options: CopyOptions) -> Way | None:

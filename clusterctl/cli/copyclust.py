@@ -5,13 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from clusterctl.cli.copy_options import CopyOptions, copy_options, request_of
+from clusterctl.cli.copy_options import CopyOptions, copy_options, request_of, url_access
 from clusterctl.cli.main import end_when_told, run_command
 from clusterctl.domain.errors import UsageError
+
+if TYPE_CHECKING:
+    from clusterctl.ec2.session import Clients
 
 
 class CopyCommand(click.Command):
@@ -68,10 +71,17 @@ def copyclust(
             access,
             request,
             watch=shown.watch,
+            urls=url_access(options, _clients),
             max_workers=options.fanout,
             timeout_s=options.timeout_s,
         )
     return shown.finish()
+
+
+def _clients() -> Clients:
+    from clusterctl.ec2.session import Account, Clients
+
+    return Clients(Account())
 
 
 def place_of(word: str, hosts: Sequence[str]) -> int:

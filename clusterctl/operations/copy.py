@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from clusterctl.data.plan import CopyFacts, CopyPlan, NodeFacts, plan_copy, predict
 from clusterctl.data.report import CopyProgress, NodeReport, SourceSummary, TransferReport
 from clusterctl.data.request import CopyRequest, Way
 from clusterctl.data.request_checks import are_urls, check_request
+from clusterctl.data.s3 import Credentials, LentKeys
 from clusterctl.data.s3copy import UrlCopy, copy_by_tool, prepare_url_copy
 from clusterctl.data.transfer import Transfer
 from clusterctl.domain.errors import ClusterctlError, CommandFailed, UsageError
@@ -24,12 +25,26 @@ JUMP_LOGINS = 8
 Watch = Callable[[CopyProgress], None]
 
 
+@dataclass(frozen=True)
+class UrlAccess:
+    """How nodes get at sources that are URLs: whose keys they use, and which S3.
+
+    `own_keys` gives this machine's, for the case that it has to read the source itself.
+    """
+
+    credentials: Credentials = None
+    endpoint: str | None = None
+    region: str | None = None
+    own_keys: Callable[[], LentKeys] | None = None
+
+
 def copy_to_cluster(
     access: Access,
     targets: Sequence[Target],
     request: CopyRequest,
     *,
     watch: Watch,
+    urls: UrlAccess = UrlAccess(),  # noqa: B008
     max_workers: int = 64,
     timeout_s: float | None = None,
 ) -> TransferReport:
@@ -42,7 +57,7 @@ def copy_to_cluster(
     source = _chosen(by_index, request.from_node)
     facts = tuple(NodeFacts(target.host, zones.get(target.host, "")) for target in targets)
     source_zone = zones.get(source.host, "") if source else ""
-    copy = _Copy(access.connections, targets, request, source, facts, source_zone)
+    copy = _Copy(access.connections, targets, request, source, facts, source_zone, urls)
     return copy.run(watch, max_workers, timeout_s)
 
 
@@ -51,13 +66,14 @@ def copy_to_hosts(
     request: CopyRequest,
     *,
     watch: Watch,
+    urls: UrlAccess = UrlAccess(),  # noqa: B008
     max_workers: int = 64,
     timeout_s: float | None = None,
 ) -> TransferReport:
     """The same for the hosts of a hosts file, in its order."""
     source = _chosen(dict(enumerate(hosts.targets)), request.from_node)
     facts = tuple(NodeFacts(target.host) for target in hosts.targets)
-    copy = _Copy(hosts.connections, hosts.targets, request, source, facts, "")
+    copy = _Copy(hosts.connections, hosts.targets, request, source, facts, "", urls)
     return copy.run(watch, max_workers, timeout_s)
 
 
@@ -80,13 +96,14 @@ class _Copy:
         source: Target | None,
         facts: tuple[NodeFacts, ...],
         source_zone: str,
+        urls: UrlAccess,
     ) -> None:
         if not targets:
             raise UsageError("there is no node to copy to")
         check_request(request)
         self._connections, self._targets = connections, tuple(targets)
         self._request, self._source = request, source
-        self._facts, self._source_zone = facts, source_zone
+        self._facts, self._source_zone, self._urls = facts, source_zone, urls
         self._url_copy: UrlCopy | None = None
         self._there: tuple[str, ...] = ()
 
@@ -122,7 +139,14 @@ class _Copy:
 
     def _prepare_urls(self, max_workers: int) -> None:
         copy = prepare_url_copy(
-            self._connections, self._targets, self._request, max_workers=max_workers
+            self._connections,
+            self._targets,
+            self._request,
+            credentials=self._urls.credentials,
+            own_keys=self._urls.own_keys,
+            endpoint=self._urls.endpoint,
+            region=self._urls.region,
+            max_workers=max_workers,
         )
         self._url_copy, self._request = copy, copy.request
         by_host = {target.host: target for target in self._targets}

@@ -10,9 +10,16 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from clusterctl.cli.copy_options import CopyOptions, copy_options, names_in, request_of
+from clusterctl.cli.copy_options import (
+    CopyOptions,
+    copy_options,
+    names_in,
+    request_of,
+    url_access,
+)
 from clusterctl.cli.copyclust import copyclust, place_of
 from clusterctl.data.request import CopyRequest, Way
+from clusterctl.data.s3 import LentKeys
 from clusterctl.domain.errors import UsageError
 
 
@@ -115,6 +122,32 @@ def test_names_from_the_standard_input(monkeypatch):
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"a\nb")))
     found = request_of(CopyOptions(files_from="-"), ("data/",), "data/", None)
     assert found.names == (b"a", b"b")
+
+
+@pytest.mark.parametrize(
+    ("argv", "credentials", "asked"),
+    [
+        ([], None, 0),
+        (["--credentials", "none"], "none", 0),
+        (["--credentials", "mine"], LentKeys("key", "secret", "token"), 1),
+    ],
+)
+def test_whose_keys_the_nodes_use(argv, credentials, asked):
+    clients = []
+
+    def make():
+        clients.append(SimpleNamespace(frozen_keys=lambda: ("key", "secret", "token")))
+        return clients[-1]
+
+    found = url_access(parsed(*argv, "--s3-endpoint", "http://s3", "--s3-region", "x-1"), make)
+    assert (found.credentials, found.endpoint, found.region) == (credentials, "http://s3", "x-1")
+    assert len(clients) == asked
+    assert found.own_keys() == LentKeys("key", "secret", "token")
+
+
+def test_an_endpoint_that_is_none():
+    with pytest.raises(UsageError, match="not an endpoint"):
+        url_access(parsed("--s3-endpoint", "s3"), lambda: None)
 
 
 @pytest.mark.parametrize(

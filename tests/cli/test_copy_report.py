@@ -221,7 +221,6 @@ def test_a_plan_that_predicts_nothing():
     plan = {**PLAN, "way": "direct", "predicted_s": None, "phases": {}, "limited_by": ""}
     assert copy_gaps.plan_lines(plan) == [
         "plan: every node pulls all by itself",
-        "  6 connections per hop, blocks of 8.0 MiB",
         "  Because.",
         "  predicted: not known",
     ]

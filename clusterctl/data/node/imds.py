@@ -20,10 +20,7 @@ REFRESH_BEFORE_S = 600.0
 TIMEOUT_S = 2.0
 ATTEMPTS = 3
 ROLES = "/latest/meta-data/iam/security-credentials/"
-NO_PROFILE = (
-    "give the nodes an instance profile, or lend them your keys: "
-    "clusterctl s3sync --credentials mine"
-)
+NO_PROFILE = "give the nodes an instance profile, or lend them your keys: --credentials mine"
 
 
 class NoCredentials(SourceError):
