@@ -25,6 +25,7 @@ from tests.data.buckets import s3_server
 from tests.data.node.webserver import Handler, serving
 from tests.lab.running import wait_until
 from tests.local_node import HEAD, LocalNode
+from tests.pythons import python_or_skip
 
 SECRET = "a-secret-that-nobody-may-see"
 MINE = LentKeys("AKIAMINE", SECRET, "a-token-that-nobody-may-see")
@@ -102,6 +103,15 @@ def test_two_buckets_into_one_folder(s3, node):
     ]
     assert "done" in log
     assert [record.sync_id for record in records(node)] == [latest(list_syncs(node, [HEAD]))]
+
+
+@pytest.mark.parametrize("version", ["3.8", "3.13"])
+def test_on_other_pythons(s3, node, tmp_path, version):
+    (tmp_path / "bin" / "python3").unlink()
+    (tmp_path / "bin" / "python3").symlink_to(python_or_skip(version))
+    bucket = s3.bucket({"a": b"a", "b/c": b"c"})
+    record, _ = followed(node, started(node, request(s3, bucket)))
+    assert (record.state, record.files) == (SyncState.SUCCEEDED, 2)
 
 
 def test_only_what_is_missing_moves(s3, node):

@@ -7,6 +7,7 @@ import random
 import pytest
 
 from tests.data.node.relays import tree
+from tests.pythons import python_or_skip
 
 DATA = random.Random(7)
 OBJECTS = {
@@ -131,3 +132,9 @@ def test_one_small_object_by_each_itself(relays, s3, tmp_path, size):
     for number, target in enumerate(targets):
         target.expect("done")
         assert (tmp_path / str(number) / "validation").read_bytes() == b"v" * size
+
+
+@pytest.mark.parametrize("version", ["3.8", "3.9", "3.12", "3.13"])
+def test_on_other_pythons(relays, s3, place, tmp_path, version):
+    relays.python = str(python_or_skip(version))
+    test_each_by_itself(relays, s3, place, tmp_path)
