@@ -7,8 +7,8 @@ one node for each digest, page by page: 1.2 million files on 32 nodes are never 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import groupby
 from typing import Any, Protocol
@@ -31,6 +31,9 @@ from clusterctl.domain.units import count
 
 # Findings that are kept, each with its path and its hosts; further ones are counted.
 MOST_FINDINGS = 10_000
+# What a node says of a file itself. Without the corrupt ones: what was not read can't be compared.
+SAID = frozenset(("unreadable", "changed", "corrupt"))
+NOT_READ = SAID - {"corrupt"}
 Row = Sequence[Any]
 _KINDS = {"f": "a file", "d": "a folder", "l": "a symbolic link"}
 
@@ -70,6 +73,13 @@ class NodeTotal:
     read_bytes: int = 0
     duration_s: float = 0.0
     crc_with: str = ""
+
+
+def without_corrupt(total: NodeTotal) -> NodeTotal:
+    """A copy may be corrupt where its source is, and has to be compared with it then."""
+    kept = tuple(problem for problem in total.problems if problem[1] != Kind.CORRUPT.value)
+    left_out = len(total.problems) - len(kept)
+    return replace(total, problems=kept, problem_count=total.problem_count - left_out)
 
 
 @dataclass(frozen=True)
@@ -124,8 +134,13 @@ def _tagged(number: int, stream: Iterable[tuple[str, Any]]) -> Iterator[tuple[by
         yield bytes_of(key), number, value
 
 
-def compare(nodes: Sequence[Details]) -> Iterator[tuple[int, Kind, str, str]]:
-    """(position, kind, path, message) for whatever a node has otherwise than the first."""
+def compare(
+    nodes: Sequence[Details], said: Collection[str] = SAID
+) -> Iterator[tuple[int, Kind, str, str]]:
+    """(position, kind, path, message) for whatever a node has otherwise than the first.
+
+    `said`: the troubles of files about which nothing more needs to be said than that.
+    """
     for folder, digests in merged([node.folders() for node in nodes]):
         # A folder that not both have is a row of the folder it is in.
         if digests[0] is None:
@@ -144,7 +159,7 @@ def compare(nodes: Sequence[Details]) -> Iterator[tuple[int, Kind, str, str]]:
             path = _path(folder, name)
             for n, row in zip(other, rows[1:]):
                 if not nodes[n].lost and n not in unreadable:
-                    for kind, message in compare_rows(rows[0], row):
+                    for kind, message in compare_rows(rows[0], row, said):
                         yield n, kind, path, message
 
 
@@ -159,8 +174,10 @@ def _by_name(rows: Iterable[Row]) -> Iterator[tuple[str, Row]]:
     return ((row[NAME], row) for row in rows)
 
 
-def compare_rows(wanted: Row | None, row: Row | None) -> Iterator[tuple[Kind, str]]:
-    """What is otherwise about one path. What is corrupt or unreadable has been said already."""
+def compare_rows(
+    wanted: Row | None, row: Row | None, said: Collection[str] = SAID
+) -> Iterator[tuple[Kind, str]]:
+    """What is otherwise about one path."""
     if row is None and wanted is None:
         return
     if row is None:
@@ -174,21 +191,22 @@ def compare_rows(wanted: Row | None, row: Row | None) -> Iterator[tuple[Kind, st
         here, there = (_KINDS.get(one[KIND], "a special file") for one in (row, wanted))
         yield Kind.DIFFERS, f"is {here} instead of {there}"
         return
-    parts = list(_differences(wanted, row))
+    parts = list(_differences(wanted, row, said))
     if parts:
         yield Kind.DIFFERS, ", ".join(parts)
 
 
-def _differences(wanted: Row, row: Row) -> Iterator[str]:
+def _differences(wanted: Row, row: Row, said: Collection[str]) -> Iterator[str]:
     if row[LINK] != wanted[LINK]:
         yield f"leads to {row[LINK]!r} instead of {wanted[LINK]!r}"
-    if not (row[TROUBLE] or wanted[TROUBLE]):
+    if row[TROUBLE] not in said and wanted[TROUBLE] not in said:
         if row[SIZE] != wanted[SIZE]:
             yield f"has {count(row[SIZE], 'byte')} instead of {wanted[SIZE]}"
         elif row[SHA256] != wanted[SHA256] or row[FRAME] != wanted[FRAME]:
             yield "has other content"
         if row[RECORDS] != wanted[RECORDS]:
-            yield f"has {_records(row)} instead of {_records(wanted)}"
+            other = wanted[RECORDS] if NOT_RECORDS not in (row[RECORDS], wanted[RECORDS]) else ""
+            yield f"has {_records(row)} instead of {other or _records(wanted)}"
     if row[MODE] != wanted[MODE]:
         yield f"has mode {row[MODE]:04o} instead of {wanted[MODE]:04o}"
     if row[MTIME] != wanted[MTIME]:

@@ -10,6 +10,8 @@ from typing import Any
 from clusterctl.data.asking import Conversation, NothingThere, Watch, on_nodes, on_this_machine
 from clusterctl.data.request import CopyRequest
 from clusterctl.data.verify import (
+    NOT_READ,
+    SAID,
     Discrepancy,
     Findings,
     Group,
@@ -17,6 +19,7 @@ from clusterctl.data.verify import (
     NodeTotal,
     compare,
     grouped,
+    without_corrupt,
 )
 from clusterctl.domain.errors import ClusterctlError, HostError, UsageError
 from clusterctl.domain.results import HostOutcome
@@ -185,7 +188,7 @@ class _Comparison:
             del self._failures[host]
             self._findings.add(Kind.MISSING, "", "there is nothing at the path", (host,))
         for total in totals:
-            self._findings.add_problems(total)
+            self._findings.add_problems(without_corrupt(total) if self._source else total)
         reference = self._source.total() if self._source else None
         if reference:
             totals.insert(0, reference)
@@ -214,7 +217,8 @@ class _Comparison:
         if len(groups) < 2:
             return
         asked = [self._talk(group.hosts[0]) for group in groups]
-        for number, kind, path, message in compare(asked):
+        said = NOT_READ if self._source else SAID
+        for number, kind, path, message in compare(asked, said):
             if kind is not Kind.EXTRA or self._extras:
                 self._findings.add(kind, path, message, groups[number].hosts)
         for number, talk in enumerate(asked):

@@ -93,7 +93,7 @@ def test_merged():
         (row(link="a"), row(link="b\n"), Kind.DIFFERS, r"leads to 'b\n' instead of 'a'"),
         (row(mtime=5), row(mtime=2_000_000_005), Kind.DIFFERS, "is 2 s newer"),
         (row(mtime=5), row(mtime=4), Kind.DIFFERS, "is 1e-09 s older"),
-        (row(records=3), row(records=4), Kind.DIFFERS, "has 4 records instead of 3 records"),
+        (row(records=3), row(records=4), Kind.DIFFERS, "has 4 records instead of 3"),
         (row(records=3), row(), Kind.DIFFERS, "has no records instead of 3 records"),
         (row(frame="a", records=1), row(frame="b", records=1), Kind.DIFFERS, "has other content"),
         (row(), row(mode=0, size=1), Kind.DIFFERS, "has 1 byte instead of 5, has mode 0000 inst"),

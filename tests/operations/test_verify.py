@@ -393,6 +393,28 @@ def test_a_copy_that_is_not(nodes, source):
     ]
 
 
+def test_a_source_that_is_corrupt_itself(nodes, source):
+    """What it has is what is to be there."""
+    cut(source)
+    cut(nodes.home(0) / "data")
+    flip_length(nodes.home(1) / "data")
+    cut(nodes.home(1) / "data")
+    assert said(copied(nodes, "data/", to="data")) == [
+        (
+            "differs",
+            SHARD.format(0),
+            on(1),
+            "has other content, has no records instead of 3 records",
+        ),
+        (
+            "differs",
+            SHARD.format(2),
+            on(2),
+            f"has {len(RECORDS)} bytes instead of 140, has 3 records instead of 2",
+        ),
+    ]
+
+
 def test_what_was_there_before_is_no_fault(nodes, source):
     for number in range(3):
         (nodes.home(number) / "data" / "old").write_text("old")
