@@ -21,7 +21,6 @@ _HINTS = {
     "read-only": "mount it writable, or choose another DST",
     "permission": "choose a DST that the user may write to, or change its owner",
     "busy": "wait for the other copy, then run this one again",
-    "source": "run it again when nothing changes the source",
 }
 
 
@@ -30,10 +29,10 @@ def failure_of(host: str, event: Mapping[str, Any]) -> ClusterctlError:
     why = text(event, "why") or "it gave no reason"
     kind = text(event, "kind")
     hint = text(event, "hint") or _HINTS.get(kind, AGAIN)
+    if host == SOURCE and kind in ("usage", "source"):
+        return UsageError(why, text(event, "hint") or "name an existing file or folder")
     if host == SOURCE:
-        return (
-            UsageError(why, text(event, "hint")) if kind == "usage" else ClusterctlError(why, hint)
-        )
+        return ClusterctlError(why, hint)
     return CommandFailed(host, why, hint)
 
 

@@ -11,7 +11,7 @@ from clusterctl.data.relinks import Net
 from clusterctl.data.request import Way
 
 # A node is found slow only if it is so at this many looks in a row.
-LOOKS = 4
+LOOKS = 6
 BEST_FADES_S = 15.0
 SOURCE_RETRIES = 3
 SETTLED_S = 0.5

@@ -14,6 +14,7 @@ from clusterctl.domain.errors import ClusterctlError
 
 # A manifest with a hundred warnings is the longest that relays send.
 LONGEST_LINE = 1 << 20
+BEGINNING = b'{"event": "'
 MOST_WAITING = 256
 CHUNK = 1 << 16
 KEPT_STDERR = 1 << 12
@@ -84,7 +85,6 @@ class EventLines:
 
     def __init__(self) -> None:
         self._partial = bytearray()
-        self._too_long = False
         self.stderr = b""
         self.spoke = False
 
@@ -97,25 +97,24 @@ class EventLines:
         *lines, rest = chunk.split(b"\n")
         found = []
         for line in lines:
-            event = None if self._too_long else _event(bytes(self._partial) + line)
+            event = _event(bytes(self._partial) + line)
             self._partial.clear()
-            self._too_long = False
             if event is not None:
                 found.append(event)
         self._partial += rest
         if len(self._partial) > LONGEST_LINE:
-            self._partial.clear()
-            self._too_long = True
+            del self._partial[:-CHUNK]
         self.spoke = self.spoke or bool(found)
         return found
 
 
 def _event(line: bytes) -> dict[str, Any] | None:
-    # A login shell may greet first.
-    if not line.startswith(b"{") or len(line) > LONGEST_LINE:
+    # A login shell may greet first, and not end its line. Inside of an event, quotes are escaped.
+    begin = line.rfind(BEGINNING)
+    if begin < 0 or len(line) - begin > LONGEST_LINE:
         return None
     try:
-        event = json.loads(line)
+        event = json.loads(line[begin:])
     except (ValueError, RecursionError):
         return None
     return event if isinstance(event, dict) and isinstance(event.get("event"), str) else None

@@ -59,8 +59,7 @@ class Routes:
     def give(self, target: Target, client_address: str, order: Mapping[str, Any]) -> None:
         """Send an order that names the source, with the address at which this node finds it."""
         self.forget(target.host)
-        seen_as_is = client_address == self._address
-        if seen_as_is and target.host not in self._through_ssh:
+        if self._is_direct(target, client_address):
             there = {"address": self._address, "port": self._port}
             self._relays[target.host].give({**order, **there})
             return
@@ -68,6 +67,10 @@ class Routes:
         threading.Thread(
             target=self._give_through_ssh, args=(target, dict(order), latest), daemon=True
         ).start()
+
+    def _is_direct(self, target: Target, client_address: str) -> bool:
+        """Whether the node sees this machine at the address that it has here: no NAT between."""
+        return client_address == self._address and target.host not in self._through_ssh
 
     def _give_through_ssh(self, target: Target, order: dict[str, Any], latest: int) -> None:
         # On a thread of its own: the answer of a node that hangs would hold up all others.

@@ -6,7 +6,7 @@ from clusterctl.data.member import SOURCE, WINDOW_S, Member
 from clusterctl.data.relinks import Net
 from clusterctl.data.report import NodeStage
 
-SLOW_SHARE = 0.6
+SLOW_SHARE = 0.5
 LAG_S = 1.0
 
 

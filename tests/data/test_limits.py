@@ -1,0 +1,36 @@
+"""What limited a copy, from where the threads' time went."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterctl.data.limits import Use, limited_by
+
+
+def use(cpu=1.0, moved=1, wall=10.0, threads=4, **waits):
+    return Use(waits, cpu, wall, threads, moved)
+
+
+SENDING = use(send=36, read=1)
+
+CASES = {
+    "nothing moved": (SENDING, [use(moved=0)], "nothing"),
+    "no nodes": (SENDING, [], "nothing"),
+    "waits for the network": (SENDING, [use(receive=38, write=1)], "link"),
+    "one disk is full of work": (
+        SENDING,
+        [use(receive=38, write=1), use(receive=4, write=30, sync=5)],
+        "target disk",
+    ),
+    "syncs": (SENDING, [use(receive=5, write=5, sync=28)], "target disk"),
+    "the source reads": (use(read=35, send=2), [use(receive=38)], "source disk"),
+    "a full core": (use(cpu=9.5, send=10), [use(receive=20, cpu=3)], "CPU"),
+    "a full core on a node": (SENDING, [use(receive=20, cpu=9)], "CPU"),
+    "no time at all": (Use({}, 0, 0), [Use({}, 0, 0, 4, 1)], "link"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_limited_by(name):
+    source, nodes, word = CASES[name]
+    assert limited_by(source, nodes) == word
