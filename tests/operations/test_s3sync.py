@@ -144,9 +144,9 @@ def test_it_goes_on_without_the_connection_and_ends_when_told(s3, node):
     assert (node.home / "data" / "big").read_bytes() == b"x" * 1000
 
 
-@pytest.fixture
-def stuck(node):
-    """A sync that waits for a server that says nothing more."""
+@pytest.fixture(params=["data"])
+def stuck(node, request):
+    """A sync that waits for a server that says nothing more: to its list, or to its data."""
     with serving() as server:
         server.files["/big"] = b"x" * 1000
 
@@ -157,7 +157,8 @@ def stuck(node):
         over = []
         wish = SyncRequest((parse_source(f"{server.url}/big"),), "~/data/", MINE)
         # The probe, the list, and then the data.
-        server.misdeeds.extend([Handler.serve, Handler.serve, wait])
+        before = {"list": 1, "data": 2}[request.param]
+        server.misdeeds.extend([Handler.serve] * before + [wait])
         yield started(node, wish), wish
         over.append(True)
 
@@ -188,6 +189,13 @@ def test_it_can_be_cancelled_and_leaves_nothing_half(node, stuck):
     # Again is no error.
     [[record]] = cancel_sync(node, [HEAD], sync_id).values
     assert record.state is SyncState.CANCELLED
+
+
+@pytest.mark.parametrize("stuck", ["list"], indirect=True)
+def test_it_can_be_cancelled_while_a_server_says_nothing(node, stuck):
+    sync_id, _ = stuck
+    [[record]] = cancel_sync(node, [HEAD], sync_id).values
+    assert (record.state, record.exit_status) == (SyncState.CANCELLED, 130)
 
 
 def test_a_second_one_into_the_same_folder_is_refused(node, stuck):

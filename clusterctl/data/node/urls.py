@@ -15,7 +15,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from clusterctl.data.node.httpget import (
     ATTEMPTS,
@@ -39,6 +39,8 @@ TIMEOUT_S = 30.0
 LISTED_AT_ONCE = 16
 # What concerns one object and leaves the others alone.
 OF_ONE = ("gone", "changed", "denied")
+T = TypeVar("T")
+U = TypeVar("U")
 
 
 class Source(Protocol):
@@ -62,8 +64,7 @@ class S3Source(NamedTuple):
             return [_found(one, number) for one in listed if one.name], warnings
         below = self.key if self.key in (b"",) or self.key.endswith(b"/") else self.key + b"/"
         found = []
-        for name in names:
-            listed, _ = find_objects(self.bucket, below + name)
+        for listed, _ in _side_by_side(lambda n: find_objects(self.bucket, below + n), names):
             found += [_found(one, number)._replace(name=one.key[len(below) :]) for one in listed]
         return found, []
 
@@ -112,13 +113,21 @@ def list_source(config: Mapping[str, Any]) -> tuple[list[Entry], list[str]]:
     found: list[Found] = []
     warnings: list[str] = []
     sources = open_sources(config)
-    with ThreadPoolExecutor(LISTED_AT_ONCE) as pool:
-        for some, said in pool.map(lambda n: sources[n].find(n, wanted), range(len(sources))):
-            found += some
-            warnings += said
+    for some, said in _side_by_side(lambda n: sources[n].find(n, wanted), range(len(sources))):
+        found += some
+        warnings += said
     entries, left_out = tree_of(found)
     _try_one(sources, entries)
     return entries, warnings + left_out
+
+
+def _side_by_side(work: Callable[[T], U], items: Sequence[T]) -> list[U]:
+    pool = ThreadPoolExecutor(LISTED_AT_ONCE)
+    try:
+        return list(pool.map(work, items))
+    finally:
+        # Not waited for: who is told to end does not wait for a server that says nothing.
+        pool.shutdown(wait=False)
 
 
 def is_single(config: Mapping[str, Any], entries: Sequence[Entry]) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import socket
+import ssl
+import subprocess
 
 import pytest
 
@@ -231,3 +233,29 @@ def test_many_small_files_in_one_block(web):
     origin, layout = opened(web, block_bytes=1 << 20, paths=paths)
     web.misdeeds.extend([reset, status(503), half, hang_up] * 3)
     assert everything(origin, layout) == ("".join(paths).encode(), [])
+
+
+def test_only_a_certificate_that_is_trusted_will_do(web, tmp_path, monkeypatch):
+    pem = tmp_path / "server.pem"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
+            *("-nodes", "-days", "2", "-subj", "/CN=localhost"),
+            *("-addext", "subjectAltName=DNS:localhost"),
+            *("-keyout", str(tmp_path / "key"), "-out", str(pem)),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pem, tmp_path / "key")
+    with serving(context) as server:
+        server.files["/file"] = BODY
+        url = server.url.replace("127.0.0.1", "localhost")
+        with pytest.raises(SourceError, match="the certificate of localhost is not trusted"):
+            list_source(config(f"{url}/file"))
+        monkeypatch.setenv("SSL_CERT_FILE", str(pem))
+        settings = config(f"{url}/file")
+        entries, _ = list_source(settings)
+        layout = Layout(entries, 100_000)
+        assert everything(UrlOrigin(settings, entries, layout), layout) == (BODY, [])

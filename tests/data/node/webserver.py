@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import struct
 import threading
 from collections import deque
@@ -142,13 +143,16 @@ def another_part(handler: Handler) -> None:
 
 
 @contextlib.contextmanager
-def serving() -> Iterator[WebServer]:
+def serving(tls: ssl.SSLContext | None = None) -> Iterator[WebServer]:
     class Bound(Handler):
         pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Bound)
     server.daemon_threads = True
-    Bound.web = WebServer(f"http://127.0.0.1:{server.server_port}")
+    if tls:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+    scheme = "https" if tls else "http"
+    Bound.web = WebServer(f"{scheme}://127.0.0.1:{server.server_port}")
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
