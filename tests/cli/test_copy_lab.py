@@ -88,7 +88,7 @@ def test_what_a_node_cannot_write(pair, source, target):
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
-        (["/no/such/source", "x"], "there is nothing at /no/such/source"),
+        (["/no/such/source", "x"], "there is nothing at '/no/such/source'"),
         (["--from", "7", "x", "y"], "has no node 7"),
         (["--nodes", "9", ".", "y"], "has no node 9"),
         (["--from", "0", "/no/such/source", "x"], "there is nothing at /no/such/source"),

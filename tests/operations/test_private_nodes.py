@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from clusterctl.data.request import CopyRequest
 from clusterctl.domain.errors import ConnectionLost, HostUnreachable
 from clusterctl.operations.access import Access
 from clusterctl.operations.copy import copy_to_cluster
@@ -70,7 +71,7 @@ def test_commands_on_both(pair, tmp_path):
             access.connections.run(alone, "true")
 
 
-def test_openssh_and_rsync_go_the_same_way(pair, tmp_path):
+def test_openssh_and_copies_go_the_same_way(pair, tmp_path):
     source = tmp_path / "some file"
     source.write_text("content")
     with private(pair, tmp_path / "of it") as access:
@@ -84,8 +85,9 @@ def test_openssh_and_rsync_go_the_same_way(pair, tmp_path):
             timeout=60,
         )
         assert done.stdout.split()[2:3] == [INSIDE], done.stderr
-        copied = copy_to_cluster(access, access.targets, str(source), "/tmp/copied there")
-        assert [report.exit_status for report in copied.values] == [0, 0], copied
+        request = CopyRequest((str(source),), "/tmp/copied there")
+        copied = copy_to_cluster(access, access.targets, request, watch=lambda progress: None)
+        assert copied.ok, copied
         read = access.connections.run(access.targets[1], "cat '/tmp/copied there'")
         assert read.stdout == "content"
 
