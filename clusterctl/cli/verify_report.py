@@ -15,7 +15,7 @@ from clusterctl.domain.units import count, format_bytes
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from clusterctl.data.asking import Watch
+    from clusterctl.data.conversation import Watch
     from clusterctl.data.verify import Discrepancy, Group
     from clusterctl.operations.verify import Depth, VerifyReport
 

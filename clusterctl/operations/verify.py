@@ -7,7 +7,8 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from clusterctl.data.asking import Conversation, NothingThere, Watch, on_nodes, on_this_machine
+from clusterctl.data.asking import on_nodes, on_this_machine
+from clusterctl.data.conversation import Conversation, NothingThere, Watch
 from clusterctl.data.request import CopyRequest
 from clusterctl.data.verify import (
     NOT_READ,

@@ -331,7 +331,7 @@ def test_many_small_files_and_few_answers(nodes):
 
 
 def test_pages(nodes, monkeypatch):
-    monkeypatch.setattr("clusterctl.data.asking.PAGE", 2)
+    monkeypatch.setattr("clusterctl.data.conversation.PAGE", 2)
     remove(nodes.home(2) / "data")
     remove_folder(nodes.home(1) / "data")
     kinds = [(kind, path) for kind, path, _, _ in said(check(nodes))]
