@@ -48,7 +48,14 @@ def gap_lines(report: TransferReport) -> list[str]:
     full = [node.host for node, gap in found if _overflows(gap)]
     if full:
         lines.append(f"{fold_hosts(full)}: there is not enough free space")
-    return [*lines, *_sum([gap for _, gap in found]), *_predicted(report.plan)] if found else []
+    if not found:
+        return []
+    lacking = any(gap.files or gap.bytes for _, gap in found)
+    return [
+        *lines,
+        *_sum([gap for _, gap in found]),
+        *(_predicted(report.plan) if lacking else []),
+    ]
 
 
 def _deletion(hosts: str, names: Sequence[str], number: int) -> list[str]:
@@ -73,8 +80,12 @@ def _sum(gaps: Sequence[Gap]) -> list[str]:
 
 
 def _predicted(plan: dict[str, Any]) -> list[str]:
-    seconds = plan.get("predicted_s")
-    return [] if seconds is None else [f"it would take about {format_duration(seconds)}"]
+    if not plan:
+        return []
+    seconds = plan["predicted_s"]
+    if seconds is None:
+        return ["how long that would take is not known without --link-rate"]
+    return [f"it would take about {format_duration(seconds)}"]
 
 
 def plan_lines(plan: dict[str, Any]) -> list[str]:

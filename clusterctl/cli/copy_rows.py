@@ -12,6 +12,7 @@ from clusterctl.domain.units import count, format_bytes, format_duration, format
 # More than fit on a screen are shown by stage, folded.
 ROWS = 20
 BAR = 10
+EARLY = (NodeStage.CONNECTING, NodeStage.COMPARING)
 Row = tuple[str, ...]
 COLUMNS = ("host", "stage", "share", "bar", "bytes", "rate", "left", "remark")
 
@@ -94,8 +95,7 @@ def is_moving(node: NodeProgress) -> bool:
 
 def are_comparing(progress: CopyProgress) -> bool:
     """Whether a node has not said yet what it lacks."""
-    early = (NodeStage.CONNECTING, NodeStage.COMPARING)
-    return any(node.stage in early for node in progress.nodes)
+    return any(node.stage in EARLY for node in progress.nodes)
 
 
 def left_s(node: NodeProgress) -> float | None:
@@ -107,8 +107,12 @@ def left_s(node: NodeProgress) -> float | None:
 
 
 def total_line(progress: CopyProgress) -> str:
-    """The whole copy in one line, without those that failed: bytes, rate, time left."""
-    nodes = [node for node in progress.nodes if node.stage is not NodeStage.FAILED]
+    """The whole copy in one line: bytes, rate, time left, and who is still to come.
+
+    Those that failed are not in the sum.
+    """
+    beside = (*EARLY, NodeStage.FAILED)
+    nodes = [node for node in progress.nodes if node.stage not in beside]
     need = sum(node.needed_bytes for node in nodes)
     if not need:
         stages = [f"{len(alike)} {alike[0].stage.value}" for alike in by_stage(progress.nodes)]
@@ -119,6 +123,7 @@ def total_line(progress: CopyProgress) -> str:
         f"({have * 100 // need} %)",
         _pace(progress),
         _remaining(progress),
+        _early(progress),
     ]
     return ", ".join(filter(None, parts))
 
@@ -133,6 +138,13 @@ def _pace(progress: CopyProgress) -> str:
         share = each / payload_share() / progress.slowest_link
         notes.append(f"{share * 100:.0f} % of the slowest link")
     return format_rate(sum(rates)) + (f" ({', '.join(notes)})" if notes else "")
+
+
+def _early(progress: CopyProgress) -> str:
+    """Those that are not in the sum yet."""
+    early = [node for node in progress.nodes if node.stage in EARLY]
+    hosts = fold_hosts([node.host for node in early])
+    return f"{hosts} still {early[0].stage.value}" if early else ""
 
 
 def _remaining(progress: CopyProgress) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from clusterctl.data.cost import EC2_FLOW
 from clusterctl.data.plan import CopyFacts, CopyPlan, NodeFacts, plan_copy, predict
 from clusterctl.data.report import CopyProgress, NodeReport, SourceSummary, TransferReport
 from clusterctl.data.request import CopyRequest, Way
@@ -55,7 +56,9 @@ def copy_to_cluster(
     by_index = {node.index: access.target(node) for node in access.cluster.nodes}
     zones = {node.name: node.availability_zone for node in access.cluster.nodes}
     source = _chosen(by_index, request.from_node)
-    facts = tuple(NodeFacts(target.host, zones.get(target.host, "")) for target in targets)
+    facts = tuple(
+        NodeFacts(target.host, zones.get(target.host, ""), flow_rate=EC2_FLOW) for target in targets
+    )
     source_zone = zones.get(source.host, "") if source else ""
     copy = _Copy(access.connections, targets, request, source, facts, source_zone, urls)
     return copy.run(watch, max_workers, timeout_s)

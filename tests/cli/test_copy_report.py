@@ -184,8 +184,16 @@ def test_a_dry_run():
     ]
 
 
+def test_a_dry_run_over_links_that_nobody_knows():
+    copied = report(node(0, gap=gap()), dry_run=True, plan={"predicted_s": None})
+    assert copy_gaps.gap_lines(copied) == [
+        "10.0 MiB would be copied to 1 of 1 node",
+        "how long that would take is not known without --link-rate",
+    ]
+
+
 def test_a_dry_run_with_nothing_to_do():
-    copied = report(node(0, gap=gap(0, 0)), dry_run=True)
+    copied = report(node(0, gap=gap(0, 0)), dry_run=True, plan={"predicted_s": 1.0})
     assert copy_gaps.gap_lines(copied) == ["nothing would be copied"]
 
 

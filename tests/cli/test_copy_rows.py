@@ -111,6 +111,14 @@ def test_bars(share, percent, bar):
             "2.0 MiB/s (1.0 MiB/s each, 50 % of the slowest link), 7.0 s so far",
         ),
         (
+            progress(
+                *(node(index, bytes=MIB, needed_bytes=2 * MIB) for index in range(2)),
+                node(2, CONNECTING),
+                node(3, CONNECTING),
+            ),
+            "2.0 MiB of 4.0 MiB to 2 nodes (50 %), 7.0 s so far, demo-[2-3] still connecting",
+        ),
+        (
             progress(node(0, bytes=0, needed_bytes=MIB)),
             "0 B of 1.0 MiB to 1 node (0 %), 7.0 s so far",
         ),
