@@ -1,0 +1,227 @@
+"""Copies to hosts of the lab: machines that freeze, are cut off, have no room or a slow link."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from clusterctl.cli.wiring import Wiring
+from clusterctl.config import load_settings
+from clusterctl.data.request import CopyRequest
+from clusterctl.domain.errors import CommandTimeout, HostError
+from clusterctl.operations.copy import copy_to_cluster
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
+
+NAME = "copies"
+MIB = 1 << 20
+
+
+class Cluster:
+    """Four hosts, and what is done to them."""
+
+    def __init__(self, home):
+        self.environ = {**os.environ, "CLUSTERCTL_HOME": str(home), "CLUSTERCTL_LAB": "1"}
+
+    def ctl(self, *words):
+        command = [sys.executable, "-m", "clusterctl", *words]
+        done = subprocess.run(
+            command, env=self.environ, capture_output=True, text=True, check=False
+        )
+        assert "Traceback" not in done.stderr, done.stderr
+        return done
+
+    def open(self):
+        return Wiring(load_settings(self.environ)).open(NAME)
+
+    def instance(self, number):
+        with self.open() as access:
+            return access.cluster.nodes[number].instance_id
+
+    def fault(self, *words):
+        done = self.ctl("lab", "fault", *words)
+        assert done.returncode == 0, done.stderr
+
+    def copy(self, source, destination, watch=lambda progress: None, **options):
+        with self.open() as access:
+            request = CopyRequest((str(source),), destination, **options)
+            return copy_to_cluster(access, access.targets, request, watch=watch, timeout_s=120)
+
+    def on(self, number, command):
+        with self.open() as access:
+            result = access.connections.run(access.targets[number], command, timeout_s=60)
+        assert result.ok, result
+        return result.stdout
+
+    def digest(self, number, path):
+        return self.on(number, f"sha256sum < {path}").split()[0]
+
+
+@pytest.fixture(scope="module")
+def cluster(lab):
+    cluster = Cluster(lab.home)
+    up = cluster.ctl("up", NAME, "--nodes", "4", "--instance-type", "p3.2xlarge")
+    assert up.returncode == 0, up.stderr
+    yield cluster
+    cluster.ctl("down", NAME, "--yes")
+
+
+@pytest.fixture
+def shaped(cluster):
+    """All links carry 60 Mbit/s, so that there is time for something to happen."""
+    instances = [cluster.instance(number) for number in range(4)]
+    for instance in instances:
+        cluster.fault("shape", instance, "--rate", "60mbit")
+    yield instances
+    for instance in instances:
+        cluster.fault("unshape", instance)
+
+
+@pytest.fixture
+def large(tmp_path):
+    path = tmp_path / "large"
+    path.write_bytes(os.urandom(64 * MIB))
+    done = subprocess.run(["sha256sum", str(path)], capture_output=True, text=True, check=True)
+    return path, done.stdout.split()[0]
+
+
+def once(reached, deed):
+    """A watcher that does the deed when `reached(progress)` is true for the first time."""
+    done = []
+
+    def watch(progress):
+        if not done and reached(progress):
+            done.append(True)
+            deed()
+
+    return watch
+
+
+def begun(progress):
+    return all(node.bytes > 4 * MIB for node in progress.nodes)
+
+
+def test_the_command_twice(cluster, tmp_path):
+    folder = tmp_path / "set"
+    folder.mkdir()
+    for name in (b"a b", b"q\"uo'te", b"new\nline", b"\xff\xfe"):
+        (folder / os.fsdecode(name)).write_bytes(name * 10_000)
+    first = cluster.ctl("copy", NAME, f"{folder}/", "~/twice/", "--json")
+    assert first.returncode == 0, first.stderr
+    again = cluster.ctl("copy", NAME, f"{folder}/", "~/twice/", "--json")
+    assert again.returncode == 0
+    report = json.loads(again.stdout.splitlines()[-1])
+    assert [node["bytes"] for node in report["nodes"]] == [0] * 4
+    names = cluster.on(3, "cd twice; ls -A1b").splitlines()
+    assert sorted(names) == sorted([r"\377\376", r"a\ b", r"new\nline", "q\"uo'te"])
+
+
+def test_a_machine_that_freezes(cluster, shaped, large):
+    path, digest = large
+    watch = once(begun, lambda: cluster.fault("freeze", shaped[1]))
+    try:
+        report = cluster.copy(path, "~/frozen/", watch)
+    finally:
+        cluster.fault("thaw", shaped[1])
+    [failed] = report.failed
+    assert failed.host == f"{NAME}-1"
+    assert isinstance(failed.error, (CommandTimeout, HostError))
+    assert {cluster.digest(number, "frozen/large") for number in (0, 2, 3)} == {digest}
+    assert cluster.copy(path, "~/frozen/").ok
+    assert cluster.digest(1, "frozen/large") == digest
+
+
+def test_a_machine_that_is_cut_off(cluster, shaped, large):
+    path, digest = large
+    watch = once(begun, lambda: cluster.fault("cut", shaped[0]))
+    try:
+        report = cluster.copy(path, "~/cut/", watch)
+    finally:
+        cluster.fault("mend", shaped[0])
+    assert [node.host for node in report.failed] == [f"{NAME}-0"]
+    assert {cluster.digest(number, "cut/large") for number in (1, 2, 3)} == {digest}
+
+
+def test_a_full_disk(cluster, large):
+    path, digest = large
+    full = cluster.instance(2)
+    cluster.fault("fill", full)
+    try:
+        report = cluster.copy(path, "/data/full/")
+    finally:
+        cluster.fault("drain", full)
+    [failed] = report.failed
+    assert failed.host == f"{NAME}-2"
+    assert "room" in failed.error.hint
+    assert cluster.digest(3, "/data/full/large") == digest
+    assert cluster.copy(path, "/data/full/").ok
+
+
+def test_a_disk_that_is_read_only(cluster, large):
+    path, digest = large
+    node = cluster.instance(2)
+    cluster.fault("readonly", node)
+    try:
+        report = cluster.copy(path, "/data/readonly/")
+    finally:
+        cluster.fault("writable", node)
+    [failed] = report.failed
+    assert failed.host == f"{NAME}-2"
+    assert "ead-only" in failed.error.message
+    assert cluster.digest(3, "/data/readonly/large") == digest
+
+
+def test_a_folder_of_somebody_else(cluster, large):
+    path, digest = large
+    cluster.on(1, "sudo -n mkdir -m 700 /data/root")
+    report = cluster.copy(path, "/data/root/")
+    [failed] = report.failed
+    assert failed.host == f"{NAME}-1"
+    assert "/data/root" in failed.error.message
+    assert failed.error.hint
+
+
+def test_a_slow_link_holds_nobody_back(cluster, shaped, large):
+    path, digest = large
+    cluster.fault("shape", shaped[1], "--rate", "6mbit")
+    ended = {}
+
+    def watch(progress):
+        for node in progress.nodes:
+            if node.stage.value == "done":
+                ended.setdefault(node.host, progress.elapsed_s)
+
+    report = cluster.copy(path, "~/slow/", watch)
+    assert report.ok
+    assert {cluster.digest(number, "slow/large") for number in range(4)} == {digest}
+    slow = ended.pop(f"{NAME}-1")
+    assert max(ended.values()) < slow
+
+
+def test_nodes_whose_ports_are_closed_to_each_other(cluster, large):
+    """Everything comes from the source then, and where that is closed too, through SSH."""
+    path, digest = large
+    blocks = "sudo -n ip route add blackhole"
+    with cluster.open() as access:
+        addresses = [node.private_ip for node in access.cluster.nodes]
+    for number in range(4):
+        for other in addresses[:number] + addresses[number + 1 :]:
+            cluster.on(number, f"{blocks} {other}/32")
+    try:
+        report = cluster.copy(path, "~/closed/")
+    finally:
+        for number in range(4):
+            for other in addresses[:number] + addresses[number + 1 :]:
+                cluster.on(number, f"sudo -n ip route del blackhole {other}/32")
+    assert report.ok, report
+    assert {cluster.digest(number, "closed/large") for number in range(4)} == {digest}
+
+
+def test_from_the_head_node(cluster):
+    cluster.on(0, "mkdir -p from && head -c 3000000 /dev/urandom > from/file")
+    assert cluster.copy("~/from/", "~/from/", from_node=0).ok
+    assert cluster.digest(3, "from/file") == cluster.digest(0, "from/file")
