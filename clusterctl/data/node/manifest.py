@@ -14,6 +14,7 @@ MODES = 0o7777
 # What a decoder takes at most: 64 bytes of text an entry, for ten million of them.
 MOST_BYTES = 1 << 30
 LONGEST_PATH = 1 << 16
+ROWS = 1000
 
 
 class BadManifest(ValueError):
@@ -56,16 +57,21 @@ def bytes_of(text: str) -> bytes:
 
 
 def encode(entries: Sequence[Entry]) -> bytes:
-    """Deflated JSON lines; the same entries always give the same bytes."""
+    """Deflated lines of JSON, ROWS entries each; the same entries always give the same bytes."""
     press = zlib.compressobj(1)
     parts = []
-    for entry in entries:
-        row: list[Any] = [text_of(entry.path), entry.kind, entry.mode, entry.mtime_ns, entry.size]
-        more = _more(entry)
-        line = json.dumps(row + [more] if more else row, separators=(",", ":")) + "\n"
+    for at in range(0, len(entries), ROWS):
+        rows = list(map(_row, entries[at : at + ROWS]))
+        line = json.dumps(rows, separators=(",", ":")) + "\n"
         parts.append(press.compress(line.encode("ascii")))
     parts.append(press.flush())
     return b"".join(parts)
+
+
+def _row(entry: Entry) -> list[Any]:
+    row = [text_of(entry.path), entry.kind, entry.mode, entry.mtime_ns, entry.size]
+    more = _more(entry)
+    return [*row, more] if more else row
 
 
 def _more(entry: Entry) -> dict[str, Any]:
@@ -88,7 +94,7 @@ def decode(blob: bytes) -> list[Entry]:
         text = press.decompress(blob, MOST_BYTES)
         if press.unconsumed_tail or not press.eof:
             raise BadManifest("it is cut short, or too large")
-        return [_entry(json.loads(line)) for line in text.splitlines()]
+        return [_entry(row) for line in text.splitlines() for row in json.loads(line)]
     except (zlib.error, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
         if isinstance(error, BadManifest):
             raise
@@ -97,27 +103,27 @@ def decode(blob: bytes) -> list[Entry]:
 
 def _entry(row: Any) -> Entry:
     path, kind, mode, mtime_ns, size = row[:5]
-    more = row[5] if len(row) > 5 else {}
+    plain = Entry(bytes_of(path), kind, int(mode), int(mtime_ns), int(size))
+    entry = _with_more(plain, row[5]) if len(row) > 5 else plain
+    check(entry)
+    return entry
+
+
+def _with_more(entry: Entry, more: Any) -> Entry:
     segments = more.get("s")
-    entry = Entry(
-        bytes_of(path),
-        kind,
-        int(mode),
-        int(mtime_ns),
-        int(size),
+    return Entry(
+        *entry[:5],
         bytes_of(more.get("l", "")),
         None if segments is None else tuple((int(at), int(length)) for at, length in segments),
         bytes.fromhex(more.get("h", "")),
         bytes_of(more.get("o", "")),
     )
-    check(entry)
-    return entry
 
 
 def check(entry: Entry) -> None:
     """Raises BadManifest: nothing of a manifest may lead out of the destination."""
-    parts = entry.path.split(b"/")
-    if entry.path != b"." and any(part in (b"", b".", b"..") for part in parts):
+    around = b"/" + entry.path + b"/"
+    if entry.path != b"." and (b"//" in around or b"/./" in around or b"/../" in around):
         raise BadManifest(f"not a path below the destination: {entry.path!r}")
     if b"\0" in entry.path or b"\0" in entry.link or len(entry.path) > LONGEST_PATH:
         raise BadManifest(f"not a path: {entry.path[:80]!r}")

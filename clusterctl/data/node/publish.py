@@ -27,6 +27,8 @@ class Publisher(threading.Thread):
         self._changed = threading.Condition()
         self._whole: list[tuple[int, bytes, bool]] = []
         self._ending = False
+        # Threads that open and rename many files by turns get in each other's way.
+        self.one_by_one = threading.Lock()
         self.written = 0
         self.refused: dict[int, str] = {}
         self.error: OSError | None = None
@@ -79,10 +81,11 @@ class Publisher(threading.Thread):
         began = time.monotonic()
         self._sync([part for number, part, _ in batch if self._entries[number].data])
         self._waits.add("sync", time.monotonic() - began)
-        for number, part, ready in batch:
-            self._appear(number, part)
-            if not ready:
-                self._staging.drop(self._entries[number])
+        with self.one_by_one:
+            for number, part, ready in batch:
+                self._appear(number, part)
+                if not ready:
+                    self._staging.drop(self._entries[number])
 
     def _prepare(self, entry: Entry, part: bytes) -> None:
         times = (entry.mtime_ns, entry.mtime_ns)

@@ -7,6 +7,7 @@ the relay does.
 
 from __future__ import annotations
 
+import gc
 import json
 import signal
 import sys
@@ -21,6 +22,8 @@ ROLES: dict[str, type[Relay]] = {"source": SourceRelay, "target": TargetRelay}
 
 def main() -> None:
     """The program's own end is `Relay.end`."""
+    # Nothing here lives long enough for cycles to matter, and data sets have many entries.
+    gc.disable()
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, _stop)
     relay = None

@@ -50,10 +50,11 @@ class _Gathering:
             return
         if kind == LINK:
             link = os.readlink(path)
-        entry = Entry(name, kind, status.st_mode & MODES, status.st_mtime_ns, link=link)
+        mode, mtime_ns = status.st_mode & MODES, status.st_mtime_ns
+        size, segments = 0, None
         if kind == FILE:
-            entry = entry._replace(size=status.st_size, segments=_segments(path, status))
-        self.found[name] = (entry, path)
+            size, segments = status.st_size, _segments(path, status)
+        self.found[name] = (Entry(name, kind, mode, mtime_ns, size, link, segments), path)
 
 
 def scan(sources: Sequence[bytes], names: Sequence[bytes] | None, base: bytes) -> Found:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -15,18 +16,18 @@ from clusterctl.data.node.wire import CHUNK, LENGTH, NUMBER, TRAILER, Link
 
 
 class _Outgoing:
-    """Many small pieces on one connection, sent together; `checksum` is of those that are data."""
+    """Pieces of a block on their way out, sent together; `checksum` is of all of them."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, head: bytes, room: int) -> None:
         self._link = link
-        self._buffer = memoryview(bytearray(CHUNK))
-        self._used = 0
+        self._buffer = memoryview(bytearray(room))
+        self._used, self._head = 0, head
         self.checksum = 0
         self.seconds = 0.0
 
     def room(self, most: int) -> memoryview:
         """Where to put up to `most` bytes of data; `filled` says how many they are."""
-        if self._used == CHUNK:
+        if self._used == len(self._buffer):
             self.flush()
         return self._buffer[self._used : self._used + most]
 
@@ -37,11 +38,10 @@ class _Outgoing:
     def flush(self, more: bytes = b"") -> None:
         """Raises PeerError."""
         began = time.monotonic()
-        if self._used:
-            self._link.send(self._buffer[: self._used])
-        if more:
-            self._link.send(more)
-        self._used = 0
+        self._link.send(self._head)
+        self._link.send(self._buffer[: self._used])
+        self._link.send(more)
+        self._used, self._head = 0, b""
         self.seconds += time.monotonic() - began
 
 
@@ -61,14 +61,17 @@ class Source:
     ) -> None:
         self._entries, self._path, self._layout = entries, path, layout
         self._waits = waits
-        self._lock = threading.Lock()
+        self._lock, self._one_by_one = threading.Lock(), threading.Lock()
         self.bad: dict[int, str] = {}
 
     def send_block(self, link: Link, block: int) -> None:
         """Raises PeerError."""
-        began, out = time.monotonic(), _Outgoing(link)
-        link.send(LENGTH.pack(self._layout.length(block)))
-        bad = [e.entry for e in self._layout.extents(block) if not self._send(out, e)]
+        began, extents = time.monotonic(), self._layout.extents(block)
+        length = self._layout.length(block)
+        # Threads that open and close many files by turns get in each other's way.
+        with self._one_by_one if len(extents) > 1 else contextlib.nullcontext():
+            out = _Outgoing(link, LENGTH.pack(length), length if len(extents) > 1 else CHUNK)
+            bad = [extent.entry for extent in extents if not self._send(out, extent)]
         numbers = b"".join(map(NUMBER.pack, bad))
         out.flush(TRAILER.pack(out.checksum, len(bad)) + numbers)
         self._waits.add("send", out.seconds)

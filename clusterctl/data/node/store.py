@@ -111,7 +111,8 @@ class Store:
         """A block that is right; `data` unless it is written already. Raises OSError."""
         if data is not None:
             began = time.monotonic()
-            self._spread(extents, data)
+            with self._publisher.one_by_one:
+                self._spread(extents, data)
             self._waits.add("write", time.monotonic() - began)
             if len(extents) > 1:
                 self._keep(block, bytes(data))

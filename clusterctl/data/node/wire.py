@@ -94,7 +94,8 @@ class Link:
 
     def send(self, data: Any) -> None:
         try:
-            self.socket.sendall(data)
+            if len(data):
+                self.socket.sendall(data)
         except (BlockingIOError, ssl.SSLWantWriteError):
             raise PeerError("it takes nothing any more", "silent") from None
         except OSError as error:

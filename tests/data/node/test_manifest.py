@@ -68,7 +68,7 @@ def row(**changed):
 )
 def test_nothing_else_is_a_manifest(bad):
     with pytest.raises(BadManifest):
-        decode(zlib.compress(json.dumps(bad).encode() + b"\n"))
+        decode(zlib.compress(json.dumps([bad]).encode() + b"\n"))
 
 
 @pytest.mark.parametrize("blob", [b"", b"x", encode(ENTRIES)[:-1], zlib.compress(b"{")])
