@@ -9,6 +9,7 @@ import os
 import shutil
 import socket
 import struct
+import threading
 import zlib
 from collections.abc import Sequence
 
@@ -17,6 +18,7 @@ from clusterctl.data.node.scan import STAGING
 
 RECORD = struct.Struct(">QQI")  # offset, length, crc32
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
+JOURNAL = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 PIECE = 1 << 20
 
 
@@ -36,6 +38,7 @@ class Staging:
         self.root = root
         self.folder = os.path.join(root, STAGING)
         self._lock = -1
+        self._noting = threading.Lock()
         self._boot = _boot_id()
         self._journals = _journals(self.folder)
 
@@ -83,12 +86,14 @@ class Staging:
 
     def note(self, entry: Entry, offset: int, length: int, checksum: int) -> None:
         """This piece of the part has come."""
-        journal = os.open(self.part(entry) + b".log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        try:
-            head = b"" if os.fstat(journal).st_size else self._boot
-            os.write(journal, head + RECORD.pack(offset, length, checksum))
-        finally:
-            os.close(journal)
+        record = RECORD.pack(offset, length, checksum)
+        with self._noting:  # else two begin the same journal
+            journal = os.open(self.part(entry) + b".log", JOURNAL, 0o600)
+            try:
+                head = b"" if os.fstat(journal).st_size else self._boot
+                os.write(journal, head + record)
+            finally:
+                os.close(journal)
 
     def pieces(self, entry: Entry) -> list[tuple[int, int]]:
         """What an earlier copy left of the entry: (offset, length), sorted, none overlapping."""
