@@ -11,10 +11,12 @@ from clusterctl.data import failures
 from clusterctl.data.hearing import Hearing
 from clusterctl.data.judge import Judge
 from clusterctl.data.member import SOURCE, Member, text
+from clusterctl.data.orders import address_of, begin_order
 from clusterctl.data.relinks import Net, Patience, wanted_upstream
 from clusterctl.data.report import NodeStage, SourceSummary
 from clusterctl.data.request import Way
 from clusterctl.data.shares import Range, Shares
+from clusterctl.data.verdicts import is_stuck
 from clusterctl.domain.errors import ClusterctlError
 
 Order = tuple[str, dict[str, Any]]
@@ -162,16 +164,8 @@ class Coordinator:
                 begun = member.stage is not NodeStage.CONNECTING
                 self._fail(member, failures.too_late(member.name, limit, begun))
         for member in self.targets:
-            if not self.is_over(member) and self._is_stuck(member):
+            if not self.is_over(member) and is_stuck(self.net, member, self.now):
                 self._fail(member, failures.got_nothing(member.name, patience.give_up_s))
-
-    def _is_stuck(self, member: Member) -> bool:
-        for_s = self.now - max(member.grew_at, member.joined_at)
-        return (
-            member.gap is not None
-            and for_s >= self.net.patience.give_up_s
-            and self.net.behind(member) > 0
-        )
 
     def _end_without_source(self) -> None:
         """Without the source the others go on where one of them has everything."""
@@ -208,7 +202,7 @@ class Coordinator:
         if planned.way is not Way.CHAIN:
             self._shares = Shares(net.blocks, planned.way is Way.EXCHANGE)
         self.heard.summary = replace(summary, blocks=net.blocks)
-        self._order(net.source, self._begin_order())
+        self._order(net.source, begin_order(self.net, self.heard.manifest))
         for name in (*planned.order, *there):
             if name in there and name not in net.order:
                 self._join(net.members[name])
@@ -227,20 +221,10 @@ class Coordinator:
         self.net.order.append(member.name)
         member.joined = True
         member.joined_at = member.linked_at = member.grew_at = self.now
-        self._order(member, self._begin_order())
+        self._order(member, begin_order(self.net, self.heard.manifest))
         if self._shares:
             member.listed_by = SOURCE
-            self._order(member, {"order": "manifest_from", **self._address(SOURCE)})
-
-    def _begin_order(self) -> dict[str, Any]:
-        return {
-            "order": "begin",
-            "block_bytes": self.net.block_bytes,
-            "streams": self.net.streams,
-            "digest": text(self.heard.manifest, "digest"),
-            "blocks": self.net.blocks,
-            "single": self.heard.manifest.get("single") is True,
-        }
+            self._order(member, {"order": "manifest_from", **address_of(self.net, SOURCE)})
 
     def _give_shares(self, shares: Mapping[str, Sequence[Range]]) -> None:
         for name, ranges in shares.items():
@@ -267,13 +251,7 @@ class Coordinator:
             if other.upstream in (name, member.upstream):
                 other.shared_at = self.now
         member.upstream, member.linked_at, member.behind = name, self.now, None
-        self._order(member, {"order": "upstream", **self._address(name)})
-
-    def _address(self, name: str) -> dict[str, Any]:
-        upstream = self.net.members.get(name)
-        if upstream is None:
-            return {"name": ""}
-        return {"name": name, "address": upstream.address, "port": upstream.port}
+        self._order(member, {"order": "upstream", **address_of(self.net, name)})
 
     def _order(self, member: Member, order: dict[str, Any]) -> None:
         self._orders.append((member.name, order))

@@ -3,9 +3,7 @@ back."""
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Union
 
-from clusterctl.data.certificate import ephemeral_pem
 from clusterctl.data.coordinator import Coordinator
 from clusterctl.data.failures import out_of_time
 from clusterctl.data.lines import Ended, Inbox, LoggedIn
@@ -22,6 +19,7 @@ from clusterctl.data.member import SOURCE, text
 from clusterctl.data.plan import CopyPlan
 from clusterctl.data.program import program_of
 from clusterctl.data.progress_of import progress_of, report_of
+from clusterctl.data.relay_config import common_config, source_config, target_config
 from clusterctl.data.relinks import Patience
 from clusterctl.data.remote_relay import RemoteRelay
 from clusterctl.data.report import CopyProgress, SourceSummary, TransferReport
@@ -94,7 +92,10 @@ class _Run:
         self._routes: Routes | None = None
         self._began = time.monotonic()
         self._watched_at = self._pinged_at = 0.0
-        self._common = self._config_of_all()
+        self._common = {
+            **common_config(transfer.request, transfer.urls),
+            "report_s": transfer.report_s,
+        }
 
     def to_its_end(self) -> TransferReport:
         try:
@@ -126,9 +127,13 @@ class _Run:
         if transfer.source is None:
             self._relays[SOURCE] = LocalRelay(SOURCE, self._inbox, self._program)
         else:
-            self._start_on(SOURCE, transfer.source, self._source_config())
+            config = source_config(transfer.request)
+            if transfer.source in transfer.targets:
+                # Both relays of a node cannot listen on the same port.
+                config["port"] = 0
+            self._start_on(SOURCE, transfer.source, config)
         for target in transfer.targets:
-            self._start_on(target.host, target, self._target_config(target))
+            self._start_on(target.host, target, target_config(transfer.request))
 
     def _start_on(self, name: str, target: Target, config: Mapping[str, Any]) -> None:
         self._relays[name] = RemoteRelay(
@@ -141,38 +146,6 @@ class _Run:
             {**self._common, "node": target.host, **config},
         )
 
-    def _config_of_all(self) -> dict[str, Any]:
-        request = self._transfer.request
-        return {
-            "secret": secrets.token_hex(32),
-            "tls": {"pem": ephemeral_pem()} if request.encrypt else None,
-            "port": request.port,
-            "checksum": request.checksum,
-            "report_s": self._transfer.report_s,
-            "urls": None if self._transfer.urls is None else dict(self._transfer.urls),
-        }
-
-    def _source_config(self) -> dict[str, Any]:
-        request = self._transfer.request
-        names = request.names
-        return {
-            "role": "source",
-            # Both relays of a node cannot listen on the same port.
-            "port": 0 if self._transfer.source in self._transfer.targets else request.port,
-            "sources": list(request.sources),
-            "names_b64": None if names is None else [base64.b64encode(n).decode() for n in names],
-        }
-
-    def _target_config(self, target: Target) -> dict[str, Any]:
-        request = self._transfer.request
-        return {
-            "role": "target",
-            "destination": request.destination,
-            "delete": request.delete,
-            "dry_run": request.dry_run,
-            "several": len(request.sources) > 1,
-        }
-
     def _start_source_here(self, node: str) -> None:
         """Now that there is a connection: the source listens on this machine's end of it."""
         relay = self._relays[SOURCE]
@@ -183,7 +156,7 @@ class _Run:
         )
         config = {
             **self._common,
-            **self._source_config(),
+            **source_config(self._transfer.request),
             "node": SOURCE,
             "base": str(Path.cwd()),
             "bind": self._routes.own_address,

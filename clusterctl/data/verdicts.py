@@ -120,6 +120,12 @@ def stalled_leaves(net: Net, now: float) -> list[Member]:
     ]
 
 
+def is_stuck(net: Net, member: Member, now: float) -> bool:
+    """Whether it has got nothing for far too long, though its upstream has what it lacks."""
+    for_s = now - max(member.grew_at, member.joined_at)
+    return member.gap is not None and for_s >= net.patience.give_up_s and net.behind(member) > 0
+
+
 def grown_ones(net: Net) -> list[Member]:
     """Those that joined late and have caught up, if only with the leaves."""
     slack = max(4 * net.streams, int(LAG_S * net.best / net.block_bytes))

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import pytest
 
+from clusterctl.data import relay_config
 from clusterctl.data import transfer as transfer_module
 from clusterctl.data.relinks import Patience
 from clusterctl.data.report import NodeStage
@@ -390,7 +391,7 @@ def _see(progress, event):
 def test_no_secret_in_any_command_line(hosts, tmp_path, monkeypatch):
     Slow(tmp_path, 64 << 20)
     secret = "ab" * 32
-    monkeypatch.setattr(transfer_module.secrets, "token_hex", lambda size: secret)
+    monkeypatch.setattr(relay_config.secrets, "token_hex", lambda size: secret)
     seen = []
 
     def look(progress):
