@@ -24,7 +24,8 @@ def copy_status(report: TransferReport) -> int:
         statuses.append(report.error.exit_status)
     if statuses:
         return max(statuses)
-    return 1 if report.source and report.source.warnings else 0
+    left_out = any(node.left_out for node in report.nodes)
+    return 1 if left_out or (report.source and report.source.warnings) else 0
 
 
 def node_table(report: TransferReport) -> Table:

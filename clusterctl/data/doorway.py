@@ -81,7 +81,7 @@ class Doorways:
         try:
             here = socket.create_connection(self._goal, DIAL_S)
         except OSError:
-            channel.close()
+            _close(channel)
             return
         here.settimeout(None)
         here.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -90,7 +90,7 @@ class Doorways:
         _pump(here, channel)
         back.join()
         here.close()
-        channel.close()
+        _close(channel)
 
 
 def _cancel(transport: paramiko.Transport, port: int) -> None:
@@ -98,12 +98,15 @@ def _cancel(transport: paramiko.Transport, port: int) -> None:
         transport.cancel_port_forward(HERE, port)
 
 
+def _close(channel: paramiko.Channel) -> None:
+    with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+        channel.close()
+
+
 def _pump(source: Any, sink: Any) -> None:
+    """Until the source has said all; the other direction goes on."""
     with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
         while data := source.recv(CHUNK):
             sink.sendall(data)
-    # Either end has gone: the other one is of no use without it.
     with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
-        sink.shutdown(socket.SHUT_RDWR)
-    with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
-        source.shutdown(socket.SHUT_RDWR)
+        sink.shutdown(socket.SHUT_WR)

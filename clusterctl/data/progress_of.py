@@ -100,6 +100,7 @@ def _report(member: Member) -> NodeReport:
         received_bytes=number(done, "bytes") or member.bytes,
         files=number(done, "files"),
         deleted=number(done, "deleted"),
+        left_out=number(done, "left_out"),
         duration_s=_duration_s(member),
         error=member.error,
         warnings=tuple(member.warnings),

@@ -75,13 +75,18 @@ class CopyProgress:
 
 @dataclass(frozen=True)
 class NodeReport:
-    """One node at the end. `error` says why it has not all of it; `moves` how it was relinked."""
+    """One node at the end. `error` says why it has not all of it; `moves` how it was relinked.
+
+    `left_out` files changed or vanished at the source meanwhile, or could not be put in place;
+    `warnings` name the first ones.
+    """
 
     host: str
     gap: Gap | None = None
     received_bytes: int = 0
     files: int = 0
     deleted: int = 0
+    left_out: int = 0
     duration_s: float = 0.0
     error: ClusterctlError | None = None
     warnings: tuple[str, ...] = ()

@@ -282,6 +282,28 @@ def test_a_frozen_relay_holds_nobody_back(hosts, tmp_path):
     assert tree(hosts.home(3) / "frozen")[b"large"] == (tmp_path / "large").read_bytes()
 
 
+def test_a_file_that_changes_meanwhile_is_left_out_and_told(hosts, tmp_path):
+    folder = tmp_path / "set"
+    folder.mkdir()
+    Slow(folder, 160 << 20)
+    (folder / "zz last").write_bytes(b"before")
+    changed = []
+
+    def change(progress):
+        if progress.source and progress.source.blocks and not changed:
+            changed.append((folder / "zz last").write_bytes(b"after that"))
+
+    report = copy(hosts, f"{folder}/", "~/changes", 2, watch=change)
+    assert changed
+    assert report.ok
+    assert [node.left_out for node in report.nodes] == [1, 1]
+    assert "zz last" in report.nodes[0].warnings[0]
+    assert b"zz last" not in tree(hosts.home(2) / "changes")
+    report = copy(hosts, f"{folder}/", "~/changes", 2)
+    assert [node.left_out for node in report.nodes] == [0, 0]
+    assert tree(hosts.home(2) / "changes") == tree(folder)
+
+
 def test_too_little_time(hosts, tmp_path):
     Slow(tmp_path, 192 << 20)
     report = copy(hosts, tmp_path / "large", "~/late/", timeout_s=0.0)
