@@ -185,7 +185,8 @@ class Coordinator:
         summary = self.heard.summary
         waiting = [m for m in self.targets if m.alive and m.stage is NodeStage.CONNECTING]
         there = [m.name for m in self.targets if m.alive and m.address]
-        if summary is None or not self.net.source.alive or not there:
+        source = self.net.source
+        if summary is None or not (source.alive and source.address) or not there:
             return
         if self._ready_at is None:
             self._ready_at = self.now

@@ -19,15 +19,16 @@ END_WITHIN_S = 2.0
 class LocalRelay:
     """Starts at once. `name` is what its news are put under.
 
-    Its configuration may follow later (`configure`): Python starts in the meantime. When this
-    process dies, its standard input ends, and so does it.
+    When this process dies, its standard input ends, and so does it.
     """
 
-    def __init__(self, name: str, inbox: Inbox, program: JoinedProgram) -> None:
+    def __init__(
+        self, name: str, inbox: Inbox, program: JoinedProgram, config: Mapping[str, Any]
+    ) -> None:
         self.name = name
         self._inbox = inbox
-        self._program = program
         self._orders = Orders()
+        self._orders.first(program.stdin(dict(config)))
         self._lines = EventLines()
         self._told_to_end = False
         # A session of its own: Ctrl-C is for this process, which ends it in order.
@@ -50,10 +51,6 @@ class LocalRelay:
     @property
     def running(self) -> bool:
         return self._process.poll() is None
-
-    def configure(self, config: Mapping[str, Any]) -> None:
-        """Send the program and what it is to do; once, before all else."""
-        self._orders.first(self._program.stdin(dict(config)))
 
     def give(self, order: Mapping[str, Any]) -> None:
         """Send an order."""

@@ -125,7 +125,9 @@ class _Run:
     def _start(self) -> None:
         transfer = self._transfer
         if transfer.source is None:
-            self._relays[SOURCE] = LocalRelay(SOURCE, self._inbox, self._program)
+            config = {**self._common, **source_config(transfer.request)}
+            config.update(node=SOURCE, base=str(Path.cwd()), later=True)
+            self._relays[SOURCE] = LocalRelay(SOURCE, self._inbox, self._program, config)
         else:
             config = source_config(transfer.request)
             if transfer.source in transfer.targets:
@@ -154,14 +156,7 @@ class _Run:
         self._routes = Routes(
             self._transfer.connections, self._targets[node], self._relays, self._inbox
         )
-        config = {
-            **self._common,
-            **source_config(self._transfer.request),
-            "node": SOURCE,
-            "base": str(Path.cwd()),
-            "bind": self._routes.own_address,
-        }
-        relay.configure(config)
+        relay.give({"order": "listen", "bind": self._routes.own_address})
 
     def _plan(self, summary: SourceSummary, there: Sequence[str]) -> CopyPlan:
         self._planned = self._transfer.plan(summary, there)

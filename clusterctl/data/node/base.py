@@ -33,24 +33,30 @@ class Relay:
         self.caller_tls: ssl.SSLContext | None = None
         if pem:
             self.server_tls, self.caller_tls = tls_contexts(pem)
+        self.server = Server(self.secret, self.server_tls)
         self.waits = Waits()
         self._out, self._ended = threading.Lock(), threading.Lock()
         self._began = self._heard = time.monotonic()
 
     def listen(self) -> None:
         """Be reachable for the other relays. Raises OSError."""
-        address, client = _addresses()
-        bind, port = self.config.get("bind") or address, self.config.get("port", 0)
-        self.server = Server(bind, port, self.secret, self.server_tls)
+        own, client = _addresses()
+        address, port = self.server.listen(
+            self.config.get("bind") or own, self.config.get("port", 0)
+        )
         self.emit(
             "listening",
-            address=self.server.address,
-            port=self.server.port,
+            address=address,
+            port=port,
             client_address=client,
             python=platform.python_version(),
             pid=os.getpid(),
         )
-        self.server.start()
+
+    def on_listen(self, order: dict[str, Any]) -> None:
+        """For a relay that was told `later`: at this address of this machine."""
+        self.config["bind"] = order["bind"]
+        self.listen()
 
     def emit(self, event: str, **fields: Any) -> None:
         line = json.dumps({"event": event, **fields}) + "\n"

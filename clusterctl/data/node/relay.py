@@ -30,7 +30,8 @@ def main() -> None:
     try:
         config = json.loads(sys.stdin.buffer.readline())
         relay = ROLES[config["role"]](config)
-        relay.listen()
+        if not config.get("later"):
+            relay.listen()
         relay.run()
     except Stopped:
         if relay:

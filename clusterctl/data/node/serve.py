@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import select
 import socket
 import ssl
@@ -31,10 +30,7 @@ HEARTBEAT_S = 1.0
 class Server:
     """Listens while the relay runs. `content` sends the blocks that `ledger` says are here."""
 
-    def __init__(self, bind: str, port: int, secret: bytes, tls: ssl.SSLContext | None) -> None:
-        family = socket.AF_INET6 if ":" in bind else socket.AF_INET
-        self._listening = socket.create_server((bind, port), family=family, backlog=128)
-        self.address, self.port = self._listening.getsockname()[:2]
+    def __init__(self, secret: bytes, tls: ssl.SSLContext | None) -> None:
         self._secret, self._tls = secret, tls
         self._lock = threading.Lock()
         self._strangers = self._friends = 0
@@ -43,8 +39,13 @@ class Server:
         self._ledger: Ledger | None = None
         self._content: Any = None
 
-    def start(self) -> None:
-        threading.Thread(target=self._accept, name="accept", daemon=True).start()
+    def listen(self, bind: str, port: int) -> tuple[str, int]:
+        """Take connections from now on; where. Raises OSError."""
+        family = socket.AF_INET6 if ":" in bind else socket.AF_INET
+        listening = socket.create_server((bind, port), family=family, backlog=128)
+        threading.Thread(target=self._accept, args=(listening,), daemon=True).start()
+        address, port = listening.getsockname()[:2]
+        return address, port
 
     def have_manifest(self, blob: bytes) -> None:
         self._manifest = blob
@@ -54,10 +55,10 @@ class Server:
         self._ledger, self._content = ledger, content
         self._has_content.set()
 
-    def _accept(self) -> None:
+    def _accept(self, listening: socket.socket) -> None:
         while True:
             try:
-                plain, _ = self._listening.accept()
+                plain, _ = listening.accept()
             except OSError:
                 return
             with self._lock:
@@ -124,8 +125,3 @@ class Server:
         while True:
             seen, ranges = self._ledger.news(seen, HEARTBEAT_S)
             link.send(b"".join(RANGE.pack(*one) for one in ranges) or RANGE.pack(0, 0))
-
-    def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self._listening.shutdown(socket.SHUT_RDWR)
-        self._listening.close()
