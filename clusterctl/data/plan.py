@@ -150,9 +150,10 @@ def choose_streams(request: CopyRequest, facts: CopyFacts, hops: cost.Hops) -> i
 
 
 def choose_block(size: int, nodes: int, streams: int, least: int = SMALLEST_BLOCK) -> int:
-    """The largest power of two with which filling the chain costs at most FILL_SHARE."""
+    """The largest power of two with which filling the chain, and the first node's own pipeline of
+    reading, sending and writing, costs at most FILL_SHARE."""
     block = LARGEST_BLOCK
-    while block > least and (nodes - 1) * streams * block > FILL_SHARE * size:
+    while block > least and nodes * streams * block > FILL_SHARE * size:
         block //= 2
     return block
 
