@@ -57,7 +57,8 @@ class Fetcher:
 
     def _work(self, who: object, broken: Callable[[BaseException], None]) -> None:
         try:
-            while (block := self._wanted.take(who)) is not None:
+            while taken := self._wanted.take(who):
+                [block] = taken
                 began = time.monotonic()
                 data, bad = self._origin.read(block)
                 self._waits.add("receive", time.monotonic() - began)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -27,6 +28,8 @@ from clusterctl.data.node.wire import (
 )
 
 AGAIN_S = 0.2
+# Requested on each connection before it has come: a request waits behind the data on its way.
+AHEAD_BYTES = 1 << 20
 MOST_MANIFEST = 1 << 30
 
 
@@ -113,6 +116,7 @@ class Puller:
     ) -> None:
         self._caller, self._store, self._layout, self._wanted = caller, store, layout, wanted
         self._streams = streams
+        self._ahead = max(2, AHEAD_BYTES // layout.block_bytes)
         self._lost, self._broken = lost, broken
 
     def follow(self, upstream: Upstream) -> None:
@@ -152,21 +156,29 @@ class Puller:
 
     def _work(self, upstream: Upstream) -> None:
         buffer = memoryview(bytearray(CHUNK))
-        link, block = None, None
+        link = None
+        asked: deque[int] = deque()
         try:
             link = self._caller.dial(upstream)
-            while (block := self._wanted.take(upstream)) is not None:
-                self._get(link, block, buffer)
+            while self._ask(link, upstream, asked):
+                self._get(link, asked[0], buffer)
                 self._caller.heard = time.monotonic()
-                self._wanted.came(block)
-                block = None
+                self._wanted.came(asked.popleft())
         finally:
-            if block is not None:
+            for block in asked:
                 self._wanted.give_back(block)
             self._caller.drop(link)
 
+    def _ask(self, link: Link, upstream: Upstream, asked: deque[int]) -> bool:
+        """Have requests under way all the time; whether there are any."""
+        room = self._ahead - len(asked)
+        more = self._wanted.take_more(upstream, room) if asked else self._wanted.take(upstream)
+        asked.extend(more)
+        if more:
+            link.send(b"".join(REQUEST.pack(BLOCK, block) for block in more))
+        return bool(asked)
+
     def _get(self, link: Link, block: int, buffer: memoryview) -> None:
-        link.send(REQUEST.pack(BLOCK, block))
         (length,) = LENGTH.unpack(link.read(LENGTH.size))
         if length == MISSING:
             raise PeerError("it has not what it offered")

@@ -48,18 +48,32 @@ class Wanted:
                     heapq.heappush(self._queues[who], block)
             self._changed.notify_all()
 
-    def take(self, who: object) -> int | None:
-        """The next block to ask `who` for; None when there will be none any more."""
+    def take(self, who: object, most: int = 1) -> list[int]:
+        """The next blocks to ask `who` for, at most so many; none when there will be no more.
+
+        Waits for the first one.
+        """
         with self._changed:
             while self.left and who in self._queues:
-                queue = self._queues[who]
-                while queue:
-                    block = heapq.heappop(queue)
-                    if self._state[block] == WANTED:
-                        self._state[block] = CLAIMED
-                        return block
+                taken = self._claim(self._queues[who], most)
+                if taken:
+                    return taken
                 self._changed.wait()
-            return None
+            return []
+
+    def take_more(self, who: object, most: int) -> list[int]:
+        """The same without waiting."""
+        with self._changed:
+            return self._claim(self._queues.get(who, []), most)
+
+    def _claim(self, queue: list[int], most: int) -> list[int]:
+        taken: list[int] = []
+        while queue and len(taken) < most:
+            block = heapq.heappop(queue)
+            if self._state[block] == WANTED:
+                self._state[block] = CLAIMED
+                taken.append(block)
+        return taken
 
     def give_back(self, block: int) -> None:
         """It did not come: whoever has it may be asked."""
