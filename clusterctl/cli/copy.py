@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from clusterctl.cli.copy_options import CopyOptions, copy_options, request_of, url_access
 from clusterctl.cli.node_options import node_options, selected
 from clusterctl.cli.wiring import Wiring, account_options
+
+if TYPE_CHECKING:
+    from clusterctl.operations.access import Access
 
 
 @click.command()
@@ -52,7 +57,22 @@ def copy(
             request,
             watch=shown.watch,
             urls=url_access(options, lambda: wiring.clients),
+            link_rates=_link_rates(wiring, access) if options.show_plan or options.dry_run else {},
             max_workers=options.fanout,
             timeout_s=options.timeout_s,
         )
     return shown.finish()
+
+
+def _link_rates(wiring: Wiring, access: Access) -> dict[str, float]:
+    """Bytes a second by instance type, as EC2 says: for predictions, so never in the way."""
+    from clusterctl.domain.errors import AwsError
+    from clusterctl.ec2.machines import find_machine_types
+
+    try:
+        found = find_machine_types(
+            wiring.ec2, sorted({node.instance_type for node in access.cluster.nodes})
+        )
+    except AwsError:
+        return {}
+    return {name: type_.link_gbps * 1e9 / 8 for name, type_ in found.items() if type_.link_gbps}

@@ -160,6 +160,8 @@ class Coordinator:
         patience = self.net.patience
         for member in self.net.members.values():
             limit = patience.dead_s if member.beats else patience.start_s
+            if member.beats and all(self.is_over(m) for m in self.targets if m is not member):
+                limit = patience.last_dead_s  # everybody else is only waiting for it
             if member.alive and member.awaited and self.now - member.heard_at >= limit:
                 begun = member.stage is not NodeStage.CONNECTING
                 self._fail(member, failures.too_late(member.name, limit, begun))

@@ -69,7 +69,8 @@ class Hearing:
     def _see_complete(self, now: float, member: Member) -> None:
         if member.name != SOURCE and self._net.complete(member):
             member.ended_at = member.ended_at or now
-            if self.first_complete_at is None:
+            crossed = member.bytes > 0 and not self._net.beside_source(member)
+            if crossed and self.first_complete_at is None:
                 self.first_complete_at = now
 
     def _lost(self, now: float, member: Member, event: Mapping[str, Any]) -> None:

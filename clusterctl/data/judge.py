@@ -70,7 +70,8 @@ class Judge:
         passed = now - (self._looked_at if self._looked_at is not None else now)
         self._looked_at = now
         faded = self._net.best * math.exp(-passed / BEST_FADES_S)
-        self._net.best = max([faded, *(m.rate(now) for m in self._net.path)])
+        crossing = [m for m in self._net.path if not self._net.beside_source(m)]
+        self._net.best = max([faded, *(m.rate(now) for m in crossing)])
 
     def _judge_pace(self, now: float) -> None:
         net = self._net
@@ -148,6 +149,7 @@ class Judge:
             or first.gap is None
             or second.gap is None
             or first.upstream != SOURCE
+            or net.beside_source(first)
             or net.complete(first)
             or second.rate(now) < EVEN_SHARE * rate
             or now - max(net.data_at, *(m.linked_at for m in path)) < net.patience.rotate_s

@@ -33,14 +33,14 @@ def limited_by(source: Use, nodes: Sequence[Use]) -> str:
     moved = [node for node in nodes if node.moved_bytes]
     if not moved:
         return NOTHING
+    if max(_cpu(use) for use in (source, *moved)) >= CPU_FULL:
+        return CPU
     disk = max(node.share("write", "sync") for node in moved)
     waited = min(node.share("receive") for node in moved)
     if disk >= BUSY and disk > waited:
         return TARGET_DISK
     if source.share("read") >= BUSY and source.share("read") > source.share("send"):
         return SOURCE_DISK
-    if max(_cpu(use) for use in (source, *moved)) >= CPU_FULL:
-        return CPU
     return LINK
 
 

@@ -22,6 +22,7 @@ class Patience:
     gather_s: float = 1.0
     silent_s: float = 1.5
     dead_s: float = 15.0
+    last_dead_s: float = 5.0
     start_s: float = 60.0
     grace_s: float = 2.0
     stall_s: float = 3.0
@@ -59,6 +60,10 @@ class Net:
     @property
     def in_order(self) -> list[Member]:
         return [self.members[name] for name in self.order]
+
+    def beside_source(self, member: Member) -> bool:
+        """Whether it is on the source's own machine: what it gets crosses no link."""
+        return bool(member.address) and member.address == self.source.address
 
     def complete(self, member: Member) -> bool:
         """Whether it has every block."""

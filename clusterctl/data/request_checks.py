@@ -92,7 +92,7 @@ def _check_paths(request: CopyRequest) -> None:
     if is_url(request.destination):
         raise UsageError(
             f"DST is a path on the nodes, not a URL: {request.destination!r}",
-            "uploading is `clusterctl s3sync`",
+            "data comes from URLs to nodes; to upload, run `aws s3 sync` on a node",
         )
 
 

@@ -19,7 +19,8 @@ class MachineType:
 
     `gpu_name` is the chip, as `V100`. `network_cards` and `efa_interfaces` are the most it takes;
     `card_interfaces` is how many interfaces each card takes, and `efa_cards` are the cards that
-    take an EFA, as far as EC2 says so. `storage_gib` is the instance store.
+    take an EFA, as far as EC2 says so. `link_gbps` is what the first card always carries, 0 where
+    EC2 does not say. `storage_gib` is the instance store.
     """
 
     name: str
@@ -31,6 +32,7 @@ class MachineType:
     card_interfaces: tuple[int, ...] = ()
     efa_interfaces: int = 0
     efa_cards: tuple[int, ...] = ()
+    link_gbps: float = 0.0
     storage_gib: int = 0
     usage_classes: tuple[str, ...] = ("on-demand", "spot")
     placement_strategies: tuple[str, ...] = ("cluster", "partition", "spread")
@@ -98,6 +100,7 @@ def read_machine_type(described: Any) -> MachineType:
             for card in cards
             if "efa-only" in card.get("InterfaceTypes", ())
         ),
+        link_gbps=cards[0].get("BaselineBandwidthInGbps", 0.0) if cards else 0.0,
         storage_gib=described.get("InstanceStorageInfo", {}).get("TotalSizeInGB", 0),
         usage_classes=tuple(described.get("SupportedUsageClasses", ())),
         placement_strategies=tuple(

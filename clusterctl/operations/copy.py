@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
 
 from clusterctl.data.cost import EC2_FLOW
 from clusterctl.data.plan import CopyFacts, CopyPlan, NodeFacts, plan_copy, predict
@@ -14,6 +16,7 @@ from clusterctl.data.s3 import Credentials, LentKeys
 from clusterctl.data.s3copy import UrlCopy, copy_by_tool, prepare_url_copy
 from clusterctl.data.transfer import Transfer
 from clusterctl.domain.errors import ClusterctlError, CommandFailed, UsageError
+from clusterctl.domain.units import format_bytes
 from clusterctl.operations.access import Access
 from clusterctl.operations.hosts_access import HostsAccess
 from clusterctl.operations.verify import VerifyReport, verify_copy
@@ -46,18 +49,27 @@ def copy_to_cluster(
     *,
     watch: Watch,
     urls: UrlAccess = UrlAccess(),  # noqa: B008
+    link_rates: Mapping[str, float] = MappingProxyType({}),
     max_workers: int = 64,
     timeout_s: float | None = None,
 ) -> TransferReport:
     """SRC to DST on these nodes of a cluster. Raises UsageError when nothing could be done.
 
-    `max_workers` is how many log in at once, at most JUMP_LOGINS behind a jump host.
+    `link_rates` are bytes a second by instance type, where they are known. `max_workers` is how
+    many log in at once, at most JUMP_LOGINS behind a jump host.
     """
     by_index = {node.index: access.target(node) for node in access.cluster.nodes}
     zones = {node.name: node.availability_zone for node in access.cluster.nodes}
+    links = {node.name: link_rates.get(node.instance_type) for node in access.cluster.nodes}
     source = _chosen(by_index, request.from_node)
     facts = tuple(
-        NodeFacts(target.host, zones.get(target.host, ""), flow_rate=EC2_FLOW) for target in targets
+        NodeFacts(
+            target.host,
+            zones.get(target.host, ""),
+            link_rate=links.get(target.host),
+            flow_rate=EC2_FLOW,
+        )
+        for target in targets
     )
     source_zone = zones.get(source.host, "") if source else ""
     copy = _Copy(access.connections, targets, request, source, facts, source_zone, urls)
@@ -88,6 +100,26 @@ def _chosen(by_index: dict[int, Target], index: int | None) -> Target | None:
     return by_index[index]
 
 
+class _Seen:
+    """What the user is shown, and remembers: while files are read again, only that changes."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self._last: CopyProgress | None = None
+
+    def __call__(self, progress: CopyProgress) -> None:
+        self._last = progress
+        self._watch(progress)
+
+    def checking(self, host: str, event: Mapping[str, Any]) -> None:
+        """A node has read so much of its copy again."""
+        if self._last is None or not isinstance(event.get("bytes"), int):
+            return
+        note = f"verifying, {format_bytes(event['bytes'])} read"
+        nodes = [replace(n, note=note) if n.host == host else n for n in self._last.nodes]
+        self(replace(self._last, nodes=tuple(nodes)))
+
+
 class _Copy:
     """One copy: what it needs to know, and its steps."""
 
@@ -111,6 +143,7 @@ class _Copy:
         self._there: tuple[str, ...] = ()
 
     def run(self, watch: Watch, max_workers: int, timeout_s: float | None) -> TransferReport:
+        seen = _Seen(watch)
         if any(target.jump for target in self._targets):
             max_workers = min(max_workers, JUMP_LOGINS)
         if are_urls(self._request.sources):
@@ -120,11 +153,11 @@ class _Copy:
                     self._connections,
                     self._targets,
                     self._url_copy,
-                    watch=watch,
+                    watch=seen,
                     timeout_s=timeout_s,
                     max_workers=max_workers,
                 )
-                return self._verified(report, timeout_s)
+                return self._verified(report, seen, timeout_s)
         report = Transfer(
             connections=self._connections,
             targets=self._targets,
@@ -136,9 +169,9 @@ class _Copy:
             slowest_link=self._slowest_link,
             max_logins=max_workers,
             timeout_s=timeout_s,
-            watch=watch,
+            watch=seen,
         ).run()
-        return self._verified(report, timeout_s)
+        return self._verified(report, seen, timeout_s)
 
     def _prepare_urls(self, max_workers: int) -> None:
         copy = prepare_url_copy(
@@ -176,14 +209,21 @@ class _Copy:
             way_why=self._url_copy.plan.why if self._url_copy else (),
         )
 
-    def _verified(self, report: TransferReport, timeout_s: float | None) -> TransferReport:
+    def _verified(
+        self, report: TransferReport, seen: _Seen, timeout_s: float | None
+    ) -> TransferReport:
         """With --verify: what the nodes that are done have, against the source, by content."""
         done = {node.host for node in report.nodes if node.error is None}
         targets = [target for target in self._targets if target.host in done]
         if not self._request.verify or not targets or self._request.dry_run:
             return report
         found = verify_copy(
-            self._connections, targets, self._request, source=self._source, timeout_s=timeout_s
+            self._connections,
+            targets,
+            self._request,
+            source=self._source,
+            watch=seen.checking,
+            timeout_s=timeout_s,
         )
         nodes = tuple(_with_findings(node, found) for node in report.nodes)
         return replace(report, nodes=nodes)
@@ -196,11 +236,15 @@ def _with_findings(node: NodeReport, found: VerifyReport) -> NodeReport:
     wrong = [finding for finding in found.findings if node.host in finding.hosts]
     failed = [outcome.error for outcome in found.failures if outcome.host == node.host]
     error: ClusterctlError | None = next((error for error in failed if error), None)
+    if found.more and not wrong and not error:
+        error = CommandFailed(
+            node.host, "more differs than is told apart here", "see `clusterctl data verify`"
+        )
     if wrong and not error:
         first = wrong[0]
         error = CommandFailed(
             node.host,
-            f"has not what the source has: {first.path}: {first.message}"
+            f"has not what the source has: {first.path or 'DST'}: {first.message}"
             + (f", and {len(wrong) - 1} more" if wrong[1:] else ""),
             "copy again with --checksum",
         )

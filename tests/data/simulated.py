@@ -89,6 +89,7 @@ class World:
         self.blocks, self.rate, self.url_rate = blocks, rate, url_rate
         self.plan = plan or Plan(tuple(self.names))
         self.now = 100.0
+        self.beside_source = ""
         self.faults: list[tuple[float, Callable[[World], None]]] = []
         self.relinks = 0
         self.coordinator = Coordinator(
@@ -160,7 +161,8 @@ class World:
                 continue
             if not node.listening and self.elapsed_s >= node.listens_at:
                 node.listening = True
-                self._say(node, "listening", address="10.0.0.1", port=4000 + number)
+                host = "source" if node.name in (SOURCE, self.beside_source) else node.name
+                self._say(node, "listening", address=host, port=4000 + number)
                 if node is self.source:
                     size = self.blocks * self.plan.block_bytes
                     self._say(node, "manifest", digest="d", files=3, bytes=size, single=False)

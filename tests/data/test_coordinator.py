@@ -70,6 +70,28 @@ def test_a_slow_node_gets_it_in_its_own_time(slow):
     assert world.nodes[slow].got_at < world.ideal_s * 10.5 + 8
 
 
+def test_what_crosses_no_link_is_no_measure():
+    """With --from 0 the relay on node 0 copies from disk to disk: the others are not slow."""
+    world = World(8, blocks=1024)
+    world.beside_source = "n0"
+    world.source.up = world.nodes["n0"].down = world.rate * 10
+    world.run()
+    world.check()
+    members = world.coordinator.net.members
+    assert not any(member.leaf or member.moves for member in members.values())
+    first = world.coordinator.heard.first_complete_at - world.coordinator.began_at
+    assert world.ideal_s * 0.9 < first < world.ideal_s * 1.2
+
+
+def test_the_last_one_is_not_waited_for_long():
+    world = World(4)
+    world.at(0.95 * world.ideal_s, lambda w: w.freeze("n3"))
+    took = world.run()
+    world.check()
+    assert world.coordinator.net.members["n3"].error
+    assert took < world.ideal_s + 2 * world.coordinator.net.patience.last_dead_s
+
+
 @pytest.mark.parametrize("slow", ["n0", "n3", "n6"])
 def test_a_slow_uplink_ends_at_the_tail(slow):
     world = World(8, blocks=1024)

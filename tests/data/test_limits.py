@@ -34,3 +34,10 @@ CASES = {
 def test_limited_by(name):
     source, nodes, word = CASES[name]
     assert limited_by(source, nodes) == word
+
+
+def test_a_busy_interpreter_is_not_a_slow_disk():
+    """20,000 small files: their relays do nothing but open, read and close."""
+    source = Use({"read": 8.0, "send": 1.0}, cpu=9.5, wall=10.0)
+    node = Use({"receive": 5.0, "write": 4.0}, cpu=5.0, wall=10.0, moved_bytes=1)
+    assert limited_by(source, [node]) == "CPU"

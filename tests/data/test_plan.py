@@ -126,7 +126,7 @@ def test_streams(rates, size, streams):
 def test_blocks_are_as_large_as_filling_the_chain_allows(size, nodes, streams, block):
     assert choose_block(size, nodes, streams) == block
     if 128 << 10 < block < 8 << 20:
-        assert (nodes - 1) * streams * block <= 0.02 * size < (nodes - 1) * streams * block * 2
+        assert nodes * streams * block <= 0.02 * size < nodes * streams * block * 2
 
 
 def test_the_user_says_how():

@@ -69,7 +69,7 @@ class Relay:
 
     def fail(self, error: BaseException) -> None:
         """Tell why, and end."""
-        failure = failure_of(error)
+        failure = failure_of(error, self.config.get("destination", ""))
         self.emit("failed", why=str(failure), hint=failure.hint, kind=failure.kind)
         self.end(code=1)
 

@@ -27,8 +27,8 @@ class Failure(Exception):
         self.kind, self.hint = kind, hint
 
 
-def failure_of(error: BaseException) -> Failure:
-    """What an error means to the user."""
+def failure_of(error: BaseException, place: str = "") -> Failure:
+    """What an error means to the user; `place` is where it happened if the error does not say."""
     if isinstance(error, Failure):
         return error
     if isinstance(error, Busy):
@@ -40,7 +40,7 @@ def failure_of(error: BaseException) -> Failure:
         return Failure("bug", f"the manifest cannot be used: {error}")
     if isinstance(error, OSError) and error.errno is not None:
         kind, hint = _KINDS.get(error.errno, ("disk", ""))
-        name = error.filename
+        name = error.filename or place
         where = f"{text_of(name) if isinstance(name, bytes) else name}: " if name else ""
         return Failure(kind, f"{where}{error.strerror}", hint)
     return Failure("bug", f"{type(error).__name__}: {error}")
