@@ -66,10 +66,10 @@ class Source:
 
     def send_block(self, link: Link, block: int) -> None:
         """Raises PeerError."""
-        began, extents = time.monotonic(), self._layout.extents(block)
-        length = self._layout.length(block)
+        extents, length = self._layout.extents(block), self._layout.length(block)
         # Threads that open and close many files by turns get in each other's way.
         with self._one_by_one if len(extents) > 1 else contextlib.nullcontext():
+            began = time.monotonic()
             out = _Outgoing(link, LENGTH.pack(length), length if len(extents) > 1 else CHUNK)
             bad = [extent.entry for extent in extents if not self._send(out, extent)]
         numbers = b"".join(map(NUMBER.pack, bad))
