@@ -102,6 +102,7 @@ def urls_config(
     endpoint: str | None = None,
     region: str | None = None,
     connections: int = CONNECTIONS,
+    mirror: bool = False,
 ) -> dict[str, Any]:
     """What a node is told: it may hold keys, and goes to nodes' stdin only."""
     lent = credentials.as_config() if isinstance(credentials, LentKeys) else credentials
@@ -112,6 +113,7 @@ def urls_config(
         "endpoint": check_endpoint(endpoint),
         "region": region,
         "connections": connections,
+        "mirror": mirror,
     }
 
 

@@ -61,7 +61,12 @@ def prepare_url_copy(
     """
     sources = tuple(map(parse_source, request.sources))
     config = urls_config(
-        sources, names=request.names, credentials=credentials, endpoint=endpoint, region=region
+        sources,
+        names=request.names,
+        credentials=credentials,
+        endpoint=endpoint,
+        region=region,
+        mirror=request.delete,
     )
     wish = wish_of(request, sources, credentials)
     asked = ask_nodes(connections, targets, {**config, "tools": wish.plain}, max_workers)

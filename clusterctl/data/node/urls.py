@@ -5,6 +5,7 @@ The configuration, JSON that comes on stdin:
     {"sources": [{"kind": "s3", "bucket": B, "key_b64": K} | {"kind": "http", "url": U}],
      "names_b64": null | [...], "endpoint": null | URL, "region": null | R,
      "credentials": null (the machine's) | "none" | {"access", "secret", "token"},
+     "mirror": false (true: the destination is to have what the sources have, and no more),
      "connections": 32, "timeout_s": 30}
 """
 
@@ -31,7 +32,7 @@ from clusterctl.data.node.manifest import FILE, Entry
 from clusterctl.data.node.s3bucket import Bucket, endpoint_of
 from clusterctl.data.node.s3list import Listed, find_objects
 from clusterctl.data.node.sigv4 import Keys
-from clusterctl.data.node.urltree import Found, Origin, origin_of, tree_of
+from clusterctl.data.node.urltree import Found, Origin, origin_of, top_of, tree_of
 from clusterctl.data.node.weblist import ask, look, look_at_all
 
 CONNECTIONS = 32
@@ -113,12 +114,25 @@ def list_source(config: Mapping[str, Any]) -> tuple[list[Entry], list[str]]:
     found: list[Found] = []
     warnings: list[str] = []
     sources = open_sources(config)
-    for some, said in _side_by_side(lambda n: sources[n].find(n, wanted), range(len(sources))):
+    whole = False
+    numbers = range(len(sources))
+    for source, (some, said) in zip(
+        sources, _side_by_side(lambda n: sources[n].find(n, wanted), numbers)
+    ):
         found += some
         warnings += said
+        whole = whole or (wanted is None and _is_below(source, some))
     entries, left_out = tree_of(found)
     _try_one(sources, entries)
+    # A node deletes in folders that are entries. What is archived may well be on the nodes.
+    if config.get("mirror") and whole and entries and not any(one.archived for one in found):
+        entries.insert(0, top_of(entries))
     return entries, warnings + left_out
+
+
+def _is_below(source: Source, found: Sequence[Found]) -> bool:
+    """Whether this is all that is below a prefix, and not an object or a file."""
+    return isinstance(source, S3Source) and all(one.place != source.key for one in found)
 
 
 def _side_by_side(work: Callable[[T], U], items: Sequence[T]) -> list[U]:

@@ -75,6 +75,11 @@ def tree_of(found: Sequence[Found]) -> tuple[list[Entry], list[str]]:
     return sorted(entries, key=lambda entry: entry.path), _warnings(left_out)
 
 
+def top_of(entries: Sequence[Entry]) -> Entry:
+    """The folder that the entries are in, as old as the newest of them."""
+    return Entry(b".", FOLDER, FOLDER_MODE, max(entry.mtime_ns for entry in entries))
+
+
 def why_not(one: Found) -> str:
     """Why there can be no such file; empty if there can."""
     name = one.name[:-1] if one.name.endswith(b"/") else one.name

@@ -85,6 +85,49 @@ def test_a_second_time_nothing_moves(relays, s3, place, tmp_path):
     is_there(tmp_path / "0")
 
 
+def mirror(relays, s3, place, destination):
+    """One whole copy with --delete: what `gap` and `done` said."""
+    config = s3.config(place, mirror=True)
+    source = relays.source(urls=config)
+    target = relays.target(destination, urls=config, delete=True)
+    manifest = relays.begin(source, target, block_bytes=BLOCK)
+    target.tell("manifest_from", address=source.address, port=source.port)
+    target.tell("fetch", ranges=[[0, -(-manifest["bytes"] // BLOCK)]])
+    gap, done = target.expect("gap"), target.expect("done")
+    target.stop()
+    source.stop()
+    return gap, done
+
+
+def test_what_no_source_has_is_deleted_at_the_top_too(relays, s3, place, tmp_path):
+    folder = tmp_path / "0"
+    mirror(relays, s3, place, folder)
+    (folder / "stale").write_text("x")
+    (folder / "stale folder").mkdir()
+    (folder / "stale folder" / "x").write_text("x")
+    (folder / "sub" / "stale").write_text("x")
+    gap, done = mirror(relays, s3, place, folder)
+    assert (gap["delete"], done["deleted"], gap["bytes"]) == (4, 4, 0)
+    is_there(folder)
+    mirror(relays, s3, place, folder)
+    before = folder.stat()
+    gap, done = mirror(relays, s3, place, folder)
+    assert (gap["delete"], gap["files"], done["warnings"]) == (0, 0, [])
+    assert (folder.stat().st_mtime_ns, folder.stat().st_ctime_ns) == (
+        before.st_mtime_ns,
+        before.st_ctime_ns,
+    )
+
+
+def test_beside_one_object_nothing_is_deleted(relays, s3, tmp_path):
+    place = s3.bucket({"path/model": b"weights"}) + "/path/model"
+    (tmp_path / "0").mkdir()
+    (tmp_path / "0" / "own").write_text("x")
+    gap, done = mirror(relays, s3, place, tmp_path / "0")
+    assert (gap["delete"], done["deleted"]) == (0, 0)
+    assert sorted(path.name for path in (tmp_path / "0").iterdir()) == ["model", "own"]
+
+
 def test_one_object_with_a_new_name(relays, s3, tmp_path):
     place = s3.bucket({"path/to/model.bin": b"weights"}) + "/path/to/model.bin"
     source = relays.source(urls=s3.config(place))

@@ -123,6 +123,36 @@ def test_one_object_is_single_and_a_folder_with_one_is_not(s3, key, single):
     assert is_single(config, list_source(config)[0]) == single
 
 
+@pytest.mark.parametrize(
+    ("keys", "top"),
+    [([""], True), (["p"], True), (["p/"], True), (["x"], False), (["x", "p"], True)],
+)
+def test_a_mirror_has_the_top_of_what_is_below_a_prefix(s3, keys, top):
+    place = s3.bucket({"x": b"x", "p/a": b"1", "p/!": b"2"})
+    config = s3.config(*[f"{place}/{key}" for key in keys], mirror=True)
+    entries, _ = list_source(config)
+    assert [entry.path for entry in entries].count(b".") == top
+    assert (entries[0].path == b".") == top
+    if top:
+        assert entries[0].mtime_ns == max(entry.mtime_ns for entry in entries[1:])
+    assert is_single(config, entries) != top
+
+
+def test_a_mirror_of_archived_objects_deletes_nothing_at_the_top(s3):
+    place = s3.bucket({"a": b"1"})
+    s3.client.put_object(Bucket=place, Key="old", Body=b"2", StorageClass="GLACIER")
+    entries, [warning] = list_source(s3.config(place, mirror=True))
+    assert [entry.path for entry in entries] == [b"a"]
+    assert "archived" in warning
+
+
+def test_a_mirror_of_names_has_no_top(s3):
+    place = s3.bucket({"p/a": b"1"}) + "/p"
+    names = [base64.b64encode(b"a").decode()]
+    entries, _ = list_source(s3.config(place, names_b64=names, mirror=True))
+    assert [entry.path for entry in entries] == [b"a"]
+
+
 def test_names_below_a_prefix(s3):
     place = s3.bucket({"p/a": b"1", "p/b/c": b"2", "p/d": b"3"}) + "/p"
     names = [base64.b64encode(name).decode() for name in (b"b/c", b"a")]
