@@ -71,7 +71,10 @@ def parse_source(text: str) -> UrlSource:
     if text.startswith("s3://"):
         bucket, _, key = text[5:].partition("/")
         if not BUCKET.fullmatch(bucket):
-            raise UsageError(f"not a bucket: {text!r}", "write it as s3://BUCKET/PREFIX")
+            raise UsageError(
+                f"not a bucket: {bucket!r}" if bucket else f"no bucket is named: {text!r}",
+                "write it as s3://BUCKET/PREFIX: names have 3 to 63 letters (a-z), digits, . or -",
+            )
         return UrlSource(text, bucket, key.encode("utf-8", "surrogateescape"))
     try:
         parts = urlsplit(text)

@@ -55,7 +55,7 @@ def prepare_url_copy(
     region: str | None = None,
     max_workers: int = DEFAULT_FANOUT,
 ) -> UrlCopy:
-    """Ask the nodes what they can do with the source, and decide. Raises UsageError, HostError.
+    """Ask the nodes what they can do with the source, and decide. Raises ClusterctlError.
 
     `own_keys` gives this machine's, for the case that it has to read the source itself.
     """

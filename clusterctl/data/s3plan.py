@@ -10,7 +10,7 @@ from typing import Any
 from clusterctl.data.request import Way
 from clusterctl.data.s3 import CONNECTIONS, UrlSource
 from clusterctl.diagnostics.program import json_lines
-from clusterctl.domain.errors import CommandFailed, UsageError
+from clusterctl.domain.errors import ClusterctlError, CommandFailed, UsageError
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.results import CommandResult
 from clusterctl.domain.units import format_bytes
@@ -94,7 +94,8 @@ def parse_probe(result: CommandResult) -> UrlFacts:
 
 
 def plan_urls(wish: UrlWish, facts: Sequence[UrlFacts]) -> UrlPlan:
-    """The way. Raises UsageError where no node can read the source, or not as asked."""
+    """The way. Raises ClusterctlError where no node can read the source, UsageError where it is
+    asked for in a way that some cannot."""
     able = [one for one in facts if one.reachable]
     if not able:
         return _nobody(wish, facts)
@@ -127,7 +128,7 @@ def _nobody(wish: UrlWish, facts: Sequence[UrlFacts]) -> UrlPlan:
         return UrlPlan(
             Way.CHAIN, (f"No node reaches the source ({why}): this machine reads it.",), None
         )
-    raise UsageError(f"no node can read the source: {why}", hint)
+    raise ClusterctlError(f"no node can read the source: {why}", hint)
 
 
 def _some(wish: UrlWish, facts: Sequence[UrlFacts], able: Sequence[UrlFacts]) -> UrlPlan:

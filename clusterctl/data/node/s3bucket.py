@@ -21,6 +21,7 @@ from clusterctl.data.node.httpget import (
 from clusterctl.data.node.sigv4 import Keys, encoded_path, encoded_query, signed_headers
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]", re.ASCII)
+NAME_HINT = "write it as s3://BUCKET/PREFIX: names have 3 to 63 letters (a-z), digits, . or -"
 REGION = re.compile(r"[a-z]{2,4}(-[a-z]+)+-\d{1,2}", re.ASCII)
 # A server that sends everybody elsewhere sends them in circles.
 MOST_MENDS = 4
@@ -84,7 +85,7 @@ class Bucket:
         region: str = "us-east-1",
     ) -> None:
         if not NAME.fullmatch(name):
-            raise SourceError("usage", f"not a bucket: {name!r}", "write it as s3://BUCKET/PREFIX")
+            raise SourceError("usage", f"not a bucket: {name!r}", NAME_HINT)
         self.name = name
         self.region = region
         self._wire = wire
@@ -111,7 +112,7 @@ class Bucket:
                 raise Broken(f"S3 says {refusal.code or refusal.status}")
             if not self._mend(refusal, answer, keys):
                 break
-        raise explain(self.name, key, refusal)
+        raise explain(self.name, key, refusal, signed=keys is not None)
 
     def _once(
         self,
@@ -147,7 +148,7 @@ class Bucket:
         return False
 
 
-def explain(bucket: str, key: bytes, refusal: Refusal) -> SourceError:
+def explain(bucket: str, key: bytes, refusal: Refusal, signed: bool = True) -> SourceError:
     """What a refusal means to somebody who wants the data."""
     what = f"s3://{bucket}/{key.decode('utf-8', 'backslashreplace')}"
     status, code, message, region = refusal
@@ -165,15 +166,25 @@ def explain(bucket: str, key: bytes, refusal: Refusal) -> SourceError:
     if status == 412 or status == 416:
         return SourceError("changed", f"{what} has changed since it was listed", "copy it again")
     if status == 403 or code.startswith("AccessDenied"):
-        return SourceError(
-            "denied",
-            f"S3 refuses {what}{said or ' (403)'}",
-            "the role needs s3:GetObject and s3:ListBucket: "
-            f"clusterctl iam-policy node --data-bucket {bucket}",
-        )
+        return _denied(bucket, what, said or " (403)", signed)
     if status == 404:
         return SourceError("gone", f"{what} is not there", "check the name: aws s3 ls")
     if region or status in (301, 307) or code in _ELSEWHERE:
         where = f"is in {region}" if region else "is in another region"
         return SourceError("usage", f"the bucket {bucket} {where}", "name its endpoint")
     return SourceError("usage", f"S3 refuses {what}: {code or status}{said}")
+
+
+def _denied(bucket: str, what: str, said: str, signed: bool) -> SourceError:
+    if signed:
+        return SourceError(
+            "denied",
+            f"S3 refuses {what}{said}",
+            "the role needs s3:GetObject and s3:ListBucket: "
+            f"clusterctl iam-policy node --data-bucket {bucket}",
+        )
+    return SourceError(
+        "denied",
+        f"S3 refuses {what} to requests without credentials{said}",
+        "the bucket is not public: leave out --credentials none, or use --credentials mine",
+    )

@@ -110,7 +110,7 @@ def find_objects(bucket: Bucket, key: bytes) -> tuple[list[Listed], list[str]]:
     With a slash at its end, and without a key, it is always what is below. Raises SourceError
     where there is nothing.
     """
-    found = None if key == b"" or key.endswith(b"/") else _head(bucket, key)
+    found, refused = (None, None) if key == b"" or key.endswith(b"/") else _head(bucket, key)
     below = key if key == b"" or key.endswith(b"/") else key + b"/"
     what = f"s3://{bucket.name}/{key.decode('utf-8', 'backslashreplace')}"
     if found is not None:
@@ -121,21 +121,24 @@ def find_objects(bucket: Bucket, key: bytes) -> tuple[list[Listed], list[str]]:
         also = f"{what} is one object; for those below it write {what}/"
         return [found], [also] if more else []
     listed = list(list_objects(bucket, below))
+    if not listed and refused:
+        raise refused
     if not listed:
         raise SourceError("usage", f"there is nothing at {what}", f"aws s3 ls s3://{bucket.name}/")
     return listed, []
 
 
-def _head(bucket: Bucket, key: bytes) -> Listed | None:
+def _head(bucket: Bucket, key: bytes) -> tuple[Listed | None, SourceError | None]:
+    """An object, or that S3 does not say whether there is one."""
     try:
         answer = persist(lambda: bucket.ask("HEAD", key))
     except SourceError as error:
         # Without the right to list, S3 says 403 of what is not there. The listing will tell.
         if error.kind in ("gone", "denied"):
-            return None
+            return None, error if error.kind == "denied" else None
         raise
     headers = answer.headers
-    return Listed(
+    found = Listed(
         key.rpartition(b"/")[2],
         key,
         int(headers.get("content-length", "0")),
@@ -143,6 +146,7 @@ def _head(bucket: Bucket, key: bytes) -> Listed | None:
         headers.get("etag", ""),
         headers.get("x-amz-storage-class", "") in ARCHIVED,
     )
+    return found, None
 
 
 def _is(element: ElementTree.Element, name: str) -> bool:

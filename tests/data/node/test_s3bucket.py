@@ -155,12 +155,23 @@ def test_refusals_say_what_happened_and_what_to_do(web, code, body, kind, messag
     assert hint in told.value.hint
 
 
+@pytest.mark.parametrize("body", [error("AccessDenied", "no"), b""])
+def test_who_asks_without_credentials_is_told_of_those(web, body):
+    web.misdeeds.append(status(403, body))
+    with pytest.raises(SourceError, match="key to requests without credentials") as told:
+        bucket(web, lambda renew: None).ask("GET", b"key")
+    assert told.value.kind == "denied"
+    assert "--credentials mine" in told.value.hint
+    assert "role" not in told.value.hint
+
+
 @pytest.mark.parametrize(
     "name", ["", "ab", "UPPER", "a/b", "a b", "..", "a\nb", "x" * 64, "ü-bucket"]
 )
 def test_what_is_no_bucket_is_never_asked(name):
-    with pytest.raises(SourceError, match="not a bucket"):
+    with pytest.raises(SourceError, match="not a bucket") as told:
         Bucket(Wire(), name, lambda renew: None)
+    assert "3 to 63 letters" in told.value.hint
 
 
 @pytest.mark.parametrize(

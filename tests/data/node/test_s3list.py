@@ -160,12 +160,14 @@ def test_names_below_a_prefix(s3):
     assert [entry.path for entry in entries] == [b"a", b"b", b"b/c"]
 
 
-def test_nobody_reads_what_only_may_be_listed(s3):
-    place = s3.bucket({"secret": b"x"})
+@pytest.mark.parametrize("key", ["", "/ok", "/ok/secret"])
+def test_nobody_reads_what_only_may_be_listed(s3, key):
+    place = s3.bucket({"ok/secret": b"x"})
     # moto refuses unsigned requests for objects, and lists for anybody.
-    with pytest.raises(SourceError, match="S3 refuses s3://.*/secret") as told:
-        list_source(s3.config(place, credentials="none"))
+    with pytest.raises(SourceError, match="S3 refuses s3://.*/ok/secret to") as told:
+        list_source(s3.config(place + key, credentials="none"))
     assert told.value.kind == "denied"
+    assert "--credentials mine" in told.value.hint
 
 
 PAGE = b"""<?xml version="1.0" encoding="UTF-8"?>
