@@ -14,6 +14,7 @@ from typing import Any
 
 from clusterctl.data.node.failure import failure_of
 from clusterctl.data.node.serve import Server
+from clusterctl.data.node.staging import boot_id
 from clusterctl.data.node.waits import Waits
 from clusterctl.data.node.wire import tls_contexts
 
@@ -134,6 +135,11 @@ class Relay:
         return True
 
     def on_ping(self, order: dict[str, Any]) -> None: ...
+
+
+def host_identity() -> str:
+    """The same for two processes that see the same files, as far as that can be told."""
+    return f"{boot_id().decode(errors='replace')} {os.uname().nodename}"
 
 
 def _addresses() -> tuple[str, str]:

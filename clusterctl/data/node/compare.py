@@ -34,7 +34,8 @@ def destination(text: str, home: str) -> bytes:
 def place(dst: bytes, single: bool, entries: list[Entry]) -> tuple[bytes, list[Entry]]:
     """The folder that the entries are relative to, and they. One file may be given a new name."""
     if not single or dst.endswith(b"/") or os.path.isdir(dst):
-        return dst.rstrip(b"/") or b"/", entries
+        # DST may be a link to a folder, on another disk for example.
+        return os.path.realpath(dst), entries
     folder, name = os.path.split(dst)
     return folder, [entries[0]._replace(path=name)]
 
@@ -46,7 +47,7 @@ def compare(root: bytes, entries: Sequence[Entry], checksum: bool, delete: bool)
     for number, entry in enumerate(entries):
         status = None if fresh else _look(_at(root, entry))
         if entry.kind == FOLDER:
-            if status is None or not stat.S_ISDIR(status.st_mode):
+            if not is_folder(_at(root, entry), status):
                 missing.append(number)
         elif entry.kind == LINK:
             if not _same_link(root, entry, status):
@@ -70,9 +71,15 @@ def _at(root: bytes, entry: Entry) -> bytes:
     return root if entry.path == b"." else root + b"/" + entry.path
 
 
+def is_folder(path: bytes, status: os.stat_result | None) -> bool:
+    """Links to folders count: they lead to other disks, and stay (rsync's --keep-dirlinks)."""
+    if status is not None and stat.S_ISLNK(status.st_mode):
+        return os.path.isdir(path)
+    return status is not None and stat.S_ISDIR(status.st_mode)
+
+
 def _look(path: bytes) -> os.stat_result | None:
     try:
-        # Only the destination itself may be a link to a folder elsewhere.
         return os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None

@@ -15,6 +15,8 @@ _KINDS = {
     errno.EACCES: ("permission", "choose a folder that the user may write to"),
     errno.EPERM: ("permission", "choose a folder that the user may write to"),
     errno.ENOTDIR: ("usage", "a part of the path is no folder"),
+    errno.EEXIST: ("usage", "something that is no folder is in the way: name another place"),
+    errno.ENOENT: ("usage", "no folder can be made there: name another place"),
     errno.EIO: ("disk", "the disk may be failing: look at dmesg"),
 }
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
+import shutil
 import stat
 import threading
 import time
 from collections.abc import Sequence
 
 from clusterctl.data.node.manifest import FOLDER, LINK, Entry, text_of
+from clusterctl.data.node.scan import STAGING
 from clusterctl.data.node.staging import Staging
 from clusterctl.data.node.waits import Waits
 
@@ -44,7 +47,7 @@ class Publisher(threading.Thread):
             entry = self._entries[number]
             if entry.kind == FOLDER:
                 path = self.path(number)
-                if os.path.lexists(path) and (os.path.islink(path) or not os.path.isdir(path)):
+                if os.path.lexists(path) and not os.path.isdir(path):
                     os.unlink(path)
                 os.makedirs(path, exist_ok=True)
                 os.chmod(path, entry.mode | stat.S_IRWXU)
@@ -83,8 +86,7 @@ class Publisher(threading.Thread):
         self._waits.add("sync", time.monotonic() - began)
         with self.one_by_one:
             for number, part, ready in batch:
-                self._appear(number, part)
-                if not ready:
+                if self._appear(number, part) and not ready:
                     self._staging.drop(self._entries[number])
 
     def _prepare(self, entry: Entry, part: bytes) -> None:
@@ -112,14 +114,16 @@ class Publisher(threading.Thread):
             finally:
                 os.close(descriptor)
 
-    def _appear(self, number: int, part: bytes) -> None:
+    def _appear(self, number: int, part: bytes) -> bool:
+        """Whether it could. Else the part stays, since others may still ask for its blocks."""
         path = self.path(number)
         try:
             self._rename(part, path)
-            self.written += 1
         except IsADirectoryError:
             self.refused[number] = f"{text_of(path)}: a folder with something in it is there"
-            os.unlink(part)
+            return False
+        self.written += 1
+        return True
 
     def _rename(self, part: bytes, path: bytes) -> None:
         try:
@@ -130,6 +134,11 @@ class Publisher(threading.Thread):
             except OSError:
                 raise IsADirectoryError from None
             os.rename(part, path)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            self._rename(_beside(part, path), path)
+            os.unlink(part)
 
     def settle_folders(self) -> list[str]:
         """Give the folders their modes and times, the deepest first; what was refused."""
@@ -165,6 +174,22 @@ class Publisher(threading.Thread):
                     os.unlink(path)
                 removed += 1
         return removed
+
+
+def _beside(part: bytes, path: bytes) -> bytes:
+    """The part on the disk that `path` is on, where a folder of the destination is on another."""
+    name = STAGING + b"-" + os.path.basename(part)
+    copy = os.path.join(os.path.dirname(path), name)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(copy)
+    shutil.copy2(part, copy, follow_symlinks=False)
+    if not os.path.islink(copy):
+        descriptor = os.open(copy, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    return copy
 
 
 def sync_file_system(folder: bytes) -> None:

@@ -134,7 +134,7 @@ def _walk(gathering: _Gathering, top: bytes, name: bytes) -> None:
             gathering.leave_out(folder, str(error.strerror))
             continue
         for child in children:
-            if child.name == STAGING:
+            if child.name.startswith(STAGING):
                 continue
             below = prefix + b"/" + child.name if prefix else child.name
             try:

@@ -7,12 +7,12 @@ import os
 import time
 from typing import Any
 
-from clusterctl.data.node.base import Relay
+from clusterctl.data.node.base import Relay, host_identity
 from clusterctl.data.node.fetch import UrlContent
 from clusterctl.data.node.hashing import digests_of_files
 from clusterctl.data.node.layout import Layout
 from clusterctl.data.node.ledger import Ledger
-from clusterctl.data.node.manifest import FILE, bytes_of, digest_of, encode
+from clusterctl.data.node.manifest import FILE, bytes_of, digest_of, encode, text_of
 from clusterctl.data.node.scan import SourceError, scan
 from clusterctl.data.node.source import Source
 
@@ -22,6 +22,7 @@ class SourceRelay(Relay):
 
     def start(self) -> None:
         began = time.monotonic()
+        self._roots: list[str] = []
         if self.config.get("urls"):
             from clusterctl.data.node.urls import is_single, list_source
 
@@ -29,7 +30,9 @@ class SourceRelay(Relay):
             self._paths: list[bytes] = []
             single = is_single(self.config["urls"], self._entries)
         else:
-            found = scan(*self._asked())
+            sources, names, base = self._asked()
+            found = scan(sources, names, base)
+            self._roots = [text_of(os.path.realpath(os.path.join(base, one))) for one in sources]
             self._entries, self._paths, single = found.entries, found.paths, found.single
             warnings = found.warnings
             if self.config.get("checksum"):
@@ -47,6 +50,8 @@ class SourceRelay(Relay):
             warnings=warnings[:100],
             left_out=len(warnings),
             single=single,
+            host=host_identity(),
+            roots=self._roots,
             seconds=round(time.monotonic() - began, 3),
         )
 

@@ -39,7 +39,7 @@ class Staging:
         self.folder = os.path.join(root, STAGING)
         self._lock = -1
         self._noting = threading.Lock()
-        self._boot = _boot_id()
+        self._boot = boot_id()
         self._journals = _journals(self.folder)
 
     def acquire(self) -> None:
@@ -157,7 +157,8 @@ def _journals(folder: bytes) -> set[bytes]:
     return {name[: -len(b".log")] for name in names if name.endswith(b".log")}
 
 
-def _boot_id() -> bytes:
+def boot_id() -> bytes:
+    """Another one after each boot; 36 bytes."""
     try:
         with open(BOOT_ID, "rb") as file:
             return file.read(36).ljust(36)

@@ -217,6 +217,9 @@ class Store:
         """For the next in the chain. Raises PeerError, OSError."""
         known = self._sums[block]
         extents = self._layout.extents(block)
+        if not self.bad.isdisjoint(extent.entry for extent in extents):
+            self._send_what_is_good(link, extents)
+            return
         if not known and not self._resumed.isdisjoint(extent.entry for extent in extents):
             known = self._sums[block] = self._checksum(extents) + 1
         if not known:
@@ -237,10 +240,29 @@ class Store:
         link.send(TRAILER.pack(known - 1, len(bad)) + b"".join(map(NUMBER.pack, bad)))
         self._waits.add("send", time.monotonic() - began)
 
+    def _send_what_is_good(self, link: Link, extents: Sequence[Extent]) -> None:
+        """A block with files that are no good any more: zeros in their place, and their numbers."""
+        bad = [extent.entry for extent in extents if extent.entry in self.bad]
+        parts = [
+            bytes(extent.length) if extent.entry in bad else self._read(extent)
+            for extent in extents
+        ]
+        data = b"".join(parts)
+        link.send(LENGTH.pack(len(data)))
+        link.send(data)
+        link.send(TRAILER.pack(zlib.crc32(data), len(bad)) + b"".join(map(NUMBER.pack, bad)))
+
+    def _read(self, extent: Extent) -> bytes:
+        descriptor = self._open_for_reading(extent)
+        try:
+            data = os.pread(descriptor, extent.length, extent.offset)
+        finally:
+            os.close(descriptor)
+        if len(data) != extent.length:
+            raise PeerError("a file here became shorter")
+        return data
+
     def _send_extent(self, link: Link, extent: Extent) -> None:
-        if extent.entry in self.bad:
-            _send_zeros(link, extent.length)
-            return
         descriptor = self._open_for_reading(extent)
         try:
             link.send_file(descriptor, extent.offset, extent.length)
@@ -282,10 +304,3 @@ def _write(descriptor: int, view: memoryview, at: int) -> None:
     while len(view):
         size = os.pwrite(descriptor, view, at)
         view, at = view[size:], at + size
-
-
-def _send_zeros(link: Link, length: int) -> None:
-    zeros = bytes(min(CHUNK, length))
-    while length:
-        link.send(zeros[: min(len(zeros), length)])
-        length -= min(len(zeros), length)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
+from clusterctl.data.node.base import host_identity
 from clusterctl.data.node.compare import Plan, compare, destination, place, shown
 from clusterctl.data.node.failure import Failure
 from clusterctl.data.node.layout import Layout
-from clusterctl.data.node.manifest import FILE, decode, text_of
+from clusterctl.data.node.manifest import FILE, bytes_of, decode, text_of
 from clusterctl.data.node.publish import Publisher
 from clusterctl.data.node.pull import Caller, Puller, Upstream
 from clusterctl.data.node.staging import Staging
@@ -41,10 +43,17 @@ class Target:
         self.layout = Layout(self.entries, begin["block_bytes"])
         staging = self.staging = Staging(self.root)
         dry = self._config.get("dry_run")
-        self.plan = self._compare(single)
+        self._delete = bool(self._config.get("delete")) and not single
+        self.notes: list[str] = []
+        if self._delete and begin.get("left_out"):
+            self._delete = False
+            self.notes.append("nothing was deleted: something at the source could not be read")
+        self.plan = self._compare()
+        self._spare_source(begin)
+        self._made_root = not os.path.isdir(self.root)
         if not dry and (self.plan.missing or self.plan.extra):
             staging.acquire()
-            self.plan = self._compare(single)  # now that nobody else changes it
+            self.plan = self._compare()  # now that nobody else changes it
             files = [self.entries[n] for n in self.plan.missing if self.entries[n].kind == FILE]
             staging.forget_others(files)
         self._publisher = Publisher(staging, self.entries, self._waits)
@@ -61,9 +70,22 @@ class Target:
             self.store.publish_whole(self.plan.missing)
         return gap
 
-    def _compare(self, single: bool) -> Plan:
-        delete = self._config.get("delete", False) and not single
-        return compare(self.root, self.entries, self._config.get("checksum", False), delete)
+    def _compare(self) -> Plan:
+        checksum = self._config.get("checksum", False)
+        return compare(self.root, self.entries, checksum, self._delete)
+
+    def _spare_source(self, begin: dict[str, Any]) -> None:
+        """Raises Failure where --delete would remove what is being copied."""
+        if begin.get("host") != host_identity():
+            return
+        extra = [self.root + b"/" + name for name in self.plan.extra]
+        for root in map(bytes_of, begin.get("roots") or ()):
+            if any(root == path or root.startswith(path + b"/") for path in extra):
+                raise Failure(
+                    "usage",
+                    f"{text_of(root)} is what is copied, and --delete would remove it",
+                    "leave out --delete, or choose a destination that SRC is not in",
+                )
 
     def _gap(self) -> dict[str, Any]:
         missing = self.store.ledger.missing()
@@ -75,13 +97,15 @@ class Target:
             "delete": len(self.plan.extra),
             "delete_names": shown(self.plan.extra),
             "free_bytes": _free_bytes(self.root),
+            "writable": not self.plan.missing or _is_writable(self.root),
         }
 
     def _check_room(self, gap: dict[str, Any]) -> None:
         if gap["bytes"] > gap["free_bytes"]:
             raise Failure(
                 "space",
-                f"{text_of(self.root)} needs {gap['bytes']} bytes, {gap['free_bytes']} are free",
+                f"{text_of(self.root)} needs {_size(gap['bytes'])}, "
+                f"{_size(gap['free_bytes'])} are free",
                 "make room there, or choose another destination",
             )
 
@@ -123,9 +147,9 @@ class Target:
             whole = not bad and not refused
             deleted = self._publisher.remove(self.plan.extra) if whole else 0
             warnings = [f"{name}: not the same any more at the source" for name in bad] + refused
-            warnings += self._retouch()
+            warnings += self.notes + self._retouch()
             self.complete = True
-            if self.staging:
+            if self.staging and not refused:
                 self.staging.release(clear=True)
         return {
             "files": self._publisher.written,
@@ -152,11 +176,31 @@ class Target:
             return True
         clear = self.complete or not self.staging.holds_parts()
         self.staging.release(clear)
+        if clear and self.compared and self._made_root and not self.complete:
+            with contextlib.suppress(OSError):
+                os.rmdir(self.root)
         return clear
 
 
 def _free_bytes(path: bytes) -> int:
+    status = os.statvfs(_nearest(path))
+    return status.f_bavail * status.f_frsize
+
+
+def _is_writable(path: bytes) -> bool:
+    return os.access(_nearest(path), os.W_OK | os.X_OK)
+
+
+def _nearest(path: bytes) -> bytes:
+    """The folder, or the nearest one above it that is there."""
     while not os.path.exists(path):
         path = os.path.dirname(path) or b"."
-    status = os.statvfs(path)
-    return status.f_bavail * status.f_frsize
+    return path
+
+
+def _size(size: float) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.3g} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"

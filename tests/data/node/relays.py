@@ -105,6 +105,7 @@ class Relays:
                 streams=3,
                 digest=manifest["digest"],
                 single=manifest["single"],
+                **{key: manifest[key] for key in ("left_out", "host", "roots")},
                 blocks=-(-manifest["bytes"] // block_bytes),
             )
         return manifest
