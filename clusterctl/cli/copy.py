@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
+from clusterctl.cli import output
 from clusterctl.cli.copy_options import CopyOptions, copy_options, request_of, url_access
+from clusterctl.cli.copy_report import missing_line
 from clusterctl.cli.node_options import node_options, selected
 from clusterctl.cli.wiring import Wiring, account_options
 
@@ -46,22 +49,41 @@ def copy(
     from clusterctl.cli.copy_view import showing
     from clusterctl.operations.copy import copy_to_cluster
 
-    request = request_of(options, src, dst, from_node)
-    with wiring.open(name) as access, showing(options) as shown:
-        targets = selected(access, head, indices)
-        if from_node is not None:
-            access.select((from_node,))
-        shown.report = copy_to_cluster(
-            access,
-            targets,
-            request,
-            watch=shown.watch,
-            urls=url_access(options, lambda: wiring.clients),
-            link_rates=_link_rates(wiring, access) if options.show_plan or options.dry_run else {},
-            max_workers=options.fanout,
-            timeout_s=options.timeout_s,
-        )
+    with showing(options) as shown:
+        request = request_of(options, src, dst, from_node)
+        with wiring.open(name) as access:
+            targets = selected(access, head, indices)
+            if from_node is not None:
+                access.select((from_node,))
+            missing = _missing(wiring, access)
+            report = copy_to_cluster(
+                access,
+                targets,
+                request,
+                watch=shown.watch,
+                urls=url_access(options, lambda: wiring.clients),
+                link_rates=_link_rates(wiring, access)
+                if options.show_plan or options.dry_run
+                else {},
+                max_workers=options.fanout,
+                timeout_s=options.timeout_s,
+            )
+        # Who names nodes gets those that were named.
+        shown.report = report if head or indices else replace(report, missing=missing)
     return shown.finish()
+
+
+def _missing(wiring: Wiring, access: Access) -> tuple[str, ...]:
+    """The nodes that the cluster is to have and that are not there; says so."""
+    from clusterctl.ec2.instances import find_instances, wanted_of
+
+    cluster = access.cluster
+    there = {node.index for node in cluster.nodes}
+    wanted = wanted_of(find_instances(wiring.ec2, cluster.name))
+    missing = tuple(f"{cluster.name}-{index}" for index in wanted if index not in there)
+    if missing:
+        output.note(f"warning: {missing_line(missing, len(there))}")
+    return missing
 
 
 def _link_rates(wiring: Wiring, access: Access) -> dict[str, float]:

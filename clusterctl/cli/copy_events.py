@@ -48,8 +48,9 @@ def report_event(report: TransferReport, exit_status: int) -> dict[str, Any]:
         "one_copy_s": None if report.one_copy_s is None else round(report.one_copy_s, 3),
         "limited_by": report.limited_by,
         "source": _source(report.source),
-        "nodes": [_node_report(node) for node in report.nodes],
+        "nodes": [_node_report(node, report) for node in report.nodes],
         "plan": report.plan,
+        "missing": list(report.missing),
         **_error(report.error),
     }
 
@@ -66,10 +67,10 @@ def _source(source: SourceSummary | None) -> dict[str, Any] | None:
     return None if source is None else asdict(source)
 
 
-def _node_report(node: NodeReport) -> dict[str, Any]:
+def _node_report(node: NodeReport, report: TransferReport) -> dict[str, Any]:
     return {
         "host": node.host,
-        "ok": node.error is None,
+        "ok": node.error is None and node not in report.refused,
         "files": node.files,
         "bytes": node.received_bytes,
         "deleted": node.deleted,
@@ -79,6 +80,7 @@ def _node_report(node: NodeReport) -> dict[str, Any]:
         "warnings": list(node.warnings),
         "moves": list(node.moves),
         "limits": node.limits,
+        "verified": node.host in report.verified,
         **_error(node.error),
     }
 

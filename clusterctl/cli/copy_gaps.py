@@ -45,16 +45,24 @@ def gap_lines(report: TransferReport) -> list[str]:
         for (names, number), hosts in deletions.items()
         for line in _deletion(fold_hosts(hosts), names, number)
     ]
-    full = [node.host for node, gap in found if _overflows(gap)]
-    if full:
-        lines.append(f"{fold_hosts(full)}: there is not enough free space")
     if not found:
         return []
-    lacking = any(gap.files or gap.bytes for _, gap in found)
+    copied = any(gap.can_be_filled and not gap.is_empty for _, gap in found)
     return [
         *lines,
+        *_refusals(report),
         *_sum([gap for _, gap in found]),
-        *(_predicted(report.plan) if lacking else []),
+        *(_predicted(report.plan) if copied else []),
+    ]
+
+
+def _refusals(report: TransferReport) -> list[str]:
+    refused = [(node.host, node.gap) for node in report.refused if node.gap]
+    full = [host for host, gap in refused if not gap.fits]
+    closed = [host for host, gap in refused if gap.fits]
+    return [
+        *([f"{fold_hosts(full)}: there is not enough free space"] if full else []),
+        *([f"{fold_hosts(closed)}: DST cannot be written to"] if closed else []),
     ]
 
 
@@ -67,16 +75,12 @@ def _deletion(hosts: str, names: Sequence[str], number: int) -> list[str]:
     ]
 
 
-def _overflows(gap: Gap) -> bool:
-    return gap.bytes > gap.free_bytes
-
-
 def _sum(gaps: Sequence[Gap]) -> list[str]:
-    lacking = [gap for gap in gaps if gap.files or gap.bytes]
-    if not lacking:
+    if all(gap.is_empty for gap in gaps):
         return ["nothing would be copied"]
-    size = format_bytes(sum(gap.bytes for gap in gaps))
-    return [f"{size} would be copied to {len(lacking)} of {count(len(gaps), 'node')}"]
+    copied = [gap for gap in gaps if gap.can_be_filled and not gap.is_empty]
+    size = format_bytes(sum(gap.bytes for gap in copied))
+    return [f"{size} would be copied to {len(copied)} of {count(len(gaps), 'node')}"]
 
 
 def _predicted(plan: dict[str, Any]) -> list[str]:

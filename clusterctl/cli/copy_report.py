@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from clusterctl.cli.copy_rows import one_line
 from clusterctl.data.report import NodeReport, TransferReport
-from clusterctl.domain.errors import ClusterctlError
+from clusterctl.domain.errors import ClusterctlError, HostError
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count, format_bytes, format_duration, format_rate
 
@@ -18,8 +19,10 @@ TELLING_S = 1.0
 
 
 def copy_status(report: TransferReport) -> int:
-    """0; 255 if a host could not be reached; 1 if a node failed or files were left out."""
+    """0; 255 if a host could not be reached; 1 if a node failed or is missing, or files were."""
     statuses = [node.error.exit_status for node in report.nodes if node.error]
+    if report.missing or report.refused:
+        statuses.append(1)
     if report.error:
         statuses.append(report.error.exit_status)
     if statuses:
@@ -76,19 +79,26 @@ def summary(report: TransferReport) -> str:
     """
     good = [node for node in _good(report) if node.received_bytes]
     moved = sum(node.received_bytes for node in good)
-    if len(good) < 2:
+    if not moved:
         return ""
     took = report.duration_s
     parts = [
         f"{format_bytes(moved)} to {count(len(good), 'node')} in {format_duration(took)}"
         + (f", {format_rate(moved / took)}" if took else "")
     ]
-    if report.one_copy_s and report.one_copy_s >= TELLING_S:
+    if len(good) > 1 and report.one_copy_s and report.one_copy_s >= TELLING_S:
         ratio = max(node.duration_s for node in good) / report.one_copy_s
         parts.append(f"{ratio:.2f} times one copy")
     if report.limited_by and report.limited_by != "nothing":
         parts.append(f"limited by {limit_words(report.limited_by)}")
     return "; ".join(parts)
+
+
+def verified_line(report: TransferReport) -> str:
+    """What --verify has found where it found nothing wrong."""
+    if not report.verified:
+        return ""
+    return f"{fold_hosts(report.verified)}: verified, the same content as SRC"
 
 
 def limit_words(name: str) -> str:
@@ -99,24 +109,70 @@ def limit_words(name: str) -> str:
 def failure_lines(report: TransferReport) -> list[str]:
     """One line per reason: the hosts it holds for, what happened, what to do."""
     if report.error and not report.source:
-        return error_lines(report.error)  # The nodes' failures say no more than that.
-    groups: dict[tuple[str, str], list[str]] = {}
+        # The nodes' failures say no more than that.
+        return [*error_lines(report.error), *_missing_lines(report)]
+    groups: dict[tuple[str, str], list[HostFailure]] = {}
     for node in report.failed:
         assert node.error
-        key = (one_line(node.error.message), one_line(node.error.hint))
-        groups.setdefault(key, []).append(node.host)
+        message, hint = one_line(node.error.message), one_line(node.error.hint)
+        key = (without_name(message, node.host), without_name(hint, node.host))
+        groups.setdefault(key, []).append((node.host, message, hint))
+    lines = [_failure_line(key, group) for key, group in groups.items()]
+    told = report.error and all(
+        node.error and report.error.message in node.error.message for node in report.failed
+    )
+    rest = [] if told and report.failed else error_lines(report.error)
+    return [*lines, *rest, *_missing_lines(report)]
+
+
+# Host, message, hint.
+HostFailure = tuple[str, str, str]
+_ADDRESS = re.compile(r"(?<![\w.])\d{1,3}(\.\d{1,3}){3}(?![\w.]*\w)")
+
+
+def without_name(text: str, host: str) -> str:
+    """What hosts say alike: a message without the name and the address of its host.
+
+    >>> without_name("demo-1 did not answer at 10.0.0.7:22", "demo-1")
+    'it did not answer at its address:22'
+    """
+    text = _ADDRESS.sub("its address", text)
+    return re.sub(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", "it", text)
+
+
+def _failure_line(shared: tuple[str, str], group: Sequence[HostFailure]) -> str:
+    alike = len({(message, hint) for _, message, hint in group}) == 1
+    message, hint = group[0][1:] if alike else shared
+    hosts = fold_hosts([host for host, _, _ in group])
+    return f"{hosts}: {message}" + (f" (hint: {hint})" if hint else "")
+
+
+def missing_line(missing: Sequence[str], there: int) -> str:
+    """`demo-2 is missing: the cluster has 4 nodes, 3 are there`."""
+    verb = "is" if len(missing) == 1 else "are"
+    be = "is" if there == 1 else "are"
+    return (
+        f"{fold_hosts(missing)} {verb} missing: the cluster has "
+        f"{count(len(missing) + there, 'node')}, {there} {be} there"
+    )
+
+
+def _missing_lines(report: TransferReport) -> list[str]:
+    if not report.missing:
+        return []
     return [
-        f"{fold_hosts(hosts)}: {message}" + (f" (hint: {hint})" if hint else "")
-        for (message, hint), hosts in groups.items()
-    ] + error_lines(report.error)
+        f"{fold_hosts(report.missing)}: missing, so nothing was copied there "
+        "(hint: `clusterctl up` launches what is missing; then run the same copy again)"
+    ]
 
 
 def error_lines(error: ClusterctlError | None) -> list[str]:
     """What kept the whole copy from being made."""
     if error is None:
         return []
+    host = f"{error.host}: " if isinstance(error, HostError) else ""
     hint = [f"  hint: {one_line(error.hint)}"] if error.hint else []
-    return [f"error: {one_line(error.message)}", *hint]
+    return [f"error: {host}{one_line(error.message)}", *hint]
 
 
 def warning_lines(report: TransferReport) -> list[str]:
@@ -127,7 +183,8 @@ def warning_lines(report: TransferReport) -> list[str]:
         for warning in node.warnings:
             groups.setdefault(one_line(warning), []).append(node.host)
     remarks = [f"warning: {fold_hosts(hosts)}: {text}" for text, hosts in groups.items()]
-    return [*_some([f"left out: {one_line(text)}" for text in left_out]), *_some(remarks)]
+    named = [one_line(text.removeprefix("left out ")) for text in left_out]
+    return [*_some([f"left out: {text}" for text in named]), *_some(remarks)]
 
 
 def move_lines(report: TransferReport) -> list[str]:

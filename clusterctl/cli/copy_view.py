@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.cli import copy_events, copy_gaps, copy_report, copy_rows, output
 from clusterctl.data.report import CopyProgress, TransferReport
+from clusterctl.domain.errors import ClusterctlError
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
@@ -47,6 +48,9 @@ class Shown:
             self._show_plan(self.report.plan)
         self._show_report(self.report)
         return copy_report.copy_status(self.report)
+
+    def refused(self, error: ClusterctlError) -> None:
+        """Nothing was done. Others say why to people."""
 
     @property
     def has_begun(self) -> bool:
@@ -138,6 +142,10 @@ class Events(Shown):
     def _show_plan(self, plan: dict[str, Any]) -> None:
         """It is in the report."""
 
+    def refused(self, error: ClusterctlError) -> None:
+        report = TransferReport(None, (), 0.0, dry_run=self._options.dry_run, error=error)
+        output.event(copy_events.report_event(report, error.exit_status))
+
     def _show_report(self, report: TransferReport) -> None:
         output.event(copy_events.report_event(report, copy_report.copy_status(report)))
 
@@ -152,6 +160,9 @@ def showing(options: CopyOptions) -> Iterator[Shown]:
     except KeyboardInterrupt:
         if shown.has_begun and not options.dry_run:
             output.note("what has arrived is kept: running it again goes on from there")
+        raise
+    except ClusterctlError as error:
+        shown.refused(error)
         raise
 
 
@@ -169,7 +180,11 @@ def _show_result(report: TransferReport) -> None:
         rows, texts = copy_gaps.gap_table(report), copy_gaps.gap_lines(report)
     else:
         rows = copy_report.node_table(report)
-        texts = [copy_report.node_line(report), copy_report.summary(report)]
+        texts = [
+            copy_report.node_line(report),
+            copy_report.summary(report),
+            copy_report.verified_line(report),
+        ]
     if rows:
         output.table(rows[0], rows[1:])
     for text in filter(None, texts):

@@ -63,18 +63,19 @@ def copyclust(
     from clusterctl.operations.copy import copy_to_hosts
     from clusterctl.operations.hosts_access import open_hosts, read_hosts_file
 
-    names = read_hosts_file(hosts).hosts
-    from_node = None if from_host is None else place_of(from_host, names)
-    request = request_of(options, src, dst, from_node)
-    with open_hosts(hosts, user=user, key=key) as access, showing(options) as shown:
-        shown.report = copy_to_hosts(
-            access,
-            request,
-            watch=shown.watch,
-            urls=url_access(options, _clients),
-            max_workers=options.fanout,
-            timeout_s=options.timeout_s,
-        )
+    with showing(options) as shown:
+        names = read_hosts_file(hosts).hosts
+        from_node = None if from_host is None else place_of(from_host, names)
+        request = request_of(options, src, dst, from_node)
+        with open_hosts(hosts, user=user, key=key) as access:
+            shown.report = copy_to_hosts(
+                access,
+                request,
+                watch=shown.watch,
+                urls=url_access(options, _clients),
+                max_workers=options.fanout,
+                timeout_s=options.timeout_s,
+            )
     return shown.finish()
 
 

@@ -148,4 +148,5 @@ def read_gap(event: Mapping[str, Any]) -> Gap:
         delete_names=tuple(shortened(name) for name in names[:MOST_NAMES] if isinstance(name, str))
         if isinstance(names, list)
         else (),
+        writable=event.get("writable") is not False,
     )

@@ -42,6 +42,19 @@ class Gap:
     delete: int = 0
     free_bytes: int = 0
     delete_names: tuple[str, ...] = ()
+    writable: bool = True
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.files or self.bytes)
+
+    @property
+    def fits(self) -> bool:
+        return self.bytes <= self.free_bytes
+
+    @property
+    def can_be_filled(self) -> bool:
+        return self.fits and (self.writable or (self.is_empty and not self.delete))
 
 
 @dataclass(frozen=True)
@@ -103,7 +116,9 @@ class TransferReport:
     """The copy at its end. `one_copy_s`: when the first node of the chain had all of it.
 
     `limited_by` is one of `source disk`, `target disk`, `link`, `CPU`, `nothing`.
-    `plan` is what was planned and predicted, `CopyPlan.as_data()`.
+    `plan` is what was planned and predicted, `CopyPlan.as_data()`. `missing` are nodes that the
+    cluster is to have and that are not there; `verified` those whose files were read again and
+    are the source's.
     """
 
     source: SourceSummary | None
@@ -114,6 +129,8 @@ class TransferReport:
     dry_run: bool = False
     error: ClusterctlError | None = None
     plan: dict[str, Any] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+    verified: tuple[str, ...] = ()
 
     @property
     def failed(self) -> tuple[NodeReport, ...]:
@@ -121,4 +138,10 @@ class TransferReport:
 
     @property
     def ok(self) -> bool:
-        return self.error is None and not self.failed
+        return self.error is None and not (self.failed or self.missing or self.refused)
+
+    @property
+    def refused(self) -> tuple[NodeReport, ...]:
+        """Of a dry run: those that would not take it."""
+        nodes = self.nodes if self.dry_run else ()
+        return tuple(node for node in nodes if node.gap and not node.gap.can_be_filled)

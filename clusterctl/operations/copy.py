@@ -226,7 +226,8 @@ class _Copy:
             timeout_s=timeout_s,
         )
         nodes = tuple(_with_findings(node, found) for node in report.nodes)
-        return replace(report, nodes=nodes)
+        same = tuple(node.host for node in nodes if node.error is None)
+        return replace(report, nodes=nodes, verified=same)
 
 
 def _with_findings(node: NodeReport, found: VerifyReport) -> NodeReport:

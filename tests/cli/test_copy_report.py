@@ -33,6 +33,10 @@ def failed(index: int, message: str = "no space", hint: str = "") -> NodeReport:
     return node(index, error=error, files=1, received_bytes=MIB)
 
 
+def gap(files: int = 3, size: int = 10 * MIB, **values) -> Gap:
+    return Gap(files, size, 80, **{"free_bytes": 100 * MIB, **values})
+
+
 MISSING = ClusterctlError("python3 is not there")
 UNREACHABLE = node(9, error=HostUnreachable("demo-9", "no route"), files=0, received_bytes=0)
 
@@ -91,7 +95,11 @@ def test_nodes_that_are_not_are_a_table():
             "20.0 MiB to 2 nodes in 20 s, 1.0 MiB/s",
         ),
         (report(node(0), node(1), duration_s=0.0), "20.0 MiB to 2 nodes in 0.0 s"),
-        (report(node(0), one_copy_s=20.0), ""),
+        (report(node(0), one_copy_s=20.0), "10.0 MiB to 1 node in 20 s, 512.0 KiB/s"),
+        (
+            report(node(0), node(1, received_bytes=0), failed(2)),
+            "10.0 MiB to 1 node in 20 s, 512.0 KiB/s",
+        ),
         (report(node(0, received_bytes=0), node(1, received_bytes=0)), ""),
         (report(), ""),
     ],
@@ -111,6 +119,57 @@ def test_one_line_per_reason():
     ]
 
 
+@pytest.mark.parametrize(
+    ("messages", "lines"),
+    [
+        (
+            ["did not answer in time at 10.0.0.1:22", "did not answer in time at 10.0.0.2:22"],
+            ["demo-[0-1]: did not answer in time at its address:22"],
+        ),
+        (["demo-0 hangs", "demo-1 hangs"], ["demo-[0-1]: it hangs"]),
+        (["demo-0 hangs", "demo-11 hangs"], ["demo-0: demo-0 hangs", "demo-1: demo-11 hangs"]),
+        (["at 10.0.0.1:22", "at 10.0.0.1:22"], ["demo-[0-1]: at 10.0.0.1:22"]),
+        (["at 10.0.0.1:22", "no route"], ["demo-0: at 10.0.0.1:22", "demo-1: no route"]),
+        (["1.2.3.4.5", "1.2.3.4.6"], ["demo-0: 1.2.3.4.5", "demo-1: 1.2.3.4.6"]),
+    ],
+)
+def test_what_differs_by_the_host_alone_is_the_same(messages, lines):
+    copied = report(*(failed(index, text) for index, text in enumerate(messages)))
+    assert copy_report.failure_lines(copied) == lines
+
+
+def test_the_source_is_said_once():
+    error = HostUnreachable("demo-0", "no route", "look")
+    copied = report(failed(1, "the source demo-0: no route"), error=error)
+    assert copy_report.failure_lines(copied) == ["demo-1: the source demo-0: no route"]
+    assert copy_report.failure_lines(report(node(1), error=error)) == [
+        "error: demo-0: no route",
+        "  hint: look",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("missing", "there", "line"),
+    [
+        (["demo-2"], 3, "demo-2 is missing: the cluster has 4 nodes, 3 are there"),
+        (["demo-1", "demo-2"], 1, "demo-[1-2] are missing: the cluster has 3 nodes, 1 is there"),
+    ],
+)
+def test_missing_nodes(missing, there, line):
+    assert copy_report.missing_line(missing, there) == line
+    copied = report(node(0), missing=tuple(missing))
+    assert (copy_report.copy_status(copied), copied.ok) == (1, False)
+    assert copy_report.failure_lines(copied)[0].startswith(line.partition(" ")[0])
+
+
+def test_what_was_verified():
+    copied = report(node(0), node(1), failed(2), verified=("demo-0", "demo-1"))
+    assert copy_report.verified_line(copied) == ("demo-[0-1]: verified, the same content as SRC")
+    assert copy_report.verified_line(report(node(0))) == ""
+    event = copy_events.report_event(copied, 1)
+    assert [node["verified"] for node in event["nodes"]] == [True, True, False]
+
+
 def test_what_kept_all_of_it_from_being_made():
     copied = report(failed(1), error=ClusterctlError("x", "look at its disk"), source=None)
     assert copy_report.failure_lines(copied) == [
@@ -126,6 +185,8 @@ def test_what_was_left_out_and_remarked():
         "left out: a\\nb: a socket",
         "warning: demo-[0-1]: slow",
     ]
+    url = report(source=SourceSummary(1, 1, 1, ("left out a//b: no name",)))
+    assert copy_report.warning_lines(url) == ["left out: a//b: no name"]
     many = SourceSummary(1, 1, 1, tuple(f"file {number}" for number in range(30)))
     lines = copy_report.warning_lines(report(source=many))
     assert (len(lines), lines[-1]) == (21, "... and 10 more")
@@ -155,10 +216,6 @@ def test_exit_status(copied, status):
     assert copy_report.copy_status(copied) == status
 
 
-def gap(files: int = 3, size: int = 10 * MIB, **values) -> Gap:
-    return Gap(files, size, 80, **{"free_bytes": 100 * MIB, **values})
-
-
 def test_a_dry_run():
     copied = report(
         node(0, gap=gap()),
@@ -179,9 +236,49 @@ def test_a_dry_run():
         "  c\\nd",
         "  ... and 20 more",
         "demo-1: there is not enough free space",
-        "20.0 MiB would be copied to 2 of 3 nodes",
+        "10.0 MiB would be copied to 1 of 3 nodes",
         "it would take about 12 s",
     ]
+    assert copy_report.copy_status(copied) == 255
+    event = copy_events.report_event(copied, 255)
+    assert [node["ok"] for node in event["nodes"]] == [True, False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("gaps", "lines", "status"),
+    [
+        (
+            [gap(), gap(writable=False)],
+            ["demo-1: DST cannot be written to", "10.0 MiB would be copied to 1 of 2 nodes"],
+            1,
+        ),
+        (
+            [gap(writable=False), gap(free_bytes=0)],
+            [
+                "demo-1: there is not enough free space",
+                "demo-0: DST cannot be written to",
+                "0 B would be copied to 0 of 2 nodes",
+            ],
+            1,
+        ),
+        ([gap(0, 0, writable=False, free_bytes=0)], ["nothing would be copied"], 0),
+        (
+            [gap(0, 0, delete=1, writable=False)],
+            [
+                "demo-0: 1 file would be deleted",
+                "demo-0: DST cannot be written to",
+                "nothing would be copied",
+            ],
+            1,
+        ),
+    ],
+)
+def test_a_dry_run_where_it_does_not_go(gaps, lines, status):
+    nodes = [node(index, gap=one) for index, one in enumerate(gaps)]
+    copied = report(*nodes, dry_run=True)
+    assert copy_gaps.gap_lines(copied) == lines
+    assert (copy_report.copy_status(copied), copied.ok) == (status, not status)
+    assert report(*nodes).ok
 
 
 def test_a_dry_run_over_links_that_nobody_knows():

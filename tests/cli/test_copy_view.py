@@ -17,7 +17,7 @@ from clusterctl.data.report import (
     SourceSummary,
     TransferReport,
 )
-from clusterctl.domain.errors import CommandFailed
+from clusterctl.domain.errors import CommandFailed, UsageError
 
 MIB = 1 << 20
 PLAN = {
@@ -78,7 +78,10 @@ def no_terminal(monkeypatch):
 def test_lines(capsys):
     assert told(CopyOptions()) == 1
     out, err = capsys.readouterr()
-    assert out.splitlines() == ["a: 2 files, 4.0 MiB in 10 s"]
+    assert out.splitlines() == [
+        "a: 2 files, 4.0 MiB in 10 s",
+        "4.0 MiB to 1 node in 11 s, 372.4 KiB/s",
+    ]
     assert err.splitlines() == [
         "a,b: copying",
         "2.0 MiB of 8.0 MiB to 2 nodes (25 %), 2.0 MiB/s (1.0 MiB/s each), 3.0 s left",
@@ -99,6 +102,7 @@ def test_the_plan_comes_first_and_the_measurement_last(capsys):
         "  Why.",
         "  predicted: 10 s (transfer 10 s); limited by the link",
         "a: 2 files, 4.0 MiB in 10 s",
+        "4.0 MiB to 1 node in 11 s, 372.4 KiB/s",
         "measured: 11 s, +10 % against the 10 s predicted",
     ]
 
@@ -151,6 +155,23 @@ def test_a_drawing(monkeypatch, capsys):
         "4.0 MiB of 4.0 MiB to 1 node (100 %), 3.0 s left",
     ]
     assert "b: failed: full" in capsys.readouterr().err
+
+
+def test_a_request_that_is_refused_has_a_report(capsys):
+    def refused(options: CopyOptions):
+        with pytest.raises(UsageError), copy_view.showing(options):
+            raise UsageError("there is nothing at x", "name an existing file")
+        return capsys.readouterr()
+
+    assert refused(CopyOptions()) == ("", "")
+    [line] = refused(CopyOptions(as_json=True)).out.splitlines()
+    report = json.loads(line)
+    assert (report["event"], report["ok"], report["exit_status"], report["nodes"]) == (
+        *("report", False, 2, []),
+    )
+    assert (report["error"], report["message"], report["hint"]) == (
+        *("UsageError", "there is nothing at x", "name an existing file"),
+    )
 
 
 def test_ctrl_c_says_that_it_can_go_on(capsys):

@@ -1,0 +1,59 @@
+"""A cluster that lacks a node, as EC2 sees it, and a copy to it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from clusterctl.data.report import NodeReport, SourceSummary, TransferReport
+from clusterctl.ec2.instances import find_instances
+from clusterctl.operations import copy as operation
+from tests.cli.test_up_cli import client, clusterctl, launched, moto_client, moto_url
+from tests.lab.running import wait_until
+
+__all__ = ["client", "clusterctl", "moto_client", "moto_url"]
+LINE = "demo-1 is missing: the cluster has 2 nodes, 1 is there"
+
+
+@pytest.fixture
+def lacking(clusterctl, client, monkeypatch):
+    """demo-1 has been terminated, and those that are there get all of it."""
+
+    def copied(access, targets, request, **rest):
+        nodes = tuple(NodeReport(target.host, received_bytes=8, files=1) for target in targets)
+        return TransferReport(SourceSummary(1, 8, 1), nodes, 1.0, dry_run=request.dry_run)
+
+    launched(clusterctl)
+    second = find_instances(client, "demo")[1].node.instance_id
+    client.terminate_instances(InstanceIds=[second])
+    wait_until(lambda: len(find_instances(client, "demo")) == 1, "the end of demo-1")
+    monkeypatch.setattr(operation, "copy_to_cluster", copied)
+
+
+@pytest.mark.parametrize("options", [(), ("--dry-run",), ("-q",)])
+def test_it_is_said_twice_and_is_no_success(lacking, clusterctl, options):
+    ran = clusterctl("copy", *options, "demo", ".", "to")
+    assert ran.status == 1
+    first, *_, last = ran.err.splitlines()
+    assert first == f"warning: {LINE}"
+    assert last.startswith("demo-1: missing, so nothing was copied there (hint: `clusterctl up`")
+
+
+@pytest.mark.parametrize("chosen", [("--nodes", "0"), ("--head",)])
+def test_who_names_nodes_is_warned(lacking, clusterctl, chosen):
+    ran = clusterctl("copy", *chosen, "demo", ".", "to")
+    assert (ran.status, ran.err) == (0, f"warning: {LINE}\n")
+
+
+def test_events(lacking, clusterctl):
+    ran = clusterctl("copy", "--json", "demo", ".", "to")
+    report = json.loads(ran.out.splitlines()[-1])
+    assert (report["ok"], report["exit_status"], report["missing"]) == (False, 1, ["demo-1"])
+    assert [node["ok"] for node in report["nodes"]] == [True]
+
+
+def test_the_missing_one_itself(lacking, clusterctl):
+    ran = clusterctl("copy", "--nodes", "1", "demo", ".", "to")
+    assert ran.status == 2
+    assert "cluster demo has no node 1" in ran.err
