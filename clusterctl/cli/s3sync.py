@@ -87,7 +87,9 @@ def s3sync(
         status = 0
         if places:
             lent = _credentials(wiring, credentials)
-            started = start_sync(connections, targets, replace(request, credentials=lent))
+            started = start_sync(
+                connections, targets, replace(request, credentials=lent), cluster=name
+            )
             status = report.show_started(started, name, as_json and not follow)
             sync_id = started.sync_id
             if not follow or not started.nodes.values:

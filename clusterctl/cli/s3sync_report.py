@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from clusterctl.cli import hostlines, output
 from clusterctl.data.s3sync import SyncRecord, SyncState, show_commands
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.results import FanoutResult
-from clusterctl.domain.units import count, format_bytes, format_duration
+from clusterctl.domain.units import format_bytes, format_duration
 from clusterctl.operations.s3sync import StartedSync, latest
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.target import Target
@@ -69,10 +69,8 @@ def show_cancelled(ended: FanoutResult[list[SyncRecord]], as_json: bool) -> int:
     if as_json:
         output.data([record.as_data() for record in records])
     else:
-        for state in SyncState:
-            hosts = [record.host for record in records if record.state is state]
-            if hosts:
-                output.line(f"{fold_hosts(hosts)}: {state.value}")
+        for text, same in _by_text(records, _end_of):
+            output.line(f"{fold_hosts([record.host for record in same])}: {text}")
     hostlines.show_failures(ended.failures)
     still = any(record.running for record in records)
     return max(int(still), _worst(ended.failures))
@@ -98,27 +96,46 @@ def follow(
     records = result.values
     if as_json:
         output.data([record.as_data() for record in records])
-    for state in SyncState:
-        same = [record for record in records if record.state is state]
-        if same:
-            took = format_duration(max(record.duration_s for record in same))
-            output.note(f"{fold_hosts([r.host for r in same])}: {state.value} after {took}")
+    for text, same in _by_text(records, lambda record: record.shown_state):
+        took = format_duration(max(record.duration_s for record in same))
+        output.note(f"{fold_hosts([record.host for record in same])}: {text} after {took}")
     _show_reasons(records)
     hostlines.show_failures(result.failures)
     return max(_status(records), _worst(result.failures))
 
 
+def _by_text(
+    records: Sequence[SyncRecord], text_of: Callable[[SyncRecord], str]
+) -> list[tuple[str, list[SyncRecord]]]:
+    groups: dict[str, list[SyncRecord]] = {}
+    for record in records:
+        groups.setdefault(text_of(record), []).append(record)
+    return list(groups.items())
+
+
+def _end_of(record: SyncRecord) -> str:
+    return record.shown_state if record.was_running else "nothing runs there"
+
+
 def _row(record: SyncRecord) -> tuple[object, ...]:
     files = "-" if record.files is None else f"{record.files}/{record.total_files}"
+    if record.present:
+        files += f", {record.present} were there"
     size = "-"
     if record.bytes is not None and record.total_bytes is not None:
         size = f"{format_bytes(record.bytes)} of {format_bytes(record.total_bytes)}"
     rate = "-" if record.rate is None else f"{format_bytes(record.rate)}/s"
     took = format_duration(record.duration_s)
-    state = record.state.value
-    if record.present and not record.total_files and record.state is SyncState.SUCCEEDED:
-        state = f"{state}, {count(record.present, 'file')} were there"
-    return (record.host, state, files, size, rate, took, record.how, record.destination)
+    return (
+        record.host,
+        record.shown_state,
+        files,
+        size,
+        rate,
+        took,
+        record.how,
+        record.destination,
+    )
 
 
 def _show_reasons(records: Sequence[SyncRecord]) -> None:
@@ -128,7 +145,7 @@ def _show_reasons(records: Sequence[SyncRecord]) -> None:
         if record.state is SyncState.LOST:
             gone = ("its process is gone: was the node rebooted?", "start it again")
             groups.setdefault(gone, []).append(record.host)
-        elif record.state is SyncState.FAILED:
+        elif record.state in (SyncState.FAILED, SyncState.INCOMPLETE):
             groups.setdefault((record.why, record.hint), []).append(record.host)
     for (why, hint), hosts in groups.items():
         output.note(f"{fold_hosts(hosts)}: {why}" + (f" (hint: {hint})" if hint else ""))

@@ -22,6 +22,8 @@ TOOLS = ("s5cmd", "aws")
 class SyncState(Enum):
     RUNNING = "running"
     SUCCEEDED = "succeeded"
+    # All is there but what cannot be: a key that is no file's name, an archived object.
+    INCOMPLETE = "incomplete"
     FAILED = "failed"
     CANCELLED = "cancelled"
     # Its process is gone and nobody wrote down how it ended: a reboot, or a kill -9.
@@ -30,7 +32,10 @@ class SyncState(Enum):
 
 @dataclass(frozen=True)
 class SyncRecord:
-    """One sync on one node. Counts are None where a tool does it: it tells them to nobody."""
+    """One sync on one node. Counts are None where a tool does it: it tells them to nobody.
+
+    `files` of `total_files` have come, `present` were there. `was_running`: until it was cancelled.
+    """
 
     host: str
     sync_id: str
@@ -47,10 +52,18 @@ class SyncRecord:
     bytes: int | None = None
     total_bytes: int | None = None
     present: int | None = None
+    left_out: int = 0
+    was_running: bool = False
 
     @property
     def running(self) -> bool:
         return self.state is SyncState.RUNNING
+
+    @property
+    def shown_state(self) -> str:
+        """For people."""
+        incomplete = self.state is SyncState.INCOMPLETE
+        return f"done, {self.left_out} left out" if incomplete else self.state.value
 
     @property
     def rate(self) -> float | None:
@@ -72,6 +85,7 @@ class SyncRecord:
             "bytes": self.bytes,
             "total_bytes": self.total_bytes,
             "present_files": self.present,
+            "left_out": self.left_out,
             "message": self.why,
             "hint": self.hint,
         }
@@ -177,6 +191,8 @@ def _record(host: str, told: Mapping[str, Any]) -> SyncRecord:
         bytes=progress.get("bytes"),
         total_bytes=progress.get("total_bytes"),
         present=progress.get("present"),
+        left_out=int(ended.get("left_out") or 0),
+        was_running=told.get("was_running") is True,
     )
 
 
@@ -184,5 +200,7 @@ def _state(running: bool, ended: Mapping[str, Any]) -> SyncState:
     if running:
         return SyncState.RUNNING
     status = ended.get("exit_status")
+    if ended.get("left_out"):
+        return SyncState.INCOMPLETE
     by_status = {None: SyncState.LOST, 0: SyncState.SUCCEEDED, 130: SyncState.CANCELLED}
     return by_status.get(status, SyncState.FAILED)

@@ -33,6 +33,12 @@ class SyncRunning(HostError):
     exit_status = 1
 
 
+class SyncFailed(HostError):
+    """A sync has failed as soon as it was started."""
+
+    exit_status = 1
+
+
 @dataclass(frozen=True)
 class SyncRequest:
     """SRC... to DST. `tool`: `auto`, `own`, or one of TOOLS."""
@@ -57,9 +63,16 @@ class StartedSync:
 
 
 def start_sync(
-    connections: Connections, targets: Sequence[Target], request: SyncRequest
+    connections: Connections,
+    targets: Sequence[Target],
+    request: SyncRequest,
+    *,
+    cluster: str = "NAME",
 ) -> StartedSync:
-    """Start it on every node. Raises UsageError where none can read the sources."""
+    """Start it on every node, and see that it has begun. `cluster` is for what messages advise.
+
+    Raises ClusterctlError where none can read the sources.
+    """
     config = config_of(request)
     tools = request.tool != "own"
     facts = ask_nodes(connections, targets, {**config, "tools": tools})
@@ -83,7 +96,7 @@ def start_sync(
     started = connections.run_all(
         targets, program().command("start"), stdin=program().stdin(order), timeout_s=TIMEOUT_S
     )
-    nodes = read_each(started, _started)
+    nodes = read_each(started, lambda result: _started(result, cluster))
     told = tuple(tuple(command) for command in commands)
     return StartedSync(sync_id, tool or "clusterctl", why, told, nodes)
 
@@ -127,14 +140,18 @@ def choose_tool(request: SyncRequest, facts: Sequence[UrlFacts]) -> tuple[str, s
     return tool, "every node has it" if tool else "not every node has s5cmd or aws-cli 2"
 
 
-def _started(result: CommandResult) -> str:
+def _started(result: CommandResult, cluster: str) -> str:
     [answer] = json_lines(result, "starting the sync")
     if "busy" in answer:
         raise SyncRunning(
             result.host,
             f"sync {answer['busy']} into the same folder is running there",
-            "follow it: clusterctl s3sync NAME --follow; end it: clusterctl s3sync NAME --cancel",
+            f"follow it: clusterctl s3sync {cluster} --follow; "
+            f"end it: clusterctl s3sync {cluster} --cancel",
         )
+    ended = answer.get("ended") or {}
+    if ended.get("exit_status") and not ended.get("left_out"):
+        raise SyncFailed(result.host, str(ended.get("why", "")), str(ended.get("hint", "")))
     return result.host
 
 

@@ -185,10 +185,12 @@ def test_it_can_be_cancelled_and_leaves_nothing_half(node, stuck):
     assert records(node)[0].running
     [[record]] = cancel_sync(node, [HEAD], sync_id).values
     assert (record.state, record.exit_status) == (SyncState.CANCELLED, 130)
+    assert record.was_running
     assert list(data.iterdir()) == []
     # Again is no error.
     [[record]] = cancel_sync(node, [HEAD], sync_id).values
     assert record.state is SyncState.CANCELLED
+    assert not record.was_running
 
 
 @pytest.mark.parametrize("stuck", ["list"], indirect=True)
@@ -200,10 +202,10 @@ def test_it_can_be_cancelled_while_a_server_says_nothing(node, stuck):
 
 def test_a_second_one_into_the_same_folder_is_refused(node, stuck):
     sync_id, wish = stuck
-    [failure] = start_sync(node, [HEAD], wish).nodes.failures
+    [failure] = start_sync(node, [HEAD], wish, cluster="demo").nodes.failures
     assert isinstance(failure.error, SyncRunning)
     assert sync_id in failure.error.message
-    assert "--cancel" in failure.error.hint
+    assert "clusterctl s3sync demo --cancel" in failure.error.hint
 
 
 def test_one_that_is_killed_is_lost_and_the_next_one_completes_it(node, stuck):
@@ -233,19 +235,37 @@ def test_what_cannot_be_read_is_said_at_once(s3, node, place, message, hint):
 
 def test_an_empty_prefix_fails_with_what_to_do(s3, node):
     bucket = s3.bucket({"a": b"a"})
-    record, log = followed(node, started(node, request(s3, f"{bucket}/nothing")))
+    start = start_sync(node, [HEAD], request(s3, f"{bucket}/nothing"))
+    [failure] = start.nodes.failures
+    assert failure.error.exit_status == 1
+    assert "there is nothing at" in failure.error.message
+    assert failure.error.hint
+    record, log = followed(node, start.sync_id)
     assert record.state is SyncState.FAILED
-    assert "there is nothing at" in record.why
-    assert record.hint
+    assert record.why == failure.error.message
     assert "failed: there is nothing at" in log
 
 
-def test_what_a_file_system_cannot_hold_is_left_out_and_counts_as_a_failure(s3, node):
-    bucket = s3.bucket({"../evil": b"x", "good": b"x"})
+def test_what_may_be_listed_and_not_read_is_said_at_once(s3, node):
+    # moto refuses unsigned requests for objects, and lists for anybody.
+    wish = request(s3, s3.bucket({"a": b"a"}), credentials="none")
+    [failure] = start_sync(node, [HEAD], wish).nodes.failures
+    assert "to requests without credentials" in failure.error.message
+    assert failure.error.exit_status == 1
+
+
+@pytest.mark.parametrize(
+    ("evil", "why"),
+    [(["../evil"], "1 file was left out"), (["../evil", "a//b"], "2 files were left out")],
+)
+def test_what_a_file_system_cannot_hold_is_left_out(s3, node, evil, why):
+    bucket = s3.bucket(dict.fromkeys([*evil, "good"], b"x"))
     record, log = followed(node, started(node, request(s3, bucket)))
-    assert (record.state, record.exit_status) == (SyncState.FAILED, 1)
-    assert "1 files were left out" in record.why
+    assert (record.state, record.exit_status) == (SyncState.INCOMPLETE, 1)
+    assert (record.left_out, record.why) == (len(evil), why)
+    assert record.shown_state == f"done, {len(evil)} left out"
     assert "left out ../evil" in log
+    assert f"done, {why}" in log
     assert (node.home / "data" / "good").exists()
     assert not (node.home / "evil").exists()
 
@@ -291,7 +311,11 @@ def test_a_tool_that_fails_ends_it(s3, node, tmp_path):
     tools(tmp_path / "bin", s5cmd=S5CMD, aws=AWS)
     one = s3.bucket({"x/a": b"a"})
     wish = request(s3, f"{one}/x", one, credentials="none")
-    record, _ = followed(node, started(node, wish))
+    start = start_sync(node, [HEAD], wish)
+    assert [failure.error.message for failure in start.nodes.failures] == [
+        "s5cmd ended with status 3"
+    ]
+    record, _ = followed(node, start.sync_id)
     assert (record.how, record.exit_status) == ("s5cmd", 3)
     assert record.why == "s5cmd ended with status 3"
     assert len((node.home / "called").read_text().splitlines()) == 1

@@ -1,6 +1,7 @@
 """Runs on a node: start, list, show and end syncs, each a folder in ~/.clusterctl/s3sync.
 
-    start         one order as a line of JSON on stdin; prints {"started": ID} or {"busy": ID}
+    start         one order as a line of JSON on stdin; prints {"busy": ID}, or {"started": ID,
+                  "ended": how, if it has within a moment}
     list [ID]     one line of JSON for each sync, oldest first
     log ID AT     what its log has from byte AT on, and how it goes
     cancel ID     ends it and waits for that
@@ -34,6 +35,8 @@ KEPT = 20
 CANCEL_TIMEOUT_S = 15.0
 LONGEST_READ = 1 << 18
 REPORT_S = 0.5
+# A source that cannot be read shows within this time, as a rule.
+SETTLE_S = 2.0
 
 
 def alive(folder: Path) -> int:
@@ -105,7 +108,18 @@ def start(order: dict[str, Any]) -> dict[str, Any]:
         (folder / "log").touch(mode=0o600)
         pid = detach(folder, order)
         (folder / "pid").write_text(f"{pid} {birth_of(pid)}")
-    return {"started": folder.name}
+    return {"started": folder.name, "ended": settled(folder)}
+
+
+def settled(folder: Path) -> dict[str, Any] | None:
+    """How it has ended, if it has before it knows what there is to get."""
+    deadline = time.monotonic() + SETTLE_S
+    while time.monotonic() < deadline:
+        ended = read_json(folder / "end.json")
+        if ended or not alive(folder) or read_json(folder / "progress.json").get("listed"):
+            return ended or None
+        time.sleep(0.05)
+    return None
 
 
 def detach(folder: Path, order: dict[str, Any]) -> int:
@@ -142,9 +156,13 @@ def cancelled(folder: Path) -> NoReturn:
 
 
 def work(folder: Path, order: dict[str, Any]) -> NoReturn:
-    status, why, hint = 1, "", ""
+    status, why, hint, left_out = 1, "", "", 0
     try:
-        status, why = run_tool(order) if order.get("commands") else run_own(folder, order)
+        if order.get("commands"):
+            status, why = run_tool(order)
+        else:
+            left_out = run_own(folder, order)
+            status = int(bool(left_out))
     except KeyboardInterrupt:
         status, why = 130, "cancelled"
     except SourceError as error:
@@ -153,33 +171,38 @@ def work(folder: Path, order: dict[str, Any]) -> NoReturn:
         why = f"{error.filename}: {error.strerror}" if error.filename else str(error)
     except BaseException as error:  # noqa: BLE001 - told, in place of a trace in a log
         why = f"{type(error).__name__}: {error}"
-    say(f"failed: {why}" if status else "done")
-    write_json(
-        folder / "end.json",
-        {"exit_status": status, "why": why, "hint": hint, "ended_at": time.time()},
-    )
+    if left_out:
+        why = f"{left_out} {'file was' if left_out == 1 else 'files were'} left out"
+        hint = "the log says which, and why: --follow"
+    say(f"done, {why}" if left_out else f"failed: {why}" if status else "done")
+    ended = {"exit_status": status, "why": why, "hint": hint, "left_out": left_out}
+    write_json(folder / "end.json", {**ended, "ended_at": time.time()})
     os._exit(status)
 
 
-def run_own(folder: Path, order: dict[str, Any]) -> tuple[int, str]:
+def run_own(folder: Path, order: dict[str, Any]) -> int:
+    """How many files were left out. Raises SourceError, OSError."""
     sync = Sync(order["config"], bytes_of(order["destination"]), say)
 
     def report() -> None:
         write_json(folder / "progress.json", sync.progress.as_data())
 
     def keep_reporting() -> None:
+        known = False
         while True:
-            time.sleep(REPORT_S)
-            report()
+            # Who has started it waits for the first report that says what there is to get.
+            time.sleep(REPORT_S if known else REPORT_S / 10)
+            if known or sync.progress.listed:
+                known = True
+                report()
 
     threading.Thread(target=keep_reporting, daemon=True).start()
     try:
         sync.run()
     finally:
         report()
-    left_out = sync.progress.left_out
     say(f"{sync.progress.files} files, {sync.progress.bytes} bytes")
-    return (1, f"{left_out} files were left out") if left_out else (0, "")
+    return sync.progress.left_out
 
 
 def run_tool(order: dict[str, Any]) -> tuple[int, str]:

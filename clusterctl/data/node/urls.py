@@ -32,7 +32,14 @@ from clusterctl.data.node.manifest import FILE, Entry
 from clusterctl.data.node.s3bucket import Bucket, endpoint_of
 from clusterctl.data.node.s3list import Listed, find_objects
 from clusterctl.data.node.sigv4 import Keys
-from clusterctl.data.node.urltree import Found, Origin, origin_of, top_of, tree_of
+from clusterctl.data.node.urltree import (
+    Found,
+    Origin,
+    how_many_left_out,
+    origin_of,
+    top_of,
+    tree_of,
+)
 from clusterctl.data.node.weblist import ask, look, look_at_all
 
 CONNECTIONS = 32
@@ -107,8 +114,22 @@ def open_sources(config: Mapping[str, Any], wire: Wire | None = None) -> list[So
     return sources
 
 
+class Listing(NamedTuple):
+    """Everything there is to copy, warnings, and of how many files some are: those left out."""
+
+    entries: list[Entry]
+    warnings: list[str]
+    left_out: int
+
+
 def list_source(config: Mapping[str, Any]) -> tuple[list[Entry], list[str]]:
     """Everything there is to copy, and warnings of what is not. Raises SourceError."""
+    listing = list_all(config)
+    return listing.entries, listing.warnings
+
+
+def list_all(config: Mapping[str, Any]) -> Listing:
+    """Raises SourceError."""
     names = config.get("names_b64")
     wanted = None if names is None else [base64.b64decode(name) for name in names]
     found: list[Found] = []
@@ -122,12 +143,13 @@ def list_source(config: Mapping[str, Any]) -> tuple[list[Entry], list[str]]:
         found += some
         warnings += said
         whole = whole or (wanted is None and _is_below(source, some))
-    entries, left_out = tree_of(found)
+    entries, told = tree_of(found)
+    left_out = how_many_left_out(found, entries)
     _try_one(sources, entries)
     # A node deletes in folders that are entries. What is archived may well be on the nodes.
     if config.get("mirror") and whole and entries and not any(one.archived for one in found):
         entries.insert(0, top_of(entries))
-    return entries, warnings + left_out
+    return Listing(entries, warnings + told, left_out)
 
 
 def _is_below(source: Source, found: Sequence[Found]) -> bool:

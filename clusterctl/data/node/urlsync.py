@@ -12,7 +12,7 @@ from typing import Any
 from clusterctl.data.node.httpget import SourceError
 from clusterctl.data.node.layout import Layout
 from clusterctl.data.node.manifest import FILE, FOLDER, Entry
-from clusterctl.data.node.urls import UrlOrigin, is_single, list_source
+from clusterctl.data.node.urls import UrlOrigin, is_single, list_all
 
 BLOCK_BYTES = 8 << 20
 # Of this program's own: never one of the data set's.
@@ -21,12 +21,13 @@ MARGIN_BYTES = 64 << 20
 
 
 class Progress:
-    """How far it is. Files and bytes that were there already are in `present`."""
+    """How far it is. Files that were there already are in `present`; `listed`: all is known."""
 
     def __init__(self) -> None:
         self.total_files = self.total_bytes = 0
         self.files = self.bytes = 0
         self.present = self.left_out = 0
+        self.listed = False
 
     def as_data(self) -> dict[str, int]:
         return dict(vars(self))
@@ -47,18 +48,19 @@ class Sync:
 
     def run(self) -> None:
         """To the end. Raises SourceError, OSError."""
-        entries, warnings = list_source(self._config)
+        entries, warnings, left_out = list_all(self._config)
         for warning in warnings:
             self._say(warning)
         root, entries = placed(self._destination, is_single(self._config, entries), entries)
         os.makedirs(root, exist_ok=True)
         missing = [entry for entry in entries if lacks(root, entry)]
         self._root, self._missing = root, missing
-        self.progress.left_out = len(warnings)
-        self.progress.present = len(entries) - len(missing)
+        self.progress.left_out = left_out
         files = [entry for entry in missing if entry.kind == FILE]
         self.progress.total_files = len(files)
         self.progress.total_bytes = sum(entry.size for entry in files)
+        self.progress.present = sum(entry.kind == FILE for entry in entries) - len(files)
+        self.progress.listed = True
         self._say(
             f"{len(files)} files to get, {self.progress.total_bytes} bytes; "
             f"{self.progress.present} are there"

@@ -75,6 +75,12 @@ def tree_of(found: Sequence[Found]) -> tuple[list[Entry], list[str]]:
     return sorted(entries, key=lambda entry: entry.path), _warnings(left_out)
 
 
+def how_many_left_out(found: Sequence[Found], entries: Sequence[Entry]) -> int:
+    """Of what was found, and is no folder, what is no file of the tree."""
+    wanted = sum(not one.name.endswith(b"/") or bool(why_not(one)) for one in found)
+    return wanted - sum(entry.kind == FILE for entry in entries)
+
+
 def top_of(entries: Sequence[Entry]) -> Entry:
     """The folder that the entries are in, as old as the newest of them."""
     return Entry(b".", FOLDER, FOLDER_MODE, max(entry.mtime_ns for entry in entries))

@@ -9,6 +9,7 @@ from clusterctl.data.node.urltree import (
     WARNINGS_SHOWN,
     Found,
     Origin,
+    how_many_left_out,
     origin_of,
     tree_of,
     why_not,
@@ -118,3 +119,21 @@ def test_an_origin_survives_the_manifest():
     entries, _ = tree_of([Found(b"a", 3, b'p/\xff\n"a', 1, 2, '"x-5"')])
     [entry] = decode(encode(entries))
     assert origin_of(entry) == Origin(3, b'p/\xff\n"a', '"x-5"')
+
+
+@pytest.mark.parametrize(
+    ("found_", "number"),
+    [
+        ([], 0),
+        ([found(b"a"), found(b"folder/", 0)], 0),
+        ([found(b"..")], 1),
+        ([found(b"folder/", 3)], 1),
+        ([found(b"../x/", 0)], 1),
+        ([found(b"a"), found(b"a/b")], 1),
+        ([found(b"a"), found(b"a", source=1)], 1),
+        ([found(b"%d/.." % n) for n in range(WARNINGS_SHOWN + 5)], WARNINGS_SHOWN + 5),
+    ],
+)
+def test_what_is_left_out_is_counted(found_, number):
+    entries, _ = tree_of(found_)
+    assert how_many_left_out(found_, entries) == number

@@ -1,0 +1,74 @@
+"""What is shown of syncs: the lines as people read them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from clusterctl.cli.s3sync_report import show_cancelled, show_records, show_started
+from clusterctl.data.s3sync import SyncRecord, SyncState
+from clusterctl.domain.results import FanoutResult, HostOutcome
+from clusterctl.operations.s3sync import StartedSync, SyncFailed
+
+RECORD = SyncRecord(
+    "demo-0",
+    "20261121-200000-abcd",
+    SyncState.SUCCEEDED,
+    ("s3://b",),
+    "~/data",
+    "clusterctl",
+    2.0,
+    exit_status=0,
+    files=0,
+    total_files=0,
+    bytes=0,
+    total_bytes=0,
+    present=0,
+)
+LEFT_OUT = {"state": SyncState.INCOMPLETE, "left_out": 1, "why": "1 file was left out"}
+
+
+def nodes(*records):
+    return FanoutResult(tuple(HostOutcome(one.host, value=[one]) for one in records))
+
+
+@pytest.mark.parametrize(
+    ("more", "shown", "status"),
+    [
+        ({"files": 2, "total_files": 5}, ["succeeded", " 2/5 "], 0),
+        ({"present": 3}, ["succeeded", "0/0, 3 were there"], 0),
+        (LEFT_OUT | {"present": 3}, ["done, 1 left out", "0/0, 3 were there"], 1),
+        ({"state": SyncState.FAILED, "why": "no space"}, ["failed"], 1),
+        ({"state": SyncState.RUNNING, "files": None}, ["running"], 0),
+    ],
+)
+def test_a_row_says_how_far_it_is_and_what_was_there(capsys, more, shown, status):
+    record = replace(RECORD, **more)
+    assert show_records(nodes(record), as_json=False) == status
+    out, err = capsys.readouterr()
+    for text in shown:
+        assert text in out
+    assert record.why in err
+
+
+def test_what_was_left_out_is_told_to_programs(capsys):
+    assert show_records(nodes(replace(RECORD, **LEFT_OUT)), as_json=True) == 1
+    [told] = json.loads(capsys.readouterr().out)
+    assert (told["state"], told["left_out"]) == ("incomplete", 1)
+
+
+def test_where_nothing_ran_nothing_is_said_to_have_ended(capsys):
+    ended = replace(RECORD, state=SyncState.CANCELLED, was_running=True)
+    failed = replace(RECORD, state=SyncState.FAILED)
+    records = [ended, *(replace(failed, host=f"demo-{n}") for n in (1, 2))]
+    assert show_cancelled(nodes(*records), as_json=False) == 0
+    assert capsys.readouterr().out == "demo-0: cancelled\ndemo-[1-2]: nothing runs there\n"
+
+
+def test_what_failed_at_once_is_not_said_to_run(capsys):
+    outcome = HostOutcome("demo-0", error=SyncFailed("demo-0", "S3 refuses s3://b/a", "a hint"))
+    started = StartedSync("ID", "clusterctl", "as asked", (), FanoutResult((outcome,)))
+    assert show_started(started, "demo", as_json=False) == 1
+    assert capsys.readouterr().err == "demo-0: S3 refuses s3://b/a (hint: a hint)\n"
