@@ -14,6 +14,8 @@ ROWS = 20
 BAR = 10
 EARLY = (NodeStage.CONNECTING, NodeStage.COMPARING)
 Row = tuple[str, ...]
+# A stage that passes sooner is not worth a line.
+LASTS_S = 2.0
 COLUMNS = ("host", "stage", "share", "bar", "bytes", "rate", "left", "remark")
 
 
@@ -47,7 +49,7 @@ def _row(node: NodeProgress) -> Row:
         node.host,
         node.stage.value,
         *_amounts([node]),
-        " ".join(filter(None, (upstream, note))),
+        ", ".join(filter(None, (upstream, note))),
     )
 
 
@@ -99,17 +101,19 @@ def are_comparing(progress: CopyProgress) -> bool:
 
 
 def left_s(node: NodeProgress) -> float | None:
-    """Seconds at its rate of late; None while nothing comes."""
+    """Seconds at its rate of late; None while nothing comes, or nobody knows."""
+    if node.silent:
+        return None
     missing = max(0, node.needed_bytes - node.bytes)
     if not missing:
         return 0.0
     return missing / node.rate if node.rate > 0 else None
 
 
-def total_line(progress: CopyProgress) -> str:
+def total_line(progress: CopyProgress, width: int | None = None) -> str:
     """The whole copy in one line: bytes, rate, time left, and who is still to come.
 
-    Those that failed are not in the sum.
+    Those that failed are not in the sum. Where it is wider than `width` columns, it says less.
     """
     beside = (*EARLY, NodeStage.FAILED)
     nodes = [node for node in progress.nodes if node.stage not in beside]
@@ -118,33 +122,50 @@ def total_line(progress: CopyProgress) -> str:
         stages = [f"{len(alike)} {alike[0].stage.value}" for alike in by_stage(progress.nodes)]
         return ", ".join([*stages, format_duration(progress.elapsed_s)])
     have = sum(map(_has, nodes))
-    parts = [
-        f"{format_bytes(have)} of {format_bytes(need)} to {count(len(nodes), 'node')} "
-        f"({have * 100 // need} %)",
-        _pace(progress),
-        _remaining(progress),
-        _early(progress),
+    share, of = f"{have * 100 // need} %", f"{format_bytes(have)} of {format_bytes(need)}"
+    long, short, shortest = _paces(progress)
+    rest = (_remaining(progress), _others(progress))
+    lines = [
+        ", ".join(filter(None, parts))
+        for parts in (
+            (f"{of} to {count(len(nodes), 'node')} ({share})", long, *rest),
+            (f"{of} ({share})", short, *rest),
+            (f"{of} ({share})", shortest, *rest),
+            (f"{share} of {format_bytes(need)}", shortest, *rest),
+        )
     ]
-    return ", ".join(filter(None, parts))
+    return next((line for line in lines if width is None or len(line) <= width), lines[-1])
 
 
-def _pace(progress: CopyProgress) -> str:
+def _paces(progress: CopyProgress) -> tuple[str, str, str]:
+    """The rate: in sum, each, and of the slowest link; without the sum; each alone."""
     rates = [node.rate for node in progress.nodes if is_moving(node) and node.rate > 0]
     if not rates:
-        return ""
-    each = sum(rates) / len(rates)
-    notes = [f"{format_rate(each)} each"] if len(rates) > 1 else []
-    if progress.slowest_link:
-        share = each / payload_share() / progress.slowest_link
-        notes.append(f"{share * 100:.0f} % of the slowest link")
-    return format_rate(sum(rates)) + (f" ({', '.join(notes)})" if notes else "")
+        return "", "", ""
+    mean = sum(rates) / len(rates)
+    each = format_rate(mean) + (" each" if len(rates) > 1 else "")
+    notes = [each] if len(rates) > 1 else []
+    if not progress.slowest_link:
+        return format_rate(sum(rates)) + (f" ({each})" if notes else ""), each, each
+    percents = f"{mean / payload_share() / progress.slowest_link * 100:.0f} % of the"
+    notes.append(f"{percents} slowest link")
+    return f"{format_rate(sum(rates))} ({', '.join(notes)})", f"{each} ({percents} link)", each
 
 
-def _early(progress: CopyProgress) -> str:
-    """Those that are not in the sum yet."""
+def _others(progress: CopyProgress) -> str:
+    """Those that are not in the sum yet, and those that the time left says nothing of."""
     early = [node for node in progress.nodes if node.stage in EARLY]
-    hosts = fold_hosts([node.host for node in early])
-    return f"{hosts} still {early[0].stage.value}" if early else ""
+    silent = [node for node in progress.nodes if node.silent]
+    slow = [node for node in progress.nodes if node.slow and not node.silent]
+    return ", ".join(
+        f"{fold_hosts([node.host for node in nodes])} {what}"
+        for nodes, what in (
+            (early, f"still {early[0].stage.value}" if early else ""),
+            (silent, "silent"),
+            (slow, "slow"),
+        )
+        if nodes
+    )
 
 
 def _remaining(progress: CopyProgress) -> str:
@@ -153,38 +174,45 @@ def _remaining(progress: CopyProgress) -> str:
     return f"{format_duration(progress.left_s)} left"
 
 
-def changes(before: CopyProgress | None, now: CopyProgress) -> list[str]:
-    """A line for every stage that nodes have reached, but failures."""
-    lines = []
-    for nodes in by_stage(now.nodes):
-        stage, new = nodes[0].stage, _newly(before, nodes)
-        if new and stage not in (NodeStage.CONNECTING, NodeStage.FAILED):
-            lines.append(f"{fold_hosts([node.host for node in new])}: {stage.value}")
-    return lines
+class Stages:
+    """One line for each stage that lasts, of the nodes that are in it, but failures."""
+
+    def __init__(self) -> None:
+        self._told: set[NodeStage] = set()
+        self._since: dict[NodeStage, tuple[frozenset[str], float]] = {}
+
+    def lines(self, now: CopyProgress) -> list[str]:
+        """Those that are due: no node has come to the stage for LASTS_S."""
+        due = []
+        for nodes in by_stage(now.nodes):
+            stage, hosts = nodes[0].stage, frozenset(node.host for node in nodes)
+            if stage in self._told or stage in (NodeStage.CONNECTING, NodeStage.FAILED):
+                continue
+            known, since = self._since.get(stage, (frozenset(), 0.0))
+            if not hosts <= known:
+                self._since[stage] = hosts, now.elapsed_s
+            elif now.elapsed_s - since >= LASTS_S:
+                self._told.add(stage)
+                due.append(f"{fold_hosts([node.host for node in nodes])}: {stage.value}")
+        return due
 
 
 def troubles(before: CopyProgress | None, now: CopyProgress) -> list[str]:
-    """A line for each failure and each relink."""
+    """Who has failed while others go on (the report says why), and a line for each relink."""
     known = {node.host: node for node in before.nodes} if before else {}
-    failed = [node for node in now.nodes if node.stage is NodeStage.FAILED]
+    failed = [node.host for node in _newly(before, now.nodes) if node.stage is NodeStage.FAILED]
+    going_on = any(node.stage not in (NodeStage.DONE, NodeStage.FAILED) for node in now.nodes)
     relinks = [_relink(known.get(node.host), node) for node in now.nodes]
-    return [*_failures(_newly(before, failed)), *filter(None, relinks)]
+    return [
+        *([f"{fold_hosts(failed)}: failed"] if failed and going_on else []),
+        *filter(None, relinks),
+    ]
 
 
 def _newly(before: CopyProgress | None, nodes: Sequence[NodeProgress]) -> list[NodeProgress]:
     """Those that had another stage."""
     known = {node.host: node.stage for node in before.nodes} if before else {}
     return [node for node in nodes if known.get(node.host) is not node.stage]
-
-
-def _failures(nodes: Sequence[NodeProgress]) -> list[str]:
-    reasons: dict[str, list[str]] = {}
-    for node in nodes:
-        reasons.setdefault(one_line(node.note), []).append(node.host)
-    return [
-        f"{fold_hosts(hosts)}: failed" + (f": {reason}" if reason else "")
-        for reason, hosts in reasons.items()
-    ]
 
 
 def _relink(before: NodeProgress | None, now: NodeProgress) -> str:

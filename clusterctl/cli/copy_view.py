@@ -79,12 +79,16 @@ class Shown:
 
 
 class Lines(Shown):
-    """A line for each change, and one in total every few seconds."""
+    """A line for each stage that lasts and for what goes wrong, and one in total at times."""
 
     _next_s = LINE_S
 
+    def __init__(self, options: CopyOptions) -> None:
+        super().__init__(options)
+        self._stages = copy_rows.Stages()
+
     def _show(self, before: CopyProgress | None, now: CopyProgress) -> None:
-        for text in (*copy_rows.changes(before, now), *copy_rows.troubles(before, now)):
+        for text in (*self._stages.lines(now), *copy_rows.troubles(before, now)):
             output.note(text)
         if now.elapsed_s >= self._next_s:
             self._next_s = now.elapsed_s + LINE_S
@@ -122,7 +126,8 @@ class InPlace(Shown):
         for row in copy_rows.rows(progress):
             view.add_row(*(Text(row[place], no_wrap=True, overflow="ellipsis") for place in shown))
         yield view
-        yield Text(copy_rows.total_line(progress))
+        line = copy_rows.total_line(progress, options.max_width)
+        yield Text(line, no_wrap=True, overflow="ellipsis")
 
 
 class Events(Shown):

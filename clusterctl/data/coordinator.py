@@ -62,7 +62,7 @@ class Coordinator:
         self.now = 0.0
         self._judge = Judge(self.net)
         self.heard = Hearing(self.net, self._judge)
-        self._plan, self._dry_run = plan, dry_run
+        self._plan, self.dry_run = plan, dry_run
         self._clock: float | None = None
         self._ready_at: float | None = None
         self._orders: list[Order] = []
@@ -101,7 +101,7 @@ class Coordinator:
             self._join_late()
             if net.data_at is None and any(member.bytes for member in self.targets):
                 net.data_at = self.now
-            if not self._dry_run:
+            if not self.dry_run:
                 self._judge.look(self.now)
             self._relink()
         self._end_without_source()
@@ -126,7 +126,7 @@ class Coordinator:
         """Whether this target has all it gets."""
         if member.error or member.done is not None:
             return True
-        return self._dry_run and member.gap is not None
+        return self.dry_run and member.gap is not None
 
     def give_up(self, error_of: Callable[[str], ClusterctlError]) -> None:
         """Every target that is not done fails: the time is over, or the source is."""

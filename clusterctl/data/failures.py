@@ -11,11 +11,14 @@ from clusterctl.domain.errors import (
     CommandFailed,
     CommandTimeout,
     ConnectionLost,
+    HostError,
     MissingTool,
     UsageError,
 )
 
 AGAIN = "run the same copy again: it goes on where it stopped"
+# What may have passed by the next time; the others need something done, if only a look.
+_PASSING = ("lost", "closed", "silent", "killed", "timeout")
 _HINTS = {
     "space": "make room there, and run the same copy again: it goes on where it stopped",
     "read-only": "mount it writable, or choose another DST",
@@ -28,7 +31,7 @@ def failure_of(host: str, event: Mapping[str, Any]) -> ClusterctlError:
     """The error that a relay's `failed` event stands for."""
     why = text(event, "why") or "it gave no reason"
     kind = text(event, "kind")
-    hint = text(event, "hint") or _HINTS.get(kind, AGAIN)
+    hint = text(event, "hint") or _HINTS.get(kind, AGAIN if kind in _PASSING else "")
     if host == SOURCE and kind in ("usage", "source"):
         return UsageError(why, text(event, "hint") or "name an existing file or folder")
     if host == SOURCE:
@@ -48,12 +51,13 @@ def too_late(host: str, limit_s: float, begun: bool) -> ClusterctlError:
     what = f"said nothing for {limit_s:g} s (frozen, or cut off)"
     if not begun:
         what = f"python3 did not start there within {limit_s:g} s"
-    return ClusterctlError(what, AGAIN) if host == SOURCE else CommandTimeout(host, what)
+    hint = AGAIN if begun else ""
+    return ClusterctlError(what, hint) if host == SOURCE else _timeout(host, what, hint)
 
 
 def got_nothing(host: str, limit_s: float) -> ClusterctlError:
     """It speaks, and nothing moves: its disk, or its network, hangs."""
-    return CommandTimeout(host, f"got nothing for {limit_s:g} s, and others did")
+    return _timeout(host, f"got nothing for {limit_s:g} s, and others did")
 
 
 def no_way(host: str, tried: Mapping[str, str]) -> ClusterctlError:
@@ -69,14 +73,25 @@ def no_way(host: str, tried: Mapping[str, str]) -> ClusterctlError:
 
 
 def source_died(host: str, error: ClusterctlError | None) -> ClusterctlError:
-    """What was there is kept."""
-    why = f": {error.message}" if error else ""
-    return CommandFailed(host, f"the source died{why}", AGAIN)
+    """What was there is kept. `error` is the source's."""
+    if error is None:
+        return CommandFailed(host, "the source died", AGAIN)
+    where = f" on {error.host}" if isinstance(error, HostError) else ""
+    if error.hint == AGAIN:
+        return CommandFailed(host, f"the source{where} died: {error.message}", AGAIN)
+    message = f"the source{where}: {error.message}" if where else error.message
+    return CommandFailed(host, message, error.hint)
 
 
 def out_of_time(host: str, timeout_s: float) -> ClusterctlError:
     """The time that the user gave is over."""
-    return CommandTimeout(host, f"the copy did not end within {timeout_s:g} s")
+    return _timeout(host, f"the copy did not end within {timeout_s:g} s")
+
+
+def _timeout(host: str, what: str, hint: str = AGAIN) -> CommandTimeout:
+    error = CommandTimeout(host, what)
+    error.hint = hint
+    return error
 
 
 def ended_early(host: str, exit_status: int, stderr: str, spoke: bool) -> ClusterctlError:
@@ -90,9 +105,7 @@ def ended_early(host: str, exit_status: int, stderr: str, spoke: bool) -> Cluste
         return _missing(host, f"too old: {complaint}", "install Python 3.8 or newer as python3")
     if exit_status in (137, 139, 134):
         return CommandFailed(host, f"the relay on it was killed (exit status {exit_status})", AGAIN)
-    return CommandFailed(
-        host, f"the relay on it ended with exit status {exit_status}: {complaint}", AGAIN
-    )
+    return CommandFailed(host, f"the relay on it ended with exit status {exit_status}: {complaint}")
 
 
 def _missing(host: str, why: str, hint: str) -> ClusterctlError:

@@ -30,30 +30,57 @@ def progress_of(
 
 
 def _node(coordinator: Coordinator, member: Member) -> NodeProgress:
+    if coordinator.dry_run and member.stage is NodeStage.COPYING:
+        # It has said what it lacks, and that was all.
+        return NodeProgress(member.name, NodeStage.DONE)
     moving = member.stage is NodeStage.COPYING
+    needed = member.gap.bytes if member.gap else 0
+    silent = _is_silent(coordinator, member)
     return NodeProgress(
         host=member.name,
         stage=member.stage,
-        bytes=member.bytes,
-        needed_bytes=member.gap.bytes if member.gap else 0,
-        rate=member.rate(coordinator.now) if moving else 0.0,
+        # Its last bytes are not told before its end.
+        bytes=needed if member.stage is NodeStage.DONE else member.bytes,
+        needed_bytes=needed,
+        rate=member.rate(coordinator.now) if moving and not silent else 0.0,
         upstream=member.upstream,
-        note=_note(member),
+        note=_note(member, silent),
+        silent=silent,
+        slow=moving and member.leaf,
     )
 
 
-def _note(member: Member) -> str:
+def _is_silent(coordinator: Coordinator, member: Member) -> bool:
+    """Whether a node that would tell every second how far it is does not."""
+    quiet_s = coordinator.now - member.heard_at
+    return member.stage is NodeStage.COPYING and quiet_s >= coordinator.net.patience.silent_s
+
+
+def _note(member: Member, silent: bool) -> str:
     if member.error:
         return member.error.message
+    if silent:
+        return "is silent"
     if member.stage is NodeStage.COPYING and member.leaf:
         return "at the end of the chain, so that it holds back nobody"
     return ""
 
 
 def _left_s(nodes: tuple[NodeProgress, ...]) -> float | None:
-    """The longest of the nodes' times; None while one cannot be told."""
+    """The longest of the nodes' times; None while one cannot be told.
+
+    Slow nodes count only when they are all that is still under way.
+    """
+    moving = [node for node in nodes if node.stage is NodeStage.COPYING]
+    heard = [node for node in moving if not node.silent]
+    prompt = [node for node in heard if not node.slow]
+    if moving and not heard:
+        return None
+    left_out = [node for node in moving if node not in (prompt or heard)]
     longest = 0.0
     for node in nodes:
+        if node in left_out:
+            continue
         if node.stage in (NodeStage.CONNECTING, NodeStage.COMPARING):
             return None
         left = node.needed_bytes - node.bytes

@@ -59,7 +59,11 @@ class Gap:
 
 @dataclass(frozen=True)
 class NodeProgress:
-    """One node now. `upstream` is whom it pulls from; `rate` is bytes a second of late."""
+    """One node now. `upstream` is whom it pulls from; `rate` is bytes a second of late.
+
+    The whole copy's time left is without those that are `silent`, which nobody knows of, and
+    without those that are `slow`, while others are under way.
+    """
 
     host: str
     stage: NodeStage
@@ -68,6 +72,8 @@ class NodeProgress:
     rate: float = 0.0
     upstream: str = ""
     note: str = ""
+    silent: bool = False
+    slow: bool = False
 
 
 @dataclass(frozen=True)

@@ -119,6 +119,16 @@ def test_bars(share, percent, bar):
             "2.0 MiB of 4.0 MiB to 2 nodes (50 %), 7.0 s so far, demo-[2-3] still connecting",
         ),
         (
+            progress(
+                node(0, bytes=MIB, needed_bytes=2 * MIB, rate=MIB),
+                node(1, needed_bytes=2 * MIB, silent=True),
+                node(2, needed_bytes=2 * MIB, slow=True),
+                left_s=1.0,
+            ),
+            "1.0 MiB of 6.0 MiB to 3 nodes (16 %), 1.0 MiB/s, 1.0 s left, "
+            "demo-1 silent, demo-2 slow",
+        ),
+        (
             progress(node(0, bytes=0, needed_bytes=MIB)),
             "0 B of 1.0 MiB to 1 node (0 %), 7.0 s so far",
         ),
@@ -128,22 +138,65 @@ def test_the_line_in_total(now, text):
     assert copy_rows.total_line(now) == text
 
 
-def test_a_line_per_stage_that_nodes_reach():
-    first = progress(node(0, CONNECTING), node(1, CONNECTING), node(2, CONNECTING))
-    second = progress(node(0, COMPARING), node(1, COMPARING), node(2, FAILED, note="no route"))
-    third = progress(node(0, DONE), node(1, COPYING), node(2, FAILED, note="no route"))
-    assert copy_rows.changes(None, first) == []
-    assert copy_rows.changes(first, second) == ["demo-[0-1]: comparing"]
-    assert copy_rows.changes(second, third) == ["demo-1: copying", "demo-0: done"]
-    assert copy_rows.changes(third, third) == []
-    assert copy_rows.troubles(first, second) == ["demo-2: failed: no route"]
-    assert copy_rows.troubles(second, third) == []
+@pytest.mark.parametrize(
+    ("width", "text"),
+    [
+        (
+            120,
+            "114.0 GiB of 280.0 GiB to 2 nodes (40 %), 5.0 GiB/s (2.5 GiB/s each, "
+            "85 % of the slowest link), 30 s left",
+        ),
+        (80, "114.0 GiB of 280.0 GiB (40 %), 2.5 GiB/s each (85 % of the link), 30 s left"),
+        (70, "114.0 GiB of 280.0 GiB (40 %), 2.5 GiB/s each, 30 s left"),
+        (50, "40 % of 280.0 GiB, 2.5 GiB/s each, 30 s left"),
+        (10, "40 % of 280.0 GiB, 2.5 GiB/s each, 30 s left"),
+    ],
+)
+def test_the_line_in_total_where_it_is_narrow(width, text):
+    nodes = [
+        node(n, bytes=57 << 30, needed_bytes=140 << 30, rate=2.5 * (1 << 30)) for n in range(2)
+    ]
+    now = progress(*nodes, left_s=30.0, slowest_link=25e9 / 8 * 1.0735)
+    assert copy_rows.total_line(now, width) == text
 
 
-def test_failures_for_the_same_reason_are_one_line():
-    now = progress(*(node(index, FAILED, note="full\x1b[2J") for index in range(3)))
-    assert copy_rows.troubles(None, now) == ["demo-[0-2]: failed: full\\x1b[2J"]
-    assert copy_rows.troubles(None, progress(node(0, FAILED))) == ["demo-0: failed"]
+def told(*story: CopyProgress) -> list[list[str]]:
+    stages = copy_rows.Stages()
+    return [stages.lines(now) for now in story]
+
+
+def test_a_short_copy_has_no_stages():
+    story = [
+        progress(node(0, stage), node(1, stage), elapsed_s=0.5 * number)
+        for number, stage in enumerate((CONNECTING, COMPARING, COMPARING, COPYING, COPYING, DONE))
+    ]
+    assert told(*story) == [[]] * 6
+
+
+def test_one_line_for_a_stage_that_lasts():
+    def at(elapsed_s: float, *stages: NodeStage) -> CopyProgress:
+        return progress(*(node(i, one) for i, one in enumerate(stages)), elapsed_s=elapsed_s)
+
+    assert told(
+        at(0.0, COPYING, COMPARING, CONNECTING, FAILED),
+        at(1.0, COPYING, COPYING, CONNECTING, FAILED),
+        at(2.9, COPYING, COPYING, CONNECTING, FAILED),
+        at(3.0, COPYING, COPYING, CONNECTING, FAILED),
+        at(4.0, COPYING, COPYING, COPYING, FAILED),
+        at(9.0, DONE, COPYING, COPYING, FAILED),
+        at(12.0, DONE, COPYING, COPYING, FAILED),
+        at(20.0, DONE, DONE, COPYING, FAILED),
+        at(30.0, DONE, DONE, COPYING, FAILED),
+    ) == [[], [], [], ["demo-[0-1]: copying"], [], [], ["demo-0: done"], [], []]
+
+
+def test_failures_are_told_while_others_go_on():
+    before = progress(node(0), node(1), node(2, FAILED), node(3))
+    now = progress(*(node(index, FAILED, note=f"full {index}") for index in range(3)), node(3))
+    assert copy_rows.troubles(before, now) == ["demo-[0-1]: failed"]
+    assert copy_rows.troubles(now, now) == []
+    over = progress(*(node(index, FAILED) for index in range(3)), node(3, DONE))
+    assert copy_rows.troubles(before, over) == []
 
 
 def test_relinks_are_told_and_first_links_are_not():
@@ -184,6 +237,8 @@ def test_events_of_progress():
         "rate": 4,
         "upstream": "head",
         "note": "n",
+        "silent": False,
+        "slow": False,
     }
     assert copy_events.progress_event(now) == {
         "event": "progress",

@@ -85,9 +85,25 @@ def test_lines(capsys):
     assert err.splitlines() == [
         "a,b: copying",
         "2.0 MiB of 8.0 MiB to 2 nodes (25 %), 2.0 MiB/s (1.0 MiB/s each), 3.0 s left",
-        "a: done",
-        "b: failed: full",
         "4.0 MiB of 4.0 MiB to 1 node (100 %), 3.0 s left",
+        "left out: odd: a socket",
+        "b: no space (hint: make some)",
+    ]
+
+
+def test_a_failure_is_told_as_it_happens_and_explained_once(capsys):
+    with copy_view.showing(CopyOptions()) as shown:
+        for progress in (
+            at(0.0, COPYING, COPYING),
+            at(1.0, FAILED, COPYING),
+            at(4.0, FAILED, COPYING),
+        ):
+            shown.watch(progress)
+        shown.report = REPORT
+    shown.finish()
+    assert capsys.readouterr().err.splitlines() == [
+        "a: failed",
+        "b: copying",
         "left out: odd: a socket",
         "b: no space (hint: make some)",
     ]
@@ -154,7 +170,23 @@ def test_a_drawing(monkeypatch, capsys):
         "b  failed  100 %  ##########  4.0 MiB      full",
         "4.0 MiB of 4.0 MiB to 1 node (100 %), 3.0 s left",
     ]
-    assert "b: failed: full" in capsys.readouterr().err
+    assert capsys.readouterr().err == ""
+
+
+def test_the_drawing_fits_a_narrow_terminal(monkeypatch):
+    from rich.console import Console
+
+    screen = io.StringIO()
+    console = Console(file=screen, width=80, force_terminal=False)
+    monkeypatch.setattr(output, "is_live", lambda: True)
+    nodes = tuple(
+        NodeProgress(f"demo-{n}", COPYING, 57 << 30, 140 << 30, 2.7e9, silent=n == 2)
+        for n in range(4)
+    )
+    with copy_view.showing(CopyOptions()) as shown:
+        shown.watch(CopyProgress(21.0, nodes, left_s=30.0, slowest_link=3.1e9))
+        console.print(shown)
+    assert len(screen.getvalue().splitlines()) == 5
 
 
 def test_a_request_that_is_refused_has_a_report(capsys):
