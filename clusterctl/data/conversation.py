@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from clusterctl.data.failures import ended_early
 from clusterctl.data.verify import NodeTotal, Row
 from clusterctl.domain.errors import ClusterctlError, CommandFailed, HostError
 from clusterctl.transport.stdin import CHUNK, StdinSource
@@ -111,11 +112,13 @@ class Conversation:
 
     def ended(self, exit_status: int) -> None:
         """The program did, with or without having answered."""
-        lines = self._stderr.decode(errors="replace").strip().splitlines()
+        stderr = self._stderr.decode(errors="replace")
+        lines = stderr.strip().splitlines()
         said = lines[-1] if lines else f"exit status {exit_status}"
-        no_python = exit_status == 127 or said.startswith("python3 is ")
-        hint = "the nodes need python3 3.8 or newer" if no_python else ""
-        self.failed(CommandFailed(self.host, f"looking at the files failed: {said}", hint))
+        if exit_status == 127 or said.startswith("python3 is "):
+            self.failed(ended_early(self.host, exit_status, stderr, spoke=False))
+            return
+        self.failed(CommandFailed(self.host, f"looking at the files failed: {said}"))
 
     def failed(self, error: ClusterctlError) -> None:
         self._answers.put(error)

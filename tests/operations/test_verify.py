@@ -294,8 +294,8 @@ def test_a_host_without_python(nodes):
     nodes.environ["PATH"] = "/nowhere"
     report = check(nodes)
     assert (report.exit_status, report.groups) == (1, ())
-    assert {failure.error.hint for failure in report.failures} == {
-        "the nodes need python3 3.8 or newer"
+    assert {(failure.error.message, failure.error.hint) for failure in report.failures} == {
+        ("python3 is not installed there", "install it: apt-get install python3")
     }
 
 
