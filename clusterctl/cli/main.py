@@ -46,6 +46,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 }
 
 INTERRUPTED = 130
+UNHEARD = 141
 
 
 class LazyGroup(click.Group):
@@ -74,6 +75,7 @@ def cli() -> None:
 
 def run_command(command: click.Command, argv: list[str] | None = None, **extra: Any) -> int:
     """The exit status of `command`; every error becomes one message (docs/exit-status.md)."""
+    stdout = sys.stdout
     try:
         status = command.main(args=argv, standalone_mode=False, **extra)
         return status if isinstance(status, int) else 0
@@ -88,9 +90,11 @@ def run_command(command: click.Command, argv: list[str] | None = None, **extra: 
     except (KeyboardInterrupt, click.Abort):
         output.note("interrupted")
         return INTERRUPTED
-    except BrokenPipeError:
-        sys.stderr.close()
-        return 141
+    except SystemExit:
+        # Click's answer to an output that nobody reads is status 1, and another stdout.
+        if sys.stdout is stdout:
+            raise
+        return UNHEARD
 
 
 def end_when_told() -> None:

@@ -51,6 +51,8 @@ class Exchange:
     stdout: _Kept = field(default_factory=_Kept)
     stderr: _Kept = field(default_factory=_Kept)
     interrupted: bool = False
+    # Nobody reads what this program writes any more: no trouble of the host's.
+    unheard: BrokenPipeError | None = None
 
     def end(self) -> None:
         """Ask the server to end the command, and close the channel."""
@@ -69,7 +71,11 @@ class Exchange:
 
     def _take(self, stream: str, chunk: bytes) -> None:
         if self.sink:
-            self.sink(stream, chunk)
+            try:
+                self.sink(stream, chunk)
+            except BrokenPipeError as error:
+                self.unheard = error
+                raise
         else:
             (self.stdout if stream == "stdout" else self.stderr).add(chunk)
 

@@ -84,11 +84,13 @@ class Session:
         """Run `command` in the user's login shell on the host and wait for its end.
 
         Output goes to `sink(stream, chunk)` as it comes, else into the result (the first
-        16 MiB per stream). Raises CommandTimeout with the output so far, ConnectionLost.
+        16 MiB per stream). Raises CommandTimeout with the output so far, ConnectionLost, and
+        the sink's BrokenPipeError.
         """
         transport = self.client.get_transport()
         if transport is None:
             raise ConnectionLost(self.target.host, "the connection is closed")
+        exchange: Exchange | None = None
         try:
             channel = transport.open_session(timeout=30)
             exchange = Exchange(self.target.host, command, channel, sink)
@@ -96,6 +98,8 @@ class Session:
                 started(exchange)
             return execute(exchange, timeout_s, stdin)
         except (paramiko.SSHException, OSError, EOFError) as error:
+            if exchange is not None and exchange.unheard is error:
+                raise
             if not transport.is_active():
                 raise ConnectionLost(
                     self.target.host, "the connection was lost while a command ran"

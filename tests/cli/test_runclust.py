@@ -207,3 +207,19 @@ def test_sigterm_ends_it_as_ctrl_c_does(home, hosts):
     process.terminate()
     _, stderr = process.communicate(timeout=30)
     assert (process.returncode, stderr.strip()) == (130, "interrupted")
+
+
+@pytest.mark.parametrize("options", [[], ["-b"], ["--json"]])
+def test_a_reader_that_goes_away_is_no_trouble_of_the_hosts(home, hosts, options):
+    argv = [
+        str(BIN / "runclust"),
+        *options,
+        str(hosts),
+        "head -c 3000000 /dev/zero | tr '\\0' '\\n'",
+    ]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.read(5)
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait(timeout=60) == 141

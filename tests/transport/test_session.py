@@ -222,3 +222,17 @@ def test_what_comes_too_late_for_its_channel_does_not_end_the_connection(ssh_ser
         transport._send_user_message(late)
         for _ in range(3):
             assert session.run("echo still here").stdout == "still here\n"
+
+
+def test_a_pipe_that_broke_here_is_no_trouble_of_the_hosts(ssh_server):
+    def nobody_reads(*chunk):
+        raise BrokenPipeError(32, "Broken pipe")
+
+    targets = [ssh_server.target(number) for number in (1, 2)]
+    with ssh_server.connections() as connections:
+        with pytest.raises(BrokenPipeError):
+            connections.run(targets[0], "yes", sink=nobody_reads, timeout_s=60)
+        with pytest.raises(BrokenPipeError):
+            connections.run_all(targets, "yes", sink=nobody_reads, timeout_s=60)
+        # The connection is as good as it was.
+        assert connections.run(targets[0], "echo here").stdout == "here\n"
