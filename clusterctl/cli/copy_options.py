@@ -60,7 +60,9 @@ _HOW = (
     ),
 )
 _SHOWN = (
-    click.option("--plan", "show_plan", is_flag=True, help="Show the plan, predicted, measured."),
+    click.option(
+        "--plan", "show_plan", is_flag=True, help="Show the plan too, predicted and measured."
+    ),
     click.option("--timeout", "timeout_s", type=Duration(), help="Give up after: 30, 5m, 2h."),
     click.option(
         "--fanout",

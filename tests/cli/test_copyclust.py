@@ -194,6 +194,21 @@ def test_requests_that_make_no_sense(home, hosts, argv, says):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("source", [("/no/such",), ("--from", "0", "/no/such")])
+def test_a_refused_request_as_json(home, one_host, source):
+    done = call("copyclust", "--json", *source[:-1], one_host, source[-1], "to")
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert (done.returncode, report["exit_status"], report["error"]) == (2, 2, "UsageError")
+    assert "there is nothing at" in report["message"]
+
+
+def test_what_was_verified_is_said(home, one_host, source, tmp_path):
+    done = call("copyclust", "--verify", one_host, f"{source}/", tmp_path / "to")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("127.0.0.1: verified, the same content as SRC\n")
+    assert done.stderr == ""
+
+
 def test_ctrl_c_leaves_what_can_go_on(home, one_host, tmp_path):
     """Interrupted in the middle of 64 MiB, which then are made whole."""
     source, target = tmp_path / "big", tmp_path / "to"
