@@ -146,8 +146,8 @@ def list_all(config: Mapping[str, Any]) -> Listing:
     entries, told = tree_of(found)
     left_out = how_many_left_out(found, entries)
     _try_one(sources, entries)
-    # A node deletes in folders that are entries. What is archived may well be on the nodes.
-    if config.get("mirror") and whole and entries and not any(one.archived for one in found):
+    # A node deletes in folders that are entries.
+    if config.get("mirror") and whole and entries:
         entries.insert(0, top_of(entries))
     return Listing(entries, warnings + told, left_out)
 

@@ -119,6 +119,16 @@ def test_what_no_source_has_is_deleted_at_the_top_too(relays, s3, place, tmp_pat
     )
 
 
+def test_what_is_archived_now_is_not_deleted(relays, s3, tmp_path):
+    place = s3.bucket({"a": b"1"})
+    s3.client.put_object(Bucket=place, Key="old", Body=b"2", StorageClass="GLACIER")
+    (tmp_path / "0").mkdir()
+    (tmp_path / "0" / "old").write_text("2")
+    gap, done = mirror(relays, s3, place, tmp_path / "0")
+    assert (gap["delete"], done["deleted"]) == (0, 0)
+    assert (tmp_path / "0" / "old").exists()
+
+
 def test_beside_one_object_nothing_is_deleted(relays, s3, tmp_path):
     place = s3.bucket({"path/model": b"weights"}) + "/path/model"
     (tmp_path / "0").mkdir()

@@ -138,14 +138,6 @@ def test_a_mirror_has_the_top_of_what_is_below_a_prefix(s3, keys, top):
     assert is_single(config, entries) != top
 
 
-def test_a_mirror_of_archived_objects_deletes_nothing_at_the_top(s3):
-    place = s3.bucket({"a": b"1"})
-    s3.client.put_object(Bucket=place, Key="old", Body=b"2", StorageClass="GLACIER")
-    entries, [warning] = list_source(s3.config(place, mirror=True))
-    assert [entry.path for entry in entries] == [b"a"]
-    assert "archived" in warning
-
-
 def test_a_mirror_of_names_has_no_top(s3):
     place = s3.bucket({"p/a": b"1"}) + "/p"
     names = [base64.b64encode(b"a").decode()]
