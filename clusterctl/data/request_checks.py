@@ -11,6 +11,7 @@ from pathlib import Path
 
 from clusterctl.data.request import CopyRequest, Way
 from clusterctl.domain.errors import UsageError
+from clusterctl.domain.units import format_bytes
 
 LEAST_BLOCK = 64 << 10
 MOST_BLOCK = 64 << 20
@@ -152,7 +153,9 @@ def _check_numbers(request: CopyRequest) -> None:
         raise UsageError(f"{request.streams} streams", f"a hop has 1 to {MOST_STREAMS}; 8 is usual")
     block = request.block_bytes
     if block is not None and not LEAST_BLOCK <= block <= MOST_BLOCK:
-        raise UsageError(f"a block of {block} bytes", "blocks have 64KiB to 64MiB; 8MiB is usual")
+        raise UsageError(
+            f"a block of {format_bytes(block)}", "blocks have 64KiB to 64MiB; 8MiB is usual"
+        )
     if request.port and not 1024 <= request.port <= 65535:
         raise UsageError(
             f"port {request.port} cannot be listened on", "ports are 1024 to 65535; 0 is any"
