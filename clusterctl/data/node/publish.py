@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from clusterctl.data.node.manifest import FOLDER, LINK, Entry, text_of
+from clusterctl.data.node.manifest import FOLDER, LINK, UNKNOWN_MODE, Entry, text_of
 from clusterctl.data.node.scan import STAGING
 from clusterctl.data.node.staging import Staging
 from clusterctl.data.node.waits import Waits
@@ -50,7 +50,8 @@ class Publisher(threading.Thread):
                 if os.path.lexists(path) and not os.path.isdir(path):
                     os.unlink(path)
                 os.makedirs(path, exist_ok=True)
-                os.chmod(path, entry.mode | stat.S_IRWXU)
+                if entry.mode != UNKNOWN_MODE:
+                    os.chmod(path, entry.mode | stat.S_IRWXU)
 
     def put(self, whole: Sequence[tuple[int, bytes, bool]]) -> None:
         """These entries are whole: number, part, and whether that has its mode and time."""
@@ -157,7 +158,7 @@ class Publisher(threading.Thread):
         """Mode and time of an entry whose content is there. Raises OSError."""
         entry, path = self._entries[number], self.path(number)
         status = os.stat(path)
-        if stat.S_IMODE(status.st_mode) != entry.mode:
+        if entry.mode not in (UNKNOWN_MODE, stat.S_IMODE(status.st_mode)):
             os.chmod(path, entry.mode)
         if status.st_mtime_ns != entry.mtime_ns:
             os.utime(path, ns=(entry.mtime_ns, entry.mtime_ns))

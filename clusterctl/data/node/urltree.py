@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from clusterctl.data.node.manifest import FILE, FOLDER, Entry
+from clusterctl.data.node.manifest import FILE, FOLDER, UNKNOWN_MODE, Entry
 
 LONGEST_NAME = 255
 LONGEST_PATH = 4000
@@ -83,7 +83,7 @@ def how_many_left_out(found: Sequence[Found], entries: Sequence[Entry]) -> int:
 
 def top_of(entries: Sequence[Entry]) -> Entry:
     """The folder that the entries are in, as old as the newest of them."""
-    return Entry(b".", FOLDER, FOLDER_MODE, max(entry.mtime_ns for entry in entries))
+    return Entry(b".", FOLDER, UNKNOWN_MODE, max(entry.mtime_ns for entry in entries))
 
 
 def why_not(one: Found) -> str:

@@ -110,6 +110,7 @@ def test_what_no_source_has_is_deleted_at_the_top_too(relays, s3, place, tmp_pat
     assert (gap["delete"], done["deleted"], gap["bytes"]) == (4, 4, 0)
     is_there(folder)
     mirror(relays, s3, place, folder)
+    folder.chmod(0o700)
     before = folder.stat()
     gap, done = mirror(relays, s3, place, folder)
     assert (gap["delete"], gap["files"], done["warnings"]) == (0, 0, [])
