@@ -102,8 +102,8 @@ def test_volumes_as_asked_for_and_what_is_left_of_them(instances):
 
 def test_every_instance_has_the_profile(lab, instances):
     iam = service(lab, "iam")
-    arn = iam.create_instance_profile(InstanceProfileName="nodes")["InstanceProfile"]["Arn"]
-    launched = instances.up(IamInstanceProfile={"Name": "nodes"}, MinCount=2, MaxCount=2)
+    arn = iam.create_instance_profile(InstanceProfileName="guests")["InstanceProfile"]["Arn"]
+    launched = instances.up(IamInstanceProfile={"Name": "guests"}, MinCount=2, MaxCount=2)
     assert [one["IamInstanceProfile"]["Arn"] for one in launched] == [arn, arn]
 
 
