@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import os
 
+import botocore.loaders
 import pytest
 
 from tests.lab.running import LabHome, remaining_of, why_no_lab
 from tests.pair import pair
 
 __all__ = ["pair"]
+
+# Else every session reads EC2's whole description anew and keeps it: gigabytes after all tests.
+botocore.loaders.create_loader = functools.lru_cache(botocore.loaders.create_loader)
 
 
 @pytest.fixture(scope="session")

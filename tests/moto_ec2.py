@@ -70,6 +70,8 @@ def moto_server() -> Iterator[str]:
             yield f"http://{host}:{port}"
         finally:
             server.stop()
+            # Each holds EC2's whole description, and no other server is at that address again.
+            clients_of.cache_clear()
 
 
 def reset(endpoint_url: str) -> None:
