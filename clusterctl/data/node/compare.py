@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from clusterctl.data.node.hashing import digests_of_files
@@ -40,11 +40,21 @@ def place(dst: bytes, single: bool, entries: list[Entry]) -> tuple[bytes, list[E
     return folder, [entries[0]._replace(path=name)]
 
 
-def compare(root: bytes, entries: Sequence[Entry], checksum: bool, delete: bool) -> Plan:
-    """Sizes and times decide, or with `checksum` the content. Raises OSError."""
+def compare(
+    root: bytes,
+    entries: Sequence[Entry],
+    checksum: bool,
+    delete: bool,
+    among: Iterable[int] | None = None,
+) -> Plan:
+    """Sizes and times decide, or with `checksum` the content. Raises OSError.
+
+    `among` are the numbers of the entries to look at; None: all.
+    """
     missing, retouch, doubtful = [], [], []
     fresh = not os.path.lexists(root)
-    for number, entry in enumerate(entries):
+    for number in range(len(entries)) if among is None else among:
+        entry = entries[number]
         status = None if fresh else _look(_at(root, entry))
         if entry.kind == FOLDER:
             if not is_folder(_at(root, entry), status):

@@ -12,7 +12,7 @@ from clusterctl.data.node.layout import Layout
 from clusterctl.data.node.store import Store
 from clusterctl.data.node.waits import Waits
 from clusterctl.data.node.wanted import Wanted
-from clusterctl.data.node.wire import LENGTH, NUMBER, TRAILER, Link
+from clusterctl.data.node.wire import Link, send_whole
 
 
 class UrlContent:
@@ -26,10 +26,7 @@ class UrlContent:
         began = time.monotonic()
         data, bad = self._origin.read(block)
         self._waits.add("read", time.monotonic() - began)
-        link.send(LENGTH.pack(len(data)))
-        link.send(data)
-        numbers = b"".join(map(NUMBER.pack, bad))
-        link.send(TRAILER.pack(zlib.crc32(data), len(bad)) + numbers)
+        send_whole(link, data, bad)
 
 
 class Fetcher:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from clusterctl.data.node.layout import Extent, Layout
 from clusterctl.data.node.manifest import Entry, text_of
 from clusterctl.data.node.waits import Waits
-from clusterctl.data.node.wire import CHUNK, LENGTH, NUMBER, TRAILER, Link
+from clusterctl.data.node.wire import CHUNK, LENGTH, Link, trailer
 
 
 class _Outgoing:
@@ -72,8 +72,7 @@ class Source:
             began = time.monotonic()
             out = _Outgoing(link, LENGTH.pack(length), length if len(extents) > 1 else CHUNK)
             bad = [extent.entry for extent in extents if not self._send(out, extent)]
-        numbers = b"".join(map(NUMBER.pack, bad))
-        out.flush(TRAILER.pack(out.checksum, len(bad)) + numbers)
+        out.flush(trailer(out.checksum, bad))
         self._waits.add("send", out.seconds)
         self._waits.add("read", time.monotonic() - began - out.seconds)
 

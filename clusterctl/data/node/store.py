@@ -19,7 +19,16 @@ from clusterctl.data.node.resume import left_over
 from clusterctl.data.node.source import Source
 from clusterctl.data.node.staging import Staging, sum_of
 from clusterctl.data.node.waits import Waits
-from clusterctl.data.node.wire import CHUNK, LENGTH, NUMBER, TRAILER, Link, PeerError
+from clusterctl.data.node.wire import (
+    CHUNK,
+    LENGTH,
+    NUMBER,
+    TRAILER,
+    Link,
+    PeerError,
+    send_whole,
+    trailer,
+)
 
 # Blocks of many small files, kept for those that ask next.
 CACHE_BYTES = 64 << 20
@@ -43,7 +52,6 @@ class Store:
         self._cache: OrderedDict[int, bytes] = OrderedDict()
         self._cached = 0
         self._sums = array("Q", bytes(8 * layout.blocks))  # checksum + 1; 0: not known
-        self._bad_of: dict[int, list[int]] = {}
         self.bad: set[int] = set()
         state = left_over(entries, layout, missing, staging.pieces)
         self._left, self._resumed = state.left, state.resumed
@@ -117,8 +125,6 @@ class Store:
             if len(extents) > 1:
                 self._keep(block, bytes(data))
         self._sums[block] = checksum + 1
-        if bad:
-            self._bad_of[block] = list(bad)
         self._tick(extents, checksum, bad)
         with self._lock:
             self.received += self._layout.length(block)
@@ -236,8 +242,7 @@ class Store:
         else:
             for extent in extents:
                 self._send_extent(link, extent)
-        bad = self._bad_of.get(block, [])
-        link.send(TRAILER.pack(known - 1, len(bad)) + b"".join(map(NUMBER.pack, bad)))
+        link.send(trailer(known - 1, ()))
         self._waits.add("send", time.monotonic() - began)
 
     def _send_what_is_good(self, link: Link, extents: Sequence[Extent]) -> None:
@@ -247,10 +252,7 @@ class Store:
             bytes(extent.length) if extent.entry in bad else self._read(extent)
             for extent in extents
         ]
-        data = b"".join(parts)
-        link.send(LENGTH.pack(len(data)))
-        link.send(data)
-        link.send(TRAILER.pack(zlib.crc32(data), len(bad)) + b"".join(map(NUMBER.pack, bad)))
+        send_whole(link, b"".join(parts), bad)
 
     def _read(self, extent: Extent) -> bytes:
         descriptor = self._open_for_reading(extent)

@@ -53,7 +53,7 @@ class Target:
         self._made_root = not os.path.isdir(self.root)
         if not dry and (self.plan.missing or self.plan.extra):
             staging.acquire()
-            self.plan = self._compare()  # now that nobody else changes it
+            self._compare_again()
             files = [self.entries[n] for n in self.plan.missing if self.entries[n].kind == FILE]
             staging.forget_others(files)
         self._publisher = Publisher(staging, self.entries, self._waits)
@@ -73,6 +73,13 @@ class Target:
     def _compare(self) -> Plan:
         checksum = self._config.get("checksum", False)
         return compare(self.root, self.entries, checksum, self._delete)
+
+    def _compare_again(self) -> None:
+        """Now that nobody else works here: what was missing may have come meanwhile."""
+        checksum = self._config.get("checksum", False)
+        again = compare(self.root, self.entries, checksum, False, self.plan.missing)
+        retouch = sorted({*self.plan.retouch, *again.retouch})
+        self.plan = Plan(again.missing, retouch, self.plan.extra)
 
     def _spare_source(self, begin: dict[str, Any]) -> None:
         """Raises Failure where --delete would remove what is being copied."""

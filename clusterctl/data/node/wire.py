@@ -19,6 +19,8 @@ import os
 import socket
 import ssl
 import struct
+import zlib
+from collections.abc import Sequence
 from typing import Any
 
 MAGIC = b"clusterctl-copy 1\n"
@@ -129,6 +131,18 @@ class Link:
             self.socket.shutdown(socket.SHUT_RDWR)
         with contextlib.suppress(OSError):
             self.socket.close()
+
+
+def trailer(checksum: int, bad: Sequence[int]) -> bytes:
+    """What follows a block's bytes; `bad` are the entries that it is no good for."""
+    return TRAILER.pack(checksum, len(bad)) + b"".join(map(NUMBER.pack, bad))
+
+
+def send_whole(link: Link, data: bytes, bad: Sequence[int]) -> None:
+    """The whole answer to BLOCK. Raises PeerError."""
+    link.send(LENGTH.pack(len(data)))
+    link.send(data)
+    link.send(trailer(zlib.crc32(data), bad))
 
 
 def dial(
