@@ -23,14 +23,10 @@ MOST_UNREAD = 1 << 16
 
 
 class Orders:
-    """A relay's standard input: its program, then orders as they are given. Thread-safe.
+    """A relay's standard input: its program, then orders as they are given. Thread-safe."""
 
-    Without `first` nothing goes out before that is given.
-    """
-
-    def __init__(self, first: bytes | None = None) -> None:
-        self._data = bytearray(first or b"")
-        self._held = first is None
+    def __init__(self, first: bytes) -> None:
+        self._data = bytearray(first)
         self._dropped = 0
         self._closed = False
         self._change = threading.Condition()
@@ -46,22 +42,11 @@ class Orders:
         if not crowded:
             self.give({"order": "ping"})
 
-    def first(self, data: bytes) -> None:
-        """What goes before all orders."""
-        with self._change:
-            self._data[:0] = data
-            self._held = False
-            self._change.notify_all()
-
     def close(self) -> None:
         """The end of the input: the relay ends, too."""
         with self._change:
             self._closed = True
             self._change.notify_all()
-
-    @property
-    def _ready(self) -> bool:
-        return bool(self._data) and not self._held
 
     def _put(self, line: bytes) -> None:
         with self._change:
@@ -74,8 +59,8 @@ class Orders:
         with self._change:
             del self._data[: offset - self._dropped]
             self._dropped = offset
-            self._change.wait_for(lambda: self._ready or self._closed, wait_s)
-            if self._ready:
+            self._change.wait_for(lambda: self._data or self._closed, wait_s)
+            if self._data:
                 return bytes(self._data[:CHUNK])
             return b"" if self._closed else None
 

@@ -27,8 +27,7 @@ class LocalRelay:
     ) -> None:
         self.name = name
         self._inbox = inbox
-        self._orders = Orders()
-        self._orders.first(program.stdin(dict(config)))
+        self._orders = Orders(program.stdin(dict(config)))
         self._lines = EventLines()
         self._told_to_end = False
         # A session of its own: Ctrl-C is for this process, which ends it in order.

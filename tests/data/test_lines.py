@@ -114,10 +114,8 @@ def read_all(orders: Orders) -> bytes:
 
 
 def test_orders_come_after_the_program():
-    orders = Orders()
+    orders = Orders(b"program\n")
     orders.give({"order": "begin"})
-    assert orders.read_at(0, 0) is None
-    orders.first(b"program\n")
     assert read_all(orders) == b'program\n{"order": "begin"}\n'
 
 
