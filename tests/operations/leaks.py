@@ -58,13 +58,16 @@ def leave_behind(ec2, cluster: str | None) -> dict[str, str]:
 
 
 def everything(ec2) -> set[str]:
-    """The ids of all there is, whoever's; placement groups by name."""
+    """The ids of all there is and has not been told to end; placement groups by name.
+
+    Whoever's it is: an instance that another test ended may still be shutting down.
+    """
     instances = [
         one["InstanceId"]
         for page in ec2.get_paginator("describe_instances").paginate()
         for reservation in page["Reservations"]
         for one in reservation["Instances"]
-        if one["State"]["Name"] != "terminated"
+        if one["State"]["Name"] not in ("shutting-down", "terminated")
     ]
     lists = [
         ("volumes", "Volumes", "VolumeId"),
