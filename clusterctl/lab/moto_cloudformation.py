@@ -206,8 +206,11 @@ def _delete_attachment(attachment: Any, account_id: str, region: str) -> None:
 
 
 def _delete_endpoint(endpoint: Any, *_: str) -> None:
-    endpoint.ec2_backend.delete_vpc_endpoints([endpoint.id])
-    endpoint.ec2_backend.vpc_end_points.pop(endpoint.id)
+    try:
+        # Fails when the stack's route table has gone first: the order is not fixed.
+        endpoint.ec2_backend.delete_vpc_endpoints([endpoint.id])
+    finally:
+        endpoint.ec2_backend.vpc_end_points.pop(endpoint.id, None)
 
 
 DELETES: dict[Any, Callable[..., None]] = {

@@ -175,6 +175,20 @@ def test_a_network_made_by_cloudformation(instances, ec2, stacks):
     assert ec2.describe_internet_gateways(Filters=attached)["InternetGateways"] == []
 
 
+def test_a_stack_goes_whole_though_its_route_table_went_first(ec2, stacks):
+    made = make_stack(stacks, "10.32.0.0/16")
+    of_vpc = [{"Name": "vpc-id", "Values": [made["VpcId"]]}]
+    for table in ec2.describe_route_tables(Filters=of_vpc)["RouteTables"]:
+        for one in table["Associations"]:
+            if not one["Main"]:
+                ec2.disassociate_route_table(AssociationId=one["RouteTableAssociationId"])
+        if not any(one["Main"] for one in table["Associations"]):
+            ec2.delete_route_table(RouteTableId=table["RouteTableId"])
+    stacks.delete_stack(StackName="made")
+    assert status_of(stacks, "made") == "gone"
+    assert ec2.describe_vpc_endpoints(Filters=of_vpc)["VpcEndpoints"] == []
+
+
 def test_a_resource_that_the_lab_cannot_make(stacks):
     template = '{"Resources": {"Thing": {"Type": "AWS::EC2::Nonsense"}}}'
     with pytest.raises(ClientError) as refused:
