@@ -50,12 +50,20 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--nodes", type=counts, help="for `shaped`, such as 2,4,8,16,32")
     parser.add_argument("--rounds", type=int, help="how often ours is measured")
+    parser.add_argument("--rate", type=int, help="Mbit/s of each shaped link")
+    parser.add_argument("--no-peers", action="store_true", help="for `shaped`: T1 and ours alone")
     options = parser.parse_args(arguments)
     unknown = [part for part in options.parts if part not in PARTS]
     if unknown:
         parser.error(f"no such part: {' '.join(unknown)} (there are {', '.join(PARTS)})")
     rounds = options.rounds
-    asked = {"nodes": options.nodes, "rounds": rounds, "unshaped_rounds": rounds}
+    asked = {
+        "nodes": options.nodes,
+        "rounds": rounds,
+        "unshaped_rounds": rounds,
+        "rate_mbit": options.rate,
+        "without_peers": options.no_peers,
+    }
     given = {name: value for name, value in asked.items() if value}
     options.scale = dataclasses.replace(QUICK if options.quick else FULL, **given)
     return options

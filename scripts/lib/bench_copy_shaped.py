@@ -37,7 +37,7 @@ def bench_shaped(home: Path, scale: Scale) -> list[Goal]:
         note(f"{count} nodes: left out, their copies do not fit into this machine's memory")
     samples: Samples = defaultdict(list)
     with copy_lab(home, max(counts), both) as lab, shaped(scale.rate_mbit):
-        peers = there(SHAPED)
+        peers = [] if scale.without_peers else there(SHAPED)
         lab.make(scale.large, torrent=LIBTORRENT in peers)
         lab.make(scale.reduced)
         for _ in range(scale.rounds):
@@ -110,7 +110,8 @@ def show(scale: Scale, counts: Sequence[int], samples: Samples) -> None:
     print(f"  T1, one rsync of it: {spread_cell(samples['T1', large.files])}")
     print("  T/T1, and T/limit in brackets:")
     header = ["", *(f"N={count}" for count in counts)]
-    names = [(OURS, large)] + [(peer.name, set_of(peer, scale)) for peer in SHAPED]
+    peers = [] if scale.without_peers else SHAPED
+    names = [(OURS, large)] + [(peer.name, set_of(peer, scale)) for peer in peers]
     rows = []
     for name, data in names:
         one_s, limit_s = median_s(samples["T1", data.files]), data.limit_s(rate)

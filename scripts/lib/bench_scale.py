@@ -45,7 +45,11 @@ class DataSet:
 
 @dataclass(frozen=True)
 class Scale:
-    """`reduced` is for peers whose time grows with every node."""
+    """`reduced` is for peers whose time grows with every node.
+
+    All nodes share this machine's cores, where real ones have their own: `rate_mbit` times the
+    nodes has to stay below what the cores can relay, or the cores are what is measured.
+    """
 
     nodes: tuple[int, ...]
     fault_nodes: int
@@ -57,6 +61,7 @@ class Scale:
     unshaped: DataSet
     small: DataSet
     small_nodes: tuple[int, ...] = (1, 8)
+    without_peers: bool = False
 
 
 FULL = Scale(
@@ -64,7 +69,7 @@ FULL = Scale(
     fault_nodes=8,
     rounds=2,
     unshaped_rounds=3,
-    rate_mbit=160,
+    rate_mbit=80,
     large=DataSet("set", 16, 16 * MIB),
     reduced=DataSet("reduced", 2, 16 * MIB),
     unshaped=DataSet("unshaped", 16, 128 * MIB),

