@@ -32,6 +32,7 @@ from clusterctl.data.node.wire import (
 
 # Blocks of many small files, kept for those that ask next.
 CACHE_BYTES = 64 << 20
+FILES_AT_ONCE = 16
 
 
 class Store:
@@ -49,6 +50,8 @@ class Store:
         self._staging, self._entries, self._layout = staging, entries, layout
         self._publisher, self._waits = publisher, waits
         self._lock = threading.Lock()
+        # The kernel lets one write to a file at a time, and those that wait there burn CPU.
+        self._turns = [threading.Lock() for _ in range(FILES_AT_ONCE)]
         self._cache: OrderedDict[int, bytes] = OrderedDict()
         self._cached = 0
         self._sums = array("Q", bytes(8 * layout.blocks))  # checksum + 1; 0: not known
@@ -88,6 +91,7 @@ class Store:
         """One piece of one file, written as it comes. Its checksum."""
         checksum, at, end = 0, extent.offset, extent.offset + extent.length
         descriptor = self._open_part(extent.entry)
+        turn = self._turns[extent.entry % FILES_AT_ONCE]
         receiving = writing = 0.0
         try:
             while at < end:
@@ -97,7 +101,8 @@ class Store:
                 received = time.monotonic()
                 checksum = zlib.crc32(view, checksum)
                 if descriptor >= 0:
-                    _write(descriptor, view, at)
+                    with turn:
+                        _write(descriptor, view, at)
                 receiving += received - began
                 writing += time.monotonic() - received
                 at += len(view)
