@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from typing import Any
 
@@ -20,7 +19,7 @@ class DataError(Exception):
 
 def files_of(data_dir: str, subset: str) -> list[str]:
     """The shards of "train" or "validation", sorted. Raises DataError when any is missing."""
-    found = sorted(tf.io.gfile.glob(os.path.join(data_dir, f"{subset}-*")))
+    found = sorted(tf.io.gfile.glob(f"{data_dir}/{subset}-*"))
     if not found:
         raise DataError(f"no {subset} files in {data_dir}")
     return found
