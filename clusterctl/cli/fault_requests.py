@@ -9,7 +9,6 @@ import click
 from clusterctl.cli import output
 from clusterctl.cli.running_lab import running_lab
 from clusterctl.domain.errors import UsageError
-from clusterctl.domain.units import format_bytes, parse_bytes, parse_duration_s, parse_rate
 
 PAGE = "/_lab/faults"
 
@@ -27,49 +26,6 @@ SKIP = click.option(
     type=click.IntRange(0),
     help="Let so many requests pass first.",
 )
-
-
-class Span(click.ParamType):
-    """Seconds from `0`, `90`, `30s`, `5m`, `2h`."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        try:
-            return value if isinstance(value, float) else parse_duration_s(value)
-        except UsageError as error:
-            self.fail(f"{error.message}; {error.hint}", param, ctx)
-
-
-class Rate(click.ParamType):
-    """Bits a second from `160mbit`, `2.5gbit`, `20MiB/s`."""
-
-    name = "rate"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        try:
-            return value if isinstance(value, int) else round(parse_rate(value) * 8)
-        except UsageError as error:
-            self.fail(f"{error.message}; {error.hint}", param, ctx)
-
-
-class Size(click.ParamType):
-    """Bytes from `10MiB`, `4GiB`."""
-
-    name = "size"
-
-    def __init__(self, least: int = 0, most: int = 2**50) -> None:
-        self._least, self._most = least, most
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        try:
-            size = value if isinstance(value, int) else parse_bytes(value)
-        except UsageError as error:
-            self.fail(f"{error.message}; {error.hint}", param, ctx)
-        if not self._least <= size <= self._most:
-            least, most = format_bytes(self._least), format_bytes(self._most)
-            self.fail(f"{value} is not from {least} to {most}", param, ctx)
-        return size
 
 
 def ask(method: str, query: str = "", body: object = None) -> Any:

@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from clusterctl.cli import output
-from clusterctl.cli.fault_requests import Size
 from clusterctl.cli.lab_fault import fault
+from clusterctl.cli.params import Size
 from clusterctl.cli.running_lab import running_lab
 from clusterctl.config import load_settings
 from clusterctl.domain.units import format_bytes

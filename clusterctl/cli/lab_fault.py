@@ -11,7 +11,8 @@ from clusterctl.cli import (
     lab_fault_interrupt,
     output,
 )
-from clusterctl.cli.fault_requests import Span, ask, clear_faults, note_problem, set_fault
+from clusterctl.cli.fault_requests import ask, clear_faults, note_problem, set_fault
+from clusterctl.cli.params import Duration
 
 
 @click.group()
@@ -88,8 +89,12 @@ def capacity(type: str, zone: str, machines: int) -> None:
 
 
 @fault.command()
-@click.option("--visible", "visible_s", type=Span(), help="Until a new instance is shown.")
-@click.option("--console", "console_s", type=Span(), help="Until a console shows what it has.")
+@click.option(
+    "--visible", "visible_s", type=Duration(none=True), help="Until a new instance is shown."
+)
+@click.option(
+    "--console", "console_s", type=Duration(none=True), help="Until a console shows what it has."
+)
 def lag(visible_s: float | None, console_s: float | None) -> None:
     """Make EC2 show later what there is. Without this, new instances are hidden for 0.3 s.
 

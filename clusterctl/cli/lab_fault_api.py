@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from clusterctl.cli.fault_requests import SKIP, TIMES, Span, set_fault
+from clusterctl.cli.fault_requests import SKIP, TIMES, set_fault
+from clusterctl.cli.params import Duration
 
 
 @click.command()
@@ -60,7 +61,7 @@ def lost(action: str, times: int, skip: int) -> None:
 
 @click.command()
 @click.argument("action")
-@click.argument("seconds", metavar="DURATION", type=Span())
+@click.argument("seconds", metavar="DURATION", type=Duration(none=True))
 def delay(action: str, seconds: float) -> None:
     """Let requests wait before they are carried out.
 

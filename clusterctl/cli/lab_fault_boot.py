@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
-from clusterctl.cli.fault_requests import TIMES, Span, set_fault
-from clusterctl.cli.params import Indices
+from clusterctl.cli.fault_requests import TIMES, set_fault
+from clusterctl.cli.params import Duration, Indices
 from clusterctl.domain.errors import UsageError
 
 
 @click.command()
-@click.option("--slow", "slow_s", type=Span(), help="Stay pending that long.")
+@click.option("--slow", "slow_s", type=Duration(none=True), help="Stay pending that long.")
 @click.option("--silent", is_flag=True, help="Run, but never start sshd nor print host keys.")
 @click.option("--dies", metavar="CODE", help="Be terminated instead, with this StateReason.")
 @click.option("--node", "nodes", type=Indices(), help="Only these nodes: 3 or 0-2,5.")

@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from clusterctl.cli.fault_requests import Rate, Size, ask, clear_faults, set_fault
+from clusterctl.cli.fault_requests import ask, clear_faults, set_fault
+from clusterctl.cli.params import BitRate, Size
 from clusterctl.domain.errors import UsageError
 
 SOME_ID = "i-0123456789abcdef0"
@@ -60,9 +61,9 @@ PAIRS = (
         "Let a host's link be as fast as it can.",
         "is not shaped",
         (
-            click.Option(["--rate"], type=Rate(), help="Both ways at once: 160mbit or 2.5gbit."),
-            click.Option(["--down"], type=Rate(), help="To the host."),
-            click.Option(["--up"], type=Rate(), help="From the host."),
+            click.Option(["--rate"], type=BitRate(), help="Both ways at once: 160mbit or 2.5gbit."),
+            click.Option(["--down"], type=BitRate(), help="To the host."),
+            click.Option(["--up"], type=BitRate(), help="From the host."),
         ),
         _rates,
         "all --rate 160mbit",
@@ -75,7 +76,10 @@ PAIRS = (
         "is not filled",
         (
             click.Option(
-                ["--left"], type=Size(), default="0", help="So much is left: 10MiB; default: none."
+                ["--left"],
+                type=Size(most=2**50),
+                default="0",
+                help="So much is left: 10MiB; default: none.",
             ),
         ),
         example=f"{SOME_ID} --left 10MiB",

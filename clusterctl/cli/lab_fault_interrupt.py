@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from clusterctl.cli import output
-from clusterctl.cli.fault_requests import Span
+from clusterctl.cli.params import Duration
 from clusterctl.cli.running_lab import running_lab
 
 PAGE = "/_lab/interruptions"
@@ -16,7 +16,7 @@ PAGE = "/_lab/interruptions"
 @click.option(
     "--in",
     "after_s",
-    type=Span(),
+    type=Duration(none=True),
     default="2m",
     show_default=True,
     help="How long after the notice it ends.",

@@ -8,13 +8,16 @@ import click
 
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.ranges import parse_indices
-from clusterctl.domain.units import parse_bytes, parse_duration_s, parse_rate
+from clusterctl.domain.units import format_bytes, parse_bytes, parse_duration_s, parse_rate
 
 
 class Duration(click.ParamType):
-    """Seconds from `90`, `30s`, `5m`, `2h`."""
+    """Seconds from `90`, `30s`, `5m`, `2h`; `0` where `none` is meant to be possible."""
 
     name = "duration"
+
+    def __init__(self, none: bool = False) -> None:
+        self._none = none
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         if isinstance(value, float):
@@ -23,7 +26,7 @@ class Duration(click.ParamType):
             duration_s = parse_duration_s(value)
         except UsageError as error:
             self.fail(_sentence(error), param, ctx)
-        if not duration_s:
+        if not duration_s and not self._none:
             self.fail("no time at all; write it as 30, 30s, 5m or 2h", param, ctx)
         return duration_s
 
@@ -45,15 +48,22 @@ class Indices(click.ParamType):
 
 
 class Size(click.ParamType):
-    """Bytes from `8MiB`."""
+    """Bytes from `8MiB`, so many at least and at most."""
 
     name = "size"
 
+    def __init__(self, least: int = 0, most: int = 2**63) -> None:
+        self._least, self._most = least, most
+
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         try:
-            return value if isinstance(value, int) else parse_bytes(value)
+            size = value if isinstance(value, int) else parse_bytes(value)
         except UsageError as error:
             self.fail(_sentence(error), param, ctx)
+        if not self._least <= size <= self._most:
+            least, most = format_bytes(self._least), format_bytes(self._most)
+            self.fail(f"{value} is not from {least} to {most}", param, ctx)
+        return size
 
 
 class Rate(click.ParamType):
@@ -66,3 +76,14 @@ class Rate(click.ParamType):
             return value if isinstance(value, float) else parse_rate(value)
         except UsageError as error:
             self.fail(_sentence(error), param, ctx)
+
+
+class BitRate(click.ParamType):
+    """The same in bits a second, as links have it."""
+
+    name = "rate"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        if isinstance(value, int):
+            return value
+        return round(Rate().convert(value, param, ctx) * 8)

@@ -16,7 +16,6 @@ def begin_order(net: Net, manifest: Mapping[str, Any]) -> dict[str, Any]:
         "block_bytes": net.block_bytes,
         "streams": net.streams,
         "digest": text(manifest, "digest"),
-        "blocks": net.blocks,
         "single": manifest.get("single") is True,
         # What --delete must not do: see `Target.prepare`.
         **{key: manifest.get(key) for key in ("left_out", "host", "roots")},

@@ -10,6 +10,7 @@ from typing import Any
 from clusterctl.data.asking import on_nodes, on_this_machine
 from clusterctl.data.conversation import Conversation, NothingThere, Watch
 from clusterctl.data.request import CopyRequest
+from clusterctl.data.request_checks import are_urls
 from clusterctl.data.verify import (
     NOT_READ,
     SAID,
@@ -99,7 +100,7 @@ def verify_copy(
     each other. Raises UsageError, and the source's own trouble.
     """
     look = asdict(depth or Depth(content=True))
-    if any("://" in name for name in request.sources):
+    if are_urls(request.sources):
         return verify(
             connections,
             targets,
