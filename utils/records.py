@@ -1,0 +1,179 @@
+"""TFRecord files and tf.train.Example messages without TensorFlow.
+
+TensorFlow takes seconds and hundreds of MiB to import, in every one of many processes; what the
+tools in this folder need of it is two small formats:
+
+* a record is its length (8 bytes, little-endian), a CRC of those, its data, a CRC of the data:
+  https://www.tensorflow.org/tutorials/load_data/tfrecord
+* an Example maps names to lists of bytes, integers or floats, as a protocol buffer:
+  https://github.com/tensorflow/tensorflow/blob/master/tensorflow/core/example/feature.proto
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO, Union
+
+from crc32c import masked_crc32c
+
+Values = Sequence[Union[bytes, int, float]]
+
+LENGTH = struct.Struct("<Q")
+CRC = struct.Struct("<I")
+LONGEST_RECORD = 1 << 31  # a protocol buffer is never longer
+
+# Field numbers of feature.proto, and the wire types of protocol buffers.
+BYTES_LIST, FLOAT_LIST, INT64_LIST = 1, 2, 3
+VARINT, FIXED64, DELIMITED, FIXED32 = 0, 1, 2, 5
+
+
+class RecordError(Exception):
+    """A file that is no whole TFRecord file, or a record that is no Example."""
+
+
+def write_record(file: BinaryIO, data: bytes) -> None:
+    length = LENGTH.pack(len(data))
+    file.write(length + CRC.pack(masked_crc32c(length)))
+    file.write(data)
+    file.write(CRC.pack(masked_crc32c(data)))
+
+
+def read_records(path: Path, check: bool = True) -> Iterator[bytes]:
+    """The records of a file. Raises RecordError where it is cut short or, with `check`, damaged."""
+    with path.open("rb") as file:
+        while header := file.read(LENGTH.size + CRC.size):
+            where = f"{path}, byte {file.tell() - len(header)}"
+            if len(header) < LENGTH.size + CRC.size:
+                raise RecordError(f"{where}: the file ends within a record's length")
+            (length,), (crc,) = LENGTH.unpack(header[:8]), CRC.unpack(header[8:])
+            if check and crc != masked_crc32c(header[:8]) or length > LONGEST_RECORD:
+                raise RecordError(f"{where}: no record begins here (its length is damaged)")
+            data, crc_bytes = file.read(length), file.read(CRC.size)
+            if len(data) < length or len(crc_bytes) < CRC.size:
+                raise RecordError(f"{where}: the file ends within this record")
+            if check and CRC.unpack(crc_bytes)[0] != masked_crc32c(data):
+                raise RecordError(f"{where}: this record's data is damaged")
+            yield data
+
+
+def count_records(path: Path) -> int:
+    """How many records a file holds, from their lengths alone. Raises RecordError as above."""
+    size, at, count = path.stat().st_size, 0, 0
+    with path.open("rb") as file:
+        while at < size:
+            header = file.read(LENGTH.size)
+            at += LENGTH.size + 2 * CRC.size + (LENGTH.unpack(header)[0] if len(header) == 8 else 0)
+            if at > size or len(header) < LENGTH.size:
+                raise RecordError(f"{path}: the file ends within its record {count}")
+            file.seek(at)
+            count += 1
+    return count
+
+
+def encode_example(features: dict[str, Values | bytes | int | float]) -> bytes:
+    """The Example of named values; a single value may stand without its list."""
+    entries = []
+    for name, values in sorted(features.items()):
+        single = isinstance(values, (bytes, int, float))
+        feature = encode_feature([values] if single else values)  # type: ignore[arg-type,list-item]
+        entry = delimited(1, name.encode()) + delimited(2, feature)
+        entries.append(delimited(1, entry))
+    return delimited(1, b"".join(entries))
+
+
+def encode_feature(values: Values) -> bytes:
+    if not values:
+        return b""
+    if isinstance(values[0], bytes):
+        return delimited(BYTES_LIST, b"".join(delimited(1, value) for value in values))  # type: ignore[arg-type]
+    if isinstance(values[0], int):
+        packed = b"".join(varint(int(value) & (1 << 64) - 1) for value in values)
+        return delimited(INT64_LIST, delimited(1, packed))
+    return delimited(FLOAT_LIST, delimited(1, struct.pack(f"<{len(values)}f", *values)))
+
+
+def decode_example(data: bytes) -> dict[str, list[bytes] | list[int] | list[float]]:
+    """The named values of an Example. Raises RecordError where `data` is none."""
+    try:
+        features: dict[str, list[bytes] | list[int] | list[float]] = {}
+        for _, feature_map in fields(data):
+            for _, entry in fields(feature_map):
+                pair = dict(fields(entry))
+                features[pair[1].decode()] = decode_feature(pair.get(2, b""))
+    except (ValueError, IndexError, KeyError, TypeError, AttributeError, struct.error) as error:
+        raise RecordError(f"a record is no Example ({error})") from None
+    return features
+
+
+def decode_feature(data: bytes) -> list[bytes] | list[int] | list[float]:
+    values: list = []
+    for kind, content in fields(data):
+        for _, value in fields(content):
+            if kind == BYTES_LIST:
+                values.append(value)
+            elif kind == FLOAT_LIST:  # packed, or one by one
+                values.extend(struct.unpack(f"<{len(value) // 4}f", value))
+            elif isinstance(value, int):
+                values.append(signed(value))
+            else:
+                values.extend(signed(number) for number in varints(value))
+    return values
+
+
+def fields(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Field numbers and contents of a message; a varint comes as an integer."""
+    at = 0
+    while at < len(data):
+        key, at = read_varint(data, at)
+        number, wire = key >> 3, key & 7
+        if wire == VARINT:
+            value, at = read_varint(data, at)
+            yield number, value  # type: ignore[misc]
+            continue
+        if wire == DELIMITED:
+            length, at = read_varint(data, at)
+        elif wire in (FIXED32, FIXED64):
+            length = 4 if wire == FIXED32 else 8
+        else:
+            raise ValueError(f"wire type {wire}")
+        if at + length > len(data):
+            raise ValueError("a field reaches past the end")
+        yield number, data[at : at + length]
+        at += length
+
+
+def delimited(number: int, content: bytes) -> bytes:
+    return varint(number << 3 | DELIMITED) + varint(len(content)) + content
+
+
+def varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, at
+        shift += 7
+
+
+def varints(data: bytes) -> Iterator[int]:
+    at = 0
+    while at < len(data):
+        value, at = read_varint(data, at)
+        yield value
+
+
+def signed(value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value

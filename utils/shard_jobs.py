@@ -1,0 +1,215 @@
+"""Make shards over several processes: each whole or not at all, and none twice.
+
+A folder of shards holds a journal, `.shards.jsonl`: a line per finished shard with what it was
+made with (the settings) and made from (its input). A later run skips shards of equal lines, makes
+those again whose input is another one, and refuses to touch shards that other settings or other
+programs made, unless it is told to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Callable
+
+from processes import Count, each_done
+from progress import Progress
+from shards import NAME, ShardError, settle, shards_in, temporary_of
+
+JOURNAL = ".shards.jsonl"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One shard to make; `task` is what the making function needs, and is sent to a process."""
+
+    shard: Path
+    images: int
+    made_with: str  # fingerprint of the settings
+    made_from: str  # fingerprint of the input
+    task: Any
+
+
+@dataclass(frozen=True)
+class Made:
+    """What came of a job. `left_out` are images that could not be used, each with the reason.
+
+    With `keep` false the shard is not kept; what was left out is still remembered.
+    """
+
+    records: int
+    left_out: tuple[tuple[str, str], ...] = ()
+    keep: bool = True
+
+
+# make(task, path, count): write a shard to `path`, and call count(n) after every n images.
+Make = Callable[[Any, Path, Count], Made]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the journal."""
+
+    shard: str
+    made_with: str
+    made_from: str
+    records: int
+    size: int
+    left_out: tuple[tuple[str, str], ...] = ()
+
+    def json(self) -> str:
+        return json.dumps(vars(self), ensure_ascii=False) + "\n"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a run did: `lines` are all its shards', `skipped` were finished before."""
+
+    lines: tuple[Line, ...]
+    made: int
+    skipped: int
+    seconds: float
+    images_per_s: float
+
+    @property
+    def records(self) -> int:
+        return sum(line.records for line in self.lines if line.size)
+
+    @property
+    def left_out(self) -> tuple[tuple[str, str], ...]:
+        return tuple(pair for line in self.lines for pair in line.left_out)
+
+
+def make_shards(
+    jobs: Sequence[Job], make: Make, *, processes: int, force: bool = False, title: str = ""
+) -> Summary:
+    """Make the shards of `jobs`, all in one folder, that are not there yet.
+
+    Raises ShardError when shards of others are in the way, another run is writing to the folder,
+    or a process dies; KeyboardInterrupt after Ctrl-C. Finished shards stay in either case.
+    """
+    folder = jobs[0].shard.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    with journal(folder) as (lines, append):
+        todo = [job for job in jobs if not finished(job, lines.get(job.shard.name))]
+        if not force:
+            refuse_foreign(todo, lines)
+        refuse_other_sets(jobs)
+        done = {job.shard.name: lines[job.shard.name] for job in jobs if job not in todo}
+        skipped = len(done)
+        progress = Progress(sum(job.images for job in todo), title)
+        tasks = [(make, job.task, str(temporary_of(job.shard))) for job in todo]
+        try:
+            with contextlib.closing(each_done(make_one, tasks, processes, progress)) as results:
+                for index, made in results:
+                    line = keep(todo[index], made, append)
+                    done[line.shard] = line
+        finally:
+            progress.close()
+            for job in todo:
+                temporary_of(job.shard).unlink(missing_ok=True)
+    ordered = tuple(done[job.shard.name] for job in jobs)
+    return Summary(ordered, len(todo), skipped, progress.seconds, progress.per_second)
+
+
+def make_one(task: tuple[Make, Any, str], count: Count) -> Made:
+    make, own_task, path = task
+    made = make(own_task, Path(path), count)
+    if made.keep:
+        with Path(path).open("rb") as file:  # here, so that processes wait for disks side by side
+            os.fsync(file.fileno())
+    return made
+
+
+def keep(job: Job, made: Made, append: Callable[[Line], None]) -> Line:
+    """Give the shard its name. The journal comes first: a line without its shard does no harm."""
+    temporary = temporary_of(job.shard)
+    size = temporary.stat().st_size if made.keep else 0
+    line = Line(
+        job.shard.name, job.made_with, job.made_from, made.records, size, tuple(made.left_out)
+    )
+    append(line)
+    if made.keep:
+        settle(temporary, job.shard)
+    return line
+
+
+def finished(job: Job, line: Line | None) -> bool:
+    return (
+        line is not None
+        and (line.made_with, line.made_from) == (job.made_with, job.made_from)
+        and line.size > 0
+        and job.shard.is_file()
+        and job.shard.stat().st_size == line.size
+    )
+
+
+def refuse_foreign(todo: Sequence[Job], lines: dict[str, Line]) -> None:
+    for job in todo:
+        line = lines.get(job.shard.name)
+        if job.shard.exists() and (line is None or line.made_with != job.made_with):
+            raise ShardError(
+                f"{job.shard} is there, and not from a run with these settings: "
+                "--force replaces such shards"
+            )
+
+
+def refuse_other_sets(jobs: Sequence[Job]) -> None:
+    """Two sets of a subset in one folder would be read as one."""
+    names = {job.shard.name for job in jobs}
+    match = NAME.fullmatch(jobs[0].shard.name)
+    assert match, "shards are named by shard_name()"
+    for path in shards_in(jobs[0].shard.parent, match["subset"]).values():
+        if path.name not in names:
+            raise ShardError(
+                f"{path} is of another set of {match['subset']} shards: remove that set, "
+                "or write to another folder"
+            )
+
+
+@contextlib.contextmanager
+def journal(folder: Path) -> Iterator[tuple[dict[str, Line], Callable[[Line], None]]]:
+    """The journal's last line per shard, and a function that adds a line durably.
+
+    Raises ShardError while another process has the folder's journal open.
+    """
+    with (folder / JOURNAL).open("a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ShardError(f"another run is writing to {folder}: wait until it ends") from None
+
+        def append(line: Line) -> None:
+            file.write(line.json())
+            file.flush()
+            os.fsync(file.fileno())
+
+        lines = read_journal(folder)
+        file.write("" if ends_whole(folder / JOURNAL) else "\n")
+        yield lines, append
+
+
+def read_journal(folder: Path) -> dict[str, Line]:
+    """The last line of each shard; lines that are damaged count as not there."""
+    lines: dict[str, Line] = {}
+    path = folder / JOURNAL
+    for text in (
+        path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else ()
+    ):
+        try:
+            line = Line(**json.loads(text))
+            pairs = tuple((str(name), str(why)) for name, why in line.left_out)
+            lines[line.shard] = Line(**{**vars(line), "left_out": pairs})
+        except (ValueError, TypeError):
+            continue
+    return lines
+
+
+def ends_whole(path: Path) -> bool:
+    data = path.read_bytes()
+    return not data or data.endswith(b"\n")
