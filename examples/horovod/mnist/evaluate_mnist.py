@@ -1,0 +1,74 @@
+"""Look at a trained MNIST model: accuracy, and which digits it takes for which.
+
+    python evaluate_mnist.py --model_dir ~/models/mnist --data_dir ~/data/mnist
+
+The newest model in --model_dir is taken. Its confusion matrix goes beside it as a picture.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=(__doc__ or "").partition("\n\n")[0],
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    add, environ = parser.add_argument, os.environ
+    add("--data_dir", default="~/data/mnist", help="folder of the test images")
+    add("--test", default=environ.get("SM_CHANNEL_TEST"), help="another, if they lie elsewhere")
+    add("--model_dir", default=environ.get("SM_MODEL_DIR", "~/models/mnist"), help="of the model")
+    add("--picture", help="file of the picture; left out: MODEL_DIR/confusion_matrix.png")
+    add("--batch_size", type=int, default=512, help="images at one time")
+    return parser.parse_args(argv)
+
+
+def predict(model: Path, images: Any, batch_size: int) -> Any:
+    """The most probable class of each image."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    import tensorflow as tf
+
+    loaded = tf.keras.models.load_model(model, compile=False)
+    return loaded.predict(images, batch_size, verbose=0).argmax(axis=1)
+
+
+def evaluate(args: argparse.Namespace) -> None:
+    from confusion_matrix import as_text, confusion_matrix, draw
+    from mnist_data import CLASSES, load
+    from saved_model import latest
+
+    model = latest(args.model_dir)
+    if model is None:
+        sys.exit(f"error: there is no model in {args.model_dir}: train one with mnist_hvd.py")
+    images, labels = load(args.test or args.data_dir, "test")
+    matrix = confusion_matrix(labels, predict(model, images, args.batch_size), CLASSES)
+    names = [str(digit) for digit in range(CLASSES)]
+    print(f"Model: {model}\nTest images: {len(labels)}")
+    print(f"Average accuracy: {matrix.trace() / len(labels):.2%}")
+    print(as_text(matrix, names), flush=True)
+    picture = args.picture or Path(args.model_dir).expanduser() / "confusion_matrix.png"
+    draw(matrix, names, picture)
+    print(f"Confusion matrix: {picture}")
+
+
+def main(argv: list[str] | None = None) -> None:
+    from mnist_data import DataError
+
+    args = parse_args(argv)
+    try:
+        evaluate(args)
+    except (DataError, OSError, ValueError) as error:
+        sys.exit(f"error: {error}")
+    except ImportError as error:
+        sys.exit(f"error: {error}: pip install matplotlib")
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

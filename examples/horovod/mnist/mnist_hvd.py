@@ -1,0 +1,211 @@
+"""Train a small convolutional network on MNIST with Keras and Horovod.
+
+One GPU, or none:
+
+    python mnist_hvd.py --data_dir ~/data/mnist
+
+Two GPUs of a cluster:
+
+    clusterctl train demo 2 --script '~/examples/horovod/mnist/mnist_hvd.py' -- --epochs 12
+
+The data are train.npz and test.npz, or MNIST's four IDX files, in --data_dir or in one folder each
+(--train, --test; SageMaker names them in SM_CHANNEL_TRAIN and SM_CHANNEL_TEST). The model is saved
+as a SavedModel that takes images as they are in the files; evaluate_mnist.py looks at it.
+
+Every line marked `Horovod:` is there because more than one process trains; without those lines
+this is a program for one GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+# Imported by start(), so that --help and a missing file need not wait for them.
+tf: Any = None
+hvd: Any = None
+
+
+# ---------------------------------------------------------------------------------------------
+# Command line
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=(__doc__ or "").partition("\n\n")[0],
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    add, environ = parser.add_argument, os.environ
+    add("--data_dir", default="~/data/mnist", help="folder of the training and test images")
+    add("--train", default=environ.get("SM_CHANNEL_TRAIN"), help="another for training images")
+    add("--test", default=environ.get("SM_CHANNEL_TEST"), help="another for test images")
+    add(
+        "--model_dir",
+        type=local_folder,
+        default=environ.get("SM_MODEL_DIR", "~/models/mnist"),
+        help="folder for the model: saved as version 1, 2, ...",
+    )
+    add("--epochs", type=positive(int), default=12, help="times to see all images")
+    add("--batch_size", type=positive(int), default=128, help="images of one GPU in one step")
+    add("--lr", type=positive(float), default=0.001, help="learning rate of one GPU")
+    add("--warmup_epochs", type=int, default=1, help="epochs from there to that of all GPUs")
+    add("--seed", type=int, default=0, help="of the weights and of the order of the images")
+    return parser.parse_args(argv)
+
+
+def positive(kind: type) -> Any:
+    def number(text: str) -> Any:
+        value = kind(text)
+        if not value > 0:
+            raise argparse.ArgumentTypeError(f"{text} is not more than 0")
+        return value
+
+    return number
+
+
+def local_folder(text: str) -> str:
+    if "://" in text:
+        raise argparse.ArgumentTypeError(
+            f"{text} is no folder: save into one, and copy it there afterwards (aws s3 sync)"
+        )
+    return text
+
+
+# ---------------------------------------------------------------------------------------------
+# Training
+
+
+def start(seed: int) -> None:
+    """Import TensorFlow and Horovod, take a device."""
+    global tf, hvd
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    import keras
+    import tensorflow
+
+    # Horovod: it averages no gradients under Keras 3, and says nothing about it.
+    if int(keras.__version__.partition(".")[0]) >= 3:
+        sys.exit(
+            f"error: Keras {keras.__version__} (TensorFlow {tensorflow.__version__}): every rank "
+            "would train a model of its own; use Keras 2, which TensorFlow has up to 2.15"
+        )
+    import horovod.tensorflow.keras
+
+    tf, hvd = tensorflow, horovod.tensorflow.keras
+    hvd.init()  # Horovod: meet the other processes; from here on each knows its rank.
+    gpus = tf.config.list_physical_devices("GPU")
+    for gpu in gpus:
+        tf.config.experimental.set_memory_growth(gpu, True)
+    if gpus:
+        # Horovod: one GPU for each process of a host.
+        if hvd.local_rank() >= len(gpus):
+            sys.exit(f"error: {hvd.local_size()} ranks on a host with {len(gpus)} GPUs")
+        tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")
+    # Horovod: ranks shuffle and drop out differently; the weights are rank 0's, see callbacks().
+    tf.keras.utils.set_random_seed(seed + hvd.rank())
+
+
+def own_part(images: Any, labels: Any, name: str) -> tuple[Any, Any]:
+    """The images of this rank: no two ranks have one in common."""
+    # Horovod: as many for every rank, or some would wait for steps that others do not make.
+    count = len(images) // hvd.size()
+    if not count:
+        sys.exit(f"error: {len(images)} {name} images for {hvd.size()} ranks")
+    return images[hvd.rank() :: hvd.size()][:count], labels[hvd.rank() :: hvd.size()][:count]
+
+
+def build_model() -> Any:
+    """From bytes (28, 28) to the probabilities of ten digits."""
+    layers = tf.keras.layers
+    return tf.keras.Sequential(
+        [
+            layers.Input((28, 28)),
+            layers.Rescaling(1 / 255),
+            layers.Reshape((28, 28, 1)),
+            layers.Conv2D(32, 3, activation="relu"),
+            layers.Conv2D(64, 3, activation="relu"),
+            layers.MaxPooling2D(),
+            layers.Dropout(0.25),
+            layers.Flatten(),
+            layers.Dense(128, activation="relu"),
+            layers.Dropout(0.5),
+            layers.Dense(10, activation="softmax"),
+        ]
+    )
+
+
+def compiled(model: Any, rate: float) -> Any:
+    optimizer = tf.keras.optimizers.Adam(rate)
+    # Horovod: a step follows the mean of all ranks' gradients.
+    optimizer = hvd.DistributedOptimizer(optimizer)
+    model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model
+
+
+def callbacks(args: argparse.Namespace, rate: float, steps: int) -> list[Any]:
+    from epoch_log import EpochLog
+
+    log = EpochLog(args.epochs, steps, speaks=hvd.rank() == 0)  # Horovod: one of all speaks.
+    listed = [
+        # Horovod: all begin with the weights of rank 0.
+        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+        # Horovod: metrics are means over all ranks. Before what reads them.
+        hvd.callbacks.MetricAverageCallback(),
+    ]
+    if args.warmup_epochs > 0:
+        # Horovod: from the rate of one GPU to that of all, https://arxiv.org/abs/1706.02677.
+        warmup = hvd.callbacks.LearningRateWarmupCallback(
+            rate, args.warmup_epochs, momentum_correction=False, steps_per_epoch=steps
+        )
+        listed.append(warmup)
+    listed.append(tf.keras.callbacks.LambdaCallback(on_epoch_begin=log.begin, on_epoch_end=log.end))
+    return listed
+
+
+def train(args: argparse.Namespace, training: Any, test: Any) -> None:
+    from saved_model import save
+
+    start(args.seed)
+    if hvd.rank() == 0:  # Horovod: one process of all speaks, and saves.
+        print(f"Horovod size: {hvd.size()}", flush=True)
+        # Now rather than when all is trained.
+        Path(args.model_dir).expanduser().mkdir(parents=True, exist_ok=True)
+    images, labels = own_part(*training, "training")
+    steps = -(-len(images) // args.batch_size)
+    rate = args.lr * hvd.size()  # Horovod: a step sees as many more images.
+    model = compiled(build_model(), rate)
+    model.fit(
+        images,
+        labels,
+        batch_size=args.batch_size,
+        epochs=args.epochs,
+        validation_data=own_part(*test, "test"),
+        callbacks=callbacks(args, rate, steps),
+        verbose=0,
+    )
+    if hvd.rank() == 0:
+        loss, accuracy = model.evaluate(*test, args.batch_size, verbose=0)
+        print(f"Test loss: {loss:.4f}\nTest accuracy: {accuracy:.4f}")
+        print(f"Model saved in {save(model, args.model_dir)}", flush=True)
+
+
+def main(argv: list[str] | None = None) -> None:
+    from epoch_log import Diverged
+    from mnist_data import DataError, load
+
+    args = parse_args(argv)
+    try:
+        training = load(args.train or args.data_dir, "train")
+        test = load(args.test or args.data_dir, "test")
+        train(args, training, test)
+    except (DataError, Diverged, OSError) as error:
+        sys.exit(f"error: {platform.node()}: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""Where a trained model is kept: MODEL_DIR/1, /2, ..., each whole, as TensorFlow Serving has it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+
+def save(model: Any, model_dir: str | Path) -> Path:
+    """Save a Keras model as the next version; the folder appears when it is whole.
+
+    The optimizer stays behind: it is Horovod's, and who loads the model need not have that.
+    Raises OSError.
+    """
+    folder = Path(model_dir).expanduser()
+    temporary = folder / f".saving-{os.getpid()}"
+    try:
+        model.save(temporary, include_optimizer=False, save_format="tf")
+        version = folder / str(max(versions(folder), default=0) + 1)
+        temporary.rename(version)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return version
+
+
+def latest(model_dir: str | Path) -> Path | None:
+    """The newest version in a folder, or the folder if it holds a model itself; else None."""
+    folder = Path(model_dir).expanduser()
+    if (folder / "saved_model.pb").exists():
+        return folder
+    found = [folder / str(n) for n in versions(folder)]
+    return max(
+        (path for path in found if (path / "saved_model.pb").exists()),
+        key=lambda path: int(path.name),
+        default=None,
+    )
+
+
+def versions(folder: Path) -> list[int]:
+    if not folder.is_dir():
+        return []
+    names = [path.name for path in folder.iterdir()]
+    return [int(name) for name in names if name.isascii() and name.isdigit() and name[0] != "0"]
