@@ -1,4 +1,4 @@
-"""A line for each epoch, as Keras's progress bar leaves it: a log is no terminal to redraw a bar."""
+"""A line for each epoch, as Keras leaves its progress bar: in a log no bar can be redrawn."""
 
 from __future__ import annotations
 

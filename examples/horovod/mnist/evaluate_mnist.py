@@ -11,7 +11,6 @@ import argparse
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -28,20 +27,12 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def predict(model: Path, images: Any, batch_size: int) -> Any:
-    """The most probable class of each image."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    import tensorflow as tf
-
-    loaded = tf.keras.models.load_model(model, compile=False)
-    return loaded.predict(images, batch_size, verbose=0).argmax(axis=1)
-
-
 def evaluate(args: argparse.Namespace) -> None:
     from confusion_matrix import as_text, confusion_matrix, draw
     from mnist_data import CLASSES, load
-    from saved_model import latest
+    from saved_model import latest, predict
 
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     model = latest(args.model_dir)
     if model is None:
         sys.exit(f"error: there is no model in {args.model_dir}: train one with mnist_hvd.py")

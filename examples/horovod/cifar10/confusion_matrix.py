@@ -1,0 +1,1 @@
+../mnist/confusion_matrix.py

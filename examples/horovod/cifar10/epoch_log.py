@@ -1,0 +1,1 @@
+../mnist/epoch_log.py

@@ -1,0 +1,65 @@
+"""Look at a trained CIFAR-10 model: accuracy, and which classes it takes for which.
+
+    python evaluate_cifar10.py --model-dir ~/models/cifar10 --data-dir ~/data/cifar10
+
+The newest model in --model-dir is taken. Its confusion matrix goes beside it as a picture.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=(__doc__ or "").partition("\n\n")[0],
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    add, environ = parser.add_argument, os.environ
+    add("--data-dir", "--data_dir", default="~/data/cifar10", help="folder of eval.tfrecords")
+    add("--eval", default=environ.get("SM_CHANNEL_EVAL"), help="another, if it lies elsewhere")
+    model_dir = environ.get("SM_MODEL_DIR", "~/models/cifar10")
+    add("--model-dir", "--model_dir", default=model_dir, help="folder of the model")
+    add("--picture", help="file of the picture; left out: MODEL_DIR/confusion_matrix.png")
+    add("--batch-size", "--batch_size", type=int, default=512, help="images at one time")
+    return parser.parse_args(argv)
+
+
+def evaluate(args: argparse.Namespace) -> None:
+    from cifar10_data import NAMES, load_records, record_file
+    from confusion_matrix import as_text, confusion_matrix, draw
+    from saved_model import latest, predict
+
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    model = latest(args.model_dir)
+    if model is None:
+        sys.exit(f"error: there is no model in {args.model_dir}: train one with keras_cifar10.py")
+    images, labels = load_records(record_file(args.eval or args.data_dir, "eval"))
+    matrix = confusion_matrix(labels, predict(model, images, args.batch_size), len(NAMES))
+    print(f"Model: {model}\nTest images: {len(labels)}")
+    print(f"Average accuracy: {matrix.trace() / len(labels):.2%}")
+    print(as_text(matrix, NAMES), flush=True)
+    picture = args.picture or Path(args.model_dir).expanduser() / "confusion_matrix.png"
+    draw(matrix, NAMES, picture)
+    print(f"Confusion matrix: {picture}")
+
+
+def main(argv: list[str] | None = None) -> None:
+    from cifar10_data import DataError
+
+    args = parse_args(argv)
+    try:
+        evaluate(args)
+    except (DataError, OSError, ValueError) as error:
+        sys.exit(f"error: {error}")
+    except ImportError as error:
+        sys.exit(f"error: {error}: pip install matplotlib")
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

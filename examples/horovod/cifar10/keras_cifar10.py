@@ -1,0 +1,263 @@
+"""Train a convolutional network on CIFAR-10 with Keras and Horovod, from TFRecords.
+
+One GPU, or none:
+
+    python generate_cifar10_tfrecords.py --data-dir ~/data/cifar10
+    python keras_cifar10.py --data-dir ~/data/cifar10
+
+Two GPUs of a cluster:
+
+    clusterctl train demo 2 --script '~/examples/horovod/cifar10/keras_cifar10.py' -- --epochs 10
+
+The model is that of the Keras examples: two convolutions, pooling, twice over, then two dense
+layers. It is saved as a SavedModel that takes images of 0 to 255; evaluate_cifar10.py looks at it.
+
+Every line marked `Horovod:` is there because more than one process trains; without those lines
+this is a program for one GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+# Imported by start(), so that --help and a missing file need not wait for them.
+tf: Any = None
+hvd: Any = None
+
+
+# ---------------------------------------------------------------------------------------------
+# Command line
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=(__doc__ or "").partition("\n\n")[0],
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    environ = os.environ
+
+    def add(name: str, **settings: Any) -> None:
+        # --batch-size and --batch_size alike.
+        both = dict.fromkeys((name, "--" + name[2:].replace("-", "_")))
+        parser.add_argument(*both, **settings)
+
+    add("--data-dir", default="~/data/cifar10", help="folder of the three TFRecord files")
+    for subset in ("train", "validation", "eval"):
+        folder = environ.get(f"SM_CHANNEL_{subset.upper()}")
+        add(f"--{subset}", default=folder, help=f"another folder for {subset}.tfrecords")
+    add(
+        "--model-dir",
+        type=local_folder,
+        default=environ.get("SM_MODEL_DIR", "~/models/cifar10"),
+        help="folder for the model: saved as version 1, 2, ...",
+    )
+    add("--epochs", type=positive(int), default=10, help="times to see all images")
+    add("--batch-size", type=positive(int), default=128, help="images of one GPU in one step")
+    add("--optimizer", choices=("adam", "rmsprop", "sgd"), default="adam", help="kind of step")
+    add("--learning-rate", type=positive(float), default=0.001, help="of one GPU")
+    add("--momentum", type=float, default=0.9, help="of sgd")
+    add("--weight-decay", type=float, default=2e-4, help="learning rate / (1 + this x step)")
+    add("--warmup-epochs", type=int, default=3, help="epochs from one GPU's rate to that of all")
+    add("--seed", type=int, default=0, help="of the weights and of the order of the images")
+    return parser.parse_args(argv)
+
+
+def positive(kind: type) -> Any:
+    def number(text: str) -> Any:
+        value = kind(text)
+        if not value > 0:
+            raise argparse.ArgumentTypeError(f"{text} is not more than 0")
+        return value
+
+    return number
+
+
+def local_folder(text: str) -> str:
+    if "://" in text:
+        raise argparse.ArgumentTypeError(
+            f"{text} is no folder: save into one, and copy it there afterwards (aws s3 sync)"
+        )
+    return text
+
+
+# ---------------------------------------------------------------------------------------------
+# TensorFlow and Horovod
+
+
+def start(seed: int) -> None:
+    """Import TensorFlow and Horovod, take a device."""
+    global tf, hvd
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    import keras
+    import tensorflow
+
+    # Horovod: it averages no gradients under Keras 3, and says nothing about it.
+    if int(keras.__version__.partition(".")[0]) >= 3:
+        sys.exit(
+            f"error: Keras {keras.__version__} (TensorFlow {tensorflow.__version__}): every rank "
+            "would train a model of its own; use Keras 2, which TensorFlow has up to 2.15"
+        )
+    import horovod.tensorflow.keras
+
+    tf, hvd = tensorflow, horovod.tensorflow.keras
+    hvd.init()  # Horovod: meet the other processes; from here on each knows its rank.
+    gpus = tf.config.list_physical_devices("GPU")
+    for gpu in gpus:
+        tf.config.experimental.set_memory_growth(gpu, True)
+    if gpus:
+        # Horovod: one GPU for each process of a host.
+        if hvd.local_rank() >= len(gpus):
+            sys.exit(f"error: {hvd.local_size()} ranks on a host with {len(gpus)} GPUs")
+        tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")
+    # Horovod: ranks shuffle and drop out differently; the weights are rank 0's, see callbacks().
+    tf.keras.utils.set_random_seed(seed + hvd.rank())
+
+
+# ---------------------------------------------------------------------------------------------
+# Data
+
+
+def training_batches(path: Path, count: int, args: argparse.Namespace) -> Any:
+    """Batches of this rank without end: shuffled, moved about, mirrored."""
+    from cifar10_data import parse_record
+
+    images = own_records(path).map(parse_record).cache()
+    images = images.shuffle(count, args.seed + hvd.rank()).repeat()
+    images = images.map(augmented, num_parallel_calls=tf.data.AUTOTUNE)
+    return images.batch(args.batch_size).prefetch(tf.data.AUTOTUNE)
+
+
+def own_records(path: Path) -> Any:
+    # Horovod: no two ranks have a record in common.
+    return tf.data.TFRecordDataset(str(path)).shard(hvd.size(), hvd.rank())
+
+
+def augmented(image: Any, label: Any) -> tuple[Any, Any]:
+    image = tf.pad(image, ((4, 4), (4, 4), (0, 0)))
+    image = tf.image.random_crop(image, (32, 32, 3))
+    return tf.image.random_flip_left_right(image), label
+
+
+def test_batches(records: Any, batch_size: int) -> Any:
+    from cifar10_data import parse_record
+
+    return records.map(parse_record).batch(batch_size).prefetch(tf.data.AUTOTUNE)
+
+
+# ---------------------------------------------------------------------------------------------
+# Training
+
+
+def build_model() -> Any:
+    """From images of 0 to 255 (32, 32, 3) to the probabilities of ten classes."""
+    layers = tf.keras.layers
+    model = tf.keras.Sequential([layers.Input((32, 32, 3)), layers.Rescaling(1 / 255)])
+    for filters in (32, 64):
+        model.add(layers.Conv2D(filters, 3, padding="same", activation="relu"))
+        model.add(layers.Conv2D(filters, 3, activation="relu"))
+        model.add(layers.MaxPooling2D())
+        model.add(layers.Dropout(0.25))
+    model.add(layers.Flatten())
+    model.add(layers.Dense(512, activation="relu"))
+    model.add(layers.Dropout(0.5))
+    model.add(layers.Dense(10, activation="softmax"))
+    return model
+
+
+def compiled(model: Any, args: argparse.Namespace, rate: float) -> Any:
+    optimizers = tf.keras.optimizers
+    optimizer = {
+        "adam": lambda: optimizers.Adam(rate),
+        "rmsprop": lambda: optimizers.RMSprop(rate),
+        "sgd": lambda: optimizers.SGD(rate, args.momentum, nesterov=True),
+    }[args.optimizer]()
+    # Horovod: a step follows the mean of all ranks' gradients.
+    optimizer = hvd.DistributedOptimizer(optimizer)
+    model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model
+
+
+def callbacks(args: argparse.Namespace, rate: float, steps: int) -> list[Any]:
+    from epoch_log import EpochLog
+
+    warmup = max(args.warmup_epochs, 0)
+    log = EpochLog(args.epochs, steps, speaks=hvd.rank() == 0)  # Horovod: one of all speaks.
+    listed = [
+        # Horovod: all begin with the weights of rank 0.
+        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+        # Horovod: metrics are means over all ranks. Before what reads them.
+        hvd.callbacks.MetricAverageCallback(),
+        hvd.callbacks.LearningRateScheduleCallback(
+            rate,
+            lambda epoch: 1 / (1 + args.weight_decay * (epoch - warmup) * steps),
+            start_epoch=warmup,
+            staircase=False,
+            momentum_correction=False,
+            steps_per_epoch=steps,
+        ),
+    ]
+    if warmup:
+        # Horovod: from the rate of one GPU to that of all, https://arxiv.org/abs/1706.02677.
+        up = hvd.callbacks.LearningRateWarmupCallback(
+            rate, warmup, momentum_correction=False, steps_per_epoch=steps
+        )
+        listed.append(up)
+    listed.append(tf.keras.callbacks.LambdaCallback(on_epoch_begin=log.begin, on_epoch_end=log.end))
+    return listed
+
+
+def train(args: argparse.Namespace, files: dict[str, Path], counts: dict[str, int]) -> None:
+    from saved_model import save
+
+    start(args.seed)
+    if hvd.rank() == 0:  # Horovod: one process of all speaks, and saves.
+        print(f"Horovod size: {hvd.size()}", flush=True)
+        # Now rather than when all is trained.
+        Path(args.model_dir).expanduser().mkdir(parents=True, exist_ok=True)
+    # Horovod: as many for every rank, or some would wait for steps that others do not make.
+    count = counts["train"] // hvd.size()
+    checks = counts["validation"] // hvd.size()
+    if not count or not checks:
+        sys.exit(f"error: {hvd.size()} ranks, but {counts} images")
+    steps = -(-count // args.batch_size)
+    rate = args.learning_rate * hvd.size()  # Horovod: a step sees as many more images.
+    model = compiled(build_model(), args, rate)
+    model.fit(
+        training_batches(files["train"], count, args),
+        epochs=args.epochs,
+        steps_per_epoch=steps,
+        validation_data=test_batches(
+            own_records(files["validation"]).take(checks), args.batch_size
+        ),
+        callbacks=callbacks(args, rate, steps),
+        verbose=0,
+    )
+    if hvd.rank() == 0:
+        records = tf.data.TFRecordDataset(str(files["eval"]))
+        loss, accuracy = model.evaluate(test_batches(records, args.batch_size), verbose=0)
+        print(f"Test loss: {loss:.4f}\nTest accuracy: {accuracy:.4f}")
+        print(f"Model saved in {save(model, args.model_dir)}", flush=True)
+
+
+def main(argv: list[str] | None = None) -> None:
+    from cifar10_data import SUBSETS, DataError, count_records, record_file
+    from epoch_log import Diverged
+
+    args = parse_args(argv)
+    try:
+        folders = {subset: getattr(args, subset) or args.data_dir for subset in SUBSETS}
+        files = {subset: record_file(folder, subset) for subset, folder in folders.items()}
+        train(args, files, {subset: count_records(path) for subset, path in files.items()})
+    except (DataError, Diverged, OSError) as error:
+        sys.exit(f"error: {platform.node()}: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

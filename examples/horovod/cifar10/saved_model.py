@@ -1,0 +1,1 @@
+../mnist/saved_model.py
