@@ -1,37 +1,34 @@
-"""ImageNet's records as batches of images: which files, how many records, and the pipelines."""
+"""ImageNet's records as batches of images: for training without an end, for evaluation once."""
 
 from __future__ import annotations
 
-import re
+import dataclasses
 from typing import Any
 
+import augment
 import tensorflow as tf
-from augment import Color
+from augment import DEVIATION, MEAN, Color
+from records import DataError, count_records, files_of, reason
 
-MEAN = (121.0, 115.0, 100.0)
-DEVIATION = (70.0, 68.0, 71.0)
-SHARD = re.compile(r"(?P<subset>[a-z]+)-(?P<index>\d{5})-of-(?P<count>\d{5})")
+__all__ = [
+    "DEVIATION",
+    "MEAN",
+    "Color",
+    "DataError",
+    "count_records",
+    "evaluation_batches",
+    "files_of",
+    "reason",
+    "training_batches",
+]
 
-
-class DataError(Exception):
-    """The data cannot be used as it lies there; the text says why and what to do."""
-
-
-def files_of(data_dir: str, subset: str) -> list[str]:
-    """The shards of "train" or "validation", sorted. Raises DataError when any is missing."""
-    found = sorted(tf.io.gfile.glob(f"{data_dir}/{subset}-*"))
-    if not found:
-        raise DataError(f"no {subset} files in {data_dir}")
-    return found
-
-
-def count_records(files: list[str]) -> int:
-    """Records of all files when all but the last hold as many as the first."""
-    return records_in(files[0]) * (len(files) - 1) + records_in(files[-1])
-
-
-def records_in(path: str) -> int:
-    return sum(1 for _ in tf.data.TFRecordDataset(path))
+BLOCK = 4096  # records that are shuffled among each other; three blocks are in memory
+OPEN_FILES = 8  # that records are taken from in turn
+CLASSES = 1000
+FEATURES = {
+    "image/encoded": tf.io.FixedLenFeature([], tf.string),
+    "image/class/label": tf.io.FixedLenFeature([], tf.int64),
+}
 
 
 def training_batches(
@@ -49,12 +46,30 @@ def training_batches(
     channels_first: bool,
     dtype: Any,
 ) -> tf.data.Dataset:
-    """Endless batches (images, labels 0..999), from `first_step` on."""
+    """Batches (images, int32 labels 0..999) from `first_step` on, without an end.
+
+    They depend on the seed, the rank, the size and the step alone. `dtype` uint8 gives levels
+    [n, size, size, 3] that `augment.normalized` turns, on the device, into what the others give.
+    Raises DataError where a process would have no file or no record.
+    """
     if len(files) < size:
-        raise DataError(f"{len(files)} files for {size} processes")
-    records = tf.data.TFRecordDataset(files[rank::size]).shuffle(1000, seed).repeat()
-    records = records.skip(first_step * batch_size)
-    return batches(records, batch_size, image_size, threads, channels_first, dtype, True)
+        raise DataError(
+            f"{len(files)} training files are too few for {size} processes:"
+            " each process reads files of its own"
+        )
+    order = Order(files[rank::size], [seed % 2**31, rank], steps_per_epoch * batch_size)
+    steps = tf.data.Dataset.range(first_step, tf.int64.max)
+    drawn = steps.map(lambda step: augment.draw(batch_size, order.seed_of(2, step), color))
+    records = order.records(first_step * batch_size)
+
+    def image_of(record: Any, drawn: dict[str, Any]) -> tuple[Any, Any]:
+        jpeg, label = parsed(record)
+        return augment.altered(jpeg, drawn, image_size), label
+
+    images = tf.data.Dataset.zip((records, drawn.unbatch())).map(
+        image_of, num_parallel_calls=threads, deterministic=True
+    )
+    return finished(images.batch(batch_size, drop_remainder=True), threads, channels_first, dtype)
 
 
 def evaluation_batches(
@@ -68,32 +83,105 @@ def evaluation_batches(
     channels_first: bool,
     dtype: Any,
 ) -> tf.data.Dataset:
-    """Batches (images, labels 0..999) of this process's share, every record once."""
-    records = tf.data.TFRecordDataset(files).shard(size, rank)
-    return batches(records, batch_size, image_size, threads, channels_first, dtype, False)
+    """Batches (images, int32 labels 0..999) of a process's share; the last one may be smaller.
+
+    All processes together see every record once, in files of their own where there are enough.
+    """
+
+    def image_of(record: Any) -> tuple[Any, Any]:
+        jpeg, label = parsed(record)
+        return augment.levels(augment.cropped(jpeg, augment.central_box(), image_size)), label
+
+    if len(files) < size:
+        records = interleaved(tf.data.Dataset.from_tensor_slices(files)).shard(size, rank)
+    else:
+        records = interleaved(tf.data.Dataset.from_tensor_slices(files[rank::size]))
+    images = records.map(image_of, num_parallel_calls=threads, deterministic=True)
+    return finished(images.batch(batch_size), threads, channels_first, dtype)
 
 
-def batches(
-    records: tf.data.Dataset,
-    batch_size: int,
-    image_size: int,
-    threads: int,
-    channels_first: bool,
-    dtype: Any,
-    drop_remainder: bool,
+@dataclasses.dataclass(frozen=True)
+class Order:
+    """In which order one process reads its records, without an end.
+
+    An epoch reads the files in a new order, each to its end, and shuffles block by block; where
+    it needs more records than there are, it begins again with another order. No state goes from
+    one block to the next, so that reading can begin anywhere.
+    """
+
+    files: list[str]
+    seed: list[int]
+    per_epoch: int
+
+    def records(self, first: int) -> tf.data.Dataset:
+        """Serialized records from number `first` on. Those before it are not decoded."""
+        if next(iter(tf.data.TFRecordDataset(self.files).take(1)), None) is None:
+            raise DataError(f"no records in {self.files[0]} and the process's other files")
+        epoch, begun = divmod(first, self.per_epoch)
+        whole, skipped = divmod(begun, BLOCK)
+        rest = tf.data.Dataset.range(epoch + 1, tf.int64.max)
+        blocks = self._blocks(tf.constant(epoch, tf.int64), whole)
+        blocks = blocks.concatenate(rest.flat_map(lambda epoch: self._blocks(epoch, 0)))
+        return blocks.prefetch(1).unbatch().skip(skipped)
+
+    def seed_of(self, purpose: int, *numbers: Any) -> Any:
+        """A seed of its own for each purpose and tuple of numbers."""
+        seed = tf.constant(self.seed, tf.int32)
+        for number in (purpose, *numbers):
+            seed = tf.random.experimental.stateless_fold_in(seed, number)
+        return seed
+
+    def _blocks(self, epoch: Any, first: int) -> tf.data.Dataset:
+        """One epoch's records as vectors of up to BLOCK strings, from block `first` on."""
+        passes = tf.data.Dataset.range(tf.int64.max)
+        records = passes.flat_map(lambda number: self._pass(epoch, number)).take(self.per_epoch)
+        blocks = records.skip(first * BLOCK).batch(BLOCK).enumerate(first)
+        return blocks.map(lambda number, block: self._shuffled(block, epoch, number))
+
+    def _pass(self, epoch: Any, number: Any) -> tf.data.Dataset:
+        order = permutation(len(self.files), self.seed_of(0, epoch, number))
+        return interleaved(tf.data.Dataset.from_tensor_slices(tf.gather(self.files, order)))
+
+    def _shuffled(self, block: Any, epoch: Any, number: Any) -> Any:
+        return tf.gather(block, permutation(tf.size(block), self.seed_of(1, epoch, number)))
+
+
+def permutation(count: Any, seed: Any) -> Any:
+    return tf.argsort(tf.random.stateless_uniform([count], seed), stable=True)
+
+
+def interleaved(files: tf.data.Dataset) -> tf.data.Dataset:
+    """The records of the files, one of each in turn."""
+    return files.interleave(
+        tf.data.TFRecordDataset,
+        cycle_length=OPEN_FILES,
+        num_parallel_calls=OPEN_FILES,
+        deterministic=True,
+    )
+
+
+def parsed(record: Any) -> tuple[Any, Any]:
+    """A record's JPEG and its label 0..999; files count labels from 1."""
+    example = tf.io.parse_single_example(record, FEATURES)
+    return example["image/encoded"], tf.cast(example["image/class/label"], tf.int32) - 1
+
+
+def finished(
+    batches: tf.data.Dataset, threads: int, channels_first: bool, dtype: Any
 ) -> tf.data.Dataset:
-    def image_of(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        features = {
-            "image/encoded": tf.io.FixedLenFeature([], tf.string),
-            "image/class/label": tf.io.FixedLenFeature([], tf.int64),
-        }
-        parsed = tf.io.parse_single_example(record, features)
-        image = tf.io.decode_jpeg(parsed["image/encoded"], channels=3)
-        image = tf.image.resize(image, [image_size, image_size])
-        image = (image - MEAN) / DEVIATION
-        if channels_first:
-            image = tf.transpose(image, [2, 0, 1])
-        return tf.cast(image, dtype), tf.cast(parsed["image/class/label"], tf.int32) - 1
+    """Batches of levels as the model takes them, made ahead on threads of their own."""
 
-    images = records.map(image_of, num_parallel_calls=threads)
-    return images.batch(batch_size, drop_remainder).prefetch(2)
+    def finish(images: Any, labels: Any) -> tuple[Any, Any]:
+        known = tf.reduce_all((labels >= 0) & (labels < CLASSES))
+        with tf.control_dependencies([tf.Assert(known, [f"labels are not 1..{CLASSES}"])]):
+            labels = tf.identity(labels)
+        if dtype != tf.uint8:
+            images = augment.normalized(images, channels_first, dtype)
+        return images, labels
+
+    options = tf.data.Options()
+    options.deterministic = True
+    options.autotune.enabled = False  # every number is chosen here
+    options.threading.private_threadpool_size = threads
+    options.threading.max_intra_op_parallelism = 1  # images are the unit of parallel work
+    return batches.map(finish, num_parallel_calls=2).prefetch(2).with_options(options)
