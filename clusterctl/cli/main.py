@@ -33,6 +33,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "s3sync": ("clusterctl.cli.s3sync", "s3sync", "Data from S3 on the nodes, detached."),
     "train": ("clusterctl.cli.train", "train", "Train on the cluster's GPUs, detached."),
     "logs": ("clusterctl.cli.logs", "logs", "Jobs: list them, show or follow their logs."),
+    "results": ("clusterctl.cli.results", "results", "What training came to; compare, draw."),
     "cancel": ("clusterctl.cli.cancel", "cancel", "End a job on all nodes."),
     "kill": ("clusterctl.cli.kill", "kill", "End what jobs left on the nodes."),
     "disk": ("clusterctl.cli.disk", "disk", "Show how full the nodes' disks are."),

@@ -1,0 +1,158 @@
+"""The tutorial's own runs, and how another run compares with them at equal epochs."""
+
+from __future__ import annotations
+
+import functools
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from clusterctl.jobs.metrics import IMAGENET_SAMPLES, Run, TrainingRow, usual_interval
+from clusterctl.jobs.metrics_runs import read_runs
+
+FOLDER = Path(__file__).parent / "reference-runs"
+# A hole in a table is not bridged: what lies in it is not known.
+WIDEST_BRIDGE = 1.5
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A run of ResNet-50 that the tutorial shows (2018, p3.16xlarge); its table is an excerpt."""
+
+    name: str
+    gpus: int
+    batch_size: int = 256
+    synthetic: bool = False
+
+    @functools.cached_property
+    def run(self) -> Run:
+        [run] = read_runs([(FOLDER / f"{self.name}.txt").read_text()])
+        samples = None if self.synthetic else IMAGENET_SAMPLES
+        return replace(run, facts=replace(run.facts, gpus=self.gpus, training_samples=samples))
+
+    @property
+    def title(self) -> str:
+        data = ", synthetic data" if self.synthetic else ""
+        return f"the tutorial's run on {self.gpus} GPUs{data}"
+
+    def epoch(self, step: int) -> float:
+        """What the printed epoch was before it was rounded."""
+        return step * self.batch_size * self.gpus / IMAGENET_SAMPLES
+
+
+REFERENCES = (
+    Reference("imagenet-32", 32),
+    Reference("imagenet-256", 256),
+    Reference("synthetic-4", 4, synthetic=True),
+)
+
+
+@dataclass(frozen=True)
+class ComparedRow:
+    """Both runs at one epoch; the values of a run between two of its rows are interpolated."""
+
+    epoch: float
+    loss: float
+    reference_loss: float
+    final_loss: float
+    reference_final_loss: float
+    learning_rate: float
+    reference_learning_rate: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A run beside one of the tutorial's. What cannot be compared is None or left out."""
+
+    reference: Reference
+    rows: tuple[ComparedRow, ...]
+    images_per_s_per_gpu: float | None
+    reference_images_per_s_per_gpu: float | None
+    top1_difference: float | None
+    top5_difference: float | None
+
+    @property
+    def speed_ratio(self) -> float | None:
+        ours, theirs = self.images_per_s_per_gpu, self.reference_images_per_s_per_gpu
+        return ours / theirs if ours is not None and theirs else None
+
+
+def choose_reference(run: Run) -> Reference:
+    """The tutorial's run nearest in size (by ratio); synthetic data with synthetic data."""
+    if run.facts.synthetic:
+        return next(each for each in REFERENCES if each.synthetic)
+    gpus = run.facts.gpus or 32
+    real = [each for each in REFERENCES if not each.synthetic]
+    return min(real, key=lambda each: abs(math.log(each.gpus / gpus)))
+
+
+def compare(run: Run, reference: Reference) -> Comparison:
+    """The run beside the reference, wherever the two have been at the same epoch."""
+    theirs = reference.run
+    top1 = top5 = None
+    if run.result and theirs.result and abs(run.result.epoch - theirs.result.epoch) <= 0.5:
+        top1 = run.result.top1 - theirs.result.top1
+        top5 = run.result.top5 - theirs.result.top5
+    return Comparison(
+        reference=reference,
+        rows=tuple(_compared_rows(run, reference)),
+        images_per_s_per_gpu=run.images_per_s_per_gpu,
+        reference_images_per_s_per_gpu=theirs.images_per_s_per_gpu,
+        top1_difference=top1,
+        top5_difference=top5,
+    )
+
+
+def _compared_rows(run: Run, reference: Reference) -> list[ComparedRow]:
+    # The loss of random images says nothing about that of other ones.
+    if run.facts.synthetic or reference.synthetic or not run.epochs_per_step:
+        return []
+    compared = []
+    for theirs in reference.run.rows:
+        epoch = reference.epoch(theirs.step)
+        ours = at_step(run.rows, epoch / run.epochs_per_step)
+        if ours is not None and theirs.step != 1:
+            compared.append(
+                ComparedRow(
+                    epoch=epoch,
+                    loss=ours[0],
+                    reference_loss=theirs.loss,
+                    final_loss=ours[1],
+                    reference_final_loss=theirs.final_loss,
+                    learning_rate=ours[2],
+                    reference_learning_rate=theirs.learning_rate,
+                )
+            )
+    return compared
+
+
+def at_step(rows: Sequence[TrainingRow], step: float) -> tuple[float, float, float] | None:
+    """Loss, final loss and learning rate at a step, between two rows by their distance.
+
+    None where no row lies close on both sides.
+    """
+    if abs(step - round(step)) < 1e-6 * max(1.0, step):
+        step = round(step)  # as both runs have it, but for floating point
+    index = bisect_left([row.step for row in rows], step)
+    if index == len(rows):
+        return None
+    after = rows[index]
+    if after.step == step:
+        return after.loss, after.final_loss, after.learning_rate
+    if index == 0:
+        return None
+    before = rows[index - 1]
+    if after.step - before.step > WIDEST_BRIDGE * usual_interval(rows):
+        return None
+    share = (step - before.step) / (after.step - before.step)
+
+    def between(first: float, second: float) -> float:
+        return first + share * (second - first)
+
+    return (
+        between(before.loss, after.loss),
+        between(before.final_loss, after.final_loss),
+        between(before.learning_rate, after.learning_rate),
+    )

@@ -1,0 +1,220 @@
+"""The results of training: read from log files here, or from a cluster's head node."""
+
+from __future__ import annotations
+
+import posixpath
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from clusterctl.domain.errors import ClusterctlError, CommandFailed, UsageError
+from clusterctl.jobs.metrics import Run
+from clusterctl.jobs.metrics_keras import KERAS, MetricDefinition, MetricSeries, read_metrics
+from clusterctl.jobs.metrics_lines import clean_lines
+from clusterctl.jobs.metrics_runs import holding, read_runs
+from clusterctl.jobs.plan import EXAMPLES_FOLDER
+from clusterctl.jobs.presets import TRAINER
+from clusterctl.jobs.record import JobRecord
+from clusterctl.operations.access import Access
+from clusterctl.operations.logs import NoJobs, find, read_log
+
+LOG_FOLDER = "imagenet_resnet"
+LOG_NAME = "hvd_train.log"
+ABSENT = 44
+READ_TIMEOUT_S = 600.0
+
+
+class NoResults(ClusterctlError):
+    """The logs show no table, no evaluation and no metric."""
+
+
+@dataclass(frozen=True)
+class LogText:
+    """A log and where it was read."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Results:
+    """What logs say. `metrics` are read where they are asked for, or where there is no table."""
+
+    sources: tuple[str, ...]
+    runs: tuple[Run, ...] = ()
+    metrics: tuple[MetricSeries, ...] = ()
+    job: JobRecord | None = None
+
+
+def results_of(
+    logs: Sequence[LogText], definitions: Sequence[MetricDefinition] = (), hint: str = ""
+) -> Results:
+    """Runs and metrics in some logs, read one after the other. Raises NoResults."""
+    runs = read_runs(log.text for log in logs)
+    metrics = _metrics(logs, definitions, keras=not runs)
+    return _checked(Results(tuple(log.name for log in logs), tuple(runs), metrics), hint)
+
+
+def results_of_cluster(
+    access: Access,
+    job_id: str | None = None,
+    log_folder: str | None = None,
+    definitions: Sequence[MetricDefinition] = (),
+) -> Results:
+    """Those of a job, of the latest job, or of a log folder of the head node.
+
+    Where no job has run, the folder is that of train.sh. Raises NoResults, UsageError, HostError.
+    """
+    name = access.cluster.name
+    hint = f"see what it wrote: clusterctl logs {name}; other jobs: clusterctl logs {name} --list"
+    if log_folder is not None:
+        return results_of(_folder_logs(access, [(log_folder, LOG_NAME)]), definitions, hint)
+    try:
+        job = find(access, job_id)
+    except NoJobs:
+        return results_of(_folder_logs(access, [(LOG_FOLDER, LOG_NAME)]), definitions, hint)
+    own = LogText(f"the log of job {job.job_id}", _job_log(access, job))
+    if job_id:
+        # The folder may hold a later job's logs by now.
+        found = results_of([own], definitions, hint)
+    else:
+        found = _with_folder(_folder_logs(access, log_folders(job.line)), own, definitions, hint)
+    return replace(found, job=job, runs=tuple(_sized(run, job) for run in found.runs))
+
+
+def _with_folder(
+    folder: Sequence[LogText], own: LogText, definitions: Sequence[MetricDefinition], hint: str
+) -> Results:
+    """The latest job's runs, with what the folder has of them from before they were resumed."""
+    runs = read_runs(log.text for log in (*folder, own))
+    runs = holding(runs, own.text) or runs
+    metrics = _metrics([own], definitions, keras=not runs)
+    sources = tuple(log.name for log in (*folder, own))
+    return _checked(Results(sources, tuple(runs), metrics), hint)
+
+
+def _metrics(
+    logs: Iterable[LogText], definitions: Sequence[MetricDefinition], keras: bool
+) -> tuple[MetricSeries, ...]:
+    """The metrics that are asked for; else Keras's, where nothing else was found."""
+    lines = (line for log in logs for line in clean_lines(log.text))
+    if definitions:
+        return tuple(read_metrics(lines, definitions))
+    return tuple(series for series in read_metrics(lines, KERAS) if series.points) if keras else ()
+
+
+def _checked(found: Results, hint: str) -> Results:
+    if not (found.runs or any(series.points for series in found.metrics)):
+        raise NoResults(
+            f"no training table, evaluation or metric in {', '.join(found.sources) or 'any log'}",
+            hint or "a program's own metrics are read with --metric NAME=REGEX",
+        )
+    return found
+
+
+def _sized(run: Run, job: JobRecord) -> Run:
+    if run.facts.gpus or not (run.rows and job.ranks):
+        return run
+    return replace(run, facts=replace(run.facts, gpus=job.ranks))
+
+
+def read_log_files(paths: Iterable[str]) -> list[LogText]:
+    """Log files of this machine; of a folder the trainer's two. Raises UsageError."""
+    return [log for path in paths for log in _local_logs(Path(path))]
+
+
+def _local_logs(path: Path) -> list[LogText]:
+    files = [path]
+    if path.is_dir():
+        files = [path / name for name in _log_names(LOG_NAME) if (path / name).exists()]
+        if not files:
+            raise UsageError(f"there is no {LOG_NAME} in {path}", "name the log file itself")
+    try:
+        return [LogText(str(file), decoded(file.read_bytes())) for file in files]
+    except OSError as error:
+        raise UsageError(
+            f"cannot read {error.filename or path}: {error.strerror}", "--log takes log files"
+        ) from None
+
+
+def decoded(data: bytes) -> str:
+    """A log's text, whatever else is in it."""
+    return data.decode("utf-8", "replace")
+
+
+def log_folders(line: str) -> list[tuple[str, str]]:
+    """Folder and log's name for each time that a job's line runs the trainer, relative to its
+    working folder."""
+    try:
+        words = shlex.split(line)
+    except ValueError:
+        return []
+    starts = [index for index, word in enumerate(words) if posixpath.basename(word) == TRAINER]
+    calls = [words[start:end] for start, end in zip(starts, [*starts[1:], len(words)])]
+    folders = [
+        (_option(call, "--log_dir", LOG_FOLDER), _option(call, "--log_name", LOG_NAME))
+        for call in calls
+    ]
+    return list(dict.fromkeys(folders))
+
+
+def _option(words: Sequence[str], name: str, default: str) -> str:
+    value = default
+    for word, following in zip(words, [*words[1:], default]):
+        if word == name:
+            value = following
+        elif word.startswith(name + "="):
+            value = word[len(name) + 1 :]
+    return value
+
+
+def _log_names(name: str) -> tuple[str, str]:
+    # An evaluation's may be given as such, too.
+    name = name[5:] if name.startswith("eval_") else name
+    return name, f"eval_{name}"
+
+
+def _folder_logs(access: Access, folders: Iterable[tuple[str, str]]) -> list[LogText]:
+    """The trainer's logs in folders of the head node; those that there are. Raises HostError."""
+    paths = [posixpath.join(folder, each) for folder, name in folders for each in _log_names(name)]
+    found = []
+    for path in dict.fromkeys(paths):
+        text = _remote_file(access, path)
+        if text is not None:
+            found.append(LogText(f"{access.head.host}:{path}", text))
+    return found
+
+
+def cat_command(path: str) -> str:
+    """Prints a file of the head node; relative paths are below the trainer's folder."""
+    if path == "~" or path.startswith("~/"):
+        place = '"$HOME"' + (shlex.quote(path[1:]) if path[1:] else "")
+    else:
+        place = shlex.quote(path)
+    return (
+        f'cd "$HOME"/{EXAMPLES_FOLDER} 2>/dev/null; '
+        f"[ -e {place} ] || exit {ABSENT}; exec cat -- {place}"
+    )
+
+
+def _remote_file(access: Access, path: str) -> str | None:
+    said: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
+    result = access.connections.run(
+        access.head,
+        cat_command(path),
+        timeout_s=READ_TIMEOUT_S,
+        sink=lambda stream, chunk: said[stream].append(chunk),
+    )
+    if result.exit_status == ABSENT:
+        return None
+    if result.exit_status:
+        complaint = (decoded(b"".join(said["stderr"])).strip().splitlines() or ["no message"])[-1]
+        raise CommandFailed(result.host, f"cannot read {path}: {complaint}")
+    return decoded(b"".join(said["stdout"]))
+
+
+def _job_log(access: Access, job: JobRecord) -> str:
+    chunks: list[bytes] = []
+    read_log(access, job.job_id, chunks.append)
+    return decoded(b"".join(chunks))
