@@ -89,7 +89,7 @@ def shaped(cluster):
 @pytest.fixture
 def large(tmp_path):
     path = tmp_path / "large"
-    path.write_bytes(os.urandom(64 * MIB))
+    path.write_bytes(os.urandom(32 * MIB))
     done = subprocess.run(["sha256sum", str(path)], capture_output=True, text=True, check=True)
     return path, done.stdout.split()[0]
 
@@ -208,7 +208,7 @@ def test_a_folder_of_somebody_else(cluster, large):
 
 def test_a_slow_link_holds_nobody_back(cluster, shaped, large):
     path, digest = large
-    cluster.fault("shape", shaped[1], "--rate", "6mbit")
+    cluster.fault("shape", shaped[1], "--rate", "12mbit")
     ended = {}
 
     def watch(progress):
