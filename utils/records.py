@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import BinaryIO, Union
 
 from crc32c import masked_crc32c
+from shards import DataError
 
 Values = Sequence[Union[bytes, int, float]]
 
@@ -29,7 +30,7 @@ BYTES_LIST, FLOAT_LIST, INT64_LIST = 1, 2, 3
 VARINT, FIXED64, DELIMITED, FIXED32 = 0, 1, 2, 5
 
 
-class RecordError(Exception):
+class RecordError(DataError):
     """A file that is no whole TFRecord file, or a record that is no Example."""
 
 

@@ -100,7 +100,10 @@ def make_shards(
         if not force:
             refuse_foreign(todo, lines)
         refuse_other_sets(jobs)
-        done = {job.shard.name: lines[job.shard.name] for job in jobs if job not in todo}
+        making = {job.shard.name for job in todo}
+        done = {
+            job.shard.name: lines[job.shard.name] for job in jobs if job.shard.name not in making
+        }
         skipped = len(done)
         progress = Progress(sum(job.images for job in todo), title)
         tasks = [(make, job.task, str(temporary_of(job.shard))) for job in todo]

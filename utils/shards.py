@@ -18,7 +18,11 @@ NAME = re.compile(r"(?P<subset>.+)-(?P<index>\d{5})-of-(?P<count>\d{5})")
 SUBSETS = ("train", "validation")
 
 
-class ShardError(Exception):
+class DataError(Exception):
+    """What the tools of this folder say in one line: `error: ...`."""
+
+
+class ShardError(DataError):
     """Shards that are missing, mixed up or in the way."""
 
 

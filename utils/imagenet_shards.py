@@ -1,0 +1,165 @@
+"""A subset of ImageNet as shards: which image goes where, and what happens to corrupt ones.
+
+Every shard but the last must hold equally many records, and a corrupt image is known only once it
+is decoded. So a shard that meets one is not kept; when all have been tried, the last images of the
+order take the places of the corrupt ones and the few shards concerned are made again.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from image_record import CorruptImage, image_features
+from processes import Count
+from raw_images import RawImage, read_image
+from records import encode_example, write_record
+from shard_jobs import Job, Made, Summary, make_shards
+from shards import ShardError, fingerprint, shard_name, shards_in, share_out, writing
+
+FORMAT = "imagenet records, 1"  # part of every fingerprint: change it when records change
+OVERHEAD_BYTES = 512  # of a record beside its image
+
+
+@dataclass(frozen=True)
+class Corrupt:
+    """An image that cannot be decoded, and why. `stamp` is its name, size and time."""
+
+    synset: str
+    stamp: tuple[str, int, int]
+    why: str
+
+
+@dataclass(frozen=True)
+class Built:
+    """What became of a subset. `first` tells what the first round did, `last` what is there now."""
+
+    first: Summary
+    last: Summary
+    corrupt: tuple[Corrupt, ...]
+    listed: Path  # the file that lists the corrupt images
+
+
+def build(
+    images: Sequence[RawImage],
+    labels: dict[str, int],
+    folder: Path,
+    subset: str,
+    shards: int,
+    *,
+    processes: int,
+    force: bool = False,
+) -> Built:
+    """Make all shards of a subset. Raises ShardError, OSError, KeyboardInterrupt."""
+    listed = folder / f"corrupt-images-{subset}.txt"
+    known = {} if force else read_corrupt(listed)
+    corrupt = {image: known[key] for image in images if (key := key_of(image)) in known}
+    ordered = in_order(images, subset)
+    folder.mkdir(parents=True, exist_ok=True)
+    refuse_full_disk(images, folder, subset)
+    first: Summary | None = None
+    while True:
+        kept = without(ordered, set(corrupt))
+        jobs = plan(kept, labels, folder, subset, shards)
+        summary = make_shards(jobs, make_shard, processes=processes, force=force, title=subset)
+        first = first or summary
+        new = dict(summary.left_out)
+        for image in kept:
+            if (why := new.get(title(image))) is not None:
+                corrupt[image] = why
+        found = tuple(Corrupt(i.synset, i.stamp, why) for i, why in sorted(corrupt.items()))
+        write_corrupt(listed, found)
+        if not new:
+            return Built(first, summary, found, listed)
+
+
+def in_order(images: Sequence[RawImage], subset: str) -> list[RawImage]:
+    """Training images shuffled, always the same way; others by name."""
+    ordered = list(images)
+    if subset == "train":
+        random.Random(0).shuffle(ordered)
+    return ordered
+
+
+def without(ordered: Sequence[RawImage], corrupt: set[RawImage]) -> list[RawImage]:
+    """`ordered` less the corrupt: the last images take their places, so that few of them move."""
+    good = [image for image in ordered if image not in corrupt]
+    if not corrupt:
+        return good
+    length = len(good)
+    spare = iter([image for image in ordered[length:] if image not in corrupt])
+    return [next(spare) if image in corrupt else image for image in ordered[:length]]
+
+
+def plan(
+    ordered: Sequence[RawImage], labels: dict[str, int], folder: Path, subset: str, shards: int
+) -> list[Job]:
+    jobs, at = [], 0
+    for index, count in enumerate(share_out(len(ordered), shards)):
+        task = [(image, labels[image.synset]) for image in ordered[at : at + count]]
+        at += count
+        made_from = fingerprint([(image.synset, *image.stamp, label) for image, label in task])
+        shard = folder / shard_name(subset, index, shards)
+        jobs.append(Job(shard, count, fingerprint(FORMAT), made_from, task))
+    return jobs
+
+
+def make_shard(task: list[tuple[RawImage, int]], path: Path, count: Count) -> Made:
+    """Write the images of `task` to `path`; with a corrupt one the rest is only looked at."""
+    corrupt = []
+    with path.open("wb") as file:
+        for image, label in task:
+            try:
+                features = image_features(read_image(image), image.name, image.synset, label)
+                if not corrupt:
+                    write_record(file, encode_example(features))
+            except CorruptImage as error:
+                corrupt.append((title(image), str(error)))
+            count(1)
+    return Made(len(task) - len(corrupt), tuple(corrupt), keep=not corrupt)
+
+
+def title(image: RawImage) -> str:
+    return f"{image.synset}/{image.name}"
+
+
+def key_of(image: RawImage) -> tuple[str, tuple[str, int, int]]:
+    return image.synset, image.stamp
+
+
+def read_corrupt(path: Path) -> dict[tuple[str, tuple[str, int, int]], str]:
+    """What an earlier run found corrupt. An image that was replaced since has another stamp."""
+    found = {}
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        words = line.split("\t")
+        if len(words) == 4 and words[1].isdigit() and words[2].isdigit():
+            synset, _, name = words[0].partition("/")
+            found[synset, (name, int(words[1]), int(words[2]))] = words[3]
+    return found
+
+
+def write_corrupt(path: Path, corrupt: Sequence[Corrupt]) -> None:
+    if not corrupt:
+        path.unlink(missing_ok=True)
+        return
+    lines = ["# image\tbytes\tseconds since 1970\twhy it is left out\n"]
+    for one in corrupt:
+        name, size, modified = one.stamp
+        why = " ".join(one.why.split())
+        lines.append(f"{one.synset}/{name}\t{size}\t{modified}\t{why}\n")
+    with writing(path) as temporary:
+        temporary.write_text("".join(lines), encoding="utf-8")
+
+
+def refuse_full_disk(images: Sequence[RawImage], folder: Path, subset: str) -> None:
+    """Better before the first hour than after it."""
+    there = sum(path.stat().st_size for path in shards_in(folder, subset).values())
+    needed = sum(image.size + OVERHEAD_BYTES for image in images) - there
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise ShardError(
+            f"{folder} has {free / 1e9:.1f} GB free, its {subset} shards take {needed / 1e9:.1f} GB"
+        )

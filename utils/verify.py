@@ -1,0 +1,129 @@
+"""Check a finished set of shards: every record's CRCs, labels, image headers, and the counts."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from image_record import CLASSES
+from PIL import Image
+from processes import Count, each_done
+from progress import Progress
+from records import RecordError, count_records, decode_example, read_records
+from shards import ShardError, find_shards
+
+MOST_SHOWN = 10
+
+
+@dataclass
+class Checked:
+    """What one shard, or all of them, hold."""
+
+    records: int = 0
+    labels: Counter[int] = field(default_factory=Counter)
+    names: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        text = f"{self.records:,} images of {len(self.labels)} classes"
+        if not self.problems:
+            return f"{text}: all is well"
+        shown = "".join(f"\n  {problem}" for problem in self.problems[:MOST_SHOWN])
+        more = len(self.problems) - MOST_SHOWN
+        return f"{text}; problems:{shown}" + (f"\n  and {more} more" if more > 0 else "")
+
+
+def verify(folder: Path, subset: str, processes: int = 1, expected: int | None = None) -> Checked:
+    """Read every record of a subset. What is wrong is in the result's `problems`; nothing raises
+    but a process that dies."""
+    whole = Checked()
+    try:
+        paths = find_shards(folder, subset)
+    except ShardError as error:
+        whole.problems.append(str(error))
+        return whole
+    progress = Progress(estimate(paths), f"{subset}: checking")
+    parts: dict[int, Checked] = {}
+    try:
+        for index, part in each_done(
+            check_shard, [str(path) for path in paths], processes, progress
+        ):
+            parts[index] = part
+    finally:
+        progress.close()
+    for _, part in sorted(parts.items()):
+        whole.records += part.records
+        whole.labels += part.labels
+        whole.problems += part.problems
+    whole.problems += uneven([parts[index].records for index in range(len(paths))], paths)
+    names = Counter(name for part in parts.values() for name in part.names)
+    whole.problems += [f"{name} is there {n} times" for name, n in names.items() if n > 1]
+    if expected is not None and whole.records != expected:
+        whole.problems.append(f"{expected:,} images are expected, {whole.records:,} are there")
+    return whole
+
+
+def check_shard(path: str, count: Count) -> Checked:
+    found = Checked()
+    try:
+        for record in read_records(Path(path)):
+            why = check_record(record, found)
+            if why:
+                found.problems.append(f"{path}, record {found.records}: {why}")
+            found.records += 1
+            count(1)
+    except (RecordError, OSError) as error:
+        found.problems.append(str(error))
+    return found
+
+
+def check_record(record: bytes, found: Checked) -> str:
+    """What is wrong with a record, or nothing; its name and label are added to `found`."""
+    try:
+        features = decode_example(record)
+    except RecordError as error:
+        return str(error)
+    label, name = (features.get(f"image/{key}", []) for key in ("class/label", "filename"))
+    encoded = features.get("image/encoded", [])
+    if len(name) == 1 and isinstance(name[0], bytes) and name[0]:
+        found.names.append(name[0].decode(errors="replace"))
+    if len(label) != 1 or not isinstance(label[0], int) or not 1 <= label[0] <= CLASSES:
+        return f"its label is {label}, not 1 to {CLASSES}"
+    found.labels[label[0]] += 1
+    if len(encoded) != 1 or not isinstance(encoded[0], bytes):
+        return "it has no image/encoded"
+    return check_image(encoded[0], features)
+
+
+def check_image(encoded: bytes, features: dict) -> str:
+    """The header against the features. Pixels are decoded when a shard is made, not here."""
+    try:
+        with Image.open(io.BytesIO(encoded)) as image:
+            kind, size, mode = image.format, image.size, image.mode
+    except Exception:  # a damaged file can make a decoder raise anything
+        return "image/encoded is no image"
+    if kind not in ("JPEG", "MPO") or mode not in ("RGB", "L"):
+        return f"image/encoded is {kind} {mode}, not a JPEG of colours"
+    said = [features.get("image/width"), features.get("image/height")]
+    if said != [[size[0]], [size[1]]]:
+        return f"the image is {size[0]}x{size[1]}, its features say {said[0]}x{said[1]}"
+    return ""
+
+
+def uneven(counts: list[int], paths: list[Path]) -> list[str]:
+    """Trainers count records(first) x (shards - 1) + records(last)."""
+    return [
+        f"{path} has {count} records, the first shard {counts[0]}: all but the last must be equal"
+        for count, path in zip(counts[:-1], paths)
+        if count != counts[0]
+    ]
+
+
+def estimate(paths: list[Path]) -> int:
+    """How many records there are, for the progress line."""
+    try:
+        return count_records(paths[0]) * (len(paths) - 1) + count_records(paths[-1])
+    except (RecordError, OSError):
+        return 0
