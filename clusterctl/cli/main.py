@@ -31,6 +31,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "copy": ("clusterctl.cli.copy", "copy", "Copy files to the nodes, in parallel."),
     "data": ("clusterctl.cli.data", "data", "Data sets on the nodes: do all have the same?"),
     "s3sync": ("clusterctl.cli.s3sync", "s3sync", "Data from S3 on the nodes, detached."),
+    "env": ("clusterctl.cli.env", "env", "TensorFlow and Horovod on the nodes: install, status."),
     "train": ("clusterctl.cli.train", "train", "Train on the cluster's GPUs, detached."),
     "logs": ("clusterctl.cli.logs", "logs", "Jobs: list them, show or follow their logs."),
     "results": ("clusterctl.cli.results", "results", "What training came to; compare, draw."),

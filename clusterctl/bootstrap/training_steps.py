@@ -1,0 +1,89 @@
+"""The script of the training environment run on nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from clusterctl.bootstrap.training import (
+    EnvRequest,
+    NodeEnv,
+    failed,
+    parse_look,
+    training_script,
+)
+from clusterctl.domain.results import CommandResult, FanoutResult
+from clusterctl.transport.connections import Connections
+from clusterctl.transport.fanout import fan_out
+from clusterctl.transport.target import Target
+
+LOOK_TIMEOUT_S = 120.0
+# The download of 3 GB, the build of Horovod, on a slow machine.
+STEP_TIMEOUT_S = 3600.0
+
+Tell = Callable[[str], None]
+
+
+def look(
+    connections: Connections, targets: Sequence[Target], request: EnvRequest
+) -> FanoutResult[NodeEnv]:
+    """What each node has."""
+
+    def one(target: Target) -> NodeEnv:
+        return parse_look(
+            connections.run(
+                target,
+                request.command("look"),
+                stdin=training_script(),
+                timeout_s=LOOK_TIMEOUT_S,
+            )
+        )
+
+    return fan_out(one, targets)
+
+
+def run_step(
+    connections: Connections,
+    targets: Sequence[Target],
+    command: Callable[[Target], str],
+    tell: Tell,
+) -> FanoutResult[CommandResult]:
+    """A verb of the script on these nodes; what it says is told as it comes.
+
+    On KeyboardInterrupt it is ended on the nodes.
+    """
+
+    def one(target: Target) -> CommandResult:
+        said = _Said(target.host, tell)
+        result = connections.run(
+            target,
+            command(target),
+            stdin=training_script(),
+            timeout_s=STEP_TIMEOUT_S,
+            sink=said.take,
+        )
+        if not result.ok:
+            raise failed(result, said.stderr.decode(errors="replace"))
+        return result
+
+    try:
+        return fan_out(one, targets)
+    except KeyboardInterrupt:
+        connections.interrupt()
+        raise
+
+
+class _Said:
+    """What the script says on one host: progress to tell, and why it failed."""
+
+    def __init__(self, host: str, tell: Tell) -> None:
+        self._host, self._tell = host, tell
+        self._rest = b""
+        self.stderr = b""
+
+    def take(self, stream: str, chunk: bytes) -> None:
+        if stream == "stderr":
+            self.stderr += chunk
+            return
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        for line in lines:
+            self._tell(f"{self._host}: {line.decode(errors='replace')}")

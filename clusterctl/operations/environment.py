@@ -1,0 +1,201 @@
+"""The training environment on every node of a cluster: made, looked at (docs/environment.md).
+
+One node with a package index is enough: the head node gathers the wheels and builds Horovod's,
+the others get them as any data set is copied, and install without an index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from clusterctl.bootstrap.training import GIVEN, EnvRequest, NodeEnv, check_request, failed
+from clusterctl.bootstrap.training_checks import (
+    obstacles,
+    plan_install,
+    plan_lines,
+    state_findings,
+)
+from clusterctl.bootstrap.training_steps import Tell, look, run_step
+from clusterctl.data.request import CopyRequest
+from clusterctl.domain.errors import ClusterctlError, UsageError
+from clusterctl.domain.findings import Finding, Severity
+from clusterctl.domain.hostsfile import HostsFile, HostSlots, format_hosts_file
+from clusterctl.domain.ranges import fold_hosts
+from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
+from clusterctl.jobs import meet
+from clusterctl.operations.access import Access
+from clusterctl.operations.copy import copy_to_cluster
+from clusterctl.operations.logs import refuse_while_training
+from clusterctl.transport.target import Target
+
+
+class NotInstallable(ClusterctlError):
+    """Something keeps nodes from having the environment: `findings`. Nothing was done."""
+
+    def __init__(self, findings: Sequence[Finding]) -> None:
+        hosts = fold_hosts(list(dict.fromkeys(finding.host or "" for finding in findings)))
+        super().__init__(f"the training environment cannot be installed on {hosts}")
+        self.findings = tuple(findings)
+
+
+@dataclass(frozen=True)
+class EnvReport:
+    """Every node's environment; a node that could not be asked, or not be served, has an error."""
+
+    folder: str
+    nodes: FanoutResult[NodeEnv]
+    findings: tuple[Finding, ...]
+
+    @property
+    def exit_status(self) -> int:
+        """That of the worst error; 1 when a node is not ready or is unlike the others; else 0."""
+        statuses = [failure.error.exit_status for failure in self.nodes.failures if failure.error]
+        wrong = any(finding.severity is Severity.ERROR for finding in self.findings)
+        return max([*statuses, int(wrong)])
+
+
+def environment_status(access: Access, request: EnvRequest) -> EnvReport:
+    """What the nodes have. Raises UsageError."""
+    return _report(request, look(access.connections, access.targets, check_request(request)))
+
+
+def _report(request: EnvRequest, nodes: FanoutResult[NodeEnv]) -> EnvReport:
+    return EnvReport(request.folder, nodes, tuple(state_findings(nodes.values, request.folder)))
+
+
+def wheels_in(folder: Path) -> tuple[str, ...]:
+    """The packages in a folder of this machine, by name. Raises UsageError when it has none."""
+    try:
+        names = sorted(path.name for path in folder.iterdir() if path.is_file())
+    except OSError as error:
+        raise UsageError(f"cannot read the wheels in {folder}: {error.strerror}") from error
+    packages = tuple(name for name in names if name.endswith((".whl", ".tar.gz")))
+    if not packages:
+        raise UsageError(
+            f"there is no wheel in {folder}",
+            "fill it where there is a package index: see docs/environment.md",
+        )
+    return packages
+
+
+class Installation:
+    """One `env install`. Making it looks at the nodes and plans; `run` does what is in `plan`.
+
+    Raises HostError when the head node cannot be asked, NotInstallable, UsageError.
+    """
+
+    def __init__(self, access: Access, request: EnvRequest, wheelhouse: Path | None = None) -> None:
+        self._access, self._request = access, check_request(request)
+        self._wheelhouse = wheelhouse
+        self._packages = wheels_in(wheelhouse) if wheelhouse else ()
+        self._looked = look(access.connections, access.targets, request)
+        first = self._looked.outcomes[0]
+        if first.error:
+            raise first.error
+        assert first.value
+        self._head = first.value
+        nodes = self._looked.values
+        self.plan = plan_install(nodes, self._packages)
+        found = [] if self.plan.is_empty else obstacles(nodes, request.folder)
+        if found:
+            raise NotInstallable(found)
+        self._errors: dict[str, ClusterctlError] = {}
+        self._keep(self._looked)
+
+    @property
+    def steps(self) -> list[str]:
+        """What it will do, a line per step; none when all nodes are ready."""
+        return plan_lines(self.plan, self._head, self._request.folder)
+
+    def run(self, tell: Tell, force: bool = False) -> EnvReport:
+        """Do it. Raises JobRunning, and errors of the head node; others are in the report."""
+        if self.plan.is_empty:
+            return _report(self._request, self._looked)
+        if not force:
+            refuse_while_training(self._access, "its environment may be the one that is replaced")
+        self._prepare_head(tell)
+        self._copy_wheels(tell)
+        self._keep(self._step(self._waiting, "install", tell))
+        ready = [node.host for node in self._report().nodes.values if node.ready]
+        if len(ready) > 1 and self._head.host in ready:
+            tell(f"ranks on {fold_hosts(ready)} meet")
+            self._meet(ready)
+        return self._report()
+
+    @property
+    def _waiting(self) -> list[str]:
+        """Those that are still to be installed, and can be."""
+        done = {self._head.host} if self.plan.build else set()
+        return [host for host in self.plan.install if host not in done | self._errors.keys()]
+
+    def _prepare_head(self, tell: Tell) -> None:
+        """All wheels on the head node. Horovod is built against the environment itself."""
+        head = [self._head.host]
+        if self._packages and self.plan.gather:
+            tell(f"copying {len(self._packages)} packages to {self._head.host}")
+            names = tuple(name.encode(errors="surrogateescape") for name in self._packages)
+            self._transfer(CopyRequest((f"{self._wheelhouse}/",), GIVEN, names=names), head)
+        if self.plan.gather:
+            self._keep(self._step(head, "gather", tell))
+        if self.plan.build and self._head.host not in self._errors:
+            self._keep(self._step(head, "install", tell))
+        if self._head.host in self._errors:
+            raise self._errors[self._head.host]
+
+    def _copy_wheels(self, tell: Tell) -> None:
+        if not self.plan.copy_to:
+            return
+        tell(f"copying the wheels from {self._head.host} to {fold_hosts(self.plan.copy_to)}")
+        folder = self._head.wheels
+        request = CopyRequest((f"{folder}/",), folder, from_node=0, delete=True)
+        self._transfer(request, self.plan.copy_to)
+
+    def _transfer(self, request: CopyRequest, hosts: Sequence[str]) -> None:
+        targets = self._targets(hosts)
+        report = copy_to_cluster(self._access, targets, request, watch=lambda progress: None)
+        if report.error and not report.failed:
+            raise report.error
+        self._errors.update({node.host: node.error for node in report.failed if node.error})
+
+    def _step(self, hosts: Sequence[str], verb: str, tell: Tell) -> FanoutResult[CommandResult]:
+        given = GIVEN if self._packages else ""
+
+        def command(target: Target) -> str:
+            is_head = target.host == self._head.host
+            return self._request.command(verb, given if is_head else "", keep=is_head)
+
+        return run_step(self._access.connections, self._targets(hosts), command, tell)
+
+    def _keep(self, result: FanoutResult[NodeEnv] | FanoutResult[CommandResult]) -> None:
+        self._errors.update({one.host: one.error for one in result.failures if one.error})
+
+    def _meet(self, hosts: Sequence[str]) -> None:
+        """A rank on each of these nodes; else the head node has an error."""
+        nodes = [node for node in self._access.cluster.nodes if node.name in hosts]
+        entries = HostsFile(tuple(HostSlots(node.private_ip, 1) for node in nodes))
+        version = self._head.installed.get("openmpi", "5")
+        result = self._access.connections.run(
+            self._access.head,
+            meet.meet_command(self._request.folder, version, len(nodes)),
+            stdin=format_hosts_file(entries).encode(),
+            timeout_s=meet.TIMEOUT_S + 30,
+        )
+        if not result.ok:
+            said = f"{result.stderr}\nerror: ranks on {fold_hosts(hosts)} do not meet"
+            self._errors[self._head.host] = failed(result, said)
+
+    def _report(self) -> EnvReport:
+        """How it is now."""
+        asked = [target for target in self._access.targets if target.host not in self._errors]
+        looked = look(self._access.connections, asked, self._request)
+        by_host = {outcome.host: outcome for outcome in looked.outcomes}
+        outcomes = tuple(
+            by_host.get(target.host) or HostOutcome(target.host, error=self._errors[target.host])
+            for target in self._access.targets
+        )
+        return _report(self._request, FanoutResult(outcomes))
+
+    def _targets(self, hosts: Sequence[str]) -> tuple[Target, ...]:
+        return tuple(target for target in self._access.targets if target.host in hosts)
