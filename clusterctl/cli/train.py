@@ -12,7 +12,7 @@ from clusterctl.cli.wiring import Wiring, account_options
 
 if TYPE_CHECKING:
     from clusterctl.jobs.plan import JobPlan
-    from clusterctl.operations.train import StartedJob
+    from clusterctl.operations.train import StartedJob, TrainingPlan
 
 
 @click.command()
@@ -20,6 +20,20 @@ if TYPE_CHECKING:
 @click.argument("gpus", type=int)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.option("--synthetic", is_flag=True, help="Train on random images: no data set needed.")
+@click.option(
+    "--data-dir",
+    metavar="DIR",
+    help="TFRecord files of ImageNet on the nodes, or s3://; default: ~/data/tf-imagenet.",
+)
+@click.option("--epochs", type=click.IntRange(1), metavar="E", help="Default: the tutorial's 90.")
+@click.option("--more-aug", is_flag=True, help="The tutorial's recipe for 128 GPUs and more: LARC.")
+@click.option("--no-eval", is_flag=True, help="Do not evaluate on the head node afterwards.")
+@click.option(
+    "--clear/--resume",
+    "clears",
+    default=None,
+    help="Where checkpoints of a run are: delete them and start anew, or go on from them.",
+)
 @click.option(
     "--script", metavar="PATH", help="Run this Python program of the nodes, not the trainer."
 )
@@ -31,8 +45,8 @@ if TYPE_CHECKING:
     help="Settings for GPUs or CPUs; auto: by the NVIDIA driver.",
 )
 @click.option("-d", "--detach", is_flag=True, help="Return once the job runs.")
-@click.option("--dry-run", is_flag=True, help="Show the mpirun line, and start nothing.")
-@click.option("--force", is_flag=True, help="Start it even while another job runs.")
+@click.option("--dry-run", is_flag=True, help="Show the mpirun lines, and start nothing.")
+@click.option("--force", is_flag=True, help="Even while another job runs, or checks fail.")
 @click.option("--json", "as_json", is_flag=True, help="The job as JSON; its log goes to stderr.")
 @account_options
 def train(
@@ -41,6 +55,11 @@ def train(
     gpus: int,
     arguments: tuple[str, ...],
     synthetic: bool,
+    data_dir: str | None,
+    epochs: int | None,
+    more_aug: bool,
+    no_eval: bool,
+    clears: bool | None,
     script: str | None,
     preset: str,
     detach: bool,
@@ -52,7 +71,8 @@ def train(
 
     \b
     clusterctl train demo 32 --synthetic
-    clusterctl train demo 32 --detach
+    clusterctl train demo 32 --data-dir '~/data/tf-imagenet' --detach
+    clusterctl train demo 256 --more-aug --epochs 90
     clusterctl train demo 8 --synthetic -- --batch_size 128 --num_batches 200
 
     What follows -- goes to the trainer. The job runs detached on the head node: Ctrl-C or a lost
@@ -61,29 +81,51 @@ def train(
     from clusterctl.jobs.plan import JobRequest
     from clusterctl.operations.train import plan_training, start_training
 
-    request = JobRequest(gpus, synthetic, preset, script, arguments)
+    request = JobRequest(
+        ranks=gpus,
+        synthetic=synthetic,
+        preset=preset,
+        script=script,
+        arguments=arguments,
+        data_dir=data_dir,
+        epochs=epochs,
+        more_augmentation=more_aug,
+        evaluate=not no_eval,
+        clears=clears,
+    )
     with wiring.open(name) as access:
-        plan = plan_training(access, request)
+        plan = plan_training(access, request, force)
         if dry_run:
-            _show_plan(plan.job, as_json)
+            _show_plan(plan, as_json)
+        plan.check()
+        output.findings(plan.findings)
+        if dry_run:
             return 0
-        output.note(plan.job.line)
+        for line in plan.job.lines:
+            output.note(line)
         started = start_training(access, plan, force)
         _show_started(started)
         if not detach:
             return follow_to_end(access, started.job.job_id, as_json)
         if as_json:
-            output.data({"id": started.job.job_id, "line": started.job.line})
+            output.data({"id": started.job.job_id, **_lines(started.job)})
         how_to_come_back(name)
         return 0
 
 
-def _show_plan(job: JobPlan, as_json: bool) -> None:
+def _show_plan(plan: TrainingPlan, as_json: bool) -> None:
+    job = plan.job
     if as_json:
-        plan = {"line": job.line, "workdir": job.workdir, "preset": job.preset, "gpus": job.ranks}
-        output.data(plan)
-    else:
-        output.line(job.line)
+        about = {"workdir": job.workdir, "preset": job.preset, "gpus": job.ranks}
+        found = [output.finding_data(finding) for finding in plan.findings]
+        output.data({**_lines(job), **about, "findings": found})
+        return
+    for line in job.lines:
+        output.line(line)
+
+
+def _lines(job: JobPlan) -> dict[str, str]:
+    return {"line": job.line, "evaluation": job.evaluation_line}
 
 
 def _show_started(started: StartedJob) -> None:

@@ -28,17 +28,25 @@ def job_files(plan: JobPlan) -> dict[str, str]:
         "preset": plan.preset,
         "synthetic": plan.synthetic,
         "workdir": plan.workdir,
+        "log_dir": plan.log_dir,
         "line": plan.line,
+        "evaluation": plan.evaluation_line,
     }
     return {
-        "command": plan.line + "\n",
+        "command": " &&\n".join(plan.lines) + "\n",
         "job.json": json.dumps(description, indent=1) + "\n",
         "run": run_script(plan),
     }
 
 
 def run_script(plan: JobPlan) -> str:
-    """The shell script that runs the line, keeps its output, and notes how it ended."""
+    """The shell script that runs the lines, keeps their output, and notes how it ended.
+
+    The evaluation runs when the training succeeded and nobody ended the job; it begins in the log
+    with its line.
+    """
+    line = plan.evaluation_line
+    evaluation = _EVALUATION.format(line=line, quoted=shlex.quote(line)) if line else ""
     return f"""\
 #!/bin/sh
 # Job {plan.job_id} of clusterctl. TERM ends it: `clusterctl cancel` sends that here.
@@ -46,19 +54,38 @@ folder=$(cd "$(dirname "$0")" && pwd) || exit
 keep() {{ printf '%s\\n' "$2" >"$folder/$1.new" && mv "$folder/$1.new" "$folder/$1"; }}
 keep pid $$
 echo "job {plan.job_id}: its output is in $folder/log"
-trap 'kill -TERM "$line" 2>/dev/null' TERM INT HUP
-(
-    cd {shlex.quote(plan.workdir)} && exec {plan.line}
-) </dev/null >>"$folder/log" 2>&1 &
-line=$!
-wait "$line"
-status=$?
-# A signal ends the first wait early; the line's own end is what counts.
-while kill -0 "$line" 2>/dev/null; do
+ended=
+line=
+trap 'ended=yes; [ -z "$line" ] || kill -TERM "$line" 2>/dev/null' TERM INT HUP
+run() {{
+    (
+        cd {shlex.quote(plan.workdir)} && exec "$@"
+    ) </dev/null >>"$folder/log" 2>&1 &
+    line=$!
+    # The signal may have come before there was a line to pass it to.
+    [ -z "$ended" ] || kill -TERM "$line" 2>/dev/null
     wait "$line"
     status=$?
-done
-keep exit_status "$status"
+    # A signal ends the first wait early; the line's own end is what counts.
+    while kill -0 "$line" 2>/dev/null; do
+        wait "$line"
+        status=$?
+    done
+    line=
+}}
+run {plan.line}
+{evaluation}keep exit_status "$status"
+"""
+
+
+# 143: ended by TERM, between the lines.
+_EVALUATION = """\
+if [ "$status" -eq 0 ] && [ -n "$ended" ]; then
+    status=143
+elif [ "$status" -eq 0 ]; then
+    printf '+ %s\\n' {quoted} >>"$folder/log"
+    run {line}
+fi
 """
 
 

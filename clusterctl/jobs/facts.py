@@ -9,12 +9,14 @@ from dataclasses import dataclass
 
 from clusterctl.domain.errors import ClusterctlError, MissingTool
 from clusterctl.jobs.mpirun import MpiRun, parse_mpirun_version
-from clusterctl.jobs.presets import DATA_FOLDER
 
-# In order: ours, the tutorial's conda environment, the Deep Learning AMI's, the system's.
+# In order: one that is activated (where train.sh is typed), ours, the conda environments of the
+# tutorial's Deep Learning AMI and of later ones, their Open MPI, the system's.
 MPIRUN_PATHS = (
+    '"${VIRTUAL_ENV:-/none}"/bin/mpirun',
+    '"${CONDA_PREFIX:-/none}"/bin/mpirun',
     "/opt/clusterctl/training/bin/mpirun",
-    '"$HOME"/anaconda3/envs/tensorflow_p36/bin/mpirun',
+    '"$HOME"/anaconda3/envs/tensorflow*/bin/mpirun',
     "/opt/amazon/openmpi5/bin/mpirun",
     "/opt/amazon/openmpi/bin/mpirun",
     "/usr/bin/mpirun",
@@ -26,15 +28,13 @@ printf 'search_path=%s\\n' "$PATH"
 printf 'library_path=%s\\n' "$LD_LIBRARY_PATH"
 printf 'cpus=%s\\n' "$(nproc)"
 printf 'hostname=%s\\n' "$(hostname)"
+printf 'addresses=%s\\n' "$(hostname -I 2>/dev/null)"
 if [ -e /proc/driver/nvidia/version ]; then
   echo nvidia_driver=yes
+  printf 'gpus=%s\\n' "$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ')"
   printf 'gpu_memory_mib=%s\\n' "$(nvidia-smi --query-gpu=memory.total \\
     --format=csv,noheader,nounits 2>/dev/null | head -n 1)"
 fi
-for shard in "$HOME"/{DATA_FOLDER}/train-*; do
-  [ -e "$shard" ] && echo training_data=yes
-  break
-done
 for mpirun in {" ".join(MPIRUN_PATHS)}; do
   [ -x "$mpirun" ] || continue
   for python in "${{mpirun%/*}}/python" "${{mpirun%/*}}/python3" "$(command -v python3)"; do
@@ -70,7 +70,8 @@ class HeadFacts:
     cpus: int = 1
     nvidia_driver: bool = False
     gpu_memory_mib: int | None = None
-    training_data: bool = False
+    addresses: tuple[str, ...] = ()
+    gpus: int = 0
     environments: tuple[Environment, ...] = ()
 
 
@@ -90,6 +91,7 @@ def parse_facts(text: str) -> HeadFacts:
             "the head node did not say what it has", "does its login shell end early?"
         )
     memory = values.get("gpu_memory_mib", "").strip()
+    gpus = values.get("gpus", "").strip()
     return HeadFacts(
         home=values["home"],
         hostname=values.get("hostname", ""),
@@ -98,7 +100,8 @@ def parse_facts(text: str) -> HeadFacts:
         cpus=int(values.get("cpus") or 1),
         nvidia_driver="nvidia_driver" in values,
         gpu_memory_mib=int(memory) if memory.isdigit() else None,
-        training_data="training_data" in values,
+        addresses=tuple(values.get("addresses", "").split()),
+        gpus=int(gpus) if gpus.isdigit() else 0,
         environments=tuple(filter(None, map(_environment, environments))),
     )
 
@@ -128,6 +131,6 @@ def choose_environment(facts: HeadFacts, needs_horovod: bool = True) -> Environm
         looked = ", ".join(environment.python for environment in facts.environments)
         raise MissingTool(
             f"Horovod is not installed on {where} (looked in {looked})",
-            "install it at /opt/clusterctl/training on every node: scripts/training-env",
+            "put it on every node: clusterctl env install NAME",
         )
     return facts.environments[0]

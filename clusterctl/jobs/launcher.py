@@ -1,4 +1,4 @@
-"""`train.sh` and `train_synthetic.sh` on a node: the same line as `clusterctl train`, run there.
+"""`train.sh` and its sisters on a node: the same lines as `clusterctl train`, run there.
 
 Python 3.8 and the standard library only: shipped as ~/.clusterctl/launch.pyz (jobs/shipping).
 """
@@ -7,23 +7,55 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import signal
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from clusterctl.domain.errors import ClusterctlError, MissingTool, UsageError
+from clusterctl.domain.findings import Finding
 from clusterctl.domain.hostsfile import parse_hosts_file
 from clusterctl.jobs.facts import PROBE, parse_facts
 from clusterctl.jobs.ids import new_job_id
 from clusterctl.jobs.mpirun import JOB_VARIABLE
+from clusterctl.jobs.node.preflight import look
 from clusterctl.jobs.plan import JobPlan, JobRequest, plan_job
+from clusterctl.jobs.preflight.case import NotReady, errors, parse_look, question
+from clusterctl.jobs.preflight.verdict import preflight
 
 # The tutorial's scripts end with 1 on a usage error.
 FAILED = 1
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def plan_here(mode: str, gpus: str, arguments: list[str], environ: dict[str, str]) -> JobPlan:
-    """The plan for the `hosts` file of the current folder. Raises ClusterctlError."""
+@dataclass(frozen=True)
+class OwnOptions:
+    """What train.sh takes beside the trainer's flags, named as in `clusterctl train`."""
+
+    clears: bool | None = None
+    evaluate: bool = True
+    force: bool = False
+    rest: tuple[str, ...] = ()
+
+
+def own_options(arguments: list[str]) -> OwnOptions:
+    """Take --clear, --resume, --no-eval and --force out of the arguments."""
+    own = {"--clear", "--resume", "--no-eval", "--force"}
+    given = own & set(arguments)
+    clears = "--clear" in given if given & {"--clear", "--resume"} else None
+    rest = tuple(word for word in arguments if word not in own)
+    return OwnOptions(clears, "--no-eval" not in given, "--force" in given, rest)
+
+
+def plan_here(
+    mode: str, gpus: str, options: OwnOptions, environ: dict[str, str]
+) -> tuple[JobPlan, tuple[Finding, ...]]:
+    """The plan for the `hosts` file of the current folder, and what speaks against it here.
+
+    Raises ClusterctlError.
+    """
     if not re.fullmatch(r"-?\d{1,6}", gpus, re.ASCII):
         raise UsageError(f"not a number of GPUs: {gpus!r}")
     hosts_path = Path("hosts")
@@ -35,25 +67,82 @@ def plan_here(mode: str, gpus: str, arguments: list[str], environ: dict[str, str
     hosts = parse_hosts_file(hosts_path.read_text(encoding="utf-8"), str(hosts_path.resolve()))
     probe = subprocess.run(["sh", "-c", PROBE], stdout=subprocess.PIPE, env=environ, check=False)
     facts = parse_facts(probe.stdout.decode(errors="surrogateescape"))
-    request = JobRequest(int(gpus), mode == "synthetic", arguments=tuple(arguments))
-    return plan_job(
-        request,
-        facts,
-        hosts,
-        new_job_id(),
-        f"add nodes (clusterctl up NAME --nodes N), or correct {hosts_path.resolve()}",
+    request = JobRequest(
+        ranks=int(gpus),
+        synthetic=mode == "synthetic",
+        arguments=options.rest,
+        more_augmentation=mode == "more_aug",
+        evaluate=options.evaluate,
+        clears=options.clears,
     )
+    more_gpus = f"add nodes (clusterctl up NAME --nodes N), or correct {hosts_path.resolve()}"
+    plan = plan_job(request, facts, hosts, new_job_id(), more_gpus)
+    here = parse_look(facts.hostname or "this node", look(question(plan)))
+    return plan, preflight(plan, [here], [here.host], options.force)
 
 
 def main() -> None:
-    """`launch.pyz train|synthetic GPUS [ARGUMENTS]`: print the line, then become mpirun."""
+    """`launch.pyz train|more_aug|synthetic GPUS [ARGUMENTS]`: print the lines, and run them."""
     try:
-        plan = plan_here(sys.argv[1], sys.argv[2], sys.argv[3:], dict(os.environ))
+        options = own_options(sys.argv[3:])
+        plan, findings = plan_here(sys.argv[1], sys.argv[2], options, dict(os.environ))
+        show(findings)
+        if errors(findings):
+            raise NotReady(findings)
     except ClusterctlError as failure:
-        print(f"error: {failure.message}", file=sys.stderr)
+        say(f"error: {failure.message}")
         if failure.hint:
-            print(f"  hint: {failure.hint}", file=sys.stderr)
+            say(f"  hint: {failure.hint}")
         sys.exit(FAILED)
-    print(f"+ {plan.line}", file=sys.stderr, flush=True)
     os.environ[JOB_VARIABLE] = plan.job_id
-    os.execv(plan.argv[0], plan.argv)
+    lines = [plan.argv, plan.evaluation] if plan.evaluation else [plan.argv]
+    for argv in lines[:-1]:
+        status = run(argv)
+        if status:
+            sys.exit(status)
+    announce(lines[-1])
+    os.execv(lines[-1][0], lines[-1])
+
+
+def run(argv: tuple[str, ...]) -> int:
+    """Run a line to its end: its exit status as a shell has it, never 0 once told to end."""
+    announce(argv)
+    told: list[int] = []
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def pass_on(number: int, _frame: object) -> None:
+        told.append(number)
+        # Ctrl-C mpirun hears by itself; this program only has to outlive it.
+        if processes and number != signal.SIGINT:
+            processes[0].send_signal(number)
+
+    # What is ignored (nohup) stays so.
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    caught = {n: handler for n, handler in before.items() if handler is not signal.SIG_IGN}
+    for number in caught:
+        signal.signal(number, pass_on)
+    processes.append(subprocess.Popen(argv))
+    for early in told:  # it came before there was a process
+        processes[0].send_signal(early)
+    status = processes[0].wait()
+    for number, handler in caught.items():
+        signal.signal(number, handler)
+    if told:
+        return 128 + told[0]
+    return status if status >= 0 else 128 - status
+
+
+def announce(argv: tuple[str, ...]) -> None:
+    say(f"+ {shlex.join(argv)}")
+
+
+def show(findings: tuple[Finding, ...]) -> None:
+    """One line per finding, its hint below, as `clusterctl` prints them."""
+    for finding in findings:
+        say(f"{finding.severity.value}: {finding.message} [{finding.check_id}]")
+        if finding.hint:
+            say(f"  hint: {finding.hint}")
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

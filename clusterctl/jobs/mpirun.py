@@ -51,7 +51,10 @@ class MpiRun:
 
 @dataclass(frozen=True)
 class MpiLaunch:
-    """Everything the line is made of. `settings` are MCA parameters, `exports` variables."""
+    """Everything the line is made of. `settings` are MCA parameters, `exports` variables.
+
+    `alone`: all ranks on the host where the line is typed, whatever the hosts file says.
+    """
 
     mpirun: MpiRun
     hosts: int
@@ -60,6 +63,7 @@ class MpiLaunch:
     settings: tuple[tuple[str, str], ...]
     exports: tuple[tuple[str, str], ...]
     program: tuple[str, ...]
+    alone: bool = False
 
 
 def parse_mpirun_version(text: str) -> str:
@@ -76,11 +80,13 @@ def parse_mpirun_version(text: str) -> str:
 def mpirun_argv(launch: MpiLaunch) -> list[str]:
     """The line, in the order of the tutorial's scripts. Ranks fill the head node first."""
     spawn, binding, transport = _DIALECTS[launch.mpirun.dialect]
+    # Named with its slots: without them Open MPI counts cores, and may find too few.
+    here = ["--host", f"localhost:{launch.ranks}"]
+    where = here if launch.alone else ["--hostfile", "hosts", *spawn(launch.hosts)]
     return [
         launch.mpirun.path,
         *("-np", str(launch.ranks)),
-        *("--hostfile", "hosts"),
-        *spawn(launch.hosts),
+        *where,
         *("--bind-to", binding[launch.binding]),
         *("--map-by", "slot"),
         *(word for name, value in launch.exports for word in ("-x", f"{name}={value}")),

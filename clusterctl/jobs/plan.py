@@ -1,36 +1,59 @@
-"""From what was asked for and what the head node has to the job's exact line.
+"""From what was asked for and what the head node has to the job's exact lines.
 
 Python 3.8 and the standard library only: this module also runs on the nodes (jobs/launcher).
 """
 
 from __future__ import annotations
 
+import posixpath
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from clusterctl.domain.errors import ClusterctlError, NotEnoughGpus, UsageError
+from clusterctl.domain.errors import NotEnoughGpus, UsageError
 from clusterctl.domain.hostsfile import HostsFile
-from clusterctl.jobs.facts import HeadFacts, choose_environment
+from clusterctl.jobs.facts import Environment, HeadFacts, choose_environment
 from clusterctl.jobs.mpirun import JOB_VARIABLE, MpiLaunch, mpirun_argv
-from clusterctl.jobs.presets import DATA_FOLDER, TRAINER, Preset, choose_preset, trainer_arguments
+from clusterctl.jobs.presets import (
+    DATA_FOLDER,
+    TRAINER,
+    Preset,
+    TrainerOptions,
+    choose_preset,
+    evaluation_flags,
+    training_flags,
+)
+from clusterctl.jobs.work import Work, read_work, switch, twins, value
 
 EXAMPLES_FOLDER = "examples/horovod/tensorflow"
 
 
 @dataclass(frozen=True)
 class JobRequest:
-    """What the user asked for. `script` is a program of theirs on the nodes."""
+    """What the user asked for. `script` is a program of theirs on the nodes.
+
+    `clears`: empty the log folder first (True), go on from what it holds (False), or empty it
+    where it holds no checkpoint (None).
+    """
 
     ranks: int
     synthetic: bool = False
     preset: str = "auto"
     script: str | None = None
     arguments: tuple[str, ...] = ()
+    data_dir: str | None = None
+    epochs: int | None = None
+    more_augmentation: bool = False
+    evaluate: bool = True
+    clears: bool | None = None
 
 
 @dataclass(frozen=True)
 class JobPlan:
-    """A job as it will run: `argv` in the folder `workdir` of the head node."""
+    """A job as it will run: `argv`, then `evaluation`, in the folder `workdir` of the head node.
+
+    `work` is None for a program of the user's own. `clears_on_purpose`: the user asked for an empty
+    log folder in so many words.
+    """
 
     job_id: str
     ranks: int
@@ -38,11 +61,30 @@ class JobPlan:
     synthetic: bool
     workdir: str
     argv: tuple[str, ...]
+    evaluation: tuple[str, ...] = ()
+    python: str = ""
+    work: Work | None = None
+    clears_on_purpose: bool = False
 
     @property
     def line(self) -> str:
-        """The whole command line, as a shell reads it."""
+        """The command line that trains, as a shell reads it."""
         return shlex.join(self.argv)
+
+    @property
+    def evaluation_line(self) -> str:
+        """The one that evaluates on the head node afterwards; empty where nothing does."""
+        return shlex.join(self.evaluation)
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """Both, in the order in which they run; the second only when the first succeeded."""
+        return (self.line, self.evaluation_line) if self.evaluation else (self.line,)
+
+    @property
+    def log_dir(self) -> str:
+        """The absolute path of the trainer's log folder; empty for a program of the user's own."""
+        return posixpath.join(self.workdir, self.work.log_dir) if self.work else ""
 
 
 def plan_job(
@@ -50,28 +92,23 @@ def plan_job(
 ) -> JobPlan:
     """The plan; `more_gpus` is the hint for who asks for more than there are.
 
-    Raises UsageError, NotEnoughGpus, MissingTool, and ClusterctlError when there is no data.
+    Raises UsageError, NotEnoughGpus, MissingTool.
     """
     check_ranks(request.ranks, hosts.slots, more_gpus)
-    own_program = request.script is not None
-    if not own_program and not request.synthetic and not facts.training_data:
-        raise ClusterctlError(
-            f"there is no training data in ~/{DATA_FOLDER} (no file named train-*)",
-            f"put ImageNet's TFRecord files into ~/{DATA_FOLDER} on every node, "
-            "or train with synthetic data: --synthetic (train_synthetic.sh)",
-        )
-    environment = choose_environment(facts, needs_horovod=not own_program)
+    check_request(request)
+    environment = choose_environment(facts, needs_horovod=request.script is None)
     preset = choose_preset(request.preset, facts.nvidia_driver)
-    paths = _search_paths(environment.mpirun.path, facts)
+    exports = (*preset.exports, *_search_paths(environment.mpirun.path, facts))
     launch = MpiLaunch(
         mpirun=environment.mpirun,
         hosts=len(hosts.entries),
         ranks=request.ranks,
         binding=preset.binding,
         settings=preset.settings,
-        exports=(*preset.exports, *paths, (JOB_VARIABLE, job_id)),
+        exports=(*exports, (JOB_VARIABLE, job_id)),
         program=_program(request, environment.python, preset, facts),
     )
+    work = read_work(launch.program, request.ranks) if request.script is None else None
     return JobPlan(
         job_id=job_id,
         ranks=request.ranks,
@@ -79,6 +116,10 @@ def plan_job(
         synthetic=request.synthetic,
         workdir=f"{facts.home}/{EXAMPLES_FOLDER}",
         argv=tuple(mpirun_argv(launch)),
+        evaluation=_evaluation(request, launch, work, environment, preset, facts, hosts),
+        python=environment.python,
+        work=work,
+        clears_on_purpose=bool(_clearing(request)),
     )
 
 
@@ -88,6 +129,36 @@ def check_ranks(ranks: int, slots: int, more_gpus: str) -> None:
         raise UsageError(f"{ranks} GPUs make no sense", "ask for 1 or more")
     if ranks > slots:
         raise NotEnoughGpus(f"wanted {ranks} GPUs, there are {slots}", more_gpus)
+
+
+def check_request(request: JobRequest) -> None:
+    """Raises UsageError for options that speak of different runs."""
+    for_real_data = {
+        "--data-dir": request.data_dir is not None,
+        "--more-aug": request.more_augmentation,
+    }
+    for_the_trainer = {
+        "--synthetic": request.synthetic,
+        "--epochs": request.epochs is not None,
+        "--clear/--resume": request.clears is not None,
+        "--no-eval": not request.evaluate,
+        **for_real_data,
+    }
+    if request.script is not None:
+        _refuse("--script", "it runs your program, not the trainer", for_the_trainer)
+    if request.synthetic:
+        _refuse("--synthetic", "it reads no images", for_real_data)
+        _refuse(
+            "--synthetic", "such runs keep no checkpoints", {"--resume": request.clears is False}
+        )
+    if request.script is None and "--synthetic" in request.arguments and not request.synthetic:
+        raise UsageError("--synthetic comes before --", "clusterctl train NAME GPUS --synthetic")
+
+
+def _refuse(option: str, because: str, others: dict[str, bool]) -> None:
+    given = [name for name, is_given in others.items() if is_given]
+    if given:
+        raise UsageError(f"{given[0]} goes with no {option}: {because}", "leave one of them out")
 
 
 def _search_paths(mpirun: str, facts: HeadFacts) -> list[tuple[str, str]]:
@@ -102,14 +173,69 @@ def _search_paths(mpirun: str, facts: HeadFacts) -> list[tuple[str, str]]:
 
 def _program(request: JobRequest, python: str, preset: Preset, facts: HeadFacts) -> tuple[str, ...]:
     if request.script is not None:
-        # No shell reads the line on the other hosts: ~ has to be a path by then.
-        script = request.script
-        script = facts.home + script[1:] if script.startswith("~/") else script
-        return (python, script, *request.arguments)
-    flags = trainer_arguments(
-        preset,
-        synthetic=request.synthetic,
-        home=facts.home,
-        gpu_memory_mib=facts.gpu_memory_mib,
+        return (python, _in_home(request.script, facts.home, None), *request.arguments)
+    flags = training_flags(preset, _options(request, facts), facts.gpu_memory_mib)
+    return _trainer(python, flags, request.arguments)
+
+
+def _trainer(python: str, flags: list[str], arguments: tuple[str, ...]) -> tuple[str, ...]:
+    # Where the user says --fp16, a --nofp16 of ours would be a contradiction.
+    kept = [word for word in flags if not any(twin in arguments for twin in twins(word))]
+    return (python, "-W", "ignore", TRAINER, *kept, *arguments)
+
+
+def _clearing(request: JobRequest) -> bool | None:
+    """What the user says of the log folder: by our options, or by the trainer's."""
+    return switch(request.arguments, "clear_log") if request.clears is None else request.clears
+
+
+def _evaluation(
+    request: JobRequest,
+    launch: MpiLaunch,
+    work: Work | None,
+    environment: Environment,
+    preset: Preset,
+    facts: HeadFacts,
+    hosts: HostsFile,
+) -> tuple[str, ...]:
+    """On the head node alone: only its rank 0 has the checkpoints."""
+    if work is None or work.data_dir is None or work.evaluates_only or not request.evaluate:
+        return ()
+    flags = evaluation_flags(preset, _options(request, facts), facts.gpu_memory_mib)
+    program = _trainer(environment.python, flags, request.arguments)
+    here = replace(launch, ranks=head_slots(facts, hosts), program=program, alone=True)
+    return tuple(mpirun_argv(here))
+
+
+def head_slots(facts: HeadFacts, hosts: HostsFile) -> int:
+    """The head node's slots in the hosts file, by any of its names; else its GPUs, or 1."""
+    names = {"localhost", "127.0.0.1", "::1", facts.hostname, *facts.addresses}
+    for entry in hosts.entries:
+        if entry.host in names:
+            return entry.slots
+    return max(1, facts.gpus)
+
+
+def _options(request: JobRequest, facts: HeadFacts) -> TrainerOptions:
+    data_dir = request.data_dir or f"{facts.home}/{DATA_FOLDER}/"
+    counts_steps = value(request.arguments, "--num_batches") is not None
+    return TrainerOptions(
+        ranks=request.ranks,
+        data_dir=None if request.synthetic else _in_home(data_dir, facts.home, facts.home),
+        epochs=request.epochs,
+        counts_steps=counts_steps and request.epochs is None,
+        more_augmentation=request.more_augmentation,
+        clears=_clearing(request) is not False and not switch(request.arguments, "eval"),
     )
-    return (python, "-W", "ignore", TRAINER, *flags, *request.arguments)
+
+
+def _in_home(path: str, home: str, base: str | None) -> str:
+    """No shell reads the line on the other hosts: ~ has to be a path by then.
+
+    What is relative is below `base`, where there is one; a URL is as it is.
+    """
+    if path == "~" or path.startswith("~/"):
+        return home + path[1:]
+    if base is None or path.startswith("/") or "://" in path:
+        return path
+    return f"{base}/{path}"

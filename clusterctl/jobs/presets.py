@@ -1,4 +1,4 @@
-"""How a job is run on GPUs, and how on CPUs: binding, variables, and the amount of work.
+"""How a job is run on GPUs, and how on CPUs: binding, variables, and the trainer's flags.
 
 Python 3.8 and the standard library only: this module also runs on the nodes (jobs/launcher).
 """
@@ -14,17 +14,27 @@ TRAINER = "train_imagenet_resnet_hvd.py"
 DATA_FOLDER = "data/tf-imagenet"
 # Batch 256 of ResNet-50 in half precision needs the 16 GB V100's memory, as the tutorial has it.
 LARGE_GPU_MIB = 15_000
+# From here the tutorial trains with LARC: so large a batch does not converge without it.
+LARC_FROM = 128
+EPOCHS = 90
+SYNTHETIC_EPOCHS = 5
 CHOICES = ("auto", "gpu", "cpu")
 
 
 @dataclass(frozen=True)
 class Preset:
-    """The part of a job's line that depends on what the nodes compute with."""
+    """The part of a job's line that depends on what the nodes compute with.
+
+    `flags`: the trainer's, beside the batch. `steps`: how many make a run; 0: it has epochs.
+    """
 
     name: str
     binding: Binding
     exports: tuple[tuple[str, str], ...]
     settings: tuple[tuple[str, str], ...] = ()
+    flags: tuple[str, ...] = ()
+    steps: int = 0
+    batch: str = ""
 
 
 GPU = Preset(
@@ -47,7 +57,26 @@ CPU = Preset(
     exports=(("TF_CPP_MIN_LOG_LEVEL", "2"), ("PYTHONUNBUFFERED", "1")),
     # More ranks than cores spin against each other otherwise: 1.4 times the speed at two ranks.
     settings=(("mpi_yield_when_idle", "1"),),
+    flags=("--image_size", "64", "--nofp16", "--display_every", "10"),
+    steps=40,
+    batch="8",
 )
+
+
+@dataclass(frozen=True)
+class TrainerOptions:
+    """What is asked of the trainer, whatever it runs on. `data_dir` is None for synthetic images.
+
+    `epochs`: None for the preset's own. `counts_steps`: the user says how many steps. `clears`:
+    empty the log folder first.
+    """
+
+    ranks: int
+    data_dir: str | None = None
+    epochs: int | None = None
+    counts_steps: bool = False
+    more_augmentation: bool = False
+    clears: bool = True
 
 
 def choose_preset(name: str, nvidia_driver: bool) -> Preset:
@@ -59,21 +88,70 @@ def choose_preset(name: str, nvidia_driver: bool) -> Preset:
     return GPU if name == "gpu" else CPU
 
 
-def trainer_arguments(
-    preset: Preset, *, synthetic: bool, home: str, gpu_memory_mib: int | None = None
+def training_flags(
+    preset: Preset, options: TrainerOptions, gpu_memory_mib: int | None = None
 ) -> list[str]:
-    """The trainer's flags: the tutorial's on GPUs, work that ends in a minute on CPUs.
+    """The trainer's flags: the tutorial's on GPUs, work that ends in a minute on CPUs."""
+    clear = ["--clear_log"] if options.clears else []
+    return [
+        *_data(options),
+        *_length(preset, options),
+        *("-b", _batch(preset, gpu_memory_mib)),
+        *preset.flags,
+        *_optimiser(preset, options),
+        *clear,
+    ]
 
-    From 128 GPUs on the tutorial's script adds `--use_larc --loss_scale 256.`: not here, since
-    the trainer has no LARC.
-    """
-    data = ["--synthetic"] if synthetic else ["--data_dir", f"{home}/{DATA_FOLDER}/"]
-    schedule = [] if synthetic else ["--lr_decay_mode", "poly"]
-    if preset.name == "cpu":
-        work = ["--image_size", "64", "-b", "8", "--num_batches", "40", "--display_every", "10"]
-        return [*data, *work, "--nofp16", *schedule, "--clear_log"]
-    batch = "256" if (gpu_memory_mib or 0) > LARGE_GPU_MIB else "128"
-    if synthetic:
-        return [*data, "-b", batch, "--num_epochs", "5", "--clear_log"]
-    warmup = ["--warmup_epochs", "10"]
-    return [*data, "--num_epochs", "90", "-b", batch, *schedule, *warmup, "--clear_log"]
+
+def evaluation_flags(
+    preset: Preset, options: TrainerOptions, gpu_memory_mib: int | None = None
+) -> list[str]:
+    """The flags of the evaluation that follows: `--num_gpus`, of the training, tells its epochs."""
+    return [
+        *_data(options),
+        *_length(preset, options),
+        *("-b", _batch(preset, gpu_memory_mib)),
+        *preset.flags,
+        *("--eval", "--num_gpus", str(options.ranks)),
+    ]
+
+
+def _data(options: TrainerOptions) -> list[str]:
+    return ["--synthetic"] if options.data_dir is None else ["--data_dir", options.data_dir]
+
+
+def _length(preset: Preset, options: TrainerOptions) -> list[str]:
+    if options.counts_steps:
+        return []  # given --num_epochs too, the trainer would believe that
+    epochs = _epochs(preset, options)
+    return ["--num_epochs", str(epochs)] if epochs else ["--num_batches", str(preset.steps)]
+
+
+def _epochs(preset: Preset, options: TrainerOptions) -> int | None:
+    if options.epochs is not None or preset.steps or options.counts_steps:
+        return options.epochs
+    return SYNTHETIC_EPOCHS if options.data_dir is None else EPOCHS
+
+
+def _batch(preset: Preset, gpu_memory_mib: int | None) -> str:
+    if preset.batch:
+        return preset.batch
+    return "256" if (gpu_memory_mib or 0) > LARGE_GPU_MIB else "128"
+
+
+def _optimiser(preset: Preset, options: TrainerOptions) -> list[str]:
+    """Of train_more_aug.sh, train_synthetic.sh and train.sh, in this order."""
+    if options.more_augmentation:
+        larc = ["--mom", "0.977", "--wdecay", "0.0005", "--loss_scale", "256.", "--use_larc"]
+        decay = ["--lr_decay_mode", "linear_cosine"]
+        return ["--increased_aug", *larc, *decay, *_warm_up(preset, options, 5)]
+    if options.data_dir is None:
+        large = preset is GPU and options.ranks >= LARC_FROM
+        return ["--use_larc", "--loss_scale", "256."] if large else []
+    return ["--lr_decay_mode", "poly", *_warm_up(preset, options, 10)]
+
+
+def _warm_up(preset: Preset, options: TrainerOptions, most: int) -> list[str]:
+    """At most a third of the run; none where the run is counted in steps: too short for it."""
+    epochs = _epochs(preset, options) or 0
+    return ["--warmup_epochs", str(min(most, epochs // 3))] if epochs >= 3 else []

@@ -22,7 +22,11 @@ class JobState(Enum):
 
 @dataclass(frozen=True)
 class JobRecord:
-    """One job. `line` is its whole mpirun line; a lost job has no exit status."""
+    """One job. `line` is its whole mpirun line; a lost job has no exit status.
+
+    `evaluation` is the line that follows a training, and `log_dir` the trainer's log folder on the
+    head node; both are empty where there is none.
+    """
 
     job_id: str
     state: JobState
@@ -33,6 +37,8 @@ class JobRecord:
     preset: str
     line: str
     log_bytes: int
+    evaluation: str = ""
+    log_dir: str = ""
 
     @property
     def running(self) -> bool:
@@ -49,6 +55,8 @@ class JobRecord:
             "gpus": self.ranks,
             "preset": self.preset,
             "line": self.line,
+            "evaluation": self.evaluation,
+            "log_dir": self.log_dir,
             "log_bytes": self.log_bytes,
         }
 
@@ -73,6 +81,8 @@ def _record(described: dict[str, Any]) -> JobRecord:
         preset=str(plan.get("preset", "")),
         line=str(plan.get("line", "")),
         log_bytes=described["log_bytes"],
+        evaluation=str(plan.get("evaluation", "")),
+        log_dir=str(plan.get("log_dir", "")),
     )
 
 

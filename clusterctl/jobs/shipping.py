@@ -1,4 +1,4 @@
-"""The tutorial's folder on every node: examples, the launcher of train.sh, the hosts file."""
+"""The tutorial's folder on every node: examples, utils, the hosts file, what train.sh starts."""
 
 from __future__ import annotations
 
@@ -25,20 +25,33 @@ PACKAGE = Path(clusterctl.__file__).parent
 # In the checkout a link to examples/horovod, in an installed package a folder. The hyphen keeps
 # the programs in it from being taken for modules of this package.
 EXAMPLES = Path(__file__).parent / "shipped-examples"
+UTILS = Path(__file__).parent / "shipped-utils"  # likewise, utils/
 LAUNCHER_PATH = ".clusterctl/launch.pyz"
 HOSTS_PATH = f"{EXAMPLES_FOLDER}/hosts"
 LAUNCHER_MODULES = (
     "__init__.py",
     "domain/__init__.py",
     "domain/errors.py",
+    "domain/findings.py",
     "domain/hostsfile.py",
+    "domain/ranges.py",
+    "domain/units.py",
     "jobs/__init__.py",
     "jobs/facts.py",
     "jobs/ids.py",
     "jobs/launcher.py",
     "jobs/mpirun.py",
+    "jobs/node/__init__.py",
+    "jobs/node/preflight.py",
     "jobs/plan.py",
+    "jobs/preflight/__init__.py",
+    "jobs/preflight/case.py",
+    "jobs/preflight/data.py",
+    "jobs/preflight/environment.py",
+    "jobs/preflight/log.py",
+    "jobs/preflight/verdict.py",
     "jobs/presets.py",
+    "jobs/work.py",
 )
 UNPACK = NodeProgram(Path(__file__).parent / "node" / "unpack.py")
 UNPACK_TIMEOUT_S = 60.0
@@ -61,7 +74,7 @@ class ShippedFiles:
 def ship_examples(
     connections: Connections, targets: Sequence[Target], hosts_text: str
 ) -> FanoutResult[CommandResult]:
-    """Put ~/examples/horovod, its hosts file and train.sh's launcher on every node.
+    """Put ~/examples/horovod, its utils, its hosts file and train.sh's launcher on every node.
 
     One command on a new node, two on one that has files of ours. Those that are the same are left
     alone, and so are those that the user changed there (but for the hosts file). Read a result
@@ -116,12 +129,19 @@ def _mode(name: str) -> int:
 @functools.lru_cache(maxsize=1)
 def example_files() -> Mapping[str, bytes]:
     """Path in the home folder -> content, for everything but the hosts file."""
-    files = {
-        f"examples/horovod/{path.relative_to(EXAMPLES).as_posix()}": path.read_bytes()
-        for path in sorted(EXAMPLES.rglob("*"))
+    return {
+        **_below("examples/horovod", EXAMPLES),
+        **_below(f"{EXAMPLES_FOLDER}/utils", UTILS),
+        LAUNCHER_PATH: launcher_zipapp(),
+    }
+
+
+def _below(place: str, folder: Path) -> dict[str, bytes]:
+    return {
+        f"{place}/{path.relative_to(folder).as_posix()}": path.read_bytes()
+        for path in sorted(folder.rglob("*"))
         if path.is_file() and "__pycache__" not in path.parts
     }
-    return {**files, LAUNCHER_PATH: launcher_zipapp()}
 
 
 def launcher_zipapp() -> bytes:

@@ -1,30 +1,52 @@
-"""Start a job on a cluster: look at the head node, plan, ship the files, start it detached."""
+"""Start a job on a cluster: look at the nodes, plan, ship the files, start it detached."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from pathlib import Path
 
+import clusterctl.jobs.node
+from clusterctl.diagnostics.program import NodeProgram, json_lines, read_each
 from clusterctl.domain.cluster import Cluster
 from clusterctl.domain.errors import ClusterctlError, CommandFailed
+from clusterctl.domain.findings import Finding
 from clusterctl.domain.hostsfile import HostsFile, HostSlots, format_hosts_file, parse_hosts_file
 from clusterctl.domain.ranges import fold_hosts
+from clusterctl.domain.results import CommandResult
 from clusterctl.jobs.detached import start_job
 from clusterctl.jobs.facts import PROBE, HeadFacts, parse_facts
 from clusterctl.jobs.ids import new_job_id
-from clusterctl.jobs.plan import JobPlan, JobRequest, check_ranks, plan_job
+from clusterctl.jobs.plan import JobPlan, JobRequest, check_ranks, check_request, plan_job
+from clusterctl.jobs.preflight.case import (
+    NodeLook,
+    NotReady,
+    errors,
+    parse_look,
+    question,
+    together,
+)
+from clusterctl.jobs.preflight.verdict import in_order, preflight
 from clusterctl.jobs.shipping import ship_examples, shipped_files
 from clusterctl.operations.access import Access
 from clusterctl.operations.logs import refuse_while_training
 
+LOOK = NodeProgram(Path(clusterctl.jobs.node.__file__).parent / "preflight.py")
 PROBE_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """A job and the hosts file it runs with."""
+    """A job, the hosts file it runs with, and what speaks against it or is worth a word."""
 
     job: JobPlan
     hosts: HostsFile
+    findings: tuple[Finding, ...] = ()
+
+    def check(self) -> None:
+        """Raises NotReady when a finding is an error."""
+        if errors(self.findings):
+            raise NotReady(self.findings)
 
 
 @dataclass(frozen=True)
@@ -36,17 +58,23 @@ class StartedJob:
     kept: tuple[tuple[str, str], ...]
 
 
-def plan_training(access: Access, request: JobRequest) -> TrainingPlan:
-    """What would run. Raises UsageError, NotEnoughGpus, MissingTool, HostError."""
+def plan_training(access: Access, request: JobRequest, force: bool = False) -> TrainingPlan:
+    """What would run. Raises UsageError, NotEnoughGpus, MissingTool, HostError of the head node.
+
+    `force`: what speaks against it becomes a warning, but for what would delete an earlier run.
+    """
     hosts = live_hosts(access)
     more = _more_gpus(access.cluster, request.ranks)
     # Before any connection: asking for the impossible should not need one.
     check_ranks(request.ranks, hosts.slots, more)
-    return TrainingPlan(plan_job(request, head_facts(access), hosts, new_job_id(), more), hosts)
+    check_request(request)
+    job = plan_job(request, head_facts(access), hosts, new_job_id(), more)
+    return TrainingPlan(job, hosts, look_before(access, job, hosts, force))
 
 
 def start_training(access: Access, plan: TrainingPlan, force: bool = False) -> StartedJob:
-    """Put the files on every node and start the job. Raises JobRunning, HostError."""
+    """Put the files on every node and start the job. Raises NotReady, JobRunning, HostError."""
+    plan.check()
     if not force:
         refuse_while_training(access, "two would share its GPUs")
     text = format_hosts_file(plan.hosts)
@@ -65,6 +93,38 @@ def start_training(access: Access, plan: TrainingPlan, force: bool = False) -> S
     runs_in = start_job(access.connections, access.head, plan.job, access.cluster.name, force)
     folded = tuple((name, fold_hosts(hosts)) for name, hosts in kept.items())
     return StartedJob(plan.job, runs_in, folded)
+
+
+def look_before(
+    access: Access, job: JobPlan, hosts: HostsFile, force: bool = False
+) -> tuple[Finding, ...]:
+    """What speaks against the job on any node: one question to all of them at once."""
+    payload = json.dumps(question(job)).encode()
+    answers = access.connections.run_all(
+        access.targets, LOOK.command(), stdin=LOOK.stdin(payload), timeout_s=PROBE_TIMEOUT_S
+    )
+    looks = read_each(answers, _look)
+    silent = [(one.host, one.error.message) for one in looks.failures if one.error]
+    hint = f"mpirun needs all nodes; see `clusterctl status {access.cluster.name}`"
+    unreachable = together("node.unreachable", silent, hint)
+    if not looks.values or looks.outcomes[0].error:
+        return tuple(unreachable)
+    with_ranks = [target.host for target in access.targets[: _nodes_used(hosts, job.ranks)]]
+    return in_order([*unreachable, *preflight(job, looks.values, with_ranks, force)])
+
+
+def _look(result: CommandResult) -> NodeLook:
+    [answer] = json_lines(result, "looking at it")
+    return parse_look(result.host, answer)
+
+
+def _nodes_used(hosts: HostsFile, ranks: int) -> int:
+    """How many of the hosts get ranks: they are filled one after the other."""
+    for number, entry in enumerate(hosts.entries, start=1):
+        ranks -= entry.slots
+        if ranks <= 0:
+            return number
+    return len(hosts.entries)
 
 
 def head_facts(access: Access) -> HeadFacts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import signal
@@ -16,6 +17,7 @@ from clusterctl.jobs.detached import (
     JobRunning,
     end_job,
     find_job,
+    job_files,
     list_jobs,
     run_script,
     start_job,
@@ -50,34 +52,61 @@ def folder(node, job_id=JOB):
     return node.home / ".clusterctl" / "jobs" / job_id
 
 
-def test_the_script_that_runs_a_job():
-    text = run_script(
-        JobPlan(JOB, 2, "cpu", True, "/home/we ird/x", ("/opt/it's/mpirun", "-np", "2", "a b"))
-    )
-    assert (
-        text
-        == f"""\
+BEGINNING = f"""\
 #!/bin/sh
 # Job {JOB} of clusterctl. TERM ends it: `clusterctl cancel` sends that here.
 folder=$(cd "$(dirname "$0")" && pwd) || exit
 keep() {{ printf '%s\\n' "$2" >"$folder/$1.new" && mv "$folder/$1.new" "$folder/$1"; }}
 keep pid $$
 echo "job {JOB}: its output is in $folder/log"
-trap 'kill -TERM "$line" 2>/dev/null' TERM INT HUP
-(
-    cd '/home/we ird/x' && exec '/opt/it'"'"'s/mpirun' -np 2 'a b'
-) </dev/null >>"$folder/log" 2>&1 &
-line=$!
-wait "$line"
-status=$?
-# A signal ends the first wait early; the line's own end is what counts.
-while kill -0 "$line" 2>/dev/null; do
+ended=
+line=
+trap 'ended=yes; [ -z "$line" ] || kill -TERM "$line" 2>/dev/null' TERM INT HUP
+run() {{
+    (
+        cd '/home/we ird/x' && exec "$@"
+    ) </dev/null >>"$folder/log" 2>&1 &
+    line=$!
+    # The signal may have come before there was a line to pass it to.
+    [ -z "$ended" ] || kill -TERM "$line" 2>/dev/null
     wait "$line"
     status=$?
-done
+    # A signal ends the first wait early; the line's own end is what counts.
+    while kill -0 "$line" 2>/dev/null; do
+        wait "$line"
+        status=$?
+    done
+    line=
+}}
+run '/opt/it'"'"'s/mpirun' -np 2 'a b'
+"""
+
+
+AND_EVALUATION = """\
+if [ "$status" -eq 0 ] && [ -n "$ended" ]; then
+    status=143
+elif [ "$status" -eq 0 ]; then
+    printf '+ %s\\n' '/opt/mpirun --eval '"'"'{c} %s'"'"'' >>"$folder/log"
+    run /opt/mpirun --eval '{c} %s'
+fi
 keep exit_status "$status"
 """
-    )
+
+
+def test_the_script_that_runs_a_job():
+    one = JobPlan(JOB, 2, "cpu", True, "/home/we ird/x", ("/opt/it's/mpirun", "-np", "2", "a b"))
+    assert run_script(one) == BEGINNING + 'keep exit_status "$status"\n'
+    two = replace(one, evaluation=("/opt/mpirun", "--eval", "{c} %s"))
+    assert run_script(two) == BEGINNING + AND_EVALUATION
+
+
+def test_what_is_kept_of_a_job():
+    job = replace(plan(Path("/h"), "x y"), evaluation=("/opt/mpirun", "--eval"))
+    files = job_files(job)
+    assert files["command"] == "/bin/sh -c 'x y' &&\n/opt/mpirun --eval\n"
+    described = json.loads(files["job.json"])
+    assert (described["line"], described["evaluation"]) == (job.line, "/opt/mpirun --eval")
+    assert described["log_dir"] == "", "a program of the user's own has none"
 
 
 @pytest.mark.parametrize(("status", "state"), [(0, JobState.SUCCEEDED), (3, JobState.FAILED)])
@@ -93,6 +122,52 @@ def test_a_job_runs_to_its_end(node, status, state):
     assert job.line == shlex.join(plan(node.home, words).argv)
     assert (folder(node) / "command").read_text() == job.line + "\n"
     assert list_jobs(node, HEAD) == [find_job(node, HEAD, JOB)]
+
+
+def two_lines(node, train, evaluate):
+    return replace(plan(node.home, train), evaluation=("/bin/sh", "-c", evaluate))
+
+
+def test_a_training_and_its_evaluation_are_one_job(node):
+    job = two_lines(node, "echo trained", "echo 'evaluated %s'; pwd; exit 5")
+    start_job(node, HEAD, job, "demo")
+    chunks = []
+    seen = follow_job(node, HEAD, JOB, chunks.append)
+    assert (seen.state, seen.exit_status) == (JobState.FAILED, 5)
+    assert b"".join(chunks).decode() == (
+        f"trained\n+ {job.evaluation_line}\nevaluated %s\n{node.home}\n"
+    )
+    assert (seen.line, seen.evaluation) == job.lines
+    assert [each.job_id for each in list_jobs(node, HEAD)] == [JOB]
+
+
+def test_what_failed_is_not_evaluated(node):
+    start_job(node, HEAD, two_lines(node, "exit 3", "echo evaluated"), "demo")
+    chunks = []
+    job = follow_job(node, HEAD, JOB, chunks.append)
+    assert (job.exit_status, b"".join(chunks)) == (3, b"")
+
+
+@pytest.mark.parametrize("polite", [True, False])
+def test_a_job_cancelled_in_training_is_not_evaluated(node, polite):
+    # A launcher that answers TERM with success all the same.
+    status = 0 if polite else 143
+    train = f"trap 'exit {status}' TERM; echo ready; while :; do sleep 0.05; done"
+    start_job(node, HEAD, two_lines(node, train, "echo evaluated"), "demo")
+    eventually(lambda: "ready" in (folder(node) / "log").read_text())
+    assert end_job(node, HEAD, JOB)
+    job = find_job(node, HEAD, JOB)
+    assert (job.state, job.exit_status) == (JobState.CANCELLED, 143)
+    assert "evaluated" not in (folder(node) / "log").read_text()
+
+
+def test_a_job_is_cancelled_in_its_evaluation(node):
+    evaluate = "trap 'exit 143' TERM; echo ready; while :; do sleep 0.05; done"
+    start_job(node, HEAD, two_lines(node, "true", evaluate), "demo")
+    eventually(lambda: "\nready" in (folder(node) / "log").read_text())
+    assert find_job(node, HEAD, JOB).running
+    assert end_job(node, HEAD, JOB)
+    assert find_job(node, HEAD, JOB).state is JobState.CANCELLED
 
 
 def test_a_folder_that_is_gone_is_said_in_the_log(node):

@@ -38,11 +38,13 @@ def test_a_gpu_instance_whose_shell_greets():
     facts = parse_facts(
         "Welcome to Ubuntu\n  System load = 0.0\n"
         "home=/home/ubuntu\nsearch_path=/usr/bin\nlibrary_path=/usr/local/cuda/lib64\ncpus=64\n"
-        "hostname=demo-0\nnvidia_driver=yes\ngpu_memory_mib=16160\ntraining_data=yes\n"
+        "hostname=demo-0\naddresses=10.0.0.4 172.17.0.1 \nnvidia_driver=yes\ngpus=8\n"
+        "gpu_memory_mib=16160\n"
         "mpirun=/opt/amazon/openmpi/bin/mpirun\nversion=mpirun (Open MPI) 4.1.7\n"
         "python=/usr/bin/python3\nhorovod=yes\n"
     )
-    assert (facts.nvidia_driver, facts.gpu_memory_mib, facts.training_data) == (True, 16160, True)
+    assert (facts.nvidia_driver, facts.gpu_memory_mib, facts.gpus) == (True, 16160, 8)
+    assert facts.addresses == ("10.0.0.4", "172.17.0.1")
     assert facts.library_path == "/usr/local/cuda/lib64"
     assert facts.environments[0].mpirun == MpiRun("/opt/amazon/openmpi/bin/mpirun", "4.1.7")
 
@@ -60,18 +62,21 @@ def test_a_shell_that_ends_early_is_an_error():
 
 
 def test_the_probe_runs_in_a_plain_shell(weird_home):
-    shards = weird_home / "data" / "tf-imagenet"
-    shards.mkdir(parents=True)
-    (shards / "train-00000-of-01024").touch()
-    fake = weird_home / "anaconda3" / "envs" / "tensorflow_p36" / "bin"
-    fake.mkdir(parents=True)
-    (fake / "mpirun").write_text("#!/bin/sh\necho 'mpirun (Open MPI) 4.0.5'\n")
-    (fake / "mpirun").chmod(0o755)
-    environ = {**os.environ, "HOME": str(weird_home), "LD_LIBRARY_PATH": "/a b/lib"}
+    conda = weird_home / "anaconda3" / "envs" / "tensorflow2_p38"
+    activated = weird_home / "my env"
+    for fake in (conda, activated):
+        (fake / "bin").mkdir(parents=True)
+        (fake / "bin" / "mpirun").write_text("#!/bin/sh\necho 'mpirun (Open MPI) 4.0.5'\n")
+        (fake / "bin" / "mpirun").chmod(0o755)
+    home = {"HOME": str(weird_home), "LD_LIBRARY_PATH": "/a b/lib"}
+    environ = {**os.environ, **home, "VIRTUAL_ENV": str(activated)}
+    environ.pop("CONDA_PREFIX", None)
     done = subprocess.run(["sh", "-c", PROBE], env=environ, capture_output=True, check=True)
     facts = parse_facts(done.stdout.decode())
     assert facts.home == str(weird_home)
-    assert facts.training_data
+    assert facts.addresses
     assert facts.library_path == "/a b/lib"
     assert facts.cpus >= 1
-    assert f"{fake}/mpirun" in [environment.mpirun.path for environment in facts.environments]
+    paths = [environment.mpirun.path for environment in facts.environments]
+    assert paths[0] == f"{activated}/bin/mpirun"
+    assert f"{conda}/bin/mpirun" in paths

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import subprocess
 import sys
 
 import pytest
 
-from clusterctl.jobs import launcher
 from clusterctl.jobs.shipping import HOSTS_PATH, example_files
+from tests.pair import eventually
+from tests.pythons import python_or_skip
 
 
 @pytest.fixture
@@ -24,47 +26,149 @@ def node(weird_home):
     return weird_home
 
 
-def typed(node, *argv, python=sys.executable):
+def start(node, *argv, python=sys.executable, **environ):
     tools = node / "tools"
     tools.mkdir(exist_ok=True)
     link = tools / "python3"
     link.unlink(missing_ok=True)
     link.symlink_to(python)
-    environ = {**os.environ, "HOME": str(node), "PATH": f"{tools}:/usr/bin:/bin"}
-    done = subprocess.run(
+    home = {"HOME": str(node), "PATH": f"{tools}:/usr/bin:/bin", "VIRTUAL_ENV": str(node / "env")}
+    return subprocess.Popen(
         argv,
         cwd=node / "examples/horovod/tensorflow",
-        env=environ,
-        capture_output=True,
+        env={**os.environ, **home, **environ},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
     )
-    return done.returncode, done.stdout, done.stderr
 
 
-def test_the_line_is_printed_and_becomes_this_process(node, monkeypatch, capfd):
-    bin_folder = node / "anaconda3/envs/tensorflow_p36/bin"
-    answer = (
-        "echo home=/h; echo mpirun=$HOME/anaconda3/envs/tensorflow_p36/bin/mpirun;"
-        f"echo 'version=mpirun (Open MPI) 4.1.4'; echo python={sys.executable}; echo horovod=yes"
+def typed(node, *argv, **options):
+    with start(node, *argv, **options) as process:
+        out, err = process.communicate(timeout=60)
+    assert "Traceback" not in err, err
+    return process.returncode, out, err
+
+
+FAKE_MPIRUN = """\
+#!/bin/sh
+case "$1" in --version) echo "mpirun (Open MPI) 4.1.4"; exit;; esac
+echo "mpirun $*" >>"$HOME/ran"
+case "$*" in
+    *--eval*) exit "${EVAL_STATUS:-0}" ;;
+    *) [ -z "$WAIT" ] || { trap 'echo ended >>"$HOME/ran"; exit 0' TERM; touch "$HOME/ready"
+           while :; do sleep 0.05; done; }
+       exit "${TRAIN_STATUS:-0}" ;;
+esac
+"""
+# A python with Horovod: the probe asks for it, and for versions.
+FAKE_PYTHON = """\
+#!/bin/sh
+case "$*" in
+    *find_spec*metadata*) echo '{"python": "3.11.2", "tensorflow": "2.15.1"}' ;;
+esac
+"""
+
+
+@pytest.fixture
+def trainable(node):
+    """A node with an mpirun and with data of eight images in two files."""
+    bin_folder = node / "env/bin"  # an activated virtual environment
+    bin_folder.mkdir(parents=True)
+    for name, text in (("mpirun", FAKE_MPIRUN), ("python", FAKE_PYTHON)):
+        (bin_folder / name).write_text(text)
+        (bin_folder / name).chmod(0o755)
+    data = node / "data/tf-imagenet"
+    data.mkdir(parents=True)
+    record = (1).to_bytes(8, "little") + b"crc.x" + b"crc."
+    for name in ("train-00000-of-00002", "train-00001-of-00002", "validation-00000-of-00001"):
+        (data / name).write_bytes(record * 4)
+    return node
+
+
+def ran(node):
+    path = node / "ran"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def test_training_and_then_evaluation(trainable):
+    status, _, err = typed(trainable, "./train.sh", "2", "--model", "resnet18")
+    assert (status, err.count("\n+ ") + err.startswith("+ ")) == (0, 2), err
+    train, evaluate = ran(trainable)
+    assert train.startswith("mpirun -np 2 --hostfile hosts")
+    assert train.endswith("--clear_log --model resnet18")
+    assert evaluate.startswith("mpirun -np 2 --host localhost:2")
+    assert evaluate.endswith("--eval --num_gpus 2 --model resnet18")
+    shown = [shlex.split(line) for line in err.splitlines() if line.startswith("+ ")]
+    assert [" ".join(words[2:]) for words in shown] == [line[7:] for line in (train, evaluate)]
+
+
+def test_synthetic_training_is_one_line_with_the_jobs_mark(trainable):
+    status, _, err = typed(trainable, "./train_synthetic.sh", "2", "--num_batches", "3")
+    assert status == 0, err
+    [line] = ran(trainable)
+    assert line.endswith(
+        "--synthetic -b 8 --image_size 64 --nofp16 --display_every 10 --clear_log --num_batches 3"
     )
-    monkeypatch.setattr(launcher, "PROBE", answer)
-    monkeypatch.setenv("HOME", str(node))
-    monkeypatch.setenv("CLUSTERCTL_JOB", "restored at the end of the test")
-    monkeypatch.chdir(node / "examples/horovod/tensorflow")
-    monkeypatch.setattr(sys, "argv", ["launch.pyz", "synthetic", "2", "--num_batches", "3"])
-    became = []
-    monkeypatch.setattr(os, "execv", lambda path, argv: became.append((path, list(argv))))
-    launcher.main()
-    [(path, argv)] = became
-    assert path == argv[0] == str(bin_folder / "mpirun")
-    assert argv[-2:] == ["--num_batches", "3"]
-    assert f"CLUSTERCTL_JOB={os.environ['CLUSTERCTL_JOB']}" in argv
-    assert capfd.readouterr().err == f"+ {shlex.join(argv)}\n"
+    assert "-x CLUSTERCTL_JOB=" in line
+
+
+@pytest.mark.parametrize(
+    ("environ", "status", "lines"),
+    [({"TRAIN_STATUS": "3"}, 3, 1), ({"EVAL_STATUS": "4"}, 4, 2)],
+)
+def test_the_exit_status_is_that_of_what_failed(trainable, environ, status, lines):
+    assert typed(trainable, "./train_more_aug.sh", "2", **environ)[0] == status
+    assert len(ran(trainable)) == lines
+    assert "--increased_aug" in ran(trainable)[0]
+
+
+def test_told_to_end_it_does_not_evaluate(trainable):
+    process = start(trainable, "./train.sh", "2", WAIT="yes")
+    eventually((trainable / "ready").exists, "the training")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=30) == 128 + signal.SIGTERM
+    train, ended = ran(trainable)
+    assert (train.startswith("mpirun"), ended) == (True, "ended")
+
+
+def test_a_finished_run_is_not_deleted_unasked(trainable):
+    log = trainable / "examples/horovod/tensorflow/imagenet_resnet"
+    log.mkdir()
+    (log / "model.ckpt-40.index").touch()
+    (log / "model.ckpt-40.data-00000-of-00001").write_bytes(b"x" * 2048)
+    (trainable / "data/tf-imagenet/train-00000-of-00002").unlink()
+    status, _, err = typed(trainable, "./train.sh", "2")
+    assert (status, ran(trainable)) == (1, [])
+    assert "imagenet_resnet holds a finished run: step 40 of 40 (1 checkpoint, 2.0 KiB)" in err
+    assert "--resume only evaluates it" in err
+    assert "1 of 2 train files are there: train-00000-of-00002 is missing" in err
+    assert "error: nothing is trained: 3 things to mend first" in err, "all at once"
+    status, _, err = typed(trainable, "./train.sh", "1", "--resume", "--no-eval", "--force")
+    assert status == 0, err
+    [train] = ran(trainable)
+    assert "clear_log" not in train
+    assert "--resume" not in train
+    assert "warning: " in err
+
+
+def test_without_data(trainable):
+    for path in (trainable / "data/tf-imagenet").iterdir():
+        path.unlink()
+    status, _, err = typed(trainable, "./train.sh", "2")
+    assert status == 1
+    assert (
+        f"error: there is no training data in {trainable}/data/tf-imagenet/ (no file named" in err
+    )
+
+
+def test_on_the_oldest_python(trainable):
+    status, _, err = typed(trainable, "./train.sh", "2", python=python_or_skip("3.8"))
+    assert (status, len(ran(trainable))) == (0, 2), err
 
 
 @pytest.mark.parametrize("arguments", [[], ["1", "2"], ["1", "2", "--x"]])
-@pytest.mark.parametrize("script", ["./train.sh", "./train_synthetic.sh"])
+@pytest.mark.parametrize("script", ["./train.sh", "./train_synthetic.sh", "./train_more_aug.sh"])
 def test_usage(node, script, arguments):
     assert typed(node, script, *arguments) == (1, f"Usage: {script} <num_gpus>\n", "")
 
@@ -77,7 +181,6 @@ def test_usage(node, script, arguments):
         ("./train_synthetic.sh", "-1", "error: -1 GPUs make no sense"),
         ("./train_synthetic.sh", "all", "error: not a number of GPUs: 'all'"),
         ("./train_synthetic.sh", "", "error: not a number of GPUs: ''"),
-        ("./train.sh", "2", "error: there is no training data in ~/data/tf-imagenet"),
     ],
 )
 def test_refused(node, script, gpus, says):

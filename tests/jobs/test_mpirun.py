@@ -6,11 +6,11 @@ import shlex
 
 import pytest
 
-from clusterctl.domain.errors import ClusterctlError, MissingTool, NotEnoughGpus, UsageError
+from clusterctl.domain.errors import MissingTool, NotEnoughGpus, UsageError
 from clusterctl.domain.hostsfile import parse_hosts_file
 from clusterctl.jobs.facts import Environment, HeadFacts
 from clusterctl.jobs.mpirun import MpiRun, parse_mpirun_version
-from clusterctl.jobs.plan import JobRequest, plan_job
+from clusterctl.jobs.plan import JobRequest, head_slots, plan_job
 
 JOB = "20261120-154501-3f2a"
 HOSTS = parse_hosts_file("10.0.0.4 slots=8\n10.0.0.5 slots=8\n10.0.0.6 slots=8\n10.0.0.7 slots=8\n")
@@ -52,7 +52,7 @@ GPU_4 = (
     f" -x PATH=/usr/bin:/usr/local/bin:/bin -x CLUSTERCTL_JOB={JOB}"
     " --mca pml ob1 --mca btl '^openib' --mca btl_tcp_if_exclude lo,docker0"
     " /usr/bin/python3 -W ignore train_imagenet_resnet_hvd.py"
-    " --synthetic -b 256 --num_epochs 5 --clear_log"
+    " --synthetic --num_epochs 5 -b 256 --clear_log"
 )
 GPU_5 = (
     "/opt/clusterctl/training/bin/mpirun -np 32 --hostfile hosts"
@@ -65,7 +65,7 @@ GPU_5 = (
     f" -x CLUSTERCTL_JOB={JOB}"
     " --mca pml ob1 --mca btl self,sm,tcp --mca btl_tcp_if_exclude lo,docker0"
     " /opt/clusterctl/training/bin/python -W ignore train_imagenet_resnet_hvd.py"
-    " --synthetic -b 256 --num_epochs 5 --clear_log"
+    " --synthetic --num_epochs 5 -b 256 --clear_log"
 )
 CPU_4 = (
     "/usr/bin/mpirun -np 32 --hostfile hosts"
@@ -75,7 +75,7 @@ CPU_4 = (
     " --mca pml ob1 --mca btl '^openib' --mca btl_tcp_if_exclude lo,docker0"
     " --mca mpi_yield_when_idle 1"
     " /usr/bin/python3 -W ignore train_imagenet_resnet_hvd.py"
-    " --synthetic --image_size 64 -b 8 --num_batches 40 --display_every 10 --nofp16 --clear_log"
+    " --synthetic --num_batches 40 -b 8 --image_size 64 --nofp16 --display_every 10 --clear_log"
 )
 CPU_5 = (
     "/opt/clusterctl/training/bin/mpirun -np 32 --hostfile hosts"
@@ -86,7 +86,7 @@ CPU_5 = (
     " --mca pml ob1 --mca btl self,sm,tcp --mca btl_tcp_if_exclude lo,docker0"
     " --mca mpi_yield_when_idle 1"
     " /opt/clusterctl/training/bin/python -W ignore train_imagenet_resnet_hvd.py"
-    " --synthetic --image_size 64 -b 8 --num_batches 40 --display_every 10 --nofp16 --clear_log"
+    " --synthetic --num_batches 40 -b 8 --image_size 64 --nofp16 --display_every 10 --clear_log"
 )
 
 
@@ -103,11 +103,138 @@ def test_the_whole_line(head, expected):
     assert line(JobRequest(32, synthetic=True), head) == expected
 
 
-def test_real_data_is_trained_as_the_tutorial_does():
-    assert line(JobRequest(32), with_gpus(training_data=True)).endswith(
-        "train_imagenet_resnet_hvd.py --data_dir /home/ubuntu/data/tf-imagenet/ --num_epochs 90"
-        " -b 256 --lr_decay_mode poly --warmup_epochs 10 --clear_log"
-    )
+def flags_of(text):
+    return text.partition("train_imagenet_resnet_hvd.py ")[2]
+
+
+DATA = "--data_dir /home/ubuntu/data/tf-imagenet/ --num_epochs 90 -b 256"
+LARC = "--mom 0.977 --wdecay 0.0005 --loss_scale 256. --use_larc"
+CPU = "-b 8 --image_size 64 --nofp16 --display_every 10"
+
+
+@pytest.mark.parametrize(
+    ("request_", "head", "flags"),
+    [
+        # As the tutorial's train.sh, train_more_aug.sh and train_synthetic.sh.
+        (
+            JobRequest(32),
+            with_gpus(),
+            f"{DATA} --lr_decay_mode poly --warmup_epochs 10 --clear_log",
+        ),
+        (
+            JobRequest(32, more_augmentation=True),
+            with_gpus(),
+            f"{DATA} --increased_aug {LARC} --lr_decay_mode linear_cosine --warmup_epochs 5"
+            " --clear_log",
+        ),
+        (
+            JobRequest(127, synthetic=True),
+            with_gpus(),
+            "--synthetic --num_epochs 5 -b 256 --clear_log",
+        ),
+        (
+            JobRequest(128, synthetic=True),
+            with_gpus(),
+            "--synthetic --num_epochs 5 -b 256 --use_larc --loss_scale 256. --clear_log",
+        ),
+        (
+            JobRequest(128, synthetic=True, epochs=2, arguments=("--nouse_larc",)),
+            with_gpus(),
+            "--synthetic --num_epochs 2 -b 256 --loss_scale 256. --clear_log --nouse_larc",
+        ),
+        # On CPUs.
+        (
+            JobRequest(2, data_dir="~/small one"),
+            facts(),
+            f"--data_dir '/home/ubuntu/small one' --num_batches 40 {CPU} --lr_decay_mode poly"
+            " --clear_log",
+        ),
+        (
+            JobRequest(2, data_dir="s3://bucket/imagenet", epochs=4, clears=False),
+            facts(),
+            f"--data_dir s3://bucket/imagenet --num_epochs 4 {CPU} --lr_decay_mode poly"
+            " --warmup_epochs 1",
+        ),
+        # What the user says of a flag of ours counts, not both.
+        (
+            JobRequest(2, data_dir="/d", arguments=("--num_batches", "7", "--fp16")),
+            facts(),
+            "--data_dir /d -b 8 --image_size 64 --display_every 10 --lr_decay_mode poly --clear_log"
+            " --num_batches 7 --fp16",
+        ),
+        (
+            JobRequest(32, arguments=("--num_batches=7", "--noclear_log")),
+            with_gpus(),
+            "--data_dir /home/ubuntu/data/tf-imagenet/ -b 256 --lr_decay_mode poly"
+            " --num_batches=7 --noclear_log",
+        ),
+        (
+            JobRequest(32, data_dir="data/small", clears=True, epochs=9),
+            with_gpus(),
+            "--data_dir /home/ubuntu/data/small --num_epochs 9 -b 256 --lr_decay_mode poly"
+            " --warmup_epochs 3 --clear_log",
+        ),
+    ],
+)
+def test_the_trainers_flags(request_, head, flags):
+    hosts = parse_hosts_file("10.0.0.4 slots=128\n")
+    assert flags_of(line(request_, head, hosts)) == flags
+
+
+@pytest.mark.parametrize(
+    ("environment", "start"),
+    [
+        (
+            FOUR,
+            "/usr/bin/mpirun -np 8 --host localhost:8 --bind-to socket --map-by slot"
+            " -x HOROVOD_HIERARCHICAL_ALLREDUCE=1",
+        ),
+        (
+            FIVE,
+            "/opt/clusterctl/training/bin/mpirun -np 8 --host localhost:8 --bind-to package"
+            " --map-by slot -x HOROVOD_HIERARCHICAL_ALLREDUCE=1",
+        ),
+    ],
+)
+def test_a_training_is_evaluated_on_the_head_node(environment, start):
+    request = JobRequest(32, more_augmentation=True, arguments=("--model", "resnet18"))
+    plan = plan_job(request, with_gpus(environment, addresses=("10.0.0.4",)), HOSTS, JOB, "")
+    assert plan.lines == (plan.line, plan.evaluation_line)
+    assert plan.evaluation_line.startswith(start)
+    assert f"CLUSTERCTL_JOB={JOB}" in plan.evaluation
+    assert flags_of(plan.evaluation_line) == f"{DATA} --eval --num_gpus 32 --model resnet18"
+    assert plan.workdir + "/imagenet_resnet" == plan.log_dir
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        JobRequest(2, synthetic=True),
+        JobRequest(2, script="x.py"),
+        JobRequest(2, evaluate=False),
+        JobRequest(2, arguments=("--eval",)),
+    ],
+)
+def test_what_is_not_evaluated(request_):
+    plan = plan_job(request_, with_gpus(), HOSTS, JOB, "")
+    assert (plan.evaluation, plan.evaluation_line, plan.lines) == ((), "", (plan.line,))
+    assert ("--eval" in plan.argv) == ("--eval" in request_.arguments)
+    assert not ("--eval" in plan.argv and "--clear_log" in plan.argv)
+
+
+@pytest.mark.parametrize(
+    ("text", "known", "slots"),
+    [
+        # The tutorial's own hosts file: the leader is the last line.
+        ("172.100.1.200 slots=8\n172.48.3.124 slots=4\nlocalhost slots=2\n", {}, 2),
+        ("10.0.0.5 slots=8\n10.0.0.4 slots=4\n", {"addresses": ("172.17.0.1", "10.0.0.4")}, 4),
+        ("demo-1 slots=8\ndemo-0 slots=4\n", {}, 4),
+        ("10.0.0.5 slots=8\n", {"gpus": 3}, 3),
+        ("10.0.0.5 slots=8\n", {}, 1),
+    ],
+)
+def test_the_head_nodes_slots(text, known, slots):
+    assert head_slots(facts(**known), parse_hosts_file(text)) == slots
 
 
 @pytest.mark.parametrize(("memory", "batch"), [(11441, "128"), (16160, "256"), (None, "128")])
@@ -151,7 +278,7 @@ def test_a_script_of_the_users_own_gets_none_of_the_trainers_flags():
 
 
 def test_a_weird_home_stays_one_word():
-    head = with_gpus(home="/home/we ird'\"é", training_data=True, library_path="/a b/lib:/c")
+    head = with_gpus(home="/home/we ird'\"é", library_path="/a b/lib:/c")
     plan = plan_job(JobRequest(8), head, HOSTS, JOB, "")
     assert "/home/we ird'\"é/data/tf-imagenet/" in plan.argv
     assert "LD_LIBRARY_PATH=/a b/lib:/c" in plan.argv
@@ -166,7 +293,21 @@ def test_a_weird_home_stays_one_word():
         (JobRequest(0, synthetic=True), facts(), UsageError, "0 GPUs make no sense"),
         (JobRequest(-4, synthetic=True), facts(), UsageError, "-4 GPUs make no sense"),
         (JobRequest(1, synthetic=True, preset="tpu"), facts(), UsageError, "no preset 'tpu'"),
-        (JobRequest(1), facts(), ClusterctlError, "no training data in ~/data/tf-imagenet"),
+        (
+            JobRequest(1, synthetic=True, data_dir="/d"),
+            facts(),
+            UsageError,
+            "--data-dir goes with no --synthetic: it reads no images",
+        ),
+        (
+            JobRequest(1, script="x", epochs=3),
+            facts(),
+            UsageError,
+            "--epochs goes with no --script",
+        ),
+        (JobRequest(1, script="x", clears=True), facts(), UsageError, "--clear/--resume goes with"),
+        (JobRequest(1, synthetic=True, clears=False), facts(), UsageError, "no checkpoints"),
+        (JobRequest(1, arguments=("--synthetic",)), facts(), UsageError, "comes before --"),
         (
             JobRequest(1, synthetic=True),
             facts(environments=()),

@@ -29,6 +29,7 @@ from tests.pythons import python_or_skip
 
 CHECKOUT = Path(__file__).parents[2]
 TRAINER = "examples/horovod/tensorflow/train_imagenet_resnet_hvd.py"
+UTIL = "examples/horovod/tensorflow/utils/preprocess_imagenet.py"
 SCRIPT = "examples/horovod/tensorflow/train_synthetic.sh"
 
 
@@ -49,7 +50,7 @@ def unpack(home, files, **environ):
 def test_the_tutorials_folder_is_there_and_its_scripts_can_be_run(weird_home):
     files = {**example_files(), HOSTS_PATH: b"10.0.0.4 slots=8\n"}
     report = shipped_files(unpack(weird_home, files))
-    assert set(report.written) == set(files) >= {TRAINER, SCRIPT, HOSTS_PATH, LAUNCHER_PATH}
+    assert set(report.written) == set(files) >= {TRAINER, UTIL, SCRIPT, HOSTS_PATH, LAUNCHER_PATH}
     assert os.access(weird_home / SCRIPT, os.X_OK)
     assert (weird_home / HOSTS_PATH).read_text() == "10.0.0.4 slots=8\n"
     assert (weird_home / TRAINER).read_bytes() == (CHECKOUT / TRAINER).read_bytes()
@@ -139,7 +140,7 @@ def test_an_installed_package_holds_the_examples(tmp_path):
     sources = subprocess.run(
         [
             *("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"),
-            *("clusterctl", "examples", "setup.cfg", "pyproject.toml"),
+            *("clusterctl", "examples", "utils", "setup.cfg", "pyproject.toml"),
         ],
         cwd=CHECKOUT,
         capture_output=True,
@@ -165,4 +166,4 @@ def test_an_installed_package_holds_the_examples(tmp_path):
     out = subprocess.run(
         [sys.executable, "-c", listed], cwd=tmp_path / "built", capture_output=True, check=True
     )
-    assert TRAINER in out.stdout.decode().split()
+    assert {TRAINER, UTIL} <= set(out.stdout.decode().split())

@@ -1,9 +1,11 @@
 #!/bin/sh
-# Train ResNet-50 on ImageNet, in ~/data/tf-imagenet on every node:
+# Train ResNet-50 on ImageNet, in ~/data/tf-imagenet on every node, and evaluate it on this one:
 #
 #     ./train.sh 32
 #
-# on the head node, with the `hosts` file of this folder. It prints the mpirun line and runs it.
+# on the head node, with the `hosts` file of this folder. It prints each mpirun line and runs it.
+# A log folder with an earlier run: --clear deletes it, --resume goes on from it. --no-eval: train
+# only. --force: whatever the checks before it say.
 # Further arguments (--num_batches 100) go to the trainer.
 case $#:$2 in
     0:* | *:[!-]*)

@@ -3,7 +3,7 @@
 #
 #     ./train_synthetic.sh 32
 #
-# on the head node, with the `hosts` file of this folder. It prints the mpirun line and runs it.
+# on the head node, with the `hosts` file of this folder. It prints each mpirun line and runs it.
 # Further arguments (--num_batches 100) go to the trainer.
 case $#:$2 in
     0:* | *:[!-]*)

@@ -1,0 +1,183 @@
+"""Runs on a node: what a job will find there. JSON in, JSON out; nothing is changed.
+
+stdin: {"python": PATH, "mpirun": PATH, "data_dir": PATH or null, "log_dir": PATH or ""}. Prints
+
+    {"training": {NAME: BYTES}, "validation": {NAME: BYTES}, "data_error": TEXT,
+     "records": {NAME: COUNT}, "cut_short": [NAME], "checkpoints": [STEP], "checkpoint_bytes": N,
+     "others": [NAME], "free_bytes": N, "versions": {"mpirun": TEXT, "python": TEXT, ...}}
+
+`records` are of a few training files: the first, the last, the smallest and the largest of the
+others. All of them would be a million reads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+SHARD = re.compile(r"(train|validation)-\d+-of-\d+")
+CHECKPOINT = re.compile(r"model\.ckpt-(\d+)\..*")
+# What the trainer writes into its log folder, and what `clusterctl results` does.
+TRAINERS = re.compile(r"checkpoint|.*\.(log|txt|csv|json|png|pb|pbtxt)|events\.out\..*|\..*")
+FRAME_BYTES = 16  # of a TFRecord around its data: the length, its CRC, the data's CRC
+MOST_RECORDS = 100_000
+TIMEOUT_S = 60.0
+VERSIONS = """
+import json, os, sys
+from importlib.util import find_spec
+try:
+    from importlib.metadata import version
+except ImportError:
+    from pkg_resources import get_distribution
+    version = lambda name: get_distribution(name).version
+found = {"python": sys.version.split()[0]}
+for name in ("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "horovod"):
+    try:
+        found.setdefault(name.split("-")[0], version(name))
+    except Exception:
+        pass
+try:
+    [folder] = find_spec("horovod").submodule_search_locations
+    with open(os.path.join(folder, "metadata.json")) as file:
+        found["horovod_built_for"] = json.load(file)["tensorflow"]
+except Exception:
+    pass
+print(json.dumps(found))
+"""
+
+
+def look(question: dict[str, Any]) -> dict[str, Any]:
+    """The answer to one question."""
+    return {
+        **data(question["data_dir"]),
+        **logs(question["log_dir"]),
+        "versions": versions(question["python"], question["mpirun"]),
+    }
+
+
+def data(folder: str | None) -> dict[str, Any]:
+    sets: dict[str, dict[str, int]] = {"train": {}, "validation": {}}
+    trouble = ""
+    if folder:
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    match = SHARD.fullmatch(entry.name)
+                    if match:
+                        sets[match[1]][entry.name] = entry.stat().st_size
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            trouble = f"{error.filename}: {error.strerror}"
+    counts = {name: count(Path(folder or "", name)) for name in sample(sets["train"])}
+    return {
+        "training": sets["train"],
+        "validation": sets["validation"],
+        "data_error": trouble,
+        "records": {name: found for name, found in counts.items() if found is not None},
+        "cut_short": [name for name, found in counts.items() if found == -1],
+    }
+
+
+def sample(sizes: dict[str, int]) -> list[str]:
+    """The first, the last, and the smallest and the largest of the others."""
+    names = sorted(sizes)
+    if len(names) < 3:
+        return names
+    between = sorted(names[1:-1], key=lambda name: sizes[name])
+    return list(dict.fromkeys([names[0], between[0], between[-1], names[-1]]))
+
+
+def count(path: Path) -> int | None:
+    """The records of a file, by their lengths; -1: it ends within one. None: too many, unread."""
+    try:
+        file = os.open(path, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        size, position, records = os.fstat(file).st_size, 0, 0
+        while position < size:
+            length = os.pread(file, 8, position)
+            position += FRAME_BYTES + int.from_bytes(length, "little")
+            records += 1
+            if len(length) < 8 or position > size:
+                return -1
+            if records > MOST_RECORDS:
+                return None
+        return records
+    except OSError:
+        return None
+    finally:
+        os.close(file)
+
+
+def logs(folder: str) -> dict[str, Any]:
+    steps, others, size = set(), [], 0
+    try:
+        names = sorted(os.listdir(folder)) if folder else []  # noqa: PTH208
+    except OSError:
+        names = []
+    for name in names:
+        match = CHECKPOINT.fullmatch(name)
+        if match:
+            with contextlib.suppress(OSError):
+                size += Path(folder, name).stat().st_size
+            # Written last: without it there is no checkpoint yet.
+            if name.endswith(".index"):
+                steps.add(int(match[1]))
+        elif not TRAINERS.fullmatch(name):
+            others.append(name)
+    return {
+        "checkpoints": sorted(steps),
+        "checkpoint_bytes": size,
+        "others": others[:5],
+        "free_bytes": free_bytes(folder),
+    }
+
+
+def free_bytes(folder: str) -> int | None:
+    """On the file system that the folder is on, or will be. None: not known."""
+    for place in [Path(folder), *Path(folder).parents] if folder else []:
+        with contextlib.suppress(OSError):
+            system = os.statvfs(place)
+            return system.f_bavail * system.f_frsize
+    return None
+
+
+def versions(python: str, mpirun: str) -> dict[str, str]:
+    """What is installed. What does not start is not in it."""
+    found: dict[str, str] = {}
+    said = output([mpirun, "--version"])
+    if said:
+        found["mpirun"] = said.splitlines()[0]
+    with contextlib.suppress(ValueError):
+        found.update(json.loads(output([python, "-W", "ignore", "-c", VERSIONS])))
+    return found
+
+
+def output(argv: list[str]) -> str:
+    try:
+        done = subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.decode(errors="replace").strip()
+
+
+if __name__ == "__main__":
+    print(json.dumps(look(json.loads(sys.stdin.buffer.read()))))

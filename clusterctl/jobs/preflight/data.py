@@ -1,0 +1,164 @@
+"""What speaks against the data of a training run: missing, incomplete, too few files, other files.
+
+Python 3.8 and the standard library only: this module also runs on the nodes (jobs/launcher).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from clusterctl.domain.findings import Finding, Severity
+from clusterctl.domain.units import count
+from clusterctl.jobs.preflight.case import Case, NodeLook, is_remote, together
+from clusterctl.jobs.work import Work
+
+_COPY = "copy the data to every node (clusterctl copy NAME), or name another folder: --data-dir"
+
+
+def data_findings(case: Case) -> list[Finding]:
+    """Of local data alone: what TensorFlow reads from elsewhere was not looked at."""
+    work = case.plan.work
+    if work is None or work.data_dir is None or is_remote(work.data_dir):
+        return []
+    missing = [(node.host, text) for node in case.readers for text in _missing(node, work)]
+    without = {host for host, _ in missing}
+    readers = [node for node in case.readers if node.host not in without]
+    incomplete = [(node.host, text) for node in readers for text in _incomplete(node.training)]
+    if case.plan.evaluation or work.evaluates_only:
+        incomplete += [(case.head.host, text) for text in _incomplete(case.head.validation)]
+    cut = [(node.host, text) for node in readers for text in _cut_short(node)]
+    hint = "compare the nodes: clusterctl verify NAME DIR, and copy again what differs"
+    return [
+        *together("data.missing", missing, _missing_hint(work)),
+        *together("data.incomplete", incomplete, _COPY),
+        *together("data.cut_short", cut, hint),
+        *together("data.differs", _differing(readers), hint),
+        *_validation(case),
+        *(_shards(readers[0], work) if readers else ()),
+    ]
+
+
+def records_of(sizes: Mapping[str, int], records: Mapping[str, int]) -> int | None:
+    """All records, as the trainer counts: those of the first x (files - 1) + those of the last."""
+    names = sorted(sizes)
+    if not names:
+        return None
+    first, last = records.get(names[0], -1), records.get(names[-1], -1)
+    return None if first < 0 or last < 0 else first * (len(names) - 1) + last
+
+
+def _missing(node: NodeLook, work: Work) -> Iterable[str]:
+    if node.data_error:
+        yield f"cannot read the training data: {node.data_error}"
+    elif not node.training and not work.evaluates_only:
+        yield f"there is no training data in {work.data_dir} (no file named train-*)"
+
+
+def _missing_hint(work: Work) -> str:
+    return (
+        f"put ImageNet's TFRecord files into {work.data_dir} on every node, "
+        "or train with synthetic data: --synthetic (train_synthetic.sh)"
+    )
+
+
+def _incomplete(names: Collection[str]) -> Iterable[str]:
+    totals = sorted({name.rpartition("-")[2] for name in names})
+    subset = next(iter(names), "").partition("-")[0]
+    if len(totals) > 1:
+        sets = " and ".join(f"{subset}-*-of-{total}" for total in totals[:2])
+        yield f"files of several sets are mixed: {sets}"
+    elif totals:
+        yield from _numbering(subset, list(names), int(totals[0]))
+
+
+def _numbering(subset: str, names: Sequence[str], total: int) -> Iterable[str]:
+    numbers = sorted(int(name.split("-")[1]) for name in names)
+    # The tutorial's own resizer counts from 1.
+    first = 1 if numbers[0] > 0 and numbers[-1] == total else 0
+    absent = sorted(set(range(first, first + total)) - set(numbers))
+    if absent:
+        example = f"{subset}-{absent[0]:05d}-of-{total:05d}"
+        text = f"{len(names)} of {total} {subset} files are there: {example}"
+        yield f"{text} is missing" if len(absent) == 1 else f"{text} and others are missing"
+    elif len(numbers) > total:
+        yield f"{len(names)} {subset} files are there, {total} belong to the set"
+
+
+def _cut_short(node: NodeLook) -> Iterable[str]:
+    return (f"{name} ends within a record" for name, found in node.records.items() if found < 0)
+
+
+def _differing(nodes: Sequence[NodeLook]) -> Iterable[tuple[str, str]]:
+    for node in nodes[1:]:
+        head = nodes[0]
+        text = _difference(node.training, head.training, head.host)
+        if text:
+            yield node.host, text
+
+
+def _difference(there: Mapping[str, int], wanted: Mapping[str, int], host: str) -> str:
+    names = sorted(n for n in {*there, *wanted} if there.get(n) != wanted.get(n))
+    if not names:
+        return ""
+    name = names[0]
+    if name not in there:
+        text = f"{name} is missing"
+    elif name not in wanted:
+        text = f"{name} is not on {host}"
+    else:
+        text = f"{name} has {there[name]} bytes, on {host} {wanted[name]}"
+    more = f", and {count(len(names) - 1, 'other file')}" if len(names) > 1 else ""
+    return f"has other training data than {host}: {text}{more}"
+
+
+def _validation(case: Case) -> list[Finding]:
+    work = case.plan.work
+    assert work
+    evaluates = bool(case.plan.evaluation) or work.evaluates_only
+    if not evaluates or case.head.validation or case.head.data_error or not case.head.training:
+        return []
+    message = f"there is nothing to evaluate with in {work.data_dir} (no file named validation-*)"
+    hint = "put the validation files beside the training files, or train only: --no-eval"
+    return [Finding("data.validation", Severity.ERROR, message, case.head.host, hint)]
+
+
+def _shards(node: NodeLook, work: Work) -> Iterable[Finding]:
+    files, ranks = len(node.training), work.ranks
+    if work.evaluates_only or not files:
+        return
+    if files < ranks:
+        yield Finding(
+            "data.few_shards",
+            Severity.ERROR,
+            f"{count(files, 'training file')} for {count(ranks, 'rank')}: each needs one",
+            hint=f"train on {files} GPUs or fewer, or make more files: "
+            "utils/preprocess_imagenet.py --train_shards",
+        )
+    elif files % ranks:
+        yield Finding(
+            "data.uneven_shards",
+            Severity.WARNING,
+            f"{files} training files do not divide by {ranks} ranks: some read "
+            f"{-(-files // ranks)} and some {files // ranks}, and those images count more",
+            hint=f"{_nearest(files, ranks)} ranks would read as many each",
+        )
+    yield from _uneven(node)
+
+
+def _nearest(files: int, ranks: int) -> int:
+    return max(number for number in range(1, ranks + 1) if files % number == 0)
+
+
+def _uneven(node: NodeLook) -> Iterable[Finding]:
+    names = sorted(node.training)
+    counted = {name: node.records[name] for name in names[:-1] if node.records.get(name, -1) >= 0}
+    if len(set(counted.values())) <= 1:
+        return
+    least, most = (pick(counted, key=lambda name: counted[name]) for pick in (min, max))
+    yield Finding(
+        "data.uneven_records",
+        Severity.WARNING,
+        f"{least} has {count(counted[least], 'record')} and {most} {counted[most]}: all files but "
+        "the last should have as many, or epochs are counted wrong",
+        hint="make the files anew with utils/preprocess_imagenet.py",
+    )

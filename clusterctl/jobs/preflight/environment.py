@@ -1,0 +1,81 @@
+"""What speaks against the nodes' software: other versions than the head node's, or none.
+
+Python 3.8 and the standard library only: this module also runs on the nodes (jobs/launcher).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from clusterctl.domain.errors import MissingTool
+from clusterctl.domain.findings import Finding
+from clusterctl.jobs.mpirun import parse_mpirun_version
+from clusterctl.jobs.preflight.case import Case, NodeLook, together
+
+_NAMES = {
+    "mpirun": "Open MPI",
+    "python": "Python",
+    "tensorflow": "TensorFlow",
+    "horovod": "Horovod",
+}
+_INSTALL = "install the same on every node: clusterctl env install NAME"
+
+
+def environment_findings(case: Case) -> list[Finding]:
+    """Every node has to have what the head node has, at the same place."""
+    paths = {"mpirun": case.plan.argv[0], "python": case.plan.python}
+    missing = [
+        (node.host, f"{path} does not start there")
+        for node in case.nodes
+        for key, path in paths.items()
+        if key not in node.versions
+    ]
+    other = [
+        (node.host, text)
+        for node in case.nodes[1:]
+        if not paths.keys() - node.versions.keys()
+        for text in _differences(node, case.head)
+    ]
+    built = [
+        (node.host, text)
+        for node in case.nodes
+        for text in _built_for_another(node.versions, case.plan.work is not None)
+    ]
+    return [
+        *together("env.missing", missing, _INSTALL),
+        *together("env.differs", other, _INSTALL),
+        *together("env.mismatch", built, _INSTALL),
+    ]
+
+
+def _differences(node: NodeLook, head: NodeLook) -> Iterable[str]:
+    for key, name in _NAMES.items():
+        wanted, there = (_comparable(key, one.versions.get(key)) for one in (head, node))
+        if wanted and there != wanted:
+            what = f"{name} {there}" if there else f"no {name}"
+            yield f"has {what}, {head.host} has {wanted}"
+
+
+def _comparable(key: str, version: str | None) -> str | None:
+    if not version:
+        return None
+    if key == "python":
+        return _series(version)  # its patch release does not matter to what was built for it
+    if key != "mpirun":
+        return version
+    try:
+        return parse_mpirun_version(version)
+    except MissingTool:
+        return version
+
+
+def _series(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+def _built_for_another(versions: Mapping[str, str], is_trainer: bool) -> Iterable[str]:
+    tensorflow, built_for = versions.get("tensorflow"), versions.get("horovod_built_for")
+    if tensorflow and built_for and _series(tensorflow) != _series(built_for):
+        yield f"Horovod was built for TensorFlow {built_for}, and {tensorflow} is installed"
+    if is_trainer and tensorflow and tensorflow.startswith(("0.", "1.")):
+        yield f"the trainer needs TensorFlow 2, and {tensorflow} is installed"

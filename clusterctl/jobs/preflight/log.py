@@ -1,0 +1,117 @@
+"""What speaks against a training run's log folder: a run that is there already, a full disk.
+
+Python 3.8 and the standard library only: this module also runs on the nodes (jobs/launcher).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from clusterctl.domain.findings import Finding, Severity
+from clusterctl.domain.units import count, format_bytes
+from clusterctl.jobs.preflight.case import Case, NodeLook, together
+from clusterctl.jobs.preflight.data import records_of
+
+# Weights, in millions. A checkpoint holds each with its momentum, in 4 bytes.
+MILLION_WEIGHTS = {
+    "resnet18": 11.7,
+    "resnet34": 21.8,
+    "resnet50": 25.6,
+    "resnet101": 44.6,
+    "resnet152": 60.2,
+}
+BYTES_PER_WEIGHT = 8
+
+
+def log_findings(case: Case) -> list[Finding]:
+    """A run's checkpoints are never deleted unasked, nor is a finished run silently "trained"."""
+    work = case.plan.work
+    assert work
+    if work.evaluates_only:
+        return list(_nothing_to_evaluate(case))
+    records = records_of(case.head.training, case.head.records)
+    return [*_earlier_run(case, records), *_other_files(case), *_disk(case, records)]
+
+
+def _earlier_run(case: Case, records: int | None) -> Iterable[Finding]:
+    work, folder = case.plan.work, case.plan.log_dir
+    assert work
+    holders = [node for node in case.nodes if node.checkpoints]
+    if not holders:
+        if not work.clears and work.data_dir is not None:
+            text = f"there is no checkpoint in {folder}: training begins at step 0"
+            yield Finding("log.no_checkpoint", Severity.INFO, text, case.head.host)
+        return
+    last = max(node.checkpoints[-1] for node in holders)
+    steps = work.steps(records) if work.data_dir is not None else None
+    is_final = steps is not None and last >= steps
+    if work.clears:
+        severity = Severity.WARNING if case.plan.clears_on_purpose else Severity.ERROR
+        hint = "" if case.plan.clears_on_purpose else _offer(is_final, work.data_dir is None)
+        check_id = "log.finished" if is_final else "log.unfinished"
+        said = [(node.host, _what_is_there(node, folder, steps)) for node in holders]
+        yield from together(check_id, said, hint, severity)
+    elif is_final:
+        text = f"{folder} holds the final step, {last}: nothing is left to train"
+        hint = "train longer (--epochs), or anew: --clear"
+        yield Finding("log.nothing_left", Severity.WARNING, text, case.head.host, hint)
+    else:
+        of = f" of {steps}" if steps is not None else ""
+        text = f"training goes on from step {last}{of} in {folder}"
+        yield Finding("log.resumed", Severity.INFO, text, case.head.host)
+
+
+def _what_is_there(node: NodeLook, folder: str, steps: int | None) -> str:
+    last = node.checkpoints[-1]
+    size = f"{count(len(node.checkpoints), 'checkpoint')}, {format_bytes(node.checkpoint_bytes)}"
+    if steps is not None and last >= steps:
+        return f"{folder} holds a finished run: step {last} of {steps} ({size})"
+    of = f" of {steps}" if steps is not None else ""
+    return f"{folder} holds a run that got to step {last}{of} ({size})"
+
+
+def _offer(is_final: bool, is_synthetic: bool) -> str:
+    beside = "or keep it and write elsewhere: the trainer's --log_dir NAME"
+    if is_synthetic:
+        return f"--clear deletes it; {beside}"
+    resume = "--resume only evaluates it" if is_final else "--resume goes on from it"
+    return f"--clear deletes it and trains anew; {resume}; {beside}"
+
+
+def _other_files(case: Case) -> list[Finding]:
+    if not (case.plan.work and case.plan.work.clears):
+        return []
+    said = [
+        (node.host, f"{case.plan.log_dir} would be emptied, and holds {', '.join(node.others)}")
+        for node in case.nodes
+        if node.others
+    ]
+    return together("log.others", said, "give the log a folder of its own: --log_dir NAME")
+
+
+def _nothing_to_evaluate(case: Case) -> Iterable[Finding]:
+    if not case.head.checkpoints:
+        text = f"there is no checkpoint in {case.plan.log_dir}"
+        hint = "train first, or name the folder of a run: --log_dir NAME"
+        yield Finding("log.no_checkpoint", Severity.ERROR, text, case.head.host, hint)
+
+
+def _disk(case: Case, records: int | None) -> list[Finding]:
+    work = case.plan.work
+    assert work
+    savers = case.readers if work.local_ckpt else case.nodes[:1]
+    each = int(MILLION_WEIGHTS.get(work.model, 0) * 1e6) * BYTES_PER_WEIGHT
+    said = []
+    for node in savers:
+        kept = 0 if work.clears else len(node.checkpoints)
+        wanted = max(0, work.checkpoints(records) - kept)
+        freed = node.checkpoint_bytes if work.clears else 0
+        if node.free_bytes is not None and wanted * each > node.free_bytes + freed:
+            text = f"{count(wanted, 'checkpoint')} of {work.model} need"
+            room = f"{format_bytes(wanted * each)}, {format_bytes(node.free_bytes)} are free for"
+            said.append((node.host, f"{text} {room} {case.plan.log_dir}"))
+    hint = (
+        "save fewer (--save_checkpoints_steps), remove old ones (clusterctl clean-logs NAME), "
+        "or write to a larger disk: --log_dir"
+    )
+    return together("disk.checkpoints", said, hint)

@@ -1,0 +1,58 @@
+"""What speaks against a training run, found before mpirun starts. Pure: facts in, findings out.
+
+Python 3.8 and the standard library only: this module also runs on the nodes (jobs/launcher).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+
+from clusterctl.domain.findings import Finding, Severity
+from clusterctl.jobs.plan import JobPlan
+from clusterctl.jobs.preflight.case import Case, NodeLook
+from clusterctl.jobs.preflight.data import data_findings
+from clusterctl.jobs.preflight.environment import environment_findings
+from clusterctl.jobs.preflight.log import log_findings
+from clusterctl.jobs.presets import LARC_FROM
+
+# These would delete what nobody gets back: they have options of their own, --force is none.
+NEVER_FORCED = ("log.finished", "log.unfinished", "log.others")
+
+
+def preflight(
+    plan: JobPlan, nodes: Sequence[NodeLook], readers: Collection[str], force: bool = False
+) -> tuple[Finding, ...]:
+    """All that there is to say. `nodes` begin with the head node; `readers` have ranks.
+
+    `force` makes warnings of errors, but not of those about a run that would be deleted.
+    """
+    case = Case(plan, tuple(nodes), tuple(node for node in nodes if node.host in readers))
+    found = [*environment_findings(case)]
+    if plan.work is not None:
+        found += [*data_findings(case), *log_findings(case), *recipe_findings(case)]
+    return in_order(map(forced, found) if force else found)
+
+
+def in_order(found: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Errors first, then warnings."""
+    order = [Severity.ERROR, Severity.WARNING, Severity.INFO]
+    return tuple(sorted(found, key=lambda finding: order.index(finding.severity)))
+
+
+def forced(finding: Finding) -> Finding:
+    """The finding for a user who knows better."""
+    if finding.severity is not Severity.ERROR or finding.check_id in NEVER_FORCED:
+        return finding
+    return replace(finding, severity=Severity.WARNING)
+
+
+def recipe_findings(case: Case) -> list[Finding]:
+    """So large a batch does not converge with the recipe for a few nodes."""
+    work = case.plan.work
+    if not work or not work.data_dir or work.evaluates_only or work.uses_larc:
+        return []
+    if work.ranks < LARC_FROM:
+        return []
+    message = f"from {LARC_FROM} GPUs on, the tutorial trains with LARC and more augmentation"
+    return [Finding("recipe.larc", Severity.INFO, message, hint="do so: --more-aug")]

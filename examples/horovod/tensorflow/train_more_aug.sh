@@ -1,0 +1,23 @@
+#!/bin/sh
+# Train ResNet-50 on ImageNet as train.sh does, on so many GPUs (128 and more) that the large batch
+# needs LARC and more augmentation:
+#
+#     ./train_more_aug.sh 256
+#
+# on the head node, with the `hosts` file of this folder. It prints each mpirun line and runs it.
+# A log folder with an earlier run: --clear deletes it, --resume goes on from it. --no-eval: train
+# only. --force: whatever the checks before it say.
+# Further arguments (--num_batches 100) go to the trainer.
+case $#:$2 in
+    0:* | *:[!-]*)
+        echo "Usage: $0 <num_gpus>"
+        exit 1
+        ;;
+esac
+cd "$(dirname "$0")" || exit 1
+launcher=$HOME/.clusterctl/launch.pyz
+if [ ! -e "$launcher" ]; then
+    echo "error: $launcher is missing; \`clusterctl up NAME\` puts it on every node" >&2
+    exit 1
+fi
+exec python3 "$launcher" more_aug "$@"
