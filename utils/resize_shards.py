@@ -1,0 +1,167 @@
+"""Resize whole shards: what one process does, and the plan of a run.
+
+A sibling of tensorflow_image_resizer.py, which runs it.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from records import RecordError, count_records, decode_example, read_records, write_record
+from resize_record import CorruptImage, Settings, resize_record, shrinking
+from shard_jobs import Job, Made, finished, read_journal
+from shards import ShardError, fingerprint, shard_name
+
+MAKER = "resized 1"  # the number changes when other bytes come of the same settings
+MOST_INTER_THREADS = 4  # coding a JPEG holds Python's lock, so more of them only wait
+
+
+@dataclass(frozen=True)
+class Threads:
+    """`processes` work on a shard each, with `inter` images at a time, each scaled by `intra`."""
+
+    processes: int
+    inter: int = 1
+    intra: int = 1
+
+
+@dataclass(frozen=True)
+class Task:
+    """A shard to read, and how."""
+
+    source: str
+    settings: Settings
+    threads: Threads
+
+
+@dataclass(frozen=True)
+class Corrupt:
+    """A record that is left out: its image's file name, in brackets or nothing, and why."""
+
+    name: str
+    why: str
+
+
+def choose_threads(processes: int, inter: int, intra: int, shards: int, cpus: int) -> Threads:
+    """What zeros stand for: a process per CPU, and images side by side where CPUs would idle."""
+    wanted = min(processes or cpus, shards)
+    return Threads(wanted, inter or max(1, min(MOST_INTER_THREADS, cpus // wanted)), intra or 1)
+
+
+def plan(
+    sources: Sequence[Path],
+    output: Path,
+    subset: str,
+    settings: Settings,
+    threads: Threads,
+) -> list[Job]:
+    """A job for each source; the results are numbered from 0.
+
+    The images of a shard, which only the progress line needs, are those of the first one, and of
+    the last: to count them all would mean to seek through all the data.
+    """
+    count = len(sources)
+    try:
+        usual, last = count_records(sources[0]), count_records(sources[-1])
+    except RecordError as error:
+        raise ShardError(str(error)) from None
+    made_with = fingerprint(MAKER, asdict(settings))
+    return [
+        Job(
+            shard=output / shard_name(subset, index, count),
+            images=last if index == count - 1 else usual,
+            made_with=made_with,
+            made_from=state_of(source),
+            task=Task(str(source), settings, threads),
+        )
+        for index, source in enumerate(sources)
+    ]
+
+
+def unlike(jobs: Sequence[Job]) -> list[str]:
+    """Which shards are not what these jobs make, told without reading them."""
+    if not jobs:
+        return []
+    lines = read_journal(jobs[0].shard.parent)
+    return [
+        f"{job.shard} is not of this input and these settings: run without --verify"
+        for job in jobs
+        if job.shard.exists() and not finished(job, lines.get(job.shard.name))
+    ]
+
+
+def state_of(source: Path) -> str:
+    """Another one when the file has changed, however it may be called."""
+    stat = source.stat()
+    return fingerprint(stat.st_size, stat.st_mtime_ns)
+
+
+def resize_shard(task: Task, path: Path, count: Callable[[int], None]) -> Made:
+    """Write the resized records of a shard to `path`, in order.
+
+    Records that cannot be used are left out. A shard with damaged framing is not kept: what
+    follows the damage is lost.
+    """
+    warnings.filterwarnings("ignore", module=r"PIL\.")  # odd metadata, of no use to anybody here
+    source = Path(task.source)
+    left_out: list[tuple[str, str]] = []
+    written = 0
+    with shrinking(task.threads.intra) as shrink, path.open("wb", buffering=1 << 20) as file:
+
+        def resized(record: bytes) -> bytes | Corrupt:
+            try:
+                return resize_record(record, task.settings, shrink)
+            except CorruptImage as error:
+                return Corrupt(name_in(record), str(error))
+
+        results = in_order(resized, read_records(source), task.threads.inter)
+        try:
+            for number, result in enumerate(results):
+                if isinstance(result, Corrupt):
+                    left_out.append((f"{source.name}, record {number}{result.name}", result.why))
+                else:
+                    write_record(file, result)
+                    written += 1
+                count(1)
+        except RecordError as error:
+            return Made(0, ((source.name, str(error)),), keep=False)
+    return Made(written, tuple(left_out))
+
+
+def name_in(record: bytes) -> str:
+    """The image's file name as the record has it, in brackets, or nothing."""
+    try:
+        names = decode_example(record).get("image/filename")
+    except RecordError:
+        return ""
+    if not names or not isinstance(names[0], bytes):
+        return ""
+    name = names[0].decode(errors="replace")
+    return f" ({''.join(sign if sign.isprintable() else '?' for sign in name)})"
+
+
+def in_order(
+    work: Callable[[bytes], bytes | Corrupt], items: Iterator[bytes], threads: int
+) -> Iterator[bytes | Corrupt]:
+    """`work` over `items` by several threads, results in the items' order, few of them waiting."""
+    if threads <= 1:
+        yield from map(work, items)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        ahead: deque[Future[bytes | Corrupt]] = deque()
+        for item in items:
+            ahead.append(pool.submit(work, item))
+            if len(ahead) > 2 * threads:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
+
+
+def usable_cpus() -> int:
+    return len(os.sched_getaffinity(0))
