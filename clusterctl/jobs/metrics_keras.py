@@ -14,6 +14,7 @@ from clusterctl.domain.errors import UsageError
 
 _NUMBER = r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|nan|-?inf)"
 _EPOCH = re.compile(r"^\s*Epoch (\d{1,9})/\d{1,9}\b")
+_BAR = re.compile(r"^\s*(\d{1,9})/(\d{1,9})(?= )")
 _UNITS_S = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6}
 
 
@@ -38,7 +39,7 @@ class MetricDefinition:
 
 @dataclass(frozen=True)
 class MetricPoint:
-    """One value: in which line of the log (from 1), and in which of Keras's epochs."""
+    """One value: in which of Keras's epochs, and in which line, redrawn bars counting as lines."""
 
     line: int
     epoch: int | None
@@ -95,13 +96,32 @@ def read_metrics(
 ) -> list[MetricSeries]:
     """One series per definition, also where it is empty; two of one name are one series."""
     points: dict[str, list[MetricPoint]] = {each.name: [] for each in definitions}
-    epoch: int | None = None
+    epochs = _Epochs()
     for number, line in enumerate(lines, 1):
-        begins = _EPOCH.match(line)
-        if begins:
-            epoch = int(begins[1])
+        epochs.read(line)
         for definition in definitions:
             value = definition.value(line)
             if value is not None:
-                points[definition.name].append(MetricPoint(number, epoch, value))
+                points[definition.name].append(MetricPoint(number, epochs.current, value))
     return [MetricSeries(name, tuple(found)) for name, found in points.items()]
+
+
+class _Epochs:
+    """Which epoch a line of Keras belongs to: none after its bar was full, as in an evaluation."""
+
+    def __init__(self) -> None:
+        self.current: int | None = None
+        self._full: str | None = None
+
+    def read(self, line: str) -> None:
+        begins = _EPOCH.match(line)
+        if begins:
+            self.current, self._full = int(begins[1]), None
+            return
+        bar = _BAR.match(line)
+        if not bar:
+            return
+        if self._full is not None and self._full != bar[0].strip():
+            self.current = None
+        elif bar[1] == bar[2] and "ETA:" not in line:
+            self._full = bar[0].strip()

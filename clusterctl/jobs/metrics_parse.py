@@ -38,13 +38,15 @@ _FLOAT = r"([-+0-9.eE]{1,40}|nan|inf)"
 _FACTS: tuple[tuple[str, re.Pattern[str], type], ...] = (
     # First, since the original's banner ran into the next line.
     ("tensorflow", re.compile(r"\]TF(\d{1,4}\.\d[0-9A-Za-z.+-]*?)(?=Horovod|\s|$)"), str),
-    ("gpus", re.compile(r"Horovod size: *(\d{1,9})\b"), int),
+    ("gpus", re.compile(r"Horovod size: *(\d{1,9})(?!\.?\d)"), int),
     ("data", re.compile(r"Using data from: *(\S.*)"), str),
     ("training_samples", re.compile(r"Found (\d{1,15}) training samples"), int),
     ("validation_samples", re.compile(r"Validation dataset size: *(\d{1,15})\b"), int),
     ("peak_learning_rate", re.compile(rf"Using a learning rate of {_FLOAT}"), float),
     ("finished_in_s", re.compile(rf"Finished in {_FLOAT}"), float),
 )
+# Most lines say none of them.
+_ANY_FACT = re.compile(r"Horovod size|Using |Found |Validation d|Finished in|\]TF")
 
 
 @dataclass
@@ -103,7 +105,7 @@ def _take(sections: list[Section], row: TrainingRow) -> None:
 
 
 def _facts(line: str) -> Iterator[tuple[str, Any]]:
-    for name, pattern, kind in _FACTS:
+    for name, pattern, kind in _FACTS if _ANY_FACT.search(line) else ():
         match = pattern.search(line)
         if match:
             try:

@@ -123,11 +123,11 @@ def write_result(path: Path, content: bytes) -> None:
         if path.exists() and not path.is_file():
             path.write_bytes(content)
             return
-        path = path.resolve()
-        draft = path.with_name(f".{path.name[:200]}.{os.getpid()}")
+        target = path.resolve()
+        draft = target.with_name(f".{target.name[:200]}.{os.getpid()}")
         try:
             draft.write_bytes(content)
-            draft.replace(path)
+            draft.replace(target)
         finally:
             draft.unlink(missing_ok=True)
     except OSError as error:

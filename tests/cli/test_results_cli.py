@@ -1,0 +1,122 @@
+"""`clusterctl results --log`: no cluster, no account, no network."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.cli.programs import call
+from tests.cli.running import CommandLine
+from tests.jobs.training_logs import HEADER, banner, evaluation, rows
+
+ROWS = rows([0, 1, *range(50, 14051, 50)], speed=19200.0)
+RUN = banner() + HEADER + ROWS + "Finished in 6000.5\n" + evaluation()
+
+
+@pytest.fixture
+def results(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CLUSTERCTL_CONFIG", "/dev/null")
+    command = CommandLine(tmp_path, capsys, [])
+    (tmp_path / "hvd_train.log").write_text(RUN)
+    return lambda *arguments: command("results", *arguments)
+
+
+def test_the_table(results):
+    ran = results("--log", "hvd_train.log")
+    assert (ran.status, ran.err.splitlines()[0]) == (0, "from hvd_train.log")
+    lines = ran.out.splitlines()
+    assert lines[:2] == [
+        "32 GPUs, step 14050, epoch 89.8; finished in 1 h 40 min",
+        "  19200.0 images/s, 600.0 per GPU (without rows that count the start)",
+    ]
+    assert "14050  89.8   19200.0   4.190  5.190       0.01405" in lines
+    assert "14075  90.0   75.000   92.50    0.97  2026-11-20 10:00:00" in lines
+    assert "beside the tutorial's run on 32 GPUs:" in lines
+    assert "  images/s per GPU: 600.0, the tutorial's 615.7 (0.97 times)" in lines
+    assert "  top-1 75.000 %, the tutorial's 75.716 % (-0.716)" in lines
+    assert "0.32   6.990  6.515     7.990       7.425     0.00005  0.10353" in lines
+    assert "24 of 283 rows; all of them: --all, --csv FILE or --json" in ran.err
+    everything = results("--log", "hvd_train.log", "--all", "--reference", "none")
+    assert "of 283 rows" not in everything.err
+    assert len(everything.out.splitlines()) == 2 + 2 + 283 + 3
+    assert "tutorial" not in everything.out
+
+
+def test_several_logs_after_one_option_and_standard_input(results, tmp_path):
+    for name in ("b é.log", "c.log"):
+        (tmp_path / name).write_text(RUN.replace("32", "256", 1).replace("19200.0", "19199.9"))
+    ran = results("--log", "hvd_train.log", "b é.log", "c.log", "hvd_train.log")
+    assert ran.err.startswith("from hvd_train.log, b é.log, c.log\n")
+    assert "run 2: 256 GPUs, step 14050" in ran.out
+    assert "run 3" not in ran.out, "two of the files are the same run"
+    done = call("clusterctl", "results", "--log", "-", "--json", stdin=RUN.encode())
+    assert done.returncode == 0, done.stderr
+    data = json.loads(done.stdout)
+    assert data["sources"] == ["standard input"]
+    assert len(data["runs"][0]["rows"]) == 283
+    assert data["runs"][0]["comparison"]["top1_difference"] == pytest.approx(-0.716)
+
+
+def test_remarks(results, tmp_path):
+    (tmp_path / "x.log").write_text(
+        banner(samples=5000) + rows([0, 1, 50, 100]) + banner(samples=5000) + rows([60, 110])
+        + "   160   1.0 19347.5    nan    nan 0.10353\n"
+    )  # fmt: skip
+    ran = results("--log", "x.log")
+    assert "32 GPUs, step 160, epoch 1.0; not finished" in ran.out
+    assert "  resumed at step 60" in ran.out
+    assert "  the loss is not a number from step 160 on" in ran.out
+    assert "  other data: 5000 training images, ImageNet has 1281167" in ran.out
+
+
+def test_metrics_of_other_programs(results, tmp_path):
+    (tmp_path / "k.log").write_text("Epoch 1/1\r4/4 [==] - 1s 20ms/step - loss: 1.3 - dice: 0.5\n")
+    ran = results("--log", "k.log")
+    assert "train:loss  1       1.3    1.3   1.3     1.3" in ran.out
+    assert "EPOCH  train:loss  sec/steps\n1      1.3         0.02\n" in ran.out
+    ran = results("--log", "k.log", "--metric", "dice=dice: ([0-9.]+)", "--metric", "no=n(o)pe")
+    assert "dice    1       0.5    0.5   0.5     0.5" in ran.out
+    assert "no      0       -      -     -       -" in ran.out
+    assert results("--log", "k.log", "--csv", "-").out == (
+        "metric,epoch,line,value\ntrain:loss,1,2,1.3\nsec/steps,1,2,0.02\n"
+    )
+
+
+def test_files_beside_the_table(results, tmp_path):
+    ran = results("--log", "hvd_train.log", "--csv", "rows.csv", "--plot", "run é.png")
+    assert ran.status == 0, ran.err
+    assert "wrote rows.csv\nwrote run é.png\n" in ran.err
+    assert "beside the tutorial's run" in ran.out
+    assert len((tmp_path / "rows.csv").read_text().splitlines()) == 285
+    assert (tmp_path / "run é.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "says"),
+    [
+        ((), 2, "whose results?"),
+        (("--log", "none.log"), 2, "cannot read none.log: No such file or directory"),
+        (("--log", "."), 0, ""),
+        (("--log", "empty"), 2, "there is no hvd_train.log in empty"),
+        (("--log", "dull.log"), 1, "no training table, evaluation or metric in dull.log"),
+        (("--log", "dull.log", "--metric", "x=y(z)"), 1, "no training table"),
+        (("--log", "hvd_train.log", "--metric", "x"), 2, "not a metric: 'x'"),
+        (("--log", "hvd_train.log", "--plot", "x.gif"), 2, "cannot draw x.gif"),
+        (("--log", "hvd_train.log", "--plot", "none/x.png"), 2, "cannot write none/x.png"),
+        (("--log", "hvd_train.log", "--csv", "none/x"), 2, "cannot write none/x"),
+        (("--log", "hvd_train.log", "--csv", "-", "--json"), 2, "both want standard output"),
+        (("--log", "hvd_train.log", "--log-dir", "x"), 2, "give one"),
+        (("--log", "hvd_train.log", "--reference", "64"), 2, "'64' is not one of"),
+        (("demo", "yesterday's"), 2, "yesterday's"),
+        (("demo", "20261120-154501-3f2a", "more"), 2, "one cluster"),
+        (("demo", "20261120-154501-3f2a", "--log-dir", "x"), 2, "one cluster"),
+    ],
+)  # fmt: skip
+def test_refused(results, tmp_path, arguments, status, says):
+    (tmp_path / "dull.log").write_text("nothing to see\n")
+    (tmp_path / "empty").mkdir()
+    ran = results(*arguments)
+    assert (ran.status, says in ran.err) == (status, True), ran.err
+    assert "Traceback" not in ran.err

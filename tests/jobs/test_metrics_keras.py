@@ -1,0 +1,119 @@
+"""Metrics by definitions, of lines that Keras printed (TensorFlow 2.15) and of other programs'."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from clusterctl.domain.errors import UsageError
+from clusterctl.jobs.metrics_keras import KERAS, parse_definition, read_metrics
+from clusterctl.jobs.metrics_lines import clean_lines
+
+SAMPLES = Path(__file__).parent / "samples"
+# As SageMaker's example of CIFAR-10 has them.
+SAGEMAKER = (
+    "train:loss=.*loss: ([0-9\\.]+) - accuracy: [0-9\\.]+.*",
+    "train:accuracy=.*loss: [0-9\\.]+ - accuracy: ([0-9\\.]+).*",
+    "validation:accuracy=.*step - loss: [0-9\\.]+ - accuracy: [0-9\\.]+"
+    " - val_loss: [0-9\\.]+ - val_accuracy: ([0-9\\.]+).*",
+    "validation:loss=.*step - loss: [0-9\\.]+ - accuracy: [0-9\\.]+"
+    " - val_loss: ([0-9\\.]+) - val_accuracy: [0-9\\.]+.*",
+    "sec/steps=.* - \\d+s (\\d+)[mu]s/step - loss: [0-9\\.]+ - accuracy: [0-9\\.]+"
+    " - val_loss: [0-9\\.]+ - val_accuracy: [0-9\\.]+",
+)
+
+
+def read(text, definitions=KERAS):
+    return {series.name: series for series in read_metrics(clean_lines(text), definitions)}
+
+
+def values(series):
+    return [point.value for point in series.points]
+
+
+@pytest.mark.parametrize(
+    ("sample", "losses", "last"),
+    [
+        ("keras-pipe.txt", {1: 1.3199, 2: 1.3080}, 1.2358e-05),
+        ("keras-terminal.txt", {1: 1.2090, 2: 1.2045}, 1.2358e-05),
+    ],
+)
+def test_captured(sample, losses, last):
+    found = read((SAMPLES / sample).read_bytes().decode())
+    assert {name: len(series.points) for name, series in found.items()} == {
+        "train:loss": 10,
+        "train:accuracy": 10,
+        "validation:loss": 5,
+        "validation:accuracy": 5,
+        "sec/steps": 6,
+    }
+    assert values(found["validation:loss"])[-1] == last
+    assert found["train:loss"].per_epoch == losses, "an evaluation's loss is no epoch's"
+    assert all(0 < seconds < 1 for seconds in values(found["sec/steps"]))
+
+
+def test_sagemakers_definitions_as_they_are():
+    line = "195/195 [==============================] - 12s 60ms/step - loss: 1.5421 - accuracy: 0.4416 - val_loss: 1.2112 - val_accuracy: 0.5712"  # noqa: E501
+    found = read(line, [parse_definition(text) for text in SAGEMAKER])
+    assert [values(series) for series in found.values()] == [
+        [1.5421],
+        [0.4416],
+        [0.5712],
+        [1.2112],
+        [60.0],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("4/4 - 0s - loss: 1.3 - acc: 0.25 - val_loss: 1.2 - val_acc: 0.5 - 6ms/step",
+         [1.3, 0.25, 1.2, 0.5, 0.006]),
+        ("4/4 [====] - 2s 2s/step - loss: nan - accuracy: 0.25", [None, 0.25, None, None, 2.0]),
+        ("4/4 [====] - 2s 250us/step - loss: 1e-05 - accuracy: 1", [1e-5, 1.0, None, None, 25e-5]),
+        ("4/4 [====] - 2s 250µs/sample - loss: 12 - accuracy: 1.0", [12, 1.0, None, None, 25e-5]),
+        ("- class_loss: 5.0 - loss: 2.5", [2.5, None, None, None, None]),
+        ("- loss: 1.2 - accuracy: 0.4", [1.2, 0.4, None, None, None]),
+        ("- loss: 1.2x - accuracy: high", [None, None, None, None, None]),
+        ("[1,0]<stdout>: - loss: 1.25", [1.25, None, None, None, None]),
+    ],
+)  # fmt: skip
+def test_built_in(line, expected):
+    found = [values(series) for series in read(line + "\n").values()]
+    shown = [None if not each or math.isnan(each[0]) else pytest.approx(each[0]) for each in found]
+    assert shown == expected
+
+
+def test_definitions_of_users():
+    found = read(
+        "dice=0.5 at 3\nnothing\ndice=0.75 at 4\ndice=high\ntook 20ms\n",
+        [parse_definition("dice=dice=(\\S+)"), parse_definition("t=took (\\d+)(?P<unit>ms|s)"),
+         parse_definition(" other = never(x)?")],
+    )  # fmt: skip
+    assert {name: values(series) for name, series in found.items()} == {
+        "dice": [0.5, 0.75],
+        "t": [pytest.approx(0.02)],
+        "other": [],
+    }
+    assert [point.line for point in found["dice"].points] == [1, 3]
+    optional = read("loss: \n", [parse_definition("x=loss: (\\d+)?")])
+    assert optional["x"].points == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("loss", "not a metric"),
+        ("=loss: (.*)", "not a metric"),
+        ("loss=", "not a metric"),
+        ("", "not a metric"),
+        ("loss=loss: (", "not a regular expression"),
+        ("loss=(?P<a>x)(?P<a>y)", "not a regular expression"),
+        ("loss=loss: [0-9.]+", "no group"),
+    ],
+)
+def test_refused(text, says):
+    with pytest.raises(UsageError, match=says):
+        parse_definition(text)

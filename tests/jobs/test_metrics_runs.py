@@ -1,0 +1,114 @@
+"""Runs: resumed ones joined, evaluations with their run, speed, nothing twice."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterctl.jobs.metrics import TrainingRow, throughput
+from clusterctl.jobs.metrics_runs import holding, read_runs
+from tests.jobs.training_logs import HEADER, banner, evaluation, rows
+
+FIRST = banner() + HEADER + rows([0, 1, *range(50, 5001, 50)])
+LATER = banner() + HEADER + rows(range(4000, 14051, 50)) + "Finished in 900.5\n"
+WHOLE = FIRST + "Finished in 100.0\n"
+
+
+def steps(run):
+    return [row.step for row in run.rows]
+
+
+def test_a_resumed_run_is_one():
+    [run] = read_runs([FIRST + LATER + evaluation()])
+    assert steps(run) == [0, 1, *range(50, 14051, 50)]
+    assert run.resumed_at == (4000,)
+    assert run.result is not None
+    assert run.result.top1 == 75.0
+    assert run.facts.gpus == 32, "the evaluation's ranks are not the training's"
+    assert run.facts.validation_samples == 50000
+    assert run.facts.finished_in_s is None, "the first part was cut short"
+    assert [row.step for row in run.rows if row.startup] == [0, 1, 4000]
+    [both] = read_runs([WHOLE + LATER])
+    assert both.facts.finished_in_s == 1000.5
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        banner() + rows([0, 1, 50], speed=1.0),  # from the start again
+        banner(64) + rows([4000, 4050], per_step=16384 / 1_281_167),  # another batch
+        banner() + rows([9000, 9050]),  # from a checkpoint that this run did not reach
+    ],
+)
+def test_what_is_no_resume(second):
+    assert [run.resumed_at for run in read_runs([FIRST + second])] == [(), ()]
+
+
+def test_in_any_number_of_logs_and_twice():
+    training, evaluating = FIRST + LATER, evaluation()
+    expected = read_runs([training + evaluating])
+    assert read_runs([training, evaluating]) == expected
+    assert read_runs([evaluating, training]) == expected
+    job = LATER + evaluating
+    assert read_runs([training, evaluating, job]) == expected
+    still_growing = banner() + HEADER + rows(range(4000, 9000, 50))
+    assert read_runs([FIRST + still_growing, LATER + evaluating]) == expected
+    assert read_runs([training + evaluating] * 3) == expected
+
+
+def test_not_a_number_is_found_twice_too():
+    lost = banner() + rows([0, 1]) + "    50   0.3 19347.5    nan    nan 0.10353\n"
+    [run] = read_runs([lost, lost])
+    assert run.not_a_number_from == 50
+
+
+def test_an_evaluation_belongs_to_the_run_that_came_so_far():
+    short = banner() + rows([0, 1, 50, 100], speed=100.0)
+    long = banner() + rows([0, 1, *range(50, 14051, 50)])
+    first, second = read_runs([long + short + evaluation(14075)])
+    assert (len(first.evaluations), len(second.evaluations)) == (1, 0)
+    first, second = read_runs([long + short + evaluation(110)])
+    assert (len(first.evaluations), len(second.evaluations)) == (0, 1)
+    first, second = read_runs([short + banner() + rows([0, 1, 50, 100]) + evaluation(3)])
+    assert (len(first.evaluations), len(second.evaluations)) == (0, 1)
+
+
+def test_evaluations_alone():
+    [run] = read_runs([evaluation(1000, 20.0) + evaluation(2000, 30.0)])[:1]
+    assert run.rows == ()
+    assert run.images_per_s is None
+    assert run.result.top1 == 30.0
+
+
+def test_the_runs_that_a_log_shows():
+    another = banner(8) + rows([0, 1, 50], per_step=2048 / 1_281_167, speed=5000.0)
+    runs = read_runs([another, FIRST, LATER])
+    assert len(runs) == 2
+    assert holding(runs, LATER) == runs[1:]
+    assert holding(runs, another) == runs[:1]
+    assert holding(runs, "nothing") == []
+
+
+def made(*speeds_at):
+    return [
+        TrainingRow(step, 0.1, speed, 1.0, 1.0, 0.1, startup=step < 2) for step, speed in speeds_at
+    ]
+
+
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [
+        ([], None),
+        ([(0, 5.0), (1, 33.0)], None),
+        ([(0, 5.0), (1, 33.0), (2, 100.0)], 100.0),
+        # 49 steps at 100, 50 steps at 300: not the mean of the two speeds.
+        ([(0, 5.0), (1, 33.0), (50, 100.0), (100, 300.0), (150, 300.0)],
+         149 / (49 / 100 + 100 / 300)),
+        # Lines left out: the speed after them is that of the last 50 steps only.
+        ([(50, 100.0), (100, 100.0), (150, 100.0), (13750, 200.0)], 200 / (150 / 100 + 50 / 200)),
+        ([(50, 100.0), (100, float("inf")), (150, float("nan")), (200, 0.0)], 100.0),
+        ([(7, 42.0)], 42.0),
+    ],
+)  # fmt: skip
+def test_throughput(table, expected):
+    found = throughput(made(*table))
+    assert found == (expected if expected is None else pytest.approx(expected, rel=1e-12))

@@ -1,0 +1,93 @@
+"""Results of a cluster: a job's log, and the log folder of the head node. Real SSH, real mpirun."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from clusterctl.domain.errors import CommandFailed, UsageError
+from clusterctl.operations.results import NoResults, results_of_cluster
+from tests.jobs.training_logs import HEADER, banner, evaluation, rows
+from tests.pair import eventually
+
+pytestmark = [pytest.mark.lab, pytest.mark.train]
+
+FOLDER = "examples/horovod/tensorflow"
+EARLIER = banner(2) + HEADER + rows([0, 1, 50, 100, 150])
+LATER = banner(2) + HEADER + rows([100, 150, 200]) + "Finished in 12.5\n" + evaluation(210, 1.5)
+# Says its text, as the trainer does: once there is a file `go`.
+TALK = f"""\
+import os, sys, time
+sys.stderr.write({LATER!r}.partition("Finished")[0])
+while not os.path.exists("/data/go"):
+    time.sleep(0.05)
+sys.stderr.write({LATER!r}[{LATER.index("Finished")}:])
+"""
+
+
+@pytest.fixture
+def quiet(pair):
+    """The cluster without jobs and logs, and with a trainer of ours."""
+    pair.on(0, f"mkdir -p mine {FOLDER}/'lo gs'; rm -f /data/go")
+    pair.on(0, "cat > mine/train_imagenet_resnet_hvd.py", TALK.encode())
+    yield pair
+    pair.ctl("cancel")
+    pair.ctl("clean-logs", "--jobs", "--force")
+    pair.on(0, f"rm -rf mine 'lo gs' {FOLDER}/'lo gs'")
+
+
+def write(pair, path, text):
+    pair.on(0, f"mkdir -p \"$(dirname '{path}')\" && cat > '{path}'", text.encode())
+
+
+def steps(run):
+    return [row.step for row in run.rows]
+
+
+def test_a_job_its_log_folder_and_a_folder_by_itself(quiet):
+    with quiet.access() as access:
+        with pytest.raises(NoResults, match="no training table, evaluation or metric in any log"):
+            results_of_cluster(access)
+
+        # train.sh by hand: no job, but the trainer's log folder.
+        write(quiet, f"{FOLDER}/imagenet_resnet/hvd_train.log", EARLIER)
+        found = results_of_cluster(access)
+        assert (steps(found.runs[0]), found.job) == ([0, 1, 50, 100, 150], None)
+
+        # A job that goes on from a checkpoint of an earlier one, in a folder of its own.
+        write(quiet, f"{FOLDER}/lo gs/hvd_train.log", EARLIER + LATER.partition("Finished")[0])
+        arguments = ("--script", "~/mine/train_imagenet_resnet_hvd.py", "--", "--log_dir", "lo gs")
+        status, out, err = quiet.ctl("train", "1", "--detach", "--json", *arguments)
+        assert status == 0, err
+        job_id = json.loads(out)["id"]
+        eventually(lambda: 200 in steps(results_of_cluster(access).runs[-1]), "the table")
+        running = results_of_cluster(access)
+        assert running.job is not None
+        assert running.job.running
+        [run] = running.runs
+        assert steps(run) == [0, 1, 50, 100, 150, 200]
+        assert (run.resumed_at, run.facts.finished_in_s) == ((100,), None)
+        quiet.on(0, "touch /data/go")
+        eventually(lambda: not results_of_cluster(access).job.running, "the end")
+
+        ended = results_of_cluster(access)
+        assert ended.sources == ("pair-0:lo gs/hvd_train.log", f"the log of job {job_id}")
+        assert ended.runs[0].evaluations[0].top1 == 1.5
+        [alone] = results_of_cluster(access, job_id).runs
+        assert steps(alone) == [100, 150, 200]
+        [hand] = results_of_cluster(access, log_folder=f"~/{FOLDER}/imagenet_resnet").runs
+        assert steps(hand) == [0, 1, 50, 100, 150]
+        with pytest.raises(UsageError, match="there is no job 20010101-000000-abcd"):
+            results_of_cluster(access, "20010101-000000-abcd")
+        with pytest.raises(NoResults) as none:
+            results_of_cluster(access, log_folder="none")
+        assert "clusterctl logs pair" in none.value.hint
+        quiet.on(0, "mkdir -p 'lo gs/hvd_train.log'")
+        with pytest.raises(CommandFailed, match=r"cannot read ~/lo gs/hvd_train.log: cat: "):
+            results_of_cluster(access, log_folder="~/lo gs")
+
+    status, out, err = quiet.ctl("results", "--json")
+    assert status == 0, err
+    shown = json.loads(out)
+    assert (shown["job"]["id"], len(shown["runs"][0]["rows"])) == (job_id, 6)
