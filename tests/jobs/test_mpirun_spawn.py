@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 from pathlib import Path
 
@@ -15,6 +16,8 @@ AGENT_OPTION = {"4": ("--mca", "plm_rsh_agent"), "5": ("--prtemca", "plm_ssh_age
 # Without no_tree_spawn only the first two would be dialled from here.
 NARROW_TREE = {"4": ("--mca", "routed_radix", "2"), "5": ("--prtemca", "prte_routed_radix", "2")}
 
+ALLOW_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
 
 def installed(path: Path):
     marks = [] if "/usr/bin" in str(path) else [pytest.mark.train]
@@ -22,12 +25,41 @@ def installed(path: Path):
 
 
 @pytest.mark.parametrize("mpirun", [installed(path) for path in MPIRUNS])
+def test_ranks_of_this_host_alone_need_no_hosts_file_and_no_free_cores(mpirun, tmp_path):
+    if not mpirun.exists():
+        pytest.skip(f"there is no {mpirun}")
+    ranks = (os.cpu_count() or 1) + 1
+    said = "$OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_LOCAL_SIZE on $(hostname)"
+    program = ("/bin/sh", "-c", f'echo "{said}"')
+    run = MpiRun(str(mpirun), version_of(mpirun))
+    launch = MpiLaunch(run, 64, ranks, Binding.NONE, (), (), program, alone=True)
+    (tmp_path / "hosts").write_text("10.9.9.1 slots=64\n")
+    done = subprocess.run(
+        mpirun_argv(launch),
+        cwd=tmp_path,
+        env={**os.environ, **ALLOW_ROOT},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == sorted(
+        f"{rank} of {ranks} on {socket.gethostname()}" for rank in range(ranks)
+    )
+
+
+def version_of(mpirun: Path) -> str:
+    said = subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=True).stdout
+    return parse_mpirun_version(said)
+
+
+@pytest.mark.parametrize("mpirun", [installed(path) for path in MPIRUNS])
 @pytest.mark.parametrize("hosts", [6, 130])
 def test_every_host_is_dialled_from_here_with_keep_alives(mpirun, hosts, tmp_path):
     if not mpirun.exists():
         pytest.skip(f"there is no {mpirun}")
-    said = subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=True).stdout
-    version = parse_mpirun_version(said)
+    version = version_of(mpirun)
     agent = tmp_path / "agent"
     calls = tmp_path / "calls"
     calls.mkdir()
@@ -45,12 +77,11 @@ def test_every_host_is_dialled_from_here_with_keep_alives(mpirun, hosts, tmp_pat
     )
     path, *rest = mpirun_argv(launch)
     extra = [*AGENT_OPTION[version[0]], str(agent), *NARROW_TREE[version[0]]]
-    allow_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     try:
         done = subprocess.run(
             [path, *extra, *rest],
             cwd=tmp_path,
-            env={**os.environ, **allow_root},
+            env={**os.environ, **ALLOW_ROOT},
             capture_output=True,
             timeout=60,
             check=False,

@@ -159,8 +159,10 @@ def versions(python: str, mpirun: str) -> dict[str, str]:
     said = output([mpirun, "--version"])
     if said:
         found["mpirun"] = said.splitlines()[0]
-    with contextlib.suppress(ValueError):
-        found.update(json.loads(output([python, "-W", "ignore", "-c", VERSIONS])))
+    # A wrapper may say something first.
+    for line in output([python, "-W", "ignore", "-c", VERSIONS]).splitlines()[-1:]:
+        with contextlib.suppress(ValueError):
+            found.update(json.loads(line))
     return found
 
 

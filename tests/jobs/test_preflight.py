@@ -1,0 +1,427 @@
+"""What speaks against a training run, from what the nodes have: each check by itself, then all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from clusterctl.domain.findings import Severity
+from clusterctl.jobs.plan import JobPlan
+from clusterctl.jobs.preflight.case import NodeLook, NotReady, errors, question
+from clusterctl.jobs.preflight.data import records_of
+from clusterctl.jobs.preflight.verdict import preflight
+from clusterctl.jobs.work import Work
+
+GIB = 1 << 30
+VERSIONS = {
+    "mpirun": "mpirun (Open MPI) 5.0.11",
+    "python": "3.11.2",
+    "tensorflow": "2.15.1",
+    "horovod": "0.28.1",
+    "horovod_built_for": "2.15.1",
+}
+LOG = "/home/ubuntu/examples/imagenet_resnet"
+
+
+def shards(files, subset="train", size=1000, first=0):
+    return {f"{subset}-{n:05d}-of-{files:05d}": size + n for n in range(first, files + first)}
+
+
+TRAINING = shards(16)
+NODE = NodeLook(
+    host="demo-0",
+    training=TRAINING,
+    validation=shards(2, "validation"),
+    records=dict.fromkeys(list(TRAINING)[:3], 100) | {"train-00015-of-00016": 50},
+    free_bytes=100 * GIB,
+    versions=VERSIONS,
+)
+SECOND = replace(NODE, host="demo-1")
+# 1550 records x 10 epochs // (8 x 4) = 484 steps.
+WORK = Work(8, "/data", batch_size=4, epochs=10, clears=True)
+
+
+def plan(work=WORK, evaluation=("mpirun", "--eval"), **changes):
+    values = {
+        "job_id": "x",
+        "ranks": work.ranks if work else 2,
+        "preset": "cpu",
+        "synthetic": False,
+        "workdir": "/home/ubuntu/examples",
+        "argv": ("/opt/mpirun",),
+        "evaluation": evaluation,
+        "python": "/opt/python",
+        "work": work,
+    }
+    return JobPlan(**{**values, **changes})
+
+
+def found(nodes=(NODE, SECOND), job=None, readers=("demo-0", "demo-1"), force=False):
+    return [
+        (one.check_id, one.severity.value, one.host, one.message)
+        for one in preflight(job or plan(), nodes, readers, force)
+    ]
+
+
+def checkpoints(node, *steps):
+    return replace(node, checkpoints=steps, checkpoint_bytes=len(steps) * 200 << 20)
+
+
+def test_nothing_speaks_against_it():
+    assert found() == []
+    assert question(plan()) == {
+        "python": "/opt/python",
+        "mpirun": "/opt/mpirun",
+        "data_dir": "/data",
+        "log_dir": LOG,
+    }
+
+
+@pytest.mark.parametrize(
+    ("second", "check_id", "message"),
+    [
+        (
+            {"versions": {**VERSIONS, "tensorflow": "2.14.1", "horovod_built_for": "2.14.1"}},
+            "env.differs",
+            "has TensorFlow 2.14.1, demo-0 has 2.15.1",
+        ),
+        (
+            {"versions": {**VERSIONS, "mpirun": "mpirun (Open MPI) 4.1.4"}},
+            "env.differs",
+            "has Open MPI 4.1.4, demo-0 has 5.0.11",
+        ),
+        (
+            {"versions": {k: v for k, v in VERSIONS.items() if not k.startswith("horovod")}},
+            "env.differs",
+            "has no Horovod, demo-0 has 0.28.1",
+        ),
+        (
+            {"versions": {**VERSIONS, "horovod_built_for": "2.16.2"}},
+            "env.mismatch",
+            "Horovod was built for TensorFlow 2.16.2, and 2.15.1 is installed",
+        ),
+        ({"versions": {"python": "3.11.2"}}, "env.missing", "/opt/mpirun does not start there"),
+        (
+            {"training": {}},
+            "data.missing",
+            "there is no training data in /data (no file named train-*)",
+        ),
+        (
+            {"training": {}, "data_error": "/data: Permission denied"},
+            "data.missing",
+            "cannot read the training data: /data: Permission denied",
+        ),
+        (
+            {"training": {**TRAINING, "train-00003-of-00016": 1}},
+            "data.differs",
+            "has other training data than demo-0: train-00003-of-00016 has 1 bytes, on demo-0 1003",
+        ),
+        (
+            {"training": shards(16, size=5)},
+            "data.differs",
+            "has other training data than demo-0: train-00000-of-00016 has 5 bytes, "
+            "on demo-0 1000, and 15 other files",
+        ),
+        (
+            {"records": {**NODE.records, "train-00001-of-00016": -1}},
+            "data.cut_short",
+            "train-00001-of-00016 ends within a record",
+        ),
+    ],
+)
+def test_a_node_that_is_otherwise(second, check_id, message):
+    assert found([NODE, replace(SECOND, **second)]) == [(check_id, "error", "demo-1", message)]
+
+
+def test_a_patch_of_python_or_tensorflow_is_no_mismatch():
+    versions = {**VERSIONS, "python": "3.11.9", "horovod_built_for": "2.15.0"}
+    assert found([NODE, replace(SECOND, versions=versions)]) == []
+
+
+def test_hosts_with_the_same_trouble_are_one_finding():
+    nodes = [NODE, *(replace(NODE, host=f"demo-{n}", training={}) for n in (1, 2, 3, 5))]
+    hosts = [node.host for node in nodes]
+    [[check_id, _, host, _]] = found(nodes, readers=hosts)
+    assert (check_id, host) == ("data.missing", "demo-[1-3,5]")
+
+
+def test_a_node_without_ranks_needs_no_data_but_the_software():
+    bare = replace(SECOND, training={}, validation={}, records={})
+    assert found([NODE, bare], readers=["demo-0"]) == []
+    assert [one[0] for one in found([NODE, replace(bare, versions={})], readers=["demo-0"])] == [
+        "env.missing",
+        "env.missing",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("training", "validation", "said"),
+    [
+        (shards(16, first=1), NODE.validation, []),  # as the tutorial's resizer counts
+        (
+            {name: 1 for name in TRAINING if "00007" not in name},
+            NODE.validation,
+            ["15 of 16 train files are there: train-00007-of-00016 is missing"],
+        ),
+        (
+            {name: 1 for name in shards(16, first=1) if "00001-" not in name},
+            NODE.validation,
+            ["15 of 16 train files are there: train-00001-of-00016 is missing"],
+        ),
+        (
+            dict.fromkeys(list(TRAINING)[:10], 1),
+            NODE.validation,
+            ["10 of 16 train files are there: train-00010-of-00016 and others are missing"],
+        ),
+        (
+            {**TRAINING, "train-00016-of-00016": 1},
+            NODE.validation,
+            ["17 train files are there, 16 belong to the set"],
+        ),
+        (
+            {**TRAINING, **shards(8)},
+            NODE.validation,
+            ["files of several sets are mixed: train-*-of-00008 and train-*-of-00016"],
+        ),
+        (
+            TRAINING,
+            {"validation-00001-of-00002": 1},
+            ["1 of 2 validation files are there: validation-00000-of-00002 is missing"],
+        ),
+        (
+            TRAINING,
+            {},
+            ["there is nothing to evaluate with in /data (no file named validation-*)"],
+        ),
+    ],
+)
+def test_an_incomplete_set(training, validation, said):
+    node = replace(NODE, training=training, validation=validation, records={})
+    errors_ = [one[3] for one in found([node], readers=["demo-0"]) if one[1] == "error"]
+    assert errors_ == said
+    # Who does not evaluate needs no validation files.
+    only = found([node], plan(evaluation=()), ["demo-0"])
+    assert [one[3] for one in only if one[1] == "error"] == [
+        text for text in said if "validation" not in text
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "said"),
+    [
+        (16, []),
+        (8, []),
+        (
+            17,
+            [("data.few_shards", "error", "16 training files for 17 ranks: each needs one")],
+        ),
+        (
+            6,
+            [
+                (
+                    "data.uneven_shards",
+                    "warning",
+                    "16 training files do not divide by 6 ranks: some read 3 and some 2, "
+                    "and those images count more",
+                )
+            ],
+        ),
+    ],
+)
+def test_files_and_ranks(ranks, said):
+    job = plan(replace(WORK, ranks=ranks))
+    assert found(job=job) == [(check, severity, None, text) for check, severity, text in said]
+
+
+def test_files_with_other_numbers_of_records():
+    node = replace(NODE, records={**NODE.records, "train-00002-of-00016": 99})
+    [[check_id, severity, _, message]] = found([node], readers=["demo-0"])
+    assert (check_id, severity) == ("data.uneven_records", "warning")
+    assert message.startswith("train-00002-of-00016 has 99 records and train-00000-of-00016 100")
+
+
+def test_records_are_counted_as_the_trainer_does():
+    assert records_of(NODE.training, NODE.records) == 15 * 100 + 50
+    assert records_of(NODE.training, {}) is None
+    assert records_of({}, {}) is None
+    assert records_of({"train-00000-of-00001": 9}, {"train-00000-of-00001": 7}) == 7
+
+
+REMOTE = replace(WORK, data_dir="s3://bucket/imagenet")
+
+
+def test_data_elsewhere_is_not_looked_at():
+    nodes = [replace(node, training={}, validation={}, records={}) for node in (NODE, SECOND)]
+    assert found(nodes, plan(REMOTE)) == []
+    assert question(plan(REMOTE))["data_dir"] is None
+
+
+FINISHED = f"{LOG} holds a finished run: step 484 of 484 (2 checkpoints, 400.0 MiB)"
+UNFINISHED = f"{LOG} holds a run that got to step 400 of 484 (1 checkpoint, 200.0 MiB)"
+
+
+@pytest.mark.parametrize(
+    ("steps", "changes", "on_purpose", "said"),
+    [
+        ((200, 484), {}, False, ("log.finished", "error", FINISHED)),
+        ((400,), {}, False, ("log.unfinished", "error", UNFINISHED)),
+        ((200, 484), {}, True, ("log.finished", "warning", FINISHED)),
+        (
+            (200, 484),
+            {"clears": False},
+            False,
+            (
+                "log.nothing_left",
+                "warning",
+                f"{LOG} holds the final step, 484: nothing is left to train",
+            ),
+        ),
+        (
+            (400,),
+            {"clears": False},
+            False,
+            ("log.resumed", "info", f"training goes on from step 400 of 484 in {LOG}"),
+        ),
+        (
+            (),
+            {"clears": False},
+            False,
+            (
+                "log.no_checkpoint",
+                "info",
+                f"there is no checkpoint in {LOG}: training begins at step 0",
+            ),
+        ),
+        (
+            (),
+            {"evaluates_only": True, "clears": False},
+            False,
+            ("log.no_checkpoint", "error", f"there is no checkpoint in {LOG}"),
+        ),
+        # Synthetic training would delete it all the same.
+        (
+            (400,),
+            {"data_dir": None},
+            False,
+            (
+                "log.unfinished",
+                "error",
+                f"{LOG} holds a run that got to step 400 (1 checkpoint, 200.0 MiB)",
+            ),
+        ),
+        # How many steps it has cannot be known of data elsewhere.
+        (
+            (400,),
+            {"data_dir": "gs://b"},
+            False,
+            (
+                "log.unfinished",
+                "error",
+                f"{LOG} holds a run that got to step 400 (1 checkpoint, 200.0 MiB)",
+            ),
+        ),
+    ],
+)
+@pytest.mark.parametrize("force", [False, True])
+def test_an_earlier_run(steps, changes, on_purpose, said, force):
+    node = checkpoints(NODE, *steps)
+    if "data_dir" in changes:
+        node = replace(node, training={}, records={})
+    job = plan(replace(WORK, **changes), clears_on_purpose=on_purpose)
+    [one] = found([node], job, ["demo-0"], force)
+    if force and said[0] == "log.no_checkpoint":
+        said = (said[0], said[1].replace("error", "warning"), said[2])
+    assert (one[0], one[1], one[3]) == said, "--force deletes nothing"
+
+
+def test_a_run_on_a_worker_counts_too():
+    [[check_id, _, host, _]] = found([NODE, checkpoints(SECOND, 400)])
+    assert (check_id, host) == ("log.unfinished", "demo-1")
+
+
+def test_a_folder_with_other_things_is_not_emptied():
+    node = replace(NODE, others=("thesis.tex", "é b"))
+    message = f"{LOG} would be emptied, and holds thesis.tex, é b"
+    assert found([node], force=True) == [("log.others", "error", "demo-0", message)]
+    assert found([node], plan(replace(WORK, clears=False)))[0][0] == "log.no_checkpoint"
+
+
+@pytest.mark.parametrize(
+    ("changes", "free", "said"),
+    [
+        ({"batches": 3000, "epochs": None}, 3 * 205 << 20, []),
+        (
+            {"batches": 3000, "epochs": None},
+            500 << 20,
+            ["3 checkpoints of resnet50 need 585.9 MiB, 500.0 MiB are free for " + LOG],
+        ),
+        ({"batches": 3000, "epochs": None, "model": "resnet18"}, 500 << 20, []),
+        (
+            {"save_every": 0},
+            GIB,
+            ["11 checkpoints of resnet50 need 2.1 GiB, 1.0 GiB are free for " + LOG],
+        ),
+        ({"data_dir": None}, 0, []),
+    ],
+)
+def test_room_for_checkpoints(changes, free, said):
+    nodes = [replace(node, free_bytes=free) for node in (NODE, SECOND)]
+    assert found(nodes, plan(replace(WORK, **changes))) == [
+        ("disk.checkpoints", "error", "demo-0", text) for text in said
+    ]
+    # With --local_ckpt every node has them.
+    job = plan(replace(WORK, local_ckpt=True, **changes))
+    hosts = [one[2] for one in found(nodes, job)]
+    assert hosts == (["demo-[0-1]"] if said else [])
+
+
+def test_what_is_there_already_counts():
+    work = replace(WORK, epochs=None, batches=3000)
+    node = replace(checkpoints(NODE, 1000, 2000), free_bytes=210 << 20)
+    assert [one[0] for one in found([node], plan(replace(work, clears=False)))] == ["log.resumed"]
+    # 400 MiB become free.
+    anew = found([node], plan(work, clears_on_purpose=True))
+    assert [one[:2] for one in anew] == [("log.unfinished", "warning")]
+
+
+def test_a_large_run_is_told_of_its_recipe():
+    node = replace(NODE, training=shards(128), records={})
+    said = found([node], plan(replace(WORK, ranks=128)), ["demo-0"])
+    assert [one[:2] for one in said] == [("recipe.larc", "info")]
+    larc = plan(replace(WORK, ranks=128, uses_larc=True))
+    assert found([node], larc, ["demo-0"]) == []
+
+
+def test_a_program_of_the_users_own_needs_the_software_alone():
+    node = replace(checkpoints(NODE, 400), training={}, versions={**VERSIONS, "tensorflow": "1.15"})
+    assert found([node], plan(None, ())) == [
+        (
+            "env.mismatch",
+            "error",
+            "demo-0",
+            "Horovod was built for TensorFlow 2.15.1, and 1.15 is installed",
+        )
+    ]
+    assert found([node], plan())[0][3].startswith("Horovod was built")
+    assert found([node], plan())[1][3] == "the trainer needs TensorFlow 2, and 1.15 is installed"
+
+
+def test_all_at_once_errors_first_each_with_what_to_do():
+    head = replace(checkpoints(NODE, 484), free_bytes=0)
+    nodes = [head, replace(SECOND, training={}, versions={})]
+    job = plan(replace(WORK, ranks=6, epochs=100, save_every=0))
+    everything = preflight(job, nodes, ["demo-0", "demo-1"])
+    assert [one.check_id for one in everything] == [
+        "env.missing",
+        "env.missing",
+        "data.missing",
+        "log.unfinished",
+        "disk.checkpoints",
+        "data.uneven_shards",
+    ]
+    assert all(one.hint for one in everything)
+    assert NotReady(everything).message == "nothing is trained: 5 things to mend first"
+    forced = preflight(job, nodes, ["demo-0", "demo-1"], force=True)
+    assert [one.check_id for one in errors(forced)] == ["log.unfinished"]
+    assert {one.severity for one in forced} == {Severity.ERROR, Severity.WARNING}

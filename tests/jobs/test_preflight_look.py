@@ -1,0 +1,137 @@
+"""What `node/preflight.py` sees, on real files, with the oldest Python as well."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clusterctl.jobs.preflight.case import parse_look
+from clusterctl.operations.train import LOOK
+from tests.pythons import python_or_skip
+
+
+def records(*sizes):
+    return b"".join(struct.pack("<QI", size, 1) + b"x" * size + b"crc." for size in sizes)
+
+
+@pytest.fixture(params=[None, "3.8"])
+def asked(request, weird_home, tmp_path):
+    python = python_or_skip(request.param) if request.param else Path(sys.executable)
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "python3").symlink_to(python)
+
+    def ask(**question):
+        nothing = {"python": "/none", "mpirun": "/none", "data_dir": None, "log_dir": ""}
+        done = subprocess.run(
+            ["sh", "-c", LOOK.command()],
+            input=LOOK.stdin(json.dumps({**nothing, **question}).encode()),
+            env={**os.environ, "PATH": f"{tools}:/usr/bin:/bin"},
+            capture_output=True,
+            check=True,
+        )
+        return parse_look("demo-0", json.loads(done.stdout))
+
+    return ask
+
+
+def test_data(asked, weird_home):
+    data = weird_home / "tf imagenet"
+    data.mkdir()
+    contents = {
+        "train-00001-of-00006": records(5, 0, 7),
+        "train-00002-of-00006": records(5, 0, 70),
+        "train-00003-of-00006": records(50, 50, 50),
+        "train-00004-of-00006": records(5),
+        "train-00005-of-00006": records(5, 0, 7)[:-1],
+        "train-00006-of-00006": records(5),
+        "validation-00000-of-00001": b"",
+        "train-00000-of-00006.gz": b"x",
+        "train-0000x-of-00006": b"x",
+        "labels.txt": b"x",
+    }
+    for name, content in contents.items():
+        (data / name).write_bytes(content)
+    seen = asked(data_dir=str(data))
+    names = [name for name in sorted(contents) if name.startswith("train-") and name[-1] == "6"]
+    names.remove("train-0000x-of-00006")
+    assert dict(seen.training) == {name: len(contents[name]) for name in names}
+    assert dict(seen.validation) == {"validation-00000-of-00001": 0}
+    # The first, the last, and the smallest and largest between.
+    assert dict(seen.records) == {
+        "train-00001-of-00006": 3,
+        "train-00003-of-00006": 3,
+        "train-00004-of-00006": 1,
+        "train-00006-of-00006": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("content", "count"),
+    [
+        (b"", 0),
+        (records(0), 1),
+        (records(3, 3)[:-1], -1),
+        (records(3)[:7], -1),
+        (b"not a record at all, but text", -1),
+        (struct.pack("<Q", 1 << 63) + b"x" * 30, -1),
+    ],
+)
+def test_counting_records(asked, weird_home, content, count):
+    (weird_home / "train-00000-of-00001").write_bytes(content)
+    assert asked(data_dir=str(weird_home)).records == {"train-00000-of-00001": count}
+
+
+def test_nothing_there(asked, weird_home):
+    seen = asked(data_dir=str(weird_home / "none"), log_dir=str(weird_home / "a/b/c"))
+    assert (seen.training, seen.data_error, seen.checkpoints, seen.versions) == ({}, "", (), {})
+    assert seen.free_bytes > 0
+
+
+def test_a_file_where_the_folder_should_be(asked, weird_home):
+    (weird_home / "data").write_text("")
+    seen = asked(data_dir=str(weird_home / "data"), log_dir=str(weird_home / "data"))
+    assert seen.data_error == f"{weird_home}/data: Not a directory"
+    assert seen.checkpoints == ()
+
+
+def test_logs(asked, weird_home):
+    names = ("model.ckpt-7.index", "model.ckpt-7.data-00000-of-00001", "model.ckpt-12.index")
+    for name in (*names, "model.ckpt-20.data-00000-of-00001"):
+        (weird_home / name).write_bytes(b"x" * 10)
+    for name in ("hvd_train.log", "events.out.tfevents.1", "checkpoint", ".hidden"):
+        (weird_home / name).touch()
+    seen = asked(log_dir=str(weird_home))
+    # The index is written last: of step 20 there is none yet.
+    assert (seen.checkpoints, seen.checkpoint_bytes, seen.others) == ((7, 12), 40, ())
+    (weird_home / "é thesis.tex").touch()
+    (weird_home / "old runs").mkdir()
+    assert set(asked(log_dir=str(weird_home)).others) == {"old runs", "é thesis.tex"}
+
+
+@pytest.mark.train
+def test_versions():
+    from clusterctl.jobs.node.preflight import versions
+
+    env = Path("/opt/clusterctl/training/bin")
+    seen = versions(str(env / "python"), str(env / "mpirun"))
+    assert seen["mpirun"].startswith("mpirun (Open MPI) 5.")
+    assert seen["horovod"] == "0.28.1"
+    assert seen["tensorflow"] == seen["horovod_built_for"]
+
+
+def test_what_hangs_or_babbles_has_no_version(tmp_path, monkeypatch):
+    from clusterctl.jobs.node import preflight
+
+    monkeypatch.setattr(preflight, "TIMEOUT_S", 0.2)
+    for name, text in (("hangs", "exec sleep 60"), ("babbles", "echo hello")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    seen = preflight.versions(str(tmp_path / "babbles"), str(tmp_path / "hangs"))
+    assert seen == {}
