@@ -9,7 +9,6 @@ from PIL import Image, UnidentifiedImageError
 from records import Values
 
 JPEG_MARK = b"\xff\xd8\xff"
-CLASSES = 1000  # labels are 1 to 1000; 0 is left for "none of them"
 
 warnings.filterwarnings("ignore", module="PIL")  # about EXIF blocks, which nobody reads here
 

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Generator, Iterator, Sequence
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any, Callable
 
@@ -51,17 +52,21 @@ def each_done(
             busy[ours] = index
             ours.send(task)
         while busy:
+            failed: BaseException | None = None
             for link in wait(list(busy), LOOK_EVERY_S):
                 index = busy.pop(link)
                 ok, result = receive(link, links[link])
-                if not ok:
-                    raise result
+                if not ok:  # the others that are ready are not lost for it
+                    failed = failed or result
+                    continue
                 for next_index, task in waiting:
                     busy[link] = next_index
                     link.send(task)
                     break
                 progress.update(sum(counts))
                 yield index, result
+            if failed:
+                raise failed
             progress.update(sum(counts))
     finally:
         for link, process in links.items():
@@ -81,15 +86,16 @@ def one_by_one(
 
 
 def receive(link: Connection, process: Any) -> tuple[bool, Any]:
+    """Whether the work was done, and its result or else the error."""
     try:
         return link.recv()
     except (EOFError, ConnectionResetError):
         process.join()
         code = process.exitcode
         how = f"killed by signal {-code}" if code < 0 else f"ended with {code}"
-        raise ShardError(
-            f"a process was {how}: out of memory? Fewer --num_processes need less"
-        ) from None
+        return False, ShardError(
+            f"a process was {how}: out of memory? Fewer processes need less of it"
+        )
 
 
 def serve(work: Work, link: Connection, counts: Any, slot: int) -> None:
@@ -115,6 +121,7 @@ def serve(work: Work, link: Connection, counts: Any, slot: int) -> None:
 def interrupts_held() -> Iterator[None]:
     """Ctrl-C reaches every process of a terminal: those started here inherit that it waits, so
     that only the first one acts on it and ends the others."""
+    resource_tracker.ensure_running()  # its own start, in the first process', would undo this
     held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple, Optional
 
-from image_record import CLASSES
-from shards import DataError
+from shards import CLASSES, DataError
 
 TRAIN_TAR = "ILSVRC2012_img_train.tar"
 VALIDATION_TAR = "ILSVRC2012_img_val.tar"

@@ -33,7 +33,7 @@ def write(sample: Sample, folder: Path, as_tars: bool) -> None:
     synsets = sample.synsets()
     labels = "".join(f"{synsets[label]}\n" for label in sample.validation_classes())
     with writing(folder / LABELS[0]) as temporary:
-        temporary.write_text(labels)
+        write_file(temporary, labels.encode())
 
 
 def write_folders(sample: Sample, folder: Path) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 NAME = re.compile(r"(?P<subset>.+)-(?P<index>\d{5})-of-(?P<count>\d{5})")
 SUBSETS = ("train", "validation")
+CLASSES = 1000  # labels are 1 to this; 0 is left for "none of them"
 
 
 class DataError(Exception):

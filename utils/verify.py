@@ -7,12 +7,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from image_record import CLASSES
 from PIL import Image
 from processes import Count, each_done
 from progress import Progress
 from records import RecordError, count_records, decode_example, read_records
-from shards import ShardError, find_shards
+from shards import CLASSES, ShardError, find_shards
 
 MOST_SHOWN = 10
 

@@ -1,0 +1,66 @@
+"""The tools for data: their modules that need no NumPy are imported here, the others are run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+UTILS = HERE.parents[1] / "utils"
+
+sys.path += [str(UTILS), str(HERE)]
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="session")
+def training_python() -> str:
+    env = Path(os.environ.get("CLUSTERCTL_TRAINING_ENV", "/opt/clusterctl/training"))
+    if not (env / ".clusterctl-training").exists():
+        pytest.skip(f"no training environment at {env}: run scripts/training-env")
+    return str(env / "bin" / "python")
+
+
+@pytest.fixture(scope="session")
+def tool(training_python: str) -> Run:
+    """Run a program of utils/ (or of this folder, by its path) with the training environment."""
+
+    def run(name: str, *argv: object, **options: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [training_python, str(UTILS / name), *map(str, argv)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+            **options,  # type: ignore[call-overload]
+        )
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def raw(tool: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The stand-in's raw data in folders: 60 training images of 5 classes, 10 for validation."""
+    folder = tmp_path_factory.mktemp("raw") / "it's raw, ü"
+    done = tool("make_sample_imagenet.py", "--output_dir", folder, *SMALL)
+    assert (done.returncode, done.stderr) == (0, "")
+    return folder
+
+
+SMALL = ["--classes", "5", "--images", "60", "--validation_images", "10", "--size", "32"]
+SHARDS = ["--train_shards", "4", "--validation_shards", "2", "--num_processes", "2"]
+
+
+@pytest.fixture(scope="session")
+def tars(tool: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same as image-net.org packs it."""
+    folder = tmp_path_factory.mktemp("tars")
+    done = tool("make_sample_imagenet.py", "--output_dir", folder, "--as_tars", *SMALL)
+    assert (done.returncode, done.stderr) == (0, "")
+    return folder
