@@ -38,9 +38,12 @@ class EnvState(Enum):
 
 @dataclass(frozen=True)
 class EnvRequest:
-    """Where, for what, and with which interpreter ('' for the node's own) it is made."""
+    """Where, for what, and with which interpreter it is made.
 
-    folder: str = FOLDER
+    Without a folder it is where the node has it, else FOLDER; without an interpreter the node's.
+    """
+
+    folder: str = ""
     flavor: str = "auto"
     python: str = ""
 
@@ -54,17 +57,19 @@ class EnvRequest:
 class NodeEnv:
     """One node's environment, and what it could be made with. Sizes in bytes.
 
-    `key` is what Horovod's wheel depends on there; `free` and `home_free` are a file system's
-    device and room.
+    `key` is what Horovod's wheel depends on there; `chosen`: the launcher looks here first; `free`
+    and `home_free` are a file system's device and room.
     """
 
     host: str
+    folder: str
     state: EnvState
     key: str
     flavor: str
     python: str = ""
     no_python: str = ""
     stamp: str = ""
+    chosen: bool = True
     gathered: bool = False
     horovod_wheel: str = ""
     free: tuple[str, int] = ("", 0)
@@ -84,9 +89,10 @@ class NodeEnv:
 
 def check_request(request: EnvRequest) -> EnvRequest:
     """The same. Raises UsageError for a folder that an environment cannot be in."""
-    if not _PLAIN.fullmatch(request.folder) or {".", ".."} & set(request.folder.split("/")):
+    folder = request.folder
+    if folder and (not _PLAIN.fullmatch(folder) or {".", ".."} & set(folder.split("/"))):
         raise UsageError(
-            f"{request.folder!r} cannot be the training environment's folder",
+            f"{folder!r} cannot be the training environment's folder",
             f"name a whole path without spaces, a folder of its own: {FOLDER}",
         )
     if request.python and not request.python.startswith("/"):
@@ -117,12 +123,14 @@ def parse_look(result: CommandResult) -> NodeEnv:
     }
     return NodeEnv(
         host=result.host,
+        folder=facts["folder"],
         state=EnvState(facts["state"]),
         key=facts["key"],
         flavor=facts["flavor"],
         python=facts.get("python", ""),
         no_python=facts.get("no_python", ""),
         stamp=facts["stamp"],
+        chosen=facts["folder"] == (facts["chosen"] or FOLDER),
         gathered=facts["gathered"] == facts["requirements"],
         horovod_wheel=facts["horovod_wheel"],
         free=_room(facts["free"]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from clusterctl.bootstrap.training import EnvState, NodeEnv
 from clusterctl.domain.findings import Finding, Severity
@@ -34,16 +34,18 @@ def plan_install(nodes: Sequence[NodeEnv], given: Sequence[str] = ()) -> EnvPlan
     `given` are the names of the wheels that the user has.
     """
     head, *workers = nodes
-    waiting = [node for node in nodes if not node.ready]
+    missing = [node for node in nodes if not node.ready]
+    # The launcher of a node that has it may still look elsewhere.
+    install = [node.host for node in nodes if not (node.ready and node.chosen)]
     name = head.key.partition("+")[0]
     has_wheel = head.horovod_wheel or any(
         wheel.startswith(f"{name}-") and wheel.endswith(".whl") for wheel in given
     )
     return EnvPlan(
-        gather=bool(waiting) and not (head.gathered and head.horovod_wheel),
-        build=bool(waiting) and not has_wheel,
+        gather=bool(missing) and not (head.gathered and head.horovod_wheel),
+        build=bool(missing) and not has_wheel,
         copy_to=tuple(node.host for node in workers if not node.ready),
-        install=tuple(node.host for node in waiting),
+        install=tuple(install),
     )
 
 
@@ -85,7 +87,7 @@ def obstacles(nodes: Sequence[NodeEnv], folder: str) -> list[Finding]:
             message = f"{folder} cannot be written to, and sudo asks for a password"
             found.append(_error(node, "env.folder", message, "see --prefix"))
         found += _room_findings(node)
-    return found
+    return _folded(found)
 
 
 def _room_findings(node: NodeEnv) -> list[Finding]:
@@ -110,23 +112,18 @@ def _room_findings(node: NodeEnv) -> list[Finding]:
     ]
 
 
-def _error(node: NodeEnv, check: str, message: str, hint: str) -> Finding:
-    return Finding(check, Severity.ERROR, node.host, message, hint)
-
-
-def state_findings(nodes: Sequence[NodeEnv], folder: str) -> list[Finding]:
-    """What is not as it should be, for `env status`."""
-    found = [_not_ready(node, folder) for node in nodes if not node.ready]
+def state_findings(nodes: Sequence[NodeEnv], folder: str, cluster: str) -> list[Finding]:
+    """What is not as it should be, for `env status`. Nodes of one trouble are in one finding."""
+    found = [_not_ready(node, folder, cluster) for node in nodes if not node.ready]
     keys = {node.key for node in nodes if node.ready}
     if len(keys) > 1:
         message = f"the nodes' environments are of {len(keys)} kinds: {', '.join(sorted(keys))}"
         hint = "mpirun needs the same on all: see --python and --preset of `env install`"
         found.append(Finding("env.alike", Severity.ERROR, message, hint=hint))
-    return found
+    return _folded(found)
 
 
-def _not_ready(node: NodeEnv, folder: str) -> Finding:
-    install = "clusterctl env install NAME"
+def _not_ready(node: NodeEnv, folder: str, cluster: str) -> Finding:
     if node.state is EnvState.FOREIGN:
         message = f"what is in {folder} was not put there by clusterctl"
         return _error(node, "env.state", message, "training uses it if it has Horovod")
@@ -135,4 +132,18 @@ def _not_ready(node: NodeEnv, folder: str) -> Finding:
         EnvState.PARTIAL: f"an installation into {folder} did not end",
         EnvState.OTHER: f"{folder} is {node.stamp}, not {node.key}",
     }[node.state]
-    return _error(node, "env.state", message, install)
+    return _error(node, "env.state", message, f"clusterctl env install {cluster}")
+
+
+def _error(node: NodeEnv, check: str, message: str, hint: str) -> Finding:
+    return Finding(check, Severity.ERROR, message, node.host, hint)
+
+
+def _folded(found: Sequence[Finding]) -> list[Finding]:
+    hosts: dict[Finding, list[str]] = {}
+    for finding in found:
+        hosts.setdefault(replace(finding, host=None), []).append(finding.host or "")
+    return [
+        replace(finding, host=fold_hosts(names) if any(names) else None)
+        for finding, names in hosts.items()
+    ]

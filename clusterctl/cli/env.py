@@ -42,9 +42,8 @@ def _request_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--prefix",
             metavar="DIR",
             envvar="CLUSTERCTL_TRAINING_ENV",
-            default="/opt/clusterctl/training",
-            show_default=True,
-            help="The environment's folder on the nodes (or set CLUSTERCTL_TRAINING_ENV).",
+            default="",
+            help="The environment's folder on the nodes, at first /opt/clusterctl/training.",
         ),
     ):
         command = option(command)

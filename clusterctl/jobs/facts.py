@@ -15,6 +15,8 @@ from clusterctl.jobs.mpirun import MpiRun, parse_mpirun_version
 MPIRUN_PATHS = (
     '"${VIRTUAL_ENV:-/none}"/bin/mpirun',
     '"${CONDA_PREFIX:-/none}"/bin/mpirun',
+    # Where `env install` was told to put ours.
+    '"$(cat "$HOME"/.clusterctl/training-env 2>/dev/null || echo /none)"/bin/mpirun',
     "/opt/clusterctl/training/bin/mpirun",
     '"$HOME"/anaconda3/envs/tensorflow*/bin/mpirun',
     "/opt/amazon/openmpi5/bin/mpirun",

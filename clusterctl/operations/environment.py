@@ -7,7 +7,7 @@ the others get them as any data set is copied, and install without an index.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from clusterctl.bootstrap.training import GIVEN, EnvRequest, NodeEnv, check_request, failed
@@ -57,12 +57,29 @@ class EnvReport:
 
 
 def environment_status(access: Access, request: EnvRequest) -> EnvReport:
-    """What the nodes have. Raises UsageError."""
-    return _report(request, look(access.connections, access.targets, check_request(request)))
+    """What the nodes have. Raises UsageError, HostError of the head node."""
+    request = _with_folder(access, request)
+    return _report(access, request, look(access.connections, access.targets, request))
 
 
-def _report(request: EnvRequest, nodes: FanoutResult[NodeEnv]) -> EnvReport:
-    return EnvReport(request.folder, nodes, tuple(state_findings(nodes.values, request.folder)))
+def _with_folder(access: Access, request: EnvRequest) -> EnvRequest:
+    """The same with the head node's folder where none is named: mpirun wants one path on all.
+
+    Raises UsageError, HostError.
+    """
+    check_request(request)
+    if request.folder:
+        return request
+    [head] = look(access.connections, [access.head], request).outcomes
+    if head.error:
+        raise head.error
+    assert head.value
+    return replace(request, folder=head.value.folder)
+
+
+def _report(access: Access, request: EnvRequest, nodes: FanoutResult[NodeEnv]) -> EnvReport:
+    found = state_findings(nodes.values, request.folder, access.cluster.name)
+    return EnvReport(request.folder, nodes, tuple(found))
 
 
 def wheels_in(folder: Path) -> tuple[str, ...]:
@@ -87,9 +104,9 @@ class Installation:
     """
 
     def __init__(self, access: Access, request: EnvRequest, wheelhouse: Path | None = None) -> None:
-        self._access, self._request = access, check_request(request)
-        self._wheelhouse = wheelhouse
         self._packages = wheels_in(wheelhouse) if wheelhouse else ()
+        request = _with_folder(access, request)
+        self._access, self._request, self._wheelhouse = access, request, wheelhouse
         self._looked = look(access.connections, access.targets, request)
         first = self._looked.outcomes[0]
         if first.error:
@@ -112,7 +129,7 @@ class Installation:
     def run(self, tell: Tell, force: bool = False) -> EnvReport:
         """Do it. Raises JobRunning, and errors of the head node; others are in the report."""
         if self.plan.is_empty:
-            return _report(self._request, self._looked)
+            return _report(self._access, self._request, self._looked)
         if not force:
             refuse_while_training(self._access, "its environment may be the one that is replaced")
         self._prepare_head(tell)
@@ -195,7 +212,7 @@ class Installation:
             by_host.get(target.host) or HostOutcome(target.host, error=self._errors[target.host])
             for target in self._access.targets
         )
-        return _report(self._request, FanoutResult(outcomes))
+        return _report(self._access, self._request, FanoutResult(outcomes))
 
     def _targets(self, hosts: Sequence[str]) -> tuple[Target, ...]:
         return tuple(target for target in self._access.targets if target.host in hosts)

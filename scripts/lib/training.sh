@@ -10,7 +10,7 @@ shell=$CHECKOUT/clusterctl/bootstrap/shell
 # shellcheck source=clusterctl/bootstrap/shell/training_install.sh
 . "$shell/training_install.sh"
 
-TRAINING_ENV=${CLUSTERCTL_TRAINING_ENV:-/opt/clusterctl/training}
+TRAINING_ENV=${CLUSTERCTL_TRAINING_ENV:-$TRAINING_FOLDER}
 export TRAINING_ENV
 
 # CLUSTERCTL_TRAINING_PYTHON names another interpreter than the system's.

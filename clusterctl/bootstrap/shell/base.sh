@@ -9,13 +9,14 @@ die() {
     exit 1
 }
 
-# Run a long and noisy command: silent when it works, its last lines when it does not.
+# Run a long and noisy command: silent when it works, its last lines when it does not. DOING says
+# in words what went wrong then.
 quietly() {
     local log=$1
     shift
     if ! "$@" >>"$log" 2>&1 </dev/null; then
         tail -n 40 "$log" >&2
-        die "this failed: $* (all of its output: $log)"
+        die "${DOING:-this failed: $*} (all of its output: $log)"
     fi
 }
 

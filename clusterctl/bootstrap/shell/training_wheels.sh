@@ -25,7 +25,7 @@ gather_locked() {
     mapfile -t packages <<<"$wanted"
     find_pip "$python" "${given:-$wheels}"
     wheels_from "$given"
-    quietly "$wheels.log" "${PIP_ENV[@]}" "${PIP[@]}" download "${PIP_OPTIONS[@]}" \
+    DOING="the wheels cannot be had from ${given:-the package index}" quietly "$wheels.log" "${PIP_ENV[@]}" "${PIP[@]}" download "${PIP_OPTIONS[@]}" \
         --only-binary :all: --dest "$wheels" "${packages[@]}"
     printf '%s\n' "$wanted" >"$wheels/requirements.new"
     mv "$wheels/requirements.new" "$wheels/requirements.txt"
@@ -87,7 +87,7 @@ build_locked() {
     local building=$3.building
     lock_folder "$wheels"
     if wheel=$(horovod_wheel "$wheels"); then
-        say "reusing $wheel"
+        say "reusing ${wheel##*/}"
         return
     fi
     training_packages "$python" build
@@ -97,7 +97,7 @@ build_locked() {
     quietly "$log" "${PIP_ENV[@]}" "$bin/pip" install "${PIP_OPTIONS[@]}" "${BUILD_PINS[@]}"
     if [[ $flavor == gpu ]]; then gpu_build "$5" "$building"; fi
     # shellcheck disable=SC2016  # $ORIGIN is the loader's word, not the shell's
-    quietly "$log" "${PIP_ENV[@]}" PATH="$bin:$PATH" MAKEFLAGS="-j$(nproc)" \
+    DOING="Horovod cannot be built" quietly "$log" "${PIP_ENV[@]}" PATH="$bin:$PATH" MAKEFLAGS="-j$(nproc)" \
         HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITH_MPI=1 HOROVOD_WITH_GLOO=1 \
         HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_MXNET=1 "${GPU_BUILD[@]}" \
         LDFLAGS='-Wl,-s -Wl,-rpath,$ORIGIN/../../../..:$ORIGIN/../../nvidia/nccl/lib' \
@@ -142,9 +142,11 @@ training_packages() {
     version=$(python_version "$1")
     if [[ $2 == build ]] && can_build "$1"; then return 0; fi
     if command -v dnf >/dev/null; then
-        say "dnf: installing what Horovod's build needs"
-        as_root dnf install -y -q gcc-c++ make "python${version#3.9}-devel" >/dev/null </dev/null ||
-            die "dnf could not install gcc-c++, make and python3-devel"
+        # Amazon Linux 2023 calls its own 3.9 python3.
+        [[ $version != 3.9 ]] || version=3
+        say "dnf: installing g++, make and Python's headers"
+        as_root dnf install -y -q gcc-c++ make "python$version-devel" "python$version-pip" \
+            >/dev/null </dev/null || die "dnf could not install gcc-c++, make, python$version-devel"
     elif [[ $2 == build ]]; then
         apt_ensure g++ make "python$version-dev"
     else
