@@ -17,6 +17,7 @@ from typing import Any
 
 from bench_copy import bench_copy
 from bench_lab import cluster, end_when_told, lab_ec2, machine_cpu_s, quiet, running_lab
+from bench_resize import bench_resize
 
 ROUNDS = 5
 FANOUT = 64
@@ -42,19 +43,21 @@ def main() -> None:
     end_when_told()
     words = sys.argv[1:]
     subjects = {"runclust": bench_runclust, "start": bench_start, "up": bench_up}
-    if words[:1] == ["copy"]:
-        bench_copy(words[1:])
+    alone = {"copy": bench_copy, "resize": bench_resize}  # with options of their own
+    if words and words[0] in alone:
+        alone[words[0]](words[1:])
         return
     unknown = [name for name in words if name not in subjects]
     if unknown:
-        known = ", ".join([*subjects, "copy"])
+        known = ", ".join([*subjects, *alone])
         sys.exit(f"error: no such benchmark: {' '.join(unknown)} (there are {known})")
     print(f"{os.cpu_count()} cores; median of {ROUNDS} rounds; every round runs each command once")
     with tempfile.TemporaryDirectory() as folder, running_lab(Path(folder)):
         for name in words or subjects:
             subjects[name](Path(folder))
     if not words:
-        bench_copy([])
+        for bench_alone in alone.values():
+            bench_alone([])
 
 
 def bench_runclust(home: Path) -> None:
