@@ -156,5 +156,13 @@ def load_records(path: Path) -> tuple[Any, Any]:
     import tensorflow as tf
 
     records = tf.data.TFRecordDataset(str(path)).map(parse_record).batch(count_records(path))
-    images, labels = next(records.as_numpy_iterator())
+    try:
+        images, labels = next(records.as_numpy_iterator())
+    except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
+        raise DataError(f"{path}: {first_line(error)}") from error
     return images, labels
+
+
+def first_line(error: Any) -> str:
+    """What TensorFlow says is wrong, without where in its graph."""
+    return str(error.message).replace("{{function_node", "\n").strip().splitlines()[0]

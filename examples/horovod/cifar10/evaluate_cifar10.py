@@ -12,6 +12,10 @@ import os
 import sys
 from pathlib import Path
 
+from cifar10_data import NAMES, DataError, load_records, record_file
+from confusion_matrix import as_text, confusion_matrix, draw
+from saved_model import latest, predict
+
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
@@ -24,39 +28,33 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     model_dir = environ.get("SM_MODEL_DIR", "~/models/cifar10")
     add("--model-dir", "--model_dir", default=model_dir, help="folder of the model")
     add("--picture", help="file of the picture; left out: MODEL_DIR/confusion_matrix.png")
-    add("--batch-size", "--batch_size", type=int, default=512, help="images at one time")
     return parser.parse_args(argv)
 
 
 def evaluate(args: argparse.Namespace) -> None:
-    from cifar10_data import NAMES, load_records, record_file
-    from confusion_matrix import as_text, confusion_matrix, draw
-    from saved_model import latest, predict
-
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     model = latest(args.model_dir)
     if model is None:
         sys.exit(f"error: there is no model in {args.model_dir}: train one with keras_cifar10.py")
     images, labels = load_records(record_file(args.eval or args.data_dir, "eval"))
-    matrix = confusion_matrix(labels, predict(model, images, args.batch_size), len(NAMES))
+    matrix = confusion_matrix(labels, predict(model, images), len(NAMES))
     print(f"Model: {model}\nTest images: {len(labels)}")
     print(f"Average accuracy: {matrix.trace() / len(labels):.2%}")
     print(as_text(matrix, NAMES), flush=True)
     picture = args.picture or Path(args.model_dir).expanduser() / "confusion_matrix.png"
-    draw(matrix, NAMES, picture)
+    try:
+        draw(matrix, NAMES, picture)
+    except ImportError:
+        sys.exit("error: no picture without matplotlib: pip install matplotlib")
     print(f"Confusion matrix: {picture}")
 
 
 def main(argv: list[str] | None = None) -> None:
-    from cifar10_data import DataError
-
     args = parse_args(argv)
     try:
         evaluate(args)
-    except (DataError, OSError, ValueError) as error:
+    except (DataError, ImportError, OSError, ValueError) as error:
         sys.exit(f"error: {error}")
-    except ImportError as error:
-        sys.exit(f"error: {error}: pip install matplotlib")
     except KeyboardInterrupt:
         sys.exit(130)
 

@@ -17,6 +17,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from cifar10_data import DataError, read_archive, record_file
+
 ARCHIVE = "cifar-10-python.tar.gz"
 URL = f"https://www.cs.toronto.edu/~kriz/{ARCHIVE}"
 MD5 = "c58f30108f718f92721af3b95e74349a"  # as its page has it
@@ -76,8 +78,6 @@ def example(tf: Any, image: bytes, label: int) -> bytes:
 
 
 def generate(args: argparse.Namespace) -> None:
-    from cifar10_data import read_archive, record_file
-
     folder = Path(args.data_dir).expanduser()
     archive = Path(args.archive).expanduser() if args.archive else folder / ARCHIVE
     if not args.archive and not archive.exists():
@@ -92,12 +92,10 @@ def generate(args: argparse.Namespace) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    from cifar10_data import DataError
-
     args = parse_args(argv)
     try:
         generate(args)
-    except (DataError, OSError, ValueError) as error:
+    except (DataError, ImportError, OSError, ValueError) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
         sys.exit(130)

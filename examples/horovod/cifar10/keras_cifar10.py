@@ -25,6 +25,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from cifar10_data import SUBSETS, DataError, count_records, first_line, parse_record, record_file
+from epoch_log import Diverged, EpochLog
+from saved_model import save
+
 # Imported by start(), so that --help and a missing file need not wait for them.
 tf: Any = None
 hvd: Any = None
@@ -124,8 +128,6 @@ def start(seed: int) -> None:
 
 def training_batches(path: Path, count: int, args: argparse.Namespace) -> Any:
     """Batches of this rank without end: shuffled, moved about, mirrored."""
-    from cifar10_data import parse_record
-
     images = own_records(path).map(parse_record).cache()
     images = images.shuffle(count, args.seed + hvd.rank()).repeat()
     images = images.map(augmented, num_parallel_calls=tf.data.AUTOTUNE)
@@ -143,10 +145,8 @@ def augmented(image: Any, label: Any) -> tuple[Any, Any]:
     return tf.image.random_flip_left_right(image), label
 
 
-def test_batches(records: Any, batch_size: int) -> Any:
-    from cifar10_data import parse_record
-
-    return records.map(parse_record).batch(batch_size).prefetch(tf.data.AUTOTUNE)
+def test_batches(records: Any, args: argparse.Namespace) -> Any:
+    return records.map(parse_record).batch(args.batch_size).prefetch(tf.data.AUTOTUNE)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -183,8 +183,6 @@ def compiled(model: Any, args: argparse.Namespace, rate: float) -> Any:
 
 
 def callbacks(args: argparse.Namespace, rate: float, steps: int) -> list[Any]:
-    from epoch_log import EpochLog
-
     warmup = max(args.warmup_epochs, 0)
     log = EpochLog(args.epochs, steps, speaks=hvd.rank() == 0)  # Horovod: one of all speaks.
     listed = [
@@ -212,8 +210,6 @@ def callbacks(args: argparse.Namespace, rate: float, steps: int) -> list[Any]:
 
 
 def train(args: argparse.Namespace, files: dict[str, Path], counts: dict[str, int]) -> None:
-    from saved_model import save
-
     start(args.seed)
     if hvd.rank() == 0:  # Horovod: one process of all speaks, and saves.
         print(f"Horovod size: {hvd.size()}", flush=True)
@@ -223,37 +219,40 @@ def train(args: argparse.Namespace, files: dict[str, Path], counts: dict[str, in
     count = counts["train"] // hvd.size()
     checks = counts["validation"] // hvd.size()
     if not count or not checks:
-        sys.exit(f"error: {hvd.size()} ranks, but {counts} images")
+        sys.exit(
+            f"error: {hvd.size()} ranks, but {counts['train']} images to train with "
+            f"and {counts['validation']} to validate"
+        )
     steps = -(-count // args.batch_size)
     rate = args.learning_rate * hvd.size()  # Horovod: a step sees as many more images.
     model = compiled(build_model(), args, rate)
-    model.fit(
-        training_batches(files["train"], count, args),
-        epochs=args.epochs,
-        steps_per_epoch=steps,
-        validation_data=test_batches(
-            own_records(files["validation"]).take(checks), args.batch_size
-        ),
-        callbacks=callbacks(args, rate, steps),
-        verbose=0,
-    )
+    try:
+        model.fit(
+            training_batches(files["train"], count, args),
+            epochs=args.epochs,
+            steps_per_epoch=steps,
+            validation_data=test_batches(own_records(files["validation"]).take(checks), args),
+            callbacks=callbacks(args, rate, steps),
+            verbose=0,
+        )
+    except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
+        raise DataError(
+            f"{files['train']} or {files['validation']}: {first_line(error)}"
+        ) from error
     if hvd.rank() == 0:
         records = tf.data.TFRecordDataset(str(files["eval"]))
-        loss, accuracy = model.evaluate(test_batches(records, args.batch_size), verbose=0)
+        loss, accuracy = model.evaluate(test_batches(records, args), verbose=0)
         print(f"Test loss: {loss:.4f}\nTest accuracy: {accuracy:.4f}")
         print(f"Model saved in {save(model, args.model_dir)}", flush=True)
 
 
 def main(argv: list[str] | None = None) -> None:
-    from cifar10_data import SUBSETS, DataError, count_records, record_file
-    from epoch_log import Diverged
-
     args = parse_args(argv)
     try:
         folders = {subset: getattr(args, subset) or args.data_dir for subset in SUBSETS}
         files = {subset: record_file(folder, subset) for subset, folder in folders.items()}
         train(args, files, {subset: count_records(path) for subset, path in files.items()})
-    except (DataError, Diverged, OSError) as error:
+    except (DataError, Diverged, ImportError, OSError) as error:
         sys.exit(f"error: {platform.node()}: {error}")
     except KeyboardInterrupt:
         sys.exit(130)

@@ -11,6 +11,7 @@ import argparse
 import io
 import pickle
 import struct
+import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,15 @@ def main(argv: list[str] | None = None) -> None:
     add("--images", type=int, default=1000, help="in each of the six batches")
     add("--seed", type=int, default=0, help="of all that is random")
     args = parser.parse_args(argv)
+    if args.images < len(NAMES):
+        parser.error(f"--images: {len(NAMES)} or more, for one of each class")
+    try:
+        write_sample(args)
+    except OSError as error:
+        sys.exit(f"error: {error}")
+
+
+def write_sample(args: argparse.Namespace) -> None:
     path = Path(args.data_dir).expanduser() / "cifar-10-python.tar.gz"
     path.parent.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(args.seed)

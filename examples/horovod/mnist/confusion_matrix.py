@@ -47,7 +47,7 @@ def draw(matrix: Any, names: Sequence[str], path: str | Path) -> None:
     axes.set_xticks(range(len(names)), names, rotation=45, ha="right")
     axes.set_yticks(range(len(names)), names)
     axes.set_xlabel("taken for")
-    axes.set_ylabel("is")
+    axes.set_ylabel("true class")
     for (row, column), share in np.ndenumerate(part):
         colour = "white" if share > 0.5 else "black"
         axes.text(column, row, f"{share:.2f}", ha="center", va="center", color=colour, fontsize=8)

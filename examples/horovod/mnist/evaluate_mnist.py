@@ -12,6 +12,10 @@ import os
 import sys
 from pathlib import Path
 
+from confusion_matrix import as_text, confusion_matrix, draw
+from mnist_data import CLASSES, DataError, load
+from saved_model import latest, predict
+
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
@@ -23,40 +27,34 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     add("--test", default=environ.get("SM_CHANNEL_TEST"), help="another, if they lie elsewhere")
     add("--model_dir", default=environ.get("SM_MODEL_DIR", "~/models/mnist"), help="of the model")
     add("--picture", help="file of the picture; left out: MODEL_DIR/confusion_matrix.png")
-    add("--batch_size", type=int, default=512, help="images at one time")
     return parser.parse_args(argv)
 
 
 def evaluate(args: argparse.Namespace) -> None:
-    from confusion_matrix import as_text, confusion_matrix, draw
-    from mnist_data import CLASSES, load
-    from saved_model import latest, predict
-
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     model = latest(args.model_dir)
     if model is None:
         sys.exit(f"error: there is no model in {args.model_dir}: train one with mnist_hvd.py")
     images, labels = load(args.test or args.data_dir, "test")
-    matrix = confusion_matrix(labels, predict(model, images, args.batch_size), CLASSES)
+    matrix = confusion_matrix(labels, predict(model, images), CLASSES)
     names = [str(digit) for digit in range(CLASSES)]
     print(f"Model: {model}\nTest images: {len(labels)}")
     print(f"Average accuracy: {matrix.trace() / len(labels):.2%}")
     print(as_text(matrix, names), flush=True)
     picture = args.picture or Path(args.model_dir).expanduser() / "confusion_matrix.png"
-    draw(matrix, names, picture)
+    try:
+        draw(matrix, names, picture)
+    except ImportError:
+        sys.exit("error: no picture without matplotlib: pip install matplotlib")
     print(f"Confusion matrix: {picture}")
 
 
 def main(argv: list[str] | None = None) -> None:
-    from mnist_data import DataError
-
     args = parse_args(argv)
     try:
         evaluate(args)
-    except (DataError, OSError, ValueError) as error:
+    except (DataError, ImportError, OSError, ValueError) as error:
         sys.exit(f"error: {error}")
-    except ImportError as error:
-        sys.exit(f"error: {error}: pip install matplotlib")
     except KeyboardInterrupt:
         sys.exit(130)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import struct
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,15 @@ def main(argv: list[str] | None = None) -> None:
     add("--idx", action="store_true", help="IDX files, not train.npz and test.npz")
     add("--seed", type=int, default=0, help="of all that is random")
     args = parser.parse_args(argv)
+    if min(args.images, args.test_images) < 10:
+        parser.error("--images and --test_images: 10 or more, for one of each digit")
+    try:
+        write_sample(args)
+    except OSError as error:
+        sys.exit(f"error: {error}")
+
+
+def write_sample(args: argparse.Namespace) -> None:
     folder = Path(args.data_dir).expanduser()
     folder.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(args.seed)

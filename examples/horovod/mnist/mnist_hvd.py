@@ -25,6 +25,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from epoch_log import Diverged, EpochLog
+from mnist_data import DataError, load
+from saved_model import save
+
 # Imported by start(), so that --help and a missing file need not wait for them.
 tf: Any = None
 hvd: Any = None
@@ -39,7 +43,13 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         description=(__doc__ or "").partition("\n\n")[0],
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    add, environ = parser.add_argument, os.environ
+    environ = os.environ
+
+    def add(name: str, **settings: Any) -> None:
+        # --model_dir and --model-dir alike.
+        both = dict.fromkeys((name, "--" + name[2:].replace("_", "-")))
+        parser.add_argument(*both, **settings)
+
     add("--data_dir", default="~/data/mnist", help="folder of the training and test images")
     add("--train", default=environ.get("SM_CHANNEL_TRAIN"), help="another for training images")
     add("--test", default=environ.get("SM_CHANNEL_TEST"), help="another for test images")
@@ -146,8 +156,6 @@ def compiled(model: Any, rate: float) -> Any:
 
 
 def callbacks(args: argparse.Namespace, rate: float, steps: int) -> list[Any]:
-    from epoch_log import EpochLog
-
     log = EpochLog(args.epochs, steps, speaks=hvd.rank() == 0)  # Horovod: one of all speaks.
     listed = [
         # Horovod: all begin with the weights of rank 0.
@@ -166,8 +174,6 @@ def callbacks(args: argparse.Namespace, rate: float, steps: int) -> list[Any]:
 
 
 def train(args: argparse.Namespace, training: Any, test: Any) -> None:
-    from saved_model import save
-
     start(args.seed)
     if hvd.rank() == 0:  # Horovod: one process of all speaks, and saves.
         print(f"Horovod size: {hvd.size()}", flush=True)
@@ -193,15 +199,12 @@ def train(args: argparse.Namespace, training: Any, test: Any) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    from epoch_log import Diverged
-    from mnist_data import DataError, load
-
     args = parse_args(argv)
     try:
         training = load(args.train or args.data_dir, "train")
         test = load(args.test or args.data_dir, "test")
         train(args, training, test)
-    except (DataError, Diverged, OSError) as error:
+    except (DataError, Diverged, ImportError, OSError) as error:
         sys.exit(f"error: {platform.node()}: {error}")
     except KeyboardInterrupt:
         sys.exit(130)

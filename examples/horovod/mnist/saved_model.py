@@ -38,12 +38,12 @@ def latest(model_dir: str | Path) -> Path | None:
     )
 
 
-def predict(model: Path, images: Any, batch_size: int) -> Any:
+def predict(model: Path, images: Any) -> Any:
     """The most probable class of each image."""
     import tensorflow as tf
 
     loaded = tf.keras.models.load_model(model, compile=False)
-    return loaded.predict(images, batch_size, verbose=0).argmax(axis=1)
+    return loaded.predict(images, batch_size=512, verbose=0).argmax(axis=1)
 
 
 def versions(folder: Path) -> list[int]:

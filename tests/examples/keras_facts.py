@@ -1,0 +1,59 @@
+"""Run under mpirun: an example program as it is, and what its ranks have at the end.
+
+    keras_facts.py PROGRAM ARGUMENTS... [-- PROGRAM ARGUMENTS...]...
+
+After the programs' own output, rank 0 prints FACTS and a list in JSON: for each program the
+checksums of every rank's weights, and of the images each rank trained on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import itertools
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+
+def facts_of(path: str, *argv: str) -> dict[str, Any]:
+    sys.path.insert(0, str(Path(path).parent))
+    program = importlib.import_module(Path(path).stem)
+    build, seen = program.build_model, []
+    program.build_model = lambda: seen.append(build()) or seen[0]
+    program.main(list(argv))
+    from horovod.tensorflow import allgather_object
+
+    own = rows(program, argv)
+    return {
+        "weights": allgather_object(checksum(seen[0].get_weights())),
+        "images": allgather_object([checksum([row]) for row in own]),
+    }
+
+
+def rows(program: Any, argv: tuple[str, ...]) -> Iterable[Any]:
+    """What this rank trains on: images, or records."""
+    if hasattr(program, "own_records"):
+        file = Path(argv[argv.index("--data-dir") + 1]) / "train" / "train.tfrecords"
+        return program.own_records(file).as_numpy_iterator()
+    folder = argv[argv.index("--data_dir") + 1]
+    return program.own_part(*program.load(folder, "train"), "training")[0]
+
+
+def checksum(arrays: list[Any]) -> str:
+    return hashlib.sha256(b"".join(bytes(array) for array in arrays)).hexdigest()
+
+
+def main() -> None:
+    groups = itertools.groupby(sys.argv[1:], key=lambda word: word == "--")
+    facts = [facts_of(*words) for is_mark, words in groups if not is_mark]
+    from horovod.tensorflow import rank
+
+    if rank() == 0:
+        print("FACTS " + json.dumps(facts), flush=True)
+
+
+if __name__ == "__main__":
+    main()
