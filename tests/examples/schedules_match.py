@@ -14,16 +14,17 @@ from typing import Any
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 sys.path.insert(0, str(Path(sys.argv[1]).parent))
 import tensorflow as tf  # noqa: E402
-import train_imagenet_resnet_hvd as imagenet  # noqa: E402
+from flags import parse_args  # noqa: E402
+from schedule import DECAYS, make_schedule  # noqa: E402
 
 
 def main() -> None:
-    print("DIFFERENCES " + json.dumps({mode: difference(mode) for mode in imagenet.DECAYS}))
+    print("DIFFERENCES " + json.dumps({mode: difference(mode) for mode in DECAYS}))
 
 
 def difference(mode: str) -> float:
     flags = ["--synthetic", "--num_epochs", "90", "--warmup_epochs", "5", "--lr_decay_mode", mode]
-    schedule = imagenet.make_schedule(imagenet.parse_args(flags), 256)
+    schedule = make_schedule(parse_args(flags), 256)
     steps = range(schedule.warmup_steps, schedule.steps, 7)
     return max(
         abs(schedule.learning_rate(step) - tensorflows(mode, schedule, step)) / schedule.peak

@@ -1,0 +1,120 @@
+"""Checkpoints: <log_dir>/model.ckpt-STEP.*, where STEP counts the steps that are done."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Callable
+
+import horovod.tensorflow as hvd
+import tensorflow as tf
+from agreement import Problem, from_rank_0
+from schedule import Schedule
+from step import Trainer
+
+INDEX = re.compile(r"model\.ckpt-(\d+)\.index")
+
+
+@dataclass(frozen=True, order=True)
+class Saved:
+    """A checkpoint that lies there whole."""
+
+    step: int
+    prefix: str  # the files' path without their endings
+    time: float  # when it was saved, seconds since 1970
+
+
+class Checkpoints:
+    """Those of one training: where it goes on from, and what it leaves."""
+
+    def __init__(self, args: argparse.Namespace, schedule: Schedule, trainer: Trainer) -> None:
+        self.folder = args.log_dir
+        self.last_step = schedule.steps
+        self.every = args.save_checkpoints_steps or schedule.steps_per_epoch
+        # Horovod: one process of all saves, or with --local_ckpt one of each node.
+        self.saves = (hvd.local_rank() if args.local_ckpt else hvd.rank()) == 0
+        self.images_per_step = tf.Variable(schedule.global_batch, dtype=tf.int64)
+        self.state = tf.train.Checkpoint(
+            model=trainer.model, momenta=trainer.momenta, images_per_step=self.images_per_step
+        )
+
+    def resume(self, line: Callable[[str], None]) -> int:
+        """The steps that are done already; rank 0 has the values of that step from now on.
+
+        Says so with `line`. Raises Problem when the checkpoint belongs to another training.
+        """
+        saved = from_rank_0(self._restore_last)
+        if not saved:
+            return 0
+        if saved.step < self.last_step:
+            line(f"Going on from {saved.prefix}: {saved.step} of {self.last_step} steps are done")
+        else:
+            line(
+                f"Nothing to train: {saved.prefix} has all {self.last_step} steps;"
+                " --clear_log starts again, --eval evaluates it"
+            )
+        return saved.step
+
+    def _restore_last(self) -> Saved | None:
+        saved = saved_in(self.folder)
+        if saved and saved[-1].step < self.last_step:
+            wanted = int(self.images_per_step)
+            restore(self.state, saved[-1])
+            found = int(self.images_per_step)
+            if found != wanted:
+                raise Problem(
+                    f"{saved[-1].prefix} is of a training with {found} images a step, and this one"
+                    f" has {wanted}: pass --clear_log, or another --log_dir"
+                )
+        return saved[-1] if saved else None
+
+    def after(self, step: int) -> None:
+        """Save, when it is time to, what is there after that many steps."""
+        if self.saves and (step % self.every == 0 or step == self.last_step):
+            save(self.state, self.folder, step)
+
+
+def saved_in(folder: str) -> list[Saved]:
+    """All checkpoints of a log folder, the last one last."""
+    found = []
+    for path in Path(folder).glob("model.ckpt-*.index"):
+        match = INDEX.fullmatch(path.name)
+        if match:
+            prefix = str(path.with_suffix(""))
+            found.append(Saved(int(match[1]), prefix, path.stat().st_mtime))
+    return sorted(found)
+
+
+def save(state: tf.train.Checkpoint, folder: str, step: int) -> None:
+    """Write model.ckpt-STEP: under another name first, so that nobody meets half a checkpoint."""
+    prefix = Path(folder, f"model.ckpt-{step}")
+    hidden = Path(folder, f".{prefix.name}")
+    prefix.parent.mkdir(parents=True, exist_ok=True)
+    state.write(str(hidden))
+    # The index last: who looks for checkpoints looks for it.
+    for ending in (".data-00000-of-00001", ".index"):
+        part = Path(f"{hidden}{ending}")
+        with part.open("rb") as file:
+            os.fsync(file.fileno())
+        part.replace(f"{prefix}{ending}")
+
+
+def restore(state: tf.train.Checkpoint, saved: Saved) -> None:
+    """Give the state's variables their saved values. Raises Problem."""
+    try:
+        state.read(saved.prefix).assert_existing_objects_matched().expect_partial()
+    except (AssertionError, ValueError, tf.errors.OpError) as error:
+        told = f"{saved.prefix} does not fit: it is damaged, or of another --model"
+        raise Problem(told) from error
+
+
+def clear(folder: str, log_name: str) -> None:
+    """Delete what a training and its evaluation wrote into their folder, and nothing else."""
+    logs = (log_name, f"eval_{log_name}")
+    for path in Path(folder).glob("*"):
+        ours = path.name.lstrip(".").startswith(("model.ckpt-", "events.out.tfevents."))
+        if path.is_file() and (ours or path.name in logs):
+            path.unlink()

@@ -1,0 +1,101 @@
+"""Evaluate checkpoints on the validation images: top-1 and top-5 accuracy, and the loss."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from dataclasses import dataclass
+from typing import Callable
+
+import horovod.tensorflow as hvd
+import tensorflow as tf
+from agreement import CommonProblem, from_rank_0, same_everywhere
+from batches import Batches, evaluation_batches, look_for
+from checkpoints import Saved, restore, saved_in
+from log import Log
+from model import build_resnet
+from step import cross_entropy
+
+Count = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+
+HEADER = "  step  epoch  top1    top5     loss   checkpoint_time(UTC)"
+
+
+@dataclass(frozen=True)
+class Score:
+    """Accuracies in percent, and the mean cross-entropy, over all validation images."""
+
+    top1: float
+    top5: float
+    loss: float
+
+
+def evaluate(args: argparse.Namespace, log: Log) -> None:
+    """One row for the last checkpoint of the log folder, and for every --eval_interval-th."""
+    # Horovod: rank 0 has the checkpoints, and says which ones.
+    chosen = from_rank_0(lambda: choose(saved_in(args.log_dir), args.eval_interval))
+    if not chosen:
+        raise CommonProblem(f"{args.log_dir} holds no checkpoint: train first, or pass --log_dir")
+    training = same_everywhere(lambda: look_for(args.data_dir, "train"))
+    validation = same_everywhere(lambda: look_for(args.data_dir, "validation"))
+    log.line("Evaluating")
+    log.line(f"Validation dataset size: {validation.images}")
+    model = build_resnet(args)
+    count = counter_of(model)
+    state = tf.train.Checkpoint(model=model)
+    log.line(HEADER)
+    for saved in chosen:
+        from_rank_0(lambda saved=saved: restore(state, saved))
+        hvd.broadcast_variables(model.variables, root_rank=0)  # Horovod: and so has everyone.
+        score = score_of(count, evaluation_batches(args, validation))
+        epoch = epoch_of(saved.step, training.images, args.batch_size * args.num_gpus)
+        log.line(row(saved, epoch, score))
+    log.line("Finished evaluation")
+
+
+def choose(saved: list[Saved], interval: int | None) -> list[Saved]:
+    """The last one; before it the first and, counting from that, every `interval`-th."""
+    before = saved[:-1:interval] if interval else []
+    return [*before, *saved[-1:]]
+
+
+def epoch_of(step: int, images: int, global_batch: int) -> int:
+    return math.ceil(step / (images / global_batch))
+
+
+def counter_of(model: tf.keras.Model) -> Count:
+    """A function of a batch: images right at first guess, within five, losses, and images."""
+
+    @tf.function(autograph=False, reduce_retracing=True)
+    def count(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        logits = model(images, training=False)
+        each = [
+            tf.math.in_top_k(labels, logits, 1),
+            tf.math.in_top_k(labels, logits, 5),
+            cross_entropy(labels, logits, 0.0),
+            tf.ones_like(labels),
+        ]
+        return tf.stack([tf.reduce_sum(tf.cast(values, tf.float64)) for values in each])
+
+    return count
+
+
+def score_of(count: Count, batches: Batches) -> Score:
+    """The score over the batches of all processes. Raises CommonProblem when there are none."""
+    sums = tf.zeros(4, tf.float64)
+    for images, labels in batches:
+        sums += count(images, labels)
+    # Horovod: sums over all processes, since one may have had more images than another.
+    top1, top5, loss, total = hvd.allreduce(sums, op=hvd.Sum, name="score").numpy()
+    if not total:
+        raise CommonProblem("the validation files hold no image")
+    return Score(100 * top1 / total, 100 * top5 / total, loss / total)
+
+
+def row(saved: Saved, epoch: float, score: Score) -> str:
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(saved.time))
+    return (
+        f"{saved.step:5d}  {epoch:5.1f}  {score.top1:5.3f}  {score.top5:6.2f}"
+        f"  {score.loss:6.2f}  {when}"
+    )

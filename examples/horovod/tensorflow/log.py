@@ -1,0 +1,74 @@
+"""What a run tells: the lines of its console and log file, and summaries for TensorBoard."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+import horovod.tensorflow as hvd
+import tensorflow as tf
+from checkpoints import clear
+from schedule import Schedule
+
+HEADER = "  Step Epoch Speed   Loss  FinLoss   LR"
+ROW = "%6i %5.1f %7.1f %6.3f %6.3f %7.5f"
+
+
+class Log:
+    """Lines for the console and the log file, from one process and without delay."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        # Horovod: one process of each host clears, and the log is opened when all have.
+        if args.clear_log and not args.eval and hvd.local_rank() == 0:
+            clear(args.log_dir, args.log_name)
+        hvd.allreduce(tf.constant(0.0), name="log_cleared")
+        self.file = None
+        if hvd.rank() == 0:  # Horovod: one process of all speaks.
+            path = Path(args.log_dir, f"eval_{args.log_name}" if args.eval else args.log_name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self.file = path.open("a")
+
+    def line(self, text: str) -> None:
+        if self.file:
+            print(text, flush=True)
+            print(text, file=self.file, flush=True)
+
+
+class Table:
+    """The rows of a training. Speed is in images per second of all processes since the last."""
+
+    def __init__(self, log: Log, schedule: Schedule, first_step: int) -> None:
+        self.log = log
+        self.schedule = schedule
+        self.last_row, self.last_time = first_step - 1, time.time()
+        log.line(HEADER)
+
+    def row(self, step: int, loss: float, final_loss: float) -> None:
+        schedule, now = self.schedule, time.time()
+        images = (step - self.last_row) * schedule.global_batch
+        speed = images / (now - self.last_time)
+        rate = schedule.learning_rate(step)
+        self.log.line(ROW % (step, schedule.epoch(step), speed, loss, final_loss, rate))
+        self.last_row, self.last_time = step, now
+
+
+class Summaries:
+    """Loss and learning rate in TensorBoard's format, every --save_summary_steps steps."""
+
+    def __init__(self, args: argparse.Namespace, schedule: Schedule) -> None:
+        self.folder = args.log_dir
+        self.schedule = schedule
+        self.every = args.save_summary_steps or schedule.steps_per_epoch
+        self.writer: tf.summary.SummaryWriter | None = None  # made when there is something to say
+
+    def after(self, step: int, loss: tf.Tensor, final_loss: tf.Tensor) -> None:
+        """Write, when it is time to, what the last of that many steps was like."""
+        if hvd.rank() != 0 or step % self.every:  # Horovod: one process of all writes.
+            return
+        self.writer = self.writer or tf.summary.create_file_writer(self.folder)
+        with self.writer.as_default(step=step):
+            tf.summary.scalar("loss", loss)
+            tf.summary.scalar("final_loss", final_loss)
+            tf.summary.scalar("learning_rate", self.schedule.learning_rate(step - 1))
+        self.writer.flush()
