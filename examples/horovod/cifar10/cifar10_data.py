@@ -98,7 +98,8 @@ def archive_files(path: Path, names: list[str]) -> dict[str, bytes]:
                     found[name] = content.read()
             return found
     except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
-        raise DataError(f"{path} cannot be read: {error}") from error
+        # tarfile says why for each kind of archive, a line each.
+        raise DataError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
 
 
 def folder_files(path: Path, names: list[str]) -> dict[str, bytes]:

@@ -14,6 +14,7 @@ import hashlib
 import os
 import sys
 import urllib.request
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,7 @@ def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
     try:
         generate(args)
-    except (DataError, ImportError, OSError, ValueError) as error:
+    except (DataError, ImportError, OSError, ValueError, HTTPException) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
         sys.exit(130)
