@@ -137,7 +137,9 @@ def opened(path: Path, part: Optional[object] = None) -> tarfile.TarFile:
     try:
         return tarfile.open(path, "r:", fileobj=part)  # type: ignore[call-overload]
     except tarfile.TarError as error:
-        raise RawError(f"{path} is no plain tar file ({error}): download it again") from None
+        raise RawError(
+            f"{path} is cut short or no plain tar file ({error}): download it again"
+        ) from None
 
 
 def members(tar: tarfile.TarFile, path: Path) -> Iterator[tarfile.TarInfo]:
