@@ -64,3 +64,13 @@ def tars(tool: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = tool("make_sample_imagenet.py", "--output_dir", folder, "--as_tars", *SMALL)
     assert (done.returncode, done.stderr) == (0, "")
     return folder
+
+
+@pytest.fixture(scope="session")
+def made(
+    tool: Run, raw: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """The stand-in's shards, and how the program that made them ended."""
+    folder = tmp_path_factory.mktemp("made") / "tf imagenet"
+    done = tool("preprocess_imagenet.py", "--raw_data_dir", raw, "--output_dir", folder, *SHARDS)
+    return folder, done

@@ -22,14 +22,6 @@ def content(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.name[0] != "."}
 
 
-@pytest.fixture(scope="session")
-def made(tool, raw, tmp_path_factory):
-    """The stand-in's shards, and how the program that made them ended."""
-    folder = tmp_path_factory.mktemp("made") / "tf imagenet"
-    done = tool("preprocess_imagenet.py", "--raw_data_dir", raw, "--output_dir", folder, *SHARDS)
-    return folder, done
-
-
 @pytest.fixture
 def copy(made, tmp_path):
     """Those shards, to be spoilt."""

@@ -7,7 +7,7 @@ import os
 import tarfile
 
 import pytest
-from raw_images import RawError, labels_of, read_image, train_images, validation_images
+from raw_images import LABELS, RawError, labels_of, read_image, train_images, validation_images
 
 
 def put(folder, **files):
@@ -76,9 +76,7 @@ def test_images_are_known_again_after_the_folder_moved(tmp_path):
     assert after[0].stamp == ("x", 4, 1000)
 
 
-@pytest.mark.parametrize(
-    "labels", ["synset_labels.txt", "imagenet_2012_validation_synset_labels.txt"]
-)
+@pytest.mark.parametrize("labels", LABELS)
 @pytest.mark.parametrize("packed", [False, True])
 def test_validation_images_go_with_the_lines_of_the_labels(tmp_path, labels, packed):
     files = {f"v{i}.JPEG": b"%d" % i for i in (2, 0, 1)}
@@ -111,7 +109,7 @@ def test_validation_images_in_folders_of_synsets_need_no_labels(tmp_path):
         ({"ILSVRC2012_img_train.tar": tar_of({"n1.tar": b"x"})}, "no plain tar file"),
         (
             {"ILSVRC2012_img_train.tar": tar_of({"n1.tar": tar_of(CATS)})[:2000]},
-            "cut short or damaged",
+            "cut short or",
         ),
         (
             {"ILSVRC2012_img_train.tar": tar_of({"n1/a": b"1", "x/n1/a": b"2"})},

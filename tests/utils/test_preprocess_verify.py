@@ -8,13 +8,12 @@ import shutil
 import pytest
 
 from .conftest import HERE
-from .test_preprocess import made  # noqa: F401
 
 pytestmark = pytest.mark.train
 
 
 @pytest.fixture(scope="module")
-def facts(tool, made, tmp_path_factory):  # noqa: F811
+def facts(tool, made, tmp_path_factory):
     done = tool(HERE / "verify_facts.py", made[0], tmp_path_factory.mktemp("verify"))
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.partition("FACTS ")[2])
@@ -53,7 +52,7 @@ def test_a_whole_set_is_counted(facts):
     assert facts["expected"] == ["60 images are expected, 59 are there"]
 
 
-def test_the_program_exits_with_1_where_something_is_wrong(tool, made, tmp_path):  # noqa: F811
+def test_the_program_exits_with_1_where_something_is_wrong(tool, made, tmp_path):
     folder = shutil.copytree(made[0], tmp_path / "copy")
     (folder / "validation-00001-of-00002").unlink()
     done = tool("preprocess_imagenet.py", "--verify", "--output_dir", folder, "--num_processes", 1)
