@@ -100,7 +100,7 @@ def fetch_all(files: list[Remote], folder: Path, login: Login | None) -> None:
         fetch(file, folder, login if file.name != LABELS[0] else None)
 
 
-def fetch(file: Remote, folder: Path, login: Login | None = None, pause_s: float = PAUSE_S) -> Path:
+def fetch(file: Remote, folder: Path, login: Login | None = None) -> Path:
     """Download a file, going on where an earlier run or a broken connection stopped.
 
     Raises DownloadError when the server refuses, sends nothing several times in a row, or what
@@ -123,7 +123,7 @@ def fetch(file: Remote, folder: Path, login: Login | None = None, pause_s: float
             failures = 0 if size_of(part) > before else failures + 1
             if failures >= ATTEMPTS:
                 raise DownloadError(f"{file.url}: {why}; run it again to go on from here")
-            time.sleep(pause_s * 2 ** max(failures - 1, 0))
+            time.sleep(PAUSE_S * 2 ** max(failures - 1, 0))
     finally:
         progress.close()
     check(file, part)
