@@ -18,6 +18,7 @@ from typing import Any
 from bench_copy import bench_copy
 from bench_lab import cluster, end_when_told, lab_ec2, machine_cpu_s, quiet, running_lab
 from bench_resize import bench_resize
+from bench_step import bench_step
 
 ROUNDS = 5
 FANOUT = 64
@@ -43,7 +44,7 @@ def main() -> None:
     end_when_told()
     words = sys.argv[1:]
     subjects = {"runclust": bench_runclust, "start": bench_start, "up": bench_up}
-    alone = {"copy": bench_copy, "resize": bench_resize}  # with options of their own
+    alone = {"copy": bench_copy, "resize": bench_resize, "step": bench_step}  # with options of their own
     if words and words[0] in alone:
         alone[words[0]](words[1:])
         return
