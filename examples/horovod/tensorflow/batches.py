@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import augment
 import data
 import horovod.tensorflow as hvd
 import tensorflow as tf
-from augment import Color
 from model import CLASSES, channels_first
 from schedule import Schedule
 
@@ -41,7 +41,7 @@ def training_batches(
     """Batches without an end, from the one of step `first_step` on; without files random ones."""
     if not found:
         return synthetic_batches(args)
-    color = Color(args.brightness, args.contrast, args.saturation, args.hue)
+    color = augment.Color(args.brightness, args.contrast, args.saturation, args.hue)
     batches = data.training_batches(
         found.files,
         seed=args.seed,
@@ -67,8 +67,16 @@ def common(args: argparse.Namespace) -> dict[str, Any]:
         "image_size": args.image_size,
         "threads": args.num_parallel_calls,
         "channels_first": channels_first(),
-        "dtype": image_type(args),
+        "dtype": tf.uint8,
     }
+
+
+def model_input(args: argparse.Namespace, images: tf.Tensor) -> tf.Tensor:
+    """A batch as the model takes it. Files' images come to the device as bytes, a quarter as
+    much to copy, and become numbers there."""
+    if images.dtype != tf.uint8:
+        return images
+    return augment.normalized(images, channels_first(), image_type(args))
 
 
 def synthetic_batches(args: argparse.Namespace) -> Batches:

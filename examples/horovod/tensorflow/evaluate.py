@@ -11,7 +11,7 @@ from typing import Callable
 import horovod.tensorflow as hvd
 import tensorflow as tf
 from agreement import CommonProblem, from_rank_0, same_everywhere
-from batches import Batches, evaluation_batches, look_for
+from batches import Batches, evaluation_batches, look_for, model_input
 from checkpoints import Saved, restore, saved_in
 from log import Log
 from model import build_resnet
@@ -42,7 +42,7 @@ def evaluate(args: argparse.Namespace, log: Log) -> None:
     log.line("Evaluating")
     log.line(f"Validation dataset size: {validation.images}")
     model = build_resnet(args)
-    count = counter_of(model)
+    count = counter_of(args, model)
     state = tf.train.Checkpoint(model=model)
     log.line(HEADER)
     for saved in chosen:
@@ -64,12 +64,12 @@ def epoch_of(step: int, images: int, global_batch: int) -> int:
     return math.ceil(step / (images / global_batch))
 
 
-def counter_of(model: tf.keras.Model) -> Count:
+def counter_of(args: argparse.Namespace, model: tf.keras.Model) -> Count:
     """A function of a batch: images right at first guess, within five, losses, and images."""
 
     @tf.function(autograph=False, reduce_retracing=True)
     def count(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-        logits = model(images, training=False)
+        logits = model(model_input(args, images), training=False)
         each = [
             tf.math.in_top_k(labels, logits, 1),
             tf.math.in_top_k(labels, logits, 5),

@@ -6,6 +6,7 @@ import argparse
 
 import horovod.tensorflow as hvd
 import tensorflow as tf
+from batches import model_input
 from model import CLASSES, decayed_weights
 
 
@@ -44,7 +45,7 @@ class Trainer:
 
     def losses(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """This process's mean loss over its batch, without and with the weight decay."""
-        logits = self.model(images, training=True)
+        logits = self.model(model_input(self.args, images), training=True)
         loss = tf.reduce_mean(cross_entropy(labels, logits, self.args.label_smoothing))
         squares = tf.add_n([tf.nn.l2_loss(w) for w in self.decayed])
         return loss, loss + self.args.wdecay * squares
