@@ -105,14 +105,14 @@ def show_comparison(run: Run, comparison: Comparison, all_rows: bool) -> None:
             f"  images/s per GPU: {comparison.images_per_s_per_gpu:.1f}, the tutorial's "
             f"{comparison.reference_images_per_s_per_gpu:.1f} ({ratio:.2f} times)"
         )
-    for line in _accuracy(run, comparison):
-        output.line(f"  {line}")
-    samples = run.facts.training_samples
-    if samples and samples != IMAGENET_SAMPLES:
-        output.line(
-            f"  other data: {samples} training images, ImageNet has {IMAGENET_SAMPLES}; "
-            "losses and accuracies of the two do not compare"
-        )
+    if run.facts.other_data:
+        images = f"{run.facts.training_samples} images"
+        data = "synthetic data" if run.facts.synthetic else images
+        imagenet = f"ImageNet has {IMAGENET_SAMPLES} images"
+        output.line(f"  losses and accuracies do not compare: {data}, {imagenet}")
+    else:
+        for line in _accuracy(run, comparison):
+            output.line(f"  {line}")
     if comparison.rows:
         output.line()
         output.table(

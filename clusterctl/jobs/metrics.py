@@ -46,7 +46,10 @@ class EvaluationRow:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What the log says beside its tables; None where it does not."""
+    """What the log says beside its tables; None where it does not.
+
+    `resumed_from`: the steps that were done when this part of the run began.
+    """
 
     gpus: int | None = None
     data: str | None = None
@@ -54,12 +57,19 @@ class RunFacts:
     validation_samples: int | None = None
     peak_learning_rate: float | None = None
     tensorflow: str | None = None
+    resumed_from: int | None = None
     finished_in_s: float | None = None
 
     @property
     def synthetic(self) -> bool:
         """Whether the log's banner is whole and names no data."""
         return self.peak_learning_rate is not None and not (self.data or self.training_samples)
+
+    @property
+    def other_data(self) -> bool:
+        """Whether it trained on images that are not ImageNet's, give or take some corrupt ones."""
+        lacking = abs((self.training_samples or IMAGENET_SAMPLES) - IMAGENET_SAMPLES)
+        return self.synthetic or lacking > IMAGENET_SAMPLES / 100
 
 
 @dataclass(frozen=True)

@@ -43,10 +43,11 @@ _FACTS: tuple[tuple[str, re.Pattern[str], type], ...] = (
     ("training_samples", re.compile(r"Found (\d{1,15}) training samples"), int),
     ("validation_samples", re.compile(r"Validation dataset size: *(\d{1,15})\b"), int),
     ("peak_learning_rate", re.compile(rf"Using a learning rate of {_FLOAT}"), float),
+    ("resumed_from", re.compile(r"Going on from \S.*: (\d{1,12}) of \d{1,12} steps"), int),
     ("finished_in_s", re.compile(rf"Finished in {_FLOAT}"), float),
 )
 # Most lines say none of them.
-_ANY_FACT = re.compile(r"Horovod size|Using |Found |Validation d|Finished in|\]TF")
+_ANY_FACT = re.compile(r"Horovod size|Using |Found |Validation d|Finished in|Going on|\]TF")
 
 
 @dataclass

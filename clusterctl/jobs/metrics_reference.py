@@ -92,9 +92,9 @@ def compare(run: Run, reference: Reference) -> Comparison:
     """The run beside the reference, wherever the two have been at the same epoch."""
     theirs = reference.run
     top1 = top5 = None
-    if run.result and theirs.result and abs(run.result.epoch - theirs.result.epoch) <= 0.5:
-        top1 = run.result.top1 - theirs.result.top1
-        top5 = run.result.top5 - theirs.result.top5
+    ours, best = run.result, theirs.result
+    if ours and best and not run.facts.other_data and abs(ours.epoch - best.epoch) <= 0.5:
+        top1, top5 = ours.top1 - best.top1, ours.top5 - best.top5
     return Comparison(
         reference=reference,
         rows=tuple(_compared_rows(run, reference)),
@@ -106,8 +106,8 @@ def compare(run: Run, reference: Reference) -> Comparison:
 
 
 def _compared_rows(run: Run, reference: Reference) -> list[ComparedRow]:
-    # The loss of random images says nothing about that of other ones.
-    if run.facts.synthetic or reference.synthetic or not run.epochs_per_step:
+    # The loss of some images says nothing about that of others.
+    if run.facts.other_data or reference.synthetic or not run.epochs_per_step:
         return []
     compared = []
     for theirs in reference.run.rows:

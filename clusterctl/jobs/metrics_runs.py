@@ -76,31 +76,33 @@ def _seen(row: TrainingRow) -> tuple[object, ...]:
 
 
 def _add(runs: list[Run], section: Section) -> None:
-    rows = tuple(section.rows)
-    if runs and _goes_on(runs[-1], rows):
+    rows, said = tuple(section.rows), section.facts.resumed_from
+    start = rows[0].step if said is None else min(said, rows[0].step)
+    if runs and _goes_on(runs[-1], rows, start):
         before = runs[-1]
-        kept = tuple(row for row in before.rows if row.step < rows[0].step)
+        kept = tuple(row for row in before.rows if row.step < start)
         runs[-1] = Run(
             facts=_joined(before.facts, section.facts),
             rows=(*kept, *rows),
             evaluations=(*before.evaluations, *section.evaluations),
-            resumed_at=(*before.resumed_at, rows[0].step),
+            resumed_at=(*before.resumed_at, start),
         )
     else:
-        runs.append(Run(section.facts, rows, tuple(section.evaluations)))
+        resumed_at = () if said is None else (start,)
+        runs.append(Run(section.facts, rows, tuple(section.evaluations), resumed_at))
 
 
-def _goes_on(before: Run, rows: Sequence[TrainingRow]) -> bool:
+def _goes_on(before: Run, rows: Sequence[TrainingRow], start: int) -> bool:
     """Whether these rows start at a checkpoint of that run.
 
-    They start behind its first row and at most an interval behind its last one, and their epochs
+    It lies behind its first row and at most an interval behind its last one, and their epochs
     are as many steps long.
     """
-    if not before.rows or rows[0].step <= LAST_STARTUP_STEP:
+    if not before.rows or start < 1 or rows[0].step <= LAST_STARTUP_STEP:
         return False
     first, last = before.rows[0], before.rows[-1]
     interval = max(usual_interval(before.rows), usual_interval(rows))
-    if not first.step < rows[0].step <= last.step + interval:
+    if not first.step < start <= last.step + interval:
         return False
     if not last.step:
         return True

@@ -71,8 +71,9 @@ def run_panels(runs: Sequence[Run], reference: Reference | None = None) -> list[
     if reference and over_epochs:
         # Behind the others.
         shown.insert(0, _Shown(f"tutorial, {reference.gpus} GPUs", reference.run, reference=True))
-    # The loss of random images has nothing to be compared with.
-    alike = [each for each in shown if not (each.reference and reference and reference.synthetic)]
+    # The loss of some images has nothing to do with that of others.
+    other = (reference and reference.synthetic) or any(run.facts.other_data for run in runs)
+    alike = [each for each in shown if not (each.reference and other)]
     per_gpu = all(each.run.facts.gpus for each in shown if each.run.rows)
     axis = "epoch" if over_epochs else "step"
     speed = "images/s per GPU" if per_gpu else "images/s"

@@ -68,7 +68,10 @@ def test_remarks(results, tmp_path):
     assert "32 GPUs, step 160, epoch 1.0; not finished" in ran.out
     assert "  resumed at step 60" in ran.out
     assert "  the loss is not a number from step 160 on" in ran.out
-    assert "  other data: 5000 training images, ImageNet has 1281167" in ran.out
+    assert (
+        "  losses and accuracies do not compare: 5000 images, ImageNet has 1281167 images\n"
+    ) in ran.out
+    assert "TUTORIAL" not in ran.out
 
 
 def test_metrics_of_other_programs(results, tmp_path):

@@ -85,6 +85,10 @@ def test_what_cannot_be_compared_is_not():
     assert compare(Run(), reference).rows == ()
     synthetic = replace(early, facts=RunFacts(gpus=32, peak_learning_rate=3.2))
     assert compare(synthetic, reference).rows == ()
+    other = replace(reference.run, facts=RunFacts(gpus=32, training_samples=1000))
+    assert (compare(other, reference).rows, compare(other, reference).top1_difference) == ((), None)
+    corrupt = replace(reference.run, facts=RunFacts(gpus=32, training_samples=1_281_100))
+    assert compare(corrupt, reference).top1_difference == 0.0
     assert compare(synthetic, reference).speed_ratio == pytest.approx(0.993, abs=0.01)
 
 

@@ -31,6 +31,17 @@ def test_a_resumed_run_is_one():
     assert both.facts.finished_in_s == 1000.5
 
 
+def test_the_step_of_the_checkpoint_counts_where_it_is_said():
+    said = "Going on from /lo gs: 2/model.ckpt-4020: 4020 of 14075 steps are done\n"
+    later = LATER.replace(HEADER, said + HEADER).replace(rows([4000]), "")
+    [run] = read_runs([FIRST + later])
+    assert run.resumed_at == (4020,)
+    assert steps(run) == [0, 1, *range(50, 14051, 50)]
+    [alone] = read_runs([later])
+    assert (alone.resumed_at, alone.rows[0].step) == ((4020,), 4050)
+    assert alone.rows[0].startup
+
+
 @pytest.mark.parametrize(
     "second",
     [
