@@ -44,7 +44,8 @@ def main() -> None:
     end_when_told()
     words = sys.argv[1:]
     subjects = {"runclust": bench_runclust, "start": bench_start, "up": bench_up}
-    alone = {"copy": bench_copy, "resize": bench_resize, "step": bench_step}  # with options of their own
+    # With options of their own.
+    alone = {"copy": bench_copy, "resize": bench_resize, "step": bench_step}
     if words and words[0] in alone:
         alone[words[0]](words[1:])
         return
