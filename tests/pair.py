@@ -40,9 +40,9 @@ class LabCluster:
         return {**os.environ, "CLUSTERCTL_HOME": str(self.lab.home), "CLUSTERCTL_LAB": "1"}
 
     def start(self, command: str, *arguments: str) -> subprocess.Popen[str]:
-        """`clusterctl COMMAND pair ARGUMENTS...`, running."""
+        """`clusterctl COMMAND pair ARGUMENTS...`, running; COMMAND may be two words."""
         return subprocess.Popen(
-            [sys.executable, "-m", "clusterctl", command, NAME, *arguments],
+            [sys.executable, "-m", "clusterctl", *command.split(), NAME, *arguments],
             env=self.environ,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

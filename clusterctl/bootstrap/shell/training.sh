@@ -55,7 +55,9 @@ unsupported_python() {
 }
 
 python_version() {
-    "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null || echo unknown
+    local version
+    version=$("$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || true
+    say "${version:-unknown}"
 }
 
 # Every folder down to the file lets others in (the last letter of the mode is x or t).

@@ -49,8 +49,8 @@ fill_folder() {
     DOING="the wheels cannot be installed" quietly "$log" "${PIP_ENV[@]}" "$folder/bin/python" "$(wheel_of "$wheels" pip)/pip" \
         install "${PIP_OPTIONS[@]}" -r "$wheels/requirements.txt"
     build_horovod "$python" "$flavor" "$wheels" "$given" "$folder"
-    quietly "$log" "${PIP_ENV[@]}" "$folder/bin/pip" install "${PIP_OPTIONS[@]}" --no-deps \
-        "$(horovod_wheel "$wheels")"
+    DOING="Horovod's wheel cannot be installed" quietly "$log" "${PIP_ENV[@]}" "$folder/bin/pip" \
+        install "${PIP_OPTIONS[@]}" --no-deps "horovod==$HOROVOD_PIN"
 }
 
 # Without its stamp first of all: what is half emptied is not ready. The folder itself stays, for

@@ -1,0 +1,260 @@
+"""What is to be done for the training environment, and what is in its way: tables."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from clusterctl.bootstrap.training import (
+    EnvRequest,
+    EnvState,
+    NodeEnv,
+    check_request,
+    failed,
+    parse_look,
+)
+from clusterctl.bootstrap.training_checks import (
+    EnvPlan,
+    obstacles,
+    plan_install,
+    plan_lines,
+    state_findings,
+)
+from clusterctl.domain.errors import CommandFailed, UsageError
+from clusterctl.domain.results import CommandResult
+
+KEY = "horovod-0.28.1+tensorflow-2.15.1+python-3.11+openmpi-5.0.11+x86_64"
+FOLDER = "/opt/clusterctl/training"
+GB = 10**9
+LOOKED = f"""\
+python=/usr/bin/python3.11
+folder={FOLDER}
+chosen=
+key={KEY}
+flavor=cpu
+requirements=tensorflow-cpu==2.15.1 numpy==1.26.4
+state=ready
+stamp={KEY} /usr/bin/python3.11 pillow==11.3.0
+gathered=tensorflow-cpu==2.15.1 numpy==1.26.4
+horovod_wheel=/home/ubuntu/.cache/horovod.whl
+free=65024 74786615296
+home_free=65025 500
+writable=yes
+installed_tensorflow_cpu=2.15.1
+installed_openmpi=5.0.11
+looked
+"""
+EMPTY = EnvPlan(gather=False, build=False, copy_to=(), install=())
+
+
+def missing(index: int, **changes) -> NodeEnv:
+    """A node without an environment, that can have one."""
+    node = NodeEnv(
+        host=f"demo-{index}",
+        folder=FOLDER,
+        state=EnvState.MISSING,
+        key=KEY,
+        flavor="cpu",
+        python="/usr/bin/python3.11",
+        free=("1", 50 * GB),
+        home_free=("1", 50 * GB),
+    )
+    return replace(node, **changes)
+
+
+def ready(index: int, **changes) -> NodeEnv:
+    return missing(index, state=EnvState.READY, stamp=f"{KEY} x", **changes)
+
+
+WHEELS = {"gathered": True, "horovod_wheel": "/w/horovod-0.28.1.whl"}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "given", "plan"),
+    [
+        ([ready(0), ready(1)], [], EMPTY),
+        ([missing(0)], [], EnvPlan(True, True, (), ("demo-0",))),
+        (
+            [missing(0), missing(1), missing(2)],
+            ["horovod-0.28.1-cp311-cp311-linux_x86_64.whl"],
+            EnvPlan(True, False, ("demo-1", "demo-2"), ("demo-0", "demo-1", "demo-2")),
+        ),
+        # Another version's wheel, or a source, is nothing that can be installed.
+        ([missing(0)], ["horovod-0.27.0-x.whl"], EnvPlan(True, True, (), ("demo-0",))),
+        ([missing(0)], ["horovod-0.28.1.tar.gz"], EnvPlan(True, True, (), ("demo-0",))),
+        ([missing(0, gathered=True)], [], EnvPlan(True, True, (), ("demo-0",))),
+        # A node was added: what the head node has is enough.
+        (
+            [ready(0, **WHEELS), missing(1)],
+            [],
+            EnvPlan(False, False, ("demo-1",), ("demo-1",)),
+        ),
+        # An environment of the image's: its wheels are nowhere.
+        ([ready(0), missing(1)], [], EnvPlan(True, True, ("demo-1",), ("demo-1",))),
+        # There, but the launcher still looks elsewhere: nothing is moved.
+        (
+            [ready(0, chosen=False), ready(1)],
+            [],
+            EnvPlan(False, False, (), ("demo-0",)),
+        ),
+    ],
+)
+def test_the_plan(nodes, given, plan):
+    assert plan_install(nodes, given) == plan
+
+
+def test_the_plan_as_text():
+    nodes = [missing(0), missing(1), missing(2)]
+    assert plan_lines(plan_install(nodes), nodes[0], FOLDER) == [
+        "demo-0: get the wheels, once for all nodes",
+        "demo-0: build Horovod's wheel, once for all nodes",
+        "copy the wheels from demo-0 to demo-[1-2]",
+        f"demo-[0-2]: install into {FOLDER}, and let two ranks meet",
+    ]
+    assert plan_lines(EMPTY, nodes[0], FOLDER) == []
+
+
+OTHER_KEY = KEY.replace("3.11", "3.10")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "found"),
+    [
+        ([missing(0), missing(1)], []),
+        (
+            [missing(0), missing(1, key=OTHER_KEY)],
+            [("env.alike", "demo-1", f"it would need {OTHER_KEY}, the head node {KEY}")],
+        ),
+        (
+            [missing(0, no_python="no 3.11", python=""), missing(1, no_python="no 3.11")],
+            [("env.python", "demo-[0-1]", "no 3.11")],
+        ),
+        (
+            [missing(0), missing(1, state=EnvState.FOREIGN)],
+            [
+                (
+                    "env.folder",
+                    "demo-1",
+                    f"{FOLDER} holds something that clusterctl has not put there",
+                )
+            ],
+        ),
+        (
+            [missing(0, writable=False)],
+            [
+                (
+                    "env.folder",
+                    "demo-0",
+                    f"{FOLDER} cannot be written to, and sudo asks for a password",
+                )
+            ],
+        ),
+        # One file system for both, and one for each.
+        (
+            [missing(0, free=("1", 2 * GB), home_free=("1", 2 * GB))],
+            [("env.room", "demo-0", "1.9 GiB are free, 2.0 GiB are needed")],
+        ),
+        ([missing(0, free=("1", 2 * GB), home_free=("2", GB))], []),
+        (
+            [missing(0, free=("1", 2 * GB), home_free=("2", 0))],
+            [("env.room", "demo-0", "0 B are free, 429.2 MiB are needed")],
+        ),
+        # What is there makes room; what is gathered needs none.
+        ([missing(0, state=EnvState.OTHER, gathered=True, free=("1", 0))], []),
+        # A node that is ready needs nothing.
+        ([ready(0, free=("1", 0), writable=False), missing(1)], []),
+    ],
+)
+def test_what_is_in_the_way(nodes, found):
+    assert [(one.check_id, one.host, one.message) for one in obstacles(nodes, FOLDER)] == found
+
+
+def test_what_is_not_as_it_should_be():
+    nodes = [
+        ready(0),
+        ready(1, key=OTHER_KEY),
+        missing(2),
+        missing(3),
+        missing(4, state=EnvState.OTHER, stamp="horovod-0.27"),
+        missing(5, state=EnvState.PARTIAL),
+        missing(6, state=EnvState.FOREIGN),
+    ]
+    found = state_findings(nodes, FOLDER, "demo")
+    assert [(one.host, one.message) for one in found] == [
+        ("demo-[2-3]", f"there is no training environment in {FOLDER}"),
+        ("demo-4", f"{FOLDER} is horovod-0.27, not {KEY}"),
+        ("demo-5", f"an installation into {FOLDER} did not end"),
+        ("demo-6", f"what is in {FOLDER} was not put there by clusterctl"),
+        (None, f"the nodes' environments are of 2 kinds: {OTHER_KEY}, {KEY}"),
+    ]
+    assert found[0].hint == "clusterctl env install demo"
+    assert state_findings([ready(0), ready(1)], FOLDER, "demo") == []
+
+
+@pytest.mark.parametrize(
+    "folder",
+    ["training", "/", "/opt", "/opt/a b", "/opt/a;b", "/opt/../etc", "~/env", "/opt/é", "/o/'"],
+)
+def test_folders_that_cannot_be(folder):
+    with pytest.raises(UsageError):
+        check_request(EnvRequest(folder))
+
+
+def test_requests_and_their_command():
+    request = check_request(EnvRequest("/data/env+1", "gpu", "/usr/bin/python 3"))
+    assert request.command("install", "given", keep=False) == (
+        "bash -s -- install /data/env+1 gpu '/usr/bin/python 3' given drop"
+    )
+    with pytest.raises(UsageError):
+        check_request(EnvRequest(FOLDER, "cpu", "python3.11"))
+
+
+def said(stdout: str, stderr: str = "", exit_status: int = 0) -> CommandResult:
+    return CommandResult("demo-0", "bash -s", exit_status, stdout, stderr, 0.1)
+
+
+def test_what_a_node_says():
+    node = parse_look(said(f"Welcome, a=b\n{LOOKED}"))
+    assert node == NodeEnv(
+        host="demo-0",
+        folder=FOLDER,
+        state=EnvState.READY,
+        key=KEY,
+        flavor="cpu",
+        python="/usr/bin/python3.11",
+        stamp=f"{KEY} /usr/bin/python3.11 pillow==11.3.0",
+        chosen=True,
+        gathered=True,
+        horovod_wheel="/home/ubuntu/.cache/horovod.whl",
+        free=("65024", 74786615296),
+        home_free=("65025", 500),
+        writable=True,
+        installed={"tensorflow": "2.15.1", "openmpi": "5.0.11"},
+    )
+
+
+@pytest.mark.parametrize(
+    "result",
+    [said(""), said(LOOKED.replace("looked\n", "")), said(LOOKED, "bash: not found", 127)],
+)
+def test_a_node_that_does_not_say_it(result):
+    with pytest.raises(CommandFailed):
+        parse_look(result)
+
+
+@pytest.mark.parametrize(
+    ("stderr", "message", "hint"),
+    [
+        ("", "exit status 1", ""),
+        ("bash: flock: not found\n", "exit status 1", "its last words: bash: flock: not found"),
+        (
+            "a\nERROR: no numpy\n\nerror: no wheels\n",
+            "no wheels",
+            "its last words: ERROR: no numpy",
+        ),
+    ],
+)
+def test_why_a_step_failed(stderr, message, hint):
+    error = failed(said("", stderr, 1), stderr)
+    assert (error.message, error.hint) == (f"the training environment: {message}", hint)

