@@ -68,12 +68,13 @@ def run_panels(runs: Sequence[Run], reference: Reference | None = None) -> list[
     """
     over_epochs = all(run.epochs_per_step for run in runs if run.rows)
     shown = [_Shown(_label(number, run, len(runs)), run) for number, run in enumerate(runs, 1)]
-    if reference and over_epochs:
+    # The loss of some images has nothing to do with that of others.
+    other_data = any(run.facts.other_data for run in runs)
+    synthetic = reference is not None and reference.synthetic
+    if reference and over_epochs and (synthetic or not other_data):
         # Behind the others.
         shown.insert(0, _Shown(f"tutorial, {reference.gpus} GPUs", reference.run, reference=True))
-    # The loss of some images has nothing to do with that of others.
-    other = (reference and reference.synthetic) or any(run.facts.other_data for run in runs)
-    alike = [each for each in shown if not (each.reference and other)]
+    alike = [each for each in shown if not (each.reference and synthetic)]
     per_gpu = all(each.run.facts.gpus for each in shown if each.run.rows)
     axis = "epoch" if over_epochs else "step"
     speed = "images/s per GPU" if per_gpu else "images/s"

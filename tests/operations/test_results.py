@@ -132,6 +132,9 @@ def test_what_the_panels_show():
     assert speed.curves[1].y[2] == 19000.0 / 32
     assert [curve.y for curve in top1.curves] == [(75.716,)]
     assert rate.x_label == "epoch"
+    other = gap.replace("Found 1281167", "Found 1000")
+    panels = run_panels(read(other).runs, REFERENCES[0])
+    assert [len(panel.curves) for panel in panels] == [1, 1, 1, 0], "other images: ours alone"
     # 0.0 epochs all along: over steps, and the tutorial's epochs have no place there.
     short = "Horovod size: 2\nUsing a learning rate of 0.1\n" + rows([0, 1, 10], 1e-6)
     loss, *_ = run_panels(read(short).runs, REFERENCES[2])
