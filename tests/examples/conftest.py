@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -39,11 +42,11 @@ def training_env() -> Path:
     return env
 
 
-@pytest.fixture
-def run_ranks(training_env: Path, tmp_path: Path) -> Run:
-    """Run a program of the training environment in `tmp_path`, as one rank or as several."""
+@pytest.fixture(scope="session")
+def ranks_in(training_env: Path) -> Run:
+    """Run a program of the training environment in a folder, as one rank or as several."""
 
-    def run(ranks: int, *argv: object) -> subprocess.CompletedProcess[str]:
+    def run(folder: Path, ranks: int, *argv: object) -> subprocess.CompletedProcess[str]:
         command = [str(training_env / "bin" / "python"), *map(str, argv)]
         if ranks > 1:
             command = [*mpirun(training_env, ranks), *command]
@@ -54,7 +57,7 @@ def run_ranks(training_env: Path, tmp_path: Path) -> Run:
         }
         return subprocess.run(
             command,
-            cwd=tmp_path,
+            cwd=folder,
             env=env,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -66,6 +69,12 @@ def run_ranks(training_env: Path, tmp_path: Path) -> Run:
     return run
 
 
+@pytest.fixture
+def run_ranks(ranks_in: Run, tmp_path: Path) -> Run:
+    """The same in `tmp_path`."""
+    return partial(ranks_in, tmp_path)
+
+
 def mpirun(training_env: Path, ranks: int) -> list[str]:
     return [
         str(training_env / "bin" / "mpirun"),
@@ -74,3 +83,8 @@ def mpirun(training_env: Path, ranks: int) -> list[str]:
         *("--bind-to", "none"),
         *("-x", "OMPI_MCA_mpi_yield_when_idle=1"),
     ]
+
+
+def after(marker: str, output: str) -> Any:
+    """The JSON behind a marker, wherever mpirun let the line start."""
+    return json.JSONDecoder().raw_decode(output.partition(marker + " ")[2])[0]

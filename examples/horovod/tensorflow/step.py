@@ -33,7 +33,7 @@ class Trainer:
             scaled_loss = final_loss * self.loss_scale
         # Horovod: the tape's gradients become the mean over all processes. Sent in a few groups,
         # they still travel while others are computed, and the graph is traced in half the time.
-        tape = hvd.DistributedGradientTape(tape, num_groups=8)
+        tape = hvd.DistributedGradientTape(tape, num_groups=min(8, len(self.weights)))
         gradients = tape.gradient(scaled_loss, self.weights)
         if self.loss_scale != 1:
             gradients = [gradient / self.loss_scale for gradient in gradients]

@@ -1,0 +1,72 @@
+"""Run under mpirun: one process after another would import TensorFlow anew, so here the trainer
+runs again and again in this one. Log folders are left for the test to read; rank 0 prints exit
+statuses as JSON.
+
+    imagenet_flow.py TRAINER DATA_FOLDER
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(sys.argv[1]).parent))
+import horovod.tensorflow as hvd  # noqa: E402
+import tensorflow as tf  # noqa: E402
+import train_imagenet_resnet_hvd as imagenet  # noqa: E402
+from flags import parse_args  # noqa: E402
+
+TINY = ["-m", "resnet18", "--image_size", "32", "-b", "4", "--nofp16"]
+TRAIN = [*TINY, "--num_batches", "12", "--save_checkpoints_steps", "5"]
+
+
+def main() -> None:
+    hvd.init()
+    data = ["--data_dir", sys.argv[2]]
+    train = [*data, *TRAIN, "--increased_aug", "--display_every", "4", "--save_summary_steps", "4"]
+    statuses = {
+        "train": run(*train, "--log_dir", "whole"),
+        "eval": run(*data, *TINY, "--eval", "--eval_interval", "2", "--log_dir", "whole"),
+        "again": run(*train, "--log_dir", "whole"),
+    }
+    copy_checkpoint("model.ckpt-5", "resumed", "model.ckpt-5")
+    copy_checkpoint("model.ckpt-10", "resumed", ".model.ckpt-10")  # half written, never renamed
+    statuses["resumed"] = run(*train, "--log_dir", "resumed")
+
+    copy_checkpoint("model.ckpt-5", "early", "model.ckpt-5")
+    statuses["other batch"] = run(*train, "-b", "5", "--log_dir", "early")
+    statuses["other model"] = run(*train, "-m", "resnet34", "--log_dir", "early")
+    if hvd.rank() == 0:
+        os.truncate("early/model.ckpt-5.data-00000-of-00001", 1000)
+    statuses["damaged"] = run(*train, "--log_dir", "early")
+    statuses["no data"] = run(*TRAIN, "--data_dir", "no such", "--log_dir", "bad")
+    statuses["too few"] = run(*train, "-b", "1000", "--log_dir", "bad")
+    statuses["no checkpoint"] = run(*data, *TINY, "--eval", "--log_dir", "bad")
+    if hvd.rank() == 0:
+        Path("early/mine").touch()
+    statuses["clear"] = run(*train, "--log_dir", "early", "--num_batches", "1", "--clear_log")
+    if hvd.rank() == 0:
+        print("STATUSES " + json.dumps(statuses), flush=True)
+
+
+def run(*argv: str) -> int:
+    try:
+        imagenet.main(parse_args([*argv]))
+    except SystemExit as exit:
+        return int(exit.code) if isinstance(exit.code, int) else 1
+    return 0
+
+
+def copy_checkpoint(name: str, folder: str, new_name: str) -> None:
+    if hvd.rank() == 0:
+        Path(folder).mkdir(exist_ok=True)
+        for part in Path("whole").glob(f"{name}.*"):
+            shutil.copy(part, Path(folder, part.name.replace(name, new_name)))
+    hvd.allreduce(tf.constant(0.0), name=f"copied_{folder}_{new_name}")
+
+
+if __name__ == "__main__":
+    main()

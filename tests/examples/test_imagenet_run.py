@@ -1,0 +1,204 @@
+"""The ImageNet trainer on files: two ranks train, go on, are evaluated and refuse what is wrong."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from .conftest import IMAGENET, after
+
+pytestmark = pytest.mark.train
+
+PROGRAM = Path(__file__).with_name("imagenet_flow.py")
+UTILS = Path(__file__).parents[2] / "utils"
+CLASSES = 4
+TINY = ["-m", "resnet18", "--image_size", "32", "-b", "4", "--nofp16"]
+EVALUATED = re.compile(
+    r"^ *(\d+)  +(\d+\.0)  +(\d+\.\d{3})  +(\d+\.\d\d)  +(\d+\.\d\d)  (\S+ \S+)$", re.MULTILINE
+)
+
+
+@pytest.fixture(scope="module")
+def records(training_env, tmp_path_factory) -> Path:
+    """Shards of the stand-in for ImageNet, in a folder that no shell would like."""
+    folder = tmp_path_factory.mktemp("ima ge'nét")
+    python = training_env / "bin" / "python"
+    steps = [
+        ["make_sample_imagenet.py", "--output_dir", "raw", "--classes", str(CLASSES)]
+        + ["--images", "40", "--validation_images", "21", "--size", "48"],
+        ["preprocess_imagenet.py", "--raw_data_dir", "raw", "--local_scratch_dir", "scratch"]
+        + ["--output_dir", "records", "--train_shards", "4", "--validation_shards", "3"]
+        + ["--num_processes", "1", "--allow_corrupt", "1"],
+    ]
+    for program, *words in steps:
+        done = subprocess.run(
+            [python, UTILS / program, *words],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+    shutil.rmtree(folder / "raw")
+    return folder / "records"
+
+
+@pytest.fixture(scope="module")
+def flow(records, ranks_in, tmp_path_factory) -> SimpleNamespace:
+    """What two ranks left: see imagenet_flow.py."""
+    folder = tmp_path_factory.mktemp("flow")
+    result = ranks_in(folder, 2, PROGRAM, IMAGENET, records)
+    assert result.returncode == 0, result.stderr
+    return SimpleNamespace(
+        folder=folder,
+        stdout=result.stdout,
+        stderr=result.stderr,
+        statuses=after("STATUSES", result.stdout),
+        log=(folder / "whole" / "hvd_train.log").read_text(),
+    )
+
+
+def test_the_lines_of_a_training(flow, records):
+    assert flow.statuses["train"] == 0
+    lines = flow.log.partition("\nHorovod size: 2\n")[2].splitlines()
+    assert lines[0] == f"Using data from: {records}"
+    assert lines[1] == "Found 39 training samples"
+    assert lines[2:7] == [
+        "Using a learning rate of 0.003125",
+        "Checkpointing every 5 steps",
+        "Saving summary every 4 steps",
+        "Using preprocessing threads per GPU: 5",
+        "  Step Epoch Speed   Loss  FinLoss   LR",
+    ]
+    rows = [line.split() for line in lines[7:11]]
+    assert [int(row[0]) for row in rows] == [0, 1, 4, 8]
+    assert [row[1] for row in rows] == ["0.0", "0.2", "0.8", "1.6"]  # 8 images of 39 a step
+    assert [row[5] for row in rows] == ["0.00313", "0.00263", "0.00139", "0.00036"]
+    assert re.fullmatch(r"Finished in \d+\.\d+", lines[11])
+
+
+def test_what_a_training_leaves(flow):
+    names = sorted(path.name for path in (flow.folder / "whole").iterdir())
+    assert [name for name in names if "tfevents" not in name] == [
+        "eval_hvd_train.log",
+        "hvd_train.log",
+        *(
+            f"model.ckpt-{step}.{ending}"
+            for step in (10, 12, 5)
+            for ending in ("data-00000-of-00001", "index")
+        ),
+    ]
+    [summaries] = [name for name in names if "tfevents" in name]
+    written = (flow.folder / "whole" / summaries).read_bytes()
+    assert all(name in written for name in (b"final_loss", b"learning_rate"))
+
+
+def test_a_training_that_goes_on_ends_as_one_that_was_never_stopped(flow):
+    """Bit by bit: weights, momenta and the batch norms' means are all in the checkpoint."""
+    assert flow.statuses["resumed"] == 0
+    log = (flow.folder / "resumed" / "hvd_train.log").read_text()
+    assert "Going on from resumed/model.ckpt-5: 5 of 12 steps are done\n" in log
+    assert [row.split()[0] for row in log.splitlines() if row.startswith("     ")] == ["8"]
+    last = "model.ckpt-12.data-00000-of-00001"
+    whole, resumed = (flow.folder / folder / last for folder in ("whole", "resumed"))
+    assert whole.read_bytes() == resumed.read_bytes()
+    assert row_of(flow.log, 8)[3:5] == row_of(log, 8)[3:5]
+
+
+def row_of(log: str, step: int) -> list[str]:
+    return next(line.split() for line in log.splitlines() if line.split()[:1] == [str(step)])
+
+
+def test_a_finished_training_says_so(flow):
+    assert flow.statuses["again"] == 0
+    assert flow.log.splitlines()[-1] == (
+        "Nothing to train: whole/model.ckpt-12 has all 12 steps; --clear_log starts again,"
+        " --eval evaluates it"
+    )
+
+
+def test_evaluation(flow, records, ranks_in, tmp_path):
+    log = (flow.folder / "whole" / "eval_hvd_train.log").read_text()
+    lines = log.partition("\nHorovod size: 2\n")[2].splitlines()
+    assert lines[:3] == [
+        "Evaluating",
+        "Validation dataset size: 21",
+        "  step  epoch  top1    top5     loss   checkpoint_time(UTC)",
+    ]
+    assert lines[-1] == "Finished evaluation"
+    rows = [Row.of(line) for line in lines[3:-1]]
+    assert [row.step for row in rows] == [5, 12], "the first, every second, and the last"
+    # One GPU is what --num_gpus says: 39 / 4 steps an epoch.
+    assert [row.epoch for row in rows] == ["1.0", "2.0"]
+    saved = (flow.folder / "whole" / "model.ckpt-12.index").stat().st_mtime
+    when = datetime.fromtimestamp(int(saved), timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
+    assert rows[-1].when == when
+    for row in rows:
+        assert (row.top1 * 21 / 100) % 1 == pytest.approx(0, abs=1e-3) or pytest.approx(1, 1e-3)
+
+    # 21 images in three files on two ranks: one process alone comes to the same sums.
+    alone = ranks_in(
+        flow.folder,
+        1,
+        IMAGENET,
+        *TINY,
+        *("--data_dir", records, "--log_dir", "whole", "--eval", "--num_gpus", "2"),
+    )
+    assert alone.returncode == 0, alone.stderr
+    row = Row.of(alone.stdout.splitlines()[-2])
+    assert (row.top1, row.top5, row.when) == (rows[-1].top1, rows[-1].top5, rows[-1].when)
+    assert row.loss == pytest.approx(rows[-1].loss, abs=0.011)
+    assert row.epoch == "3.0", "12 steps of 8 of 39 images are 2.5 epochs, and count as 3"
+
+
+@dataclass(frozen=True)
+class Row:
+    step: int
+    epoch: str
+    top1: float
+    top5: float
+    loss: float
+    when: str
+
+    @classmethod
+    def of(cls, line: str) -> Row:
+        match = EVALUATED.fullmatch(line)
+        assert match, line
+        step, epoch, top1, top5, loss, when = match.groups()
+        return cls(int(step), epoch, float(top1), float(top5), float(loss), when)
+
+
+@pytest.mark.parametrize(
+    ("run", "message"),
+    [
+        ("other batch", "early/model.ckpt-5 is of a training with 8 images a step, and this one"),
+        ("other model", "early/model.ckpt-5 does not fit: it is damaged, or of another --model"),
+        ("damaged", "early/model.ckpt-5 does not fit"),
+        ("no data", "no such"),
+        ("too few", "one step takes 2000 images and there are 39: lower --batch_size"),
+        ("no checkpoint", "bad holds no checkpoint: train first, or pass --log_dir"),
+    ],
+)
+def test_refused_in_one_line_of_one_rank(flow, run, message):
+    assert flow.statuses[run] == 1
+    assert "Traceback" not in flow.stderr
+    told = [line for line in flow.stderr.splitlines() if message in line]
+    assert told, flow.stderr
+    assert all(line.startswith("error: ") for line in told)
+    assert len(told) == (2 if run == "damaged" else 1) or run == "other model"
+
+
+def test_clear_log_takes_what_a_training_left_and_nothing_else(flow):
+    assert flow.statuses["clear"] == 0
+    names = sorted(path.name for path in (flow.folder / "early").iterdir())
+    ending = ["model.ckpt-1.data-00000-of-00001", "model.ckpt-1.index"]
+    assert names == ["hvd_train.log", "mine", *ending]
+    log = (flow.folder / "early" / "hvd_train.log").read_text()
+    assert log.count("Horovod size: 2") == 1
