@@ -96,7 +96,11 @@ def install(
         if dry_run:
             _show_steps(installation.steps, as_json)
             return 0
-        report = installation.run(output.note, force)
+        try:
+            report = installation.run(output.note, force)
+        except KeyboardInterrupt:
+            output.note("what is done is kept: running it again goes on from there")
+            raise
     return _show(report, as_json)
 
 

@@ -35,8 +35,7 @@ class NotInstallable(ClusterctlError):
     """Something keeps nodes from having the environment: `findings`. Nothing was done."""
 
     def __init__(self, findings: Sequence[Finding]) -> None:
-        hosts = fold_hosts(list(dict.fromkeys(finding.host or "" for finding in findings)))
-        super().__init__(f"the training environment cannot be installed on {hosts}")
+        super().__init__("the training environment cannot be installed: nothing was done")
         self.findings = tuple(findings)
 
 
