@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import re
 import struct
 import tarfile
 import zlib
@@ -98,8 +99,8 @@ def archive_files(path: Path, names: list[str]) -> dict[str, bytes]:
                     found[name] = content.read()
             return found
     except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
-        # tarfile says why for each kind of archive, a line each.
-        raise DataError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
+        why = str(error).partition("\n")[0]  # tarfile has a line for each kind of archive
+        raise DataError(f"{path} cannot be read: {why}") from error
 
 
 def folder_files(path: Path, names: list[str]) -> dict[str, bytes]:
@@ -166,4 +167,4 @@ def load_records(path: Path) -> tuple[Any, Any]:
 
 def first_line(error: Any) -> str:
     """What TensorFlow says is wrong, without where in its graph."""
-    return str(error.message).replace("{{function_node", "\n").strip().splitlines()[0]
+    return re.sub(r"{{[^}]*}}|\[Op:.*", "", error.message).strip().splitlines()[0]

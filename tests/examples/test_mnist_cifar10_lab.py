@@ -1,0 +1,60 @@
+"""The Keras examples as they are, by `clusterctl train --script` on two hosts of the lab."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+pytestmark = [pytest.mark.lab, pytest.mark.train]
+
+PYTHON = "/opt/clusterctl/training/bin/python"
+MAKE_DATA = f"""set -e; cd ~/examples/horovod
+{PYTHON} mnist/make_sample_mnist.py --images 1000
+{PYTHON} cifar10/make_sample_cifar10.py --images 250
+{PYTHON} cifar10/generate_cifar10_tfrecords.py"""
+CLEAN = "rm -rf ~/data/mnist ~/data/cifar10 ~/models"
+
+
+@pytest.fixture
+def with_data(pair):
+    """The cluster; each node has made the same data."""
+    status, _, err = pair.ctl("run", MAKE_DATA)
+    assert status == 0, err
+    yield pair
+    pair.ctl("run", CLEAN)
+    pair.ctl("clean-logs", "--jobs", "--force")
+
+
+def test_both_train_on_two_hosts(with_data):
+    for name, program in (("mnist", "mnist_hvd.py"), ("cifar10", "keras_cifar10.py")):
+        script = f"~/examples/horovod/{name}/{program}"
+        flags = ["--epochs", "3", "--batch_size", "16"]
+        status, out, err = with_data.ctl("train", "2", "--script", script, "--", *flags)
+        assert status == 0, err
+        assert "Horovod size: 2\n" in out
+        assert out.count("ms/step - loss: ") == 3
+        accuracy = float(re.search(r"Test accuracy: (.*)", out)[1])
+        assert accuracy > 0.3, "ten classes: chance is 0.1"
+        assert f"Model saved in /home/ubuntu/models/{name}/1\n" in out
+        assert with_data.on(0, f"ls ~/models/{name}/1/saved_model.pb")
+    assert with_data.on(1, "ls ~ | grep models || true") == "", "rank 0 alone saves"
+
+    evaluate = f"cd ~/examples/horovod && {PYTHON} cifar10/evaluate_cifar10.py"
+    shown = with_data.on(0, evaluate)
+    assert f"Average accuracy: {accuracy:.2%}\n" in shown
+    assert "Confusion matrix: /home/ubuntu/models/cifar10/confusion_matrix.png\n" in shown
+
+
+def test_a_node_without_data_is_named(pair):
+    pair.on(0, f"{PYTHON} ~/examples/horovod/mnist/make_sample_mnist.py")
+    try:
+        script = "~/examples/horovod/mnist/mnist_hvd.py"
+        status, out, err = pair.ctl("train", "2", "--script", script)
+        assert status == 1, err
+        host = pair.on(1, "hostname").strip()
+        assert f"error: {host}: no train.npz in /home/ubuntu/data/mnist" in out + err
+        assert "Traceback" not in out
+    finally:
+        pair.ctl("run", CLEAN)
+        pair.ctl("clean-logs", "--jobs", "--force")
