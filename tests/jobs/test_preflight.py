@@ -139,6 +139,16 @@ def test_a_patch_of_python_or_tensorflow_is_no_mismatch():
     assert found([NODE, replace(SECOND, versions=versions)]) == []
 
 
+@pytest.mark.parametrize(
+    ("version", "works"),
+    [("2.15.1", True), ("2.9.0", True), ("2.15", True), ("2.16.2", False), ("1.15", False)],
+)
+def test_the_trainers_tensorflow(version, works):
+    node = replace(NODE, versions={**VERSIONS, "tensorflow": version, "horovod_built_for": version})
+    assert [one[0] for one in found([node])] == ([] if works else ["env.mismatch"])
+    assert found([node], plan(None, ())) == [], "programs of the user's own may use another"
+
+
 def test_hosts_with_the_same_trouble_are_one_finding():
     nodes = [NODE, *(replace(NODE, host=f"demo-{n}", training={}) for n in (1, 2, 3, 5))]
     hosts = [node.host for node in nodes]
@@ -340,13 +350,6 @@ def test_a_run_on_a_worker_counts_too():
     assert (check_id, host) == ("log.unfinished", "demo-1")
 
 
-def test_a_folder_with_other_things_is_not_emptied():
-    node = replace(NODE, others=("thesis.tex", "é b"))
-    message = f"{LOG} would be emptied, and holds thesis.tex, é b"
-    assert found([node], force=True) == [("log.others", "error", "demo-0", message)]
-    assert found([node], plan(replace(WORK, clears=False)))[0][0] == "log.no_checkpoint"
-
-
 @pytest.mark.parametrize(
     ("changes", "free", "said"),
     [
@@ -404,7 +407,9 @@ def test_a_program_of_the_users_own_needs_the_software_alone():
         )
     ]
     assert found([node], plan())[0][3].startswith("Horovod was built")
-    assert found([node], plan())[1][3] == "the trainer needs TensorFlow 2, and 1.15 is installed"
+    assert found([node], plan())[1][3] == (
+        "the trainer needs TensorFlow 2.0 to 2.15, and 1.15 is installed"
+    )
 
 
 def test_all_at_once_errors_first_each_with_what_to_do():

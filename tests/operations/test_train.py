@@ -12,6 +12,7 @@ from tests.pair import eventually
 
 pytestmark = [pytest.mark.lab, pytest.mark.train]
 
+SMALL = ("-m", "resnet18", "--image_size", "32", "-b", "2", "--num_batches", "2")
 STAY = """\
 import os, sys, time
 sys.stderr.write("rank " + os.environ["OMPI_COMM_WORLD_RANK"] + " is here\\n")
@@ -41,9 +42,8 @@ def jobs(pair):
 
 
 def test_synthetic_training(quiet):
-    status, out, err = quiet.ctl(
-        "train", "2", "--synthetic", "--", "--num_batches", "3", "--display_every", "1"
-    )
+    steps = ("--num_batches", "3", "--display_every", "1")
+    status, out, err = quiet.ctl("train", "2", "--synthetic", "--", *SMALL, *steps)
     assert status == 0, err
     assert "Horovod size: 2\n" in out
     assert "  Step Epoch Speed   Loss  FinLoss   LR\n" in out
@@ -65,7 +65,7 @@ def test_synthetic_training(quiet):
 
 def test_as_the_tutorial_types_it(quiet):
     folder = "cd ~/examples/horovod/tensorflow"
-    out = quiet.on(0, f"{folder} && ./train_synthetic.sh 2 --num_batches 2 2>&1")
+    out = quiet.on(0, f"{folder} && ./train_synthetic.sh 2 {' '.join(SMALL)} 2>&1")
     first = out.splitlines()[0]
     assert first.startswith("+ /opt/clusterctl/training/bin/mpirun -np 2 --hostfile hosts ")
     assert "Horovod size: 2" in out
@@ -153,13 +153,44 @@ def test_cancel_leaves_nothing_on_any_node(quiet):
         (("3", "--synthetic"), 2, "wanted 3 GPUs, there are 2\n  hint: add nodes: clusterctl up"),
         (("0", "--synthetic"), 2, "0 GPUs make no sense"),
         (("two",), 2, "'two' is not a valid integer"),
-        (("2",), 1, "there is no training data in ~/data/tf-imagenet"),
+        (("2", "--data-dir", "~/none"), 1, "there is no training data in /home/ubuntu/none"),
+        (("2", "--data-dir", "/d", "--synthetic"), 2, "--data-dir goes with no --synthetic"),
+        (("2", "--epochs", "0"), 2, "0 is not in the range"),
     ],
 )  # fmt: skip
 def test_refused(pair, arguments, status, says):
     ended, _, err = pair.ctl("train", *arguments)
     assert ended == status
     assert says in err
+
+
+def test_what_differs_between_nodes_is_said_at_once_and_nothing_starts(quiet):
+    mpirun = "/opt/clusterctl/training/bin/mpirun"
+    quiet.on(0, "mkdir small runs && echo x > small/train-00000-of-00001")
+    quiet.on(0, "touch runs/model.ckpt-7.index && truncate -s 5M runs/model.ckpt-7.data")
+    quiet.on(1, f"sudo -n mount --bind /dev/null {mpirun}")
+    run = ("train", "2", "--data-dir", "~/small")
+    trainers = ("--", "--log_dir", "/home/ubuntu/runs")
+    try:
+        status, out, err = quiet.ctl(*run, "--json", "--dry-run", *trainers)
+        found = [(one["check"], one["host"]) for one in json.loads(out)["findings"]]
+        assert found == [
+            ("env.missing", "pair-1"),
+            ("data.missing", "pair-1"),
+            ("data.cut_short", "pair-0"),
+            ("data.validation", "pair-0"),
+            ("data.few_shards", None),
+            ("log.unfinished", "pair-0"),
+        ]
+        assert status == 1
+        assert "runs holds a run that got to step 7 of 40 (1 checkpoint, 5.0 MiB)" in err
+        assert "error: nothing is trained: 6 things to mend first" in err
+        status, _, err = quiet.ctl(*run, "--force", *trainers)
+        assert (status, "nothing is trained: 1 thing to mend" in err) == (1, True)
+        assert jobs(quiet) == []
+    finally:
+        quiet.on(1, f"sudo -n umount {mpirun}")
+        quiet.on(0, "rm -r small runs")
 
 
 def test_an_unknown_job(pair):

@@ -4,7 +4,7 @@ stdin: {"python": PATH, "mpirun": PATH, "data_dir": PATH or null, "log_dir": PAT
 
     {"training": {NAME: BYTES}, "validation": {NAME: BYTES}, "data_error": TEXT,
      "records": {NAME: COUNT}, "cut_short": [NAME], "checkpoints": [STEP], "checkpoint_bytes": N,
-     "others": [NAME], "free_bytes": N, "versions": {"mpirun": TEXT, "python": TEXT, ...}}
+     "free_bytes": N, "versions": {"mpirun": TEXT, "python": TEXT, ...}}
 
 `records` are of a few training files: the first, the last, the smallest and the largest of the
 others. All of them would be a million reads.
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 SHARD = re.compile(r"(train|validation)-\d+-of-\d+")
 CHECKPOINT = re.compile(r"model\.ckpt-(\d+)\..*")
-# What the trainer writes into its log folder, and what `clusterctl results` does.
-TRAINERS = re.compile(r"checkpoint|.*\.(log|txt|csv|json|png|pb|pbtxt)|events\.out\..*|\..*")
 FRAME_BYTES = 16  # of a TFRecord around its data: the length, its CRC, the data's CRC
 MOST_RECORDS = 100_000
 TIMEOUT_S = 60.0
@@ -121,7 +119,7 @@ def count(path: Path) -> int | None:
 
 
 def logs(folder: str) -> dict[str, Any]:
-    steps, others, size = set(), [], 0
+    steps, size = set(), 0
     try:
         names = sorted(os.listdir(folder)) if folder else []  # noqa: PTH208
     except OSError:
@@ -134,12 +132,9 @@ def logs(folder: str) -> dict[str, Any]:
             # Written last: without it there is no checkpoint yet.
             if name.endswith(".index"):
                 steps.add(int(match[1]))
-        elif not TRAINERS.fullmatch(name):
-            others.append(name)
     return {
         "checkpoints": sorted(steps),
         "checkpoint_bytes": size,
-        "others": others[:5],
         "free_bytes": free_bytes(folder),
     }
 

@@ -30,7 +30,6 @@ class NodeLook:
     records: Mapping[str, int] = field(default_factory=dict)
     checkpoints: tuple[int, ...] = ()
     checkpoint_bytes: int = 0
-    others: tuple[str, ...] = ()
     free_bytes: int | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
 
@@ -89,7 +88,6 @@ def parse_look(host: str, answer: Mapping[str, Any]) -> NodeLook:
         records=answer["records"],
         checkpoints=tuple(answer["checkpoints"]),
         checkpoint_bytes=answer["checkpoint_bytes"],
-        others=tuple(answer["others"]),
         free_bytes=answer["free_bytes"],
         versions=answer["versions"],
     )

@@ -5,6 +5,7 @@ Python 3.8 and the standard library only: this module also runs on the nodes (jo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 from clusterctl.domain.errors import MissingTool
@@ -12,6 +13,8 @@ from clusterctl.domain.findings import Finding
 from clusterctl.jobs.mpirun import parse_mpirun_version
 from clusterctl.jobs.preflight.case import Case, NodeLook, together
 
+# From 2.16 on it comes with Keras 3, which does not train with Horovod.
+TRAINERS_TENSORFLOW = r"2\.(\d|1[0-5])(\D|$)"
 _NAMES = {
     "mpirun": "Open MPI",
     "python": "Python",
@@ -77,5 +80,5 @@ def _built_for_another(versions: Mapping[str, str], is_trainer: bool) -> Iterabl
     tensorflow, built_for = versions.get("tensorflow"), versions.get("horovod_built_for")
     if tensorflow and built_for and _series(tensorflow) != _series(built_for):
         yield f"Horovod was built for TensorFlow {built_for}, and {tensorflow} is installed"
-    if is_trainer and tensorflow and tensorflow.startswith(("0.", "1.")):
-        yield f"the trainer needs TensorFlow 2, and {tensorflow} is installed"
+    if is_trainer and tensorflow and not re.match(TRAINERS_TENSORFLOW, tensorflow):
+        yield f"the trainer needs TensorFlow 2.0 to 2.15, and {tensorflow} is installed"

@@ -30,7 +30,7 @@ def log_findings(case: Case) -> list[Finding]:
     if work.evaluates_only:
         return list(_nothing_to_evaluate(case))
     records = records_of(case.head.training, case.head.records)
-    return [*_earlier_run(case, records), *_other_files(case), *_disk(case, records)]
+    return [*_earlier_run(case, records), *_disk(case, records)]
 
 
 def _earlier_run(case: Case, records: int | None) -> Iterable[Finding]:
@@ -76,17 +76,6 @@ def _offer(is_final: bool, is_synthetic: bool) -> str:
         return f"--clear deletes it; {beside}"
     resume = "--resume only evaluates it" if is_final else "--resume goes on from it"
     return f"--clear deletes it and trains anew; {resume}; {beside}"
-
-
-def _other_files(case: Case) -> list[Finding]:
-    if not (case.plan.work and case.plan.work.clears):
-        return []
-    said = [
-        (node.host, f"{case.plan.log_dir} would be emptied, and holds {', '.join(node.others)}")
-        for node in case.nodes
-        if node.others
-    ]
-    return together("log.others", said, "give the log a folder of its own: --log_dir NAME")
 
 
 def _nothing_to_evaluate(case: Case) -> Iterable[Finding]:

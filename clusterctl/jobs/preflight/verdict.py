@@ -17,7 +17,7 @@ from clusterctl.jobs.preflight.log import log_findings
 from clusterctl.jobs.presets import LARC_FROM
 
 # These would delete what nobody gets back: they have options of their own, --force is none.
-NEVER_FORCED = ("log.finished", "log.unfinished", "log.others")
+NEVER_FORCED = ("log.finished", "log.unfinished")
 
 
 def preflight(
