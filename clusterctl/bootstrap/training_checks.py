@@ -42,7 +42,7 @@ def plan_install(nodes: Sequence[NodeEnv], given: Sequence[str] = ()) -> EnvPlan
         wheel.startswith(f"{name}-") and wheel.endswith(".whl") for wheel in given
     )
     return EnvPlan(
-        gather=bool(missing) and not (head.gathered and head.horovod_wheel),
+        gather=bool(missing) and bool(given or not (head.gathered and head.horovod_wheel)),
         build=bool(missing) and not has_wheel,
         copy_to=tuple(node.host for node in workers if not node.ready),
         install=tuple(install),

@@ -149,10 +149,12 @@ class Installation:
     def _prepare_head(self, tell: Tell) -> None:
         """All wheels on the head node. Horovod is built against the environment itself."""
         head = [self._head.host]
-        if self._packages and self.plan.gather:
+        if self._wheelhouse and self.plan.gather:
             tell(f"copying {len(self._packages)} packages to {self._head.host}")
             names = tuple(name.encode(errors="surrogateescape") for name in self._packages)
-            self._transfer(CopyRequest((f"{self._wheelhouse}/",), GIVEN, names=names), head)
+            self._transfer(
+                CopyRequest((f"{self._wheelhouse.absolute()}/",), GIVEN, names=names), head
+            )
         if self.plan.gather:
             self._keep(self._step(head, "gather", tell))
         if self.plan.build and self._head.host not in self._errors:

@@ -90,6 +90,12 @@ WHEELS = {"gathered": True, "horovod_wheel": "/w/horovod-0.28.1.whl"}
             [],
             EnvPlan(False, False, ("demo-1",), ("demo-1",)),
         ),
+        # What is given now counts: what is there may be what did not work.
+        (
+            [missing(0, **WHEELS)],
+            ["horovod-0.28.1-x.whl"],
+            EnvPlan(True, False, (), ("demo-0",)),
+        ),
         # An environment of the image's: its wheels are nowhere.
         ([ready(0), missing(1)], [], EnvPlan(True, True, ("demo-1",), ("demo-1",))),
         # There, but the launcher still looks elsewhere: nothing is moved.

@@ -46,7 +46,8 @@ fill_folder() {
     touch "$folder/.clusterctl-training.partial"
     quietly "$log" "$python" -m venv --without-pip "$folder"
     wheels_from "$wheels"
-    DOING="the wheels cannot be installed" quietly "$log" "${PIP_ENV[@]}" "$folder/bin/python" "$(wheel_of "$wheels" pip)/pip" \
+    PIP=("$folder/bin/python" "$(wheel_of "$wheels" pip)/pip")
+    DOING="the wheels cannot be installed" quietly "$log" "${PIP_ENV[@]}" "${PIP[@]}" \
         install "${PIP_OPTIONS[@]}" -r "$wheels/requirements.txt"
     build_horovod "$python" "$flavor" "$wheels" "$given" "$folder"
     DOING="Horovod's wheel cannot be installed" quietly "$log" "${PIP_ENV[@]}" "$folder/bin/pip" \
@@ -56,7 +57,7 @@ fill_folder() {
 # Without its stamp first of all: what is half emptied is not ready. The folder itself stays, for
 # its lock and since it may stand where nobody but root makes folders.
 empty_folder() {
-    local remove=(find "$folder" -mindepth 1 ! -name '.clusterctl-training*' -delete)
+    local remove=(find "$folder/" -mindepth 1 ! -name '.clusterctl-training*' -delete)
     if [[ -f $folder/.clusterctl-training ]]; then
         touch "$folder/.clusterctl-training.partial"
         rm "$folder/.clusterctl-training"

@@ -68,10 +68,13 @@ horovod_wheel() {
     wheel_of "$1" "horovod-$HOROVOD_PIN"
 }
 
-# take_horovod FROM TO: its wheel, if there is one and none yet; it appears whole, by one rename.
+# take_horovod FROM TO: its wheel, if there is one, in place of what is there; it appears whole, by
+# one rename.
 take_horovod() {
     local wheel
-    if horovod_wheel "$2" >/dev/null || ! wheel=$(horovod_wheel "$1"); then return 0; fi
+    wheel=$(horovod_wheel "$1") || return 0
+    if cmp -s "$wheel" "$2/${wheel##*/}"; then return; fi
+    rm -f "$2"/horovod-*.whl
     cp "$wheel" "$2/horovod.new"
     mv "$2/horovod.new" "$2/${wheel##*/}"
 }
@@ -96,11 +99,12 @@ build_locked() {
     wheels_from "$given"
     quietly "$log" "${PIP_ENV[@]}" "$bin/pip" install "${PIP_OPTIONS[@]}" "${BUILD_PINS[@]}"
     if [[ $flavor == gpu ]]; then gpu_build "$5" "$building"; fi
+    # Old dtags: what LD_LIBRARY_PATH names, another Open MPI for one, must not come first.
     # shellcheck disable=SC2016  # $ORIGIN is the loader's word, not the shell's
     DOING="Horovod cannot be built" quietly "$log" "${PIP_ENV[@]}" PATH="$bin:$PATH" MAKEFLAGS="-j$(nproc)" \
         HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITH_MPI=1 HOROVOD_WITH_GLOO=1 \
         HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_MXNET=1 "${GPU_BUILD[@]}" \
-        LDFLAGS='-Wl,-s -Wl,-rpath,$ORIGIN/../../../..:$ORIGIN/../../nvidia/nccl/lib' \
+        LDFLAGS='-Wl,-s,--disable-new-dtags,-rpath,$ORIGIN/../../../..:$ORIGIN/../../nvidia/nccl/lib' \
         "$bin/pip" wheel "${PIP_OPTIONS[@]}" --no-build-isolation --no-deps \
         -w "$building/wheel" "horovod==$HOROVOD_PIN"
     take_horovod "$building/wheel" "$wheels"
