@@ -1,0 +1,102 @@
+"""`scripts/bench launch`: training under `clusterctl train`, beside the same line typed by hand.
+
+Two hosts of the local EC2, by turns: the job that clusterctl starts, detached and followed, and its
+very mpirun line over ssh. Compared are the seconds of a step, once training runs, and the whole.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench_lab import cluster, cores, quiet, running_lab
+
+USAGE = "usage: scripts/bench launch [--quick]"
+ALLOWED_SHARE = 0.01
+RANKS = 2
+BATCH = 8
+ROW = re.compile(r"^ *(\d+) +\d+\.\d +(\d+\.\d) ", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Scale:
+    rounds: int
+    flags: tuple[str, ...]
+
+
+FULL = Scale(5, ("--num_batches", "160", "--display_every", "10"))
+QUICK = Scale(
+    1, ("-m", "resnet18", "--image_size", "32", "--num_batches", "20", "--display_every", "5")
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """Seconds: of one step, without those that start up, and of the whole command."""
+
+    step_s: float
+    wall_s: float
+
+
+def bench_launch(words: list[str]) -> None:
+    if words not in ([], ["--quick"]):
+        sys.exit(USAGE)
+    scale = QUICK if words else FULL
+    flags = (*scale.flags, "-b", str(BATCH))
+    print(f"{cores()} cores; {RANKS} hosts of a rank each; {scale.rounds} rounds, by turns")
+    print(f"  {shlex.join(flags)}")
+    with tempfile.TemporaryDirectory() as folder, running_lab(Path(folder)), cluster(RANKS) as name:
+        ours = ["clusterctl", "train", name, str(RANKS), "--synthetic", "--", *flags]
+        plan = json.loads(quiet(*ours[:4], "--synthetic", "--dry-run", "--json", "--", *flags))
+        typed = f"cd {shlex.quote(plan['workdir'])} && {plan['line']}"
+        config = Path(folder) / name / "ssh_config"
+        hand = ["ssh", "-F", str(config), f"{name}-0", typed]
+        runs: dict[str, list[Run]] = {"typed by hand": [], "clusterctl train": []}
+        for number in range(scale.rounds):
+            pairs = list(zip(runs, (hand, ours)))
+            # Whoever comes second finds a warmer machine: each does so half of the time.
+            for title, argv in pairs if number % 2 == 0 else reversed(pairs):
+                runs[title].append(measured(argv))
+    report(runs)
+
+
+def measured(argv: list[str]) -> Run:
+    began = time.monotonic()
+    out = quiet(*argv)
+    return Run(step_seconds(out), time.monotonic() - began)
+
+
+def step_seconds(out: str) -> float:
+    """The mean over all rows but those of steps 0 and 1, which hold the start."""
+    rows = [(int(step), float(speed)) for step, speed in ROW.findall(out)]
+    seconds = steps = 0.0
+    for (before, _), (step, speed) in zip(rows[1:], rows[2:]):
+        steps += step - before
+        seconds += (step - before) * BATCH * RANKS / speed
+    if not steps:
+        sys.exit(f"error: no rows to measure in\n{out}")
+    return seconds / steps
+
+
+def report(runs: dict[str, list[Run]]) -> None:
+    print("\n                     a step (of all rounds)        the whole command")
+    for title, each in runs.items():
+        steps, walls = [run.step_s for run in each], [run.wall_s for run in each]
+        spread = f"{min(steps):.4f}-{max(steps):.4f}"
+        print(
+            f"  {title:18} {statistics.median(steps):.4f} s ({spread})"
+            f"  {statistics.median(walls):7.2f} s ({min(walls):.2f}-{max(walls):.2f})"
+        )
+    hand, ours = runs.values()
+    more = statistics.median(b.step_s / a.step_s for a, b in zip(hand, ours)) - 1
+    start = statistics.median(b.wall_s - a.wall_s for a, b in zip(hand, ours))
+    verdict = "met" if more <= ALLOWED_SHARE else "missed"
+    print(f"  a step takes {more:+.2%}; asked for at most +1 %: {verdict}")
+    print(f"  once for each job, whatever its length: {start:+.2f} s")
