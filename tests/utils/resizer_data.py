@@ -14,6 +14,11 @@ import tensorflow as tf
 from resizer_pictures import coded, features, pixels, record
 
 TRAIN_SHARDS = 4
+# Features that older readers of this format ask for.
+ASKED = {
+    "image/class/text": tf.io.FixedLenFeature([], tf.string, default_value=""),
+    "image/object/bbox/xmin": tf.io.VarLenFeature(tf.float32),
+}
 IMAGES = (6, 6, 6, 3)
 
 
@@ -55,6 +60,7 @@ def read(folder: Path) -> dict[str, list[Any]]:
     for path in sorted(folder.glob("[tv]*-of-*")):
         rows = []
         for row in tf.data.TFRecordDataset([str(path)]).as_numpy_iterator():
+            tf.io.parse_single_example(row, ASKED)
             values = features(row)
             shape = tf.image.decode_jpeg(values["image/encoded"][0]).shape
             told = [values["image/width"][0], values["image/height"][0]]

@@ -12,8 +12,8 @@ pytestmark = pytest.mark.train
 
 
 @pytest.fixture(scope="module")
-def facts() -> dict[str, Any]:
-    found: dict[str, Any] = facts_of("resizer_facts.py", UTILS)
+def facts(training_python: str) -> dict[str, Any]:
+    found: dict[str, Any] = facts_of(training_python, "resizer_facts.py", UTILS)
     return found
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from .resizer_run import UTILS, facts_of, training_python
+from .resizer_run import UTILS, facts_of
 
 TOOL = UTILS / "tensorflow_image_resizer.py"
 NAMES = [f"train-{index:05d}-of-00004" for index in range(4)]
@@ -23,9 +23,9 @@ Resize = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
-def resize(tmp_path: Path) -> Resize:
+def resize(training_python: str, tmp_path: Path) -> Resize:
     def run(*argv: object) -> subprocess.CompletedProcess[str]:
-        command = [training_python(), str(TOOL), *map(str, argv)]
+        command = [training_python, str(TOOL), *map(str, argv)]
         done = subprocess.run(
             command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
         )
@@ -36,10 +36,10 @@ def resize(tmp_path: Path) -> Resize:
 
 
 @pytest.fixture(scope="module")
-def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def shards(training_python: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`good` and `bad` input, under a path with a space and a quote in it."""
     folder = tmp_path_factory.mktemp("shards") / "it's imagenet"
-    facts_of("resizer_data.py", "make", folder)
+    facts_of(training_python, "resizer_data.py", "make", folder)
     return folder
 
 
@@ -48,7 +48,9 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.train
-def test_the_tutorials_line_keeps_records_order_and_tells_true_sizes(resize, shards, tmp_path):
+def test_the_tutorials_line_keeps_records_order_and_tells_true_sizes(
+    resize, shards, tmp_path, training_python
+):
     source, out = shards / "good", tmp_path / "tf imagenet"
     threads = ["--num_preprocess_threads", 60, "--num_intra_threads", 2, "--num_inter_threads", 2]
     flags = ["-i", source, "-o", out, "-r", 48, *threads]  # the data set is in the path
@@ -61,7 +63,7 @@ def test_the_tutorials_line_keeps_records_order_and_tells_true_sizes(resize, sha
     squares = tmp_path / "squares"
     assert resize(*SMALL, "-R", "-i", source, "-o", squares).returncode == 0
 
-    found = facts_of("resizer_data.py", "read", source, out, squares)
+    found = facts_of(training_python, "resizer_data.py", "read", source, out, squares)
     before, after = found["good"], found["tf imagenet"]
     assert sorted(after) == [*NAMES, "validation-00000-of-00001"]
     assert sorted(before)[:4] == [f"train-{index:05d}-of-00004" for index in (1, 2, 3, 4)]
@@ -168,14 +170,16 @@ def test_verify_finds_damage_and_shards_of_other_settings(resize, shards, tmp_pa
 
 @pytest.mark.train
 @pytest.mark.parametrize(("sent", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
-def test_a_run_that_is_ended_leaves_whole_shards_only(resize, shards, tmp_path, sent, status):
+def test_a_run_that_is_ended_leaves_whole_shards_only(
+    resize, shards, tmp_path, training_python, sent, status
+):
     source, out = tmp_path / "in", tmp_path / "out"
     source.mkdir()
     for index in range(60):
         name = f"train-{index:05d}-of-00060"
         shutil.copy(shards / "good" / "train-00001-of-00004", source / name)
     flags = ["-d", "imagenet", "-r", "48", "-i", str(source), "-o", str(out)]
-    command = [training_python(), str(TOOL), *flags, "--num_preprocess_threads", "2"]
+    command = [training_python, str(TOOL), *flags, "--num_preprocess_threads", "2"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
     while not list(out.glob("train-*")) and time.monotonic() < deadline:
