@@ -251,6 +251,19 @@ def test_files_with_other_numbers_of_records():
     assert message.startswith("train-00002-of-00016 has 99 records and train-00000-of-00016 100")
 
 
+def test_a_step_of_more_images_than_there_are():
+    job = plan(replace(WORK, batch_size=194))
+    assert found(job=job) == [
+        (
+            "data.few_images",
+            "error",
+            None,
+            "one step takes 194 images for each of 8 ranks, and there are 1550 in all",
+        )
+    ]
+    assert found(job=plan(replace(WORK, batch_size=193))) == []
+
+
 def test_records_are_counted_as_the_trainer_does():
     assert records_of(NODE.training, NODE.records) == 15 * 100 + 50
     assert records_of(NODE.training, {}) is None

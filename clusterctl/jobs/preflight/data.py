@@ -56,8 +56,8 @@ def _missing(node: NodeLook, work: Work) -> Iterable[str]:
 
 def _missing_hint(work: Work) -> str:
     return (
-        f"put ImageNet's TFRecord files into {work.data_dir} on every node, "
-        "or train with synthetic data: --synthetic (train_synthetic.sh)"
+        f"put ImageNet's TFRecord files into {work.data_dir} on every node, train-* and "
+        "validation-* in one folder; or train with synthetic data: --synthetic (train_synthetic.sh)"
     )
 
 
@@ -143,6 +143,19 @@ def _shards(node: NodeLook, work: Work) -> Iterable[Finding]:
             hint=f"{_nearest(files, ranks)} ranks would read as many each",
         )
     yield from _uneven(node)
+    yield from _too_few_images(node, work)
+
+
+def _too_few_images(node: NodeLook, work: Work) -> Iterable[Finding]:
+    images = records_of(node.training, node.records)
+    if images is not None and images < work.global_batch:
+        yield Finding(
+            "data.few_images",
+            Severity.ERROR,
+            f"one step takes {work.batch_size} images for each of {count(work.ranks, 'rank')}, "
+            f"and there are {images} in all",
+            hint="lower the batch: the trainer's --batch_size",
+        )
 
 
 def _nearest(files: int, ranks: int) -> int:
