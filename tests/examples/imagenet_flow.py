@@ -50,6 +50,7 @@ def main() -> None:
     statuses["clear"] = run(*train, "--log_dir", "early", "--num_batches", "1", "--clear_log")
     if hvd.rank() == 0:
         print("STATUSES " + json.dumps(statuses), flush=True)
+        print("TENSORS " + json.dumps(compared("model.ckpt-12")), flush=True)
 
 
 def run(*argv: str) -> int:
@@ -58,6 +59,17 @@ def run(*argv: str) -> int:
     except SystemExit as exit:
         return int(exit.code) if isinstance(exit.code, int) else 1
     return 0
+
+
+def compared(name: str) -> dict[str, list[str]]:
+    """The tensors of a checkpoint of both runs: those that are the same bit by bit, and others."""
+    whole, resumed = (tf.train.load_checkpoint(f"{run}/{name}") for run in ("whole", "resumed"))
+    told: dict[str, list[str]] = {"same": [], "other": []}
+    for key in sorted({*whole.get_variable_to_shape_map(), *resumed.get_variable_to_shape_map()}):
+        if key != "_CHECKPOINTABLE_OBJECT_GRAPH":  # layers' names, counted on in one process
+            same = whole.get_tensor(key).tobytes() == resumed.get_tensor(key).tobytes()
+            told["same" if same else "other"].append(key)
+    return told
 
 
 def copy_checkpoint(name: str, folder: str, new_name: str) -> None:

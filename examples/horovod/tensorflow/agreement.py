@@ -3,14 +3,13 @@ the others waiting for it."""
 
 from __future__ import annotations
 
-import re
 import socket
 import sys
 from typing import Callable, NoReturn, TypeVar
 
 import horovod.tensorflow as hvd
 import tensorflow as tf
-from data import DataError
+from records import DataError, reason
 
 Value = TypeVar("Value")
 
@@ -26,21 +25,27 @@ class CommonProblem(Problem):
 EXPECTED = (Problem, DataError, OSError, ValueError, tf.errors.OpError)
 
 
+def together(compute: Callable[[], Value]) -> Value:
+    """The result of `compute`. Raises CommonProblem on all processes when it fails on any."""
+    value, failure = _outcome(compute)
+    # Horovod: everyone learns what the others met.
+    found = hvd.allgather_object((socket.gethostname(), failure))
+    failures = dict(each for each in found if each[1])
+    if failures:
+        where = "" if one_node() else f"{', '.join(failures)}: "
+        raise CommonProblem(where + failures.popitem()[1])
+    return value
+
+
 def same_everywhere(compute: Callable[[], Value]) -> Value:
     """The result of `compute`, when it reads the same (`str`) on every process.
 
     Raises CommonProblem when it differs, or fails on any of them.
     """
-    value, failure = _outcome(compute)
-    # Horovod: everyone learns what the others found.
-    found = hvd.allgather_object((socket.gethostname(), failure, str(value)))
-    failures = {host: failure for host, failure, _ in found if failure}
-    if failures:
-        alone = len({host for host, _, _ in found}) == 1
-        raise CommonProblem(("" if alone else f"{', '.join(failures)}: ") + failures.popitem()[1])
-    values = {host: text for host, _, text in found}
-    if len(set(values.values())) > 1:
-        told = ", ".join(f"{host}: {text}" for host, text in values.items())
+    value = together(compute)
+    found = dict(hvd.allgather_object((socket.gethostname(), str(value))))
+    if len(set(found.values())) > 1:
+        told = ", ".join(f"{host}: {text}" for host, text in found.items())
         raise CommonProblem(f"the nodes differ: {told}")
     return value
 
@@ -65,8 +70,9 @@ def end(error: BaseException) -> NoReturn:
     """Tell the user in one line what was wrong, and end with status 1."""
     text = one_line(error)
     if not hvd.is_initialized() or not isinstance(error, CommonProblem):
+        where = f"{socket.gethostname()}: " if hvd.is_initialized() and not one_node() else ""
         # Who only heard that another process has ended leaves the telling to that one.
-        sys.exit(1 if "Horovod has been shut down" in text else f"error: {text}")
+        sys.exit(1 if "Horovod has been shut down" in text else f"error: {where}{text}")
     if hvd.rank() == 0:
         print(f"error: {text}", file=sys.stderr, flush=True)
     # Horovod: mpirun ends everyone at the first exit, so nobody goes before rank 0 has told.
@@ -74,8 +80,10 @@ def end(error: BaseException) -> NoReturn:
     sys.exit(1)
 
 
+def one_node() -> bool:
+    return bool(hvd.size() == hvd.local_size())
+
+
 def one_line(error: BaseException) -> str:
-    """The error's message without TensorFlow's names of graph nodes."""
-    text = re.sub(r"\{\{.*?\}\}|\[\[.*?\]\]|\[Op:\w+\].*", "", str(error), flags=re.DOTALL)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    text = reason(error) if isinstance(error, tf.errors.OpError) else str(error)
+    return text.strip().partition("\n")[0] or type(error).__name__

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable
 
 import horovod.tensorflow as hvd
 import tensorflow as tf
-from agreement import Problem, from_rank_0
+from agreement import Problem, from_rank_0, one_line
 from schedule import Schedule
 from step import Trainer
 
@@ -71,9 +72,12 @@ class Checkpoints:
                 )
         return saved[-1] if saved else None
 
-    def after(self, step: int) -> None:
-        """Save, when it is time to, what is there after that many steps."""
-        if self.saves and (step % self.every == 0 or step == self.last_step):
+    def due(self, step: int) -> bool:
+        """Whether what is there after that many steps is to be saved."""
+        return step % self.every == 0 or step == self.last_step
+
+    def save(self, step: int) -> None:
+        if self.saves:
             save(self.state, self.folder, step)
 
 
@@ -89,24 +93,32 @@ def saved_in(folder: str) -> list[Saved]:
 
 
 def save(state: tf.train.Checkpoint, folder: str, step: int) -> None:
-    """Write model.ckpt-STEP: under another name first, so that nobody meets half a checkpoint."""
+    """Write model.ckpt-STEP: under another name first, so that nobody meets half a checkpoint.
+
+    Raises Problem, on a full disk for example, and leaves nothing then.
+    """
     prefix = Path(folder, f"model.ckpt-{step}")
     hidden = Path(folder, f".{prefix.name}")
-    prefix.parent.mkdir(parents=True, exist_ok=True)
-    state.write(str(hidden))
-    # The index last: who looks for checkpoints looks for it.
-    for ending in (".data-00000-of-00001", ".index"):
-        part = Path(f"{hidden}{ending}")
-        with part.open("rb") as file:
-            os.fsync(file.fileno())
-        part.replace(f"{prefix}{ending}")
+    try:
+        prefix.parent.mkdir(parents=True, exist_ok=True)
+        state.write(str(hidden))
+        # The index last: who looks for checkpoints looks for it.
+        for ending in (".data-00000-of-00001", ".index"):
+            part = Path(f"{hidden}{ending}")
+            with part.open("rb") as file:
+                os.fsync(file.fileno())
+            part.replace(f"{prefix}{ending}")
+    except (OSError, tf.errors.OpError) as error:
+        for left in Path(folder).glob(f"{hidden.name}*"):
+            remove(left)
+        raise Problem(f"{prefix} cannot be saved: {one_line(error)}") from error
 
 
 def restore(state: tf.train.Checkpoint, saved: Saved) -> None:
     """Give the state's variables their saved values. Raises Problem."""
     try:
-        state.read(saved.prefix).assert_existing_objects_matched().expect_partial()
-    except (AssertionError, ValueError, tf.errors.OpError) as error:
+        state.read(saved.prefix).expect_partial().assert_existing_objects_matched()
+    except Exception as error:  # a cut file alone brings three kinds, IndexError among them
         told = f"{saved.prefix} does not fit: it is damaged, or of another --model"
         raise Problem(told) from error
 
@@ -115,6 +127,15 @@ def clear(folder: str, log_name: str) -> None:
     """Delete what a training and its evaluation wrote into their folder, and nothing else."""
     logs = (log_name, f"eval_{log_name}")
     for path in Path(folder).glob("*"):
-        ours = path.name.lstrip(".").startswith(("model.ckpt-", "events.out.tfevents."))
-        if path.is_file() and (ours or path.name in logs):
+        if path.name.lstrip(".").startswith(("model.ckpt-", "events.out.tfevents.")):
+            remove(path)
+        elif path.name in logs and path.is_file():
             path.unlink()
+
+
+def remove(path: Path) -> None:
+    """A file, or the folder in which TensorFlow begins a checkpoint."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()

@@ -44,7 +44,7 @@ os.environ.setdefault("TF_ENABLE_WINOGRAD_NONFUSED", "1")
 
 import horovod.tensorflow as hvd
 import tensorflow as tf
-from agreement import EXPECTED, Problem, end, from_rank_0, same_everywhere
+from agreement import EXPECTED, Problem, end, from_rank_0, same_everywhere, together
 from batches import look_for, training_batches
 from checkpoints import Checkpoints
 from evaluate import evaluate
@@ -113,7 +113,7 @@ def train(args: argparse.Namespace, log: Log) -> None:
         if first_step >= schedule.steps:
             return
     trainer.broadcast()  # Horovod: everyone starts with the same weights.
-    batches = training_batches(args, schedule, found, first_step)
+    batches = together(lambda: training_batches(args, schedule, found, first_step))
 
     started = time.time()
     table = Table(log, schedule, first_step)
@@ -124,14 +124,17 @@ def train(args: argparse.Namespace, log: Log) -> None:
             table.row(step, float(loss), float(final_loss))  # waits for the device
             check(float(final_loss))
         if found:
-            checkpoints.after(step + 1)
             summaries.after(step + 1, loss, final_loss)
-    check(float(loss))  # waits, too: finished means the device
+            if checkpoints.due(step + 1):
+                check(float(final_loss))
+                checkpoints.save(step + 1)
+    check(float(final_loss))  # waits, too: finished means the device
     log.line(f"Finished in {time.time() - started}")
 
 
 def check(loss: float) -> None:
-    if not math.isfinite(loss):
+    # Horovod: gradients are averaged, so a loss that is no number is soon everyone's.
+    if hvd.rank() == 0 and not math.isfinite(loss):
         raise Problem(f"the loss is {loss}: lower --lr or raise --warmup_epochs")
 
 
