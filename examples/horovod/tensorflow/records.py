@@ -42,6 +42,7 @@ def files_of(data_dir: str, subset: str) -> list[str]:
 def listed(folder: str) -> list[str]:
     """Names in the folder. Raises DataError where it cannot be listed."""
     try:
+        tf.io.gfile.exists(folder)  # listdir says "not found" of schemes that it does not know
         return [name.rstrip("/") for name in tf.io.gfile.listdir(folder)]
     except tf.errors.NotFoundError:
         raise DataError(f"there is no folder {folder}") from None
