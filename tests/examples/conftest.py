@@ -30,7 +30,9 @@ def imagenet() -> SimpleNamespace:
     finally:
         sys.path.remove(str(IMAGENET.parent))
     return SimpleNamespace(
-        parse_args=flags.parse_args, make_schedule=schedule.make_schedule, DECAYS=schedule.DECAYS
+        parse_args=flags.parse_args,
+        make_schedule=schedule.make_schedule,
+        whole_epochs=schedule.whole_epochs,
     )
 
 

@@ -139,6 +139,28 @@ def test_epoch_column(imagenet, gpus, step, epoch):
     assert f"{schedule(imagenet, gpus).epoch(step):.1f}" == epoch
 
 
+@pytest.mark.parametrize(
+    ("gpus", "step", "epoch"), [(32, 14_075, 90), (256, 1759, 90), (32, 14_000, 90), (32, 156, 1)]
+)
+def test_epochs_of_an_evaluation(imagenet, gpus, step, epoch):
+    assert imagenet.whole_epochs(step, 1_281_167, 256 * gpus) == epoch
+
+
+@pytest.mark.parametrize(
+    ("flags", "peak"), [(["--use_larc"], 3.7), (["--use_larc", "--lr", "2"], 2.0), ([], 25.6)]
+)
+def test_larc_has_a_learning_rate_of_its_own(imagenet, flags, peak):
+    assert schedule(imagenet, 256, *flags).peak == peak
+
+
+def test_a_small_data_set(imagenet):
+    args = imagenet.parse_args(["--data_dir", "d", "--num_epochs", "2", "-b", "16"])
+    plan = imagenet.make_schedule(args, 2, 100)
+    assert (plan.steps, plan.steps_per_epoch, plan.epoch(3)) == (6, 3, 0.96)
+    with pytest.raises(ValueError, match="one step takes 112 images and there are 100"):
+        imagenet.make_schedule(args, 7, 100)
+
+
 def test_steps_decay_divides_by_ten_at_30_60_and_80_epochs(imagenet):
     plan = schedule(imagenet, 32, "--lr_decay_mode", "steps")
     per_epoch = plan.steps_per_epoch

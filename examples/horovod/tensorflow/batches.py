@@ -54,7 +54,7 @@ def training_batches(
     return batches.apply(tf.data.experimental.prefetch_to_device("/GPU:0")) if gpus else batches
 
 
-def evaluation_batches(args: argparse.Namespace, found: Found) -> Batches:
+def evaluation_batches(args: argparse.Namespace, found: Found) -> tf.data.Dataset:
     """This process's share of the images, each once."""
     return data.evaluation_batches(found.files, **common(args))
 

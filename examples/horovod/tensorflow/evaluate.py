@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import math
 import time
 from dataclasses import dataclass
-from typing import Callable
+from typing import Any, Callable
 
 import horovod.tensorflow as hvd
 import tensorflow as tf
 from agreement import CommonProblem, from_rank_0, same_everywhere
-from batches import Batches, evaluation_batches, look_for, model_input
+from batches import evaluation_batches, look_for, model_input
 from checkpoints import Saved, restore, saved_in
 from log import Log
 from model import build_resnet
+from schedule import whole_epochs
 from step import cross_entropy
 
 Count = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
@@ -42,14 +42,15 @@ def evaluate(args: argparse.Namespace, log: Log) -> None:
     log.line("Evaluating")
     log.line(f"Validation dataset size: {validation.images}")
     model = build_resnet(args)
-    count = counter_of(args, model)
+    batches = evaluation_batches(args, validation)
+    count = counter_of(args, model, batches.element_spec)
     state = tf.train.Checkpoint(model=model)
     log.line(HEADER)
     for saved in chosen:
         from_rank_0(lambda saved=saved: restore(state, saved))
         hvd.broadcast_variables(model.variables, root_rank=0)  # Horovod: and so has everyone.
-        score = score_of(count, evaluation_batches(args, validation))
-        epoch = epoch_of(saved.step, training.images, args.batch_size * args.num_gpus)
+        score = score_of(count, batches)
+        epoch = whole_epochs(saved.step, training.images, args.batch_size * args.num_gpus)
         log.line(row(saved, epoch, score))
     log.line("Finished evaluation")
 
@@ -60,14 +61,13 @@ def choose(saved: list[Saved], interval: int | None) -> list[Saved]:
     return [*before, *saved[-1:]]
 
 
-def epoch_of(step: int, images: int, global_batch: int) -> int:
-    return math.ceil(step / (images / global_batch))
+def counter_of(args: argparse.Namespace, model: tf.keras.Model, batch: Any) -> Count:
+    """A function of a batch: images right at first guess, within five, losses, and images.
 
+    `batch` describes one of any size, so that the last, smaller one needs no graph of its own.
+    """
 
-def counter_of(args: argparse.Namespace, model: tf.keras.Model) -> Count:
-    """A function of a batch: images right at first guess, within five, losses, and images."""
-
-    @tf.function(autograph=False, reduce_retracing=True)
+    @tf.function(autograph=False, input_signature=batch)
     def count(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         logits = model(model_input(args, images), training=False)
         each = [
@@ -81,7 +81,7 @@ def counter_of(args: argparse.Namespace, model: tf.keras.Model) -> Count:
     return count
 
 
-def score_of(count: Count, batches: Batches) -> Score:
+def score_of(count: Count, batches: tf.data.Dataset) -> Score:
     """The score over the batches of all processes. Raises CommonProblem when there are none."""
     sums = tf.zeros(4, tf.float64)
     for images, labels in batches:

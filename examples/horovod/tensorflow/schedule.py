@@ -66,6 +66,11 @@ def rate_for(global_batch: int) -> float:
     return 0.1 * global_batch / 256
 
 
+def whole_epochs(step: int, images: int, global_batch: int) -> int:
+    """The epochs that an evaluation tells, begun ones counted as whole."""
+    return math.ceil(step / (images / global_batch))
+
+
 # Below, `step` counts from the end of the warm-up.
 
 
