@@ -72,7 +72,7 @@ esac
 
 @pytest.fixture
 def trainable(node):
-    """A node with an mpirun and with data of eight images in two files."""
+    """A node with an mpirun and with data of 32 images in two files."""
     bin_folder = node / "env/bin"  # an activated virtual environment
     bin_folder.mkdir(parents=True)
     for name, text in (("mpirun", FAKE_MPIRUN), ("python", FAKE_PYTHON)):
@@ -82,7 +82,7 @@ def trainable(node):
     data.mkdir(parents=True)
     record = (1).to_bytes(8, "little") + b"crc.x" + b"crc."
     for name in ("train-00000-of-00002", "train-00001-of-00002", "validation-00000-of-00001"):
-        (data / name).write_bytes(record * 4)
+        (data / name).write_bytes(record * 16)
     return node
 
 

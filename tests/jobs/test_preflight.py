@@ -359,8 +359,15 @@ def test_an_earlier_run(steps, changes, on_purpose, said, force):
 
 
 def test_a_run_on_a_worker_counts_too():
-    [[check_id, _, host, _]] = found([NODE, checkpoints(SECOND, 400)])
+    nodes = [NODE, checkpoints(SECOND, 400)]
+    [[check_id, _, host, _]] = found(nodes)
     assert (check_id, host) == ("log.unfinished", "demo-1")
+    assert found(nodes, readers=["demo-0"]) == [], "without a rank, nothing is deleted there"
+
+
+def test_synthetic_training_that_clears_nothing_has_no_earlier_run():
+    job = plan(replace(WORK, data_dir=None, clears=False), evaluation=())
+    assert found([checkpoints(NODE, 400), SECOND], job) == []
 
 
 @pytest.mark.parametrize(

@@ -36,9 +36,12 @@ def log_findings(case: Case) -> list[Finding]:
 def _earlier_run(case: Case, records: int | None) -> Iterable[Finding]:
     work, folder = case.plan.work, case.plan.log_dir
     assert work
-    holders = [node for node in case.nodes if node.checkpoints]
+    # On nodes without ranks nothing is deleted. A synthetic run goes on from nothing.
+    holders = [node for node in case.readers if node.checkpoints]
+    if work.data_dir is None and not work.clears:
+        return
     if not holders:
-        if not work.clears and work.data_dir is not None:
+        if not work.clears:
             text = f"there is no checkpoint in {folder}: training begins at step 0"
             yield Finding("log.no_checkpoint", Severity.INFO, text, case.head.host)
         return
