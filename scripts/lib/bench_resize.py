@@ -31,7 +31,7 @@ class Scale:
     rounds: int
 
 
-FULL = Scale(shards=8, images_per_shard=250, rounds=5)
+FULL = Scale(shards=8, images_per_shard=250, rounds=3)
 QUICK = Scale(shards=4, images_per_shard=20, rounds=1)
 
 
