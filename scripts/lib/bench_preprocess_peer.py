@@ -37,13 +37,13 @@ def make(raw: Path, images: int) -> dict[str, float]:
 
 
 def picture(rng: Any) -> bytes:
-    """Noise of every coarseness, the coarser the stronger, as in photographs: some 110 kB."""
+    """Noise of every coarseness, the coarser the stronger, as in photographs: some 100 kB."""
     import numpy as np
     from PIL import Image
 
     pixels = np.full((HEIGHT, WIDTH, 3), 128.0)
     for cells in (4, 8, 16, 32, 64, 128, 256, 512):
-        noise = rng.normal(0, 150 / cells**0.6, (cells * 3 // 4, cells, 3))
+        noise = rng.normal(0, 150 / cells**0.4, (cells * 3 // 4, cells, 3))
         for channel in range(3):
             layer = Image.fromarray(noise[..., channel].astype(np.float32))
             pixels[..., channel] += layer.resize((WIDTH, HEIGHT), Image.Resampling.BICUBIC)
