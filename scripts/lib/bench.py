@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from bench_copy import bench_copy
+from bench_input import bench_input
 from bench_lab import cluster, end_when_told, lab_ec2, machine_cpu_s, quiet, running_lab
 from bench_launch import bench_launch
+from bench_preprocess import bench_preprocess
 from bench_resize import bench_resize
 from bench_step import bench_step
 
@@ -46,7 +48,14 @@ def main() -> None:
     words = sys.argv[1:]
     subjects = {"runclust": bench_runclust, "start": bench_start, "up": bench_up}
     # With options of their own.
-    alone = {"copy": bench_copy, "launch": bench_launch, "resize": bench_resize, "step": bench_step}
+    alone = {
+        "copy": bench_copy,
+        "input": bench_input,
+        "launch": bench_launch,
+        "preprocess": bench_preprocess,
+        "resize": bench_resize,
+        "step": bench_step,
+    }
     if words and words[0] in alone:
         alone[words[0]](words[1:])
         return

@@ -1,0 +1,108 @@
+"""`scripts/bench input`: batches of images, beside a plain tf.data pipeline and beside Pillow."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench_tables import table
+
+HERE = Path(__file__).parent
+GOAL = 1.5
+NEEDED = 6000 / 64  # images/s per core: 8 V100s on a machine with 64
+BASE = "plain"
+WAYS = {
+    "levels": "ours, levels for the device",
+    "colors": "ours, levels, --increased_aug",
+    "ours": "ours, float32 made here",
+    BASE: "plain tf.data, decode then crop",
+    "plain-fast": "the same with our JPEG settings",
+    "pillow": "Pillow in a process pool",
+}
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Images per second and core, by the clock and by the CPU time that was used."""
+
+    by_clock: float
+    by_cpu: float
+
+
+def bench_input(arguments: Sequence[str]) -> None:
+    options = parse(arguments)
+    cores = len(os.sched_getaffinity(0))
+    rounds, images = (1, 256) if options.quick else (5, 16384)
+    python = training_python()
+    rates: dict[str, list[Rate]] = {way: [] for way in WAYS}
+    with tempfile.TemporaryDirectory(prefix="bench-input-") as folder:
+        size = output(python, HERE / "input_images.py", folder, 256 if options.quick else 8192)
+        print(
+            f"{cores} cores; 224 x 224 from JPEGs of {int(size) / 1e3:.0f} kB, "
+            f"{images:,} images a run; median of {rounds} rounds, each runs every way once"
+        )
+        for _ in range(rounds):
+            for way, found in rates.items():
+                found.append(one_run(python, way, folder, images, cores))
+    report(rates)
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="bench input", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one short round: does it work?")
+    return parser.parse_args(arguments)
+
+
+def training_python() -> str:
+    env = Path(os.environ.get("CLUSTERCTL_TRAINING_ENV", "/opt/clusterctl/training"))
+    python = env / "bin" / "python"
+    if not python.exists():
+        sys.exit(f"error: no training environment at {env}: run scripts/training-env")
+    return str(python)
+
+
+def one_run(python: str, way: str, folder: str, images: int, cores: int) -> Rate:
+    done = json.loads(output(python, HERE / "input_peers.py", way, folder, images, cores))
+    return Rate(done["images"] / done["wall_s"] / cores, done["images"] / done["cpu_s"])
+
+
+def output(*argv: object) -> str:
+    """The last line that a program of the training environment prints."""
+    done = subprocess.run(
+        [str(word) for word in argv],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        sys.exit(f"error: {argv[1]} ended with status {done.returncode}\n{done.stderr}")
+    return done.stdout.splitlines()[-1]
+
+
+def report(rates: dict[str, list[Rate]]) -> None:
+    base = statistics.median(rate.by_clock for rate in rates[BASE])
+    rows = []
+    for way, found in rates.items():
+        clock = [rate.by_clock for rate in found]
+        median = statistics.median(clock)
+        cpu = statistics.median(rate.by_cpu for rate in found)
+        spread = f"{min(clock):.0f}-{max(clock):.0f}"
+        rows.append([WAYS[way], f"{median:.0f}", spread, f"{cpu:.0f}", f"{median / base:.2f} x"])
+    print("\n".join(table(["images/s per core", "clock", "spread", "CPU", "to plain"], rows)))
+    ours = statistics.median(rate.by_clock for rate in rates["levels"])
+    verdict = "met" if ours >= GOAL * base else "MISSED"
+    print(f"  goal: {GOAL} x the plain pipeline, by the clock: {verdict} ({ours / base:.2f} x)")
+    print(f"  8 V100s and 64 cores ask for {NEEDED:.0f} per core: {ours / NEEDED:.1f} x that here")
+
+
+if __name__ == "__main__":
+    bench_input(sys.argv[1:])
