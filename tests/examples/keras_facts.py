@@ -1,9 +1,10 @@
-"""Run under mpirun: an example program as it is, and what its ranks have at the end.
+"""Run under mpirun: example programs as they are, and what their ranks have at the end.
 
-    keras_facts.py PROGRAM ARGUMENTS... [-- PROGRAM ARGUMENTS...]...
+    keras_facts.py PROGRAM EVALUATION DATA_FOLDER MODEL_FOLDER FLAGS... [-- PROGRAM ...]...
 
-After the programs' own output, rank 0 prints FACTS and a list in JSON: for each program the
-checksums of every rank's weights, and of the images each rank trained on.
+Rank 0 runs the evaluation after its program, in the same process: TensorFlow is imported once. Then
+it prints FACTS and a list in JSON: for each program the checksums of every rank's weights, and of
+the images each rank trained on.
 """
 
 from __future__ import annotations
@@ -18,28 +19,29 @@ from pathlib import Path
 from typing import Any
 
 
-def facts_of(path: str, *argv: str) -> dict[str, Any]:
+def facts_of(path: str, evaluation: str, data: str, models: str, *flags: str) -> dict[str, Any]:
     sys.path.insert(0, str(Path(path).parent))
     program = importlib.import_module(Path(path).stem)
     build, seen = program.build_model, []
     program.build_model = lambda: seen.append(build()) or seen[0]
-    program.main(list(argv))
-    from horovod.tensorflow import allgather_object
+    folders = ["--data_dir", data, "--model_dir", models]
+    program.main([*folders, *flags])
+    from horovod.tensorflow import allgather_object, rank
 
-    own = rows(program, argv)
+    if rank() == 0:
+        importlib.import_module(Path(evaluation).stem).main(folders)
     return {
         "weights": allgather_object(checksum(seen[0].get_weights())),
-        "images": allgather_object([checksum([row]) for row in own]),
+        "images": allgather_object([checksum([row]) for row in rows(program, data)]),
     }
 
 
-def rows(program: Any, argv: tuple[str, ...]) -> Iterable[Any]:
+def rows(program: Any, data: str) -> Iterable[Any]:
     """What this rank trains on: images, or records."""
     if hasattr(program, "own_records"):
-        file = Path(argv[argv.index("--data-dir") + 1]) / "train" / "train.tfrecords"
+        file = Path(data) / "train" / "train.tfrecords"
         return program.own_records(file).as_numpy_iterator()
-    folder = argv[argv.index("--data_dir") + 1]
-    return program.own_part(*program.load(folder, "train"), "training")[0]
+    return program.own_part(*program.load(data, "train"), "training")[0]
 
 
 def checksum(arrays: list[Any]) -> str:

@@ -43,42 +43,40 @@ def program(run_ranks):
 @pytest.mark.train
 def test_two_ranks_learn_and_the_model_is_evaluated(program, tmp_path):
     (tmp_path / "data ü").mkdir()  # spaces and letters that are not English
-    program(MNIST / "make_sample_mnist.py", "--data_dir", "data ü/m", "--images", 1000, "--idx")
-    program(CIFAR10 / "make_sample_cifar10.py", "--data-dir", "data ü/c", "--images", 250)
-    made = program(CIFAR10 / "generate_cifar10_tfrecords.py", "--data-dir", "data ü/c")
-    assert "1000 images in data ü/c/train/train.tfrecords" in made
+    sample = ["--images", 600, "--test_images", 300, "--idx"]
+    program(MNIST / "make_sample_mnist.py", "--data_dir", "data ü/mnist", *sample)
+    program(CIFAR10 / "make_sample_cifar10.py", "--data-dir", "data ü/cifar10", "--images", 150)
+    made = program(CIFAR10 / "generate_cifar10_tfrecords.py", "--data-dir", "data ü/cifar10")
+    assert "600 images in data ü/cifar10/train/train.tfrecords" in made
 
-    flags = ["--epochs", 4, "--batch_size", 16, "--warmup_epochs", 1]
-    mnist = [PROGRAMS["mnist"], "--data_dir", "data ü/m", "--model_dir", "out/mnist", *flags]
-    cifar10 = [PROGRAMS["cifar10"], "--data-dir", "data ü/c", "--model-dir", "out/cifar10", *flags]
+    flags = ["--epochs", 3, "--batch_size", 12, "--warmup_epochs", 1]
+    mnist, cifar10 = (
+        [PROGRAMS[name], EVALUATIONS[name], f"data ü/{name}", f"out/{name}", *flags]
+        for name in ("mnist", "cifar10")
+    )
     out = program(Path(__file__).parent / "keras_facts.py", *mnist, "--", *cifar10, ranks=2)
     first, second, facts = re.split("(?=Horovod size: 2\n)|(?=FACTS )", out)[1:]
-    for log, name in ((first, "mnist"), (second, "cifar10")):
-        check_log(log, name)
     check_facts(*json.loads(facts.partition(" ")[2]))
-    for log, name in ((first, "mnist"), (second, "cifar10")):
-        evaluated = program(EVALUATIONS[name], *("--data_dir", f"data ü/{name[0]}"), *model(name))
-        check_evaluation(evaluated, log, tmp_path / "out" / name)
-
-
-def model(name):
-    return "--model_dir", f"out/{name}"
+    for text, name in ((first, "mnist"), (second, "cifar10")):
+        log, _, evaluation = text.partition("Model: ")
+        check_log(log, name)
+        check_evaluation(evaluation, log, tmp_path / "out" / name)
 
 
 def check_log(log, name):
     lines = log.splitlines()
     assert [line for line in lines if line.startswith("Epoch")] == [
-        f"Epoch {number}/4" for number in (1, 2, 3, 4)
+        f"Epoch {number}/3" for number in (1, 2, 3)
     ]
     epochs = [line for line in lines if "ms/step" in line]
-    assert len(epochs) == 4
+    assert len(epochs) == 3
     for pattern in METRICS.values():
         assert all(re.match(pattern, line) for line in epochs), (pattern, epochs)
     rates = [float(line.rpartition("lr: ")[2]) for line in epochs]
     assert rates[0] == 0.002, "two ranks' rate when the warm-up is over"
     losses = [float(re.match(METRICS["train:loss"], line)[1]) for line in epochs]
     assert losses == sorted(losses, reverse=True)
-    assert test_accuracy(log) > 0.5, "ten classes: chance is 0.1"
+    assert test_accuracy(log) > 0.3, "ten classes: chance is 0.1"
     assert f"Model saved in out/{name}/1" in lines
 
 
@@ -93,7 +91,7 @@ def check_facts(mnist, cifar10):
     for facts in (mnist, cifar10):
         assert len(set(facts["weights"])) == 1, "ranks that average gradients stay the same"
         one, other = facts["images"]
-        assert len(set(one)) == len(set(other)) == 500
+        assert len(set(one)) == len(set(other)) == 300
         assert not set(one) & set(other)
 
 
