@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 POLYNOMIAL = 0x82F63B78  # reflected; https://www.rfc-editor.org/rfc/rfc3720#appendix-B.4
 STRIPE = 256
-BLOCK = 256 * STRIPE  # what is worked on stays in the processor's cache
+BLOCK = 56 * STRIPE  # its arrays stay in the cache, and below what malloc returns to the system
 SHORT = 64  # bytes up to which a plain loop is faster
 ALL_ONES = 0xFFFFFFFF
 
