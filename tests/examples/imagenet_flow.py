@@ -47,7 +47,9 @@ def main() -> None:
     statuses["no checkpoint"] = run(*data, *TINY, "--eval", "--log_dir", "bad")
     if hvd.rank() == 0:
         Path("early/mine").touch()
-    statuses["clear"] = run(*train, "--log_dir", "early", "--num_batches", "1", "--clear_log")
+    statuses["clear"] = run(
+        *train, "--log_dir", "early", "--num_batches", "1", "--clear_log", "--local_ckpt"
+    )
     if hvd.rank() == 0:
         print("STATUSES " + json.dumps(statuses), flush=True)
         print("TENSORS " + json.dumps(compared("model.ckpt-12")), flush=True)

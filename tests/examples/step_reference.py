@@ -2,7 +2,7 @@
 
 The model is small enough to write its gradients by hand: a dense layer, a batch norm, and a dense
 layer of 1000 logits. Also prints how far float16 gradients are from the true ones, with a loss
-scale and without.
+scale and without, and the decays of the learning rate from TensorFlow's own.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import tensorflow as tf  # noqa: E402
 import train_imagenet_resnet_hvd as imagenet  # noqa: E402
 from flags import parse_args  # noqa: E402
 from log import ROW  # noqa: E402
+from schedule import DECAYS, make_schedule  # noqa: E402
 from step import Trainer, cross_entropy, larc  # noqa: E402
 
 BATCH, WIDE, CLASSES = 6, 8, 1000
@@ -43,6 +44,7 @@ def main() -> None:
         "errors": {name: error_of(flags(words)) for name, words in CASES.items()},
         "zero_norms": zero_norms(),
         "smoothed": smoothed(),
+        "decays": {mode: decay_difference(mode) for mode in DECAYS},
         "row": ROW % (1, 0.0, 2215.4, 6.923, 7.837, 0.00305),
         "wide_row": ROW % (1400, 71.6, 143451.0, 1.189, 1.72, 0.1485),
     }
@@ -175,6 +177,41 @@ def float16_error(scale: str) -> float:
     trainer.step(tf.constant(images, tf.float16), labels, tf.constant(rate))
     found = (before - trainer.weights[0].numpy()) / rate
     return float(np.linalg.norm(found - true) / np.linalg.norm(true))
+
+
+def decay_difference(mode: str) -> float:
+    """The largest from TensorFlow's own decay, which the original used, as a share of the peak."""
+    flags = ["--synthetic", "--num_epochs", "90", "--warmup_epochs", "5", "--lr_decay_mode", mode]
+    schedule = make_schedule(parse_args(flags), 256)
+    steps = range(schedule.warmup_steps, schedule.steps, 7)
+    return max(
+        abs(schedule.learning_rate(step) - tensorflows(mode, schedule, step)) / schedule.peak
+        for step in steps
+    )
+
+
+def tensorflows(mode: str, schedule: Any, step: int) -> float:
+    v1, peak, args = tf.compat.v1.train, schedule.peak, schedule.args
+    since, length = tf.constant(float(step - schedule.warmup_steps)), schedule.decay_length
+    if mode == "steps":
+        boundaries = [epochs * schedule.steps_per_epoch for epochs in (30, 60, 80)]
+        rates = [peak, peak * 0.1, peak * 0.01, peak * 0.001]
+        rate = v1.piecewise_constant(tf.constant(step), boundaries, rates)
+    elif mode in ("poly", "poly_cycle"):
+        cycle = mode == "poly_cycle"
+        rate = v1.polynomial_decay(peak, since, length, 0.00001, power=2, cycle=cycle)
+    elif mode == "cosine":
+        rate = v1.cosine_decay(peak, since, length)
+    elif mode == "cosine_decay_restarts":
+        first = length * args.cdr_first_decay_ratio
+        rate = v1.cosine_decay_restarts(
+            peak, since, first, args.cdr_t_mul, args.cdr_m_mul, args.cdr_alpha
+        )
+    else:
+        rate = v1.linear_cosine_decay(
+            peak, since, length, args.lc_periods, args.lc_alpha, args.lc_beta
+        )
+    return float(rate() if callable(rate) else rate)
 
 
 if __name__ == "__main__":

@@ -34,3 +34,6 @@ def test_the_step_does_what_the_formulas_say(run_ranks):
     # Without a scale these gradients are nothing in float16; with one they are the true ones.
     assert facts["float16"]["1"] > 0.5
     assert facts["float16"]["65536"] < 0.01
+
+    assert len(facts["decays"]) == 6
+    assert all(difference < 2e-5 for difference in facts["decays"].values()), facts["decays"]
