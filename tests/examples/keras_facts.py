@@ -4,7 +4,7 @@
 
 Rank 0 runs the evaluation after its program, in the same process: TensorFlow is imported once. Then
 it prints FACTS and a list in JSON: for each program the checksums of every rank's weights, and of
-the images each rank trained on.
+the images each rank trained on, and what ranks say that have unequal data.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ def facts_of(path: str, evaluation: str, data: str, models: str, *flags: str) ->
     return {
         "weights": allgather_object(checksum(seen[0].get_weights())),
         "images": allgather_object([checksum([row]) for row in rows(program, data)]),
+        "uneven": allgather_object(uneven(program, rank())),
     }
 
 
@@ -42,6 +43,16 @@ def rows(program: Any, data: str) -> Iterable[Any]:
         file = Path(data) / "train" / "train.tfrecords"
         return program.own_records(file).as_numpy_iterator()
     return program.own_part(*program.load(data, "train"), "training")[0]
+
+
+def uneven(program: Any, rank: int) -> str:
+    """What a rank says that has other data than the others."""
+    program.same_everywhere(training=7)
+    try:
+        program.same_everywhere(training=7 + rank)
+    except SystemExit as error:
+        return str(error)
+    return "nothing"
 
 
 def checksum(arrays: list[Any]) -> str:

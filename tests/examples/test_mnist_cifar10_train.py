@@ -93,6 +93,8 @@ def check_facts(mnist, cifar10):
         one, other = facts["images"]
         assert len(set(one)) == len(set(other)) == 300
         assert not set(one) & set(other)
+        for rank, said in enumerate(facts["uneven"]):
+            assert f"images here: {7 + rank} training; other nodes have more or fewer: " in said
 
 
 def check_evaluation(out, log, model_dir):
@@ -224,6 +226,6 @@ def test_the_newest_whole_model_is_taken(monkeypatch, tmp_path, folders, newest)
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_both_folders_share_what_is_no_matter_of_the_data(name):
-    for module in ("confusion_matrix", "epoch_log", "saved_model"):
+    for module in ("confusion_matrix", "epoch_log", "flag_types", "saved_model"):
         file = EXAMPLES / name / f"{module}.py"
         assert file.read_text() == (MNIST / f"{module}.py").read_text()

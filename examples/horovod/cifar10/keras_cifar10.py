@@ -27,6 +27,7 @@ from typing import Any
 
 from cifar10_data import SUBSETS, DataError, count_records, first_line, parse_record, record_file
 from epoch_log import Diverged, EpochLog
+from flag_types import local_folder, positive
 from saved_model import save
 
 # Imported by start(), so that --help and a missing file need not wait for them.
@@ -71,24 +72,6 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def positive(kind: type) -> Any:
-    def number(text: str) -> Any:
-        value = kind(text)
-        if not value > 0:
-            raise argparse.ArgumentTypeError(f"{text} is not more than 0")
-        return value
-
-    return number
-
-
-def local_folder(text: str) -> str:
-    if "://" in text:
-        raise argparse.ArgumentTypeError(
-            f"{text} is no folder: save into one, and copy it there afterwards (aws s3 sync)"
-        )
-    return text
-
-
 # ---------------------------------------------------------------------------------------------
 # TensorFlow and Horovod
 
@@ -124,6 +107,19 @@ def start(seed: int) -> None:
 
 # ---------------------------------------------------------------------------------------------
 # Data
+
+
+def same_everywhere(**images: int) -> None:
+    """End the program on all ranks if nodes have different data."""
+    from horovod.tensorflow import allgather_object
+
+    # Horovod: a rank with more steps than the others would wait for them without end.
+    if len(set(allgather_object(tuple(images.values())))) > 1:
+        here = ", ".join(f"{count} {name}" for name, count in images.items())
+        sys.exit(
+            f"error: {platform.node()}: images here: {here}; other nodes have more or fewer: "
+            "copy the same files to all (clusterctl copy)"
+        )
 
 
 def training_batches(path: Path, count: int, args: argparse.Namespace) -> Any:
@@ -215,6 +211,7 @@ def train(args: argparse.Namespace, files: dict[str, Path], counts: dict[str, in
         print(f"Horovod size: {hvd.size()}", flush=True)
         # Now rather than when all is trained.
         Path(args.model_dir).expanduser().mkdir(parents=True, exist_ok=True)
+    same_everywhere(**counts)
     # Horovod: as many for every rank, or some would wait for steps that others do not make.
     count = counts["train"] // hvd.size()
     checks = counts["validation"] // hvd.size()

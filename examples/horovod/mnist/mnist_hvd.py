@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from epoch_log import Diverged, EpochLog
+from flag_types import local_folder, positive
 from mnist_data import DataError, load
 from saved_model import save
 
@@ -67,24 +68,6 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def positive(kind: type) -> Any:
-    def number(text: str) -> Any:
-        value = kind(text)
-        if not value > 0:
-            raise argparse.ArgumentTypeError(f"{text} is not more than 0")
-        return value
-
-    return number
-
-
-def local_folder(text: str) -> str:
-    if "://" in text:
-        raise argparse.ArgumentTypeError(
-            f"{text} is no folder: save into one, and copy it there afterwards (aws s3 sync)"
-        )
-    return text
-
-
 # ---------------------------------------------------------------------------------------------
 # Training
 
@@ -116,6 +99,19 @@ def start(seed: int) -> None:
         tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")
     # Horovod: ranks shuffle and drop out differently; the weights are rank 0's, see callbacks().
     tf.keras.utils.set_random_seed(seed + hvd.rank())
+
+
+def same_everywhere(**images: int) -> None:
+    """End the program on all ranks if nodes have different data."""
+    from horovod.tensorflow import allgather_object
+
+    # Horovod: a rank with more steps than the others would wait for them without end.
+    if len(set(allgather_object(tuple(images.values())))) > 1:
+        here = ", ".join(f"{count} {name}" for name, count in images.items())
+        sys.exit(
+            f"error: {platform.node()}: images here: {here}; other nodes have more or fewer: "
+            "copy the same files to all (clusterctl copy)"
+        )
 
 
 def own_part(images: Any, labels: Any, name: str) -> tuple[Any, Any]:
@@ -179,6 +175,7 @@ def train(args: argparse.Namespace, training: Any, test: Any) -> None:
         print(f"Horovod size: {hvd.size()}", flush=True)
         # Now rather than when all is trained.
         Path(args.model_dir).expanduser().mkdir(parents=True, exist_ok=True)
+    same_everywhere(training=len(training[0]), test=len(test[0]))
     images, labels = own_part(*training, "training")
     steps = -(-len(images) // args.batch_size)
     rate = args.lr * hvd.size()  # Horovod: a step sees as many more images.

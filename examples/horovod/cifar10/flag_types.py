@@ -1,0 +1,1 @@
+../mnist/flag_types.py
