@@ -1,4 +1,7 @@
-"""The Keras examples as they are, by `clusterctl train --script` on two hosts of the lab."""
+"""The Keras examples as they are, by `clusterctl train --script` on two hosts of the lab.
+
+That they learn is asserted in test_mnist_cifar10_train.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ pytestmark = [pytest.mark.lab, pytest.mark.train]
 
 PYTHON = "/opt/clusterctl/training/bin/python"
 MAKE_DATA = f"""set -e; cd ~/examples/horovod
-{PYTHON} mnist/make_sample_mnist.py --images 600
-{PYTHON} cifar10/make_sample_cifar10.py --images 150
+{PYTHON} mnist/make_sample_mnist.py --images 300 --test_images 100
+{PYTHON} cifar10/make_sample_cifar10.py --images 100
 {PYTHON} cifar10/generate_cifar10_tfrecords.py"""
 CLEAN = "rm -rf ~/data/mnist ~/data/cifar10 ~/models"
 
@@ -29,13 +32,12 @@ def with_data(pair):
 def test_both_train_on_two_hosts(with_data):
     for name, program in (("mnist", "mnist_hvd.py"), ("cifar10", "keras_cifar10.py")):
         script = f"~/examples/horovod/{name}/{program}"
-        flags = ["--epochs", "2", "--batch_size", "12", "--warmup_epochs", "1"]
+        flags = ["--epochs", "1", "--batch_size", "12"]
         status, out, err = with_data.ctl("train", "2", "--script", script, "--", *flags)
         assert status == 0, err
         assert "Horovod size: 2\n" in out
-        assert out.count("ms/step - loss: ") == 2
+        assert out.count("ms/step - loss: ") == 1
         accuracy = float(re.search(r"Test accuracy: (.*)", out)[1])
-        assert accuracy > 0.2, "ten classes: chance is 0.1"
         assert f"Model saved in /home/ubuntu/models/{name}/1\n" in out
         assert with_data.on(0, f"ls ~/models/{name}/1/saved_model.pb")
     assert with_data.on(1, "ls ~ | grep models || true") == "", "rank 0 alone saves"
