@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,7 +59,6 @@ def build(
     corrupt = {image: known[key] for image in images if (key := key_of(image)) in known}
     ordered = in_order(images, subset)
     folder.mkdir(parents=True, exist_ok=True)
-    refuse_full_disk(images, folder, subset)
     first: Summary | None = None
     while True:
         kept = without(ordered, set(corrupt))
@@ -154,12 +153,16 @@ def write_corrupt(path: Path, corrupt: Sequence[Corrupt]) -> None:
         temporary.write_text("".join(lines), encoding="utf-8")
 
 
-def refuse_full_disk(images: Sequence[RawImage], folder: Path, subset: str) -> None:
-    """Better before the first hour than after it."""
-    there = sum(path.stat().st_size for path in shards_in(folder, subset).values())
-    needed = sum(image.size + OVERHEAD_BYTES for image in images) - there
-    free = shutil.disk_usage(folder).free
+def refuse_full_disk(subsets: Mapping[str, Sequence[RawImage]], folders: Sequence[Path]) -> None:
+    """Better before the first hour than after it. Raises ShardError when what is to be written to
+    the folders, one for each subset and all on one disk, is more than there is room for."""
+    needed = 0
+    for (subset, images), folder in zip(subsets.items(), folders):
+        there = sum(path.stat().st_size for path in shards_in(folder, subset).values())
+        needed += max(0, sum(image.size + OVERHEAD_BYTES for image in images) - there)
+    folders[0].mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(folders[0]).free
     if free < needed:
         raise ShardError(
-            f"{folder} has {free / 1e9:.1f} GB free, its {subset} shards take {needed / 1e9:.1f} GB"
+            f"{folders[0]} has {free / 1e9:.3g} GB free, and the shards take {needed / 1e9:.3g} GB"
         )

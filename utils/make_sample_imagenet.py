@@ -79,4 +79,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    tool.run(main)
+    tool.run(main, "remove the unfinished folder before you run it again")

@@ -138,7 +138,7 @@ def main() -> int:
 
 
 def make_all(args: argparse.Namespace) -> int:
-    from imagenet_shards import build
+    from imagenet_shards import build, refuse_full_disk
     from raw_images import labels_of, train_images, validation_images
 
     raw = args.raw_data_dir or download(args)
@@ -150,6 +150,7 @@ def make_all(args: argparse.Namespace) -> int:
             f"{len(unknown)} synsets of validation images are none of the training images': "
             + ", ".join(unknown[:3])
         )
+    refuse_full_disk(images, [output_folder(args, subset) for subset in images])
     corrupt = 0
     for subset in SUBSETS:
         print(f"{subset}: {len(images[subset]):,} images of {len(labels):,} classes in {raw}")
@@ -166,8 +167,9 @@ def make_all(args: argparse.Namespace) -> int:
         report(built, subset, output_folder(args, subset))
         corrupt += len(built.corrupt)
     if corrupt > args.allow_corrupt:
+        images_are = "image is" if corrupt == 1 else "images are"
         print(
-            f"error: {corrupt} images are left out; if that is all right, --allow_corrupt "
+            f"error: {corrupt} {images_are} left out; if that is all right, --allow_corrupt "
             f"{corrupt} makes it so",
             file=sys.stderr,
         )
@@ -181,7 +183,8 @@ def report(built, subset: str, where: Path) -> None:  # type: ignore[no-untyped-
     speed = f", {first.images_per_s:,.0f} images/s" if first.made else ""
     print(f"{subset}: {last.records:,} images in {len(last.lines)} files in {where}{before}{speed}")
     if built.corrupt:
-        print(f"{subset}: {len(built.corrupt)} images are corrupt and left out: {built.listed}")
+        images_are = "image is" if len(built.corrupt) == 1 else "images are"
+        print(f"{subset}: {len(built.corrupt)} {images_are} corrupt and left out: {built.listed}")
 
 
 def download(args: argparse.Namespace) -> Path:

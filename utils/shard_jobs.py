@@ -19,7 +19,7 @@ from typing import Any, Callable
 
 from processes import Count, each_done
 from progress import Progress
-from shards import NAME, ShardError, settle, shards_in, temporary_of
+from shards import NAME, ShardError, naming, settle, shards_in, temporary_of
 
 JOURNAL = ".shards.jsonl"
 
@@ -122,10 +122,11 @@ def make_shards(
 
 def make_one(task: tuple[Make, Any, str], count: Count) -> Made:
     make, own_task, path = task
-    made = make(own_task, Path(path), count)
-    if made.keep:
-        with Path(path).open("rb") as file:  # here, so that processes wait for disks side by side
-            os.fsync(file.fileno())
+    with naming(Path(path)):
+        made = make(own_task, Path(path), count)
+        if made.keep:
+            with Path(path).open("rb") as file:  # here: processes wait for disks side by side
+                os.fsync(file.fileno())
     return made
 
 
@@ -188,9 +189,10 @@ def journal(folder: Path) -> Iterator[tuple[dict[str, Line], Callable[[Line], No
             raise ShardError(f"another run is writing to {folder}: wait until it ends") from None
 
         def append(line: Line) -> None:
-            file.write(line.json())
-            file.flush()
-            os.fsync(file.fileno())
+            with naming(folder / JOURNAL):
+                file.write(line.json())
+                file.flush()
+                os.fsync(file.fileno())
 
         lines = read_journal(folder)
         file.write("" if ends_whole(folder / JOURNAL) else "\n")

@@ -93,10 +93,22 @@ def writing(path: Path) -> Iterator[Path]:
     """
     temporary = temporary_of(path)
     try:
-        yield temporary
+        with naming(path):
+            yield temporary
         settle(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """An error of the system within, such as a full disk, says which file it was about."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
 
 
 def temporary_of(path: Path) -> Path:

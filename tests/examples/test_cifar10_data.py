@@ -104,7 +104,7 @@ def server(tmp_path):
 @pytest.mark.parametrize(
     ("path", "error"),
     [
-        ("/nothing", "HTTP Error 404"),
+        ("/nothing", "(HTTP Error 404: File not found): put cifar-10-python.tar.gz into data"),
         ("/cut", "/cut: 1000 bytes"),
         ("/other", "/other: 5 bytes with MD5 5d41402abc4b2a76b9719d911017c592, not c58f3010"),
     ],

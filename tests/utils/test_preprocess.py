@@ -98,9 +98,9 @@ def test_the_corrupt_image_is_left_out_loudly(made, raw):
     assert sorted(content(folder)) == [LISTED, *TRAIN, *VALIDATION]
     assert done.returncode == 3
     assert done.stderr.splitlines()[-1] == (
-        "error: 1 images are left out; if that is all right, --allow_corrupt 1 makes it so"
+        "error: 1 image is left out; if that is all right, --allow_corrupt 1 makes it so"
     )
-    assert f"train: 1 images are corrupt and left out: {folder / LISTED}\n" in done.stdout
+    assert f"train: 1 image is corrupt and left out: {folder / LISTED}\n" in done.stdout
     assert f"train: 60 images of 5 classes in {raw}\n" in done.stdout
     assert f"train: 59 images in 4 files in {folder}" in done.stdout
     name, size, _, why = (folder / LISTED).read_text().splitlines()[1].split("\t")

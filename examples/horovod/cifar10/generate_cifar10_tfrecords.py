@@ -17,6 +17,7 @@ import urllib.request
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError, URLError
 
 from cifar10_data import DataError, read_archive, record_file
 
@@ -84,7 +85,11 @@ def generate(args: argparse.Namespace) -> None:
     if not args.archive and not archive.exists():
         folder.mkdir(parents=True, exist_ok=True)
         print(f"Downloading {args.url}", flush=True)
-        download(args.url, args.md5, archive)
+        try:
+            download(args.url, args.md5, archive)
+        except (URLError, HTTPException) as error:
+            why = error if isinstance(error, HTTPError) else getattr(error, "reason", error)
+            raise DataError(f"cannot get it ({why}): put {ARCHIVE} into {folder}") from None
     subsets = read_archive(archive)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     for subset, (images, labels) in subsets.items():

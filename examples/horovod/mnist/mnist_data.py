@@ -42,7 +42,8 @@ def load(folder: str | Path, subset: str) -> tuple[Any, Any]:
         return checked(read_idx(images), read_idx(labels), str(images))
     raise DataError(
         f"no {npz.name} in {folder}, and not both of "
-        f"{IDX_NAMES[subset]}-images-idx3-ubyte.gz and {IDX_NAMES[subset]}-labels-idx1-ubyte.gz"
+        f"{IDX_NAMES[subset]}-images-idx3-ubyte.gz and {IDX_NAMES[subset]}-labels-idx1-ubyte.gz: "
+        "put MNIST's files there, on every node, or make some with make_sample_mnist.py"
     )
 
 
