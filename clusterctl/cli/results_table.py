@@ -7,10 +7,11 @@ from typing import TypeVar
 
 from clusterctl.cli import output
 from clusterctl.domain.units import count, format_duration
-from clusterctl.jobs.metrics import IMAGENET_SAMPLES, EvaluationRow, Run, TrainingRow
+from clusterctl.jobs.metrics import IMAGENET_SAMPLES, EvaluationRow, Run, RunFacts, TrainingRow
 from clusterctl.jobs.metrics_keras import MetricSeries
 from clusterctl.jobs.metrics_reference import Comparison
-from clusterctl.operations.results import Results
+from clusterctl.jobs.record import JobRecord, JobState
+from clusterctl.operations.results import Results, said_of
 
 ROWS_SHOWN = 24
 T = TypeVar("T")
@@ -21,8 +22,8 @@ def show_results(
 ) -> None:
     """Everything found, run by run, then the metrics."""
     output.note(f"from {', '.join(results.sources)}")
-    if results.job and results.job.running:
-        output.note(f"job {results.job.job_id} is running: this is what it has written so far")
+    if results.job:
+        output.note(f"job {results.job.job_id} {how_it_went(results.job)}")
     for number, (run, comparison) in enumerate(zip(results.runs, comparisons), 1):
         if number > 1:
             output.line()
@@ -34,6 +35,16 @@ def show_results(
         if results.runs:
             output.line()
         show_metrics(results.metrics, all_rows)
+
+
+def how_it_went(job: JobRecord) -> str:
+    """`is running: ...`, `failed with exit status 1 after 2 min: ...`."""
+    if job.running:
+        return "is running: this is what it has written so far"
+    # Nobody knows when a lost one ended.
+    after = "" if job.state is JobState.LOST else f" after {format_duration(job.duration_s)}"
+    until = "" if job.state is JobState.SUCCEEDED else ": this is what it wrote until then"
+    return f"{said_of(job)}{after}{until}"
 
 
 def show_run(run: Run, title: str, all_rows: bool) -> None:
@@ -60,9 +71,15 @@ def summary(run: Run) -> str:
     gpus = [count(run.facts.gpus, "GPU")] if run.facts.gpus else []
     data = ["synthetic data"] if run.facts.synthetic else []
     parts = [*gpus, *data, f"step {last.step}", f"epoch {last.epoch:.1f}"]
-    ended = run.facts.finished_in_s
-    how = f"finished in {format_duration(ended)}" if ended is not None else "not finished"
-    return f"{', '.join(parts)}; {how}"
+    return f"{', '.join(parts)}; {_ending(run.facts)}"
+
+
+def _ending(facts: RunFacts) -> str:
+    if facts.finished_in_s is not None:
+        return f"finished in {format_duration(facts.finished_in_s)}"
+    if facts.last_part_s is not None:
+        return f"finished, its last part in {format_duration(facts.last_part_s)}"
+    return "not finished"
 
 
 def remarks(run: Run) -> list[str]:
@@ -106,8 +123,8 @@ def show_comparison(run: Run, comparison: Comparison, all_rows: bool) -> None:
             f"{comparison.reference_images_per_s_per_gpu:.1f} ({ratio:.2f} times)"
         )
     if run.facts.other_data:
-        images = f"{run.facts.training_samples} images"
-        data = "synthetic data" if run.facts.synthetic else images
+        images = run.facts.training_samples
+        data = "synthetic data" if run.facts.synthetic else count(images or 0, "image")
         imagenet = f"ImageNet has {IMAGENET_SAMPLES} images"
         output.line(f"  losses and accuracies do not compare: {data}, {imagenet}")
     else:
@@ -155,7 +172,7 @@ def show_metrics(metrics: Sequence[MetricSeries], all_rows: bool) -> None:
         ("METRIC", "VALUES", "FIRST", "LAST", "LOWEST", "HIGHEST"),
         [(series.name, len(series.points), *_extent(series)) for series in metrics],
     )
-    per_epoch = [(series.name, series.per_epoch) for series in metrics]
+    per_epoch = [(series.name, series.per_epoch) for series in metrics if series.per_epoch]
     epochs = sorted({epoch for _, values in per_epoch for epoch in values})
     if epochs:
         output.line()

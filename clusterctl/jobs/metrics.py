@@ -48,7 +48,9 @@ class EvaluationRow:
 class RunFacts:
     """What the log says beside its tables; None where it does not.
 
-    `resumed_from`: the steps that were done when this part of the run began.
+    `resumed_from`: the steps that were done when this part of the run began. `last_part_s`: how
+    long the part that finished took, where the whole is not known since an earlier one was cut
+    short or is not in the logs.
     """
 
     gpus: int | None = None
@@ -59,6 +61,12 @@ class RunFacts:
     tensorflow: str | None = None
     resumed_from: int | None = None
     finished_in_s: float | None = None
+    last_part_s: float | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run came to its end, in one part or in several."""
+        return self.finished_in_s is not None or self.last_part_s is not None
 
     @property
     def synthetic(self) -> bool:

@@ -20,10 +20,14 @@ _UNITS_S = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6}
 
 @dataclass(frozen=True)
 class MetricDefinition:
-    """A metric is what the expression's first group holds; a group `unit` (s, ms, us) scales it."""
+    """A metric is what the expression's first group holds; a group `unit` (s, ms, us) scales it.
+
+    `of_epochs`: whether a value belongs to the epoch in which it is printed.
+    """
 
     name: str
     regex: re.Pattern[str]
+    of_epochs: bool = True
 
     def value(self, line: str) -> float | None:
         """The metric in that line; None where there is none, or no number."""
@@ -77,17 +81,27 @@ def parse_definition(text: str) -> MetricDefinition:
     return MetricDefinition(name.strip(), pattern)
 
 
-def _keras(name: str, regex: str) -> MetricDefinition:
-    return MetricDefinition(name, re.compile(regex))
+def _keras(name: str, regex: str, of_epochs: bool = True) -> MetricDefinition:
+    return MetricDefinition(name, re.compile(regex), of_epochs)
 
 
+# Keras has its metrics at a line's start, or behind a bar, a time or another metric and a dash:
+# `Validation loss: 0.5` is a program's own line, and so is all that it says behind that.
+_TRAINED = (
+    r"^(?!.*[^\W\d_] (?:loss|acc(?:uracy)?): )"
+    r"(?:.*?(?:[\d.\]]|\d[mu\u00b5\u03bc]?s|/(?:step|sample|epoch)|nan|inf) - |\s*(?:- )?)"
+)
+# What Keras's own examples print of `evaluate`.
+_TESTED = r"(?<!\w)(?<![^\W\d_] )Test "
 # The step's time may stand behind the metrics (one line per epoch) or before them (the bar).
 KERAS = (
-    _keras("train:loss", rf"(?<![\w])loss: {_NUMBER}(?= - |\s|$)"),
-    _keras("train:accuracy", rf"(?<![\w])acc(?:uracy)?: {_NUMBER}(?= - |\s|$)"),
+    _keras("train:loss", rf"{_TRAINED}loss: {_NUMBER}(?= - |\s|$)"),
+    _keras("train:accuracy", rf"{_TRAINED}acc(?:uracy)?: {_NUMBER}(?= - |\s|$)"),
     _keras("validation:loss", rf"\bval_loss: {_NUMBER}(?= - |\s|$)"),
     _keras("validation:accuracy", rf"\bval_acc(?:uracy)?: {_NUMBER}(?= - |\s|$)"),
     _keras("sec/steps", r"\b(\d+(?:\.\d+)?)(?P<unit>[mu\u00b5\u03bc]?s)/(?:step|sample)\b"),
+    _keras("test:loss", rf"{_TESTED}loss: {_NUMBER}(?=[,;\s]|$)", of_epochs=False),
+    _keras("test:accuracy", rf"{_TESTED}acc(?:uracy)?: {_NUMBER}(?=[,;\s]|$)", of_epochs=False),
 )
 
 
@@ -102,7 +116,8 @@ def read_metrics(
         for definition in definitions:
             value = definition.value(line)
             if value is not None:
-                points[definition.name].append(MetricPoint(number, epochs.current, value))
+                epoch = epochs.current if definition.of_epochs else None
+                points[definition.name].append(MetricPoint(number, epoch, value))
     return [MetricSeries(name, tuple(found)) for name, found in points.items()]
 
 

@@ -89,7 +89,8 @@ def _add(runs: list[Run], section: Section) -> None:
         )
     else:
         resumed_at = () if said is None else (start,)
-        runs.append(Run(section.facts, rows, tuple(section.evaluations), resumed_at))
+        facts = section.facts if said is None else _last_part(section.facts)
+        runs.append(Run(facts, rows, tuple(section.evaluations), resumed_at))
 
 
 def _goes_on(before: Run, rows: Sequence[TrainingRow], start: int) -> bool:
@@ -118,8 +119,15 @@ def _joined(before: RunFacts, after: RunFacts) -> RunFacts:
     }
     times = [before.finished_in_s, after.finished_in_s]
     # The part that was cut short did not say how long it took.
-    said["finished_in_s"] = None if None in times else sum(filter(None, times))
+    whole = None if None in times else sum(filter(None, times))
+    said["finished_in_s"] = whole
+    said["last_part_s"] = after.finished_in_s if whole is None else None
     return RunFacts(**said)
+
+
+def _last_part(facts: RunFacts) -> RunFacts:
+    """Of a part whose earlier ones are in no log."""
+    return replace(facts, finished_in_s=None, last_part_s=facts.finished_in_s)
 
 
 def _evaluated(runs: list[Run], section: Section) -> None:

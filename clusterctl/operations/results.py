@@ -15,7 +15,7 @@ from clusterctl.jobs.metrics_lines import clean_lines
 from clusterctl.jobs.metrics_runs import holding, read_runs
 from clusterctl.jobs.plan import EXAMPLES_FOLDER
 from clusterctl.jobs.presets import TRAINER
-from clusterctl.jobs.record import JobRecord
+from clusterctl.jobs.record import JobRecord, JobState
 from clusterctl.operations.access import Access
 from clusterctl.operations.logs import NoJobs, find, read_log
 
@@ -66,14 +66,16 @@ def results_of_cluster(
 
     Where no job has run, the folder is that of train.sh. Raises NoResults, UsageError, HostError.
     """
-    name = access.cluster.name
-    hint = f"see what it wrote: clusterctl logs {name}; other jobs: clusterctl logs {name} --list"
     if log_folder is not None:
-        return results_of(_folder_logs(access, [(log_folder, LOG_NAME)]), definitions, hint)
+        return _of_folder(access, log_folder, definitions)
     try:
         job = find(access, job_id)
-    except NoJobs:
-        return results_of(_folder_logs(access, [(LOG_FOLDER, LOG_NAME)]), definitions, hint)
+    except NoJobs as none:
+        return _before_jobs(access, none, definitions)
+    name = access.cluster.name
+    hint = f"see what it wrote: clusterctl logs {name}; other jobs: clusterctl logs {name} --list"
+    if job.state is not JobState.SUCCEEDED:
+        hint = f"that job {said_of(job)}; {hint}"
     own = LogText(f"the log of job {job.job_id}", _job_log(access, job))
     if job_id:
         # The folder may hold a later job's logs by now.
@@ -81,6 +83,35 @@ def results_of_cluster(
     else:
         found = _with_folder(_folder_logs(access, log_folders(job.line)), own, definitions, hint)
     return replace(found, job=job, runs=tuple(_sized(run, job) for run in found.runs))
+
+
+def said_of(job: JobRecord) -> str:
+    """`was cancelled`, `failed with exit status 1`."""
+    return {
+        JobState.RUNNING: "is running",
+        JobState.SUCCEEDED: "succeeded",
+        JobState.FAILED: f"failed with exit status {job.exit_status}",
+        JobState.CANCELLED: "was cancelled",
+        JobState.LOST: "was lost (was the head node rebooted?)",
+    }[job.state]
+
+
+def _of_folder(access: Access, folder: str, definitions: Sequence[MetricDefinition]) -> Results:
+    logs = _folder_logs(access, [(folder, LOG_NAME)])
+    if not logs:
+        place = f"a DIR that starts with neither / nor ~ is in ~/{EXAMPLES_FOLDER}"
+        if not _is_folder(access, folder):
+            raise UsageError(f"there is no folder {folder} on {access.head.host}", place)
+        raise NoResults(f"there is no {LOG_NAME} in {folder} on {access.head.host}", place)
+    return results_of(logs, definitions)
+
+
+def _before_jobs(access: Access, none: NoJobs, definitions: Sequence[MetricDefinition]) -> Results:
+    """Those of train.sh, when it was started by hand. Raises NoResults."""
+    logs = _folder_logs(access, [(LOG_FOLDER, LOG_NAME)])
+    if not logs:
+        raise NoResults(f"{none.message}: there are no results yet", none.hint)
+    return results_of(logs, definitions, none.hint)
 
 
 def _with_folder(
@@ -188,14 +219,27 @@ def _folder_logs(access: Access, folders: Iterable[tuple[str, str]]) -> list[Log
 
 def cat_command(path: str) -> str:
     """Prints a file of the head node; relative paths are below the trainer's folder."""
+    return _at(path, "[ -e {0} ] || exit {1}; exec cat -- {0}")
+
+
+def folder_command(path: str) -> str:
+    """Succeeds where that is a folder of the head node, and ends with ABSENT where it is none."""
+    return _at(path, "[ -d {0} ] || exit {1}")
+
+
+def _at(path: str, command: str) -> str:
     if path == "~" or path.startswith("~/"):
         place = '"$HOME"' + (shlex.quote(path[1:]) if path[1:] else "")
     else:
         place = shlex.quote(path)
-    return (
-        f'cd "$HOME"/{EXAMPLES_FOLDER} 2>/dev/null; '
-        f"[ -e {place} ] || exit {ABSENT}; exec cat -- {place}"
-    )
+    return f'cd "$HOME"/{EXAMPLES_FOLDER} 2>/dev/null; ' + command.format(place, ABSENT)
+
+
+def _is_folder(access: Access, path: str) -> bool:
+    result = access.connections.run(access.head, folder_command(path), timeout_s=READ_TIMEOUT_S)
+    if result.exit_status not in (0, ABSENT):
+        raise CommandFailed(result.host, f"cannot look for {path}")
+    return result.exit_status == 0
 
 
 def _remote_file(access: Access, path: str) -> str | None:

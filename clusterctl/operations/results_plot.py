@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterctl.domain.errors import MissingTool, UsageError
+from clusterctl.domain.units import count
 from clusterctl.jobs.metrics import Run, TrainingRow
 from clusterctl.jobs.metrics_keras import MetricSeries
 from clusterctl.jobs.metrics_reference import Reference
@@ -146,7 +147,7 @@ def metric_panels(metrics: Sequence[MetricSeries]) -> list[Panel]:
 
 def _label(number: int, run: Run, runs: int) -> str:
     name = f"run {number}" if runs > 1 else "this run"
-    return f"{name}, {run.facts.gpus} GPUs" if run.facts.gpus else name
+    return f"{name}, {count(run.facts.gpus, 'GPU')}" if run.facts.gpus else name
 
 
 def draw(panels: Sequence[Panel], ending: str) -> bytes:

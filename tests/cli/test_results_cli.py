@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timezone
 
 import pytest
 
+from clusterctl.cli.results_table import how_it_went
+from clusterctl.jobs.record import JobRecord, JobState
 from tests.cli.programs import call
 from tests.cli.running import CommandLine
 from tests.jobs.training_logs import HEADER, banner, evaluation, rows
@@ -72,6 +75,39 @@ def test_remarks(results, tmp_path):
         "  losses and accuracies do not compare: 5000 images, ImageNet has 1281167 images\n"
     ) in ran.out
     assert "TUTORIAL" not in ran.out
+
+
+def test_a_resumed_run_that_finished(results, tmp_path):
+    text = banner(samples=1) + rows([0, 1, 50, 100]) + banner(samples=1) + rows([60, 110])
+    (tmp_path / "x.log").write_text(text + "Finished in 90.0\n")
+    ran = results("--log", "x.log")
+    assert "step 110, epoch 0.7; finished, its last part in 1 min 30 s\n" in ran.out
+    assert "do not compare: 1 image, ImageNet" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("state", "exit_status", "says"),
+    [
+        (JobState.RUNNING, None, "is running: this is what it has written so far"),
+        (JobState.SUCCEEDED, 0, "succeeded after 1 min 30 s"),
+        (JobState.FAILED, 3,
+         "failed with exit status 3 after 1 min 30 s: this is what it wrote until then"),
+        (JobState.CANCELLED, 143,
+         "was cancelled after 1 min 30 s: this is what it wrote until then"),
+        (JobState.LOST, None,
+         "was lost (was the head node rebooted?): this is what it wrote until then"),
+    ],
+)  # fmt: skip
+def test_how_a_job_went(state, exit_status, says):
+    began = datetime(2026, 11, 20, tzinfo=timezone.utc)
+    assert how_it_went(JobRecord("id", state, exit_status, began, 90.0, 2, "", "", 1)) == says
+
+
+def test_a_test_of_keras_has_no_column_of_epochs(results, tmp_path):
+    (tmp_path / "k.log").write_text("Epoch 1/1\n4/4 - 1s - loss: 1.3\nTest loss: 1.1457\n")
+    ran = results("--log", "k.log")
+    assert "test:loss   1       1.1457  1.1457  1.1457  1.1457" in ran.out
+    assert "EPOCH  train:loss\n1      1.3\n" in ran.out
 
 
 def test_metrics_of_other_programs(results, tmp_path):

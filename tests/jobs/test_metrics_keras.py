@@ -48,6 +48,8 @@ def test_captured(sample, losses, last):
         "validation:loss": 5,
         "validation:accuracy": 5,
         "sec/steps": 6,
+        "test:loss": 0,
+        "test:accuracy": 0,
     }
     assert values(found["validation:loss"])[-1] == last
     assert found["train:loss"].per_epoch == losses, "an evaluation's loss is no epoch's"
@@ -81,9 +83,58 @@ def test_sagemakers_definitions_as_they_are():
     ],
 )  # fmt: skip
 def test_built_in(line, expected):
-    found = [values(series) for series in read(line + "\n").values()]
+    found = [values(series) for series in read(line + "\n").values()][:5]
     shown = [None if not each or math.isnan(each[0]) else pytest.approx(each[0]) for each in found]
     assert shown == expected
+
+
+def test_a_test_is_of_no_epoch():
+    text = "Epoch 2/2\n4/4 - 1s - loss: 1.3 - accuracy: 0.25\n"
+    found = read(text + "[1,0]<stdout>:Test loss: 1.1457\n[1,0]<stdout>:Test accuracy: 0.7310\n")
+    assert values(found["test:loss"]) == [1.1457]
+    assert values(found["test:accuracy"]) == [0.731]
+    assert found["test:loss"].per_epoch == found["test:accuracy"].per_epoch == {}
+    assert found["train:loss"].per_epoch == {2: 1.3}
+    assert found["train:accuracy"].per_epoch == {2: 0.25}
+    both = read("2026-11-20 10:00:00 Test loss: 0.5 - Test acc: 0.75, saved\n")
+    assert {name: values(each) for name, each in both.items() if each.points} == {
+        "test:loss": [0.5],
+        "test:accuracy": [0.75],
+    }
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Validation loss: 0.5",
+        "Validation accuracy: 0.5",
+        "Validation loss: 0.5 - accuracy: 0.5",
+        "Epoch 1/2 - Validation loss: 0.5 - acc: 1.0",
+        "Validation - loss: 0.5",
+        "Évaluation loss: 0.5",
+        "Best test loss: 0.5",
+        "Best Test loss: 0.5",
+        "MyTest loss: 0.5",
+        "test loss: 0.5",
+        "Test Loss: 0.5",
+        "TEST LOSS: 0.5",
+        "Loss: 0.5",
+        "4/4 - 1s - Loss: 0.5 - Accuracy: 0.5",
+        "Test loss: low",
+        "Test loss: 0.5x",
+    ],
+)
+def test_what_is_not_kerass(line):
+    assert [name for name, series in read(line).items() if series.points] == []
+
+
+@pytest.mark.parametrize(
+    "before",
+    ["", "  ", "4/4 [==>..] - ETA: 1:02 - ", "4/4 [====] - ", "7/7 - 2s - ",
+     "4/4 - 1s 3ms/step - ", "- 1s/epoch - ", "mse: nan - "],
+)  # fmt: skip
+def test_where_keras_has_its_loss(before):
+    assert values(read(f"{before}loss: 0.5")["train:loss"]) == [0.5]
 
 
 def test_definitions_of_users():

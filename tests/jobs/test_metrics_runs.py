@@ -26,9 +26,15 @@ def test_a_resumed_run_is_one():
     assert run.facts.gpus == 32, "the evaluation's ranks are not the training's"
     assert run.facts.validation_samples == 50000
     assert run.facts.finished_in_s is None, "the first part was cut short"
+    assert (run.facts.finished, run.facts.last_part_s) == (True, 900.5)
     assert [row.step for row in run.rows if row.startup] == [0, 1, 4000]
     [both] = read_runs([WHOLE + LATER])
-    assert both.facts.finished_in_s == 1000.5
+    assert (both.facts.finished_in_s, both.facts.last_part_s) == (1000.5, None)
+    [longer] = read_runs([WHOLE + LATER.partition("Finished")[0]])
+    assert not longer.facts.finished, "the later part is cut short"
+    third = banner() + rows([14000, 14050], speed=1.0) + "Finished in 7.0\n"
+    [thrice] = read_runs([FIRST + LATER + third])
+    assert (thrice.facts.finished_in_s, thrice.facts.last_part_s) == (None, 7.0)
 
 
 def test_the_step_of_the_checkpoint_counts_where_it_is_said():
@@ -40,6 +46,7 @@ def test_the_step_of_the_checkpoint_counts_where_it_is_said():
     [alone] = read_runs([later])
     assert (alone.resumed_at, alone.rows[0].step) == ((4020,), 4050)
     assert alone.rows[0].startup
+    assert (alone.facts.finished_in_s, alone.facts.last_part_s) == (None, 900.5)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from clusterctl.operations.results import (
     NoResults,
     cat_command,
     decoded,
+    folder_command,
     log_folders,
     read_log_files,
     results_of,
@@ -228,4 +229,21 @@ def test_the_command_that_reads_on_the_head_node(tmp_path, path, found):
         assert (done.returncode, decoded(done.stdout)) == (0, "its text"), done.stderr
     else:
         assert done.returncode == (44 if found is False else 1)
+    assert not list(tmp_path.rglob("boo"))
+
+
+@pytest.mark.parametrize(
+    ("path", "there"),
+    [("lo gs'\"; é", True), ("~/mine", True), ("~", True), ("nada", False), ("~/file", False),
+     ("$(touch boo)", False), ("{0}", False)],
+)  # fmt: skip
+def test_the_command_that_looks_for_a_folder(tmp_path, path, there):
+    (tmp_path / "examples/horovod/tensorflow/lo gs'\"; é").mkdir(parents=True)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "file").touch()
+    done = subprocess.run(
+        ["sh", "-c", folder_command(path)], env={**os.environ, "HOME": str(tmp_path)},
+        capture_output=True, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == (0 if there else 44), done.stderr
     assert not list(tmp_path.rglob("boo"))

@@ -47,8 +47,9 @@ def steps(run):
 
 def test_a_job_its_log_folder_and_a_folder_by_itself(quiet):
     with quiet.access() as access:
-        with pytest.raises(NoResults, match="no training table, evaluation or metric in any log"):
+        with pytest.raises(NoResults, match="no job has run on pair") as none:
             results_of_cluster(access)
+        assert "start one: clusterctl train pair" in none.value.hint
 
         # train.sh by hand: no job, but the trainer's log folder.
         write(quiet, f"{FOLDER}/imagenet_resnet/hvd_train.log", EARLIER)
@@ -80,9 +81,10 @@ def test_a_job_its_log_folder_and_a_folder_by_itself(quiet):
         assert steps(hand) == [0, 1, 50, 100, 150]
         with pytest.raises(UsageError, match="there is no job 20010101-000000-abcd"):
             results_of_cluster(access, "20010101-000000-abcd")
-        with pytest.raises(NoResults) as none:
-            results_of_cluster(access, log_folder="none")
-        assert "clusterctl logs pair" in none.value.hint
+        with pytest.raises(UsageError, match="there is no folder nada on pair-0"):
+            results_of_cluster(access, log_folder="nada")
+        with pytest.raises(NoResults, match="there is no hvd_train.log in ~/mine on pair-0"):
+            results_of_cluster(access, log_folder="~/mine")
         quiet.on(0, "mkdir -p 'lo gs/hvd_train.log'")
         with pytest.raises(CommandFailed, match=r"cannot read ~/lo gs/hvd_train.log: cat: "):
             results_of_cluster(access, log_folder="~/lo gs")
@@ -91,3 +93,16 @@ def test_a_job_its_log_folder_and_a_folder_by_itself(quiet):
     assert status == 0, err
     shown = json.loads(out)
     assert (shown["job"]["id"], len(shown["runs"][0]["rows"])) == (job_id, 6)
+
+
+def test_a_cancelled_job_is_called_so(quiet):
+    arguments = ("--script", "~/mine/train_imagenet_resnet_hvd.py", "--", "--log_dir", "lo gs")
+    status, out, err = quiet.ctl("train", "1", "--detach", "--json", *arguments)
+    assert status == 0, err
+    job_id = json.loads(out)["id"]
+    eventually(lambda: quiet.ctl("results", job_id)[0] == 0, "the table")
+    assert quiet.ctl("cancel")[0] == 0
+    status, out, err = quiet.ctl("results")
+    assert status == 0, err
+    assert f"job {job_id} was cancelled after " in err
+    assert "; not finished" in out
