@@ -28,14 +28,13 @@ if TYPE_CHECKING:
 @click.option("--epochs", type=click.IntRange(1), metavar="E", help="Default: the tutorial's 90.")
 @click.option("--more-aug", is_flag=True, help="The tutorial's recipe for 128 GPUs and more: LARC.")
 @click.option("--no-eval", is_flag=True, help="Do not evaluate on the head node afterwards.")
+@click.option("--clear", is_flag=True, help="Delete the checkpoints of an earlier run: start anew.")
+@click.option("--resume", is_flag=True, help="Go on from the checkpoints of an earlier run.")
 @click.option(
-    "--clear/--resume",
-    "clears",
-    default=None,
-    help="Where checkpoints of a run are: delete them and start anew, or go on from them.",
-)
-@click.option(
-    "--script", metavar="PATH", help="Run this Python program of the nodes, not the trainer."
+    "--script",
+    metavar="PATH",
+    help="Run this Python program of the nodes, not the trainer: '~/mine.py'. A relative PATH is "
+    "below ~/examples/horovod/tensorflow there.",
 )
 @click.option(
     "--preset",
@@ -59,7 +58,8 @@ def train(
     epochs: int | None,
     more_aug: bool,
     no_eval: bool,
-    clears: bool | None,
+    clear: bool,
+    resume: bool,
     script: str | None,
     preset: str,
     detach: bool,
@@ -79,6 +79,7 @@ def train(
     connection ends the following, not the job. The exit status is the job's.
     """
     from clusterctl.jobs.plan import JobRequest
+    from clusterctl.jobs.work import clears_or_resumes
     from clusterctl.operations.train import plan_training, start_training
 
     request = JobRequest(
@@ -91,7 +92,7 @@ def train(
         epochs=epochs,
         more_augmentation=more_aug,
         evaluate=not no_eval,
-        clears=clears,
+        clears=clears_or_resumes(clear, resume),
     )
     with wiring.open(name) as access:
         plan = plan_training(access, request, force)

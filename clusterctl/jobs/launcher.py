@@ -24,8 +24,10 @@ from clusterctl.jobs.node.preflight import look
 from clusterctl.jobs.plan import JobPlan, JobRequest, plan_job
 from clusterctl.jobs.preflight.case import NotReady, errors, parse_look, question
 from clusterctl.jobs.preflight.verdict import preflight
+from clusterctl.jobs.work import Contradiction, clears_or_resumes
 
-# The tutorial's scripts end with 1 on a usage error.
+# The tutorial's scripts end with 1 on a usage error. They know no options that could contradict
+# each other: there it is 2, as of `clusterctl train`.
 FAILED = 1
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -41,10 +43,13 @@ class OwnOptions:
 
 
 def own_options(arguments: list[str]) -> OwnOptions:
-    """Take --clear, --resume, --no-eval and --force out of the arguments."""
+    """Take --clear, --resume, --no-eval and --force out of the arguments.
+
+    Raises Contradiction for the first two together.
+    """
     own = {"--clear", "--resume", "--no-eval", "--force"}
     given = own & set(arguments)
-    clears = "--clear" in given if given & {"--clear", "--resume"} else None
+    clears = clears_or_resumes("--clear" in given, "--resume" in given)
     rest = tuple(word for word in arguments if word not in own)
     return OwnOptions(clears, "--no-eval" not in given, "--force" in given, rest)
 
@@ -93,7 +98,7 @@ def main() -> None:
         say(f"error: {failure.message}")
         if failure.hint:
             say(f"  hint: {failure.hint}")
-        sys.exit(FAILED)
+        sys.exit(failure.exit_status if isinstance(failure, Contradiction) else FAILED)
     os.environ[JOB_VARIABLE] = plan.job_id
     lines = [plan.argv, plan.evaluation] if plan.evaluation else [plan.argv]
     for argv in lines[:-1]:

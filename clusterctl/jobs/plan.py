@@ -22,14 +22,24 @@ from clusterctl.jobs.presets import (
     evaluation_flags,
     training_flags,
 )
-from clusterctl.jobs.work import Work, read_work, switch, twins, value
+from clusterctl.jobs.work import (
+    Contradiction,
+    Work,
+    check_clearing,
+    clearing,
+    read_work,
+    switch,
+    twins,
+    value,
+)
 
 EXAMPLES_FOLDER = "examples/horovod/tensorflow"
 
 
 @dataclass(frozen=True)
 class JobRequest:
-    """What the user asked for. `script` is a program of theirs on the nodes.
+    """What the user asked for. `script` is a program of theirs on the nodes, relative to the folder
+    that the job runs in.
 
     `clears`: empty the log folder first (True), go on from what it holds (False), or empty it
     where it holds no checkpoint (None).
@@ -51,8 +61,9 @@ class JobRequest:
 class JobPlan:
     """A job as it will run: `argv`, then `evaluation`, in the folder `workdir` of the head node.
 
-    `work` is None for a program of the user's own. `clears_on_purpose`: the user asked for an empty
-    log folder in so many words.
+    `script` is the path of a program of the user's own, and `work` is None then; as it was given,
+    a relative one is below `workdir`. `home` is that of the nodes. `clears_on_purpose`: the user
+    asked for an empty log folder in so many words.
     """
 
     job_id: str
@@ -65,6 +76,8 @@ class JobPlan:
     python: str = ""
     work: Work | None = None
     clears_on_purpose: bool = False
+    script: str = ""
+    home: str = ""
 
     @property
     def line(self) -> str:
@@ -85,6 +98,11 @@ class JobPlan:
     def log_dir(self) -> str:
         """The absolute path of the trainer's log folder; empty for a program of the user's own."""
         return posixpath.join(self.workdir, self.work.log_dir) if self.work else ""
+
+    @property
+    def script_path(self) -> str:
+        """The absolute path of the user's own program; empty where the trainer runs."""
+        return posixpath.join(self.workdir, self.script) if self.script else ""
 
 
 def plan_job(
@@ -120,6 +138,8 @@ def plan_job(
         python=environment.python,
         work=work,
         clears_on_purpose=bool(_clearing(request)),
+        script="" if request.script is None else _in_home(request.script, facts.home, None),
+        home=facts.home,
     )
 
 
@@ -128,11 +148,13 @@ def check_ranks(ranks: int, slots: int, more_gpus: str) -> None:
     if ranks < 1:
         raise UsageError(f"{ranks} GPUs make no sense", "ask for 1 or more")
     if ranks > slots:
-        raise NotEnoughGpus(f"wanted {ranks} GPUs, there are {slots}", more_gpus)
+        raise NotEnoughGpus(
+            f"wanted {ranks} GPUs, {'there is' if slots == 1 else 'there are'} {slots}", more_gpus
+        )
 
 
 def check_request(request: JobRequest) -> None:
-    """Raises UsageError for options that speak of different runs."""
+    """Raises UsageError for options that speak of different runs, Contradiction among them."""
     for_real_data = {
         "--data-dir": request.data_dir is not None,
         "--more-aug": request.more_augmentation,
@@ -140,12 +162,17 @@ def check_request(request: JobRequest) -> None:
     for_the_trainer = {
         "--synthetic": request.synthetic,
         "--epochs": request.epochs is not None,
-        "--clear/--resume": request.clears is not None,
+        "--clear": request.clears is True,
+        "--resume": request.clears is False,
         "--no-eval": not request.evaluate,
         **for_real_data,
     }
     if request.script is not None:
         _refuse("--script", "it runs your program, not the trainer", for_the_trainer)
+        if not request.script.strip():
+            raise UsageError("--script names no program", "--script '~/mine.py'")
+    else:
+        check_clearing(request.clears, request.arguments)
     if request.synthetic:
         _refuse("--synthetic", "it reads no images", for_real_data)
         _refuse(
@@ -158,7 +185,7 @@ def check_request(request: JobRequest) -> None:
 def _refuse(option: str, because: str, others: dict[str, bool]) -> None:
     given = [name for name, is_given in others.items() if is_given]
     if given:
-        raise UsageError(f"{given[0]} goes with no {option}: {because}", "leave one of them out")
+        raise Contradiction(f"{given[0]} goes with no {option}: {because}", "leave one of them out")
 
 
 def _search_paths(mpirun: str, facts: HeadFacts) -> list[tuple[str, str]]:
@@ -186,7 +213,7 @@ def _trainer(python: str, flags: list[str], arguments: tuple[str, ...]) -> tuple
 
 def _clearing(request: JobRequest) -> bool | None:
     """What the user says of the log folder: by our options, or by the trainer's."""
-    return switch(request.arguments, "clear_log") if request.clears is None else request.clears
+    return clearing(request.arguments) if request.clears is None else request.clears
 
 
 def _evaluation(

@@ -8,9 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from clusterctl.domain.errors import UsageError
+
 # The trainer's, as far as a preset sets them.
 SWITCHES = ("clear_log", "fp16", "increased_aug", "use_larc")
+CLEAR, KEEP = "--clear_log", "--noclear_log"
 IMAGENET_IMAGES = 1_281_167  # what an epoch of synthetic data is as long as
+
+
+class Contradiction(UsageError):
+    """Options that cannot both be meant."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +74,7 @@ def read_work(arguments: Sequence[str], ranks: int) -> Work:
         batches=_number(value(arguments, "--num_batches")),
         save_every=_number_or(value(arguments, "--save_checkpoints_steps"), Work.save_every),
         local_ckpt=bool(switch(arguments, "local_ckpt")),
-        clears=bool(switch(arguments, "clear_log")),
+        clears=bool(clearing(arguments)),
         evaluates_only=bool(switch(arguments, "eval")),
         uses_larc=bool(switch(arguments, "use_larc")),
     )
@@ -95,6 +102,45 @@ def switch(arguments: Sequence[str], name: str) -> bool | None:
         if word in (f"--{name}", f"--no{name}"):
             said = word == f"--{name}"
     return said
+
+
+def clearing(arguments: Sequence[str]) -> bool | None:
+    """What the last word about the log folder says: True empties it. None: there is no word."""
+    said = None
+    for word in arguments:
+        if _means(word, CLEAR) or _means(word, KEEP):
+            said = _means(word, CLEAR)
+    return said
+
+
+def _means(word: str, switch_name: str) -> bool:
+    # The trainer takes --clear, or any other beginning that no flag shares, for the whole of it.
+    return len(word) >= len("--cl") and word != "--no" and switch_name.startswith(word)
+
+
+def clears_or_resumes(clear: bool, resume: bool) -> bool | None:
+    """True for --clear, False for --resume, None for neither. Raises Contradiction for both."""
+    if clear and resume:
+        raise Contradiction(
+            "--clear and --resume contradict each other: the one deletes what the other goes on "
+            "from",
+            "leave one of them out",
+        )
+    return clear if clear or resume else None
+
+
+def check_clearing(clears: bool | None, arguments: Sequence[str]) -> None:
+    """Raises Contradiction when the trainer's flags say other than --clear or --resume did."""
+    if clears is None:
+        return
+    own, other = ("--clear", KEEP) if clears else ("--resume", CLEAR)
+    for word in arguments:
+        if _means(word, other):
+            does = "deletes the checkpoints" if clears else "goes on from the checkpoints"
+            raise Contradiction(
+                f"{own} {does}, and the trainer's {word} says the opposite",
+                "leave one of them out",
+            )
 
 
 def twins(word: str) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import posixpath
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from clusterctl.jobs.preflight.case import (
     together,
 )
 from clusterctl.jobs.preflight.verdict import in_order, preflight
-from clusterctl.jobs.shipping import ship_examples, shipped_files
+from clusterctl.jobs.shipping import example_files, ship_examples, shipped_files
 from clusterctl.operations.access import Access
 from clusterctl.operations.logs import refuse_while_training
 
@@ -99,7 +100,10 @@ def look_before(
     access: Access, job: JobPlan, hosts: HostsFile, force: bool = False
 ) -> tuple[Finding, ...]:
     """What speaks against the job on any node: one question to all of them at once."""
-    payload = json.dumps(question(job)).encode()
+    asked = question(job)
+    if posixpath.relpath(job.script_path or "/", job.home or "/") in example_files():
+        asked["script"] = ""  # the start puts it there
+    payload = json.dumps(asked).encode()
     answers = access.connections.run_all(
         access.targets, LOOK.command(), stdin=LOOK.stdin(payload), timeout_s=PROBE_TIMEOUT_S
     )
@@ -110,7 +114,8 @@ def look_before(
     if not looks.values or looks.outcomes[0].error:
         return tuple(unreachable)
     with_ranks = [target.host for target in access.targets[: _nodes_used(hosts, job.ranks)]]
-    return in_order([*unreachable, *preflight(job, looks.values, with_ranks, force)])
+    home = str(Path("~").expanduser())
+    return in_order([*unreachable, *preflight(job, looks.values, with_ranks, force, home)])
 
 
 def _look(result: CommandResult) -> NodeLook:

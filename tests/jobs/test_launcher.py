@@ -142,7 +142,7 @@ def test_a_finished_run_is_not_deleted_unasked(trainable):
     assert (status, ran(trainable)) == (1, [])
     assert "imagenet_resnet holds a finished run: step 40 of 40 (1 checkpoint, 2.0 KiB)" in err
     assert "--resume only evaluates it" in err
-    assert "1 of 2 train files are there: train-00000-of-00002 is missing" in err
+    assert "1 of 2 train files is there: train-00000-of-00002 is missing" in err
     assert "error: nothing is trained: 3 things to mend first" in err, "all at once"
     status, _, err = typed(trainable, "./train.sh", "1", "--resume", "--no-eval", "--force")
     assert status == 0, err
@@ -150,6 +150,26 @@ def test_a_finished_run_is_not_deleted_unasked(trainable):
     assert "clear_log" not in train
     assert "--resume" not in train
     assert "warning: " in err
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "says"),
+    [
+        ("./train.sh", ["--clear", "--resume"], "--clear and --resume contradict each other"),
+        ("./train_synthetic.sh", ["--resume", "--clear"], "--clear and --resume contradict"),
+        ("./train.sh", ["--resume", "--clear_log"], "the trainer's --clear_log says the opposite"),
+        ("./train.sh", ["--clear", "--noclear_log"], "the trainer's --noclear_log says the"),
+        ("./train_synthetic.sh", ["--resume"], "--resume goes with no --synthetic"),
+    ],
+)
+def test_contradictions_delete_nothing(trainable, script, arguments, says):
+    checkpoint = trainable / "examples/horovod/tensorflow/imagenet_resnet/model.ckpt-40.index"
+    checkpoint.parent.mkdir()
+    checkpoint.touch()
+    status, _, err = typed(trainable, script, "2", "--force", *arguments)
+    assert (status, ran(trainable), checkpoint.exists()) == (2, [], True)
+    assert says in err
+    assert "hint: " in err
 
 
 def test_without_data(trainable):

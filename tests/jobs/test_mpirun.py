@@ -275,6 +275,11 @@ def test_a_script_of_the_users_own_gets_none_of_the_trainers_flags():
     request = JobRequest(2, script="~/it's mine.py", arguments=("-v",))
     words = shlex.split(line(request, facts()))
     assert words[-3:] == [FIVE.python, "/home/ubuntu/it's mine.py", "-v"]
+    plan = plan_job(request, facts(), HOSTS, JOB, "")
+    assert (plan.script_path, plan.home) == ("/home/ubuntu/it's mine.py", "/home/ubuntu")
+    below = plan_job(JobRequest(2, script="mine.py"), facts(), HOSTS, JOB, "")
+    assert (below.argv[-1], below.script_path) == ("mine.py", f"{below.workdir}/mine.py")
+    assert plan_job(JobRequest(2), facts(), HOSTS, JOB, "").script_path == ""
 
 
 def test_a_weird_home_stays_one_word():
@@ -305,7 +310,25 @@ def test_a_weird_home_stays_one_word():
             UsageError,
             "--epochs goes with no --script",
         ),
-        (JobRequest(1, script="x", clears=True), facts(), UsageError, "--clear/--resume goes with"),
+        (
+            JobRequest(1, script="x", clears=True),
+            facts(),
+            UsageError,
+            "--clear goes with no --script",
+        ),
+        (
+            JobRequest(1, script="x", clears=False),
+            facts(),
+            UsageError,
+            "--resume goes with no --sc",
+        ),
+        (JobRequest(1, script=" "), facts(), UsageError, "--script names no program"),
+        (
+            JobRequest(1, clears=False, arguments=("--clear_log",)),
+            facts(),
+            UsageError,
+            "the trainer's --clear_log says the opposite",
+        ),
         (JobRequest(1, synthetic=True, clears=False), facts(), UsageError, "no checkpoints"),
         (JobRequest(1, arguments=("--synthetic",)), facts(), UsageError, "comes before --"),
         (

@@ -75,6 +75,7 @@ def test_nothing_speaks_against_it():
         "mpirun": "/opt/mpirun",
         "data_dir": "/data",
         "log_dir": LOG,
+        "script": "",
     }
 
 
@@ -115,7 +116,7 @@ def test_nothing_speaks_against_it():
         (
             {"training": {**TRAINING, "train-00003-of-00016": 1}},
             "data.differs",
-            "has other training data than demo-0: train-00003-of-00016 has 1 bytes, on demo-0 1003",
+            "has other training data than demo-0: train-00003-of-00016 has 1 byte, on demo-0 1003",
         ),
         (
             {"training": shards(16, size=5)},
@@ -197,7 +198,7 @@ def test_a_node_without_ranks_needs_no_data_but_the_software():
         (
             TRAINING,
             {"validation-00001-of-00002": 1},
-            ["1 of 2 validation files are there: validation-00000-of-00002 is missing"],
+            ["1 of 2 validation files is there: validation-00000-of-00002 is missing"],
         ),
         (
             TRAINING,
@@ -281,6 +282,7 @@ def test_data_elsewhere_is_not_looked_at():
 
 
 FINISHED = f"{LOG} holds a finished run: step 484 of 484 (2 checkpoints, 400.0 MiB)"
+LONGER = f"{LOG} holds a run of 485 steps, more than the 484 of this one (1 checkpoint, 200.0 MiB)"
 UNFINISHED = f"{LOG} holds a run that got to step 400 of 484 (1 checkpoint, 200.0 MiB)"
 
 
@@ -290,6 +292,19 @@ UNFINISHED = f"{LOG} holds a run that got to step 400 of 484 (1 checkpoint, 200.
         ((200, 484), {}, False, ("log.finished", "error", FINISHED)),
         ((400,), {}, False, ("log.unfinished", "error", UNFINISHED)),
         ((200, 484), {}, True, ("log.finished", "warning", FINISHED)),
+        # Another run's, which had more images, or smaller batches.
+        ((485,), {}, False, ("log.finished", "error", LONGER)),
+        (
+            (485,),
+            {"clears": False},
+            False,
+            (
+                "log.nothing_left",
+                "warning",
+                f"{LOG} holds a run of 485 steps, more than the 484 of this one: nothing is left "
+                "to train",
+            ),
+        ),
         (
             (200, 484),
             {"clears": False},
@@ -385,6 +400,11 @@ def test_synthetic_training_that_clears_nothing_has_no_earlier_run():
             GIB,
             ["11 checkpoints of resnet50 need 2.1 GiB, 1.0 GiB are free for " + LOG],
         ),
+        (
+            {},
+            GIB // 8,
+            ["1 checkpoint of resnet50 needs 195.3 MiB, 128.0 MiB are free for " + LOG],
+        ),
         ({"data_dir": None}, 0, []),
     ],
 )
@@ -430,6 +450,88 @@ def test_a_program_of_the_users_own_needs_the_software_alone():
     assert found([node], plan())[1][3] == (
         "the trainer needs TensorFlow 2.0 to 2.15, and 1.15 is installed"
     )
+
+
+OWN = {"work": None, "evaluation": (), "home": "/home/ubuntu"}
+NONE = "No such file or directory"
+
+
+def test_a_program_of_the_users_own_is_on_every_node_with_ranks():
+    nodes = [replace(NODE, host=f"demo-{n}", script_error=NONE if n else "") for n in range(4)]
+    job = plan(**OWN, script="/home/ubuntu/it's mine.py")
+    assert question(job)["script"] == "/home/ubuntu/it's mine.py"
+    readers = ["demo-0", "demo-1", "demo-2"]
+    text = f"cannot run /home/ubuntu/it's mine.py: {NONE}"
+    assert found(nodes, job, readers) == [("script.missing", "error", "demo-[1-2]", text)]
+    assert found(nodes, job, readers, force=True)[0][1] == "warning"
+    assert found(nodes, job, ["demo-0"]) == []
+
+
+@pytest.mark.parametrize(
+    ("script", "path", "callers_home", "hint"),
+    [
+        ("/data/x.py", "/data/x.py", "/root", "put it there on every node (clusterctl copy NAME"),
+        (
+            "mine.py",
+            "/home/ubuntu/examples/mine.py",
+            "/root",
+            "a relative PATH is below /home/ubuntu/examples on the nodes: put it there",
+        ),
+        (
+            "/root/x.py",
+            "/root/x.py",
+            "/root",
+            "quote the ~, so that the nodes' is meant: --script ",
+        ),
+        ("/root/x.py", "/root/x.py", "/root/", "--script '~/x.py'"),
+        ("/h/a b/it's.py", "/h/a b/it's.py", "/h/a b", """--script '~/it'"'"'s.py'"""),
+        ("/rooted/x.py", "/rooted/x.py", "/root", "put it there"),
+        ("/root/x.py", "/root/x.py", "/", "put it there"),
+        # Quoted or not, it is the same path.
+        ("/home/ubuntu/x.py", "/home/ubuntu/x.py", "/home/ubuntu", "put it there"),
+    ],
+)
+def test_a_missing_program_and_what_was_meant(script, path, callers_home, hint):
+    node = replace(NODE, script_error=NONE)
+    [one] = preflight(plan(**OWN, script=script), [node], ["demo-0"], False, callers_home)
+    assert one.message == f"cannot run {path}: {NONE}"
+    assert hint in one.hint
+
+
+@pytest.mark.parametrize("error", ["", "/root/data/small: Permission denied"])
+def test_a_data_folder_of_the_callers_home(error):
+    node = replace(NODE, training={}, validation={}, records={}, data_error=error)
+    job = plan(replace(WORK, data_dir="/root/data/small"), home="/home/ubuntu")
+    [one] = preflight(job, [node], ["demo-0"], False, "/root")
+    assert one.check_id == "data.missing"
+    assert one.hint.endswith("--data-dir '~/data/small'")
+    assert "ImageNet's" in preflight(job, [node], ["demo-0"])[0].hint
+
+
+@pytest.mark.parametrize(
+    ("files", "ranks", "batch", "said"),
+    [
+        (1, 2, 1, "1 training file for 2 ranks: each needs one train on 1 GPU, or make"),
+        (3, 2, 1, "hint 1 rank would read them all"),
+        (1, 1, 2, "one step takes 2 images for each of 1 rank, and there is 1 in all"),
+    ],
+)
+def test_one_of_a_kind(files, ranks, batch, said):
+    training = shards(files)
+    node = replace(NODE, training=training, records=dict.fromkeys(training, 1))
+    job = plan(replace(WORK, ranks=ranks, batch_size=batch))
+    everything = preflight(job, [node], ["demo-0"])
+    assert any(said in f"{one.message} {one.hint} hint {one.hint}" for one in everything)
+
+
+def test_the_hint_of_different_data_names_a_command_that_there_is():
+    from clusterctl.cli.main import cli, run_command
+
+    second = replace(SECOND, training={**TRAINING, "train-00003-of-00016": 1})
+    [one] = preflight(plan(), [NODE, second], ["demo-0", "demo-1"])
+    command = one.hint.partition("clusterctl ")[2].partition(",")[0].split()
+    assert command == ["data", "verify", "NAME", "DIR"]
+    assert run_command(cli, [*command[:2], "--help"]) == 0
 
 
 def test_all_at_once_errors_first_each_with_what_to_do():

@@ -28,7 +28,13 @@ def asked(request, weird_home, tmp_path):
     (tools / "python3").symlink_to(python)
 
     def ask(**question):
-        nothing = {"python": "/none", "mpirun": "/none", "data_dir": None, "log_dir": ""}
+        nothing = {
+            "python": "/none",
+            "mpirun": "/none",
+            "data_dir": None,
+            "log_dir": "",
+            "script": "",
+        }
         done = subprocess.run(
             ["sh", "-c", LOOK.command()],
             input=LOOK.stdin(json.dumps({**nothing, **question}).encode()),
@@ -110,6 +116,24 @@ def test_logs(asked, weird_home):
     seen = asked(log_dir=str(weird_home))
     # The index is written last: of step 20 there is none yet.
     assert (seen.checkpoints, seen.checkpoint_bytes) == ((7, 12), 40)
+
+
+def test_a_program(asked, weird_home):
+    program = weird_home / "it's mine.py"
+    program.write_text("")
+    package = weird_home / "package"
+    (weird_home / "folder").mkdir()
+    package.mkdir()
+    (package / "__main__.py").touch()
+    said = {
+        "": "",
+        str(program): "",
+        str(package): "",
+        str(weird_home / "none.py"): "No such file or directory",
+        f"{program}/x.py": "Not a directory",
+        str(weird_home / "folder"): "Is a directory",
+    }
+    assert {path: asked(script=path).script_error for path in said} == said
 
 
 @pytest.mark.train

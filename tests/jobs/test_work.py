@@ -6,7 +6,17 @@ import shlex
 
 import pytest
 
-from clusterctl.jobs.work import Work, read_work, switch, twins, value
+from clusterctl.jobs.work import (
+    Contradiction,
+    Work,
+    check_clearing,
+    clearing,
+    clears_or_resumes,
+    read_work,
+    switch,
+    twins,
+    value,
+)
 
 
 @pytest.mark.parametrize(
@@ -72,3 +82,46 @@ def test_values_and_switches():
     assert twins("--nofp16") == ("--fp16", "--nofp16")
     assert twins("--clear_log") == ("--clear_log", "--noclear_log")
     assert twins("--num_epochs") == twins("8") == ()
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("", None),
+        ("--clear_log", True),
+        ("--clear_log --noclear_log", False),
+        ("--noclear_log --clear", True),  # the trainer knows its flags by their beginnings
+        ("--cl", True),
+        ("--noc", False),
+        ("--c --no -c clear_log --cdr_alpha 0 --clear_logs", None),
+    ],
+)
+def test_what_flags_say_of_the_log_folder(flags, said):
+    assert clearing(flags.split()) is said
+    assert read_work(flags.split(), 8).clears is bool(said)
+
+
+@pytest.mark.parametrize(
+    ("clears", "flags", "word"),
+    [
+        (True, "--noclear_log", "--noclear_log"),
+        (False, "--lr 1 --clear_log", "--clear_log"),
+        (False, "--clear", "--clear"),
+        (False, "--clear_log --noclear_log", "--clear_log"),
+    ],
+)
+def test_contradictions(clears, flags, word):
+    with pytest.raises(Contradiction, match=f"the trainer's {word} says the opposite") as raised:
+        check_clearing(clears, flags.split())
+    assert (raised.value.exit_status, bool(raised.value.hint)) == (2, True)
+    check_clearing(None, flags.split())
+    check_clearing(True, ["--clear_log"])
+    check_clearing(False, ["--noclear_log"])
+
+
+def test_clear_or_resume():
+    assert clears_or_resumes(False, False) is None
+    assert clears_or_resumes(True, False) is True
+    assert clears_or_resumes(False, True) is False
+    with pytest.raises(Contradiction, match="--clear and --resume contradict each other"):
+        clears_or_resumes(True, True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -156,6 +157,9 @@ def test_cancel_leaves_nothing_on_any_node(quiet):
         (("2", "--data-dir", "~/none"), 1, "there is no training data in /home/ubuntu/none"),
         (("2", "--data-dir", "/d", "--synthetic"), 2, "--data-dir goes with no --synthetic"),
         (("2", "--epochs", "0"), 2, "0 is not in the range"),
+        (("2", "--resume", "--clear"), 2, "--clear and --resume contradict each other"),
+        (("2", "--resume", "--", "--clear_log"), 2, "--clear_log says the opposite"),
+        (("2", "--script", "none.py"), 1, "below /home/ubuntu/examples/horovod/tensorflow on the"),
     ],
 )  # fmt: skip
 def test_refused(pair, arguments, status, says):
@@ -191,6 +195,31 @@ def test_what_differs_between_nodes_is_said_at_once_and_nothing_starts(quiet):
     finally:
         quiet.on(1, f"sudo -n umount {mpirun}")
         quiet.on(0, "rm -r small runs")
+
+
+def test_a_program_is_looked_for_on_all_nodes_at_once(quiet):
+    run = ("train", "2", "--dry-run", "--script")
+    quiet.on(0, "touch only-here.py")
+    try:
+        status, _, err = quiet.ctl(*run, "~/only-here.py")
+        assert status == 1
+        text = "cannot run /home/ubuntu/only-here.py: No such file or directory"
+        assert f"pair-1: {text}" in err
+        status, _, err = quiet.ctl("train", "1", *run[2:], "~/only-here.py")
+        assert status == 0, err
+    finally:
+        quiet.on(0, "rm only-here.py")
+    # Of the shipped files none has to be there yet.
+    assert quiet.ctl(*run, "~/examples/horovod/mnist/mnist_hvd.py")[0] == 0
+    for option, path in (("--script", "x.py"), ("--data-dir", "small")):
+        status, _, err = quiet.ctl("train", "2", "--dry-run", option, f"{Path.home()}/{path}")
+        assert (
+            status,
+            f"quote the ~, so that the nodes' is meant: {option} '~/{path}'" in err,
+        ) == (
+            1,
+            True,
+        ), err
 
 
 def test_an_unknown_job(pair):

@@ -1,10 +1,11 @@
 """Runs on a node: what a job will find there. JSON in, JSON out; nothing is changed.
 
-stdin: {"python": PATH, "mpirun": PATH, "data_dir": PATH or null, "log_dir": PATH or ""}. Prints
+stdin: {"python": PATH, "mpirun": PATH, "data_dir": PATH or null, "log_dir": PATH or "",
+"script": PATH or ""}. Prints
 
     {"training": {NAME: BYTES}, "validation": {NAME: BYTES}, "data_error": TEXT,
      "records": {NAME: COUNT}, "cut_short": [NAME], "checkpoints": [STEP], "checkpoint_bytes": N,
-     "free_bytes": N, "versions": {"mpirun": TEXT, "python": TEXT, ...}}
+     "free_bytes": N, "versions": {"mpirun": TEXT, "python": TEXT, ...}, "script_error": TEXT}
 
 `records` are of a few training files: the first, the last, the smallest and the largest of the
 others. All of them would be a million reads.
@@ -16,6 +17,7 @@ import contextlib
 import json
 import os
 import re
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -59,7 +61,23 @@ def look(question: dict[str, Any]) -> dict[str, Any]:
         **data(question["data_dir"]),
         **logs(question["log_dir"]),
         "versions": versions(question["python"], question["mpirun"]),
+        "script_error": script_error(question["script"]),
     }
+
+
+def script_error(path: str) -> str:
+    """Why Python cannot run what is there; empty where it can."""
+    if not path:
+        return ""
+    try:
+        program = Path(path)
+        if stat.S_ISDIR(program.stat().st_mode):
+            program /= "__main__.py"
+            if not program.exists():
+                return "Is a directory"
+        return "" if os.access(program, os.R_OK) else "Permission denied"
+    except OSError as error:
+        return str(error.strerror)
 
 
 def data(folder: str | None) -> dict[str, Any]:

@@ -5,6 +5,7 @@ Python 3.8 and the standard library only: this module also runs on the nodes (jo
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +21,8 @@ from clusterctl.jobs.plan import JobPlan
 class NodeLook:
     """What `node/preflight.py` saw on one node. Files by name with their bytes; steps ascending.
 
-    `records` of the files that were counted, -1 for one that ends within a record.
+    `records` of the files that were counted, -1 for one that ends within a record. `script_error`
+    is why Python could not read the user's own program.
     """
 
     host: str
@@ -32,15 +34,20 @@ class NodeLook:
     checkpoint_bytes: int = 0
     free_bytes: int | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
+    script_error: str = ""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A job and its nodes, the head node first. `readers`: those of them that have ranks."""
+    """A job and its nodes, the head node first. `readers`: those of them that have ranks.
+
+    `callers_home`: the home folder on the machine where the job was asked for, if that is no node.
+    """
 
     plan: JobPlan
     nodes: tuple[NodeLook, ...]
     readers: tuple[NodeLook, ...]
+    callers_home: str = ""
 
     @property
     def head(self) -> NodeLook:
@@ -70,12 +77,24 @@ def question(plan: JobPlan) -> dict[str, Any]:
         "mpirun": plan.argv[0],
         "data_dir": local,
         "log_dir": plan.log_dir,
+        "script": plan.script_path,
     }
 
 
 def is_remote(data_dir: str | None) -> bool:
     """Whether TensorFlow reads it from elsewhere: s3://, gs://."""
     return data_dir is not None and "://" in data_dir
+
+
+def quote_hint(case: Case, option: str, path: str) -> str:
+    """What to do about a ~ that the caller's shell made their own home of; empty: it did not."""
+    home = case.callers_home.rstrip("/")
+    if not home or home == case.plan.home or not f"{path}/".startswith(f"{home}/"):
+        return ""
+    meant = shlex.quote(f"~{path[len(home) :]}")
+    return f"{home} is your home on this machine: quote the ~, so that the nodes' is meant: " + (
+        f"{option} {meant}"
+    )
 
 
 def parse_look(host: str, answer: Mapping[str, Any]) -> NodeLook:
@@ -90,6 +109,7 @@ def parse_look(host: str, answer: Mapping[str, Any]) -> NodeLook:
         checkpoint_bytes=answer["checkpoint_bytes"],
         free_bytes=answer["free_bytes"],
         versions=answer["versions"],
+        script_error=answer["script_error"],
     )
 
 

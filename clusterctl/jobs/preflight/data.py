@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.units import count
-from clusterctl.jobs.preflight.case import Case, NodeLook, is_remote, together
+from clusterctl.jobs.preflight.case import Case, NodeLook, is_remote, quote_hint, together
 from clusterctl.jobs.work import Work
 
 _COPY = "copy the data to every node (clusterctl copy NAME), or name another folder: --data-dir"
@@ -27,9 +27,9 @@ def data_findings(case: Case) -> list[Finding]:
     if case.plan.evaluation or work.evaluates_only:
         incomplete += [(case.head.host, text) for text in _incomplete(case.head.validation)]
     cut = [(node.host, text) for node in readers for text in _cut_short(node)]
-    hint = "compare the nodes: clusterctl verify NAME DIR, and copy again what differs"
+    hint = "compare the nodes: clusterctl data verify NAME DIR, and copy again what differs"
     return [
-        *together("data.missing", missing, _missing_hint(work)),
+        *together("data.missing", missing, _missing_hint(case, work.data_dir)),
         *together("data.incomplete", incomplete, _COPY),
         *together("data.cut_short", cut, hint),
         *together("data.differs", _differing(readers), hint),
@@ -54,9 +54,9 @@ def _missing(node: NodeLook, work: Work) -> Iterable[str]:
         yield f"there is no training data in {work.data_dir} (no file named train-*)"
 
 
-def _missing_hint(work: Work) -> str:
-    return (
-        f"put ImageNet's TFRecord files into {work.data_dir} on every node, train-* and "
+def _missing_hint(case: Case, folder: str) -> str:
+    return quote_hint(case, "--data-dir", folder) or (
+        f"put ImageNet's TFRecord files into {folder} on every node, train-* and "
         "validation-* in one folder; or train with synthetic data: --synthetic (train_synthetic.sh)"
     )
 
@@ -78,10 +78,15 @@ def _numbering(subset: str, names: Sequence[str], total: int) -> Iterable[str]:
     absent = sorted(set(range(first, first + total)) - set(numbers))
     if absent:
         example = f"{subset}-{absent[0]:05d}-of-{total:05d}"
-        text = f"{len(names)} of {total} {subset} files are there: {example}"
+        text = f"{len(names)} of {total} {subset} files {_are(len(names))} there: {example}"
         yield f"{text} is missing" if len(absent) == 1 else f"{text} and others are missing"
     elif len(numbers) > total:
-        yield f"{len(names)} {subset} files are there, {total} belong to the set"
+        belong = "belongs" if total == 1 else "belong"
+        yield f"{len(names)} {subset} files are there, {total} {belong} to the set"
+
+
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"
 
 
 def _cut_short(node: NodeLook) -> Iterable[str]:
@@ -106,7 +111,7 @@ def _difference(there: Mapping[str, int], wanted: Mapping[str, int], host: str) 
     elif name not in wanted:
         text = f"{name} is not on {host}"
     else:
-        text = f"{name} has {there[name]} bytes, on {host} {wanted[name]}"
+        text = f"{name} has {count(there[name], 'byte')}, on {host} {wanted[name]}"
     more = f", and {count(len(names) - 1, 'other file')}" if len(names) > 1 else ""
     return f"has other training data than {host}: {text}{more}"
 
@@ -131,8 +136,8 @@ def _shards(node: NodeLook, work: Work) -> Iterable[Finding]:
             "data.few_shards",
             Severity.ERROR,
             f"{count(files, 'training file')} for {count(ranks, 'rank')}: each needs one",
-            hint=f"train on {files} GPUs or fewer, or make more files: "
-            "utils/preprocess_imagenet.py --train_shards",
+            hint=f"train on {count(files, 'GPU')}{' or fewer' if files > 1 else ''}, "
+            "or make more files: utils/preprocess_imagenet.py --train_shards",
         )
     elif files % ranks:
         yield Finding(
@@ -140,7 +145,7 @@ def _shards(node: NodeLook, work: Work) -> Iterable[Finding]:
             Severity.WARNING,
             f"{files} training files do not divide by {ranks} ranks: some read "
             f"{-(-files // ranks)} and some {files // ranks}, and those images count more",
-            hint=f"{_nearest(files, ranks)} ranks would read as many each",
+            hint=_nearest_hint(_nearest(files, ranks)),
         )
     yield from _uneven(node)
     yield from _too_few_images(node, work)
@@ -152,10 +157,14 @@ def _too_few_images(node: NodeLook, work: Work) -> Iterable[Finding]:
         yield Finding(
             "data.few_images",
             Severity.ERROR,
-            f"one step takes {work.batch_size} images for each of {count(work.ranks, 'rank')}, "
-            f"and there are {images} in all",
+            f"one step takes {count(work.batch_size, 'image')} for each of "
+            f"{count(work.ranks, 'rank')}, and there {_are(images)} {images} in all",
             hint="lower the batch: the trainer's --batch_size",
         )
+
+
+def _nearest_hint(ranks: int) -> str:
+    return "1 rank would read them all" if ranks == 1 else f"{ranks} ranks would read as many each"
 
 
 def _nearest(files: int, ranks: int) -> int:

@@ -1,4 +1,5 @@
-"""What speaks against the nodes' software: other versions than the head node's, or none.
+"""What speaks against the nodes' software: other versions than the head node's, or none, and a
+program of the user's own that is not there.
 
 Python 3.8 and the standard library only: this module also runs on the nodes (jobs/launcher).
 """
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from clusterctl.domain.errors import MissingTool
 from clusterctl.domain.findings import Finding
 from clusterctl.jobs.mpirun import parse_mpirun_version
-from clusterctl.jobs.preflight.case import Case, NodeLook, together
+from clusterctl.jobs.preflight.case import Case, NodeLook, quote_hint, together
 
 # From 2.16 on it comes with Keras 3, which does not train with Horovod.
 TRAINERS_TENSORFLOW = r"2\.(\d|1[0-5])(\D|$)"
@@ -49,6 +50,28 @@ def environment_findings(case: Case) -> list[Finding]:
         *together("env.differs", other, _INSTALL),
         *together("env.mismatch", built, _INSTALL),
     ]
+
+
+def script_findings(case: Case) -> list[Finding]:
+    """A program of the user's own has to be on every node with ranks."""
+    path = case.plan.script_path
+    said = [
+        (node.host, f"cannot run {path}: {node.script_error}")
+        for node in case.readers
+        if node.script_error
+    ]
+    return together("script.missing", said, _script_hint(case))
+
+
+def _script_hint(case: Case) -> str:
+    given = case.plan.script
+    quote = quote_hint(case, "--script", given)
+    if quote:
+        return quote
+    copy = "put it there on every node (clusterctl copy NAME FILE DIR)"
+    if given.startswith("/"):
+        return copy
+    return f"a relative PATH is below {case.plan.workdir} on the nodes: {copy}, or name it from ~/"
 
 
 def _differences(node: NodeLook, head: NodeLook) -> Iterable[str]:

@@ -55,7 +55,8 @@ def _earlier_run(case: Case, records: int | None) -> Iterable[Finding]:
         said = [(node.host, _what_is_there(node, folder, steps)) for node in holders]
         yield from together(check_id, said, hint, severity)
     elif is_final:
-        text = f"{folder} holds the final step, {last}: nothing is left to train"
+        what = f"the final step, {last}" if last == steps else _longer(last, steps)
+        text = f"{folder} holds {what}: nothing is left to train"
         hint = "train longer (--epochs), or anew: --clear"
         yield Finding("log.nothing_left", Severity.WARNING, text, case.head.host, hint)
     else:
@@ -67,10 +68,16 @@ def _earlier_run(case: Case, records: int | None) -> Iterable[Finding]:
 def _what_is_there(node: NodeLook, folder: str, steps: int | None) -> str:
     last = node.checkpoints[-1]
     size = f"{count(len(node.checkpoints), 'checkpoint')}, {format_bytes(node.checkpoint_bytes)}"
-    if steps is not None and last >= steps:
+    if steps is not None and last > steps:
+        return f"{folder} holds {_longer(last, steps)} ({size})"
+    if steps is not None and last == steps:
         return f"{folder} holds a finished run: step {last} of {steps} ({size})"
     of = f" of {steps}" if steps is not None else ""
     return f"{folder} holds a run that got to step {last}{of} ({size})"
+
+
+def _longer(last: int, steps: int | None) -> str:
+    return f"a run of {count(last, 'step')}, more than the {steps} of this one"
 
 
 def _offer(is_final: bool, is_synthetic: bool) -> str:
@@ -99,7 +106,8 @@ def _disk(case: Case, records: int | None) -> list[Finding]:
         wanted = max(0, work.checkpoints(records) - kept)
         freed = node.checkpoint_bytes if work.clears else 0
         if node.free_bytes is not None and wanted * each > node.free_bytes + freed:
-            text = f"{count(wanted, 'checkpoint')} of {work.model} need"
+            need = "needs" if wanted == 1 else "need"
+            text = f"{count(wanted, 'checkpoint')} of {work.model} {need}"
             room = f"{format_bytes(wanted * each)}, {format_bytes(node.free_bytes)} are free for"
             said.append((node.host, f"{text} {room} {case.plan.log_dir}"))
     hint = (

@@ -12,7 +12,7 @@ from clusterctl.domain.findings import Finding, Severity
 from clusterctl.jobs.plan import JobPlan
 from clusterctl.jobs.preflight.case import Case, NodeLook
 from clusterctl.jobs.preflight.data import data_findings
-from clusterctl.jobs.preflight.environment import environment_findings
+from clusterctl.jobs.preflight.environment import environment_findings, script_findings
 from clusterctl.jobs.preflight.log import log_findings
 from clusterctl.jobs.presets import LARC_FROM
 
@@ -21,14 +21,20 @@ NEVER_FORCED = ("log.finished", "log.unfinished")
 
 
 def preflight(
-    plan: JobPlan, nodes: Sequence[NodeLook], readers: Collection[str], force: bool = False
+    plan: JobPlan,
+    nodes: Sequence[NodeLook],
+    readers: Collection[str],
+    force: bool = False,
+    callers_home: str = "",
 ) -> tuple[Finding, ...]:
     """All that there is to say. `nodes` begin with the head node; `readers` have ranks.
 
     `force` makes warnings of errors, but not of those about a run that would be deleted.
+    `callers_home`: of the machine where the job was asked for, if that is no node.
     """
-    case = Case(plan, tuple(nodes), tuple(node for node in nodes if node.host in readers))
-    found = [*environment_findings(case)]
+    with_ranks = tuple(node for node in nodes if node.host in readers)
+    case = Case(plan, tuple(nodes), with_ranks, callers_home)
+    found = [*environment_findings(case), *script_findings(case)]
     if plan.work is not None:
         found += [*data_findings(case), *log_findings(case), *recipe_findings(case)]
     return in_order(map(forced, found) if force else found)
