@@ -110,6 +110,7 @@ def test_the_home_folder_is_found(imagenet, monkeypatch):
     ("argv", "message"),
     [
         ([*ENOUGH, "--use_magic"], "ERROR: Unknown command line arg: --use_magic"),
+        ([*ENOUGH, "--clear"], "ERROR: Unknown command line arg: --clear"),
         ([*ENOUGH, "extra"], "ERROR: Unknown command line arg: extra"),
         (["--num_batches", "1"], "pass --data_dir, or --synthetic"),
         (["--num_batches", "1", "--data_dir", ""], "pass --data_dir, or --synthetic"),

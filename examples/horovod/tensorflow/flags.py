@@ -22,6 +22,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         description="Train a ResNet on ImageNet with TensorFlow 2 and Horovod, or evaluate one."
         " Booleans have a twin that turns them off: --nofp16.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        allow_abbrev=False,  # --clear alone should not delete anything
     )
     add_run_flags(parser.add_argument_group("what to do"))
     add_log_flags(parser.add_argument_group("log folder"))
