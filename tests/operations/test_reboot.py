@@ -207,7 +207,11 @@ def test_not_while_an_mpirun_runs(pair):
     )
     try:
         before = boot_ids(pair)
-        for command in (["reboot"], ["clean-logs"], ["train", "1", "--script", "x.py"]):
+        for command in (
+            ["reboot"],
+            ["clean-logs"],
+            ["train", "1", "--script", "train_imagenet_resnet_hvd.py"],
+        ):
             status, out, err = pair.ctl(*command)
             assert (status, out) == (1, "")
             assert "is running on pair-0, and" in err
