@@ -40,11 +40,11 @@ class Rate:
 def bench_input(arguments: Sequence[str]) -> None:
     options = parse(arguments)
     cores = len(os.sched_getaffinity(0))
-    rounds, images = (1, 256) if options.quick else (5, 16384)
+    rounds, images = (1, 256) if options.quick else (3, 4096)
     python = training_python()
     rates: dict[str, list[Rate]] = {way: [] for way in WAYS}
     with tempfile.TemporaryDirectory(prefix="bench-input-") as folder:
-        size = output(python, HERE / "input_images.py", folder, 256 if options.quick else 8192)
+        size = output(python, HERE / "input_images.py", folder, 256 if options.quick else 4096)
         print(
             f"{cores} cores; 224 x 224 from JPEGs of {int(size) / 1e3:.0f} kB, "
             f"{images:,} images a run; median of {rounds} rounds, each runs every way once"

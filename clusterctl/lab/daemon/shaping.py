@@ -9,10 +9,13 @@ from __future__ import annotations
 import subprocess
 
 # So much may pass at once: little enough that a transfer of a tenth of a second shows the rate,
-# enough that none is lost when a busy machine is late. From 131 Mbit/s on the packets of 64 KiB
-# that the kernel joins (GSO) pass whole, at a tenth of the work; below it the queue cuts them.
+# enough that none is lost when a busy machine is late.
 BURST_S = 0.004
 LEAST_BURST = 4096  # two frames
+# The packets of 64 KiB that the kernel joins (GSO) pass whole, at a tenth of the work; a queue with
+# a smaller burst cuts them. Slower links keep the small burst: there it would be felt.
+WHOLE_BURST = 68 * 1024
+WHOLE_FROM_BIT = 30_000_000
 # How long what comes too fast waits; what does not fit is dropped, and TCP slows down.
 QUEUE_S = 0.05
 LEAST_QUEUED, MOST_QUEUED = 128 * 1024, 64 * 1024 * 1024  # at the least two such packets
@@ -20,7 +23,8 @@ LEAST_QUEUED, MOST_QUEUED = 128 * 1024, 64 * 1024 * 1024  # at the least two suc
 
 def shape_of(rate_bit: int) -> str:
     """The queue of a link's end as `tc` takes it."""
-    burst = max(LEAST_BURST, int(rate_bit * BURST_S / 8))
+    least = WHOLE_BURST if rate_bit >= WHOLE_FROM_BIT else LEAST_BURST
+    burst = max(least, int(rate_bit * BURST_S / 8))
     queued = min(MOST_QUEUED, max(LEAST_QUEUED, int(rate_bit * QUEUE_S / 8)))
     return f"tbf rate {rate_bit}bit burst {burst}b limit {burst + queued}b"
 
