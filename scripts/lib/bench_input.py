@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -14,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench_tables import table
+from bench_training import told, training_python
 
 HERE = Path(__file__).parent
 GOAL = 1.5
@@ -44,9 +43,9 @@ def bench_input(arguments: Sequence[str]) -> None:
     python = training_python()
     rates: dict[str, list[Rate]] = {way: [] for way in WAYS}
     with tempfile.TemporaryDirectory(prefix="bench-input-") as folder:
-        size = output(python, HERE / "input_images.py", folder, 256 if options.quick else 4096)
+        size = told([python, HERE / "input_images.py", folder, 256 if options.quick else 4096])
         print(
-            f"{cores} cores; 224 x 224 from JPEGs of {int(size) / 1e3:.0f} kB, "
+            f"{cores} cores; 224 x 224 from JPEGs of {size / 1e3:.0f} kB, "
             f"{images:,} images a run; median of {rounds} rounds, each runs every way once"
         )
         for _ in range(rounds):
@@ -61,31 +60,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def training_python() -> str:
-    env = Path(os.environ.get("CLUSTERCTL_TRAINING_ENV", "/opt/clusterctl/training"))
-    python = env / "bin" / "python"
-    if not python.exists():
-        sys.exit(f"error: no training environment at {env}: run scripts/training-env")
-    return str(python)
-
-
 def one_run(python: str, way: str, folder: str, images: int, cores: int) -> Rate:
-    done = json.loads(output(python, HERE / "input_peers.py", way, folder, images, cores))
+    done = told([python, HERE / "input_peers.py", way, folder, images, cores])
     return Rate(done["images"] / done["wall_s"] / cores, done["images"] / done["cpu_s"])
-
-
-def output(*argv: object) -> str:
-    """The last line that a program of the training environment prints."""
-    done = subprocess.run(
-        [str(word) for word in argv],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        sys.exit(f"error: {argv[1]} ended with status {done.returncode}\n{done.stderr}")
-    return done.stdout.splitlines()[-1]
 
 
 def report(rates: dict[str, list[Rate]]) -> None:

@@ -8,19 +8,17 @@ It gets its loop timed alone, without TensorFlow's start; ours is timed whole, f
 
 from __future__ import annotations
 
-import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench_resize import training_python
+from bench_training import PEERS, report_rates, seconds_of, told, training_python
 
 HERE = Path(__file__).parent
+PEER = HERE / "bench_preprocess_peer.py"
 PREPROCESS = HERE.parents[1] / "utils" / "preprocess_imagenet.py"
 SHARDS = 8
 GOAL = 1.8
@@ -44,7 +42,7 @@ def bench_preprocess(words: list[str]) -> None:
     python = training_python()
     with tempfile.TemporaryDirectory(prefix="bench-preprocess-") as name:
         raw = Path(name) / "raw"
-        size = peer(python, "make", raw, scale.images)["bytes"] / scale.images
+        size = told([python, PEER, "make", raw, scale.images], PEERS)["bytes"] / scale.images
         print(
             f"{os.cpu_count()} cores; {scale.images:,} images of 500x375, {size / 1e3:,.0f} kB"
             f" each; median of {scale.rounds} rounds"
@@ -54,12 +52,14 @@ def bench_preprocess(words: list[str]) -> None:
             for title, rate in one_round(python, raw, Path(name) / f"{round_number}", scale):
                 if round_number >= 0:  # the first round brings the files into memory
                     rates.setdefault(title, []).append(rate)
-    report(rates)
+    report_rates(rates)
+    print(f"  goal: 2 processes at {GOAL} x the original's way")
 
 
 def one_round(python: str, raw: Path, out: Path, scale: Scale) -> list[tuple[str, float]]:
     """What each made per second, and nothing of it left on the disk."""
-    rows = [(ORIGINAL, peer(python, "original", raw, out / "original")["images_per_s"])]
+    original = told([python, PEER, "original", raw, out / "original"], PEERS)
+    rows = [(ORIGINAL, original["images_per_s"])]
     for processes in (1, 2):
         whole_s = ours(python, raw, out / str(processes), processes)
         title = f"ours, {processes} process{'es' if processes > 1 else ''}"
@@ -70,37 +70,9 @@ def one_round(python: str, raw: Path, out: Path, scale: Scale) -> list[tuple[str
 
 def ours(python: str, raw: Path, out: Path, processes: int) -> float:
     """Seconds of the whole command."""
-    argv = [python, str(PREPROCESS), "--raw_data_dir", str(raw), "--output_dir", str(out)]
-    argv += ["--train_shards", str(SHARDS), "--validation_shards", "1"]
-    argv += ["--num_processes", str(processes)]
-    began = time.monotonic()
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    took = time.monotonic() - began
-    if done.returncode:
-        sys.exit(f"error: {' '.join(argv)}: {done.stderr}")
-    return took
-
-
-def peer(python: str, *argv: object) -> dict[str, float]:
-    """What a part of bench_preprocess_peer.py prints."""
-    command = [python, str(HERE / "bench_preprocess_peer.py"), *map(str, argv)]
-    env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"error: {' '.join(command)}: {done.stderr}")
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
-def report(rates: dict[str, list[float]]) -> None:
-    first = statistics.median(rates[ORIGINAL])
-    for title, found in rates.items():
-        middle = statistics.median(found)
-        print(
-            f"  {title:38} {middle:8,.0f} images/s ({min(found):,.0f}-{max(found):,.0f}),"
-            f" {middle / first:5.2f} x"
-        )
-    print(f"  goal: 2 processes at {GOAL} x the original's way")
+    argv = [python, PREPROCESS, "--raw_data_dir", raw, "--output_dir", out]
+    argv += ["--train_shards", SHARDS, "--validation_shards", 1, "--num_processes", processes]
+    return seconds_of(argv)
 
 
 if __name__ == "__main__":

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+from bench_training import run, training_env
 
 CHECKOUT = Path(__file__).parents[2]
 EXAMPLES = CHECKOUT / "examples" / "horovod" / "tensorflow"
@@ -21,9 +21,7 @@ def bench_step(words: list[str]) -> None:
     if words not in ([], ["--quick"]):
         sys.exit(USAGE)
     rounds, steps = (2, 2) if words else (12, 8)
-    env = Path(os.environ.get("CLUSTERCTL_TRAINING_ENV", "/opt/clusterctl/training"))
-    if not (env / "bin" / "mpirun").exists():
-        sys.exit(f"error: no training environment at {env}: run scripts/training-env")
+    env = training_env()
     print(f"ResNet-50, 64 pixels, 8 images per process; {rounds} rounds of {steps} steps each")
     for ranks in (1, 2):
         report(ranks, race(env, ranks, rounds, steps))
@@ -34,17 +32,8 @@ def race(env: Path, ranks: int, rounds: int, steps: int) -> dict[str, Any]:
     mpirun = [env / "bin" / "mpirun", "-np", ranks, "-H", f"localhost:{ranks}"]
     settings = ["--bind-to", "none", "-x", "OMPI_MCA_mpi_yield_when_idle=1"]
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    done = subprocess.run(
-        [str(word) for word in (*mpirun, *settings, *command)],
-        env={**os.environ, **root},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        sys.exit(f"error: the race ended with status {done.returncode}\n{done.stderr}")
-    times: dict[str, Any] = json.JSONDecoder().raw_decode(done.stdout.partition("TIMES ")[2])[0]
+    printed = run([*mpirun, *settings, *command], root)
+    times: dict[str, Any] = json.JSONDecoder().raw_decode(printed.partition("TIMES ")[2])[0]
     return times
 
 
