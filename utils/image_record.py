@@ -14,7 +14,7 @@ warnings.filterwarnings("ignore", module="PIL")  # about EXIF blocks, which nobo
 
 
 class CorruptImage(Exception):
-    """An image that cannot be decoded to its end."""
+    """An image that cannot be decoded to its end, or a record without one; the message says why."""
 
 
 def image_features(data: bytes, name: str, synset: str, label: int) -> dict[str, Values | int]:

@@ -22,7 +22,7 @@ import sys
 from pathlib import Path
 
 import tool
-from shards import SUBSETS, DataError
+from shards import SUBSETS, DataError, usable_cpus
 
 LEFT_OUT = 3
 
@@ -74,7 +74,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     add(
         "--num_processes",
         type=positive,
-        default=len(os.sched_getaffinity(0)),
+        default=usable_cpus(),
         metavar="N",
         help="(one for every core)",
     )

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from image_record import CorruptImage
 from PIL import Image, UnidentifiedImageError
 from records import RecordError, Values, decode_example, encode_example
 
@@ -23,10 +24,6 @@ ADDED: dict[str, Values | bytes | int | float] = {
 CHROMA_HALVED = 2  # Pillow's word for 4:2:0
 
 Shrink = Callable[[Image.Image, tuple[int, int]], Image.Image]
-
-
-class CorruptImage(Exception):
-    """A record without an image that can be decoded; the message says why."""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ A sibling of tensorflow_image_resizer.py, which runs it.
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -13,8 +12,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from image_record import CorruptImage
 from records import RecordError, count_records, decode_example, read_records, write_record
-from resize_record import CorruptImage, Settings, resize_record, shrinking
+from resize_record import Settings, resize_record, shrinking
 from shard_jobs import Job, Made, finished, read_journal
 from shards import ShardError, fingerprint, shard_name
 
@@ -161,7 +161,3 @@ def in_order(
                 yield ahead.popleft().result()
         while ahead:
             yield ahead.popleft().result()
-
-
-def usable_cpus() -> int:
-    return len(os.sched_getaffinity(0))

@@ -131,6 +131,10 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def usable_cpus() -> int:
+    return len(os.sched_getaffinity(0))
+
+
 def fingerprint(*parts: object) -> str:
     """A digest of plain values (numbers, texts, lists of them): equal parts, equal digest."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]

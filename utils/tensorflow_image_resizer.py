@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Callable
 
 import tool
-from shards import SUBSETS, ShardError, find_shards, writing
+from shards import SUBSETS, ShardError, find_shards, usable_cpus, writing
 
 if TYPE_CHECKING:
     from shard_jobs import Job, Summary
@@ -166,7 +166,7 @@ def corrupt_status(done: Summary, flags: argparse.Namespace) -> int:
 
 def verify(flags: argparse.Namespace) -> int:
     """Check all records of the output; with an input, also that they are this input's, resized."""
-    from resize_shards import unlike, usable_cpus
+    from resize_shards import unlike
     from verify import verify as check
 
     processes = flags.num_preprocess_threads or usable_cpus()
@@ -185,7 +185,7 @@ def verify(flags: argparse.Namespace) -> int:
 def jobs_of(flags: argparse.Namespace) -> tuple[list[Job], int]:
     """A job per shard to make, and how many processes are to do them."""
     from resize_record import Settings
-    from resize_shards import choose_threads, plan, usable_cpus
+    from resize_shards import choose_threads, plan
 
     sources = find_shards(flags.input_dir, flags.subset_name)
     left = len(sources) - flags.start_offset
