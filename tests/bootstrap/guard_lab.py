@@ -111,7 +111,13 @@ class Launcher:
         self.made = Instances(lab, self.ec2, self.key)
         self.clusters: list[GuardedNodes] = []
 
-    def up(self, count: int = 1, behaviour: str = "stop", user_data: bytes = b"") -> GuardedNodes:
+    def up(
+        self,
+        count: int = 1,
+        behaviour: str = "stop",
+        user_data: bytes = b"",
+        await_login: bool = True,
+    ) -> GuardedNodes:
         nodes = self.made.up(
             MinCount=count,
             MaxCount=count,
@@ -119,7 +125,7 @@ class Launcher:
             InstanceInitiatedShutdownBehavior=behaviour,
             **({"UserData": user_data} if user_data else {}),
         )
-        for node in nodes:
+        for node in nodes if await_login else ():
             self._await_login(node)
         cluster = GuardedNodes(self.made, nodes)
         self.clusters.append(cluster)

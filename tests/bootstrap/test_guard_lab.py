@@ -33,12 +33,16 @@ def test_the_deadline_ends_the_machine(launch, behaviour, state):
     node.is_off(0, state)
 
 
-def test_user_data_arms_it_before_anybody_has_logged_in(launch):
-    settings = GuardSettings("demo", lifetime_s=15)
-    node = launch(behaviour="terminate", user_data=guard_user_data(settings))
+def test_user_data_arms_it(launch):
+    node = launch(user_data=guard_user_data(GuardSettings("demo", lifetime_s=1e6)))
     state = wait_until(lambda: node.state(0), "a state")
     assert (state.alive, state.cluster, state.index) == (True, "demo", None)
-    assert 0 < state.left_s < 15
+    assert 0 < state.left_s < 1e6
+
+
+def test_armed_by_user_data_it_ends_a_machine_that_nobody_ever_logged_in_to(launch):
+    settings = guard_user_data(GuardSettings("demo", lifetime_s=3))
+    node = launch(behaviour="terminate", user_data=settings, await_login=False)
     node.is_off(0, "terminated")
 
 
