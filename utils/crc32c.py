@@ -7,12 +7,15 @@ position, for all stripes at once; another one what each stripe adds to the bloc
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 from numpy.typing import NDArray
 
 POLYNOMIAL = 0x82F63B78  # reflected; https://www.rfc-editor.org/rfc/rfc3720#appendix-B.4
 STRIPE = 256
-BLOCK = 56 * STRIPE  # its arrays stay in the cache, and below what malloc returns to the system
+STRIPES_AT_ONCE = 63
+BLOCK = STRIPES_AT_ONCE * STRIPE  # its arrays stay in the cache
 SHORT = 64  # bytes up to which a plain loop is faster
 ALL_ONES = 0xFFFFFFFF
 
@@ -32,22 +35,26 @@ def crc32c(data: bytes) -> int:
     crc, at, end = ALL_ONES, 0, len(data) % BLOCK
     if end < 4:  # a CRC goes on in the first four bytes of what follows
         end += BLOCK
-    while at < len(data):
-        # Zeros before the data change nothing, so they fill up the first stripe.
-        padding = -(end - at) % STRIPE
-        block = np.zeros(padding + end - at, np.uint8)
-        block[padding:] = np.frombuffer(data, np.uint8, end - at, at)
-        block[padding : padding + 4] ^= np.frombuffer(crc.to_bytes(4, "little"), np.uint8)
-        crc = linear(block.reshape(-1, STRIPE))
-        at, end = end, end + BLOCK
+    with SCRATCH:
+        while at < len(data):
+            crc = of_block(np.frombuffer(data, np.uint8, end - at, at), crc)
+            at, end = end, end + BLOCK
     return crc ^ ALL_ONES
 
 
-def linear(stripes: NDArray[np.uint8]) -> int:
-    """What the bytes of (stripes, STRIPE) add to a CRC."""
-    crcs = np.bitwise_xor.reduce(BY_POSITION.take(stripes + POSITIONS), axis=1)
+def of_block(data: NDArray[np.uint8], crc: int) -> int:
+    """The CRC of what comes before, gone on with over 4 to BLOCK + 3 bytes."""
+    stripes = -(-len(data) // STRIPE)
+    # Zeros before the data change nothing, so they fill up the first stripe.
+    begin, end = stripes * STRIPE - len(data), stripes * STRIPE
+    VALUES[:begin] = 0
+    VALUES[begin:end] = data
+    VALUES[begin : begin + 4] ^= np.frombuffer(crc.to_bytes(4, "little"), np.uint8)
+    added = ADDED[:end]
+    BY_POSITION.take(INDICES[:end], mode="wrap", out=added)  # mode "raise" would make a copy
+    crcs = np.bitwise_xor.reduce(added.reshape(-1, STRIPE), axis=1)
     parts = crcs.astype("<u4").view(np.uint8).reshape(-1, 4)
-    return int(np.bitwise_xor.reduce(BY_STRIPE.take(parts + STRIPES[-len(parts) :]), axis=None))
+    return int(np.bitwise_xor.reduce(BY_STRIPE.take(parts + STRIPES[-stripes:]), axis=None))
 
 
 def byte_table() -> NDArray[np.uint32]:
@@ -85,6 +92,12 @@ def stripe_table(table: NDArray[np.uint32]) -> NDArray[np.uint32]:
 TABLE = byte_table()
 PYTHON_TABLE = TABLE.tolist()
 BY_POSITION = position_table(TABLE)
-POSITIONS = np.arange(0, STRIPE * 256, 256, dtype=np.intp)
 BY_STRIPE = stripe_table(TABLE)
 STRIPES = np.arange(0, len(BY_STRIPE), 256, dtype=np.intp).reshape(-1, 4)
+
+# Kept from block to block: new arrays of this size would cost more than what is computed in them.
+# An index into BY_POSITION is 256 * position + value, so its lowest byte is the value alone.
+SCRATCH = threading.Lock()
+INDICES = np.tile(np.arange(0, STRIPE * 256, 256, dtype="<i8"), STRIPES_AT_ONCE + 1)
+VALUES = INDICES.view(np.uint8)[::8]
+ADDED = np.empty(INDICES.shape, np.uint32)

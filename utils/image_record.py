@@ -43,8 +43,8 @@ def as_rgb_jpeg(data: bytes) -> tuple[bytes, int, int]:
         with Image.open(io.BytesIO(data)) as image:
             width, height = image.size
             if data.startswith(JPEG_MARK) and image.mode in ("RGB", "L"):
-                # An eighth of the size: reads every bit of the file, computes few of the pixels.
-                image.draft(image.mode, (1, 1))
+                # Grey, at an eighth of the size: every bit is read, few pixels are computed.
+                image.draft("L", (1, 1))
                 image.load()
                 return data, width, height
             return encode(image.convert("RGB")), width, height

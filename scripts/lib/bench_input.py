@@ -23,7 +23,6 @@ WAYS = {
     "colors": "ours, levels, --increased_aug",
     "ours": "ours, float32 made here",
     BASE: "plain tf.data, decode then crop",
-    "plain-fast": "the same with our JPEG settings",
     "pillow": "Pillow in a process pool",
 }
 

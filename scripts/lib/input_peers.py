@@ -46,7 +46,7 @@ def ours(files: list[str], threads: int, dtype: str = "float32", colors: bool = 
     )
 
 
-def plain(files: list[str], threads: int, **decoding: Any) -> Any:
+def plain(files: list[str], threads: int) -> Any:
     """As tutorials write it: the image is decoded, cropped, resized, mirrored and normalised."""
     import tensorflow as tf
 
@@ -57,7 +57,7 @@ def plain(files: list[str], threads: int, **decoding: Any) -> Any:
 
     def image_of(record: Any) -> tuple[Any, Any]:
         example = tf.io.parse_single_example(record, features)
-        image = tf.io.decode_jpeg(example["image/encoded"], channels=3, **decoding)
+        image = tf.io.decode_jpeg(example["image/encoded"], channels=3)
         begin, size, _ = tf.image.sample_distorted_bounding_box(
             tf.shape(image),
             tf.constant([[[0.0, 0.0, 1.0, 1.0]]]),
@@ -120,13 +120,11 @@ def jpegs(files: list[str]) -> Iterator[tuple[int, bytes]]:
         number += 1
 
 
-FAST = {"fancy_upscaling": False, "dct_method": "INTEGER_FAST"}
 WAYS: dict[str, Callable[[list[str], int], Any]] = {
     "ours": ours,
     "levels": lambda files, threads: ours(files, threads, "uint8"),
     "colors": lambda files, threads: ours(files, threads, "uint8", colors=True),
     "plain": plain,
-    "plain-fast": lambda files, threads: plain(files, threads, **FAST),
     "pillow": pillow,
 }
 

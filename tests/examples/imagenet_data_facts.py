@@ -142,7 +142,10 @@ def bilinear(image: np.ndarray, box: list[float], size: int) -> np.ndarray:
 
 
 def crop_errors() -> dict[str, float]:
-    """Most levels apart: from NumPy on the decoded image, and from Pillow's decoder."""
+    """Most levels apart: from NumPy on the decoded image, and from Pillow's decoder.
+
+    Where colours have half of the pixels, those at the edges of a crop lack a neighbour.
+    """
     images = {
         "4:2:0": jpeg(101, 67),
         "4:4:4": jpeg(64, 90, subsampling=0),
@@ -151,12 +154,13 @@ def crop_errors() -> dict[str, float]:
     }
     boxes = [[0, 0, 1, 1], [0.1, 0.1, 0.9, 0.9], [0.31, 0.47, 0.99, 0.83], [0.5, 0, 0.51, 0.02]]
     errors: dict[str, float] = {}
-    fast = {"channels": 3, "fancy_upscaling": False, "dct_method": "INTEGER_FAST"}
     for (name, encoded), box in itertools.product(images.items(), boxes):
         ours = augment.cropped(encoded, tf.constant(box, tf.float32), 24).numpy()
-        whole = tf.io.decode_jpeg(encoded, **fast).numpy()
-        apart = np.abs(ours - bilinear(whole, box, 24)).max()
-        errors[name] = max(errors.get(name, 0.0), float(apart))
+        whole = tf.io.decode_jpeg(encoded, channels=3).numpy()
+        apart = np.abs(ours - bilinear(whole, box, 24))
+        inside = apart[1:-1, 1:-1].max() if box[3] - box[1] > 0.1 else 0.0
+        errors[name] = max(errors.get(name, 0.0), float(inside))
+        errors["edges"] = max(errors.get("edges", 0.0), float(apart.max()))
     ours = augment.cropped(images["4:4:4"], augment.central_box(), 24).numpy()
     pillow = np.asarray(Image.open(io.BytesIO(images["4:4:4"])))
     errors["Pillow"] = float(np.abs(ours - bilinear(pillow, [0.1, 0.1, 0.9, 0.9], 24)).max())
@@ -184,7 +188,7 @@ def color_error() -> float:
         chroma = (i + 1j * q) * saturation * np.exp(1j * turn)
         turned = np.stack([y, chroma.real, chroma.imag], -1) @ np.linalg.inv(augment.YIQ).T
         mean = turned.mean((0, 1))
-        expected = (turned - mean) * float(one["contrast"]) + mean
+        expected = ((turned - mean) * float(one["contrast"]) + mean).clip(0, 255)
         most = max(most, float(np.abs(ours.numpy() - expected).max()))
     return most
 
@@ -228,7 +232,7 @@ def order(files: list[str]) -> dict[str, Any]:
         return seen(data.training_batches(files, **asked), 20 - first)
 
     whole = run(0)
-    tf.random.set_seed(99)
+    tf.random.set_seed(0)
     begun = {first: run(first, threads=1) == whole[first:] for first in (0, 1, 5, 9, 10, 19)}
     colored = run(0, color=data.Color())
     facts: dict[str, Any] = {"begun": begun, "labels": [labels for _, labels in whole]}

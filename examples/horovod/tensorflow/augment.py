@@ -98,9 +98,7 @@ def cropped(jpeg: Any, box: Any, size: int) -> Any:
     corners = tf.round(box * tf.cast(tf.tile(last, [2]), tf.float32))
     corners = tf.cast(corners, tf.int32)
     window = tf.concat([corners[:2], corners[2:] - corners[:2] + 1], axis=0)
-    image = tf.io.decode_and_crop_jpeg(
-        jpeg, window, channels=3, fancy_upscaling=False, dct_method="INTEGER_FAST"
-    )
+    image = tf.io.decode_and_crop_jpeg(jpeg, window, channels=3)
     # Corner pixels onto corner pixels, as tf.image.crop_and_resize has it, at half of its time.
     return tf.raw_ops.ResizeBilinear(images=image[None], size=[size, size], align_corners=True)[0]
 
@@ -109,13 +107,13 @@ def recolored(image: Any, matrix: Any, contrast: Any, brightness: Any) -> Any:
     """The image [h, w, 3] with its colours changed: matrix, brightness, and then contrast.
 
     Contrast moves levels away from the mean of their channel. All three are linear: one matrix
-    and one offset do them.
+    and one offset do them. What then lies outside of 0..255 is cut off.
     """
     pixels = tf.reshape(image, [-1, 3])
     mean = tf.linalg.matvec(matrix, tf.reduce_mean(pixels, axis=0))
     offset = (1 - contrast) * mean + brightness
     moved = tf.matmul(pixels, contrast * matrix, transpose_b=True) + offset
-    return tf.reshape(moved, tf.shape(image))
+    return tf.reshape(tf.clip_by_value(moved, 0.0, 255.0), tf.shape(image))
 
 
 def altered(jpeg: Any, drawn: dict[str, Any], size: int) -> Any:
@@ -128,8 +126,8 @@ def altered(jpeg: Any, drawn: dict[str, Any], size: int) -> Any:
 
 
 def levels(image: Any) -> Any:
-    """Rounded to uint8; what lies outside of 0..255 is cut off."""
-    return tf.cast(tf.clip_by_value(image, 0.0, 255.0) + 0.5, tf.uint8)
+    """Numbers of 0..255 rounded to uint8."""
+    return tf.cast(image + 0.5, tf.uint8)
 
 
 def normalized(images: Any, channels_first: bool, dtype: Any) -> Any:

@@ -122,7 +122,7 @@ class Order:
         rest = tf.data.Dataset.range(epoch + 1, tf.int64.max)
         blocks = self._blocks(tf.constant(epoch, tf.int64), whole)
         blocks = blocks.concatenate(rest.flat_map(lambda epoch: self._blocks(epoch, 0)))
-        return blocks.prefetch(1).unbatch().skip(skipped)
+        return blocks.prefetch(1).flat_map(shuffled).skip(skipped)
 
     def seed_of(self, purpose: int, *numbers: Any) -> Any:
         """A seed of its own for each purpose and tuple of numbers."""
@@ -132,18 +132,20 @@ class Order:
         return seed
 
     def _blocks(self, epoch: Any, first: int) -> tf.data.Dataset:
-        """One epoch's records as vectors of up to BLOCK strings, from block `first` on."""
+        """One epoch's records as data sets of up to BLOCK, each with its seed, from `first` on."""
         passes = tf.data.Dataset.range(tf.int64.max)
         records = passes.flat_map(lambda number: self._pass(epoch, number)).take(self.per_epoch)
-        blocks = records.skip(first * BLOCK).batch(BLOCK).enumerate(first)
-        return blocks.map(lambda number, block: self._shuffled(block, epoch, number))
+        blocks = records.skip(first * BLOCK).window(BLOCK).enumerate(first)
+        return blocks.map(lambda number, block: (block, self.seed_of(1, epoch, number)))
 
     def _pass(self, epoch: Any, number: Any) -> tf.data.Dataset:
         order = permutation(len(self.files), self.seed_of(0, epoch, number))
         return interleaved(tf.data.Dataset.from_tensor_slices(tf.gather(self.files, order)))
 
-    def _shuffled(self, block: Any, epoch: Any, number: Any) -> Any:
-        return tf.gather(block, permutation(tf.size(block), self.seed_of(1, epoch, number)))
+
+def shuffled(block: tf.data.Dataset, seed: Any) -> tf.data.Dataset:
+    tf.random.set_seed(1)  # of the graph of this function alone: the other seed decides
+    return block.shuffle(BLOCK, tf.cast(seed[0], tf.int64))
 
 
 def permutation(count: Any, seed: Any) -> Any:
