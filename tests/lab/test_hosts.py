@@ -66,6 +66,12 @@ def test_sshd_keeps_its_stock_limits(host):
     assert set(shown.splitlines()) == {"maxstartups 10:30:100", "maxsessions 10"}
 
 
+def test_its_tcp_is_as_that_of_images(host):
+    settings = "tcp_available_congestion_control tcp_congestion_control"
+    there, chosen = host.run(host.host, f"cd /proc/sys/net/ipv4 && cat {settings}").splitlines()
+    assert chosen == "cubic" or "cubic" not in there
+
+
 def test_it_booted_just_now(host):
     assert float(host.run(host.host, "cut -d' ' -f1 /proc/uptime")) < 300
 

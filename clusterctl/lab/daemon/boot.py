@@ -157,6 +157,7 @@ def _start(spec: HostSpec, folder: Path, base: Base, go: int) -> None:
     if not os.read(go, 1):
         raise OSError("the network of the host could not be made")
     network.ip_batch(address_lines(spec))
+    network.be_as_images_are()
     if base.single_uid:
         Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").write_text("0")
     view = mounts.View(str(folder), str(base.template), base.single_uid, spec.instance_store)

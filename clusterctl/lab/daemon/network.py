@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import subprocess
 from collections.abc import Collection, Sequence
@@ -37,6 +38,15 @@ def build(network: IPv4Network, public: IPv4Network) -> None:
     ip_batch(lines)
     for name, value in SETTINGS.items():
         Path("/proc/sys/net/ipv4", name).write_text(value)
+
+
+def be_as_images_are() -> None:
+    """Set a host's TCP as Linux's own default is, whatever this machine's: clusters' images keep it.
+
+    Another one, such as BBR, takes the links' shaping otherwise than nodes on EC2 take theirs.
+    """
+    with contextlib.suppress(OSError):  # a kernel may be without it
+        Path("/proc/sys/net/ipv4/tcp_congestion_control").write_text("cubic")
 
 
 def metadata_socket() -> socket.socket:
