@@ -41,7 +41,7 @@ def build(network: IPv4Network, public: IPv4Network) -> None:
 
 
 def be_as_images_are() -> None:
-    """Set a host's TCP as Linux's own default is, whatever this machine's: clusters' images keep it.
+    """Have a host's TCP be Linux's default, whatever this machine's is: images on EC2 keep it.
 
     Another one, such as BBR, takes the links' shaping otherwise than nodes on EC2 take theirs.
     """
