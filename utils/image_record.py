@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from PIL import Image, UnidentifiedImageError
 from records import Values
@@ -39,15 +41,21 @@ def as_rgb_jpeg(data: bytes) -> tuple[bytes, int, int]:
     ImageNet holds a PNG and 22 CMYK pictures under names of JPEGs. Each image is decoded to its
     end, since a trainer that meets a broken one hours later has no way on.
     """
+    with decoding(data), Image.open(io.BytesIO(data)) as image:
+        width, height = image.size
+        if data.startswith(JPEG_MARK) and image.mode in ("RGB", "L"):
+            # Grey, at an eighth of the size: every bit is read, few pixels are computed.
+            image.draft("L", (1, 1))
+            image.load()
+            return data, width, height
+        return encode(image.convert("RGB")), width, height
+
+
+@contextmanager
+def decoding(data: bytes) -> Iterator[None]:
+    """Whatever Pillow raises at damaged bytes becomes CorruptImage."""
     try:
-        with Image.open(io.BytesIO(data)) as image:
-            width, height = image.size
-            if data.startswith(JPEG_MARK) and image.mode in ("RGB", "L"):
-                # Grey, at an eighth of the size: every bit is read, few pixels are computed.
-                image.draft("L", (1, 1))
-                image.load()
-                return data, width, height
-            return encode(image.convert("RGB")), width, height
+        yield
     except MemoryError:
         raise
     except UnidentifiedImageError:

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from image_record import CorruptImage
-from PIL import Image, UnidentifiedImageError
+from image_record import CorruptImage, decoding
+from PIL import Image
 from records import RecordError, Values, decode_example, encode_example
 
 # What a record without them gets. Boxes are shares of the sides, so shrinking changes none.
@@ -108,7 +108,7 @@ def resize_image(encoded: bytes, settings: Settings, shrink: Shrink = shrink) ->
 
     One that is small enough, and that coding again would make larger, keeps its bytes.
     """
-    try:
+    with decoding(encoded):
         image = Image.open(io.BytesIO(encoded))
         source = image.size
         target = target_size(*source, settings)
@@ -117,10 +117,6 @@ def resize_image(encoded: bytes, settings: Settings, shrink: Shrink = shrink) ->
         image.draft("RGB", target)
         image.load()
         pixels = image if image.mode == "RGB" else image.convert("RGB")
-    except UnidentifiedImageError:
-        raise CorruptImage("these bytes are no image") from None
-    except Exception as error:  # broken bytes make Pillow raise nearly any type
-        raise CorruptImage(str(error) or type(error).__name__) from error
     if pixels.size != target:
         pixels = shrink(pixels, target)
     again = encode_jpeg(pixels, settings.quality)

@@ -14,6 +14,7 @@ from clusterctl.cli.node_options import node_options, selected
 from clusterctl.cli.wiring import Wiring, account_options
 
 if TYPE_CHECKING:
+    from clusterctl.domain.cluster import Cluster
     from clusterctl.operations.access import Access
 
 
@@ -55,7 +56,8 @@ def copy(
             targets = selected(access, head, indices)
             if from_node is not None:
                 access.select((from_node,))
-            missing = _missing(wiring, access)
+            _tell_missing(access.cluster)
+            missing = access.cluster.missing
             report = copy_to_cluster(
                 access,
                 targets,
@@ -73,17 +75,9 @@ def copy(
     return shown.finish()
 
 
-def _missing(wiring: Wiring, access: Access) -> tuple[str, ...]:
-    """The nodes that the cluster is to have and that are not there; says so."""
-    from clusterctl.ec2.instances import find_instances, wanted_of
-
-    cluster = access.cluster
-    there = {node.index for node in cluster.nodes}
-    wanted = wanted_of(find_instances(wiring.ec2, cluster.name))
-    missing = tuple(f"{cluster.name}-{index}" for index in wanted if index not in there)
-    if missing:
-        output.note(f"warning: {missing_line(missing, len(there))}")
-    return missing
+def _tell_missing(cluster: Cluster) -> None:
+    if cluster.missing:
+        output.note(f"warning: {missing_line(cluster.missing, len(cluster.nodes))}")
 
 
 def _link_rates(wiring: Wiring, access: Access) -> dict[str, float]:

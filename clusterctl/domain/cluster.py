@@ -44,12 +44,16 @@ class Node:
 
 @dataclass(frozen=True)
 class Cluster:
-    """The machines that carry one cluster's tag, sorted by index."""
+    """The machines that carry one cluster's tag, sorted by index.
+
+    `wanted` are the indices that it is to have; empty where that is not known.
+    """
 
     name: str
     region: str
     ssh_user: str
     nodes: tuple[Node, ...]
+    wanted: tuple[int, ...] = ()
 
     @property
     def head(self) -> Node:
@@ -62,6 +66,12 @@ class Cluster:
     @property
     def gpus(self) -> int:
         return sum(node.gpus for node in self.nodes)
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The hosts that it is to have and that are not there."""
+        there = {node.index for node in self.nodes}
+        return tuple(f"{self.name}-{index}" for index in self.wanted if index not in there)
 
 
 def check_cluster_name(name: str) -> str:

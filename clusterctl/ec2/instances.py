@@ -97,6 +97,7 @@ def as_cluster(client: EC2Client, name: str, instances: Sequence[Instance]) -> C
         region=client.meta.region_name,
         ssh_user=members[0].ssh_user,
         nodes=tuple(instance.node for instance in members),
+        wanted=wanted_of(instances),
     )
 
 
