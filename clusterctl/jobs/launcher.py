@@ -23,6 +23,7 @@ from clusterctl.jobs.mpirun import JOB_VARIABLE
 from clusterctl.jobs.node.preflight import look
 from clusterctl.jobs.plan import JobPlan, JobRequest, plan_job
 from clusterctl.jobs.preflight.case import NotReady, errors, parse_look, question
+from clusterctl.jobs.preflight.flags import flags_findings
 from clusterctl.jobs.preflight.verdict import preflight
 from clusterctl.jobs.work import Contradiction, clears_or_resumes
 
@@ -83,7 +84,8 @@ def plan_here(
     more_gpus = f"add nodes (clusterctl up NAME --nodes N), or correct {hosts_path.resolve()}"
     plan = plan_job(request, facts, hosts, new_job_id(), more_gpus)
     here = parse_look(facts.hostname or "this node", look(question(plan)))
-    return plan, preflight(plan, [here], [here.host], options.force)
+    refused = flags_findings(plan, Path.cwd())
+    return plan, preflight(plan, [here], [here.host], options.force, besides=refused)
 
 
 def main() -> None:

@@ -48,6 +48,7 @@ LAUNCHER_MODULES = (
     "jobs/preflight/case.py",
     "jobs/preflight/data.py",
     "jobs/preflight/environment.py",
+    "jobs/preflight/flags.py",
     "jobs/preflight/log.py",
     "jobs/preflight/verdict.py",
     "jobs/presets.py",

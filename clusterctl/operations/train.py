@@ -27,8 +27,9 @@ from clusterctl.jobs.preflight.case import (
     question,
     together,
 )
+from clusterctl.jobs.preflight.flags import flags_findings
 from clusterctl.jobs.preflight.verdict import in_order, preflight
-from clusterctl.jobs.shipping import example_files, ship_examples, shipped_files
+from clusterctl.jobs.shipping import EXAMPLES, example_files, ship_examples, shipped_files
 from clusterctl.operations.access import Access
 from clusterctl.operations.logs import refuse_while_training
 
@@ -115,7 +116,9 @@ def look_before(
         return tuple(unreachable)
     with_ranks = [target.host for target in access.targets[: _nodes_used(hosts, job.ranks)]]
     home = str(Path("~").expanduser())
-    return in_order([*unreachable, *preflight(job, looks.values, with_ranks, force, home)])
+    refused = flags_findings(job, EXAMPLES / "tensorflow")
+    found = preflight(job, looks.values, with_ranks, force, home, refused)
+    return in_order([*unreachable, *found])
 
 
 def _look(result: CommandResult) -> NodeLook:

@@ -113,6 +113,12 @@ def test_synthetic_training_is_one_line_with_the_jobs_mark(trainable):
     assert "-x CLUSTERCTL_JOB=" in line
 
 
+def test_a_flag_that_the_trainer_does_not_take_starts_nothing(trainable):
+    status, _, err = typed(trainable, "./train.sh", "2", "--batchsize", "64")
+    assert (status, ran(trainable)) == (1, []), err
+    assert "Unknown command line arg: --batchsize" in err
+
+
 @pytest.mark.parametrize(
     ("environ", "status", "lines"),
     [({"TRAIN_STATUS": "3"}, 3, 1), ({"EVAL_STATUS": "4"}, 4, 2)],

@@ -159,6 +159,7 @@ def test_cancel_leaves_nothing_on_any_node(quiet):
         (("2", "--epochs", "0"), 2, "0 is not in the range"),
         (("2", "--resume", "--clear"), 2, "--clear and --resume contradict each other"),
         (("2", "--resume", "--", "--clear_log"), 2, "--clear_log says the opposite"),
+        (("2", "--synthetic", "--", "--batchsize", "64"), 1, "command line arg: --batchsize"),
         (("2", "--script", "none.py"), 1, "below /home/ubuntu/examples/horovod/tensorflow on the"),
     ],
 )  # fmt: skip

@@ -26,15 +26,17 @@ def preflight(
     readers: Collection[str],
     force: bool = False,
     callers_home: str = "",
+    besides: Sequence[Finding] = (),
 ) -> tuple[Finding, ...]:
-    """All that there is to say. `nodes` begin with the head node; `readers` have ranks.
+    """All that there is to say, with what is known `besides`. `nodes` begin with the head node;
+    `readers` have ranks.
 
     `force` makes warnings of errors, but not of those about a run that would be deleted.
     `callers_home`: of the machine where the job was asked for, if that is no node.
     """
     with_ranks = tuple(node for node in nodes if node.host in readers)
     case = Case(plan, tuple(nodes), with_ranks, callers_home)
-    found = [*environment_findings(case), *script_findings(case)]
+    found = [*besides, *environment_findings(case), *script_findings(case)]
     if plan.work is not None:
         found += [*data_findings(case), *log_findings(case), *recipe_findings(case)]
     return in_order(map(forced, found) if force else found)
