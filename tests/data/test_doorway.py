@@ -41,10 +41,14 @@ def echo():
 
 def said_again(where, data: bytes) -> bytes:
     with socket.create_connection(where, 10) as talk:
-        threading.Thread(target=lambda: (talk.sendall(data), talk.shutdown(socket.SHUT_WR))).start()
+        sender = threading.Thread(
+            target=lambda: (talk.sendall(data), talk.shutdown(socket.SHUT_WR))
+        )
+        sender.start()
         found = b""
         while len(found) < len(data) and (chunk := talk.recv(1 << 16)):
             found += chunk
+        sender.join()
         return found
 
 
