@@ -35,7 +35,7 @@ def flags_findings(plan: JobPlan, trainer: Path) -> list[Finding]:
 def _refusal(trainer: Path, words: tuple[str, ...]) -> str:
     """The parser's error. Empty where it has none, and where it is broken: the job tells that."""
     asked = subprocess.run(
-        [sys.executable, "-c", PARSE, *words],
+        [sys.executable, "-B", "-c", PARSE, *words],
         cwd=str(trainer),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
