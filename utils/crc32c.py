@@ -43,7 +43,7 @@ def crc32c(data: bytes) -> int:
 
 
 def of_block(data: NDArray[np.uint8], crc: int) -> int:
-    """The CRC of what comes before, gone on with over 4 to BLOCK + 3 bytes."""
+    """The CRC of what comes before, gone on with 4 to BLOCK + 3 bytes."""
     stripes = -(-len(data) // STRIPE)
     # Zeros before the data change nothing, so they fill up the first stripe.
     begin, end = stripes * STRIPE - len(data), stripes * STRIPE
@@ -78,7 +78,7 @@ def stripe_table(table: NDArray[np.uint32]) -> NDArray[np.uint32]:
     over = rows[0]
     for _ in range(STRIPE):
         over = table[over & 255] ^ over >> 8
-    for _ in range(BLOCK // STRIPE):
+    for _ in range(STRIPES_AT_ONCE):
         last = rows[-1]
         rows.append(
             over[0][last & 255]

@@ -56,8 +56,7 @@ def copy(
             targets = selected(access, head, indices)
             if from_node is not None:
                 access.select((from_node,))
-            _tell_missing(access.cluster)
-            missing = access.cluster.missing
+            missing = _missing(access.cluster)
             report = copy_to_cluster(
                 access,
                 targets,
@@ -75,9 +74,12 @@ def copy(
     return shown.finish()
 
 
-def _tell_missing(cluster: Cluster) -> None:
-    if cluster.missing:
-        output.note(f"warning: {missing_line(cluster.missing, len(cluster.nodes))}")
+def _missing(cluster: Cluster) -> tuple[str, ...]:
+    """The nodes that the cluster is to have and that are not there; says so."""
+    missing = tuple(f"{cluster.name}-{index}" for index in cluster.missing)
+    if missing:
+        output.note(f"warning: {missing_line(missing, len(cluster.nodes))}")
+    return missing
 
 
 def _link_rates(wiring: Wiring, access: Access) -> dict[str, float]:

@@ -34,7 +34,7 @@ def status(wiring: Wiring, name: str, as_json: bool) -> None:
             {
                 **cluster_data(found.cluster),
                 "state": found.summary,
-                "missing": found.missing,
+                "missing": found.cluster.missing,
                 "leaving": [node.instance_id for node in found.leaving],
                 "costs": spending_data(money),
             }
@@ -49,9 +49,9 @@ def status(wiring: Wiring, name: str, as_json: bool) -> None:
             f"{node.name} ({node.instance_id}, {node.state.value}) is being replaced or removed; "
             "`clusterctl up` finishes that"
         )
-    if found.missing:
-        indices = format_indices(found.missing)
+    if found.cluster.missing:
+        indices = format_indices(found.cluster.missing)
         output.note(
-            f"missing: {count(len(found.missing), 'node')} ({indices}); "
+            f"missing: {count(len(found.cluster.missing), 'node')} ({indices}); "
             "`clusterctl up` launches what is missing"
         )

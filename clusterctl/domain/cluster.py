@@ -68,10 +68,10 @@ class Cluster:
         return sum(node.gpus for node in self.nodes)
 
     @property
-    def missing(self) -> tuple[str, ...]:
-        """The hosts that it is to have and that are not there."""
+    def missing(self) -> tuple[int, ...]:
+        """The indices that it is to have and that no node has."""
         there = {node.index for node in self.nodes}
-        return tuple(f"{self.name}-{index}" for index in self.wanted if index not in there)
+        return tuple(index for index in self.wanted if index not in there)
 
 
 def check_cluster_name(name: str) -> str:

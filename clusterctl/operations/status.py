@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.domain.cluster import Cluster, Node
 from clusterctl.domain.errors import NoSuchCluster
-from clusterctl.ec2.instances import Instance, as_cluster, find_instances, wanted_of
+from clusterctl.ec2.instances import Instance, as_cluster, find_instances
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -16,17 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ClusterStatus:
-    """A cluster, the indices that it was last asked to have, and all that costs money for it."""
+    """A cluster, and all that costs money for it."""
 
     cluster: Cluster
-    wanted: tuple[int, ...]
     instances: tuple[Instance, ...] = ()
-
-    @property
-    def missing(self) -> tuple[int, ...]:
-        """The indices that no node has."""
-        present = {node.index for node in self.cluster.nodes}
-        return tuple(index for index in self.wanted if index not in present)
 
     @property
     def leaving(self) -> tuple[Node, ...]:
@@ -38,7 +31,7 @@ class ClusterStatus:
     @property
     def summary(self) -> str:
         """`4 running`, `3 running, 1 stopped, 1 missing`."""
-        return states(self.cluster, len(self.missing))
+        return states(self.cluster, len(self.cluster.missing))
 
 
 def cluster_status(client: EC2Client, name: str) -> ClusterStatus:
@@ -50,7 +43,7 @@ def cluster_status(client: EC2Client, name: str) -> ClusterStatus:
             f"there is no cluster {name} in {client.meta.region_name}",
             f"see `clusterctl list`, or launch it: clusterctl up {name}",
         )
-    return ClusterStatus(cluster, wanted_of(instances), instances)
+    return ClusterStatus(cluster, instances)
 
 
 def states(cluster: Cluster, missing: int = 0) -> str:

@@ -8,7 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -64,9 +64,9 @@ def end_when_told() -> None:
         signal.signal(number, end)
 
 
-def quiet(*argv: str) -> str:
-    """The standard output of a command, which has to succeed."""
-    process = start(argv)
+def quiet(*argv: str, environ: Mapping[str, str] | None = None) -> str:
+    """The standard output of a command, which has to succeed; `environ` adds to its environment."""
+    process = start(argv, environ)
     with ending(process):
         out, err = process.communicate()
     if process.returncode:
@@ -74,10 +74,16 @@ def quiet(*argv: str) -> str:
     return out
 
 
-def start(argv: Sequence[str]) -> subprocess.Popen[str]:
+def start(argv: Sequence[str], environ: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
     """A command that runs, and whose output is kept."""
-    pipe = subprocess.PIPE
-    return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True)
+    return subprocess.Popen(
+        argv,
+        env={**os.environ, **(environ or {})},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 @contextmanager

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from bench_lab import quiet
 
 # A peer's TensorFlow says nothing, and computes where ours does.
 PEERS = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
@@ -30,19 +31,7 @@ def training_python() -> str:
 
 def run(argv: Sequence[object], environ: Mapping[str, str] | None = None) -> str:
     """The standard output of a command, which has to succeed."""
-    words = [str(word) for word in argv]
-    done = subprocess.run(
-        words,
-        env={**os.environ, **(environ or {})},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        command = " ".join(words)
-        sys.exit(f"error: {command} ended with status {done.returncode}\n{done.stderr}")
-    return done.stdout
+    return quiet(*map(str, argv), environ=environ)
 
 
 def told(argv: Sequence[object], environ: Mapping[str, str] | None = None) -> Any:

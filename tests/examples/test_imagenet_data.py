@@ -62,7 +62,7 @@ def test_counting_records(facts, files, said):
 
 
 def test_crops_are_those_of_the_whole_image(facts):
-    """In levels of 255. Pillow decodes by an exact transform, TensorFlow by a fast one."""
+    """In levels of 255. Pillow brings a JPEG decoder of its own."""
     errors = facts["crops"]
     assert errors.pop("Pillow") <= 4
     assert errors.pop("edges") <= 16

@@ -45,5 +45,5 @@ def _refusal(trainer: Path, words: tuple[str, ...]) -> str:
     if asked.returncode != REFUSED:
         return ""
     lines = asked.stderr.decode(errors="replace").splitlines()
-    told = [re.split("error: ", line, maxsplit=1, flags=re.IGNORECASE)[1:] for line in lines]
-    return "; ".join(words for [words] in filter(None, told))
+    told = (re.search("error: (.*)", line, re.IGNORECASE) for line in lines)
+    return "; ".join(match[1] for match in told if match)
