@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from clusterctl.data.node import syncjobs
 from clusterctl.data.s3 import LentKeys, parse_source
-from clusterctl.data.s3sync import SyncState
+from clusterctl.data.s3sync import SyncState, sync_order
 from clusterctl.domain.errors import ClusterctlError, ConnectionLost, UsageError
 from clusterctl.operations.s3follow import follow_sync
 from clusterctl.operations.s3sync import (
@@ -319,6 +320,25 @@ def test_a_tool_that_fails_ends_it(s3, node, tmp_path):
     assert (record.how, record.exit_status) == ("s5cmd", 3)
     assert record.why == "s5cmd ended with status 3"
     assert len((node.home / "called").read_text().splitlines()) == 1
+
+
+def test_a_tool_that_is_dead_before_the_first_look_is_told_by_its_status(tmp_path, monkeypatch):
+    monkeypatch.setattr(syncjobs, "SYNCS", tmp_path)
+    detach = syncjobs.detach
+
+    def detach_and_die(folder, order):
+        told = detach(folder, order)
+        # It stays unreaped, as a child of the starter on a node does.
+        os.waitid(os.P_PID, int(str(told).split()[0]), os.WEXITED | os.WNOWAIT)
+        return told
+
+    monkeypatch.setattr(syncjobs, "detach", detach_and_die)
+    source = parse_source("s3://bucket")
+    order = sync_order("20260101-000000-aaaa", [source], "~/data", {}, [["false"]])
+    answer = syncjobs.start(order)
+    assert answer["ended"]["exit_status"] == 1
+    assert answer["ended"]["why"] == "false ended with status 1"
+    assert not syncjobs.describe(tmp_path / order["id"])["running"]
 
 
 @pytest.mark.parametrize(

@@ -106,8 +106,7 @@ def start(order: dict[str, Any]) -> dict[str, Any]:
         told = {name: order[name] for name in ("sources", "destination", "how")}
         write_json(folder / "sync.json", {**told, "started_at": time.time()})
         (folder / "log").touch(mode=0o600)
-        pid = detach(folder, order)
-        (folder / "pid").write_text(f"{pid} {birth_of(pid)}")
+        (folder / "pid").write_text(detach(folder, order))
     return {"started": folder.name, "ended": settled(folder)}
 
 
@@ -115,23 +114,28 @@ def settled(folder: Path) -> dict[str, Any] | None:
     """How it has ended, if it has before it knows what there is to get."""
     deadline = time.monotonic() + SETTLE_S
     while time.monotonic() < deadline:
+        # Whether it runs comes first, for the reason that `describe` gives.
+        running = alive(folder)
         ended = read_json(folder / "end.json")
-        if ended or not alive(folder) or read_json(folder / "progress.json").get("listed"):
+        if ended or not running or read_json(folder / "progress.json").get("listed"):
             return ended or None
         time.sleep(0.05)
     return None
 
 
-def detach(folder: Path, order: dict[str, Any]) -> int:
-    """A process without this one's session, terminal and connection, that has the order."""
+def detach(folder: Path, order: dict[str, Any]) -> str:
+    """Start a process without this one's session, terminal and connection, that has the order.
+
+    Return what its `pid` file holds. The process says it itself: it can have ended, and have no
+    birth any more, before this one looks.
+    """
     sys.stdout.flush()
     told, tell = os.pipe()
     pid = os.fork()
     if pid:
         os.close(tell)
-        os.read(told, 1)
-        os.close(told)
-        return pid
+        with open(told) as born:
+            return f"{pid} {born.read()}"
     try:
         os.setsid()
         # A core file would have the keys in it.
@@ -145,6 +149,7 @@ def detach(folder: Path, order: dict[str, Any]) -> int:
         # With it goes the lock on all syncs, which this process must not keep.
         os.closerange(3, tell)
         os.closerange(tell + 1, 256)
+        os.write(tell, birth_of(os.getpid()).encode())
         os.close(tell)
         work(folder, order)
     finally:
