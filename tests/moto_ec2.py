@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-import logging
+import socket
+import threading
 import urllib.request
 from collections.abc import Iterator
 from datetime import datetime
@@ -18,6 +19,8 @@ from tests.hostless import complete_moto
 
 REGION = "us-east-1"
 KEY = {"access_key": "test", "secret_key": "test"}
+# Of another account.
+OTHER_KEY = {"access_key": "other", "secret_key": "other"}
 DLAMI = "Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04) {}"
 OLD_IMAGE, NEW_IMAGE, ARM_IMAGE = "ami-0aaaaaaaaaaaaaaa1", "ami-0aaaaaaaaaaaaaaa2", "ami-0arm"
 NEW_DATE = "20261101"
@@ -54,22 +57,28 @@ IMAGES = [
 def moto_server() -> Iterator[str]:
     """The endpoint of a server that runs in this process."""
     from moto.ec2.models.amis import Ami, AmiBackend
-    from moto.server import ThreadedMotoServer
+
+    from clusterctl.lab.accounts import KEYS
+    from clusterctl.lab.app import make_api
+    from clusterctl.lab.record import ACCOUNTS, AccessKey
 
     def load_images(backend: AmiBackend) -> None:
         for image in IMAGES:
             backend.amis[image["ami_id"]] = Ami(backend, **image)
 
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
     complete_moto()
+    for account, key in zip(ACCOUNTS, (KEY, OTHER_KEY)):
+        KEYS.add(AccessKey(account, key["access_key"], key["secret_key"]))
     with mock.patch.object(AmiBackend, "_load_amis", load_images):
-        server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-        server.start()
+        listening = socket.create_server(("127.0.0.1", 0))
+        server = make_api(listening)
+        serving = threading.Thread(target=server.serve_forever, daemon=True)
+        serving.start()
         try:
-            host, port = server.get_host_and_port()
-            yield f"http://{host}:{port}"
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
         finally:
-            server.stop()
+            server.shutdown()
+            serving.join()
             # Each holds EC2's whole description, and no other server is at that address again.
             clients_of.cache_clear()
 

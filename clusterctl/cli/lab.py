@@ -15,7 +15,7 @@ from clusterctl.cli.running_lab import running_lab
 from clusterctl.config import load_settings
 from clusterctl.domain.units import format_bytes
 from clusterctl.lab.addresses import REGIONS
-from clusterctl.lab.record import LabOptions, LabRecord, read_record
+from clusterctl.lab.record import ACCOUNTS, LabOptions, LabRecord, read_record
 
 SMALLEST_VOLUME, LARGEST_VOLUME = 2**20, 2**40
 
@@ -121,15 +121,23 @@ def status(as_json: bool) -> None:
 
 
 @lab.command()
+@click.option(
+    "--account",
+    default=ACCOUNTS[0],
+    show_default=True,
+    type=click.Choice(ACCOUNTS),
+    help="Which of the lab's accounts to be.",
+)
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def env(as_json: bool) -> None:
-    """The environment in which aws-cli, boto3 and s5cmd talk to the lab.
+def env(account: str, as_json: bool) -> None:
+    """The environment in which aws-cli, boto3, s5cmd and clusterctl --lab talk to the lab.
 
     \b
     Example:
       eval "$(clusterctl lab env)"
+      eval "$(clusterctl lab env --account 210987654321)"
     """
-    variables = running_lab().environment
+    variables = running_lab().environment_of(account)
     if as_json:
         output.data(variables)
         return
@@ -138,7 +146,10 @@ def env(as_json: bool) -> None:
 
 
 def _public(running: LabRecord) -> dict[str, Any]:
-    return {**asdict(running), "home": str(running.home), "running": True}
+    """All but the secrets."""
+    accounts = [key.account for key in running.keys]
+    shown = {name: value for name, value in asdict(running).items() if name != "keys"}
+    return {**shown, "accounts": accounts, "home": str(running.home), "running": True}
 
 
 def _show(running: LabRecord) -> None:
@@ -149,6 +160,7 @@ def _show(running: LabRecord) -> None:
     output.line(f"s3         {running.endpoint_url}, for hosts {running.storage_url}")
     output.line(f"volumes    {format_bytes(running.volume_bytes)}")
     output.line(f"region     {running.region}")
+    output.line(f"accounts   {', '.join(key.account for key in running.keys)}")
     output.line(f"process    {running.pid}, since {running.started_at}")
 
 

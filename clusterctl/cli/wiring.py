@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,11 +60,13 @@ class Wiring:
 
         record = self._lab
         if record:
+            # The environment of `lab env` says as which of the lab's accounts.
+            key = record.key_named(os.environ.get("AWS_ACCESS_KEY_ID"))
             account = Account(
                 region=_lab_region(self.settings.region or record.region),
                 endpoint_url=record.endpoint_url,
-                access_key=record.environment["AWS_ACCESS_KEY_ID"],
-                secret_key=record.environment["AWS_SECRET_ACCESS_KEY"],
+                access_key=key.id,
+                secret_key=key.secret,
             )
         else:
             account = Account(

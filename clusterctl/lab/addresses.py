@@ -10,6 +10,7 @@ from ipaddress import IPv4Network
 from typing import Any
 
 from clusterctl.domain.errors import LabError
+from clusterctl.lab.record import ACCOUNTS
 
 CANDIDATES = tuple(IPv4Network(f"10.{second}.0.0/16") for second in range(77, 100))
 # Space for benchmarks (RFC 2544), then carriers' own (RFC 6598): nobody's public addresses. Each
@@ -17,7 +18,7 @@ CANDIDATES = tuple(IPv4Network(f"10.{second}.0.0/16") for second in range(77, 10
 PUBLIC_SPACES = (IPv4Network("198.18.0.0/15"), IPv4Network("100.64.0.0/10"))
 PUBLIC_PREFIX = 20
 REGIONS = ("us-east-1", "us-west-2", "us-east-2", "eu-west-1")
-SUBNET_PREFIX = 21
+SUBNET_PREFIX = 22
 
 
 def free_networks(taken: Iterable[IPv4Network]) -> list[IPv4Network]:
@@ -46,9 +47,13 @@ def public_network(network: IPv4Network, taken: Iterable[IPv4Network]) -> IPv4Ne
     )
 
 
-def region_network(network: IPv4Network, region: str) -> IPv4Network:
-    """The quarter of the lab's network that is the region's default VPC."""
-    return list(network.subnets(new_prefix=18))[REGIONS.index(region)]
+def default_network(network: IPv4Network, region: str, account: str) -> IPv4Network:
+    """The eighth of the lab's network that is the account's default VPC in the region.
+
+    On AWS every account has the same one. The lab has each address once.
+    """
+    quarter = list(network.subnets(new_prefix=18))[REGIONS.index(region)]
+    return list(quarter.subnets(new_prefix=19))[ACCOUNTS.index(account)]
 
 
 def link_name(network: IPv4Network) -> str:

@@ -12,6 +12,8 @@ from typing import Any
 
 # Read by moto when it is imported: the lab has its own images.
 os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"
+# Buckets of one account are closed to the others.
+os.environ["MOTO_S3_ALLOW_CROSSACCOUNT_ACCESS"] = "false"
 
 from moto.moto_server.werkzeug_app import (  # noqa: E402
     DomainDispatcherApplication,
@@ -21,6 +23,7 @@ from moto.moto_server.werkzeug_app import (  # noqa: E402
 from werkzeug.serving import BaseWSGIServer, make_server  # noqa: E402
 
 from clusterctl.lab import (  # noqa: E402
+    accounts,
     api_faults,
     catalogue,
     fault_checks,
@@ -62,7 +65,8 @@ def complete_moto(network: IPv4Network, read_console: Callable[[str], str]) -> N
 def make_api(listening: socket.socket) -> BaseWSGIServer:
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     host, port = listening.getsockname()
-    api = api_faults.with_api_faults(DomainDispatcherApplication(create_backend_app), FAULTS)
+    moto = accounts.with_accounts(DomainDispatcherApplication(create_backend_app))
+    api = api_faults.with_api_faults(moto, FAULTS)
     pages = fault_page.with_fault_page(with_interruptions(api), fault_checks.admit, _settle)
     return make_server(
         host,
@@ -80,7 +84,7 @@ def make_storage(listening: socket.socket) -> BaseWSGIServer:
     return make_server(
         host,
         port,
-        create_backend_app("s3"),
+        accounts.with_accounts(create_backend_app("s3")),
         threaded=True,
         request_handler=MotoRequestHandler,
         fd=listening.fileno(),
@@ -105,6 +109,7 @@ def _instances() -> list[dict[str, Any]]:
     return [
         {
             "instance_id": one.id,
+            "account": one.owner_id,
             "region": one.region_name,
             "state": one.state,
             "instance_type": one.instance_type,

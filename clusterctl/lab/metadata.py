@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import base64
 import json
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from typing import Any, Union
 
+from clusterctl.lab.accounts import KEYS
 from clusterctl.lab.interruptions import notice_of
 from clusterctl.lab.moto_instances import LabInstance
 
 Tree = dict[str, Union["Tree", str, bytes]]
 TIME = "%Y-%m-%dT%H:%M:%SZ"
-KEYS_LAST = timedelta(hours=6)
 
 
 def lookup(tree: Tree, path: str) -> bytes | None:
@@ -109,7 +109,7 @@ def _tags(instance: LabInstance) -> Tree:
 
 
 def _profile(instance: LabInstance) -> Tree:
-    """The keys of the profile's roles. Of all APIs a host reaches S3 only, which checks none."""
+    """The keys of the profile's roles. Of all APIs a host reaches S3 only."""
     associations = instance.ec2_backend.iam_instance_profile_associations
     association = associations.get(instance.id)
     if association is None:
@@ -121,14 +121,15 @@ def _profile(instance: LabInstance) -> Tree:
         "InstanceProfileArn": profile.arn,
         "InstanceProfileId": profile.id,
     }
+    lent = KEYS.lend(str(instance.owner_id), instance.id)
     keys = {
         "Code": "Success",
         "LastUpdated": now.strftime(TIME),
         "Type": "AWS-HMAC",
-        "AccessKeyId": "lab",
-        "SecretAccessKey": "lab",
-        "Token": "lab",
-        "Expiration": (now + KEYS_LAST).strftime(TIME),
+        "AccessKeyId": lent.id,
+        "SecretAccessKey": lent.secret,
+        "Token": lent.token,
+        "Expiration": lent.expires.strftime(TIME),
     }
     roles: Tree = {role.name: json.dumps(keys, indent=2) for role in profile.roles}
     return {"iam": {"info": json.dumps(about, indent=2), "security-credentials": roles}}

@@ -8,7 +8,7 @@ from typing import Any
 from moto.ec2.exceptions import DefaultVpcAlreadyExists, EC2ClientError
 from moto.ec2.models import EC2Backend
 
-from clusterctl.lab.addresses import REGIONS, SUBNET_PREFIX, region_network
+from clusterctl.lab.addresses import REGIONS, SUBNET_PREFIX, default_network
 from clusterctl.lab.moto_completion import replace
 from clusterctl.lab.moto_instances import all_lab_instances
 
@@ -23,7 +23,7 @@ def install(network: IPv4Network) -> None:
             return elsewhere(backend)
         if backend.get_default_vpc():
             raise DefaultVpcAlreadyExists
-        block = region_network(network, backend.region_name)
+        block = default_network(network, backend.region_name, backend.account_id)
         vpc = backend.create_vpc(cidr_block=str(block), is_default=True)
         for zone in backend.describe_availability_zones():
             backend.create_default_subnet(zone.name)

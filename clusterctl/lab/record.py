@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 VOLUME_BYTES = 2**30
+# The second one is there for rehearsals of what another account sees: nothing of the first one's.
+ACCOUNTS = ("123456789012", "210987654321")
 
 
 @dataclass(frozen=True)
@@ -20,11 +22,20 @@ class LabOptions:
 
 
 @dataclass(frozen=True)
+class AccessKey:
+    """An account's long-lived key. As on AWS, its id says which account asks."""
+
+    account: str
+    id: str
+    secret: str
+
+
+@dataclass(frozen=True)
 class LabRecord:
     """A running lab.
 
     `proxy_command` is for ssh, with %h and %p; None where addresses answer. `storage_url` is where
-    hosts reach S3.
+    hosts reach S3. `keys` has one for each of ACCOUNTS, in that order.
     """
 
     home: Path
@@ -38,19 +49,28 @@ class LabRecord:
     public_network: str
     link: str | None
     started_at: str
+    keys: tuple[AccessKey, ...]
     volume_bytes: int = VOLUME_BYTES
     storage_url: str = ""
 
     @property
     def environment(self) -> dict[str, str]:
-        """What AWS's programs and s5cmd need to talk to the lab. The key is no secret."""
+        return self.environment_of(ACCOUNTS[0])
+
+    def environment_of(self, account: str) -> dict[str, str]:
+        """What AWS's programs and s5cmd need to talk to the lab as one of its accounts."""
+        key = next(key for key in self.keys if key.account == account)
         return {
             "AWS_ENDPOINT_URL": self.endpoint_url,
             "S3_ENDPOINT_URL": self.endpoint_url,
-            "AWS_ACCESS_KEY_ID": "lab",
-            "AWS_SECRET_ACCESS_KEY": "lab",
+            "AWS_ACCESS_KEY_ID": key.id,
+            "AWS_SECRET_ACCESS_KEY": key.secret,
             "AWS_DEFAULT_REGION": self.region,
         }
+
+    def key_named(self, id: str | None) -> AccessKey:
+        """The key with this id; the first account's where the lab has none such."""
+        return next((key for key in self.keys if key.id == id), self.keys[0])
 
 
 def folder_of(home: Path) -> Path:
@@ -62,6 +82,7 @@ def read_record(home: Path) -> LabRecord | None:
     try:
         fields = json.loads((folder_of(home) / "lab.json").read_text())
         proxy = fields.pop("proxy_command")
+        fields["keys"] = tuple(AccessKey(**key) for key in fields["keys"])
         record = LabRecord(
             **{**fields, "home": home, "proxy_command": tuple(proxy) if proxy else None}
         )
@@ -71,9 +92,10 @@ def read_record(home: Path) -> LabRecord | None:
 
 
 def write_record(record: LabRecord) -> None:
-    """Replace the file in one step: a reader never sees half of it."""
+    """Replace the file in one step: a reader never sees half of it. Its keys are the owner's."""
     folder = folder_of(record.home)
     new = folder / "lab.json.new"
+    new.touch(0o600)
     new.write_text(json.dumps({**asdict(record), "home": str(record.home)}, indent=2) + "\n")
     new.replace(folder / "lab.json")
 

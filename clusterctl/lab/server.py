@@ -21,6 +21,7 @@ from pathlib import Path
 
 from clusterctl.domain.errors import ClusterctlError, LabError
 from clusterctl.lab import (
+    accounts,
     addresses,
     modes,
     moto_addresses,
@@ -149,6 +150,7 @@ def _record(options: record.LabOptions, listening: socket.socket, plan: Plan) ->
         public_network=str(plan.public),
         link=addresses.link_name(plan.network) if plan.mode == "root" else None,
         started_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        keys=tuple(accounts.KEYS.add(accounts.new_key(one)) for one in record.ACCOUNTS),
         volume_bytes=options.volume_bytes,
         storage_url=storage_url(plan.network),
     )

@@ -70,7 +70,7 @@ def test_dry_run_makes_nothing_here_or_there(clusterctl, client):
         r"1\. CreatePlacementGroup: clusterctl-demo: all nodes close to each other\n"
         r"2\. ImportKeyPair: clusterctl-demo, .*\n"
         r"3\. CreateSecurityGroup: clusterctl-demo in vpc-\w+\n"
-        r"4\. AuthorizeSecurityGroupIngress: SSH from 10\.99\.0\.0/18; all traffic .*\n"
+        r"4\. AuthorizeSecurityGroupIngress: SSH from 10\.99\.0\.0/19; all traffic .*\n"
         r"5\. AuthorizeSecurityGroupEgress: all traffic between the nodes\n"
         r"6\. RunInstances: 2 x p4d\.24xlarge with 8 GPUs each, nodes demo-\[0-1\], "
         rf"image {NEW_IMAGE}, us-east-1a  \[\$44\.0\d an hour\]\n"

@@ -18,7 +18,8 @@ from clusterctl.ec2.images import (
     newest_image,
 )
 from clusterctl.ec2.machines import MachineType, find_machine_type
-from clusterctl.ec2.session import Account, Clients
+from clusterctl.ec2.session import Clients
+from tests.lab.running import account_of
 from tests.moto_ec2 import ARM_IMAGE, DLAMI, NEW_DATE, NEW_IMAGE, OLD_IMAGE, clients_of
 
 P4D = MachineType("p4d.24xlarge", 8, 96, ("x86_64",), gpu_name="A100")
@@ -279,11 +280,7 @@ def test_a_type_that_ec2_does_not_have(client):
     ],
 )
 def test_the_lab_has_the_image_for_a_type_and_nothing_speaks_against_it(lab, name, image):
-    clients = Clients(
-        Account(
-            region=lab.region, endpoint_url=lab.endpoint_url, access_key="lab", secret_key="lab"
-        )
-    )
+    clients = Clients(account_of(lab))
     machine = find_machine_type(clients.ec2, name)
     found = find_image(clients, None, machine)
     assert found.name.startswith(image)

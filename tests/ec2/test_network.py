@@ -126,7 +126,7 @@ def test_who_is_let_in(allowed, cidr, inside):
 
 
 def test_the_find_vpc(client):
-    assert network.find_vpc(client).cidr == "10.99.0.0/18"
+    assert network.find_vpc(client).cidr == "10.99.0.0/19"
 
 
 def test_no_find_vpc(client):

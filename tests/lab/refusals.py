@@ -9,19 +9,13 @@ import urllib.request
 import pytest
 from botocore.exceptions import ClientError
 
+from tests.lab.running import client
+
 
 def service(record, name: str, region: str | None = None):
-    import boto3
     from botocore.config import Config
 
-    return boto3.client(
-        name,
-        region_name=region or record.region,
-        endpoint_url=record.endpoint_url,
-        aws_access_key_id="lab",
-        aws_secret_access_key="lab",
-        config=Config(retries={"total_max_attempts": 1}),
-    )
+    return client(record, region, name, config=Config(retries={"total_max_attempts": 1}))
 
 
 def refused(call, **arguments) -> tuple[str, str, int]:

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from clusterctl.cli.main import cli, run_command
-from clusterctl.lab.record import LabRecord, read_record
+from clusterctl.lab.record import ACCOUNTS, LabRecord, read_record
 
 DLAMI_OWNER = "898082745236"
 
@@ -96,33 +96,51 @@ def _stat(process: Path) -> list[str]:
         return []
 
 
-def client(record: LabRecord, region: str | None = None):
-    """An EC2 client of the lab that asks nobody else for anything."""
+def keys_of(record: LabRecord, account: str = ACCOUNTS[0]) -> dict[str, str]:
+    """What boto3 is told, to ask as one of the lab's accounts."""
+    asked = account_of(record, account)
+    return {"aws_access_key_id": asked.access_key, "aws_secret_access_key": asked.secret_key}
+
+
+def account_of(record: LabRecord, account: str = ACCOUNTS[0]):
+    """What clusterctl's own clients are made of, to ask as one of the lab's accounts."""
+    from clusterctl.ec2.session import Account
+
+    told = record.environment_of(account)
+    return Account(
+        region=record.region,
+        endpoint_url=record.endpoint_url,
+        access_key=told["AWS_ACCESS_KEY_ID"],
+        secret_key=told["AWS_SECRET_ACCESS_KEY"],
+    )
+
+
+def client(
+    record: LabRecord,
+    region: str | None = None,
+    service: str = "ec2",
+    account: str = ACCOUNTS[0],
+    **more,
+):
+    """A client of the lab that asks nobody else for anything."""
     import boto3
 
     return boto3.client(
-        "ec2",
+        service,
         region_name=region or record.region,
         endpoint_url=record.endpoint_url,
-        aws_access_key_id="lab",
-        aws_secret_access_key="lab",
+        **keys_of(record, account),
+        **more,
     )
 
 
 def once_client(record: LabRecord, service: str = "ec2", attempts: int = 1):
     """A client of the lab that tries everything so often, once as a rule."""
-    import boto3
     from botocore.config import Config
 
     retries = {"mode": "standard", "total_max_attempts": attempts}
-    return boto3.client(
-        service,
-        region_name=record.region,
-        endpoint_url=record.endpoint_url,
-        aws_access_key_id="lab",
-        aws_secret_access_key="lab",
-        config=Config(retries=retries, max_pool_connections=32, read_timeout=20),
-    )
+    config = Config(retries=retries, max_pool_connections=32, read_timeout=20)
+    return client(record, service=service, config=config)
 
 
 def newest_image(ec2) -> str:

@@ -6,6 +6,7 @@ import pytest
 
 from clusterctl.domain.errors import LabError
 from clusterctl.lab import addresses
+from clusterctl.lab.record import ACCOUNTS
 
 
 @pytest.mark.parametrize(
@@ -53,15 +54,14 @@ def test_no_public_addresses_are_free():
         addresses.public_network(IPv4Network("10.77.0.0/16"), taken)
 
 
-def test_regions_share_the_network_without_overlap():
+def test_accounts_and_regions_share_the_network_without_overlap():
     network = IPv4Network("10.77.0.0/16")
-    parts = [addresses.region_network(network, region) for region in addresses.REGIONS]
-    assert [str(part) for part in parts] == [
-        "10.77.0.0/18",
-        "10.77.64.0/18",
-        "10.77.128.0/18",
-        "10.77.192.0/18",
+    parts = [
+        addresses.default_network(network, region, account)
+        for region in addresses.REGIONS
+        for account in ACCOUNTS
     ]
+    assert [str(part) for part in parts] == [f"10.77.{third}.0/19" for third in range(0, 256, 32)]
     # us-east-1 has six zones.
     assert len(list(parts[0].subnets(new_prefix=addresses.SUBNET_PREFIX))) >= 6
 

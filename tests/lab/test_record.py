@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from clusterctl.lab.record import LabRecord, process_started, read_record, write_record
+from clusterctl.lab.record import AccessKey, LabRecord, process_started, read_record, write_record
 
 
 @pytest.fixture
@@ -26,12 +26,14 @@ def mine(tmp_path):
         public_network="198.18.0.0/20",
         link=None,
         started_at="2026-11-20T12:00:00+00:00",
+        keys=(AccessKey("123456789012", "AKIA1", "secret"), AccessKey("2", "AKIA2", "other")),
     )
 
 
 def test_what_is_written_is_read(mine):
     write_record(mine)
     assert read_record(mine.home) == mine
+    assert (mine.home / "lab/lab.json").stat().st_mode & 0o777 == 0o600
 
 
 def test_no_lab(tmp_path):

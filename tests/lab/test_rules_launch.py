@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_network
+
 import pytest
 
 from tests.lab.refusals import refused, service
@@ -157,7 +159,7 @@ def test_an_image_of_another_architecture_is_refused(once, launch):
 
 def test_a_subnet_without_enough_addresses_is_refused_whole(once, launch):
     vpcs = once.describe_vpcs(Filters=[{"Name": "is-default", "Values": ["true"]}])["Vpcs"]
-    block = vpcs[0]["CidrBlock"].rsplit(".", 2)[0] + ".63.240/28"
+    block = str(list(ip_network(vpcs[0]["CidrBlock"]).subnets(new_prefix=28))[-1])
     made = once.create_subnet(
         VpcId=vpcs[0]["VpcId"], CidrBlock=block, AvailabilityZone="us-east-1a"
     )["Subnet"]

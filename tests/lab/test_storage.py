@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import io
 import json
@@ -9,12 +10,11 @@ import random
 import shlex
 import threading
 
-import boto3
 import pytest
 from boto3.s3.transfer import TransferConfig
 
 from clusterctl.lab.record import read_record
-from tests.lab.running import LabHome
+from tests.lab.running import LabHome, client
 
 pytestmark = pytest.mark.lab
 
@@ -28,8 +28,7 @@ def content(size, seed=0):
 
 
 def s3_client(lab, url):
-    keys = {"aws_access_key_id": "lab", "aws_secret_access_key": "lab"}
-    return boto3.client("s3", region_name=lab.region, endpoint_url=url, **keys)
+    return client(dataclasses.replace(lab, endpoint_url=url), service="s3")
 
 
 @pytest.fixture(scope="module")

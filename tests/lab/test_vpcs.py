@@ -10,7 +10,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 import clusterctl.ec2
-from tests.lab.running import ssh, wait_until
+from tests.lab.running import client, ssh, wait_until
 
 TEMPLATE = Path(clusterctl.ec2.__file__).with_name("network.yaml")
 
@@ -100,18 +100,9 @@ def test_addresses_that_the_lab_cannot_have(instances, vpcs, block):
 @pytest.fixture
 def stacks(lab):
     """The lab's CloudFormation; no stack is left at the end."""
-    import boto3
-
-    keys = lab.environment
-    client = boto3.client(
-        "cloudformation",
-        region_name=lab.region,
-        endpoint_url=lab.endpoint_url,
-        aws_access_key_id=keys["AWS_ACCESS_KEY_ID"],
-        aws_secret_access_key=keys["AWS_SECRET_ACCESS_KEY"],
-    )
-    yield client
-    assert client.describe_stacks()["Stacks"] == []
+    stacks = client(lab, service="cloudformation")
+    yield stacks
+    assert stacks.describe_stacks()["Stacks"] == []
 
 
 def status_of(stacks, name: str) -> str:

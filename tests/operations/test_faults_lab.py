@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from clusterctl.ec2.instances import find_instances
-from clusterctl.ec2.session import Account, Clients
+from clusterctl.ec2.session import Clients
 from clusterctl.lab import pages
 from tests.cli.running import CommandLine
+from tests.lab.running import account_of
 from tests.operations.leaks import everything
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
@@ -43,13 +44,7 @@ def clusterctl(lab, monkeypatch, capsys):
 
 @pytest.fixture
 def ec2(lab):
-    keys = lab.environment
-    account = Account(
-        region=lab.region,
-        endpoint_url=lab.endpoint_url,
-        access_key=keys["AWS_ACCESS_KEY_ID"],
-        secret_key=keys["AWS_SECRET_ACCESS_KEY"],
-    )
+    account = account_of(lab)
     return Clients(account).ec2
 
 

@@ -15,9 +15,10 @@ from clusterctl.ec2 import launch, session
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.keypairs import find_key_pairs
 from clusterctl.ec2.network import find_groups
-from clusterctl.ec2.session import Account, Clients
+from clusterctl.ec2.session import Clients
 from clusterctl.ec2.teardown import NOT_TERMINATED
 from tests.cli.running import CommandLine
+from tests.lab.running import account_of
 
 pytestmark = pytest.mark.lab
 
@@ -32,15 +33,7 @@ def clusterctl(lab, monkeypatch, capsys):
 
 @pytest.fixture(scope="module")
 def clients(lab):
-    keys = lab.environment
-    return Clients(
-        Account(
-            region=lab.region,
-            endpoint_url=lab.endpoint_url,
-            access_key=keys["AWS_ACCESS_KEY_ID"],
-            secret_key=keys["AWS_SECRET_ACCESS_KEY"],
-        )
-    )
+    return Clients(account_of(lab))
 
 
 @pytest.fixture(scope="module")
