@@ -14,12 +14,20 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 
 
-def follow_to_end(access: Access, job_id: str, as_json: bool = False) -> int:
-    """Show the log until the job ends: its exit status, or 130 after Ctrl-C."""
+def follow_to_end(access: Access, job_id: str, preset: str, as_json: bool = False) -> int:
+    """Show the log until the job ends: its exit status, or 130 after Ctrl-C.
+
+    On GPUs of several nodes it also says which way NCCL takes between them.
+    """
+    from clusterctl.jobs.nccl import TransportWatch
+    from clusterctl.jobs.presets import EFA
     from clusterctl.operations.logs import follow
+
+    watch = TransportWatch(preset == EFA.name, lambda finding: output.findings([finding]))
 
     def show(chunk: bytes) -> None:
         output.raw(chunk, "stderr" if as_json else "stdout")
+        watch.take(chunk)
 
     def lost(delay_s: float) -> None:
         output.note(

@@ -45,7 +45,7 @@ def logs(
             return 0
         job = find(access, job_id)
         if follow:
-            return follow_to_end(access, job.job_id)
+            return follow_to_end(access, job.job_id, job.preset)
         read_log(access, job.job_id, output.raw)
         return 0
 

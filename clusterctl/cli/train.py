@@ -107,7 +107,7 @@ def train(
         started = start_training(access, plan, force)
         _show_started(started)
         if not detach:
-            return follow_to_end(access, started.job.job_id, as_json)
+            return follow_to_end(access, started.job.job_id, started.job.preset, as_json)
         if as_json:
             output.data({"id": started.job.job_id, **_lines(started.job)})
         how_to_come_back(name)

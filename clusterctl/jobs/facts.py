@@ -24,6 +24,14 @@ MPIRUN_PATHS = (
     "/usr/bin/mpirun",
 )
 
+# Where the EFA installer and older images put libfabric, and aws-ofi-nccl, through which NCCL uses
+# it. NCCL looks for libnccl-net.so on the library path.
+EFA_LIBRARIES = (
+    "/opt/amazon/ofi-nccl/lib*/libnccl-net.so /opt/amazon/ofi-nccl/lib*/*/libnccl-net.so "
+    "/opt/aws-ofi-nccl/lib*/libnccl-net.so /opt/aws-ofi-nccl/install/lib*/libnccl-net.so",
+    "/opt/amazon/efa/lib*/libfabric.so.1",
+)
+
 PROBE = f"""\
 printf 'home=%s\\n' "$HOME"
 printf 'search_path=%s\\n' "$PATH"
@@ -37,6 +45,17 @@ if [ -e /proc/driver/nvidia/version ]; then
   printf 'gpu_memory_mib=%s\\n' "$(nvidia-smi --query-gpu=memory.total \\
     --format=csv,noheader,nounits 2>/dev/null | head -n 1)"
 fi
+efa=0
+for device in /sys/class/infiniband/*/device/driver; do
+  case "$(readlink "$device")" in */efa) efa=$((efa + 1)) ;; esac
+done
+printf 'efa=%s\\n' "$efa"
+for library in {EFA_LIBRARIES[0]}; do
+  [ -e "$library" ] && printf 'ofi_nccl=%s\\n' "${{library%/*}}" && break
+done
+for library in {EFA_LIBRARIES[1]}; do
+  [ -e "$library" ] && printf 'libfabric=%s\\n' "${{library%/*}}" && break
+done
 for mpirun in {" ".join(MPIRUN_PATHS)}; do
   [ -x "$mpirun" ] || continue
   for python in "${{mpirun%/*}}/python" "${{mpirun%/*}}/python3" "$(command -v python3)"; do
@@ -63,7 +82,11 @@ class Environment:
 
 @dataclass(frozen=True)
 class HeadFacts:
-    """What the head node has. `environments` are in the order of preference."""
+    """What the head node has. `environments` are in the order of preference.
+
+    `efa` counts the Elastic Fabric Adapters; `efa_libraries` are the folders of what NCCL needs for
+    them.
+    """
 
     home: str
     hostname: str = ""
@@ -74,6 +97,8 @@ class HeadFacts:
     gpu_memory_mib: int | None = None
     addresses: tuple[str, ...] = ()
     gpus: int = 0
+    efa: int = 0
+    efa_libraries: tuple[str, ...] = ()
     environments: tuple[Environment, ...] = ()
 
 
@@ -104,6 +129,8 @@ def parse_facts(text: str) -> HeadFacts:
         gpu_memory_mib=int(memory) if memory.isdigit() else None,
         addresses=tuple(values.get("addresses", "").split()),
         gpus=int(gpus) if gpus.isdigit() else 0,
+        efa=int(values.get("efa") or 0),
+        efa_libraries=tuple(values[key] for key in ("ofi_nccl", "libfabric") if values.get(key)),
         environments=tuple(filter(None, map(_environment, environments))),
     )
 

@@ -15,6 +15,7 @@ from clusterctl.jobs.facts import Environment, HeadFacts, choose_environment
 from clusterctl.jobs.mpirun import JOB_VARIABLE, MpiLaunch, mpirun_argv
 from clusterctl.jobs.presets import (
     DATA_FOLDER,
+    EFA,
     TRAINER,
     Preset,
     TrainerOptions,
@@ -115,8 +116,8 @@ def plan_job(
     check_ranks(request.ranks, hosts.slots, more_gpus)
     check_request(request)
     environment = choose_environment(facts, needs_horovod=request.script is None)
-    preset = choose_preset(request.preset, facts.nvidia_driver)
-    exports = (*preset.exports, *_search_paths(environment.mpirun.path, facts))
+    preset = choose_preset(request.preset, facts.nvidia_driver, facts.efa > 0)
+    exports = (*preset.exports, *search_paths(environment.mpirun.path, preset, facts))
     launch = MpiLaunch(
         mpirun=environment.mpirun,
         hosts=len(hosts.entries),
@@ -188,13 +189,15 @@ def _refuse(option: str, because: str, others: dict[str, bool]) -> None:
         raise Contradiction(f"{given[0]} goes with no {option}: {because}", "leave one of them out")
 
 
-def _search_paths(mpirun: str, facts: HeadFacts) -> list[tuple[str, str]]:
+def search_paths(mpirun: str, preset: Preset, facts: HeadFacts) -> list[tuple[str, str]]:
+    """PATH and LD_LIBRARY_PATH of the ranks; for EFA with what NCCL needs to use it."""
     # ssh gives the other hosts a bare PATH: what the head node has goes along.
     folder = mpirun.rpartition("/")[0]
     known = [part for part in facts.search_path.split(":") if part and part != folder]
     paths = [("PATH", ":".join([folder, *known]))]
-    if facts.library_path:
-        paths.append(("LD_LIBRARY_PATH", facts.library_path))
+    libraries = [*(facts.efa_libraries if preset is EFA else ()), facts.library_path]
+    if any(libraries):
+        paths.append(("LD_LIBRARY_PATH", ":".join(filter(None, libraries))))
     return paths
 
 

@@ -36,20 +36,38 @@ class Preset:
     steps: int = 0
     batch: str = ""
 
+    @property
+    def on_gpus(self) -> bool:
+        return self.name != "cpu"
 
+
+_GPU_EXPORTS = (
+    ("HOROVOD_FUSION_THRESHOLD", "16777216"),
+    # Bridges have the same address on every host. NCCL compares the beginnings of the names.
+    ("NCCL_SOCKET_IFNAME", "^docker,br-,virbr,veth,lo"),
+    ("TF_CPP_MIN_LOG_LEVEL", "0"),
+    ("PYTHONUNBUFFERED", "1"),
+)
+# One network card and TCP, as the tutorial's p3: NCCL within a node, MPI between nodes.
 GPU = Preset(
     name="gpu",
     binding=Binding.SOCKET,
     exports=(
         ("HOROVOD_HIERARCHICAL_ALLREDUCE", "1"),
-        ("HOROVOD_FUSION_THRESHOLD", "16777216"),
         # NCCL before 2.5 knows the first name only, later ones the second.
         ("NCCL_MIN_NRINGS", "4"),
         ("NCCL_MIN_NCHANNELS", "4"),
-        ("NCCL_SOCKET_IFNAME", "^docker0,lo"),
-        ("TF_CPP_MIN_LOG_LEVEL", "0"),
-        ("PYTHONUNBUFFERED", "1"),
+        *_GPU_EXPORTS,
     ),
+)
+# NCCL all the way: a hierarchical allreduce would send gradients with MPI, over TCP. More channels
+# than NCCL takes by itself make messages too small for EFA. Of libfabric 1.18 and aws-ofi-nccl 1.7
+# on, AWS advises nothing but to leave huge pages alone: with them a fork runs out of memory
+# (awsome-distributed-training, efa-cheatsheet.md).
+EFA = Preset(
+    name="efa",
+    binding=Binding.SOCKET,
+    exports=(("FI_EFA_USE_HUGE_PAGE", "0"), *_GPU_EXPORTS),
 )
 CPU = Preset(
     name="cpu",
@@ -79,13 +97,16 @@ class TrainerOptions:
     clears: bool = True
 
 
-def choose_preset(name: str, nvidia_driver: bool) -> Preset:
-    """The preset of that name; `auto` is `gpu` where there is an NVIDIA driver."""
+def choose_preset(name: str, nvidia_driver: bool, efa: bool = False) -> Preset:
+    """The preset of that name; `auto` is `gpu` where there is an NVIDIA driver.
+
+    GPUs whose node has an Elastic Fabric Adapter get the settings for it.
+    """
     if name not in CHOICES:
         raise UsageError(f"there is no preset {name!r}", f"it is one of {', '.join(CHOICES)}")
-    if name == "auto":
-        return GPU if nvidia_driver else CPU
-    return GPU if name == "gpu" else CPU
+    if name == "cpu" or (name == "auto" and not nvidia_driver):
+        return CPU
+    return EFA if efa else GPU
 
 
 def training_flags(
@@ -146,7 +167,7 @@ def _optimiser(preset: Preset, options: TrainerOptions) -> list[str]:
         decay = ["--lr_decay_mode", "linear_cosine"]
         return ["--increased_aug", *larc, *decay, *_warm_up(preset, options, 5)]
     if options.data_dir is None:
-        large = preset is GPU and options.ranks >= LARC_FROM
+        large = preset.on_gpus and options.ranks >= LARC_FROM
         return ["--use_larc", "--loss_scale", "256."] if large else []
     return ["--lr_decay_mode", "poly", *_warm_up(preset, options, 10)]
 

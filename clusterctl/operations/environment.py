@@ -25,9 +25,12 @@ from clusterctl.domain.hostsfile import HostsFile, HostSlots, format_hosts_file
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
 from clusterctl.jobs import meet
+from clusterctl.jobs.nccl import parse_transport, transport_finding
+from clusterctl.jobs.presets import EFA, choose_preset
 from clusterctl.operations.access import Access
 from clusterctl.operations.copy import copy_to_cluster
 from clusterctl.operations.logs import refuse_while_training
+from clusterctl.operations.train import head_facts
 from clusterctl.transport.target import Target
 
 
@@ -118,6 +121,7 @@ class Installation:
         if found:
             raise NotInstallable(found)
         self._errors: dict[str, ClusterctlError] = {}
+        self._transport: tuple[Finding, ...] = ()
         self._keep(self._looked)
 
     @property
@@ -194,15 +198,21 @@ class Installation:
         nodes = [node for node in self._access.cluster.nodes if node.name in hosts]
         entries = HostsFile(tuple(HostSlots(node.private_ip, 1) for node in nodes))
         version = self._head.installed.get("openmpi", "5")
+        facts = head_facts(self._access)
+        preset = choose_preset(self._head.flavor, facts.nvidia_driver, facts.efa > 0)
         result = self._access.connections.run(
             self._access.head,
-            meet.meet_command(self._request.folder, version, len(nodes)),
+            meet.meet_command(self._request.folder, version, len(nodes), preset, facts),
             stdin=format_hosts_file(entries).encode(),
             timeout_s=meet.TIMEOUT_S + 30,
         )
         if not result.ok:
             said = f"{result.stderr}\nerror: ranks on {fold_hosts(hosts)} do not meet"
             self._errors[self._head.host] = failed(result, said)
+            return
+        transport = parse_transport(result.stdout + result.stderr)
+        if transport:
+            self._transport = (transport_finding(transport, preset is EFA),)
 
     def _report(self) -> EnvReport:
         """How it is now."""
@@ -213,7 +223,8 @@ class Installation:
             by_host.get(target.host) or HostOutcome(target.host, error=self._errors[target.host])
             for target in self._access.targets
         )
-        return _report(self._access, self._request, FanoutResult(outcomes))
+        report = _report(self._access, self._request, FanoutResult(outcomes))
+        return replace(report, findings=(*report.findings, *self._transport))
 
     def _targets(self, hosts: Sequence[str]) -> tuple[Target, ...]:
         return tuple(target for target in self._access.targets if target.host in hosts)

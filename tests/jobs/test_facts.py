@@ -80,3 +80,21 @@ def test_the_probe_runs_in_a_plain_shell(weird_home):
     paths = [environment.mpirun.path for environment in facts.environments]
     assert paths[0] == f"{activated}/bin/mpirun"
     assert f"{conda}/bin/mpirun" in paths
+
+
+def test_efa_and_its_libraries_are_found(tmp_path):
+    """In folders that stand for /sys and /opt: the drivers are links, as the kernel has them."""
+    for card, driver in {"rdmap16s27": "efa", "rdmap32s27": "efa", "mlx5_0": "mlx5_core"}.items():
+        (tmp_path / "drivers" / driver).mkdir(parents=True, exist_ok=True)
+        device = tmp_path / "sys" / "infiniband" / card / "device"
+        device.mkdir(parents=True)
+        (device / "driver").symlink_to(tmp_path / "drivers" / driver)
+    plugin = tmp_path / "opt" / "ofi-nccl" / "lib" / "x86_64-linux-gnu"
+    fabric = tmp_path / "opt" / "efa" / "lib64"
+    for folder, name in {plugin: "libnccl-net.so", fabric: "libfabric.so.1"}.items():
+        folder.mkdir(parents=True)
+        (folder / name).touch()
+    probe = PROBE.replace("/sys/class", f"{tmp_path}/sys").replace("/opt/amazon", f"{tmp_path}/opt")
+    done = subprocess.run(["sh", "-c", probe], capture_output=True, text=True, check=True)
+    facts = parse_facts(done.stdout)
+    assert (facts.efa, facts.efa_libraries) == (2, (str(plugin), str(fabric)))

@@ -34,7 +34,12 @@ def facts(environment=FIVE, **changes):
 
 
 def with_gpus(environment=FIVE, **changes):
-    return facts(environment, nvidia_driver=True, gpu_memory_mib=16160, **changes)
+    return facts(environment, **{"nvidia_driver": True, "gpu_memory_mib": 16160, **changes})
+
+
+def with_efa(count, **changes):
+    libraries = ("/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu", "/opt/amazon/efa/lib")
+    return with_gpus(efa=count, efa_libraries=libraries, **changes)
 
 
 def line(request, head, hosts=HOSTS):
@@ -42,31 +47,38 @@ def line(request, head, hosts=HOSTS):
 
 
 SSH = "'-o BatchMode=yes -o ConnectTimeout=30 -o ServerAliveInterval=2 -o ServerAliveCountMax=3'"
+NCCL = "-x HOROVOD_FUSION_THRESHOLD=16777216 -x 'NCCL_SOCKET_IFNAME=^docker,br-,virbr,veth,lo'"
+HIERARCHICAL = (
+    f"-x HOROVOD_HIERARCHICAL_ALLREDUCE=1 -x NCCL_MIN_NRINGS=4 -x NCCL_MIN_NCHANNELS=4 {NCCL}"
+)
 GPU_4 = (
     "/usr/bin/mpirun -np 32 --hostfile hosts"
     f" --mca plm_rsh_no_tree_spawn 1 --mca plm_rsh_args {SSH}"
-    " --bind-to socket --map-by slot"
-    " -x HOROVOD_HIERARCHICAL_ALLREDUCE=1 -x HOROVOD_FUSION_THRESHOLD=16777216"
-    " -x NCCL_MIN_NRINGS=4 -x NCCL_MIN_NCHANNELS=4 -x 'NCCL_SOCKET_IFNAME=^docker0,lo'"
+    f" --bind-to socket --map-by slot {HIERARCHICAL}"
     " -x TF_CPP_MIN_LOG_LEVEL=0 -x PYTHONUNBUFFERED=1"
     f" -x PATH=/usr/bin:/usr/local/bin:/bin -x CLUSTERCTL_JOB={JOB}"
     " --mca pml ob1 --mca btl '^openib' --mca btl_tcp_if_exclude lo,docker0"
     " /usr/bin/python3 -W ignore train_imagenet_resnet_hvd.py"
     " --synthetic --num_epochs 5 -b 256 --clear_log"
 )
-GPU_5 = (
-    "/opt/clusterctl/training/bin/mpirun -np 32 --hostfile hosts"
-    f" --prtemca plm_ssh_no_tree_spawn 1 --prtemca plm_ssh_args {SSH}"
-    " --bind-to package --map-by slot"
-    " -x HOROVOD_HIERARCHICAL_ALLREDUCE=1 -x HOROVOD_FUSION_THRESHOLD=16777216"
-    " -x NCCL_MIN_NRINGS=4 -x NCCL_MIN_NCHANNELS=4 -x 'NCCL_SOCKET_IFNAME=^docker0,lo'"
-    " -x TF_CPP_MIN_LOG_LEVEL=0 -x PYTHONUNBUFFERED=1"
-    " -x PATH=/opt/clusterctl/training/bin:/usr/local/bin:/usr/bin:/bin"
-    f" -x CLUSTERCTL_JOB={JOB}"
-    " --mca pml ob1 --mca btl self,sm,tcp --mca btl_tcp_if_exclude lo,docker0"
-    " /opt/clusterctl/training/bin/python -W ignore train_imagenet_resnet_hvd.py"
-    " --synthetic --num_epochs 5 -b 256 --clear_log"
-)
+
+
+def on_gpus_with_5(exports, libraries=""):
+    return (
+        "/opt/clusterctl/training/bin/mpirun -np 32 --hostfile hosts"
+        f" --prtemca plm_ssh_no_tree_spawn 1 --prtemca plm_ssh_args {SSH}"
+        f" --bind-to package --map-by slot {exports}"
+        " -x TF_CPP_MIN_LOG_LEVEL=0 -x PYTHONUNBUFFERED=1"
+        " -x PATH=/opt/clusterctl/training/bin:/usr/local/bin:/usr/bin:/bin"
+        f"{libraries} -x CLUSTERCTL_JOB={JOB}"
+        " --mca pml ob1 --mca btl self,sm,tcp --mca btl_tcp_if_exclude lo,docker0"
+        " /opt/clusterctl/training/bin/python -W ignore train_imagenet_resnet_hvd.py"
+        f" --synthetic --num_epochs 5 -b 256 --clear_log"
+    )
+
+
+EFA = f"-x FI_EFA_USE_HUGE_PAGE=0 {NCCL}"
+EFA_PATH = "/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu:/opt/amazon/efa/lib"
 CPU_4 = (
     "/usr/bin/mpirun -np 32 --hostfile hosts"
     f" --mca plm_rsh_no_tree_spawn 1 --mca plm_rsh_args {SSH}"
@@ -94,7 +106,28 @@ CPU_5 = (
     ("head", "expected"),
     [
         pytest.param(with_gpus(FOUR), GPU_4, id="gpu-4.1"),
-        pytest.param(with_gpus(FIVE), GPU_5, id="gpu-5"),
+        # p3.16xlarge and the small g5: one network card, no EFA.
+        pytest.param(with_gpus(), on_gpus_with_5(HIERARCHICAL), id="p3-5"),
+        pytest.param(
+            with_gpus(gpu_memory_mib=23028), on_gpus_with_5(HIERARCHICAL), id="g5.xlarge-5"
+        ),
+        pytest.param(
+            with_efa(1, gpu_memory_mib=23028),
+            on_gpus_with_5(EFA, f" -x LD_LIBRARY_PATH={EFA_PATH}"),
+            id="g5.48xlarge-5",
+        ),
+        pytest.param(
+            with_efa(4, gpu_memory_mib=40960, library_path="/usr/local/cuda/lib64"),
+            on_gpus_with_5(EFA, f" -x LD_LIBRARY_PATH={EFA_PATH}:/usr/local/cuda/lib64"),
+            id="p4d-5",
+        ),
+        pytest.param(
+            with_efa(32, gpu_memory_mib=81559),
+            on_gpus_with_5(EFA, f" -x LD_LIBRARY_PATH={EFA_PATH}"),
+            id="p5-5",
+        ),
+        # A driver for EFA, and no GPU: nothing is NCCL's.
+        pytest.param(facts(FIVE, efa=1, efa_libraries=("/opt/amazon/efa/lib",)), CPU_5, id="c5n"),
         pytest.param(facts(FOUR), CPU_4, id="cpu-4.1"),
         pytest.param(facts(FIVE), CPU_5, id="cpu-5"),
     ],

@@ -83,6 +83,15 @@ def test_the_jobs_exit_status_is_trains(quiet):
     assert "failed with exit status 7" in err
 
 
+def test_the_network_that_nccl_takes_is_told(quiet):
+    """The log is a true one of NCCL's, of a machine without EFA: here is no GPU."""
+    log = Path(__file__).parents[1] / "jobs" / "samples" / "nccl-no-plugin-2.21.txt"
+    quiet.put("says.py", f"print({log.read_text()!r}, end='')\n")
+    status, out, err = quiet.ctl("train", "1", "--preset", "gpu", "--script", "~/says.py")
+    assert (status, out) == (0, log.read_text()), err
+    assert "info: NCCL uses TCP sockets between nodes [nccl.network]" in err.splitlines()
+
+
 def test_the_line_is_the_same_dry_and_wet(quiet):
     status, dry, _ = quiet.ctl("train", "2", "--synthetic", "--dry-run", "--json")
     assert status == 0

@@ -75,6 +75,9 @@ def start(args: argparse.Namespace) -> None:
     if getattr(tf.keras, "__version__", "2").startswith("3"):
         raise Problem("Keras 3 does not train with Horovod: install TensorFlow 2.15 or older")
     hvd.init()  # Horovod: from here on each process knows its rank.
+    if hvd.rank() == 0 and hvd.cross_size() > 1 and "NCCL_DEBUG" not in os.environ:
+        # Horovod: one process says which network its NCCL takes between the nodes.
+        os.environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,NET,ENV")
     gpus = tf.config.list_physical_devices("GPU")
     if gpus:
         if hvd.local_rank() >= len(gpus):

@@ -1,0 +1,144 @@
+"""Which way NCCL takes between nodes, read from what it says with NCCL_DEBUG=INFO.
+
+The lines are those of NCCL 2.5 to 2.27 and aws-ofi-nccl 1.4 to 1.17; the tests have samples.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from clusterctl.domain.findings import Finding, Severity
+
+DEBUG = (("NCCL_DEBUG", "INFO"), ("NCCL_DEBUG_SUBSYS", "INIT,NET,ENV"))
+# NCCL has chosen long before a job has written so much.
+MOST_BYTES = 4_000_000
+
+_NETWORK = re.compile(r"NCCL INFO Using network (\S.*?)\s*$", re.MULTILINE)
+_PLUGIN = re.compile(r"NET/OFI (?:Initializing|Using) aws-ofi-nccl (\S+)")
+_LIBFABRIC = re.compile(r"NET/OFI Using Libfabric version (\S+)")
+_PROVIDER = re.compile(r"NET/OFI Selected [Pp]rovider is (\w+)")
+_CARDS = re.compile(r"NET/OFI Selected [Pp]rovider is .*\(found (\d+) nics?\)")
+_INSTALL = "AWS's Deep Learning Base AMI has it; else install AWS's EFA software on every node"
+# Why NCCL does not use EFA, most telling first: what it says, the cause, what to do.
+_CAUSES = (
+    (
+        r"NCCL_NET set by environment to Socket|NCCL_NET_PLUGIN set by environment to none",
+        "a variable forbids it",
+        "leave NCCL_NET and NCCL_NET_PLUGIN out",
+    ),
+    (
+        r"NET/OFI .*(?:Could not find any optimal provider|No eligible providers)"
+        r"|provider efa output empty list",
+        "aws-ofi-nccl finds no EFA that it may use",
+        "see `fi_info -p efa` on the nodes: driver, interfaces, the security group's own rule",
+    ),
+    (
+        r"NET/Plugin ?: Failed to find ncclNetPlugin\w* symbol|NET/OFI .*NCCL .*too old",
+        "this NCCL does not know the interface of the node's aws-ofi-nccl",
+        "a newer TensorFlow brings a newer NCCL: clusterctl env install NAME --tensorflow NEWEST",
+    ),
+    (
+        r"No plugin found|libnccl-net\.so: cannot open shared object file"
+        r"|Could not find: libnccl-net\.so",
+        "there is no aws-ofi-nccl (libnccl-net.so) in its library path",
+        _INSTALL,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Transport:
+    """NCCL's choice. `network` is its own name of it: `Socket`, `AWS Libfabric`, `Libfabric`, `IB`.
+
+    `plugin`, `libfabric`: versions; `cards`: how many the plugin found; empty or 0: not said.
+    """
+
+    network: str
+    plugin: str = ""
+    libfabric: str = ""
+    provider: str = ""
+    cards: int = 0
+    cause: str = ""
+    hint: str = ""
+
+    @property
+    def is_efa(self) -> bool:
+        """Whether data go through EFA. Old plugins do not name their provider."""
+        return "Libfabric" in self.network and self.provider in ("", "efa")
+
+
+def parse_transport(text: str) -> Transport | None:
+    """NCCL's choice in a log, once it is there. Ranks' lines may be mixed with any other output."""
+    chosen = _NETWORK.search(text)
+    if not chosen:
+        return None
+    before = text[: chosen.end()]
+    cause, hint = _cause(before) if chosen[1] == "Socket" else ("", "")
+    cards = _CARDS.search(before)
+    return Transport(
+        network=chosen[1],
+        plugin=_first(_PLUGIN, before),
+        libfabric=_first(_LIBFABRIC, before),
+        provider=_first(_PROVIDER, before),
+        cards=int(cards[1]) if cards else 0,
+        cause=cause,
+        hint=hint,
+    )
+
+
+def _first(pattern: re.Pattern[str], text: str) -> str:
+    match = pattern.search(text)
+    return match[1] if match else ""
+
+
+def _cause(text: str) -> tuple[str, str]:
+    """Why it is sockets, and what to do."""
+    for pattern, cause, hint in _CAUSES:
+        if re.search(pattern, text):
+            return cause, hint
+    return "NCCL does not say why", "look for NET/ in the log"
+
+
+def transport_finding(transport: Transport, efa: bool) -> Finding:
+    """What to say of it. `efa`: the nodes have EFA, so anything else is a warning."""
+    if transport.is_efa:
+        details = [
+            f"aws-ofi-nccl {transport.plugin}" if transport.plugin else "",
+            f"libfabric {transport.libfabric}" if transport.libfabric else "",
+            f"{transport.cards} cards" if transport.cards > 1 else "",
+        ]
+        told = ", ".join(filter(None, details))
+        message = "NCCL uses EFA between nodes" + (f" ({told})" if told else "")
+        return Finding("nccl.network", Severity.INFO, message)
+    way = "TCP sockets" if transport.network == "Socket" else transport.network
+    if not efa:
+        return Finding("nccl.network", Severity.INFO, f"NCCL uses {way} between nodes")
+    if transport.network == "Socket":
+        message = f"NCCL uses TCP sockets between nodes, not their EFA: {transport.cause}"
+    else:
+        way = f"{way} ({transport.provider})" if transport.provider else way
+        message = f"NCCL uses {way} between nodes, not their EFA"
+    return Finding("nccl.network", Severity.WARNING, message, hint=transport.hint)
+
+
+class TransportWatch:
+    """Reads a job's log as it grows; tells once which way NCCL takes."""
+
+    def __init__(self, efa: bool, tell: Callable[[Finding], None]) -> None:
+        self._efa, self._tell = efa, tell
+        self._read = b""
+        self._done = False
+
+    def take(self, chunk: bytes) -> None:
+        """The next piece of the log."""
+        if self._done:
+            return
+        self._read += chunk
+        # The name of the network may not be there whole before its line is.
+        whole = self._read[: self._read.rfind(b"\n") + 1]
+        transport = parse_transport(whole.decode(errors="replace"))
+        if transport:
+            self._tell(transport_finding(transport, self._efa))
+        self._done = bool(transport) or len(self._read) > MOST_BYTES

@@ -1,0 +1,105 @@
+"""Which way NCCL takes, read from true logs (samples/nccl-*.txt).
+
+p4d-2.9: github.com/NVIDIA/nccl/issues/527; p5en: .../issues/1597; no-plugin-2.18:
+github.com/NVIDIA/nccl-tests/issues/188; no-efa-2.21: github.com/aws/aws-ofi-nccl/issues/889 (it
+ends before NCCL's choice, which the test adds); p4d-2.27 and no-plugin-2.21: logs that users put
+into their repositories. All shortened. No log here is of this project's own: there was no GPU.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clusterctl.domain.findings import Finding, Severity
+from clusterctl.jobs.nccl import Transport, TransportWatch, parse_transport, transport_finding
+
+SAMPLES = Path(__file__).parent / "samples"
+SOCKET = "node:1:2 [0] NCCL INFO Using network Socket\n"
+NO_PLUGIN = "there is no aws-ofi-nccl (libnccl-net.so) in its library path"
+
+
+def sample(name: str) -> str:
+    return (SAMPLES / f"nccl-{name}.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("log", "transport"),
+    [
+        (sample("p4d-2.9"), Transport("AWS Libfabric", provider="efa")),
+        (
+            sample("p4d-2.27"),
+            Transport("Libfabric", plugin="1.16.2", libfabric="2.1", provider="efa", cards=1),
+        ),
+        (sample("p5en"), Transport("Libfabric", provider="efa", cards=16)),
+        ("no NCCL at all\n", None),
+        (sample("no-efa-2.21"), None),
+    ],
+)
+def test_the_way_it_takes(log, transport):
+    assert parse_transport(log) == transport
+
+
+@pytest.mark.parametrize(
+    ("log", "efa", "severity", "message"),
+    [
+        (
+            sample("p4d-2.27"),
+            True,
+            Severity.INFO,
+            "NCCL uses EFA between nodes (aws-ofi-nccl 1.16.2, libfabric 2.1)",
+        ),
+        (sample("p5en"), True, Severity.INFO, "NCCL uses EFA between nodes (16 cards)"),
+        (
+            sample("no-plugin-2.18"),
+            True,
+            Severity.WARNING,
+            f"NCCL uses TCP sockets between nodes, not their EFA: {NO_PLUGIN}",
+        ),
+        (
+            sample("no-plugin-2.21"),
+            True,
+            Severity.WARNING,
+            f"NCCL uses TCP sockets between nodes, not their EFA: {NO_PLUGIN}",
+        ),
+        (
+            sample("no-efa-2.21") + SOCKET,
+            True,
+            Severity.WARNING,
+            "NCCL uses TCP sockets between nodes, not their EFA: "
+            "aws-ofi-nccl finds no EFA that it may use",
+        ),
+        (
+            "NCCL INFO NCCL_NET set by environment to Socket.\n" + SOCKET,
+            True,
+            Severity.WARNING,
+            "NCCL uses TCP sockets between nodes, not their EFA: a variable forbids it",
+        ),
+        (
+            sample("p5en").replace("is efa", "is tcp"),
+            True,
+            Severity.WARNING,
+            "NCCL uses Libfabric (tcp) between nodes, not their EFA",
+        ),
+        # Nothing is lost where there is no EFA.
+        (sample("no-plugin-2.21"), False, Severity.INFO, "NCCL uses TCP sockets between nodes"),
+    ],
+)
+def test_what_is_said_of_it(log, efa, severity, message):
+    transport = parse_transport(log)
+    assert transport
+    finding = transport_finding(transport, efa)
+    assert (finding.severity, finding.message) == (severity, message)
+    assert bool(finding.hint) == ("not their EFA:" in message)
+
+
+@pytest.mark.parametrize("piece", [1, 7, 4096])
+def test_a_log_in_pieces_is_told_of_once(piece):
+    told: list[Finding] = []
+    watch = TransportWatch(True, told.append)
+    log = (sample("no-plugin-2.21") + SOCKET + "1 2.0 3.0\n").encode()
+    for start in range(0, len(log), piece):
+        watch.take(log[start : start + piece])
+    assert [finding.check_id for finding in told] == ["nccl.network"]
+    assert NO_PLUGIN in told[0].message
