@@ -152,6 +152,34 @@ def status(wiring: Wiring, name: str, as_json: bool) -> None:
         output.line(f"in it: {user}" + ("" if user.startswith("i-") else f", {count} instances"))
 
 
+@network.command()
+@click.option("--subnet", "subnet_id", metavar="ID", help="This one, not the default VPC's.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be done.")
+@_json
+@account_options
+def s3(wiring: Wiring, subnet_id: str | None, dry_run: bool, as_json: bool) -> None:
+    """Give the subnets of the default VPC a gateway endpoint for S3, which is free.
+
+    Nodes without a public address reach S3 by it at once, and through no NAT gateway any more. It
+    stays until you delete it.
+
+    \b
+    clusterctl network s3
+    clusterctl network s3 --subnet subnet-0123456789abcdef0 --dry-run
+    """
+    from clusterctl.operations.network import make_s3_endpoint, plan_s3_endpoint
+
+    step = plan_s3_endpoint(wiring.clients, subnet_id)
+    made = make_s3_endpoint(wiring.clients, step) if step and not dry_run else ""
+    if as_json:
+        planned = dict(step.arguments) if step else {}
+        output.data({"endpoint_id": made or None, "request": planned})
+    elif step and (dry_run or made):
+        output.line(f"{made or 'would make'}: {step.summary}")
+    else:
+        output.note("nothing to do: there is an endpoint for S3")
+
+
 def _show_plan(name: str, plan: NetworkPlan, as_json: bool) -> None:
     settings = plan.settings
     if as_json:

@@ -14,6 +14,7 @@ from clusterctl.ec2.addresses import ElasticAddress, find_addresses
 from clusterctl.ec2.costs import Price
 from clusterctl.ec2.images import Image, default_pattern, find_image
 from clusterctl.ec2.instances import Instance, find_instances, launched_with, members_of
+from clusterctl.ec2.interfaces import efa_wanted, several
 from clusterctl.ec2.keypairs import KeyPair, find_key_pairs
 from clusterctl.ec2.likeness import like
 from clusterctl.ec2.machines import MachineType, find_machine_types
@@ -31,7 +32,7 @@ from clusterctl.ec2.prices import find_price
 from clusterctl.ec2.quotas import QuotaUse, find_quota_uses
 from clusterctl.ec2.record import SETTLED_AFTER_S, SentLaunch, read_launches
 from clusterctl.ec2.reservations import Reservation, find_reservation
-from clusterctl.ec2.subnets import Subnet, find_subnets
+from clusterctl.ec2.subnets import Subnet, WayOut, find_subnets, find_ways_out
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -46,7 +47,8 @@ NO_SUBNET = ("InvalidSubnetID.NotFound", "InvalidSubnetID.Malformed", "InvalidSu
 class Catalogue:
     """What EC2 has on offer for a launch: by instance type where a mapping.
 
-    An unknown type is in none of them; `images` holds None where there is no image.
+    An unknown type is in none of them; `images` holds None where there is no image. `ways_out` are
+    the subnets', known where nodes get no public address.
     """
 
     machines: Mapping[str, MachineType] = field(default_factory=dict)
@@ -56,6 +58,7 @@ class Catalogue:
     reservation: Reservation | None = None
     prices: Mapping[str, Price | None] = field(default_factory=dict)
     quotas: Mapping[str, QuotaUse] = field(default_factory=dict)
+    ways_out: Mapping[str, WayOut] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -169,6 +172,14 @@ def _catalogue(
             name: find_price(clients, name, market, spec.zone, price_cache) for name in machines
         },
         quotas=find_quota_uses(clients, machines.values(), market),
+        ways_out=find_ways_out(client, subnets) if _unaddressed(spec, machines) else {},
+    )
+
+
+def _unaddressed(spec: ClusterSpec, machines: Mapping[str, MachineType]) -> bool:
+    return spec.nodes > 1 and (
+        spec.private
+        or any(several(one, efa_wanted(one, spec.nodes, spec.efa)) for one in machines.values())
     )
 
 

@@ -135,7 +135,10 @@ def operator_policy(bounds: Bounds, node_role: str | None = None) -> Policy:
 
 
 def network_policy(bounds: Bounds) -> Policy:
-    """On top of the operator's, for whoever makes networks: changes go through CloudFormation."""
+    """On top of the operator's, for whoever makes networks: changes go through CloudFormation.
+
+    All but an endpoint for S3, which any VPC may get.
+    """
     by_stack = {name for names in BY_CLOUDFORMATION.values() for name in names}
     actions = sorted(f"ec2:{name}" for name in by_stack | set(TAGGING_BY_CLOUDFORMATION))
     through = {"ForAnyValue:StringEquals": {"aws:CalledVia": ["cloudformation.amazonaws.com"]}}
@@ -144,6 +147,21 @@ def network_policy(bounds: Bounds) -> Policy:
         [
             _allow("Look", actions_of(NETWORK, Scope.READ), ["*"]),
             _allow("Networks", actions_of(NETWORK, Scope.STACK), stacks),
+            _allow(
+                "EndpointForS3",
+                actions_of(NETWORK, Scope.ENDPOINT),
+                bounds.ec2("vpc-endpoint"),
+                {"StringLike": {"ec2:VpceServiceName": "com.amazonaws.*.s3"}},
+            ),
+            _allow(
+                "EndpointIn", actions_of(NETWORK, Scope.ENDPOINT), bounds.ec2("vpc", "route-table")
+            ),
+            _allow(
+                "NameEndpoint",
+                ["ec2:CreateTags"],
+                bounds.ec2("vpc-endpoint"),
+                {"StringEquals": {"ec2:CreateAction": "CreateVpcEndpoint"}},
+            ),
             _allow("ThroughCloudFormation", actions, ["*"], through),
         ]
     )

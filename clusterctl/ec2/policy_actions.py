@@ -19,6 +19,7 @@ class Scope(Enum):
     COMMAND = "AWS's document for shell commands, on what has the tag"
     PARAMETER = "the parameters of the Deep Learning AMIs"
     STACK = "the stacks clusterctl-network-*"
+    ENDPOINT = "endpoints for S3, in any VPC"
     SPOT_ROLE = "the role of spot requests"
 
 
@@ -35,6 +36,8 @@ OPERATOR: tuple[tuple[str, Scope, tuple[str, ...]], ...] = (
             "ec2:DescribeVpcs",
             "ec2:DescribeSubnets",
             "ec2:DescribeCapacityReservations",
+            "ec2:DescribeRouteTables",
+            "ec2:DescribeVpcEndpoints",
         ),
     ),
     ("the Deep Learning AMI of the day", Scope.PARAMETER, ("ssm:GetParameter",)),
@@ -99,6 +102,7 @@ OPERATOR: tuple[tuple[str, Scope, tuple[str, ...]], ...] = (
 # `clusterctl network` on top of that.
 NETWORK: tuple[tuple[str, Scope, tuple[str, ...]], ...] = (
     ("the zones of a network", Scope.READ, ("ec2:DescribeAvailabilityZones",)),
+    ("an endpoint for S3", Scope.ENDPOINT, ("ec2:CreateVpcEndpoint",)),
     (
         "networks",
         Scope.STACK,

@@ -1,8 +1,8 @@
-"""Subnets: where instances can be put, and how many addresses are left there."""
+"""Subnets: where instances can be put, how many addresses are left there, where routes lead."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from clusterctl.ec2.errors import translated
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
 
+EVERYWHERE = "0.0.0.0/0"
 # The tag on all that `clusterctl network up NAME` made.
 NETWORK = "clusterctl:network"
 
@@ -26,6 +27,71 @@ class Subnet:
     free_addresses: int
     maps_public_ip: bool
     default: bool = False
+
+
+@dataclass(frozen=True)
+class WayOut:
+    """Where the routes of a subnet lead a node that has no public address.
+
+    `internet`: by a NAT gateway or the like; an internet gateway takes public addresses only.
+    `services` are AWS's that are reached by endpoints, such as `s3` and `ssm`.
+    """
+
+    table_id: str
+    internet: bool = False
+    services: frozenset[str] = frozenset()
+    s3_gateway: bool = False
+
+
+def find_ways_out(client: EC2Client, subnets: Sequence[Subnet]) -> Mapping[str, WayOut]:
+    """The way out of each of these subnets of one VPC, by id. Raises AwsError."""
+    if not subnets:
+        return {}
+    of_vpc: Any = [{"Name": "vpc-id", "Values": [subnets[0].vpc_id]}]
+    with translated():
+        tables = list(_all(client, "describe_route_tables", "RouteTables", of_vpc))
+        endpoints = list(_all(client, "describe_vpc_endpoints", "VpcEndpoints", of_vpc))
+    return {subnet.subnet_id: _way_out(subnet.subnet_id, tables, endpoints) for subnet in subnets}
+
+
+def _all(client: Any, operation: str, key: str, filters: Any) -> Iterator[Any]:
+    for page in client.get_paginator(operation).paginate(Filters=filters):
+        yield from page[key]
+
+
+def _way_out(subnet_id: str, tables: Sequence[Any], endpoints: Sequence[Any]) -> WayOut:
+    table = _table_of(subnet_id, tables)
+    services, s3_gateway = set(), False
+    for one in endpoints:
+        if one.get("State", "").lower() != "available":
+            continue
+        service = one["ServiceName"].rpartition(".")[2]
+        gateway = table.get("RouteTableId") in one.get("RouteTableIds", ())
+        if gateway or one.get("PrivateDnsEnabled"):
+            services.add(service)
+        s3_gateway |= gateway and service == "s3"
+    return WayOut(
+        table.get("RouteTableId", ""),
+        any(_leads_out(route) for route in table.get("Routes", ())),
+        frozenset(services),
+        s3_gateway,
+    )
+
+
+def _table_of(subnet_id: str, tables: Sequence[Any]) -> Any:
+    """The table that the subnet is associated with, or its VPC's main one."""
+    main: Any = {}
+    for table in tables:
+        for one in table.get("Associations", ()):
+            if one.get("SubnetId") == subnet_id:
+                return table
+            main = table if one.get("Main") else main
+    return main
+
+
+def _leads_out(route: Any) -> bool:
+    default = route.get("DestinationCidrBlock") == EVERYWHERE and route.get("State") == "active"
+    return default and not route.get("GatewayId", "").startswith("igw-")
 
 
 def find_subnets(

@@ -12,6 +12,7 @@ from clusterctl.lab.addresses import REGIONS, SUBNET_PREFIX, default_network
 from clusterctl.lab.moto_completion import replace
 from clusterctl.lab.moto_instances import all_lab_instances
 
+EVERYWHERE = "0.0.0.0/0"
 PRIVATE = tuple(IPv4Network(block) for block in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"))
 
 
@@ -25,6 +26,7 @@ def install(network: IPv4Network) -> None:
             raise DefaultVpcAlreadyExists
         block = default_network(network, backend.region_name, backend.account_id)
         vpc = backend.create_vpc(cidr_block=str(block), is_default=True)
+        _open_to_the_internet(backend, vpc)
         for zone in backend.describe_availability_zones():
             backend.create_default_subnet(zone.name)
         return vpc
@@ -57,6 +59,83 @@ def install(network: IPv4Network) -> None:
     replace(EC2Backend, create_subnet)
     replace(EC2Backend, create_default_vpc)
     replace(EC2Backend, create_default_subnet)
+    _complete_endpoints()
+
+
+def _complete_endpoints() -> None:
+    """Endpoints: the type that is the default, one route to a service, and their end."""
+    make = EC2Backend.create_vpc_endpoint
+    remove = EC2Backend.delete_vpc_endpoints
+
+    def create_vpc_endpoint(
+        backend: Any,
+        vpc_id: str,
+        service_name: str,
+        endpoint_type: str | None,
+        policy_document: str | None,
+        route_table_ids: list[str],
+        *more: Any,
+        **named: Any,
+    ) -> Any:
+        for id in route_table_ids:
+            _check_no_endpoint(backend, id, service_name)
+        kind = endpoint_type or "Gateway"
+        given = (vpc_id, service_name, kind, policy_document, route_table_ids)
+        return make(backend, *given, *more, **named)
+
+    def delete_vpc_endpoints(backend: Any, vpce_ids: list[str] | None = None) -> None:
+        remove(backend, vpce_ids)
+        for id in vpce_ids or ():
+            backend.vpc_end_points.pop(id, None)
+
+    replace(EC2Backend, create_vpc_endpoint)
+    replace(EC2Backend, delete_vpc_endpoints)
+
+
+def _check_no_endpoint(backend: Any, table_id: str, service_name: str) -> None:
+    """Raises RouteAlreadyExists: a table has one route to a service."""
+    backend.get_route_table(table_id)
+    for one in backend.vpc_end_points.values():
+        if one.service_name == service_name and table_id in (one.route_table_ids or ()):
+            prefixes = one.destination_prefix_list_id
+            raise EC2ClientError(
+                "RouteAlreadyExists",
+                f"route table {table_id} already has a route with destination-prefix-list-id "
+                f"{prefixes}",
+            )
+
+
+def _open_to_the_internet(backend: Any, vpc: Any) -> None:
+    """The gateway and the route that a default VPC has, and moto's has not."""
+    gateway = backend.create_internet_gateway()
+    backend.attach_internet_gateway(gateway.id, vpc.id)
+    [table] = [one for one in backend.route_tables.values() if one.vpc_id == vpc.id]
+    backend.create_route(table.id, EVERYWHERE, gateway_id=gateway.id)
+
+
+def reaches_s3(instance: Any) -> bool:
+    """Whether a route leads from it to S3: an endpoint's, a NAT gateway's, or the internet's.
+
+    An internet gateway takes only what has a public address.
+    """
+    nic, backend = instance.nics[0], instance.ec2_backend
+    table = _table_of(backend, nic.subnet)
+    service = f"com.amazonaws.{backend.region_name}.s3"
+    for endpoint in list(backend.vpc_end_points.values()):
+        if endpoint.service_name == service and table.id in (endpoint.route_table_ids or ()):
+            return True
+    for route in table.routes:
+        if route.destination_cidr_block == EVERYWHERE:
+            to_internet = route.gateway is not None and str(route.gateway.id).startswith("igw-")
+            return bool(nic.public_ip) or not to_internet
+    return False
+
+
+def _table_of(backend: Any, subnet: Any) -> Any:
+    """The table that the subnet is associated with, or its VPC's main one."""
+    tables = [one for one in list(backend.route_tables.values()) if one.vpc_id == subnet.vpc_id]
+    own = [one for one in tables if subnet.id in one._associations.values()]
+    return (own or [one for one in tables if one.main_association_id])[0]
 
 
 def check_subnet(subnet: Any, network: IPv4Network) -> None:

@@ -9,7 +9,7 @@ from ipaddress import IPv4Network
 from typing import Any
 
 from clusterctl.domain.errors import LabError
-from clusterctl.lab import addresses, interruptions, moto_addresses
+from clusterctl.lab import addresses, interruptions, moto_addresses, moto_network
 from clusterctl.lab.daemon.network import hardware_address
 from clusterctl.lab.decisions import Decision, Seen, decide
 from clusterctl.lab.faults import FAULTS
@@ -85,6 +85,9 @@ class Supervisor:
         with LabInstance.transition:
             moto_addresses.settle(instance)
             public = instance.public_ip or ""
+            reached = moto_network.reaches_s3(instance)
+        if reached != view["reaches_storage"]:
+            self._daemon.call("set_storage", id=instance.id, reached=reached)
         if public != view["public_address"]:
             self._daemon.call("set_public", id=instance.id, address=public)
 
@@ -131,6 +134,7 @@ class Supervisor:
             "prefix_length": block.prefixlen,
             "gateway": str(block[1]),
             "public_address": instance.public_ip or "",
+            "reaches_storage": moto_network.reaches_s3(instance),
             "public_key": instance.public_key,
             "user_files": [
                 (path, base64.b64encode(content).decode()) for path, content in data.files

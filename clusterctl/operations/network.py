@@ -1,4 +1,7 @@
-"""`network up`, `down` and `status`: a VPC for clusters, as one CloudFormation stack."""
+"""`network up`, `down` and `status`: a VPC for clusters, as one CloudFormation stack.
+
+And `network s3`: an endpoint for S3 in a VPC that somebody else made.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.domain.errors import ClusterctlError
+from clusterctl.domain.errors import AwsError, ClusterctlError, UsageError
 from clusterctl.ec2 import tags
 from clusterctl.ec2.errors import translated
-from clusterctl.ec2.network import Vpc, caller_cidr
+from clusterctl.ec2.network import Vpc, caller_cidr, find_vpc
 from clusterctl.ec2.network_plan import (
     DEFAULT_CIDR,
     Action,
@@ -24,8 +27,10 @@ from clusterctl.ec2.network_plan import (
     stack_name,
 )
 from clusterctl.ec2.places import find_offers
+from clusterctl.ec2.request import tagged
 from clusterctl.ec2.stack import Network, find_stack, network_of, template_version
-from clusterctl.ec2.subnets import NETWORK
+from clusterctl.ec2.steps import Step
+from clusterctl.ec2.subnets import NETWORK, find_subnets, find_ways_out
 from clusterctl.operations.progress import Progress
 from clusterctl.operations.stack_work import StackWork
 
@@ -190,6 +195,52 @@ def network_status(clients: Clients, name: str) -> NetworkStatus:
         network=network_of(clients, name, stack) if stack.usable else None,
         users=_users(clients, stack),
     )
+
+
+def plan_s3_endpoint(clients: Clients, subnet_id: str | None) -> Step | None:
+    """What gives this subnet, or all of the default VPC's, a gateway endpoint for S3.
+
+    None where all have one. Raises UsageError for a subnet that is not there, AwsError.
+    """
+    client = clients.ec2
+    try:
+        found = find_subnets(client, subnet_ids=[subnet_id] if subnet_id else None)
+    except AwsError as error:
+        if not error.code.lower().startswith("invalidsubnetid"):
+            raise
+        raise UsageError(error.message, error.hint) from error
+    if not found:
+        vpc = find_vpc(client)
+        raise UsageError(f"{vpc.vpc_id}, the default VPC, has no subnet", "give a --subnet")
+    ways = find_ways_out(client, found)
+    tables = sorted({way.table_id for way in ways.values() if not way.s3_gateway})
+    if not tables:
+        return None
+    return Step(
+        "create_vpc_endpoint",
+        {
+            "VpcEndpointType": "Gateway",
+            "VpcId": found[0].vpc_id,
+            "ServiceName": f"com.amazonaws.{client.meta.region_name}.s3",
+            "RouteTableIds": tables,
+            "TagSpecifications": tagged(["vpc-endpoint"], {"Name": "clusterctl-s3"}),
+        },
+        f"S3 for {', '.join(sorted(ways))} of {found[0].vpc_id}, free of charge",
+        # Somebody was faster.
+        done_if=("RouteAlreadyExists",),
+    )
+
+
+def make_s3_endpoint(clients: Clients, step: Step) -> str:
+    """Carry the step out; the endpoint's id, empty where there is one by now. Raises AwsError."""
+    try:
+        with translated():
+            made = clients.ec2.create_vpc_endpoint(**step.resolved({}))
+    except AwsError as error:
+        if error.code not in step.done_if:
+            raise
+        return ""
+    return made["VpcEndpoint"]["VpcEndpointId"]
 
 
 def _users(clients: Clients, stack: Stack) -> Mapping[str, int]:

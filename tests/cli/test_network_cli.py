@@ -62,6 +62,18 @@ def test_made_shown_and_again(network):
     assert (status["instances"], status["stack_status"]) == ({}, "CREATE_COMPLETE")
 
 
+def test_an_endpoint_for_s3(network):
+    planned = network("s3", "--dry-run")
+    assert planned.status == 0
+    assert planned.out.startswith("would make: S3 for subnet-")
+    made = network("s3", "--json").data
+    assert made["endpoint_id"].startswith("vpce-")
+    again = network("s3")
+    assert (again.status, again.out) == (0, "")
+    assert again.err == "nothing to do: there is an endpoint for S3\n"
+    assert network("s3", "--subnet", "subnet-none").status == 2
+
+
 def test_nothing_to_remove_is_success(network):
     ran = network("down", "training")
     assert (ran.status, ran.out) == (0, "")

@@ -10,8 +10,10 @@ from clusterctl.domain.errors import UsageError
 from clusterctl.domain.findings import Severity
 from clusterctl.domain.spec import ClusterSpec, Limits
 from clusterctl.ec2.request import tagged
-from clusterctl.ec2.subnets import NETWORK
+from clusterctl.ec2.subnets import NETWORK, WayOut, find_subnets, find_ways_out
+from clusterctl.operations.network import make_s3_endpoint, plan_s3_endpoint
 from tests.ec2.launching import launches
+from tests.moto_ec2 import clients_with
 
 __all__ = ["launches"]
 
@@ -57,6 +59,61 @@ def test_a_group_that_was_left_in_another_network_is_not_taken(launches, network
     launches.carry_out(replace(plan, steps=plan.steps[: group + 1]))
     [node] = launches.up(replace(SPEC, network="two"), "second")
     assert (node.vpc_id, node.subnet_id) == networks["two"]
+
+
+@pytest.fixture
+def vpc(client):
+    """The default VPC: its id, its route table's, and that of its first subnet."""
+    [vpc] = client.describe_vpcs(Filters=[{"Name": "is-default", "Values": ["true"]}])["Vpcs"]
+    of_vpc = [{"Name": "vpc-id", "Values": [vpc["VpcId"]]}]
+    [table] = client.describe_route_tables(Filters=of_vpc)["RouteTables"]
+    [first, *_] = find_subnets(client)
+    return vpc["VpcId"], table["RouteTableId"], first.subnet_id
+
+
+def ways(client, *subnet_ids):
+    return find_ways_out(client, find_subnets(client, subnet_ids=subnet_ids))
+
+
+def test_where_routes_lead_and_an_endpoint_for_s3(launches, client, vpc):
+    vpc_id, table, first = vpc
+    own = client.create_route_table(VpcId=vpc_id)["RouteTable"]["RouteTableId"]
+    client.associate_route_table(RouteTableId=own, SubnetId=first)
+    address = client.allocate_address(Domain="vpc")["AllocationId"]
+    nat = client.create_nat_gateway(SubnetId=first, AllocationId=address)["NatGateway"]
+    to = {"RouteTableId": own, "DestinationCidrBlock": "0.0.0.0/0"}
+    client.create_route(NatGatewayId=nat["NatGatewayId"], **to)
+    second = find_subnets(client)[1].subnet_id
+    assert ways(client, first, second) == {first: WayOut(own, True), second: WayOut(table)}
+
+    spec = replace(SPEC, nodes=2, private=True, zone="us-east-1b")
+    [found] = [one for one in launches.plan(spec).findings if one.check_id == "network.way_out"]
+    assert (found.severity, second in found.message) == (Severity.WARNING, True)
+
+    clients = clients_with(client)
+    step = plan_s3_endpoint(clients, None)
+    assert step.arguments == {
+        "VpcEndpointType": "Gateway",
+        "VpcId": vpc_id,
+        "ServiceName": "com.amazonaws.us-east-1.s3",
+        "RouteTableIds": sorted((table, own)),
+        "TagSpecifications": tagged(["vpc-endpoint"], {"Name": "clusterctl-s3"}),
+    }
+    made = make_s3_endpoint(clients, plan_s3_endpoint(clients, second))
+    assert made.startswith("vpce-")
+    # Somebody was faster: for one of the two tables it is too late.
+    assert make_s3_endpoint(clients, step) == ""
+    make_s3_endpoint(clients, plan_s3_endpoint(clients, None))
+    s3 = frozenset({"s3"})
+    assert ways(client, first, second) == {
+        first: WayOut(own, True, s3, True),
+        second: WayOut(table, False, s3, True),
+    }
+    assert plan_s3_endpoint(clients, None) is None
+    [found] = [one for one in launches.plan(spec).findings if one.check_id == "network.way_out"]
+    assert found.severity is Severity.INFO
+    with pytest.raises(UsageError, match="subnet-0123456789abcdef0"):
+        plan_s3_endpoint(clients, "subnet-0123456789abcdef0")
 
 
 def test_no_such_network(launches):

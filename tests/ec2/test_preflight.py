@@ -13,6 +13,7 @@ from clusterctl.ec2.costs import Price
 from clusterctl.ec2.plan import plan_launch
 from clusterctl.ec2.quotas import QuotaUse
 from clusterctl.ec2.reservations import Reservation
+from clusterctl.ec2.subnets import WayOut
 from tests.ec2.observed import (
     CATALOGUE,
     IMAGE,
@@ -30,6 +31,7 @@ from tests.ec2.observed import (
 
 TYPE = "p4d.24xlarge"
 ERROR, WARNING, INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
+SUBNET_IDS = [one.subnet_id for one in SUBNETS]
 START = datetime(2026, 12, 1, 11, 30, tzinfo=timezone.utc)
 ODCR = Reservation("cr-1", TYPE, "us-east-1b", "active", 4)
 BLOCK = replace(ODCR, block=True, starts_at=START, ends_at=START.replace(day=8))
@@ -243,6 +245,28 @@ FOUND = {
         "p4d.24xlarge gets several network interfaces, with which EC2 gives no public address",
         "",
     ),
+    "network.way_out": (
+        account(ways_out=dict.fromkeys(SUBNET_IDS, WayOut("rtb-1"))),
+        asked(private=True),
+        WARNING,
+        "no route of subnet-a, subnet-b, subnet-c leads nodes without a public address, all but "
+        "the head node, to S3, Systems Manager or the internet (pip)",
+        "clusterctl network s3; or launch in a network that has one: clusterctl network up NAME",
+    ),
+    "network.way_out, several interfaces in one subnet": (
+        offering(MACHINE, ways_out={"subnet-b": WayOut("rtb-1", services=frozenset({"ssm"}))}),
+        asked(subnet_id="subnet-b"),
+        WARNING,
+        "no route of subnet-b leads nodes",
+        "clusterctl network s3 --subnet subnet-b;",
+    ),
+    "network.way_out, S3 alone": (
+        offering(MACHINE, ways_out={"subnet-b": WayOut("rtb-1", services=frozenset({"s3"}))}),
+        SPEC,
+        INFO,
+        "to Systems Manager or the internet (pip)",
+        "",
+    ),
     "placement.type": (
         offering(replace(PLAIN, placement_strategies=("spread",))),
         asked(placement_group=True),
@@ -383,6 +407,21 @@ def test_each_check(case):
 @pytest.mark.parametrize("ssh_from", ["203.0.113.7/32", "10.0.0.0/8", "2001::/16", "::1/128"])
 def test_nothing_speaks_against_a_plain_launch(ssh_from):
     assert plan(replace(NOTHING, ssh_from=ssh_from)).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("spec", "way"),
+    [
+        (asked(), WayOut("rtb-1")),
+        (asked(private=True, nodes=1), WayOut("rtb-1")),
+        (asked(private=True), WayOut("rtb-1", internet=True)),
+        (asked(private=True, zone="us-east-1b"), WayOut("rtb-1")),
+    ],
+    ids=["public addresses", "a head node alone", "a NAT gateway", "another zone"],
+)
+def test_nodes_that_get_out_are_not_warned_of(spec, way):
+    found = plan(account(ways_out={"subnet-a": way}), spec).findings
+    assert [one for one in found if one.check_id == "network.way_out"] == []
 
 
 def test_all_of_it_is_said_at_once_errors_first():

@@ -75,6 +75,47 @@ def test_hosts_of_two_subnets_and_of_the_default_vpc_reach_each_other(instances,
     ]
 
 
+def gets_s3(instances, one) -> bool:
+    """Whether S3 takes a host's connection."""
+    place = instances.lab.storage_url.removeprefix("http://")
+    known = one.get("PublicIpAddress") or one["PrivateIpAddress"]
+    return (
+        ssh(
+            instances.lab, instances.key, known, f"timeout 2 bash -c '</dev/tcp/{place}/80'"
+        ).returncode
+        == 0
+    )
+
+
+def test_a_node_without_a_public_address_needs_an_endpoint_for_s3(instances, ec2):
+    default = [{"Name": "is-default", "Values": ["true"]}]
+    vpc = ec2.describe_vpcs(Filters=default)["Vpcs"][0]["VpcId"]
+    of_vpc = [{"Name": "vpc-id", "Values": [vpc]}]
+    subnet = ec2.describe_subnets(Filters=of_vpc)["Subnets"][0]["SubnetId"]
+    [table] = ec2.describe_route_tables(Filters=of_vpc)["RouteTables"]
+    [public], [private] = (instances.up(**in_subnet(subnet, public=way)) for way in (True, False))
+    assert gets_s3(instances, public)
+    assert not gets_s3(instances, private)
+    made = ec2.create_vpc_endpoint(
+        VpcId=vpc,
+        ServiceName=f"com.amazonaws.{instances.lab.region}.s3",
+        RouteTableIds=[table["RouteTableId"]],
+    )["VpcEndpoint"]["VpcEndpointId"]
+    try:
+        wait_until(lambda: gets_s3(instances, private), "the way to S3")
+    finally:
+        ec2.delete_vpc_endpoints(VpcEndpointIds=[made])
+    wait_until(lambda: not gets_s3(instances, private), "no way to S3")
+    address = ec2.allocate_address(Domain="vpc")["AllocationId"]
+    try:
+        ec2.associate_address(AllocationId=address, InstanceId=private["InstanceId"])
+        wait_until(lambda: gets_s3(instances, private), "the way to S3")
+    finally:
+        ec2.terminate_instances(InstanceIds=[private["InstanceId"]])
+        instances.in_state(private["InstanceId"], "terminated")
+        ec2.release_address(AllocationId=address)
+
+
 def test_a_subnet_is_free_again_when_its_hosts_are_gone(instances, vpcs):
     first, second = (vpcs("172.20.0.0/16", f"172.20.0.0/{size}")[0] for size in (24, 20))
     one = instances.request(**in_subnet(first))[0]

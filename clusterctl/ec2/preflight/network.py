@@ -99,6 +99,40 @@ def interfaces(case: Case, machine: MachineType) -> Iterator[Finding]:
         )
 
 
+def way_out(case: Case, machine: MachineType) -> Iterator[Finding]:
+    """What nodes without a public address, all but the head node, will not reach."""
+    spec = case.spec
+    efa = efa_wanted(machine, spec.nodes, spec.efa)
+    if spec.nodes < 2 or not (spec.private or several(machine, efa)):
+        return
+    lacking: dict[str, list[str]] = {}
+    for subnet in case.catalogue.subnets:
+        way = case.catalogue.ways_out.get(subnet.subnet_id)
+        if way is None or way.internet or spec.zone not in (None, subnet.zone):
+            continue
+        services = {"s3": "S3", "ssm": "Systems Manager"}
+        missed = [text for service, text in services.items() if service not in way.services]
+        lacking.setdefault(", ".join(missed), []).append(subnet.subnet_id)
+    for names, ids in lacking.items():
+        there = f"{names} or the internet (pip)" if names else "the internet (pip)"
+        text = (
+            f"no route of {', '.join(ids)} leads nodes without a public address, all but the head "
+            f"node, to {there}"
+        )
+        if "S3" not in names:
+            yield Finding("network.way_out", Severity.INFO, text)
+            continue
+        named = f" --subnet {ids[0]}" if spec.subnet_id or spec.network else ""
+        yield Finding(
+            "network.way_out",
+            Severity.WARNING,
+            text,
+            hint=f"a gateway endpoint for S3 is free: clusterctl network s3{named}; or launch in a "
+            "network that has one: clusterctl network up NAME, and --network NAME. The rest takes "
+            "a NAT gateway",
+        )
+
+
 def placement(case: Case) -> Iterator[Finding]:
     if case.spec.placement_group and case.market is Market.CAPACITY_BLOCK:
         yield error(

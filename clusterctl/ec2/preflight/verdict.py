@@ -115,6 +115,7 @@ TYPE_CHECKS: tuple[Callable[[Case, MachineType], Iterator[Finding]], ...] = (
     _images,
     disk.performance,
     network.interfaces,
+    network.way_out,
     network.placed,
     network.grown,
     capacity.quotas,

@@ -42,6 +42,7 @@ class HostSpec:
     prefix_length: int
     gateway: str
     public_address: str = ""
+    reaches_storage: bool = True
     public_key: str = ""
     user_files: Sequence[tuple[str, str]] = ()  # below /var/lib/cloud: path, content as base64
     user_data_problem: str = ""

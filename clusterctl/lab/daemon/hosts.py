@@ -39,7 +39,8 @@ class Host:
     @property
     def view(self) -> dict[str, Any]:
         shown = ("state", "why", "boots", "ssh", "afflicted")
-        own = {"id": self.spec.id, "public_address": self.spec.public_address}
+        of_spec = ("id", "public_address", "reaches_storage")
+        own = {name: getattr(self.spec, name) for name in of_spec}
         return {**own, **{name: getattr(self, name) for name in shown}}
 
 
@@ -75,6 +76,8 @@ class Hosts:
         self._hosts[spec.id] = host
         self._make_folder(host)
         self._open_subnets()
+        if not spec.reaches_storage:
+            self._set_rule(spec.address, reached=False)
         self.boot(spec.id)
 
     def boot(self, id: str, new_console: bool = False) -> None:
@@ -102,6 +105,17 @@ class Hosts:
             inside = network.own_public_lines(old.public_address, address)
             network.ip_batch(inside, host.pid, check=False)
 
+    def set_storage(self, id: str, reached: bool) -> None:
+        """Open the way to S3 for a host, or close it."""
+        host = self._hosts[id]
+        if host.spec.reaches_storage != reached:
+            host.spec = replace(host.spec, reaches_storage=reached)
+            self._set_rule(host.spec.address, reached)
+
+    def _set_rule(self, address: str, reached: bool) -> None:
+        gateway = self._own_gateway.partition("/")[0]
+        network.ip_batch(network.storage_lines(address, gateway, reached))
+
     def afflict(self, id: str, **wanted: Any) -> None:
         """Have befall a host that is up what is wanted, and nothing else."""
         host = self._hosts[id]
@@ -124,6 +138,7 @@ class Hosts:
     def remove(self, id: str) -> None:
         """Forget a host that is off, and all it stored."""
         self.set_public(id, "")
+        self.set_storage(id, reached=True)
         host = self._hosts.pop(id)
         network.ip_batch(network.unplug_lines(host.link, host.spec.address), check=False)
         for volume in ("data", "store"):

@@ -118,6 +118,7 @@ def _answer(hosts: Hosts, request: dict[str, Any]) -> dict[str, Any]:
         "afflict": hosts.afflict,
         "remove": hosts.remove,
         "set_public": hosts.set_public,
+        "set_storage": hosts.set_storage,
         "list": hosts.list,
         "console": hosts.console,
     }

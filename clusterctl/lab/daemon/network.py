@@ -11,6 +11,9 @@ from pathlib import Path
 
 BRIDGE, UPLINK = "br0", "up0"
 METADATA = ("169.254.169.254", 80)
+STORAGE_PORT = 80
+# The preferences of rules: who is kept from S3, and what Linux has first by itself.
+_CLOSED, _LOCAL = 50, 100
 # A host has its public address no longer than the bridge says so. Redirects would teach its peers
 # the way past the bridge.
 SETTINGS = {
@@ -32,6 +35,9 @@ def build(network: IPv4Network, public: IPv4Network) -> None:
         f"link set {BRIDGE} up",
         # A public address that nobody has answers with silence, as on EC2.
         f"route add blackhole {public}",
+        # Behind the rules of `storage_lines`, which the kernel would not ask otherwise.
+        f"rule add pref {_LOCAL} lookup local",
+        "rule delete pref 0",
     ]
     if UPLINK in {name for _, name in socket.if_nameindex()}:
         lines.append(f"link set {UPLINK} master {BRIDGE} up")
@@ -67,13 +73,23 @@ def storage_environment(network: IPv4Network) -> dict[str, str]:
 
 def storage_socket(network: IPv4Network) -> socket.socket:
     """Where the hosts ask for S3's objects."""
-    return socket.create_server((str(network[1]), 80), backlog=128)
+    return socket.create_server((str(network[1]), STORAGE_PORT), backlog=128)
 
 
 def gateway_lines(open_: Collection[str], wanted: Collection[str]) -> list[str]:
     """Have the bridge be the gateway of the wanted subnets, each as `ADDRESS/LENGTH`, alone."""
     gone = [f"address delete {one} dev {BRIDGE}" for one in sorted(set(open_) - set(wanted))]
     return gone + [f"address add {one} dev {BRIDGE}" for one in sorted(set(wanted) - set(open_))]
+
+
+def storage_lines(address: str, gateway: str, reached: bool) -> list[str]:
+    """Let the host of that address reach S3, or nobody answer it there, as where no route leads.
+
+    A port's number is all that tells S3 from the answers to the logins of this machine.
+    """
+    act = "delete" if reached else "add"
+    what = f"from {address} to {gateway} ipproto tcp dport {STORAGE_PORT}"
+    return [f"rule {act} pref {_CLOSED} {what} blackhole"]
 
 
 def hardware_address(address: str) -> str:
