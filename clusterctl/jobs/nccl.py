@@ -128,7 +128,8 @@ class TransportWatch:
 
     def __init__(self, efa: bool, tell: Callable[[Finding], None]) -> None:
         self._efa, self._tell = efa, tell
-        self._read = b""
+        self._read = bytearray()
+        self._looked_at = 0
         self._done = False
 
     def take(self, chunk: bytes) -> None:
@@ -137,8 +138,14 @@ class TransportWatch:
             return
         self._read += chunk
         # The name of the network may not be there whole before its line is.
-        whole = self._read[: self._read.rfind(b"\n") + 1]
-        transport = parse_transport(whole.decode(errors="replace"))
-        if transport:
-            self._tell(transport_finding(transport, self._efa))
-        self._done = bool(transport) or len(self._read) > MOST_BYTES
+        end = self._read.rfind(b"\n") + 1
+        # Only new lines are looked at: a job that never uses NCCL may write for days.
+        if b"Using network" in self._read[self._looked_at : end]:
+            transport = parse_transport(self._read[:end].decode(errors="replace"))
+            if transport:
+                self._tell(transport_finding(transport, self._efa))
+                self._done = True
+        self._looked_at = max(self._looked_at, end)
+        if self._done or len(self._read) > MOST_BYTES:
+            self._done = True
+            self._read.clear()
