@@ -182,6 +182,16 @@ LAUNCH = (
         "N",
         "chosen by the plan",
     ),
+    Option(
+        "kms-key",
+        Kind.TEXT,
+        "The key that it is encrypted with: an id, an alias or an ARN.",
+        "disk.kms_key",
+        "KEY",
+        "the account's for EBS",
+        pattern=r"(arn:aws[a-z-]*:kms:[a-z0-9-]+:\d{12}:(key|alias)/|alias/)[\w/-]{1,150}|[\w-]{36}",
+        example="alias/clusters",
+    ),
     Option("tag", Kind.TAGS, "Tag all that is made; may be repeated.", "tags", "KEY=VALUE", "none"),
     Option(
         "max-hours",

@@ -25,11 +25,15 @@ class Market(Enum):
 
 @dataclass(frozen=True)
 class Disk:
-    """A node's root volume, a gp3. None: what the launcher thinks right."""
+    """A node's root volume, an encrypted gp3. None: what the launcher thinks right.
+
+    `kms_key` is the id, the alias or the ARN of a key; None: the account's default one for EBS.
+    """
 
     size_gib: int | None = None
     iops: int | None = None
     throughput_mib_s: int | None = None
+    kms_key: str | None = None
 
 
 @dataclass(frozen=True)

@@ -40,8 +40,11 @@ ALIVE = (NodeState.PENDING, NodeState.RUNNING)
 DEATHS = {
     "Client.VolumeLimitExceeded": "ask for more EBS storage under Service Quotas, or give a "
     "smaller --disk-gib",
-    "Client.InternalError": "most often the volumes are encrypted with a KMS key that you may not "
-    "use: ask whoever runs the account",
+    "Client.InternalError": "most often the KMS key that the volumes are encrypted with is not "
+    "there, or you may not use it: check --kms-key, or, where there is none, the account's key for "
+    "EBS, and what `clusterctl iam-policy operator` says of kms",
+    "Client.InvalidKMSKey.InvalidState": "the KMS key that the volumes are encrypted with is "
+    "disabled or about to be deleted: enable it, or choose another --kms-key",
     "Client.InvalidSnapshot.NotFound": "the image's snapshot is gone: choose another --image",
 }
 

@@ -120,6 +120,16 @@ def operator_policy(bounds: Bounds, node_role: str | None = None) -> Policy:
             bounds.ec2("instance", "network-interface"),
         ),
         _allow(
+            "EncryptDisks",
+            actions_of(OPERATOR, Scope.KEY),
+            [bounds.arn("kms", "key/*")],
+            {
+                # In China there is a .cn behind it.
+                "StringLike": {"kms:ViaService": f"ec2.{bounds.region}.amazonaws.com*"},
+                "BoolIfExists": {"kms:GrantIsForAWSResource": "true"},
+            },
+        ),
+        _allow(
             "FirstSpotLaunch",
             actions_of(OPERATOR, Scope.SPOT_ROLE),
             [

@@ -20,6 +20,7 @@ class Scope(Enum):
     PARAMETER = "the parameters of the Deep Learning AMIs"
     STACK = "the stacks clusterctl-network-*"
     ENDPOINT = "endpoints for S3, in any VPC"
+    KEY = "through EC2, for volumes"
     SPOT_ROLE = "the role of spot requests"
 
 
@@ -73,6 +74,18 @@ OPERATOR: tuple[tuple[str, Scope, tuple[str, ...]], ...] = (
     ),
     ("the head node's elastic address", Scope.OWN, ("ec2:ReleaseAddress",)),
     ("launching", Scope.LAUNCH, ("ec2:RunInstances",)),
+    (
+        "volumes encrypted with a key of your own",
+        Scope.KEY,
+        (
+            "kms:CreateGrant",
+            "kms:Decrypt",
+            "kms:DescribeKey",
+            "kms:GenerateDataKeyWithoutPlaintext",
+            "kms:ReEncryptFrom",
+            "kms:ReEncryptTo",
+        ),
+    ),
     ("tags", Scope.TAG, ("ec2:CreateTags",)),
     ("tags", Scope.UNTAG, ("ec2:DeleteTags",)),
     ("the nodes' host keys", Scope.OWN, ("ec2:GetConsoleOutput",)),
@@ -117,7 +130,9 @@ NETWORK: tuple[tuple[str, Scope, tuple[str, ...]], ...] = (
 )
 
 # Nothing in the code calls these: AWS asks for them when something else is called.
-IMPLIED = frozenset(("iam:CreateServiceLinkedRole", "iam:PassRole", "cloudformation:TagResource"))
+IMPLIED = frozenset(
+    ("iam:CreateServiceLinkedRole", "iam:PassRole", "cloudformation:TagResource")
+) | frozenset(name for _, scope, names in OPERATOR if scope is Scope.KEY for name in names)
 
 # What CloudFormation does in the caller's name for each kind of resource in network.yaml.
 _RULES = (

@@ -146,6 +146,9 @@ def _root_volume(disk: Disk) -> dict[str, Any]:
         **({"Iops": disk.iops} if disk.iops else {}),
         **({"Throughput": disk.throughput_mib_s} if disk.throughput_mib_s else {}),
         "DeleteOnTermination": True,
+        # An image's snapshot need not be encrypted for that.
+        "Encrypted": True,
+        **({"KmsKeyId": disk.kms_key} if disk.kms_key else {}),
     }
 
 

@@ -17,4 +17,5 @@ def root_disk(asked: Disk, machine: MachineType, image_gib: int) -> Disk:
         asked.size_gib or max(image_gib, LEAST_GIB),
         asked.iops or (LARGE_IOPS if large else None),
         asked.throughput_mib_s or (LARGE_MIB_S if large else None),
+        asked.kms_key,
     )

@@ -22,7 +22,7 @@ IMAGE = "clusterctl:image"
 # The client token: EC2 can be asked for what a launch of unknown outcome made.
 LAUNCH = "clusterctl:launch"
 MARKET = "clusterctl:market"
-# What later nodes are to have too: the root volume's size, IOPS and MiB/s.
+# What later nodes are to have too: the root volume's size, IOPS, MiB/s and key.
 DISK = "clusterctl:disk"
 # Only the head node has a public address.
 PRIVATE = "clusterctl:private"
@@ -61,15 +61,22 @@ def read_indices(text: str) -> tuple[int, ...]:
 
 
 def disk_text(disk: Disk) -> str:
-    """`500 6000 500`: GiB, IOPS, MiB/s."""
-    return " ".join(str(part or 0) for part in (disk.size_gib, disk.iops, disk.throughput_mib_s))
+    """`500 6000 500`: GiB, IOPS, MiB/s; and the KMS key, where one was named."""
+    numbers = (str(part or 0) for part in (disk.size_gib, disk.iops, disk.throughput_mib_s))
+    return " ".join((*numbers, *([disk.kms_key] if disk.kms_key else [])))
 
 
 def read_disk(text: str) -> Disk:
     """The disk of such a tag; what makes no sense says nothing."""
-    if not re.fullmatch(r"\d{1,6} \d{1,6} \d{1,6}", text, re.ASCII):
+    if not re.fullmatch(r"\d{1,6} \d{1,6} \d{1,6}( [\w:/-]+)?", text, re.ASCII):
         return Disk()
-    return Disk(*(int(part) or None for part in text.split()))
+    size, iops, throughput, *key = text.split()
+    return Disk(
+        int(size) or None,
+        int(iops) or None,
+        int(throughput) or None,
+        key[0] if key else None,
+    )
 
 
 def of_cluster(name: str) -> dict[str, Any]:

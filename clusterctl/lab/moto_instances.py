@@ -36,6 +36,7 @@ GONE = ("shutting-down", "terminated")
 # Why EC2 ends an instance while it boots: code -> what it says.
 DEATHS = {
     "Client.InternalError": "Client error on launch",
+    "Client.InvalidKMSKey.InvalidState": "The KMS key provided is in an incorrect state",
     "Client.InvalidSnapshot.NotFound": "The specified snapshot was not found.",
     "Client.VolumeLimitExceeded": "Volume limit exceeded",
     "Server.InsufficientInstanceCapacity": "Insufficient capacity to satisfy instance request",

@@ -61,6 +61,11 @@ def check_disk(disk: Disk) -> Refusal | None:
             f"Volume of size {disk.size_gib}GB is smaller than snapshot '{disk.snapshot_id}', "
             f"expect size >= {disk.snapshot_gib}GB",
         )
+    if disk.kms_key_id and not disk.encrypted:
+        return Refusal(
+            "InvalidParameterDependency",
+            "The parameter KmsKeyId requires the parameter Encrypted to be set.",
+        )
     return _check_performance(disk)
 
 

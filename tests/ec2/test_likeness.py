@@ -21,7 +21,7 @@ HEAD = instance(
     instance_profile="nodes",
     efa=True,
     private=True,
-    disk=Disk(300, 6000, 500),
+    disk=Disk(300, 6000, 500, "alias/mine"),
     limits_text="max-hours=8 idle-minutes=30",
     tags={
         "Name": "demo",
@@ -45,7 +45,7 @@ SAME = ClusterSpec(
     image="ami-7",
     ssh_user="ec2-user",
     instance_profile="nodes",
-    disk=Disk(300, 6000, 500),
+    disk=Disk(300, 6000, 500, "alias/mine"),
     tags=(("team", "nlp"),),
     limits=Limits(max_hours=8, idle_minutes=30),
 )
@@ -146,9 +146,10 @@ def test_a_cluster_of_an_alternative_type_stays_of_that_type(instance_type, or_t
 @pytest.mark.parametrize(
     ("asked", "expected"),
     [
-        (Disk(), Disk(300, 6000, 500)),
-        (Disk(size_gib=500), Disk(500, 6000, 500)),
-        (Disk(iops=9000, throughput_mib_s=1000), Disk(300, 9000, 1000)),
+        (Disk(), Disk(300, 6000, 500, "alias/mine")),
+        (Disk(size_gib=500), Disk(500, 6000, 500, "alias/mine")),
+        (Disk(iops=9000, throughput_mib_s=1000), Disk(300, 9000, 1000, "alias/mine")),
+        (Disk(kms_key="alias/new"), Disk(300, 6000, 500, "alias/new")),
     ],
 )
 def test_a_disk_is_as_asked_and_else_as_the_others_have_it(asked, expected):

@@ -86,6 +86,7 @@ def test_the_launch_request_whole():
                     "Iops": 6000,
                     "Throughput": 500,
                     "DeleteOnTermination": True,
+                    "Encrypted": True,
                 },
             }
         ],

@@ -237,6 +237,13 @@ FOUND = {
         "1999 MiB/s need 7996 IOPS",
         "--disk-iops 7996",
     ),
+    "disk.key": (
+        NOTHING,
+        asked(disk=Disk(kms_key="arn:aws:kms:eu-west-1:123456789012:alias/mine")),
+        ERROR,
+        "alias/mine is in eu-west-1, the cluster would be in us-east-1",
+        "another --kms-key",
+    ),
     "network.efa": (NOTHING, asked(efa=True), ERROR, "p4d.24xlarge has no EFA", "leave --efa out"),
     "network.public": (
         offering(MACHINE),

@@ -8,10 +8,11 @@ import pytest
 from botocore.exceptions import ReadTimeoutError
 
 from clusterctl.domain.errors import AwsError
-from clusterctl.domain.spec import ClusterSpec
+from clusterctl.domain.spec import ClusterSpec, Disk
 from clusterctl.ec2.addresses import find_addresses
 from clusterctl.ec2.instances import find_instances, wanted_of
 from clusterctl.ec2.record import read_launches
+from clusterctl.ec2.tags import read_disk
 from clusterctl.lab.fault_kinds import Boot, Capacity
 from tests.ec2.launching import TYPE, ZONES, faults, launches
 
@@ -161,7 +162,8 @@ def test_nodes_that_die_while_they_start_are_taken_back_and_tried_elsewhere(laun
     ("dies", "hint"),
     [
         ("Client.VolumeLimitExceeded", "EBS storage"),
-        ("Client.InternalError", "KMS"),
+        ("Client.InternalError", "check --kms-key, or, where there is none, the account's key"),
+        ("Client.InvalidKMSKey.InvalidState", "enable it, or choose another --kms-key"),
     ],
 )
 def test_a_death_that_no_other_place_mends(launches, faults, dies, hint):
@@ -222,6 +224,18 @@ def test_a_lost_answer_and_then_no_more_than_throttling_is_not_forgotten(launche
     assert "is not known" in error.message
     assert [one.token for one in read_launches(launches.record)] == ["launch-0"]
     assert set(launches.tokens()) == {"launch-0"}
+
+
+def test_disks_are_encrypted_and_later_nodes_keep_the_key(launches):
+    launches.up(replace(SPEC, disk=Disk(kms_key="alias/mine")))
+    launches.up(replace(SPEC, nodes=3), "second")
+    ids = [one.node.instance_id for one in find_instances(launches.client, "demo")]
+    attached = [{"Name": "attachment.instance-id", "Values": ids}]
+    volumes = launches.client.describe_volumes(Filters=attached)["Volumes"]
+    assert [(one["Encrypted"], one["KmsKeyId"]) for one in volumes] == [(True, "alias/mine")] * 3
+    # What an older clusterctl has written, and what nobody has.
+    assert read_disk("300 0 500") == Disk(300, None, 500)
+    assert read_disk("300 0 500 two keys") == Disk()
 
 
 def test_gaps_are_filled_with_as_many_as_are_needed_of_all_together(launches, faults):

@@ -55,6 +55,7 @@ def test_volumes_that_are_made(wish):
         (disk("gp2", iops=3000), "InvalidParameterCombination", "iops"),
         (disk("gp2", throughput=125), "InvalidParameterCombination", "throughput"),
         (disk("io1"), "MissingParameter", "iops"),
+        (disk(kms_key_id="alias/mine"), "InvalidParameterDependency", "Encrypted"),
     ],
 )
 def test_volumes_that_are_refused(wish, code, text):

@@ -20,6 +20,7 @@ def disk(case: Case) -> Iterator[Finding]:
     disk = case.spec.disk
     images = {image for image in case.catalogue.images.values() if image}
     yield from _snapshot(disk.size_gib, images)
+    yield from _key(disk.kms_key or "", case.seen.region)
     for what, value, (least, most), option in (
         ("GiB", disk.size_gib, GP3_GIB, "--disk-gib"),
         ("IOPS", disk.iops, GP3_IOPS, "--disk-iops"),
@@ -50,6 +51,17 @@ def performance(case: Case, machine: MachineType) -> Iterator[Finding]:
         needed = math.ceil(mib_s / MIB_S_PER_IOPS)
         yield error(
             "disk.throughput", f"{mib_s} MiB/s need {needed} IOPS", f"give --disk-iops {needed}"
+        )
+
+
+def _key(key: str, region: str) -> Iterator[Finding]:
+    """Told to be elsewhere, the key is not there: EC2 would find out when the nodes start."""
+    there = key.split(":")[3] if key.startswith("arn:") else region
+    if there != region:
+        yield error(
+            "disk.key",
+            f"the KMS key {key} is in {there}, the cluster would be in {region}",
+            "choose another --kms-key: volumes are encrypted with keys of their own region",
         )
 
 
