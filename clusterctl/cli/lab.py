@@ -159,9 +159,15 @@ def _show(running: LabRecord) -> None:
     output.line(f"public     {running.public_network}")
     output.line(f"s3         {running.endpoint_url}, for hosts {running.storage_url}")
     output.line(f"volumes    {format_bytes(running.volume_bytes)}")
+    output.line(f"tcp        {_tcp(running.tcp)}")
     output.line(f"region     {running.region}")
     output.line(f"accounts   {', '.join(key.account for key in running.keys)}")
     output.line(f"process    {running.pid}, since {running.started_at}")
+
+
+def _tcp(chosen: str) -> str:
+    unlike = " (images on EC2: cubic, which this machine does not allow to its hosts)"
+    return chosen if chosen == "cubic" else chosen + unlike
 
 
 def _yes(value: bool) -> str:

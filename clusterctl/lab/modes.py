@@ -25,7 +25,7 @@ def choose_mode(euid: int) -> Mode:
     if euid == 0:
         return Mode("root", uidmap.map_for_root(subuids, subgids))
     gid, name = os.getegid(), _user_name(euid)
-    mapped = uidmap.map_for_user(euid, gid, name, subuids, subgids) if name else None
+    mapped = uidmap.map_for_user(euid, name, subuids, subgids) if name else None
     if mapped and shutil.which("newuidmap") and shutil.which("newgidmap"):
         return Mode("subuid", mapped)
     return Mode("single", uidmap.single_map(euid, gid))

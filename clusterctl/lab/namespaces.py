@@ -40,7 +40,8 @@ class Plan:
 class Daemon:
     """The running daemon: one request at a time, from any thread.
 
-    `metadata` and `storage` are sockets that listen inside the lab.
+    `metadata` and `storage` are sockets that listen inside the lab, `tcp` is the congestion control
+    of its hosts.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -96,14 +97,12 @@ class Daemon:
         if plan.mode == "root":
             _link(self.process.pid, plan.network, plan.public)
         self._control.sendall(b"x")
-        self.metadata, self.storage = self._await_ready()
-
-    def _await_ready(self) -> tuple[socket.socket, socket.socket]:
-        """The last word of the set-up comes with the sockets at which hosts ask the lab."""
+        # The last word of the set-up comes with the sockets at which hosts ask the lab.
         said, descriptors, _, _ = socket.recv_fds(self._control, 65536, 2)
-        self._check("ready", json.loads(said or b"{}"))
-        metadata, storage = (socket.socket(fileno=descriptor) for descriptor in descriptors)
-        return metadata, storage
+        ready = json.loads(said or b"{}")
+        self._check("ready", ready)
+        self.tcp: str = ready["tcp"]
+        self.metadata, self.storage = (socket.socket(fileno=one) for one in descriptors)
 
     def _await(self, key: str) -> None:
         try:

@@ -35,7 +35,8 @@ class LabRecord:
     """A running lab.
 
     `proxy_command` is for ssh, with %h and %p; None where addresses answer. `storage_url` is where
-    hosts reach S3. `keys` has one for each of ACCOUNTS, in that order.
+    hosts reach S3, `tcp` is their congestion control. `keys` has one for each of ACCOUNTS, in that
+    order.
     """
 
     home: Path
@@ -52,6 +53,7 @@ class LabRecord:
     keys: tuple[AccessKey, ...]
     volume_bytes: int = VOLUME_BYTES
     storage_url: str = ""
+    tcp: str = ""
 
     @property
     def environment(self) -> dict[str, str]:

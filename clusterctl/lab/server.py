@@ -16,6 +16,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -73,7 +74,8 @@ def _start(options: record.LabOptions) -> Callable[[], None]:
     moto_dependencies.install()
     moto_cloudformation.install()
     api = make_api(listening)
-    record.write_record(_record(options, listening, plan))
+    started = replace(_record(options, listening, plan), tcp=daemon.tcp)
+    record.write_record(started)
     for server in (make_metadata_server(daemon.metadata), make_storage(daemon.storage)):
         threading.Thread(target=server.serve_forever, daemon=True).start()
     supervisor = Supervisor(daemon, network, options.volume_bytes)

@@ -44,16 +44,17 @@ def map_for_root(subuids: list[SubIds], subgids: list[SubIds]) -> IdMap:
     return IdMap(((0, first, COUNT),), ((0, first, COUNT),))
 
 
-def map_for_user(
-    uid: int, gid: int, name: str, subuids: list[SubIds], subgids: list[SubIds]
-) -> IdMap | None:
-    """The user as root of the lab, and the user's subordinate ids; None without any."""
+def map_for_user(uid: int, name: str, subuids: list[SubIds], subgids: list[SubIds]) -> IdMap | None:
+    """The user's subordinate ids, root's among them; None without any.
+
+    The user is nobody on a host: root there must not be who the user's own files belong to.
+    """
     users, groups = (_ids_of(ids, name, uid) for ids in (subuids, subgids))
     if users is None or groups is None:
         return None
     return IdMap(
-        ((0, uid, 1), (1, users.first, min(users.count, COUNT - 1))),
-        ((0, gid, 1), (1, groups.first, min(groups.count, COUNT - 1))),
+        ((0, users.first, min(users.count, COUNT)),),
+        ((0, groups.first, min(groups.count, COUNT)),),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -12,7 +13,7 @@ from pathlib import Path
 from bench_copy_faults import bench_faults
 from bench_copy_shaped import bench_shaped
 from bench_copy_unshaped import bench_cpu, bench_small
-from bench_lab import cores, running_lab
+from bench_lab import cores, quiet, running_lab
 from bench_scale import FULL, QUICK, Scale
 from bench_tables import Goal
 
@@ -33,6 +34,8 @@ def bench_copy(arguments: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         with running_lab(home, "--data-size", DATA_SIZE):
+            status = json.loads(quiet("clusterctl", "lab", "status", "--json"))
+            print(f"the hosts' TCP is {status['tcp']}")
             for part in options.parts or PARTS:
                 goals += PARTS[part](home, options.scale)
     print("\n" + "\n".join(goal.line() for goal in goals))

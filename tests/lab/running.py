@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import time
@@ -65,6 +66,50 @@ def descendants(root: int) -> dict[int, str]:
     ):
         found |= more
     return {pid: stats[pid][19] for pid in found if stats.get(pid)}
+
+
+def processes_of_hosts(record: LabRecord) -> set[int]:
+    """Those of the lab's processes that are a host's: neither the API's nor the daemon's."""
+    found = {pid: _command(pid) for pid in descendants(record.pid) if pid != record.pid}
+    return {pid for pid, command in found.items() if command and "daemon/__main__" not in command}
+
+
+def shared_with_hosts(record: LabRecord) -> set[str]:
+    """The sockets and pipes that processes of hosts have in common with the lab's own processes.
+
+    The daemon's control socket in a host would make root there root of the lab.
+    """
+    everything, hosts = set(descendants(record.pid)), processes_of_hosts(record)
+    of_hosts, own = _open_files(hosts), _open_files(everything - hosts)
+    assert of_hosts
+    assert own
+    return {name for name in of_hosts & own if "[" in name}
+
+
+def real_uids(pids: set[int]) -> set[int]:
+    """As which users these processes run, by this machine's ids."""
+    found = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):  # it has ended
+            status = Path(f"/proc/{pid}/status").read_text()
+            found.add(int(status.partition("\nUid:")[2].split()[0]))
+    return found
+
+
+def _command(pid: int) -> str:
+    """Empty if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
+
+
+def _open_files(pids: set[int]) -> set[str]:
+    found = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):  # it has ended
+            found |= {str(file.readlink()) for file in Path(f"/proc/{pid}/fd").iterdir()}
+    return found
 
 
 def remaining_of(record: LabRecord, processes: dict[int, str], patience_s: float = 10) -> list[str]:

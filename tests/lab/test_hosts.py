@@ -10,7 +10,15 @@ from pathlib import Path
 import pytest
 
 from clusterctl.lab import lifecycle
-from tests.lab.running import make_key, ssh, wait_until
+from clusterctl.lab.daemon import template
+from tests.lab.running import (
+    make_key,
+    processes_of_hosts,
+    real_uids,
+    shared_with_hosts,
+    ssh,
+    wait_until,
+)
 
 pytestmark = pytest.mark.lab
 
@@ -66,10 +74,11 @@ def test_sshd_keeps_its_stock_limits(host):
     assert set(shown.splitlines()) == {"maxstartups 10:30:100", "maxsessions 10"}
 
 
-def test_its_tcp_is_as_that_of_images(host):
-    settings = "tcp_available_congestion_control tcp_congestion_control"
-    there, chosen = host.run(host.host, f"cd /proc/sys/net/ipv4 && cat {settings}").splitlines()
-    assert chosen == "cubic" or "cubic" not in there
+def test_its_tcp_is_as_that_of_images_where_the_machine_allows_it(host, lab):
+    settings = "tcp_allowed_congestion_control tcp_congestion_control"
+    allowed, chosen = host.run(host.host, f"cd /proc/sys/net/ipv4 && cat {settings}").splitlines()
+    machines = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
+    assert chosen == lab.tcp == ("cubic" if "cubic" in allowed.split() else machines)
 
 
 def test_it_booted_just_now(host):
@@ -194,13 +203,45 @@ def test_cloud_config_is_reported_not_run(instances):
 def test_root_on_a_host_is_nobody_outside(host, lab):
     if lab.mode != "root":
         pytest.skip("the lab does not run as root")
-    host.run(host.host, "sudo -n sh -c 'sleep 87.654321 >/dev/null 2>&1 &'")
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if b"87.654321" in (process / "cmdline").read_bytes():
-                found.append(process.stat().st_uid)
-        except OSError:
-            continue
-    assert found
-    assert min(found) >= 100_000
+    assert min(real_uids(processes_of_hosts(lab))) >= 100_000
+
+
+def test_its_processes_have_no_files_of_the_lab(host, lab):
+    host.run(host.host, "pgrep -x sshd")
+    assert shared_with_hosts(lab) == set()
+
+
+def test_its_file_systems_are_bounded(host):
+    sizes = host.run(host.host, "df --output=size -k / /tmp /dev/shm /run /home /usr | tail -n +2")
+    root = 8 * 1024 * 1024
+    assert [int(size) for size in sizes.split()] == [1024, root, 2**21, 2**16, root, root]
+
+
+def test_nothing_of_the_machines_var_is_there(host):
+    everything = host.run(host.host, "find /var -xdev -not -path '/var/lib/cloud*' | sort")
+    own = {"/var/log/auth.log", "/var/log/cloud-init-output.log", "/var/run", "/var/lock"}
+    folders = {f"/var/{name}" for name in template.VAR} | {"/var", "/var/lib/dpkg"}
+    assert set(everything.splitlines()) - {"/var/lib/sudo"} == own | folders
+    if Path("/var/lib/dpkg/status").exists():
+        assert host.run(host.host, "dpkg-query -W -f '${Package}' sudo") == "sudo"
+
+
+def test_a_console_that_never_ends_takes_little_memory(instances, lab):
+    """The last 64 KiB are shown, and its beginning is no longer kept."""
+    script = (
+        "#!/bin/sh\nyes console | head -c 50000000 >>/proc/1/fd/1; echo the end >>/proc/1/fd/1\n"
+    )
+    one = instances.up(UserData=script)[0]
+    console = wait_until(
+        lambda: "the end" in (text := instances.console(one["InstanceId"])) and text, "the console"
+    )
+    assert len(console) <= 64 * 1024
+    kept = "stat -L -c '%s %b %B' /proc/1/fd/1"
+    root = "" if lab.mode == "single" else "sudo "
+
+    def bounded():
+        size, blocks, block = map(int, instances.run(one, root + kept).split())
+        assert size > 50_000_000
+        return blocks * block < 2**20
+
+    wait_until(bounded, "a short console")

@@ -34,7 +34,7 @@ def test_the_mounts_of_a_host():
     plan = mounts.host_mounts(mounts.View("/h", "/t", single_uid=False), bound=["lib"])
     assert [(step.source, step.target) for step in plan] == [
         ("/lib", "lib"),
-        *(("overlay", name) for name in ("usr", "etc", "var", "opt")),
+        *(("overlay", name) for name in ("usr", "etc", "var", "opt", "var/lib/dpkg")),
         ("proc", "proc"),
         ("sysfs", "sys"),
         ("/h/boot_id", "proc/sys/kernel/random/boot_id"),
@@ -43,7 +43,7 @@ def test_the_mounts_of_a_host():
         ("devpts", "dev/pts"),
         ("tmpfs", "dev/shm"),
         ("tmpfs", "run"),
-        ("tmpfs", "tmp"),
+        ("/h/tmp", "tmp"),
         ("/h/root-home", "root"),
         ("/h/home", "home"),
         ("/h/data", "data"),
@@ -67,7 +67,8 @@ def test_terminals_belong_to_tty_where_there_is_such_a_group(single_uid, group):
     [
         (["/", "/proc", "/snap/core"], set()),
         (["/", "/usr", "/var"], set()),
-        (["/", "/etc/hosts", "/var/lib/docker"], {"etc", "var"}),
+        (["/", "/etc/hosts", "/var/lib/docker"], {"etc"}),
+        (["/", "/var", "/var/lib/dpkg/info"], {"var/lib/dpkg"}),
         (["/", "/usr/lib/wsl", "/usr"], set()),
         (["/", "/opt", "/opt/data", "/optional"], {"opt"}),
     ],

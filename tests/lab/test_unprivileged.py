@@ -18,7 +18,10 @@ from tests.lab.running import (
     descendants,
     make_key,
     newest_image,
+    processes_of_hosts,
+    real_uids,
     remaining_of,
+    shared_with_hosts,
     shown,
     ssh,
     wait_until,
@@ -117,6 +120,10 @@ def test_a_host_of_an_unprivileged_lab(user_lab, tmp_path):
     output("cloud-init status --wait")
     assert output("cat ran-as") == ("root" if user_lab.mode == "subuid" else "ubuntu")
     assert len(output("nvidia-smi -L").splitlines()) == 4
+    assert shared_with_hosts(user_lab) == set()
+    # Where there are subordinate ids, the user's own files are out of a host's reach.
+    uids = real_uids(processes_of_hosts(user_lab))
+    assert min(uids) >= 700_000 if user_lab.mode == "subuid" else uids == {UID}
     assert output("sudo touch /opt/here && ls /opt/here") == "/opt/here"
     assert not Path("/opt/here").exists()
     there = (

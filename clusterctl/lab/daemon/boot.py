@@ -104,6 +104,11 @@ def boot(spec: HostSpec, folder: Path, base: Base, plug: Callable[[int], None]) 
     return Booted(int(answer), report_read)
 
 
+def console_of(folder: Path) -> Path:
+    """Beside the folder of a host, whose disk may be full: there is always room on a console."""
+    return folder.with_name(f"{folder.name}.console")
+
+
 def ended_by(status: int) -> str:
     """`reboot`, `poweroff`, `failed` (never came up) or `died`, from a wait status."""
     if os.WIFEXITED(status):
@@ -153,7 +158,7 @@ def _run(start: Callable[[], None], report_write: int) -> NoReturn:
 
 def _start(spec: HostSpec, folder: Path, base: Base, go: int) -> None:
     os.setsid()
-    _to_console(folder / "console.log")
+    _to_console(console_of(folder))
     socket.sethostname(spec.hostname)
     if not os.read(go, 1):
         raise OSError("the network of the host could not be made")
@@ -165,6 +170,8 @@ def _start(spec: HostSpec, folder: Path, base: Base, go: int) -> None:
     mounts.build_root(view, base.alone)
     if base.single_uid:
         _become_ubuntu()
+    # The daemon's control socket would be root's way out of the host, and the dial listener, too.
+    syscalls.keep_only_standard_files()
     # Python ignores SIGPIPE, and an ignored signal stays ignored over exec.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     os.execve("/bin/sh", ["init", INIT], {"PATH": PATH, "LANG": "C.UTF-8", **base.environment})

@@ -14,13 +14,17 @@ from clusterctl.lab.daemon import syscalls
 CONNECT_TIMEOUT_S = 20
 
 
-def start(listening_fd: int, networks: Sequence[IPv4Network]) -> int:
-    """The pid of a process that answers on the listening Unix socket, for these networks."""
+def start(listening_fd: int, networks: Sequence[IPv4Network], control: socket.socket) -> int:
+    """The pid of a process that answers on the listening Unix socket, for these networks.
+
+    It has no use for the daemon's `control` socket.
+    """
     pid = os.fork()
     if pid:
         return pid
     try:
         syscalls.die_with_parent()
+        control.close()
         _serve(socket.socket(fileno=listening_fd), networks)
     finally:
         os._exit(1)

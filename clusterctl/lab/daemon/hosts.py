@@ -18,8 +18,6 @@ from clusterctl.lab.daemon.befall import UNHARMED, Victim
 from clusterctl.lab.daemon.boot import UBUNTU_UID, Base, HostSpec
 from clusterctl.lab.daemon.files import own_files
 
-CONSOLE_BYTES = 64 * 1024  # what EC2 keeps of a console
-
 
 @dataclass
 class Host:
@@ -59,8 +57,8 @@ class Hosts:
         environment: Mapping[str, str],
     ) -> None:
         self._folder = folder
-        covered = mounts.covered(Path("/proc/self/mountinfo").read_text())
-        self._base = Base(folder / "template", single_uid, frozenset(covered), environment)
+        alone = mounts.unshown(Path("/proc/self/mountinfo").read_text())
+        self._base = Base(folder / "template", single_uid, alone, environment)
         self._hosts: dict[str, Host] = {}
         self._own_gateway, self._gateways = gateway, {gateway}
         self._links = 0
@@ -86,8 +84,9 @@ class Hosts:
         if host.state != "off":
             return
         if new_console:
-            (host.folder / "console.log").unlink(missing_ok=True)
+            boot.console_of(host.folder).unlink(missing_ok=True)
             self._make_store(host)
+        self._make_tmp(host.folder / "tmp")
         template.write(host.folder / "boot_id", f"{uuid.uuid4()}\n".encode(), 0o444)
         plug = functools.partial(_plug, host)
         started = boot.boot(host.spec, host.folder, self._base, plug)
@@ -141,20 +140,22 @@ class Hosts:
         self.set_storage(id, reached=True)
         host = self._hosts.pop(id)
         network.ip_batch(network.unplug_lines(host.link, host.spec.address), check=False)
-        for volume in ("data", "store"):
-            volumes.unmake(host.folder / volume)
+        for volume in (host.folder / "data", host.folder / "store", host.folder):
+            volumes.unmake(volume)
         shutil.rmtree(host.folder, ignore_errors=True)
+        boot.console_of(host.folder).unlink(missing_ok=True)
         self._open_subnets()
 
     def list(self) -> list[dict[str, Any]]:
         for host in self._hosts.values():
             _look(host)
+            volumes.bound_console(boot.console_of(host.folder))
         return [host.view for host in self._hosts.values()]
 
     def console(self, id: str) -> str:
         """The end of what the host printed; nothing for one that is gone or still to come."""
-        log = self._folder / "hosts" / id / "console.log"
-        return log.read_bytes()[-CONSOLE_BYTES:].decode(errors="replace") if log.exists() else ""
+        log = boot.console_of(self._folder / "hosts" / id)
+        return volumes.read_console(log).decode(errors="replace")
 
     def ended(self, pid: int, status: int) -> None:
         """A child of the daemon ended; if it was a host's PID 1, the host is off."""
@@ -175,7 +176,9 @@ class Hosts:
 
     def _make_folder(self, host: Host) -> None:
         spec, folder = host.spec, host.folder
-        for name in ("usr", "etc", "var", "opt"):
+        folder.mkdir(parents=True)
+        volumes.make(folder, volumes.ROOT_BYTES, 0o755, flags=0)
+        for name in (*mounts.COPY_ON_WRITE, mounts.PACKAGES.replace("/", "-")):
             (folder / "upper" / name).mkdir(parents=True)
             (folder / "work" / name).mkdir(parents=True)
         for name in ("root", "data", "root-home"):
@@ -189,6 +192,12 @@ class Hosts:
             template.write(folder / "upper/usr/bin/nvidia-smi", smi, 0o755)
         self._make_home(folder / "home/ubuntu", spec.public_key)
         self._make_store(host)
+
+    def _make_tmp(self, folder: Path) -> None:
+        """Empty at each boot. Part of a host's root volume, as on the images."""
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(exist_ok=True)
+        folder.chmod(0o1777)
 
     def _make_store(self, host: Host) -> None:
         """An empty instance store, where the type has one."""

@@ -42,7 +42,7 @@ def run(setup: Setup) -> NoReturn:
         environment = network.storage_environment(setup.network)
         hosts = Hosts(FOLDER, setup.files, setup.single_uid, gateway, environment)
         dialled = (setup.network, setup.public)
-        dial_pid = dialer.start(setup.dial, dialled) if setup.dial >= 0 else 0
+        dial_pid = dialer.start(setup.dial, dialled, setup.control) if setup.dial >= 0 else 0
         _hand_over(setup)
         _serve(setup.control, hosts, dial_pid)
         status = 0
@@ -69,7 +69,8 @@ def _hand_over(setup: Setup) -> None:
     """All is set up: give the launcher the sockets that listen in here, to answer at."""
     with network.metadata_socket() as metadata, network.storage_socket(setup.network) as storage:
         descriptors = [metadata.fileno(), storage.fileno()]
-        socket.send_fds(setup.control, [b'{"ready": true}\n'], descriptors)
+        told = json.dumps({"ready": True, "tcp": network.tcp_of_hosts()})
+        socket.send_fds(setup.control, [f"{told}\n".encode()], descriptors)
 
 
 def _serve(control: socket.socket, hosts: Hosts, dial_pid: int) -> None:

@@ -11,8 +11,14 @@ from clusterctl.lab.daemon import syscalls
 from clusterctl.lab.daemon.syscalls import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY
 
 COPY_ON_WRITE = ("usr", "etc", "var", "opt")
+# Debian's list of what is installed: `dpkg-query` on a host tells of the machine's programs.
+PACKAGES = "var/lib/dpkg"
+# Of which folders the machine's own content is seen. The rest of /var are mails, spools, databases
+# and logs: nobody's business on a host.
+SHOWN = ("usr", "etc", "opt", PACKAGES)
 # Where Deep Learning AMIs mount the instance store.
 INSTANCE_STORE = "opt/dlami/nvme"
+SHM_SIZE, RUN_SIZE = "2g", "64m"
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 FOLDERS = (
     *("proc", "sys", "dev", "run", "tmp", "root", "home", "data", "mnt", "media", "srv", "old"),
@@ -39,25 +45,32 @@ class Mount:
 
 
 def covered(mountinfo: str) -> set[str]:
-    """The top-level folders below which something is mounted that a lower layer cannot go past."""
+    """The folders of SHOWN below which something is mounted that a lower layer cannot go past."""
     points = [line.split()[4] for line in mountinfo.splitlines()]
     # A later mount over the whole folder hides what is mounted below it.
     found = set()
-    for name in COPY_ON_WRITE:
+    for name in SHOWN:
         last = max((i for i, point in enumerate(points) if point == f"/{name}"), default=-1)
         if any(point.startswith(f"/{name}/") for point in points[last + 1 :]):
             found.add(name)
     return found
 
 
+def unshown(mountinfo: str) -> frozenset[str]:
+    """Of which copy-on-write folders hosts see the template's content alone."""
+    packages = set() if Path("/", PACKAGES).is_dir() else {PACKAGES}
+    return frozenset({"var"} | packages | covered(mountinfo))
+
+
 def overlay(name: str, folder: str, template: str, alone: bool) -> Mount:
-    """A copy-on-write view of the machine's own top-level folder, the lab's template over it.
+    """A copy-on-write view of the machine's own folder, the lab's template over it.
 
     One per folder: in a user namespace the kernel refuses `/` as a lower layer. `alone`: the
     template holds all there is to show.
     """
     layers = f"lowerdir={template}/{name}" + ("" if alone else f":/{name}")
-    writable = f"upperdir={folder}/upper/{name},workdir={folder}/work/{name}"
+    own = name.replace("/", "-")  # no overlay's upper folder may lie in another's
+    writable = f"upperdir={folder}/upper/{own},workdir={folder}/work/{own}"
     return Mount("overlay", name, "overlay", data=f"{layers},{writable},userxattr")
 
 
@@ -77,6 +90,7 @@ def host_mounts(view: View, bound: Iterable[str] = (), alone: Collection[str] = 
     `bound` are top-level folders that are no links (`lib`), `alone` those that the template has
     all of.
     """
+    views = (*COPY_ON_WRITE, *(() if PACKAGES in alone else (PACKAGES,)))
     terminal = "newinstance,ptmxmode=0666,mode=0620"
     # With a single uid there is no group 5 (tty) to give terminals to.
     terminal += "" if view.single_uid else ",gid=5"
@@ -85,16 +99,16 @@ def host_mounts(view: View, bound: Iterable[str] = (), alone: Collection[str] = 
     store = [Mount(f"{folder}/store", INSTANCE_STORE, flags=MS_BIND)] if view.instance_store else []
     return [
         *(Mount(f"/{name}", name, flags=MS_BIND) for name in bound),
-        *(overlay(name, folder, view.template, name in alone) for name in COPY_ON_WRITE),
+        *(overlay(name, folder, view.template, name in alone) for name in views),
         Mount("proc", "proc", "proc", plain | MS_NOEXEC),
         Mount("sysfs", "sys", "sysfs", plain | MS_NOEXEC | MS_RDONLY),
         Mount(f"{folder}/boot_id", "proc/sys/kernel/random/boot_id", flags=MS_BIND),
         Mount("tmpfs", "dev", "tmpfs", MS_NOSUID, "mode=755,size=1m"),
         *(Mount(f"/dev/{name}", f"dev/{name}", flags=MS_BIND) for name in DEVICES),
         Mount("devpts", "dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, terminal),
-        Mount("tmpfs", "dev/shm", "tmpfs", plain, "mode=1777"),
-        Mount("tmpfs", "run", "tmpfs", plain, "mode=755"),
-        Mount("tmpfs", "tmp", "tmpfs", plain, "mode=1777"),
+        Mount("tmpfs", "dev/shm", "tmpfs", plain, f"mode=1777,size={SHM_SIZE}"),
+        Mount("tmpfs", "run", "tmpfs", plain, f"mode=755,size={RUN_SIZE}"),
+        Mount(f"{folder}/tmp", "tmp", flags=MS_BIND),
         Mount(f"{folder}/root-home", "root", flags=MS_BIND),
         Mount(f"{folder}/home", "home", flags=MS_BIND),
         Mount(f"{folder}/data", "data", flags=MS_BIND),
@@ -105,7 +119,7 @@ def host_mounts(view: View, bound: Iterable[str] = (), alone: Collection[str] = 
 def build_root(view: View, alone: Collection[str]) -> None:
     """Make the root of a host and move into it. Runs in the host's own mount namespace."""
     root = Path(view.folder, "root")
-    syscalls.mount("tmpfs", str(root), "tmpfs", 0, "mode=755")
+    syscalls.mount("tmpfs", str(root), "tmpfs", 0, "mode=755,size=1m")
     for name in FOLDERS:
         (root / name).mkdir()
     bound = _top_level(root)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import subprocess
 from collections.abc import Collection, Sequence
@@ -10,6 +9,7 @@ from ipaddress import IPv4Network
 from pathlib import Path
 
 BRIDGE, UPLINK = "br0", "up0"
+TCP_SETTINGS = "/proc/sys/net/ipv4"
 METADATA = ("169.254.169.254", 80)
 STORAGE_PORT = 80
 # The preferences of rules: who is kept from S3, and what Linux has first by itself.
@@ -46,13 +46,24 @@ def build(network: IPv4Network, public: IPv4Network) -> None:
         Path("/proc/sys/net/ipv4", name).write_text(value)
 
 
-def be_as_images_are() -> None:
-    """Have a host's TCP be Linux's default, whatever this machine's is: images on EC2 keep it.
+def tcp_of_hosts() -> str:
+    """The congestion control of hosts: Linux's default, which images on EC2 keep, where it may be.
 
-    Another one, such as BBR, takes the links' shaping otherwise than nodes on EC2 take theirs.
+    Another one, such as BBR, takes the links' shaping otherwise than nodes on EC2 take theirs. But
+    a network namespace may choose only what the machine's administrator allows to everybody
+    (`tcp_allowed_congestion_control`), however much is available; it starts with the machine's.
     """
-    with contextlib.suppress(OSError):  # a kernel may be without it
-        Path("/proc/sys/net/ipv4/tcp_congestion_control").write_text("cubic")
+    allowed = Path(TCP_SETTINGS, "tcp_allowed_congestion_control").read_text().split()
+    return "cubic" if "cubic" in allowed else _tcp_setting().read_text().strip()
+
+
+def be_as_images_are() -> None:
+    """Have this network namespace, a host's, choose what `tcp_of_hosts` says."""
+    _tcp_setting().write_text(tcp_of_hosts())
+
+
+def _tcp_setting() -> Path:
+    return Path(TCP_SETTINGS, "tcp_congestion_control")
 
 
 def metadata_socket() -> socket.socket:

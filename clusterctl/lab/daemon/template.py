@@ -10,13 +10,17 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from clusterctl.lab.daemon import mounts
+
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 TOOLS = "usr/lib/clusterctl-lab"
 POWER_COMMANDS = ("reboot", "poweroff", "halt", "shutdown")
 
 # Folders that root on a host must be able to add files to, and how deep: the machine's own belong
 # to a uid that does not exist there.
-WRITABLE = {"etc": 2, "var": 3, "opt": 2, "usr/local": 3, "usr/bin": 0, "usr/sbin": 0, "usr/lib": 0}
+WRITABLE = {"etc": 2, "opt": 2, "usr/local": 3, "usr/bin": 0, "usr/sbin": 0, "usr/lib": 0}
+WRITABLE[mounts.PACKAGES] = 1
+VAR = ("cache", "lib", "local", "log", "mail", "opt", "spool", "tmp")
 
 # The machine's sudo belongs to the machine's root, who is nobody on a host: it needs copies.
 SUDO = ("usr/bin/sudo", "usr/bin/su", "usr/libexec/sudo", "usr/lib/sudo", "etc/sudo.conf")
@@ -103,6 +107,10 @@ def build(layer: Path, files: Sequence[File], single_uid: bool, alone: Collectio
         )
     if "etc" in alone:
         _copy_readable(Path("/etc"), layer / "etc")
+    for name in VAR:
+        (layer / "var" / name).mkdir(parents=True)
+    for name, target in (("run", "/run"), ("lock", "/run/lock")):
+        (layer / "var" / name).symlink_to(target)
     for top, depth in WRITABLE.items():
         _repeat_folders(Path("/", top), layer / top, depth)
     if not single_uid:

@@ -12,16 +12,39 @@ from clusterctl.lab.daemon import syscalls
 
 DATA = "/data"
 BLOCK = 4096  # no size at all would be no limit
+# Of what a host changes outside its volumes; as large as the root volume of a small image.
+ROOT_BYTES = 8 * 2**30
+# A console is cut to what EC2 keeps of it whenever it takes more memory than this.
+CONSOLE_KEPT, CONSOLE_MOST = 64 * 1024, 1024 * 1024
 
 
-def make(point: Path, size: int, mode: int) -> None:
-    options = f"size={size},mode={mode:o}"
-    syscalls.mount("tmpfs", str(point), "tmpfs", syscalls.MS_NOSUID, options)
+def make(point: Path, size: int, mode: int, flags: int = syscalls.MS_NOSUID) -> None:
+    """A file system in memory. Files without content take memory, too: a block each, at most."""
+    options = f"size={size},nr_inodes={size // BLOCK},mode={mode:o}"
+    syscalls.mount("tmpfs", str(point), "tmpfs", flags, options)
 
 
 def unmake(point: Path) -> None:
     if point.is_mount():
         syscalls.unmount(str(point))
+
+
+def read_console(log: Path) -> bytes:
+    """The end of what a host printed; nothing for one that is gone or still to come."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - CONSOLE_KEPT))
+            return file.read(CONSOLE_KEPT)
+    except FileNotFoundError:
+        return b""
+
+
+def bound_console(log: Path) -> None:
+    """Free the memory of a console's beginning. The host goes on writing at its end meanwhile."""
+    state = log.stat() if log.exists() else None
+    if state and state.st_blocks * 512 > CONSOLE_MOST:
+        with log.open("r+b") as file:
+            syscalls.punch_hole(file.fileno(), state.st_size - CONSOLE_KEPT)
 
 
 def leave(point: Path, size: int, left: int | None) -> None:
