@@ -71,7 +71,7 @@ def make_api(listening: socket.socket) -> BaseWSGIServer:
     return make_server(
         host,
         port,
-        _with_status(pages),
+        moto_objects.within_room(_with_status(pages)),
         threaded=True,
         request_handler=MotoRequestHandler,
         fd=listening.fileno(),
@@ -84,7 +84,7 @@ def make_storage(listening: socket.socket) -> BaseWSGIServer:
     return make_server(
         host,
         port,
-        accounts.with_accounts(create_backend_app("s3")),
+        moto_objects.within_room(accounts.with_accounts(create_backend_app("s3"))),
         threaded=True,
         request_handler=MotoRequestHandler,
         fd=listening.fileno(),
@@ -117,7 +117,7 @@ def _instances() -> list[dict[str, Any]]:
             "key_name": one.key_name,
             "boots": one.boots,
             "ssh": one.reachable,
-            "problem": one.decoded_user_data.problem,
+            "problem": one.user_data_problem,
             "name": {tag["key"]: tag["value"] for tag in one.get_tags()}.get("Name", ""),
         }
         for one in moto_instances.all_lab_instances()

@@ -28,7 +28,7 @@ def start(options: LabOptions) -> LabRecord:
     folder = folder_of(home)
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with (folder / "lab.log").open("ab") as log:
+        with (folder / "lab.log").open("a+b") as log:
             problem = _launch(options, log.fileno())
     except OSError as refused:
         raise LabError(f"cannot write to {folder}: {refused.strerror}", "free some space") from None

@@ -15,6 +15,7 @@ from moto.ec2.models import instances as moto_instances
 from moto.ec2.models.instances import Instance, InstanceState, StateReason
 from moto.ec2.utils import filter_dict_attribute_mapping
 
+from clusterctl.domain.errors import LabError
 from clusterctl.lab import userdata
 from clusterctl.lab.decisions import Seen, Wanted
 from clusterctl.lab.fault_kinds import Boot
@@ -74,6 +75,14 @@ class LabInstance(Instance):
     @property
     def decoded_user_data(self) -> userdata.UserData:
         return userdata.decode(base64.b64decode(str(self.user_data)) if self.user_data else b"")
+
+    @property
+    def user_data_problem(self) -> str:
+        """What of its user data the lab cannot do."""
+        try:
+            return self.decoded_user_data.problem
+        except LabError as failure:
+            return failure.message
 
     @property
     def wanted(self) -> Wanted:

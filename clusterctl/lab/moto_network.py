@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from ipaddress import IPv4Network, ip_network
+import random
+from ipaddress import IPv4Address, IPv4Network, ip_network
 from typing import Any
 
 from moto.ec2.exceptions import DefaultVpcAlreadyExists, EC2ClientError
 from moto.ec2.models import EC2Backend
+from moto.ec2.models.subnets import Subnet
 
 from clusterctl.lab.addresses import REGIONS, SUBNET_PREFIX, default_network
 from clusterctl.lab.moto_completion import replace
@@ -56,6 +58,32 @@ def install(network: IPv4Network) -> None:
             subnet.default_for_az = subnet.map_public_ip_on_launch = False
         return subnet
 
+    request_address = Subnet.request_ip
+
+    def request_ip(subnet: Any, ip: str, instance: Any) -> None:
+        check_address(subnet, ip)
+        if ip in subnet._subnet_ips:
+            raise EC2ClientError("InvalidIPAddress.InUse", f"Address {ip} is in use.")
+        request_address(subnet, ip, instance)
+
+    create_interface = EC2Backend.create_network_interface
+
+    def create_network_interface(
+        backend: Any, subnet: Any, address: Any, addresses: Any = None, *rest: Any, **others: Any
+    ) -> Any:
+        """moto takes any address, and of those that it chooses itself some are the gateway's."""
+        subnet = backend.get_subnet(subnet) if isinstance(subnet, str) else subnet
+        named = [address] if isinstance(address, str) else [*(address or ())]
+        more = [one if isinstance(one, str) else one["PrivateIpAddress"] for one in addresses or ()]
+        for one in filter(None, [*named, *more]):
+            check_address(subnet, one)
+        if not any([*named, *more]):
+            free = {str(one) for one in subnet.cidr.hosts()} - set(_reserved(subnet))
+            address = random.choice(sorted(free - set(subnet._subnet_ips)))  # noqa: S311
+        return create_interface(backend, subnet, address, addresses, *rest, **others)
+
+    replace(Subnet, request_ip)
+    replace(EC2Backend, create_network_interface)
     replace(EC2Backend, create_subnet)
     replace(EC2Backend, create_default_vpc)
     replace(EC2Backend, create_default_subnet)
@@ -136,6 +164,25 @@ def _table_of(backend: Any, subnet: Any) -> Any:
     tables = [one for one in list(backend.route_tables.values()) if one.vpc_id == subnet.vpc_id]
     own = [one for one in tables if subnet.id in one._associations.values()]
     return (own or [one for one in tables if one.main_association_id])[0]
+
+
+def check_address(subnet: Any, address: str) -> None:
+    """Refuse an address that no interface in the subnet can have, in EC2's words."""
+    try:
+        inside = IPv4Address(address) in subnet.cidr
+    except ValueError:
+        inside = False
+    if not inside:
+        text = "Address does not fall within the subnet's address range"
+        raise EC2ClientError("InvalidParameterValue", text)
+    if address in _reserved(subnet):
+        text = f"Address {address} is in subnet's reserved address range"
+        raise EC2ClientError("InvalidParameterValue", text)
+
+
+def _reserved(subnet: Any) -> list[str]:
+    """The first four addresses, of which the gateway has the second, and the last one."""
+    return [str(subnet.cidr[index]) for index in (0, 1, 2, 3, -1)]
 
 
 def check_subnet(subnet: Any, network: IPv4Network) -> None:

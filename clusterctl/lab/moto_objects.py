@@ -1,19 +1,101 @@
-"""S3 objects in memory, read without a copy.
+"""S3 objects in memory: read without a copy, and never more of them than the machine can hold.
 
-moto copies the whole object for each range that is read of it.
+moto copies the whole object for each range that is read of it, and keeps what comes.
 """
 
 from __future__ import annotations
 
 import io
+import os
+import threading
+from collections.abc import Callable, Iterable
 from typing import Any
 
+from moto.s3.exceptions import S3ClientError
 from moto.s3.models import FakeKey
+
+from clusterctl.domain.units import format_bytes
+
+App = Callable[..., Iterable[bytes]]
+
+
+class Room:
+    """Bytes of memory of which each holder has some. Thread-safe."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._lock = threading.Lock()
+        self._held: dict[object, int] = {}
+        self._taken = 0
+
+    def take(self, holder: object, size: int) -> bool:
+        """Have the holder hold this, instead of what it held. False: there is no room for it."""
+        with self._lock:
+            taken = self._taken - self._held.get(holder, 0) + size
+            if taken > self.most:
+                return False
+            self._taken, self._held[holder] = taken, size
+            return True
+
+    def give_back(self, holder: object) -> None:
+        with self._lock:
+            self._taken -= self._held.pop(holder, 0)
+
+
+# For objects and for requests on their way: half of the machine's memory.
+ROOM = Room(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
+
+
+# What an object takes beside its content, about.
+KEY_BYTES = 4096
+
+
+class Forgetful(list[Any]):
+    """In place of moto's list of all objects that there ever were, which keeps them all."""
+
+    def append(self, _one: Any) -> None:
+        """Nothing: an object goes when its bucket drops it."""
 
 
 def install() -> None:
     key: Any = FakeKey
+    key.instances_tracked = Forgetful()
     key.value = property(_read, _write)
+    dispose = FakeKey.dispose
+
+    def give_back(key: Any, garbage: bool = False) -> None:
+        dispose(key, garbage)
+        ROOM.give_back(id(key))
+
+    key.dispose = give_back
+
+
+def within_room(app: App) -> App:
+    """Refuse a request before its body is read, as S3 does one that is too large."""
+
+    def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        length = environ.get("CONTENT_LENGTH") or "0"
+        if "chunked" in environ.get("HTTP_TRANSFER_ENCODING", "").lower():
+            text = "You must provide the Content-Length HTTP header."
+            return _refuse(start, "411 Length Required", "MissingContentLength", text)
+        request = object()
+        if not ROOM.take(request, int(length) if length.isdecimal() else 0):
+            return _refuse(start, "400 Bad Request", "EntityTooLarge", _no_room())
+        try:
+            return app(environ, start)
+        finally:
+            ROOM.give_back(request)
+
+    return answer
+
+
+def _refuse(start: Callable[..., Any], status: str, code: str, message: str) -> Iterable[bytes]:
+    start(status, [("Content-Type", "application/xml"), ("Connection", "close")])
+    return [f"<Error><Code>{code}</Code><Message>{message}</Message></Error>".encode()]
+
+
+def _no_room() -> str:
+    return f"The lab's S3 holds {format_bytes(ROOM.most)} at most, half of this machine's memory."
 
 
 def _read(key: Any) -> bytes:
@@ -24,6 +106,8 @@ def _read(key: Any) -> bytes:
 
 
 def _write(key: Any, content: bytes) -> None:
+    if not ROOM.take(id(key), KEY_BYTES + len(content)):
+        raise S3ClientError("EntityTooLarge", _no_room())
     key._value_buffer.close()
     key._value_buffer = io.BytesIO(content)
     key.contentsize = len(content)

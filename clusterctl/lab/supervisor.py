@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import logging
 import os
+import stat
+import sys
 from ipaddress import IPv4Network
 from typing import Any
 
@@ -22,7 +24,21 @@ from clusterctl.lab.record import VOLUME_BYTES
 log = logging.getLogger(__name__)
 
 BUSY_S, IDLE_S = 0.05, 0.25
+LOG_MOST, LOG_KEPT = 4 * 2**20, 2**20
 SETTLED = ("running", "stopped", "terminated")
+
+
+def bound_log(file: int) -> None:
+    """Cut a log that grew past LOG_MOST to its last LOG_KEPT bytes. It is open for appending.
+
+    In place, since the daemon writes to the same open file. What is written meanwhile may be lost.
+    """
+    size = os.fstat(file).st_size
+    if size <= LOG_MOST or not stat.S_ISREG(os.fstat(file).st_mode):
+        return
+    kept = os.pread(file, LOG_KEPT, size - LOG_KEPT)
+    os.ftruncate(file, 0)
+    os.write(file, kept.partition(b"\n")[2])
 
 
 class Supervisor:
@@ -41,6 +57,7 @@ class Supervisor:
                 look = LOOKS.begin()
                 busy = self._step()
                 LOOKS.end(look)
+                bound_log(sys.stderr.fileno())
                 LabInstance.changed.wait(BUSY_S if busy else IDLE_S)
                 LabInstance.changed.clear()
             log.error("the namespace daemon ended")
@@ -58,7 +75,13 @@ class Supervisor:
             one for one in all_lab_instances() if one.admitted and one.state != "terminated"
         ]
         for instance in instances:
-            self._attend(instance, hosts.get(instance.id))
+            try:
+                self._attend(instance, hosts.get(instance.id))
+            except ConnectionError:
+                raise
+            except Exception as failure:
+                # One instance that nobody foresaw must not end the others with the lab.
+                self._give_up(instance, f"{type(failure).__name__}: {failure}")
         return any(one.state not in SETTLED or not one.settled for one in instances)
 
     def _attend(self, instance: LabInstance, view: dict[str, Any] | None) -> None:
@@ -114,9 +137,15 @@ class Supervisor:
                 instance.reboot_wanted = False
                 self._daemon.call(decision.order, id=instance.id)
         except LabError as failure:
-            log.error("%s: %s", instance.id, failure.message)
-            with LabInstance.transition:
-                instance.enter("shutting-down", f"failed: {failure.message}")
+            self._give_up(instance, failure.message)
+
+    def _give_up(self, instance: LabInstance, problem: str) -> None:
+        """End an instance, with EC2's word for a launch that failed on its side."""
+        if LOOKS.note(instance.id, problem):
+            log.error("%s: %s", instance.id, problem, exc_info=True)
+        with LabInstance.transition:
+            if instance.state != "shutting-down":
+                instance.enter("shutting-down", f"failed: {problem}")
 
     def _spec(self, instance: LabInstance) -> dict[str, Any]:
         """What the daemon is told to create (`daemon.boot.HostSpec`)."""

@@ -6,10 +6,13 @@ import base64
 import binascii
 import email
 import gzip
+import io
 import string
 import zlib
 from dataclasses import dataclass
 from email.message import Message
+
+from clusterctl.domain.errors import LabError
 
 # Where cloud-init puts the parts that it runs, below /var/lib/cloud.
 FOLDERS = {
@@ -21,6 +24,8 @@ FOLDERS = {
 }
 # Types that say nothing: the content's first line does.
 VAGUE = ("text/plain", "text/x-not-multipart", "application/octet-stream", "application/gzip")
+# The 16 KiB that a launch may bring are this much when they are zeros; parts can be packed again.
+MOST_INFLATED = 16 * 2**20
 BOOTHOOK = b"#cloud-boothook"
 IN_NAMES = string.ascii_letters + string.digits + "_-.()"
 
@@ -34,11 +39,16 @@ class UserData:
 
 
 def decode(raw: bytes) -> UserData:
-    """Undo base64 and gzip, in that order, as cloud-init does, and look at what it is."""
+    """Undo base64 and gzip, in that order, as cloud-init does, and look at what it is.
+
+    Raises LabError for what takes more stack or memory than a launch may.
+    """
     try:
-        content = _inflated(_debased(raw))
+        content = _inflated(_debased(raw), MOST_INFLATED)
         if _is_mime(content):
             return _from_parts(content)
+    except RecursionError:
+        raise LabError("the parts of the user data are nested too deeply") from None
     except (OSError, EOFError, zlib.error) as broken:
         return UserData(problem=f"the user data is not valid gzip: {broken}")
     return _place("part-001", _type_of(content), content)
@@ -46,16 +56,19 @@ def decode(raw: bytes) -> UserData:
 
 def _from_parts(content: bytes) -> UserData:
     parts = [part for part in email.message_from_bytes(content).walk() if not part.is_multipart()]
-    found = [_read(part, number) for number, part in enumerate(parts, start=1)]
+    found, room = [], MOST_INFLATED
+    for number, part in enumerate(parts, start=1):
+        found.append(_read(part, number, room))
+        room -= sum(len(file) for _, file in found[-1].files)
     problems = [one.problem for one in found if one.problem]
     # A later part with the name of an earlier one takes its place.
     files = {path: file for one in found for path, file in one.files}
     return UserData(tuple(files.items()), "; ".join(problems))
 
 
-def _read(part: Message, number: int) -> UserData:
+def _read(part: Message, number: int, room: int) -> UserData:
     payload = part.get_payload(decode=True)
-    content = _inflated(payload if isinstance(payload, bytes) else b"")
+    content = _inflated(payload if isinstance(payload, bytes) else b"", room)
     kind = part.get_content_type()
     name = _clean(part.get_filename() or "") or f"part-{number:03d}"
     return _place(name, _type_of(content) if kind in VAGUE else kind, content)
@@ -99,5 +112,11 @@ def _debased(raw: bytes) -> bytes:
         return raw
 
 
-def _inflated(raw: bytes) -> bytes:
-    return gzip.decompress(raw) if raw.startswith(b"\x1f\x8b") else raw
+def _inflated(raw: bytes, most: int) -> bytes:
+    if not raw.startswith(b"\x1f\x8b"):
+        return raw
+    with gzip.GzipFile(fileobj=io.BytesIO(raw)) as packed:
+        content = packed.read(most + 1)
+    if len(content) > most:
+        raise LabError(f"the user data inflates to more than {MOST_INFLATED >> 20} MiB")
+    return content

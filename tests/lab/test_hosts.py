@@ -245,3 +245,13 @@ def test_a_console_that_never_ends_takes_little_memory(instances, lab):
         return blocks * block < 2**20
 
     wait_until(bounded, "a short console")
+
+
+def test_the_labs_log_is_cut_to_its_end(lab):
+    log = lab.home / "lab/lab.log"
+    with log.open("a") as file:
+        file.write("something that recurs\n" * 200_000 + "the end\n")
+    wait_until(lambda: log.stat().st_size <= 2**20, "a short log")
+    lines = log.read_text().splitlines()
+    assert lines[0] == "something that recurs"
+    assert "the end" in lines

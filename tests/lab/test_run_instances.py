@@ -124,3 +124,41 @@ def test_more_hosts_than_the_lab_can_carry_are_refused_whole(lab):
         )
     assert caught.value.response["Error"]["Code"] == "InstanceLimitExceeded"
     assert len(ec2.describe_instances()["Reservations"]) == before
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        (0, "reserved address range"),
+        (1, "reserved address range"),
+        (3, "reserved address range"),
+        (-1, "reserved address range"),
+        (None, "does not fall within"),
+    ],
+)
+def test_an_address_that_no_host_can_have_is_refused(instances, place, said):
+    """The second one is the gateway's: a host there would be the lab's own bridge to its peers."""
+    subnet = instances.ec2.describe_subnets()["Subnets"][0]
+    block = ipaddress.IPv4Network(subnet["CidrBlock"])
+    address = "192.0.2.7" if place is None else str(block[place])
+    named = {"SubnetId": subnet["SubnetId"], "PrivateIpAddress": address}
+    by_interface = {"NetworkInterfaces": [{"DeviceIndex": 0, **named}]}
+    for ask in (
+        lambda: instances.request(**named),
+        lambda: instances.request(**by_interface),
+        lambda: instances.ec2.create_network_interface(**named),
+    ):
+        with pytest.raises(ClientError) as refused:
+            ask()
+        assert code_of(refused) == "InvalidParameterValue"
+        assert said in str(refused.value)
+
+
+def test_an_address_that_is_in_use_is_refused(instances):
+    subnet = instances.ec2.describe_subnets()["Subnets"][0]
+    address = str(ipaddress.IPv4Network(subnet["CidrBlock"])[-7])
+    named = {"SubnetId": subnet["SubnetId"], "PrivateIpAddress": address}
+    assert instances.request(**named)[0]["PrivateIpAddress"] == address
+    with pytest.raises(ClientError) as refused:
+        instances.request(**named)
+    assert code_of(refused) == "InvalidIPAddress.InUse"

@@ -8,11 +8,15 @@ import io
 import json
 import random
 import shlex
+import socket
 import threading
 
 import pytest
 from boto3.s3.transfer import TransferConfig
+from moto.s3.exceptions import S3ClientError
+from moto.s3.models import FakeKey
 
+from clusterctl.lab import moto_objects
 from clusterctl.lab.record import read_record
 from tests.lab.running import LabHome, client
 
@@ -161,3 +165,39 @@ def test_this_machines_environment(lab, capsys):
     told = json.loads(capsys.readouterr().out)
     assert told["S3_ENDPOINT_URL"] == told["AWS_ENDPOINT_URL"] == lab.endpoint_url
     assert read_record(lab.home).storage_url == lab.storage_url
+
+
+def ask_raw(lab, *headers):
+    """The answer to a PUT of which only the head was sent."""
+    host, port = lab.endpoint_url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), 10) as connection:
+        head = ["PUT /data-set/large HTTP/1.1", f"Host: {host}:{port}", *headers]
+        signed = "Authorization: AWS4-HMAC-SHA256 Credential=lab/20260101/us-east-1/s3/aws4_request"
+        connection.sendall("\r\n".join([*head, signed, "", ""]).encode())
+        return connection.makefile("rb").read().decode()
+
+
+def test_more_than_the_machine_can_hold_is_refused_before_it_comes(lab, bucket):
+    too_large = ask_raw(lab, f"Content-Length: {2**50}")
+    assert "<Code>EntityTooLarge</Code>" in too_large
+    assert "half of this machine's memory" in too_large
+    assert "<Code>MissingContentLength</Code>" in ask_raw(lab, "Transfer-Encoding: chunked")
+
+
+def test_what_is_deleted_is_room_again(monkeypatch):
+    """Of objects that hold 100 bytes together, whatever replaced or deleted them."""
+    monkeypatch.setattr(moto_objects, "ROOM", room := moto_objects.Room(100))
+    monkeypatch.setattr(moto_objects, "KEY_BYTES", 0)
+    for name in ("value", "dispose", "instances_tracked"):
+        monkeypatch.setattr(FakeKey, name, FakeKey.__dict__[name])
+    moto_objects.install()
+    first, second = (FakeKey(name, b"x" * 40, "1", "us-east-1") for name in "ab")
+    with pytest.raises(S3ClientError, match="holds 100 B at most"):
+        FakeKey("c", b"x" * 21, "1", "us-east-1").dispose()
+    second.value = b"y" * 60
+    second.dispose()
+    assert room.take("a request", 60)
+    assert not room.take("another", 1)
+    room.give_back("a request")
+    del first
+    assert room.take("all", 100)

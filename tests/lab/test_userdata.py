@@ -7,6 +7,8 @@ from email.mime.text import MIMEText
 
 import pytest
 
+from clusterctl.domain.errors import LabError
+from clusterctl.lab import lifecycle
 from clusterctl.lab.userdata import UserData, decode
 from tests.lab.running import ssh, wait_until
 
@@ -111,6 +113,43 @@ def test_what_the_lab_cannot_run_is_said(raw, said):
     decoded = decode(raw)
     assert decoded.files == ()
     assert said in decoded.problem
+
+
+def nested(depth: int) -> bytes:
+    """A message in a message in a message: 16 KiB of it, packed, are some thousands deep."""
+    heads = (b"Content-Type: multipart/mixed; boundary=%d\n\n--%d\n" % (n, n) for n in range(depth))
+    return gzip.compress(b"MIME-Version: 1.0\n" + b"".join(heads), mtime=0)
+
+
+def bomb() -> bytes:
+    """Parts that are 12 MiB each when they are unpacked: 200 of them, in a few KiB."""
+    part = base64.b64encode(gzip.compress(bytes(12 * 2**20))).decode()
+    text = "--b\nContent-Type: text/x-shellscript\nContent-Transfer-Encoding: base64\n\n"
+    head = "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=b\n\n"
+    return gzip.compress((head + f"{text}{part}\n" * 200).encode(), mtime=0)
+
+
+@pytest.mark.parametrize(
+    "raw", [nested(3000), bomb(), gzip.compress(bytes(17 * 2**20))], ids=["deep", "parts", "whole"]
+)
+def test_what_a_launch_may_not_take_is_refused(raw):
+    assert len(raw) < 20_000
+    with pytest.raises(LabError, match="nested too deeply|inflates to more than 16 MiB"):
+        decode(raw)
+
+
+@pytest.mark.lab
+def test_a_launch_that_cannot_be_understood_ends_that_instance_only(instances, lab):
+    good, bad = (
+        instances.request(UserData=data)[0]["InstanceId"] for data in (SCRIPT, nested(3000))
+    )
+    instances.in_state(bad, "terminated")
+    reason = instances.see(bad)["StateReason"]
+    assert reason["Code"] == "Server.InternalError"
+    assert "nested too deeply" in reason["Message"]
+    told = {one["instance_id"]: one["problem"] for one in lifecycle.instances(lab)}
+    assert "nested too deeply" in told[bad]
+    instances.reachable(good)
 
 
 PER_BOOT = """#!/bin/sh
