@@ -31,7 +31,7 @@ def down(wiring: Wiring, name: str, yes: bool, as_json: bool) -> None:
 
     folder = wiring.folder(name)
     if not yes and sys.stdin.isatty():
-        left = leftovers(wiring.ec2, name, folder)
+        left = leftovers(wiring.clients, name, folder)
         if left.nodes:
             click.confirm(f"Terminate the {len(left.nodes)} nodes of {name}?", abort=True, err=True)
     try:

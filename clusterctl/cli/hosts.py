@@ -6,7 +6,6 @@ import click
 
 from clusterctl.cli import output
 from clusterctl.cli.wiring import Wiring, account_options
-from clusterctl.domain.cluster import check_cluster_name
 
 
 @click.command()
@@ -25,7 +24,7 @@ def hosts(wiring: Wiring, name: str, as_json: bool) -> None:
     from clusterctl.operations.status import cluster_status
     from clusterctl.operations.views import hosts_text
 
-    text = hosts_text(cluster_status(wiring.ec2, check_cluster_name(name)).cluster)
+    text = hosts_text(cluster_status(wiring.clients, wiring.folder(name)).cluster)
     if as_json:
         entries = parse_hosts_file(text).entries
         output.data([{"host": entry.host, "slots": entry.slots} for entry in entries])

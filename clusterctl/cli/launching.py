@@ -119,7 +119,7 @@ def _left_behind(wiring: Wiring, name: str) -> str:
 
     folder = wiring.folder(name)
     try:
-        left = leftovers(wiring.ec2, name, folder)
+        left = leftovers(wiring.clients, name, folder)
     except AwsError:
         what = "there may be instances"
     else:

@@ -44,9 +44,9 @@ def check_nodes(wiring: Wiring, name: str, indices: tuple[int, ...]) -> None:
 
     Of a cluster that is not there at all others speak.
     """
-    from clusterctl.ec2.instances import find_instances
+    from clusterctl.operations.status import find_own
 
-    there = {found.node.index for found in find_instances(wiring.ec2, name)}
+    there = {found.node.index for found in find_own(wiring.clients, wiring.folder(name))}
     missing = [index for index in indices if index not in there]
     if there and missing:
         raise UsageError(

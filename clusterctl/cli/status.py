@@ -8,7 +8,6 @@ from clusterctl.cli import output
 from clusterctl.cli.cluster_table import cluster_data, print_nodes
 from clusterctl.cli.money import print_spending, spending_data
 from clusterctl.cli.wiring import Wiring, account_options
-from clusterctl.domain.cluster import check_cluster_name
 from clusterctl.domain.ranges import format_indices
 from clusterctl.domain.units import count
 
@@ -27,7 +26,7 @@ def status(wiring: Wiring, name: str, as_json: bool) -> None:
     from clusterctl.operations.costs import price_cache, spending_of
     from clusterctl.operations.status import cluster_status
 
-    found = cluster_status(wiring.ec2, check_cluster_name(name))
+    found = cluster_status(wiring.clients, wiring.folder(name))
     money = spending_of(wiring.clients, found.instances, price_cache(wiring.settings.home))
     if as_json:
         output.data(

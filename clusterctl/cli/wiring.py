@@ -12,7 +12,7 @@ import click
 
 from clusterctl.config import Settings, load_settings
 from clusterctl.domain.cluster import check_cluster_name
-from clusterctl.domain.errors import LabError, NoSuchCluster, UsageError
+from clusterctl.domain.errors import LabError, UsageError
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -94,16 +94,11 @@ class Wiring:
 
     def open(self, name: str) -> Access:
         """Access to the running cluster NAME. Raises NoSuchCluster and what open_access does."""
-        from clusterctl.ec2.instances import find_cluster
         from clusterctl.operations.access import open_access
+        from clusterctl.operations.status import cluster_status
 
         folder = self.folder(name)
-        cluster = find_cluster(self.ec2, name)
-        if cluster is None:
-            raise NoSuchCluster(
-                f"there is no cluster {name} in {self.ec2.meta.region_name}",
-                "see `clusterctl list`, or launch it: clusterctl up " + name,
-            )
+        cluster = cluster_status(self.clients, folder).cluster
         return open_access(cluster, folder, self.proxy_command)
 
 

@@ -47,12 +47,8 @@ class Instance:
     disk: Disk = field(default_factory=Disk)
     limits_text: str = ""
     spent_usd: float = 0.0
+    owner_id: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
-
-
-def find_cluster(client: EC2Client, name: str) -> Cluster | None:
-    """The cluster as it is now; None when it has no instance left. Raises AwsError."""
-    return as_cluster(client, name, find_instances(client, name))
 
 
 def list_clusters(client: EC2Client) -> tuple[Cluster, ...]:
@@ -131,7 +127,9 @@ def _describe(client: EC2Client, filters: list[Any]) -> list[Instance]:
 
 def _entries(page: Any) -> Iterator[Any]:
     for reservation in page["Reservations"]:
-        yield from reservation["Instances"]
+        # The account that pays, also in a subnet that another one shares.
+        owner = {"OwnerId": reservation.get("OwnerId", "")}
+        yield from ({**instance, **owner} for instance in reservation["Instances"])
 
 
 def read_instance(described: Any) -> Instance:
@@ -178,6 +176,7 @@ def read_instance(described: Any) -> Instance:
         disk=tags.read_disk(tagged.get(tags.DISK, "")),
         limits_text=tagged.get(tags.LIMITS, ""),
         spent_usd=_amount(tagged.get(tags.SPENT)),
+        owner_id=described.get("OwnerId", ""),
         tags=tagged,
         state_reason=_reason(reason.get("Code") or "", reason.get("Message") or ""),
     )

@@ -59,9 +59,8 @@ def read_launches(path: Path) -> tuple[SentLaunch, ...]:
 
 
 def write_launches(path: Path, launches: Sequence[SentLaunch]) -> None:
-    """Keep these, and only these."""
-    if not launches:
-        path.unlink(missing_ok=True)
+    """Keep these, and only these. Once a launch was sent the file stays, perhaps with none."""
+    if not launches and not path.exists():
         return
     entries = [{"request": _plain(sent.request), "sent_at": sent.sent_at} for sent in launches]
     text = json.dumps({"launches": entries}, indent=2)

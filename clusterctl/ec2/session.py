@@ -91,6 +91,17 @@ class Clients:
         client: STSClient = self._make("sts")
         return client
 
+    @functools.cached_property
+    def account_id(self) -> str:
+        """The number of the AWS account that the credentials belong to. Raises AwsError.
+
+        Asked once for all regions; GetCallerIdentity needs no permission.
+        """
+        if self._origin:
+            return self._origin.account_id
+        with translated():
+            return self.sts.get_caller_identity()["Account"]
+
     def frozen_keys(self) -> tuple[str, str, str]:
         """Access key, secret and token, which is empty where they are long-lived."""
         with translated():

@@ -10,7 +10,6 @@ from clusterctl.domain.cluster import NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.ec2.errors import translated
 from clusterctl.ec2.instances import Instance, find_instances, launched_with
-from clusterctl.ec2.keypairs import find_key_pairs
 from clusterctl.ec2.network import find_groups
 from clusterctl.ec2.polling import gaps
 
@@ -117,13 +116,11 @@ def delete_groups(client: EC2Client, name: str, timeout_s: float) -> tuple[str, 
     return tuple(group.group_id for group in groups)
 
 
-def delete_key_pairs(client: EC2Client, name: str) -> tuple[str, ...]:
-    """Delete the cluster's key pairs."""
-    pairs = find_key_pairs(client, name)
-    for pair in pairs:
+def delete_key_pairs(client: EC2Client, names: Sequence[str]) -> None:
+    """Delete these key pairs. Raises AwsError."""
+    for name in names:
         with translated():
-            client.delete_key_pair(KeyName=pair.name)
-    return tuple(pair.name for pair in pairs)
+            client.delete_key_pair(KeyName=name)
 
 
 def await_launches(client: EC2Client, tokens: Sequence[str], until: float) -> None:

@@ -16,7 +16,8 @@ from clusterctl.ec2.costs import Price
 from clusterctl.ec2.instances import Instance, find_every_cluster, find_instances
 from clusterctl.ec2.prices import find_price
 from clusterctl.ec2.spending import ASLEEP, BILLED, Spending, node_cost, price_key, spending
-from clusterctl.operations.keep import account_of
+from clusterctl.operations.folder import ClusterFolder
+from clusterctl.operations.keep import check_account, parse_site, site_of
 from clusterctl.operations.ledger import Ended, append_ended, read_ended
 from clusterctl.transport.fanout import fan_out
 
@@ -125,8 +126,12 @@ def cost_report(
 ) -> CostReport:
     """Look in these regions. A region that refuses is named, and keeps nobody from the others.
 
-    Raises AwsError where there is only one and it refuses.
+    Raises AwsError where there is only one and it refuses, UsageError where the folder of cluster
+    `name` says that it is in another account.
     """
+    if name is not None:
+        for clients in list(places.values())[:1]:
+            check_account(ClusterFolder(home / name), clients)
     looks = fan_out(
         lambda place: _look(place.clients, home, name),
         [_Place(region, places[region]) for region in places],
@@ -160,11 +165,13 @@ def _look(clients: Clients, home: Path, name: str | None) -> list[ClusterCosts]:
 def _ended(
     home: Path, places: Mapping[str, Clients], name: str | None, since: datetime
 ) -> tuple[Ended, ...]:
-    accounts = {account_of(clients.ec2) for clients in places.values()}
+    sites = [site_of(clients) for clients in places.values()]
     return tuple(
         entry
         for entry in read_ended(home)
-        if entry.account in accounts and entry.ended_at >= since and name in (None, entry.name)
+        if any(parse_site(entry.account).may_be(site) for site in sites)
+        and entry.ended_at >= since
+        and name in (None, entry.name)
     )
 
 
@@ -184,7 +191,7 @@ def note_end(home: Path, clients: Clients, name: str, instances: Sequence[Instan
         append_ended(
             home,
             Ended(
-                account=account_of(clients.ec2),
+                account=str(site_of(clients, going)),
                 name=name,
                 region=str(clients.ec2.meta.region_name),
                 instance_type="/".join(sorted({one.node.instance_type for one in going})),

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from clusterctl.domain.errors import ClusterctlError
+from clusterctl.domain.errors import NoSuchCluster
 from clusterctl.domain.units import count
 from clusterctl.ec2.addresses import find_addresses, release_addresses
 from clusterctl.ec2.instances import Instance, find_instances
 from clusterctl.ec2.keypairs import find_key_pairs
 from clusterctl.ec2.network import find_groups
 from clusterctl.ec2.placement import delete_placement_groups, find_placement_groups
-from clusterctl.ec2.record import SentLaunch, read_launches
 from clusterctl.ec2.teardown import (
     NOT_TERMINATED,
     await_launches,
@@ -23,12 +22,18 @@ from clusterctl.ec2.teardown import (
 )
 from clusterctl.operations.costs import note_end
 from clusterctl.operations.folder import ClusterFolder
-from clusterctl.operations.keep import check_account, forget, locked
+from clusterctl.operations.keep import (
+    check_site,
+    forget,
+    launched_from,
+    locked,
+    note_end_seen,
+    sent_launches,
+    site_of,
+)
 from clusterctl.operations.progress import Progress
 
 if TYPE_CHECKING:
-    from mypy_boto3_ec2 import EC2Client
-
     from clusterctl.ec2.session import Clients
 
 TERMINATED_WITHIN_S = 900.0
@@ -53,9 +58,10 @@ class Leftovers:
         return self == Leftovers()
 
 
-def leftovers(client: EC2Client, name: str, folder: ClusterFolder) -> Leftovers:
+def leftovers(clients: Clients, name: str, folder: ClusterFolder) -> Leftovers:
     """What `down` would remove. Raises AwsError, UsageError."""
-    check_account(folder, client)
+    check_site(folder, clients)
+    client = clients.ec2
     return Leftovers(
         nodes=tuple(found.node.name for found in find_instances(client, name, NOT_TERMINATED)),
         addresses=tuple(found.public_ip for found in find_addresses(client, name)),
@@ -71,32 +77,33 @@ def down(
 ) -> Leftovers:
     """Remove everything that carries the cluster's tag, then its folder; what that was.
 
-    Works without the folder, and after an `up` cut off anywhere. Raises AwsError, UsageError,
+    Works without the folder, and after an `up` cut off anywhere. The folder of a cluster that was
+    launched and of which nothing is found stays: NoSuchCluster then. Raises AwsError, UsageError,
     ClusterctlError.
     """
-    client = clients.ec2
-    check_account(folder, client)
     if not folder.path.exists():
         return _remove(clients, name, folder, progress or Progress())
     with locked(folder):
-        sent = _sent(folder)
+        check_site(folder, clients)
+        sent = sent_launches(folder)
         until = max((launch.sent_at + LAUNCH_SHOWS_WITHIN_S for launch in sent), default=0.0)
-        await_launches(client, [launch.token for launch in sent], until)
+        await_launches(clients.ec2, [launch.token for launch in sent], until)
         removed = _remove(clients, name, folder, progress or Progress())
+        if removed.nothing and launched_from(folder):
+            # The key is the only way into nodes that may still run where nobody has looked.
+            raise NoSuchCluster(
+                f"there is nothing of cluster {name} in {site_of(clients)}, though it was "
+                f"launched from {folder.path}; that folder, with its key, is kept",
+                "look with `clusterctl gc --all-regions` and with the account's other profiles; "
+                f"if the cluster is gone for good, delete the folder: rm -r {folder.path}",
+            )
         forget(folder)
     return replace(removed, folder=True)
 
 
 def launches_under_way(folder: ClusterFolder) -> int:
     """How many requests were sent whose answer nobody has seen."""
-    return len(_sent(folder))
-
-
-def _sent(folder: ClusterFolder) -> tuple[SentLaunch, ...]:
-    try:
-        return read_launches(folder.launch)
-    except ClusterctlError:
-        return ()  # A file nobody can read must not keep instances alive.
+    return len(sent_launches(folder))
 
 
 def _remove(clients: Clients, name: str, folder: ClusterFolder, progress: Progress) -> Leftovers:
@@ -112,10 +119,15 @@ def _remove(clients: Clients, name: str, folder: ClusterFolder, progress: Progre
 
     nodes = terminate_all(client, name, TERMINATED_WITHIN_S, looked)
     progress.step(f"removing what was made for {name}, once nothing uses it any more")
-    return Leftovers(
+    removed = Leftovers(
         nodes=nodes,
         addresses=release_addresses(client, name),
         groups=delete_groups(client, name, GROUP_FREE_WITHIN_S),
         placement_groups=delete_placement_groups(client, name, GROUP_FREE_WITHIN_S),
-        key_pairs=delete_key_pairs(client, name),
+        key_pairs=tuple(pair.name for pair in find_key_pairs(client, name)),
     )
+    if not removed.nothing:
+        # The key pair goes last: cut off before here, `down` finds it when it is run again.
+        note_end_seen(folder)
+    delete_key_pairs(client, removed.key_pairs)
+    return removed

@@ -30,6 +30,13 @@ class ClusterFolder:
         return self.path / "hosts"
 
     @property
+    def site(self) -> Path:
+        """Region, endpoint and account that the cluster is in, on one line."""
+        return self.path / "account"
+
+    @property
     def launch(self) -> Path:
-        """The client token of a RunInstances call whose outcome is not known yet."""
+        """The RunInstances calls whose outcome is not known yet. There, perhaps with none, from
+        the first launch until `down` has seen the cluster's end.
+        """
         return self.path / "launch.json"

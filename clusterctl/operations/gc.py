@@ -23,7 +23,7 @@ from clusterctl.ec2.sweep import Found, Unseen, look, nothing_seen
 from clusterctl.ec2.verdicts import Judged, Rules, ThingId, Verdict, thing_id
 from clusterctl.operations.first_seen import FILE, note_alone
 from clusterctl.operations.folder import ClusterFolder
-from clusterctl.operations.keep import account_of
+from clusterctl.operations.keep import Site, check_account, site_of
 from clusterctl.operations.local_clusters import LocalClusters, local_clusters, to_itself
 from clusterctl.transport.fanout import fan_out
 
@@ -93,7 +93,14 @@ class GarbageCollector:
         self.gone: list[Resource] = []
 
     def sweep(self) -> Sweep:
-        """Look everywhere, change nothing. Raises AwsError where there is nobody to ask with."""
+        """Look everywhere, change nothing.
+
+        Raises AwsError where there is nobody to ask with, UsageError for a cluster whose folder
+        says that it is in another account.
+        """
+        if self._wishes.cluster is not None:
+            for place in self._places[:1]:
+                check_account(ClusterFolder(self._home / self._wishes.cluster), place.clients)
         local = self._local()
         looks = fan_out(self._look, self._places).outcomes
         found = [one.value or nothing_seen(one.host, one.error) for one in looks]
@@ -104,7 +111,7 @@ class GarbageCollector:
         if self._wishes.cluster is None:
             since, failure = note_alone(
                 self._home / FILE,
-                {place.host: account_of(place.clients.ec2) for place in self._places},
+                {region: str(site) for region, site in self._sites().items()},
                 alone(resources, rules),
                 {one.region for one in unseen},
             )
@@ -179,8 +186,10 @@ class GarbageCollector:
                     pass
 
     def _local(self) -> LocalClusters:
-        accounts = {one.host: account_of(one.clients.ec2) for one in self._places}
-        return local_clusters(self._home, accounts)
+        return local_clusters(self._home, self._sites())
+
+    def _sites(self) -> dict[str, Site]:
+        return {one.host: site_of(one.clients) for one in self._places}
 
     def _rules(self, local: LocalClusters, unseen: Sequence[Unseen]) -> Rules:
         wishes = self._wishes

@@ -1,23 +1,27 @@
-"""What a cluster's owner keeps between two commands: key, account, lock."""
+"""What a cluster's owner keeps between two commands: key, site, lock."""
 
 from __future__ import annotations
 
 import fcntl
+import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterctl.bootstrap.keypair import new_key_pair
 from clusterctl.domain.errors import ClusterctlError, UsageError
+from clusterctl.ec2.instances import Instance, find_instances
+from clusterctl.ec2.keypairs import find_key_pairs
 from clusterctl.ec2.network import is_local
+from clusterctl.ec2.record import SentLaunch, read_launches
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.views import write_file
 from clusterctl.transport.keys import load_key
 
 if TYPE_CHECKING:
-    from mypy_boto3_ec2 import EC2Client
+    from clusterctl.ec2.session import Clients
 
 
 @dataclass(frozen=True)
@@ -45,30 +49,147 @@ def keep_key(folder: ClusterFolder, key: LocalKey) -> None:
         write_file(folder.key, key.unwritten)
 
 
-def account_of(client: EC2Client) -> str:
-    """Region and endpoint, as one line."""
-    url = client.meta.endpoint_url
-    return f"{client.meta.region_name} at {'a local EC2' if is_local(url) else url}"
+@dataclass(frozen=True)
+class Site:
+    """Where a cluster is: EC2's region and endpoint, and the number of the AWS account.
 
-
-def check_account(folder: ClusterFolder, client: EC2Client) -> None:
-    """Raises UsageError where the cluster of this folder lives elsewhere.
-
-    Or else `down` with the wrong --region would find nothing, and call that success.
+    `account` is empty where an older version of clusterctl did not write it down.
     """
-    file = folder.path / "account"
-    kept = file.read_text().strip() if file.exists() else ""
-    if kept and kept != account_of(client):
+
+    endpoint: str
+    account: str = ""
+
+    def __str__(self) -> str:
+        """One line, which parse_site reads."""
+        return f"{self.endpoint}, account {self.account}" if self.account else self.endpoint
+
+    def may_be(self, other: Site) -> bool:
+        """Whether nothing that is known of the two tells them apart."""
+        known = self.account and other.account
+        return self.endpoint == other.endpoint and (not known or self.account == other.account)
+
+
+def parse_site(text: str) -> Site:
+    """Read `REGION at ENDPOINT, account NUMBER`. Older versions wrote no account."""
+    match = re.fullmatch(r"(.*), account (\d{12})", text.strip(), re.ASCII)
+    return Site(match[1], match[2]) if match else Site(text.strip())
+
+
+def site_of(clients: Clients, instances: Sequence[Instance] = ()) -> Site:
+    """Where these clients ask. Instances of theirs say whose account that is; else STS does.
+
+    Raises AwsError.
+    """
+    account = next((one.owner_id for one in instances if one.owner_id), "")
+    return Site(_endpoint(clients), account or clients.account_id)
+
+
+def _endpoint(clients: Clients) -> str:
+    meta = clients.ec2.meta
+    url = meta.endpoint_url
+    return f"{meta.region_name} at {'a local EC2' if is_local(url) else url}"
+
+
+def kept_site(folder: ClusterFolder) -> Site | None:
+    """Where the cluster of this folder is; None where the folder does not say."""
+    try:
+        text = folder.site.read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return parse_site(text) if text else None
+
+
+def keep_site(folder: ClusterFolder, site: Site) -> None:
+    """Remember where the cluster is."""
+    write_file(folder.site, f"{site}\n")
+
+
+def sent_launches(folder: ClusterFolder) -> tuple[SentLaunch, ...]:
+    """The launches that are not settled. A file that nobody can read keeps no instance alive."""
+    try:
+        return read_launches(folder.launch)
+    except ClusterctlError:
+        return ()
+
+
+def launched_from(folder: ClusterFolder) -> bool:
+    """Whether a launch was sent from this folder, and `down` has not seen the cluster's end."""
+    return folder.launch.exists() or folder.ssh_config.exists()
+
+
+def note_end_seen(folder: ClusterFolder) -> None:
+    """Nothing runs any more of what was launched from this folder: `down` has seen that."""
+    folder.launch.unlink(missing_ok=True)
+    folder.ssh_config.unlink(missing_ok=True)
+
+
+def check_site(
+    folder: ClusterFolder, clients: Clients, instances: Sequence[Instance] | None = None
+) -> None:
+    """Raises UsageError where the cluster of this folder is in another region or account.
+
+    Otherwise `down` with the wrong --profile would find nothing and take that for success, and
+    `up` would launch a second cluster. `instances`: what was found, where someone has looked.
+    Raises AwsError where nobody says which account it is.
+    """
+    kept = kept_site(folder)
+    if kept is None:
+        return
+    if kept.endpoint != _endpoint(clients):
+        raise _elsewhere(folder, kept, Site(_endpoint(clients)))
+    here = site_of(clients, instances or ())
+    if not kept.may_be(here):
+        raise _elsewhere(folder, kept, here)
+    if not kept.account:
+        _complete(folder, clients, here, instances)
+
+
+def check_account(folder: ClusterFolder, clients: Clients) -> None:
+    """Raises UsageError where the cluster of this folder is known to be in another account.
+
+    For commands that look in several regions.
+    """
+    kept = kept_site(folder)
+    if kept and kept.account not in ("", clients.account_id):
+        raise _elsewhere(folder, kept, Site(kept.endpoint, clients.account_id))
+
+
+def _elsewhere(folder: ClusterFolder, kept: Site, here: Site) -> UsageError:
+    name = folder.path.name
+    if kept.endpoint == here.endpoint:
+        message = f"cluster {name} is in account {kept.account}, not in account {here.account}"
+    else:
+        message = f"cluster {name} is in {kept}, not in {here}"
+    return UsageError(
+        message,
+        "use the same --region, --profile, credentials and --lab as for `up`; "
+        f"if that cluster is gone for good, delete {folder.path}",
+    )
+
+
+def _complete(
+    folder: ClusterFolder, clients: Clients, here: Site, found: Sequence[Instance] | None
+) -> None:
+    """Add the account to a folder of an older version, once something proves that it is this one.
+
+    Names are no proof: another account may have a cluster of the same name.
+    """
+    name = folder.path.name
+    instances = find_instances(clients.ec2, name) if found is None else found
+    pinned = folder.known_hosts.read_text().split() if folder.known_hosts.exists() else ()
+    own = any(one.node.instance_id in pinned for one in instances)
+    if not own and folder.key.exists():
+        key = local_key(folder, name).public
+        own = any(pair.holds(key) for pair in find_key_pairs(clients.ec2, name))
+    if not own:
         raise UsageError(
-            f"cluster {folder.path.name} is in {kept}, not in {account_of(client)}",
-            "use the same --region, --profile and --lab as for `up`; "
+            f"{folder.site}, which an older version of clusterctl wrote, does not say in which "
+            f"account cluster {name} is, and account {here.account} has no node and no key pair "
+            "that is known to be of it",
+            "use the same --profile or credentials as for `up`; "
             f"if that cluster is gone for good, delete {folder.path}",
         )
-
-
-def keep_account(folder: ClusterFolder, client: EC2Client) -> None:
-    """Remember where the cluster is."""
-    write_file(folder.path / "account", account_of(client) + "\n")
+    keep_site(folder, here)
 
 
 @contextmanager

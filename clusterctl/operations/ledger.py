@@ -22,8 +22,8 @@ FILE = "costs.jsonl"
 class Ended:
     """Nodes of one cluster that were removed together. `usd` has what each instance cost.
 
-    Not `complete`: they cost more than is known. `account` is the region and where it was asked:
-    the local EC2's clusters cost nothing that anybody pays.
+    Not `complete`: they cost more than is known. `account` is the site (see keep.Site): the
+    local EC2's clusters cost nothing that anybody pays.
     """
 
     account: str

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.domain.cluster import check_cluster_name
-from clusterctl.domain.errors import ClusterctlError, UsageError
-from clusterctl.ec2.record import SETTLED_AFTER_S, SentLaunch, read_launches
+from clusterctl.domain.errors import UsageError
+from clusterctl.ec2.record import SETTLED_AFTER_S
 from clusterctl.ec2.teardown import await_launches
 from clusterctl.operations.down import LAUNCH_SHOWS_WITHIN_S
 from clusterctl.operations.folder import ClusterFolder
-from clusterctl.operations.keep import locked
+from clusterctl.operations.keep import Site, kept_site, locked, sent_launches
 
 if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients
@@ -34,10 +34,10 @@ class LocalClusters:
     unsettled: frozenset[tuple[str, str]]
 
 
-def local_clusters(home: Path, accounts: Mapping[str, str]) -> LocalClusters:
-    """What `home` has of these regions; `accounts` are their lines in a folder's account file."""
+def local_clusters(home: Path, sites: Mapping[str, Site]) -> LocalClusters:
+    """What `home` has of these regions, and the account that is asked there."""
     folders = [ClusterFolder(path) for path in home.glob("*")] if home.is_dir() else []
-    regions = {folder: _regions(folder, accounts) for folder in folders if _is_cluster(folder.path)}
+    regions = {folder: _regions(folder, sites) for folder in folders if _is_cluster(folder.path)}
     recent = time.time() - SETTLED_AFTER_S
     return LocalClusters(
         here=_identities(regions, regions),
@@ -55,14 +55,6 @@ def local_clusters(home: Path, accounts: Mapping[str, str]) -> LocalClusters:
     )
 
 
-def sent_launches(folder: ClusterFolder) -> tuple[SentLaunch, ...]:
-    """The launches that are not settled. A file that nobody can read keeps no instance alive."""
-    try:
-        return read_launches(folder.launch)
-    except ClusterctlError:
-        return ()
-
-
 @contextmanager
 def to_itself(
     clients: Clients, folder: ClusterFolder, tell: Callable[[str], None]
@@ -77,13 +69,10 @@ def to_itself(
         yield
 
 
-def _regions(folder: ClusterFolder, accounts: Mapping[str, str]) -> frozenset[str]:
-    """Where the cluster of a folder is. Before its account is written, that may be anywhere."""
-    try:
-        kept = (folder.path / "account").read_text().strip()
-    except (OSError, UnicodeDecodeError):
-        kept = ""
-    return frozenset(region for region, account in accounts.items() if kept in ("", account))
+def _regions(folder: ClusterFolder, sites: Mapping[str, Site]) -> frozenset[str]:
+    """Where the cluster of a folder may be. Before its site is written, that is anywhere."""
+    kept = kept_site(folder)
+    return frozenset(region for region, site in sites.items() if not kept or kept.may_be(site))
 
 
 def _identities(

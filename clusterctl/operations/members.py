@@ -24,7 +24,7 @@ from clusterctl.ec2.instances import (
 from clusterctl.ec2.likeness import spec_of
 from clusterctl.ec2.plan import LaunchPlan
 from clusterctl.ec2.tagging import tag
-from clusterctl.operations.keep import check_account, locked
+from clusterctl.operations.keep import check_site, locked, sent_launches
 from clusterctl.operations.launcher import Launcher
 from clusterctl.operations.settle import settle
 from clusterctl.operations.up import UpReport, bring_up, dismiss, plan_up
@@ -49,8 +49,8 @@ def plan_add(launcher: Launcher, name: str, count: int) -> LaunchPlan:
 
 def add(launcher: Launcher, name: str, count: int) -> UpReport:
     """Launch `count` more nodes as those that are there. Raises what `up` raises."""
-    check_account(launcher.folder, launcher.clients.ec2)
     with locked(launcher.folder):
+        check_site(launcher.folder, launcher.clients)
         return bring_up(launcher, _grown(launcher, name, count))
 
 
@@ -60,8 +60,8 @@ def remove(launcher: Launcher, name: str, indices: Sequence[int]) -> Removed:
     Raises UsageError for indices that are not there, NoSuchCluster, AwsError, ClusterctlError.
     """
     client = launcher.clients.ec2
-    check_account(launcher.folder, client)
     with locked(launcher.folder):
+        check_site(launcher.folder, launcher.clients)
         there = _instances(client, name)
         # Also what an earlier `remove` did not get to terminate.
         going = _chosen(name, [*there, *members_of(there)], indices)
@@ -89,8 +89,8 @@ def replace_nodes(launcher: Launcher, name: str, indices: Sequence[int]) -> UpRe
     Cut off anywhere, it goes on when it is run again.
     """
     client = launcher.clients.ec2
-    check_account(launcher.folder, client)
     with locked(launcher.folder):
+        check_site(launcher.folder, launcher.clients)
         there = _as_if_never_retired(find_instances(client, name))
         _check_there(client, name, there)
         spec = spec_of(name, there)
@@ -103,7 +103,7 @@ def replace_nodes(launcher: Launcher, name: str, indices: Sequence[int]) -> UpRe
             return bring_up(launcher, spec)
         except ClusterctlError:
             # A launch of unknown outcome may still bring the new nodes: `up` settles that.
-            if not launcher.folder.launch.exists():
+            if not sent_launches(launcher.folder):
                 with suppress(AwsError):
                     _reinstate(client, name)
             raise

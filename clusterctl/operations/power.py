@@ -18,7 +18,7 @@ from clusterctl.ec2.likeness import spec_of
 from clusterctl.ec2.polling import gaps
 from clusterctl.ec2.tagging import tag
 from clusterctl.operations.costs import node_spent_usd
-from clusterctl.operations.keep import check_account, locked
+from clusterctl.operations.keep import check_site, locked
 from clusterctl.operations.launcher import Launcher
 from clusterctl.operations.up import UpReport, bring_up
 
@@ -47,8 +47,8 @@ def stop(
     NoSuchCluster, AwsError, ClusterctlError at the deadline.
     """
     client = launcher.clients.ec2
-    check_account(launcher.folder, client)
     with locked(launcher.folder):
+        check_site(launcher.folder, launcher.clients)
         members = members_of(find_instances(client, name))
         cluster = as_cluster(client, name, members)
         if cluster is None:
@@ -78,8 +78,8 @@ def start(launcher: Launcher, name: str) -> UpReport:
     What the cluster lacks is launched, as `up` would. Raises what `up` raises.
     """
     client = launcher.clients.ec2
-    check_account(launcher.folder, client)
     with locked(launcher.folder):
+        check_site(launcher.folder, launcher.clients)
         return bring_up(launcher, spec_of(name, find_instances(client, name)))
 
 

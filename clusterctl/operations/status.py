@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 from clusterctl.domain.cluster import Cluster, Node
 from clusterctl.domain.errors import NoSuchCluster
 from clusterctl.ec2.instances import Instance, as_cluster, find_instances
+from clusterctl.operations.keep import check_site
 
 if TYPE_CHECKING:
-    from mypy_boto3_ec2 import EC2Client
+    from clusterctl.ec2.session import Clients
+    from clusterctl.operations.folder import ClusterFolder
 
 
 @dataclass(frozen=True)
@@ -34,13 +36,24 @@ class ClusterStatus:
         return states(self.cluster, len(self.cluster.missing))
 
 
-def cluster_status(client: EC2Client, name: str) -> ClusterStatus:
-    """One look. Raises NoSuchCluster, AwsError."""
-    instances = find_instances(client, name)
-    cluster = as_cluster(client, name, instances)
+def find_own(clients: Clients, folder: ClusterFolder) -> tuple[Instance, ...]:
+    """The instances of a folder's cluster, in one look; none of another account's namesake.
+
+    Raises UsageError where the cluster is elsewhere, AwsError.
+    """
+    instances = find_instances(clients.ec2, folder.path.name)
+    check_site(folder, clients, instances)
+    return instances
+
+
+def cluster_status(clients: Clients, folder: ClusterFolder) -> ClusterStatus:
+    """One look. Raises NoSuchCluster, UsageError, AwsError."""
+    name = folder.path.name
+    instances = find_own(clients, folder)
+    cluster = as_cluster(clients.ec2, name, instances)
     if cluster is None:
         raise NoSuchCluster(
-            f"there is no cluster {name} in {client.meta.region_name}",
+            f"there is no cluster {name} in {clients.ec2.meta.region_name}",
             f"see `clusterctl list`, or launch it: clusterctl up {name}",
         )
     return ClusterStatus(cluster, instances)

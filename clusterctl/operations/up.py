@@ -19,11 +19,12 @@ from clusterctl.operations.costs import note_end
 from clusterctl.operations.guards import with_user_data
 from clusterctl.operations.keep import (
     LocalKey,
-    check_account,
-    keep_account,
+    check_site,
     keep_key,
+    keep_site,
     local_key,
     locked,
+    site_of,
 )
 from clusterctl.operations.launcher import Launcher, Refused
 from clusterctl.operations.settle import settle
@@ -46,7 +47,7 @@ class UpReport:
 
 def plan_up(launcher: Launcher, spec: ClusterSpec) -> LaunchPlan:
     """The steps that `up` would take now. Changes nothing, here or at EC2."""
-    check_account(launcher.folder, launcher.clients.ec2)
+    check_site(launcher.folder, launcher.clients)
     return _plan(launcher, spec, local_key(launcher.folder, spec.name))
 
 
@@ -56,8 +57,8 @@ def up(launcher: Launcher, spec: ClusterSpec) -> UpReport:
     Raises Refused with what speaks against it, AwsError, UsageError, and ClusterctlError naming
     each node that did not get ready.
     """
-    check_account(launcher.folder, launcher.clients.ec2)
     with locked(launcher.folder):
+        check_site(launcher.folder, launcher.clients)
         return bring_up(launcher, spec)
 
 
@@ -99,7 +100,7 @@ def launch(launcher: Launcher, spec: ClusterSpec) -> tuple[LaunchPlan, Cluster]:
     for finding in plan.findings:
         if finding.severity is Severity.WARNING:
             progress.finding(finding)
-    keep_account(folder, client)
+    keep_site(folder, site_of(launcher.clients, plan.seen.instances))
     keep_key(folder, key)
     instances = carry_out(client, plan, folder.launch, progress.step, launcher.capacity_timeout_s)
     cluster = as_cluster(client, spec.name, instances)

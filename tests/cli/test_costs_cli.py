@@ -261,13 +261,24 @@ def test_a_removal_that_is_repeated_counts_once(clusterctl, client, moto_url):
     assert total["spent_usd"] == pytest.approx(20, abs=0.5)
 
 
-def test_another_endpoints_clusters_are_not_this_ones(clusterctl, client, moto_url):
+@pytest.mark.parametrize(
+    ("account", "shown"),
+    [
+        ("us-east-1 at a local EC2, account 123456789012", True),
+        ("us-east-1 at a local EC2", True),  # As an older version wrote it.
+        ("us-east-1 at a local EC2, account 210987654321", False),
+        ("us-east-1 at https://ec2.example, account 123456789012", False),
+    ],
+)
+def test_what_ended_elsewhere_was_not_paid_here(clusterctl, client, moto_url, account, shown):
     launch(client, "demo", 1)
     remove(clusterctl, client, moto_url, "demo")
     file = clusterctl.home / "costs.jsonl"
     entry = json.loads(file.read_text())
-    file.write_text(json.dumps({**entry, "account": "us-east-1 at https://ec2.example"}) + "\n")
-    assert clusterctl("costs", "--since", "1d", "--json").data["ended"] == []
+    assert entry["account"] == "us-east-1 at a local EC2, account 123456789012"
+    file.write_text(json.dumps({**entry, "account": account}) + "\n")
+    ended = clusterctl("costs", "--since", "1d", "--json").data["ended"]
+    assert len(ended) == shown
 
 
 def test_what_cannot_be_noted_does_not_stop_a_removal(clusterctl, client, moto_url):

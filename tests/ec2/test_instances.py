@@ -7,7 +7,7 @@ import pytest
 from clusterctl.domain.cluster import NodeState
 from clusterctl.ec2 import tags
 from clusterctl.ec2.instances import (
-    find_cluster,
+    as_cluster,
     find_instances,
     launched_with,
     list_clusters,
@@ -32,6 +32,10 @@ def launch(client, cluster, count, first=0, **more):
         TagSpecifications=[{"ResourceType": "instance", "Tags": tags.tag_list(labels)}],
     )
     return [instance["InstanceId"] for instance in made["Instances"]]
+
+
+def find_cluster(client, name):
+    return as_cluster(client, name, find_instances(client, name))
 
 
 def test_nothing_there(client):

@@ -22,13 +22,15 @@ def test_the_exact_request_comes_back(tmp_path):
     assert [found.name for found in path.parent.iterdir()] == ["launch.json"]
 
 
-def test_no_launches_no_file(tmp_path):
+def test_no_file_before_the_first_launch_and_one_ever_after(tmp_path):
     path = tmp_path / "launch.json"
+    write_launches(path, [])
+    assert not path.exists()
     assert read_launches(path) == ()
     write_launches(path, [SentLaunch(REQUEST, 1.0)])
     write_launches(path, [])
-    assert not path.exists()
-    write_launches(path, [])
+    assert path.exists()
+    assert read_launches(path) == ()
 
 
 @pytest.mark.parametrize(

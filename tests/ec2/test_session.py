@@ -57,10 +57,10 @@ def test_an_endpoint_that_is_not_there():
     client = without_retries(
         Clients(Account(region=REGION, endpoint_url="http://127.0.0.1:9", **KEY)).ec2
     )
-    from clusterctl.ec2.instances import find_cluster
+    from clusterctl.ec2.instances import find_instances
 
     with pytest.raises(AwsError) as caught:
-        find_cluster(client, "demo")
+        find_instances(client, "demo")
     assert caught.value.code == "EndpointConnectionError"
     assert "127.0.0.1:9" in caught.value.message
 

@@ -116,7 +116,7 @@ def test_key_pairs(client):
             PublicKeyMaterial=PUBLIC_KEY.encode(),
             TagSpecifications=[{"ResourceType": "key-pair", "Tags": labels}],
         )
-    assert teardown.delete_key_pairs(client, "demo") == ("clusterctl-demo",)
+    teardown.delete_key_pairs(client, ["clusterctl-demo"])
     assert find_key_pairs(client, "demo") == ()
     assert len(find_key_pairs(client, "other")) == 1
 

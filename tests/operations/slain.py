@@ -14,7 +14,7 @@ from clusterctl.ec2.session import without_retries
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.launcher import Launcher
 from tests.operations.deeds import COMMANDS, hasten
-from tests.operations.wire import Mode, WiredClients
+from tests.operations.wire import Mode, wired
 
 
 class Slayer:
@@ -46,7 +46,7 @@ def slayer(endpoint_url: str) -> Iterator[Slayer]:
 
 def main() -> None:
     hasten()
-    clients = WiredClients(sys.argv[1])
+    clients = wired(sys.argv[1])
     # Made, and not used: a child has its own connections.
     without_retries(clients.ec2)
     for _ in (clients.ssm, clients.quotas, clients.pricing("us-east-1")):

@@ -5,20 +5,23 @@ from __future__ import annotations
 import fcntl
 import json
 import time
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
 
 import pytest
 from botocore.exceptions import ClientError
 
+from clusterctl.domain.errors import UsageError
 from clusterctl.ec2 import removal, resources, session, verdicts
 from clusterctl.ec2.orphans import without_stop_time
 from clusterctl.ec2.resources import Kind
 from clusterctl.ec2.session import Clients
 from clusterctl.ec2.verdicts import Verdict
 from clusterctl.operations import gc as gc_module
+from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.gc import GarbageCollector, Wishes
-from clusterctl.operations.keep import account_of
+from clusterctl.operations.keep import keep_site, site_of
 from tests.cli.running import CommandLine
 from tests.lab import running
 from tests.moto_ec2 import KEY
@@ -182,28 +185,41 @@ def test_a_machine_that_stopped_itself_is_counted_from_the_first_look(places, ho
     assert without_stop_time([noted]) == ()
 
 
-def keep_folder(home, client, name="demo"):
-    folder = home / name
-    folder.mkdir(parents=True)
-    (folder / "account").write_text(account_of(client) + "\n")
-    return folder
+def keep_folder(home, site, name="demo"):
+    folder = ClusterFolder(home / name)
+    keep_site(folder, site)
+    return folder.path
 
 
-def test_what_is_kept_here_is_in_use_here_only(places, home, later):
+@pytest.mark.parametrize(
+    ("account", "verdict"),
+    [
+        ("123456789012", Verdict.IN_USE),
+        ("", Verdict.IN_USE),  # As an older version wrote it.
+        ("210987654321", Verdict.KEPT),
+    ],
+)
+def test_what_is_kept_here_is_in_use_here_only(places, home, later, account, verdict):
     for clients in places.values():
         launch(clients.ec2, "demo")
-    keep_folder(home, places["us-east-1"].ec2)
+    keep_folder(home, replace(site_of(places["us-east-1"]), account=account))
     verdicts = {
         one.resource.region: one.verdict for one in GarbageCollector(places, home).sweep().judged
     }
-    assert verdicts == {"us-east-1": Verdict.IN_USE, "us-west-2": Verdict.KEPT}
+    assert verdicts == {"us-east-1": verdict, "us-west-2": Verdict.KEPT}
+    collector = GarbageCollector(places, home, Wishes(cluster="demo"))
+    if verdict is Verdict.IN_USE:
+        assert len(collector.sweep().orphans) == len(places)
+    else:
+        with pytest.raises(UsageError, match=f"account {account}, not in account 123456789012"):
+            collector.sweep()
 
 
 @pytest.mark.parametrize("cluster", [None, "demo"])
 def test_a_cluster_that_is_worked_on_is_left_alone(places, home, later, cluster):
     ec2 = places["us-east-1"].ec2
     leave_behind(ec2, "demo")
-    folder = keep_folder(home, ec2)
+    folder = keep_folder(home, site_of(places["us-east-1"]))
     collector = GarbageCollector(places, home, Wishes(cluster=cluster))
     before_lock = collector.sweep().orphans
     with (folder / "lock").open("w") as lock:
@@ -218,7 +234,7 @@ def test_a_cluster_that_is_worked_on_is_left_alone(places, home, later, cluster)
 def test_a_launch_whose_outcome_is_not_known_is_no_orphan(places, home, later):
     ec2 = places["us-east-1"].ec2
     leave_behind(ec2, "demo")
-    folder = keep_folder(home, ec2)
+    folder = keep_folder(home, site_of(places["us-east-1"]))
     sent = {"request": {"ClientToken": "t"}, "sent_at": time.time()}
     (folder / "launch.json").write_text(json.dumps({"launches": [sent]}))
     found = GarbageCollector(places, home).sweep()

@@ -10,13 +10,16 @@ import pytest
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.keep import (
-    account_of,
-    check_account,
+    Site,
+    check_site,
     forget,
-    keep_account,
     keep_key,
+    keep_site,
+    kept_site,
     local_key,
     locked,
+    parse_site,
+    site_of,
 )
 from tests import moto_ec2
 
@@ -46,27 +49,40 @@ def test_a_key_file_that_is_broken_is_not_replaced(folder):
         local_key(folder, "demo")
 
 
-class Client:
-    class meta:  # noqa: N801
-        region_name = "eu-west-1"
-        endpoint_url = "https://ec2.eu-west-1.amazonaws.com"
+@pytest.mark.parametrize(
+    ("text", "site"),
+    [
+        (
+            "us-east-1 at https://ec2.example, account 123456789012\n",
+            ("us-east-1 at https://ec2.example", "123456789012"),
+        ),
+        ("us-east-1 at a local EC2\n", ("us-east-1 at a local EC2", "")),
+        ("us-east-1 at x, account 12345", ("us-east-1 at x, account 12345", "")),
+    ],
+)
+def test_a_site_is_one_line(text, site):
+    assert parse_site(text) == Site(*site)
+    assert f"{Site(*site)}" == text.strip()
 
 
-def test_a_cluster_is_in_one_account_only(folder, moto_client):
-    check_account(folder, moto_client)
-    keep_account(folder, moto_client)
-    assert account_of(moto_client) == "us-east-1 at a local EC2"
-    check_account(folder, moto_client)
+def test_a_cluster_is_in_one_region_only(folder, moto_url):
+    clients = moto_ec2.clients_of(moto_url)
+    check_site(folder, clients)
+    keep_site(folder, site_of(clients))
+    assert kept_site(folder) == Site("us-east-1 at a local EC2", "123456789012")
+    check_site(folder, clients)
     with pytest.raises(UsageError) as caught:
-        check_account(folder, Client())
-    assert "is in us-east-1 at a local EC2" in caught.value.message
-    assert "eu-west-1 at https://ec2.eu-west-1.amazonaws.com" in caught.value.message
+        check_site(folder, clients.in_region("eu-west-1"))
+    assert "is in us-east-1 at a local EC2, account 123456789012" in caught.value.message
+    assert "not in eu-west-1 at a local EC2" in caught.value.message
     assert "--region" in caught.value.hint
 
 
-def test_a_local_ec2_may_be_started_on_another_port(folder, moto_client):
-    keep_account(folder, moto_client)
-    check_account(folder, moto_ec2.client_of("http://127.0.0.1:9"))
+def test_a_local_ec2_may_be_started_on_another_port(folder, moto_url):
+    here = moto_ec2.clients_of(moto_url)
+    keep_site(folder, site_of(here))
+    elsewhere = moto_ec2.clients_of(moto_url.replace("127.0.0.1", "localhost"))
+    check_site(folder, elsewhere)
 
 
 def test_one_command_at_a_time(folder):

@@ -14,9 +14,9 @@ from botocore.awsrequest import AWSResponse
 from botocore.exceptions import ConnectionClosedError, ReadTimeoutError
 from botocore.httpsession import URLLib3Session
 
-from clusterctl.ec2.session import Account, Clients
+from clusterctl.ec2.session import Clients
 from clusterctl.lab.fault_answers import Call, error_answer
-from tests.moto_ec2 import KEY, REGION, clients_of
+from tests.moto_ec2 import clients_of
 
 READS = ("Describe", "Get", "List")
 
@@ -126,9 +126,9 @@ class _Body(io.BytesIO):
 class WiredClients(Clients):
     """All clients over one wire, each made once."""
 
-    def __init__(self, endpoint_url: str) -> None:
-        super().__init__(Account(region=REGION, endpoint_url=endpoint_url, **KEY))
-        self._origin = clients_of(endpoint_url)
+    def __init__(self, origin: Clients) -> None:
+        super().__init__(origin.account)
+        self._origin = origin
         self._made: dict[str, Any] = {}
         self.wire = Wire()
 
@@ -140,4 +140,6 @@ class WiredClients(Clients):
         return self._made[key]
 
 
-wired = functools.lru_cache(WiredClients)
+@functools.lru_cache
+def wired(endpoint_url: str) -> WiredClients:
+    return WiredClients(clients_of(endpoint_url))

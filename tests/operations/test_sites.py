@@ -1,0 +1,248 @@
+"""A cluster is in one region of one account: what commands do to it from others, at random."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from clusterctl.domain.errors import AwsError, ClusterctlError
+from clusterctl.domain.spec import ClusterSpec
+from clusterctl.ec2.instances import find_instances
+from clusterctl.ec2.session import Account, Clients
+from clusterctl.operations import down as down_module
+from clusterctl.operations import up as up_module
+from clusterctl.operations.folder import ClusterFolder
+from clusterctl.operations.keep import keep_site, kept_site, local_key, sent_launches
+from clusterctl.operations.launcher import Launcher
+from tests.cli.running import CommandLine
+from tests.moto_ec2 import REGION, clients_of, reset
+from tests.operations.deeds import NAME, hasten
+from tests.operations.wire import Mode, WiredClients
+
+OTHER_ACCOUNT = "210987654321"
+SPEC = ClusterSpec(NAME, 1, "g5.xlarge")
+# What a network does to a call, and who is killed at it.
+MODES = (Mode.REFUSED, Mode.FAILED, Mode.LOST, Mode.STOPPED, Mode.INTERRUPTED)
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    hasten(monkeypatch.setattr)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A region of an account; `clients` are its user's, and can be broken."""
+
+    clients: WiredClients
+    plain: Clients
+
+    @property
+    def region(self) -> str:
+        return str(self.plain.account.region)
+
+    def __str__(self) -> str:
+        return f"{self.plain.account_id} {self.region}"
+
+    def alive(self) -> set[str]:
+        return {one.node.instance_id for one in find_instances(self.plain.ec2, NAME)}
+
+
+@pytest.fixture(scope="module")
+def places(moto_url):
+    """Two accounts, told apart by their credentials, in two regions each."""
+    reset(moto_url)
+    first = clients_of(moto_url)
+    given = first.sts.assume_role(
+        RoleArn=f"arn:aws:iam::{OTHER_ACCOUNT}:role/other", RoleSessionName="other"
+    )["Credentials"]
+    keys = {"access_key": given["AccessKeyId"], "secret_key": given["SecretAccessKey"]}
+    second = Clients(Account(region=REGION, endpoint_url=moto_url, **keys))
+    plain = [
+        clients.in_region(region) for clients in (first, second) for region in (REGION, "us-west-2")
+    ]
+    return [Place(WiredClients(one), one) for one in plain]
+
+
+class Machine:
+    """One user's folder of one cluster, and what becomes of it in all places."""
+
+    def __init__(self, places: list[Place], home: Path, chance: random.Random) -> None:
+        self.places, self.chance = places, chance
+        self.folder = ClusterFolder(home / "user" / NAME)
+        self._elsewhere = ClusterFolder(home / "another" / NAME)
+        self._keys: dict[str, str] = {}
+        self.told: list[str] = []
+
+    def step(self) -> None:
+        act = self.chance.choice((self.up, self.up, self.down, self.others, self.age, self.age))
+        act()
+        self.check()
+
+    def up(self) -> None:
+        self._command("up", lambda place: up_module.up(Launcher(place.clients, self.folder), SPEC))
+
+    def down(self) -> None:
+        self._command("down", lambda place: down_module.down(place.clients, NAME, self.folder))
+
+    def others(self) -> None:
+        """Its nodes end themselves, as --max-hours has them do, or a colleague removes it."""
+        place = self._where()
+        if self.chance.random() < 0.5:
+            self.told.append(f"ended in {place}")
+            if place.alive():
+                place.plain.ec2.terminate_instances(InstanceIds=[*place.alive()])
+        else:
+            self.told.append(f"removed by another in {place}")
+            down_module.down(place.plain, NAME, self._elsewhere)
+
+    def age(self) -> None:
+        """The folder as an older version leaves it, with what `up` writes at its end or without."""
+        site = kept_site(self.folder)
+        if site is None:
+            return
+        self.told.append("older")
+        keep_site(self.folder, replace(site, account=""))
+        if not sent_launches(self.folder):
+            self.folder.launch.unlink(missing_ok=True)
+        if self.chance.random() < 0.5:
+            ids = [one for place in self.places for one in place.alive()]
+            self.folder.known_hosts.write_text("".join(f"a ssh-ed25519 AAAA {id}\n" for id in ids))
+            self.folder.ssh_config.write_text("")
+
+    def _where(self) -> Place:
+        """Anywhere, and more often where the cluster is, or where only the account is wrong."""
+        own = [place for place in self.places if place.alive()]
+        near = [place for place in self.places for one in own if place.region == one.region]
+        return self.chance.choice([*self.places, *own, *near, *near])
+
+    def _command(self, name: str, act: Callable[[Place], object]) -> None:
+        place = self._where()
+        own = bool(place.alive())
+        broken = self.chance.random() < 0.3
+        wire = place.clients.wire
+        if broken:
+            wire.break_at(self.chance.randrange(22), self.chance.choice(MODES))
+        self.told.append(f"{name} in {place}{', broken' if broken else ''}")
+        try:
+            act(place)
+        except (ClusterctlError, KeyboardInterrupt) as error:
+            self.told[-1] += f": {error!r}"
+            assert broken or not own, self.told
+        else:
+            if name == "down":
+                # Whoever is told that it is removed pays for nothing any more.
+                assert not any(one.alive() for one in self.places), self.told
+                assert not self.folder.path.exists()
+        finally:
+            wire.mend()
+
+    def check(self) -> None:
+        """No second cluster; and no key is gone, or another, while its nodes run."""
+        alive = [place.alive() for place in self.places]
+        assert sum(map(bool, alive)) <= 1, self.told
+        ids = set().union(*alive)
+        if ids:
+            assert self.folder.key.exists(), self.told
+            public = local_key(self.folder, NAME).public
+            assert {self._keys.setdefault(one, public) for one in ids} == {public}, self.told
+
+    def end(self) -> None:
+        """Where it runs, `down` ends it, whatever has happened before."""
+        for place in self.places:
+            if place.alive():
+                down_module.down(place.clients, NAME, self.folder)
+                assert not self.folder.path.exists(), self.told
+            down_module.down(place.plain, NAME, self._elsewhere)
+            assert not place.alive()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_key_is_lost_and_nothing_launched_twice(places, tmp_path, seed):
+    machine = Machine(places, tmp_path, random.Random(seed))
+    try:
+        for _ in range(20):
+            machine.step()
+    finally:
+        machine.end()
+
+
+@pytest.fixture
+def clusterctl(places, tmp_path, monkeypatch, capsys):
+    """The command line with the first account's credentials, and a cluster that it launched."""
+    for name, value in (
+        ("CLUSTERCTL_HOME", str(tmp_path)),
+        ("CLUSTERCTL_LAB", "0"),
+        ("AWS_ACCESS_KEY_ID", "test"),
+        ("AWS_SECRET_ACCESS_KEY", "test"),
+    ):
+        monkeypatch.setenv(name, value)
+    own = places[0]
+    up_module.up(Launcher(own.clients, ClusterFolder(tmp_path / NAME)), SPEC)
+    account = ["--endpoint-url", own.plain.account.endpoint_url, "--region", REGION]
+    yield CommandLine(tmp_path, capsys, account)
+    for place in places:
+        down_module.down(place.plain, NAME, ClusterFolder(tmp_path / "nowhere" / NAME))
+
+
+COMMANDS = (
+    "up demo --nodes 1 --instance-type g5.xlarge",
+    "up demo",
+    "up demo --nodes 1 --instance-type g5.xlarge --dry-run",
+    "down demo --yes",
+    "add demo 1",
+    "remove demo 0 --yes",
+    "replace demo 0 --yes --force",
+    "stop demo --force",
+    "start demo",
+    "status demo",
+    "hosts demo",
+    "run demo true",
+    "train demo 1",
+    "costs demo",
+    "gc --cluster demo",
+)
+
+
+def test_every_command_with_the_wrong_credentials(clusterctl, places, monkeypatch):
+    other = places[2]
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", other.plain.account.access_key)
+    there = places[0].alive()
+    # A cluster of the same name is none of this folder's.
+    namesake = ClusterFolder(clusterctl.home / "namesake" / NAME)
+    for launched in (False, True):
+        if launched:
+            up_module.up(Launcher(other.clients, namesake), SPEC)
+        theirs = other.alive()
+        for command in COMMANDS:
+            ran = clusterctl(*command.split())
+            assert (ran.status, ran.out) == (2, ""), (command, ran)
+            assert "is in account 123456789012, not in account 210987654321" in ran.err, ran
+        assert (places[0].alive(), other.alive()) == (there, theirs)
+    assert ClusterFolder(clusterctl.home / NAME).key.exists()
+
+
+def test_nothing_found_is_not_removed(clusterctl, places):
+    folder = ClusterFolder(clusterctl.home / NAME)
+    down_module.down(places[0].plain, NAME, ClusterFolder(clusterctl.home / "elsewhere" / NAME))
+    ran = clusterctl("down", "demo", "--yes")
+    assert (ran.status, ran.out) == (1, "")
+    assert f"rm -r {folder.path}" in ran.err
+    assert folder.key.exists()
+
+
+def test_sts_is_asked_only_where_instances_do_not_say_whose_they_are(clusterctl, monkeypatch):
+    def refuse(client):
+        raise AwsError("AccessDenied", "no")
+
+    monkeypatch.setattr(Clients, "account_id", property(refuse))
+    assert clusterctl("status", "demo").status == 0
+    before = ClusterFolder(clusterctl.home / NAME).key.read_bytes()
+    assert clusterctl("down", "demo", "--yes").status == 1
+    assert clusterctl("up", "other", "--nodes", "1", "--instance-type", "g5.xlarge").status == 1
+    assert not (clusterctl.home / "other").exists()
+    assert ClusterFolder(clusterctl.home / NAME).key.read_bytes() == before
