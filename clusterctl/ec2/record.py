@@ -66,6 +66,7 @@ def write_launches(path: Path, launches: Sequence[SentLaunch]) -> None:
     text = json.dumps({"launches": entries}, indent=2)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = path.with_name(path.name + ".new")
+    draft.touch(0o600)
     draft.write_text(text + "\n")
     draft.replace(path)
 

@@ -19,11 +19,10 @@ from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.keep import keep_site, kept_site, local_key, sent_launches
 from clusterctl.operations.launcher import Launcher
 from tests.cli.running import CommandLine
-from tests.moto_ec2 import REGION, clients_of, reset
+from tests.moto_ec2 import OTHER_KEY, REGION, clients_of, reset
 from tests.operations.deeds import NAME, hasten
 from tests.operations.wire import Mode, WiredClients
 
-OTHER_ACCOUNT = "210987654321"
 SPEC = ClusterSpec(NAME, 1, "g5.xlarge")
 # What a network does to a call, and who is killed at it.
 MODES = (Mode.REFUSED, Mode.FAILED, Mode.LOST, Mode.STOPPED, Mode.INTERRUPTED)
@@ -56,14 +55,11 @@ class Place:
 def places(moto_url):
     """Two accounts, told apart by their credentials, in two regions each."""
     reset(moto_url)
-    first = clients_of(moto_url)
-    given = first.sts.assume_role(
-        RoleArn=f"arn:aws:iam::{OTHER_ACCOUNT}:role/other", RoleSessionName="other"
-    )["Credentials"]
-    keys = {"access_key": given["AccessKeyId"], "secret_key": given["SecretAccessKey"]}
-    second = Clients(Account(region=REGION, endpoint_url=moto_url, **keys))
+    second = Clients(Account(region=REGION, endpoint_url=moto_url, **OTHER_KEY))
     plain = [
-        clients.in_region(region) for clients in (first, second) for region in (REGION, "us-west-2")
+        clients.in_region(region)
+        for clients in (clients_of(moto_url), second)
+        for region in (REGION, "us-west-2")
     ]
     return [Place(WiredClients(one), one) for one in plain]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 import signal
 import subprocess
@@ -17,8 +18,9 @@ from clusterctl.ec2.keypairs import find_key_pairs
 from clusterctl.ec2.network import find_groups
 from clusterctl.ec2.session import Clients
 from clusterctl.ec2.teardown import NOT_TERMINATED
+from clusterctl.lab.record import ACCOUNTS
 from tests.cli.running import CommandLine
-from tests.lab.running import account_of
+from tests.lab.running import account_of, keys_of
 
 pytestmark = pytest.mark.lab
 
@@ -161,6 +163,31 @@ def test_a_type_without_gpus(clusterctl, name):
     ran = clusterctl("up", name, "--nodes", "1", "--instance-type", "c5.large")
     assert ran.status == 0, ran.err
     assert clusterctl("hosts", name).out.split()[1] == "slots=1"
+
+
+def test_credentials_of_another_account(clusterctl, lab, name, ec2, monkeypatch):
+    up(clusterctl, name, 1)
+    kept = clusterctl.home / name / "account"
+    other = keys_of(lab, ACCOUNTS[1])["aws_access_key_id"]
+    own = keys_of(lab, ACCOUNTS[0])["aws_access_key_id"]
+    # As it is, and as an older version has left it.
+    for text in (kept.read_text(), kept.read_text().partition(",")[0] + "\n"):
+        kept.write_text(text)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", other)
+        for command in (
+            ("down", name, "--yes"),
+            ("up", name, "--nodes", "1", *TYPE),
+            ("run", name, "true"),
+            ("status", name),
+        ):
+            ran = clusterctl(*command)
+            assert ran.status == 2, ran
+            assert f"account {ACCOUNTS[1]}" in ran.err
+        assert json.loads(clusterctl("list", "--json").out) == []
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", own)
+        assert clusterctl("run", name, "true").status == 0
+        assert kept.read_text().endswith(f", account {ACCOUNTS[0]}\n")
+    assert len(find_instances(ec2, name)) == 1
 
 
 def test_user_data_that_fails(clusterctl, name, tmp_path):
