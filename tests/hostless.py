@@ -44,6 +44,9 @@ class NamedHosts:
     def _remove(self, id: str) -> None:
         self._hosts.pop(id, None)
 
+    def _set_storage(self, id: str, reached: bool) -> None:
+        self._hosts[id]["reaches_storage"] = reached
+
     def _set_public(self, id: str, address: str) -> None:
         self._hosts[id]["public_address"] = address
 

@@ -62,7 +62,7 @@ def copy(
                 targets,
                 request,
                 watch=shown.watch,
-                urls=url_access(options, lambda: wiring.clients),
+                urls=url_access(options, src, lambda: wiring.clients),
                 link_rates=_link_rates(wiring, access)
                 if options.show_plan or options.dry_run
                 else {},

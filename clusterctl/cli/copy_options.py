@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from clusterctl.cli import output
 from clusterctl.cli.fanout_options import MOST_AT_ONCE
 from clusterctl.cli.params import Duration, Rate, Size
 from clusterctl.domain.errors import UsageError
 
 if TYPE_CHECKING:
     from clusterctl.data.request import CopyRequest, Way
+    from clusterctl.data.s3 import Credentials
     from clusterctl.ec2.session import Clients
     from clusterctl.operations.copy import UrlAccess
 
@@ -146,23 +148,40 @@ def request_of(
     return request
 
 
-def url_access(options: CopyOptions, clients: Callable[[], Clients]) -> UrlAccess:
-    """How nodes get at URLs; `clients` is asked where they need this machine's keys."""
-    from clusterctl.data.s3 import Credentials, LentKeys, check_endpoint
+def url_access(
+    options: CopyOptions, sources: Sequence[str], clients: Callable[[], Clients]
+) -> UrlAccess:
+    """How nodes get at `sources`; `clients` is asked where this machine's keys are needed."""
+    from clusterctl.data.s3 import LentKeys, check_endpoint
     from clusterctl.operations.copy import UrlAccess
 
-    def own_keys() -> LentKeys:
-        from clusterctl.ec2.lent_keys import lend_keys
-
-        return LentKeys(*lend_keys(clients()))
-
-    used: Credentials = None if options.credentials == "profile" else "none"
     return UrlAccess(
-        own_keys() if options.credentials == "mine" else used,
+        credentials_of(options.credentials, sources, clients),
         check_endpoint(options.s3_endpoint),
         options.s3_region,
-        own_keys,
+        lambda: LentKeys(*clients().frozen_keys()),
     )
+
+
+def credentials_of(
+    choice: str, sources: Sequence[str], clients: Callable[[], Clients]
+) -> Credentials:
+    """Whose keys the nodes use; says what more than reading is lent to them. Raises AwsError."""
+    from clusterctl.data.s3 import LentKeys, is_url, parse_source
+
+    if choice != "mine":
+        return None if choice == "profile" else "none"
+    buckets = [
+        bucket for bucket in (parse_source(s).bucket for s in sources if is_url(s)) if bucket
+    ]
+    if not buckets:
+        return None
+    from clusterctl.ec2.lent_keys import lend_keys
+
+    lent = lend_keys(clients(), buckets)
+    if lent.finding:
+        output.findings([lent.finding])
+    return LentKeys(*lent.keys)
 
 
 def _way(options: CopyOptions) -> Way | None:

@@ -72,7 +72,7 @@ def copyclust(
                 access,
                 request,
                 watch=shown.watch,
-                urls=url_access(options, _clients),
+                urls=url_access(options, src, _clients),
                 max_workers=options.fanout,
                 timeout_s=options.timeout_s,
             )

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from clusterctl.cli.copy_options import credentials_of
 from clusterctl.cli.node_options import node_options, selected
 from clusterctl.cli.wiring import Wiring, account_options
 from clusterctl.domain.errors import UsageError
 
 if TYPE_CHECKING:
-    from clusterctl.data.s3 import Credentials
     from clusterctl.operations.s3sync import SyncRequest
 
 CREDENTIALS = click.Choice(["profile", "mine", "none"])
@@ -86,9 +86,9 @@ def s3sync(
         connections, targets = access.connections, selected(access, head, indices)
         status = 0
         if places:
-            lent = _credentials(wiring, credentials)
+            used = credentials_of(credentials, places[:-1], lambda: wiring.clients)
             started = start_sync(
-                connections, targets, replace(request, credentials=lent), cluster=name
+                connections, targets, replace(request, credentials=used), cluster=name
             )
             status = report.show_started(started, name, as_json and not follow)
             sync_id = started.sync_id
@@ -134,13 +134,3 @@ def check_destination(text: str) -> str:
             f"only your own home folder can be meant by ~, not {text!r}", "give the whole path"
         )
     return f"~/{text}"
-
-
-def _credentials(wiring: Wiring, choice: str) -> Credentials:
-    """Raises AwsError."""
-    if choice != "mine":
-        return None if choice == "profile" else "none"
-    from clusterctl.data.s3 import LentKeys
-    from clusterctl.ec2.lent_keys import lend_keys
-
-    return LentKeys(*lend_keys(wiring.clients))

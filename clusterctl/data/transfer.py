@@ -93,7 +93,7 @@ class _Run:
         self._began = time.monotonic()
         self._watched_at = self._pinged_at = 0.0
         self._common = {
-            **common_config(transfer.request, transfer.urls),
+            **common_config(transfer.request),
             "report_s": transfer.report_s,
         }
 
@@ -125,17 +125,18 @@ class _Run:
     def _start(self) -> None:
         transfer = self._transfer
         if transfer.source is None:
-            config = {**self._common, **source_config(transfer.request)}
+            config = {**self._common, **source_config(transfer.request, transfer.urls)}
             config.update(node=SOURCE, base=str(Path.cwd()), later=True)
             self._relays[SOURCE] = LocalRelay(SOURCE, self._inbox, self._program, config)
         else:
-            config = source_config(transfer.request)
+            config = source_config(transfer.request, transfer.urls)
             if transfer.source in transfer.targets:
                 # Both relays of a node cannot listen on the same port.
                 config["port"] = 0
             self._start_on(SOURCE, transfer.source, config)
         for target in transfer.targets:
-            self._start_on(target.host, target, target_config(transfer.request))
+            config = target_config(transfer.request, transfer.urls)
+            self._start_on(target.host, target, config)
 
     def _start_on(self, name: str, target: Target, config: Mapping[str, Any]) -> None:
         self._relays[name] = RemoteRelay(

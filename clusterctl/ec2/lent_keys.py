@@ -1,26 +1,65 @@
-"""This machine's keys, to be lent to nodes: for some hours, where AWS gives such."""
+"""This machine's keys, lent to nodes: for some hours and some buckets, where AWS gives such."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from clusterctl.domain.errors import AwsError
+from clusterctl.domain.findings import Finding, Severity
 from clusterctl.ec2.errors import translated
+from clusterctl.ec2.policy import reading_policy
 from clusterctl.ec2.session import Clients
 
 LENT_S = 12 * 3600
+# The operator's policy has it: see policy.py.
+SESSION = "clusterctl"
+USER = "use an IAM user's keys here, which AWS exchanges for some that may read those buckets only"
 
 
-def lend_keys(clients: Clients) -> tuple[str, str, str]:
-    """Access key, secret and token. Raises AwsError without credentials.
+@dataclass(frozen=True)
+class Lent:
+    """Access key, secret and token; a warning where they may do more than read the buckets."""
 
-    Long-lived keys are exchanged for a session's; a session's own, and a root user's, go as they
-    are, since AWS gives no shorter ones for those.
+    keys: tuple[str, str, str]
+    finding: Finding | None = None
+
+
+def lend_keys(clients: Clients, buckets: Sequence[str]) -> Lent:
+    """Keys to read these buckets with. Raises AwsError without credentials.
+
+    Long-lived keys are exchanged for those of a session that may read the buckets and nothing
+    else. AWS gives none to who has a session's keys: those go as they are.
     """
     keys = clients.frozen_keys()
     if keys[2]:
-        return keys
+        return Lent(keys, _warning("your session's own keys, until it ends", USER))
+    policy = reading_policy(clients.sts.meta.partition, buckets)
+    try:
+        with translated():
+            given = clients.sts.get_federation_token(
+                Name=SESSION,
+                Policy=json.dumps(policy, separators=(",", ":")),
+                DurationSeconds=LENT_S,
+            )["Credentials"]
+        return Lent((given["AccessKeyId"], given["SecretAccessKey"], given["SessionToken"]))
+    except AwsError as error:
+        instead = f"have sts:GetFederationToken allowed, which was refused: {error.message}"
     try:
         with translated():
             given = clients.sts.get_session_token(DurationSeconds=LENT_S)["Credentials"]
     except AwsError:
-        return keys
-    return given["AccessKeyId"], given["SecretAccessKey"], given["SessionToken"]
+        # Not AWS's keys, as for another S3, or a root user's.
+        return Lent(keys, _warning("your long-lived keys", instead))
+    keys = given["AccessKeyId"], given["SecretAccessKey"], given["SessionToken"]
+    return Lent(keys, _warning("keys of 12 hours with all your rights", instead))
+
+
+def _warning(what: str, instead: str) -> Finding:
+    return Finding(
+        "s3.lent",
+        Severity.WARNING,
+        f"the nodes are lent {what}: root on each of them may do all that you may",
+        hint=f"let the nodes read by a role of their own, `up --instance-profile`; or {instead}",
+    )

@@ -120,6 +120,11 @@ def operator_policy(bounds: Bounds, node_role: str | None = None) -> Policy:
             bounds.ec2("instance", "network-interface"),
         ),
         _allow(
+            "LendToNodes",
+            actions_of(OPERATOR, Scope.SESSION),
+            [f"arn:{bounds.partition}:sts::{bounds.account}:federated-user/clusterctl"],
+        ),
+        _allow(
             "EncryptDisks",
             actions_of(OPERATOR, Scope.KEY),
             [bounds.arn("kms", "key/*")],
@@ -198,6 +203,20 @@ def node_policy(
             "say what they may do: --data-bucket, --checkpoint-prefix, --ssm",
         )
     return _policy(statements)
+
+
+def reading_policy(partition: str, buckets: Sequence[str]) -> Policy:
+    """For a session that is lent to nodes: as much of its owner's rights as reads these buckets."""
+    arns = [f"arn:{partition}:s3:::{bucket}" for bucket in dict.fromkeys(buckets)]
+    by_s3 = {"StringLike": {"kms:ViaService": "s3.*.amazonaws.com*"}}
+    return _policy(
+        [
+            _allow("List", ["s3:ListBucket"], arns),
+            _allow("Read", ["s3:GetObject"], [f"{arn}/*" for arn in arns]),
+            # Of objects that are encrypted with a key of KMS.
+            _allow("Decrypt", ["kms:Decrypt"], ["*"], by_s3),
+        ]
+    )
 
 
 def policy_size(policy: Policy) -> int:

@@ -21,6 +21,7 @@ class Scope(Enum):
     STACK = "the stacks clusterctl-network-*"
     ENDPOINT = "endpoints for S3, in any VPC"
     KEY = "through EC2, for volumes"
+    SESSION = "sessions named clusterctl"
     SPOT_ROLE = "the role of spot requests"
 
 
@@ -86,6 +87,7 @@ OPERATOR: tuple[tuple[str, Scope, tuple[str, ...]], ...] = (
             "kms:ReEncryptTo",
         ),
     ),
+    ("keys that nodes read buckets with", Scope.SESSION, ("sts:GetFederationToken",)),
     ("tags", Scope.TAG, ("ec2:CreateTags",)),
     ("tags", Scope.UNTAG, ("ec2:DeleteTags",)),
     ("the nodes' host keys", Scope.OWN, ("ec2:GetConsoleOutput",)),

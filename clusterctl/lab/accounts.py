@@ -23,10 +23,14 @@ _SIGNER = re.compile(r"Credential=([^/,\s]+)/|AWS ([^:\s]+):")
 
 @dataclass(frozen=True)
 class LentKey(AccessKey):
-    """A key for a while. It is good together with its token only."""
+    """A key for a while. It is good together with its token only.
+
+    `policy` is a document of IAM that limits it; empty for a key that may do all.
+    """
 
     token: str
     expires: datetime
+    policy: str = ""
 
 
 class Keyring:
@@ -49,15 +53,25 @@ class Keyring:
             held = self._lent.get(holder)
             if held and held.account == account and held.expires - now > LENT_FOR / 2:
                 return held
-            self._keys = {
-                id: key
-                for id, key in self._keys.items()
-                if not (isinstance(key, LentKey) and key.expires < now)
-            }
-            made = new_key(account, "ASIA")
-            token = secrets.token_urlsafe(96)
-            lent = LentKey(made.account, made.id, made.secret, token, now + LENT_FOR)
-            self._keys[lent.id] = self._lent[holder] = lent
+            self._lent[holder] = lent = self._make(account, LENT_FOR, "")
+        return lent
+
+    def open_session(self, account: str, lasts: timedelta, policy: str = "") -> LentKey:
+        """A new key, for as long as it lasts."""
+        with self._lock:
+            return self._make(account, lasts, policy)
+
+    def _make(self, account: str, lasts: timedelta, policy: str) -> LentKey:
+        now = datetime.now(timezone.utc)
+        self._keys = {
+            id: key
+            for id, key in self._keys.items()
+            if not (isinstance(key, LentKey) and key.expires < now)
+        }
+        made = new_key(account, "ASIA")
+        token = secrets.token_urlsafe(96)
+        lent = LentKey(made.account, made.id, made.secret, token, now + lasts, policy)
+        self._keys[lent.id] = lent
         return lent
 
     def find(self, id: str) -> AccessKey | None:

@@ -35,6 +35,7 @@ from clusterctl.lab import (  # noqa: E402
     moto_objects,
     moto_run_instances,
     moto_security_groups,
+    moto_sessions,
     moto_tags,
     moto_types,
     moto_visibility,
@@ -60,6 +61,7 @@ def complete_moto(network: IPv4Network, read_console: Callable[[str], str]) -> N
     moto_capacity.install()
     moto_visibility.install()
     moto_objects.install()
+    moto_sessions.install()
 
 
 def make_api(listening: socket.socket) -> BaseWSGIServer:

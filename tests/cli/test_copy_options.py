@@ -130,16 +130,22 @@ def test_names_from_the_standard_input(monkeypatch):
         ([], None, 0),
         (["--credentials", "none"], "none", 0),
         (["--credentials", "mine"], LentKeys("key", "secret", "token"), 1),
+        # A web server asks for none.
+        (["--credentials", "mine", "https://mirror/a"], None, 0),
     ],
 )
-def test_whose_keys_the_nodes_use(argv, credentials, asked):
+def test_whose_keys_the_nodes_use(argv, credentials, asked, capsys):
     clients = []
 
     def make():
         clients.append(SimpleNamespace(frozen_keys=lambda: ("key", "secret", "token")))
         return clients[-1]
 
-    found = url_access(parsed(*argv, "--s3-endpoint", "http://s3", "--s3-region", "x-1"), make)
+    sources = [word for word in argv if "://" in word] or ["s3://bucket/a"]
+    options = [word for word in argv if "://" not in word]
+    options = parsed(*options, "--s3-endpoint", "http://s3", "--s3-region", "x-1")
+    found = url_access(options, sources, make)
+    assert capsys.readouterr().err.count("[s3.lent]") == asked
     assert (found.credentials, found.endpoint, found.region) == (credentials, "http://s3", "x-1")
     assert len(clients) == asked
     assert found.own_keys() == LentKeys("key", "secret", "token")
@@ -147,7 +153,7 @@ def test_whose_keys_the_nodes_use(argv, credentials, asked):
 
 def test_an_endpoint_that_is_none():
     with pytest.raises(UsageError, match="not an endpoint"):
-        url_access(parsed("--s3-endpoint", "s3"), lambda: None)
+        url_access(parsed("--s3-endpoint", "s3"), (), lambda: None)
 
 
 @pytest.mark.parametrize(

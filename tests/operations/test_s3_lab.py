@@ -44,6 +44,12 @@ def test_with_keys_that_are_lent(pair, s3):
     status, _, err = pair.ctl("s3sync", *lent)
     assert status == 0, err
     assert same(pair, "lent") == 3
+    # A session that may read the bucket: there is nothing to warn of.
+    assert "warning" not in err
+    chain = ("s3://my-train/shards", "~/chain", "--credentials", "mine", "--through-source")
+    status, _, err = pair.ctl("copy", *chain)
+    assert status == 0, err
+    assert same(pair, "chain") == 3
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,95 @@
+"""Sessions: STS gives keys that the lab knows, and what they ask is held to their policy.
+
+moto gives everybody the same example keys, and checks policies of users and roles only.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Any
+
+from moto.core.authorization import ActionAuthenticatorMixin
+from moto.core.exceptions import AccessDeniedError
+from moto.core.responses import ActionResult
+from moto.iam.access_control import IAMPolicy, PermissionResult, S3IAMRequest
+from moto.s3.exceptions import S3AccessDeniedError
+from moto.sts.responses import TokenResponse
+
+from clusterctl.lab.accounts import KEYS, LentKey
+from clusterctl.lab.moto_completion import replace
+
+_KEY = re.compile(r"(?:Credential|AWSAccessKeyId)=(\w+)")
+# Without a policy such a session may do nothing.
+NOTHING = '{"Version": "2012-10-17", "Statement": []}'
+LASTS_S = 43_200
+# What moto calls otherwise than IAM does.
+ACTIONS = {"s3:HeadBucket": "s3:ListBucket"}
+
+
+def install() -> None:
+    authorize = ActionAuthenticatorMixin._authenticate_and_authorize_action
+    federate = TokenResponse.get_federation_token
+
+    def _authenticate_and_authorize_action(
+        response: Any, iam_request_cls: type, resource: str = "*"
+    ) -> None:
+        session = _session_of(response)
+        if session and session.policy:
+            _check(response, session.policy, resource, iam_request_cls is S3IAMRequest)
+        authorize(response, iam_request_cls, resource)
+
+    def get_session_token(response: Any) -> ActionResult:
+        _refuse_sessions(response, "GetSessionToken")
+        return ActionResult({"Credentials": _credentials(response, "")})
+
+    def get_federation_token(response: Any) -> ActionResult:
+        _refuse_sessions(response, "GetFederationToken")
+        # moto checks the policy's length, and knows the rest of the answer.
+        known: Any = federate(response).result
+        policy = response._get_param("Policy") or NOTHING
+        return ActionResult({**known, "Credentials": _credentials(response, policy)})
+
+    replace(ActionAuthenticatorMixin, _authenticate_and_authorize_action)
+    replace(TokenResponse, get_session_token)
+    replace(TokenResponse, get_federation_token)
+
+
+def _session_of(response: Any) -> LentKey | None:
+    """The session whose key the request names, if it is one's."""
+    named = _KEY.search(response.headers.get("Authorization", "") or response.uri)
+    key = KEYS.find(named[1]) if named else None
+    return key if isinstance(key, LentKey) else None
+
+
+def _check(response: Any, policy: str, resource: str, is_s3: bool) -> None:
+    """Raises AccessDenied in the words of S3 or of the others."""
+    action = response.data.get("Action") if is_s3 else response._get_action()
+    action = action[0] if isinstance(action, list) else action
+    called = f"{'s3' if is_s3 else response.service_name}:{action}"
+    called = ACTIONS.get(called, called)
+    if called == "sts:GetCallerIdentity":
+        return
+    if IAMPolicy(policy).is_action_permitted(called, resource) != PermissionResult.PERMITTED:
+        if is_s3:
+            raise S3AccessDeniedError
+        raise AccessDeniedError(f"arn:aws:sts::{response.current_account}:federated-user", called)
+
+
+def _refuse_sessions(response: Any, action: str) -> None:
+    if _session_of(response):
+        raise AccessDeniedError(
+            f"arn:aws:sts::{response.current_account}:session",
+            f"sts:{action} with session credentials",
+        )
+
+
+def _credentials(response: Any, policy: str) -> dict[str, Any]:
+    lasts = timedelta(seconds=response._get_int_param("DurationSeconds", LASTS_S))
+    key = KEYS.open_session(response.current_account, lasts, policy)
+    return {
+        "AccessKeyId": key.id,
+        "SecretAccessKey": key.secret,
+        "SessionToken": key.token,
+        "Expiration": key.expires,
+    }
