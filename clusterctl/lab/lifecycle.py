@@ -54,6 +54,8 @@ def stop(running: LabRecord) -> None:
     finally:
         os.close(process)
     _await_link_gone(running.link)
+    if read_record(running.home) is None:  # else another one has started already
+        (folder_of(running.home) / "lab.json").unlink(missing_ok=True)
 
 
 def instances(running: LabRecord) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import shutil
 import subprocess
@@ -51,8 +52,9 @@ def check_machine(euid: int) -> None:
         raise LabError("this machine does not let users make user namespaces", command)
 
 
+@functools.cache
 def check_shaping() -> None:
-    """Raises MissingTool or LabError where links cannot be given a rate."""
+    """Raises MissingTool or LabError where links cannot be given a rate. Once is enough."""
     if not shutil.which("tc", path=SEARCH_PATH):
         raise MissingTool("shaping a link needs tc", "sudo apt-get install iproute2")
     probe = ["tc", "qdisc", "add", "dev", "lo", "root", *shape_of(SLOWEST_BIT).split()]

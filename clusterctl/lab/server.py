@@ -6,6 +6,7 @@ lab is ready, or the error that kept it from it. OPTIONS are `LabOptions` in JSO
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -20,6 +21,8 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
+import moto
+
 from clusterctl.domain.errors import ClusterctlError, LabError
 from clusterctl.lab import (
     accounts,
@@ -29,6 +32,7 @@ from clusterctl.lab import (
     moto_cloudformation,
     moto_dependencies,
     record,
+    requirements,
 )
 from clusterctl.lab.app import complete_moto, make_api, make_storage
 from clusterctl.lab.daemon.network import storage_url
@@ -76,6 +80,8 @@ def _start(options: record.LabOptions) -> Callable[[], None]:
     api = make_api(listening)
     started = replace(_record(options, listening, plan), tcp=daemon.tcp)
     record.write_record(started)
+    if plan.mode == "root":
+        _be_nobody(plan)
     for server in (make_metadata_server(daemon.metadata), make_storage(daemon.storage)):
         threading.Thread(target=server.serve_forever, daemon=True).start()
     supervisor = Supervisor(daemon, network, options.volume_bytes)
@@ -86,12 +92,26 @@ def _start(options: record.LabOptions) -> Callable[[], None]:
         try:
             api.serve_forever()
         finally:
-            (folder / "lab.json").unlink(missing_ok=True)
             daemon.stop()
             os.close(lock)
             os._exit(0)
 
     return serve
+
+
+def _be_nobody(plan: Plan) -> None:
+    """Hosts' and others' requests are read by an id that has nothing on this machine.
+
+    It is that of root on the hosts. As another one this process could not end the daemon: not even
+    by its own death, for that signal needs the right to be sent, too.
+    """
+    with contextlib.suppress(ClusterctlError):
+        requirements.check_shaping()  # which that id might not be let do
+    python = [sys.prefix, sys.base_prefix, *filter(os.path.isdir, sys.path)]
+    samples = [Path(file or "") for file in (__file__, os.__file__, moto.__file__)]
+    _, id, _ = plan.ids.uids[0]
+    if not modes.give_up_root(id, map(Path, python), samples):
+        logging.warning("the lab's server stays root: uid %d cannot read %s", id, samples)
 
 
 def _lock(folder: Path) -> int:

@@ -200,10 +200,14 @@ def test_cloud_config_is_reported_not_run(instances):
     assert "#cloud-config" in told[one["InstanceId"]]
 
 
-def test_root_on_a_host_is_nobody_outside(host, lab):
+def test_root_on_a_host_is_nobody_outside_and_so_is_who_reads_its_requests(host, lab):
     if lab.mode != "root":
         pytest.skip("the lab does not run as root")
     assert min(real_uids(processes_of_hosts(lab))) >= 100_000
+    assert min(real_uids({lab.pid})) >= 100_000
+    status = Path(f"/proc/{lab.pid}/status").read_text()
+    assert "CapEff:\t0000000000000000" in status
+    assert "Groups:\t \n" in status
 
 
 def test_its_processes_have_no_files_of_the_lab(host, lab):

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from clusterctl.lab.uidmap import IdMap, SubIds, map_for_root, map_for_user, parse_subids
@@ -54,3 +58,42 @@ def test_a_user_takes_subordinate_ids(owner):
 )
 def test_without_enough_of_them_there_is_no_map(subuids, subgids):
     assert map_for_user(1007, "ann", subuids, subgids) is None
+
+
+GIVE_UP = """
+import os, sys
+from pathlib import Path
+from clusterctl.lab.modes import give_up_root
+
+def reads(name):
+    try:
+        return Path(closed, name).read_text()
+    except OSError as refused:
+        return type(refused).__name__
+
+closed, sample = map(Path, sys.argv[1:])
+done = give_up_root(100_000, [closed / "python"], [sample])
+print(done, os.getuid(), *(reads(name) for name in ("python/module", "secret", "python/kept")))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give it up")
+@pytest.mark.parametrize(
+    ("sample", "expected"),
+    [
+        # As another user, and nothing but Python of a folder that is root's alone.
+        ("python/module", "True 100000 read FileNotFoundError PermissionError"),
+        # Files that Python's owner kept to themselves: root as before.
+        ("python/kept", "False 0 read FileNotFoundError read"),
+    ],
+)
+def test_the_server_gives_up_root_and_keeps_its_python(tmp_path, sample, expected):
+    closed = tmp_path / "closed"
+    (closed / "python").mkdir(parents=True)
+    closed.chmod(0o700)
+    for name, mode in (("python/module", 0o644), ("python/kept", 0o600), ("secret", 0o644)):
+        (closed / name).write_text("read")
+        (closed / name).chmod(mode)
+    argv = [sys.executable, "-c", GIVE_UP, str(closed), str(closed / sample)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert (done.stdout.strip(), done.stderr) == (expected, "")
