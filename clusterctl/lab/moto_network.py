@@ -7,7 +7,7 @@ from ipaddress import IPv4Address, IPv4Network, ip_network
 from typing import Any
 
 from moto.ec2.exceptions import DefaultVpcAlreadyExists, EC2ClientError
-from moto.ec2.models import EC2Backend
+from moto.ec2.models import EC2Backend, nat_gateways, vpcs
 from moto.ec2.models.subnets import Subnet
 
 from clusterctl.lab.addresses import REGIONS, SUBNET_PREFIX, default_network
@@ -82,6 +82,12 @@ def install(network: IPv4Network) -> None:
             address = random.choice(sorted(free - set(subnet._subnet_ips)))  # noqa: S311
         return create_interface(backend, subnet, address, addresses, *rest, **others)
 
+    def random_private_ip() -> str:
+        """moto's lies in no subnet: a NAT gateway's and an endpoint's interface choose theirs."""
+        return ""
+
+    replace(nat_gateways, random_private_ip)
+    replace(vpcs, random_private_ip)
     replace(Subnet, request_ip)
     replace(EC2Backend, create_network_interface)
     replace(EC2Backend, create_subnet)

@@ -104,10 +104,17 @@ def test_where_routes_lead_and_an_endpoint_for_s3(launches, client, vpc):
     # Somebody was faster: for one of the two tables it is too late.
     assert make_s3_endpoint(clients, step) == ""
     make_s3_endpoint(clients, plan_s3_endpoint(clients, None))
-    s3 = frozenset({"s3"})
+    client.create_vpc_endpoint(
+        VpcId=vpc_id,
+        VpcEndpointType="Interface",
+        ServiceName="com.amazonaws.us-east-1.ssm",
+        SubnetIds=[second],
+        PrivateDnsEnabled=True,
+    )
+    services = frozenset({"s3", "ssm"})
     assert ways(client, first, second) == {
-        first: WayOut(own, True, s3, True),
-        second: WayOut(table, False, s3, True),
+        first: WayOut(own, True, services, True),
+        second: WayOut(table, False, services, True),
     }
     assert plan_s3_endpoint(clients, None) is None
     [found] = [one for one in launches.plan(spec).findings if one.check_id == "network.way_out"]

@@ -256,7 +256,7 @@ FOUND = {
         account(ways_out=dict.fromkeys(SUBNET_IDS, WayOut("rtb-1"))),
         asked(private=True),
         WARNING,
-        "no route of subnet-a, subnet-b, subnet-c leads nodes without a public address, all but "
+        "no route of the default VPC leads nodes without a public address, all but "
         "the head node, to S3, Systems Manager or the internet (pip)",
         "clusterctl network s3; or launch in a network that has one: clusterctl network up NAME",
     ),

@@ -113,23 +113,26 @@ def way_out(case: Case, machine: MachineType) -> Iterator[Finding]:
         services = {"s3": "S3", "ssm": "Systems Manager"}
         missed = [text for service, text in services.items() if service not in way.services]
         lacking.setdefault(", ".join(missed), []).append(subnet.subnet_id)
+    named = bool(spec.subnet_id or spec.network)
     for names, ids in lacking.items():
+        option = f" --subnet {ids[0]}" if named else ""
         there = f"{names} or the internet (pip)" if names else "the internet (pip)"
+        everywhere = len(ids) == len(case.catalogue.subnets) and not named
+        where = "the default VPC" if everywhere else ", ".join(ids)
         text = (
-            f"no route of {', '.join(ids)} leads nodes without a public address, all but the head "
+            f"no route of {where} leads nodes without a public address, all but the head "
             f"node, to {there}"
         )
         if "S3" not in names:
             yield Finding("network.way_out", Severity.INFO, text)
             continue
-        named = f" --subnet {ids[0]}" if spec.subnet_id or spec.network else ""
         yield Finding(
             "network.way_out",
             Severity.WARNING,
             text,
-            hint=f"a gateway endpoint for S3 is free: clusterctl network s3{named}; or launch in a "
-            "network that has one: clusterctl network up NAME, and --network NAME. The rest takes "
-            "a NAT gateway",
+            hint=f"a gateway endpoint for S3 is free: clusterctl network s3{option}; or launch in "
+            "a network that has one: clusterctl network up NAME, and --network NAME. The rest "
+            "takes a NAT gateway",
         )
 
 
