@@ -84,7 +84,7 @@ def _start(options: record.LabOptions) -> Callable[[], None]:
         _be_nobody(plan)
     for server in (make_metadata_server(daemon.metadata), make_storage(daemon.storage)):
         threading.Thread(target=server.serve_forever, daemon=True).start()
-    supervisor = Supervisor(daemon, network, options.volume_bytes)
+    supervisor = Supervisor(daemon, network, options.volume_bytes, sys.stderr.fileno())
     threading.Thread(target=supervisor.run, daemon=True).start()
 
     def serve() -> None:

@@ -6,7 +6,6 @@ import base64
 import logging
 import os
 import stat
-import sys
 from ipaddress import IPv4Network
 from typing import Any
 
@@ -45,11 +44,17 @@ class Supervisor:
     """Runs in a thread of the API's process, and ends that process when the daemon is gone."""
 
     def __init__(
-        self, daemon: Daemon, network: IPv4Network, volume_bytes: int = VOLUME_BYTES
+        self,
+        daemon: Daemon,
+        network: IPv4Network,
+        volume_bytes: int = VOLUME_BYTES,
+        log_file: int | None = None,
     ) -> None:
+        """`log_file` is the open log to be kept short."""
         self._daemon = daemon
         self._network = network
         self._volume_bytes = volume_bytes
+        self._log_file = log_file
 
     def run(self) -> None:
         try:
@@ -57,7 +62,8 @@ class Supervisor:
                 look = LOOKS.begin()
                 busy = self._step()
                 LOOKS.end(look)
-                bound_log(sys.stderr.fileno())
+                if self._log_file is not None:
+                    bound_log(self._log_file)
                 LabInstance.changed.wait(BUSY_S if busy else IDLE_S)
                 LabInstance.changed.clear()
             log.error("the namespace daemon ended")
