@@ -22,6 +22,11 @@ FOLDER = "/opt/clusterctl/training"
 WHEELS = ".cache/clusterctl/wheels"
 GIVEN = ".cache/clusterctl/given-wheels"
 FLAVORS = ("auto", "gpu", "cpu")
+# The word of `--tensorflow` for each release of shell/training.sh.
+RELEASES = {"2.15": "default", "NEWEST": "newest"}
+# The first compute capability for which TensorFlow's wheels have no kernels (`tf.sysconfig
+# .get_build_info()`): the driver compiles them when they are first used.
+FIRST_WITHOUT_KERNELS = {"default": 90, "newest": 100}
 # Interpreters' first lines and mpirun's own shell commands hold the path as it is.
 _PLAIN = re.compile(r"/[A-Za-z0-9._+-]+(/[A-Za-z0-9._+-]+)+")
 
@@ -41,15 +46,18 @@ class EnvRequest:
     """Where, for what, and with which interpreter it is made.
 
     Without a folder it is where the node has it, else FOLDER; without an interpreter the node's.
+    `release` is one of RELEASES; without one it is that of the environment which is there.
     """
 
     folder: str = ""
     flavor: str = "auto"
     python: str = ""
+    release: str = ""
 
     def command(self, verb: str, given: str = "", keep: bool = True) -> str:
         """For a node's shell; `training_script` is its input."""
         arguments = [verb, self.folder, self.flavor, self.python, given, "keep" if keep else "drop"]
+        arguments.append(self.release)
         return shlex.join(["bash", "-s", "--", *arguments])
 
 
@@ -58,7 +66,7 @@ class NodeEnv:
     """One node's environment, and what it could be made with. Sizes in bytes.
 
     `key` is what Horovod's wheel depends on there; `chosen`: the launcher looks here first; `free`
-    and `home_free` are a file system's device and room.
+    and `home_free` are a file system's device and room. `capabilities` are the GPUs', 90 for 9.0.
     """
 
     host: str
@@ -76,6 +84,14 @@ class NodeEnv:
     home_free: tuple[str, int] = ("", 0)
     writable: bool = True
     installed: dict[str, str] = field(default_factory=dict)
+    release: str = "default"
+    capabilities: tuple[int, ...] = ()
+
+    @property
+    def without_kernels(self) -> tuple[int, ...]:
+        """The capabilities for which the driver would compile TensorFlow's kernels."""
+        first = FIRST_WITHOUT_KERNELS[self.release]
+        return tuple(one for one in self.capabilities if one >= first and self.flavor == "gpu")
 
     @property
     def ready(self) -> bool:
@@ -107,7 +123,13 @@ def check_request(request: EnvRequest) -> EnvRequest:
 def training_script() -> bytes:
     """For `bash -s` on a node. All of it is read before any of it runs."""
     parts = [(SHELL / f"{name}.sh").read_text() for name in PARTS]
+    parts.append(f"RANKS_CHECK={shlex.quote(ranks_check())}\n")
     return "".join([*parts, 'node_main "$@" </dev/null\n']).encode()
+
+
+def ranks_check() -> str:
+    """The Python program whose ranks meet and train a step."""
+    return (SHELL / "ranks.py").read_text()
 
 
 def parse_look(result: CommandResult) -> NodeEnv:
@@ -137,6 +159,8 @@ def parse_look(result: CommandResult) -> NodeEnv:
         home_free=_room(facts["home_free"]),
         writable=facts["writable"] == "yes",
         installed=installed,
+        release=facts["release"],
+        capabilities=tuple(int(one) for one in facts["capabilities"].split(",") if one),
     )
 
 

@@ -57,8 +57,25 @@ def plan_lines(plan: EnvPlan, head: NodeEnv, folder: str) -> list[str]:
         (plan.build, f"{head.host}: build Horovod's wheel, once for all nodes"),
         (plan.copy_to, f"copy the wheels from {head.host} to {fold_hosts(plan.copy_to)}"),
         (plan.install, f"{all_of}: install into {folder}, and let two ranks meet"),
+        (plan.install and head.without_kernels, f"{head.host}: {_kernels(head)}"),
     ]
     return [text for is_due, text in steps if is_due]
+
+
+def _kernels(head: NodeEnv) -> str:
+    hint = ""
+    if head.release == "default" and max(head.without_kernels, default=0) < 100:
+        hint = "; --tensorflow NEWEST has them"
+    return (
+        f"compile TensorFlow's kernels for {kernels_for(head)}, up to half an hour, and copy them "
+        f"to all{hint}"
+    )
+
+
+def kernels_for(head: NodeEnv) -> str:
+    """`compute capability 9.0`: for which TensorFlow's wheels have none."""
+    named = ", ".join(f"{one // 10}.{one % 10}" for one in head.without_kernels)
+    return f"compute capability {named}"
 
 
 def obstacles(nodes: Sequence[NodeEnv], folder: str) -> list[Finding]:

@@ -28,8 +28,14 @@ def env() -> None:
 
 
 def _request_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds --prefix, --preset, --python."""
+    """Adds --prefix, --preset, --python, --tensorflow."""
     for option in (
+        click.option(
+            "--tensorflow",
+            type=click.Choice(["2.15", "NEWEST"], case_sensitive=False),
+            help="2.15, or the newest that Horovod can be built for, in a folder of its own. "
+            "Default: that of the environment which is there, at first 2.15.",
+        ),
         click.option("--python", metavar="PATH", default="", help="The nodes' interpreter."),
         click.option(
             "--preset",
@@ -50,10 +56,11 @@ def _request_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def _request(prefix: str, preset: str, python: str) -> EnvRequest:
-    from clusterctl.bootstrap.training import EnvRequest
+def _request(prefix: str, preset: str, python: str, tensorflow: str | None) -> EnvRequest:
+    from clusterctl.bootstrap.training import RELEASES, EnvRequest
 
-    return EnvRequest(prefix.rstrip("/"), preset, python)
+    release = RELEASES[tensorflow] if tensorflow else ""
+    return EnvRequest(prefix.rstrip("/"), preset, python, release)
 
 
 @env.command()
@@ -76,6 +83,7 @@ def install(
     prefix: str,
     preset: str,
     python: str,
+    tensorflow: str | None,
     dry_run: bool,
     force: bool,
     as_json: bool,
@@ -84,6 +92,7 @@ def install(
 
     \b
     clusterctl env install demo
+    clusterctl env install demo --tensorflow NEWEST
     clusterctl env install demo --wheelhouse ./wheels
 
     The head node downloads the packages and builds Horovod, once; the others get them from there.
@@ -92,7 +101,9 @@ def install(
     from clusterctl.operations.environment import Installation
 
     with wiring.open(name) as access:
-        installation = Installation(access, _request(prefix, preset, python), wheelhouse)
+        installation = Installation(
+            access, _request(prefix, preset, python, tensorflow), wheelhouse
+        )
         if dry_run:
             _show_steps(installation.steps, as_json)
             return 0
@@ -109,7 +120,15 @@ def install(
 @_request_options
 @click.option("--json", "as_json", is_flag=True, help="The nodes' environments as JSON.")
 @account_options
-def status(wiring: Wiring, name: str, prefix: str, preset: str, python: str, as_json: bool) -> int:
+def status(
+    wiring: Wiring,
+    name: str,
+    prefix: str,
+    preset: str,
+    python: str,
+    tensorflow: str | None,
+    as_json: bool,
+) -> int:
     """Show the training environments on the nodes of cluster NAME.
 
     \b
@@ -121,7 +140,7 @@ def status(wiring: Wiring, name: str, prefix: str, preset: str, python: str, as_
     from clusterctl.operations.environment import environment_status
 
     with wiring.open(name) as access:
-        report = environment_status(access, _request(prefix, preset, python))
+        report = environment_status(access, _request(prefix, preset, python, tensorflow))
     return _show(report, as_json)
 
 

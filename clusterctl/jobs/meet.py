@@ -1,23 +1,35 @@
-"""The proof that ranks on several nodes meet: one mpirun from the head node, a rank on each."""
+"""What `env install` runs on the head node: a rank on each node, as a proof that they meet; and the
+trainer, so that the driver compiles the kernels which TensorFlow has not."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from dataclasses import replace
 
+from clusterctl.bootstrap.training import ranks_check
 from clusterctl.jobs import nccl
 from clusterctl.jobs.facts import HeadFacts
 from clusterctl.jobs.mpirun import Binding, MpiLaunch, MpiRun, mpirun_argv
-from clusterctl.jobs.plan import search_paths
-from clusterctl.jobs.presets import Preset
+from clusterctl.jobs.plan import EXAMPLES_FOLDER, node_exports
+from clusterctl.jobs.presets import TRAINER, Preset
 
 TIMEOUT_S = 300
-PROGRAM = """\
-import horovod.tensorflow as hvd, tensorflow as tf
-hvd.init()
-assert hvd.size() == {ranks}, hvd.size()
-assert float(hvd.allreduce(tf.ones([1]), op=hvd.Sum)[0]) == {ranks}
-"""
+# Half an hour for all of them; twice that, to be sure.
+KERNELS_TIMEOUT_S = 3600
+
+
+def _launch(folder: str, version: str, ranks: int, preset: Preset, facts: HeadFacts) -> MpiLaunch:
+    """Of the environment's Python, with a job's variables."""
+    mpirun = f"{folder}/bin/mpirun"
+    return MpiLaunch(
+        mpirun=MpiRun(mpirun, version),
+        hosts=ranks,
+        ranks=ranks,
+        binding=Binding.NONE,
+        settings=(("mpi_yield_when_idle", "1"),),
+        exports=(*preset.exports, *node_exports(mpirun, preset, facts)),
+        program=(f"{folder}/bin/python", "-W", "ignore"),
+    )
 
 
 def meet_command(folder: str, version: str, ranks: int, preset: Preset, facts: HeadFacts) -> str:
@@ -25,19 +37,24 @@ def meet_command(folder: str, version: str, ranks: int, preset: Preset, facts: H
 
     The hosts file is its input. On GPUs NCCL says on stdout which network it takes.
     """
-    mpirun = f"{folder}/bin/mpirun"
-    debug: Sequence[tuple[str, str]] = nccl.DEBUG if preset.on_gpus else ()
-    launch = MpiLaunch(
-        mpirun=MpiRun(mpirun, version),
-        hosts=ranks,
-        ranks=ranks,
-        binding=Binding.NONE,
-        settings=(("mpi_yield_when_idle", "1"),),
-        exports=(*preset.exports, *debug, *search_paths(mpirun, preset, facts)),
-        program=(f"{folder}/bin/python", "-c", PROGRAM.format(ranks=ranks)),
-    )
-    line = shlex.join(["timeout", str(TIMEOUT_S), *mpirun_argv(launch)])
+    launch = _launch(folder, version, ranks, preset, facts)
+    # One GPU of each node is enough.
+    more = (*nccl.DEBUG, ("CUDA_VISIBLE_DEVICES", "0")) if preset.on_gpus else ()
+    program = (*launch.program, "-c", ranks_check(), str(ranks))
+    argv = mpirun_argv(replace(launch, exports=(*launch.exports, *more), program=program))
+    line = shlex.join(["timeout", str(TIMEOUT_S), *argv])
     return (
         'here=$(mktemp -d) && cd "$here" && cat >hosts && '
         f'{{ {line} </dev/null; status=$?; cd / && rm -rf "$here"; exit "$status"; }}'
     )
+
+
+def kernels_command(folder: str, version: str, preset: Preset, facts: HeadFacts) -> str:
+    """A few steps of the trainer on one GPU: what it uses is in the driver's cache after that."""
+    launch = _launch(folder, version, 1, preset, facts)
+    trainer = f"{facts.home}/{EXAMPLES_FOLDER}/{TRAINER}"
+    flags = ("--synthetic", "--num_batches", "3", "-b", "32", "--use_larc")
+    log_dir = f"{facts.home}/.cache/clusterctl/kernels-log"
+    program = (*launch.program, trainer, *flags, "--log_dir", log_dir)
+    argv = mpirun_argv(replace(launch, program=program, alone=True))
+    return shlex.join(["timeout", str(KERNELS_TIMEOUT_S), *argv])

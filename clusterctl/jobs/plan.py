@@ -16,6 +16,8 @@ from clusterctl.jobs.mpirun import JOB_VARIABLE, MpiLaunch, mpirun_argv
 from clusterctl.jobs.presets import (
     DATA_FOLDER,
     EFA,
+    KERNELS,
+    KERNELS_BYTES,
     TRAINER,
     Preset,
     TrainerOptions,
@@ -117,7 +119,7 @@ def plan_job(
     check_request(request)
     environment = choose_environment(facts, needs_horovod=request.script is None)
     preset = choose_preset(request.preset, facts.nvidia_driver, facts.efa > 0)
-    exports = (*preset.exports, *search_paths(environment.mpirun.path, preset, facts))
+    exports = (*preset.exports, *node_exports(environment.mpirun.path, preset, facts))
     launch = MpiLaunch(
         mpirun=environment.mpirun,
         hosts=len(hosts.entries),
@@ -189,8 +191,8 @@ def _refuse(option: str, because: str, others: dict[str, bool]) -> None:
         raise Contradiction(f"{given[0]} goes with no {option}: {because}", "leave one of them out")
 
 
-def search_paths(mpirun: str, preset: Preset, facts: HeadFacts) -> list[tuple[str, str]]:
-    """PATH and LD_LIBRARY_PATH of the ranks; for EFA with what NCCL needs to use it."""
+def node_exports(mpirun: str, preset: Preset, facts: HeadFacts) -> list[tuple[str, str]]:
+    """The ranks' PATH, LD_LIBRARY_PATH (with what NCCL needs for EFA), and where kernels are kept."""
     # ssh gives the other hosts a bare PATH: what the head node has goes along.
     folder = mpirun.rpartition("/")[0]
     known = [part for part in facts.search_path.split(":") if part and part != folder]
@@ -198,6 +200,9 @@ def search_paths(mpirun: str, preset: Preset, facts: HeadFacts) -> list[tuple[st
     libraries = [*(facts.efa_libraries if preset is EFA else ()), facts.library_path]
     if any(libraries):
         paths.append(("LD_LIBRARY_PATH", ":".join(filter(None, libraries))))
+    if preset.on_gpus:
+        paths.append(("CUDA_CACHE_PATH", f"{facts.home}/{KERNELS}"))
+        paths.append(("CUDA_CACHE_MAXSIZE", str(KERNELS_BYTES)))
     return paths
 
 

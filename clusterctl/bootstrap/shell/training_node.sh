@@ -1,16 +1,22 @@
 # shellcheck shell=bash
-# What clusterctl asks a node to do: look | gather | install, then FOLDER FLAVOR PYTHON GIVEN KEEP.
-# FLAVOR is cpu, gpu or auto. FOLDER, PYTHON, GIVEN (of wheels, below the home folder) may be empty.
-# KEEP says whether the wheels stay. Progress goes to stdout, what went wrong to stderr.
+# What clusterctl asks a node to do: look | gather | install, then FOLDER FLAVOR PYTHON GIVEN KEEP
+# RELEASE. FLAVOR is cpu, gpu or auto. FOLDER, PYTHON, GIVEN (of wheels, below the home folder) and
+# RELEASE (default, newest) may be empty. KEEP says whether the wheels stay. Progress goes to stdout, what went wrong to stderr.
 
 node_main() {
     set -euo pipefail
     umask 022
     export PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
     local verb=$1 folder=$2 flavor=$3 given=${5:+$HOME/$5} keep=${6:-keep}
-    local python key wheels
+    local release=${7:-} python key wheels
     export CLUSTERCTL_TRAINING_PYTHON=$4
-    [[ -n $folder ]] || folder=$(chosen)
+    # A release that is named has a folder of its own; else it is what is there.
+    if [[ -n $release ]]; then
+        training_release "$release"
+    else
+        [[ -n $folder ]] || folder=$(chosen)
+        training_release "$(release_of "${folder:-$TRAINING_FOLDER}")"
+    fi
     [[ -n $folder ]] || folder=$TRAINING_FOLDER
     [[ $flavor != auto ]] || flavor=$(training_flavor)
     if [[ $verb == look ]]; then
@@ -57,6 +63,8 @@ look() {
     fi
     wheels=$HOME/.cache/clusterctl/wheels/$key
     say "folder=$folder"
+    say "release=$TRAINING_RELEASE"
+    say "capabilities=$(training_capabilities)"
     say "chosen=$(chosen)"
     say "key=$key"
     say "flavor=$flavor"

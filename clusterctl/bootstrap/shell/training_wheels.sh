@@ -27,6 +27,11 @@ gather_locked() {
     wheels_from "$given"
     DOING="the wheels cannot be had from ${given:-the package index}" quietly "$wheels.log" "${PIP_ENV[@]}" "${PIP[@]}" download "${PIP_OPTIONS[@]}" \
         --only-binary :all: --dest "$wheels" "${packages[@]}"
+    if ((${#KERAS_PINS[@]})); then
+        DOING="the wheels cannot be had from ${given:-the package index}" quietly "$wheels.log" \
+            "${PIP_ENV[@]}" "${PIP[@]}" download "${PIP_OPTIONS[@]}" --no-deps --only-binary :all: \
+            --dest "$wheels" "${KERAS_PINS[@]}"
+    fi
     printf '%s\n' "$wanted" >"$wheels/requirements.new"
     mv "$wheels/requirements.new" "$wheels/requirements.txt"
     rm -rf "$wheels.log" "$wheels.pip"
@@ -99,11 +104,13 @@ build_locked() {
     wheels_from "$given"
     quietly "$log" "${PIP_ENV[@]}" "$bin/pip" install "${PIP_OPTIONS[@]}" "${BUILD_PINS[@]}"
     if [[ $flavor == gpu ]]; then gpu_build "$5" "$building"; fi
+    if [[ $TRAINING_RELEASE == newest ]]; then newer_headers "$building/include"; fi
     # Old dtags: what LD_LIBRARY_PATH names, another Open MPI for one, must not come first.
     # shellcheck disable=SC2016  # $ORIGIN is the loader's word, not the shell's
     DOING="Horovod cannot be built" quietly "$log" "${PIP_ENV[@]}" PATH="$bin:$PATH" MAKEFLAGS="-j$(nproc)" \
         HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITH_MPI=1 HOROVOD_WITH_GLOO=1 \
         HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_MXNET=1 "${GPU_BUILD[@]}" \
+        CXXFLAGS="${CXXFLAGS:-}" \
         LDFLAGS='-Wl,-s,--disable-new-dtags,-rpath,$ORIGIN/../../../..:$ORIGIN/../../nvidia/nccl/lib' \
         "$bin/pip" wheel "${PIP_OPTIONS[@]}" --no-build-isolation --no-deps \
         -w "$building/wheel" "horovod==$HOROVOD_PIN"
@@ -112,6 +119,34 @@ build_locked() {
 }
 
 GPU_BUILD=()
+
+# newer_headers FOLDER: what Horovod 0.28.1 includes and newer TensorFlows have elsewhere, or not at
+# all. Sets CXXFLAGS so that these are found first.
+newer_headers() {
+    local compiler=$1/tensorflow/compiler header
+    mkdir -p "$compiler"/tf2xla "$compiler"/xla/{client,service,stream_executor}
+    # Those of Horovod's operations for XLA, a file of its own, which this keeps empty. They count
+    # only with HOROVOD_ENABLE_XLA_OPS=1.
+    printf '#undef HAVE_GPU\n#define HAVE_GPU 0\n' >"$compiler/tf2xla/xla_op_kernel.h"
+    for header in tf2xla/xla_op_registry.h xla/client/xla_builder.h xla/service/hlo.pb.h \
+        xla/service/custom_call_target_registry.h xla/shape.h xla/xla_data.pb.h; do
+        : >"$compiler/$header"
+    done
+    # TensorFlow has this function no more: without it a build for GPUs would only fail when it is
+    # imported.
+    cat >"$compiler/xla/stream_executor/stream.h" <<'END'
+#pragma once
+#include "xla/stream_executor/stream.h"
+namespace stream_executor {
+namespace gpu {
+inline GpuStreamHandle AsGpuStreamValue(Stream* stream) {
+  return static_cast<GpuStreamHandle>(stream->platform_specific_handle().stream);
+}
+}  // namespace gpu
+}  // namespace stream_executor
+END
+    CXXFLAGS="${CXXFLAGS:-} -I$1"
+}
 
 # Sets GPU_BUILD: Horovod's settings for NCCL. NCCL is the one that TensorFlow brings, so that all
 # nodes have the same; the compiler is the CUDA toolkit's, of TensorFlow's generation.
@@ -123,8 +158,8 @@ gpu_build() {
     ln -sf "$1"/lib/python3*/site-packages/nvidia/nccl/include "$nccl/include"
     # The wheel has no name for the linker.
     ln -sf "$1"/lib/python3*/site-packages/nvidia/nccl/lib/libnccl.so.2 "$nccl/lib/libnccl.so"
-    capabilities=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | sort -u |
-        tr -d . | paste -sd,) || die "nvidia-smi does not say what the GPUs can do"
+    capabilities=$(training_capabilities)
+    [[ -n $capabilities ]] || die "nvidia-smi does not say what the GPUs can do"
     GPU_BUILD=(HOROVOD_GPU_OPERATIONS=NCCL HOROVOD_CUDA_HOME="$cuda" HOROVOD_NCCL_HOME="$nccl"
         HOROVOD_NCCL_LINK=SHARED HOROVOD_BUILD_CUDA_CC_LIST="$capabilities")
 }

@@ -45,6 +45,12 @@ for name in ("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "horovod"):
         found.setdefault(name.split("-")[0], version(name))
     except Exception:
         pass
+# tf_keras takes the place of Keras 3 where this is set, as an environment of ours does itself.
+legacy = os.environ.get("TF_USE_LEGACY_KERAS") == "1"
+try:
+    found["keras"] = version("tf_keras" if legacy else "keras")
+except Exception:
+    pass
 try:
     [folder] = find_spec("horovod").submodule_search_locations
     with open(os.path.join(folder, "metadata.json")) as file:

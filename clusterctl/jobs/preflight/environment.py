@@ -14,8 +14,7 @@ from clusterctl.domain.findings import Finding
 from clusterctl.jobs.mpirun import parse_mpirun_version
 from clusterctl.jobs.preflight.case import Case, NodeLook, quote_hint, together
 
-# From 2.16 on it comes with Keras 3, which does not train with Horovod.
-TRAINERS_TENSORFLOW = r"2\.(\d|1[0-5])(\D|$)"
+TRAINERS_TENSORFLOW = r"2\."
 _NAMES = {
     "mpirun": "Open MPI",
     "python": "Python",
@@ -104,4 +103,8 @@ def _built_for_another(versions: Mapping[str, str], is_trainer: bool) -> Iterabl
     if tensorflow and built_for and _series(tensorflow) != _series(built_for):
         yield f"Horovod was built for TensorFlow {built_for}, and {tensorflow} is installed"
     if is_trainer and tensorflow and not re.match(TRAINERS_TENSORFLOW, tensorflow):
-        yield f"the trainer needs TensorFlow 2.0 to 2.15, and {tensorflow} is installed"
+        yield f"the trainer needs TensorFlow 2, and {tensorflow} is installed"
+    elif is_trainer and int(versions.get("keras", "2").partition(".")[0]) > 2:
+        yield (
+            f"the trainer needs Keras 2, and {versions['keras']} comes with TensorFlow {tensorflow}"
+        )

@@ -73,7 +73,7 @@ def main(args: argparse.Namespace) -> None:
 def start(args: argparse.Namespace) -> None:
     """Meet the other processes, take a device."""
     if getattr(tf.keras, "__version__", "2").startswith("3"):
-        raise Problem("Keras 3 does not train with Horovod: install TensorFlow 2.15 or older")
+        raise Problem("Keras 3 does not train with Horovod: take TensorFlow 2.15, or tf_keras")
     hvd.init()  # Horovod: from here on each process knows its rank.
     if hvd.rank() == 0 and hvd.cross_size() > 1 and "NCCL_DEBUG" not in os.environ:
         # Horovod: one process says which network its NCCL takes between the nodes.
