@@ -24,6 +24,7 @@ _ACCELERATORS = (
     (r"vt1$", "video transcoders"),
     (r"f\d", "FPGAs"),
 )
+_HOPPER_FAMILY = re.compile(r"p5")
 _BLACKWELL_FAMILY = re.compile(r"p6|g7")
 # AWS's first machines with Blackwell; CUDA 12.8, the first to know it, is a little older.
 _BLACKWELL_SINCE = "2025-05-15"
@@ -49,7 +50,8 @@ def image_findings(
     findings = _machine_findings(machine)
     if image is None:
         return [*findings, _no_image(machine, wanted)]
-    return [*findings, *_fit(image, machine), *_age(image, today), *_horovod(image, machine)]
+    of_software = [*_horovod(image, machine), *_kernels(machine)]
+    return [*findings, *_fit(image, machine), *_age(image, today), *of_software]
 
 
 def _machine_findings(machine: MachineType) -> list[Finding]:
@@ -196,8 +198,9 @@ def _horovod(image: Image, machine: MachineType) -> list[Finding]:
             Finding(
                 "image.horovod",
                 Severity.WARNING,
-                "no TensorFlow that Horovod works with knows Blackwell GPUs",
-                hint="for Horovod choose an older GPU, for example --instance-type p5.48xlarge",
+                "no TensorFlow that Horovod works with has kernels for Blackwell GPUs",
+                hint="for Horovod choose an older GPU: --instance-type p4d.24xlarge, or "
+                "p5.48xlarge with `clusterctl env install NAME --tensorflow NEWEST`",
             )
         ]
     if not image.name.startswith(_DLAMI) or _HAS_FRAMEWORK.search(image.name):
@@ -208,6 +211,21 @@ def _horovod(image: Image, machine: MachineType) -> list[Finding]:
             Severity.INFO,
             "no supported Deep Learning AMI has TensorFlow or Horovod on it",
             hint="docs/training.md says how they get onto the nodes",
+        )
+    ]
+
+
+def _kernels(machine: MachineType) -> list[Finding]:
+    """Compute capability 9.0, which the wheels of TensorFlow 2.15 do not know."""
+    if not machine.gpus or not _HOPPER_FAMILY.match(machine.family):
+        return []
+    return [
+        Finding(
+            "type.kernels",
+            Severity.INFO,
+            f"TensorFlow 2.15 has no kernels for the {machine.gpu_name}: `env install` lets the "
+            "driver compile them, for up to half an hour",
+            hint="a newer one has them: clusterctl env install NAME --tensorflow NEWEST",
         )
     ]
 

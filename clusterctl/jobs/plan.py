@@ -192,7 +192,7 @@ def _refuse(option: str, because: str, others: dict[str, bool]) -> None:
 
 
 def node_exports(mpirun: str, preset: Preset, facts: HeadFacts) -> list[tuple[str, str]]:
-    """The ranks' PATH, LD_LIBRARY_PATH (with what NCCL needs for EFA), and where kernels are kept."""
+    """The ranks' PATH and LD_LIBRARY_PATH, for EFA with what NCCL needs; where kernels are kept."""
     # ssh gives the other hosts a bare PATH: what the head node has goes along.
     folder = mpirun.rpartition("/")[0]
     known = [part for part in facts.search_path.split(":") if part and part != folder]

@@ -77,7 +77,13 @@ CASES = [
     (image("golden-7", **OLD), B200, []),
     (image("ubuntu/images/hvm-ssd/ubuntu-jammy-22.04-amd64"), P4D, ["image.driver warning"]),
     (image("al2023-ami-2023.6.20260303.0-kernel-6.1-x86_64"), P4D, ["image.driver warning"]),
-    (image(description=SUPPORTED), machine("p5en.48xlarge", "H200"), ["image.driver warning"]),
+    (
+        image(description=SUPPORTED),
+        machine("p5en.48xlarge", "H200"),
+        ["image.driver warning", "type.kernels info"],
+    ),
+    # Which kernels
+    (image(), machine("p5.48xlarge", "H100"), ["type.kernels info"]),
     # How old
     (image(deprecated="2026-11-01T00:00:00.000Z"), P4D, ["image.deprecated info"]),
     (image(deprecated="2028-11-01T00:00:00.000Z"), P4D, []),
@@ -100,7 +106,8 @@ def test_what_is_said_of_an_image_on_a_machine(chosen, on, said):
     assert [f"{one.check_id} {one.severity.value}" for one in found] == said
     for one in found:
         assert one.hint
-        assert on.name in one.message or "ami-1" in one.message or on.family in one.message
+        names = (on.name, on.family, on.gpu_name or on.name, "ami-1")
+        assert any(name in one.message for name in names)
 
 
 @pytest.mark.parametrize(

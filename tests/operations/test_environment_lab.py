@@ -6,6 +6,7 @@ The packages are tiny; docs/environment.md says what the real ones take.
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -66,6 +67,40 @@ def test_from_this_machines_wheels_and_again_from_the_head_nodes(pair, tmp_path)
     assert (status, states(out)) == (0, ["ready", "ready"]), err
     assert "copying the wheels from pair-0 to pair-1" in err
     assert "pair-0: installing" not in err
+
+
+TRAINER = "examples/horovod/tensorflow/train_imagenet_resnet_hvd.py"
+COMPILES = """\
+import os, sys
+folder = os.environ["CUDA_CACHE_PATH"] + "/a/b"
+os.makedirs(folder, exist_ok=True)
+open(folder + "/kernel", "w").write(" ".join(sys.argv[1:]))
+"""
+
+
+def test_kernels_are_compiled_on_one_node_for_all(pair, tmp_path):
+    """Programs stand in for what needs a GPU: the driver's, and a trainer that makes it compile."""
+    wheels = make_wheelhouse(tmp_path / "wheels")
+    smi = "#!/bin/sh\necho 9.0\n"
+    for node in (0, 1):
+        pair.on(node, f"printf %s '{smi}' | sudo -n tee /usr/local/bin/nvidia-smi >/dev/null")
+        pair.on(node, "sudo -n chmod 755 /usr/local/bin/nvidia-smi")
+    for node in (0, 1):
+        pair.on(node, f"mkdir -p {Path(TRAINER).parent}")
+    pair.put(TRAINER, COMPILES)
+    install = ("--prefix", FOLDER, "--wheelhouse", str(wheels), "--preset", "gpu")
+    try:
+        steps = ok(pair.ctl("env install", *install, "--dry-run")).splitlines()
+        assert steps[-1].startswith("pair-0: compile TensorFlow's kernels for compute capability")
+        status, out, err = pair.ctl("env install", *install, "--json")
+        assert (status, states(out)) == (0, ["ready", "ready"]), err
+        assert all("+gpu-sm90" in node["key"] for node in json.loads(out)["nodes"])
+        compiled = [pair.on(node, f"cat {WHEELS}/cuda/a/b/kernel") for node in (0, 1)]
+        assert compiled[0].startswith("--synthetic --num_batches 3")
+        assert compiled[0] == compiled[1]
+    finally:
+        for node in (0, 1):
+            pair.on(node, f"sudo -n rm -rf /usr/local/bin/nvidia-smi examples {WHEELS}/cuda")
 
 
 def test_what_is_in_the_way_is_said_before_anything_is_done(pair, tmp_path):
