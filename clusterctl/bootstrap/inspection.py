@@ -9,6 +9,7 @@ from clusterctl.bootstrap.node_checks import Equipment, equipment_script, parse_
 from clusterctl.domain.errors import CommandFailed
 
 MPI_KEY = "clusterctl_mpi"
+MPI_KEY_COMMENT = "clusterctl-mpi"
 LOG_LINES = 20
 
 # Every command here has its own stdin: the script itself comes in on the shell's.
@@ -45,7 +46,7 @@ fi
 _MPI_KEY = f"""
 mkdir -p -m 700 ~/.ssh
 if [ ! -s ~/.ssh/{MPI_KEY} ]; then
-    ssh-keygen -q -t ed25519 -N '' -C clusterctl-mpi -f ~/.ssh/{MPI_KEY} </dev/null
+    ssh-keygen -q -t ed25519 -N '' -C {MPI_KEY_COMMENT} -f ~/.ssh/{MPI_KEY} </dev/null
 fi
 printf 'mpi-key %s\\n' "$(ssh-keygen -y -f ~/.ssh/{MPI_KEY} </dev/null)"
 """
@@ -85,7 +86,7 @@ def parse_inspection(host: str, stdout: str) -> Inspection:
         raise CommandFailed(host, "the shell of the login user does not run a plain script")
     listing = said.get("gpu", [])
     return Inspection(
-        hostname=_one(said, "hostname"),
+        hostname=_hostname(_one(said, "hostname")),
         cloud_init=_status(_one(said, "cloud-init")),
         gpus=_count(_status(_one(said, "nvidia-smi")), listing),
         mpi_key=_one(said, "mpi-key").strip(),
@@ -97,6 +98,11 @@ def parse_inspection(host: str, stdout: str) -> Inspection:
 
 def _one(said: dict[str, list[str]], key: str) -> str:
     return (said.get(key) or [""])[0]
+
+
+def _hostname(text: str) -> str:
+    # It goes into the others' known_hosts, where `*` would stand for every host.
+    return text if re.fullmatch(r"[A-Za-z0-9.-]{1,253}", text, re.ASCII) else ""
 
 
 def _status(text: str) -> int | None:

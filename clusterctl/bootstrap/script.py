@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
+from clusterctl.bootstrap.inspection import MPI_KEY_COMMENT
 from clusterctl.bootstrap.trust import (
     KNOWN_HOSTS,
     Member,
@@ -27,18 +28,22 @@ without_block() {{
     [ -f "$1" ] || return 0
     awk -v begin={shlex.quote(BEGIN)} -v end={shlex.quote(END)} '
         !inside && $0 == begin {{ inside = 1; kept = $0; next }}
+        inside && $0 == begin {{ print kept; kept = $0; next }}
         inside {{ kept = kept "\\n" $0; if ($0 == end) inside = 0; next }}
         {{ print }}
         END {{ if (inside) print kept }}
     ' "$1"
 }}
 """
-_AUTHORIZE = """\
+# The head node's key, alone in its block: that of a head node that was replaced must not log in any
+# more. Older versions wrote it as a line among the user's, known by its comment.
+_AUTHORIZE = f"""\
 touch authorized_keys
-if ! grep -qxF -e "$key" authorized_keys; then
-    if [ -n "$(tail -c 1 authorized_keys)" ]; then echo >>authorized_keys; fi
-    printf '%s\\n' "$key" >>authorized_keys
-fi
+{{
+    without_block authorized_keys | sed '/ {MPI_KEY_COMMENT}$/d'
+    printf '%s' "$block"
+}} >keys.clusterctl
+mv keys.clusterctl authorized_keys
 """
 # Not every login user may use sudo: the names are a convenience, addresses always work.
 _ETC_HOSTS = """\
@@ -57,9 +62,10 @@ mv config.clusterctl config
 def node_script(members: Sequence[Member], mpi_public_key: str, user: str, head: bool) -> str:
     """For `sh -s` on one node. `members` are all nodes, head first; the head also gets the way
     to the others."""
+    key_line = f"{mpi_public_key}\n"
     script = [
         _FUNCTIONS,
-        f"key={shlex.quote(mpi_public_key)}\n",
+        f"block={shlex.quote(_block(key_line))}\n",
         _AUTHORIZE,
         f"block={shlex.quote(_block(etc_hosts(members)))}\n",
         _ETC_HOSTS,

@@ -26,8 +26,8 @@ MEMBERS = [
 ]
 
 
-def join(node, head=True, members=MEMBERS):
-    done = node.run(node_script(members, MPI_KEY, "ubuntu", head))
+def join(node, head=True, members=MEMBERS, mpi_key=MPI_KEY):
+    done = node.run(node_script(members, mpi_key, "ubuntu", head))
     assert done.stderr == ""
     assert done.returncode == 0
     assert done.stdout.endswith("complete\n")
@@ -73,7 +73,7 @@ def test_a_line_per_key():
 def test_a_new_head_node(node):
     join(node)
     assert files(node) == {
-        "authorized_keys": f"{MPI_KEY}\n",
+        "authorized_keys": f"{BEGIN}\n{MPI_KEY}\n{END}\n",
         "clusterctl_known_hosts": cluster_known_hosts(MEMBERS),
         "config": f"{BEGIN}\n{cluster_ssh_config(MEMBERS, 'ubuntu')}{END}\n",
     }
@@ -104,15 +104,28 @@ def test_new_members_replace_the_old(node):
 
 @pytest.mark.parametrize(
     "own",
-    ["ssh-ed25519 AAAAown me\n", "ssh-ed25519 AAAAown no newline at the end", "", "# a remark\n\n"],
+    [
+        "ssh-ed25519 AAAAown me\n",
+        "ssh-ed25519 AAAAown no newline at the end",
+        "",
+        "# a remark\n\n",
+        f"{BEGIN}\nssh-ed25519 AAAAown a block without an end\n",
+    ],
 )
-def test_the_users_keys_stay(node, own):
+def test_the_users_keys_stay_and_those_of_earlier_head_nodes_go(node, own):
     (node.home / ".ssh").mkdir()
-    (node.home / ".ssh" / "authorized_keys").write_text(own)
+    authorized_keys = node.home / ".ssh" / "authorized_keys"
+    authorized_keys.write_text(own)
+    block = [BEGIN, MPI_KEY, END]
+    join(node, mpi_key=f"{ED25519} clusterctl-mpi")
+    for _ in range(2):
+        join(node)
+        assert files(node)["authorized_keys"].splitlines() == [*own.splitlines(), *block]
+    # As older versions wrote it.
+    authorized_keys.write_text(f"{own.rstrip()}\n{ED25519} clusterctl-mpi\nssh-rsa AAAA last\n")
     join(node)
-    join(node)
-    lines = files(node)["authorized_keys"].splitlines()
-    assert lines == [*own.splitlines(), MPI_KEY]
+    lines = [*own.rstrip().splitlines(), "ssh-rsa AAAA last", *block]
+    assert [line for line in files(node)["authorized_keys"].splitlines() if line] == lines
 
 
 OWN_CONFIGS = {

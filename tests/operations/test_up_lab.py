@@ -145,11 +145,25 @@ def test_a_node_that_is_gone_is_replaced_and_the_others_stay(clusterctl, name, e
     )
 
 
-def test_the_head_node_can_be_replaced(clusterctl, name, ec2):
+def test_the_head_node_can_be_replaced(clusterctl, name, ec2, tmp_path):
     up(clusterctl, name, 2)
+    old = tmp_path / "key of the old head node"
+    old.touch(0o600)
+    old.write_text(on(clusterctl, f"{name}-0", "cat .ssh/clusterctl_mpi"))
+    mine = "ssh-ed25519 AAAAmine me"
+    on(clusterctl, f"{name}-1", f"echo {mine} >>.ssh/authorized_keys")
+    config = (clusterctl.home / name / "ssh_config").read_text().splitlines()
+    stolen = tmp_path / "ssh_config"
+    ours = [line for line in config if "IdentityFile" not in line]
+    stolen.write_text("\n".join([*ours, f'    IdentityFile "{old}"', "    BatchMode yes", ""]))
+    login = ["ssh", "-F", str(stolen), f"{name}-1", "true"]
+    assert subprocess.run(login, check=False, timeout=60).returncode == 0
     ec2.terminate_instances(InstanceIds=[find_instances(ec2, name)[0].node.instance_id])
     assert up(clusterctl, name, 2, "--json").data["launched"] == [0]
     assert on(clusterctl, f"{name}-0", f"ssh {name}-1 echo hello") == "hello\n"
+    # Whoever has the key of a head node that is gone gets in nowhere.
+    assert subprocess.run(login, check=False, timeout=60).returncode == 255
+    assert mine in on(clusterctl, f"{name}-1", "cat .ssh/authorized_keys").splitlines()
 
 
 def test_more_nodes(clusterctl, name):
