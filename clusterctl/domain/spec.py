@@ -97,9 +97,7 @@ class ClusterSpec:
 
     def __post_init__(self) -> None:
         check_cluster_name(self.name)
-        if self.ssh_user is not None and not re.fullmatch(
-            r"[a-z_][a-z0-9_.-]{0,31}", self.ssh_user, re.ASCII
-        ):
+        if self.ssh_user is not None and not is_user_name(self.ssh_user):
             raise UsageError(f"not a user name: {self.ssh_user!r}")
         for wanted in self.types:
             if not re.fullmatch(r"[a-z0-9-]+\.[a-z0-9-]+", wanted, re.ASCII):
@@ -123,6 +121,11 @@ class ClusterSpec:
     def types(self) -> tuple[str, ...]:
         """The instance types that will do, best first."""
         return tuple(dict.fromkeys((self.instance_type, *self.or_types)))
+
+
+def is_user_name(text: str) -> bool:
+    """Whether a login user can be called so: it goes into ssh_config and onto command lines."""
+    return bool(re.fullmatch(r"[a-z_][a-z0-9_.-]{0,31}", text, re.ASCII))
 
 
 def is_free_tag(key: str) -> bool:

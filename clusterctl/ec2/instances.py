@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.domain.cluster import Cluster, Node, NodeState
-from clusterctl.domain.spec import Disk, Market
+from clusterctl.domain.cluster import Cluster, Node, NodeState, check_cluster_name
+from clusterctl.domain.errors import UsageError
+from clusterctl.domain.spec import Disk, Market, is_user_name
 from clusterctl.ec2 import tags
 from clusterctl.ec2.errors import translated
 
@@ -136,7 +137,7 @@ def read_instance(described: Any) -> Instance:
     """What DescribeInstances says about one instance, in our words."""
     tagged = tags.tag_dict(described.get("Tags"))
     index = _number(tagged.get(tags.FIRST_INDEX)) + described.get("AmiLaunchIndex", 0)
-    name = tagged.get(tags.CLUSTER, "")
+    name = _name(tagged.get(tags.CLUSTER, ""))
     reason = described.get("StateReason") or {}
     node = Node(
         index=index,
@@ -153,7 +154,7 @@ def read_instance(described: Any) -> Instance:
     return Instance(
         node=node,
         cluster=name,
-        ssh_user=tagged.get(tags.USER) or "ubuntu",
+        ssh_user=_user(tagged.get(tags.USER, "")),
         wanted=tags.read_indices(tagged.get(tags.NODES, "")),
         image_id=described.get("ImageId", ""),
         key_name=described.get("KeyName", ""),
@@ -214,6 +215,19 @@ def _market(lifecycle: str) -> Market:
         return Market(lifecycle)
     except ValueError:
         return Market.ON_DEMAND
+
+
+# Whoever may tag may write anything, also what would be a ProxyCommand in ssh_config. A tag that is
+# no name must not keep `down` from finding the instance.
+def _user(text: str) -> str:
+    return text if is_user_name(text) else "ubuntu"
+
+
+def _name(text: str) -> str:
+    try:
+        return check_cluster_name(text)
+    except UsageError:
+        return ascii(text)
 
 
 def _amount(text: str | None) -> float:

@@ -106,6 +106,10 @@ def _limits(asked: Limits, kept: Limits) -> Limits:
 
 
 def _own_tags(head: Instance) -> tuple[tuple[str, str], ...]:
-    # Others tag too: never more than a launch can carry.
-    own = [(key, value) for key, value in sorted(head.tags.items()) if is_free_tag(key)]
+    # Others tag too: never more than a launch can carry, nor what `--tag` would not take.
+    own = [
+        (key, value)
+        for key, value in sorted(head.tags.items())
+        if is_free_tag(key) and (key + value).isprintable()
+    ]
     return tuple(own[:MOST_TAGS])

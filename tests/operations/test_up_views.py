@@ -7,11 +7,19 @@ import subprocess
 import pytest
 
 from clusterctl.domain.cluster import NodeState
+from clusterctl.domain.errors import ClusterctlError
+from clusterctl.domain.spec import ClusterSpec
+from clusterctl.ec2 import tags
+from clusterctl.ec2.instances import find_instances
+from clusterctl.operations import members, power
+from clusterctl.operations import up as up_module
 from clusterctl.operations.folder import ClusterFolder
+from clusterctl.operations.launcher import Launcher
 from clusterctl.operations.pins import LearntHostKeys
 from clusterctl.operations.views import hosts_text, ssh_config_text, write_file
 from clusterctl.transport.hostkeys import PinnedHostKeys
 from clusterctl.transport.target import Target
+from tests.moto_ec2 import clients_with
 from tests.operations.clusters import ED25519, OTHER, cluster, node
 
 WEIRD = ["plain", "with space", "100% %h %%", 'it\'s "quoted"', "#hash", "ünï", "back\\slash"]
@@ -186,3 +194,37 @@ def test_a_known_hosts_file_that_somebody_edited(tmp_path, line):
     path = tmp_path / "known_hosts"
     path.write_text(f"{line}\n10.0.0.5,demo-1 {ED25519} i-1\n")
     assert LearntHostKeys(path).recall(node(1)) == (ED25519,)
+
+
+WRITERS = {
+    "up": lambda launcher: up_module.up(launcher, ClusterSpec("demo", 2, "g5.xlarge")),
+    "add": lambda launcher: members.add(launcher, "demo", 1),
+    "remove": lambda launcher: members.remove(launcher, "demo", [1]),
+    "replace": lambda launcher: members.replace_nodes(launcher, "demo", [1]),
+    "start": lambda launcher: power.start(launcher, "demo"),
+}
+
+
+@pytest.mark.parametrize("command", WRITERS)
+def test_what_a_tag_says_is_no_setting_of_ssh(client, tmp_path, command):
+    """Whoever may tag instances runs nothing on the machine of whoever logs in to them."""
+    launcher = Launcher(
+        clients_with(client), ClusterFolder(tmp_path / "demo"), timeout_s=0.2, capacity_timeout_s=0
+    )
+    # Without hosts nobody gets ready; what there is to write has been written then.
+    with pytest.raises(ClusterctlError):
+        WRITERS["up"](launcher)
+    ran = tmp_path / "ran"
+    ids = [found.node.instance_id for found in find_instances(client, "demo")]
+    if command == "start":
+        client.stop_instances(InstanceIds=ids)
+    hostile = f'ubuntu\nMatch exec "touch {ran}"\n    ProxyCommand touch {ran}\n'
+    for tag in (tags.USER, tags.GPUS, tags.LAUNCH, tags.DISK, tags.LIMITS, tags.PRIVATE, "own"):
+        client.create_tags(Resources=ids, Tags=[{"Key": tag, "Value": hostile}])
+    launcher.folder.ssh_config.unlink()
+    with pytest.raises(ClusterctlError):
+        WRITERS[command](launcher)
+    assert asked(launcher.folder.ssh_config, "demo-0")["user"] == "ubuntu"
+    texts = [path.read_text() for path in launcher.folder.path.iterdir() if path.name != "lock"]
+    written = [text for text in texts if "touch" in text]
+    assert (written, ran.exists()) == ([], False)
