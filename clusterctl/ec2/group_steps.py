@@ -7,6 +7,7 @@ from typing import Any
 
 from clusterctl.domain.spec import ClusterSpec
 from clusterctl.ec2 import tags
+from clusterctl.ec2.network import FOUND_RULE, GIVEN_RULE, SecurityGroup
 from clusterctl.ec2.observe import Observed
 from clusterctl.ec2.request import base_tags, tagged
 from clusterctl.ec2.steps import ResultOf, Step
@@ -31,8 +32,10 @@ def group_steps(spec: ClusterSpec, seen: Observed) -> Iterator[Step]:
         )
     members = {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group_id}]}
     let_in: list[tuple[dict[str, Any], str]] = []
-    if group is None or not group.lets_in(seen.ssh_from):
-        let_in.append((_ssh_rule(seen.ssh_from), f"SSH from {seen.ssh_from}"))
+    older = _outdated(spec, seen, group)
+    if group is None or (seen.ssh_from and not group.lets_in(seen.ssh_from, without=older)):
+        description = GIVEN_RULE if spec.ssh_from else FOUND_RULE
+        let_in.append((_ssh_rule(seen.ssh_from, description), f"SSH from {seen.ssh_from}"))
     if group is None or not group.members_in:
         let_in.append((members, "all traffic between the nodes"))
     if let_in:
@@ -40,6 +43,28 @@ def group_steps(spec: ClusterSpec, seen: Observed) -> Iterator[Step]:
     if group is None or not group.members_out:
         # Not covered by the default rule for 0.0.0.0/0: EFA asks for this one.
         yield _rule_step("egress", group_id, [(members, "all traffic between the nodes")])
+    if older:
+        # The new rule is there by now: nobody is locked out in between.
+        yield Step(
+            "revoke_security_group_ingress",
+            {"GroupId": group_id, "IpPermissions": [_ssh_rule(cidr) for cidr in older]},
+            f"no SSH from {', '.join(older)} any more",
+            done_if=("InvalidPermission.NotFound",),
+        )
+
+
+def _outdated(spec: ClusterSpec, seen: Observed, group: SecurityGroup | None) -> list[str]:
+    """Where earlier runs of `up` let SSH in from, and this one does not.
+
+    What was given with --ssh-from stays until something else is given.
+    """
+    if group is None or not seen.ssh_from:
+        return []
+    return [
+        cidr
+        for cidr, description in group.ssh_rules
+        if cidr != seen.ssh_from and (spec.ssh_from or description == FOUND_RULE)
+    ]
 
 
 def _rule_step(way: str, group_id: Any, rules: Sequence[tuple[dict[str, Any], str]]) -> Step:
@@ -51,8 +76,7 @@ def _rule_step(way: str, group_id: Any, rules: Sequence[tuple[dict[str, Any], st
     )
 
 
-def _ssh_rule(cidr: str) -> dict[str, Any]:
-    ranges = (
-        {"Ipv6Ranges": [{"CidrIpv6": cidr}]} if ":" in cidr else {"IpRanges": [{"CidrIp": cidr}]}
-    )
-    return {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, **ranges}
+def _ssh_rule(cidr: str, description: str = "") -> dict[str, Any]:
+    key, argument = ("Ipv6Ranges", "CidrIpv6") if ":" in cidr else ("IpRanges", "CidrIp")
+    source = {argument: cidr, **({"Description": description} if description else {})}
+    return {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, key: [source]}

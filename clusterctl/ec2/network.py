@@ -6,7 +6,7 @@ import ipaddress
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 CHECKIP_URL = "https://checkip.amazonaws.com"
 CHECKIP_TIMEOUT_S = 5
+# The descriptions of the rules for SSH that `up` makes: by them it knows its own.
+FOUND_RULE = "clusterctl: the address that up ran from"
+GIVEN_RULE = "clusterctl: given with --ssh-from"
 
 
 @dataclass(frozen=True)
@@ -29,17 +32,21 @@ class Vpc:
 
 @dataclass(frozen=True)
 class SecurityGroup:
-    """A cluster's group and what it lets through."""
+    """A cluster's group and what it lets through.
+
+    `ssh_rules` are those of `ssh_from` that `up` has made, each with its description.
+    """
 
     group_id: str
     ssh_from: tuple[str, ...]
     members_in: bool
     members_out: bool
     vpc_id: str = ""
+    ssh_rules: tuple[tuple[str, str], ...] = ()
 
-    def lets_in(self, cidr: str) -> bool:
-        """Whether SSH from `cidr` is allowed already."""
-        return any(_within(cidr, allowed) for allowed in self.ssh_from)
+    def lets_in(self, cidr: str, without: Collection[str] = ()) -> bool:
+        """Whether SSH from `cidr` is allowed already, by other rules than those `without`."""
+        return any(_within(cidr, allowed) for allowed in self.ssh_from if allowed not in without)
 
 
 def find_vpc(client: EC2Client, vpc_id: str | None = None) -> Vpc:
@@ -78,6 +85,13 @@ def read_group(described: Any) -> SecurityGroup:
         members_in=_covers_members(incoming, group_id),
         members_out=_covers_members(described.get("IpPermissionsEgress", []), group_id),
         vpc_id=described.get("VpcId", ""),
+        ssh_rules=tuple(
+            (cidr, text)
+            for rule in incoming
+            if (rule["IpProtocol"], rule.get("FromPort"), rule.get("ToPort")) == ("tcp", 22, 22)
+            for cidr, text in _sources(rule)
+            if text in (FOUND_RULE, GIVEN_RULE)
+        ),
     )
 
 
@@ -85,8 +99,15 @@ def _ssh_sources(permissions: Iterable[Any]) -> Iterable[str]:
     for rule in permissions:
         ssh = rule["IpProtocol"] == "tcp" and rule.get("FromPort", 0) <= 22 <= rule.get("ToPort", 0)
         if ssh or rule["IpProtocol"] == "-1":
-            yield from (source["CidrIp"] for source in rule.get("IpRanges", []))
-            yield from (source["CidrIpv6"] for source in rule.get("Ipv6Ranges", []))
+            yield from (cidr for cidr, _ in _sources(rule))
+
+
+def _sources(rule: Any) -> Iterator[tuple[str, str]]:
+    """The networks of a rule, each with its description."""
+    for one in rule.get("IpRanges", []):
+        yield one["CidrIp"], one.get("Description", "")
+    for one in rule.get("Ipv6Ranges", []):
+        yield one["CidrIpv6"], one.get("Description", "")
 
 
 def _covers_members(permissions: Iterable[Any], group_id: str) -> bool:

@@ -66,7 +66,8 @@ class Observed:
     """The account as far as one cluster is concerned.
 
     `instances` are alive, those that are being replaced or removed among them. `catalogue` is
-    None where nothing is missing. `unsettled` are launches that were sent a short while ago and
+    None where nothing is missing. `ssh_from` is empty where nobody knows this machine's address
+    and the group's rules have to do. `unsettled` are launches that were sent a short while ago and
     have shown no instance.
     """
 
@@ -201,9 +202,9 @@ def _ssh_from(client: EC2Client, spec: ClusterSpec, vpc: Vpc, group: SecurityGro
     try:
         return caller_cidr(client.meta.endpoint_url, vpc)
     except ClusterctlError:
-        # The rule of an earlier `up` will do: this machine may just not get out to the web.
+        # The rules of an earlier `up` will do: this machine may just not get out to the web.
         if group and group.ssh_from:
-            return group.ssh_from[0]
+            return ""
         raise
 
 

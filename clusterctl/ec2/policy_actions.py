@@ -60,6 +60,7 @@ OPERATOR: tuple[tuple[str, Scope, tuple[str, ...]], ...] = (
         (
             "ec2:AuthorizeSecurityGroupIngress",
             "ec2:AuthorizeSecurityGroupEgress",
+            "ec2:RevokeSecurityGroupIngress",
             "ec2:DeleteSecurityGroup",
         ),
     ),

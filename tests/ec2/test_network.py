@@ -2,12 +2,25 @@ from __future__ import annotations
 
 import io
 import urllib.error
+from dataclasses import replace
 
 import pytest
 
 from clusterctl.domain.errors import AwsError, ClusterctlError, UsageError
+from clusterctl.domain.spec import ClusterSpec
 from clusterctl.ec2 import network
-from clusterctl.ec2.network import SecurityGroup, Vpc, caller_cidr, is_local, parse_cidr, read_group
+from clusterctl.ec2.group_steps import group_steps
+from clusterctl.ec2.network import (
+    SecurityGroup,
+    Vpc,
+    caller_cidr,
+    find_groups,
+    is_local,
+    parse_cidr,
+    read_group,
+)
+from clusterctl.ec2.observe import Observed
+from tests.moto_ec2 import REGION
 
 VPC = Vpc("vpc-1", "172.31.0.0/16")
 AWS = "https://ec2.us-east-1.amazonaws.com"
@@ -123,6 +136,37 @@ def test_what_a_group_lets_through(rules, ssh_from, members):
 )
 def test_who_is_let_in(allowed, cidr, inside):
     assert SecurityGroup("sg-1", (allowed,), True, True).lets_in(cidr) is inside
+
+
+def test_an_address_that_up_ran_from_is_let_in_until_it_runs_from_another(client):
+    vpc = network.find_vpc(client)
+    seen = Observed(REGION, vpc, ssh_from="203.0.113.1/32")
+    by_hand = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22}
+    history = [
+        # Where up runs, what is given with --ssh-from, and who is let in then.
+        ("203.0.113.1/32", None, {"203.0.113.1/32"}),
+        ("203.0.113.2/32", None, {"203.0.113.2/32"}),
+        ("10.0.0.0/8", "10.0.0.0/8", {"10.0.0.0/8"}),
+        ("203.0.113.3/32", None, {"10.0.0.0/8", "203.0.113.3/32"}),
+        ("10.1.0.0/16", "10.1.0.0/16", {"10.1.0.0/16"}),
+        ("10.1.2.3/32", None, {"10.1.0.0/16"}),
+        ("2001:db8::7/128", None, {"10.1.0.0/16", "2001:db8::7/128"}),
+        ("", None, {"10.1.0.0/16", "2001:db8::7/128"}),  # The address is not to be found out.
+        ("203.0.113.1/32", None, {"10.1.0.0/16", "203.0.113.1/32"}),
+    ]
+    group = None
+    for address, given, let_in in history:
+        spec = ClusterSpec("demo", 1, "c5.xlarge", ssh_from=given)
+        results: dict[str, str] = {}
+        for step in group_steps(spec, replace(seen, ssh_from=address, group=group)):
+            answer = getattr(client, step.operation)(**step.resolved(results))
+            results.update({key: answer[key] for key in step.gives})
+        if group is None:
+            [group] = find_groups(client, "demo")
+            own = {**by_hand, "IpRanges": [{"CidrIp": "192.0.2.1/32", "Description": "mine"}]}
+            client.authorize_security_group_ingress(GroupId=group.group_id, IpPermissions=[own])
+        [group] = find_groups(client, "demo")
+        assert set(group.ssh_from) == {*let_in, "192.0.2.1/32"}
 
 
 def test_the_find_vpc(client):

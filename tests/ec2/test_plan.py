@@ -9,6 +9,7 @@ import pytest
 
 from clusterctl.domain.errors import ClusterctlError, MissingTool, UsageError
 from clusterctl.domain.spec import ClusterSpec
+from clusterctl.ec2.network import FOUND_RULE, GIVEN_RULE
 from clusterctl.ec2.plan import plan_launch
 from clusterctl.ec2.record import SentLaunch
 from clusterctl.ec2.steps import ResultOf
@@ -167,6 +168,10 @@ def test_a_single_node_without_gpus():
     )
 
 
+def group_with(*rules):
+    return replace(GROUP, ssh_from=tuple(cidr for cidr, _ in rules), ssh_rules=rules)
+
+
 @pytest.mark.parametrize(
     ("group", "expected"),
     [
@@ -181,6 +186,17 @@ def test_a_single_node_without_gpus():
         ),
         (replace(GROUP, ssh_from=("203.0.113.0/24",)), []),
         (
+            group_with(("198.51.100.1/32", FOUND_RULE), ("10.0.0.0/8", GIVEN_RULE)),
+            [
+                "AuthorizeSecurityGroupIngress: SSH from 203.0.113.7/32",
+                "RevokeSecurityGroupIngress: no SSH from 198.51.100.1/32 any more",
+            ],
+        ),
+        (
+            group_with(("198.51.100.1/32", FOUND_RULE), ("203.0.113.7/32", FOUND_RULE)),
+            ["RevokeSecurityGroupIngress: no SSH from 198.51.100.1/32 any more"],
+        ),
+        (
             replace(GROUP, members_in=False),
             ["AuthorizeSecurityGroupIngress: all traffic between the nodes"],
         ),
@@ -190,14 +206,16 @@ def test_a_single_node_without_gpus():
         ),
     ],
 )
-def test_only_missing_rules_are_added(group, expected):
+def test_only_missing_rules_are_added_and_only_our_own_removed(group, expected):
     assert lines(replace(with_nodes(0, 1, 2, 3), group=group)) == expected
 
 
 def test_ipv6():
     steps = plan(replace(NOTHING, ssh_from="2001:db8::7/128")).steps
     ingress = next(step for step in steps if step.operation.endswith("ingress"))
-    assert ingress.arguments["IpPermissions"][0]["Ipv6Ranges"] == [{"CidrIpv6": "2001:db8::7/128"}]
+    assert ingress.arguments["IpPermissions"][0]["Ipv6Ranges"] == [
+        {"CidrIpv6": "2001:db8::7/128", "Description": FOUND_RULE}
+    ]
 
 
 @pytest.mark.parametrize(
