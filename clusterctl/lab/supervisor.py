@@ -41,7 +41,10 @@ def bound_log(file: int) -> None:
 
 
 class Supervisor:
-    """Runs in a thread of the API's process, and ends that process when the daemon is gone."""
+    """Runs in a thread of the API's process, and ends that process when the daemon is gone.
+
+    `log_file` is the descriptor of a log that is to stay bounded.
+    """
 
     def __init__(
         self,
