@@ -15,6 +15,7 @@ from clusterctl.cli.running_lab import running_lab
 from clusterctl.config import load_settings
 from clusterctl.domain.units import format_bytes
 from clusterctl.lab.addresses import REGIONS
+from clusterctl.lab.daemon.cgroups import MOST_PROCESSES
 from clusterctl.lab.record import ACCOUNTS, LabOptions, LabRecord, read_record
 
 SMALLEST_VOLUME, LARGEST_VOLUME = 2**20, 2**40
@@ -159,10 +160,18 @@ def _show(running: LabRecord) -> None:
     output.line(f"public     {running.public_network}")
     output.line(f"s3         {running.endpoint_url}, for hosts {running.storage_url}")
     output.line(f"volumes    {format_bytes(running.volume_bytes)}")
+    output.line(f"limits     {_limits(running)}")
     output.line(f"tcp        {_tcp(running.tcp)}")
     output.line(f"region     {running.region}")
     output.line(f"accounts   {', '.join(key.account for key in running.keys)}")
     output.line(f"process    {running.pid}, since {running.started_at}")
+
+
+def _limits(running: LabRecord) -> str:
+    if not running.cgroups:
+        return "none of processes and memory: no control groups here that this lab may use"
+    memory = f"{format_bytes(running.memory_bytes)} of memory for all hosts"
+    return f"{MOST_PROCESSES} processes a host, {memory}"
 
 
 def _tcp(chosen: str) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 
 from clusterctl.domain.errors import LabError
 from clusterctl.lab import pages
+from clusterctl.lab.daemon import cgroups
 from clusterctl.lab.record import LabOptions, LabRecord, folder_of, read_record
 from clusterctl.lab.requirements import check_machine
 
@@ -56,6 +57,7 @@ def stop(running: LabRecord) -> None:
     _await_link_gone(running.link)
     if read_record(running.home) is None:  # else another one has started already
         (folder_of(running.home) / "lab.json").unlink(missing_ok=True)
+    cgroups.remove([Path(folder) for folder in running.cgroups])
 
 
 def instances(running: LabRecord) -> list[dict[str, Any]]:

@@ -15,10 +15,13 @@ from typing import Any
 
 from clusterctl.domain.errors import LabError
 from clusterctl.lab.addresses import link_name
+from clusterctl.lab.daemon import cgroups
 from clusterctl.lab.requirements import SEARCH_PATH, USER_NAMESPACES_HINT
 from clusterctl.lab.uidmap import IdMap
 
 PYTHON = "/usr/bin/python3"
+# Of all hosts together, volumes included: an eighth is the machine's own.
+HOSTS_MEMORY = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * 7 // 8
 PROGRAM = Path(__file__).parent / "daemon" / "__main__.py"
 
 
@@ -41,7 +44,7 @@ class Daemon:
     """The running daemon: one request at a time, from any thread.
 
     `metadata` and `storage` are sockets that listen inside the lab, `tcp` is the congestion control
-    of its hosts.
+    of its hosts, `cgroups` the folders of the control groups that limit them, if any do.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -50,7 +53,10 @@ class Daemon:
         self._lock = threading.Lock()
         dial = plan.dial.fileno() if plan.dial else -1
         networks = [str(plan.network), str(plan.public)]
-        argv = [PYTHON, "-I", str(PROGRAM), str(theirs.fileno()), *networks, str(dial)]
+        owner = plan.ids.uids[0][1]
+        self.cgroups = cgroups.prepare(owner, HOSTS_MEMORY) if plan.mode == "root" else []
+        groups = json.dumps([str(folder) for folder in self.cgroups])
+        argv = [PYTHON, "-I", str(PROGRAM), str(theirs.fileno()), *networks, str(dial), groups]
         with theirs:
             self.process = subprocess.Popen(
                 argv,
@@ -59,9 +65,11 @@ class Daemon:
                 pass_fds=[theirs.fileno(), *([dial] if plan.dial else [])],
             )
         try:
+            cgroups.enter(self.cgroups, "daemon", self.process.pid)
             self._bring_up(plan)
         except BaseException:
             self.stop()
+            cgroups.remove(self.cgroups)
             raise
 
     def call(self, do: str, **arguments: Any) -> Any:

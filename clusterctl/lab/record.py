@@ -35,7 +35,8 @@ class LabRecord:
     """A running lab.
 
     `proxy_command` is for ssh, with %h and %p; None where addresses answer. `storage_url` is where
-    hosts reach S3, `tcp` is their congestion control. `keys` has one for each of ACCOUNTS, in that
+    hosts reach S3, `tcp` is their congestion control; `cgroups` limit their processes and all their
+    memory, to `memory_bytes`, where there are any. `keys` has one for each of ACCOUNTS, in that
     order.
     """
 
@@ -54,6 +55,8 @@ class LabRecord:
     volume_bytes: int = VOLUME_BYTES
     storage_url: str = ""
     tcp: str = ""
+    cgroups: tuple[str, ...] = ()
+    memory_bytes: int = 0
 
     @property
     def environment(self) -> dict[str, str]:
@@ -84,6 +87,7 @@ def read_record(home: Path) -> LabRecord | None:
     try:
         fields = json.loads((folder_of(home) / "lab.json").read_text())
         proxy = fields.pop("proxy_command")
+        fields["cgroups"] = tuple(fields["cgroups"])
         fields["keys"] = tuple(AccessKey(**key) for key in fields["keys"])
         record = LabRecord(
             **{**fields, "home": home, "proxy_command": tuple(proxy) if proxy else None}

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import moto
 
@@ -37,7 +38,7 @@ from clusterctl.lab import (
 from clusterctl.lab.app import complete_moto, make_api, make_storage
 from clusterctl.lab.daemon.network import storage_url
 from clusterctl.lab.metadata_server import make_metadata_server
-from clusterctl.lab.namespaces import Daemon, NetworkTaken, Plan
+from clusterctl.lab.namespaces import HOSTS_MEMORY, Daemon, NetworkTaken, Plan
 from clusterctl.lab.supervisor import Supervisor
 
 LEFT_BY_A_DEAD_LAB = ("lab.json", "lab.json.new", "dial.sock")
@@ -78,7 +79,7 @@ def _start(options: record.LabOptions) -> Callable[[], None]:
     moto_dependencies.install()
     moto_cloudformation.install()
     api = make_api(listening)
-    started = replace(_record(options, listening, plan), tcp=daemon.tcp)
+    started = replace(_record(options, listening, plan), tcp=daemon.tcp, **_limits(daemon))
     record.write_record(started)
     if plan.mode == "root":
         _be_nobody(plan)
@@ -97,6 +98,11 @@ def _start(options: record.LabOptions) -> Callable[[], None]:
             os._exit(0)
 
     return serve
+
+
+def _limits(daemon: Daemon) -> dict[str, Any]:
+    memory = HOSTS_MEMORY if daemon.cgroups else 0
+    return {"cgroups": tuple(map(str, daemon.cgroups)), "memory_bytes": memory}
 
 
 def _be_nobody(plan: Plan) -> None:

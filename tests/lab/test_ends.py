@@ -82,6 +82,7 @@ def test_a_new_lab_starts_where_another_died(lab_home):
     os.kill(record.pid, signal.SIGKILL)
     assert remaining_of(record, processes) == []
     assert lab_home.start().pid != record.pid
+    assert [folder for folder in record.cgroups if Path(folder).exists()] == []
 
 
 def test_stop_leaves_nothing(lab_home):
@@ -92,6 +93,7 @@ def test_stop_leaves_nothing(lab_home):
     assert remaining_of(record, processes, patience_s=0) == []
     left = sorted(path.name for path in (lab_home.path / "lab").iterdir())
     assert left == ["lab.log", "lock"]
+    assert [folder for folder in record.cgroups if Path(folder).exists()] == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a user's own folder is open to the user's hosts")

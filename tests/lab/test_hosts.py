@@ -11,6 +11,7 @@ import pytest
 
 from clusterctl.lab import lifecycle
 from clusterctl.lab.daemon import template
+from clusterctl.lab.daemon.cgroups import MEMORY_FILES, MOST_PROCESSES
 from tests.lab.running import (
     make_key,
     processes_of_hosts,
@@ -261,3 +262,26 @@ def test_the_labs_log_is_cut_to_its_end(lab):
         return len(lines) < 100_000 and "the end" in lines and lines
 
     assert wait_until(cut, "a short log")[0] == "something that recurs"
+
+
+def test_a_host_that_forks_without_end_meets_its_own_limit(host, lab):
+    if not lab.cgroups:
+        pytest.skip("no control groups on this machine")
+    id, groups = host.host["InstanceId"], [Path(folder, "hosts") for folder in lab.cgroups]
+    limit = next(file for group in groups if (file := group / id / "pids.max").exists())
+    assert int(limit.read_text()) == MOST_PROCESSES
+    memory = [
+        int((group / name).read_text())
+        for group in groups
+        for name in MEMORY_FILES
+        if (group / name).exists()
+    ]
+    assert memory == [lab.memory_bytes // 4096 * 4096]
+    limit.write_text("60")
+    try:
+        many = "for i in $(seq 80); do sleep 5 & done 2>&1; wait"
+        done = ssh(lab, host.key, host.host["PrivateIpAddress"], many)
+        assert "Resource temporarily unavailable" in done.stdout + done.stderr
+    finally:
+        limit.write_text(str(MOST_PROCESSES))
+    host.run(host.host, "true")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import clusterctl.lab
-from clusterctl.lab.daemon import boot, mounts, network, template
+from clusterctl.lab.daemon import boot, cgroups, mounts, network, template
 from clusterctl.lab.daemon.boot import HostSpec
 
 HOST_FILES = Path(clusterctl.lab.__file__).parent / "host"
@@ -149,3 +149,24 @@ def test_the_files_of_the_layer(single_uid):
     assert ("usr/bin/sudo" in files) == single_uid
     assert {f"usr/sbin/{name}" for name in ("reboot", "poweroff", "shutdown")} <= set(files)
     assert b"MaxStartups" not in files["etc/ssh/sshd_config"].content.replace(b"(MaxStartups", b"")
+
+
+SYSTEMD = "30 24 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate"
+OLD = """32 31 0:29 / /cg/cpu rw - cgroup cgroup rw,cpu
+35 31 0:32 / /cg/memory rw - cgroup cgroup rw,memory
+39 31 0:36 / /cg/pids rw - cgroup cgroup rw,pids
+41 31 0:38 / /cg/unified rw - cgroup2 cgroup2 rw"""
+
+
+@pytest.mark.parametrize(
+    ("mountinfo", "own", "places"),
+    [
+        ("1 2 0:1 / / rw - ext4 /dev/a rw", "", []),
+        (SYSTEMD, "0::/user.slice/session-3.scope", ["/sys/fs/cgroup/user.slice"]),
+        (SYSTEMD, "0::/", ["/sys/fs/cgroup"]),
+        (OLD, "8:pids:/\n4:memory:/a/b\n1:cpu:/\n0::/", ["/cg/memory/a/b", "/cg/pids"]),
+        (OLD, "8:pids:/\n0::/", ["/cg/pids"]),
+    ],
+)
+def test_where_a_labs_control_groups_are(mountinfo, own, places):
+    assert cgroups.places(mountinfo, own) == [Path(place) for place in places]

@@ -1,7 +1,7 @@
 """The lab's namespace daemon: everything it makes ends when it does, since it is their PID 1.
 
 Started by `clusterctl.lab.namespaces` as `python3 -I __main__.py CONTROL_FD NETWORK PUBLIC
-DIAL_FD`,
+DIAL_FD CGROUPS`,
 where CONTROL_FD is one end of a socket pair. Both sides end when the other end closes.
 """
 
@@ -32,7 +32,7 @@ _OWN = (
 def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     network, public = (ipaddress.IPv4Network(argument) for argument in sys.argv[2:4])
-    dial = int(sys.argv[4])
+    dial, groups = int(sys.argv[4]), tuple(map(Path, json.loads(sys.argv[5])))
     # Read now: once in the user namespace the package's folder may be out of reach.
     folder = Path(__file__).resolve().parents[1] / "host"
     files = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
@@ -43,7 +43,7 @@ def main() -> None:
     daemon = os.fork()
     if daemon == 0:
         syscalls.die_with_parent()
-        loop.run(Setup(control, network, public, files, single_uid, dial))
+        loop.run(Setup(control, network, public, files, single_uid, dial, groups))
     control.close()
     _, status = os.waitpid(daemon, 0)
     sys.exit(0 if status == 0 else 1)

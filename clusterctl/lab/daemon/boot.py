@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from clusterctl.lab.daemon import mounts, network, syscalls
+from clusterctl.lab.daemon import cgroups, mounts, network, syscalls
 from clusterctl.lab.daemon.template import PATH
 
 INIT = "/usr/lib/clusterctl-lab/init"
@@ -66,13 +66,14 @@ class Booted:
 class Base:
     """What every host of the lab is built on: `mounts.build_root` has the meaning.
 
-    `environment` is init's, and so that of user data.
+    `environment` is init's, and so that of user data; `cgroups` is from `cgroups.prepare`.
     """
 
     template: Path
     single_uid: bool
     alone: frozenset[str]
     environment: Mapping[str, str]
+    cgroups: tuple[Path, ...]
 
 
 def boot(spec: HostSpec, folder: Path, base: Base, plug: Callable[[int], None]) -> Booted:
@@ -159,6 +160,7 @@ def _run(start: Callable[[], None], report_write: int) -> NoReturn:
 def _start(spec: HostSpec, folder: Path, base: Base, go: int) -> None:
     os.setsid()
     _to_console(console_of(folder))
+    cgroups.enter(base.cgroups, f"hosts/{spec.id}", 0)
     socket.sethostname(spec.hostname)
     if not os.read(go, 1):
         raise OSError("the network of the host could not be made")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from clusterctl.lab.daemon import befall, boot, mounts, network, template, volumes
+from clusterctl.lab.daemon import befall, boot, cgroups, mounts, network, template, volumes
 from clusterctl.lab.daemon.befall import UNHARMED, Victim
 from clusterctl.lab.daemon.boot import UBUNTU_UID, Base, HostSpec
 from clusterctl.lab.daemon.files import own_files
@@ -45,25 +45,17 @@ class Host:
 class Hosts:
     """Every host of the lab by instance id. Hosts live in `folder`, a tmpfs nobody else sees.
 
-    `gateway` is the bridge's own address, in the lab's own network; `environment` that of commands.
+    `gateway` is the bridge's own address, in the lab's own network; `files` are the package's for
+    hosts.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        files: Mapping[str, bytes],
-        single_uid: bool,
-        gateway: str,
-        environment: Mapping[str, str],
-    ) -> None:
-        self._folder = folder
-        alone = mounts.unshown(Path("/proc/self/mountinfo").read_text())
-        self._base = Base(folder / "template", single_uid, alone, environment)
+    def __init__(self, folder: Path, base: Base, files: Mapping[str, bytes], gateway: str) -> None:
+        self._folder, self._base = folder, base
         self._hosts: dict[str, Host] = {}
         self._own_gateway, self._gateways = gateway, {gateway}
         self._links = 0
-        layer = template.layer_files(files, single_uid, environment)
-        template.build(self._base.template, layer, single_uid, self._base.alone)
+        layer = template.layer_files(files, base.single_uid, base.environment)
+        template.build(base.template, layer, base.single_uid, base.alone)
 
     def create(self, shape: list[int] | None = None, **wanted: Any) -> None:
         """A new host, and its first boot; `shape` is its link's from the first packet on."""
@@ -73,6 +65,7 @@ class Hosts:
         host.afflicted["shape"] = shape
         self._hosts[spec.id] = host
         self._make_folder(host)
+        cgroups.make_host(self._base.cgroups, spec.id)
         self._open_subnets()
         if not spec.reaches_storage:
             self._set_rule(spec.address, reached=False)
@@ -144,6 +137,7 @@ class Hosts:
             volumes.unmake(volume)
         shutil.rmtree(host.folder, ignore_errors=True)
         boot.console_of(host.folder).unlink(missing_ok=True)
+        cgroups.remove_host(self._base.cgroups, id)
         self._open_subnets()
 
     def list(self) -> list[dict[str, Any]]:

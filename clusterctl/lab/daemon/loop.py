@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from clusterctl.lab.daemon import dialer, network, syscalls
+from clusterctl.lab.daemon import dialer, mounts, network, syscalls
+from clusterctl.lab.daemon.boot import Base
 from clusterctl.lab.daemon.hosts import Hosts
 
 FOLDER = Path("/run/lab")
@@ -22,7 +23,10 @@ FOLDER = Path("/run/lab")
 
 @dataclass(frozen=True)
 class Setup:
-    """What the daemon is given. `dial` is a listening socket, or -1 for none."""
+    """What the daemon is given.
+
+    `dial` is a listening socket, or -1 for none; `cgroups` the lab's folders of control groups.
+    """
 
     control: socket.socket
     network: ipaddress.IPv4Network
@@ -30,6 +34,7 @@ class Setup:
     files: Mapping[str, bytes]
     single_uid: bool
     dial: int
+    cgroups: tuple[Path, ...]
 
 
 def run(setup: Setup) -> NoReturn:
@@ -40,7 +45,10 @@ def run(setup: Setup) -> NoReturn:
         network.build(setup.network, setup.public)
         gateway = f"{setup.network[1]}/{setup.network.prefixlen}"
         environment = network.storage_environment(setup.network)
-        hosts = Hosts(FOLDER, setup.files, setup.single_uid, gateway, environment)
+        alone = mounts.unshown(Path("/proc/self/mountinfo").read_text())
+        template = FOLDER / "template"
+        base = Base(template, setup.single_uid, alone, environment, setup.cgroups)
+        hosts = Hosts(FOLDER, base, setup.files, gateway)
         dialled = (setup.network, setup.public)
         dial_pid = dialer.start(setup.dial, dialled, setup.control) if setup.dial >= 0 else 0
         _hand_over(setup)
