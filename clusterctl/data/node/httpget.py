@@ -20,6 +20,8 @@ CONNECT_TIMEOUT_S = 10.0
 # Of answers that are kept in memory whole: lists of objects, messages.
 LONGEST_BODY = 32 << 20
 ATTEMPTS = 8
+# So many connections that nobody answers are no hiccup: no route leads there.
+SILENT_ATTEMPTS = 3
 T = TypeVar("T")
 _STALE = (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError)
 
@@ -38,6 +40,10 @@ class Broken(Exception):
     def __init__(self, why: str, got: int = 0) -> None:
         super().__init__(why)
         self.got = got
+
+
+class Silent(Broken):
+    """Nobody has answered to the connection at all."""
 
 
 class Place(NamedTuple):
@@ -131,7 +137,8 @@ class Wire:
                 "install its authority's certificate on the nodes",
             ) from error
         except OSError as error:
-            raise Broken(f"no connection to {place.header}: {error.strerror or error}") from error
+            kind = Silent if isinstance(error, socket.timeout) else Broken
+            raise kind(f"no connection to {place.header}: {error.strerror or error}") from error
         try:
             return self._exchange(place, fresh, method, target, headers, into)
         except _Unanswered as error:
@@ -252,9 +259,15 @@ def persist(work: Callable[[], T], attempts: int = ATTEMPTS) -> T:
         try:
             return work()
         except Broken as error:
-            if attempt == attempts:
+            silent = isinstance(error, Silent)
+            if attempt == attempts or (silent and attempt >= SILENT_ATTEMPTS):
                 raise SourceError(
-                    "network", f"gave up after {attempts} attempts: {error}"
+                    "network",
+                    f"gave up after {attempt} attempts: {error}",
+                    "see whether a route leads there from the node; `clusterctl network s3` makes "
+                    "one to S3"
+                    if silent
+                    else "",
                 ) from error
             time.sleep(pause_s(attempt))
     raise AssertionError("unreachable")

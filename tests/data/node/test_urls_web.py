@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import socket
 import ssl
 import subprocess
@@ -108,6 +109,22 @@ def test_trouble_that_does_not_pass_is_an_error(web):
     with pytest.raises(SourceError, match="gave up after 8 attempts: the server says 503") as told:
         origin.read(0)
     assert told.value.kind == "network"
+
+
+def test_silence_is_given_up_sooner(web):
+    wire = httpget.Wire(connect_timeout_s=0.1)
+    with contextlib.ExitStack() as open_:
+        full = open_.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        place = httpget.Place("http", *full.getsockname())
+        # The queue takes a few; whoever comes later hears nothing, as where no route leads.
+        for _ in range(4):
+            one = open_.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(full.getsockname())
+        why = "gave up after 3 attempts: no connection to 127.0.0.1:.*: timed out"
+        with pytest.raises(SourceError, match=why) as told:
+            httpget.persist(lambda: wire.ask(place, "GET", "/", {}))
+    assert "clusterctl network s3" in told.value.hint
 
 
 def test_a_server_that_is_gone_is_an_error(web):
