@@ -7,7 +7,6 @@ import copy
 import functools
 import socket
 import threading
-import urllib.request
 from collections.abc import Iterator
 from datetime import datetime
 from unittest import mock
@@ -71,7 +70,7 @@ def moto_server() -> Iterator[str]:
         KEYS.add(AccessKey(account, key["access_key"], key["secret_key"]))
     with mock.patch.object(AmiBackend, "_load_amis", load_images):
         listening = socket.create_server(("127.0.0.1", 0))
-        server = make_api(listening)
+        server = make_api(listening, "no secret")
         serving = threading.Thread(target=server.serve_forever, daemon=True)
         serving.start()
         try:
@@ -83,10 +82,11 @@ def moto_server() -> Iterator[str]:
             clients_of.cache_clear()
 
 
-def reset(endpoint_url: str) -> None:
-    """Forget everything that was made there."""
-    request = urllib.request.Request(f"{endpoint_url}/moto-api/reset", method="POST")
-    urllib.request.urlopen(request).close()
+def reset() -> None:
+    """Forget everything that was made."""
+    from moto.moto_api._internal.models import moto_api_backend
+
+    moto_api_backend.reset()
 
 
 @functools.lru_cache
@@ -120,5 +120,5 @@ def moto_client(moto_url):
 @pytest.fixture
 def client(moto_url, moto_client):
     """A client of an EC2 where nothing has been made yet."""
-    reset(moto_url)
+    reset()
     return moto_client

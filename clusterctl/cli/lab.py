@@ -18,6 +18,7 @@ from clusterctl.lab.addresses import REGIONS
 from clusterctl.lab.daemon.cgroups import MOST_PROCESSES
 from clusterctl.lab.record import ACCOUNTS, LabOptions, LabRecord, read_record
 
+SECRETS = ("keys", "secret")
 SMALLEST_VOLUME, LARGEST_VOLUME = 2**20, 2**40
 
 
@@ -149,7 +150,7 @@ def env(account: str, as_json: bool) -> None:
 def _public(running: LabRecord) -> dict[str, Any]:
     """All but the secrets."""
     accounts = [key.account for key in running.keys]
-    shown = {name: value for name, value in asdict(running).items() if name != "keys"}
+    shown = {name: value for name, value in asdict(running).items() if name not in SECRETS}
     return {**shown, "accounts": accounts, "home": str(running.home), "running": True}
 
 

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import re
 import secrets
 import string
 import threading
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import Any
-from urllib.parse import parse_qs
 
-from clusterctl.lab.record import ACCOUNTS, AccessKey
-
-Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+from clusterctl.lab.record import AccessKey
 
 LENT_FOR = timedelta(hours=6)
 _LETTERS = string.ascii_uppercase + "234567"
-_SIGNER = re.compile(r"Credential=([^/,\s]+)/|AWS ([^:\s]+):")
 
 
 @dataclass(frozen=True)
@@ -86,25 +79,3 @@ def new_key(account: str, kind: str = "AKIA") -> AccessKey:
     """A random key. Of `kind` AKIA are long-lived ones, of ASIA those that come with a token."""
     id = kind + "".join(secrets.choice(_LETTERS) for _ in range(16))
     return AccessKey(account, id, secrets.token_urlsafe(30))
-
-
-def with_accounts(api: Wsgi, keys: Keyring = KEYS) -> Wsgi:
-    """moto's API, told whose account each request is in."""
-
-    def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
-        key = keys.find(_signer(environ))
-        # moto believes this header.
-        environ["HTTP_X_MOTO_ACCOUNT_ID"] = key.account if key else ACCOUNTS[0]
-        return api(environ, start)
-
-    return answer
-
-
-def _signer(environ: dict[str, Any]) -> str:
-    """The id of the key that the request names; empty if it names none."""
-    found = _SIGNER.match(environ.get("HTTP_AUTHORIZATION", "").replace("AWS4-HMAC-SHA256 ", ""))
-    if found:
-        return found[1] or found[2]
-    query = parse_qs(environ.get("QUERY_STRING", ""))
-    named = query.get("X-Amz-Credential") or query.get("AWSAccessKeyId") or [""]
-    return named[0].partition("/")[0]

@@ -8,11 +8,10 @@ import re
 import socket
 import time
 from collections.abc import Callable, Iterable
-from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qs
 
-from clusterctl.lab.fault_answers import Answer, Call, error_answer, throttled_answer
+from clusterctl.lab.fault_answers import Call, error_answer, send, throttled_answer
 from clusterctl.lab.fault_kinds import ApiError
 from clusterctl.lab.faults import Faults
 
@@ -31,7 +30,7 @@ def with_api_faults(api: Wsgi, faults: Faults) -> Wsgi:
         if call is None:
             return api(environ, start)
         if not faults.take_token(call.action):
-            return _say(throttled_answer(call), start)
+            return send(throttled_answer(call), start)
         time.sleep(faults.delay_s(call.action))
         fault = faults.take_answer(call.action)
         if fault is None:
@@ -43,7 +42,7 @@ def with_api_faults(api: Wsgi, faults: Faults) -> Wsgi:
             raise ConnectionAbortedError
         if fault.after:
             _carry_out(api, environ)
-        return _say(error_answer(call, fault.code, fault.message, fault.status), start)
+        return send(error_answer(call, fault.code, fault.message, fault.status), start)
 
     return answer
 
@@ -56,10 +55,10 @@ def _answered(
         return api(environ, start)
     except NotImplementedError as missing:
         text = f"{call.action} is more than the lab can do: {missing!s:.200}"
-        return _say(error_answer(call, "InvalidAction", text), start)
+        return send(error_answer(call, "InvalidAction", text), start)
     except Exception:
         log.exception("%s %s", call.service, call.action)
-        return _say(error_answer(call, "InternalError"), start)
+        return send(error_answer(call, "InternalError"), start)
 
 
 def read_call(environ: dict[str, Any]) -> Call | None:
@@ -90,10 +89,3 @@ def _carry_out(api: Wsgi, environ: dict[str, Any]) -> None:
     for _ in said:
         pass
     getattr(said, "close", lambda: None)()
-
-
-def _say(answer: Answer, start: Callable[..., Any]) -> Iterable[bytes]:
-    names = {status.value: status.phrase for status in HTTPStatus}
-    phrase = names.get(answer.status, "Error")
-    start(f"{answer.status} {phrase}", [("Content-Type", answer.content_type)])
-    return [answer.body]

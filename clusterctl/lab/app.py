@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import os
@@ -10,29 +11,25 @@ from collections.abc import Callable, Iterable
 from ipaddress import IPv4Network
 from typing import Any
 
-# Read by moto when it is imported: the lab has its own images.
+# Read by moto. The lab has its own images, and buckets of one account are closed to the others.
 os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"
-# Buckets of one account are closed to the others.
 os.environ["MOTO_S3_ALLOW_CROSSACCOUNT_ACCESS"] = "false"
 
-from moto.moto_server.werkzeug_app import (  # noqa: E402
-    DomainDispatcherApplication,
-    MotoRequestHandler,
-    create_backend_app,
-)
+from moto.moto_server import werkzeug_app  # noqa: E402
 from werkzeug.serving import BaseWSGIServer, make_server  # noqa: E402
 
 from clusterctl.lab import (  # noqa: E402
-    accounts,
     api_faults,
     catalogue,
     fault_checks,
     fault_page,
+    gate,
     moto_capacity,
     moto_console,
     moto_instances,
     moto_network,
     moto_objects,
+    moto_pricing,
     moto_run_instances,
     moto_security_groups,
     moto_sessions,
@@ -44,6 +41,7 @@ from clusterctl.lab.faults import FAULTS  # noqa: E402
 from clusterctl.lab.interruptions import with_interruptions  # noqa: E402
 from clusterctl.lab.looks import LOOKS  # noqa: E402
 
+SERVICES = ("ec2", "s3", "ssm", "iam", "sts", "servicequotas", "pricing", "cloudformation")
 STATUS_PATH = "/_lab/status"
 SETTLED_WITHIN_S = 3.0
 
@@ -64,33 +62,59 @@ def complete_moto(network: IPv4Network, read_console: Callable[[str], str]) -> N
     moto_sessions.install()
 
 
-def make_api(listening: socket.socket) -> BaseWSGIServer:
+def make_api(listening: socket.socket, secret: str) -> BaseWSGIServer:
+    """The lab's services and, to who knows `secret`, its own pages."""
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    host, port = listening.getsockname()
-    moto = accounts.with_accounts(DomainDispatcherApplication(create_backend_app))
-    api = api_faults.with_api_faults(moto, FAULTS)
-    pages = fault_page.with_fault_page(with_interruptions(api), fault_checks.admit, _settle)
-    return make_server(
-        host,
-        port,
-        moto_objects.within_room(_with_status(pages)),
-        threaded=True,
-        request_handler=MotoRequestHandler,
-        fd=listening.fileno(),
+    port = listening.getsockname()[1]
+    pages = fault_page.with_fault_page(with_interruptions(_no_page), fault_checks.admit, _settle)
+    return _serve(
+        listening,
+        gate.with_gate(
+            api_faults.with_api_faults(moto_objects.within_room(_dispatch), FAULTS),
+            SERVICES,
+            [f"127.0.0.1:{port}", f"localhost:{port}"],
+            (_with_status(pages), secret),
+        ),
     )
 
 
 def make_storage(listening: socket.socket) -> BaseWSGIServer:
     """S3 for the hosts, on the socket that listens inside the lab. The store is the API's."""
     host, port = listening.getsockname()
+    store = moto_objects.within_room(_dispatch)
+    return _serve(listening, gate.with_gate(store, ["s3"], [host, f"{host}:{port}"]))
+
+
+def _serve(listening: socket.socket, app: gate.Wsgi) -> BaseWSGIServer:
+    host, port = listening.getsockname()
     return make_server(
         host,
         port,
-        moto_objects.within_room(accounts.with_accounts(create_backend_app("s3"))),
+        app,
         threaded=True,
-        request_handler=MotoRequestHandler,
+        request_handler=werkzeug_app.MotoRequestHandler,
         fd=listening.fileno(),
     )
+
+
+def _dispatch(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+    """moto's own dispatcher would serve whatever moto has."""
+    answer: Iterable[bytes] = _backend(environ[gate.SERVICE])(environ, start)
+    return answer
+
+
+@functools.cache
+def _backend(service: Any) -> gate.Wsgi:
+    # A variable of the environment for this is read when moto is imported, by whomever.
+    werkzeug_app.DISABLE_GLOBAL_CORS = True  # type: ignore[attr-defined]
+    if service == "pricing":
+        return moto_pricing.serve
+    return werkzeug_app.create_backend_app(service)
+
+
+def _no_page(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+    start("404 Not Found", [("Content-Type", "application/json")])
+    return [b'{"error": "the lab has no such page", "hint": ""}']
 
 
 def _settle() -> bool:

@@ -10,7 +10,6 @@ from clusterctl.lab import (
     moto_launch,
     moto_options,
     moto_placement_groups,
-    moto_pricing,
     moto_profiles,
     moto_quotas,
     moto_reservations,
@@ -40,4 +39,3 @@ def install() -> None:
     moto_capacity_blocks.install()
     moto_placement_groups.install()
     moto_quotas.install()
-    moto_pricing.install()

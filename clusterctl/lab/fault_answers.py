@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
 from xml.sax.saxutils import escape
 
 XML, JSON = "text/xml;charset=UTF-8", "application/x-amz-json-1.1"
@@ -72,6 +75,14 @@ def error_answer(call: Call, code: str, message: str = "", status: int = 0) -> A
     return Answer(status, XML, _xml(call.service, code, message, status).encode())
 
 
+def send(answer: Answer, start: Callable[..., Any]) -> Iterable[bytes]:
+    """As a WSGI application has it."""
+    names = {status.value: status.phrase for status in HTTPStatus}
+    phrase = names.get(answer.status, "Error")
+    start(f"{answer.status} {phrase}", [("Content-Type", answer.content_type)])
+    return [answer.body]
+
+
 def throttled_answer(call: Call) -> Answer:
     """What the service says when requests come too fast."""
     if call.service == "servicequotas":
@@ -86,6 +97,9 @@ def _xml(service: str, code: str, message: str, status: int) -> str:
     if service == "ec2":
         inner = f"<Errors><Error><Code>{code}</Code><Message>{text}</Message></Error></Errors>"
         inner = f"<Response>{inner}<RequestID>{request}</RequestID></Response>"
+    elif service == "s3":
+        inner = f"<Error><Code>{code}</Code><Message>{text}</Message>"
+        inner = f"{inner}<RequestId>{request}</RequestId></Error>"
     else:
         kind = "Sender" if status < 500 else "Receiver"
         inner = f"<Error><Type>{kind}</Type><Code>{code}</Code><Message>{text}</Message></Error>"

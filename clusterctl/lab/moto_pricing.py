@@ -9,10 +9,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from moto.ec2.models.instance_types import INSTANCE_TYPES
-from moto.moto_server.werkzeug_app import DomainDispatcherApplication
 
 from clusterctl.lab.addresses import REGIONS
-from clusterctl.lab.moto_completion import replace
 from clusterctl.lab.price_table import ON_DEMAND_USD
 
 # AWS serves the list in these regions, for all.
@@ -30,25 +28,14 @@ SIGNED_FOR = re.compile(r"Credential=[^/]+/\d+/([a-z0-9-]+)/pricing/")
 Answer = tuple[str, dict[str, Any]]
 
 
-def install() -> None:
-    dispatch = DomainDispatcherApplication.get_application
-
-    def get_application(dispatcher: Any, environ: dict[str, Any]) -> Any:
-        signed = SIGNED_FOR.search(environ.get("HTTP_AUTHORIZATION", ""))
-        return _pricing_in(signed[1]) if signed else dispatch(dispatcher, environ)
-
-    replace(DomainDispatcherApplication, get_application)
-
-
-def _pricing_in(region: str) -> Callable[..., Iterable[bytes]]:
-    def serve(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
-        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
-        action = environ.get("HTTP_X_AMZ_TARGET", "").rpartition(".")[2]
-        status, answer = respond(region, action, json.loads(body or b"{}"))
-        start(status, [("Content-Type", "application/x-amz-json-1.1")])
-        return [json.dumps(answer).encode()]
-
-    return serve
+def serve(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+    """The service. A request is for the region that it is signed for."""
+    signed = SIGNED_FOR.search(environ.get("HTTP_AUTHORIZATION", ""))
+    body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+    action = environ.get("HTTP_X_AMZ_TARGET", "").rpartition(".")[2]
+    status, answer = respond(signed[1] if signed else "", action, json.loads(body or b"{}"))
+    start(status, [("Content-Type", "application/x-amz-json-1.1")])
+    return [json.dumps(answer).encode()]
 
 
 def respond(region: str, action: str, asked: dict[str, Any]) -> Answer:

@@ -13,6 +13,7 @@ from moto.core.authorization import ActionAuthenticatorMixin
 from moto.core.exceptions import AccessDeniedError
 from moto.core.responses import ActionResult
 from moto.iam.access_control import IAMPolicy, PermissionResult, S3IAMRequest
+from moto.iam.models import iam_backends
 from moto.s3.exceptions import S3AccessDeniedError
 from moto.sts.responses import TokenResponse
 
@@ -22,7 +23,7 @@ from clusterctl.lab.moto_completion import replace
 _KEY = re.compile(r"(?:Credential|AWSAccessKeyId)=(\w+)")
 # Without a policy such a session may do nothing.
 NOTHING = '{"Version": "2012-10-17", "Statement": []}'
-LASTS_S = 43_200
+LASTS_S, ROLE_LASTS_S = 43_200, 3_600
 # What moto calls otherwise than IAM does.
 ACTIONS = {"s3:HeadBucket": "s3:ListBucket"}
 
@@ -50,6 +51,21 @@ def install() -> None:
         policy = response._get_param("Policy") or NOTHING
         return ActionResult({**known, "Credentials": _credentials(response, policy)})
 
+    assume = TokenResponse.assume_role
+
+    def assume_role(response: Any) -> ActionResult:
+        """A role of the caller's own account, whatever its trust policy says."""
+        arn = response._get_param("RoleArn")
+        roles = iam_backends[response.current_account][response.partition].roles.values()
+        if not any(role.arn == arn for role in roles):
+            raise AccessDeniedError(
+                f"arn:aws:iam::{response.current_account}:user", "sts:AssumeRole"
+            )
+        known: Any = assume(response).result
+        policy = response._get_param("Policy") or ""
+        return ActionResult({**known, "Credentials": _credentials(response, policy, ROLE_LASTS_S)})
+
+    replace(TokenResponse, assume_role)
     replace(ActionAuthenticatorMixin, _authenticate_and_authorize_action)
     replace(TokenResponse, get_session_token)
     replace(TokenResponse, get_federation_token)
@@ -84,8 +100,8 @@ def _refuse_sessions(response: Any, action: str) -> None:
         )
 
 
-def _credentials(response: Any, policy: str) -> dict[str, Any]:
-    lasts = timedelta(seconds=response._get_int_param("DurationSeconds", LASTS_S))
+def _credentials(response: Any, policy: str, lasts_s: int = LASTS_S) -> dict[str, Any]:
+    lasts = timedelta(seconds=response._get_int_param("DurationSeconds", lasts_s))
     key = KEYS.open_session(response.current_account, lasts, policy)
     return {
         "AccessKeyId": key.id,

@@ -17,6 +17,7 @@ def ask(running: LabRecord, path: str, method: str = "GET", body: object = None)
     """The page's JSON. Raises UsageError if the lab refuses, LabError if it does not answer."""
     content = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(running.endpoint_url + path, content, method=method)
+    request.add_header("Authorization", f"Bearer {running.secret}")
     # Never through a proxy: it is this machine.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:

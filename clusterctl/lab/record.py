@@ -37,7 +37,7 @@ class LabRecord:
     `proxy_command` is for ssh, with %h and %p; None where addresses answer. `storage_url` is where
     hosts reach S3, `tcp` is their congestion control; `cgroups` limit their processes and all their
     memory, to `memory_bytes`, where there are any. `keys` has one for each of ACCOUNTS, in that
-    order.
+    order. `secret` opens the lab's own pages, below /_lab/.
     """
 
     home: Path
@@ -52,6 +52,7 @@ class LabRecord:
     link: str | None
     started_at: str
     keys: tuple[AccessKey, ...]
+    secret: str
     volume_bytes: int = VOLUME_BYTES
     storage_url: str = ""
     tcp: str = ""

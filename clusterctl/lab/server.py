@@ -12,6 +12,7 @@ import fcntl
 import json
 import logging
 import os
+import secrets
 import signal
 import socket
 import sys
@@ -78,8 +79,10 @@ def _start(options: record.LabOptions) -> Callable[[], None]:
     moto_addresses.install(plan.public)
     moto_dependencies.install()
     moto_cloudformation.install()
-    api = make_api(listening)
-    started = replace(_record(options, listening, plan), tcp=daemon.tcp, **_limits(daemon))
+    secret = secrets.token_urlsafe(30)
+    api = make_api(listening, secret)
+    recorded = _record(options, listening, plan, secret)
+    started = replace(recorded, tcp=daemon.tcp, **_limits(daemon))
     record.write_record(started)
     if plan.mode == "root":
         _be_nobody(plan)
@@ -162,7 +165,9 @@ def _spawn(mode: modes.Mode, dial: socket.socket | None) -> tuple[Daemon, Plan]:
     raise LabError("every network of the lab is taken by another lab", "stop one of them")
 
 
-def _record(options: record.LabOptions, listening: socket.socket, plan: Plan) -> record.LabRecord:
+def _record(
+    options: record.LabOptions, listening: socket.socket, plan: Plan, secret: str
+) -> record.LabRecord:
     home = Path(options.home)
     started = record.process_started(os.getpid())
     proxy = ("/usr/bin/python3", "-S", "-E", str(DIAL), str(home / "lab/dial.sock"), "%h", "%p")
@@ -179,6 +184,7 @@ def _record(options: record.LabOptions, listening: socket.socket, plan: Plan) ->
         link=addresses.link_name(plan.network) if plan.mode == "root" else None,
         started_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         keys=tuple(accounts.KEYS.add(accounts.new_key(one)) for one in record.ACCOUNTS),
+        secret=secret,
         volume_bytes=options.volume_bytes,
         storage_url=storage_url(plan.network),
     )

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import urllib.request
 
 import pytest
 from botocore.exceptions import ClientError
 
+from clusterctl.lab import pages
 from tests.lab.running import client
 
 
@@ -35,12 +34,8 @@ def quota(record, code: str, value: float):
 @contextlib.contextmanager
 def fault(record, **wanted):
     """A fault of the lab that is set in the block."""
-    page = f"{record.endpoint_url}/_lab/faults"
-    setting = urllib.request.Request(page, data=json.dumps(wanted).encode(), method="POST")
-    with urllib.request.urlopen(setting) as answer:
-        id = json.load(answer)["id"]
+    id = pages.ask(record, "/_lab/faults", "POST", wanted)["id"]
     try:
         yield
     finally:
-        clearing = urllib.request.Request(f"{page}?id={id}", method="DELETE")
-        urllib.request.urlopen(clearing).close()
+        pages.ask(record, f"/_lab/faults?id={id}", "DELETE")

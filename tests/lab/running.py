@@ -179,6 +179,19 @@ def client(
     )
 
 
+def signed_headers(record: LabRecord, body: bytes, service: str, path: str, method: str, headers):
+    """Those of a request by hand that the first account signed."""
+    from botocore.auth import S3SigV4Auth, SigV4Auth
+    from botocore.awsrequest import AWSRequest
+    from botocore.credentials import Credentials
+
+    asked = account_of(record)
+    request = AWSRequest(method, record.endpoint_url + path, dict(headers), body)
+    signer = S3SigV4Auth if service == "s3" else SigV4Auth
+    signer(Credentials(asked.access_key, asked.secret_key), service, "us-east-1").add_auth(request)
+    return dict(request.headers.items())
+
+
 def once_client(record: LabRecord, service: str = "ec2", attempts: int = 1):
     """A client of the lab that tries everything so often, once as a rule."""
     from botocore.config import Config

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 
+import boto3
 import pytest
+from botocore.exceptions import ClientError
 
 from clusterctl.ec2.tags import CLUSTER
 from clusterctl.lab.accounts import LENT_FOR, Keyring
@@ -81,3 +83,46 @@ def test_a_bucket_is_closed_to_the_other_account(lab):
     finally:
         mine.delete_object(Bucket="of-the-first", Key="key")
         mine.delete_bucket(Bucket="of-the-first")
+
+
+def session_of(lab, service, credentials):
+    names = {"AccessKeyId": "access_key_id", "SecretAccessKey": "secret_access_key"}
+    names["SessionToken"] = "session_token"
+    told = {f"aws_{ours}": credentials[theirs] for theirs, ours in names.items()}
+    return boto3.client(service, region_name=lab.region, endpoint_url=lab.endpoint_url, **told)
+
+
+@pytest.mark.lab
+def test_keys_that_sts_gives_are_good_for_what_their_policy_allows(lab):
+    sts, s3 = (client(lab, service=name, account=SECOND) for name in ("sts", "s3"))
+    iam = client(lab, service="iam", account=SECOND)
+    role = iam.create_role(RoleName="readers", AssumeRolePolicyDocument="{}")["Role"]["Arn"]
+    s3.create_bucket(Bucket="lent-out")
+    s3.put_object(Bucket="lent-out", Key="a", Body=b"lent")
+    reading = {"Effect": "Allow", "Action": "s3:GetObject", "Resource": "arn:aws:s3:::lent-out/*"}
+    policy = json.dumps({"Version": "2012-10-17", "Statement": [reading]})
+    whole = sts.get_session_token()["Credentials"]
+    assert session_of(lab, "sts", whole).get_caller_identity()["Account"] == SECOND
+    with pytest.raises(ClientError, match="AuthFailure"):
+        session_of(lab, "ec2", {**whole, "SessionToken": "x"}).describe_vpcs()
+    for given in (
+        sts.get_federation_token(Name="nodes", Policy=policy),
+        sts.assume_role(RoleArn=role, RoleSessionName="nodes", Policy=policy),
+    ):
+        theirs = session_of(lab, "s3", given["Credentials"])
+        assert theirs.get_object(Bucket="lent-out", Key="a")["Body"].read() == b"lent"
+        for call in (
+            lambda s3=theirs: s3.put_object(Bucket="lent-out", Key="b", Body=b""),
+            lambda s3=theirs: s3.list_objects_v2(Bucket="lent-out"),
+            theirs.list_buckets,
+        ):
+            with pytest.raises(ClientError, match="AccessDenied"):
+                call()
+        with pytest.raises(ClientError, match="AccessDenied"):
+            session_of(lab, "ec2", given["Credentials"]).describe_instances()
+    for arn in (role.replace("readers", "nobody"), role.replace(SECOND, "999999999999")):
+        with pytest.raises(ClientError, match="AccessDenied"):
+            sts.assume_role(RoleArn=arn, RoleSessionName="nodes")
+    s3.delete_object(Bucket="lent-out", Key="a")
+    s3.delete_bucket(Bucket="lent-out")
+    iam.delete_role(RoleName="readers")

@@ -27,6 +27,7 @@ def mine(tmp_path):
         link=None,
         started_at="2026-11-20T12:00:00+00:00",
         keys=(AccessKey("123456789012", "AKIA1", "secret"), AccessKey("2", "AKIA2", "other")),
+        secret="for pages",
     )
 
 

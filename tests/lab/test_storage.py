@@ -13,12 +13,13 @@ import threading
 
 import pytest
 from boto3.s3.transfer import TransferConfig
+from botocore.config import Config
 from moto.s3.exceptions import S3ClientError
 from moto.s3.models import FakeKey
 
 from clusterctl.lab import moto_objects
 from clusterctl.lab.record import read_record
-from tests.lab.running import LabHome, client
+from tests.lab.running import LabHome, client, signed_headers
 
 pytestmark = pytest.mark.lab
 
@@ -31,8 +32,8 @@ def content(size, seed=0):
     return random.Random(seed).randbytes(size)
 
 
-def s3_client(lab, url):
-    return client(dataclasses.replace(lab, endpoint_url=url), service="s3")
+def s3_client(lab, url, **more):
+    return client(dataclasses.replace(lab, endpoint_url=url), service="s3", **more)
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +140,7 @@ def test_hosts_pull_an_object_at_once(lab, s3, bucket, instances):
 
 
 def test_a_host_writes_what_this_machine_reads(lab, s3, bucket, instances):
-    theirs = s3_client(lab, lab.storage_url)
+    theirs = s3_client(lab, lab.storage_url, config=Config(signature_version="s3v4"))
     asked = {"Bucket": bucket, "Key": "from a host"}
     url = theirs.generate_presigned_url("put_object", Params=asked, ExpiresIn=600)
     one = instances.up()[0]
@@ -170,10 +171,11 @@ def test_this_machines_environment(lab, capsys):
 def ask_raw(lab, *headers):
     """The answer to a PUT of which only the head was sent."""
     host, port = lab.endpoint_url.removeprefix("http://").split(":")
+    signed = signed_headers(lab, b"", "s3", "/data-set/large", "PUT", {"Host": f"{host}:{port}"})
     with socket.create_connection((host, int(port)), 10) as connection:
-        head = ["PUT /data-set/large HTTP/1.1", f"Host: {host}:{port}", *headers]
-        signed = "Authorization: AWS4-HMAC-SHA256 Credential=lab/20260101/us-east-1/s3/aws4_request"
-        connection.sendall("\r\n".join([*head, signed, "", ""]).encode())
+        head = ["PUT /data-set/large HTTP/1.1", *headers]
+        head += [f"{name}: {value}" for name, value in signed.items()]
+        connection.sendall("\r\n".join([*head, "", ""]).encode())
         return connection.makefile("rb").read().decode()
 
 

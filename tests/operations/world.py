@@ -51,7 +51,7 @@ class World:
         # What is terminated is shown for an hour: looks get slow.
         if self._ready is not deed or self._cases > CASES:
             self._cases = 0
-            reset(self._url)
+            reset()
             self._home = next(self._homes)
             self.folder = ClusterFolder(self._home / NAME)
             self._before = everything(self.plain.ec2)

@@ -1,0 +1,267 @@
+"""Who is let in to the lab's API: nobody without one of its keys, and no web page."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import urllib.error
+import urllib.parse
+import urllib.request
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from botocore.config import Config
+
+from clusterctl.domain.errors import LabError, UsageError
+from clusterctl.lab import pages
+from clusterctl.lab.record import ACCOUNTS
+from tests.lab.refusals import refused, service
+from tests.lab.running import account_of, client, signed_headers
+
+pytestmark = pytest.mark.lab
+
+FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+LIST = b"Action=DescribeKeyPairs&Version=2016-11-15"
+EVIL = "http://evil.example"
+
+
+def send(lab, method, path, body=b"", headers=None):
+    """The status, the headers and the body of the answer to one raw request."""
+    url = urllib.parse.urlsplit(lab.endpoint_url)
+    connection = http.client.HTTPConnection(url.hostname, url.port, timeout=10)
+    connection.request(method, path, body, headers or {})
+    answer = connection.getresponse()
+    said = answer.status, {key.lower(): value for key, value in answer.getheaders()}, answer.read()
+    connection.close()
+    return said
+
+
+def signed(lab, body=LIST, name="ec2", path="/", method="POST", headers=FORM):
+    return signed_headers(lab, body, name, path, method, headers)
+
+
+def test_what_is_signed_with_its_key_is_let_in(lab, ec2):
+    status, headers, body = send(lab, "POST", "/", LIST, signed(lab))
+    assert (status, b"<keyName>tests</keyName>" in body) == (200, True)
+    assert not [name for name in headers if name.startswith("access-control")]
+    port = urllib.parse.urlsplit(lab.endpoint_url).port
+    assert (
+        send(lab, "POST", "/", LIST, signed(lab, headers={**FORM, "Host": f"localhost:{port}"}))[0]
+        == 200
+    )
+
+
+@pytest.mark.parametrize(
+    ("wrong", "method", "path"),
+    [
+        ({"Origin": EVIL}, "POST", "/"),
+        ({"Origin": EVIL}, "GET", "/_lab/status"),
+        ({"Origin": EVIL, "Access-Control-Request-Method": "POST"}, "OPTIONS", "/"),
+        ({"Origin": "null"}, "POST", "/_lab/faults"),
+        ({"Host": "evil.example"}, "POST", "/"),
+        ({"Host": "evil.example"}, "GET", "/_lab/status"),
+        ({"Host": "169.254.169.254"}, "GET", "/latest/meta-data/"),
+    ],
+)
+def test_a_web_page_is_not_answered_whatever_it_knows(lab, wrong, method, path):
+    """Neither one of another origin, nor one whose name was made to point here."""
+    known = {"Authorization": f"Bearer {lab.secret}"} if "_lab" in path else signed(lab)
+    status, headers, body = send(lab, method, path, LIST, {**known, **wrong})
+    assert (status, b"tests" in body) == (403, False)
+    assert not [name for name in headers if name.startswith("access-control")]
+
+
+@pytest.mark.parametrize(
+    ("name", "call", "codes"),
+    [
+        ("ec2", "describe_instances", {"AuthFailure"}),
+        ("sts", "get_caller_identity", {"InvalidClientTokenId", "SignatureDoesNotMatch"}),
+        ("iam", "list_roles", {"InvalidClientTokenId", "SignatureDoesNotMatch"}),
+        ("cloudformation", "list_stacks", {"InvalidClientTokenId", "SignatureDoesNotMatch"}),
+        (
+            "ssm",
+            "describe_parameters",
+            {"UnrecognizedClientException", "InvalidSignatureException"},
+        ),
+        ("s3", "list_buckets", {"InvalidAccessKeyId", "SignatureDoesNotMatch"}),
+    ],
+)
+def test_an_unknown_key_and_a_wrong_secret_are_refused_in_the_services_words(
+    lab, name, call, codes
+):
+    right = account_of(lab)
+    found = set()
+    for key, secret in (("AKIAIOSFODNN7EXAMPLE", right.secret_key), (right.access_key, "wrong")):
+        import boto3
+
+        asked = boto3.client(
+            name,
+            region_name="us-east-1",
+            endpoint_url=lab.endpoint_url,
+            aws_access_key_id=key,
+            aws_secret_access_key=secret,
+        )
+        code, _, status = refused(getattr(asked, call))
+        found.add(code)
+        assert status == {"ec2": 401, "ssm": 400}.get(name, 403)
+    assert found == codes
+
+
+def test_no_key_is_refused(lab):
+    for method, path, body, headers, code in (
+        ("POST", "/", LIST, FORM, b"AuthFailure"),
+        ("GET", "/?" + LIST.decode(), b"", {}, b"AccessDenied"),
+        ("GET", "/", b"", {}, b"AccessDenied"),
+        ("PUT", "/a-bucket", b"", {}, b"AccessDenied"),
+        ("GET", "/", b"", {"Authorization": "AWS AKIAIOSFODNN7EXAMPLE:abc"}, b"AccessDenied"),
+        ("GET", "/", b"", {"Authorization": "AWS4-HMAC-SHA256 Credential=x"}, b"Signature"),
+        ("GET", "/?X-Amz-Signature=1&X-Amz-Credential=x", b"", {}, b"Signature"),
+        ("POST", "/", b"{}", {"X-Amz-Target": "AmazonSSM.ListDocuments"}, b"MissingAuth"),
+    ):
+        status, _, said = send(lab, method, path, body, headers)
+        assert (status // 100, code in said) == (4, True), (method, path, said)
+    assert client(lab, service="s3").list_buckets()["Buckets"] == []
+
+
+def test_what_was_changed_after_it_was_signed_is_refused(lab):
+    more = {"X-Moto-Account-Id": ACCOUNTS[1]}
+    old = datetime.now(timezone.utc) - timedelta(minutes=16)
+    right = signed(lab)
+    listing = signed(lab, b"", "s3", "/?list-type=2", "GET", {})
+    for method, path, body, headers, status in (
+        ("POST", "/", LIST + b"&DryRun=true", right, 401),
+        ("POST", "/?a=b", LIST, right, 401),
+        ("POST", "/", LIST, {**right, "X-Amz-Date": old.strftime("%Y%m%dT%H%M%SZ")}, 401),
+        ("GET", "/?list-type=2", b"", listing, 200),
+        ("GET", "/?list-type=1", b"", listing, 403),
+        ("DELETE", "/?list-type=2", b"", listing, 403),
+        ("GET", "/other?list-type=2", b"", listing, 403),
+    ):
+        assert send(lab, method, path, body, headers)[0] == status, (method, path)
+    # Believed by moto, and said by nobody but the gate.
+    who = b"Action=GetCallerIdentity&Version=2011-06-15"
+    said = send(lab, "POST", "/", who, {**signed(lab, who, "sts"), **more})[2]
+    assert f"<Account>{ACCOUNTS[0]}</Account>".encode() in said
+
+
+def test_a_signature_is_good_for_minutes(lab, monkeypatch):
+    class Earlier(datetime):
+        @classmethod
+        def now(cls, zone=None):
+            return datetime.now(zone) - timedelta(minutes=16)
+
+    import botocore.auth
+
+    monkeypatch.setattr(
+        botocore.auth, "get_current_datetime", lambda: Earlier.now().replace(tzinfo=None)
+    )
+    status, _, said = send(lab, "POST", "/", LIST, signed(lab))
+    assert (status, b"RequestExpired" in said) == (401, True)
+
+
+def test_nothing_of_moto_is_there_but_the_services(lab, ec2):
+    for method, path in (
+        ("POST", "/moto-api/reset"),
+        ("GET", "/moto-api/"),
+        ("GET", "/moto-api/data.json"),
+        ("GET", "/favicon.ico"),
+        ("GET", "/latest/meta-data/iam/security-credentials/"),
+    ):
+        assert send(lab, method, path)[0] == 403, path
+        # With a key these are names of buckets.
+        key = signed(lab, b"", "s3", path, method, {})
+        assert send(lab, method, path, b"", key)[0] in (404, 500), path
+    assert ec2.describe_key_pairs(KeyNames=["tests"])["KeyPairs"]
+    for name, call in (
+        ("batch", "describe_compute_environments"),
+        ("lambda", "list_functions"),
+        ("sqs", "list_queues"),
+        ("dynamodb", "list_tables"),
+    ):
+        code, text, _ = refused(getattr(service(lab, name), call))
+        assert (code, "no service" in text) == ("InvalidAction", True), name
+
+
+def test_a_template_makes_nothing_of_other_services(lab):
+    stacks = service(lab, "cloudformation")
+    resource = {"Type": "AWS::Lambda::Function", "Properties": {"Code": {}, "Role": "x"}}
+    template = json.dumps({"Resources": {"Function": resource}})
+    code, text, _ = refused(stacks.create_stack, StackName="more", TemplateBody=template)
+    assert (code, "AWS::Lambda::Function" in text) == ("ValidationError", True)
+
+
+def test_the_labs_own_pages_need_its_secret(lab):
+    for path in ("/_lab/status", "/_lab/faults", "/_lab/interruptions", "/_lab/other"):
+        for given in ({}, {"Authorization": "Bearer wrong"}, signed(lab)):
+            status, _, body = send(lab, "GET", path, b"", given)
+            assert (status, b"secret" in body) == (403, True), path
+    with pytest.raises((LabError, UsageError), match="no such page"):
+        pages.ask(lab, "/_lab/other")
+    assert isinstance(pages.ask(lab, "/_lab/status"), list)
+
+
+def test_a_host_reads_with_its_profiles_key_and_what_is_public_without_one(lab, instances):
+    iam, s3 = client(lab, service="iam"), client(lab, service="s3")
+    iam.create_role(RoleName="of-hosts", AssumeRolePolicyDocument="{}")
+    iam.create_instance_profile(InstanceProfileName="of-hosts")
+    iam.add_role_to_instance_profile(InstanceProfileName="of-hosts", RoleName="of-hosts")
+    s3.create_bucket(Bucket="closed")
+    s3.create_bucket(Bucket="open", ACL="public-read")
+    try:
+        for bucket in ("closed", "open"):
+            s3.put_object(
+                Bucket=bucket,
+                Key="key",
+                Body=b"read",
+                ACL="public-read" * (bucket == "open") or "private",
+            )
+        one = instances.up(IamInstanceProfile={"Name": "of-hosts"})[0]
+        lent = json.loads(instances.run(one, KEYS))
+        assert lent["AccessKeyId"].startswith("ASIA")
+        theirs = {
+            "aws_access_key_id": lent["AccessKeyId"],
+            "aws_secret_access_key": lent["SecretAccessKey"],
+        }
+        urls = {}
+        for token in (lent["Token"], "another", None):
+            for version in ("s3", "s3v4"):
+                import boto3
+
+                mine = boto3.client(
+                    "s3",
+                    region_name=lab.region,
+                    endpoint_url=lab.storage_url,
+                    aws_session_token=token,
+                    config=Config(signature_version=version),
+                    **theirs,
+                )
+                asked = {"Bucket": "closed", "Key": "key"}
+                urls[mine.generate_presigned_url("get_object", Params=asked)] = (
+                    200 if token == lent["Token"] else 403
+                )
+        urls[f"{lab.storage_url}/closed/key"] = urls[f"{lab.storage_url}/closed"] = 403
+        urls[f"{lab.storage_url}/open/key"] = urls[f"{lab.storage_url}/open?list-type=2"] = 200
+        urls[f"{lab.storage_url}/open?acl"] = urls[f"{lab.storage_url}/"] = 403
+        asking = f"python3 -c '{STATUS}' " + " ".join(f"'{url}'" for url in urls)
+        assert json.loads(instances.run(one, asking)) == list(urls.values())
+    finally:
+        for bucket in ("closed", "open"):
+            s3.delete_object(Bucket=bucket, Key="key")
+            s3.delete_bucket(Bucket=bucket)
+
+
+KEYS = """python3 -c '
+import urllib.request as u
+base, wanted = "http://169.254.169.254/latest/", {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
+token = u.urlopen(u.Request(base + "api/token", headers=wanted, method="PUT")).read().decode()
+path = base + "meta-data/iam/security-credentials/of-hosts"
+print(u.urlopen(u.Request(path, headers={"X-aws-ec2-metadata-token": token})).read().decode())'"""
+STATUS = """
+import json, sys, urllib.error, urllib.request
+def status(url):
+    try:
+        return urllib.request.urlopen(url).status
+    except urllib.error.HTTPError as refused:
+        return refused.code
+print(json.dumps([status(url) for url in sys.argv[1:]]))
+"""
