@@ -51,6 +51,20 @@ class Limits:
     idle_minutes: float | None = None
     stopped_days: float | None = None
 
+    @property
+    def ends(self) -> bool:
+        """Whether the nodes have a time at which they end."""
+        return self.max_hours is not None or self.budget_usd is not None
+
+    @property
+    def at_power_off(self) -> str:
+        """What EC2 is to do with a node that switches itself off: `stop` or `terminate`.
+
+        EC2 has one answer for every power-off. Where idleness may be the reason the disks must
+        stay, also when time is up.
+        """
+        return "terminate" if self.ends and not self.idle_minutes else "stop"
+
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if value is not None and not 0 < value < 1e9:

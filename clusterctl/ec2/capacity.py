@@ -51,6 +51,7 @@ MOVES = {
     "PendingVerification": Move.WAIT,
     "VcpuLimitExceeded": Move.QUOTA,
     "InstanceLimitExceeded": Move.QUOTA,
+    "NetworkInterfaceLimitExceeded": Move.QUOTA,
     "MaxSpotInstanceCountExceeded": Move.QUOTA,
     "MaxFleetCountExceeded": Move.QUOTA,
     "VolumeLimitExceeded": Move.QUOTA,

@@ -86,34 +86,47 @@ def start_steps(seen: Observed) -> Iterator[Step]:
         )
 
 
-def address_steps(
-    spec: ClusterSpec, seen: Observed, launch: Launch | None = None
-) -> Iterator[Step]:
-    """An elastic address for the head node, where nodes get no public one by themselves."""
+def needs_address(spec: ClusterSpec, seen: Observed, launch: Launch | None = None) -> bool:
+    """Whether the head node needs an elastic address: nodes get no public one by themselves."""
     head = _head(seen)
     machine = head or launch
-    if machine is None or not (
+    return machine is not None and bool(
         spec.private or machine.several_interfaces or (head and seen.address)
-    ):
-        return
-    if head and seen.address and seen.address.interface_id == head.interface_id:
-        return
-    interface: Any = head.interface_id if head else ResultOf("HeadInterface")
-    allocation: Any = seen.address.allocation_id if seen.address else ResultOf("AllocationId")
-    name = tags.resource_name(spec.name)
+    )
+
+
+def allocate_steps(spec: ClusterSpec, seen: Observed) -> Iterator[Step]:
+    """Before the launch: without it nobody gets in, and the account may be out of addresses."""
     if seen.address is None:
         yield Step(
             "allocate_address",
             {"Domain": "vpc", "TagSpecifications": tagged(["elastic-ip"], base_tags(spec))},
-            f"{name}, for the head node: the others are reached through it",
+            f"{tags.resource_name(spec.name)}, for the head node: the others are reached "
+            "through it",
             gives=("AllocationId",),
             hourly_usd=PUBLIC_IPV4_HOUR_USD,
         )
-    yield Step(
-        "associate_address",
-        {"AllocationId": allocation, "NetworkInterfaceId": interface, "AllowReassociation": True},
-        "to the head node",
-    )
+
+
+def associate_steps(
+    spec: ClusterSpec, seen: Observed, launch: Launch | None = None
+) -> Iterator[Step]:
+    """The address on the head node; given back where another type of machine needs none."""
+    head = _head(seen)
+    allocation: Any = seen.address.allocation_id if seen.address else ResultOf("AllocationId")
+    if not needs_address(spec, seen, launch):
+        yield Step("release_address", {"AllocationId": allocation}, "no node needs one")
+    elif not (head and seen.address and seen.address.interface_id == head.interface_id):
+        interface: Any = head.interface_id if head else ResultOf("HeadInterface")
+        yield Step(
+            "associate_address",
+            {
+                "AllocationId": allocation,
+                "NetworkInterfaceId": interface,
+                "AllowReassociation": True,
+            },
+            "to the head node",
+        )
 
 
 def _head(seen: Observed) -> Instance | None:

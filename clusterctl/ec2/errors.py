@@ -92,6 +92,17 @@ TABLE: dict[str, tuple[str, str]] = {
         "ask for more under Service Quotas, Amazon EC2 "
         "(P instances: L-417A185B; G and VT instances: L-DB2E81BA)",
     ),
+    "AddressLimitExceeded": (
+        "the account has no elastic address left in this region, and the head node needs one",
+        "release one that nobody uses (`aws ec2 describe-addresses`), or ask for more: "
+        "aws service-quotas request-service-quota-increase --service-code ec2 "
+        "--quota-code L-0263D0A3 --desired-value 10",
+    ),
+    "NetworkInterfaceLimitExceeded": (
+        "the account has too few network interfaces left in this region: {message}",
+        "ask for more: aws service-quotas request-service-quota-increase --service-code vpc "
+        "--quota-code L-DF5E4CA3 --desired-value 10000",
+    ),
     "InstanceLimitExceeded": ("", "ask for a larger quota under Service Quotas, Amazon EC2"),
     "RequestLimitExceeded": (
         "EC2 is throttling this account's requests",

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 # A node on its way out is not part of its cluster.
 PRESENT = ("pending", "running", "stopping", "stopped")
+# The most that EC2 gives, and takes beside filters only: never beside InstanceIds.
+PAGE: Any = {"PageSize": 1000}
 
 
 @dataclass(frozen=True)
@@ -119,8 +121,9 @@ def _in_states(states: Iterable[str]) -> dict[str, Any]:
 
 def _describe(client: EC2Client, filters: list[Any]) -> list[Instance]:
     with translated():
-        pages = client.get_paginator("describe_instances").paginate(Filters=filters)
-        described = [entry for page in pages for entry in _entries(page)]
+        pages = client.get_paginator("describe_instances")
+        found = pages.paginate(Filters=filters, PaginationConfig=PAGE)
+        described = [entry for page in found for entry in _entries(page)]
     instances = [read_instance(entry) for entry in described]
     return sorted(instances, key=lambda found: (found.node.index, found.node.instance_id))
 

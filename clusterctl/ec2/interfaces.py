@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from clusterctl.domain.spec import ClusterSpec
 from clusterctl.ec2.machines import MachineType
 
 
@@ -55,6 +56,12 @@ def layout(
 def several(machine: MachineType, efa: bool) -> bool:
     """Whether nodes have more than one interface, and so no public address of their own."""
     return len(layout(machine, efa, None, "", public=False)) > 1
+
+
+def interfaces_needed(machine: MachineType, nodes: int, spec: ClusterSpec) -> int:
+    """How many so many more nodes of a cluster take of the region's network interfaces."""
+    efa = efa_wanted(machine, spec.nodes, spec.efa)
+    return nodes * len(layout(machine, efa, None, "", public=False))
 
 
 def _takes_two(machine: MachineType) -> bool:

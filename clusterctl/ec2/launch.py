@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clusterctl.domain.cluster import NodeState
 from clusterctl.domain.errors import AwsError
 from clusterctl.domain.units import count
 from clusterctl.ec2 import tags
+from clusterctl.ec2.addresses import release_addresses
 from clusterctl.ec2.attempt import MADE_JUST_NOW, Attempt
 from clusterctl.ec2.capacity import Move, move_for
 from clusterctl.ec2.errors import throttled, translated
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
 
 ATTEMPTS = 5
 STOPS_WITHIN_S = 600.0
+# What EC2 says of an instance that takes no address because it is still starting.
+STILL_STARTING = ("InvalidInstanceID", "IncorrectInstanceState")
 # A step may meet what the step before has made before all of EC2 knows of it.
 NOT_YET_KNOWN = (
     *MADE_JUST_NOW,
@@ -66,8 +71,24 @@ def carry_out(
     """
     work = _Work(list(plan.steps))
     attempt = Attempt(client, without_retries(client), plan.spec.name, launch_record, on_step)
-    patience = Patience(capacity_timeout_s)
     write_launches(launch_record, _sent_again(plan, launch_record))
+    try:
+        _carry_out(client, plan, work, attempt, Patience(capacity_timeout_s))
+    except AwsError:
+        # Without nodes an address only costs. Where a launch may have taken place it is kept.
+        if "AllocationId" in work.results and not read_launches(launch_record):
+            _give_back(client, plan.spec.name, on_step)
+        raise
+    if work.lost:
+        _accept_fewer(client, plan, work.lost, on_step)
+    write_launches(launch_record, ())
+    return _members(client, plan, work.launched)
+
+
+def _carry_out(
+    client: EC2Client, plan: LaunchPlan, work: _Work, attempt: Attempt, patience: Patience
+) -> None:
+    on_step = attempt.on_step
     while work.steps:
         step = work.steps.pop(0)
         on_step(step.describe())
@@ -77,15 +98,41 @@ def carry_out(
             _launch(plan, step, work, attempt, patience)
         elif step.operation == "start_instances":
             _start(client, step, patience, on_step)
+        elif step.operation == "associate_address":
+            _associate(client, plan.spec.name, step, work.results)
         else:
             # Each repetition that botocore makes of this one would bring one more.
             sent_by = attempt.once if step.operation == "allocate_address" else client
             answer = _repeated(sent_by, step, step.resolved(work.results))
             work.results.update({key: answer[key] for key in step.gives})
-    if work.lost:
-        _accept_fewer(client, plan, work.lost, on_step)
-    write_launches(launch_record, ())
-    return _members(client, plan, work.launched)
+
+
+def _give_back(client: EC2Client, name: str, on_step: Callable[[str], None]) -> None:
+    """Release the cluster's address if it has no instance left. `up` again would find it."""
+    with suppress(AwsError):
+        if not find_instances(client, name):
+            released = release_addresses(client, name)
+            on_step(f"ReleaseAddress: {', '.join(released)}, there is no node to have it")
+
+
+def _associate(client: EC2Client, name: str, step: Step, results: Mapping[str, Any]) -> None:
+    """A node that is still starting takes no address yet."""
+    deadline = time.monotonic() + STOPS_WITHIN_S
+    arguments = step.resolved(results)
+    for gap_s in gaps(0.5):
+        try:
+            _repeated(client, step, arguments)
+            return
+        except AwsError as error:
+            if error.code not in STILL_STARTING or time.monotonic() > deadline:
+                raise
+            interface = arguments["NetworkInterfaceId"]
+            head = [one for one in find_instances(client, name) if one.interface_id == interface]
+            if not any(one.node.state is NodeState.PENDING for one in head):
+                # It may have got there since; what EC2 says then is final.
+                _repeated(client, step, arguments)
+                return
+        time.sleep(gap_s)
 
 
 def _launch(

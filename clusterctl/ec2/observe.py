@@ -14,7 +14,7 @@ from clusterctl.ec2.addresses import ElasticAddress, find_addresses
 from clusterctl.ec2.costs import Price
 from clusterctl.ec2.images import Image, default_pattern, find_image
 from clusterctl.ec2.instances import Instance, find_instances, launched_with, members_of
-from clusterctl.ec2.interfaces import efa_wanted, several
+from clusterctl.ec2.interfaces import efa_wanted, interfaces_needed, several
 from clusterctl.ec2.keypairs import KeyPair, find_key_pairs
 from clusterctl.ec2.likeness import like
 from clusterctl.ec2.machines import MachineType, find_machine_types
@@ -29,7 +29,12 @@ from clusterctl.ec2.network import (
 from clusterctl.ec2.placement import PlacementGroup, find_placement_groups
 from clusterctl.ec2.places import Offers, find_offers
 from clusterctl.ec2.prices import find_price
-from clusterctl.ec2.quotas import QuotaUse, find_quota_uses
+from clusterctl.ec2.quotas import (
+    QuotaUse,
+    find_address_use,
+    find_interface_use,
+    find_quota_uses,
+)
 from clusterctl.ec2.record import SETTLED_AFTER_S, SentLaunch, read_launches
 from clusterctl.ec2.reservations import Reservation, find_reservation
 from clusterctl.ec2.subnets import Subnet, WayOut, find_subnets, find_ways_out
@@ -40,6 +45,8 @@ if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients
 
 
+# A tenth of EC2's default quota. To count a region's interfaces is to list them.
+MANY_INTERFACES = 500
 NO_SUBNET = ("InvalidSubnetID.NotFound", "InvalidSubnetID.Malformed", "InvalidSubnetId.Malformed")
 
 
@@ -48,7 +55,8 @@ class Catalogue:
     """What EC2 has on offer for a launch: by instance type where a mapping.
 
     An unknown type is in none of them; `images` holds None where there is no image. `ways_out` are
-    the subnets', known where nodes get no public address.
+    the subnets', known where nodes get no public address. The use of `addresses` and `interfaces`
+    is None where the launch takes none, or few.
     """
 
     machines: Mapping[str, MachineType] = field(default_factory=dict)
@@ -59,6 +67,8 @@ class Catalogue:
     prices: Mapping[str, Price | None] = field(default_factory=dict)
     quotas: Mapping[str, QuotaUse] = field(default_factory=dict)
     ways_out: Mapping[str, WayOut] = field(default_factory=dict)
+    addresses: QuotaUse | None = None
+    interfaces: QuotaUse | None = None
 
 
 @dataclass(frozen=True)
@@ -92,7 +102,7 @@ def observe(
     unsettled = _unsettled(client, launch_record)
     wanted = _as_sent(like(spec, instances), unsettled)
     members = members_of(instances)
-    lacking = len(members) < spec.nodes
+    lacking = max(0, spec.nodes - len(members))
     if spec.network and members:
         _check_network(client, spec, members[0])
     subnets = _subnets(clients, wanted)
@@ -107,7 +117,11 @@ def observe(
         region=client.meta.region_name,
         vpc=vpc,
         ssh_from=_ssh_from(client, spec, vpc, group),
-        catalogue=_catalogue(clients, wanted, subnets, price_cache) if lacking else None,
+        catalogue=(
+            _catalogue(clients, wanted, subnets, price_cache, lacking, bool(addresses))
+            if lacking
+            else None
+        ),
         instances=instances,
         key_pair=key_pairs[0] if key_pairs else None,
         group=group,
@@ -155,7 +169,12 @@ def _vpc(client: EC2Client, spec: ClusterSpec, subnets: tuple[Subnet, ...]) -> V
 
 
 def _catalogue(
-    clients: Clients, spec: ClusterSpec, subnets: tuple[Subnet, ...], price_cache: Path
+    clients: Clients,
+    spec: ClusterSpec,
+    subnets: tuple[Subnet, ...],
+    price_cache: Path,
+    lacking: int,
+    has_address: bool,
 ) -> Catalogue:
     client = clients.ec2
     machines = find_machine_types(client, spec.types)
@@ -163,6 +182,11 @@ def _catalogue(
     if spec.capacity_reservation:
         reservation = find_reservation(client, spec.capacity_reservation)
         market = Market.CAPACITY_BLOCK if reservation and reservation.block else market
+    alone = any(
+        spec.private or several(one, efa_wanted(one, spec.nodes, spec.efa))
+        for one in machines.values()
+    )
+    most = max((interfaces_needed(one, lacking, spec) for one in machines.values()), default=0)
     return Catalogue(
         machines=machines,
         images=_images(clients, spec.image, machines),
@@ -173,14 +197,9 @@ def _catalogue(
             name: find_price(clients, name, market, spec.zone, price_cache) for name in machines
         },
         quotas=find_quota_uses(clients, machines.values(), market),
-        ways_out=find_ways_out(client, subnets) if _unaddressed(spec, machines) else {},
-    )
-
-
-def _unaddressed(spec: ClusterSpec, machines: Mapping[str, MachineType]) -> bool:
-    return spec.nodes > 1 and (
-        spec.private
-        or any(several(one, efa_wanted(one, spec.nodes, spec.efa)) for one in machines.values())
+        ways_out=find_ways_out(client, subnets) if alone and spec.nodes > 1 else {},
+        addresses=find_address_use(clients) if alone and not has_address else None,
+        interfaces=find_interface_use(clients) if most >= MANY_INTERFACES else None,
     )
 
 

@@ -11,8 +11,10 @@ from clusterctl.domain.spec import ClusterSpec
 from clusterctl.ec2.capacity import Place
 from clusterctl.ec2.checks import check_request, check_settled
 from clusterctl.ec2.cluster_steps import (
-    address_steps,
+    allocate_steps,
+    associate_steps,
     key_steps,
+    needs_address,
     placement_steps,
     start_steps,
     stopped_nodes,
@@ -25,6 +27,7 @@ from clusterctl.ec2.launches import cluster_cost, launch_of, least_counts, marke
 from clusterctl.ec2.likeness import like
 from clusterctl.ec2.observe import Catalogue, Observed
 from clusterctl.ec2.places import places
+from clusterctl.ec2.preflight.capacity import limit_findings
 from clusterctl.ec2.preflight.case import error
 from clusterctl.ec2.preflight.network import ssh_findings
 from clusterctl.ec2.preflight.verdict import preflight, settling
@@ -74,9 +77,20 @@ class LaunchPlan:
 
     def steps_after(self, instance_type: str) -> tuple[Step, ...]:
         """What there is to do after a launch of this type: the address of the head node."""
-        place = next(one for one in self.places if one.instance_type == instance_type)
-        launch = self.launch_at(place, self.missing)
-        return tuple(address_steps(self.spec, self.seen, launch))
+        others = dict.fromkeys(place.instance_type for place in self.places)
+        return tuple(self.addressed([instance_type, *others])[1])
+
+    def addressed(self, instance_types: Sequence[str]) -> tuple[list[Step], list[Step]]:
+        """The steps for the head node's address, before and after a launch of the first type.
+
+        It is allocated if any of these types needs it.
+        """
+        first = {place.instance_type: place for place in reversed(self.places)}
+        launches = [self.launch_at(first[name], self.missing) for name in instance_types]
+        if not any(needs_address(self.spec, self.seen, one) for one in launches):
+            return [], []
+        after = associate_steps(self.spec, self.seen, launches[0])
+        return list(allocate_steps(self.spec, self.seen)), list(after)
 
     def step_at(self, place: Place, indices: tuple[int, ...], token: str) -> Step:
         """The step that does it."""
@@ -100,8 +114,10 @@ def plan_launch(spec: ClusterSpec, seen: Observed, public_key: str, launch_id: s
     else:
         # Nothing is launched: what is there is put right, and started where it was stopped.
         steps = [*group_steps(spec, seen), *tag_steps(spec, seen, plan.wanted), *start_steps(seen)]
-        said = tuple(ssh_findings(seen.ssh_from))
-        plan = replace(plan, steps=(*steps, *address_steps(spec, seen)), findings=said)
+        said = (*limit_findings(spec, spec.market), *ssh_findings(seen.ssh_from))
+        if needs_address(spec, seen):
+            steps += [*allocate_steps(spec, seen), *associate_steps(spec, seen)]
+        plan = replace(plan, steps=tuple(steps), findings=said)
     tokens = [step.arguments.get("ClientToken", "") for step in plan.steps]
     if not plan.refused:
         check_settled(spec, seen, tokens)
@@ -147,6 +163,9 @@ def _with_launch(plan: LaunchPlan, seen: Observed, public_key: str) -> LaunchPla
         step = plan.step_at(place, run, token)
         run_steps.append(step if request is None else replace(step, arguments=request))
     first_run = groups[0]
+    allocated, associated = plan.addressed(
+        list(dict.fromkeys(place.instance_type for place in found))
+    )
     steps = [
         # First: it takes EC2 a moment to make it available.
         *placement_steps(spec, seen, plan.launch_at(found[0], first_run)),
@@ -154,8 +173,9 @@ def _with_launch(plan: LaunchPlan, seen: Observed, public_key: str) -> LaunchPla
         *group_steps(spec, seen),
         *tag_steps(spec, seen, plan.wanted),
         *start_steps(seen),
+        *allocated,
         *run_steps,
-        *address_steps(spec, seen, plan.launch_at(found[0], first_run)),
+        *associated,
     ]
     whole = cluster_cost(plan.launch_at(found[0], plan.missing), seen)
     return replace(plan, steps=tuple(steps), estimate=whole)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.ec2 import resources, tags
 from clusterctl.ec2.errors import translated
+from clusterctl.ec2.instances import PAGE
 from clusterctl.ec2.resources import Kind, Resource
 from clusterctl.ec2.subnets import NETWORK
 
@@ -104,20 +105,22 @@ class _Way:
 def _described(clients: Clients, way: _Way) -> Iterator[Any]:
     if way.operation == "describe_stacks":
         # CloudFormation knows no filters.
-        for page in clients.cloudformation.get_paginator("describe_stacks").paginate():
-            yield from page["Stacks"]
+        for stacks in clients.cloudformation.get_paginator("describe_stacks").paginate():
+            yield from stacks["Stacks"]
         return
     client: Any = clients.ec2
     filters = [{"Name": "tag-key", "Values": [tags.CLUSTER, NETWORK]}]
+    page: Any = {}
     if way.operation == "describe_instances":
+        page = PAGE
         filters.append({"Name": "instance-state-name", "Values": _NOT_TERMINATED})
     pages = (
-        client.get_paginator(way.operation).paginate(Filters=filters)
+        client.get_paginator(way.operation).paginate(Filters=filters, PaginationConfig=page)
         if client.can_paginate(way.operation)
         else [getattr(client, way.operation)(Filters=filters)]
     )
-    for page in pages:
-        for entry in page[way.answer]:
+    for found in pages:
+        for entry in found[way.answer]:
             yield from entry["Instances"] if way.answer == "Reservations" else [entry]
 
 

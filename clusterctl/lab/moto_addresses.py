@@ -12,10 +12,9 @@ from moto.ec2.utils import random_eip_association_id
 
 from clusterctl.lab.moto_completion import replace
 from clusterctl.lab.moto_instances import LabInstance
+from clusterctl.lab.moto_quotas import ELASTIC, value_of
 from clusterctl.lab.pool import Pool
 
-# EC2's quota of elastic addresses for an account in a region.
-MOST_ELASTIC = 5
 ADDRESSABLE = ("running", "stopping", "stopped")
 
 
@@ -41,7 +40,7 @@ def install(public: IPv4Network) -> None:
     ) -> Any:
         if address:
             raise EC2ClientError("InvalidAddress.NotFound", f"Address {address} not found.")
-        if len(backend.addresses) >= MOST_ELASTIC:
+        if len(backend.addresses) >= value_of(ELASTIC):
             raise EC2ClientError(
                 "AddressLimitExceeded", "The maximum number of addresses has been reached."
             )

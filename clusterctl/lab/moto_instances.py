@@ -70,7 +70,9 @@ class LabInstance(Instance):
 
     @property
     def dies_on_shutdown(self) -> bool:
-        return str(self.instance_initiated_shutdown_behavior) == "terminate"
+        # A one-time spot instance cannot be stopped, not even from inside.
+        once = getattr(self, "spot_kind", None) == "one-time"
+        return once or str(self.instance_initiated_shutdown_behavior) == "terminate"
 
     @property
     def decoded_user_data(self) -> userdata.UserData:

@@ -22,6 +22,10 @@ from clusterctl.lab.moto_reserved_launches import reserved_places
 # Enough for every host that a lab can run; AWS gives a new account much less, often 0 for P.
 MANY_VCPUS = 100_000.0
 COUNTED = ("pending", "running")
+SERVICES = {
+    "ec2": "Amazon Elastic Compute Cloud (Amazon EC2)",
+    "vpc": "Amazon Virtual Private Cloud (Amazon VPC)",
+}
 
 
 @dataclass(frozen=True)
@@ -31,8 +35,11 @@ class Quota:
     families: tuple[str, ...] = ()
     spot: bool = False
     default: float = MANY_VCPUS
+    service: str = "ec2"
 
 
+ELASTIC = Quota("L-0263D0A3", "EC2-VPC Elastic IPs", default=5.0)
+INTERFACES = Quota("L-DF5E4CA3", "Network interfaces per Region", default=5000.0, service="vpc")
 STANDARD = ("a", "c", "d", "h", "i", "im", "is", "m", "r", "t", "z")
 QUOTAS = (
     Quota("L-417A185B", "Running On-Demand P instances", ("p",)),
@@ -47,7 +54,8 @@ QUOTAS = (
     Quota("L-7295265B", "Running On-Demand X instances", ("x",)),
     Quota("L-F7808C92", "Running On-Demand HPC instances", ("hpc",)),
     Quota("L-43DA4232", "Running On-Demand High Memory instances", ("u",)),
-    Quota("L-7212CCBC", "All P Spot Instance Requests", ("p",), spot=True),
+    Quota("L-7212CCBC", "All P4, P3 and P2 Spot Instance Requests", ("p2", "p3", "p4"), spot=True),
+    Quota("L-C4BD4855", "All P5 Spot Instance Requests", ("p5",), spot=True),
     Quota("L-3819A6DF", "All G and VT Spot Instance Requests", ("g", "gr", "vt"), spot=True),
     Quota(
         "L-34B43A08",
@@ -60,7 +68,8 @@ QUOTAS = (
     Quota("L-B5D1601B", "All Inf Spot Instance Requests", ("inf",), spot=True),
     Quota("L-88CF9481", "All F Spot Instance Requests", ("f",), spot=True),
     Quota("L-E3A00192", "All X Spot Instance Requests", ("x",), spot=True),
-    Quota("L-0263D0A3", "EC2-VPC Elastic IPs", default=5.0),
+    ELASTIC,
+    INTERFACES,
 )
 
 
@@ -82,6 +91,12 @@ class QuotaRule(Rule):
 
     def check_launch(self, launch: Launch) -> None:
         """Again, while nothing else is launched."""
+        each = max(1, len(launch.request.get("NetworkInterfaces") or []))
+        if len(launch.backend.enis) + launch.count * each > value_of(INTERFACES):
+            raise refuse(
+                "NetworkInterfaceLimitExceeded",
+                "The maximum number of network interfaces has been reached.",
+            )
         kind, market = launch.request.instance_type, launch.request.market
         if market in ("on-demand", "spot"):
             spot = market == "spot"
@@ -113,10 +128,10 @@ def exceeded(instance_type: str, *, spot: bool) -> Exception:
 
 
 def quota_of(instance_type: str, *, spot: bool) -> Quota | None:
-    """The one that the type counts against: `p4d.24xlarge` is of family p."""
-    letters = re.match(r"[a-z]*", instance_type)
-    family = letters[0] if letters else ""
-    found = (one for one in QUOTAS if family in one.families and one.spot == spot)
+    """The one that the type counts against: `p4d.24xlarge` is of family p, on spot of p4."""
+    letters = re.match(r"([a-z]*)\d*", instance_type)
+    names = {letters[0], letters[1]} if letters else set()
+    found = (one for one in QUOTAS if names & {*one.families} and one.spot == spot)
     return next(found, None)
 
 
@@ -151,14 +166,16 @@ def install() -> None:
     one = ServiceQuotasBackend.get_service_quota
 
     def list_aws_default_service_quotas(backend: Any, service_code: str) -> list[dict[str, Any]]:
-        if service_code != "ec2":
+        if service_code not in SERVICES:
             return defaults(backend, service_code)
-        return [_described(backend, quota, quota.default) for quota in QUOTAS]
+        return [
+            _described(backend, one, one.default) for one in QUOTAS if one.service == service_code
+        ]
 
     def get_service_quota(backend: Any, service_code: str, quota_code: str) -> dict[str, Any]:
-        if service_code != "ec2":
+        if service_code not in SERVICES:
             return one(backend, service_code, quota_code)
-        quota = _known(quota_code)
+        quota = _known(quota_code, service_code)
         return _described(backend, quota, value_of(quota))
 
     replace(ServiceQuotasBackend, list_aws_default_service_quotas)
@@ -189,27 +206,29 @@ def _check_starts() -> None:
 
 def get_aws_default_service_quota(response: Any) -> str:
     asked = json.loads(response.body)
-    if asked.get("ServiceCode") != "ec2":
-        quotas = response.backend.list_aws_default_service_quotas(asked.get("ServiceCode"))
-        found = [one for one in quotas if one["QuotaCode"] == asked.get("QuotaCode")]
-        return json.dumps({"Quota": (found or [_known(asked.get("QuotaCode"))])[0]})
-    quota = _known(asked.get("QuotaCode"))
+    service, code = str(asked.get("ServiceCode")), asked.get("QuotaCode")
+    if service not in SERVICES:
+        quotas = response.backend.list_aws_default_service_quotas(service)
+        found = [one for one in quotas if one["QuotaCode"] == code]
+        return json.dumps({"Quota": (found or [_known(code, service)])[0]})
+    quota = _known(code, service)
     return json.dumps({"Quota": _described(response.backend, quota, quota.default)})
 
 
 def list_service_quotas(response: Any) -> str:
     asked = json.loads(response.body)
     service, code = str(asked.get("ServiceCode")), asked.get("QuotaCode")
-    if service != "ec2":
+    if service not in SERVICES:
         quotas = response.backend.list_aws_default_service_quotas(service)
     else:
-        quotas = [_described(response.backend, one, value_of(one)) for one in QUOTAS]
+        here = [one for one in QUOTAS if one.service == service]
+        quotas = [_described(response.backend, one, value_of(one)) for one in here]
     return json.dumps({"Quotas": [one for one in quotas if code in (None, one["QuotaCode"])]})
 
 
-def _known(code: str | None) -> Quota:
+def _known(code: str | None, service: str) -> Quota:
     for quota in QUOTAS:
-        if quota.code == code:
+        if (quota.code, quota.service) == (code, service):
             return quota
     raise JsonRESTError(
         "NoSuchResourceException", "The request failed because the specified quota does not exist."
@@ -217,11 +236,11 @@ def _known(code: str | None) -> Quota:
 
 
 def _described(backend: Any, quota: Quota, value: float) -> dict[str, Any]:
-    arn = f"arn:aws:servicequotas:{backend.region_name}:{backend.account_id}:ec2/{quota.code}"
+    where = f"{backend.region_name}:{backend.account_id}:{quota.service}"
     return {
-        "ServiceCode": "ec2",
-        "ServiceName": "Amazon Elastic Compute Cloud (Amazon EC2)",
-        "QuotaArn": arn,
+        "ServiceCode": quota.service,
+        "ServiceName": SERVICES[quota.service],
+        "QuotaArn": f"arn:aws:servicequotas:{where}/{quota.code}",
         "QuotaCode": quota.code,
         "QuotaName": quota.name,
         "Value": value,

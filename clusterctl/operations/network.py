@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from clusterctl.domain.errors import AwsError, ClusterctlError, UsageError
 from clusterctl.ec2 import tags
 from clusterctl.ec2.errors import translated
+from clusterctl.ec2.instances import PAGE
 from clusterctl.ec2.network import Vpc, caller_cidr, find_vpc
 from clusterctl.ec2.network_plan import (
     DEFAULT_CIDR,
@@ -255,7 +256,8 @@ def _users(clients: Clients, stack: Stack) -> Mapping[str, int]:
     ]
     users: dict[str, int] = {}
     with translated():
-        for page in clients.ec2.get_paginator("describe_instances").paginate(Filters=wanted):
+        pages = clients.ec2.get_paginator("describe_instances")
+        for page in pages.paginate(Filters=wanted, PaginationConfig=PAGE):
             for reservation in page["Reservations"]:
                 for instance in reservation["Instances"]:
                     cluster = tags.tag_dict(instance.get("Tags")).get(tags.CLUSTER)

@@ -84,10 +84,10 @@ def start(launcher: Launcher, name: str) -> UpReport:
 
 
 def _check_stoppable(name: str, members: Sequence[Instance]) -> None:
-    spot = [one.node.name for one in members if one.market is not Market.ON_DEMAND]
+    spot = [one.node.name for one in members if one.market is Market.SPOT]
     if spot:
         raise UsageError(
-            f"{fold_hosts(spot)}: spot nodes and those of a Capacity Block cannot be stopped",
+            f"{fold_hosts(spot)}: spot nodes cannot be stopped",
             f"remove the cluster instead: clusterctl down {name}",
         )
     pending = [one.node.name for one in members if one.node.state is NodeState.PENDING]

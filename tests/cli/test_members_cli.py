@@ -76,3 +76,24 @@ def test_a_subnet_there_is_not_is_told_with_the_rest(clusterctl, subnet):
     for check in ("cost.hourly", "network.ssh"):
         assert f"[{check}]" in ran.err
     assert not (clusterctl.home / "demo").exists()
+
+
+def test_nodes_of_a_capacity_block_are_stopped_and_free_their_places(clusterctl, client):
+    """As EC2 has it: the block is paid for, and a stopped machine's place in it is free."""
+    offered = client.describe_capacity_block_offerings(
+        InstanceType="p4d.24xlarge", InstanceCount=2, CapacityDurationHours=48
+    )["CapacityBlockOfferings"]
+    soonest = min(offered, key=lambda one: one["StartDate"])
+    block = client.purchase_capacity_block(
+        CapacityBlockOfferingId=soonest["CapacityBlockOfferingId"], InstancePlatform="Linux/UNIX"
+    )["CapacityReservation"]["CapacityReservationId"]
+    launched(clusterctl, "--capacity-reservation", block)
+    wait_until(lambda: states(client) == {NodeState.RUNNING}, "running")
+
+    def free():
+        found = client.describe_capacity_reservations(CapacityReservationIds=[block])
+        return found["CapacityReservations"][0]["AvailableInstanceCount"]
+
+    assert free() == 0
+    assert clusterctl("stop", "demo", "--force").status == 0
+    assert (states(client), free()) == ({NodeState.STOPPED}, 2)

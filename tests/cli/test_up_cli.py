@@ -56,9 +56,9 @@ def clusterctl(client, moto_url, tmp_path, monkeypatch, capsys):
     return CommandLine(tmp_path / "home", capsys, account)
 
 
-def launched(clusterctl):
+def launched(clusterctl, *more):
     """A cluster whose nodes run and are never ready: moto has no hosts."""
-    ran = clusterctl("up", *DEMO, "--timeout", "0.01")
+    ran = clusterctl("up", *DEMO, *more, "--timeout", "0.01")
     assert ran.status == 1
     return ran
 
@@ -72,9 +72,9 @@ def test_dry_run_makes_nothing_here_or_there(clusterctl, client):
         r"3\. CreateSecurityGroup: clusterctl-demo in vpc-\w+\n"
         r"4\. AuthorizeSecurityGroupIngress: SSH from 10\.99\.0\.0/19; all traffic .*\n"
         r"5\. AuthorizeSecurityGroupEgress: all traffic between the nodes\n"
-        r"6\. RunInstances: 2 x p4d\.24xlarge with 8 GPUs each, nodes demo-\[0-1\], "
+        r"6\. AllocateAddress: clusterctl-demo, for the head node: .*  \[\$0\.0050 an hour\]\n"
+        r"7\. RunInstances: 2 x p4d\.24xlarge with 8 GPUs each, nodes demo-\[0-1\], "
         rf"image {NEW_IMAGE}, us-east-1a  \[\$44\.0\d an hour\]\n"
-        r"7\. AllocateAddress: clusterctl-demo, for the head node: .*  \[\$0\.0050 an hour\]\n"
         r"8\. AssociateAddress: to the head node\n"
         r"if there is no capacity: p4d\.24xlarge in us-east-1b, .*\n"
         r"2 x p4d\.24xlarge, on-demand: \$43\.92 an hour\n"
@@ -387,6 +387,8 @@ def test_what_ec2_refuses_is_one_message(clusterctl, client, monkeypatch, code, 
     from clusterctl.ec2 import launch
 
     class Refuses:
+        allocate_address = client.allocate_address
+
         def run_instances(self, **_):
             raise ClientError(
                 {

@@ -106,7 +106,10 @@ def test_more_than_one_page(client):
 
             class Pages:
                 def paginate(self, **arguments):
-                    return pages.paginate(**arguments, PaginationConfig={"PageSize": 5})
+                    assert arguments["PaginationConfig"] == {"PageSize": 1000}
+                    assert "InstanceIds" not in arguments
+                    arguments["PaginationConfig"] = {"PageSize": 5}
+                    return pages.paginate(**arguments)
 
             return Pages()
 

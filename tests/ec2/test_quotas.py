@@ -4,11 +4,14 @@ import pytest
 from botocore.stub import Stubber
 
 from clusterctl.domain.findings import Severity
-from clusterctl.domain.spec import Market
+from clusterctl.domain.spec import ClusterSpec, Market
 from clusterctl.ec2.machines import MachineType
+from clusterctl.ec2.observe import observe
+from clusterctl.ec2.plan import plan_launch
 from clusterctl.ec2.quotas import (
     QuotaUse,
     bucket_of,
+    find_interface_use,
     find_quota,
     find_quota_uses,
     quota_code,
@@ -26,7 +29,10 @@ ON_DEMAND, SPOT, BLOCK = Market.ON_DEMAND, Market.SPOT, Market.CAPACITY_BLOCK
     [
         ("p4d.24xlarge", "L-417A185B", "L-7212CCBC"),
         ("p3.2xlarge", "L-417A185B", "L-7212CCBC"),
-        ("p6-b200.48xlarge", "L-417A185B", "L-7212CCBC"),
+        ("p5.48xlarge", "L-417A185B", "L-C4BD4855"),
+        ("p5en.48xlarge", "L-417A185B", "L-C4BD4855"),
+        # AWS's list of spot quotas ends with P5.
+        ("p6-b200.48xlarge", "L-417A185B", None),
         ("g5.12xlarge", "L-DB2E81BA", "L-3819A6DF"),
         ("gr6.4xlarge", "L-DB2E81BA", "L-3819A6DF"),
         ("vt1.3xlarge", "L-DB2E81BA", "L-3819A6DF"),
@@ -62,11 +68,16 @@ def machine(instance_type, cores=48, state="running", **more):
 
 
 @pytest.mark.parametrize(
-    ("market", "vcpus"),
+    ("instance_type", "market", "vcpus"),
     # Capacity Blocks are in a bucket of their own: they never add to the others.
-    [(ON_DEMAND, 96 + 64), (SPOT, 16)],
+    [
+        ("p4d.24xlarge", ON_DEMAND, 96 + 64),
+        ("p5.48xlarge", ON_DEMAND, 96 + 64),
+        ("p4d.24xlarge", SPOT, 96),
+        ("p5.48xlarge", SPOT, 16),
+    ],
 )
-def test_what_is_in_use_is_counted_by_family_market_and_state(market, vcpus):
+def test_what_is_in_use_is_counted_by_family_market_and_state(instance_type, market, vcpus):
     described = [
         machine("p4d.24xlarge"),
         machine("p3.16xlarge", 32, "pending"),
@@ -75,10 +86,11 @@ def test_what_is_in_use_is_counted_by_family_market_and_state(market, vcpus):
         machine("p4d.24xlarge", state="shutting-down"),
         machine("g5.48xlarge"),
         machine("p5.4xlarge", 8, InstanceLifecycle="spot"),
+        machine("p4d.24xlarge", InstanceLifecycle="spot"),
         machine("p5.48xlarge", 96, InstanceLifecycle="capacity-block"),
         machine("p5.48xlarge", 96, InstanceLifecycle="scheduled"),
     ]
-    assert used_vcpus(described, bucket_of("p4d.24xlarge"), market) == vcpus
+    assert used_vcpus(described, bucket_of(instance_type, market), market) == vcpus
 
 
 def test_an_instance_that_does_not_say_counts_as_its_type():
@@ -99,8 +111,9 @@ def test_all_instances_of_the_region_count_whoever_launched_them(client, moto_ur
         "c5.xlarge": ("L-1216C47A", 28),
         "m5.xlarge": ("L-1216C47A", 28),
         "g5.xlarge": ("L-DB2E81BA", 4),
+        "quantum1.large": ("", 0),
     }
-    assert all(use.limit is not None for use in found.values())
+    assert [name for name, use in found.items() if use.limit is None] == ["quantum1.large"]
     assert find_quota_uses(clients_of(moto_url), types, BLOCK) == {}
 
 
@@ -126,6 +139,40 @@ def use_of(used, limit):
 def test_whether_it_fits(nodes, used, limit, severity):
     found = quota_finding(use_of(used, limit), P4D, nodes, "us-east-1")
     assert (found and found.severity) == severity
+
+
+def test_a_quota_that_aws_does_not_list_is_not_guessed():
+    found = quota_finding(QuotaUse("spot", "", 0, None), P4D, 3, "us-west-2")
+    assert found.severity is Severity.INFO
+    assert "AWS lists no quota for p4d.24xlarge as spot" in found.message
+
+
+def test_interfaces_are_counted_where_a_launch_takes_many(client, moto_url, tmp_path):
+    """32 p5en are 544 interfaces of 5,000, and asked for in the quotas of VPC."""
+    clients = clients_of(moto_url)
+    client.run_instances(ImageId=NEW_IMAGE, InstanceType="c5.xlarge", MinCount=3, MaxCount=3)
+    assert find_interface_use(clients) == QuotaUse(
+        "Network interfaces per Region", "L-DF5E4CA3", 3, 5000.0, "vpc"
+    )
+    few, many = (
+        observe(
+            clients, ClusterSpec("demo", nodes, "p5en.48xlarge"), tmp_path / "a", tmp_path / "b"
+        )
+        for nodes in (2, 400)
+    )
+    assert few.catalogue.interfaces is None
+    [found] = [
+        one
+        for one in plan_launch(
+            ClusterSpec("demo", 400, "p5en.48xlarge"), many, "key", "id"
+        ).findings
+        if one.check_id == "quota.interfaces"
+    ]
+    assert found.message == (
+        "400 more nodes (p5en.48xlarge) with 6800 network interfaces, 3 are in use, and the quota "
+        "Network interfaces per Region (L-DF5E4CA3) is 5000 in us-east-1"
+    )
+    assert "--service-code vpc --quota-code L-DF5E4CA3 --desired-value 6803" in found.hint
 
 
 def test_the_request_is_there_to_be_copied():

@@ -10,6 +10,7 @@ from tests.lab.refusals import quota, refused, service
 pytestmark = pytest.mark.lab
 
 ON_DEMAND_P, SPOT_P, ADDRESSES = "L-417A185B", "L-7212CCBC", "L-0263D0A3"
+INTERFACES = "L-DF5E4CA3"
 VCPUS = 8  # of a p3.2xlarge
 
 
@@ -24,6 +25,7 @@ def quotas(lab):
         ("p4d.24xlarge", False, "L-417A185B"),
         ("p6-b300.48xlarge", False, "L-417A185B"),
         ("p4d.24xlarge", True, "L-7212CCBC"),
+        ("p5en.48xlarge", True, "L-C4BD4855"),
         ("g5.xlarge", False, "L-DB2E81BA"),
         ("gr6.4xlarge", False, "L-DB2E81BA"),
         ("g5.xlarge", True, "L-3819A6DF"),
@@ -98,6 +100,14 @@ def test_spot_has_quotas_of_its_own(lab, instances):
         instances.request()
     with quota(lab, ON_DEMAND_P, 0):
         instances.request(**market)
+
+
+def test_network_interfaces_have_a_quota(lab, instances):
+    with quota(lab, INTERFACES, 0):
+        assert refused(instances.request)[0] == "NetworkInterfaceLimitExceeded"
+    asked = {"ServiceCode": "vpc", "QuotaCode": INTERFACES}
+    found = service(lab, "service-quotas").get_service_quota(**asked)["Quota"]
+    assert (found["ServiceCode"], found["Value"]) == ("vpc", 5000)
 
 
 def test_a_dry_run_tells_nothing_of_quotas(lab, instances):

@@ -20,9 +20,10 @@ DISMISSAL = "DescribeInstances DescribeInstances TerminateInstances DescribeInst
 CALLS = {
     "up": f"DescribeInstances {LOOKS} DescribeInstanceTypes GetParameter DescribeImages "
     "DescribeImages DescribeInstanceTypeOfferings GetProducts DescribeInstances GetServiceQuota "
+    "DescribeAddresses GetServiceQuota "
     "CreatePlacementGroup ImportKeyPair CreateSecurityGroup AuthorizeSecurityGroupIngress "
-    "AuthorizeSecurityGroupEgress DescribePlacementGroups RunInstances DescribeInstances "
-    "AllocateAddress AssociateAddress DescribeInstances DescribeInstances",
+    "AuthorizeSecurityGroupEgress AllocateAddress DescribePlacementGroups RunInstances "
+    "DescribeInstances AssociateAddress DescribeInstances DescribeInstances",
     "down": "DescribeInstances TerminateInstances DescribeInstances DescribeAddresses "
     "ReleaseAddress DescribeSecurityGroups DeleteSecurityGroup DescribePlacementGroups "
     "DeletePlacementGroup DescribeKeyPairs DeleteKeyPair",

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from clusterctl.domain.findings import Finding, Severity
-from clusterctl.domain.spec import Market
+from clusterctl.domain.spec import ClusterSpec, Market
+from clusterctl.domain.units import count
+from clusterctl.ec2.interfaces import efa_wanted, interfaces_needed, several
 from clusterctl.ec2.machines import MachineType
 from clusterctl.ec2.preflight.case import Case, error
-from clusterctl.ec2.quotas import quota_finding
+from clusterctl.ec2.quotas import full_finding, quota_finding
 from clusterctl.ec2.reservations import Reservation
 
 # States of a reservation that will become active.
@@ -116,12 +118,32 @@ def spot(case: Case) -> Iterator[Finding]:
             "MPI job",
             hint="write checkpoints; each node notes the warning in /run/clusterctl",
         )
-        if case.spec.limits.idle_minutes:
-            yield error(
-                "market.idle",
-                "spot nodes cannot be stopped, only terminated",
-                "leave --idle-stop out, or limit the time with --max-hours",
-            )
+
+
+def limits(case: Case) -> Iterator[Finding]:
+    yield from limit_findings(case.spec, case.market)
+
+
+def limit_findings(spec: ClusterSpec, market: Market) -> Iterator[Finding]:
+    """What the limits cannot be, alone or together; for a cluster that is there too."""
+    if not spec.limits.idle_minutes:
+        return
+    if market is Market.SPOT:
+        yield error(
+            "market.idle",
+            "spot nodes cannot be stopped, only terminated",
+            "leave --idle-stop out, or limit the time with --max-hours",
+        )
+    elif spec.limits.ends:
+        after = f"{spec.limits.stopped_days:g} days" if spec.limits.stopped_days else "N days"
+        yield Finding(
+            "limits.both",
+            Severity.WARNING,
+            "with --idle-stop the end of the time only stops the nodes, too: EC2 has one answer "
+            "for every power-off. The machines cost nothing from then on, their disks do",
+            hint=f"clusterctl down {spec.name} ends that; so does, after --stopped-days "
+            f"({after}), clusterctl gc --delete; without --idle-stop the nodes are terminated",
+        )
 
 
 def sold(case: Case, machine: MachineType) -> Iterator[Finding]:
@@ -140,3 +162,23 @@ def quotas(case: Case, machine: MachineType) -> Iterator[Finding]:
         finding = quota_finding(use, machine, case.missing, case.seen.region)
         if finding:
             yield finding
+    for finding in (_address(case, machine), _interfaces(case, machine)):
+        if finding:
+            yield finding
+
+
+def _address(case: Case, machine: MachineType) -> Finding | None:
+    use, efa = case.catalogue.addresses, efa_wanted(machine, case.spec.nodes, case.spec.efa)
+    if use is None or not (case.spec.private or several(machine, efa)):
+        return None
+    wanted = "the head node, through which the others are reached, needs an elastic address"
+    return full_finding("quota.addresses", use, 1, wanted, case.seen.region)
+
+
+def _interfaces(case: Case, machine: MachineType) -> Finding | None:
+    if case.catalogue.interfaces is None:
+        return None
+    need = interfaces_needed(machine, case.missing, case.spec)
+    wanted = f"{count(case.missing, 'more node')} ({machine.name}) with {need} network interfaces"
+    use, region = case.catalogue.interfaces, case.seen.region
+    return full_finding("quota.interfaces", use, need, wanted, region)

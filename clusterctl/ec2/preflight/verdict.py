@@ -108,6 +108,7 @@ CHECKS: tuple[Callable[[Case], Iterator[Finding]], ...] = (
     network.placement,
     capacity.reservation,
     capacity.spot,
+    capacity.limits,
 )
 TYPE_CHECKS: tuple[Callable[[Case, MachineType], Iterator[Finding]], ...] = (
     capacity.offered,
