@@ -100,6 +100,7 @@ OPERATOR: tuple[tuple[str, Scope, tuple[str, ...]], ...] = (
     ("host keys that no console shows", Scope.COMMAND, ("ssm:SendCommand",)),
     ("stopping and starting nodes", Scope.OWN, ("ec2:StopInstances", "ec2:StartInstances")),
     ("what a node's user data are", Scope.OWN, ("ec2:DescribeInstanceAttribute",)),
+    ("whether a power-off stops or terminates", Scope.OWN, ("ec2:ModifyInstanceAttribute",)),
     ("removing nodes", Scope.OWN, ("ec2:TerminateInstances",)),
     (
         "what was left behind",

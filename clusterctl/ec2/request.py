@@ -169,13 +169,10 @@ def _market(launch: Launch) -> dict[str, Any]:
 def _shutdown(launch: Launch) -> dict[str, str]:
     """What becomes of a node that its own timer has switched off."""
     limits = launch.spec.limits
-    if launch.market is Market.SPOT:
+    # A one-time spot instance is terminated in any case.
+    if launch.market is Market.SPOT or not (limits.ends or limits.idle_minutes):
         return {}
-    if limits.idle_minutes:
-        return {"InstanceInitiatedShutdownBehavior": "stop"}
-    if limits.max_hours or limits.budget_usd:
-        return {"InstanceInitiatedShutdownBehavior": "terminate"}
-    return {}
+    return {"InstanceInitiatedShutdownBehavior": limits.at_power_off}
 
 
 def _labels(launch: Launch, token: str) -> dict[str, str]:

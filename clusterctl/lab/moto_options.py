@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from moto.core.responses import ActionResult, EmptyResult
+from moto.ec2.responses import EC2Response
+
+from clusterctl.lab.moto_completion import replace
 from clusterctl.lab.moto_launch import Launch, Request, Rule, add_rule, refuse
 
 VALUES = {
@@ -45,4 +49,20 @@ class OptionRule(Rule):
 
 
 def install() -> None:
+    modify = EC2Response.modify_instance_attribute
+
+    def modify_instance_attribute(response: Any) -> ActionResult:
+        """moto takes a change of what a power-off does for one of the security groups: to none."""
+        name = "InstanceInitiatedShutdownBehavior"
+        value = response._get_param(f"{name}.Value")
+        if value is None:
+            return modify(response)
+        if value not in VALUES[name]:
+            raise refuse("InvalidParameterValue", f"Invalid value '{value}' for {name}.")
+        response.error_on_dryrun()
+        instance = response.ec2_backend.get_instance(response._get_param("InstanceId"))
+        instance.instance_initiated_shutdown_behavior = value
+        return EmptyResult()
+
+    replace(EC2Response, modify_instance_attribute)
     add_rule(OptionRule())

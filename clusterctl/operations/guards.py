@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,10 +15,10 @@ from clusterctl.domain.cluster import Cluster
 from clusterctl.domain.errors import CommandFailed
 from clusterctl.domain.results import CommandResult
 from clusterctl.domain.spec import ClusterSpec, Limits, Market
+from clusterctl.ec2.attributes import find_user_data, set_at_power_off
 from clusterctl.ec2.instances import find_instances, members_of
 from clusterctl.ec2.likeness import like
 from clusterctl.ec2.observe import Observed
-from clusterctl.ec2.user_data import find_user_data
 from clusterctl.operations.costs import spending_of
 from clusterctl.operations.failures import check_all
 from clusterctl.operations.launcher import Launcher
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients
 
 TIMEOUT_S = 60.0
+# Between a new end and the nodes' switching off EC2 has to hear what that means.
+LEAST_LEFT_S = 120.0
 
 
 def with_user_data(clients: Clients, spec: ClusterSpec, seen: Observed) -> ClusterSpec:
@@ -48,7 +50,9 @@ def with_user_data(clients: Clients, spec: ClusterSpec, seen: Observed) -> Clust
     prices = [price.usd_per_hour for price in seen.catalogue.prices.values() if price]
     # Which type it will be is not known yet: the dearest ends the budget first. `up` corrects it.
     hourly = settled.nodes * max(prices) if prices else None
-    settings = first_settings(spec.name, settled.limits, hourly, spot=settled.market is Market.SPOT)
+    spot = settled.market is Market.SPOT
+    off = "" if spot else settled.limits.at_power_off
+    settings = first_settings(spec.name, settled.limits, hourly, spot, off)
     return replace(spec, user_data=with_guard(spec.user_data, settings))
 
 
@@ -60,21 +64,24 @@ def update_guards(
     members: Sequence[Member],
     had_limits: bool,
 ) -> None:
-    """Tell every node when to end, and the head node whom to look after. `members`: head first.
+    """Tell every node when to end, and the head node whom to look after; and EC2 what a power-off
+    means. `members`: head first.
 
-    Raises ClusterctlError naming the nodes that could not be told.
+    Raises AwsError, and ClusterctlError naming the nodes that could not be told.
     """
     instances = find_instances(launcher.clients.ec2, cluster.name)
     spending = spending_of(launcher.clients, instances, launcher.prices)
     spot = any(found.market is Market.SPOT for found in instances)
     if spending.limits == Limits() and not spot and not had_limits:
         return
-    ends_at = None if spending.ends_in_h is None else time.time() + spending.ends_in_h * 3600
+    left_s = None if spending.ends_in_h is None else spending.ends_in_h * 3600
+    ends_at = None if left_s is None else time.time() + max(left_s, LEAST_LEFT_S)
     first = first_settings(
         cluster.name,
         # The end is known to the second here; what idles is for the guards to see.
         replace(spending.limits, max_hours=None, budget_usd=None),
         spot=spot,
+        at_power_off="" if spot else spending.limits.at_power_off,
     )
     settings = {
         target.host: joined_settings(first, index, cluster.ssh_user, members, ends_at)
@@ -93,4 +100,25 @@ def update_guards(
             )
         return result
 
-    check_all(cluster, fan_out(one, targets))
+    ids = [found.node.instance_id for found in instances]
+    change_limits(
+        "" if spot else spending.limits.at_power_off,
+        set_behavior=lambda behavior: set_at_power_off(launcher.clients.ec2, ids, behavior),
+        tell_guards=lambda: check_all(cluster, fan_out(one, targets)),
+    )
+
+
+def change_limits(
+    at_power_off: str, set_behavior: Callable[[str], None], tell_guards: Callable[[], None]
+) -> None:
+    """Both, in an order in which no moment between them costs anybody a disk.
+
+    A guard that may stop for idleness is told so only where a power-off is a stop already, and a
+    power-off becomes an end only when no guard stops for idleness any more. A spot node is always
+    terminated: there is nothing to set.
+    """
+    if at_power_off == "stop":
+        set_behavior("stop")
+    tell_guards()
+    if at_power_off == "terminate":
+        set_behavior("terminate")

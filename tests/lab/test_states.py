@@ -103,9 +103,26 @@ def test_reboot_from_inside(instances, lab, key):
     assert instances.state(one["InstanceId"]) == "running"
 
 
-@pytest.mark.parametrize(("behaviour", "state"), [("stop", "stopped"), ("terminate", "terminated")])
-def test_poweroff_from_inside(instances, lab, key, behaviour, state):
-    one = instances.up(InstanceInitiatedShutdownBehavior=behaviour)[0]
+SPOT = {"InstanceMarketOptions": {"MarketType": "spot"}}
+
+
+@pytest.mark.parametrize(
+    ("launched", "changed", "state"),
+    [
+        ({"InstanceInitiatedShutdownBehavior": "stop"}, None, "stopped"),
+        ({"InstanceInitiatedShutdownBehavior": "terminate"}, "stop", "stopped"),
+        ({}, "terminate", "terminated"),
+        (SPOT, None, "terminated"),
+    ],
+)
+def test_poweroff_from_inside(instances, lab, key, launched, changed, state):
+    one = instances.up(**launched)[0]
+    groups = instances.see(one["InstanceId"])["SecurityGroups"]
+    if changed:
+        instances.ec2.modify_instance_attribute(
+            InstanceId=one["InstanceId"], InstanceInitiatedShutdownBehavior={"Value": changed}
+        )
+        assert instances.see(one["InstanceId"])["SecurityGroups"] == groups
     ssh(lab, key, one["PrivateIpAddress"], "sudo poweroff")
     instances.in_state(one["InstanceId"], state)
     reason = instances.see(one["InstanceId"])["StateReason"]["Code"]

@@ -27,7 +27,11 @@ def lifetime_s(limits: Limits, hourly_usd: float | None, spent_usd: float = 0.0)
 
 
 def first_settings(
-    cluster: str, limits: Limits, hourly_usd: float | None = None, spot: bool = False
+    cluster: str,
+    limits: Limits,
+    hourly_usd: float | None = None,
+    spot: bool = False,
+    at_power_off: str = "",
 ) -> GuardSettings:
     """For the user data, which is the same for all nodes and knows no addresses yet."""
     return GuardSettings(
@@ -35,6 +39,7 @@ def first_settings(
         lifetime_s=lifetime_s(limits, hourly_usd),
         idle_s=None if limits.idle_minutes is None else limits.idle_minutes * 60,
         spot=spot,
+        at_power_off=at_power_off if limits.ends or limits.idle_minutes else "",
     )
 
 
@@ -57,6 +62,7 @@ def joined_settings(
         ends_at=ends_at,
         idle_s=first.idle_s,
         spot=first.spot,
+        at_power_off=first.at_power_off,
         user=user,
         workers=workers if index == 0 else (),
     )

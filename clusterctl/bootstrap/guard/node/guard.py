@@ -159,13 +159,15 @@ class Guard:
             return
         due = deadline.warning(left)
         if due is not None and (self._warned is None or due < self._warned):
-            announce(self._place, f"this machine ends {deadline.in_words(left)}: save your work")
+            fate = self._settings.value.fate
+            when = deadline.in_words(left)
+            announce(self._place, f"this machine ends {when}, {fate}: save your work")
         self._warned = due
 
     def _end(self, why: str) -> None:
         self.ending = why
         self._state_at = float("-inf")
-        announce(self._place, f"this machine is switched off now: {why}")
+        announce(self._place, f"this machine is {self._settings.value.fate} now: {why}")
 
     def _state(self, settings: GuardSettings, now: Moment, left: float | None) -> dict[str, Any]:
         return {

@@ -24,7 +24,8 @@ class Idleness:
 
 def limit_s(settings: GuardSettings) -> float | None:
     """For how long this node has to see nothing going on; None where it does not judge."""
-    if settings.idle_s is None:
+    # Idleness only stops. Where a power-off is an end, no disk is lost for it.
+    if settings.idle_s is None or settings.at_power_off == "terminate":
         return None
     if settings.index is None:
         return max(settings.idle_s, ALONE_S)

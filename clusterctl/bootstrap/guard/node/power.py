@@ -1,4 +1,5 @@
-"""The end: say so, and switch the machine off. What EC2 does then was chosen at its launch."""
+"""The end: say so, and switch the machine off. EC2 then stops it or terminates it, as the
+launcher has told both EC2 and the guard (`at_power_off`)."""
 
 from __future__ import annotations
 

@@ -27,6 +27,8 @@ class GuardSettings:
     the time for which it was stopped is not counted, since it is not paid for. `ends_at` is a
     Unix time. The earlier of the two holds. `index` is None until `up` has made the node part of
     its cluster; the head node (0) judges for all its `workers` whether the cluster idles.
+    `at_power_off` is what EC2 does when the machine switches itself off: `stop` keeps the disks,
+    `terminate` deletes them; empty where nobody has said.
     """
 
     cluster: str
@@ -38,6 +40,7 @@ class GuardSettings:
     user: str = ""
     workers: tuple[Worker, ...] = ()
     imds: str = IMDS
+    at_power_off: str = ""
 
     def __post_init__(self) -> None:
         """Raises ValueError where a value makes no sense."""
@@ -54,6 +57,8 @@ class GuardSettings:
             raise ValueError(f"not an index: {self.index!r}")
         if not isinstance(self.spot, bool):
             raise ValueError(f"spot is true or false, not {self.spot!r}")
+        if self.at_power_off not in ("", "stop", "terminate"):
+            raise ValueError(f"at a power-off EC2 stops or terminates: {self.at_power_off!r}")
         if not isinstance(self.imds, str) or not self.imds.startswith("http://"):
             raise ValueError(f"not an address of the metadata service: {self.imds!r}")
 
@@ -61,6 +66,12 @@ class GuardSettings:
     def guards(self) -> bool:
         """Whether there is anything to watch."""
         return any((self.lifetime_s, self.ends_at, self.idle_s, self.spot))
+
+    @property
+    def fate(self) -> str:
+        """What becomes of the machine, for those who are logged in."""
+        kept = {"stop": "stopped (its disk stays)", "terminate": "terminated (with its disk)"}
+        return kept.get(self.at_power_off, "switched off")
 
     @property
     def name(self) -> str:
