@@ -14,13 +14,13 @@ LOOKS = (
 # For a launch.
 CATALOGUE = (
     "DescribeInstanceTypes DescribeImages DescribeInstanceTypeOfferings DescribeInstances "
-    "GetServiceQuota DescribeInstanceAttribute"
+    "GetServiceQuota DescribeRouteTables DescribeVpcEndpoints DescribeInstanceAttribute"
 )
 DISMISSAL = "DescribeInstances DescribeInstances TerminateInstances DescribeInstances"
 CALLS = {
     "up": f"DescribeInstances {LOOKS} DescribeInstanceTypes GetParameter DescribeImages "
     "DescribeImages DescribeInstanceTypeOfferings GetProducts DescribeInstances GetServiceQuota "
-    "DescribeAddresses GetServiceQuota "
+    "DescribeRouteTables DescribeVpcEndpoints DescribeAddresses GetServiceQuota "
     "CreatePlacementGroup ImportKeyPair CreateSecurityGroup AuthorizeSecurityGroupIngress "
     "AuthorizeSecurityGroupEgress AllocateAddress DescribePlacementGroups RunInstances "
     "DescribeInstances AssociateAddress DescribeInstances DescribeInstances",
