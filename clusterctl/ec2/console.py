@@ -6,6 +6,9 @@ import base64
 import binascii
 import re
 import struct
+import threading
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from clusterctl.domain.errors import AwsError
@@ -23,23 +26,59 @@ _POINT_BYTES = {b"nistp256": 65, b"nistp384": 97, b"nistp521": 133}
 _RSA_BYTES = 128
 
 
-def console_text(client: EC2Client, instance_id: str) -> str:
-    """The console so far; empty while there is none. Raises AwsError."""
-    # Latest asks the hypervisor and is for Nitro only; else EC2's own, older copy has to do.
-    for latest in ({"Latest": True}, {}):
+# EC2 is asked for one console at a time. An account has about 100 such requests at once and 20 a
+# second (EC2 API throttling); others ask, too.
+AT_ONCE, PER_S = 50, 10.0
+
+
+class Consoles:
+    """The consoles of a cluster's instances: one request per look, all at one pace."""
+
+    def __init__(self, client: EC2Client, clock: Callable[[], float] = time.monotonic) -> None:
+        self._client = client
+        self._clock = clock
+        self._lock = threading.Lock()
+        # When the last of the turns that were given away is over, less those at once.
+        self._taken_until = float("-inf")
+        # Of the first the next look asks for the older copy, of the others every look.
+        self._was_empty: set[str] = set()
+        self._without_latest: set[str] = set()
+
+    def turn_s(self) -> float:
+        """Take the next turn; in how many seconds it is. Each comes to those who wait in order."""
+        with self._lock:
+            now = self._clock()
+            begin = max(self._taken_until, now - AT_ONCE / PER_S)
+            self._taken_until = begin + 1 / PER_S
+            return max(0.0, self._taken_until - now)
+
+    def look(self, instance_id: str) -> str:
+        """The console so far; empty while there is none, or none in this look. Raises AwsError.
+
+        `Latest` asks the hypervisor and is for Nitro only; else EC2's own, older copy has to do.
+        Where the latest has nothing, the next look asks for the older one.
+        """
+        older = instance_id in self._without_latest or instance_id in self._was_empty
+        self._was_empty.discard(instance_id)
+        latest = {} if older else {"Latest": True}
         try:
             with translated():
-                answer = client.get_console_output(InstanceId=instance_id, **latest)
+                answer = self._client.get_console_output(InstanceId=instance_id, **latest)
         except AwsError as error:
             if throttled(error) or error.code.startswith("InvalidInstanceID"):
                 return ""
             if latest and error.code in ("UnsupportedOperation", "Unsupported"):
-                continue
+                self._without_latest.add(instance_id)
+                return self.look(instance_id)
             raise
-        text = answer.get("Output", "")
-        if text:
-            return text
-    return ""
+        text: str = answer.get("Output", "")
+        if latest and not text:
+            self._was_empty.add(instance_id)
+        return text
+
+    def now(self, instance_id: str) -> str:
+        """What either of both has."""
+        return self.look(instance_id) or self.look(instance_id)
 
 
 def parse_host_keys(console: str) -> tuple[str, ...]:

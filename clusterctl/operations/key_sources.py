@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 from clusterctl.domain.cluster import Node
 from clusterctl.domain.errors import AwsError, HostKeyChanged, HostUnreachable
 from clusterctl.domain.findings import Finding, Severity
-from clusterctl.ec2.console import console_text, parse_host_keys
+from clusterctl.ec2.console import Consoles, parse_host_keys
 from clusterctl.operations.agent_keys import AgentHostKeys
 from clusterctl.operations.pins import LearntHostKeys, text_fingerprint
 
 if TYPE_CHECKING:
     import paramiko
-    from mypy_boto3_ec2 import EC2Client
 
 # So long the console alone is looked at; on short deadlines a third of them.
 CONSOLE_ALONE_S = 60.0
@@ -31,7 +30,7 @@ class HostKeySources:
     that a node shows: it is there only where the user accepts that. `tell` takes findings.
     """
 
-    client: EC2Client
+    consoles: Consoles
     pins: LearntHostKeys
     agents: AgentHostKeys | None = None
     shown_key: Callable[[Node], paramiko.PKey] | None = None
@@ -63,8 +62,11 @@ class HostKeySources:
         return keys
 
     def look(self, node: Node, has_agent: bool, waited_s: float) -> tuple[str, ...]:
-        """The keys if they are to be had by now, pinned; nothing before. Raises AwsError."""
-        keys = self._console(node)
+        """The keys if they are to be had by now, pinned; nothing before. Raises AwsError.
+
+        To be called when it is the node's turn (`consoles.turn_s`).
+        """
+        keys = parse_host_keys(self.consoles.look(node.instance_id))
         agent = self.agents if has_agent else None
         if not keys and agent and waited_s >= self.console_alone_s:
             keys = agent.look(node.instance_id)
@@ -108,7 +110,7 @@ class HostKeySources:
         return True
 
     def _console(self, node: Node) -> tuple[str, ...]:
-        return parse_host_keys(console_text(self.client, node.instance_id))
+        return parse_host_keys(self.consoles.now(node.instance_id))
 
     def _accept(self, node: Node, shown_key: Callable[[Node], paramiko.PKey]) -> tuple[str, ...]:
         with contextlib.suppress(HostUnreachable):

@@ -136,6 +136,7 @@ class Readiness:
             agents.expect(node.instance_id)
         began = time.monotonic()
         for _ in self._ticks(node, gaps(0.3, 1.5, 10.0)):
+            self._sleep(node, self._host_keys.consoles.turn_s())
             keys = self._host_keys.look(node, has_agent, time.monotonic() - began)
             if keys:
                 break
@@ -228,8 +229,12 @@ class Readiness:
             left_s = self._deadline - time.monotonic()
             if left_s <= 0:
                 raise self._late(node)
-            if self._cancelled.wait(min(gap_s, left_s)):
-                raise NodeNotReady(node.name, "nobody waits for it any more")
+            self._sleep(node, min(gap_s, left_s))
+
+    def _sleep(self, node: Node, seconds: float) -> None:
+        """Raises NodeNotReady when an interrupt ends the waiting."""
+        if self._cancelled.wait(seconds):
+            raise NodeNotReady(node.name, "nobody waits for it any more")
 
     def _late(self, node: Node) -> NodeNotReady:
         stage = self._stages[node.name]

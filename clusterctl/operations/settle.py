@@ -11,6 +11,7 @@ from clusterctl.bootstrap.trust import Member
 from clusterctl.domain.cluster import Cluster
 from clusterctl.domain.errors import ClusterctlError
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
+from clusterctl.ec2.console import Consoles
 from clusterctl.jobs.shipping import ShippedFiles, ship_examples, shipped_files
 from clusterctl.operations.access import cluster_targets
 from clusterctl.operations.agent_keys import AgentHostKeys
@@ -30,6 +31,9 @@ from clusterctl.transport.target import Target
 
 # A host that is still booting may swallow the first packets; better to knock again.
 CONNECT_TIMEOUT_S = 5.0
+# With 4 GPUs or more 10 to 20 minutes are normal: such machines have terabytes of memory to test,
+# and print their host keys last.
+READY_WITHIN_S, LARGE_READY_WITHIN_S, LARGE_GPUS = 600.0, 1800.0, 4
 
 
 def settle(
@@ -43,6 +47,12 @@ def settle(
     return cluster, gpus
 
 
+def ready_within_s(cluster: Cluster) -> float:
+    """How long nodes may take to get ready where nobody has said."""
+    large = any(node.gpus >= LARGE_GPUS for node in cluster.nodes)
+    return LARGE_READY_WITHIN_S if large else READY_WITHIN_S
+
+
 def make_ready(launcher: Launcher, cluster: Cluster, had_limits: bool) -> list[NodeFacts]:
     """Wait for the nodes and make them one cluster; what each said, in order.
 
@@ -50,6 +60,7 @@ def make_ready(launcher: Launcher, cluster: Cluster, had_limits: bool) -> list[N
     """
 
     client, folder, progress = launcher.clients.ec2, launcher.folder, launcher.progress
+    timeout_s = launcher.timeout_s or ready_within_s(cluster)
     progress.nodes([node.name for node in cluster.nodes])
     host_keys = LearntHostKeys(folder.known_hosts)
     identity = Identity((load_key(folder.key),))
@@ -57,7 +68,7 @@ def make_ready(launcher: Launcher, cluster: Cluster, had_limits: bool) -> list[N
         watch = InstanceWatch(client, cluster.name)
         target_of = cluster_targets(cluster, launcher.proxy_command, watch.latest)
         sources = HostKeySources(
-            client=client,
+            consoles=Consoles(client),
             pins=host_keys,
             agents=AgentHostKeys(lambda: launcher.clients.ssm),
             shown_key=(
@@ -66,9 +77,9 @@ def make_ready(launcher: Launcher, cluster: Cluster, had_limits: bool) -> list[N
                 else None
             ),
             tell=progress.finding,
-            console_alone_s=min(CONSOLE_ALONE_S, launcher.timeout_s / 3),
+            console_alone_s=min(CONSOLE_ALONE_S, timeout_s / 3),
         )
-        readiness = Readiness(watch, connections, sources, target_of, progress, launcher.timeout_s)
+        readiness = Readiness(watch, connections, sources, target_of, progress, timeout_s)
         try:
             waited = readiness.wait(cluster.nodes)
         finally:

@@ -9,7 +9,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from clusterctl.domain.errors import AwsError
-from clusterctl.ec2.console import console_text, parse_host_keys
+from clusterctl.ec2.console import AT_ONCE, PER_S, Consoles, parse_host_keys
 
 ED25519 = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGpKsSb4iRTaMhcPcU3cYKcwWxW8oXhGJFRSgkE3Jd2k"
 OTHER = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAMurDY1ljmtMV8d9sHhDgH0pT0Yc3bMgmu0NGQ2vkuA"
@@ -186,7 +186,7 @@ def test_hostile_consoles(text, keys):
     assert parse_host_keys(text) == keys
 
 
-class Consoles:
+class Answers:
     """GetConsoleOutput of an instance that knows `Latest`, or one that does not (Xen)."""
 
     def __init__(self, *answers):
@@ -206,22 +206,36 @@ def refused(code):
 
 
 @pytest.mark.parametrize(
-    ("answers", "text", "latest"),
+    ("answers", "texts", "latest"),
     [
-        (["now"], "now", [True]),
-        ([refused("UnsupportedOperation"), "older"], "older", [True, False]),
-        (["", "older"], "older", [True, False]),
-        (["", ""], "", [True, False]),
-        ([refused("RequestLimitExceeded")], "", [True]),
-        ([refused("InvalidInstanceID.NotFound")], "", [True]),
+        (["now", "then"], ["now", "then"], [True, True]),
+        ([refused("UnsupportedOperation"), "older", "old"], ["older", "old"], [True, False, False]),
+        # The older one may be of another boot.
+        (["", "older", "now"], ["", "older", "now"], [True, False, True]),
+        (["", "", "now"], ["", "", "now"], [True, False, True]),
+        ([refused("RequestLimitExceeded"), "now"], ["", "now"], [True, True]),
+        ([refused("InvalidInstanceID.NotFound"), "now"], ["", "now"], [True, True]),
     ],
 )
-def test_the_latest_console_where_there_is_one(answers, text, latest):
-    client = Consoles(*answers)
-    assert console_text(client, "i-1") == text
+def test_each_look_is_one_request_for_the_console_that_there_is(answers, texts, latest):
+    client = Answers(*answers)
+    consoles = Consoles(client)
+    assert [consoles.look("i-1") for _ in texts] == texts
     assert [asked.get("Latest", False) for asked in client.asked] == latest
+
+
+def test_256_nodes_look_at_one_pace_and_in_order():
+    now = [0.0]
+    consoles = Consoles(Answers(), clock=lambda: now[0])
+    turns = [consoles.turn_s() for _ in range(256)]
+    assert turns[:AT_ONCE] == [0.0] * AT_ONCE
+    assert turns == sorted(turns)
+    assert turns[-1] == pytest.approx((256 - AT_ONCE) / PER_S)
+    # What nobody has used is not saved up beyond that.
+    now[0] = 3600.0
+    assert [consoles.turn_s() for _ in range(AT_ONCE + 1)][-2:] == [0.0, pytest.approx(1 / PER_S)]
 
 
 def test_not_being_allowed_to_see_it_is_an_error():
     with pytest.raises(AwsError):
-        console_text(Consoles(refused("UnauthorizedOperation")), "i-1")
+        Consoles(Answers(refused("UnauthorizedOperation"))).look("i-1")

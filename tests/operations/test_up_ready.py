@@ -21,6 +21,7 @@ from clusterctl.domain.errors import (
 )
 from clusterctl.domain.findings import Severity
 from clusterctl.domain.results import CommandResult
+from clusterctl.ec2.console import Consoles
 from clusterctl.ec2.host_keys_ssm import HostKeyAnswers
 from clusterctl.ec2.instances import Instance
 from clusterctl.operations import ready
@@ -32,6 +33,7 @@ from clusterctl.operations.key_sources import HostKeySources
 from clusterctl.operations.pins import LearntHostKeys, text_fingerprint
 from clusterctl.operations.progress import Progress, Stage
 from clusterctl.operations.ready import NodeNotReady, Readiness
+from clusterctl.operations.settle import ready_within_s
 from clusterctl.operations.watch import InstanceWatch
 from tests.operations.clusters import ED25519, OTHER, cluster, node
 
@@ -112,7 +114,7 @@ class World:
 
     def wait(self, timeout_s=60.0):
         sources = HostKeySources(
-            self,
+            Consoles(self),
             self.pins,
             self.agents,
             self.shown_key,
@@ -128,6 +130,11 @@ class World:
             timeout_s,
         )
         return readiness.wait(self.nodes)
+
+
+@pytest.mark.parametrize(("gpus", "minutes"), [(0, 10), (1, 10), (4, 30), (8, 30)])
+def test_large_machines_have_longer_to_get_ready(gpus, minutes):
+    assert ready_within_s(cluster(node(0, gpus=0), node(1, gpus=gpus))) == minutes * 60
 
 
 @pytest.fixture
