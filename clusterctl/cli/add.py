@@ -19,7 +19,7 @@ def add(
     wiring: Wiring,
     name: str,
     count: int,
-    timeout_s: float,
+    timeout_s: float | None,
     capacity_timeout_s: float,
     accept_new_host_keys: bool,
     dry_run: bool,

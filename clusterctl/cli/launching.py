@@ -45,9 +45,8 @@ def waiting_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--timeout",
             "timeout_s",
             type=Duration(),
-            default="10m",
-            show_default=True,
-            help="How long nodes may take to get ready.",
+            help="How long nodes may take to get ready. Default: 10m, and 30m from 4 GPUs a "
+            "node on.",
         ),
     ):
         command = option(command)
@@ -58,7 +57,7 @@ def waiting_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def launcher_of(
     wiring: Wiring,
     name: str,
-    timeout_s: float = 600.0,
+    timeout_s: float | None = None,
     capacity_timeout_s: float = 0.0,
     accept_new_host_keys: bool = False,
 ) -> Iterator[Launcher]:

@@ -25,6 +25,12 @@ def print_plan(plan: LaunchPlan) -> None:
         for each in plan.estimate.lines:
             output.line(f"{each.count} x {each.what}: {format_usd(each.hourly_usd)} an hour")
         output.line(f"in all: {format_usd(plan.estimate.hourly_usd)} an hour")
+        once = plan.estimate.once
+        if once:
+            output.line(
+                f"once: {once.nodes} x disk filled from its image at {once.mib_s} MiB/s: "
+                f"at most {format_usd(once.nodes * once.usd_each)}"
+            )
         if plan.estimate.price_source:
             output.note(f"price: {plan.estimate.price_source}")
     if not plan.refused:
@@ -53,6 +59,7 @@ def plan_data(plan: LaunchPlan) -> dict[str, Any]:
         "cost": [{**vars(each), "hourly_usd": each.hourly_usd} for each in costs.lines]
         if costs
         else [],
+        "once_usd": costs.once.nodes * costs.once.usd_each if costs and costs.once else 0.0,
         "price_source": costs.price_source if costs else "",
     }
 

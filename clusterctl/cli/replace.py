@@ -25,7 +25,7 @@ def replace(
     wiring: Wiring,
     name: str,
     indices: tuple[tuple[int, ...], ...],
-    timeout_s: float,
+    timeout_s: float | None,
     capacity_timeout_s: float,
     accept_new_host_keys: bool,
     yes: bool,

@@ -25,8 +25,6 @@ from clusterctl.configuration.values import (
 )
 from clusterctl.domain.errors import UsageError
 
-READY_TIMEOUT_S = 600.0
-
 
 class Setting(click.ParamType):
     """A value of the table, checked as in the file."""
@@ -63,8 +61,8 @@ def spec_options(command: Callable[..., Any]) -> Callable[..., Any]:
             wiring=wiring,
             name=name,
             draft=draft,
-            capacity_timeout_s=draft.duration_s("capacity-timeout", 0.0),
-            timeout_s=draft.duration_s("timeout", READY_TIMEOUT_S),
+            capacity_timeout_s=draft.duration_s("capacity-timeout") or 0.0,
+            timeout_s=draft.duration_s("timeout"),
             **kwargs,
         )
 

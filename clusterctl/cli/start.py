@@ -16,7 +16,7 @@ from clusterctl.cli.wiring import Wiring, account_options
 def start(
     wiring: Wiring,
     name: str,
-    timeout_s: float,
+    timeout_s: float | None,
     capacity_timeout_s: float,
     accept_new_host_keys: bool,
     as_json: bool,

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 import click
 
+from clusterctl.cli import output
 from clusterctl.cli.launching import launcher_of, show_plan, show_report, trust_option
 from clusterctl.cli.spec_options import spec_options
-from clusterctl.cli.wiring import Wiring, account_options
+from clusterctl.cli.wiring import Wiring, account_options, typed_account
 from clusterctl.domain.errors import UsageError
+from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.spec import ClusterSpec
 
 if TYPE_CHECKING:
@@ -28,7 +31,7 @@ def up(
     name: str,
     draft: SpecDraft,
     capacity_timeout_s: float,
-    timeout_s: float,
+    timeout_s: float | None,
     accept_new_host_keys: bool,
     dry_run: bool,
     as_json: bool,
@@ -54,6 +57,33 @@ def up(
     with launcher_of(wiring, name, timeout_s, capacity_timeout_s, accept_new_host_keys) as launcher:
         report = launch(launcher, spec)
     show_report(wiring, report, as_json)
+    _say_what_it_costs(wiring, name)
+
+
+def _say_what_it_costs(wiring: Wiring, name: str) -> None:
+    """Of a cluster that nothing ends but its owner."""
+    from clusterctl.ec2.costs import format_usd
+    from clusterctl.ec2.instances import find_instances
+    from clusterctl.operations.costs import price_cache, spending_of
+
+    instances = find_instances(wiring.ec2, name)
+    if not instances:
+        return
+    money = spending_of(wiring.clients, instances, price_cache(wiring.settings.home))
+    if money.limits.ends or money.limits.idle_minutes:
+        return
+    daily = None if money.usd_per_hour is None else money.usd_per_hour * 24
+    again = ["clusterctl", "up", name, "--max-hours", "24", *typed_account()]
+    output.findings(
+        [
+            Finding(
+                "cost.unlimited",
+                Severity.WARNING,
+                f"NOTHING ENDS THIS CLUSTER: it costs {format_usd(daily)} a day until removed",
+                hint=f"have its nodes end themselves: {shlex.join(again)}",
+            )
+        ]
+    )
 
 
 def _spec(wiring: Wiring, draft: SpecDraft) -> ClusterSpec:

@@ -110,6 +110,16 @@ def _lab_region(region: str) -> str:
     return region
 
 
+def typed_account() -> list[str]:
+    """The options of `account_options` as they were typed, for a command that is suggested."""
+    given = click.get_current_context().params
+    words = {None: [], True: ["--lab"], False: ["--no-lab"]}[given.get("lab")]
+    for name in ("region", "profile", "endpoint_url", "config"):
+        if given.get(name) is not None:
+            words += [f"--{name.replace('_', '-')}", str(given[name])]
+    return words
+
+
 def account_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds --lab, --region, --profile, --endpoint-url, --config; passes `wiring` to the command.
 

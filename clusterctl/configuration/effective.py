@@ -71,9 +71,9 @@ class SpecDraft:
                 f"give {flags}, or write {keys} under `clusters: {self.name}:` in clusterctl.yaml",
             )
 
-    def duration_s(self, key: str, builtin_s: float) -> float:
-        """A setting that is no part of the spec, such as `timeout`."""
-        value: float = self.values.get(key, builtin_s)
+    def duration_s(self, key: str) -> float | None:
+        """A setting that is no part of the spec, such as `timeout`; None where nobody has said."""
+        value: float | None = self.values.get(key)
         return value
 
 

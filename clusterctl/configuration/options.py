@@ -247,7 +247,7 @@ LAUNCH = (
         Kind.DURATION,
         "How long nodes may take to get ready.",
         metavar="DURATION",
-        builtin="10m",
+        builtin="10m, and 30m from 4 GPUs a node on",
     ),
 )
 

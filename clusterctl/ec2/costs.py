@@ -17,6 +17,9 @@ GP3_MIB_S_MONTH_USD = 0.04
 GP3_FREE_IOPS = 3000
 GP3_FREE_MIB_S = 125
 PUBLIC_IPV4_HOUR_USD = 0.005
+# Once for each volume that is filled from a snapshot at a rate: by its GiB and the MiB/s (EBS
+# pricing, example 12: $0.0036 a GiB at 300 MiB/s).
+LOAD_GIB_MIB_S_USD = 0.000012
 
 
 @dataclass(frozen=True)
@@ -42,11 +45,31 @@ class CostLine:
 
 
 @dataclass(frozen=True)
+class LoadCost:
+    """What it costs once to fill the new nodes' disks from a snapshot of `gib` at a rate.
+
+    EC2 bills what is in the snapshot, and does not tell how much that is: `usd_each` is the most.
+    """
+
+    nodes: int
+    gib: int
+    mib_s: int
+
+    @property
+    def usd_each(self) -> float:
+        return self.gib * self.mib_s * LOAD_GIB_MIB_S_USD
+
+
+@dataclass(frozen=True)
 class Estimate:
-    """What a cluster costs an hour, part by part, and where the machine's price is from."""
+    """What a cluster costs an hour, part by part, and where the machine's price is from.
+
+    `once` is beside it: what a launch costs when it is made.
+    """
 
     lines: tuple[CostLine, ...]
     price_source: str = ""
+    once: LoadCost | None = None
 
     @property
     def hourly_usd(self) -> float | None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from clusterctl.domain.spec import ClusterSpec, Market
 from clusterctl.ec2.capacity import Place
-from clusterctl.ec2.costs import Estimate, estimate
+from clusterctl.ec2.costs import Estimate, LoadCost, estimate
 from clusterctl.ec2.observe import Catalogue, Observed
 from clusterctl.ec2.request import Launch
+from clusterctl.ec2.root_disk import load_mib_s
 from clusterctl.ec2.steps import ResultOf
 
 
@@ -72,7 +74,10 @@ def cluster_cost(launch: Launch, seen: Observed) -> Estimate:
     nodes = len(launch.wanted)
     # The head node's elastic address, where nodes get none by themselves.
     alone = launch.spec.private or launch.several_interfaces
-    return _estimate(launch, seen, nodes, 1 if alone else nodes)
+    costs = _estimate(launch, seen, nodes, 1 if alone else nodes)
+    gib = launch.image.root_gib
+    rate = load_mib_s(launch.machine, gib)
+    return replace(costs, once=LoadCost(len(launch.indices), gib, rate) if rate else None)
 
 
 def _estimate(launch: Launch, seen: Observed, nodes: int, addresses: int) -> Estimate:

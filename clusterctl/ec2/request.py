@@ -15,7 +15,7 @@ from clusterctl.ec2.images import Image
 from clusterctl.ec2.interfaces import efa_wanted, layout, several
 from clusterctl.ec2.limits_tag import format_limits
 from clusterctl.ec2.machines import MachineType
-from clusterctl.ec2.root_disk import root_disk
+from clusterctl.ec2.root_disk import load_mib_s, root_disk
 from clusterctl.ec2.steps import Step
 
 DEFAULT_USER = "ubuntu"
@@ -90,7 +90,7 @@ def run_request(launch: Launch, token: str) -> dict[str, Any]:
             launch.machine, launch.efa, launch.place.subnet_id, launch.group_id, public
         ),
         "BlockDeviceMappings": [
-            {"DeviceName": launch.image.root_device, "Ebs": _root_volume(launch.disk)}
+            {"DeviceName": launch.image.root_device, "Ebs": _root_volume(launch)}
         ],
         "MetadataOptions": {
             "HttpTokens": "required",
@@ -139,12 +139,14 @@ def runs(indices: Sequence[int]) -> list[tuple[int, ...]]:
     return found
 
 
-def _root_volume(disk: Disk) -> dict[str, Any]:
+def _root_volume(launch: Launch) -> dict[str, Any]:
+    disk, load = launch.disk, load_mib_s(launch.machine, launch.image.root_gib)
     return {
         "VolumeSize": disk.size_gib,
         "VolumeType": "gp3",
         **({"Iops": disk.iops} if disk.iops else {}),
         **({"Throughput": disk.throughput_mib_s} if disk.throughput_mib_s else {}),
+        **({"VolumeInitializationRate": load} if load else {}),
         "DeleteOnTermination": True,
         # An image's snapshot need not be encrypted for that.
         "Encrypted": True,

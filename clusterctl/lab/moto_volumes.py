@@ -86,6 +86,7 @@ def _disk(backend: Any, device: str, ebs: Mapping[str, Any]) -> Disk:
         raise refuse("InvalidSnapshot.NotFound", f"The snapshot '{snapshot_id}' does not exist.")
     snapshot = backend.snapshots[snapshot_id] if snapshot_id else None
     iops, throughput, size = (ebs.get(key) for key in ("Iops", "Throughput", "VolumeSize"))
+    load = ebs.get("VolumeInitializationRate")
     return Disk(
         device=device,
         type=ebs.get("VolumeType") or "gp2",
@@ -97,4 +98,5 @@ def _disk(backend: Any, device: str, ebs: Mapping[str, Any]) -> Disk:
         encrypted=bool(ebs.get("Encrypted")),
         kms_key_id=ebs.get("KmsKeyId"),
         delete=bool(ebs.get("DeleteOnTermination")),
+        load_mib_s=None if load is None else int(load),
     )

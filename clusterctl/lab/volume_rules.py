@@ -7,6 +7,7 @@ from dataclasses import dataclass
 IOPS_TYPES = ("io1", "io2")
 TYPES = ("standard", "gp2", "gp3", "st1", "sc1", *IOPS_TYPES)
 GP3_IOPS, GP3_THROUGHPUT, GP3_SIZE = (3000, 80_000), (125, 2000), (1, 65_536)
+LOAD_MIB_S = (100, 300)
 IOPS_PER_GIB, THROUGHPUT_PER_IOPS = 500, 0.25
 
 
@@ -24,6 +25,7 @@ class Disk:
     encrypted: bool = False
     kms_key_id: str | None = None
     delete: bool = False
+    load_mib_s: int | None = None
 
     @property
     def effective_iops(self) -> int | None:
@@ -65,6 +67,16 @@ def check_disk(disk: Disk) -> Refusal | None:
         return Refusal(
             "InvalidParameterDependency",
             "The parameter KmsKeyId requires the parameter Encrypted to be set.",
+        )
+    if disk.load_mib_s is not None and not disk.snapshot_id:
+        return _combination(
+            "The parameter VolumeInitializationRate is supported for volumes from snapshots only."
+        )
+    if disk.load_mib_s is not None and not LOAD_MIB_S[0] <= disk.load_mib_s <= LOAD_MIB_S[1]:
+        return Refusal(
+            "InvalidParameterValue",
+            f"Volume initialization rate (MiBps) of {disk.load_mib_s} is not between "
+            f"{LOAD_MIB_S[0]} and {LOAD_MIB_S[1]}",
         )
     return _check_performance(disk)
 

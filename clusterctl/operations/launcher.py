@@ -30,7 +30,7 @@ class Refused(UsageError):
 @dataclass(frozen=True)
 class Launcher:
     """The account, the cluster's folder, and how long to wait: for nodes to get ready, and for
-    machines where EC2 has none.
+    machines where EC2 has none. No `timeout_s`: as large as the machines need.
 
     `accept_new_host_keys`: where a host key is to be had nowhere else, take what the node shows.
     """
@@ -39,7 +39,7 @@ class Launcher:
     folder: ClusterFolder
     progress: Progress = field(default_factory=Progress)
     proxy_command: tuple[str, ...] = ()
-    timeout_s: float = 600.0
+    timeout_s: float | None = None
     capacity_timeout_s: float = 0.0
     accept_new_host_keys: bool = False
 

@@ -49,7 +49,7 @@ def launch(folder, capsys):
     def up(wiring, name, draft, capacity_timeout_s, timeout_s):
         found = draft.spec()
         click.echo(f"{found.nodes} x {found.instance_type} {dict(found.tags)}")
-        click.echo(f"{found.limits.idle_minutes} {capacity_timeout_s:g} {timeout_s:g}")
+        click.echo(f"{found.limits.idle_minutes} {capacity_timeout_s:g} {timeout_s}")
         click.echo(f"{wiring.settings.region} {wiring.settings.lab} {found.efa} {found.or_types}")
 
     def run(*arguments: str) -> Ran:
@@ -230,7 +230,7 @@ def test_the_file_alone_is_enough(folder, launch):
     (folder / FILE_NAME).write_text(ENTRY + "defaults: {idle-stop: 30m, region: us-west-2}\n")
     assert launch().out.splitlines() == [
         "4 x p4d.24xlarge {'team': 'nlp'}",
-        "30.0 0 600",
+        "30.0 0 None",
         "us-west-2 False None ()",
     ]
 
@@ -247,7 +247,7 @@ def test_flags_and_the_environment_beat_the_file(folder, launch, monkeypatch):
     )
     assert ran.out.splitlines() == [
         "6 x g5.xlarge {'team': 'cv', 'a': 'b'}",
-        "120.0 0 90",
+        "120.0 0 90.0",
         "eu-west-1 True False ('g6.xlarge', 'g6e.xlarge')",
     ]
 

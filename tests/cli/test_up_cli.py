@@ -80,7 +80,8 @@ def test_dry_run_makes_nothing_here_or_there(clusterctl, client):
         r"2 x p4d\.24xlarge, on-demand: \$43\.92 an hour\n"
         r"2 x gp3 disk of 150 GiB: \$0\.12 an hour\n"
         r"1 x public IPv4 address: \$0\.0050 an hour\n"
-        r"in all: \$44\.04 an hour\n",
+        r"in all: \$44\.04 an hour\n"
+        r"once: 2 x disk filled from its image at 300 MiB/s: at most \$0\.\d\d\n",
         ran.out,
     )
     assert "nothing was done" in ran.err

@@ -7,6 +7,7 @@ from clusterctl.domain.spec import Limits, Market
 from clusterctl.ec2.costs import (
     CostLine,
     Estimate,
+    LoadCost,
     Price,
     budget_findings,
     disk_hourly_usd,
@@ -47,6 +48,12 @@ def test_a_cluster_costs_its_machines_disks_and_addresses():
         ("public IPv4 address", 1),
     ]
     assert found.price_source == "the price list, 2026-07-20"
+
+
+def test_filling_a_disk_from_its_image_costs_once_and_little():
+    # EBS pricing, example 12: $0.0036 a GiB at 300 MiB/s; with 250 GiB and 200 MiB/s $0.60.
+    assert LoadCost(4, 100, 300).usd_each == pytest.approx(0.36)
+    assert LoadCost(1, 250, 200).usd_each == pytest.approx(0.60)
 
 
 def test_a_capacity_block_is_paid_in_advance_but_its_disks_are_not():

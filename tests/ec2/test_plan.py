@@ -86,6 +86,7 @@ def test_the_launch_request_whole():
                     "VolumeType": "gp3",
                     "Iops": 6000,
                     "Throughput": 500,
+                    "VolumeInitializationRate": 300,
                     "DeleteOnTermination": True,
                     "Encrypted": True,
                 },

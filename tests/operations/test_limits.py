@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
+import shlex
 from dataclasses import dataclass, field
 
 import pytest
@@ -192,12 +194,17 @@ def clusterctl(lab, monkeypatch, capsys):
 
 
 @pytest.mark.lab
-def test_real_nodes_are_stopped_for_idleness_and_terminated_at_their_end(clusterctl, lab):
+def test_real_nodes_are_stopped_for_idleness_and_terminated_at_their_end(clusterctl, lab, capsys):
     """Launched with one limit, given the other; then the other way round."""
     name, ec2 = next(names), client(lab)
     up = ("up", name, "--nodes", "1", "--instance-type", "p3.2xlarge")
     try:
-        assert clusterctl(*up, "--max-hours", "8").status == 0
+        ran = clusterctl(*up)
+        # What is suggested works as it stands.
+        told = re.search(r"it costs \$[\d.]+ a day .*: clusterctl (up .*--lab)", ran.err, re.DOTALL)
+        assert told, ran.err
+        ran = CommandLine(lab.home, capsys, [])(*shlex.split(told[1]))
+        assert (ran.status, "a day" in ran.err) == (0, False)
         found = ec2.describe_instances(
             Filters=[{"Name": "tag:clusterctl:cluster", "Values": [name]}]
         )
