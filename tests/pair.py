@@ -94,6 +94,18 @@ class LabCluster:
                 os.kill(int(pid), signal.SIGUSR1)
             eventually(lambda: self.answers(node), "the link to be up")
 
+    @contextlib.contextmanager
+    def fault(self, node: int, fault: str, undo: str) -> Iterator[None]:
+        """A fault of the lab for the time of the block: fill and drain, freeze and thaw, …"""
+        with self.access() as access:
+            instance = access.cluster.nodes[node].instance_id
+        lab_fault = [sys.executable, "-m", "clusterctl", "lab", "fault"]
+        subprocess.run([*lab_fault, fault, instance], env=self.environ, check=True)
+        try:
+            yield
+        finally:
+            subprocess.run([*lab_fault, undo, instance], env=self.environ, check=True)
+
     def answers(self, node: int) -> bool:
         with self.access() as access:
             access.connections.connect_timeout_s = 2.0

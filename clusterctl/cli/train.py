@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import click
@@ -43,6 +44,20 @@ if TYPE_CHECKING:
     show_default=True,
     help="Settings for GPUs or CPUs; auto: by the NVIDIA driver.",
 )
+@click.option(
+    "-x",
+    "variables",
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    help="Set this variable in all ranks. Without a VALUE: to the one here, which stays private.",
+)
+@click.option(
+    "--mpi-arg",
+    "mpi_args",
+    multiple=True,
+    metavar="OPTION",
+    help="Give mpirun this option, in place of ours of that name: '--mca NAME VALUE'.",
+)
 @click.option("-d", "--detach", is_flag=True, help="Return once the job runs.")
 @click.option("--dry-run", is_flag=True, help="Show the mpirun lines, and start nothing.")
 @click.option("--force", is_flag=True, help="Even while another job runs, or checks fail.")
@@ -62,6 +77,8 @@ def train(
     resume: bool,
     script: str | None,
     preset: str,
+    variables: tuple[str, ...],
+    mpi_args: tuple[str, ...],
     detach: bool,
     dry_run: bool,
     force: bool,
@@ -74,10 +91,12 @@ def train(
     clusterctl train demo 32 --data-dir '~/data/tf-imagenet' --detach
     clusterctl train demo 256 --more-aug --epochs 90
     clusterctl train demo 8 --synthetic -- --batch_size 128 --num_batches 200
+    clusterctl train demo 32 -x NCCL_DEBUG=INFO --mpi-arg --report-bindings
 
     What follows -- goes to the trainer. The job runs detached on the head node: Ctrl-C or a lost
     connection ends the following, not the job. The exit status is the job's.
     """
+    from clusterctl.jobs.mpirun import mpirun_arguments, parse_variable
     from clusterctl.jobs.plan import JobRequest
     from clusterctl.jobs.work import clears_or_resumes
     from clusterctl.operations.train import plan_training, start_training
@@ -93,6 +112,8 @@ def train(
         more_augmentation=more_aug,
         evaluate=not no_eval,
         clears=clears_or_resumes(clear, resume),
+        variables=tuple(parse_variable(text, os.environ) for text in variables),
+        mpi_arguments=mpirun_arguments(mpi_args),
     )
     with wiring.open(name) as access:
         plan = plan_training(access, request, force)

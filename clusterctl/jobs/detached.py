@@ -7,7 +7,12 @@ import shlex
 from pathlib import Path
 
 from clusterctl.diagnostics.program import NodeProgram, json_lines
-from clusterctl.domain.errors import ClusterctlError, UsageError
+from clusterctl.domain.errors import (
+    ClusterctlError,
+    CommandTimeout,
+    ConnectionLost,
+    UsageError,
+)
 from clusterctl.jobs.plan import JobPlan
 from clusterctl.jobs.record import JobRecord, parse_jobs
 from clusterctl.transport.connections import Connections
@@ -31,12 +36,19 @@ def job_files(plan: JobPlan) -> dict[str, str]:
         "log_dir": plan.log_dir,
         "line": plan.line,
         "evaluation": plan.evaluation_line,
+        "variables": {one.name: None if one.private else one.value for one in plan.variables},
+        "mpi_arguments": plan.mpi_arguments,
     }
-    return {
+    files = {
         "command": " &&\n".join(plan.lines) + "\n",
         "job.json": json.dumps(description, indent=1) + "\n",
         "run": run_script(plan),
     }
+    private = {one.name: one.value for one in plan.variables if one.private}
+    if private:
+        exports = (f"export {name}={shlex.quote(value)}\n" for name, value in private.items())
+        files["environment"] = "".join(exports)
+    return files
 
 
 def run_script(plan: JobPlan) -> str:
@@ -47,13 +59,15 @@ def run_script(plan: JobPlan) -> str:
     """
     line = plan.evaluation_line
     evaluation = _EVALUATION.format(line=line, quoted=shlex.quote(line)) if line else ""
+    private = _PRIVATE if any(one.private for one in plan.variables) else ""
     return f"""\
 #!/bin/sh
 # Job {plan.job_id} of clusterctl. TERM ends it: `clusterctl cancel` sends that here.
 folder=$(cd "$(dirname "$0")" && pwd) || exit
-keep() {{ printf '%s\\n' "$2" >"$folder/$1.new" && mv "$folder/$1.new" "$folder/$1"; }}
-keep pid $$
-echo "job {plan.job_id}: its output is in $folder/log"
+# Written over what was reserved: on a full disk there is no room for another file.
+keep() {{ printf '%s\\n' "$2" 1<>"$folder/$1"; }}
+keep pid $$ || exit
+{private}echo "job {plan.job_id}: its output is in $folder/log"
 ended=
 line=
 trap 'ended=yes; [ -z "$line" ] || kill -TERM "$line" 2>/dev/null' TERM INT HUP
@@ -78,6 +92,9 @@ run {plan.line}
 """
 
 
+_PRIVATE = """\
+. "$folder/environment" && rm -f "$folder/environment"
+"""
 # 143: ended by TERM, between the lines.
 _EVALUATION = """\
 if [ "$status" -eq 0 ] && [ -n "$ended" ]; then
@@ -93,12 +110,19 @@ def start_job(
     connections: Connections, head: Target, plan: JobPlan, cluster: str, force: bool = False
 ) -> str:
     """Start it on the head node: `tmux session …` or `nohup`. Raises JobRunning, CommandFailed."""
-    result = connections.run(
-        head,
-        JOBS.command("start", plan.job_id, "force" if force else "refuse"),
-        stdin=JOBS.stdin(json.dumps(job_files(plan)).encode()),
-        timeout_s=TIMEOUT_S,
-    )
+    try:
+        result = connections.run(
+            head,
+            JOBS.command("start", plan.job_id, "force" if force else "refuse"),
+            stdin=JOBS.stdin(json.dumps(job_files(plan)).encode()),
+            timeout_s=TIMEOUT_S,
+        )
+    except (CommandTimeout, ConnectionLost) as lost:
+        raise ConnectionLost(
+            lost.host,
+            f"{lost.message}; job {plan.job_id} may run there all the same",
+            f"see whether it does: clusterctl logs {cluster} --list",
+        ) from lost
     [answer] = json_lines(result, "starting the job")
     if "busy" in answer:
         raise JobRunning(

@@ -39,6 +39,8 @@ printf 'library_path=%s\\n' "$LD_LIBRARY_PATH"
 printf 'cpus=%s\\n' "$(nproc)"
 printf 'hostname=%s\\n' "$(hostname)"
 printf 'addresses=%s\\n' "$(hostname -I 2>/dev/null)"
+printf 'interfaces=%s\\n' "$(ip -o -4 addr show 2>/dev/null | tr -s ' ' | cut -d ' ' -f 2,4 |
+  tr '\\n' ' ')"
 if [ -e /proc/driver/nvidia/version ]; then
   echo nvidia_driver=yes
   printf 'gpus=%s\\n' "$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ')"
@@ -85,7 +87,7 @@ class HeadFacts:
     """What the head node has. `environments` are in the order of preference.
 
     `efa` counts the Elastic Fabric Adapters; `efa_libraries` are the folders of what NCCL needs for
-    them.
+    them. `interfaces`: by name, each with its IPv4 address and prefix (10.0.0.4/24).
     """
 
     home: str
@@ -100,6 +102,7 @@ class HeadFacts:
     efa: int = 0
     efa_libraries: tuple[str, ...] = ()
     environments: tuple[Environment, ...] = ()
+    interfaces: tuple[tuple[str, str], ...] = ()
 
 
 def parse_facts(text: str) -> HeadFacts:
@@ -119,6 +122,7 @@ def parse_facts(text: str) -> HeadFacts:
         )
     memory = values.get("gpu_memory_mib", "").strip()
     gpus = values.get("gpus", "").strip()
+    interfaces = values.get("interfaces", "").split()
     return HeadFacts(
         home=values["home"],
         hostname=values.get("hostname", ""),
@@ -132,6 +136,7 @@ def parse_facts(text: str) -> HeadFacts:
         efa=int(values.get("efa") or 0),
         efa_libraries=tuple(values[key] for key in ("ofi_nccl", "libfabric") if values.get(key)),
         environments=tuple(filter(None, map(_environment, environments))),
+        interfaces=tuple(zip(interfaces[::2], interfaces[1::2])),
     )
 
 

@@ -5,14 +5,16 @@ Python 3.8 and the standard library only: this module also runs on the nodes (jo
 
 from __future__ import annotations
 
+import ipaddress
 import posixpath
 import shlex
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from clusterctl.domain.errors import NotEnoughGpus, UsageError
 from clusterctl.domain.hostsfile import HostsFile
 from clusterctl.jobs.facts import Environment, HeadFacts, choose_environment
-from clusterctl.jobs.mpirun import JOB_VARIABLE, MpiLaunch, mpirun_argv
+from clusterctl.jobs.mpirun import JOB_VARIABLE, MpiLaunch, Variable, mpirun_argv
 from clusterctl.jobs.presets import (
     DATA_FOLDER,
     EFA,
@@ -36,6 +38,9 @@ from clusterctl.jobs.work import (
     value,
 )
 
+# How the names of interfaces begin that have the same address on every host.
+NO_CARDS = ("lo", "docker", "br-", "virbr", "lxcbr", "lxdbr", "podman", "cni")
+LOCAL_NAMES = {"localhost", "127.0.0.1", "::1"}
 EXAMPLES_FOLDER = "examples/horovod/tensorflow"
 
 
@@ -45,7 +50,7 @@ class JobRequest:
     that the job runs in.
 
     `clears`: empty the log folder first (True), go on from what it holds (False), or empty it
-    where it holds no checkpoint (None).
+    where it holds no checkpoint (None). `mpi_arguments` are options for mpirun, as its words.
     """
 
     ranks: int
@@ -58,6 +63,8 @@ class JobRequest:
     more_augmentation: bool = False
     evaluate: bool = True
     clears: bool | None = None
+    variables: tuple[Variable, ...] = ()
+    mpi_arguments: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -81,6 +88,8 @@ class JobPlan:
     clears_on_purpose: bool = False
     script: str = ""
     home: str = ""
+    variables: tuple[Variable, ...] = ()
+    mpi_arguments: tuple[str, ...] = ()
 
     @property
     def line(self) -> str:
@@ -119,15 +128,22 @@ def plan_job(
     check_request(request)
     environment = choose_environment(facts, needs_horovod=request.script is None)
     preset = choose_preset(request.preset, facts.nvidia_driver, facts.efa > 0)
-    exports = (*preset.exports, *node_exports(environment.mpirun.path, preset, facts))
+    exports: dict[str, str | None] = {
+        **dict(preset.exports),
+        **dict(node_exports(environment.mpirun.path, preset, facts)),
+        **{one.name: None if one.private else one.value for one in request.variables},
+        JOB_VARIABLE: job_id,
+    }
     launch = MpiLaunch(
         mpirun=environment.mpirun,
         hosts=len(hosts.entries),
         ranks=request.ranks,
         binding=preset.binding,
         settings=preset.settings,
-        exports=(*exports, (JOB_VARIABLE, job_id)),
+        exports=tuple(exports.items()),
         program=_program(request, environment.python, preset, facts),
+        arguments=request.mpi_arguments,
+        network=shared_network([entry.host for entry in hosts.entries], facts),
     )
     work = read_work(launch.program, request.ranks) if request.script is None else None
     return JobPlan(
@@ -143,6 +159,8 @@ def plan_job(
         clears_on_purpose=bool(_clearing(request)),
         script="" if request.script is None else _in_home(request.script, facts.home, None),
         home=facts.home,
+        variables=request.variables,
+        mpi_arguments=request.mpi_arguments,
     )
 
 
@@ -244,11 +262,35 @@ def _evaluation(
 
 def head_slots(facts: HeadFacts, hosts: HostsFile) -> int:
     """The head node's slots in the hosts file, by any of its names; else its GPUs, or 1."""
-    names = {"localhost", "127.0.0.1", "::1", facts.hostname, *facts.addresses}
+    names = {*LOCAL_NAMES, facts.hostname, *facts.addresses}
     for entry in hosts.entries:
         if entry.host in names:
             return entry.slots
     return max(1, facts.gpus)
+
+
+def shared_network(hosts: Iterable[str], facts: HeadFacts) -> str:
+    """The head node's IPv4 subnet, widened until all hosts are in it: those of a VPC's subnets.
+
+    Empty where it is not certain: hosts that are known by name only, or a bridge of the head node
+    in the same network.
+    """
+    try:
+        addresses = [ipaddress.IPv4Address(host) for host in hosts if host not in LOCAL_NAMES]
+        there = [(name, ipaddress.IPv4Interface(address)) for name, address in facts.interfaces]
+    except ValueError:
+        return ""
+    others = [interface.network for name, interface in there if name.startswith(NO_CARDS)]
+    cards = [interface for name, interface in there if not name.startswith(NO_CARDS)]
+    ours = [card for card in cards if card.ip in addresses]
+    near = [card for card in cards if any(address in card.network for address in addresses)]
+    for card in [*ours, *near, *cards][:1]:
+        network = card.network
+        while not all(address in network for address in addresses):
+            network = network.supernet()
+        if network.prefixlen and not any(map(network.overlaps, others)):
+            return str(network)
+    return ""
 
 
 def _options(request: JobRequest, facts: HeadFacts) -> TrainerOptions:

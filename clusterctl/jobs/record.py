@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from enum import Enum
 from typing import Any
@@ -25,7 +26,8 @@ class JobRecord:
     """One job. `line` is its whole mpirun line; a lost job has no exit status.
 
     `evaluation` is the line that follows a training, and `log_dir` the trainer's log folder on the
-    head node; both are empty where there is none.
+    head node; both are empty where there is none. `variables` and `mpi_arguments` are the user's
+    own; the value of a private variable is None.
     """
 
     job_id: str
@@ -39,6 +41,8 @@ class JobRecord:
     log_bytes: int
     evaluation: str = ""
     log_dir: str = ""
+    variables: Mapping[str, str | None] = field(default_factory=dict)
+    mpi_arguments: tuple[str, ...] = ()
 
     @property
     def running(self) -> bool:
@@ -56,6 +60,8 @@ class JobRecord:
             "preset": self.preset,
             "line": self.line,
             "evaluation": self.evaluation,
+            "variables": dict(self.variables),
+            "mpi_arguments": list(self.mpi_arguments),
             "log_dir": self.log_dir,
             "log_bytes": self.log_bytes,
         }
@@ -83,6 +89,8 @@ def _record(described: dict[str, Any]) -> JobRecord:
         log_bytes=described["log_bytes"],
         evaluation=str(plan.get("evaluation", "")),
         log_dir=str(plan.get("log_dir", "")),
+        variables=plan.get("variables", {}),
+        mpi_arguments=tuple(plan.get("mpi_arguments", ())),
     )
 
 

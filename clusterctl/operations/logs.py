@@ -41,16 +41,21 @@ def refuse_while_training(access: Access, because: str) -> None:
             "if you are sure that none does: --force",
         ) from error
     if running:
-        raise JobRunning(
-            f"job {running[-1].job_id} is running on {name}, and {because}",
-            f"end it first (clusterctl cancel {name}), or go on all the same: --force",
-        )
+        raise job_running(name, running[-1].job_id, because)
     launchers = [process.pid for process in outcome.value or () if process.role == "launcher"]
     if launchers:
         raise JobRunning(
             f"mpirun (process {launchers[0]}) is running on {access.head.host}, and {because}",
             f"end it first (clusterctl kill {name}), or go on all the same: --force",
         )
+
+
+def job_running(cluster: str, job_id: str, because: str) -> JobRunning:
+    """The refusal of what would disturb that job."""
+    return JobRunning(
+        f"job {job_id} is running on {cluster}, and {because}",
+        f"end it first (clusterctl cancel {cluster}), or go on all the same: --force",
+    )
 
 
 def find(access: Access, job_id: str | None) -> JobRecord:

@@ -30,7 +30,8 @@ def node(request, weird_home, tmp_path):
         "cat",
         "sleep",
         "kill",
-        "mv",
+        "rm",
+        "touch",
         "grep",
         "dirname",
     ):

@@ -6,12 +6,20 @@ import json
 import os
 import shlex
 import signal
+import stat
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from clusterctl.domain.errors import ConnectionLost, HostUnreachable, UsageError
+from clusterctl.domain.errors import (
+    CommandFailed,
+    CommandTimeout,
+    ConnectionLost,
+    HostUnreachable,
+    UsageError,
+)
 from clusterctl.jobs import follow
 from clusterctl.jobs.detached import (
     JobRunning,
@@ -24,8 +32,10 @@ from clusterctl.jobs.detached import (
 )
 from clusterctl.jobs.follow import follow_job, tail_command
 from clusterctl.jobs.ids import check_job_id, new_job_id
+from clusterctl.jobs.mpirun import Variable
 from clusterctl.jobs.plan import JobPlan
 from clusterctl.jobs.record import JobState
+from clusterctl.operations.clean_logs import CLEAN
 from tests.lab.running import wait_until
 from tests.local_node import HEAD
 
@@ -56,8 +66,9 @@ BEGINNING = f"""\
 #!/bin/sh
 # Job {JOB} of clusterctl. TERM ends it: `clusterctl cancel` sends that here.
 folder=$(cd "$(dirname "$0")" && pwd) || exit
-keep() {{ printf '%s\\n' "$2" >"$folder/$1.new" && mv "$folder/$1.new" "$folder/$1"; }}
-keep pid $$
+# Written over what was reserved: on a full disk there is no room for another file.
+keep() {{ printf '%s\\n' "$2" 1<>"$folder/$1"; }}
+keep pid $$ || exit
 echo "job {JOB}: its output is in $folder/log"
 ended=
 line=
@@ -187,6 +198,88 @@ def test_a_second_job_waits_for_leave(node):
     start_job(node, HEAD, plan(node.home, "true", OTHER), "demo", force=True)
     assert follow_job(node, HEAD, OTHER, lambda _: None).state is JobState.SUCCEEDED
     assert end_job(node, HEAD, JOB)
+
+
+SLOW_ENV = """\
+#!/bin/sh
+touch "$HOME/launched"
+while [ ! -e "$HOME/go" ]; do sleep 0.05; done
+exec /usr/bin/env "$@"
+"""
+
+
+def put_env(node, script):
+    path = Path(node.environ["PATH"]) / "env"
+    path.unlink()
+    path.write_text(script)
+    path.chmod(0o755)
+
+
+def test_a_job_that_is_being_started_is_not_cleaned_away(node):
+    put_env(node, SLOW_ENV)
+    clean = (CLEAN.command("--jobs", "--force"), CLEAN.stdin())
+    with ThreadPoolExecutor() as pool:
+        started = pool.submit(start_job, node, HEAD, plan(node.home, "exec sleep 60"), "demo")
+        eventually((node.home / "launched").exists)
+        cleaned = pool.submit(lambda: node.run(HEAD, clean[0], stdin=clean[1]))
+        # It waits for the start, which waits for this file.
+        wait([cleaned], timeout=1.0)
+        (node.home / "go").touch()
+        assert started.result(timeout=20)
+        assert json.loads(cleaned.result(timeout=20).stdout) == {"removed": [], "failed": []}
+    assert find_job(node, HEAD, JOB).running
+    unforced = node.run(HEAD, CLEAN.command("--jobs"), stdin=CLEAN.stdin()).stdout
+    assert json.loads(unforced) == {"busy": JOB}, "a job that was started since it was asked"
+    assert end_job(node, HEAD, JOB)
+    [ended] = json.loads(node.run(HEAD, clean[0], stdin=clean[1]).stdout)["removed"]
+    assert (ended[0], folder(node).exists()) == (str(folder(node)), False)
+
+
+def test_a_job_whose_process_ends_before_its_mark_did_not_start(node):
+    put_env(node, "#!/bin/sh\nexit 3\n")
+    with pytest.raises(CommandFailed, match="the job did not start"):
+        start_job(node, HEAD, plan(node.home, "touch ran"), "demo")
+    assert not (node.home / "ran").exists()
+
+
+def test_what_is_written_at_the_end_has_its_room_from_the_start(node):
+    """Nothing in the folder is made or gets longer, whether the job ends or is cancelled."""
+    start_job(node, HEAD, plan(node.home, "sleep 60 & wait"), "demo")
+    before = {path.name: path.stat() for path in folder(node).iterdir()}
+    assert end_job(node, HEAD, JOB)
+    after = {path.name: path.stat() for path in folder(node).iterdir()}
+    assert find_job(node, HEAD, JOB).state is JobState.CANCELLED
+    assert {entry.st_ino: entry.st_size for entry in before.values()} == {
+        entry.st_ino: entry.st_size for entry in after.values()
+    }
+    for private in (folder(node), folder(node).parent):
+        assert stat.S_IMODE(private.stat().st_mode) == 0o700
+
+
+def test_jobs_are_in_the_order_of_the_head_node(node):
+    for job_id in (OTHER, JOB):  # the second by a laptop whose clock is slow
+        start_job(node, HEAD, plan(node.home, "true", job_id), "demo")
+        follow_job(node, HEAD, job_id, lambda _: None)
+    assert [job.job_id for job in list_jobs(node, HEAD)] == [OTHER, JOB]
+
+
+def test_a_private_variable_is_in_the_environment_and_in_no_file(node):
+    value = 'it\'s "$HOME"\n`id`\\ é'
+    variables = (Variable("TOKEN", value, private=True),)
+    job = replace(plan(node.home, 'printf %s "$TOKEN"'), variables=variables)
+    start_job(node, HEAD, job, "demo")
+    chunks = []
+    seen = follow_job(node, HEAD, JOB, chunks.append)
+    assert (b"".join(chunks).decode(), seen.variables) == (value, {"TOKEN": None})
+    left = [path.name for path in folder(node).iterdir() if value in path.read_text()]
+    assert left == ["log"], "where the job itself printed it"
+
+
+def test_a_start_without_an_answer_says_that_the_job_may_run(node):
+    node.trouble = [CommandTimeout("demo-0", "did not end within 1 min")]
+    with pytest.raises(ConnectionLost, match=f"job {JOB} may run there all the same") as raised:
+        start_job(node, HEAD, plan(node.home, "true"), "demo")
+    assert raised.value.hint == "see whether it does: clusterctl logs demo --list"
 
 
 def test_a_cancelled_job_passes_the_signal_on_and_says_so(node):

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 
 import pytest
 
 from clusterctl.domain.errors import MissingTool, NotEnoughGpus, UsageError
 from clusterctl.domain.hostsfile import parse_hosts_file
-from clusterctl.jobs.facts import Environment, HeadFacts
-from clusterctl.jobs.mpirun import MpiRun, parse_mpirun_version
-from clusterctl.jobs.plan import JobRequest, head_slots, plan_job
+from clusterctl.jobs.detached import job_files
+from clusterctl.jobs.facts import Environment, HeadFacts, parse_facts
+from clusterctl.jobs.mpirun import (
+    JOB_VARIABLE,
+    MpiRun,
+    mpirun_arguments,
+    parse_mpirun_version,
+    parse_variable,
+)
+from clusterctl.jobs.plan import JobRequest, head_slots, plan_job, shared_network
 
 JOB = "20261120-154501-3f2a"
 HOSTS = parse_hosts_file("10.0.0.4 slots=8\n10.0.0.5 slots=8\n10.0.0.6 slots=8\n10.0.0.7 slots=8\n")
@@ -29,6 +37,7 @@ def facts(environment=FIVE, **changes):
         "search_path": "/usr/local/bin:/usr/bin:/bin",
         "cpus": 2,
         "environments": (environment,),
+        "interfaces": (("lo", "127.0.0.1/8"), ("ens5", "10.0.0.4/24"), ("br-1f", "172.18.0.1/16")),
     }
     return HeadFacts(**{**values, **changes})
 
@@ -46,7 +55,7 @@ def line(request, head, hosts=HOSTS):
     return plan_job(request, head, hosts, JOB, "add nodes").line
 
 
-SSH = "'-o BatchMode=yes -o ConnectTimeout=30 -o ServerAliveInterval=2 -o ServerAliveCountMax=3'"
+SSH = "'-o BatchMode=yes -o ConnectTimeout=30 -o ServerAliveInterval=10 -o ServerAliveCountMax=5'"
 NCCL = "-x HOROVOD_FUSION_THRESHOLD=16777216 -x 'NCCL_SOCKET_IFNAME=^docker,br-,virbr,veth,lo'"
 HIERARCHICAL = (
     f"-x HOROVOD_HIERARCHICAL_ALLREDUCE=1 -x NCCL_MIN_NRINGS=4 -x NCCL_MIN_NCHANNELS=4 {NCCL}"
@@ -58,7 +67,7 @@ GPU_4 = (
     f" --bind-to socket --map-by slot {HIERARCHICAL}"
     " -x TF_CPP_MIN_LOG_LEVEL=0 -x PYTHONUNBUFFERED=1"
     f" -x PATH=/usr/bin:/usr/local/bin:/bin{KERNELS} -x CLUSTERCTL_JOB={JOB}"
-    " --mca pml ob1 --mca btl '^openib' --mca btl_tcp_if_exclude lo,docker0"
+    " --mca pml ob1 --mca btl '^openib' --mca btl_tcp_if_include 10.0.0.0/24"
     " /usr/bin/python3 -W ignore train_imagenet_resnet_hvd.py"
     " --synthetic --num_epochs 5 -b 256 --clear_log"
 )
@@ -72,7 +81,7 @@ def on_gpus_with_5(exports, libraries=""):
         " -x TF_CPP_MIN_LOG_LEVEL=0 -x PYTHONUNBUFFERED=1"
         " -x PATH=/opt/clusterctl/training/bin:/usr/local/bin:/usr/bin:/bin"
         f"{libraries}{KERNELS} -x CLUSTERCTL_JOB={JOB}"
-        " --mca pml ob1 --mca btl self,sm,tcp --mca btl_tcp_if_exclude lo,docker0"
+        " --mca pml ob1 --mca btl self,sm,tcp --mca btl_tcp_if_include 10.0.0.0/24"
         " /opt/clusterctl/training/bin/python -W ignore train_imagenet_resnet_hvd.py"
         f" --synthetic --num_epochs 5 -b 256 --clear_log"
     )
@@ -85,7 +94,7 @@ CPU_4 = (
     f" --mca plm_rsh_no_tree_spawn 1 --mca plm_rsh_args {SSH}"
     " --bind-to none --map-by slot -x TF_CPP_MIN_LOG_LEVEL=2 -x PYTHONUNBUFFERED=1"
     f" -x PATH=/usr/bin:/usr/local/bin:/bin -x CLUSTERCTL_JOB={JOB}"
-    " --mca pml ob1 --mca btl '^openib' --mca btl_tcp_if_exclude lo,docker0"
+    " --mca pml ob1 --mca btl '^openib' --mca btl_tcp_if_include 10.0.0.0/24"
     " --mca mpi_yield_when_idle 1"
     " /usr/bin/python3 -W ignore train_imagenet_resnet_hvd.py"
     " --synthetic --num_batches 40 -b 8 --image_size 64 --nofp16 --display_every 10 --clear_log"
@@ -96,7 +105,7 @@ CPU_5 = (
     " --bind-to none --map-by slot -x TF_CPP_MIN_LOG_LEVEL=2 -x PYTHONUNBUFFERED=1"
     " -x PATH=/opt/clusterctl/training/bin:/usr/local/bin:/usr/bin:/bin"
     f" -x CLUSTERCTL_JOB={JOB}"
-    " --mca pml ob1 --mca btl self,sm,tcp --mca btl_tcp_if_exclude lo,docker0"
+    " --mca pml ob1 --mca btl self,sm,tcp --mca btl_tcp_if_include 10.0.0.0/24"
     " --mca mpi_yield_when_idle 1"
     " /opt/clusterctl/training/bin/python -W ignore train_imagenet_resnet_hvd.py"
     " --synthetic --num_batches 40 -b 8 --image_size 64 --nofp16 --display_every 10 --clear_log"
@@ -135,6 +144,105 @@ CPU_5 = (
 )
 def test_the_whole_line(head, expected):
     assert line(JobRequest(32, synthetic=True), head) == expected
+
+
+@pytest.mark.parametrize(
+    ("hosts", "interfaces", "network"),
+    [
+        ("10.0.0.4 10.0.0.5", "lo 127.0.0.1/8 ens5 10.0.0.4/24", "10.0.0.0/24"),
+        # Of several cards the one that the hosts file names; each has to be found by its network.
+        ("10.0.0.4 10.0.0.5", "ens6 10.0.9.7/24 ens5 10.0.0.4/20", "10.0.0.0/20"),
+        ("10.0.0.4 10.0.1.5 10.0.2.6", "ens5 10.0.0.4/24", "10.0.0.0/22"),
+        # The tutorial's leader calls itself localhost.
+        ("10.0.0.5 localhost", "tun0 10.8.0.2 ens5 10.0.0.4/24", "10.0.0.0/24"),
+        ("localhost", "lo 127.0.0.1/8 ens5 10.0.0.4/24", "10.0.0.0/24"),
+        # A bridge that is elsewhere does no harm; one in that network does, and so does lo.
+        ("172.31.0.4", "docker0 172.17.0.1/16 eth0 172.31.0.4/20", "172.31.0.0/20"),
+        ("172.100.1.200 172.48.3.124", "br-1f 172.18.0.1/16 eth0 172.100.1.200/24", ""),
+        ("10.0.0.4 54.1.2.3", "lo 127.0.0.1/8 ens5 10.0.0.4/24", "0.0.0.0/2"),
+        ("10.0.0.4 100.1.2.3", "lo 127.0.0.1/8 ens5 10.0.0.4/24", ""),
+        ("10.0.0.4 192.0.2.3", "ens5 10.0.0.4/24", ""),
+        # Nothing is certain of names, of IPv6, and of a host that did not say.
+        ("demo-0 demo-1", "ens5 10.0.0.4/24", ""),
+        ("fd00::4 fd00::5", "ens5 10.0.0.4/24", ""),
+        ("10.0.0.4 10.0.0.5", "", ""),
+        ("10.0.0.4 10.0.0.5", "ens5 nonsense", ""),
+    ],
+)
+def test_the_network_of_the_hosts(hosts, interfaces, network):
+    head = parse_facts(f"home=/h\ninterfaces={interfaces} \n")
+    assert shared_network(hosts.split(), head) == network
+
+
+def test_where_the_network_is_not_known_known_bridges_are_left_out():
+    text = line(JobRequest(2, synthetic=True), facts(interfaces=()))
+    assert " --mca btl_tcp_if_exclude lo,docker0,virbr0 " in text
+
+
+def test_variables_and_options_of_the_users_own():
+    given = ["NCCL_DEBUG=INFO", "PYTHONUNBUFFERED=", "WANDB_API_KEY=hidden", "HERE", "A=1", "A=b=c"]
+    request = JobRequest(
+        32,
+        variables=tuple(parse_variable(text, {"HERE": "hidden too"}) for text in given),
+        mpi_arguments=mpirun_arguments(
+            ["--report-bindings", "-bind-to none", "--mca pml '^ucx a'"]
+        ),
+    )
+    plan = plan_job(request, facts(), HOSTS, JOB, "")
+    ours = (
+        f" -x TF_CPP_MIN_LOG_LEVEL=2 -x PYTHONUNBUFFERED="
+        " -x PATH=/opt/clusterctl/training/bin:/usr/local/bin:/usr/bin:/bin"
+        f" -x NCCL_DEBUG=INFO -x WANDB_API_KEY -x HERE -x A=b=c -x CLUSTERCTL_JOB={JOB}"
+        " --mca btl self,sm,tcp --mca btl_tcp_if_include 10.0.0.0/24 --mca mpi_yield_when_idle 1"
+        " --report-bindings -bind-to none --mca pml '^ucx a'"
+        " /opt/clusterctl/training/bin/python -W ignore "
+    )
+    for text in plan.lines:
+        assert f" --map-by slot{ours}" in text
+        assert "--bind-to none" not in text.replace(ours, "")
+        assert "hidden" not in text
+    files = job_files(plan)
+    assert files["environment"] == "export WANDB_API_KEY=hidden\nexport HERE='hidden too'\n"
+    described = json.loads(files["job.json"])
+    assert described["variables"] == {
+        "NCCL_DEBUG": "INFO",
+        "PYTHONUNBUFFERED": "",
+        "WANDB_API_KEY": None,
+        "HERE": None,
+        "A": "b=c",
+    }
+    assert described["mpi_arguments"] == list(request.mpi_arguments)
+    assert "environment" not in job_files(plan_job(JobRequest(2), facts(), HOSTS, JOB, ""))
+
+
+@pytest.mark.parametrize(
+    ("option", "gone"),
+    [
+        ("--mca btl_tcp_if_exclude eth1", "--mca btl_tcp_if_include 10.0.0.0/24"),
+        ("--prtemca plm_ssh_args '-o Port=2222'", f"--prtemca plm_ssh_args {SSH}"),
+        ("--map-by ppr:4:node", "--map-by slot"),
+    ],
+)
+def test_an_option_of_the_users_takes_the_place_of_ours(option, gone):
+    request = JobRequest(2, synthetic=True, mpi_arguments=mpirun_arguments([option]))
+    ours = line(JobRequest(2, synthetic=True), facts())
+    assert line(request, facts()) == ours.replace(f" {gone}", "").replace(
+        f" {FIVE.python}", f" {option} {FIVE.python}"
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ["", "=1", "1A=1", "A B=1", "A*", "É=1", "A\n=1", "-x", "NOT_HERE", f"{JOB_VARIABLE}=1"]
+)
+def test_no_variable(text):
+    with pytest.raises(UsageError):
+        parse_variable(text, {"HERE": "1"})
+
+
+@pytest.mark.parametrize("text", ["true", "'a", "-np 4", "--hostfile=x", "-H a", "-x A=1", "-n 3"])
+def test_no_option_for_mpirun(text):
+    with pytest.raises(UsageError):
+        mpirun_arguments([text])
 
 
 def flags_of(text):

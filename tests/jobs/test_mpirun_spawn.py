@@ -92,5 +92,5 @@ def test_every_host_is_dialled_from_here_with_keep_alives(mpirun, hosts, tmp_pat
     asked = [call.read_text() for call in calls.iterdir()]
     assert len(asked) == hosts
     for text in asked:
-        assert "-o ServerAliveInterval=2 -o ServerAliveCountMax=3 10.9.9." in text
+        assert "-o ServerAliveInterval=10 -o ServerAliveCountMax=5 10.9.9." in text
         assert "-o BatchMode=yes -o ConnectTimeout=30" in text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -252,7 +253,9 @@ def test_a_users_changes_to_the_trainer_stay(quiet):
 
 
 def test_a_cut_link_ends_the_job_in_seconds_and_kill_finds_what_is_left(quiet):
-    quiet.ctl("train", "2", "--detach", "--script", "~/stay.py")
+    # The default's minute is long for a test.
+    keep_alives = "--prtemca plm_ssh_args '-o ServerAliveInterval=2 -o ServerAliveCountMax=3'"
+    quiet.ctl("train", "2", "--detach", "--script", "~/stay.py", "--mpi-arg", keep_alives)
     eventually(lambda: "rank 1 is here" in quiet.ctl("logs")[1], "both ranks")
     with quiet.cut_off(1):
         eventually(lambda: jobs(quiet)[0]["state"] == "failed", "mpirun to notice")
@@ -260,3 +263,89 @@ def test_a_cut_link_ends_the_job_in_seconds_and_kill_finds_what_is_left(quiet):
     status, out, err = quiet.ctl("kill")
     assert status == 0, err
     assert "none left" in out or out == "nothing to end\n"
+
+
+def test_ten_seconds_of_silence_do_not_end_a_job(quiet):
+    quiet.ctl("train", "2", "--detach", "--script", "~/stay.py")
+    eventually(lambda: "rank 1 is here" in quiet.ctl("logs")[1], "both ranks")
+    with quiet.fault(1, "freeze", "thaw"):
+        time.sleep(10)
+    for node in (0, 1):
+        quiet.on(node, "touch /data/go")
+    status, out, err = quiet.ctl("logs", "-f")
+    assert (status, "rank 1 goes" in out) == (0, True), err
+
+
+@pytest.fixture
+def jobs_on_data(quiet):
+    """The folder of jobs on the head node's /data, which can be filled."""
+    quiet.on(0, "mv .clusterctl/jobs /data/jobs && ln -s /data/jobs .clusterctl/jobs")
+    yield quiet
+    quiet.ctl("cancel")
+    quiet.on(0, "rm .clusterctl/jobs && mv /data/jobs .clusterctl/jobs")
+
+
+def test_a_full_disk_hides_no_job_and_no_end(jobs_on_data):
+    pair = jobs_on_data
+    run = ("train", "1", "--detach", "--script", "~/stay.py")
+    for cancelled, ends in (
+        (False, [("failed", 7)]),
+        (True, [("cancelled", 1), ("cancelled", 143)]),
+    ):
+        assert pair.ctl(*run, "--", "7")[0] == 0
+        eventually(lambda: "rank 0 is here" in pair.ctl("logs")[1], "the rank")
+        with pair.fault(0, "fill", "drain"):
+            status, _, err = pair.ctl(*run, "--force")
+            assert status == 1
+            assert "No space left on device" in err
+            assert [job["state"] for job in jobs(pair)][-1] == "running"
+            if cancelled:
+                assert pair.ctl("cancel")[0] == 0
+            else:
+                pair.on(0, "touch /data/go")
+            eventually(lambda: jobs(pair)[-1]["state"] != "running", "its end")
+            last = jobs(pair)[-1]
+            assert (last["state"], last["exit_status"]) in ends
+        pair.on(0, "rm -f /data/go")
+    assert len(jobs(pair)) == 2, "of the jobs that did not start nothing is left"
+
+
+def test_a_job_is_ended_where_nothing_can_be_written(jobs_on_data):
+    pair = jobs_on_data
+    pair.ctl("train", "1", "--detach", "--script", "~/stay.py")
+    eventually(lambda: "rank 0 is here" in pair.ctl("logs")[1], "the rank")
+    with pair.fault(0, "readonly", "writable"):
+        status, _, err = pair.ctl("cancel")
+        assert (status, pair.on(0, "pgrep -f 'stay[.]py' || echo none")) == (0, "none\n"), err
+
+
+MEET = """\
+import os, sys
+import horovod.tensorflow as hvd, tensorflow as tf
+hvd.init()
+total = float(hvd.allreduce(tf.ones([1]), op=hvd.Sum)[0])
+said = [os.environ.get(name) for name in ("V0", "V1", "V2", "V3", "V4", "HERE")]
+sys.stdout.write(ascii((total, said)) + "\\n")
+"""
+HOSTILE = ["a  b=c;d", 'it\'s "q" \\\\', "two\nlines", "é☃", ""]
+
+
+def test_bridges_do_not_lead_ranks_astray_and_all_ranks_have_the_variables(quiet, monkeypatch):
+    """Docker's bridges have the same address on every host."""
+    quiet.put("meet.py", MEET)
+    monkeypatch.setenv("HERE", "from 'here'")
+    given = [word for i, value in enumerate(HOSTILE) for word in ("-x", f"V{i}={value}")]
+    bridge = "sudo -n ip link add br-0123 type bridge"
+    address = "sudo -n ip addr add 172.18.0.1/16 dev br-0123 && sudo -n ip link set br-0123 up"
+    try:
+        for node in (0, 1):
+            quiet.on(node, f"{bridge} && {address}")
+        status, out, err = quiet.ctl("train", "2", "--script", "~/meet.py", *given, "-x", "HERE")
+        assert status == 0, err
+        assert out.splitlines()[-2:] == [ascii((2.0, [*HOSTILE, "from 'here'"]))] * 2
+        [job] = jobs(quiet)
+        assert job["variables"] == {**{f"V{i}": v for i, v in enumerate(HOSTILE)}, "HERE": None}
+        assert "from 'here'" not in err
+    finally:
+        for node in (0, 1):
+            quiet.on(node, "sudo -n ip link del br-0123")

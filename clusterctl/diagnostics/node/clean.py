@@ -1,10 +1,13 @@
 """Runs on a node: remove the trainer's log folders, and with --jobs the ended jobs' folders.
 
-With --dry-run only says what it would. Prints {"removed": [[path, bytes], ...], "failed": [...]}.
+With --dry-run only says what it would. Prints {"removed": [[path, bytes], ...], "failed": [...]},
+or {"busy": ID} when a job runs here; with --force only that job's own folder is left alone then.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -12,6 +15,7 @@ import sys
 from pathlib import Path
 
 HOME = Path.home()
+JOBS = HOME / ".clusterctl" / "jobs"
 LOGS = (
     HOME / "imagenet_resnet",
     HOME / "examples" / "horovod" / "tensorflow" / "imagenet_resnet",
@@ -40,11 +44,23 @@ def runs(job: Path) -> bool:
 
 
 def main() -> None:
-    dry_run, jobs = "--dry-run" in sys.argv, "--jobs" in sys.argv
+    with contextlib.ExitStack() as stack:
+        if JOBS.is_dir():
+            # A start holds it until its job has a process: a job without one has ended.
+            lock = stack.enter_context((JOBS / ".lock").open("w"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        print(json.dumps(clean(sys.argv[1:])))
+
+
+def clean(options: list) -> dict:
+    dry_run = "--dry-run" in options
+    jobs = [job for job in sorted(JOBS.glob("*-*-*")) if job.is_dir()]
+    running = [job.name for job in jobs if runs(job)]
+    if running and not dry_run and "--force" not in options:
+        return {"busy": running[-1]}
     folders = [folder for folder in LOGS if folder.is_dir() and not folder.is_symlink()]
-    if jobs:
-        kept = HOME / ".clusterctl" / "jobs"
-        folders += [job for job in sorted(kept.glob("*-*-*")) if job.is_dir() and not runs(job)]
+    if "--jobs" in options:
+        folders += [job for job in jobs if job.name not in running]
     removed, failed = [], []
     for folder in folders:
         size = size_of(folder)
@@ -54,7 +70,7 @@ def main() -> None:
             removed.append([str(folder), size])
         except OSError as error:
             failed.append(f"{error.filename}: {error.strerror}")
-    print(json.dumps({"removed": removed, "failed": failed}))
+    return {"removed": removed, "failed": failed}
 
 
 main()

@@ -6,7 +6,8 @@
     cancel ID        asks the job to end and waits for it
 
 A job runs when the process in its `pid` file lives and carries the job's id in its environment:
-process numbers are used again, after a reboot all the more.
+process numbers are used again, after a reboot all the more. What is written while it runs (`pid`,
+`exit_status`, the name `cancelled`) has its room from the start: jobs fill disks.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 JOBS = Path.home() / ".clusterctl" / "jobs"
-START_TIMEOUT_S = 20.0
+ORDER_FILE = "job.json"  # written by nobody but `start`
+RESERVED_BYTES = 32
 CANCEL_TIMEOUT_S = 15.0
 
 
@@ -61,21 +63,24 @@ def describe(folder: Path) -> dict:
     except (OSError, ValueError):
         plan = {}
     log = folder / "log"
+    exit_status = exit_status_of(folder)
     return {
         "id": folder.name,
         "plan": plan,
         "running": running,
-        "exit_status": exit_status_of(folder),
+        "exit_status": exit_status,
         "cancelled": (folder / "cancelled").exists(),
-        "started_at": mtime_of(folder / "command"),
-        "ended_at": mtime_of(folder / "exit_status") or mtime_of(log),
+        "started_at": mtime_of(folder / ORDER_FILE),
+        "ended_at": mtime_of(log if exit_status is None else folder / "exit_status"),
         "now": time.time(),
         "log_bytes": log.stat().st_size if log.exists() else 0,
     }
 
 
 def folders() -> list:
-    return sorted(path for path in JOBS.glob("*-*-*") if path.is_dir())
+    """In the order in which they were started here: an id has the clock of some laptop."""
+    found = [path for path in JOBS.glob("*-*-*") if path.is_dir()]
+    return sorted(found, key=lambda path: (mtime_of(path / ORDER_FILE) or 0, path.name))
 
 
 def wait_until(reached: Callable[[], bool], timeout_s: float) -> bool:
@@ -89,55 +94,94 @@ def wait_until(reached: Callable[[], bool], timeout_s: float) -> bool:
 
 def start(job_id: str, force: bool, files: dict) -> dict:
     JOBS.mkdir(parents=True, exist_ok=True)
+    # Also of what earlier versions made.
+    JOBS.chmod(0o700)
+    # clean-logs takes the same lock: no folder goes while its job is being started.
     with (JOBS / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         busy = [folder.name for folder in folders() if pid_of(folder)]
         if busy and not force:
             return {"busy": busy[-1]}
         folder = JOBS / job_id
-        folder.mkdir()
-        for name, text in files.items():
-            (folder / name).write_text(text, encoding="utf-8", errors="surrogateescape")
-        (folder / "log").touch()
-        how = launch(folder)
-        if not wait_until((folder / "pid").exists, START_TIMEOUT_S):
-            sys.exit(f"the job did not start: see {folder}")
+        folder.mkdir(mode=0o700)
+        try:
+            write_files(folder, files)
+        except OSError as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            sys.exit(f"{folder}: {error.strerror}")
+        how, pid = launch(folder)
+        while not (folder / "pid").read_text().strip():
+            # Not a matter of time: a job whose process lives may still begin.
+            if not lives(pid) and not (folder / "pid").read_text().strip():
+                sys.exit(f"the job did not start: see {folder}")
+            time.sleep(0.05)
     return {"started": job_id, "with": how}
 
 
-def launch(folder: Path) -> str:
-    """Detached: in a tmux session of its own where there is tmux, else in a session of its own."""
+def write_files(folder: Path, files: dict) -> None:
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8", errors="surrogateescape")
+    (folder / "log").touch()
+    for name in ("pid", "exit_status", "not_cancelled"):
+        with (folder / name).open("wb") as file:
+            file.write(b"\n" * RESERVED_BYTES)
+            file.flush()
+            # Some file systems say only now that there is no room.
+            os.fsync(file.fileno())
+
+
+def lives(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"
+
+
+def launch(folder: Path) -> tuple:
+    """Detached: in a tmux session of its own where there is tmux, else in a session of its own.
+
+    Returns what it is in, and its process.
+    """
     # Not exported to tmux itself: its server would hand the variable to all its later windows.
     job = ["env", "CLUSTERCTL_JOB=" + folder.name, "sh", str(folder / "run")]
     if shutil.which("tmux"):
         session = "clusterctl-" + folder.name
-        argv = ["tmux", "new-session", "-d", "-s", session, *job]
-        tried = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False
-        )
+        argv = ["tmux", "new-session", "-d", "-P", "-F", "#{pane_pid}", "-s", session, *job]
+        tried = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=False)
         if tried.returncode == 0:
-            return "tmux session " + session
-    subprocess.Popen(
+            return "tmux session " + session, int(tried.stdout)
+    process = subprocess.Popen(
         ["nohup", *job],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    return "nohup"
+    return "nohup", process.pid
 
 
 def cancel(job_id: str) -> dict:
     folder = JOBS / job_id
     pid = pid_of(folder)
     if pid:
-        (folder / "cancelled").touch()
+        mark_cancelled(folder)
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
     return {
         "was_running": bool(pid),
         "ended": wait_until(lambda: not pid_of(folder), CANCEL_TIMEOUT_S),
     }
+
+
+def mark_cancelled(folder: Path) -> None:
+    """Whether or not that can be written down, the job is ended."""
+    try:
+        (folder / "not_cancelled").replace(folder / "cancelled")
+    except OSError:
+        # Started by an earlier version.
+        with contextlib.suppress(OSError):
+            (folder / "cancelled").touch()
 
 
 def main() -> None:
