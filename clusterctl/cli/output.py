@@ -1,34 +1,79 @@
-"""The only place that prints. Results go to stdout, everything about the work to stderr."""
+"""The only place that prints. Results go to stdout, everything about the work to stderr.
+
+Much of it is words of others: logs, outputs, names. What a terminal would obey in them (a title, a
+moved cursor, an answer typed for the user) is made visible where it would reach one; colours and
+erasing to the end of the line pass. Files and pipes get every byte as it is.
+"""
 
 from __future__ import annotations
 
+import codecs
 import json
+import re
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, TextIO
 
 from clusterctl.domain.errors import ClusterctlError, HostError
 from clusterctl.domain.findings import Finding
 
+_COLOUR = r"\x1b\[[0-9;:]*[mK]"
+# C1 (\x9b is another ESC [) and bytes that are no UTF-8 among them.
+_CONTROL = r"\x00-\x07\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff"
+_IN_LINES = re.compile(rf"({_COLOUR})|[\b\r{_CONTROL}]")
+_IN_STREAMS = re.compile(rf"({_COLOUR})|[{_CONTROL}]")  # a progress bar goes back with \b and \r
+_UNFINISHED = re.compile(r"\x1b(\[[0-9;:]{0,40})?\Z")
+
 
 def line(text: str = "") -> None:
     """One line of the result."""
-    print(text, flush=True)
+    _print(text, sys.stdout)
 
 
 def note(text: str) -> None:
     """One line about the work: progress, what was reused, what comes next."""
-    print(text, file=sys.stderr, flush=True)
+    _print(text, sys.stderr)
+
+
+def _print(text: str, stream: TextIO) -> None:
+    shown = _IN_LINES.sub(_visible, text) if stream.isatty() else text
+    print(shown, file=stream, flush=True)
+
+
+def _visible(found: re.Match[str]) -> str:
+    """As `cat -v` shows it: ESC is ^[. What is passed on is the pattern's first group."""
+    if found[1]:
+        return found[1]
+    number = ord(found[0])
+    return f"^{chr(number ^ 0x40)}" if number < 0x80 else f"\\x{number & 0xFF:02x}"
 
 
 def raw(text: bytes, stream: str = "stdout") -> None:
-    """Bytes of a host's output, as they are, to the stream of that name."""
+    """Bytes of a host's output to the stream of that name; they may be cut anywhere."""
     if not text:
         return
     out = sys.stdout if stream == "stdout" else sys.stderr
     out.flush()
-    out.buffer.write(text)
+    out.buffer.write(_SCREENS[stream].shown(text, out.encoding) if out.isatty() else text)
     out.buffer.flush()
+
+
+class _Screen:
+    """A terminal's part of a stream: what is cut within a letter or a colour waits for the rest."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+        self._held = ""
+
+    def shown(self, chunk: bytes, encoding: str) -> bytes:
+        text = self._held + self._decoder.decode(chunk)
+        unfinished = _UNFINISHED.search(text)
+        self._held = unfinished[0] if unfinished else ""
+        text = text[: len(text) - len(self._held)]
+        return _IN_STREAMS.sub(_visible, text).encode(encoding, "backslashreplace")
+
+
+_SCREENS = {"stdout": _Screen(), "stderr": _Screen()}
 
 
 def data(value: Any) -> None:
@@ -60,7 +105,21 @@ def live(view: Any) -> Any:
     from rich.console import Console
     from rich.live import Live
 
-    return Live(view, console=Console(stderr=True), refresh_per_second=8, transient=True)
+    shown, console = _VisibleView(view), Console(stderr=True)
+    return Live(shown, console=console, refresh_per_second=8, transient=True)
+
+
+class _VisibleView:
+    """A view of rich's with the names and messages in it made visible."""
+
+    def __init__(self, view: Any) -> None:
+        self._view = view
+
+    def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
+        for segment in console.render(self._view, options):
+            # rich's own control codes are no text of ours.
+            text = segment.text if segment.control else _IN_LINES.sub(_visible, segment.text)
+            yield segment._replace(text=text)
 
 
 def findings(found: Sequence[Finding]) -> None:

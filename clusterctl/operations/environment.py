@@ -226,11 +226,12 @@ class Installation:
     def _meet(self, hosts: Sequence[str]) -> None:
         """A rank on each of these nodes; else the head node has an error."""
         nodes = [node for node in self._access.cluster.nodes if node.name in hosts]
-        entries = HostsFile(tuple(HostSlots(node.private_ip, 1) for node in nodes))
+        addresses = [node.private_ip for node in nodes]
+        entries = HostsFile(tuple(HostSlots(address, 1) for address in addresses))
         folder, version, preset, facts = self._run_with()
         result = self._access.connections.run(
             self._access.head,
-            meet.meet_command(folder, version, len(nodes), preset, facts),
+            meet.meet_command(folder, version, addresses, preset, facts),
             stdin=format_hosts_file(entries).encode(),
             timeout_s=meet.TIMEOUT_S + 30,
         )
