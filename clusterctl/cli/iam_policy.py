@@ -15,6 +15,11 @@ WHO = ("operator", "network", "node")
 @click.option("--region", metavar="REGION", default="*", help="Only in this region.")
 @click.option("--account", metavar="ID", default="*", help="Only in this account.")
 @click.option("--node-role", metavar="ARN", help="The role that nodes may be given.")
+@click.option(
+    "--owner-tag",
+    metavar="KEY=VALUE",
+    help="Only clusters that carry this tag: `up --tag KEY=VALUE`.",
+)
 @click.option("--data-bucket", metavar="BUCKET[/PREFIX]", help="What nodes may read in S3.")
 @click.option("--checkpoint-prefix", metavar="BUCKET[/PREFIX]", help="Where nodes may write in S3.")
 @click.option("--ssm", is_flag=True, help="Nodes may be reached through Systems Manager.")
@@ -24,6 +29,7 @@ def iam_policy(
     region: str,
     account: str,
     node_role: str | None,
+    owner_tag: str | None,
     data_bucket: str | None,
     checkpoint_prefix: str | None,
     ssm: bool,
@@ -37,17 +43,23 @@ def iam_policy(
     \b
     clusterctl iam-policy
     clusterctl iam-policy operator --node-role arn:aws:iam::123456789012:role/nodes
+    clusterctl iam-policy operator --owner-tag owner=alice
     clusterctl iam-policy node --data-bucket my-data --checkpoint-prefix my-runs/checkpoints
     """
+    from clusterctl.configuration.values import parse_tag
     from clusterctl.ec2.arns import Bounds
     from clusterctl.ec2.policy import network_policy, node_policy, operator_policy
 
     bounds = Bounds(region, account)
+    owner = None if owner_tag is None else parse_tag(owner_tag)
     nodes_may = data_bucket is not None or checkpoint_prefix is not None or ssm
-    _check(who, as_json, node_role, nodes_may)
+    for_operator = {"--node-role": node_role, "--owner-tag": owner_tag}
+    _check(
+        who, as_json, [name for name, value in for_operator.items() if value is not None], nodes_may
+    )
     policies = {}
     if who in (None, "operator"):
-        policies["operator"] = operator_policy(bounds, node_role)
+        policies["operator"] = operator_policy(bounds, node_role, owner)
     if who in (None, "network"):
         policies["network"] = network_policy(bounds)
     if who == "node" or (who is None and nodes_may):
@@ -60,16 +72,17 @@ def iam_policy(
         output.note("no role may be given to nodes: --instance-profile needs --node-role ARN here")
 
 
-def _check(who: str | None, as_json: bool, node_role: str | None, nodes_may: bool) -> None:
+def _check(who: str | None, as_json: bool, for_operator: list[str], nodes_may: bool) -> None:
     """Nothing that was asked for is left out silently. Raises UsageError."""
-    if node_role is not None and who in ("network", "node"):
-        raise UsageError("--node-role is for the operator's policy", "leave it out")
+    if for_operator and who in ("network", "node"):
+        named = " and ".join(for_operator)
+        raise UsageError(f"for the operator's policy only: {named}", "leave it out")
     if nodes_may and who in ("operator", "network"):
         raise UsageError(
             "--data-bucket, --checkpoint-prefix and --ssm are for the nodes' policy",
             "clusterctl iam-policy node",
         )
-    if who is None and not as_json and (node_role is not None or nodes_may):
+    if who is None and not as_json and (for_operator or nodes_may):
         raise UsageError("say whose policy", f"one of {', '.join(WHO)}, or --json for all")
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from clusterctl.domain.errors import UsageError
+from clusterctl.domain.spec import is_free_tag
 from clusterctl.ec2 import tags
 from clusterctl.ec2.arns import Bounds
 from clusterctl.ec2.policy_actions import (
@@ -55,15 +56,18 @@ _SSM_AGENT = (
 )
 
 Policy = Mapping[str, Any]
-_HAS_TAG = {"Null": {f"aws:ResourceTag/{tags.CLUSTER}": "false"}}
-_GIVES_TAG = {"StringLike": {f"aws:RequestTag/{tags.CLUSTER}": "?*"}}
 
 
-def operator_policy(bounds: Bounds, node_role: str | None = None) -> Policy:
+def operator_policy(
+    bounds: Bounds, node_role: str | None = None, owner_tag: tuple[str, str] | None = None
+) -> Policy:
     """For whoever launches clusters. `node_role` may be given to nodes; without one, none may.
 
-    Raises UsageError for what is no role's ARN, or one of another partition or account.
+    With `owner_tag`, only what carries that tag too is made and managed: one owner's clusters, and
+    not all that clusterctl has made. Raises UsageError for what is no role's ARN, or one of
+    another partition or account, and for a tag that users do not give or a policy cannot hold.
     """
+    has_tag, gives_tag = _conditions(owner_tag)
     statements = [
         _allow("Look", actions_of(OPERATOR, Scope.READ), ["*"]),
         _allow(
@@ -75,14 +79,14 @@ def operator_policy(bounds: Bounds, node_role: str | None = None) -> Policy:
             "LaunchOwn",
             actions_of(OPERATOR, Scope.LAUNCH),
             bounds.ec2(*_LAUNCHED),
-            _GIVES_TAG,
+            gives_tag,
         ),
         _allow(
             "LaunchWith",
             actions_of(OPERATOR, Scope.LAUNCH),
             [bounds.arn("ec2", "image/*", account=""), *bounds.ec2(*_LAUNCHED_WITH)],
         ),
-        _allow("CreateOwn", actions_of(OPERATOR, Scope.CREATE), bounds.ec2(*_CREATED), _GIVES_TAG),
+        _allow("CreateOwn", actions_of(OPERATOR, Scope.CREATE), bounds.ec2(*_CREATED), gives_tag),
         _allow("CreateGroupIn", ["ec2:CreateSecurityGroup"], bounds.ec2("vpc")),
         _allow(
             "TagWhileCreating",
@@ -94,9 +98,9 @@ def operator_policy(bounds: Bounds, node_role: str | None = None) -> Policy:
             "TagOwn",
             [*actions_of(OPERATOR, Scope.TAG), *actions_of(OPERATOR, Scope.UNTAG)],
             [bounds.arn("ec2", "*/*")],
-            {**_HAS_TAG, "ForAllValues:StringLike": {"aws:TagKeys": ["clusterctl:*"]}},
+            {**has_tag, "ForAllValues:StringLike": {"aws:TagKeys": ["clusterctl:*"]}},
         ),
-        _allow("ManageOwn", actions_of(OPERATOR, Scope.OWN), [bounds.arn("ec2", "*/*")], _HAS_TAG),
+        _allow("ManageOwn", actions_of(OPERATOR, Scope.OWN), [bounds.arn("ec2", "*/*")], has_tag),
         _allow(
             "ReadHostKeys",
             actions_of(OPERATOR, Scope.COMMAND),
@@ -106,13 +110,13 @@ def operator_policy(bounds: Bounds, node_role: str | None = None) -> Policy:
             "ReadHostKeysOfOwn",
             actions_of(OPERATOR, Scope.COMMAND),
             bounds.ec2("instance"),
-            _HAS_TAG,
+            has_tag,
         ),
         _allow(
             "MoveOwnAddress",
             actions_of(OPERATOR, Scope.ADDRESS),
             bounds.ec2("elastic-ip"),
-            _HAS_TAG,
+            has_tag,
         ),
         _allow(
             "MoveAddressTo",
@@ -239,6 +243,30 @@ def _on_s3(bounds: Bounds, sid: str, place: str, calls: list[str]) -> list[dict[
         _allow(f"{sid}List", ["s3:ListBucket"], [root], inside),
         _allow(f"{sid}Objects", calls, [f"{root}/{prefix}*"]),
     ]
+
+
+def _conditions(owner_tag: tuple[str, str] | None) -> tuple[Policy, Policy]:
+    """For what has the cluster's tag already, and for what gets it when it is made."""
+    has_tag = {"Null": {f"aws:ResourceTag/{tags.CLUSTER}": "false"}}
+    gives_tag = {"StringLike": {f"aws:RequestTag/{tags.CLUSTER}": "?*"}}
+    if owner_tag is None:
+        return has_tag, gives_tag
+    key, value = owner_tag
+    # Of a policy's variables those of the caller, so that one policy serves several: their values
+    # come from AWS, and nobody can tag their way around them.
+    if not (
+        is_free_tag(key)
+        and re.fullmatch(r"[\w .:=+@-]{1,128}", key, re.ASCII)
+        and re.fullmatch(r"[\w .:/=+@-]{1,256}|\$\{aws:(username|userid)\}", value, re.ASCII)
+    ):
+        raise UsageError(
+            f"not an owner's tag: {key}={value}",
+            "for example owner=alice, or owner=${aws:username}, and give it to up, too: --tag",
+        )
+    return (
+        {**has_tag, "StringEquals": {f"aws:ResourceTag/{key}": value}},
+        {**gives_tag, "StringEquals": {f"aws:RequestTag/{key}": value}},
+    )
 
 
 def _pass_role(bounds: Bounds, arn: str) -> dict[str, Any]:

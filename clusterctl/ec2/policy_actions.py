@@ -138,7 +138,8 @@ IMPLIED = frozenset(
     ("iam:CreateServiceLinkedRole", "iam:PassRole", "cloudformation:TagResource")
 ) | frozenset(name for _, scope, names in OPERATOR if scope is Scope.KEY for name in names)
 
-# What CloudFormation does in the caller's name for each kind of resource in network.yaml.
+# What CloudFormation does in the caller's name for each kind of resource in network.yaml: what the
+# handlers in the kind's published schema say, but for properties that the template does not set.
 _RULES = (
     "AuthorizeSecurityGroupIngress",
     "AuthorizeSecurityGroupEgress",
@@ -155,6 +156,9 @@ BY_CLOUDFORMATION: Mapping[str, tuple[str, ...]] = {
         "DeleteVpc",
         "DescribeVpcs",
         "DescribeVpcAttribute",
+        "DescribeVpcEncryptionControls",
+        "DescribeNetworkAcls",
+        "DescribeSecurityGroups",
         "ModifyVpcAttribute",
     ),
     "AWS::EC2::InternetGateway": (
@@ -166,6 +170,7 @@ BY_CLOUDFORMATION: Mapping[str, tuple[str, ...]] = {
         "AttachInternetGateway",
         "DetachInternetGateway",
         "DescribeInternetGateways",
+        "DescribeVpnGateways",
     ),
     "AWS::EC2::RouteTable": ("CreateRouteTable", "DeleteRouteTable", "DescribeRouteTables"),
     "AWS::EC2::Route": ("CreateRoute", "ReplaceRoute", "DeleteRoute", "DescribeRouteTables"),
@@ -174,6 +179,7 @@ BY_CLOUDFORMATION: Mapping[str, tuple[str, ...]] = {
         "DeleteSubnet",
         "DescribeSubnets",
         "ModifySubnetAttribute",
+        "DescribeNetworkAcls",
         "DescribeAvailabilityZones",
     ),
     "AWS::EC2::SubnetRouteTableAssociation": (
@@ -181,6 +187,7 @@ BY_CLOUDFORMATION: Mapping[str, tuple[str, ...]] = {
         "DisassociateRouteTable",
         "ReplaceRouteTableAssociation",
         "DescribeRouteTables",
+        "DescribeSubnets",
     ),
     "AWS::EC2::VPCEndpoint": (
         "CreateVpcEndpoint",
@@ -188,7 +195,12 @@ BY_CLOUDFORMATION: Mapping[str, tuple[str, ...]] = {
         "DeleteVpcEndpoints",
         "DescribeVpcEndpoints",
     ),
-    "AWS::EC2::SecurityGroup": ("CreateSecurityGroup", "DeleteSecurityGroup", *_RULES),
+    "AWS::EC2::SecurityGroup": (
+        "CreateSecurityGroup",
+        "DeleteSecurityGroup",
+        "DescribeInstances",
+        *_RULES,
+    ),
     "AWS::EC2::SecurityGroupIngress": _RULES,
     "AWS::EC2::SecurityGroupEgress": _RULES,
 }

@@ -133,10 +133,38 @@ def test_the_docs_name_every_tag():
     assert set(re.findall(r"^\| `(clusterctl:[a-z-]+)`", section, re.MULTILINE)) == tags
 
 
+# What the handlers of each kind (create, read, update, delete) ask for, as its schema in
+# CloudFormation's registry says; tags and what comes with properties that the template lacks apart.
+PUBLISHED = {
+    "AWS::EC2::VPC": "CreateVpc DeleteVpc DescribeNetworkAcls DescribeSecurityGroups "
+    "DescribeVpcAttribute DescribeVpcEncryptionControls DescribeVpcs ModifyVpcAttribute",
+    "AWS::EC2::InternetGateway": "CreateInternetGateway DeleteInternetGateway "
+    "DescribeInternetGateways",
+    "AWS::EC2::RouteTable": "CreateRouteTable DeleteRouteTable DescribeRouteTables",
+    "AWS::EC2::Route": "CreateRoute DeleteRoute DescribeRouteTables ReplaceRoute",
+    "AWS::EC2::Subnet": "CreateSubnet DeleteSubnet DescribeNetworkAcls DescribeSubnets "
+    "ModifySubnetAttribute",
+    "AWS::EC2::SubnetRouteTableAssociation": "AssociateRouteTable DescribeRouteTables "
+    "DescribeSubnets DisassociateRouteTable ReplaceRouteTableAssociation",
+    "AWS::EC2::VPCEndpoint": "CreateVpcEndpoint DeleteVpcEndpoints DescribeVpcEndpoints "
+    "ModifyVpcEndpoint",
+    "AWS::EC2::SecurityGroup": "AuthorizeSecurityGroupEgress AuthorizeSecurityGroupIngress "
+    "CreateSecurityGroup DeleteSecurityGroup DescribeInstances DescribeSecurityGroups "
+    "RevokeSecurityGroupEgress RevokeSecurityGroupIngress",
+    "AWS::EC2::SecurityGroupIngress": "AuthorizeSecurityGroupIngress DescribeSecurityGroupRules "
+    "DescribeSecurityGroups RevokeSecurityGroupIngress UpdateSecurityGroupRuleDescriptionsIngress",
+    "AWS::EC2::SecurityGroupEgress": "AuthorizeSecurityGroupEgress DescribeSecurityGroupRules "
+    "RevokeSecurityGroupEgress UpdateSecurityGroupRuleDescriptionsEgress",
+}
+
+
 def test_cloudformation_may_make_what_the_template_has():
     template = (ROOT / "clusterctl" / "ec2" / "network.yaml").read_text()
     kinds = set(re.findall(r"Type: (AWS::[\w:]+)", template))
     assert kinds - {"AWS::EC2::AvailabilityZone::Name"} == set(BY_CLOUDFORMATION)
+    asked = {kind: set(PUBLISHED[kind].split()) for kind in kinds & set(PUBLISHED)}
+    missing = {kind: asked[kind] - set(BY_CLOUDFORMATION[kind]) for kind in asked}
+    assert not any(missing.values()), missing
 
 
 def test_every_action_exists(methods):
@@ -211,6 +239,24 @@ def test_whatever_changes_things_is_limited_to_the_tag():
     wide = [one for one in policy["Statement"] if one["Resource"] == ["*"]]
     assert [one["Sid"] for one in wide] == ["Look"]
     assert all(re.match(r"\w+:(Describe|Get|List)", action) for action in wide[0]["Action"])
+
+
+def test_an_owners_policy_is_for_what_carries_the_owners_tag():
+    """Each statement that is about what has the cluster's tag, or gets it, asks for both."""
+    plain, owned = (
+        operator_policy(Bounds(), ROLE, owner_tag=tag)["Statement"]
+        for tag in (None, ("owner", "alice"))
+    )
+    changed = []
+    for before, after in zip(plain, owned):
+        tagged = [way for way in ("Request", "Resource") if f"aws:{way}Tag/" in json.dumps(before)]
+        for way in tagged:
+            given = {"StringEquals": {f"aws:{way}Tag/owner": "alice"}}
+            assert after == {**before, "Condition": {**before["Condition"], **given}}
+            changed.append(after["Sid"])
+        if not tagged:
+            assert after == before
+    assert {"LaunchOwn", "CreateOwn", "TagOwn", "ManageOwn", "MoveOwnAddress"} <= set(changed)
 
 
 def test_networks_are_changed_through_cloudformation_only():
@@ -290,6 +336,9 @@ def test_what_a_node_may_do():
         lambda: node_policy(Bounds(), "data/*"),
         lambda: node_policy(Bounds(), "data/${aws:username}"),
         lambda: node_policy(Bounds(), "arn:aws:s3:::data"),
+        lambda: operator_policy(Bounds(), owner_tag=("clusterctl:cluster", "demo")),
+        lambda: operator_policy(Bounds(), owner_tag=("owner", "${aws:PrincipalTag/x}")),
+        lambda: operator_policy(Bounds(), owner_tag=("owner", "")),
         lambda: operator_policy(Bounds(), "nodes"),
         lambda: operator_policy(Bounds(), "arn:aws:iam::123456789012:role/*"),
         lambda: operator_policy(Bounds(), "arn:aws:iam::123456789012:user/me"),
@@ -326,7 +375,8 @@ class Calls:
     def actions(self) -> set[str]:
         return {action for action, _ in self.made}
 
-    def check(self) -> None:
+    def check(self, *keys: str) -> None:
+        """All calls are allowed, and what is made carries tags with these keys."""
         assert self.actions - ALLOWED - ALWAYS_ALLOWED == set()
         given = {
             **dict.fromkeys(actions_of(OPERATOR, Scope.CREATE), 1),
@@ -334,8 +384,8 @@ class Calls:
         }
         for action, body in self.made:
             if action in given:
-                tagged = {kind for kind, keys in tags_of(body) if "clusterctl:cluster" in keys}
-                assert len(tagged) >= given[action], f"{action} without the tag: {body}"
+                tagged = {kind for kind, made in tags_of(body) if made >= {*keys}}
+                assert len(tagged) >= given[action], f"{action} without the tags: {body}"
 
 
 def tags_of(body: dict) -> Iterator[tuple[str, set[str]]]:
@@ -362,14 +412,14 @@ def test_what_is_really_called_is_allowed(client, moto_url, tmp_path, monkeypatc
     ):
         monkeypatch.setenv(name, value)
     clusterctl = CommandLine(tmp_path, capsys, ["--endpoint-url", moto_url, "--region", REGION])
-    up = ("up", "demo", "--nodes", "2", "--instance-type", "p4d.24xlarge")
+    up = ("up", "demo", "--nodes", "2", "--instance-type", "p4d.24xlarge", "--tag", "owner=alice")
     assert clusterctl(*up, "--dry-run").status == 0
     clusterctl(*up, "--timeout", "0.01")  # moto has no hosts to get ready.
     assert clusterctl("status", "demo").status == 0
     assert clusterctl("list").status == 0
     assert clusterctl("gc", "--all").status == 0
     assert clusterctl("down", "demo", "--yes").status == 0
-    calls.check()
+    calls.check("clusterctl:cluster", "owner")
     assert {"ec2:RunInstances", "ec2:TerminateInstances"} <= calls.actions
 
 
@@ -385,7 +435,7 @@ def test_what_a_cluster_of_the_lab_takes_is_allowed(lab, monkeypatch, capsys):
         assert clusterctl("status", "least").status == 0
     finally:
         assert clusterctl("down", "least", "--yes").status == 0
-    calls.check()
+    calls.check("clusterctl:cluster")
     assert "ec2:GetConsoleOutput" in calls.actions
 
 
@@ -402,6 +452,10 @@ def test_what_a_cluster_of_the_lab_takes_is_allowed(lab, monkeypatch, capsys):
         (("operator", "--data-bucket", "data"), 2),
         (("node", "--ssm", "--node-role", ROLE), 2),
         (("--node-role", ROLE), 2),
+        (("operator", "--owner-tag", "owner=alice"), 0),
+        (("operator", "--owner-tag", "owner=${aws:username}"), 0),
+        (("operator", "--owner-tag", "owner"), 2),
+        (("network", "--owner-tag", "owner=alice"), 2),
         (("operator", "--node-role", ""), 2),
         (("operator", "--region", ""), 2),
         (("operator", "--account", "me"), 2),
