@@ -84,6 +84,9 @@ def test_suspend_or_slew_is_no_jump():
 )
 def test_who_judges(index, idle_s, expected):
     assert limit_s(settings(index=index, idle_s=idle_s)) == expected
+    assert limit_s(settings(index=index, idle_s=idle_s, at_power_off="stop")) == expected
+    # Where a power-off deletes the disk nobody is switched off for idleness.
+    assert limit_s(settings(index=index, idle_s=idle_s, at_power_off="terminate")) is None
 
 
 @pytest.mark.parametrize(("limit", "expected"), [(1, 1), (100, 10), (1800, 60)])

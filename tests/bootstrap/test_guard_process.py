@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -30,13 +31,21 @@ def ended(guard):
     return wait_until(lambda: guard.ends, f"an end: {guard.log}")
 
 
-def test_the_end_comes_and_is_announced(guard):
-    guard.tell(over(2))
+@pytest.mark.parametrize(
+    ("at_power_off", "fate"),
+    [
+        ("", "switched off"),
+        ("stop", "stopped (its disk stays)"),
+        ("terminate", "terminated (with its disk)"),
+    ],
+)
+def test_the_end_comes_and_is_announced(guard, at_power_off, fate):
+    guard.tell(replace(over(2), at_power_off=at_power_off))
     guard.start()
     assert ended(guard) == ["shutdown -P now"]
     console = guard.read("dev/console")
     assert "clusterctl: this machine ends in" in console
-    assert "clusterctl: this machine is switched off now: its time is up" in console
+    assert f"clusterctl: this machine is {fate} now: its time is up" in console
     wait_until(lambda: guard.state().get("ending") == "its time is up", "the state")
 
 

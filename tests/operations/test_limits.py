@@ -104,8 +104,7 @@ class World:
         hours = limits.max_hours or (limits.budget_usd or 0) / (DAILY_USD / 24) or None
         ends = None if hours is None else self.now + max(hours * HOUR - lived, LEAST_LEFT_S)
         told = Limits(idle_minutes=limits.idle_minutes)
-        first = first_settings("demo", limits, at_power_off=limits.at_power_off)
-        assert first.idle_s == first_settings("demo", told).idle_s
+        first = first_settings("demo", told, at_power_off=limits.at_power_off)
         return joined_settings(first, index, "ubuntu", [], ends)
 
     def pass_time(self, seconds: float, busy: bool) -> None:

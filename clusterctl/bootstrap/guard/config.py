@@ -39,7 +39,7 @@ def first_settings(
         lifetime_s=lifetime_s(limits, hourly_usd),
         idle_s=None if limits.idle_minutes is None else limits.idle_minutes * 60,
         spot=spot,
-        at_power_off=at_power_off if limits.ends or limits.idle_minutes else "",
+        at_power_off=at_power_off,
     )
 
 
