@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import asdict
+from ipaddress import IPv4Network
 from typing import Any
 
 import click
@@ -14,12 +15,27 @@ from clusterctl.cli.params import Size
 from clusterctl.cli.running_lab import running_lab
 from clusterctl.config import load_settings
 from clusterctl.domain.units import format_bytes
-from clusterctl.lab.addresses import REGIONS
+from clusterctl.lab.addresses import ALL_CANDIDATES, REGIONS
 from clusterctl.lab.daemon.cgroups import MOST_PROCESSES
 from clusterctl.lab.record import ACCOUNTS, LabOptions, LabRecord, read_record
 
 SECRETS = ("keys", "secret")
 SMALLEST_VOLUME, LARGEST_VOLUME = 2**20, 2**40
+
+
+class LabNetwork(click.ParamType):
+    """A network of hosts, as text."""
+
+    name = "network"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> str:
+        try:
+            network = IPv4Network(value)
+        except ValueError as wrong:
+            self.fail(f"{value!r}: {wrong}", param, ctx)
+        if network.prefixlen != 16 or not network.subnet_of(ALL_CANDIDATES):
+            self.fail(f"{value!r}: the lab has a /16 of {ALL_CANDIDATES}", param, ctx)
+        return str(network)
 
 
 @click.group()
@@ -55,13 +71,20 @@ lab.add_command(fault)
     type=Size(SMALLEST_VOLUME, LARGEST_VOLUME),
     help="Of the /data of each host, in memory; of an instance store, too.",
 )
-def start(port: int, region: str, volume_bytes: int) -> None:
+@click.option(
+    "--network",
+    type=LabNetwork(),
+    metavar="10.N.0.0/16",
+    help="Of the hosts; one that this machine does not use.",
+)
+def start(port: int, region: str, volume_bytes: int, network: str | None) -> None:
     """Start the lab, and leave it running in the background.
 
     \b
     Example:
       clusterctl lab start
       clusterctl lab start --data-size 4GiB
+      clusterctl lab start --network 10.200.0.0/16
     """
     home = load_settings().home
     running = read_record(home)
@@ -71,7 +94,8 @@ def start(port: int, region: str, volume_bytes: int) -> None:
     from clusterctl.lab import lifecycle
 
     output.note("starting the lab ...")
-    _show(lifecycle.start(LabOptions(str(home.absolute()), port, region, volume_bytes)))
+    options = LabOptions(str(home.absolute()), port, region, volume_bytes, network)
+    _show(lifecycle.start(options))
 
 
 @lab.command()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Collection
 from ipaddress import IPv4Network
 from typing import Any
 
@@ -13,38 +13,58 @@ from clusterctl.domain.errors import LabError
 from clusterctl.lab.record import ACCOUNTS
 
 CANDIDATES = tuple(IPv4Network(f"10.{second}.0.0/16") for second in range(77, 100))
+ALL_CANDIDATES = IPv4Network("10.0.0.0/8")
 # Space for benchmarks (RFC 2544), then carriers' own (RFC 6598): nobody's public addresses. Each
-# candidate has a piece of its own.
-PUBLIC_SPACES = (IPv4Network("198.18.0.0/15"), IPv4Network("100.64.0.0/10"))
+# network 10.N.0.0/16 has a piece of its own, counted from this N on.
+PUBLIC_SPACES = {IPv4Network("198.18.0.0/15"): 77, IPv4Network("100.64.0.0/10"): 0}
 PUBLIC_PREFIX = 20
 REGIONS = ("us-east-1", "us-west-2", "us-east-2", "eu-west-1")
 SUBNET_PREFIX = 22
 
 
-def free_networks(taken: Iterable[IPv4Network]) -> list[IPv4Network]:
-    """The candidates that overlap nothing of `taken`. Raises LabError if there is none."""
-    others = [network for network in taken if network.prefixlen > 0]
-    free = [one for one in CANDIDATES if not any(one.overlaps(other) for other in others)]
+def free_networks(
+    taken: Collection[IPv4Network], wanted: IPv4Network | None = None
+) -> list[IPv4Network]:
+    """The candidates, or the wanted network, if nobody else has them. Raises LabError for none.
+
+    A wider network of `taken`, as VPNs route them, does not count: the lab's own route goes before
+    it. Networks in which there is no such one come first.
+    """
+    candidates = [wanted] if wanted else CANDIDATES
+    free = [one for one in candidates if not _in_use(one, taken, one.prefixlen)]
     if not free:
+        which = str(wanted or f"every network from {CANDIDATES[0]} to {CANDIDATES[-1]}")
+        users = _in_use(wanted, taken, wanted.prefixlen) if wanted else []
+        by = f", by {', '.join(map(str, users))}" if users else ""
         raise LabError(
-            f"every network from {CANDIDATES[0]} to {CANDIDATES[-1]} is in use on this machine",
-            "stop a lab that is no longer needed: clusterctl lab stop",
+            f"{which} is in use on this machine{by}",
+            "choose another one with --network, or stop a lab that is no longer needed: "
+            "clusterctl lab stop",
         )
-    return free
+    return sorted(free, key=lambda one: len(_in_use(one, taken, 0)))
 
 
-def public_network(network: IPv4Network, taken: Iterable[IPv4Network]) -> IPv4Network:
+def public_network(network: IPv4Network, taken: Collection[IPv4Network]) -> IPv4Network:
     """The lab's public addresses: the network's piece. Raises LabError if something uses it."""
-    others = [other for other in taken if other.prefixlen > 0]
-    for space in PUBLIC_SPACES:
-        piece = list(space.subnets(new_prefix=PUBLIC_PREFIX))[CANDIDATES.index(network)]
-        if not any(piece.overlaps(other) for other in others):
+    second = network.network_address.packed[1]
+    for space, first in PUBLIC_SPACES.items():
+        pieces = list(space.subnets(new_prefix=PUBLIC_PREFIX))
+        if not 0 <= second - first < len(pieces):
+            continue
+        piece = pieces[second - first]
+        # Whoever routes the space alone uses it; who routes more than that does not mean it.
+        if not _in_use(piece, taken, space.prefixlen):
             return piece
     spaces = " and ".join(str(space) for space in PUBLIC_SPACES)
     raise LabError(
         f"this machine uses {spaces} itself, the lab's public addresses",
-        "stop the VPN or proxy that does",
+        "choose another --network, or stop the VPN or proxy that does",
     )
+
+
+def _in_use(network: IPv4Network, taken: Collection[IPv4Network], widest: int) -> list[IPv4Network]:
+    """What of `taken` overlaps it, as far as its prefix is `widest` bits or longer."""
+    return [one for one in taken if one.prefixlen >= widest and one.overlaps(network)]
 
 
 def default_network(network: IPv4Network, region: str, account: str) -> IPv4Network:

@@ -13,12 +13,13 @@ ACCOUNTS = ("123456789012", "210987654321")
 
 @dataclass(frozen=True)
 class LabOptions:
-    """How to start a lab. `home` is absolute; `port` 0: a free one."""
+    """How to start a lab. `home` is absolute; `port` 0, `network` None: a free one."""
 
     home: str
     port: int
     region: str
     volume_bytes: int = VOLUME_BYTES
+    network: str | None = None
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timezone
+from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,8 @@ def _start(options: record.LabOptions) -> Callable[[], None]:
     listening = _listen(options.port)
     mode = modes.choose_mode(os.geteuid())
     dial = None if mode.name == "root" else _dial_socket(folder)
-    daemon, plan = _spawn(mode, dial)
+    wanted = IPv4Network(options.network) if options.network else None
+    daemon, plan = _spawn(mode, dial, wanted)
     network = plan.network
     complete_moto(network, lambda id: str(daemon.call("console", id=id)))
     moto_addresses.install(plan.public)
@@ -152,17 +154,21 @@ def _dial_socket(folder: Path) -> socket.socket:
     return listening
 
 
-def _spawn(mode: modes.Mode, dial: socket.socket | None) -> tuple[Daemon, Plan]:
-    """The daemon, on the first network that nobody took in the meantime."""
-    in_use = addresses.networks_in_use()
-    for network in addresses.free_networks(in_use):
+def _spawn(
+    mode: modes.Mode, dial: socket.socket | None, wanted: IPv4Network | None
+) -> tuple[Daemon, Plan]:
+    """The daemon, on the wanted network, or the first that nobody took in the meantime."""
+    # A user's lab adds no route to this machine: its networks are in no one's way.
+    in_use = addresses.networks_in_use() if mode.name == "root" else []
+    for network in addresses.free_networks(in_use, wanted):
         public = addresses.public_network(network, in_use)
         plan = Plan(mode.name, mode.ids, network, public, dial)
         try:
             return Daemon(plan), plan
         except NetworkTaken:
             continue
-    raise LabError("every network of the lab is taken by another lab", "stop one of them")
+    which = wanted or "every network of the lab"
+    raise LabError(f"{which} is taken by another lab", "choose another --network, or stop one")
 
 
 def _record(

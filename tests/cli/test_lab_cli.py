@@ -90,6 +90,42 @@ def test_a_port_of_ones_own(lab_home):
     assert read_record(lab_home.path).endpoint_url == f"http://127.0.0.1:{port}"
 
 
+BEHIND_A_VPN = """
+ip link set lo up
+for network in 10.0.0.0/8 0.0.0.0/1 128.0.0.0/1 10.77.3.0/24 10.200.5.0/24; do
+    ip route add blackhole $network
+done
+lab="$0 -m clusterctl lab"
+$lab start | grep ^network
+$lab stop
+$lab start --network 10.200.0.0/16 2>&1
+$lab start --network 10.201.0.0/16 | grep ^network
+$lab stop
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can have another network")
+def test_behind_a_vpn_there_is_a_network_and_one_can_be_chosen(lab_home):
+    environ = {**os.environ, "CLUSTERCTL_HOME": str(lab_home.path)}
+    argv = ["unshare", "--net", "sh", "-c", BEHIND_A_VPN, sys.executable]
+    ran = subprocess.run(argv, capture_output=True, text=True, env=environ, check=False)
+    assert ran.stdout.splitlines() == [
+        "network    10.78.0.0/16",
+        "starting the lab ...",
+        "error: 10.200.0.0/16 is in use on this machine, by 10.200.5.0/24",
+        "  hint: choose another one with --network, or stop a lab that is no longer needed: "
+        "clusterctl lab stop",
+        "network    10.201.0.0/16",
+    ], ran.stderr
+
+
+@pytest.mark.parametrize("network", ["10.5.0.0/15", "172.16.0.0/16", "10.5.1.0/16", "all"])
+def test_networks_that_a_lab_cannot_have(tmp_path, network):
+    refused = run(tmp_path, "start", "--network", network)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert network in refused.stderr
+
+
 def test_a_home_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     refused = run(tmp_path / "file", "start")

@@ -15,21 +15,31 @@ from clusterctl.lab.record import ACCOUNTS
         ([], "10.77.0.0/16"),
         (["10.77.0.0/16"], "10.78.0.0/16"),
         (["10.77.3.4/32", "10.78.128.0/17"], "10.79.0.0/16"),
-        (["10.64.0.0/12"], "10.80.0.0/16"),
         (["172.17.0.0/16", "192.168.0.0/16"], "10.77.0.0/16"),
-        # The default route overlaps everything and takes nothing.
+        # Wider ones take nothing: the default route, its halves, and all that VPNs route.
         (["0.0.0.0/0"], "10.77.0.0/16"),
+        (["0.0.0.0/1", "128.0.0.0/1"], "10.77.0.0/16"),
+        (["10.0.0.0/8"], "10.77.0.0/16"),
+        (["10.0.0.0/8", "10.77.0.0/16"], "10.78.0.0/16"),
+        # But first those in which there is none.
+        (["10.64.0.0/12"], "10.80.0.0/16"),
+        (["0.0.0.0/0", "10.0.0.0/8", "10.64.0.0/12"], "10.80.0.0/16"),
     ],
 )
 def test_the_first_free_network(taken, first):
-    free = addresses.free_networks(IPv4Network(one) for one in taken)
+    free = addresses.free_networks([IPv4Network(one) for one in taken])
     assert free[0] == IPv4Network(first)
 
 
 def test_no_free_network():
+    taken = [IPv4Network(f"10.{second}.4.0/24") for second in range(77, 100)]
     with pytest.raises(LabError) as refused:
-        addresses.free_networks([IPv4Network("10.0.0.0/8")])
-    assert "clusterctl lab stop" in refused.value.hint
+        addresses.free_networks(taken)
+    assert "--network" in refused.value.hint
+    wanted = IPv4Network("10.200.0.0/16")
+    assert addresses.free_networks(taken, wanted) == [wanted]
+    with pytest.raises(LabError, match=r"10\.80\.0\.0/16 is in use.*10\.80\.4\.0/24"):
+        addresses.free_networks(taken, IPv4Network("10.80.0.0/16"))
 
 
 @pytest.mark.parametrize(
@@ -37,10 +47,13 @@ def test_no_free_network():
     [
         ("10.77.0.0/16", [], "198.18.0.0/20"),
         ("10.78.0.0/16", ["0.0.0.0/0"], "198.18.16.0/20"),
+        ("10.78.0.0/16", ["0.0.0.0/1", "128.0.0.0/1"], "198.18.16.0/20"),
         ("10.99.0.0/16", [], "198.19.96.0/20"),
         ("10.78.0.0/16", ["198.18.0.0/20"], "198.18.16.0/20"),
         # Some proxies take the whole space for themselves.
-        ("10.78.0.0/16", ["198.18.0.0/15"], "100.64.16.0/20"),
+        ("10.78.0.0/16", ["198.18.0.0/15"], "100.68.224.0/20"),
+        ("10.200.0.0/16", [], "100.76.128.0/20"),
+        ("10.0.0.0/16", [], "100.64.0.0/20"),
     ],
 )
 def test_the_public_addresses_of_a_network(network, taken, piece):

@@ -84,6 +84,11 @@ def user_lab(request):
     assert remaining_of(record, processes) == []
 
 
+def test_its_network_is_in_nobodys_way(lab, user_lab):
+    """Whatever this machine routes, the lab of root that runs beside it among it."""
+    assert user_lab.network == "10.77.0.0/16"
+
+
 def test_a_host_of_an_unprivileged_lab(user_lab, tmp_path):
     ec2, key = client(user_lab), make_key(tmp_path, "key")
     ec2.import_key_pair(KeyName="k", PublicKeyMaterial=key.with_suffix(".pub").read_bytes())
