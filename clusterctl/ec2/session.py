@@ -88,7 +88,7 @@ class Clients:
 
     @functools.cached_property
     def sts(self) -> STSClient:
-        client: STSClient = self._make("sts")
+        client: STSClient = self._make("sts", attempts=3, timeout_s=5)
         return client
 
     @functools.cached_property

@@ -60,10 +60,11 @@ class Leftovers:
 
 def leftovers(clients: Clients, name: str, folder: ClusterFolder) -> Leftovers:
     """What `down` would remove. Raises AwsError, UsageError."""
-    check_site(folder, clients)
     client = clients.ec2
+    instances = find_instances(client, name, NOT_TERMINATED)
+    check_site(folder, clients, instances)
     return Leftovers(
-        nodes=tuple(found.node.name for found in find_instances(client, name, NOT_TERMINATED)),
+        nodes=tuple(found.node.name for found in instances),
         addresses=tuple(found.public_ip for found in find_addresses(client, name)),
         groups=tuple(group.group_id for group in find_groups(client, name)),
         placement_groups=tuple(group.name for group in find_placement_groups(client, name)),
@@ -84,7 +85,8 @@ def down(
     if not folder.path.exists():
         return _remove(clients, name, folder, progress or Progress())
     with locked(folder):
-        check_site(folder, clients)
+        # Nodes that are there say whose they are: they end also where STS cannot be reached.
+        check_site(folder, clients, find_instances(clients.ec2, name, NOT_TERMINATED))
         sent = sent_launches(folder)
         until = max((launch.sent_at + LAUNCH_SHOWS_WITHIN_S for launch in sent), default=0.0)
         await_launches(clients.ec2, [launch.token for launch in sent], until)

@@ -104,6 +104,11 @@ def test_calls_are_found_in_a_source(source, expected, methods):
     assert set(names_in(ast.parse(source), methods)) == expected
 
 
+def test_clients_are_made_of_these_services_only():
+    source = (ROOT / "clusterctl" / "ec2" / "session.py").read_text()
+    assert set(re.findall(r'_make\(\s*"([a-z0-9-]+)"', source)) == set(PREFIXES)
+
+
 def test_every_call_in_the_source_is_in_the_table_and_no_other(methods):
     called: dict[str, set[str]] = {}
     for path in SOURCES:
