@@ -206,7 +206,8 @@ COMMANDS = (
 
 def test_every_command_with_the_wrong_credentials(clusterctl, places, monkeypatch):
     other = places[2]
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", other.plain.account.access_key)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", OTHER_KEY["access_key"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", OTHER_KEY["secret_key"])
     there = places[0].alive()
     # A cluster of the same name is none of this folder's.
     namesake = ClusterFolder(clusterctl.home / "namesake" / NAME)
