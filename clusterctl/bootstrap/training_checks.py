@@ -11,7 +11,7 @@ from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import format_bytes
 
 # Bytes of the environment, and of its wheels, by flavor.
-ROOM = {"cpu": (1_700_000_000, 450_000_000), "gpu": (7_000_000_000, 3_500_000_000)}
+ROOM = {"cpu": (1_900_000_000, 450_000_000), "gpu": (7_000_000_000, 3_500_000_000)}
 
 
 @dataclass(frozen=True)

@@ -187,7 +187,7 @@ OTHER_KEY = KEY.replace("3.11", "3.10")
         # One file system for both, and one for each.
         (
             [missing(0, free=("1", 2 * GB), home_free=("1", 2 * GB))],
-            [("env.room", "demo-0", "1.9 GiB are free, 2.0 GiB are needed")],
+            [("env.room", "demo-0", "1.9 GiB are free, 2.2 GiB are needed")],
         ),
         ([missing(0, free=("1", 2 * GB), home_free=("2", GB))], []),
         (

@@ -103,6 +103,7 @@ def make_wheelhouse(folder: Path, horovod: str = "wheel", release: str = "defaul
         # It asks for plain TensorFlow, which must not come beside tensorflow-cpu.
         keras = {"tf_keras/__init__.py": "__version__ = '2.21.0'\n", "tf_keras/losses.py": ""}
         make_wheel(folder, "tf-keras", generation, keras, "Requires-Dist: tensorflow<2.22,>=2.21\n")
+        make_wheel(folder, "tensorboard", "2.21.0")
         make_wheel(folder, "keras", "3.15.1", {"keras/__init__.py": "__version__ = '3.15.1'\n"})
     shutil.copy(_pip(), folder)
     if horovod == "wheel":

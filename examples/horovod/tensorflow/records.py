@@ -10,7 +10,11 @@ from typing import BinaryIO
 import tensorflow as tf
 
 SHARD = re.compile(r"(?P<subset>\w+)-(?P<index>\d{5,})-of-(?P<count>\d{5,})")
-NOISE = re.compile(r"\{\{.*?\}\}|\[\[.*?\]\]|\[Op:\w+\]|\bname: *$|\s+")
+NOISE = re.compile(
+    r"\{\{.*?\}\}|\[\[.*?\]\]|\[Op:\w+\]|\bname: *$|\s+"
+    # Newer TensorFlows begin with this.
+    r"|Error in user-defined function passed to \S+ transformation with iterator: \S+"
+)
 TOGETHER = "all training and validation files belong into one folder"
 
 
