@@ -83,6 +83,7 @@ def test_from_wheels_to_ranks_that_meet_and_again(node):
     node.do("install", keep=False)
     assert [line.split(" (")[0] for line in node.told] == [f"demo-0: reusing {node.folder}"]
     assert not (node.home / there.wheels).exists()
+    node.do("install")  # as one that is ready is chosen again: nothing is built
     (node.folder / ".clusterctl-training").write_text("horovod-0.27 and so on\n")
     assert node.look().state is EnvState.OTHER
     assert node.look().stamp == "horovod-0.27 and so on"

@@ -34,7 +34,7 @@ node_main() {
     remember "$folder"
     if [[ $keep != keep ]]; then
         rm -rf "$wheels"
-    elif ! horovod_wheel "$wheels" >/dev/null; then
+    elif [[ -d $wheels ]] && ! horovod_wheel "$wheels" >/dev/null; then
         build_horovod "$python" "$flavor" "$wheels" "$given" "$folder"
     fi
     if [[ -n $given ]]; then rm -rf "$given"; fi
