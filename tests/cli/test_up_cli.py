@@ -179,7 +179,8 @@ def test_user_data_and_image_and_ssh_from(clusterctl, client, tmp_path):
     assert by_name["run_instances"]["ImageId"] == OLD_IMAGE
     assert by_name["run_instances"]["UserData"] == "#!/bin/sh\necho ü\n"
     [ssh, _] = by_name["authorize_security_group_ingress"]["IpPermissions"]
-    assert ssh["IpRanges"] == [{"CidrIp": "203.0.113.7/32"}]
+    given = {"CidrIp": "203.0.113.7/32", "Description": "clusterctl: given with --ssh-from"}
+    assert ssh["IpRanges"] == [given]
 
 
 def test_status(clusterctl, client):
