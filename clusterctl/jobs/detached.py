@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shlex
 from pathlib import Path
 
 from clusterctl.diagnostics.program import NodeProgram, json_lines
 from clusterctl.domain.errors import (
     ClusterctlError,
+    CommandFailed,
     CommandTimeout,
     ConnectionLost,
     UsageError,
@@ -123,6 +126,12 @@ def start_job(
             f"{lost.message}; job {plan.job_id} may run there all the same",
             f"see whether it does: clusterctl logs {cluster} --list",
         ) from lost
+    if os.strerror(errno.ENOSPC) in result.stderr:
+        raise CommandFailed(
+            result.host,
+            f"job {plan.job_id} was not started: its disk is full",
+            f"make room: clusterctl disk {cluster}, clusterctl clean-logs {cluster} --jobs",
+        )
     [answer] = json_lines(result, "starting the job")
     if "busy" in answer:
         raise JobRunning(

@@ -54,7 +54,7 @@ def plan(home, script, job_id=JOB):
     )
 
 
-def eventually(reached, timeout_s=20.0):
+def eventually(reached, timeout_s=60.0):
     wait_until(reached, "the job", timeout_s)
 
 
@@ -225,8 +225,8 @@ def test_a_job_that_is_being_started_is_not_cleaned_away(node):
         # It waits for the start, which waits for this file.
         wait([cleaned], timeout=1.0)
         (node.home / "go").touch()
-        assert started.result(timeout=20)
-        assert json.loads(cleaned.result(timeout=20).stdout) == {"removed": [], "failed": []}
+        assert started.result(timeout=60)
+        assert json.loads(cleaned.result(timeout=60).stdout) == {"removed": [], "failed": []}
     assert find_job(node, HEAD, JOB).running
     unforced = node.run(HEAD, CLEAN.command("--jobs"), stdin=CLEAN.stdin()).stdout
     assert json.loads(unforced) == {"busy": JOB}, "a job that was started since it was asked"
