@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import subprocess
 import time
 from pathlib import Path
@@ -239,12 +240,15 @@ def ssh(
     command: str,
     user: str = "ubuntu",
     timeout_s: float = 60,
+    given: str | None = None,
 ):
-    """One command on a host, through the system's ssh."""
+    """One command on a host, through the system's ssh; `given` is its standard input."""
     options = ["IdentitiesOnly=yes", "StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null"]
     options += ["LogLevel=ERROR", "BatchMode=yes", "ConnectTimeout=5"]
     if record.proxy_command:
-        options += ["ProxyCommand=" + " ".join(record.proxy_command), "ProxyUseFdpass=yes"]
+        options += ["ProxyCommand=" + shlex.join(record.proxy_command), "ProxyUseFdpass=yes"]
     flags = [flag for option in options for flag in ("-o", option)]
     argv = ["ssh", "-F", "/dev/null", "-i", str(key), *flags, f"{user}@{address}", command]
-    return subprocess.run(argv, check=False, capture_output=True, text=True, timeout=timeout_s)
+    return subprocess.run(
+        argv, check=False, capture_output=True, text=True, timeout=timeout_s, input=given
+    )

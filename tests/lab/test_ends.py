@@ -105,7 +105,8 @@ def test_from_a_folder_that_only_root_can_read(lab_home, tmp_path):
     program = "import clusterctl; from clusterctl.cli.main import main; main()"
     environ = {**os.environ, "CLUSTERCTL_HOME": str(lab_home.path), "PYTHONPATH": str(private)}
     argv = [sys.executable, "-c", program, "lab", "start"]
-    subprocess.run(argv, env=environ, cwd="/", check=True)
+    # Whatever umask: hosts are made by another id than the folders of their limits.
+    subprocess.run(argv, env=environ, cwd="/", check=True, umask=0o077)
     assert any(str(private) in command_of(pid) for pid in lab_home.processes())
     launch_one(read_record(lab_home.path))
 

@@ -148,26 +148,14 @@ def test_a_type_without_gpus_has_no_nvidia_smi(instances, lab, key):
     assert (done.returncode, "command not found" in done.stderr) == (127, True)
 
 
-def test_hosts_reach_each_other(instances, key):
+def test_hosts_reach_each_other(instances, lab, key):
     first, second = instances.up(MinCount=2, MaxCount=2)
     script = "cat >.ssh/id_ed25519; chmod 600 .ssh/id_ed25519"
     ssh_options = "-o StrictHostKeyChecking=no -o BatchMode=yes -o LogLevel=ERROR"
-    written = subprocess.run(
-        ["sh", "-c", f'cat "$1" | {_login(instances, first)} "$2"', "-", str(key), script],
-        check=False,
-        capture_output=True,
-        text=True,
-    )
+    written = ssh(lab, key, first["PrivateIpAddress"], script, given=key.read_text())
     assert written.returncode == 0, written.stderr
     there = instances.run(first, f"ssh {ssh_options} {second['PrivateIpAddress']} hostname")
     assert there == "ip-" + second["PrivateIpAddress"].replace(".", "-")
-
-
-def _login(instances, one) -> str:
-    proxy = instances.lab.proxy_command
-    through = f"-o ProxyCommand='{' '.join(proxy)}' -o ProxyUseFdpass=yes" if proxy else ""
-    quiet = "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR"
-    return f"ssh -F /dev/null -i {instances.key} {quiet} {through} ubuntu@{one['PrivateIpAddress']}"
 
 
 @pytest.mark.parametrize("squeeze", [False, True])

@@ -54,6 +54,7 @@ def prepare(owner: int, memory_bytes: int) -> list[Path]:
             _pass_on(top)
             folder.mkdir()
             folders.append(folder)
+            folder.chmod(0o755)  # whatever the umask: the owner passes it
             _pass_on(folder)
             for name in ("daemon", "hosts"):
                 (folder / name).mkdir()
