@@ -36,7 +36,9 @@ def ssh_hosts(folder: Path, settings: str = "") -> Iterator[SshHosts]:
     matches = []
     for number in range(1, MOST + 1):
         (folder / f"home{number}").mkdir()
-        matches.append(f"Match LocalAddress 127.0.0.{number}\n  SetEnv HOME={folder}/home{number}")
+        matches.append(
+            f'Match LocalAddress 127.0.0.{number}\n  SetEnv "HOME={folder}/home{number}"'
+        )
     (folder / "sshd").mkdir()
     with running_sshd(folder / "sshd", "\n".join([settings, *matches])) as server:
         yield SshHosts(server, folder)

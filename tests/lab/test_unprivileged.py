@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -52,7 +53,7 @@ def as_user(home: Path, *command: str, with_subids: bool) -> subprocess.Complete
         binds = []
         for name, text in files.items():
             (home / name).write_text(text)
-            binds.append(f"mount --bind {home}/{name} /etc/{name}")
+            binds.append(f"mount --bind {shlex.quote(f'{home}/{name}')} /etc/{name}")
         argv = ["unshare", "--mount", "sh", "-c", " && ".join([*binds, 'exec "$@"']), "-", *argv]
     return subprocess.run(argv, capture_output=True, text=True, cwd="/", check=False)
 
