@@ -6,6 +6,8 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from clusterctl.domain.errors import LabError
+
 VOLUME_BYTES = 2**30
 # The second one is there for rehearsals of what another account sees: nothing of the first one's.
 ACCOUNTS = ("123456789012", "210987654321")
@@ -85,18 +87,29 @@ def folder_of(home: Path) -> Path:
 
 
 def read_record(home: Path) -> LabRecord | None:
-    """The lab that runs for this home; None if none does, whatever a dead one left behind."""
+    """The lab that runs for this home; None if none does, whatever a dead one left behind.
+
+    Raises LabError of one that runs and that another version of clusterctl has started.
+    """
     try:
         fields = json.loads((folder_of(home) / "lab.json").read_text())
+        pid = fields["pid"]
+        if process_started(pid) != fields["pid_started"]:
+            return None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    try:
         proxy = fields.pop("proxy_command")
         fields["cgroups"] = tuple(fields["cgroups"])
         fields["keys"] = tuple(AccessKey(**key) for key in fields["keys"])
-        record = LabRecord(
+        return LabRecord(
             **{**fields, "home": home, "proxy_command": tuple(proxy) if proxy else None}
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-    return record if process_started(record.pid) == record.pid_started else None
+    except (KeyError, TypeError, AttributeError):
+        raise LabError(
+            f"the lab that runs (process {pid}) was started by another version of clusterctl",
+            f"end it with `kill {pid}`: its hosts go with it; then `clusterctl lab start`",
+        ) from None
 
 
 def write_record(record: LabRecord) -> None:

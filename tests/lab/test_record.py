@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -7,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from clusterctl.domain.errors import LabError
 from clusterctl.lab.record import AccessKey, LabRecord, process_started, read_record, write_record
 
 
@@ -45,6 +47,16 @@ def test_no_lab(tmp_path):
 def test_a_broken_record_is_no_lab(mine, text):
     (mine.home / "lab/lab.json").write_text(text)
     assert read_record(mine.home) is None
+
+
+def test_a_lab_of_another_version_is_named_and_not_forgotten(mine):
+    write_record(mine)
+    file = mine.home / "lab/lab.json"
+    fields = json.loads(file.read_text())
+    del fields["keys"]
+    file.write_text(json.dumps(fields))
+    with pytest.raises(LabError, match=f"process {os.getpid()}"):
+        read_record(mine.home)
 
 
 def test_a_dead_lab_is_no_lab(mine):
