@@ -157,6 +157,16 @@ def test_the_trainers_tensorflow(version, keras, works):
     assert found([node], plan(None, ())) == [], "programs of the user's own may use another"
 
 
+def test_an_evaluation_alone_reads_the_validation_files_of_all_its_ranks():
+    """Its training files may be missing, cut short or others."""
+    job = plan(replace(WORK, evaluates_only=True, clears=False), evaluation=())
+    head = replace(checkpoints(NODE, 484), training={}, records={})
+    broken = replace(SECOND, training={"train-00003-of-00004": 5}, records={"x": -1})
+    assert found([head, broken], job) == []
+    said = found([head, replace(broken, validation={})], job)
+    assert [one[:3] for one in said] == [("data.validation", "error", "demo-1")]
+
+
 def test_hosts_with_the_same_trouble_are_one_finding():
     nodes = [NODE, *(replace(NODE, host=f"demo-{n}", training={}) for n in (1, 2, 3, 5))]
     hosts = [node.host for node in nodes]
@@ -435,11 +445,14 @@ def test_what_is_there_already_counts():
     assert [one[:2] for one in anew] == [("log.unfinished", "warning")]
 
 
-def test_a_large_run_is_told_of_its_recipe():
-    node = replace(NODE, training=shards(128), records={})
-    said = found([node], plan(replace(WORK, ranks=128)), ["demo-0"])
-    assert [one[:2] for one in said] == [("recipe.larc", "info")]
-    larc = plan(replace(WORK, ranks=128, uses_larc=True))
+@pytest.mark.parametrize(
+    ("ranks", "severity"), [(127, None), (128, "info"), (255, "info"), (256, "warning")]
+)
+def test_a_large_run_is_told_of_its_recipe(ranks, severity):
+    node = replace(NODE, training=shards(ranks), records={})
+    said = found([node], plan(replace(WORK, ranks=ranks)), ["demo-0"])
+    assert [one[:2] for one in said] == ([("recipe.larc", severity)] if severity else [])
+    larc = plan(replace(WORK, ranks=ranks, uses_larc=True))
     assert found([node], larc, ["demo-0"]) == []
 
 

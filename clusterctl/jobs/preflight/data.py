@@ -22,10 +22,14 @@ def data_findings(case: Case) -> list[Finding]:
         return []
     missing = [(node.host, text) for node in case.readers for text in _missing(node, work)]
     without = {host for host, _ in missing}
-    readers = [node for node in case.readers if node.host not in without]
+    # An evaluation reads the validation files alone.
+    readers = [
+        node for node in case.readers if node.host not in without and not work.evaluates_only
+    ]
     incomplete = [(node.host, text) for node in readers for text in _incomplete(node.training)]
-    if case.plan.evaluation or work.evaluates_only:
-        incomplete += [(case.head.host, text) for text in _incomplete(case.head.validation)]
+    incomplete += [
+        (node.host, text) for node in _evaluating(case) for text in _incomplete(node.validation)
+    ]
     cut = [(node.host, text) for node in readers for text in _cut_short(node)]
     hint = "compare the nodes: clusterctl data verify NAME DIR, and copy again what differs"
     return [
@@ -116,15 +120,28 @@ def _difference(there: Mapping[str, int], wanted: Mapping[str, int], host: str) 
     return f"has other training data than {host}: {text}{more}"
 
 
+def _evaluating(case: Case) -> Sequence[NodeLook]:
+    """The nodes that evaluate: the head node after a training; all with ranks where none is."""
+    work = case.plan.work
+    assert work
+    if work.evaluates_only:
+        return case.readers
+    return [case.head] if case.plan.evaluation else []
+
+
 def _validation(case: Case) -> list[Finding]:
     work = case.plan.work
     assert work
-    evaluates = bool(case.plan.evaluation) or work.evaluates_only
-    if not evaluates or case.head.validation or case.head.data_error or not case.head.training:
-        return []
-    message = f"there is nothing to evaluate with in {work.data_dir} (no file named validation-*)"
+    without = [
+        node.host
+        for node in _evaluating(case)
+        if not node.validation and not node.data_error and (node.training or work.evaluates_only)
+    ]
+    text = f"there is nothing to evaluate with in {work.data_dir} (no file named validation-*)"
     hint = "put the validation files beside the training files, or train only: --no-eval"
-    return [Finding("data.validation", Severity.ERROR, message, case.head.host, hint)]
+    if work.evaluates_only:
+        hint = _COPY
+    return together("data.validation", [(host, text) for host in without], hint)
 
 
 def _shards(node: NodeLook, work: Work) -> Iterable[Finding]:

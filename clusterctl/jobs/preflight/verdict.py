@@ -14,7 +14,7 @@ from clusterctl.jobs.preflight.case import Case, NodeLook
 from clusterctl.jobs.preflight.data import data_findings
 from clusterctl.jobs.preflight.environment import environment_findings, script_findings
 from clusterctl.jobs.preflight.log import log_findings
-from clusterctl.jobs.presets import LARC_FROM
+from clusterctl.jobs.presets import LARC_FROM, NEEDS_LARC_FROM
 
 # These would delete what nobody gets back: they have options of their own, --force is none.
 NEVER_FORCED = ("log.finished", "log.unfinished")
@@ -56,11 +56,13 @@ def forced(finding: Finding) -> Finding:
 
 
 def recipe_findings(case: Case) -> list[Finding]:
-    """So large a batch does not converge with the recipe for a few nodes."""
+    """So large a batch does not converge with the recipe for a few nodes: a hint from 128 GPUs on,
+    a warning at the tutorial's 256."""
     work = case.plan.work
     if not work or not work.data_dir or work.evaluates_only or work.uses_larc:
         return []
     if work.ranks < LARC_FROM:
         return []
+    severity = Severity.INFO if work.ranks < NEEDS_LARC_FROM else Severity.WARNING
     message = f"from {LARC_FROM} GPUs on, the tutorial trains with LARC and more augmentation"
-    return [Finding("recipe.larc", Severity.INFO, message, hint="do so: --more-aug")]
+    return [Finding("recipe.larc", severity, message, hint="do so: --more-aug")]
