@@ -34,7 +34,13 @@ def facts_of(path: str, evaluation: str, data: str, models: str, *flags: str) ->
         "weights": allgather_object(checksum(seen[0].get_weights())),
         "images": allgather_object([checksum([row]) for row in rows(program, data)]),
         "uneven": allgather_object(uneven(program, rank())),
+        "rates": [rate_of_all(program, size) for size in (1, 2, 4, 8, 256)],
     }
+
+
+def rate_of_all(program: Any, size: int) -> float:
+    args = program.parse_args([])
+    return float(program.rate_of_all(args if hasattr(args, "learning_rate") else args.lr, size))
 
 
 def rows(program: Any, data: str) -> Iterable[Any]:

@@ -89,6 +89,7 @@ test_accuracy.__test__ = False
 
 def check_facts(mnist, cifar10):
     for facts in (mnist, cifar10):
+        assert facts["rates"] == [0.001, 0.002, 0.004, 0.004, 0.004], "Adam's has a limit"
         assert len(set(facts["weights"])) == 1, "ranks that average gradients stay the same"
         one, other = facts["images"]
         assert len(set(one)) == len(set(other)) == 300

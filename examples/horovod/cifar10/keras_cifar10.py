@@ -67,7 +67,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     add("--learning-rate", type=positive(float), default=0.001, help="of one GPU")
     add("--momentum", type=float, default=0.9, help="of sgd")
     add("--weight-decay", type=float, default=2e-4, help="learning rate / (1 + this x step)")
-    add("--warmup-epochs", type=int, default=3, help="epochs from one GPU's rate to that of all")
+    add("--warmup-epochs", type=int, default=3, help="epochs up to the rate of all GPUs")
     add("--seed", type=int, default=0, help="of the weights and of the order of the images")
     return parser.parse_args(argv)
 
@@ -165,6 +165,15 @@ def build_model() -> Any:
     return model
 
 
+def rate_of_all(args: argparse.Namespace, size: int) -> float:
+    """The learning rate of `size` GPUs from that of one.
+
+    Steps of adam and rmsprop do not shrink as gradients do, so that their rate has a limit however
+    many images a step sees; that of sgd grows with them, https://arxiv.org/abs/1706.02677.
+    """
+    return args.learning_rate * (size if args.optimizer == "sgd" else min(size, 4))
+
+
 def compiled(model: Any, args: argparse.Namespace, rate: float) -> Any:
     optimizers = tf.keras.optimizers
     optimizer = {
@@ -196,7 +205,7 @@ def callbacks(args: argparse.Namespace, rate: float, steps: int) -> list[Any]:
         ),
     ]
     if warmup:
-        # Horovod: from the rate of one GPU to that of all, https://arxiv.org/abs/1706.02677.
+        # Horovod: up to the rate of all from one of their number, https://arxiv.org/abs/1706.02677.
         up = hvd.callbacks.LearningRateWarmupCallback(
             rate, warmup, momentum_correction=False, steps_per_epoch=steps
         )
@@ -221,7 +230,7 @@ def train(args: argparse.Namespace, files: dict[str, Path], counts: dict[str, in
             f"and {counts['validation']} to validate"
         )
     steps = -(-count // args.batch_size)
-    rate = args.learning_rate * hvd.size()  # Horovod: a step sees as many more images.
+    rate = rate_of_all(args, hvd.size())  # Horovod: a step sees as many more images.
     model = compiled(build_model(), args, rate)
     try:
         model.fit(

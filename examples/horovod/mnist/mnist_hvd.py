@@ -63,7 +63,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     add("--epochs", type=positive(int), default=12, help="times to see all images")
     add("--batch_size", type=positive(int), default=128, help="images of one GPU in one step")
     add("--lr", type=positive(float), default=0.001, help="learning rate of one GPU")
-    add("--warmup_epochs", type=int, default=1, help="epochs from there to that of all GPUs")
+    add("--warmup_epochs", type=int, default=1, help="epochs up to the rate of all GPUs")
     add("--seed", type=int, default=0, help="of the weights and of the order of the images")
     return parser.parse_args(argv)
 
@@ -143,6 +143,15 @@ def build_model() -> Any:
     )
 
 
+def rate_of_all(rate: float, size: int) -> float:
+    """The learning rate of `size` GPUs from that of one.
+
+    Adam's steps do not shrink as gradients do, so that its rate has a limit however many images a
+    step sees: this model learned at 0.004, and nothing at 0.008.
+    """
+    return rate * min(size, 4)
+
+
 def compiled(model: Any, rate: float) -> Any:
     optimizer = tf.keras.optimizers.Adam(rate)
     # Horovod: a step follows the mean of all ranks' gradients.
@@ -160,7 +169,7 @@ def callbacks(args: argparse.Namespace, rate: float, steps: int) -> list[Any]:
         hvd.callbacks.MetricAverageCallback(),
     ]
     if args.warmup_epochs > 0:
-        # Horovod: from the rate of one GPU to that of all, https://arxiv.org/abs/1706.02677.
+        # Horovod: up to the rate of all from one of their number, https://arxiv.org/abs/1706.02677.
         warmup = hvd.callbacks.LearningRateWarmupCallback(
             rate, args.warmup_epochs, momentum_correction=False, steps_per_epoch=steps
         )
@@ -178,7 +187,7 @@ def train(args: argparse.Namespace, training: Any, test: Any) -> None:
     same_everywhere(training=len(training[0]), test=len(test[0]))
     images, labels = own_part(*training, "training")
     steps = -(-len(images) // args.batch_size)
-    rate = args.lr * hvd.size()  # Horovod: a step sees as many more images.
+    rate = rate_of_all(args.lr, hvd.size())  # Horovod: a step sees as many more images.
     model = compiled(build_model(), rate)
     model.fit(
         images,
