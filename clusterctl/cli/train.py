@@ -20,14 +20,19 @@ if TYPE_CHECKING:
 @click.argument("name")
 @click.argument("gpus", type=int)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@click.option("--synthetic", is_flag=True, help="Train on random images: no data set needed.")
+@click.option("--synthetic", is_flag=True, help="Train on one image of noise: no data set needed.")
 @click.option(
     "--data-dir",
     metavar="DIR",
     help="TFRecord files of ImageNet on the nodes, or s3://; default: ~/data/tf-imagenet.",
 )
 @click.option("--epochs", type=click.IntRange(1), metavar="E", help="Default: the tutorial's 90.")
-@click.option("--more-aug", is_flag=True, help="The tutorial's recipe for 128 GPUs and more: LARC.")
+@click.option(
+    "--more-aug",
+    is_flag=True,
+    help="The tutorial's recipe for 128 GPUs and more: LARC. Its script warms up for 5 epochs; its "
+    "75.086 % on 256 GPUs came from 10: -- --warmup_epochs 10.",
+)
 @click.option("--no-eval", is_flag=True, help="Do not evaluate on the head node afterwards.")
 @click.option("--clear", is_flag=True, help="Delete the checkpoints of an earlier run: start anew.")
 @click.option("--resume", is_flag=True, help="Go on from the checkpoints of an earlier run.")

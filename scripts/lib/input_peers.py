@@ -39,7 +39,6 @@ def ours(files: list[str], threads: int, dtype: str = "float32", colors: bool = 
         image_size=SIZE,
         threads=threads,
         seed=1,
-        steps_per_epoch=1 << 20,
         color=data.Color() if colors else None,
         channels_first=False,
         dtype=tf.as_dtype(dtype),

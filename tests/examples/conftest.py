@@ -64,7 +64,7 @@ def ranks_in(training_env: Path) -> Run:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=1200,  # of a machine that is busy with other things as well
             check=False,
         )
 

@@ -27,7 +27,7 @@ from PIL import Image  # noqa: E402
 
 RNG = np.random.default_rng(1)
 COMMON = {"batch_size": 4, "image_size": 32, "threads": 2, "channels_first": False}
-TRAINING = {**COMMON, "seed": 3, "steps_per_epoch": 9, "color": None, "dtype": tf.uint8}
+TRAINING = {**COMMON, "seed": 3, "color": None, "dtype": tf.uint8}
 
 
 def jpeg(width: int, height: int, mode: str = "RGB", **options: Any) -> bytes:
@@ -245,12 +245,70 @@ def order(files: list[str]) -> dict[str, Any]:
     return facts
 
 
+def streams() -> dict[str, Any]:
+    """What is wrong with Order on random shapes, and the epochs that a rank of ImageNet's takes to
+    see all of its records.
+
+    A case: files with random numbers of records, one of a random number of ranks; blocks, seeds and
+    the place where a run begins again are random as well. A record is its own name.
+    """
+    random = np.random.default_rng(20)
+    wrong, cases, (block, opened) = [], 20, (data.BLOCK, data.OPEN_FILES)
+    for case in range(cases):
+        counts = random.integers(0, 14, random.integers(1, 10)).tolist()
+        size = int(random.integers(1, len(counts) + 1))
+        rank = int(random.integers(size))
+        counts[rank] += 1  # a share without any record is refused
+        own = [f"{f}-{n}" for f in range(rank, len(counts), size) for n in range(counts[f])]
+        files = named_records(Path("streams", str(case)), counts)
+        data.BLOCK, data.OPEN_FILES = map(int, random.integers(1, [20, 9]))
+        order = data.Order(files[rank::size], [int(random.integers(99)), rank])
+        whole = names(order, 0, 3 * len(own))
+        passes = [whole[at : at + len(own)] for at in range(0, len(whole), len(own))]
+        first = int(random.integers(1, len(whole)))
+        if (
+            any(sorted(each) != sorted(own) for each in passes)
+            or names(order, first, len(whole) - first) != whole[first:]
+            or (min(len(own), data.BLOCK) > 5 and passes[0] == passes[1])
+        ):
+            wrong.append({"counts": counts, "rank": f"{rank} of {size}", "first": first})
+    data.BLOCK, data.OPEN_FILES = block, opened
+    imagenet = {str(size): epochs_to_see_all(size) for size in (128, 160, 256)}
+    return {"wrong": wrong, "cases": cases, "imagenet": imagenet}
+
+
+def epochs_to_see_all(size: int) -> int:
+    """The epochs until rank 0 of so many has seen all that is in its share of ImageNet's files."""
+    per_epoch = 1_281_167 // (size * 256) * 256
+    counts = [1252] * len(range(0, 1024, size))
+    order = data.Order(named_records(Path("imagenet", str(size)), counts), [1, 0])
+    told = names(order, 0, 3 * per_epoch)
+    epochs = [told[:end] for end in range(per_epoch, len(told) + 1, per_epoch)]
+    all_seen = (n for n, seen in enumerate(epochs, 1) if len(set(seen)) == sum(counts))
+    return next(all_seen, 0)
+
+
+def named_records(folder: Path, counts: list[int]) -> list[str]:
+    """Files with these numbers of records, each of which is its file's number and its own."""
+    folder.mkdir(parents=True)
+    for index, count in enumerate(counts):
+        with tf.io.TFRecordWriter(str(folder / str(index))) as file:
+            for number in range(count):
+                file.write(f"{index}-{number}")
+    return [str(folder / str(index)) for index in range(len(counts))]
+
+
+def names(order: Any, first: int, count: int) -> list[str]:
+    batches = order.records(first).take(count).batch(256)
+    return [name.decode() for batch in batches.as_numpy_iterator() for name in batch]
+
+
 def damage(files: list[str]) -> dict[str, Any]:
     """What comes of damaged records, and that a skipped one is not decoded."""
 
     def first(name: str, examples: list[tuple[bytes, int]], first_step: int = 0) -> str:
         write(Path(name), examples)
-        asked = {**TRAINING, "rank": 0, "size": 1, "batch_size": 1, "steps_per_epoch": 2}
+        asked = {**TRAINING, "rank": 0, "size": 1, "batch_size": 1}
 
         def labels() -> list[list[int]]:
             batches = data.training_batches([name], first_step=first_step, **asked)
@@ -300,7 +358,7 @@ def main() -> None:
     files = write_set(Path("a data set"))
     facts = {"sets": file_sets(), "counts": counts(files), "crops": crop_errors()}
     facts |= {"color": color_error(), "drawn": crops_drawn(), "evaluation": evaluation(files)}
-    facts |= {"damage": damage(files), "order": order(files)}
+    facts |= {"damage": damage(files), "order": order(files), "streams": streams()}
     print("FACTS " + json.dumps(facts), flush=True)
 
 

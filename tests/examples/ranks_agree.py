@@ -1,5 +1,6 @@
 """Run under mpirun: does the trainer's step average gradients, and do two processes with half a
-batch each train as one with all of it? Rank 0 prints the facts as JSON.
+batch each train as one with all of it? What do they do when one of them overflows, send float16,
+or know other things than the other? Rank 0 prints the facts as JSON.
 
 Every rank starts from weights and images of its own, on purpose.
 """
@@ -13,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(sys.argv[1]).parent))
+import agreement  # noqa: E402
 import horovod.tensorflow as hvd  # noqa: E402
+import step as step_module  # noqa: E402
 import tensorflow as tf  # noqa: E402
 import train_imagenet_resnet_hvd as imagenet  # noqa: E402
-from batches import synthetic_batch  # noqa: E402
 from flags import parse_args  # noqa: E402
 from model import build_resnet  # noqa: E402
 from step import Trainer  # noqa: E402
@@ -30,7 +32,7 @@ def main() -> None:
     args = parse_args([*FLAGS, "--num_batches", "3"])
     imagenet.start(args)
     tf.keras.utils.set_random_seed(hvd.rank())
-    images, labels = synthetic_batch(args, seed=hvd.rank())
+    images, labels = random_batch(seed=hvd.rank())
     trainer = Trainer(args, build_resnet(args))
 
     facts: dict[str, Any] = {"images": everyones(checksum([images]))}
@@ -61,8 +63,75 @@ def main() -> None:
     facts["trained_that_far"] = largest_difference(
         initial_weights(trainer, initial), trainer.weights
     )
+    facts["told"] = what_differs()
+    facts["sent_as_float16"] = sent_as_float16(images, labels)
+    facts["overflow"] = overflow()
     if hvd.rank() == 0:
         print("FACTS " + json.dumps(facts), flush=True)
+
+
+def random_batch(seed: int, dtype: Any = tf.float32) -> tuple[Any, Any]:
+    random = tf.random.Generator.from_seed(seed)
+    images = tf.cast(random.normal((2, 32, 32, 3)), dtype)
+    return images, random.uniform((2,), maxval=1000, dtype=tf.int32)
+
+
+def what_differs() -> list[str]:
+    """What rank 0 says where all ranks are on hosts of one name and one differs or fails."""
+    agreement.one_node = lambda: False
+    agreement.socket.gethostname = lambda: "ubuntu"
+
+    def fail() -> int:
+        if hvd.rank() == 1:
+            raise OSError("no disk")
+        return 3
+
+    def differ() -> str:
+        return "4 files" if hvd.rank() == 0 else "3 files"
+
+    told = []
+    for ask in (lambda: agreement.together(fail), lambda: agreement.same_everywhere(differ)):
+        try:
+            told.append(str(ask()))
+        except agreement.CommonProblem as error:
+            told.append(str(error))
+    return told
+
+
+def sent_as_float16(images: Any, labels: Any) -> list[bool]:
+    """Of the first step's gradients with --fp16_allreduce, and without it: are all of them numbers
+    that float16 can hold, and the same on both ranks?"""
+    told = []
+    for words in (["--fp16_allreduce"], []):
+        args = parse_args([*FLAGS, "--num_batches", "3", *words])
+        trainer = Trainer(args, build_resnet(args))
+        trainer.broadcast()
+        trainer.step(images, labels, tf.constant(RATE))  # momentum is now the gradient
+        short = [tf.cast(tf.cast(m, tf.float16), tf.float32) for m in trainer.momenta]
+        told.append(checksum(short) == checksum(trainer.momenta))
+        told.append(len(set(everyones(checksum(trainer.momenta)))) == 1)
+    return told
+
+
+def overflow() -> list[Any]:
+    """Three steps in float16, of which rank 1 makes the second with an image that overflows, and
+    what both ranks have after each; then steps that are good until the scale grows."""
+    args = parse_args([*FLAGS[:-1], "--num_batches", "3"])
+    tf.keras.mixed_precision.set_global_policy("mixed_float16")
+    step_module.GROWS_AFTER = 3
+    trainer = Trainer(args, build_resnet(args))
+    trainer.broadcast()
+    images, labels = random_batch(hvd.rank(), tf.float16)
+    bad = images + (60000.0 if hvd.rank() == 1 else 0.0)
+    told = []
+    for batch in (images, bad, images, images, images):
+        trainer.step(batch, labels, tf.constant(RATE))
+        state = [*trainer.weights, *trainer.momenta]
+        finite = all(bool(tf.reduce_all(tf.math.is_finite(v))) for v in trainer.model.variables)
+        ranks = everyones(json.dumps([checksum(state), str(trainer.scale), finite]))
+        averages = everyones(checksum(trainer.model.non_trainable_variables))
+        told.append([*map(json.loads, ranks), averages])
+    return told
 
 
 def as_one_process(args: Any, initial: list[Any], images: Any, labels: Any) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -14,7 +15,8 @@ import pytest
 
 from .conftest import IMAGENET, after
 
-pytestmark = pytest.mark.train
+# The limit is for what hangs: on busy processors these take minutes.
+pytestmark = [pytest.mark.train, pytest.mark.timeout(1200)]
 
 PROGRAM = Path(__file__).with_name("imagenet_flow.py")
 UTILS = Path(__file__).parents[2] / "utils"
@@ -75,14 +77,16 @@ def test_the_lines_of_a_training(flow, records):
         "Using a learning rate of 0.003125",
         "Checkpointing every 5 steps",
         "Saving summary every 4 steps",
-        "Using preprocessing threads per GPU: 5",
+        f"Using preprocessing threads per GPU: {max(1, os.cpu_count() // 2 - 2)}",
         "  Step Epoch Speed   Loss  FinLoss   LR",
     ]
-    rows = [line.split() for line in lines[7:11]]
+    end = next(at for at, line in enumerate(lines) if re.fullmatch(r"Finished in \d+\.\d+", line))
+    scales = [line for line in lines[7:end] if line.startswith("Loss scale: ")]
+    assert scales[0] == "Loss scale: 2097152, skipped steps: 1"
+    rows = [line.split() for line in lines[7:end] if line not in scales]
     assert [int(row[0]) for row in rows] == [0, 1, 4, 8]
     assert [row[1] for row in rows] == ["0.0", "0.2", "0.8", "1.6"]  # 8 images of 39 a step
     assert [row[5] for row in rows] == ["0.00313", "0.00263", "0.00139", "0.00036"]
-    assert re.fullmatch(r"Finished in \d+\.\d+", lines[11])
 
 
 def test_what_a_training_leaves(flow):
@@ -102,7 +106,8 @@ def test_what_a_training_leaves(flow):
 
 
 def test_a_training_that_goes_on_ends_as_one_that_was_never_stopped(flow):
-    """Bit by bit: weights, momenta and the batch norms' means are all in the checkpoint."""
+    """Bit by bit: weights, momenta, the batch norms' means and the loss scale, which moved before
+    and after, are all in the checkpoint."""
     assert flow.statuses["resumed"] == 0
     log = (flow.folder / "resumed" / "hvd_train.log").read_text()
     assert "Going on from resumed/model.ckpt-5: 5 of 12 steps are done\n" in log
@@ -135,8 +140,8 @@ def test_evaluation(flow, records, ranks_in, tmp_path):
     assert lines[-1] == "Finished evaluation"
     rows = [Row.of(line) for line in lines[3:-1]]
     assert [row.step for row in rows] == [5, 12], "the first, every second, and the last"
-    # One GPU is what --num_gpus says: 39 / 4 steps an epoch.
-    assert [row.epoch for row in rows] == ["1.0", "2.0"]
+    # The checkpoint knows that a step took 8 of 39 images: no --num_gpus, no train-*.
+    assert [row.epoch for row in rows] == ["2.0", "3.0"]
     saved = (flow.folder / "whole" / "model.ckpt-12.index").stat().st_mtime
     when = datetime.fromtimestamp(int(saved), timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
     assert rows[-1].when == when
@@ -149,13 +154,13 @@ def test_evaluation(flow, records, ranks_in, tmp_path):
         1,
         IMAGENET,
         *TINY,
-        *("--data_dir", records, "--log_dir", "whole", "--eval", "--num_gpus", "2"),
+        *("--data_dir", records, "--log_dir", "whole", "--eval", "--num_gpus", "1"),
     )
     assert alone.returncode == 0, alone.stderr
     row = Row.of(alone.stdout.splitlines()[-2])
     assert (row.top1, row.top5, row.when) == (rows[-1].top1, rows[-1].top5, rows[-1].when)
     assert row.loss == pytest.approx(rows[-1].loss, abs=0.011)
-    assert row.epoch == "3.0", "12 steps of 8 of 39 images are 2.5 epochs, and count as 3"
+    assert row.epoch == "2.0", "12 steps of 4 of 39 images are 1.2 epochs, and count as 2"
 
 
 @dataclass(frozen=True)
@@ -184,6 +189,7 @@ def test_what_is_wrong_is_said_once_and_in_one_line(flow):
         "no data": "no such",
         "too few": "one step takes 2000 images and there are 39: lower --batch_size",
         "no checkpoint": "bad holds no checkpoint: train first, or pass --log_dir",
+        "diverged": "were skipped, whose gradients are no numbers (loss nan, loss scale",
     }
     assert [name for name, status in flow.statuses.items() if status] == list(wrong)
     assert {flow.statuses[name] for name in wrong} == {1}

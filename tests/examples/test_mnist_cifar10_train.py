@@ -41,6 +41,7 @@ def program(run_ranks):
 
 
 @pytest.mark.train
+@pytest.mark.timeout(1200)
 def test_two_ranks_learn_and_the_model_is_evaluated(program, tmp_path):
     (tmp_path / "data ü").mkdir()  # spaces and letters that are not English
     sample = ["--images", 600, "--test_images", 300, "--idx"]

@@ -28,12 +28,12 @@ EXPECTED = (Problem, DataError, OSError, ValueError, tf.errors.OpError)
 def together(compute: Callable[[], Value]) -> Value:
     """The result of `compute`. Raises CommonProblem on all processes when it fails on any."""
     value, failure = _outcome(compute)
-    # Horovod: everyone learns what the others met.
-    found = hvd.allgather_object((socket.gethostname(), failure))
-    failures = dict(each for each in found if each[1])
+    # Horovod: everyone learns what the others met, in the order of their ranks.
+    failures = _tellers(hvd.allgather_object((socket.gethostname(), failure)))
+    failures.pop("", None)
     if failures:
-        where = "" if one_node() else f"{', '.join(failures)}: "
-        raise CommonProblem(where + failures.popitem()[1])
+        texts = failures if one_node() else [f"{who}: {text}" for text, who in failures.items()]
+        raise CommonProblem("; ".join(texts))
     return value
 
 
@@ -43,11 +43,22 @@ def same_everywhere(compute: Callable[[], Value]) -> Value:
     Raises CommonProblem when it differs, or fails on any of them.
     """
     value = together(compute)
-    found = dict(hvd.allgather_object((socket.gethostname(), str(value))))
-    if len(set(found.values())) > 1:
-        told = ", ".join(f"{host}: {text}" for host, text in found.items())
-        raise CommonProblem(f"the nodes differ: {told}")
+    found = _tellers(hvd.allgather_object((socket.gethostname(), str(value))))
+    if len(found) > 1:
+        told = "; ".join(f"{who}: {text}" for text, who in found.items())
+        raise CommonProblem(f"the processes differ: {told}")
     return value
+
+
+def _tellers(told: list[tuple[str, str]]) -> dict[str, str]:
+    """Each text once, with the first rank that told it: (host, text) of all ranks in their order.
+
+    Hosts may share a name, and so one host's ranks may differ: a rank is what there is one of.
+    """
+    first: dict[str, str] = {}
+    for rank, (host, text) in enumerate(told):
+        first.setdefault(text, f"rank {rank} on {host}")
+    return first
 
 
 def from_rank_0(compute: Callable[[], Value]) -> Value:

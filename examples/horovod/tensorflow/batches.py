@@ -1,4 +1,4 @@
-"""The images that the flags ask for, as batches: random ones, or those of the data folder."""
+"""The images that the flags ask for, as batches: a made-up one, or those of the data folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import data
 import horovod.tensorflow as hvd
 import tensorflow as tf
 from model import CLASSES, channels_first
-from schedule import Schedule
 
 Batches = Iterable["tuple[tf.Tensor, tf.Tensor]"]  # images, and labels from 0
 
@@ -35,18 +34,15 @@ def look_for(data_dir: str, subset: str) -> Found:
     return Found(files, data.count_records(files))
 
 
-def training_batches(
-    args: argparse.Namespace, schedule: Schedule, found: Found | None, first_step: int
-) -> Batches:
-    """Batches without an end, from the one of step `first_step` on; without files random ones."""
+def training_batches(args: argparse.Namespace, found: Found | None, first_step: int) -> Batches:
+    """Batches without an end, from the one of step `first_step` on; without files a made-up one."""
     if not found:
-        return synthetic_batches(args)
+        return itertools.repeat(synthetic_batch(args))
     color = augment.Color(args.brightness, args.contrast, args.saturation, args.hue)
     batches = data.training_batches(
         found.files,
         seed=args.seed,
         first_step=first_step,
-        steps_per_epoch=schedule.steps_per_epoch,
         color=color if args.increased_aug else None,
         **common(args),
     )
@@ -79,21 +75,21 @@ def model_input(args: argparse.Namespace, images: tf.Tensor) -> tf.Tensor:
     return augment.normalized(images, channels_first(), image_type(args))
 
 
-def synthetic_batches(args: argparse.Namespace) -> Batches:
-    # Horovod: each process has images of its own.
-    return itertools.repeat(synthetic_batch(args, seed=args.seed + 7 * (1 + hvd.rank())))
+def synthetic_batch(args: argparse.Namespace) -> tuple[tf.Tensor, tf.Tensor]:
+    """One image of noise and one label, as often as a batch has images: the same on every process
+    and in every step, as the original has it. They are made once and stay on the device.
 
-
-def synthetic_batch(args: argparse.Namespace, seed: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Random images and labels, made once: they stay on the device."""
-    random = tf.random.Generator.from_seed(seed)
-    shape = (args.batch_size, args.image_size, args.image_size, 3)
-    images = random.truncated_normal(shape, mean=112.0, stddev=70.0)
-    images = (images - data.MEAN) / data.DEVIATION
+    Such a run measures speed. Random labels would have to be learned by heart, which at a high
+    learning rate ends in a loss that is no number; one label is learned in a few steps.
+    """
+    random = tf.random.Generator.from_seed(args.seed)
+    image = random.truncated_normal((1, args.image_size, args.image_size, 3), 112.0, 70.0)
+    image = (image - data.MEAN) / data.DEVIATION
     if channels_first():
-        images = tf.transpose(images, (0, 3, 1, 2))
-    labels = random.uniform((args.batch_size,), maxval=CLASSES, dtype=tf.int32)
-    return tf.cast(images, image_type(args)), labels
+        image = tf.transpose(image, (0, 3, 1, 2))
+    label = random.uniform((1,), maxval=CLASSES, dtype=tf.int32)
+    images = tf.repeat(tf.cast(image, image_type(args)), args.batch_size, axis=0)
+    return images, tf.repeat(label, args.batch_size)
 
 
 def image_type(args: argparse.Namespace) -> tf.DType:

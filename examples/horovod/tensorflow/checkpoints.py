@@ -16,6 +16,7 @@ from agreement import Problem, from_rank_0, one_line
 from schedule import Schedule
 from step import Trainer
 
+UNFIT = "it is damaged, or of another --model"
 INDEX = re.compile(r"model\.ckpt-(\d+)\.index")
 
 
@@ -38,8 +39,17 @@ class Checkpoints:
         # Horovod: one process of all saves, or with --local_ckpt one of each node.
         self.saves = (hvd.local_rank() if args.local_ckpt else hvd.rank()) == 0
         self.images_per_step = tf.Variable(schedule.global_batch, dtype=tf.int64)
-        self.state = tf.train.Checkpoint(
-            model=trainer.model, momenta=trainer.momenta, images_per_step=self.images_per_step
+        images = tf.Variable(schedule.images, trainable=False, dtype=tf.int64)
+        self.trainer = trainer
+        self.besides = {"images": images, **trainer.scale.variables}
+        self.state = self._state(self.besides)
+
+    def _state(self, besides: dict[str, tf.Variable]) -> tf.train.Checkpoint:
+        return tf.train.Checkpoint(
+            model=self.trainer.model,
+            momenta=self.trainer.momenta,
+            images_per_step=self.images_per_step,
+            besides=besides,
         )
 
     def resume(self, line: Callable[[str], None]) -> int:
@@ -63,7 +73,13 @@ class Checkpoints:
         saved = saved_in(self.folder)
         if saved and saved[-1].step < self.last_step:
             wanted = int(self.images_per_step)
-            restore(self.state, saved[-1])
+            # Earlier versions saved less besides, and a run with a fixed scale saves none.
+            found_besides = {
+                name: variable
+                for name, variable in self.besides.items()
+                if name != "images" and number_in(saved[-1], f"besides/{name}") is not None
+            }
+            restore(self._state(found_besides), saved[-1])
             found = int(self.images_per_step)
             if found != wanted:
                 raise Problem(
@@ -119,8 +135,20 @@ def restore(state: tf.train.Checkpoint, saved: Saved) -> None:
     try:
         state.read(saved.prefix).expect_partial().assert_existing_objects_matched()
     except Exception as error:  # a cut file alone brings three kinds, IndexError among them
-        told = f"{saved.prefix} does not fit: it is damaged, or of another --model"
-        raise Problem(told) from error
+        raise Problem(f"{saved.prefix} does not fit: {UNFIT}") from error
+
+
+def number_in(saved: Saved, name: str) -> float | None:
+    """A number of a checkpoint, such as images_per_step. None: it has none of that name.
+
+    Raises Problem where the checkpoint cannot be read.
+    """
+    try:
+        reader = tf.train.load_checkpoint(saved.prefix)
+        key = f"{name}/.ATTRIBUTES/VARIABLE_VALUE"
+        return float(reader.get_tensor(key)) if reader.has_tensor(key) else None
+    except Exception as error:  # see restore
+        raise Problem(f"{saved.prefix} does not fit: {UNFIT}") from error
 
 
 def clear(folder: str, log_name: str) -> None:

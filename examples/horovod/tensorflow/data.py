@@ -8,7 +8,7 @@ from typing import Any
 import augment
 import tensorflow as tf
 from augment import DEVIATION, MEAN, Color
-from records import DataError, count_records, files_of, reason
+from records import DataError, count_records, files_of, reason, records_in
 
 __all__ = [
     "DEVIATION",
@@ -41,7 +41,6 @@ def training_batches(
     threads: int,
     seed: int,
     first_step: int = 0,
-    steps_per_epoch: int,
     color: Color | None,
     channels_first: bool,
     dtype: Any,
@@ -57,7 +56,7 @@ def training_batches(
             f"{len(files)} training files are too few for {size} processes:"
             " each process reads files of its own"
         )
-    order = Order(files[rank::size], [seed % 2**31, rank], steps_per_epoch * batch_size)
+    order = Order(files[rank::size], [seed % 2**31, rank])
     steps = tf.data.Dataset.range(first_step, tf.int64.max)
     drawn = steps.map(lambda step: augment.draw(batch_size, order.seed_of(2, step), color))
     records = order.records(first_step * batch_size)
@@ -102,27 +101,35 @@ def evaluation_batches(
 
 @dataclasses.dataclass(frozen=True)
 class Order:
-    """In which order one process reads its records, without an end.
+    """In which order one process reads its records: pass after pass, without an end.
 
-    An epoch reads the files in a new order, each to its end, and shuffles block by block; where
-    it needs more records than there are, it begins again with another order. No state goes from
-    one block to the next, so that reading can begin anywhere.
+    A pass reads every record of the files once: the files in a new order, each to its end,
+    shuffled block by block. Steps and epochs cut nothing off it: a pass that is not over at the
+    end of an epoch goes on in the next, so that no record is left out, however few files a process
+    has. No state goes from one block to the next, so that reading can begin anywhere.
     """
 
     files: list[str]
     seed: list[int]
-    per_epoch: int
 
     def records(self, first: int) -> tf.data.Dataset:
         """Serialized records from number `first` on. Those before it are not decoded."""
         if next(iter(tf.data.TFRecordDataset(self.files).take(1)), None) is None:
             raise DataError(f"no records in {self.files[0]} and the process's other files")
-        epoch, begun = divmod(first, self.per_epoch)
-        whole, skipped = divmod(begun, BLOCK)
-        rest = tf.data.Dataset.range(epoch + 1, tf.int64.max)
-        blocks = self._blocks(tf.constant(epoch, tf.int64), whole)
-        blocks = blocks.concatenate(rest.flat_map(lambda epoch: self._blocks(epoch, 0)))
+        number, done = self._position(first)
+        whole, skipped = divmod(done, BLOCK)
+        later = tf.data.Dataset.range(number + 1, tf.int64.max)
+        blocks = self._blocks(tf.constant(number, tf.int64), whole)
+        blocks = blocks.concatenate(later.flat_map(lambda number: self._blocks(number, 0)))
         return blocks.prefetch(1).flat_map(shuffled).skip(skipped)
+
+    def _position(self, first: int) -> tuple[int, int]:
+        """The pass of record number `first`, and how many of the pass come before it.
+
+        Files may hold any number of records, so all of them are counted; a run that begins at its
+        beginning need not know.
+        """
+        return divmod(first, sum(map(records_in, self.files))) if first else (0, 0)
 
     def seed_of(self, purpose: int, *numbers: Any) -> Any:
         """A seed of its own for each purpose and tuple of numbers."""
@@ -131,16 +138,12 @@ class Order:
             seed = tf.random.experimental.stateless_fold_in(seed, number)
         return seed
 
-    def _blocks(self, epoch: Any, first: int) -> tf.data.Dataset:
-        """One epoch's records as data sets of up to BLOCK, each with its seed, from `first` on."""
-        passes = tf.data.Dataset.range(tf.int64.max)
-        records = passes.flat_map(lambda number: self._pass(epoch, number)).take(self.per_epoch)
+    def _blocks(self, number: Any, first: int) -> tf.data.Dataset:
+        """One pass's records as data sets of up to BLOCK, each with its seed, from `first` on."""
+        order = permutation(len(self.files), self.seed_of(0, number))
+        records = interleaved(tf.data.Dataset.from_tensor_slices(tf.gather(self.files, order)))
         blocks = records.skip(first * BLOCK).window(BLOCK).enumerate(first)
-        return blocks.map(lambda number, block: (block, self.seed_of(1, epoch, number)))
-
-    def _pass(self, epoch: Any, number: Any) -> tf.data.Dataset:
-        order = permutation(len(self.files), self.seed_of(0, epoch, number))
-        return interleaved(tf.data.Dataset.from_tensor_slices(tf.gather(self.files, order)))
+        return blocks.map(lambda block, each: (each, self.seed_of(1, number, block)))
 
 
 def shuffled(block: tf.data.Dataset, seed: Any) -> tf.data.Dataset:

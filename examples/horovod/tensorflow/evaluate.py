@@ -11,7 +11,7 @@ import horovod.tensorflow as hvd
 import tensorflow as tf
 from agreement import CommonProblem, from_rank_0, same_everywhere
 from batches import evaluation_batches, look_for, model_input
-from checkpoints import Saved, restore, saved_in
+from checkpoints import Saved, number_in, restore, saved_in
 from log import Log
 from model import build_resnet
 from schedule import whole_epochs
@@ -37,7 +37,7 @@ def evaluate(args: argparse.Namespace, log: Log) -> None:
     chosen = from_rank_0(lambda: choose(saved_in(args.log_dir), args.eval_interval))
     if not chosen:
         raise CommonProblem(f"{args.log_dir} holds no checkpoint: train first, or pass --log_dir")
-    training = same_everywhere(lambda: look_for(args.data_dir, "train"))
+    images, images_per_step = from_rank_0(lambda: training_of(args, chosen[-1]))
     validation = same_everywhere(lambda: look_for(args.data_dir, "validation"))
     log.line("Evaluating")
     log.line(f"Validation dataset size: {validation.images}")
@@ -50,9 +50,22 @@ def evaluate(args: argparse.Namespace, log: Log) -> None:
         from_rank_0(lambda saved=saved: restore(state, saved))
         hvd.broadcast_variables(model.variables, root_rank=0)  # Horovod: and so has everyone.
         score = score_of(count, batches)
-        epoch = whole_epochs(saved.step, training.images, args.batch_size * args.num_gpus)
+        epoch = whole_epochs(saved.step, images, images_per_step)
         log.line(row(saved, epoch, score))
     log.line("Finished evaluation")
+
+
+def training_of(args: argparse.Namespace, saved: Saved) -> tuple[int, int]:
+    """The images of an epoch and of a step, as the training had them: the checkpoint knows.
+
+    `--num_gpus` counts instead where it is given. The train-* files are counted for a checkpoint
+    of an earlier version, which does not know them. Raises Problem, DataError.
+    """
+    images = number_in(saved, "besides/images") or look_for(args.data_dir, "train").images
+    if args.num_gpus:
+        return int(images), args.batch_size * args.num_gpus
+    images_per_step = number_in(saved, "images_per_step")
+    return int(images), int(images_per_step or args.batch_size)
 
 
 def choose(saved: list[Saved], interval: int | None) -> list[Saved]:

@@ -47,7 +47,7 @@ def check(args: argparse.Namespace) -> None:
     if args.eval and not args.data_dir:
         raise ValueError("--eval needs --data_dir: it reads the validation files there")
     if not (args.data_dir or args.synthetic):
-        raise ValueError("pass --data_dir, or --synthetic to train on random images")
+        raise ValueError("pass --data_dir, or --synthetic to train on noise")
     if args.data_dir and args.synthetic:
         raise ValueError("pass --data_dir or --synthetic, not both")
     if not (args.eval or args.num_epochs or args.num_batches):
@@ -64,7 +64,7 @@ def add_run_flags(group: Any) -> None:
     add = group.add_argument
     add("-m", "--model", default="resnet50", choices=MODELS, help="model to train")
     add("--data_dir", help="folder with train-* and validation-* files, or its s3:// address")
-    add_boolean(group, "synthetic", False, "train on random images made on the device")
+    add_boolean(group, "synthetic", False, "train on one image of noise: measures speed")
     add("-b", "--batch_size", type=positive, default=256, help="images per GPU in one step")
     add("--image_size", type=positive, default=224, help="height and width of the images")
     add("--num_batches", type=positive, help="steps to train for")
@@ -72,7 +72,8 @@ def add_run_flags(group: Any) -> None:
     add("--seed", type=not_negative, default=0, help="of weights, crops and the images' order")
     add_boolean(group, "eval", False, "evaluate the last checkpoint instead of training")
     add("--eval_interval", type=positive, help="evaluate every that many checkpoints, too")
-    add("--num_gpus", type=positive, default=1, help="GPUs of the training, for eval's epochs")
+    text = "GPUs of the training, for eval's epochs; left out: the checkpoint knows"
+    add("--num_gpus", type=positive, help=text)
 
 
 def add_log_flags(group: Any) -> None:
@@ -91,11 +92,14 @@ def add_log_flags(group: Any) -> None:
 def add_speed_flags(group: Any) -> None:
     add = group.add_argument
     add_boolean(group, "fp16", True, "mixed precision: float16 with float32 weights")
-    text = "keeps float16 gradients from vanishing; used with --fp16"
-    add("--loss_scale", type=above_zero, default=1024.0, help=text)
+    text = "of --fp16, fixed; left out: from 1024 on, as large as the gradients bear"
+    add("--loss_scale", type=above_zero, help=text)
+    add_boolean(group, "fp16_allreduce", False, "send gradients as float16: half as many bytes")
+    add_boolean(group, "xla", False, "let XLA compile what it can of a step")
     add("--intra_op_parallelism_threads", type=not_negative, default=1, help="of one operation")
     add("--inter_op_parallelism_threads", type=not_negative, default=5, help="operations at a time")
-    add("--num_parallel_calls", type=positive, default=5, help="threads that prepare images")
+    text = "threads that prepare images; left out: the node's CPUs for each GPU, less two"
+    add("--num_parallel_calls", type=positive, help=text)
 
 
 def add_learning_flags(group: Any) -> None:

@@ -10,6 +10,7 @@ import horovod.tensorflow as hvd
 import tensorflow as tf
 from checkpoints import clear
 from schedule import Schedule
+from step import LossScale
 
 HEADER = "  Step Epoch Speed   Loss  FinLoss   LR"
 ROW = "%6i %5.1f %7.1f %6.3f %6.3f %7.5f"
@@ -36,10 +37,14 @@ class Log:
 
 
 class Table:
-    """The rows of a training. Speed is in images per second of all processes since the last."""
+    """The rows of a training. Speed is in images per second of all processes since the last.
 
-    def __init__(self, log: Log, schedule: Schedule, first_step: int) -> None:
+    Where the loss scale moved or steps were skipped since the last row, a line of its own says so.
+    """
+
+    def __init__(self, log: Log, schedule: Schedule, scale: LossScale, first_step: int) -> None:
         self.log = log
+        self.scale, self.last_scale = scale, str(scale)
         self.schedule = schedule
         self.last_row, self.last_time = first_step - 1, time.time()
         log.line(HEADER)
@@ -51,14 +56,18 @@ class Table:
         rate = schedule.learning_rate(step)
         self.log.line(ROW % (step, schedule.epoch(step), speed, loss, final_loss, rate))
         self.last_row, self.last_time = step, now
+        if str(self.scale) != self.last_scale:
+            self.last_scale = str(self.scale)
+            self.log.line(self.last_scale)
 
 
 class Summaries:
-    """Loss and learning rate in TensorBoard's format, every --save_summary_steps steps."""
+    """Loss, learning rate and loss scale for TensorBoard, every --save_summary_steps steps."""
 
-    def __init__(self, args: argparse.Namespace, schedule: Schedule) -> None:
+    def __init__(self, args: argparse.Namespace, schedule: Schedule, scale: LossScale) -> None:
         self.folder = args.log_dir
         self.schedule = schedule
+        self.scale = scale
         self.every = args.save_summary_steps or schedule.steps_per_epoch
         self.writer: tf.summary.SummaryWriter | None = None  # made when there is something to say
 
@@ -71,4 +80,6 @@ class Summaries:
             tf.summary.scalar("loss", loss)
             tf.summary.scalar("final_loss", final_loss)
             tf.summary.scalar("learning_rate", self.schedule.learning_rate(step - 1))
+            tf.summary.scalar("loss_scale", self.scale.value)
+            tf.summary.scalar("skipped_steps", self.scale.skipped)
         self.writer.flush()

@@ -1,4 +1,5 @@
-"""One training step: the loss, its gradients averaged over all processes, LARC, momentum."""
+"""One training step: the loss and its scale, its gradients averaged over all processes, LARC, and
+momentum."""
 
 from __future__ import annotations
 
@@ -8,6 +9,52 @@ import horovod.tensorflow as hvd
 import tensorflow as tf
 from batches import model_input
 from model import CLASSES, decayed_weights
+
+# Of a scale that is not given: it begins as the original's, and follows what float16 can hold.
+FIRST_SCALE = 1024.0
+LARGEST_SCALE = 2.0**24
+GROWS_AFTER = 2000  # good steps in a row
+
+
+class LossScale:
+    """What the loss is multiplied by, and which steps are skipped.
+
+    Gradients below 6e-8 are zero in float16, and above 65504 they are no numbers; the scale moves
+    them in between. A step with a gradient that is no number is not made, and halves the scale;
+    2,000 good ones double it. With `--loss_scale`, or in float32, the scale stays as it is, and
+    such steps are skipped all the same.
+    """
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.is_fixed = not args.fp16 or args.loss_scale is not None
+        first = (args.loss_scale or FIRST_SCALE) if args.fp16 else 1.0
+        self.value = tf.Variable(first, trainable=False)
+        self.good_steps = tf.Variable(0, trainable=False, dtype=tf.int64)  # since it changed
+        self.skipped = tf.Variable(0, trainable=False, dtype=tf.int64)
+        self.skipped_in_a_row = tf.Variable(0, trainable=False, dtype=tf.int64)
+
+    @property
+    def variables(self) -> dict[str, tf.Variable]:
+        """What a run that goes on has to know. A fixed scale is the command line's to say."""
+        counts = {"skipped": self.skipped, "skipped_in_a_row": self.skipped_in_a_row}
+        changing = {"loss_scale": self.value, "good_steps": self.good_steps}
+        return counts if self.is_fixed else {**counts, **changing}
+
+    def follow(self, is_good: tf.Tensor) -> None:
+        """Count a step, and set the scale of the next."""
+        skipped = tf.cast(tf.logical_not(is_good), tf.int64)
+        self.skipped.assign_add(skipped)
+        self.skipped_in_a_row.assign((self.skipped_in_a_row + 1) * skipped)
+        if self.is_fixed:
+            return
+        good_steps = (self.good_steps + 1) * (1 - skipped)
+        grows = good_steps >= GROWS_AFTER
+        self.good_steps.assign(tf.where(grows, tf.zeros_like(good_steps), good_steps))
+        grown = tf.where(grows, tf.minimum(self.value * 2, LARGEST_SCALE), self.value)
+        self.value.assign(tf.where(is_good, grown, tf.maximum(self.value / 2, 1.0)))
+
+    def __str__(self) -> str:
+        return f"Loss scale: {float(self.value):.10g}, skipped steps: {int(self.skipped)}"
 
 
 class Trainer:
@@ -19,8 +66,7 @@ class Trainer:
         self.weights = model.trainable_variables
         self.decayed = decayed_weights(model)
         self.momenta = [tf.Variable(tf.zeros(w.shape), trainable=False) for w in self.weights]
-        # Gradients below 6e-8 would be zero in float16, so there the loss is made larger first.
-        self.loss_scale = args.loss_scale if args.fp16 else 1.0
+        self.scale = LossScale(args)
         # Nothing in the step needs autograph, which would take seconds to read Horovod's code.
         self.step = tf.function(self._step, autograph=False)
 
@@ -28,20 +74,38 @@ class Trainer:
         self, images: tf.Tensor, labels: tf.Tensor, rate: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """One step with this learning rate. Returns the loss without and with the weight decay."""
+        scale, averages = self.scale.value, self.model.non_trainable_variables
+        averages_before = [tf.identity(average) for average in averages]
         with tf.GradientTape() as tape:
             loss, final_loss = self.losses(images, labels)
-            scaled_loss = final_loss * self.loss_scale
+            scaled_loss = final_loss * scale
         # Horovod: the tape's gradients become the mean over all processes. Sent in a few groups,
         # they still travel while others are computed, and the graph is traced in half the time.
-        tape = hvd.DistributedGradientTape(tape, num_groups=min(8, len(self.weights)))
-        gradients = tape.gradient(scaled_loss, self.weights)
-        if self.loss_scale != 1:
-            gradients = [gradient / self.loss_scale for gradient in gradients]
-        if self.args.use_larc:
-            gradients = larc(self.weights, gradients, rate, self.args.leta)
-        for weight, momentum, gradient in zip(self.weights, self.momenta, gradients):
-            self._improve(weight, momentum, gradient, rate)
+        compression = hvd.Compression.fp16 if self.args.fp16_allreduce else hvd.Compression.none
+        tape = hvd.DistributedGradientTape(
+            tape, groups=min(8, len(self.weights)), compression=compression
+        )
+        gradients = [g / scale for g in tape.gradient(scaled_loss, self.weights)]
+        # Horovod: one process's overflow is in everyone's mean by now, so that all decide alike.
+        is_good = tf.math.is_finite(tf.linalg.global_norm(gradients))
+
+        def improve() -> None:
+            for step in zip(self.weights, self.momenta, self._limited(gradients, rate)):
+                self._improve(*step, rate)
+
+        def skip() -> None:
+            # What overflowed went through the batch norms, whose averages would never forget it.
+            for average, before in zip(averages, averages_before):
+                average.assign(before)
+
+        tf.cond(is_good, improve, skip)
+        self.scale.follow(is_good)
         return loss, final_loss
+
+    def _limited(self, gradients: list[tf.Tensor], rate: tf.Tensor) -> list[tf.Tensor]:
+        if not self.args.use_larc:
+            return gradients
+        return larc(self.weights, gradients, rate, self.args.leta)
 
     def losses(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """This process's mean loss over its batch, without and with the weight decay."""
@@ -66,7 +130,8 @@ class Trainer:
 
     def broadcast(self) -> None:
         # Horovod: everyone goes on from the state of rank 0.
-        hvd.broadcast_variables([*self.model.variables, *self.momenta], root_rank=0)
+        state = [*self.model.variables, *self.momenta, *self.scale.variables.values()]
+        hvd.broadcast_variables(state, root_rank=0)
 
 
 def cross_entropy(labels: tf.Tensor, logits: tf.Tensor, smoothing: float) -> tf.Tensor:

@@ -1,6 +1,6 @@
 """Train a ResNet on ImageNet with TensorFlow 2 and Horovod, and evaluate it.
 
-One GPU, or none, on random images:
+One GPU, or none, on an image of noise:
 
     python train_imagenet_resnet_hvd.py --synthetic --num_batches 1000
 
@@ -9,7 +9,7 @@ Every GPU of the hosts in a hosts file, 32 in all, and then the accuracy:
     mpirun -np 32 -hostfile hosts python train_imagenet_resnet_hvd.py \
         --data_dir ~/data/tf-imagenet --num_epochs 90 --warmup_epochs 10
     mpirun -np 8 python train_imagenet_resnet_hvd.py \
-        --data_dir ~/data/tf-imagenet --eval --num_gpus 32
+        --data_dir ~/data/tf-imagenet --eval
 
 A laptop's two cores (float16 is slow without a GPU, so --nofp16):
 
@@ -44,14 +44,24 @@ os.environ.setdefault("TF_ENABLE_WINOGRAD_NONFUSED", "1")
 
 import horovod.tensorflow as hvd
 import tensorflow as tf
-from agreement import EXPECTED, Problem, end, from_rank_0, same_everywhere, together
+from agreement import (
+    EXPECTED,
+    CommonProblem,
+    Problem,
+    end,
+    from_rank_0,
+    same_everywhere,
+    together,
+)
 from batches import look_for, training_batches
 from checkpoints import Checkpoints
 from evaluate import evaluate
 from log import Log, Summaries, Table
 from model import build_resnet
 from schedule import TRAINING_IMAGES, make_schedule
-from step import Trainer
+from step import LossScale, Trainer
+
+MOST_SKIPPED = 30  # steps in a row: more than the largest loss scale takes to fall to 1
 
 
 def main(args: argparse.Namespace) -> None:
@@ -89,8 +99,18 @@ def start(args: argparse.Namespace) -> None:
     tf.config.threading.set_intra_op_parallelism_threads(args.intra_op_parallelism_threads)
     tf.config.threading.set_inter_op_parallelism_threads(args.inter_op_parallelism_threads)
     tf.keras.utils.set_random_seed(args.seed)
-    if args.fp16:
-        tf.keras.mixed_precision.set_global_policy("mixed_float16")
+    tf.keras.mixed_precision.set_global_policy("mixed_float16" if args.fp16 else "float32")
+    if args.xla:
+        tf.config.optimizer.set_jit("autoclustering")
+    # Horovod: the processes of a node share its CPUs.
+    threads = input_threads(os.cpu_count() or 1, hvd.local_size())
+    args.num_parallel_calls = args.num_parallel_calls or threads
+
+
+def input_threads(cpus: int, processes: int) -> int:
+    """Threads that prepare images for one of a node's processes: its share of the CPUs, less two
+    that the step and Horovod need."""
+    return max(1, cpus // processes - 2)
 
 
 def train(args: argparse.Namespace, log: Log) -> None:
@@ -106,9 +126,9 @@ def train(args: argparse.Namespace, log: Log) -> None:
 
     trainer = Trainer(args, build_resnet(args))
     checkpoints = Checkpoints(args, schedule, trainer)
-    summaries = Summaries(args, schedule)
+    summaries = Summaries(args, schedule, trainer.scale)
     first_step = 0
-    if found:  # random images teach nothing that is worth keeping
+    if found:  # noise teaches nothing that is worth keeping
         log.line(f"Checkpointing every {checkpoints.every} steps")
         log.line(f"Saving summary every {summaries.every} steps")
         log.line(f"Using preprocessing threads per GPU: {args.num_parallel_calls}")
@@ -116,29 +136,40 @@ def train(args: argparse.Namespace, log: Log) -> None:
         if first_step >= schedule.steps:
             return
     trainer.broadcast()  # Horovod: everyone starts with the same weights.
-    batches = together(lambda: training_batches(args, schedule, found, first_step))
+    batches = together(lambda: training_batches(args, found, first_step))
 
     started = time.time()
-    table = Table(log, schedule, first_step)
+    table = Table(log, schedule, trainer.scale, first_step)
     for step, (images, labels) in zip(range(first_step, schedule.steps), batches):
         rate = tf.constant(schedule.learning_rate(step))
         loss, final_loss = trainer.step(images, labels, rate)
         if step == 1 or step % args.display_every == 0:
             table.row(step, float(loss), float(final_loss))  # waits for the device
-            check(float(final_loss))
+            if found:
+                check(trainer.scale, final_loss, schedule.steps)
         if found:
             summaries.after(step + 1, loss, final_loss)
             if checkpoints.due(step + 1):
-                check(float(final_loss))
+                check(trainer.scale, final_loss, schedule.steps)
                 checkpoints.save(step + 1)
-    check(float(final_loss))  # waits, too: finished means the device
+    float(final_loss)  # waits, too: finished means the device
     log.line(f"Finished in {time.time() - started}")
 
 
-def check(loss: float) -> None:
-    # Horovod: gradients are averaged, so a loss that is no number is soon everyone's.
-    if hvd.rank() == 0 and not math.isfinite(loss):
-        raise Problem(f"the loss is {loss}: lower --lr or raise --warmup_epochs")
+def check(scale: LossScale, loss: tf.Tensor, steps: int) -> None:
+    """Raises CommonProblem when nothing is learned any more: skipped steps change no weight."""
+    in_a_row = int(scale.skipped_in_a_row)
+    if not in_a_row:
+        return
+    # Horovod: all processes count alike and see one loss, so that they end together.
+    mean = float(hvd.allreduce(loss, name="checked_loss"))
+    short_run = max(1, steps // 2)
+    if in_a_row >= (MOST_SKIPPED if math.isfinite(mean) else min(MOST_SKIPPED, short_run)):
+        raise CommonProblem(
+            f"{in_a_row} steps in a row were skipped, whose gradients are no numbers"
+            f" (loss {mean:.3f}, loss scale {float(scale.value):.10g}): lower --lr, raise"
+            " --warmup_epochs or leave --loss_scale out"
+        )
 
 
 if __name__ == "__main__":
