@@ -166,7 +166,7 @@ GREETINGS = {
 def test_a_login_shell_may_say_anything(tmp_path, data, name):
     rc = tmp_path / "rc.sh"
     rc.write_text(f"{GREETINGS[name]}\n" + 'exec /bin/sh -c "$SSH_ORIGINAL_COMMAND"\n')
-    with ssh_hosts(tmp_path, f"ForceCommand /bin/sh {rc}") as hosts:
+    with ssh_hosts(tmp_path, f"ForceCommand /bin/sh '{rc}'") as hosts:
         report = copy(hosts, f"{data}/", "~/greeted", 2)
         assert report.ok, report
         assert tree(hosts.home(2) / "greeted") == tree(data)
@@ -186,7 +186,7 @@ def test_a_relay_that_does_not_start(tmp_path, data, name):
     before, message = BROKEN[name]
     rc = tmp_path / "rc.sh"
     rc.write_text(f'case $HOME in *home2) {before};; esac\neval "$SSH_ORIGINAL_COMMAND"\n')
-    with ssh_hosts(tmp_path, f"ForceCommand /bin/sh {rc}") as hosts:
+    with ssh_hosts(tmp_path, f"ForceCommand /bin/sh '{rc}'") as hosts:
         with hosts.access(3) as access:
             report = transfer_module.Transfer(
                 connections=access.connections,
