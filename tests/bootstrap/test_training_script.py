@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import tempfile
@@ -10,10 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.bootstrap.training import EnvRequest, EnvState, parse_look, training_script
+from clusterctl.bootstrap.training import (
+    EnvRequest,
+    EnvState,
+    parse_look,
+    ranks_check,
+    training_script,
+)
 from clusterctl.bootstrap.training_steps import look, run_step
 from clusterctl.domain.errors import CommandFailed
-from tests.bootstrap.wheels import make_wheelhouse
+from tests.bootstrap.wheels import TRAINING, make_wheelhouse
 from tests.local_node import HEAD, LocalNode
 
 GIVEN = "given wheels"
@@ -118,6 +125,35 @@ def test_the_newest_tensorflow_has_keras_2_and_horovod_its_headers(node):
     texts = {name.removeprefix("tensorflow/compiler/"): text for name, text in headers.items()}
     assert "HAVE_GPU 0" in texts["tf2xla/xla_op_kernel.h"]
     assert "AsGpuStreamValue" in texts["xla/stream_executor/stream.h"]
+
+
+@pytest.mark.train
+@pytest.mark.parametrize(
+    ("before", "ranks", "says"),
+    [
+        ("", "2", ""),
+        ("", "3", "2 of 3 ranks meet"),
+        # As with Keras 3, of which Horovod knows nothing.
+        (
+            "import horovod.tensorflow.keras as hvd; hvd.DistributedOptimizer = lambda one: one\n",
+            "2",
+            "gradients are not averaged",
+        ),
+    ],
+)
+def test_ranks_that_do_not_stay_alike_are_found(before, ranks, says):
+    """In the real environment, with two ranks."""
+    alone = ("-H", "localhost:2", "--bind-to", "none")
+    python = (f"{TRAINING}/bin/python", "-W", "ignore", "-c", before + ranks_check(), ranks)
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    done = subprocess.run(
+        [f"{TRAINING}/bin/mpirun", "-np", "2", *alone, *python],
+        env={**os.environ, **root, "OMPI_MCA_mpi_yield_when_idle": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode == 0, says in done.stderr) == (not says, True), done.stderr
 
 
 def test_what_others_have_put_there_stays(node):
