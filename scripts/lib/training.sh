@@ -11,8 +11,6 @@ shell=$CHECKOUT/clusterctl/bootstrap/shell
 . "$shell/training_install.sh"
 
 RANKS_CHECK=$(<"$shell/ranks.py")
-TRAINING_ENV=${CLUSTERCTL_TRAINING_ENV:-$TRAINING_FOLDER}
-export TRAINING_ENV
 
 # CLUSTERCTL_TRAINING_PYTHON names another interpreter than the system's.
 training_env() (
@@ -23,6 +21,8 @@ training_env() (
     key=$(training_key "$python" cpu)
     wheels=${XDG_CACHE_HOME:-$HOME/.cache}/clusterctl/wheels/$key
     if is_ready "$folder" "$(training_stamp "$python" "$key")"; then exit; fi
+    # Where nobody may write, minutes of downloads would be lost.
+    own_folder "$folder"
     training_gather "$python" cpu "$wheels" ""
     training_install "$python" cpu "$wheels" "" "$folder"
 )

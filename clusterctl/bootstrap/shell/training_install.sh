@@ -33,7 +33,8 @@ own_folder() {
         die "$folder holds something that clusterctl has not put there: remove it or choose" \
             "another folder"
     if ! mkdir -p "$folder" 2>/dev/null || [[ ! -O $folder || ! -w $folder ]]; then
-        can_be_root || die "$folder cannot be written to: choose another folder"
+        can_be_root || die "$folder cannot be written to: name another" \
+            "folder in CLUSTERCTL_TRAINING_ENV"
         as_root install -d -m 755 -o "$(id -u)" -g "$(id -g)" "$folder" </dev/null
     fi
     readable_by_all "$folder" || die "$folder is closed to other users, and the training" \
