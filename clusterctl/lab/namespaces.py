@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 import socket
 import subprocess
@@ -18,6 +19,8 @@ from clusterctl.lab.addresses import link_name
 from clusterctl.lab.daemon import cgroups
 from clusterctl.lab.requirements import SEARCH_PATH, USER_NAMESPACES_HINT
 from clusterctl.lab.uidmap import IdMap
+
+log = logging.getLogger(__name__)
 
 PYTHON = "/usr/bin/python3"
 # Of all hosts together, volumes included: an eighth is the machine's own.
@@ -170,9 +173,20 @@ def _link(pid: int, network: IPv4Network, public: IPv4Network) -> None:
         raise NetworkTaken
     if made.returncode:
         raise LabError(f"cannot make the lab's network link: {made.stderr.strip()}")
+    _have_no_ipv6(name)
     lines = [
         f"address add {network[2]}/{network.prefixlen} dev {name}",
         f"link set {name} up",
         f"route add {public} via {network[1]} dev {name}",
     ]
     subprocess.run(["ip", "-batch", "-"], input="\n".join(lines) + "\n", text=True, check=True)
+
+
+def _have_no_ipv6(link: str) -> None:
+    """Else root on a host is this machine's router for IPv6 as soon as it says to be one."""
+    setting = Path("/proc/sys/net/ipv6/conf", link, "disable_ipv6")
+    if setting.exists():
+        try:
+            setting.write_text("1")
+        except OSError as refused:
+            log.warning("%s, so hosts can lead this machine's IPv6 astray", refused)
