@@ -240,6 +240,31 @@ def test_a_console_that_never_ends_takes_little_memory(instances, lab):
     wait_until(bounded, "a short console")
 
 
+def test_what_a_host_does_to_its_console_and_to_tmp_ends_no_other_one(instances, host):
+    one = instances.up()[0]
+    nest = "import os\nfor _ in range(3000): os.mkdir('d'); os.chdir('d')"
+    instances.run(one, "sudo fallocate --keep-size -o 4M -l 2M /proc/1/fd/1")
+    instances.run(one, f'cd /tmp && python3 -c "{nest}"')
+    instances.ec2.reboot_instances(InstanceIds=[one["InstanceId"]])
+    wait_until(lambda: boots_of(instances.lab, one) == 2, "another boot")
+    instances.reachable(one["InstanceId"])
+    assert instances.run(one, "ls -A /tmp") == ""
+    host.run(host.host, "true")
+
+
+def boots_of(lab, host):
+    seen = lifecycle.instances(lab)
+    return next(one["boots"] for one in seen if one["instance_id"] == host["InstanceId"])
+
+
+def test_no_host_can_be_this_machines_router(lab):
+    """It would take IPv6 routes from whoever announces some on the lab's link."""
+    if not lab.link or not Path("/proc/net/if_inet6").exists():
+        pytest.skip("no link or no IPv6 on this machine")
+    links = [line.split()[-1] for line in Path("/proc/net/if_inet6").read_text().splitlines()]
+    assert lab.link not in links
+
+
 def test_the_labs_log_is_cut_to_its_end(lab):
     log = lab.home / "lab/lab.log"
     with log.open("a") as file:
@@ -266,7 +291,10 @@ def test_a_host_that_forks_without_end_meets_its_own_limit(host, lab):
     ]
     assert memory == [lab.memory_bytes // 4096 * 4096]
     limit.write_text("60")
+    # Root there may mount what it is in.
+    lift = "mount -t cgroup -o pids - /mnt || mount -t cgroup2 - /mnt; echo max >/mnt/pids.max"
     try:
+        host.run(host.host, f"sudo unshare --mount --cgroup sh -c '{lift}' 2>&1 || true")
         many = "for i in $(seq 80); do sleep 5 & done 2>&1; wait"
         done = ssh(lab, host.key, host.host["PrivateIpAddress"], many)
         assert "Resource temporarily unavailable" in done.stdout + done.stderr

@@ -106,8 +106,11 @@ def boot(spec: HostSpec, folder: Path, base: Base, plug: Callable[[int], None]) 
 
 
 def console_of(folder: Path) -> Path:
-    """Beside the folder of a host, whose disk may be full: there is always room on a console."""
-    return folder.with_name(f"{folder.name}.console")
+    """Beside the folder of a host, whose disk may be full: there is always room on a console.
+
+    The host has this file open. So its file system is the host's, with nothing else in it.
+    """
+    return folder.with_name(f"{folder.name}.console") / "log"
 
 
 def ended_by(status: int) -> str:
@@ -160,7 +163,7 @@ def _run(start: Callable[[], None], report_write: int) -> NoReturn:
 def _start(spec: HostSpec, folder: Path, base: Base, go: int) -> None:
     os.setsid()
     _to_console(console_of(folder))
-    cgroups.enter(base.cgroups, f"hosts/{spec.id}", 0)
+    cgroups.enter(base.cgroups, cgroups.inside(spec.id), 0)
     socket.sethostname(spec.hostname)
     if not os.read(go, 1):
         raise OSError("the network of the host could not be made")

@@ -2,7 +2,9 @@
 
 For each hierarchy (of version 1 pids' and memory's, of version 2 the one) there is a folder of the
 lab with `daemon`, where the daemon is, and `hosts`, which holds one group per host. The daemon is
-no part of `hosts`: when these run out of memory, the kernel ends processes of theirs.
+no part of `hosts`: when these run out of memory, the kernel ends processes of theirs. A host's
+processes are one level below its limits: root there can mount the group that it is in, and change
+what is written there.
 """
 
 from __future__ import annotations
@@ -77,26 +79,32 @@ def enter(folders: Iterable[Path], name: str, pid: int) -> None:
         (folder / name / "cgroup.procs").write_text(str(pid))
 
 
+def inside(id: str) -> str:
+    """The group in which a host's processes begin."""
+    return f"hosts/{id}/inside"
+
+
 def make_host(folders: Iterable[Path], id: str) -> None:
     for folder in folders:
         group = folder / "hosts" / id
-        group.mkdir()
+        (folder / inside(id)).mkdir(parents=True)
         if (group / "pids.max").exists():
             (group / "pids.max").write_text(str(MOST_PROCESSES))
 
 
 def remove_host(folders: Iterable[Path], id: str) -> None:
-    for folder in folders:
-        with contextlib.suppress(OSError):  # its last process is just ending
-            (folder / "hosts" / id).rmdir()
+    remove([folder / "hosts" / id for folder in folders])
 
 
 def remove(folders: Sequence[Path]) -> None:
-    """The groups of a lab whose processes are gone."""
-    for folder in folders:
-        for group in sorted((path.parent for path in folder.rglob("cgroup.procs")), reverse=True):
-            with contextlib.suppress(OSError):
-                group.rmdir()
+    """The groups of a lab or a host whose processes are gone."""
+    groups = list(folders)
+    for group in groups:  # which grows: root on a host can nest more of them than Python recurses
+        with contextlib.suppress(OSError):
+            groups += [path for path in group.iterdir() if path.is_dir()]
+    for group in reversed(groups):
+        with contextlib.suppress(OSError):  # its last process is just ending
+            group.rmdir()
 
 
 def _remove_dead(top: Path) -> None:

@@ -133,10 +133,11 @@ class Hosts:
         self.set_storage(id, reached=True)
         host = self._hosts.pop(id)
         network.ip_batch(network.unplug_lines(host.link, host.spec.address), check=False)
-        for volume in (host.folder / "data", host.folder / "store", host.folder):
+        console = boot.console_of(host.folder).parent
+        for volume in (host.folder / "data", host.folder / "store", host.folder, console):
             volumes.unmake(volume)
-        shutil.rmtree(host.folder, ignore_errors=True)
-        boot.console_of(host.folder).unlink(missing_ok=True)
+        for folder in (host.folder, console):
+            shutil.rmtree(folder, ignore_errors=True)
         cgroups.remove_host(self._base.cgroups, id)
         self._open_subnets()
 
@@ -172,6 +173,9 @@ class Hosts:
         spec, folder = host.spec, host.folder
         folder.mkdir(parents=True)
         volumes.make(folder, volumes.ROOT_BYTES, 0o755, flags=0)
+        console = boot.console_of(folder).parent
+        console.mkdir()
+        volumes.make(console, volumes.CONSOLE_BYTES, 0o700)
         for name in (*mounts.COPY_ON_WRITE, mounts.PACKAGES.replace("/", "-")):
             (folder / "upper" / name).mkdir(parents=True)
             (folder / "work" / name).mkdir(parents=True)
@@ -189,7 +193,8 @@ class Hosts:
 
     def _make_tmp(self, folder: Path) -> None:
         """Empty at each boot. Part of a host's root volume, as on the images."""
-        shutil.rmtree(folder, ignore_errors=True)
+        # Folders that are nested by the thousand are too deep for Python's own rmtree.
+        subprocess.run(["rm", "-rf", "--", folder], check=False)
         folder.mkdir(exist_ok=True)
         folder.chmod(0o1777)
 

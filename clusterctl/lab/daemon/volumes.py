@@ -16,6 +16,8 @@ BLOCK = 4096  # no size at all would be no limit
 ROOT_BYTES = 8 * 2**30
 # A console is cut to what EC2 keeps of it whenever it takes more memory than this.
 CONSOLE_KEPT, CONSOLE_MOST = 64 * 1024, 1024 * 1024
+# What a host can print between two looks. Its root can open the file anew, and reserve room in it.
+CONSOLE_BYTES = 64 * 2**20
 
 
 def make(point: Path, size: int, mode: int, flags: int = syscalls.MS_NOSUID) -> None:
@@ -42,7 +44,8 @@ def read_console(log: Path) -> bytes:
 def bound_console(log: Path) -> None:
     """Free the memory of a console's beginning. The host goes on writing at its end meanwhile."""
     state = log.stat() if log.exists() else None
-    if state and state.st_blocks * 512 > CONSOLE_MOST:
+    # Blocks can lie behind its end, where the host's root reserved them.
+    if state and state.st_blocks * 512 > CONSOLE_MOST and state.st_size > CONSOLE_KEPT:
         with log.open("r+b") as file:
             syscalls.punch_hole(file.fileno(), state.st_size - CONSOLE_KEPT)
 
