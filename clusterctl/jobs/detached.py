@@ -69,8 +69,8 @@ def run_script(plan: JobPlan) -> str:
 folder=$(cd "$(dirname "$0")" && pwd) || exit
 # Written over what was reserved: on a full disk there is no room for another file.
 keep() {{ printf '%s\\n' "$2" 1<>"$folder/$1"; }}
-keep pid $$ || exit
-{private}echo "job {plan.job_id}: its output is in $folder/log"
+{private}keep pid $$ || exit
+echo "job {plan.job_id}: its output is in $folder/log"
 ended=
 line=
 trap 'ended=yes; [ -z "$line" ] || kill -TERM "$line" 2>/dev/null' TERM INT HUP
@@ -95,6 +95,7 @@ run {plan.line}
 """
 
 
+# Before the job has a process that a signal could end: its values are in no file from then on.
 _PRIVATE = """\
 . "$folder/environment" && rm -f "$folder/environment"
 """

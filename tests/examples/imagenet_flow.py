@@ -50,6 +50,7 @@ def main() -> None:
 
     copy_checkpoint("model.ckpt-5", "early", "model.ckpt-5")
     statuses["other batch"] = run(*train, "-b", "5", "--log_dir", "early")
+    statuses["more ranks"] = run(*train, "-b", "8", "--num_batches", "5", "--log_dir", "early")
     statuses["other model"] = run(*train, "-m", "resnet34", "--log_dir", "early")
     if hvd.rank() == 0:
         os.truncate("early/model.ckpt-5.data-00000-of-00001", 1000)

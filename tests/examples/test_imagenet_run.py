@@ -184,6 +184,9 @@ def test_what_is_wrong_is_said_once_and_in_one_line(flow):
     wrong = {
         "other batch": "early/model.ckpt-5 is of a training with 8 images a step, and this one"
         " has 10: pass --clear_log, or another --log_dir",
+        # Its 5 steps would be all: nothing left to train, and too little evaluated.
+        "more ranks": "early/model.ckpt-5 is of a training with 8 images a step, and this one"
+        " has 16: pass --clear_log, or another --log_dir",
         "other model": "early/model.ckpt-5 does not fit: it is damaged, or of another --model",
         "damaged": "early/model.ckpt-5 does not fit: it is damaged, or of another --model",
         "no data": "no such",

@@ -215,17 +215,19 @@ def put_env(node, script):
     path.chmod(0o755)
 
 
-def test_a_job_that_is_being_started_is_not_cleaned_away(node):
+def test_a_job_that_is_being_started_is_neither_lost_nor_cleaned_away(node):
     put_env(node, SLOW_ENV)
     clean = (CLEAN.command("--jobs", "--force"), CLEAN.stdin())
     with ThreadPoolExecutor() as pool:
         started = pool.submit(start_job, node, HEAD, plan(node.home, "exec sleep 60"), "demo")
         eventually((node.home / "launched").exists)
         cleaned = pool.submit(lambda: node.run(HEAD, clean[0], stdin=clean[1]))
-        # It waits for the start, which waits for this file.
-        wait([cleaned], timeout=1.0)
+        listed = pool.submit(list_jobs, node, HEAD)
+        # They wait for the start, which waits for this file.
+        wait([cleaned, listed], timeout=1.0)
         (node.home / "go").touch()
         assert started.result(timeout=60)
+        assert [job.running for job in listed.result(timeout=60)] == [True], "it is not lost"
         assert json.loads(cleaned.result(timeout=60).stdout) == {"removed": [], "failed": []}
     assert find_job(node, HEAD, JOB).running
     unforced = node.run(HEAD, CLEAN.command("--jobs"), stdin=CLEAN.stdin()).stdout
@@ -237,9 +239,11 @@ def test_a_job_that_is_being_started_is_not_cleaned_away(node):
 
 def test_a_job_whose_process_ends_before_its_mark_did_not_start(node):
     put_env(node, "#!/bin/sh\nexit 3\n")
+    job = replace(plan(node.home, "touch ran"), variables=(Variable("TOKEN", "x", private=True),))
     with pytest.raises(CommandFailed, match="the job did not start"):
-        start_job(node, HEAD, plan(node.home, "touch ran"), "demo")
+        start_job(node, HEAD, job, "demo")
     assert not (node.home / "ran").exists()
+    assert not (folder(node) / "environment").exists(), "its values are in no file"
 
 
 def test_what_is_written_at_the_end_has_its_room_from_the_start(node):

@@ -397,6 +397,17 @@ def test_a_run_on_a_worker_counts_too():
     assert found(nodes, readers=["demo-0"]) == [], "without a rank, nothing is deleted there"
 
 
+def test_training_goes_on_from_what_the_head_node_has():
+    """After `replace demo 0` for example, with --local_ckpt."""
+    job = plan(replace(WORK, clears=False))
+    text = f"there is no checkpoint in {LOG}, but on demo-1: only rank 0's are gone on from"
+    assert found([NODE, checkpoints(SECOND, 400)], job) == [
+        ("log.elsewhere", "error", "demo-0", text)
+    ]
+    [[_, severity, _, text]] = found([checkpoints(NODE, 300), checkpoints(SECOND, 400)], job)
+    assert (severity, text) == ("info", f"training goes on from step 300 of 484 in {LOG}")
+
+
 def test_synthetic_training_that_clears_nothing_has_no_earlier_run():
     job = plan(replace(WORK, data_dir=None, clears=False), evaluation=())
     assert found([checkpoints(NODE, 400), SECOND], job) == []

@@ -85,8 +85,8 @@ def running_sshd(folder: Path, settings: str = "") -> Iterator[SshServer]:
     server.known_hosts.write_text(f"{names} {public}\n")
     config = folder / "sshd_config"
     config.write_text(
-        f"Port {server.port}\nListenAddress 0.0.0.0\nHostKey \"{folder}/host_key\"\n"
-        f"AuthorizedKeysFile \"{folder}/authorized_keys\"\nStrictModes no\nUsePAM no\n"
+        f'Port {server.port}\nListenAddress 0.0.0.0\nHostKey "{folder}/host_key"\n'
+        f'AuthorizedKeysFile "{folder}/authorized_keys"\nStrictModes no\nUsePAM no\n'
         # bash takes it for no login: what the caller's own .bashrc says is not what is tested.
         "SetEnv SHLVL=2\n"
         "Subsystem sftp internal-sftp\nPidFile none\n"

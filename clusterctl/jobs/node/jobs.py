@@ -23,11 +23,13 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TextIO
 
 JOBS = Path.home() / ".clusterctl" / "jobs"
 ORDER_FILE = "job.json"  # written by nobody but `start`
 RESERVED_BYTES = 32
 CANCEL_TIMEOUT_S = 15.0
+START_TIMEOUT_S = 10.0
 
 
 def pid_of(folder: Path) -> int:
@@ -113,9 +115,28 @@ def start(job_id: str, force: bool, files: dict) -> dict:
         while not (folder / "pid").read_text().strip():
             # Not a matter of time: a job whose process lives may still begin.
             if not lives(pid) and not (folder / "pid").read_text().strip():
+                with contextlib.suppress(OSError):
+                    (folder / "environment").unlink()
                 sys.exit(f"the job did not start: see {folder}")
             time.sleep(0.05)
     return {"started": job_id, "with": how}
+
+
+def wait_for_start() -> None:
+    """Until no job is being started: one that has no process yet looks as if it had lost it.
+
+    Not for ever: clean-logs may hold the lock as long as a large folder takes.
+    """
+    with contextlib.suppress(OSError), (JOBS / ".lock").open() as lock:
+        wait_until(lambda: got_shared(lock), START_TIMEOUT_S)
+
+
+def got_shared(lock: TextIO) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def write_files(folder: Path, files: dict) -> None:
@@ -191,8 +212,10 @@ def main() -> None:
             start(arguments[0], arguments[1] == "force", json.loads(sys.stdin.buffer.read()))
         ]
     elif action == "cancel":
+        wait_for_start()
         answers = [cancel(arguments[0])]
     else:
+        wait_for_start()
         wanted = [JOBS / name for name in arguments]
         answers = [describe(folder) for folder in wanted or folders() if folder.is_dir()]
     for answer in answers:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from clusterctl.domain.findings import Finding, Severity
+from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count, format_bytes
 from clusterctl.jobs.preflight.case import Case, NodeLook, together
 from clusterctl.jobs.preflight.data import records_of
@@ -45,7 +46,15 @@ def _earlier_run(case: Case, records: int | None) -> Iterable[Finding]:
             text = f"there is no checkpoint in {folder}: training begins at step 0"
             yield Finding("log.no_checkpoint", Severity.INFO, text, case.head.host)
         return
-    last = max(node.checkpoints[-1] for node in holders)
+    if not (work.clears or case.head.checkpoints):
+        # Rank 0 is there, and would begin at step 0.
+        hosts = fold_hosts([node.host for node in holders])
+        text = f"there is no checkpoint in {folder}, but on {hosts}: only rank 0's are gone on from"
+        hint = f"copy that folder to {case.head.host}, or train anew: --clear"
+        yield Finding("log.elsewhere", Severity.ERROR, text, case.head.host, hint)
+        return
+    # What is deleted is deleted everywhere.
+    last = max(node.checkpoints[-1] for node in (holders if work.clears else [case.head]))
     steps = work.steps(records) if work.data_dir is not None else None
     is_final = steps is not None and last >= steps
     if work.clears:

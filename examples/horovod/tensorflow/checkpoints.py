@@ -71,7 +71,8 @@ class Checkpoints:
 
     def _restore_last(self) -> Saved | None:
         saved = saved_in(self.folder)
-        if saved and saved[-1].step < self.last_step:
+        # Also of a run that seems finished: with more images a step, other steps would be the last.
+        if saved:
             wanted = int(self.images_per_step)
             # Earlier versions saved less besides, and a run with a fixed scale saves none.
             found_besides = {
