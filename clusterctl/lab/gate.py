@@ -37,6 +37,8 @@ Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 # Which service the request's key was used for, as the API behind the gate finds it.
 SERVICE = "clusterctl.service"
+# And the id of that key, empty for none: a header, since moto hands on nothing else.
+KEY_HEADER, IN_ENVIRON = "X-Clusterctl-Key", "HTTP_X_CLUSTERCTL_KEY"
 PAGES = "/_lab/"
 KINDS = ("ec2", "s3", "json", "query")
 BODY_LIMIT = 2**20
@@ -144,7 +146,7 @@ def with_gate(
         if pages and environ["PATH_INFO"].startswith(PAGES):
             return _ask_page(environ, start, *pages)
         try:
-            account, service = _admit(environ, keys)
+            account, service, key = _admit(environ, keys)
         except Refused as refused:
             return _refuse(environ, start, refused)
         if service not in services:
@@ -154,8 +156,9 @@ def with_gate(
                 f"The lab has no service {service!r:.40}: it has {', '.join(services)}",
             )
             return send(said, start)
-        # moto believes this header.
+        # moto believes the first header, what we added to it the second, whatever came in them.
         environ["HTTP_X_MOTO_ACCOUNT_ID"] = account
+        environ[IN_ENVIRON] = key
         environ[SERVICE] = service
         return api(environ, start)
 
@@ -173,22 +176,23 @@ def _ask_page(
     return [json.dumps(said).encode()]
 
 
-def _admit(environ: dict[str, Any], keys: Keyring) -> tuple[str, str]:
-    """The account and the service that is asked. Raises Refused."""
+def _admit(environ: dict[str, Any], keys: Keyring) -> tuple[str, str, str]:
+    """The account, the service that is asked, and the key's id. Raises Refused."""
     claim = read_claim(environ)
     if claim is None:
-        return _owner_of_public(environ), "s3"
+        return _owner_of_public(environ), "s3", ""
     key = keys.find(claim.key)
     if key is None:
         raise Refused(UNKNOWN_KEY)
-    if not hmac.compare_digest(_signature(environ, claim, key), claim.signature):
+    made = _signature(environ, claim, key)
+    if not hmac.compare_digest(made.encode(), claim.signature.encode()):
         raise Refused(WRONG_SIGNATURE)
     if isinstance(key, LentKey):
         known = hmac.compare_digest(key.token.encode(), claim.token.encode())
         if not known or key.expires < datetime.now(timezone.utc):
             raise Refused(WRONG_TOKEN)
     _check_time(claim)
-    return key.account, claim.service
+    return key.account, claim.service, key.id
 
 
 def read_claim(environ: dict[str, Any]) -> Claim | None:

@@ -11,6 +11,8 @@ from typing import Any
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 
 from clusterctl.lab.addresses import REGIONS
+from clusterctl.lab.gate import IN_ENVIRON
+from clusterctl.lab.moto_sessions import permits
 from clusterctl.lab.price_table import ON_DEMAND_USD
 
 # AWS serves the list in these regions, for all.
@@ -33,7 +35,11 @@ def serve(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]
     signed = SIGNED_FOR.search(environ.get("HTTP_AUTHORIZATION", ""))
     body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
     action = environ.get("HTTP_X_AMZ_TARGET", "").rpartition(".")[2]
-    status, answer = respond(signed[1] if signed else "", action, json.loads(body or b"{}"))
+    if permits(environ[IN_ENVIRON], f"pricing:{action}"):
+        status, answer = respond(signed[1] if signed else "", action, json.loads(body or b"{}"))
+    else:
+        text = f"You are not authorized to perform: pricing:{action}"
+        status, answer = _refusal("AccessDeniedException", text)
     start(status, [("Content-Type", "application/x-amz-json-1.1")])
     return [json.dumps(answer).encode()]
 

@@ -5,12 +5,11 @@ moto gives everybody the same example keys, and checks policies of users and rol
 
 from __future__ import annotations
 
-import re
 from datetime import timedelta
 from typing import Any
 
 from moto.core.authorization import ActionAuthenticatorMixin
-from moto.core.exceptions import AccessDeniedError
+from moto.core.exceptions import AccessDeniedError, JsonRESTError
 from moto.core.responses import ActionResult
 from moto.iam.access_control import IAMPolicy, PermissionResult, S3IAMRequest
 from moto.iam.models import iam_backends
@@ -18,9 +17,9 @@ from moto.s3.exceptions import S3AccessDeniedError
 from moto.sts.responses import TokenResponse
 
 from clusterctl.lab.accounts import KEYS, LentKey
+from clusterctl.lab.gate import KEY_HEADER
 from clusterctl.lab.moto_completion import replace
 
-_KEY = re.compile(r"(?:Credential|AWSAccessKeyId)=(\w+)")
 # Without a policy such a session may do nothing.
 NOTHING = '{"Version": "2012-10-17", "Statement": []}'
 LASTS_S, ROLE_LASTS_S = 43_200, 3_600
@@ -35,9 +34,7 @@ def install() -> None:
     def _authenticate_and_authorize_action(
         response: Any, iam_request_cls: type, resource: str = "*"
     ) -> None:
-        session = _session_of(response)
-        if session and session.policy:
-            _check(response, session.policy, resource, iam_request_cls is S3IAMRequest)
+        _check(response, resource, iam_request_cls is S3IAMRequest)
         authorize(response, iam_request_cls, resource)
 
     def get_session_token(response: Any) -> ActionResult:
@@ -71,29 +68,35 @@ def install() -> None:
     replace(TokenResponse, get_federation_token)
 
 
-def _session_of(response: Any) -> LentKey | None:
-    """The session whose key the request names, if it is one's."""
-    named = _KEY.search(response.headers.get("Authorization", "") or response.uri)
-    key = KEYS.find(named[1]) if named else None
-    return key if isinstance(key, LentKey) else None
+def permits(key: str, action: str, resource: str = "*") -> bool:
+    """Whether the key of that id may do `s3:GetObject`: all but sessions may do everything."""
+    session = KEYS.find(key)
+    if not isinstance(session, LentKey) or not session.policy:
+        return True
+    policy = IAMPolicy(session.policy)
+    return policy.is_action_permitted(action, resource) == PermissionResult.PERMITTED
 
 
-def _check(response: Any, policy: str, resource: str, is_s3: bool) -> None:
-    """Raises AccessDenied in the words of S3 or of the others."""
+def _check(response: Any, resource: str, is_s3: bool) -> None:
+    """Raises AccessDenied in the words of S3, of the services that speak JSON, or of the others."""
     action = response.data.get("Action") if is_s3 else response._get_action()
     action = action[0] if isinstance(action, list) else action
     called = f"{'s3' if is_s3 else response.service_name}:{action}"
     called = ACTIONS.get(called, called)
-    if called == "sts:GetCallerIdentity":
+    key = response.headers.get(KEY_HEADER, "")
+    if called == "sts:GetCallerIdentity" or permits(key, called, resource):
         return
-    if IAMPolicy(policy).is_action_permitted(called, resource) != PermissionResult.PERMITTED:
-        if is_s3:
-            raise S3AccessDeniedError
-        raise AccessDeniedError(f"arn:aws:sts::{response.current_account}:federated-user", called)
+    if is_s3:
+        raise S3AccessDeniedError
+    who = f"arn:aws:sts::{response.current_account}:federated-user"
+    if "X-Amz-Target" in response.headers:
+        text = f"User: {who} is not authorized to perform: {called}"
+        raise JsonRESTError("AccessDeniedException", text)
+    raise AccessDeniedError(who, called)
 
 
 def _refuse_sessions(response: Any, action: str) -> None:
-    if _session_of(response):
+    if isinstance(KEYS.find(response.headers.get(KEY_HEADER, "")), LentKey):
         raise AccessDeniedError(
             f"arn:aws:sts::{response.current_account}:session",
             f"sts:{action} with session credentials",

@@ -6,7 +6,11 @@ import json
 
 import boto3
 import pytest
+from botocore.auth import S3SigV4Auth, S3SigV4QueryAuth
+from botocore.awsrequest import AWSPreparedRequest, AWSRequest
+from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
+from botocore.httpsession import URLLib3Session
 
 from clusterctl.ec2.tags import CLUSTER
 from clusterctl.lab.accounts import LENT_FOR, Keyring
@@ -92,6 +96,24 @@ def session_of(lab, service, credentials):
     return boto3.client(service, region_name=lab.region, endpoint_url=lab.endpoint_url, **told)
 
 
+def asked_with_another_keys_name(lab, credentials, path):
+    """The statuses of two requests, signed in the URL and in a header, that say a key too many."""
+    url, decoy = lab.endpoint_url + path, "AWSAccessKeyId=x"
+    key = Credentials(*(credentials[f] for f in ("AccessKeyId", "SecretAccessKey", "SessionToken")))
+    by_url, by_header = AWSRequest("GET", f"{url}?{decoy}"), AWSRequest("GET", url)
+    S3SigV4QueryAuth(key, "s3", lab.region, 60).add_auth(by_url)
+    S3SigV4Auth(key, "s3", lab.region).add_auth(by_header)
+    headers = dict(by_header.headers.items())
+    kind, _, rest = headers["Authorization"].partition(" ")
+    scope = f"Credential=x/20260101/{lab.region}/s3/aws4_request"
+    headers["Authorization"] = f"{kind} Other={scope}, {rest}"
+    asked = [
+        AWSPreparedRequest("GET", url, headers, b"", stream_output=False)
+        for url, headers in ((by_url.url, {}), (url, headers))
+    ]
+    return [URLLib3Session().send(one).status_code for one in asked]
+
+
 @pytest.mark.lab
 def test_keys_that_sts_gives_are_good_for_what_their_policy_allows(lab):
     sts, s3 = (client(lab, service=name, account=SECOND) for name in ("sts", "s3"))
@@ -118,8 +140,15 @@ def test_keys_that_sts_gives_are_good_for_what_their_policy_allows(lab):
         ):
             with pytest.raises(ClientError, match="AccessDenied"):
                 call()
-        with pytest.raises(ClientError, match="AccessDenied"):
-            session_of(lab, "ec2", given["Credentials"]).describe_instances()
+        for service, action, asked in (
+            ("ec2", "describe_instances", {}),
+            ("ssm", "describe_parameters", {}),
+            ("pricing", "get_products", {"ServiceCode": "AmazonEC2"}),
+        ):
+            call = getattr(session_of(lab, service, given["Credentials"]), action)
+            with pytest.raises(ClientError, match=r"\(AccessDenied(Exception)?\)"):
+                call(**asked)
+        assert asked_with_another_keys_name(lab, given["Credentials"], "/lent-out") == [403, 403]
     for arn in (role.replace("readers", "nobody"), role.replace(SECOND, "999999999999")):
         with pytest.raises(ClientError, match="AccessDenied"):
             sts.assume_role(RoleArn=arn, RoleSessionName="nodes")

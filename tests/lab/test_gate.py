@@ -116,6 +116,14 @@ def test_no_key_is_refused(lab):
         ("GET", "/", b"", {"Authorization": "AWS AKIAIOSFODNN7EXAMPLE:abc"}, b"AccessDenied"),
         ("GET", "/", b"", {"Authorization": "AWS4-HMAC-SHA256 Credential=x"}, b"Signature"),
         ("GET", "/?X-Amz-Signature=1&X-Amz-Credential=x", b"", {}, b"Signature"),
+        (
+            "GET",
+            "/?X-Amz-Expires=9&X-Amz-Date=x&X-Amz-SignedHeaders=host&X-Amz-Signature=%C3%A9"
+            f"&X-Amz-Credential={account_of(lab).access_key}/1/r/s3/x",
+            b"",
+            {},
+            b"SignatureDoesNotMatch",
+        ),
         ("POST", "/", b"{}", {"X-Amz-Target": "AmazonSSM.ListDocuments"}, b"MissingAuth"),
     ):
         status, _, said = send(lab, method, path, body, headers)
