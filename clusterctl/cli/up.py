@@ -101,12 +101,11 @@ def _spec(wiring: Wiring, draft: SpecDraft) -> ClusterSpec:
 
 def _nodes_of(wiring: Wiring, name: str) -> list[str]:
     """The type of each node that the cluster is to have; none for a cluster that is not there."""
-    from clusterctl.ec2.instances import members_of
     from clusterctl.ec2.likeness import spec_of
     from clusterctl.operations.status import find_own
 
     instances = find_own(wiring.clients, wiring.folder(name))
-    if not members_of(instances):
+    if not instances:
         return []
     spec = spec_of(name, instances)
     return [spec.instance_type] * spec.nodes

@@ -88,7 +88,7 @@ def launched_with(client: EC2Client, tokens: Sequence[str]) -> frozenset[str]:
 
 def as_cluster(client: EC2Client, name: str, instances: Sequence[Instance]) -> Cluster | None:
     """The members among these instances as a cluster; None without any."""
-    members = members_of(instances)
+    members = standing(instances)
     if not members:
         return None
     return Cluster(
@@ -102,7 +102,7 @@ def as_cluster(client: EC2Client, name: str, instances: Sequence[Instance]) -> C
 
 def wanted_of(instances: Sequence[Instance]) -> tuple[int, ...]:
     """The indices that the cluster is to have. The head node's word counts: it is never removed."""
-    current = [found for found in instances if not found.retired]
+    current = [found for found in instances if not found.retired] or instances
     return min(current, key=lambda found: found.node.index).wanted if current else ()
 
 
@@ -114,6 +114,11 @@ def members_of(instances: Sequence[Instance]) -> tuple[Instance, ...]:
         for found in instances
         if not found.retired and (not wanted or found.node.index in wanted)
     )
+
+
+def standing(instances: Sequence[Instance]) -> tuple[Instance, ...]:
+    """The members; where every node is being replaced, those: they run and cost until then."""
+    return members_of(instances) or tuple(instances)
 
 
 def _in_states(states: Iterable[str]) -> dict[str, Any]:

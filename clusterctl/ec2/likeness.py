@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 
 from clusterctl.domain.errors import NoSuchCluster, UsageError
 from clusterctl.domain.spec import MOST_TAGS, ClusterSpec, Disk, Limits, Market, is_free_tag
-from clusterctl.ec2.instances import Instance, members_of, wanted_of
+from clusterctl.ec2.instances import Instance, standing, wanted_of
 from clusterctl.ec2.limits_tag import parse_limits
 
 
@@ -16,7 +16,7 @@ def like(spec: ClusterSpec, instances: Sequence[Instance]) -> ClusterSpec:
 
     Raises UsageError where it asks for something else than what is there.
     """
-    members = members_of(instances)
+    members = standing(instances)
     if not members:
         return spec
     head = members[0]
@@ -45,7 +45,7 @@ def like(spec: ClusterSpec, instances: Sequence[Instance]) -> ClusterSpec:
 
 def spec_of(name: str, instances: Sequence[Instance]) -> ClusterSpec:
     """The spec of a cluster that is there. Raises NoSuchCluster for one without nodes."""
-    members = members_of(instances)
+    members = standing(instances)
     if not members:
         raise NoSuchCluster(
             f"there is no cluster {name}",

@@ -16,7 +16,7 @@ from clusterctl.domain.errors import CommandFailed
 from clusterctl.domain.results import CommandResult
 from clusterctl.domain.spec import ClusterSpec, Limits, Market
 from clusterctl.ec2.attributes import find_user_data, set_at_power_off
-from clusterctl.ec2.instances import find_instances, members_of
+from clusterctl.ec2.instances import find_instances, standing
 from clusterctl.ec2.likeness import like
 from clusterctl.ec2.observe import Observed
 from clusterctl.operations.costs import spending_of
@@ -41,8 +41,7 @@ def with_user_data(clients: Clients, spec: ClusterSpec, seen: Observed) -> Clust
     """
     if seen.catalogue is None:
         return spec
-    # Those that are being replaced will do, where there is no other.
-    there = members_of(seen.instances) or seen.instances
+    there = standing(seen.instances)
     if there and not spec.user_data:
         head = find_user_data(clients.ec2, there[0].node.instance_id)
         return replace(spec, user_data=head)

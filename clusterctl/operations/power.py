@@ -13,7 +13,7 @@ from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.spec import Market
 from clusterctl.ec2 import tags
 from clusterctl.ec2.errors import translated
-from clusterctl.ec2.instances import Instance, as_cluster, find_instances, members_of
+from clusterctl.ec2.instances import Instance, as_cluster, find_instances
 from clusterctl.ec2.likeness import spec_of
 from clusterctl.ec2.polling import gaps
 from clusterctl.ec2.tagging import tag
@@ -49,15 +49,16 @@ def stop(
     client = launcher.clients.ec2
     with locked(launcher.folder):
         check_site(launcher.folder, launcher.clients)
-        members = members_of(find_instances(client, name))
-        cluster = as_cluster(client, name, members)
+        # Those that are being replaced or removed, too: they cost as much.
+        there = find_instances(client, name)
+        cluster = as_cluster(client, name, there)
         if cluster is None:
             raise NoSuchCluster(
                 f"there is no cluster {name} in {client.meta.region_name}",
                 "see `clusterctl list`",
             )
-        _check_stoppable(name, members)
-        going = [one for one in members if one.node.state is NodeState.RUNNING]
+        _check_stoppable(name, there)
+        going = [one for one in there if one.node.state is NodeState.RUNNING]
         if going:
             may_stop(cluster)
             spent = {
@@ -83,14 +84,14 @@ def start(launcher: Launcher, name: str) -> UpReport:
         return bring_up(launcher, spec_of(name, find_instances(client, name)))
 
 
-def _check_stoppable(name: str, members: Sequence[Instance]) -> None:
-    spot = [one.node.name for one in members if one.market is Market.SPOT]
+def _check_stoppable(name: str, there: Sequence[Instance]) -> None:
+    spot = [one.node.name for one in there if one.market is Market.SPOT]
     if spot:
         raise UsageError(
             f"{fold_hosts(spot)}: spot nodes cannot be stopped",
             f"remove the cluster instead: clusterctl down {name}",
         )
-    pending = [one.node.name for one in members if one.node.state is NodeState.PENDING]
+    pending = [one.node.name for one in there if one.node.state is NodeState.PENDING]
     if pending:
         raise ClusterctlError(
             f"{fold_hosts(pending)}: still starting, and EC2 stops only what runs",
@@ -110,10 +111,11 @@ def _remember(client: EC2Client, spent: Mapping[str, float]) -> None:
 def _await_stopped(client: EC2Client, name: str) -> Cluster:
     deadline = time.monotonic() + STOPPED_WITHIN_S
     for gap_s in gaps():
-        cluster = as_cluster(client, name, find_instances(client, name))
+        there = find_instances(client, name)
+        cluster = as_cluster(client, name, there)
         if cluster is None:
             raise NoSuchCluster(f"cluster {name} went away while it stopped", "see `clusterctl gc`")
-        moving = [node.name for node in cluster.nodes if node.state is not NodeState.STOPPED]
+        moving = [one.node.name for one in there if one.node.state is not NodeState.STOPPED]
         if not moving:
             return cluster
         if time.monotonic() > deadline:

@@ -27,8 +27,11 @@ class ClusterStatus:
     def leaving(self) -> tuple[Node, ...]:
         """Nodes that are being replaced or removed, and cost until they are gone."""
         members = {node.instance_id for node in self.cluster.nodes}
-        others = (found.node for found in self.instances)
-        return tuple(node for node in others if node.instance_id not in members)
+        return tuple(
+            found.node
+            for found in self.instances
+            if found.retired or found.node.instance_id not in members
+        )
 
     @property
     def summary(self) -> str:

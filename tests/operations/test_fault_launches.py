@@ -6,16 +6,20 @@ from dataclasses import replace
 
 import pytest
 
+from clusterctl.domain.cluster import NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError
-from clusterctl.ec2 import removal
-from clusterctl.ec2.instances import find_instances
+from clusterctl.domain.spec import Limits
+from clusterctl.ec2 import removal, tags
+from clusterctl.ec2.instances import find_instances, list_clusters
+from clusterctl.ec2.tagging import tag
 from clusterctl.lab.fault_kinds import Boot, Capacity, Lag
 from clusterctl.lab.faults import FAULTS
 from clusterctl.operations import down as down_module
 from clusterctl.operations import local_clusters as gc_module
-from clusterctl.operations import members
+from clusterctl.operations import members, power
 from clusterctl.operations import up as up_module
-from tests.operations.deeds import COMMANDS, NAME, SPEC, Command, down, hasten, nothing, up
+from clusterctl.operations.status import cluster_status
+from tests.operations.deeds import COMMANDS, NAME, SPEC, Command, down, hasten, nothing, stop, up
 from tests.operations.fault_cases import CALLS
 from tests.operations.wire import Mode
 from tests.operations.world import World
@@ -151,6 +155,26 @@ def test_no_machine_for_the_next_node(world, faults, name, fault, way):
     assert not any(one.retired for one in after)
     faults(Capacity(SPEC.instance_type, zone, 9))
     come_to_an_end(world, way, COMMANDS[name])
+
+
+@pytest.mark.parametrize("indices", [(1,), (0, 1, 2)])
+def test_what_a_replacement_cut_off_has_left_is_shown_and_stopped(world, indices):
+    limited = replace(SPEC, limits=Limits(max_hours=8))
+    up_module.up(world.launcher, limited)
+    client = world.plain.ec2
+    nodes = [one.node for one in find_instances(client, NAME)]
+    ids = [node.instance_id for node in nodes if node.index in indices]
+    tag(client, ids, {tags.RETIRED: "yes"})
+    assert [cluster.name for cluster in list_clusters(client)] == [NAME]
+    leaving = cluster_status(world.clients, world.folder).leaving
+    assert [node.index for node in leaving] == list(indices)
+    stop(world.launcher)
+    assert {one.node.state for one in find_instances(client, NAME)} == {NodeState.STOPPED}
+    power.start(world.launcher, NAME)
+    world.check_whole(COMMANDS["replace"])
+    after = find_instances(client, NAME)
+    assert {one.limits_text for one in after} == {"max-hours=8"}
+    assert {one.node.instance_id for one in after}.isdisjoint(ids)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
