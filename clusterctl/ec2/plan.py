@@ -114,7 +114,7 @@ def plan_launch(spec: ClusterSpec, seen: Observed, public_key: str, launch_id: s
     else:
         # Nothing is launched: what is there is put right, and started where it was stopped.
         steps = [*group_steps(spec, seen), *tag_steps(spec, seen, plan.wanted), *start_steps(seen)]
-        said = (*limit_findings(spec, spec.market), *ssh_findings(seen.ssh_from))
+        said = (*limit_findings(spec, spec.market, seen.instances), *ssh_findings(seen.ssh_from))
         if needs_address(spec, seen):
             steps += [*allocate_steps(spec, seen), *associate_steps(spec, seen)]
         plan = replace(plan, steps=tuple(steps), findings=said)

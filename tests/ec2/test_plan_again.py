@@ -122,6 +122,30 @@ def test_limits_change_on_all_nodes_that_have_others():
     assert step.summary == "4 nodes are wanted now, limits: max-hours=9"
 
 
+@pytest.mark.parametrize(
+    ("held", "asked", "said"),
+    [
+        ("max-hours=8", Limits(max_hours=12), None),
+        ("max-hours=8", Limits(max_hours=8, budget_usd=9), None),
+        ("max-hours=8 budget=9", Limits(), None),
+        ("max-hours=8 budget=9", Limits(max_hours=12), "budget=9 is gone"),
+        (
+            "max-hours=8 idle-minutes=30",
+            Limits(max_hours=12),
+            "idle-minutes=30 is gone, "
+            "and at the end the nodes are terminated now, with their disks",
+        ),
+    ],
+)
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_limits_that_hold_no_longer_are_said(held, asked, said, nodes):
+    spec = replace(SPEC, nodes=nodes, limits=asked)
+    found = plan(cluster(instance(0, limits_text=held)), spec).findings
+    messages = [one.message for one in found if one.check_id == "limits.dropped"]
+    expected = [f"the limits of this `up` replace the earlier ones: {said}"]
+    assert messages == (expected if said else [])
+
+
 def test_stopped_nodes_are_started_and_missing_ones_launched():
     members = (
         instance(0),

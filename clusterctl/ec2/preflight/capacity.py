@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from clusterctl.domain.findings import Finding, Severity
-from clusterctl.domain.spec import ClusterSpec, Market
+from clusterctl.domain.spec import ClusterSpec, Limits, Market
 from clusterctl.domain.units import count
+from clusterctl.ec2.instances import Instance, standing
 from clusterctl.ec2.interfaces import efa_wanted, interfaces_needed, several
+from clusterctl.ec2.limits_tag import format_limits, parse_limits
 from clusterctl.ec2.machines import MachineType
 from clusterctl.ec2.preflight.case import Case, error
 from clusterctl.ec2.quotas import full_finding, quota_finding
@@ -121,11 +123,14 @@ def spot(case: Case) -> Iterator[Finding]:
 
 
 def limits(case: Case) -> Iterator[Finding]:
-    yield from limit_findings(case.spec, case.market)
+    yield from limit_findings(case.spec, case.market, case.seen.instances)
 
 
-def limit_findings(spec: ClusterSpec, market: Market) -> Iterator[Finding]:
-    """What the limits cannot be, alone or together; for a cluster that is there too."""
+def limit_findings(
+    spec: ClusterSpec, market: Market, there: Sequence[Instance]
+) -> Iterator[Finding]:
+    """What the limits cannot be, alone or together, and which of those that held are gone."""
+    yield from _dropped(spec, there)
     if not spec.limits.idle_minutes:
         return
     if market is Market.SPOT:
@@ -143,6 +148,22 @@ def limit_findings(spec: ClusterSpec, market: Market) -> Iterator[Finding]:
             "for every power-off. The machines cost nothing from then on, their disks do",
             hint=f"clusterctl down {spec.name} ends that; so does, after --stopped-days "
             f"({after}), clusterctl gc --delete; without --idle-stop the nodes are terminated",
+        )
+
+
+def _dropped(spec: ClusterSpec, there: Sequence[Instance]) -> Iterator[Finding]:
+    before = parse_limits(standing(there)[0].limits_text) if there else Limits()
+    held, hold = (format_limits(one).split() for one in (before, spec.limits))
+    keys = {one.partition("=")[0] for one in hold}
+    gone = [one for one in held if one.partition("=")[0] not in keys]
+    if gone:
+        ends = before.at_power_off == "stop" and spec.limits.at_power_off == "terminate"
+        yield Finding(
+            "limits.dropped",
+            Severity.WARNING,
+            f"the limits of this `up` replace the earlier ones: {', '.join(gone)} is gone"
+            + (", and at the end the nodes are terminated now, with their disks" if ends else ""),
+            hint=f"give all that are to hold in one: clusterctl up {spec.name}, with each of them",
         )
 
 
