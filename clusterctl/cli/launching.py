@@ -126,6 +126,8 @@ def _left_behind(wiring: Wiring, name: str) -> str:
         what = f"there is {nodes}" if len(left.nodes) < 2 else f"there are {nodes}"
         if left.nodes:
             what += ", which cost money"
+        elif left.addresses:
+            what += ", but an elastic address, which costs money"
     if launches_under_way(folder):
         what += "; a launch is under way, more may appear"
     return f"{what}; run the same command again to go on, or: clusterctl down {name}"

@@ -44,6 +44,7 @@ class Removed:
 
 def plan_add(launcher: Launcher, name: str, count: int) -> LaunchPlan:
     """The steps of `add`. Changes nothing."""
+    check_site(launcher.folder, launcher.clients)
     return plan_up(launcher, _grown(launcher, name, count))
 
 

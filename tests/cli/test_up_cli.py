@@ -10,6 +10,7 @@ import pytest
 
 from clusterctl.cli.main import COMMANDS, cli, run_command
 from clusterctl.cli.plan_table import readable
+from clusterctl.ec2 import launch as launch_module
 from clusterctl.ec2 import session
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.keypairs import find_key_pairs
@@ -305,6 +306,16 @@ def test_ctrl_c_before_anything_was_launched(clusterctl, monkeypatch):
     ran = clusterctl("up", *DEMO)
     assert ran.status == 130
     assert "no instance yet" in ran.err
+
+
+def test_ctrl_c_while_only_an_address_is_there(clusterctl, monkeypatch):
+    def search(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(launch_module, "search", search)
+    ran = clusterctl("up", *DEMO, "--private")
+    assert ran.status == 130
+    assert "no instance yet, but an elastic address, which costs money" in ran.err
 
 
 def test_ctrl_c_during_down(clusterctl, monkeypatch):

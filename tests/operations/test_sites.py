@@ -191,6 +191,7 @@ COMMANDS = (
     "up demo --nodes 1 --instance-type g5.xlarge --dry-run",
     "down demo --yes",
     "add demo 1",
+    "add demo 1 --dry-run",
     "remove demo 0 --yes",
     "replace demo 0 --yes --force",
     "stop demo --force",
