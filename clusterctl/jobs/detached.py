@@ -16,6 +16,7 @@ from clusterctl.domain.errors import (
     ConnectionLost,
     UsageError,
 )
+from clusterctl.jobs.mpirun import LOST_DAEMON
 from clusterctl.jobs.plan import JobPlan
 from clusterctl.jobs.record import JobRecord, parse_jobs
 from clusterctl.transport.connections import Connections
@@ -89,6 +90,10 @@ run() {{
         status=$?
     done
     line=
+    # Open MPI 5 says 0, too, when it has lost a node.
+    if [ "$status" -eq 0 ] && grep -qE {shlex.quote(LOST_DAEMON)} "$folder/log"; then
+        status={ConnectionLost.exit_status}
+    fi
 }}
 run {plan.line}
 {evaluation}keep exit_status "$status"

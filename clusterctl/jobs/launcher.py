@@ -5,21 +5,24 @@ Python 3.8 and the standard library only: shipped as ~/.clusterctl/launch.pyz (j
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
 import signal
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
-from clusterctl.domain.errors import ClusterctlError, MissingTool, UsageError
+from clusterctl.domain.errors import ClusterctlError, ConnectionLost, MissingTool, UsageError
 from clusterctl.domain.findings import Finding
 from clusterctl.domain.hostsfile import parse_hosts_file
 from clusterctl.jobs.facts import PROBE, parse_facts
 from clusterctl.jobs.ids import new_job_id
-from clusterctl.jobs.mpirun import JOB_VARIABLE
+from clusterctl.jobs.mpirun import JOB_VARIABLE, LOST_DAEMON
 from clusterctl.jobs.node.preflight import look
 from clusterctl.jobs.plan import JobPlan, JobRequest, plan_job
 from clusterctl.jobs.preflight.case import NotReady, errors, parse_look, question
@@ -30,6 +33,7 @@ from clusterctl.jobs.work import Contradiction, clears_or_resumes
 # The tutorial's scripts end with 1 on a usage error. They know no options that could contradict
 # each other: there it is 2, as of `clusterctl train`.
 FAILED = 1
+DRAIN_S = 5.0
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -102,18 +106,18 @@ def main() -> None:
             say(f"  hint: {failure.hint}")
         sys.exit(failure.exit_status if isinstance(failure, Contradiction) else FAILED)
     os.environ[JOB_VARIABLE] = plan.job_id
-    lines = [plan.argv, plan.evaluation] if plan.evaluation else [plan.argv]
-    for argv in lines[:-1]:
-        status = run(argv)
-        if status:
-            sys.exit(status)
-    announce(lines[-1])
-    os.execv(lines[-1][0], lines[-1])
+    status = run(plan.argv)
+    if status or not plan.evaluation:
+        sys.exit(status)
+    announce(plan.evaluation)
+    os.execv(plan.evaluation[0], plan.evaluation)
 
 
 def run(argv: tuple[str, ...]) -> int:
-    """Run a line to its end: its exit status as a shell has it, never 0 once told to end."""
+    """Run a line to its end: its exit status as a shell has it, never 0 once told to end, nor when
+    mpirun has lost a node."""
     announce(argv)
+    lost: list[bool] = []
     told: list[int] = []
     processes: list[subprocess.Popen[bytes]] = []
 
@@ -128,15 +132,34 @@ def run(argv: tuple[str, ...]) -> int:
     caught = {n: handler for n, handler in before.items() if handler is not signal.SIG_IGN}
     for number in caught:
         signal.signal(number, pass_on)
-    processes.append(subprocess.Popen(argv))
+    processes.append(subprocess.Popen(argv, stderr=subprocess.PIPE))
+    watch = threading.Thread(target=pass_through, args=(processes[0].stderr, lost), daemon=True)
+    watch.start()
     for early in told:  # it came before there was a process
         processes[0].send_signal(early)
     status = processes[0].wait()
+    # What mpirun left behind may hold the pipe for ever.
+    watch.join(DRAIN_S)
     for number, handler in caught.items():
         signal.signal(number, handler)
     if told:
         return 128 + told[0]
+    if not status and lost:
+        return ConnectionLost.exit_status
     return status if status >= 0 else 128 - status
+
+
+def pass_through(said: BinaryIO, lost: list[bool]) -> None:
+    """Show mpirun's errors as they come, and note in `lost` when it has lost a node."""
+    before = b""
+    for chunk in iter(lambda: os.read(said.fileno(), 65536), b""):
+        # Read on where nobody listens: mpirun would wait for ever.
+        with contextlib.suppress(OSError):
+            sys.stderr.buffer.write(chunk)
+            sys.stderr.buffer.flush()
+        if re.search(LOST_DAEMON.encode(), before + chunk):
+            lost.append(True)
+        before = chunk[-200:]  # where the sentence may have begun
 
 
 def announce(argv: tuple[str, ...]) -> None:

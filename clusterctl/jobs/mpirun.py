@@ -24,6 +24,10 @@ NO_DATA_INTERFACES = "lo,docker0,virbr0"
 SSH_ARGUMENTS = (
     "-o BatchMode=yes -o ConnectTimeout=30 -o ServerAliveInterval=10 -o ServerAliveCountMax=5"
 )
+# What mpirun says when a node's daemon is gone: the node went down, or the daemon was killed.
+# Open MPI 5 ends with exit status 0 then (PRRTE 3.0, errmgr_dvm.c, proc_errors), or with 255 where
+# the end of ssh is noticed first. A pattern for `grep -E` and for Python alike.
+LOST_DAEMON = "lost communication with a remote daemon|A daemon failed to report back"
 # From here Horovod's own launcher widens the fan-out too; Open MPI's default is 128 at a time.
 MANY_HOSTS = 64
 JOB_VARIABLE = "CLUSTERCTL_JOB"

@@ -6,6 +6,7 @@ the others get them as any data set is copied, and install without an index.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
 from clusterctl.jobs import meet
 from clusterctl.jobs.facts import HeadFacts
+from clusterctl.jobs.mpirun import LOST_DAEMON
 from clusterctl.jobs.nccl import parse_transport, transport_finding
 from clusterctl.jobs.presets import EFA, KERNELS, Preset, choose_preset
 from clusterctl.jobs.shipping import ship_examples
@@ -235,7 +237,7 @@ class Installation:
             stdin=format_hosts_file(entries).encode(),
             timeout_s=meet.TIMEOUT_S + 30,
         )
-        if not result.ok:
+        if not result.ok or re.search(LOST_DAEMON, result.stderr):
             said = f"{result.stderr}\nerror: ranks on {fold_hosts(hosts)} do not train together"
             self._errors[self._head.host] = failed(result, said)
             return

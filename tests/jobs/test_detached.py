@@ -32,7 +32,7 @@ from clusterctl.jobs.detached import (
 )
 from clusterctl.jobs.follow import follow_job, tail_command
 from clusterctl.jobs.ids import check_job_id, new_job_id
-from clusterctl.jobs.mpirun import Variable
+from clusterctl.jobs.mpirun import LOST_DAEMON, Variable
 from clusterctl.jobs.plan import JobPlan
 from clusterctl.jobs.record import JobState
 from clusterctl.operations.clean_logs import CLEAN
@@ -88,6 +88,10 @@ run() {{
         status=$?
     done
     line=
+    # Open MPI 5 says 0, too, when it has lost a node.
+    if [ "$status" -eq 0 ] && grep -qE '{LOST_DAEMON}' "$folder/log"; then
+        status=255
+    fi
 }}
 run '/opt/it'"'"'s/mpirun' -np 2 'a b'
 """

@@ -129,6 +129,17 @@ def test_the_exit_status_is_that_of_what_failed(trainable, environ, status, line
     assert "--increased_aug" in ran(trainable)[0]
 
 
+def test_an_mpirun_that_lost_a_node_has_failed_whatever_it_says(trainable):
+    mpirun = trainable / "env/bin/mpirun"
+    said = "PRTE has lost communication with a remote daemon."
+    told = mpirun.read_text().replace('exit "${TRAIN_STATUS:-0}"', f"echo '{said}' >&2; exit 0")
+    mpirun.write_text(told)
+    for script in ("./train.sh", "./train_synthetic.sh"):
+        status, _, err = typed(trainable, script, "2")
+        assert (status, said in err) == (255, True), err
+    assert len(ran(trainable)) == 2, "nothing is evaluated"
+
+
 def test_told_to_end_it_does_not_evaluate(trainable):
     process = start(trainable, "./train.sh", "2", WAIT="yes")
     eventually((trainable / "ready").exists, "the training")

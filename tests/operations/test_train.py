@@ -265,6 +265,19 @@ def test_a_cut_link_ends_the_job_in_seconds_and_kill_finds_what_is_left(quiet):
     assert "none left" in out or out == "nothing to end\n"
 
 
+@pytest.mark.parametrize("killed", ["prted", "ssh"])
+def test_a_job_that_lost_a_node_has_failed(quiet, killed):
+    """mpirun's own exit status is 0 then, as a rule."""
+    quiet.ctl("train", "2", "--detach", "--script", "~/stay.py")
+    eventually(lambda: "rank 1 is here" in quiet.ctl("logs")[1], "both ranks")
+    # The node's daemon, or mpirun's way to it; only what the job started.
+    node, pattern = (1, "[p]rted") if killed == "prted" else (0, "ssh -x.*[P]RTE_PREFIX")
+    quiet.on(node, f"pkill -9 -u $(id -u) -f '{pattern}'")
+    eventually(lambda: jobs(quiet)[0]["state"] != "running", "mpirun to notice")
+    assert (jobs(quiet)[0]["state"], jobs(quiet)[0]["exit_status"]) == ("failed", 255)
+    assert quiet.ctl("kill")[0] == 0
+
+
 def test_ten_seconds_of_silence_do_not_end_a_job(quiet):
     quiet.ctl("train", "2", "--detach", "--script", "~/stay.py")
     eventually(lambda: "rank 1 is here" in quiet.ctl("logs")[1], "both ranks")
