@@ -44,6 +44,8 @@ from clusterctl.lab.looks import LOOKS  # noqa: E402
 SERVICES = ("ec2", "s3", "ssm", "iam", "sts", "servicequotas", "pricing", "cloudformation")
 STATUS_PATH = "/_lab/status"
 SETTLED_WITHIN_S = 3.0
+# A connection on which nothing comes or goes for so long is closed, as S3 does it.
+IDLE_S = 60.0
 
 
 def complete_moto(network: IPv4Network, read_console: Callable[[str], str]) -> None:
@@ -85,6 +87,12 @@ def make_storage(listening: socket.socket) -> BaseWSGIServer:
     return _serve(listening, gate.with_gate(store, ["s3"], [host, f"{host}:{port}"]))
 
 
+class Handler(werkzeug_app.MotoRequestHandler):
+    """One request: werkzeug closes the connection after it."""
+
+    timeout = IDLE_S
+
+
 def _serve(listening: socket.socket, app: gate.Wsgi) -> BaseWSGIServer:
     host, port = listening.getsockname()
     return make_server(
@@ -92,7 +100,7 @@ def _serve(listening: socket.socket, app: gate.Wsgi) -> BaseWSGIServer:
         port,
         app,
         threaded=True,
-        request_handler=werkzeug_app.MotoRequestHandler,
+        request_handler=Handler,
         fd=listening.fileno(),
     )
 

@@ -12,6 +12,7 @@ import fcntl
 import json
 import logging
 import os
+import resource
 import secrets
 import signal
 import socket
@@ -81,6 +82,9 @@ def _start(options: record.LabOptions) -> Callable[[], None]:
     moto_addresses.install(plan.public)
     moto_dependencies.install()
     moto_cloudformation.install()
+    # Each request is a connection of its own, and one s5cmd makes 256. Hosts keep the usual limit.
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     secret = secrets.token_urlsafe(30)
     api = make_api(listening, secret)
     recorded = _record(options, listening, plan, secret)

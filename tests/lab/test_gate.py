@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
+import threading
 import urllib.error
 import urllib.parse
 import urllib.request
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 
 import pytest
 from botocore.config import Config
@@ -273,3 +276,22 @@ def status(url):
         return refused.code
 print(json.dumps([status(url) for url in sys.argv[1:]]))
 """
+
+
+def test_a_connection_that_says_nothing_is_closed(monkeypatch):
+    """Else who holds as many as the server may have keeps everybody else out."""
+    from clusterctl.lab import app
+
+    monkeypatch.setattr(app.Handler, "timeout", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = app.make_storage(listening)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with socket.create_connection(listening.getsockname(), 10) as idle:
+            assert idle.recv(1) == b""
+        server.shutdown()
+
+
+def test_it_has_all_the_files_that_it_may_have(lab):
+    """Of which each connection is one: soon more than the 1,024 that a shell gives."""
+    limits = Path(f"/proc/{lab.pid}/limits").read_text().partition("Max open files")[2].split()
+    assert limits[0] == limits[1]
