@@ -56,7 +56,8 @@ def stop(running: LabRecord) -> None:
         os.close(process)
     _await_link_gone(running.link)
     if read_record(running.home) is None:  # else another one has started already
-        (folder_of(running.home) / "lab.json").unlink(missing_ok=True)
+        for name in ("lab.json", "dial.sock"):
+            (folder_of(running.home) / name).unlink(missing_ok=True)
     cgroups.remove([Path(folder) for folder in running.cgroups])
 
 

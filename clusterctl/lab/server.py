@@ -180,7 +180,8 @@ def _record(
 ) -> record.LabRecord:
     home = Path(options.home)
     started = record.process_started(os.getpid())
-    proxy = ("/usr/bin/python3", "-S", "-E", str(DIAL), str(home / "lab/dial.sock"), "%h", "%p")
+    files = (str(one).replace("%", "%%") for one in (DIAL, home / "lab/dial.sock"))
+    proxy = ("/usr/bin/python3", "-S", "-E", *files, "%h", "%p")
     return record.LabRecord(
         home=home,
         endpoint_url=f"http://127.0.0.1:{listening.getsockname()[1]}",

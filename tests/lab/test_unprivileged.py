@@ -70,7 +70,8 @@ def user_lab(request):
     if probe.returncode:
         pytest.skip("users cannot make user namespaces on this machine")
     # Not pytest's own folder: that is for the user who runs the tests only.
-    home = Path(tempfile.mkdtemp(prefix="clusterctl-lab-"))
+    # What ssh would put a host's address for in the way to it is a folder's name here.
+    home = Path(tempfile.mkdtemp(prefix="clusterctl lab's %h-"))
     os.chown(home, UID, UID)
     started = as_user(home, "start", with_subids=request.param == "subuid")
     assert started.returncode == 0, started.stderr
@@ -80,8 +81,10 @@ def user_lab(request):
     yield record
     processes = descendants(record.pid)
     stopped = as_user(home, "stop", with_subids=False)
+    left = sorted(path.name for path in (home / "lab").iterdir())
     shutil.rmtree(home)
     assert stopped.returncode == 0, stopped.stderr
+    assert left == ["lab.log", "lock"]
     assert remaining_of(record, processes) == []
 
 
