@@ -37,7 +37,11 @@ def note(text: str) -> None:
 
 def _print(text: str, stream: TextIO) -> None:
     shown = _IN_LINES.sub(_visible, text) if stream.isatty() else text
-    print(shown, file=stream, flush=True)
+    try:
+        print(shown, file=stream, flush=True)
+    except UnicodeEncodeError:  # a locale without that letter, or a name that is no UTF-8
+        encoded = shown.encode(stream.encoding, "backslashreplace")
+        print(encoded.decode(stream.encoding), file=stream, flush=True)
 
 
 def _visible(found: re.Match[str]) -> str:

@@ -68,7 +68,10 @@ def translated(target: Target, error: Exception) -> ClusterctlError:
         )
     if isinstance(error, (paramiko.SSHException, EOFError)):
         reason = str(error).strip() or "the connection was closed"
-        return HostUnreachable(target.host, f"no SSH session with {where}: {reason}")
+        what = f"no SSH session with {where}: {reason}"
+        if _is_silence(error):
+            what = f"takes connections and answers none in time at {where}: frozen or too busy"
+        return HostUnreachable(target.host, what)
     raise error
 
 
@@ -83,9 +86,18 @@ def jump_failed(target: Target, error: HostError) -> HostError:
     return kind(target.host, why, error.hint)
 
 
+def _is_silence(error: Exception) -> bool:
+    """Whether paramiko waited for a key exchange in vain: a kernel takes connections for processes
+    that stand still, too. Two of its waits end at the same time, and either may be the first.
+    """
+    return isinstance(error, paramiko.SSHException) and (
+        str(error) == "No existing session" or isinstance(error.__context__, socket.timeout)
+    )
+
+
 def worth_retrying(error: Exception) -> bool:
     """sshd drops logins above MaxStartups (10:30:100) before it says a word; they may come back."""
-    if isinstance(error, (HostError, paramiko.AuthenticationException)):
+    if isinstance(error, (HostError, paramiko.AuthenticationException)) or _is_silence(error):
         return False
     if isinstance(error, (ConnectionResetError, EOFError)):
         return True

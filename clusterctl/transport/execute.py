@@ -84,7 +84,8 @@ def execute(exchange: Exchange, timeout_s: float | None, stdin: Stdin | bytes) -
     """Run it to its end. Raises CommandTimeout, ConnectionLost, paramiko.SSHException."""
     began = time.monotonic()
     deadline = began + timeout_s if timeout_s is not None else None
-    exchange.channel.exec_command(exchange.command)
+    # Bytes of an argument that are no UTF-8, as in names of files, get there as they were typed.
+    exchange.channel.exec_command(exchange.command.encode(errors="surrogateescape"))
     threading.Thread(target=_feed, args=(exchange.channel, stdin), daemon=True).start()
     try:
         ended = _follow(exchange, deadline) and exchange.channel.status_event.wait(_left(deadline))

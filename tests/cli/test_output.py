@@ -86,3 +86,16 @@ def test_lines_and_views(kind):
     if kind != "live":
         assert shown == b"node^[[2J^[]0;x^G^M\x1b[32mfine\\x9b\n"
     assert on_a_terminal("note", b"\xff".hex()) == b"\\xff\n"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "shown"), [("utf-8:strict", "é\\udcff\n"), ("ascii", "\\xe9\\udcff\n")]
+)
+def test_a_line_in_a_pipe_that_has_not_its_letters(encoding, shown):
+    said = subprocess.run(
+        [sys.executable, "-c", SAY, "line", b"\xc3\xa9\xff".hex()],
+        capture_output=True,
+        check=True,
+        env={**os.environ, "PYTHONIOENCODING": encoding},
+    )
+    assert said.stdout.decode() == shown

@@ -32,6 +32,7 @@ from tests.transport.conftest import free_port, keygen
         ("printf 'no newline'", 0, "no newline", ""),
         ("printf '\\303\\251\\n'", 0, "é\n", ""),
         ("printf '\\377\\n'", 0, "\ufffd\n", ""),
+        ("printf '\udcff' | od -An -tx1", 0, " ff\n", ""),
         ("kill -TERM $$", 143, "", ""),
         ("kill -KILL $$", 137, "", ""),
         ("nosuchcommand 2>/dev/null", 127, "", ""),
@@ -111,6 +112,7 @@ def test_a_listener_that_never_speaks(ssh_server):
         with connections, pytest.raises(HostUnreachable) as caught:
             connections.run(target, "true")
     assert caught.value.host == "host1"
+    assert caught.value.message.startswith("takes connections and answers none in time")
 
 
 def test_a_name_that_nobody_knows(ssh_server):
