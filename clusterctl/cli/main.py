@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import signal
 import sys
@@ -89,6 +90,14 @@ def run_command(command: click.Command, argv: list[str] | None = None, **extra: 
     except ClusterctlError as failure:
         output.error(failure)
         return failure.exit_status
+    except OSError as failure:
+        # A folder that is another user's, a full disk; what names no file is no user's fault.
+        if not failure.filename and failure.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        where = f"{failure.filename}: " if failure.filename else ""
+        hint = "see whose file it is, and whether its disk is full; then run it again"
+        output.error(ClusterctlError(f"{where}{failure.strerror}", hint))
+        return ClusterctlError.exit_status
     except (KeyboardInterrupt, click.Abort):
         output.note("interrupted")
         return INTERRUPTED

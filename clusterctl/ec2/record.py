@@ -51,7 +51,7 @@ def read_launches(path: Path) -> tuple[SentLaunch, ...]:
         )
     except FileNotFoundError:
         return ()
-    except (ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise ClusterctlError(
             f"cannot read {path}: {error}",
             "it says which launch was under way; look at `clusterctl status`, then delete it",

@@ -195,10 +195,18 @@ def _complete(
 @contextmanager
 def locked(folder: ClusterFolder) -> Iterator[None]:
     """One `up` or `down` at a time. Makes the folder. Raises ClusterctlError."""
-    folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    folder.path.chmod(0o700)
     lock = folder.path / "lock"
-    with lock.open("w") as file:
+    try:
+        folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.path.chmod(0o700)
+        opened = lock.open("w")
+    except OSError as error:
+        # Another user's, most often root's: `gc` goes on with the other clusters.
+        raise ClusterctlError(
+            f"cannot write to {folder.path}: {error.strerror}",
+            f"see whose it is, and whether its disk is full: ls -ld {folder.path}",
+        ) from None
+    with opened as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -318,6 +318,24 @@ def test_ctrl_c_while_only_an_address_is_there(clusterctl, monkeypatch):
     assert "no instance yet, but an elastic address, which costs money" in ran.err
 
 
+def test_a_folder_that_cannot_be_used_is_one_message(clusterctl):
+    """As when it is another user's: here a folder is where a file should be."""
+    name = ("other", "--nodes", "1", "--instance-type", "g5.xlarge")
+    for file, command, status in (
+        ("lock", ("up", *name), 1),
+        ("lock", ("down", "other", "--yes"), 1),
+        ("launch.json", ("up", *name, "--dry-run"), 1),
+        ("launch.json", ("gc",), 0),
+        ("ssh_config", ("ssh", "other"), 1),
+    ):
+        there = clusterctl.home / "other" / file
+        there.mkdir(parents=True)
+        ran = clusterctl(*command)
+        assert ran.status == status, (command, ran)
+        assert status == 0 or str(there.parent) in ran.err, (command, ran)
+        there.rmdir()
+
+
 def test_ctrl_c_during_down(clusterctl, monkeypatch):
     from clusterctl.operations import down as down_module
 
