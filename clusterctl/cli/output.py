@@ -35,7 +35,9 @@ def note(text: str) -> None:
     _print(text, sys.stderr)
 
 
-def _print(text: str, stream: TextIO) -> None:
+def _print(text: str, stream: TextIO | None) -> None:
+    if stream is None:  # it was closed before Python began: `>&-`
+        return
     shown = _IN_LINES.sub(_visible, text) if stream.isatty() else text
     try:
         print(shown, file=stream, flush=True)

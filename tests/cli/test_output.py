@@ -99,3 +99,14 @@ def test_a_line_in_a_pipe_that_has_not_its_letters(encoding, shown):
         env={**os.environ, "PYTHONIOENCODING": encoding},
     )
     assert said.stdout.decode() == shown
+
+
+@pytest.mark.parametrize(("kind", "closed"), [("line", "1"), ("note", "2")])
+def test_a_line_for_a_closed_output_goes_nowhere(kind, closed):
+    shell = f'exec "$@" {closed}>&-'
+    said = subprocess.run(
+        ["sh", "-c", shell, "sh", sys.executable, "-c", SAY, kind, b"line".hex()],
+        capture_output=True,
+        check=False,
+    )
+    assert (said.returncode, said.stdout, said.stderr) == (0, b"", b"")
