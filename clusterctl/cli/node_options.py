@@ -40,13 +40,15 @@ def indices_of(groups: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
 
 
 def check_nodes(wiring: Wiring, name: str, indices: tuple[int, ...]) -> None:
-    """Raises UsageError for indices that no node has. Asks EC2 alone, and no node.
+    """Raises UsageError for indices that no node has or should have. Asks EC2 alone, and no node.
 
     Of a cluster that is not there at all others speak.
     """
+    from clusterctl.ec2.instances import wanted_of
     from clusterctl.operations.status import find_own
 
-    there = {found.node.index for found in find_own(wiring.clients, wiring.folder(name))}
+    instances = find_own(wiring.clients, wiring.folder(name))
+    there = {found.node.index for found in instances} | set(wanted_of(instances))
     missing = [index for index in indices if index not in there]
     if there and missing:
         raise UsageError(

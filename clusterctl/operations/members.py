@@ -64,10 +64,13 @@ def remove(launcher: Launcher, name: str, indices: Sequence[int]) -> Removed:
     with locked(launcher.folder):
         check_site(launcher.folder, launcher.clients)
         there = _instances(client, name)
+        # Those that died or that an `add` never got are wanted no more; the head node always is.
+        lost = set(wanted_of(there)[1:]) - {found.node.index for found in there}
         # Also what an earlier `remove` did not get to terminate.
-        going = _chosen(name, [*there, *members_of(there)], indices)
+        nodes = [*there, *members_of(there)]
+        going = _chosen(name, nodes, [index for index in indices if index not in lost])
         _check_rest(name, there, going)
-        names = tuple(found.node.name for found in going)
+        names = tuple(f"{name}-{index}" for index in sorted(set(indices)))
         left = [index for index in wanted_of(there) if index not in indices]
         rest = [found for found in members_of(there) if found not in going]
         launcher.progress.step(f"removing {fold_hosts(names)}")

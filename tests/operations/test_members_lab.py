@@ -68,6 +68,22 @@ def test_more_fewer_and_other_nodes(clusterctl, ec2, name):
     assert list(by_index(ec2, name)) == [0, 1, 2]
 
 
+def test_a_node_that_an_add_never_got_can_be_wanted_no_more(clusterctl, ec2, lab, name, capsys):
+    ctl = CommandLine(lab.home, capsys, [])
+    up(clusterctl, name, 1)
+    assert ctl("lab", "fault", "capacity", "p3.2xlarge", "us-east-1a", "0").status == 0
+    try:
+        assert clusterctl("add", name, "1").status == 1
+    finally:
+        assert ctl("lab", "fault", "clear").status == 0
+    refused = clusterctl("remove", name, "0", "--yes")
+    assert (refused.status, "head node" in refused.err) == (2, True)
+    removed = clusterctl("remove", name, "1", "--yes")
+    assert (removed.status, removed.out) == (0, f"removed {name}-1\n")
+    assert clusterctl("up", name).status == 0
+    assert list(by_index(ec2, name)) == [0]
+
+
 def test_off_and_on_again(clusterctl, ec2, name):
     up(clusterctl, name, 2)
     ids = by_index(ec2, name)
