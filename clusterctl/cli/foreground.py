@@ -16,8 +16,12 @@ def run_in_foreground(argv: Sequence[str]) -> int:
     suspended so are we. Raises FileNotFoundError.
     """
     started: list[subprocess.Popen[bytes]] = []
+    early: list[int] = []
 
     def pass_on(number: int, frame: Any) -> None:
+        # The program may run before Popen has returned.
+        if not started:
+            early.append(number)
         for process in started:
             process.send_signal(number)
 
@@ -29,6 +33,8 @@ def run_in_foreground(argv: Sequence[str]) -> int:
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         started.append(subprocess.Popen(argv))
+        for number in early:
+            started[0].send_signal(number)
         return _wait(started[0].pid)
     finally:
         for number, handler in before.items():

@@ -34,8 +34,8 @@ def test_signals_are_ours_again_afterwards():
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
 
 
-def start(script: str) -> subprocess.Popen[str]:
-    program = f"{PROGRAM}sys.exit(run(['sh', '-c', sys.argv[1]]))"
+def start(script: str, before: str = "") -> subprocess.Popen[str]:
+    program = f"{before}{PROGRAM}sys.exit(run(['sh', '-c', sys.argv[1]]))"
     return subprocess.Popen(
         [sys.executable, "-c", program, script], stdout=subprocess.PIPE, text=True
     )
@@ -45,6 +45,23 @@ def test_it_ends_when_we_are_told_to():
     with start("trap 'exit 9' TERM; echo ready; while :; do sleep 0.05; done") as process:
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 9
+
+
+def test_what_comes_before_it_is_known_to_run_is_passed_on(tmp_path):
+    """The program ends only when its parent's signal comes back to it."""
+    told = tmp_path / "told"
+    slow = f"""
+import pathlib, subprocess, time
+class Slow(subprocess.Popen):
+    def __init__(self, argv):
+        super().__init__(argv)
+        while not pathlib.Path({str(told)!r}).exists():
+            time.sleep(0.01)
+subprocess.Popen = Slow
+"""
+    script = f"trap 'exit 9' TERM; kill -TERM $PPID; : >'{told}'; while :; do sleep 0.05; done"
+    with start(script, slow) as process:
         assert process.wait(30) == 9
 
 
