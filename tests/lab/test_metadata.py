@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from ipaddress import IPv4Network
 
 import pytest
 
 from clusterctl.domain.errors import UsageError
 from clusterctl.lab import pages
+from clusterctl.lab.daemon.network import hardware_address
 from clusterctl.lab.metadata import lookup
 from clusterctl.lab.metadata_server import Tokens
 from tests.cli.running import CommandLine
-from tests.lab.running import client
+from tests.lab.running import client, ssh, wait_until
 
 SPOT = {"InstanceMarketOptions": {"MarketType": "spot"}}
 PAGE = "/_lab/interruptions"
@@ -149,6 +151,39 @@ def test_version_one_where_tokens_are_optional_and_nothing_where_it_is_off(insta
     assert ask(other, "/latest/meta-data/mac", **token_of(ask, one))[0] == 401
     third = instances.up(MetadataOptions={"HttpEndpoint": "disabled"})[0]
     assert ask(third, "/latest/meta-data/instance-id")[0] == 403
+
+
+# Root on a host does as if it were another one.
+POSE = """
+while pgrep -u ubuntu sshd >/dev/null; do sleep 0.1; done
+ip link set eth0 down; ip link set eth0 address {their_mac}; ip link set eth0 up
+ip address add {theirs}/32 dev eth0; ip route add default via {gateway} src {theirs}
+timeout 4 python3 -c 'import urllib.request as u
+print(u.urlopen("http://169.254.169.254/latest/meta-data/instance-id").read())'
+echo over
+"""
+
+
+@pytest.mark.lab
+def test_who_takes_anothers_address_is_not_told_what_is_its(instances, lab):
+    if lab.mode == "single":
+        pytest.skip("nobody is root on a host")
+    options = {"HttpTokens": "optional", "HttpEndpoint": "enabled"}
+    one, other = instances.up(MinCount=2, MaxCount=2, MetadataOptions=options)
+    addresses = [each["PrivateIpAddress"] for each in (one, other)]
+    their_mac = hardware_address(addresses[1])
+    gateway = str(IPv4Network(lab.network)[1])
+    pose = POSE.format(their_mac=their_mac, theirs=addresses[1], gateway=gateway)
+    done = ssh(lab, instances.key, addresses[0], "cat >pose", given=pose)
+    assert done.returncode == 0
+    # It is asked on its console: whoever logs in meanwhile learns the wrong way to it.
+    instances.run(one, "(sudo setsid sh -c 'sh pose >/proc/1/fd/1' </dev/null >said 2>&1 &)")
+
+    def over():
+        said = instances.ec2.get_console_output(InstanceId=one["InstanceId"]).get("Output", "")
+        return "over\n" in said and said
+
+    assert other["InstanceId"] not in wait_until(over, "the end")
 
 
 @pytest.mark.lab

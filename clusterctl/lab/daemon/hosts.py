@@ -256,6 +256,7 @@ def _plug(host: Host, pid: int) -> None:
             *network.public_lines("", spec.public_address, spec.address),
         ]
     )
+    network.know(host.link, spec.address)
     if host.afflicted["shape"]:
         befall.shape(Victim(pid, host.link), host.afflicted["shape"])
 

@@ -118,8 +118,19 @@ def plug_lines(link: str, address: str, pid: int) -> list[str]:
     peer = f"peer name eth0 address {hardware} netns {pid}"
     return [
         f"link add {link} master {BRIDGE} up type veth {peer}",
+        f"link set {link} type bridge_slave learning off",
         f"neighbour replace {address} lladdr {hardware} dev {BRIDGE} nud permanent",
     ]
+
+
+def know(link: str, address: str) -> None:
+    """Have the bridge send what is for the host into this link alone.
+
+    Were it to learn that from what hosts send, one could take another's address, and be told at
+    the metadata service what is the other's.
+    """
+    entry = [hardware_address(address), "dev", link, "master", "static"]
+    subprocess.run(["bridge", "fdb", "replace", *entry], check=True)
 
 
 def unplug_lines(link: str, address: str) -> list[str]:
