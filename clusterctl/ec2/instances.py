@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.domain.cluster import Cluster, Node, NodeState, check_cluster_name
-from clusterctl.domain.errors import UsageError
+from clusterctl.domain.cluster import Cluster, Node, NodeState
 from clusterctl.domain.spec import Disk, Market, is_user_name
 from clusterctl.ec2 import tags
 from clusterctl.ec2.errors import translated
@@ -232,10 +231,8 @@ def _user(text: str) -> str:
 
 
 def _name(text: str) -> str:
-    try:
-        return check_cluster_name(text)
-    except UsageError:
-        return ascii(text)
+    # Commands ask for names that they have checked; only `list` and `costs` see any other.
+    return text if text.isprintable() else ascii(text)
 
 
 def _amount(text: str | None) -> float:

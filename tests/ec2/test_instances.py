@@ -131,6 +131,9 @@ def test_launches_are_found_by_token_even_when_terminated(client):
         ({tags.FIRST_INDEX: "4", tags.GPUS: "8", tags.USER: "ec2-user"}, 6, 8, "ec2-user"),
         ({}, 2, 0, "ubuntu"),
         ({tags.FIRST_INDEX: "x", tags.GPUS: "-1", tags.USER: ""}, 2, 0, "ubuntu"),
+        ({tags.USER: "me\n    ProxyCommand id"}, 2, 0, "ubuntu"),
+        ({tags.USER: "-oProxyCommand=id"}, 2, 0, "ubuntu"),
+        ({tags.USER: "%r@elsewhere"}, 2, 0, "ubuntu"),
         (
             {tags.FIRST_INDEX: "\N{SUPERSCRIPT TWO}", tags.GPUS: "\N{ARABIC-INDIC DIGIT FOUR}"},
             2,

@@ -26,8 +26,9 @@ MIB = 1 << 20
 class Cluster:
     """Four hosts, and what is done to them."""
 
-    def __init__(self, home):
-        self.environ = {**os.environ, "CLUSTERCTL_HOME": str(home), "CLUSTERCTL_LAB": "1"}
+    def __init__(self, lab):
+        self.environ = {**os.environ, "CLUSTERCTL_HOME": str(lab.home), "CLUSTERCTL_LAB": "1"}
+        self.keys = LentKeys(lab.keys[0].id, lab.keys[0].secret)
 
     def ctl(self, *words):
         command = [sys.executable, "-m", "clusterctl", *words]
@@ -49,7 +50,7 @@ class Cluster:
         assert done.returncode == 0, done.stderr
 
     def copy(self, source, destination, watch=lambda progress: None, **options):
-        urls = UrlAccess(credentials=LentKeys("an access key", "a secret"))
+        urls = UrlAccess(credentials=self.keys)
         with self.open() as access:
             request = CopyRequest((str(source),), destination, **options)
             return copy_to_cluster(
@@ -68,7 +69,7 @@ class Cluster:
 
 @pytest.fixture(scope="module")
 def cluster(lab):
-    cluster = Cluster(lab.home)
+    cluster = Cluster(lab)
     up = cluster.ctl("up", NAME, "--nodes", "4", "--instance-type", "p3.2xlarge")
     assert up.returncode == 0, up.stderr
     yield cluster
