@@ -29,6 +29,7 @@ from clusterctl.ec2.observe import Catalogue, Observed
 from clusterctl.ec2.places import places
 from clusterctl.ec2.preflight.capacity import limit_findings
 from clusterctl.ec2.preflight.case import error
+from clusterctl.ec2.preflight.disk import kept
 from clusterctl.ec2.preflight.network import ssh_findings
 from clusterctl.ec2.preflight.verdict import preflight, settling
 from clusterctl.ec2.record import SentLaunch
@@ -118,6 +119,7 @@ def plan_launch(spec: ClusterSpec, seen: Observed, public_key: str, launch_id: s
         if needs_address(spec, seen):
             steps += [*allocate_steps(spec, seen), *associate_steps(spec, seen)]
         plan = replace(plan, steps=tuple(steps), findings=said)
+    plan = replace(plan, findings=(*plan.findings, *kept(spec, seen.instances)))
     tokens = [step.arguments.get("ClientToken", "") for step in plan.steps]
     if not plan.refused:
         check_settled(spec, seen, tokens)

@@ -9,7 +9,7 @@ import pytest
 from clusterctl.domain.cluster import NodeState
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.findings import Severity
-from clusterctl.domain.spec import MOST_TAGS, Limits, Market
+from clusterctl.domain.spec import MOST_TAGS, Disk, Limits, Market
 from clusterctl.ec2.addresses import ElasticAddress
 from clusterctl.ec2.launches import least_counts
 from clusterctl.ec2.plan import plan_launch, wanted_indices
@@ -144,6 +144,23 @@ def test_limits_that_hold_no_longer_are_said(held, asked, said, nodes):
     messages = [one.message for one in found if one.check_id == "limits.dropped"]
     expected = [f"the limits of this `up` replace the earlier ones: {said}"]
     assert messages == (expected if said else [])
+
+
+@pytest.mark.parametrize(
+    ("has", "asked", "said"),
+    [
+        (Disk(), Disk(), None),
+        (Disk(kms_key="alias/mine"), Disk(), None),
+        (Disk(kms_key="alias/mine"), Disk(kms_key="alias/mine"), None),
+        (Disk(), Disk(kms_key="alias/mine"), "--kms-key"),
+        (Disk(500, kms_key="alias/mine"), Disk(600, kms_key="b"), "--disk-gib, --kms-key"),
+    ],
+)
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_another_disk_than_that_of_the_nodes_is_said_to_be_for_new_ones(has, asked, said, nodes):
+    found = plan(cluster(instance(0, disk=has)), replace(SPEC, nodes=nodes, disk=asked)).findings
+    told = [one.message.partition(":")[0] for one in found if one.check_id == "disk.kept"]
+    assert told == ([said] if said else [])
 
 
 def test_stopped_nodes_are_started_and_missing_ones_launched():

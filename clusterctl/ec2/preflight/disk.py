@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from clusterctl.domain.findings import Finding
+from clusterctl.domain.findings import Finding, Severity
+from clusterctl.domain.spec import ClusterSpec
 from clusterctl.ec2.images import Image
+from clusterctl.ec2.instances import Instance, standing
 from clusterctl.ec2.machines import MachineType
 from clusterctl.ec2.preflight.case import Case, error
 from clusterctl.ec2.root_disk import root_disk
@@ -14,6 +16,38 @@ from clusterctl.ec2.root_disk import root_disk
 # gp3, EBS user guide (2026): IOPS and MiB/s, and what each needs of the other.
 GP3_IOPS, GP3_MIB_S, GP3_GIB = (3000, 80_000), (125, 2000), (1, 65_536)
 IOPS_PER_GIB, MIB_S_PER_IOPS = 500, 0.25
+
+
+OPTIONS = {
+    "size_gib": "--disk-gib",
+    "iops": "--disk-iops",
+    "throughput_mib_s": "--disk-throughput",
+    "kms_key": "--kms-key",
+}
+
+
+def kept(spec: ClusterSpec, there: Sequence[Instance]) -> Iterator[Finding]:
+    """Warn of another disk than that of the nodes that are there, which keep theirs.
+
+    `spec` is that of a cluster which grows: what was left open in it is the head node's.
+    """
+    members = standing(there)
+    if not members:
+        return
+    head = members[0].disk
+    asked = [
+        option
+        for name, option in OPTIONS.items()
+        if getattr(spec.disk, name) != getattr(head, name)
+    ]
+    if asked:
+        yield Finding(
+            "disk.kept",
+            Severity.WARNING,
+            f"{', '.join(asked)}: the nodes that are there keep their disks, new ones are launched "
+            "with it",
+            hint=f"another disk for all of them takes a new cluster: clusterctl down {spec.name}",
+        )
 
 
 def disk(case: Case) -> Iterator[Finding]:
