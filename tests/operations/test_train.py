@@ -89,7 +89,9 @@ def test_the_network_that_nccl_takes_is_told(quiet):
     log = Path(__file__).parents[1] / "jobs" / "samples" / "nccl-no-plugin-2.21.txt"
     quiet.put("says.py", f"print({log.read_text()!r}, end='')\n")
     status, out, err = quiet.ctl("train", "1", "--preset", "gpu", "--script", "~/says.py")
-    assert (status, out) == (0, log.read_text()), err
+    # Open MPI may warn first that it lost a race for a process group, which harms nothing.
+    assert status == 0, err
+    assert out.endswith(log.read_text()), (out, err)
     assert "info: NCCL uses TCP sockets between nodes [nccl.network]" in err.splitlines()
 
 
