@@ -60,7 +60,11 @@ def raw(text: bytes, stream: str = "stdout") -> None:
         return
     out = sys.stdout if stream == "stdout" else sys.stderr
     out.flush()
-    out.buffer.write(_SCREENS[stream].shown(text, out.encoding) if out.isatty() else text)
+    rest = _SCREENS[stream].shown(text, out.encoding) if out.isatty() else text
+    # With PYTHONUNBUFFERED this is the file itself: a write ends early when the reader goes away,
+    # and only the next one says so.
+    while rest:
+        rest = rest[out.buffer.write(rest) :]
     out.buffer.flush()
 
 

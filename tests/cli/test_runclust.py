@@ -210,8 +210,12 @@ def test_sigterm_ends_it_as_ctrl_c_does(home, hosts):
     assert (process.returncode, stderr.strip()) == (130, "interrupted")
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("options", [[], ["-b"], ["--json"]])
-def test_a_reader_that_goes_away_is_no_trouble_of_the_hosts(home, hosts, options):
+def test_a_reader_that_goes_away_is_no_trouble_of_the_hosts(
+    home, hosts, options, unbuffered, monkeypatch
+):
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     argv = [
         str(BIN / "runclust"),
         *options,
