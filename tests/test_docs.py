@@ -22,10 +22,12 @@ ELSEWHERE = {
     "./scripts/demo": "tests/test_demo.py runs it",
     "./scripts/test": "it is what runs this",
     "./scripts/lint": "./scripts/test runs it",
-    "pip install '.[lab]'": "./scripts/demo does, into a virtual environment",
+    "~/clusterctl-venv/bin/pip install '.[lab]'": "./scripts/demo installs the same",
 }
 INSTEAD = {
     "clusterctl train demo 32": "clusterctl train demo 32 --synthetic --dry-run",  # 32 GPUs
+    # tests/test_demo.py runs it whole
+    "clusterctl train demo 2 --synthetic": "clusterctl train demo 2 --synthetic --dry-run",
 }
 
 

@@ -46,7 +46,8 @@ def check_machine(euid: int) -> None:
         packages = " ".join(sorted({PROGRAMS[name] for name in missing}))
         raise MissingTool(f"the lab needs {', '.join(missing)}", f"sudo apt-get install {packages}")
     if not all(importlib.util.find_spec(name) for name in ("moto", "flask", "flask_cors")):
-        raise MissingTool("the lab needs moto's server", "pip install 'clusterctl[lab]'")
+        hint = "in clusterctl's checkout: pip install '.[lab]'"
+        raise MissingTool("the lab needs moto's server", hint)
     command = refusing_sysctl(_read_sysctls(), euid)
     if command:
         raise LabError("this machine does not let users make user namespaces", command)

@@ -57,7 +57,7 @@ def picture_format(path: Path) -> str:
     if importlib.util.find_spec("matplotlib") is None:
         raise MissingTool(
             "drawing needs matplotlib, which is not installed",
-            "pip install 'clusterctl[plot]'; --csv writes the numbers without it",
+            "pip install matplotlib; --csv writes the numbers without it",
         )
     return ending
 

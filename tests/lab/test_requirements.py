@@ -39,7 +39,7 @@ def test_a_missing_moto_is_named_with_its_extra(monkeypatch):
     monkeypatch.setattr(requirements.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingTool) as missing:
         requirements.check_machine(0)
-    assert missing.value.hint == "pip install 'clusterctl[lab]'"
+    assert missing.value.hint == "in clusterctl's checkout: pip install '.[lab]'"
 
 
 def test_shaping_needs_tc(monkeypatch, tmp_path):
