@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ import click
 from clusterctl.cli import output
 from clusterctl.cli.cluster_table import cluster_data, print_nodes
 from clusterctl.cli.params import Duration
-from clusterctl.cli.wiring import Wiring, typed_account
+from clusterctl.cli.wiring import Wiring
 from clusterctl.domain.errors import AwsError
 from clusterctl.domain.units import count
 
@@ -94,11 +93,10 @@ def show_report(wiring: Wiring, report: UpReport, as_json: bool) -> None:
     if not report.launched and not report.started:
         output.note(f"nothing to do: {cluster.name} is up and ready")
     print_nodes(cluster, report.gpus)
-    named = shlex.join([cluster.name, *typed_account()])
     output.note(
-        f"log in:   clusterctl ssh {named}\n"
-        f"run:      clusterctl run {named} 'nvidia-smi -L'\n"
-        f"remove:   clusterctl down {named}"
+        f"log in:   clusterctl ssh {cluster.name}\n"
+        f"run:      clusterctl run {cluster.name} 'nvidia-smi -L'\n"
+        f"remove:   clusterctl down {cluster.name}"
     )
 
 
@@ -132,5 +130,4 @@ def _left_behind(wiring: Wiring, name: str) -> str:
             what += ", but an elastic address, which costs money"
     if launches_under_way(folder):
         what += "; a launch is under way, more may appear"
-    down = shlex.join(["clusterctl", "down", name, *typed_account()])
-    return f"{what}; run the same command again to go on, or: {down}"
+    return f"{what}; run the same command again to go on, or: clusterctl down {name}"

@@ -79,6 +79,7 @@ def cli() -> None:
 def run_command(command: click.Command, argv: list[str] | None = None, **extra: Any) -> int:
     """The exit status of `command`; every error becomes one message (docs/exit-status.md)."""
     stdout = sys.stdout
+    output.suggested = str
     try:
         status = command.main(args=argv, standalone_mode=False, **extra)
         return status if isinstance(status, int) else 0

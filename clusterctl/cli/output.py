@@ -11,7 +11,7 @@ import codecs
 import json
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TextIO
 
 from clusterctl.domain.errors import ClusterctlError, HostError
@@ -24,6 +24,9 @@ _IN_LINES = re.compile(rf"({_COLOUR})|[\b\r{_CONTROL}]")
 _IN_STREAMS = re.compile(rf"({_COLOUR})|[{_CONTROL}]")  # a progress bar goes back with \b and \r
 _UNFINISHED = re.compile(r"\x1b(\[[0-9;:]{0,40})?\Z")
 
+# Completes the commands that a text suggests; cli/wiring.py knows what the user typed.
+suggested: Callable[[str], str] = str
+
 
 def line(text: str = "") -> None:
     """One line of the result."""
@@ -32,7 +35,7 @@ def line(text: str = "") -> None:
 
 def note(text: str) -> None:
     """One line about the work: progress, what was reused, what comes next."""
-    _print(text, sys.stderr)
+    _print(suggested(text), sys.stderr)
 
 
 def _print(text: str, stream: TextIO | None) -> None:
@@ -88,12 +91,22 @@ _SCREENS = {"stdout": _Screen(), "stderr": _Screen()}
 
 def data(value: Any) -> None:
     """The result as JSON (`--json`)."""
-    print(json.dumps(value, indent=2, default=str), flush=True)
+    print(json.dumps(_with_hints(value), indent=2, default=str), flush=True)
 
 
 def event(value: Any) -> None:
     """One JSON object on a line of its own, for a program that reads along."""
-    print(json.dumps(value, default=str), flush=True)
+    print(json.dumps(_with_hints(value), default=str), flush=True)
+
+
+def _with_hints(value: Any) -> Any:
+    """The value with its hints completed; what commands wrote stays as it is."""
+    if isinstance(value, dict):
+        return {
+            key: suggested(inner) if key == "hint" and inner else _with_hints(inner)
+            for key, inner in value.items()
+        }
+    return [_with_hints(inner) for inner in value] if isinstance(value, (list, tuple)) else value
 
 
 def error(failure: ClusterctlError) -> None:

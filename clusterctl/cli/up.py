@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING
 
 import click
@@ -10,7 +9,7 @@ import click
 from clusterctl.cli import output
 from clusterctl.cli.launching import launcher_of, show_plan, show_report, trust_option
 from clusterctl.cli.spec_options import spec_options
-from clusterctl.cli.wiring import Wiring, account_options, typed_account
+from clusterctl.cli.wiring import Wiring, account_options
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.spec import ClusterSpec
@@ -73,14 +72,13 @@ def _say_what_it_costs(wiring: Wiring, name: str) -> None:
     if money.limits.ends or money.limits.idle_minutes:
         return
     daily = None if money.usd_per_hour is None else money.usd_per_hour * 24
-    again = ["clusterctl", "up", name, "--max-hours", "24", *typed_account()]
     output.findings(
         [
             Finding(
                 "cost.unlimited",
                 Severity.WARNING,
                 f"NOTHING ENDS THIS CLUSTER: it costs {format_usd(daily)} a day until removed",
-                hint=f"have its nodes end themselves: {shlex.join(again)}",
+                hint=f"have its nodes end themselves: clusterctl up {name} --max-hours 24",
             )
         ]
     )

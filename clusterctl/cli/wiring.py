@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 import os
+import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from clusterctl.cli import output
 from clusterctl.config import Settings, load_settings
 from clusterctl.domain.cluster import check_cluster_name
 from clusterctl.domain.errors import LabError, UsageError
@@ -27,6 +30,8 @@ config_option = click.option(
     metavar="FILE",
     help="Settings to use in place of clusterctl.yaml.",
 )
+# As a user would type it; not a path, nor a name that ends so.
+_OURS = re.compile(r"(?<![\w./-])clusterctl((?: \w[\w-]*)+)")
 _OPTIONS = (
     click.option(
         "--lab/--no-lab", default=None, help="Use the local EC2 (or set CLUSTERCTL_LAB=1)."
@@ -110,14 +115,40 @@ def _lab_region(region: str) -> str:
     return region
 
 
-def typed_account() -> list[str]:
-    """The options of `account_options` as they were typed, for a command that is suggested."""
-    given = click.get_current_context().params
-    words = {None: [], True: ["--lab"], False: ["--no-lab"]}[given.get("lab")]
-    for name in ("region", "profile", "endpoint_url", "config"):
-        if given.get(name) is not None:
-            words += [f"--{name.replace('_', '-')}", str(given[name])]
-    return words
+def _complete_suggestions(context: click.Context) -> Callable[[str], str]:
+    """Puts the options of `account_options` that were typed into each command that a text suggests,
+    and the cluster's name where it has none: pasted, it means the same account and cluster."""
+    root, given = context.find_root().command, context.params
+    typed = {"lab": {None: [], True: ["--lab"], False: ["--no-lab"]}[given["lab"]]}
+    for option in ("region", "profile", "endpoint_url", "config"):
+        value = given[option]
+        typed[option] = [] if value is None else [f"--{option.replace('_', '-')}", str(value)]
+    of_network = context.parent is not None and context.parent.info_name == "network"
+
+    def complete(found: re.Match[str]) -> str:
+        command, words, at = root, found[1].split(), 0
+        while isinstance(command, click.Group) and at < len(words):
+            inner = command.get_command(context, words[at])
+            if inner is None:
+                break
+            command, at = inner, at + 1
+        if isinstance(command, click.Group) or words[0] == "lab":
+            return found[0]
+        needs = any(one.name == "name" and one.required for one in command.params)
+        if needs and given.get("name") and of_network == (words[0] == "network"):
+            if words[at : at + 1] in ([], ["NAME"]):
+                words[at : at + 1] = [given["name"]]
+            at += words[at] == given["name"]
+        # Up to where another command may begin.
+        rest = re.split(r"[`;\n]|clusterctl ", found.string[found.end() :])[0].split()
+        for parameter in command.params:
+            option = typed.get(parameter.name or "", [])
+            if option and option[0] not in rest:
+                words[at:at] = [shlex.join(option)]
+                at += 1
+        return " ".join(["clusterctl", *words])
+
+    return lambda text: _OURS.sub(complete, text)
 
 
 def account_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -136,6 +167,7 @@ def account_options(command: Callable[..., Any]) -> Callable[..., Any]:
         config: Path | None,
         **kwargs: Any,
     ) -> Any:
+        output.suggested = _complete_suggestions(click.get_current_context())
         settings = load_settings(
             lab=lab,
             region=region,

@@ -176,5 +176,7 @@ def _report(tool: str, outcome: HostOutcome[CommandResult]) -> NodeReport:
         said = (result.stderr.strip() or result.stdout.strip()).splitlines()
         why = f": {said[-1]}" if said else ""
         message = f"{tool} ended with status {result.exit_status}{why}"
-        error = CommandFailed(outcome.host, message, "without --tool: clusterctl pulls itself")
+        error = CommandFailed(
+            outcome.host, message, "leave out --tool: then the nodes pull by themselves"
+        )
     return NodeReport(outcome.host, duration_s=result.duration_s, error=error)

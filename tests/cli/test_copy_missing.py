@@ -37,7 +37,9 @@ def test_it_is_said_twice_and_is_no_success(lacking, clusterctl, options):
     assert ran.status == 1
     first, *_, last = ran.err.splitlines()
     assert first == f"warning: {LINE}"
-    assert last.startswith("demo-1: missing, so nothing was copied there (hint: `clusterctl up`")
+    assert last.startswith(
+        "demo-1: missing, so nothing was copied there (hint: `clusterctl up demo "
+    )
 
 
 @pytest.mark.parametrize("chosen", [("--nodes", "0"), ("--head",)])

@@ -200,7 +200,9 @@ def test_real_nodes_are_stopped_for_idleness_and_terminated_at_their_end(cluster
     try:
         ran = clusterctl(*up)
         # What is suggested works as it stands.
-        told = re.search(r"it costs \$[\d.]+ a day .*: clusterctl (up .*--lab)", ran.err, re.DOTALL)
+        told = re.search(
+            r"it costs \$[\d.]+ a day .*: clusterctl (up .*--lab[^\n]*)", ran.err, re.DOTALL
+        )
         assert told, ran.err
         assert f"remove:   clusterctl down {name} --lab\n" in ran.err
         ran = CommandLine(lab.home, capsys, [])(*shlex.split(told[1]))
