@@ -35,6 +35,14 @@ class HostsFile:
     def hosts(self) -> list[str]:
         return [entry.host for entry in self.entries]
 
+    def fill(self, ranks: int) -> list[int]:
+        """How many of so many ranks each host gets: mpirun fills one after the other."""
+        filled = []
+        for entry in self.entries:
+            filled.append(min(entry.slots, ranks))
+            ranks -= filled[-1]
+        return filled
+
 
 def parse_hosts_file(text: str, source: str = "hosts file") -> HostsFile:
     """Read what people write: comments, blank lines, CRLF, no slots (1), `max-slots`, IPv6.

@@ -41,8 +41,10 @@ printf 'hostname=%s\\n' "$(hostname)"
 printf 'addresses=%s\\n' "$(hostname -I 2>/dev/null)"
 printf 'interfaces=%s\\n' "$(ip -o -4 addr show 2>/dev/null | tr -s ' ' | cut -d ' ' -f 2,4 |
   tr '\\n' ' ')"
-if [ -e /proc/driver/nvidia/version ]; then
-  echo nvidia_driver=yes
+[ -e /proc/driver/nvidia/version ] && echo nvidia_driver=yes
+# Without a driver, too: the lab's hosts have an nvidia-smi, and `--preset gpu --dry-run` shows the
+# line that their GPUs would get.
+if command -v nvidia-smi >/dev/null 2>&1; then
   printf 'gpus=%s\\n' "$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ')"
   printf 'gpu_memory_mib=%s\\n' "$(nvidia-smi --query-gpu=memory.total \\
     --format=csv,noheader,nounits 2>/dev/null | head -n 1)"

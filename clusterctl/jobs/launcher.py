@@ -24,10 +24,10 @@ from clusterctl.jobs.facts import PROBE, parse_facts
 from clusterctl.jobs.ids import new_job_id
 from clusterctl.jobs.mpirun import JOB_VARIABLE, LOST_DAEMON
 from clusterctl.jobs.node.preflight import look
-from clusterctl.jobs.plan import JobPlan, JobRequest, plan_job
+from clusterctl.jobs.plan import JobPlan, JobRequest, head_slots, plan_job
 from clusterctl.jobs.preflight.case import NotReady, errors, parse_look, question
 from clusterctl.jobs.preflight.flags import flags_findings
-from clusterctl.jobs.preflight.verdict import preflight
+from clusterctl.jobs.preflight.verdict import crowding_findings, preflight
 from clusterctl.jobs.work import Contradiction, clears_or_resumes
 
 # The tutorial's scripts end with 1 on a usage error. They know no options that could contradict
@@ -88,8 +88,9 @@ def plan_here(
     more_gpus = f"add nodes (clusterctl up NAME --nodes N), or correct {hosts_path.resolve()}"
     plan = plan_job(request, facts, hosts, new_job_id(), more_gpus)
     here = parse_look(facts.hostname or "this node", look(question(plan)))
-    refused = flags_findings(plan, Path.cwd())
-    return plan, preflight(plan, [here], [here.host], options.force, besides=refused)
+    ranks = {here.host: min(plan.ranks, head_slots(facts, hosts))}
+    besides = [*flags_findings(plan, Path.cwd()), *crowding_findings([here], ranks)]
+    return plan, preflight(plan, [here], ranks, options.force, besides=besides)
 
 
 def main() -> None:

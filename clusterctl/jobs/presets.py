@@ -12,7 +12,7 @@ from clusterctl.jobs.mpirun import Binding
 
 TRAINER = "train_imagenet_resnet_hvd.py"
 DATA_FOLDER = "data/tf-imagenet"
-# Batch 256 of ResNet-50 in half precision needs the 16 GB V100's memory, as the tutorial has it.
+# The tutorial's limit: batch 256 of ResNet-50 in half precision needs the 16 GB V100's memory.
 LARGE_GPU_MIB = 15_000
 # From here the tutorial trains with LARC: so large a batch does not converge without it.
 LARC_FROM = 128
@@ -161,6 +161,12 @@ def _epochs(preset: Preset, options: TrainerOptions) -> int | None:
 
 
 def _batch(preset: Preset, gpu_memory_mib: int | None) -> str:
+    """256 images on GPUs of 16 GB and more, 128 on smaller ones and where the size is not known.
+
+    The size is nvidia-smi's `memory.total`, which is not the board's: drivers before 510 leave out
+    what they keep for themselves (V100: 16,160 of 16,384 MiB), and so does ECC (T4: 15,360). By
+    nvidia-smi's tables in public logs, a 16 GB board has 15,079 at least, one of 12 GB 11,441.
+    """
     if preset.batch:
         return preset.batch
     return "256" if (gpu_memory_mib or 0) > LARGE_GPU_MIB else "128"

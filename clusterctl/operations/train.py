@@ -28,7 +28,7 @@ from clusterctl.jobs.preflight.case import (
     together,
 )
 from clusterctl.jobs.preflight.flags import flags_findings
-from clusterctl.jobs.preflight.verdict import in_order, preflight
+from clusterctl.jobs.preflight.verdict import crowding_findings, in_order, preflight
 from clusterctl.jobs.shipping import EXAMPLES, example_files, ship_examples, shipped_files
 from clusterctl.operations.access import Access
 from clusterctl.operations.logs import refuse_while_training
@@ -114,25 +114,20 @@ def look_before(
     unreachable = together("node.unreachable", silent, hint)
     if not looks.values or looks.outcomes[0].error:
         return tuple(unreachable)
-    with_ranks = [target.host for target in access.targets[: _nodes_used(hosts, job.ranks)]]
+    per_host = zip(access.targets, hosts.fill(job.ranks))
+    with_ranks = {target.host: ranks for target, ranks in per_host if ranks}
     home = str(Path("~").expanduser())
-    refused = flags_findings(job, EXAMPLES / "tensorflow")
-    found = preflight(job, looks.values, with_ranks, force, home, refused)
+    besides = [
+        *flags_findings(job, EXAMPLES / "tensorflow"),
+        *crowding_findings(looks.values, with_ranks),
+    ]
+    found = preflight(job, looks.values, with_ranks, force, home, besides)
     return in_order([*unreachable, *found])
 
 
 def _look(result: CommandResult) -> NodeLook:
     [answer] = json_lines(result, "looking at it")
     return parse_look(result.host, answer)
-
-
-def _nodes_used(hosts: HostsFile, ranks: int) -> int:
-    """How many of the hosts get ranks: they are filled one after the other."""
-    for number, entry in enumerate(hosts.entries, start=1):
-        ranks -= entry.slots
-        if ranks <= 0:
-            return number
-    return len(hosts.entries)
 
 
 def head_facts(access: Access) -> HeadFacts:

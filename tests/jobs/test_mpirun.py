@@ -379,11 +379,28 @@ def test_the_head_nodes_slots(text, known, slots):
     assert head_slots(facts(**known), parse_hosts_file(text)) == slots
 
 
-@pytest.mark.parametrize(("memory", "batch"), [(11441, "128"), (16160, "256"), (None, "128")])
-def test_a_smaller_gpu_gets_a_smaller_batch(memory, batch):
-    head = facts(nvidia_driver=True, gpu_memory_mib=memory)
-    words = shlex.split(line(JobRequest(8, synthetic=True), head))
-    assert words[words.index("-b") + 1] == batch
+# As nvidia-smi has them in public logs, of older drivers and of newer ones.
+MEMORIES_MIB = {
+    "K80": (11441,),
+    "V100 16 GB": (16160, 16384),
+    "V100 32 GB": (32510, 32768),
+    "T4": (15079, 15109, 15360),
+    "A10G": (23028,),
+    "L4": (23034,),
+    "L40S": (46068,),
+    "A100 40 GB": (40536, 40960),
+    "A100 80 GB": (81251, 81920),
+    "H100": (81559,),
+    "unknown": (None,),
+}
+
+
+@pytest.mark.parametrize(("gpu", "memories"), MEMORIES_MIB.items())
+def test_a_smaller_gpu_gets_a_smaller_batch(gpu, memories):
+    for memory in memories:
+        head = facts(nvidia_driver=True, gpu_memory_mib=memory)
+        words = shlex.split(line(JobRequest(8, synthetic=True), head))
+        assert words[words.index("-b") + 1] == ("128" if gpu in ("K80", "unknown") else "256")
 
 
 def test_a_preset_can_be_named():

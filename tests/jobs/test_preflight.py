@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from clusterctl.domain.findings import Severity
+from clusterctl.domain.hostsfile import HostsFile, HostSlots
 from clusterctl.jobs.plan import JobPlan
 from clusterctl.jobs.preflight.case import NodeLook, NotReady, errors, question
 from clusterctl.jobs.preflight.data import records_of
-from clusterctl.jobs.preflight.verdict import preflight
+from clusterctl.jobs.preflight.verdict import crowding_findings, preflight
 from clusterctl.jobs.work import Work
 
 GIB = 1 << 30
@@ -465,6 +466,28 @@ def test_a_large_run_is_told_of_its_recipe(ranks, severity):
     assert [one[:2] for one in said] == ([("recipe.larc", severity)] if severity else [])
     larc = plan(replace(WORK, ranks=ranks, uses_larc=True))
     assert found([node], larc, ["demo-0"]) == []
+
+
+@pytest.mark.parametrize(
+    ("cpus", "in_lab", "slots", "ranks", "said"),
+    [
+        (8, False, 8, 16, []),
+        # p3.2xlarge with the slots of p3.16xlarge, on both nodes and on the first alone.
+        (8, False, 16, 32, [("demo-[0-1]", "16 ranks share 8 processors")]),
+        (8, False, 16, 20, [("demo-0", "16 ranks share 8 processors")]),
+        (None, False, 16, 20, []),
+        (2, True, 1, 2, []),
+        (2, True, 2, 2, []),
+        (2, True, 8, 16, [(None, "16 ranks share 2 processors: all hosts of the lab run on this")]),
+        (2, True, 2, 3, [(None, "3 ranks share 2 processors: all hosts of the lab run on this")]),
+    ],
+)
+def test_more_ranks_than_processors(cpus, in_lab, slots, ranks, said):
+    nodes = [replace(node, cpus=cpus, in_lab=in_lab) for node in (NODE, SECOND)]
+    hosts = HostsFile(tuple(HostSlots(node.host, slots) for node in nodes))
+    crowded = crowding_findings(nodes, dict(zip(hosts.hosts, hosts.fill(ranks))))
+    assert [(one.host, one.message.replace(" machine", "")) for one in crowded] == said
+    assert {one.severity for one in crowded} <= {Severity.WARNING}
 
 
 def test_a_program_of_the_users_own_needs_the_software_alone():

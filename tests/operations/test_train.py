@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import time
 from pathlib import Path
@@ -233,6 +234,24 @@ def test_a_program_is_looked_for_on_all_nodes_at_once(quiet):
             1,
             True,
         ), err
+
+
+def test_the_lab_shows_the_line_for_its_gpus_and_says_that_it_has_few_processors(pair):
+    """p3.2xlarge: a V100 of 16 GB, and with more slots, more ranks than this machine can run."""
+    hosts = Path(pair.lab.home, "pair", "hosts")
+    kept = hosts.read_text()
+    cpus = len(os.sched_getaffinity(0))
+    run = ("--synthetic", "--preset", "gpu", "--dry-run", "--json")
+    try:
+        hosts.write_text(kept.replace("slots=1", f"slots={cpus}"))
+        status, out, err = pair.ctl("train", str(2 * cpus), *run)
+    finally:
+        hosts.write_text(kept)
+    assert status == 0, err
+    [finding] = json.loads(out)["findings"]
+    assert (finding["check"], finding["severity"]) == ("cpus.crowded", "warning")
+    assert finding["message"].startswith(f"{2 * cpus} ranks share {cpus} processor")
+    assert " -b 256 " in json.loads(out)["line"]
 
 
 def test_an_unknown_job(pair):

@@ -5,7 +5,8 @@ stdin: {"python": PATH, "mpirun": PATH, "data_dir": PATH or null, "log_dir": PAT
 
     {"training": {NAME: BYTES}, "validation": {NAME: BYTES}, "data_error": TEXT,
      "records": {NAME: COUNT}, "cut_short": [NAME], "checkpoints": [STEP], "checkpoint_bytes": N,
-     "free_bytes": N, "versions": {"mpirun": TEXT, "python": TEXT, ...}, "script_error": TEXT}
+     "free_bytes": N, "versions": {"mpirun": TEXT, "python": TEXT, ...}, "script_error": TEXT,
+     "cpus": N, "in_lab": BOOLEAN}
 
 `records` are of a few training files: the first, the last, the smallest and the largest of the
 others. All of them would be a million reads.
@@ -31,6 +32,7 @@ CHECKPOINT = re.compile(r"model\.ckpt-(\d+)\..*")
 FRAME_BYTES = 16  # of a TFRecord around its data: the length, its CRC, the data's CRC
 MOST_RECORDS = 100_000
 TIMEOUT_S = 60.0
+LAB = "/usr/lib/clusterctl-lab"  # on every host of the lab
 VERSIONS = """
 import json, os, sys
 from importlib.util import find_spec
@@ -68,6 +70,8 @@ def look(question: dict[str, Any]) -> dict[str, Any]:
         **logs(question["log_dir"]),
         "versions": versions(question["python"], question["mpirun"]),
         "script_error": script_error(question["script"]),
+        "cpus": len(os.sched_getaffinity(0)),
+        "in_lab": Path(LAB).is_dir(),
     }
 
 

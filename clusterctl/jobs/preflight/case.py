@@ -22,7 +22,8 @@ class NodeLook:
     """What `node/preflight.py` saw on one node. Files by name with their bytes; steps ascending.
 
     `records` of the files that were counted, -1 for one that ends within a record. `script_error`
-    is why Python could not read the user's own program.
+    is why Python could not read the user's own program. `in_lab`: its `cpus` are those of the
+    machine that all hosts of the lab run on.
     """
 
     host: str
@@ -35,6 +36,8 @@ class NodeLook:
     free_bytes: int | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     script_error: str = ""
+    cpus: int | None = None
+    in_lab: bool = False
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,8 @@ def parse_look(host: str, answer: Mapping[str, Any]) -> NodeLook:
         free_bytes=answer["free_bytes"],
         versions=answer["versions"],
         script_error=answer["script_error"],
+        cpus=answer["cpus"],
+        in_lab=answer["in_lab"],
     )
 
 

@@ -5,12 +5,13 @@ Python 3.8 and the standard library only: this module also runs on the nodes (jo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from clusterctl.domain.findings import Finding, Severity
+from clusterctl.domain.units import count
 from clusterctl.jobs.plan import JobPlan
-from clusterctl.jobs.preflight.case import Case, NodeLook
+from clusterctl.jobs.preflight.case import Case, NodeLook, together
 from clusterctl.jobs.preflight.data import data_findings
 from clusterctl.jobs.preflight.environment import environment_findings, script_findings
 from clusterctl.jobs.preflight.log import log_findings
@@ -66,3 +67,22 @@ def recipe_findings(case: Case) -> list[Finding]:
     severity = Severity.INFO if work.ranks < NEEDS_LARC_FROM else Severity.WARNING
     message = f"from {LARC_FROM} GPUs on, the tutorial trains with LARC and more augmentation"
     return [Finding("recipe.larc", severity, message, hint="do so: --more-aug")]
+
+
+def crowding_findings(nodes: Sequence[NodeLook], ranks: Mapping[str, int]) -> list[Finding]:
+    """More ranks than processors take turns. `ranks`: by host. The lab's hosts have one machine's
+    processors together; elsewhere the instance type or the hosts file's slots are wrong."""
+    in_lab = [node for node in nodes if node.in_lab and ranks.get(node.host)]
+    total, cpus = sum(ranks[node.host] for node in in_lab), in_lab[0].cpus if in_lab else None
+    if cpus and total > cpus:
+        shared = count(cpus, "processor")
+        text = f"{total} ranks share {shared}: all hosts of the lab run on this machine"
+        hint = f"expect a slow run, whose speed means nothing; or take {cpus}"
+        return [Finding("cpus.crowded", Severity.WARNING, text, hint=hint)]
+    said = [
+        (node.host, f"{ranks[node.host]} ranks share {count(node.cpus, 'processor')}")
+        for node in nodes
+        if node.cpus and ranks.get(node.host, 0) > node.cpus
+    ]
+    hint = "take another instance type, or fewer ranks a node: slots in the hosts file"
+    return together("cpus.crowded", said, hint, Severity.WARNING)
