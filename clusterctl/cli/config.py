@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusterctl.cli import output
+from clusterctl.cli.params import Group
 from clusterctl.cli.wiring import config_option
 from clusterctl.config import FILE_NAME, find_file, home_folder, load_spec_file, read_spec_file
 from clusterctl.configuration.effective import SpecDraft, read_user_data, shown
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 BUILT_IN = "built-in"
 
 
-@click.group()
+@click.group(cls=Group)
 def config() -> None:
     """The settings in clusterctl.yaml and the environment.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusterctl.cli.copy_options import CopyOptions, copy_options, request_of, url_access
-from clusterctl.cli.main import end_when_told, run_command
+from clusterctl.cli.main import run_program
 from clusterctl.domain.errors import UsageError
 
 if TYPE_CHECKING:
@@ -98,5 +98,4 @@ def place_of(word: str, hosts: Sequence[str]) -> int:
 
 
 def main() -> None:
-    end_when_told()
-    sys.exit(run_command(copyclust))
+    run_program(copyclust)

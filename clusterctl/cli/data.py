@@ -5,11 +5,12 @@ from __future__ import annotations
 import click
 
 from clusterctl.cli.node_options import node_options, selected
+from clusterctl.cli.params import Group
 from clusterctl.cli.verify_options import verify_options
 from clusterctl.cli.wiring import Wiring, account_options
 
 
-@click.group()
+@click.group(cls=Group)
 def data() -> None:
     """The data sets on the nodes of a cluster.
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusterctl.cli import hostlines, output
+from clusterctl.cli.params import Group
 from clusterctl.cli.wiring import Wiring, account_options
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from clusterctl.operations.environment import EnvReport
 
 
-@click.group()
+@click.group(cls=Group)
 def env() -> None:
     """The training environment on the nodes: TensorFlow, Open MPI and Horovod.
 

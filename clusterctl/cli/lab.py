@@ -11,7 +11,7 @@ import click
 
 from clusterctl.cli import output
 from clusterctl.cli.lab_fault import fault
-from clusterctl.cli.params import Size
+from clusterctl.cli.params import Group, Size
 from clusterctl.cli.running_lab import running_lab
 from clusterctl.config import load_settings
 from clusterctl.domain.units import format_bytes
@@ -38,7 +38,7 @@ class LabNetwork(click.ParamType):
         return str(network)
 
 
-@click.group()
+@click.group(cls=Group)
 def lab() -> None:
     """The local EC2: instances that are real Linux hosts on this machine.
 

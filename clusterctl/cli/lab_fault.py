@@ -12,10 +12,10 @@ from clusterctl.cli import (
     output,
 )
 from clusterctl.cli.fault_requests import ask, clear_faults, note_problem, set_fault
-from clusterctl.cli.params import Duration
+from clusterctl.cli.params import Duration, Group
 
 
-@click.group()
+@click.group(cls=Group)
 def fault() -> None:
     """Make the lab refuse, lose, lag and break as AWS does on a bad day.
 

@@ -6,13 +6,14 @@ import errno
 import importlib
 import signal
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
 import clusterctl
 from clusterctl.cli import output
-from clusterctl.domain.errors import ClusterctlError
+from clusterctl.cli.params import Group
+from clusterctl.domain.errors import ClusterctlError, UsageError
 
 # Command -> (module, function, one line of help). Listing commands must not import them.
 COMMANDS: dict[str, tuple[str, str, str]] = {
@@ -49,10 +50,9 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 }
 
 INTERRUPTED = 130
-UNHEARD = 141
 
 
-class LazyGroup(click.Group):
+class LazyGroup(Group):
     """A group that imports a command's module only when that command is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -77,43 +77,80 @@ def cli() -> None:
 
 
 def run_command(command: click.Command, argv: list[str] | None = None, **extra: Any) -> int:
-    """The exit status of `command`; every error becomes one message (docs/exit-status.md)."""
+    """The exit status of `command`; every error becomes one message (docs/exit-status.md), and
+    with --json an object as well.
+    """
+    words = sys.argv[1:] if argv is None else argv
+    options = words[: words.index("--")] if "--" in words else words
+    output.begin(as_json="--json" in options)
     stdout = sys.stdout
-    output.suggested = str
     try:
-        status = command.main(args=argv, standalone_mode=False, **extra)
-        return status if isinstance(status, int) else 0
+        status = command.main(args=words, standalone_mode=False, **extra)
+        status = status if isinstance(status, int) else 0
     except click.exceptions.Exit as ended:
-        return ended.exit_code
+        status = ended.exit_code
     except click.ClickException as refused:
-        refused.show()
-        return refused.exit_code
+        status = _refused(refused)
     except ClusterctlError as failure:
-        output.error(failure)
-        return failure.exit_status
+        status = _failed(failure)
     except OSError as failure:
-        # A folder that is another user's, a full disk; what names no file is no user's fault.
-        if not failure.filename and failure.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        where = f"{failure.filename}: " if failure.filename else ""
-        hint = "see whose file it is, and whether its disk is full; then run it again"
-        output.error(ClusterctlError(f"{where}{failure.strerror}", hint))
-        return ClusterctlError.exit_status
+        # Click ends the line of a `^C` before it says that it was one.
+        interrupted = isinstance(failure.__context__, KeyboardInterrupt)
+        status = _interrupted() if interrupted else _failed(_without_traceback(failure))
     except (KeyboardInterrupt, click.Abort):
-        output.note("interrupted")
-        return INTERRUPTED
+        status = _interrupted()
     except SystemExit:
         # Click's answer to an output that nobody reads is status 1, and another stdout.
         if sys.stdout is stdout:
             raise
-        return UNHEARD
+        return output.UNHEARD
+    return status or output.lost_status()
 
 
-def end_when_told() -> None:
-    """SIGTERM ends a command as Ctrl-C does: what it runs on the hosts is ended too."""
+def _failed(failure: ClusterctlError) -> int:
+    output.error(failure)
+    output.error_object(output.error_data(failure))
+    return failure.exit_status
+
+
+def _refused(refused: click.ClickException) -> int:
+    with output.writing_to("stderr"):
+        refused.show()
+    kind = UsageError if refused.exit_code == UsageError.exit_status else ClusterctlError
+    output.error_object(output.error_data(kind(refused.format_message())))
+    return refused.exit_code
+
+
+def _interrupted() -> int:
+    output.note("interrupted")
+    told = {"error": "Interrupted", "message": "interrupted", "hint": ""}
+    output.error_object({**told, "exit_status": INTERRUPTED})
+    return INTERRUPTED
+
+
+def _without_traceback(failure: OSError) -> ClusterctlError:
+    """A full disk, a folder of another user's, an output that takes nothing."""
+    if output.was_lost(failure) or failure.errno == errno.EBADF:
+        why = "it is closed" if failure.errno == errno.EBADF else failure.strerror
+        return ClusterctlError(
+            f"cannot write the output: {why}",
+            "what was asked for may be done: look before it is asked for again",
+        )
+    where = f"{failure.filename}: " if failure.filename else ""
+    return ClusterctlError(
+        f"{where}{failure.strerror or failure}",
+        "see whose file it is, and whether its disk is full; then run it again",
+    )
+
+
+def run_program(command: click.Command) -> NoReturn:
+    """`command` as a process of its own. SIGTERM ends it as Ctrl-C does: what it runs on the hosts
+    is ended too.
+    """
+    output.open_closed_streams()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    sys.exit(output.close_streams(run_command(command)))
 
 
 def main() -> None:
-    end_when_told()
-    sys.exit(run_command(cli))
+    run_program(cli)

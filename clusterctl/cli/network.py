@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusterctl.cli import output
-from clusterctl.cli.params import Duration
+from clusterctl.cli.params import Duration, Group
 from clusterctl.cli.wiring import Wiring, account_options
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _timeout = click.option(
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-@click.group()
+@click.group(cls=Group)
 def network() -> None:
     """A VPC for clusters: two public subnets, S3 endpoint, security group; free of charge.
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import codecs
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TextIO
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
 
 from clusterctl.domain.errors import ClusterctlError, HostError
 from clusterctl.domain.findings import Finding
@@ -22,31 +25,106 @@ _COLOUR = r"\x1b\[[0-9;:]*[mK]"
 _CONTROL = r"\x00-\x07\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff"
 _IN_LINES = re.compile(rf"({_COLOUR})|[\b\r{_CONTROL}]")
 _IN_STREAMS = re.compile(rf"({_COLOUR})|[{_CONTROL}]")  # a progress bar goes back with \b and \r
+UNHEARD = 141  # as a shell says of a program that SIGPIPE ended
 _UNFINISHED = re.compile(r"\x1b(\[[0-9;:]{0,40})?\Z")
 
 # Completes the commands that a text suggests; cli/wiring.py knows what the user typed.
 suggested: Callable[[str], str] = str
 
 
+@dataclass
+class _Outputs:
+    """What became of this command's outputs: whether JSON is wanted and some is out, and the first
+    error of each stream that did not take what was written.
+    """
+
+    as_json: bool = False
+    has_json: bool = False
+    lost: dict[str, OSError] = field(default_factory=dict)
+
+
+_outputs = _Outputs()
+
+
+def begin(as_json: bool) -> None:
+    """A command begins. `as_json`: its user reads JSON, that of errors too."""
+    global _outputs, suggested
+    _outputs, suggested = _Outputs(as_json), str
+
+
+def open_closed_streams() -> None:
+    """Open the standard streams that the caller has closed (`>&-`).
+
+    Otherwise the next file that is opened takes the place of one, and gets what programs that we
+    start print. As in GNU's programs a write to a closed stdout fails; messages were not wanted.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            # The lowest free number is that of the closed one.
+            opened = os.open(os.devnull, os.O_RDONLY if name == "stdout" else os.O_RDWR)
+            setattr(sys, name, os.fdopen(opened, mode))
+
+
+def close_streams(status: int) -> int:
+    """The program ends with `status`, unless something of what it said was lost: its exit status.
+
+    Python would try again what was refused, and write a traceback about it.
+    """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        try:
+            stream.flush()
+        except OSError as failure:
+            _outputs.lost.setdefault(name, failure)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    return status or lost_status()
+
+
+def lost_status() -> int:
+    """The exit status for what did not get out: 141 where the reader went away; 0 for nothing."""
+    causes = _outputs.lost.values()
+    if not causes:
+        return 0
+    return UNHEARD if all(isinstance(cause, BrokenPipeError) for cause in causes) else 1
+
+
+def was_lost(failure: OSError) -> bool:
+    """Whether that is what became of the result. Every thread that writes after it is told, too."""
+    return "stdout" in _outputs.lost and not failure.filename
+
+
+@contextmanager
+def writing_to(stream: str) -> Iterator[None]:
+    """A result that nobody gets ends the work on it. A message that nobody gets does not: `up` is
+    more than its messages. The exit status tells of both.
+    """
+    try:
+        yield
+    except OSError as failure:
+        _outputs.lost.setdefault(stream, failure)
+        if stream == "stdout":
+            raise
+
+
 def line(text: str = "") -> None:
     """One line of the result."""
-    _print(text, sys.stdout)
+    _print(text, "stdout")
 
 
 def note(text: str) -> None:
     """One line about the work: progress, what was reused, what comes next."""
-    _print(suggested(text), sys.stderr)
+    _print(suggested(text), "stderr")
 
 
-def _print(text: str, stream: TextIO | None) -> None:
-    if stream is None:  # it was closed before Python began: `>&-`
-        return
-    shown = _IN_LINES.sub(_visible, text) if stream.isatty() else text
-    try:
-        print(shown, file=stream, flush=True)
-    except UnicodeEncodeError:  # a locale without that letter, or a name that is no UTF-8
-        encoded = shown.encode(stream.encoding, "backslashreplace")
-        print(encoded.decode(stream.encoding), file=stream, flush=True)
+def _print(text: str, name: str) -> None:
+    stream = getattr(sys, name)
+    with writing_to(name):
+        shown = _IN_LINES.sub(_visible, text) if stream.isatty() else text
+        try:
+            print(shown, file=stream, flush=True)
+        except UnicodeEncodeError:  # a locale without that letter, or a name that is no UTF-8
+            encoded = shown.encode(stream.encoding, "backslashreplace")
+            print(encoded.decode(stream.encoding), file=stream, flush=True)
 
 
 def _visible(found: re.Match[str]) -> str:
@@ -62,13 +140,14 @@ def raw(text: bytes, stream: str = "stdout") -> None:
     if not text:
         return
     out = sys.stdout if stream == "stdout" else sys.stderr
-    out.flush()
-    rest = _SCREENS[stream].shown(text, out.encoding) if out.isatty() else text
-    # With PYTHONUNBUFFERED this is the file itself: a write ends early when the reader goes away,
-    # and only the next one says so.
-    while rest:
-        rest = rest[out.buffer.write(rest) :]
-    out.buffer.flush()
+    with writing_to(stream):
+        out.flush()
+        rest = _SCREENS[stream].shown(text, out.encoding) if out.isatty() else text
+        # With PYTHONUNBUFFERED this is the file itself: a write ends early when the reader goes
+        # away, and only the next one says so.
+        while rest:
+            rest = rest[out.buffer.write(rest) :]
+        out.buffer.flush()
 
 
 class _Screen:
@@ -91,12 +170,14 @@ _SCREENS = {"stdout": _Screen(), "stderr": _Screen()}
 
 def data(value: Any) -> None:
     """The result as JSON (`--json`)."""
-    print(json.dumps(_with_hints(value), indent=2, default=str), flush=True)
+    _outputs.has_json = True
+    line(json.dumps(_with_hints(value), indent=2, default=str))
 
 
 def event(value: Any) -> None:
     """One JSON object on a line of its own, for a program that reads along."""
-    print(json.dumps(_with_hints(value), default=str), flush=True)
+    _outputs.has_json = True
+    line(json.dumps(_with_hints(value), default=str))
 
 
 def _with_hints(value: Any) -> Any:
@@ -116,6 +197,26 @@ def error(failure: ClusterctlError) -> None:
     note(f"error: {host}{failure.message}")
     if failure.hint:
         note(f"  hint: {failure.hint}")
+
+
+def error_data(failure: ClusterctlError) -> dict[str, Any]:
+    """What happened, and the next step, for `--json`."""
+    told = {"error": type(failure).__name__, "message": failure.message, "hint": failure.hint}
+    found = [finding_data(finding) for finding in getattr(failure, "findings", ())]
+    return {
+        **({"host": failure.host} if isinstance(failure, HostError) else {}),
+        **told,
+        "exit_status": failure.exit_status,
+        **({"findings": found} if found else {}),
+    }
+
+
+def error_object(told: dict[str, Any]) -> None:
+    """The error as the result where that is read as JSON, unless there is one: JSON that is in
+    two parts cannot be read.
+    """
+    if _outputs.as_json and not _outputs.has_json and "stdout" not in _outputs.lost:
+        data(told)
 
 
 def is_live() -> bool:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
 
 from clusterctl.cli.fanout_options import fanout_options, piped_stdin
-from clusterctl.cli.main import end_when_told, run_command
+from clusterctl.cli.main import run_program
 from clusterctl.cli.params import Duration
 from clusterctl.cli.run_on import run_on
 
@@ -64,5 +63,4 @@ def runclust(
 
 
 def main() -> None:
-    end_when_told()
-    sys.exit(run_command(runclust))
+    run_program(runclust)

@@ -51,8 +51,8 @@ class Exchange:
     stdout: _Kept = field(default_factory=_Kept)
     stderr: _Kept = field(default_factory=_Kept)
     interrupted: bool = False
-    # Nobody reads what this program writes any more: no trouble of the host's.
-    unheard: BrokenPipeError | None = None
+    # What this program writes is not taken any more: no trouble of the host's.
+    unheard: OSError | None = None
 
     def end(self) -> None:
         """Ask the server to end the command, and close the channel."""
@@ -73,7 +73,7 @@ class Exchange:
         if self.sink:
             try:
                 self.sink(stream, chunk)
-            except BrokenPipeError as error:
+            except OSError as error:
                 self.unheard = error
                 raise
         else:

@@ -85,7 +85,7 @@ class Session:
 
         Output goes to `sink(stream, chunk)` as it comes, else into the result (the first
         16 MiB per stream). Raises CommandTimeout with the output so far, ConnectionLost, and
-        the sink's BrokenPipeError.
+        the sink's OSError.
         """
         transport = self.client.get_transport()
         if transport is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
@@ -9,6 +10,9 @@ import subprocess
 import sys
 
 import pytest
+
+from clusterctl.cli.main import cli, run_command
+from tests.cli.programs import BIN
 
 SAY = """\
 import sys
@@ -101,12 +105,101 @@ def test_a_line_in_a_pipe_that_has_not_its_letters(encoding, shown):
     assert said.stdout.decode() == shown
 
 
-@pytest.mark.parametrize(("kind", "closed"), [("line", "1"), ("note", "2")])
-def test_a_line_for_a_closed_output_goes_nowhere(kind, closed):
-    shell = f'exec "$@" {closed}>&-'
-    said = subprocess.run(
-        ["sh", "-c", shell, "sh", sys.executable, "-c", SAY, kind, b"line".hex()],
+LOST = "error: cannot write the output: {}\n  hint: what was asked for may be done"
+FULL, CLOSED = LOST.format("No space left on device"), LOST.format("it is closed")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    ("words", "redirected", "status", "said"),
+    [
+        ("iam-policy operator", ">/dev/full", 1, FULL),
+        ("iam-policy operator", ">&-", 1, CLOSED),
+        ("iam-policy operator", "<&- >&- 2>&-", 1, ""),
+        ("iam-policy operator", ">/dev/full 2>&1", 1, ""),
+        ("iam-policy operator", ">&$GONE", 141, ""),
+        ("--help", ">/dev/full", 1, "error: No space left on device\n"),
+        ("stauts", "2>/dev/full", 2, ""),
+        # All that it says is a message: the work is done, the status tells of what was lost.
+        ("lab stop", "2>/dev/full", 1, ""),
+        ("lab stop", "2>&$GONE", 141, ""),
+        ("lab stop", "2>&-", 0, ""),
+    ],
+)
+def test_outputs_that_take_nothing(words, redirected, status, said, unbuffered, tmp_path):
+    reader, gone = os.pipe()
+    os.close(reader)
+    shown = subprocess.run(
+        ["bash", "-c", f'exec "$@" {redirected}', "", BIN / "clusterctl", *words.split()],
+        env={
+            **os.environ,
+            "CLUSTERCTL_HOME": str(tmp_path),
+            "PYTHONUNBUFFERED": unbuffered,
+            "GONE": str(gone),
+        },
+        pass_fds=[gone],
         capture_output=True,
+        text=True,
         check=False,
     )
-    assert (said.returncode, said.stdout, said.stderr) == (0, b"", b"")
+    os.close(gone)
+    assert (shown.returncode, shown.stdout) == (status, "")
+    assert said in shown.stderr
+    assert bool(said) == bool(shown.stderr)
+    assert "Traceback" not in shown.stderr
+    assert "Exception" not in shown.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("stauts", "No such command 'stauts'. (Did you mean 'status'?)"),
+        ("lab fault frezee x", "No such command 'frezee'. (Did you mean 'freeze'?)"),
+        ("network stauts", "No such command 'stauts'. (Did you mean 'status'?)"),
+        ("train demo 1 --syntetic", "Did you mean '--synthetic'?"),
+    ],
+)
+def test_what_was_meant(words, meant, capsys):
+    assert run_command(cli, words.split()) == 2
+    assert meant in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            ["status", "--json", "No!"],
+            {
+                "error": "UsageError",
+                "message": "not a cluster name: 'No!'",
+                "hint": "use up to 40 lower-case letters, digits and hyphens, a letter first",
+                "exit_status": 2,
+            },
+        ),
+        (
+            ["add", "demo", "one", "--json"],
+            {
+                "error": "UsageError",
+                "message": "Invalid value for 'N': 'one' is not a valid integer.",
+                "hint": "",
+                "exit_status": 2,
+            },
+        ),
+        (
+            ["list", "--lab", "--json"],
+            {
+                "error": "LabError",
+                "message": "the local EC2 is not running",
+                "hint": "start it: clusterctl lab start",
+                "exit_status": 1,
+            },
+        ),
+        (["train", "demo", "--lab", "1", "--", "--json"], None),
+    ],
+)
+def test_an_error_is_an_object_where_json_is_read(words, told, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("CLUSTERCTL_HOME", str(tmp_path))
+    assert run_command(cli, words) == (told or {"exit_status": 1})["exit_status"]
+    said = capsys.readouterr()
+    assert (json.loads(said.out) if told else said.out) == (told or "")
+    assert said.err
