@@ -60,6 +60,7 @@ def copyclust(
     0, 1 if a host has not got all, or 255 if one could not be reached.
     """
     from clusterctl.cli.copy_view import showing
+    from clusterctl.config import home_folder
     from clusterctl.operations.copy import copy_to_hosts
     from clusterctl.operations.hosts_access import open_hosts, read_hosts_file
 
@@ -67,7 +68,7 @@ def copyclust(
         names = read_hosts_file(hosts).hosts
         from_node = None if from_host is None else place_of(from_host, names)
         request = request_of(options, src, dst, from_node)
-        with open_hosts(hosts, user=user, key=key) as access:
+        with open_hosts(hosts, user=user, key=key, home=home_folder()) as access:
             shown.report = copy_to_hosts(
                 access,
                 request,

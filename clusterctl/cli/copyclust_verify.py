@@ -37,11 +37,12 @@ def copyclust_verify(
     there is nothing at DST anywhere, and 255 if a host could not be asked.
     """
     from clusterctl.cli.verify_report import checking, show
+    from clusterctl.config import home_folder
     from clusterctl.operations.hosts_access import open_hosts
     from clusterctl.operations.verify import Depth, verify
 
     depth = Depth(content, crc, mtime)
-    with open_hosts(hosts, user=user, key=key) as access, checking() as watch:
+    with open_hosts(hosts, user=user, key=key, home=home_folder()) as access, checking() as watch:
         report = verify(
             access.connections, access.targets, dst, depth, watch=watch, timeout_s=timeout_s
         )

@@ -46,9 +46,12 @@ def runclust(
     once. What is piped in goes to every host. The exit status is the highest of the hosts',
     or 255 if one could not be reached or did not end in time.
     """
+    from clusterctl.config import home_folder
     from clusterctl.operations.hosts_access import open_hosts
 
-    with open_hosts(hosts, user=user, key=key, connect_timeout_s=connect_timeout) as access:
+    with open_hosts(
+        hosts, user=user, key=key, home=home_folder(), connect_timeout_s=connect_timeout
+    ) as access:
         return run_on(
             access.connections,
             access.targets,

@@ -82,6 +82,19 @@ def _format_entry(entry: HostSlots) -> str:
 
 def _parse_entry(words: list[str], where: str) -> HostSlots:
     host, settings = words[0], _settings(words[1:], where)
+    _, at, address = host.rpartition("@")
+    if at:
+        raise UsageError(
+            f"{where}: {host!r} names a user",
+            f"write {address} alone; the user is the option --user, or `User` in ~/.ssh/config",
+        )
+    # An IPv6 address has more colons.
+    port = re.fullmatch(r"(?:[^:]+|\[.+\]):(\d+)", host)
+    if port:
+        raise UsageError(
+            f"{where}: {host!r} names a port",
+            f"write the address alone, and `Port {port[1]}` for it in ~/.ssh/config",
+        )
     if not re.fullmatch(r"\[?[\w.:%-]+\]?", host) or host.startswith("-"):
         raise UsageError(f"{where}: not a host name or address: {host!r}")
     slots = settings.pop("slots", None)

@@ -1,13 +1,14 @@
-"""The hosts of any hosts file, reached the way the user's own `ssh` would."""
+"""The hosts of any hosts file, reached as the user's own `ssh` would, or as a cluster's nodes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.hostsfile import HostsFile, parse_hosts_file
+from clusterctl.operations.folder import ClusterFolder
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.hostkeys import PinnedHostKeys
 from clusterctl.transport.keys import default_keys, load_key
@@ -51,20 +52,83 @@ def open_hosts(
     key: Path | None = None,
     connect_timeout_s: float = 10.0,
     ssh_folder: Path | None = None,
+    home: Path | None = None,
 ) -> HostsAccess:
     """Access to every host of the file at `path`. Raises UsageError.
 
-    Without `key`: the IdentityFile entries of ~/.ssh/config, the agent's keys, then the default
-    keys of ~/.ssh. Host keys come from known_hosts and are never accepted unseen.
+    Hosts that are a cluster's nodes (`cluster_of`, with the clusters' folders in `home`) are
+    reached by what `up` has left there, without asking EC2. Else, without `key`: the IdentityFile
+    entries of ~/.ssh/config, the agent's keys, then the default keys of ~/.ssh. Host keys come
+    from known_hosts and are never accepted unseen.
     """
     hosts = read_hosts_file(path).hosts
     config = read_user_config(ssh_folder or Path.home() / ".ssh")
-    connections = Connections(
-        Identity(_keys(config, hosts, key)),
-        PinnedHostKeys(config.known_hosts_files(hosts)),
-        connect_timeout_s,
-    )
-    return HostsAccess(tuple(config.target(host, user) for host in hosts), connections)
+    folder = cluster_of(path, hosts, config, home) if home else None
+    if folder:
+        identity = Identity((*([load_key(key)] if key else ()), load_key(folder.key)))
+        host_keys = PinnedHostKeys(
+            [folder.known_hosts],
+            renew=f"run `clusterctl up {folder.path.name}` again, with its options: "
+            "it learns the key from the instance's console",
+        )
+        targets = _nodes(folder, hosts, user)
+    else:
+        identity = Identity(_keys(config, hosts, key))
+        host_keys = PinnedHostKeys(config.known_hosts_files(hosts))
+        targets = tuple(config.target(host, user) for host in hosts)
+    return HostsAccess(targets, Connections(identity, host_keys, connect_timeout_s))
+
+
+def cluster_of(
+    path: Path, hosts: Sequence[str], config: UserConfig, home: Path
+) -> ClusterFolder | None:
+    """The folder of the cluster whose nodes these hosts are; None where they are to be reached as
+    ~/.ssh/config says.
+
+    The hosts file of a folder is that cluster's. Of another file all hosts have to be known to
+    that folder, and none be named in ~/.ssh/config: two networks may have the same addresses.
+    Raises UsageError where two clusters have these hosts.
+    """
+    own = ClusterFolder(path.resolve().parent)
+    if own.ssh_config.exists() and own.key.exists() and path.resolve() == own.hosts:
+        return own
+    if not config.config.get_hostnames().isdisjoint(hosts):
+        return None
+    folders = (ClusterFolder(found.parent) for found in sorted(home.glob("*/ssh_config")))
+    found = [folder for folder in folders if _names(folder).keys() >= set(hosts)]
+    if len(found) > 1:
+        raise UsageError(
+            f"the hosts of {path} are nodes of {' and of '.join(one.path.name for one in found)}",
+            f"name the hosts file that is meant: {' or '.join(str(one.hosts) for one in found)}",
+        )
+    return found[0] if found else None
+
+
+def _names(folder: ClusterFolder) -> dict[str, str]:
+    """Every name and address of a cluster's nodes -> the node's name in its ssh_config."""
+    names: dict[str, str] = {}
+    node = ""
+    for line in folder.ssh_config.read_text(errors="replace").splitlines():
+        word, *values = line.split() or [""]
+        if word == "Host" and values:
+            node = values[0]
+        if word in ("Host", "HostName"):
+            names.update({value: node for value in values if value not in names})
+    return names
+
+
+def _nodes(folder: ClusterFolder, hosts: Sequence[str], user: str | None) -> tuple[Target, ...]:
+    config = read_user_config(folder.path, folder.ssh_config.name)
+    names = _names(folder)
+
+    def node(host: str) -> Target:
+        name = names.get(host, host)
+        target = replace(config.target(name, user), host=host)
+        # ssh would start another one, which knows nothing of this file.
+        jump = config.config.lookup(name).get("proxyjump")
+        return replace(target, proxy_command=(), jump=config.target(jump)) if jump else target
+
+    return tuple(map(node, hosts))
 
 
 def _keys(config: UserConfig, hosts: Sequence[str], key: Path | None):  # type: ignore[no-untyped-def]

@@ -17,7 +17,7 @@ _RSA_ALGORITHMS = ("rsa-sha2-512", "rsa-sha2-256")
 
 
 class PinnedHostKeys:
-    """The keys of some known_hosts files. `renew` says how to get keys that are missing there."""
+    """The keys of some known_hosts files. `renew` says how to get keys that are missing or old."""
 
     def __init__(self, paths: Iterable[Path], renew: str = "") -> None:
         self.paths = tuple(paths)
@@ -57,7 +57,7 @@ class PinnedHostKeys:
             f"its host key is not the one pinned in {self._files}: "
             f"it shows {described(shown)}, pinned is {described(pinned)}",
             "either its address now belongs to another machine, or someone is in between; "
-            f"if you know why, drop the old key: {self._drop(target)}",
+            + (self._renew or f"if you know why, drop the old key: {self._drop(target)}"),
         )
 
     @property

@@ -57,9 +57,9 @@ class UserConfig:
         return [*own, Path("/etc/ssh/ssh_known_hosts")]
 
 
-def read_user_config(folder: Path) -> UserConfig:
+def read_user_config(folder: Path, name: str = "config") -> UserConfig:
     """The config file in `folder` (~/.ssh). Raises UsageError if it cannot be read."""
-    path = folder / "config"
+    path = folder / name
     try:
         lines = _with_includes(path, folder) if path.exists() else []
         return UserConfig(paramiko.SSHConfig.from_text("\n".join(lines)), folder)

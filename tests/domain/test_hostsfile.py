@@ -64,7 +64,9 @@ def test_what_people_write(text, entries):
         ("-oProxyCommand=evil slots=8", "not a host name"),
         ("a;reboot", "not a host name"),
         ("$(reboot)", "not a host name"),
-        ("user@host", "not a host name"),
+        ("user@host", "'user@host' names a user"),
+        ("host:22 slots=8", "'host:22' names a port"),
+        ("[::1]:2222", "'[::1]:2222' names a port"),
     ],
 )
 def test_what_cannot_be_meant(text, says):

@@ -17,10 +17,11 @@ from clusterctl.operations.access import Access
 from clusterctl.operations.copy import copy_to_cluster
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.pins import node_names
-from clusterctl.operations.views import ssh_config_text, write_file
+from clusterctl.operations.views import hosts_text, ssh_config_text, write_file
 from clusterctl.transport import dial
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.hostkeys import PinnedHostKeys
+from tests.cli.programs import call
 from tests.lab.running import wait_until
 
 pytestmark = pytest.mark.lab
@@ -54,6 +55,20 @@ def private(pair, folder: Path):
     connections = Connections(given.connections.identity, PinnedHostKeys([own.known_hosts]))
     with Access(cluster, own, connections, given.proxy_command) as access:
         yield access
+
+
+def test_runclust_and_copyclust_on_the_hosts_file(pair, tmp_path):
+    with private(pair, tmp_path) as access:
+        write_file(access.folder.hosts, hosts_text(access.cluster, (1, 1)))
+        ran = call("runclust", access.folder.hosts, "hostname")
+        assert ran.returncode == 0, ran.stderr
+        named = {
+            f"{one.private_ip}: {pair.on(one.index, 'hostname')}" for one in access.cluster.nodes
+        }
+        assert set(ran.stdout.splitlines(keepends=True)) == named
+        done = call("copyclust", access.folder.hosts, access.folder.hosts, "~/given")
+        assert done.returncode == 0, done.stderr
+    assert pair.on(1, "cat given") == access.folder.hosts.read_text()
 
 
 def test_commands_on_both(pair, tmp_path):

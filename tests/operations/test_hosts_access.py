@@ -1,0 +1,104 @@
+"""Whose nodes the hosts of a hosts file are, and how they are reached."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterctl.bootstrap.keypair import new_key_pair
+from clusterctl.domain.errors import UsageError
+from clusterctl.operations.folder import ClusterFolder
+from clusterctl.operations.hosts_access import open_hosts
+from clusterctl.operations.views import ssh_config_text, write_file
+from clusterctl.transport.target import Target
+from tests.cli.programs import call
+from tests.operations.clusters import cluster, node
+
+HEAD = Target("demo-0", "203.0.113.9", "ubuntu")
+
+
+@pytest.fixture
+def home(tmp_path):
+    """The folder of the cluster demo: a head node with a public address, and two without."""
+    home = tmp_path / "clusters"
+    remember(home, "demo", cluster(node(0, "203.0.113.9"), node(1), node(2)))
+    return home
+
+
+def remember(home, name, nodes) -> ClusterFolder:
+    folder = ClusterFolder(home / name)
+    write_file(folder.key, new_key_pair(name).private)
+    write_file(folder.ssh_config, ssh_config_text(nodes, folder))
+    return folder
+
+
+def reached(home, path, text, ssh_config="", user=None):
+    path.write_text(text)
+    ssh = home.parent / ".ssh"
+    ssh.mkdir(exist_ok=True)
+    (ssh / "config").write_text(f"Host *\n User me\n{ssh_config}")
+    with open_hosts(path, user=user, ssh_folder=ssh, home=home) as access:
+        return access
+
+
+def plain(host):
+    return Target(host, host, "me")
+
+
+@pytest.mark.parametrize(
+    ("text", "ssh_config", "targets"),
+    [
+        ("10.0.0.4\ndemo-1\n", "", (("10.0.0.4", None), ("demo-1", "10.0.0.5"))),
+        ("10.0.0.6 slots=8\n", "", (("10.0.0.6", "10.0.0.6"),)),
+        ("203.0.113.9\n", "", (("203.0.113.9", None),)),
+        # One that the cluster has not, and one that the user has named.
+        ("10.0.0.5\n10.0.0.99\n", "", None),
+        ("10.0.0.5\n", "Host 10.0.0.5\n", None),
+    ],
+)
+def test_how_the_hosts_of_any_file_are_reached(home, tmp_path, text, ssh_config, targets):
+    access = reached(home, tmp_path / "hosts", text, ssh_config)
+    if targets is None:
+        assert access.targets == tuple(map(plain, text.split()))
+        return
+    assert access.targets == tuple(
+        Target(host, address or HEAD.address, "ubuntu", jump=HEAD if address else None)
+        for host, address in targets
+    )
+    assert access.connections.host_keys.paths == (home / "demo" / "known_hosts",)
+    assert len(access.connections.identity.keys) == 1
+
+
+def test_the_user_that_is_given_wins(home, tmp_path):
+    [target] = reached(home, tmp_path / "hosts", "10.0.0.5\n", user="root").targets
+    assert target == Target("10.0.0.5", "10.0.0.5", "root", jump=HEAD)
+
+
+def test_addresses_that_two_clusters_have(home, tmp_path):
+    other = remember(home, "other", cluster(node(1, "198.51.100.1")))
+    with pytest.raises(UsageError) as refused:
+        reached(home, tmp_path / "hosts", "10.0.0.5\n")
+    assert str(other.hosts) in refused.value.hint
+    # What the advice comes to.
+    [target] = reached(home, other.hosts, "10.0.0.5\n").targets
+    assert target == Target("10.0.0.5", "198.51.100.1", "ubuntu")
+
+
+@pytest.mark.lab
+def test_the_hosts_file_that_up_wrote_and_a_copy_of_a_part_of_it(pair, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("CLUSTERCTL_HOME", str(pair.lab.home))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    written = pair.lab.home / "pair" / "hosts"
+    first, second = (line.split()[0] for line in written.read_text().splitlines())
+    ran = call("runclust", written, "hostname")
+    assert sorted(ran.stdout.splitlines()) == sorted(
+        [
+            f"{first}: {pair.on(0, 'hostname').strip()}",
+            f"{second}: {pair.on(1, 'hostname').strip()}",
+        ]
+    ), ran.stderr
+    part = tmp_path / "part"
+    part.write_text(f"{second} slots=1\n")
+    assert call("copyclust", part, part, "~/part of it").returncode == 0
+    assert pair.on(1, "cat 'part of it'") == part.read_text()
+    assert call("copyclust", "verify", part, "~/part of it").returncode == 0
