@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.configuration.values import Value, Values, account_values
 from clusterctl.domain.errors import UsageError
 
 if TYPE_CHECKING:
     from clusterctl.configuration.specfile import SpecFile
+    from clusterctl.configuration.values import Values
     from clusterctl.configuration.yaml_tree import Problem
 
 FILE_NAME = "clusterctl.yaml"
@@ -51,6 +51,9 @@ def load_settings(
     `config` is the file, in place of the one that would be found; `cluster` is whose entry
     counts. AWS_* is boto3's and comes last. Raises UsageError.
     """
+    # runclust wants `home_folder` alone.
+    from clusterctl.configuration.values import Value, account_values
+
     file = load_spec_file(config, environ)
     flags = {"lab": lab, "region": region, "profile": profile}
     said = {
