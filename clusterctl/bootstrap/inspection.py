@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 from clusterctl.bootstrap.node_checks import Equipment, equipment_script, parse_equipment
+from clusterctl.bootstrap.training import FOLDER
 from clusterctl.domain.errors import CommandFailed
 
 MPI_KEY = "clusterctl_mpi"
@@ -50,6 +51,12 @@ if [ ! -s ~/.ssh/{MPI_KEY} ]; then
 fi
 printf 'mpi-key %s\\n' "$(ssh-keygen -y -f ~/.ssh/{MPI_KEY} </dev/null)"
 """
+# Where `env install` puts it, or was told to; the conda environments of older Deep Learning AMIs.
+_TRAINING = f"""
+for env in "$(cat ~/.clusterctl/training-env 2>/dev/null)" {FOLDER} ~/anaconda3/envs/tensorflow*; do
+    [ -x "$env/bin/mpirun" ] && echo training there && break
+done
+"""
 
 
 def inspection_script(head: bool, efa: int = 0) -> str:
@@ -59,13 +66,16 @@ def inspection_script(head: bool, efa: int = 0) -> str:
     """
     hostname = "\nprintf 'hostname %s\\n' \"$(hostname)\"\n"
     mpi_key = _MPI_KEY if head else ""
-    parts = (_CLOUD_INIT, _GPUS, equipment_script(efa), mpi_key, hostname, "echo complete\n")
-    return "".join(parts)
+    parts = (_CLOUD_INIT, _GPUS, equipment_script(efa), _TRAINING, mpi_key, hostname)
+    return "".join((*parts, "echo complete\n"))
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """What one node said. `gpus` is None without nvidia-smi, `cloud_init` without cloud-init."""
+    """What one node said. `gpus` is None without nvidia-smi, `cloud_init` without cloud-init.
+
+    `training`: there is an environment to train in; `train` looks closer.
+    """
 
     hostname: str
     cloud_init: int | None
@@ -74,6 +84,7 @@ class Inspection:
     log: str = ""
     gpu_text: str = ""
     equipment: Equipment = field(default_factory=Equipment)
+    training: bool = False
 
 
 def parse_inspection(host: str, stdout: str) -> Inspection:
@@ -93,6 +104,7 @@ def parse_inspection(host: str, stdout: str) -> Inspection:
         log="\n".join(said.get("log", [])),
         gpu_text="\n".join(listing),
         equipment=parse_equipment(said),
+        training="training" in said,
     )
 
 

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import click
 
-from clusterctl.cli.launching import launcher_of, show_plan, show_report, waiting_options
+from clusterctl.cli.launching import (
+    launcher_of,
+    show_plan,
+    show_report,
+    waiting_options,
+    yes_option,
+)
+from clusterctl.cli.money import agreement
 from clusterctl.cli.wiring import Wiring, account_options
 
 
@@ -13,6 +20,7 @@ from clusterctl.cli.wiring import Wiring, account_options
 @click.argument("count", type=int, metavar="N")
 @account_options
 @waiting_options
+@yes_option
 @click.option("--dry-run", is_flag=True, help="Show the steps and what they cost; take none.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def add(
@@ -22,6 +30,7 @@ def add(
     timeout_s: float | None,
     capacity_timeout_s: float,
     accept_new_host_keys: bool,
+    yes: bool,
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -41,6 +50,7 @@ def add(
         launcher = Launcher(wiring.clients, wiring.folder(name))
         show_plan(plan_add(launcher, name, count), as_json)
         return
-    with launcher_of(wiring, name, timeout_s, capacity_timeout_s, accept_new_host_keys) as launcher:
+    waiting = (timeout_s, capacity_timeout_s, accept_new_host_keys)
+    with launcher_of(wiring, name, *waiting, agreement(wiring, yes)) as launcher:
         report = launch(launcher, name, count)
     show_report(wiring, report, as_json)

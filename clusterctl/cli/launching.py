@@ -28,6 +28,8 @@ trust_option = click.option(
     "shows. Whoever is in between then holds your session.",
 )
 
+yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+
 
 def waiting_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds --timeout, --capacity-timeout and --accept-new-host-keys, for commands without the
@@ -60,6 +62,7 @@ def launcher_of(
     timeout_s: float | None = None,
     capacity_timeout_s: float = 0.0,
     accept_new_host_keys: bool = False,
+    agree: Callable[[LaunchPlan], None] = lambda plan: None,
 ) -> Iterator[Launcher]:
     """A launcher that shows what it does. After an interrupt: what is left, and the ways on."""
     from clusterctl.cli.node_progress import node_progress
@@ -76,6 +79,7 @@ def launcher_of(
                 timeout_s,
                 capacity_timeout_s,
                 accept_new_host_keys,
+                agree,
             )
     except KeyboardInterrupt:
         output.note(_left_behind(wiring, name))
@@ -93,10 +97,14 @@ def show_report(wiring: Wiring, report: UpReport, as_json: bool) -> None:
     if not report.launched and not report.started:
         output.note(f"nothing to do: {cluster.name} is up and ready")
     print_nodes(cluster, report.gpus)
+    name = cluster.name
+    install = "" if report.can_train else f"install:  clusterctl env install {name}\n"
     output.note(
-        f"log in:   clusterctl ssh {cluster.name}\n"
-        f"run:      clusterctl run {cluster.name} 'nvidia-smi -L'\n"
-        f"remove:   clusterctl down {cluster.name}"
+        f"log in:   clusterctl ssh {name}\n"
+        f"{install}"
+        f"copy:     clusterctl copy {name} ~/data/tf-imagenet/ '~/data/tf-imagenet/'\n"
+        f"train:    clusterctl train {name} {sum(report.gpus) or len(report.gpus)}\n"
+        f"remove:   clusterctl down {name}"
     )
 
 

@@ -97,8 +97,10 @@ def run_command(command: click.Command, argv: list[str] | None = None, **extra: 
         # Click ends the line of a `^C` before it says that it was one.
         interrupted = isinstance(failure.__context__, KeyboardInterrupt)
         status = _interrupted() if interrupted else _failed(_without_traceback(failure))
-    except (KeyboardInterrupt, click.Abort):
-        status = _interrupted()
+    except (KeyboardInterrupt, click.Abort) as ended:
+        # Click makes an Abort of Ctrl-C, too. A question is asked before anything is done.
+        declined = isinstance(ended, click.Abort) and ended.__cause__ is None
+        status = _interrupted("nothing was done" if declined else "interrupted")
     except SystemExit:
         # Click's answer to an output that nobody reads is status 1, and another stdout.
         if sys.stdout is stdout:
@@ -121,9 +123,9 @@ def _refused(refused: click.ClickException) -> int:
     return refused.exit_code
 
 
-def _interrupted() -> int:
-    output.note("interrupted")
-    told = {"error": "Interrupted", "message": "interrupted", "hint": ""}
+def _interrupted(said: str = "interrupted") -> int:
+    output.note(said)
+    told = {"error": "Interrupted", "message": said, "hint": ""}
     output.error_object({**told, "exit_status": INTERRUPTED})
     return INTERRUPTED
 

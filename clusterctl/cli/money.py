@@ -2,14 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from clusterctl.cli import output
+from clusterctl.domain.findings import Severity
 from clusterctl.domain.spec import Limits
-from clusterctl.domain.units import format_duration
+from clusterctl.domain.units import count, format_duration
 
 if TYPE_CHECKING:
-    from clusterctl.ec2.spending import Spending
+    from clusterctl.cli.wiring import Wiring
+    from clusterctl.ec2.plan import LaunchPlan
+    from clusterctl.ec2.spending import Running, Spending
+
+
+def agreement(wiring: Wiring, yes: bool) -> Callable[[LaunchPlan], None]:
+    """Says what a plan's cluster is going to cost, and asks about it where somebody can answer.
+
+    Not in the lab, which nobody pays for. A no raises click.Abort.
+    """
+
+    def agree(plan: LaunchPlan) -> None:
+        from clusterctl.operations.costs import price_cache, running_cost
+
+        if wiring.settings.lab:
+            return
+        cost = running_cost(wiring.clients, plan, price_cache(wiring.settings.home))
+        output.note(f"price of {plan.spec.name}: {_running_words(cost)}")
+        if yes or not output.can_ask():
+            return
+        # What --dry-run would tell, too: what the image lacks, when the budget ends it.
+        output.findings([found for found in plan.findings if found.severity is Severity.INFO])
+        click.confirm("Launch?" if plan.missing else "Start?", abort=True, err=True)
+
+    return agree
+
+
+def _running_words(cost: Running) -> str:
+    """`4 nodes, $88.17 an hour, $2,116.08 a day, $2.76 per GPU-hour (AWS's price list, …)`."""
+    from clusterctl.ec2.costs import format_usd
+
+    nodes, hourly = count(cost.nodes, "node"), cost.usd_per_hour
+    if hourly is None:
+        each = "it costs" if cost.nodes == 1 else "they cost"
+        return f"{nodes}, and nobody knows what {each} an hour: look it up"
+    per_gpu = f", {format_usd(hourly / cost.gpus)} per GPU-hour" if cost.gpus else ""
+    source = f" ({cost.price_source})" if cost.price_source else ""
+    daily = format_usd(hourly * 24)
+    return f"{nodes}, {format_usd(hourly)} an hour, {daily} a day{per_gpu}{source}"
 
 
 def print_spending(money: Spending) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from clusterctl.cli import output
@@ -41,9 +41,13 @@ class LineProgress(Progress):
 
 
 class TableProgress(Progress):
-    """What rich draws again and again. The steps stay as lines above."""
+    """What rich draws again and again. The steps stay as lines above.
 
-    def __init__(self) -> None:
+    The drawing begins with the nodes: before it there may be a question, on a line of its own.
+    """
+
+    def __init__(self, drawing: ExitStack) -> None:
+        self._drawing = drawing
         self._lock = threading.Lock()
         self._seen: dict[str, tuple[Stage, str, float]] = {}
 
@@ -55,7 +59,12 @@ class TableProgress(Progress):
 
     def nodes(self, names: Sequence[str]) -> None:
         with self._lock:
-            self._seen = {name: (Stage.PENDING, "", time.monotonic()) for name in names}
+            begins, self._seen = (
+                not self._seen,
+                dict.fromkeys(names, (Stage.PENDING, "", time.monotonic())),
+            )
+        if begins:
+            self._drawing.enter_context(output.live(self))
 
     def node(self, name: str, stage: Stage, detail: str = "") -> None:
         with self._lock:
@@ -95,6 +104,5 @@ def node_progress() -> Iterator[Progress]:
     if not output.is_live():
         yield LineProgress()
         return
-    progress = TableProgress()
-    with output.live(progress):
-        yield progress
+    with ExitStack() as drawing:
+        yield TableProgress(drawing)

@@ -224,6 +224,11 @@ def is_live() -> bool:
     return sys.stderr.isatty()
 
 
+def can_ask() -> bool:
+    """Whether there is somebody to answer a question: stdin and stderr are terminals."""
+    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
+
+
 def live(view: Any) -> Any:
     """rich's Live on stderr, for a view that is redrawn in place and gone at the end."""
     from rich.console import Console

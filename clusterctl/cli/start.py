@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from clusterctl.cli.launching import launcher_of, show_report, waiting_options
+from clusterctl.cli.launching import launcher_of, show_report, waiting_options, yes_option
+from clusterctl.cli.money import agreement
 from clusterctl.cli.wiring import Wiring, account_options
 
 
@@ -12,6 +13,7 @@ from clusterctl.cli.wiring import Wiring, account_options
 @click.argument("name")
 @account_options
 @waiting_options
+@yes_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def start(
     wiring: Wiring,
@@ -19,6 +21,7 @@ def start(
     timeout_s: float | None,
     capacity_timeout_s: float,
     accept_new_host_keys: bool,
+    yes: bool,
     as_json: bool,
 ) -> None:
     """Start the stopped nodes of cluster NAME, and wait until all are ready.
@@ -32,6 +35,7 @@ def start(
     """
     from clusterctl.operations.power import start as power_on
 
-    with launcher_of(wiring, name, timeout_s, capacity_timeout_s, accept_new_host_keys) as launcher:
+    waiting = (timeout_s, capacity_timeout_s, accept_new_host_keys)
+    with launcher_of(wiring, name, *waiting, agreement(wiring, yes)) as launcher:
         report = power_on(launcher, name)
     show_report(wiring, report, as_json)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from clusterctl.cli import output
-from clusterctl.cli.launching import launcher_of, show_plan, show_report, trust_option
+from clusterctl.cli.launching import launcher_of, show_plan, show_report, trust_option, yes_option
+from clusterctl.cli.money import agreement
 from clusterctl.cli.spec_options import spec_options
 from clusterctl.cli.wiring import Wiring, account_options
 from clusterctl.domain.errors import UsageError
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 @account_options
 @spec_options
 @trust_option
+@yes_option
 @click.option("--dry-run", is_flag=True, help="Show the steps and what they cost; take none.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def up(
@@ -32,6 +34,7 @@ def up(
     capacity_timeout_s: float,
     timeout_s: float | None,
     accept_new_host_keys: bool,
+    yes: bool,
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -53,7 +56,8 @@ def up(
     if dry_run:
         show_plan(plan_up(Launcher(wiring.clients, wiring.folder(name)), spec), as_json)
         return
-    with launcher_of(wiring, name, timeout_s, capacity_timeout_s, accept_new_host_keys) as launcher:
+    waiting = (timeout_s, capacity_timeout_s, accept_new_host_keys)
+    with launcher_of(wiring, name, *waiting, agreement(wiring, yes)) as launcher:
         report = launch(launcher, spec)
     show_report(wiring, report, as_json)
     _say_what_it_costs(wiring, name)

@@ -31,6 +31,16 @@ class NodeCost:
 
 
 @dataclass(frozen=True)
+class Running:
+    """What a whole cluster costs an hour while it runs; None: nobody knows the price."""
+
+    nodes: int
+    gpus: int
+    usd_per_hour: float | None
+    price_source: str
+
+
+@dataclass(frozen=True)
 class Spending:
     """A cluster's money. `spent_usd` is the least it has cost, and all of it if `complete`.
 

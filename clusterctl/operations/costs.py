@@ -5,23 +5,33 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clusterctl.domain.cluster import NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.domain.spec import Market
 from clusterctl.ec2.costs import Price
-from clusterctl.ec2.instances import Instance, find_every_cluster, find_instances
+from clusterctl.ec2.instances import Instance, find_every_cluster, find_instances, members_of
 from clusterctl.ec2.prices import find_price
-from clusterctl.ec2.spending import ASLEEP, BILLED, Spending, node_cost, price_key, spending
+from clusterctl.ec2.spending import (
+    ASLEEP,
+    BILLED,
+    Running,
+    Spending,
+    node_cost,
+    price_key,
+    spending,
+)
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.keep import check_account, parse_site, site_of
 from clusterctl.operations.ledger import Ended, append_ended, read_ended
 from clusterctl.transport.fanout import fan_out
 
 if TYPE_CHECKING:
+    from clusterctl.ec2.plan import LaunchPlan
     from clusterctl.ec2.session import Clients
 
 Prices = Mapping[tuple[str, Market, str], "Price | None"]
@@ -110,6 +120,19 @@ def spending_of(clients: Clients, instances: Sequence[Instance], cache: Path | N
     """A cluster's money; `instances` are all of it. Raises nothing of AWS's."""
     prices = find_prices(clients, instances, cache)
     return spending(instances, prices, datetime.now(timezone.utc))
+
+
+def running_cost(clients: Clients, plan: LaunchPlan, cache: Path | None) -> Running:
+    """What the plan's whole cluster costs once it runs. Raises nothing of AWS's."""
+    nodes = len(plan.wanted)
+    if plan.estimate and plan.seen.catalogue:
+        gpus = plan.seen.catalogue.machines[plan.places[0].instance_type].gpus
+        return Running(nodes, nodes * gpus, plan.estimate.hourly_usd, plan.estimate.price_source)
+    members = members_of(plan.seen.instances)
+    awake = [replace(one, node=replace(one.node, state=NodeState.RUNNING)) for one in members]
+    money = spending_of(clients, awake, cache)
+    gpus = sum(one.node.gpus for one in awake)
+    return Running(nodes, gpus, money.usd_per_hour, money.price_source)
 
 
 def node_spent_usd(clients: Clients, instance: Instance, cache: Path | None) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.progress import Progress
 
 if TYPE_CHECKING:
+    from clusterctl.ec2.plan import LaunchPlan
     from clusterctl.ec2.session import Clients
 
 
@@ -33,6 +34,8 @@ class Launcher:
     machines where EC2 has none. No `timeout_s`: as large as the machines need.
 
     `accept_new_host_keys`: where a host key is to be had nowhere else, take what the node shows.
+    `agree` is asked before the first step of a plan that launches or starts machines, and raises
+    where its user says no.
     """
 
     clients: Clients
@@ -42,6 +45,7 @@ class Launcher:
     timeout_s: float | None = None
     capacity_timeout_s: float = 0.0
     accept_new_host_keys: bool = False
+    agree: Callable[[LaunchPlan], None] = lambda plan: None
 
     @property
     def home(self) -> Path:

@@ -38,13 +38,16 @@ READY_WITHIN_S, LARGE_READY_WITHIN_S, LARGE_GPUS = 600.0, 1800.0, 4
 
 def settle(
     launcher: Launcher, cluster: Cluster, had_limits: bool = False
-) -> tuple[Cluster, tuple[int, ...]]:
-    """Wait until all nodes are ready and know each other; the cluster as it is then, its GPUs."""
+) -> tuple[Cluster, tuple[int, ...], bool]:
+    """Wait until all nodes are ready and know each other.
+
+    The cluster as it is then, its GPUs, and whether every node has an environment to train in.
+    """
     facts = make_ready(launcher, cluster, had_limits)
     cluster = replace(cluster, nodes=tuple(fact.node for fact in facts))
     gpus = gpus_of(facts)
     write_file(launcher.folder.hosts, hosts_text(cluster, gpus))
-    return cluster, gpus
+    return cluster, gpus, all(fact.found.training for fact in facts)
 
 
 def ready_within_s(cluster: Cluster) -> float:

@@ -37,12 +37,14 @@ class UpReport:
     """A cluster that is ready; `gpus` as counted.
 
     `launched` are the indices that are new in this run, `started` those that were stopped.
+    `can_train`: every node has an environment to train in.
     """
 
     cluster: Cluster
     launched: tuple[int, ...]
     gpus: tuple[int, ...]
     started: tuple[int, ...] = ()
+    can_train: bool = True
 
 
 def plan_up(launcher: Launcher, spec: ClusterSpec) -> LaunchPlan:
@@ -66,12 +68,12 @@ def bring_up(launcher: Launcher, spec: ClusterSpec) -> UpReport:
     """`up` for who holds the lock."""
     plan, cluster = launch(launcher, spec)
     had_limits = any(found.limits_text for found in plan.seen.instances)
-    cluster, gpus = settle(launcher, cluster, had_limits)
+    cluster, gpus, can_train = settle(launcher, cluster, had_limits)
     dismiss(launcher, cluster.name)
     # With --min-nodes not all of them may have come.
     there = {node.index for node in cluster.nodes}
     launched = tuple(index for index in plan.missing if index in there)
-    return UpReport(cluster, launched, gpus, plan.stopped)
+    return UpReport(cluster, launched, gpus, plan.stopped, can_train)
 
 
 def dismiss(launcher: Launcher, name: str) -> None:
@@ -100,6 +102,8 @@ def launch(launcher: Launcher, spec: ClusterSpec) -> tuple[LaunchPlan, Cluster]:
     for finding in plan.findings:
         if finding.severity is Severity.WARNING:
             progress.finding(finding)
+    if plan.missing or plan.stopped:
+        launcher.agree(plan)
     keep_site(folder, site_of(launcher.clients, plan.seen.instances))
     keep_key(folder, key)
     instances = carry_out(client, plan, folder.launch, progress.step, launcher.capacity_timeout_s)

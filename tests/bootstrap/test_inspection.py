@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from clusterctl.bootstrap.inspection import (
@@ -10,6 +12,7 @@ from clusterctl.bootstrap.inspection import (
     inspection_script,
     parse_inspection,
 )
+from clusterctl.bootstrap.training import FOLDER
 from clusterctl.domain.errors import CommandFailed
 
 GPU = "GPU {}: NVIDIA A100-SXM4-40GB (UUID: GPU-{})"
@@ -50,6 +53,16 @@ def test_a_plain_node(node):
     found = inspect(node)
     assert (found.cloud_init, found.gpus) == (None, None)
     check_inspection("demo-0", found, 0)
+
+
+def test_an_environment_to_train_in(node):
+    """Where `env install` was told to put it."""
+    for path, content in (("env/bin/mpirun", ""), (".clusterctl/training-env", f"{node.home}/env")):
+        assert not inspect(node).training or Path(FOLDER).exists()
+        (node.home / path).parent.mkdir(parents=True)
+        (node.home / path).write_text(content)
+        (node.home / path).chmod(0o755)
+    assert inspect(node).training
 
 
 @pytest.mark.parametrize("status", [0, 2])

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
+import os
+import pty
 import re
+import subprocess
 
 import pytest
 
@@ -16,7 +20,10 @@ from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.keypairs import find_key_pairs
 from clusterctl.ec2.network import find_groups
 from clusterctl.operations import up as up_module
+from tests.cli.programs import BIN
 from tests.cli.running import CommandLine
+from tests.lab.running import client as lab_client
+from tests.lab.running import wait_until
 from tests.moto_ec2 import NEW_IMAGE, OLD_IMAGE, REGION, client, moto_client, moto_url
 
 __all__ = ["client", "moto_client", "moto_url"]
@@ -438,3 +445,108 @@ def test_what_ec2_refuses_is_one_message(clusterctl, client, monkeypatch, code, 
     assert "Traceback" not in ran.err
     assert find_instances(client, "demo") == ()
     assert clusterctl("down", "demo").status == 0
+
+
+def on_a_terminal(home, account, arguments, answer=""):
+    """What `clusterctl` says to a user who types `answer` when asked, and its exit status."""
+    ours, theirs = pty.openpty()
+    environ = {
+        **os.environ,
+        "CLUSTERCTL_HOME": str(home),
+        "CLUSTERCTL_LAB": "0",
+        "TERM": "xterm",
+        "COLUMNS": "200",
+        **account,
+    }
+    said = b""
+    with subprocess.Popen(
+        # A session whose terminal this is: Ctrl-C reaches it.
+        ["setsid", "--ctty", BIN / "clusterctl", *arguments],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=environ,
+    ) as process:
+        os.close(theirs)
+        with contextlib.suppress(OSError):  # Linux's end of file
+            while more := os.read(ours, 4096):
+                said += more
+                if answer and said.endswith(b"? [y/N]: "):
+                    os.write(ours, answer.encode())
+        os.close(ours)
+    return process.returncode, said.replace(b"\r\n", b"\n").decode()
+
+
+USD = r"\$[\d.,]+"
+PRICE = rf"price of {{name}}: {{nodes}}, {USD} an hour, {USD} a day, {USD} per GPU-hour \(.*2026"
+
+
+@pytest.mark.lab
+def test_on_a_terminal_money_is_asked_for(lab, tmp_path):
+    """Against the lab's API, but not as the lab: as an account that has to be paid for."""
+    name, home = "asked", tmp_path / "home"
+    key = lab.key_named(None)
+    account = {"AWS_ACCESS_KEY_ID": key.id, "AWS_SECRET_ACCESS_KEY": key.secret}
+    at = ["--endpoint-url", lab.endpoint_url, "--region", lab.region]
+    ec2 = lab_client(lab)
+
+    def run(verb, *more, answer=""):
+        return on_a_terminal(home, account, [verb, name, *at, *more], answer)
+
+    def price(nodes, said):
+        return re.search(PRICE.format(name=name, nodes=nodes), said)
+
+    def states():
+        return {one.node.state.value for one in find_instances(ec2, name)}
+
+    up = ("up", "--nodes", "2", "--instance-type", "p3.2xlarge", "--timeout", "0.1")
+    try:
+        # A no, Enter and Ctrl-C make nothing, here and there.
+        for answer in ("n\n", "\n", "\x03"):
+            status, said = run(*up, answer=answer)
+            assert status == 130
+            assert price("2 nodes", said), said
+            assert "no supported Deep Learning AMI has TensorFlow or Horovod on it" in said
+            assert said.rstrip().endswith("nothing was done"), said
+            assert (find_instances(ec2, name), find_groups(ec2, name)) == ((), ())
+            assert find_key_pairs(ec2, name) == ()
+            assert not list(home.glob(f"{name}/*"))
+        assert "Launch? [y/N]: y\n" in run(*up, answer="y\n")[1]
+        assert len(find_instances(ec2, name)) == 2
+        # What is there already is no question.
+        said = run(*up)[1]
+        assert ("[y/N]" in said, price("2 nodes", said)) == (False, None)
+        status, said = run("add", "1", answer="n\n")
+        assert (status, bool(price("3 nodes", said))) == (130, True)
+        assert len(find_instances(ec2, name)) == 2
+        wait_until(lambda: states() == {"running"}, "all to run")
+        assert run("stop")[0] == 0
+        status, said = run("start", answer="n\n")
+        assert status == 130
+        assert price("2 nodes", said) and "Start? [y/N]" in said
+        assert states() == {"stopped"}
+        # --yes, and nobody who could answer: the price is told, and it goes on.
+        said = run("start", "--yes", "--timeout", "0.1")[1]
+        assert ("[y/N]" in said, bool(price("2 nodes", said))) == (False, True)
+        done = subprocess.run(
+            [BIN / "clusterctl", "add", name, "1", *at, "--timeout", "0.1"],
+            env={**os.environ, "CLUSTERCTL_HOME": str(home), "CLUSTERCTL_LAB": "0", **account},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert price("3 nodes", done.stderr), done.stderr
+        assert len(find_instances(ec2, name)) == 3
+    finally:
+        assert run("down", "--yes")[0] == 0
+
+
+def test_an_unknown_price_is_said_and_asked_about(clusterctl, moto_url, tmp_path):
+    account = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
+    up = ["up", "odd", "--nodes", "1", "--instance-type", "m1.small", "--image", NEW_IMAGE]
+    at = ["--endpoint-url", moto_url, "--region", REGION]
+    status, said = on_a_terminal(tmp_path / "home", account, [*up, *at], "n\n")
+    assert status == 130
+    assert "price of odd: 1 node, and nobody knows what it costs an hour" in said
+    assert "Launch? [y/N]" in said

@@ -204,7 +204,13 @@ def test_real_nodes_are_stopped_for_idleness_and_terminated_at_their_end(cluster
             r"it costs \$[\d.]+ a day .*: clusterctl (up .*--lab[^\n]*)", ran.err, re.DOTALL
         )
         assert told, ran.err
-        assert f"remove:   clusterctl down {name} --lab\n" in ran.err
+        # The lab's nodes have the training environment: `env install` is not among what comes next.
+        assert (
+            f"log in:   clusterctl ssh {name} --lab\n"
+            f"copy:     clusterctl copy {name} --lab ~/data/tf-imagenet/ '~/data/tf-imagenet/'\n"
+            f"train:    clusterctl train {name} --lab 1\n"
+            f"remove:   clusterctl down {name} --lab\n"
+        ) in ran.err
         ran = CommandLine(lab.home, capsys, [])(*shlex.split(told[1]))
         assert (ran.status, "a day" in ran.err) == (0, False)
         found = ec2.describe_instances(
