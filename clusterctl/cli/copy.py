@@ -11,6 +11,7 @@ from clusterctl.cli import output
 from clusterctl.cli.copy_options import CopyOptions, copy_options, request_of, url_access
 from clusterctl.cli.copy_report import missing_line
 from clusterctl.cli.node_options import node_options, selected
+from clusterctl.cli.params import Index
 from clusterctl.cli.wiring import Wiring, account_options
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 @click.argument("src", nargs=-1, required=True)
 @click.argument("dst")
 @node_options
-@click.option("--from", "from_node", type=click.IntRange(0), metavar="INDEX", help="SRC is there.")
+@click.option("--from", "from_node", type=Index(), help="SRC is there, on the node 0 or NAME-0.")
 @copy_options
 @account_options
 def copy(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("name")
-@click.option("--nodes", "indices", type=Indices(), help="Only these nodes: 0-3,5.")
+@click.option("--nodes", "indices", type=Indices(), help="Only these nodes: 0-3,5 or NAME-1.")
 @click.option("--json", "as_json", is_flag=True, help="Sizes and findings as JSON.")
 @account_options
 def disk(wiring: Wiring, name: str, indices: tuple[int, ...] | None, as_json: bool) -> int:

@@ -28,6 +28,31 @@ SKIP = click.option(
 )
 
 
+class Instance(click.ParamType):
+    """An instance of the lab, by its id, `all`, or by its name: `demo-1`.
+
+    Raises UsageError for a name that none or two of them have, LabError where no lab runs.
+    """
+
+    name = "instance"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        from clusterctl.lab import lifecycle
+
+        if value == "all" or value.startswith("i-"):
+            return value
+        ids = [
+            one["instance_id"]
+            for one in lifecycle.instances(running_lab())
+            if one["name"] == value and one["state"] != "terminated"
+        ]
+        if len(ids) > 1:
+            raise UsageError(f"{', '.join(ids)} are called {value}", "name one of them by its id")
+        if not ids:
+            raise UsageError(f"no instance {value!r:.80}", "see `clusterctl lab status`")
+        return ids[0]
+
+
 def ask(method: str, query: str = "", body: object = None) -> Any:
     """What the page says. Raises UsageError if the lab refuses, LabError if there is none."""
     from clusterctl.lab import pages

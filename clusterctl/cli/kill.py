@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("name")
-@click.option("--nodes", "indices", type=Indices(), help="Only these nodes: 0-3,5.")
+@click.option("--nodes", "indices", type=Indices(), help="Only these nodes: 0-3,5 or NAME-1.")
 @click.option(
     "--all-python", is_flag=True, help="Every Python process of the SSH user too (pkill -9 python)."
 )

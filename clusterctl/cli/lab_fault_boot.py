@@ -13,7 +13,7 @@ from clusterctl.domain.errors import UsageError
 @click.option("--slow", "slow_s", type=Duration(none=True), help="Stay pending that long.")
 @click.option("--silent", is_flag=True, help="Run, but never start sshd nor print host keys.")
 @click.option("--dies", metavar="CODE", help="Be terminated instead, with this StateReason.")
-@click.option("--node", "nodes", type=Indices(), help="Only these nodes: 3 or 0-2,5.")
+@click.option("--node", "nodes", type=Indices(named=False), help="Only these nodes: 3 or 0-2,5.")
 @TIMES
 def boot(
     slow_s: float | None, silent: bool, dies: str | None, nodes: tuple[int, ...] | None, times: int

@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
-from clusterctl.cli.fault_requests import ask, clear_faults, set_fault
+from clusterctl.cli.fault_requests import Instance, ask, clear_faults, set_fault
 from clusterctl.cli.params import BitRate, Size
 from clusterctl.domain.errors import UsageError
 
-SOME_ID = "i-0123456789abcdef0"
+SOME_NODE = "demo-1"
 
 
 def _as_given(**options: Any) -> dict[str, Any]:
@@ -35,7 +35,7 @@ class Pair:
     otherwise: str
     options: Sequence[click.Option] = ()
     fields: Callable[..., dict[str, Any]] = _as_given
-    example: str = SOME_ID
+    example: str = SOME_NODE
 
 
 PAIRS = (
@@ -82,7 +82,7 @@ PAIRS = (
                 help="So much is left: 10MiB; default: none.",
             ),
         ),
-        example=f"{SOME_ID} --left 10MiB",
+        example=f"{SOME_NODE} --left 10MiB",
     ),
     Pair(
         "readonly",
@@ -115,7 +115,7 @@ def _commands(pair: Pair) -> tuple[click.Command, click.Command]:
 def _command(
     name: str, run: Callable[..., None], help: str, options: Sequence[click.Option] = ()
 ) -> click.Command:
-    instance = click.Argument(["instance"])
+    instance = click.Argument(["instance"], type=Instance())
     return click.Command(name, callback=run, params=[instance, *options], help=help)
 
 

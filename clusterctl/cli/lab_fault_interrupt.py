@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from clusterctl.cli import output
+from clusterctl.cli.fault_requests import Instance
 from clusterctl.cli.params import Duration
 from clusterctl.cli.running_lab import running_lab
 
@@ -12,7 +13,7 @@ PAGE = "/_lab/interruptions"
 
 
 @click.command()
-@click.argument("instance")
+@click.argument("instance", type=Instance())
 @click.option(
     "--in",
     "after_s",
@@ -26,7 +27,7 @@ def interrupt(instance: str, after_s: float) -> None:
 
     \b
     Example:
-      clusterctl lab fault interrupt i-0123456789abcdef0 --in 30s
+      clusterctl lab fault interrupt demo-1 --in 30s
     """
     from clusterctl.lab import pages
 

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 def node_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds --head and --nodes."""
     for option in (
-        click.option("--nodes", "indices", type=Indices(), help="Only these nodes: 0-3,5."),
+        click.option(
+            "--nodes", "indices", type=Indices(), help="Only these nodes: 0-3,5 or NAME-1."
+        ),
         click.option("--head", is_flag=True, help="Only the head node."),
     ):
         command = option(command)

@@ -8,8 +8,11 @@ from typing import Any
 import click
 
 from clusterctl.domain.errors import UsageError
-from clusterctl.domain.ranges import parse_indices
+from clusterctl.domain.ranges import parse_indices, parse_nodes
 from clusterctl.domain.units import format_bytes, parse_bytes, parse_duration_s, parse_rate
+
+# In a context's meta: the clusters whose nodes were named.
+CLUSTERS = "clusterctl.clusters"
 
 
 class Group(click.Group):
@@ -52,15 +55,45 @@ def _sentence(error: UsageError) -> str:
 
 
 class Indices(click.ParamType):
-    """Node indices from `0-3,5`."""
+    """Node indices from `0-3,5`, or from nodes' names: `demo-1`, `demo-[0-3,5]`.
+
+    `account_options` refuses names of another cluster's nodes (CLUSTERS in the context's meta).
+    """
 
     name = "indices"
 
+    def __init__(self, named: bool = True) -> None:
+        self._named = named
+
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         try:
-            return value if isinstance(value, tuple) else parse_indices(value)
+            if isinstance(value, str):
+                clusters, value = parse_nodes(value) if self._named else ((), parse_indices(value))
+                ctx.meta.setdefault(CLUSTERS, set()).update(clusters)
+            return value
         except UsageError as error:
             self.fail(_sentence(error), param, ctx)
+
+
+class Index(Indices):
+    """One node's index, or its name. `instead` is told who gives something else."""
+
+    name = "index"
+
+    def __init__(self, instead: str = "") -> None:
+        super().__init__()
+        self._instead = instead
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        if isinstance(value, int):
+            return value
+        try:
+            clusters, indices = parse_nodes(value)
+        except UsageError:
+            indices = ()
+        if len(indices) != 1:
+            self.fail(f"not a node's index or name: {value!r}{self._instead}", param, ctx)
+        return super().convert(value, param, ctx)[0]
 
 
 class Size(click.ParamType):

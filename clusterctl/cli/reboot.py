@@ -39,7 +39,7 @@ class AtOnce(click.ParamType):
 @click.command()
 @click.argument("name")
 @click.argument("chosen", nargs=-1, type=Indices(), metavar="[INDEX]...")
-@click.option("--nodes", "indices", type=Indices(), help="Only these nodes: 0-3,5.")
+@click.option("--nodes", "indices", type=Indices(), help="Only these nodes: 0-3,5 or NAME-1.")
 @click.option(
     "--wait/--no-wait", default=True, show_default=True, help="Until they are back as they were."
 )

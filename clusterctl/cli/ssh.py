@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from clusterctl.cli.foreground import run_in_foreground
+from clusterctl.cli.params import Index
 from clusterctl.cli.wiring import Wiring, account_options
 from clusterctl.domain.errors import (
     ClusterctlError,
@@ -31,26 +32,13 @@ class _RemoteCommand(click.Command):
         return super().parse_args(ctx, args)
 
 
-class _Index(click.ParamType):
-    """A node's index; a command in its place is told where commands go."""
-
-    name = "index"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        if isinstance(value, int):
-            return value
-        if not (value.isascii() and value.isdigit()):
-            self.fail(f"not a node's index: {value!r}; a command comes after --", param, ctx)
-        return int(value)
-
-
 @click.command(cls=_RemoteCommand, options_metavar="[OPTIONS]")
 @click.argument("name")
-@click.argument("index", type=_Index(), default=0)
+@click.argument("index", type=Index("; a command comes after --"), default=0)
 @account_options
 @click.pass_context
 def ssh(ctx: click.Context, wiring: Wiring, name: str, index: int) -> Any:
-    """Log in to a node of cluster NAME, the head node unless INDEX says otherwise.
+    """Log in to a node of cluster NAME, the head node unless INDEX (3 or NAME-3) says otherwise.
 
     What follows `--` runs there instead of a shell. The same with plain ssh:
     ssh -F ~/.clusterctl/NAME/ssh_config NAME-INDEX

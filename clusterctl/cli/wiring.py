@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusterctl.cli import output
+from clusterctl.cli.params import CLUSTERS
 from clusterctl.config import Settings, load_settings
 from clusterctl.domain.cluster import check_cluster_name
 from clusterctl.domain.errors import LabError, UsageError
@@ -167,7 +168,13 @@ def account_options(command: Callable[..., Any]) -> Callable[..., Any]:
         config: Path | None,
         **kwargs: Any,
     ) -> Any:
-        output.suggested = _complete_suggestions(click.get_current_context())
+        context = click.get_current_context()
+        output.suggested = _complete_suggestions(context)
+        for other in context.meta.get(CLUSTERS, set()) - {kwargs.get("name")}:
+            raise UsageError(
+                f"nodes of {other} are named, and the cluster is {kwargs.get('name')}",
+                "name nodes of one cluster, or give their indices: 0-3,5",
+            )
         settings = load_settings(
             lab=lab,
             region=region,

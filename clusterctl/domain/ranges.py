@@ -10,6 +10,8 @@ from clusterctl.domain.errors import UsageError
 _NUMBER_IN_ADDRESS = re.compile(r"((?:\d+\.){3})(\d+)()", re.ASCII)
 _NUMBER_IN_NAME = re.compile(r"([^.:]*?)(\d+)([^.:\d]*(?:\.[^:]*)?)", re.ASCII)
 
+_NODES = re.compile(r"\s*([a-z][a-z0-9-]*)-(?:(\d+)|\[([\d,-]+)\])\s*", re.ASCII)
+
 
 def parse_indices(text: str) -> tuple[int, ...]:
     """The indices of `0-3,5`, sorted, each once. Raises UsageError."""
@@ -17,7 +19,7 @@ def parse_indices(text: str) -> tuple[int, ...]:
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d+)(?:\s*-\s*(\d+))?\s*", part, re.ASCII)
         if not match:
-            raise UsageError(f"not a list of node indices: {text!r}", "write it as 0-3,5")
+            raise UsageError(f"not a list of nodes: {text!r}", "write it as 0-3,5 or NAME-1")
         first = int(match[1])
         last = int(match[2]) if match[2] else first
         if last < first:
@@ -26,6 +28,18 @@ def parse_indices(text: str) -> tuple[int, ...]:
             raise UsageError(f"the range {part.strip()} is too large")
         indices.update(range(first, last + 1))
     return tuple(sorted(indices))
+
+
+def parse_nodes(text: str) -> tuple[set[str], tuple[int, ...]]:
+    """The clusters that `0-3,5`, `demo-1` or `demo-[0-3,5]` names, and the indices as above.
+
+    Raises UsageError.
+    """
+    named = [_NODES.fullmatch(part) for part in re.split(r",(?![^\[]*\])", text)]
+    if not all(named):
+        return set(), parse_indices(text)
+    clusters = {match[1] for match in named if match}
+    return clusters, parse_indices(",".join(match[2] or match[3] for match in named if match))
 
 
 def format_indices(indices: Iterable[int]) -> str:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from clusterctl.domain.errors import UsageError
-from clusterctl.domain.ranges import fold_hosts, format_indices, parse_indices
+from clusterctl.domain.ranges import fold_hosts, format_indices, parse_indices, parse_nodes
 
 
 @pytest.mark.parametrize(
@@ -19,6 +19,29 @@ def test_indices(text, indices):
 def test_no_indices(text):
     with pytest.raises(UsageError):
         parse_indices(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "clusters", "indices"),
+    [
+        ("0-3,5", set(), (0, 1, 2, 3, 5)),
+        ("demo-1", {"demo"}, (1,)),
+        ("demo-[0-1,3],demo-7", {"demo"}, (0, 1, 3, 7)),
+        ("a-0,b-1", {"a", "b"}, (0, 1)),
+        # A cluster may be called demo-0: this is its node 2.
+        ("demo-0-2", {"demo-0"}, (2,)),
+    ],
+)
+def test_nodes(text, clusters, indices):
+    assert parse_nodes(text) == (clusters, indices)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "demo", "demo-", "demo-x", "demo-[]", "demo-[3-1]", "0,demo-1"]
+)
+def test_no_nodes(text):
+    with pytest.raises(UsageError):
+        parse_nodes(text)
 
 
 @pytest.mark.parametrize(

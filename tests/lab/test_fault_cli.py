@@ -108,14 +108,16 @@ def test_a_fault_is_set_listed_and_cleared(said, line, words):
         ("quota L-1 5", "not a quota code"),
         ("quota L-417A185B -- -5", "-5"),
         ("freeze i-0123456789abcdef0", "no instance i-0123456789abcdef0"),
-        ("freeze ''", "not an instance id: ''"),
-        ("cut ../../etc", "not an instance id"),
+        ("freeze ''", "no instance ''"),
+        ("cut ../../etc", "no instance '../../etc'"),
         ("thaw i-0123456789abcdef0", "is not frozen"),
-        ("mend ''", "is not cut off"),
+        ("mend ''", "no instance ''"),
+        ("mend demo-99", "no instance 'demo-99'"),
+        ("boot --silent --node demo-1", "--node"),
         ("shape all", "no rate is given"),
         ("shape all --rate 160", "not a rate: '160'"),
         ("shape all --rate 1kbit", "a whole number from 1000000"),
-        ("shape ''  --rate 10mbit", "not an instance id: ''"),
+        ("shape ''  --rate 10mbit", "no instance ''"),
         ("shape i-0123456789abcdef0 --rate 10mbit", "no instance i-0123456789abcdef0"),
         ("unshape all", "is not shaped"),
         ("fill all", "not an instance id: 'all'"),
@@ -148,13 +150,14 @@ def test_without_a_lab(tmp_path, capsys):
 def test_what_befalls_a_host_is_set_and_undone(said, instances):
     id = instances.up()[0]["InstanceId"]
     assert f"{id}: stands still" in said(f"freeze {id}")[1]
-    assert f"{id}: its link is down" in said(f"cut {id}")[1]
+    instances.ec2.create_tags(Resources=[id], Tags=[{"Key": "Name", "Value": "befallen-1"}])
+    assert f"{id}: its link is down" in said("cut befallen-1")[1]
     assert f"{id}: 1 Gbit/s down and up" in said(f"shape {id} --rate 1gbit")[1]
     assert f"{id}: /data is full but for 10.0 MiB" in said(f"fill {id} --left 10MiB")[1]
     assert f"{id}: /data is read-only" in said(f"readonly {id}")[1]
     for undo in ("unshape", "drain", "writable"):
         assert "cleared" in said(f"{undo} {id}")[1]
-    assert "cleared" in said(f"mend {id}")[1]
+    assert "cleared" in said("mend befallen-1")[1]
     assert "cleared" in said(f"thaw {id}")[1]
     instances.ec2.terminate_instances(InstanceIds=[id])
     instances.in_state(id, "terminated")
