@@ -6,11 +6,11 @@ import click
 
 from clusterctl.cli.fanout_options import fanout_options, piped_stdin
 from clusterctl.cli.node_options import node_options, selected
-from clusterctl.cli.run_on import run_on
+from clusterctl.cli.run_on import QuotedCommand, run_on
 from clusterctl.cli.wiring import Wiring, account_options
 
 
-@click.command()
+@click.command(cls=QuotedCommand)
 @click.argument("name")
 @click.argument("command")
 @node_options

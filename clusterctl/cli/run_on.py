@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+import click
 
 from clusterctl.cli import hostlines, output
 from clusterctl.domain.results import CommandResult, HostOutcome, exit_status_of
@@ -12,6 +15,22 @@ if TYPE_CHECKING:
     from clusterctl.transport.connections import Connections
     from clusterctl.transport.stdin import StdinSource
     from clusterctl.transport.target import Target
+
+
+class QuotedCommand(click.Command):
+    """Tells who types a command's words without quotes how they go together."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        name, *words = args or [""]
+        try:
+            return super().parse_args(ctx, args)
+        except click.BadParameter:
+            raise
+        except click.UsageError as wrong:
+            if words and not name.startswith("-"):
+                quoted = f"{ctx.command_path} {name} {shlex.quote(' '.join(words))}"
+                wrong.message = f"{wrong.message.rstrip('.')}; all of COMMAND is quoted: {quoted}"
+            raise
 
 
 def run_on(

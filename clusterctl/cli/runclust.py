@@ -9,10 +9,10 @@ import click
 from clusterctl.cli.fanout_options import fanout_options, piped_stdin
 from clusterctl.cli.main import run_program
 from clusterctl.cli.params import Duration
-from clusterctl.cli.run_on import run_on
+from clusterctl.cli.run_on import QuotedCommand, run_on
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=QuotedCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("hosts", type=click.Path(path_type=Path))
 @click.argument("command")
 @click.argument("verbose", required=False, type=click.Choice(["verbose"]))

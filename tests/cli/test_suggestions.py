@@ -125,3 +125,16 @@ def test_every_command_option_and_page_that_is_named_exists():
         for unknown in _unknown(said)
     ]
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("run demo ls -la", "run demo 'ls -la'"),
+        ("run demo echo 'it'\"'\"'s' -n /tmp", "run demo 'echo it'\"'\"'s -n /tmp'"),
+        ("run demo ls /tmp", "run demo 'ls /tmp'"),
+    ],
+)
+def test_a_command_without_quotes_is_quoted(capsys, typed, meant):
+    assert run_command(cli, shlex.split(typed), prog_name="clusterctl") == 2
+    assert f"quoted: clusterctl {meant}\n" in capsys.readouterr().err
