@@ -27,10 +27,11 @@ class QuotedCommand(click.Command):
         except click.BadParameter:
             raise
         except click.UsageError as wrong:
-            if words and not name.startswith("-"):
-                quoted = f"{ctx.command_path} {name} {shlex.quote(' '.join(words))}"
-                wrong.message = f"{wrong.message.rstrip('.')}; all of COMMAND is quoted: {quoted}"
-            raise
+            if not words or name.startswith("-"):
+                raise
+            quoted = f"{ctx.command_path} {name} {shlex.quote(' '.join(words))}"
+            said = wrong.format_message().rstrip(".")
+            raise click.UsageError(f"{said}; all of COMMAND is quoted: {quoted}", ctx) from None
 
 
 def run_on(

@@ -10,9 +10,12 @@ import click
 from clusterctl.cli import output
 from clusterctl.cli.joblog import follow_to_end, how_to_come_back
 from clusterctl.cli.wiring import Wiring, account_options
+from clusterctl.domain.ranges import fold_hosts
+from clusterctl.domain.units import count
 
 if TYPE_CHECKING:
     from clusterctl.jobs.plan import JobPlan
+    from clusterctl.operations.access import Access
     from clusterctl.operations.train import StartedJob, TrainingPlan
 
 
@@ -65,6 +68,7 @@ if TYPE_CHECKING:
 )
 @click.option("-d", "--detach", is_flag=True, help="Return once the job runs.")
 @click.option("--dry-run", is_flag=True, help="Show the mpirun lines, and start nothing.")
+@click.option("-v", "--verbose", is_flag=True, help="Print the mpirun lines that run.")
 @click.option("--force", is_flag=True, help="Even while another job runs, or checks fail.")
 @click.option("--json", "as_json", is_flag=True, help="The job as JSON; its log goes to stderr.")
 @account_options
@@ -86,6 +90,7 @@ def train(
     mpi_args: tuple[str, ...],
     detach: bool,
     dry_run: bool,
+    verbose: bool,
     force: bool,
     as_json: bool,
 ) -> int:
@@ -128,7 +133,7 @@ def train(
         output.findings(plan.findings)
         if dry_run:
             return 0
-        for line in plan.job.lines:
+        for line in [_in_short(access, plan), *(plan.job.lines if verbose else ())]:
             output.note(line)
         started = start_training(access, plan, force)
         _show_started(started)
@@ -138,6 +143,18 @@ def train(
             output.data({"id": started.job.job_id, **_lines(started.job)})
         how_to_come_back(name)
         return 0
+
+
+def _in_short(access: Access, plan: TrainingPlan) -> str:
+    """`2 ranks on demo-[0-1]: train_imagenet_resnet_hvd.py on synthetic data (preset cpu)`."""
+    from clusterctl.jobs.presets import TRAINER
+
+    job = plan.job
+    filled = zip(access.targets, plan.hosts.fill(job.ranks))
+    where = fold_hosts([target.host for target, ranks in filled if ranks])
+    what = job.script_path or f"{TRAINER} on {(job.work and job.work.data_dir) or 'synthetic data'}"
+    then = f", then an evaluation on {access.head.host}" if job.evaluation else ""
+    return f"{count(job.ranks, 'rank')} on {where}: {what} (preset {job.preset}){then}"
 
 
 def _show_plan(plan: TrainingPlan, as_json: bool) -> None:

@@ -46,7 +46,7 @@ def jobs(pair):
 
 def test_synthetic_training(quiet):
     steps = ("--num_batches", "3", "--display_every", "1")
-    status, out, err = quiet.ctl("train", "2", "--synthetic", "--", *SMALL, *steps)
+    status, out, err = quiet.ctl("train", "2", "--synthetic", "--verbose", "--", *SMALL, *steps)
     assert status == 0, err
     assert "Horovod size: 2\n" in out
     assert "  Step Epoch Speed   Loss  FinLoss   LR\n" in out
@@ -58,7 +58,8 @@ def test_synthetic_training(quiet):
         2,
         "cpu",
     )
-    assert job["line"] in err.splitlines(), "the line that runs is printed first"
+    short = "2 ranks on pair-[0-1]: train_imagenet_resnet_hvd.py on synthetic data (preset cpu)"
+    assert err.splitlines()[-4:-2] == [short, job["line"]], "what runs is printed first"
     assert PATTERN.fullmatch(job["id"])
     assert f"job {job['id']} succeeded after " in err
     assert quiet.ctl("logs")[1] == out
@@ -82,6 +83,7 @@ def test_the_jobs_exit_status_is_trains(quiet):
     status, out, err = quiet.ctl("train", "1", "--script", "~/stay.py", "--", "7")
     assert status == 7
     assert "rank 0 goes" in out
+    assert err.startswith("1 rank on pair-0: /home/ubuntu/stay.py (preset cpu)\njob ")
     assert "failed with exit status 7" in err
 
 
