@@ -2,50 +2,110 @@
 
 from __future__ import annotations
 
+import sys
+from typing import TYPE_CHECKING
+
 import click
 
 from clusterctl.cli import hostlines, output
 from clusterctl.cli.wiring import Wiring, account_options
-from clusterctl.domain.units import format_bytes
+from clusterctl.domain.errors import UsageError
+from clusterctl.domain.ranges import fold_hosts
+from clusterctl.domain.units import count, format_bytes
+
+if TYPE_CHECKING:
+    from clusterctl.domain.results import FanoutResult
+    from clusterctl.operations.clean_logs import NodeLogs
 
 
 @click.command(name="clean-logs")
 @click.argument("name")
 @click.option("--jobs", is_flag=True, help="The logs of ended jobs too (clusterctl logs).")
+@click.option("--yes", is_flag=True, help="Do not ask, though checkpoints go.")
 @click.option("--dry-run", is_flag=True, help="Show what would go, and remove nothing.")
-@click.option("--force", is_flag=True, help="Even while a job runs.")
+@click.option("--force", is_flag=True, help="Even while a job runs; what it writes stays.")
 @click.option("--json", "as_json", is_flag=True, help="What was removed as JSON.")
 @account_options
 def clean_logs(
-    wiring: Wiring, name: str, jobs: bool, dry_run: bool, force: bool, as_json: bool
+    wiring: Wiring, name: str, jobs: bool, yes: bool, dry_run: bool, force: bool, as_json: bool
 ) -> int:
-    """Remove the trainer's log folders, checkpoints included, on every node of cluster NAME.
+    """Remove what trainings wrote into their log folders on every node of cluster NAME.
 
     \b
     clusterctl clean-logs demo --dry-run
     clusterctl clean-logs demo --jobs
 
-    These are ~/imagenet_resnet and ~/examples/horovod/tensorflow/imagenet_resnet.
+    These are the folders of the cluster's jobs (--log_dir), ~/imagenet_resnet, and imagenet_resnet
+    and imagenet_resnet_synthetic in ~/examples/horovod/tensorflow. Other files there stay. Asks on
+    a terminal before checkpoints go; elsewhere it wants --yes for that.
     """
     from clusterctl.operations.clean_logs import clean_logs as clean
+    from clusterctl.operations.clean_logs import find_logs
 
     with wiring.open(name) as access:
-        result = clean(access, jobs, dry_run, force)
+        cleaning, result = find_logs(access, jobs, force, dry_run)
+        if not as_json:
+            _show(result)
+        if not dry_run:
+            _confirm(result, yes)
+            result = clean(access, cleaning)
     if as_json:
         output.data(
             [
-                {"host": node.host, "freed_bytes": node.freed_bytes, "folders": dict(node.removed)}
+                {
+                    "host": node.host,
+                    "freed_bytes": node.size_bytes,
+                    "folders": {folder.path: folder.size_bytes for folder in node.folders},
+                    "checkpoints": {
+                        folder.path: folder.checkpoints
+                        for folder in node.folders
+                        if folder.checkpoints
+                    },
+                }
                 for node in result.values
             ]
         )
     verb = "would free" if dry_run else "freed"
     for node in result.values:
-        folders = f"{len(node.removed)} folder{'' if len(node.removed) == 1 else 's'}"
         if not as_json:
-            output.line(f"{node.host}: {verb} {format_bytes(node.freed_bytes)} ({folders})")
+            folders = count(len(node.folders), "folder")
+            output.line(f"{node.host}: {verb} {format_bytes(node.size_bytes)} ({folders})")
+        for sentence in node.links:
+            output.note(f"note: {node.host}: left alone: {sentence}")
         for sentence in node.failed:
             output.note(f"error: {node.host}: not removed: {sentence}")
     hostlines.show_failures(result.failures)
     if result.failures:
         return 255
     return int(any(node.failed for node in result.values))
+
+
+def _show(found: FanoutResult[NodeLogs]) -> None:
+    """Every folder of every node."""
+    rows = [
+        (
+            node.host,
+            folder.path,
+            format_bytes(folder.size_bytes),
+            count(folder.checkpoints, "checkpoint") if folder.checkpoints else "",
+            folder.others or "",
+        )
+        for node in found.values
+        for folder in node.folders
+    ]
+    if rows:
+        output.table(("NODE", "FOLDER", "SIZE", "CHECKPOINTS", "OTHER FILES, KEPT"), rows)
+
+
+def _confirm(found: FanoutResult[NodeLogs], yes: bool) -> None:
+    """Ask before checkpoints are lost. Raises UsageError where nobody can be asked."""
+    hosts = [node.host for node in found.values if node.checkpoints]
+    if yes or not hosts:
+        return
+    checkpoints = count(sum(node.checkpoints for node in found.values), "checkpoint")
+    if not sys.stdin.isatty():
+        raise UsageError(
+            f"nothing is removed: {checkpoints} on {fold_hosts(hosts)} would go",
+            "look at them first: --dry-run; remove them all the same: --yes",
+        )
+    click.confirm(f"Remove {checkpoints} on {fold_hosts(hosts)}?", abort=True, err=True)

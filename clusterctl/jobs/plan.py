@@ -109,7 +109,10 @@ class JobPlan:
     @property
     def log_dir(self) -> str:
         """The absolute path of the trainer's log folder; empty for a program of the user's own."""
-        return posixpath.join(self.workdir, self.work.log_dir) if self.work else ""
+        if not self.work:
+            return ""
+        # The trainer makes the home folder of a ~, too.
+        return posixpath.join(self.workdir, _in_home(self.work.log_dir, self.home, None))
 
     @property
     def script_path(self) -> str:

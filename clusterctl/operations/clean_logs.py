@@ -2,67 +2,135 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import clusterctl.diagnostics
 from clusterctl.diagnostics.program import NodeProgram, json_lines, read_each
+from clusterctl.domain.errors import HostError
 from clusterctl.domain.results import CommandResult, FanoutResult
+from clusterctl.jobs.plan import EXAMPLES_FOLDER
+from clusterctl.jobs.presets import SYNTHETIC_LOG_FOLDER
+from clusterctl.jobs.record import JobRecord
 from clusterctl.operations.access import Access
-from clusterctl.operations.logs import job_running, refuse_while_training
+from clusterctl.operations.logs import job_running, jobs_of, refuse_while_training
+from clusterctl.operations.results import LOG_FOLDER, LOG_NAME, log_folders
 from clusterctl.transport.target import Target
 
 CLEAN = NodeProgram(Path(clusterctl.diagnostics.__file__).parent / "node" / "clean.py")
 TIMEOUT_S = 600.0
 BECAUSE = "their logs are being written"
+# Of runs that were started by hand; where the tutorial has it, and where its scripts are.
+USUAL = (
+    f"~/{LOG_FOLDER}",
+    f"~/{EXAMPLES_FOLDER}/{LOG_FOLDER}",
+    f"~/{EXAMPLES_FOLDER}/{SYNTHETIC_LOG_FOLDER}",
+)
 
 
 @dataclass(frozen=True)
-class CleanedNode:
-    """What was removed on a node, or would be: (folder, bytes). `failed`: one sentence each.
+class Cleaning:
+    """What is to go: of each of `folders` a log's name, with `jobs` ended jobs' own logs, and
+    nothing of what is in `keep`."""
+
+    folders: tuple[tuple[str, str], ...] = ()
+    keep: tuple[str, ...] = ()
+    jobs: bool = False
+    dry_run: bool = False
+    force: bool = False
+
+    @property
+    def payload(self) -> bytes:
+        return json.dumps(vars(self)).encode()
+
+
+@dataclass(frozen=True)
+class LogFolder:
+    """A folder with what a training wrote, or of an ended job. `others` are no training's: they
+    stay."""
+
+    path: str
+    size_bytes: int
+    checkpoints: int = 0
+    others: int = 0
+
+
+@dataclass(frozen=True)
+class NodeLogs:
+    """What was removed on a node, or would be. `failed` and `links`: one sentence each, of what
+    could not be removed and of what is a link, and left alone.
 
     `busy` is a job that runs there: nothing was removed.
     """
 
     host: str
-    removed: tuple[tuple[str, int], ...] = ()
+    folders: tuple[LogFolder, ...] = ()
     failed: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()
     busy: str = ""
 
     @property
-    def freed_bytes(self) -> int:
-        return sum(size for _, size in self.removed)
+    def size_bytes(self) -> int:
+        return sum(folder.size_bytes for folder in self.folders)
+
+    @property
+    def checkpoints(self) -> int:
+        return sum(folder.checkpoints for folder in self.folders)
 
 
-def clean_logs(
-    access: Access, jobs: bool = False, dry_run: bool = False, force: bool = False
-) -> FanoutResult[CleanedNode]:
-    """Clean every node. Raises JobRunning unless `force`, HostError of the head node."""
+def find_logs(
+    access: Access, jobs: bool = False, force: bool = False, dry_run: bool = False
+) -> tuple[Cleaning, FanoutResult[NodeLogs]]:
+    """What there is to remove on every node, and how to. Nothing is removed yet.
+
+    Raises JobRunning unless `force` or `dry_run`, HostError of the head node.
+    """
     if not (force or dry_run):
         refuse_while_training(access, BECAUSE)
-    given = {"--jobs": jobs, "--dry-run": dry_run, "--force": force}
-    command = CLEAN.command(*(flag for flag, is_given in given.items() if is_given))
+    records: list[JobRecord] = []
+    with contextlib.suppress(HostError):  # the head node is among the failures then
+        records = jobs_of(access)
+    keep = tuple(job.log_dir for job in records if job.running and job.log_dir)
+    cleaning = Cleaning(log_folders_of(records), keep, jobs, force=force)
+    return cleaning, _on(access, access.targets, replace(cleaning, dry_run=True))
 
-    def clean(targets: Sequence[Target]) -> FanoutResult[CleanedNode]:
-        result = access.connections.run_all(
-            targets, command, stdin=CLEAN.stdin(), timeout_s=TIMEOUT_S
-        )
-        return read_each(result, parse_cleaned)
 
-    # First the head node, which knows of a job that was started since.
-    head = clean([access.head])
+def log_folders_of(records: Sequence[JobRecord]) -> tuple[tuple[str, str], ...]:
+    """The usual log folders and those of these jobs, each with the name of a log there."""
+    found = [(folder, LOG_NAME) for folder in USUAL]
+    for job in records:
+        if job.log_dir:
+            found += [(job.log_dir, name) for _, name in log_folders(job.line)]
+    return tuple(dict.fromkeys(found))
+
+
+def clean_logs(access: Access, cleaning: Cleaning) -> FanoutResult[NodeLogs]:
+    """Clean every node. Raises JobRunning for a job that was started since, unless forced."""
+    # First the head node, which knows of it.
+    head = _on(access, [access.head], cleaning)
     for node in head.values:
         if node.busy:
             raise job_running(access.cluster.name, node.busy, BECAUSE)
-    others = clean([target for target in access.targets if target != access.head])
-    return FanoutResult((*head.outcomes, *others.outcomes))
+    others = [target for target in access.targets if target != access.head]
+    return FanoutResult((*head.outcomes, *_on(access, others, cleaning).outcomes))
 
 
-def parse_cleaned(result: CommandResult) -> CleanedNode:
+def _on(access: Access, targets: Sequence[Target], cleaning: Cleaning) -> FanoutResult[NodeLogs]:
+    result = access.connections.run_all(
+        targets, CLEAN.command(), stdin=CLEAN.stdin(cleaning.payload), timeout_s=TIMEOUT_S
+    )
+    return read_each(result, parse_logs)
+
+
+def parse_logs(result: CommandResult) -> NodeLogs:
     """What `node/clean.py` printed. Raises CommandFailed."""
     [answer] = json_lines(result, "removing the logs")
-    removed = tuple((path, size) for path, size in answer.get("removed", ()))
-    return CleanedNode(
-        result.host, removed, tuple(answer.get("failed", ())), answer.get("busy", "")
+    folders = tuple(
+        LogFolder(one["path"], one["bytes"], one["checkpoints"], one["others"])
+        for one in answer.get("folders", ())
     )
+    failed, links = (tuple(answer.get(name, ())) for name in ("failed", "links"))
+    return NodeLogs(result.host, folders, failed, links, answer.get("busy", ""))

@@ -14,7 +14,7 @@ from clusterctl.jobs.metrics_keras import KERAS, MetricDefinition, MetricSeries,
 from clusterctl.jobs.metrics_lines import clean_lines
 from clusterctl.jobs.metrics_runs import holding, read_runs
 from clusterctl.jobs.plan import EXAMPLES_FOLDER
-from clusterctl.jobs.presets import TRAINER
+from clusterctl.jobs.presets import SYNTHETIC_LOG_FOLDER, TRAINER
 from clusterctl.jobs.record import JobRecord, JobState
 from clusterctl.operations.access import Access
 from clusterctl.operations.logs import NoJobs, find, read_log
@@ -64,7 +64,8 @@ def results_of_cluster(
 ) -> Results:
     """Those of a job, of the latest job, or of a log folder of the head node.
 
-    Where no job has run, the folder is that of train.sh. Raises NoResults, UsageError, HostError.
+    Where no job has run, the folders are those of train.sh and train_synthetic.sh. Raises
+    NoResults, UsageError, HostError.
     """
     if log_folder is not None:
         return _of_folder(access, log_folder, definitions)
@@ -107,8 +108,9 @@ def _of_folder(access: Access, folder: str, definitions: Sequence[MetricDefiniti
 
 
 def _before_jobs(access: Access, none: NoJobs, definitions: Sequence[MetricDefinition]) -> Results:
-    """Those of train.sh, when it was started by hand. Raises NoResults."""
-    logs = _folder_logs(access, [(LOG_FOLDER, LOG_NAME)])
+    """Those of train.sh and of train_synthetic.sh, started by hand. Raises NoResults."""
+    folders = [(LOG_FOLDER, LOG_NAME), (SYNTHETIC_LOG_FOLDER, LOG_NAME)]
+    logs = _folder_logs(access, folders)
     if not logs:
         raise NoResults(f"{none.message}: there are no results yet", none.hint)
     return results_of(logs, definitions, none.hint)

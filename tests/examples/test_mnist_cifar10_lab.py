@@ -26,7 +26,7 @@ def with_data(pair):
     assert status == 0, err
     yield pair
     pair.ctl("run", CLEAN)
-    pair.ctl("clean-logs", "--jobs", "--force")
+    pair.ctl("clean-logs", "--jobs", "--force", "--yes")
 
 
 def test_both_train_on_two_hosts(with_data):
@@ -59,4 +59,4 @@ def test_a_node_without_data_is_named(pair):
         assert "Traceback" not in out
     finally:
         pair.ctl("run", CLEAN)
-        pair.ctl("clean-logs", "--jobs", "--force")
+        pair.ctl("clean-logs", "--jobs", "--force", "--yes")

@@ -35,7 +35,7 @@ from clusterctl.jobs.ids import check_job_id, new_job_id
 from clusterctl.jobs.mpirun import LOST_DAEMON, Variable
 from clusterctl.jobs.plan import JobPlan
 from clusterctl.jobs.record import JobState
-from clusterctl.operations.clean_logs import CLEAN
+from clusterctl.operations.clean_logs import CLEAN, Cleaning
 from tests.lab.running import wait_until
 from tests.local_node import HEAD
 
@@ -221,7 +221,7 @@ def put_env(node, script):
 
 def test_a_job_that_is_being_started_is_neither_lost_nor_cleaned_away(node):
     put_env(node, SLOW_ENV)
-    clean = (CLEAN.command("--jobs", "--force"), CLEAN.stdin())
+    clean = (CLEAN.command(), CLEAN.stdin(Cleaning(jobs=True, force=True).payload))
     with ThreadPoolExecutor() as pool:
         started = pool.submit(start_job, node, HEAD, plan(node.home, "exec sleep 60"), "demo")
         eventually((node.home / "launched").exists)
@@ -232,13 +232,14 @@ def test_a_job_that_is_being_started_is_neither_lost_nor_cleaned_away(node):
         (node.home / "go").touch()
         assert started.result(timeout=60)
         assert [job.running for job in listed.result(timeout=60)] == [True], "it is not lost"
-        assert json.loads(cleaned.result(timeout=60).stdout) == {"removed": [], "failed": []}
+        nothing = {"folders": [], "failed": [], "links": []}
+        assert json.loads(cleaned.result(timeout=60).stdout) == nothing
     assert find_job(node, HEAD, JOB).running
-    unforced = node.run(HEAD, CLEAN.command("--jobs"), stdin=CLEAN.stdin()).stdout
+    unforced = node.run(HEAD, clean[0], stdin=CLEAN.stdin(Cleaning(jobs=True).payload)).stdout
     assert json.loads(unforced) == {"busy": JOB}, "a job that was started since it was asked"
     assert end_job(node, HEAD, JOB)
-    [ended] = json.loads(node.run(HEAD, clean[0], stdin=clean[1]).stdout)["removed"]
-    assert (ended[0], folder(node).exists()) == (str(folder(node)), False)
+    [ended] = json.loads(node.run(HEAD, clean[0], stdin=clean[1]).stdout)["folders"]
+    assert (ended["path"], folder(node).exists()) == (str(folder(node)), False)
 
 
 def test_a_job_whose_process_ends_before_its_mark_did_not_start(node):

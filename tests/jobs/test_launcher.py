@@ -108,7 +108,8 @@ def test_synthetic_training_is_one_line_with_the_jobs_mark(trainable):
     assert status == 0, err
     [line] = ran(trainable)
     assert line.endswith(
-        "--synthetic -b 8 --image_size 64 --nofp16 --display_every 10 --clear_log --num_batches 3"
+        "--synthetic --log_dir imagenet_resnet_synthetic -b 8 --image_size 64 --nofp16"
+        " --display_every 10 --clear_log --num_batches 3"
     )
     assert "-x CLUSTERCTL_JOB=" in line
 

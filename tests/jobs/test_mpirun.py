@@ -69,7 +69,7 @@ GPU_4 = (
     f" -x PATH=/usr/bin:/usr/local/bin:/bin{KERNELS} -x CLUSTERCTL_JOB={JOB}"
     " --mca pml ob1 --mca btl '^openib' --mca btl_tcp_if_include 10.0.0.0/24"
     " /usr/bin/python3 -W ignore train_imagenet_resnet_hvd.py"
-    " --synthetic --num_epochs 5 -b 256 --clear_log"
+    " --synthetic --log_dir imagenet_resnet_synthetic --num_epochs 5 -b 256 --clear_log"
 )
 
 
@@ -83,7 +83,7 @@ def on_gpus_with_5(exports, libraries=""):
         f"{libraries}{KERNELS} -x CLUSTERCTL_JOB={JOB}"
         " --mca pml ob1 --mca btl self,sm,tcp --mca btl_tcp_if_include 10.0.0.0/24"
         " /opt/clusterctl/training/bin/python -W ignore train_imagenet_resnet_hvd.py"
-        f" --synthetic --num_epochs 5 -b 256 --clear_log"
+        f" --synthetic --log_dir imagenet_resnet_synthetic --num_epochs 5 -b 256 --clear_log"
     )
 
 
@@ -97,7 +97,8 @@ CPU_4 = (
     " --mca pml ob1 --mca btl '^openib' --mca btl_tcp_if_include 10.0.0.0/24"
     " --mca mpi_yield_when_idle 1"
     " /usr/bin/python3 -W ignore train_imagenet_resnet_hvd.py"
-    " --synthetic --num_batches 40 -b 8 --image_size 64 --nofp16 --display_every 10 --clear_log"
+    " --synthetic --log_dir imagenet_resnet_synthetic"
+    " --num_batches 40 -b 8 --image_size 64 --nofp16 --display_every 10 --clear_log"
 )
 CPU_5 = (
     "/opt/clusterctl/training/bin/mpirun -np 32 --hostfile hosts"
@@ -108,7 +109,8 @@ CPU_5 = (
     " --mca pml ob1 --mca btl self,sm,tcp --mca btl_tcp_if_include 10.0.0.0/24"
     " --mca mpi_yield_when_idle 1"
     " /opt/clusterctl/training/bin/python -W ignore train_imagenet_resnet_hvd.py"
-    " --synthetic --num_batches 40 -b 8 --image_size 64 --nofp16 --display_every 10 --clear_log"
+    " --synthetic --log_dir imagenet_resnet_synthetic"
+    " --num_batches 40 -b 8 --image_size 64 --nofp16 --display_every 10 --clear_log"
 )
 
 
@@ -250,6 +252,7 @@ def flags_of(text):
 
 
 DATA = "--data_dir /home/ubuntu/data/tf-imagenet/ --num_epochs 90 -b 256"
+SYNTHETIC = "--synthetic --log_dir imagenet_resnet_synthetic"
 LARC = "--mom 0.977 --wdecay 0.0005 --loss_scale 256. --use_larc"
 CPU = "-b 8 --image_size 64 --nofp16 --display_every 10"
 
@@ -272,17 +275,17 @@ CPU = "-b 8 --image_size 64 --nofp16 --display_every 10"
         (
             JobRequest(127, synthetic=True),
             with_gpus(),
-            "--synthetic --num_epochs 5 -b 256 --clear_log",
+            f"{SYNTHETIC} --num_epochs 5 -b 256 --clear_log",
         ),
         (
             JobRequest(128, synthetic=True),
             with_gpus(),
-            "--synthetic --num_epochs 5 -b 256 --use_larc --loss_scale 256. --clear_log",
+            f"{SYNTHETIC} --num_epochs 5 -b 256 --use_larc --loss_scale 256. --clear_log",
         ),
         (
             JobRequest(128, synthetic=True, epochs=2, arguments=("--nouse_larc",)),
             with_gpus(),
-            "--synthetic --num_epochs 2 -b 256 --loss_scale 256. --clear_log --nouse_larc",
+            f"{SYNTHETIC} --num_epochs 2 -b 256 --loss_scale 256. --clear_log --nouse_larc",
         ),
         # On CPUs.
         (
@@ -428,6 +431,21 @@ def test_the_users_arguments_come_last_and_keep_their_spaces():
     request = JobRequest(2, synthetic=True, arguments=("--log_dir", "/data/my logs", "--lr=0.1"))
     words = shlex.split(line(request, facts()))
     assert words[-3:] == ["--log_dir", "/data/my logs", "--lr=0.1"]
+
+
+@pytest.mark.parametrize(
+    ("given", "folder"),
+    [
+        ("runs", "/home/ubuntu/examples/horovod/tensorflow/runs"),
+        ("/data/my runs", "/data/my runs"),
+        # As the trainer takes it: else the checks before look elsewhere, and it deletes unasked.
+        ("~/runs", "/home/ubuntu/runs"),
+        ("~", "/home/ubuntu"),
+    ],
+)
+def test_where_the_trainer_writes(given, folder):
+    request = JobRequest(2, data_dir="/d", arguments=("--log_dir", given))
+    assert plan_job(request, facts(), HOSTS, JOB, "").log_dir == folder
 
 
 def test_a_script_of_the_users_own_gets_none_of_the_trainers_flags():

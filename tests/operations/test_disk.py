@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -46,24 +49,68 @@ def test_a_dead_node_is_one_line(pair):
     assert err.startswith("pair-1: did not answer in time")
 
 
-def test_clean_logs(pair):
-    make = "; ".join(
-        f"mkdir -p {log} && head -c 3000000 /dev/zero > {log}/model.ckpt" for log in LOGS
+def typed(pair, answer, *arguments):
+    """`clusterctl ... pair ...` with this answer typed into a terminal: (exit status, stderr)."""
+    keyboard, terminal = os.openpty()
+    os.write(keyboard, answer.encode())
+    done = subprocess.run(
+        [sys.executable, "-m", "clusterctl", arguments[0], "pair", *arguments[1:]],
+        env=pair.environ,
+        stdin=terminal,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
     )
-    pair.on(1, make)
+    os.close(keyboard)
+    os.close(terminal)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.train
+def test_clean_logs(pair):
+    """Of a job with a --log_dir of its own, and of runs by hand in the usual folders."""
+    small = ("-m", "resnet18", "--image_size", "32", "-b", "2", "--num_batches", "1")
+    status, _, err = pair.ctl("train", "1", "--synthetic", "--", *small, "--log_dir", "~/rün s")
+    assert status == 0, err
+    folders = (*LOGS, "rün s")
+    for folder in folders:
+        pair.on(1, f"mkdir -p '{folder}' && touch '{folder}/model.ckpt-7.index'")
+        pair.on(1, f"head -c 3000000 /dev/zero > '{folder}/model.ckpt-7.data-00000-of-00001'")
     pair.on(1, "echo kept > precious && ln -sfn ~/precious imagenet_resnet/link")
     try:
         status, out, err = pair.ctl("clean-logs", "--dry-run")
         assert status == 0, err
-        assert "pair-1: would free 5.7 MiB (2 folders)" in out
-        assert pair.on(1, "ls imagenet_resnet") == "link\nmodel.ckpt\n"
-        status, out, err = pair.ctl("clean-logs", "--json")
+        assert "pair-1: would free 8.6 MiB (3 folders)" in out
+        rows = {" ".join(line.split()) for line in out.splitlines()}
+        assert "pair-1 /home/ubuntu/rün s 2.9 MiB 1 checkpoint" in rows
+        assert "pair-1 /home/ubuntu/imagenet_resnet 2.9 MiB 1 checkpoint 1" in rows
+        assert any(row.startswith("pair-0 /home/ubuntu/rün s 4.0 KiB") for row in rows), rows
+        # Nobody is there to ask, or says no.
+        status, _, err = pair.ctl("clean-logs", "--jobs")
+        assert (status, "nothing is removed: 3 checkpoints on pair-1" in err) == (2, True), err
+        status, err = typed(pair, "n\n", "clean-logs")
+        assert (status, "Remove 3 checkpoints on pair-1?" in err) == (130, True), err
+        assert pair.on(1, "ls imagenet_resnet") == (
+            "link\nmodel.ckpt-7.data-00000-of-00001\nmodel.ckpt-7.index\n"
+        )
+        status, err = typed(pair, "y\n", "clean-logs")
         assert status == 0, err
-        one = json.loads(out)[1]
-        assert one["host"] == "pair-1"
-        assert sorted(one["folders"]) == sorted(f"/home/ubuntu/{log}" for log in LOGS)
-        assert one["freed_bytes"] >= 6_000_000
-        assert pair.on(1, "cat precious") == "kept\n"
+        assert pair.on(1, "cat precious; ls imagenet_resnet") == "kept\nlink\n"
+        assert pair.on(0, "ls -d 'rün s' || echo gone") == "gone\n"
+        # Logs alone are not asked for.
+        pair.on(1, f"mkdir -p {LOGS[1]} && touch {LOGS[1]}/hvd_train.log")
+        status, out, err = pair.ctl("clean-logs", "--jobs", "--json")
+        assert status == 0, err
+        first, second = json.loads(out)
+        assert [name.split("/")[-2] for name in first["folders"]] == ["jobs"]
+        assert second == {
+            "host": "pair-1",
+            "freed_bytes": 0,
+            "folders": {f"/home/ubuntu/{LOGS[1]}": 0},
+            "checkpoints": {},
+        }
         assert "pair-1: freed 0 B (0 folders)" in pair.ctl("clean-logs")[1]
     finally:
-        pair.on(1, "rm -rf precious " + " ".join(LOGS))
+        pair.ctl("clean-logs", "--jobs", "--yes")
+        pair.on(1, "rm -rf precious imagenet_resnet")

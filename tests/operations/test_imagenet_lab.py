@@ -34,7 +34,7 @@ def imagenet(pair):
     pair.on(0, "cat > prepare.sh && bash prepare.sh", PREPARE.encode())
     yield pair
     pair.ctl("cancel")
-    pair.ctl("clean-logs", "--jobs", "--force")
+    pair.ctl("clean-logs", "--jobs", "--force", "--yes")
     for node in (0, 1):
         pair.on(node, "rm -rf raw records data/tf-imagenet")
 

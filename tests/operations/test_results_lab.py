@@ -33,7 +33,7 @@ def quiet(pair):
     pair.on(0, "cat > mine/train_imagenet_resnet_hvd.py", TALK.encode())
     yield pair
     pair.ctl("cancel")
-    pair.ctl("clean-logs", "--jobs", "--force")
+    pair.ctl("clean-logs", "--jobs", "--force", "--yes")
     pair.on(0, f"rm -rf mine 'lo gs' {FOLDER}/'lo gs'")
 
 
@@ -51,9 +51,12 @@ def test_a_job_its_log_folder_and_a_folder_by_itself(quiet):
             results_of_cluster(access)
         assert "start one: clusterctl train pair" in none.value.hint
 
-        # train.sh by hand: no job, but the trainer's log folder.
-        write(quiet, f"{FOLDER}/imagenet_resnet/hvd_train.log", EARLIER)
+        # train.sh and train_synthetic.sh by hand: no job, but log folders.
+        by_hand = [f"imagenet_resnet{kind}/hvd_train.log" for kind in ("", "_synthetic")]
+        for path in by_hand:
+            write(quiet, f"{FOLDER}/{path}", EARLIER)
         found = results_of_cluster(access)
+        assert found.sources == tuple(f"pair-0:{path}" for path in by_hand)
         assert (steps(found.runs[0]), found.job) == ([0, 1, 50, 100, 150], None)
 
         # A job that goes on from a checkpoint of an earlier one, in a folder of its own.

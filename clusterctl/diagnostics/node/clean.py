@@ -1,7 +1,14 @@
-"""Runs on a node: remove the trainer's log folders, and with --jobs the ended jobs' folders.
+"""Runs on a node: remove what trainings wrote into log folders, and ended jobs' own folders.
 
-With --dry-run only says what it would. Prints {"removed": [[path, bytes], ...], "failed": [...]},
-or {"busy": ID} when a job runs here; with --force only that job's own folder is left alone then.
+stdin: {"folders": [[PATH, LOG NAME]], "keep": [PATH], "jobs": BOOLEAN, "dry_run": BOOLEAN,
+"force": BOOLEAN}; a PATH may begin with ~. Prints {"busy": ID} when a job runs here (with `force`
+only that job's own folder is left alone then), else, of what there is or was,
+
+    {"folders": [{"path": TEXT, "bytes": N, "checkpoints": N, "others": N}], "failed": [TEXT],
+     "links": [TEXT]}
+
+A log folder may be any folder, the home folder among them. So only files with the trainer's names
+go, and the folder where nothing else is left in it. Links are neither followed nor removed.
 """
 
 from __future__ import annotations
@@ -10,28 +17,27 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
 
-HOME = Path.home()
-JOBS = HOME / ".clusterctl" / "jobs"
-LOGS = (
-    HOME / "imagenet_resnet",
-    HOME / "examples" / "horovod" / "tensorflow" / "imagenet_resnet",
-)
+JOBS = Path.home() / ".clusterctl" / "jobs"
+CHECKPOINT = re.compile(r"model\.ckpt-\d+\.index")
+# Of TensorFlow 1, too: the tutorial's own trainer.
+OURS = re.compile(r"\.?model\.ckpt-\d+\..*|events\.out\.tfevents\..*")
+UNFINISHED = re.compile(r"\.?model\.ckpt-\d+_temp.*")  # folders
+BESIDE_CHECKPOINTS = {"checkpoint", "graph.pbtxt"}
 
 
-def size_of(folder: Path) -> int:
-    """Bytes on the disk; links are not followed, nor is another file system entered."""
+def size_of(path: str) -> int:
+    """Bytes on the disk; links are not followed."""
     total = 0
-    for root, folders, files in os.walk(folder):
+    for root, folders, files in os.walk(path):
         for name in [*folders, *files]:
-            try:
+            with contextlib.suppress(OSError):
                 total += os.lstat(os.path.join(root, name)).st_blocks * 512  # noqa: PTH118
-            except OSError:
-                continue
-    return total
+    return total + os.lstat(path).st_blocks * 512
 
 
 def runs(job: Path) -> bool:
@@ -49,28 +55,73 @@ def main() -> None:
             # A start holds it until its job has a process: a job without one has ended.
             lock = stack.enter_context((JOBS / ".lock").open("w"))
             fcntl.flock(lock, fcntl.LOCK_EX)
-        print(json.dumps(clean(sys.argv[1:])))
+        print(json.dumps(clean(json.loads(sys.stdin.buffer.read()))))
 
 
-def clean(options: list) -> dict:
-    dry_run = "--dry-run" in options
+def clean(asked: dict) -> dict:
     jobs = [job for job in sorted(JOBS.glob("*-*-*")) if job.is_dir()]
     running = [job.name for job in jobs if runs(job)]
-    if running and not dry_run and "--force" not in options:
+    if running and not (asked["dry_run"] or asked["force"]):
         return {"busy": running[-1]}
-    folders = [folder for folder in LOGS if folder.is_dir() and not folder.is_symlink()]
-    if "--jobs" in options:
-        folders += [job for job in jobs if job.name not in running]
-    removed, failed = [], []
-    for folder in folders:
-        size = size_of(folder)
+    found, failed, links = [], [], []
+
+    def take(folder: dict, paths: list) -> None:
         try:
-            if not dry_run:
-                shutil.rmtree(folder)
-            removed.append([str(folder), size])
+            folder["bytes"] = sum(map(size_of, paths))
+            for path in [] if asked["dry_run"] else paths:
+                (shutil.rmtree if os.path.isdir(path) else os.unlink)(path)  # noqa: PTH112
+            found.append(folder)
         except OSError as error:
             failed.append(f"{error.filename}: {error.strerror}")
-    return {"removed": removed, "failed": failed}
+
+    kept = {os.path.realpath(place(name)) for name in asked["keep"]}  # noqa: PTH114
+    names: dict = {}  # of the logs in each folder
+    for name, log in asked["folders"]:
+        path = place(name)
+        if os.path.islink(path):  # noqa: PTH114
+            links.append(f"{path} is a link to {os.readlink(path)}")  # noqa: PTH115
+        elif os.path.realpath(path) not in kept:  # noqa: PTH114
+            names.setdefault(os.path.realpath(path), set()).update({log, f"eval_{log}"})
+    for path, logs in names.items():
+        try:
+            folder, paths = look(path, logs)
+        except OSError as error:
+            if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+                failed.append(f"{error.filename}: {error.strerror}")
+            continue
+        if paths:
+            take(folder, paths)
+            if not asked["dry_run"]:
+                with contextlib.suppress(OSError):  # something else is left in it
+                    os.rmdir(path)  # noqa: PTH106
+    for job in jobs if asked["jobs"] else []:
+        if job.name not in running:
+            take({"path": str(job), "checkpoints": 0, "others": 0}, [str(job)])
+    return {"folders": found, "failed": failed, "links": sorted(set(links))}
+
+
+def place(name: str) -> str:
+    """The path, such that it is seen whether it is a link: `x/` and `x/.` are what x leads to."""
+    return re.sub(r"(/\.?)+$", "", os.path.expanduser(name)) or "/"  # noqa: PTH111
+
+
+def look(path: str, logs: set) -> tuple:
+    """What a log folder has, and what of it a training wrote."""
+    with os.scandir(path) as entries:
+        there = list(entries)
+    checkpoints = sum(bool(CHECKPOINT.fullmatch(entry.name)) for entry in there)
+    names = logs | BESIDE_CHECKPOINTS if checkpoints else logs
+    ours = [
+        entry.path
+        for entry in there
+        if (
+            (OURS.fullmatch(entry.name) or entry.name in names)
+            and entry.is_file(follow_symlinks=False)
+        )
+        or (UNFINISHED.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False))
+    ]
+    others = len(there) - len(ours)
+    return {"path": path, "checkpoints": checkpoints, "others": others}, ours
 
 
 main()

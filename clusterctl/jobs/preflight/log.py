@@ -90,9 +90,9 @@ def _longer(last: int, steps: int | None) -> str:
 
 
 def _offer(is_final: bool, is_synthetic: bool) -> str:
-    beside = "or keep it and write elsewhere: the trainer's --log_dir NAME"
     if is_synthetic:
-        return f"--clear deletes it; {beside}"
+        return "leave --log_dir out: a synthetic run has a folder of its own; --clear deletes it"
+    beside = "or keep it and write elsewhere: the trainer's --log_dir NAME"
     resume = "--resume only evaluates it" if is_final else "--resume goes on from it"
     return f"--clear deletes it and trains anew; {resume}; {beside}"
 

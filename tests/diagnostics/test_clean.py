@@ -1,0 +1,104 @@
+"""`node/clean.py` on real folders: whatever a --log_dir was, what is not a training's stays."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from clusterctl.operations.clean_logs import CLEAN, Cleaning
+from tests.local_node import HEAD, LocalNode
+
+OURS = (
+    "hvd_train.log",
+    "eval_hvd_train.log",
+    "model.ckpt-7.index",
+    "model.ckpt-7.data-00000-of-00001",
+    ".model.ckpt-9_temp/part-00000-of-00001",
+    "events.out.tfevents.1.node.v2",
+    "checkpoint",
+)
+OTHERS = (
+    "thesis.tex",
+    ".ssh/authorized_keys",
+    "model.ckpt-best/weights",
+    "model.ckpt-notes",
+    "my hvd_train.log",
+    "sub/model.ckpt-7.index",
+    "sub/hvd_train.log",
+)
+
+
+def fill(folder, names):
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+
+
+def tree(top):
+    return {os.path.relpath(path, top) for path in top.rglob("*")}
+
+
+@pytest.fixture
+def node(tmp_path):
+    home = tmp_path / "we ird'\" é"
+    home.mkdir()
+    return LocalNode(home)
+
+
+def clean(node, *folders, **changes):
+    cleaning = Cleaning(tuple((folder, "hvd_train.log") for folder in folders), **changes)
+    result = node.run(HEAD, CLEAN.command(), stdin=CLEAN.stdin(cleaning.payload))
+    assert result.ok, result
+    return json.loads(result.stdout)
+
+
+@pytest.mark.parametrize("name", ["runs", "rün ☃", "a'b\"c", "-rf", "*", "a\nb", "."])
+def test_a_folder_with_other_files_keeps_them(node, name):
+    folder = node.home / name
+    fill(folder, (*OURS, *OTHERS))
+    said = clean(node, f"{folder}/", dry_run=True)
+    assert {str(path.relative_to(folder)) for path in folder.rglob("*")} > {*OURS, *OTHERS}
+    assert [(one["checkpoints"], one["others"]) for one in said["folders"]] == [(1, 6)]
+    assert clean(node, f"{folder}/") == said
+    assert tree(folder) == {*OTHERS, ".ssh", "model.ckpt-best", "sub"}
+    assert clean(node, f"{folder}/")["folders"] == []
+
+
+def test_the_home_folder_and_one_that_holds_nothing_else(node):
+    fill(node.home, (*OURS, *OTHERS))
+    fill(node.home / "runs", OURS)
+    said = clean(node, "~", "~/runs", "~/none")
+    assert [one["path"] for one in said["folders"]] == [str(node.home), f"{node.home}/runs"]
+    assert tree(node.home) == {*OTHERS, ".ssh", "model.ckpt-best", "sub"}
+
+
+@pytest.mark.parametrize("ending", ["", "/", "//", "/.", "/./"])
+def test_links_are_left_alone(node, ending):
+    real, other = node.home / "real", node.home / "other"
+    fill(real, OURS)
+    fill(other, ["model.ckpt-1.index"])
+    (node.home / "runs").symlink_to(real)
+    said = clean(node, f"~/runs{ending}")
+    assert said == {"folders": [], "failed": [], "links": [f"{node.home}/runs is a link to {real}"]}
+    # Nor what links among the files lead to; a folder on the way may be a link.
+    (real / "model.ckpt-2.index").symlink_to(other / "model.ckpt-1.index")
+    (real / "model.ckpt-3_temp").symlink_to(other)
+    (node.home / "on the way").symlink_to(node.home)
+    clean(node, "~/on the way/real")
+    assert tree(real) == {"model.ckpt-2.index", "model.ckpt-3_temp"}
+    assert tree(other) == {"model.ckpt-1.index"}
+
+
+def test_the_folder_of_a_job_that_runs_stays(node):
+    fill(node.home / "runs", OURS)
+    before = tree(node.home)
+    said = clean(node, "~/runs", str(node.home / "runs"), keep=(f"{node.home}/runs/",), force=True)
+    assert (said["folders"], tree(node.home)) == ([], before)
+
+
+def test_what_cannot_be_read_or_is_no_folder(node):
+    fill(node.home, ["file"])
+    assert clean(node, "~/file", "/", "/proc/1/fd/x")["folders"] == []
+    assert (node.home / "file").exists()
