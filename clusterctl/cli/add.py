@@ -12,10 +12,10 @@ from clusterctl.cli.launching import (
     yes_option,
 )
 from clusterctl.cli.money import agreement
-from clusterctl.cli.wiring import Wiring, account_options
+from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 
 
-@click.command()
+@click.command(cls=ClusterCommand)
 @click.argument("name")
 @click.argument("count", type=int, metavar="N")
 @account_options

@@ -6,13 +6,14 @@ import click
 
 from clusterctl.cli import hostlines, output
 from clusterctl.cli.joblog import how_it_ended
+from clusterctl.cli.params import JobId
 from clusterctl.cli.process_table import show_left
-from clusterctl.cli.wiring import Wiring, account_options
+from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 
 
-@click.command()
+@click.command(cls=ClusterCommand)
 @click.argument("name")
-@click.option("--job", "job_id", metavar="ID", help="This job, not what runs now.")
+@click.option("--job", "job_id", type=JobId(), metavar="ID", help="This job, not what runs now.")
 @click.option("--json", "as_json", is_flag=True, help="What was ended as JSON.")
 @account_options
 def cancel(wiring: Wiring, name: str, job_id: str | None, as_json: bool) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from clusterctl.cli import hostlines, output
-from clusterctl.cli.wiring import Wiring, account_options
+from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count, format_bytes
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from clusterctl.operations.clean_logs import NodeLogs
 
 
-@click.command(name="clean-logs")
+@click.command(name="clean-logs", cls=ClusterCommand, explicit=True)
 @click.argument("name")
 @click.option("--jobs", is_flag=True, help="The logs of ended jobs too (clusterctl logs).")
 @click.option("--yes", is_flag=True, help="Do not ask, though checkpoints go.")

@@ -11,7 +11,7 @@ import click
 
 from clusterctl.cli import output
 from clusterctl.cli.params import Group
-from clusterctl.cli.wiring import config_option
+from clusterctl.cli.wiring import ClusterName, config_option
 from clusterctl.config import FILE_NAME, find_file, home_folder, load_spec_file, read_spec_file
 from clusterctl.configuration.effective import SpecDraft, read_user_data, shown
 from clusterctl.configuration.environment import misspelt
@@ -47,7 +47,7 @@ def config() -> None:
 
 
 @config.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, type=ClusterName())
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="Print the settings as JSON.")
 def show(name: str | None, config: Path | None, as_json: bool) -> None:

@@ -12,14 +12,14 @@ from clusterctl.cli.copy_options import CopyOptions, copy_options, request_of, u
 from clusterctl.cli.copy_report import missing_line
 from clusterctl.cli.node_options import node_options, selected
 from clusterctl.cli.params import Index
-from clusterctl.cli.wiring import Wiring, account_options
+from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 
 if TYPE_CHECKING:
     from clusterctl.domain.cluster import Cluster
     from clusterctl.operations.access import Access
 
 
-@click.command()
+@click.command(cls=ClusterCommand)
 @click.argument("name")
 @click.argument("src", nargs=-1, required=True)
 @click.argument("dst")

@@ -10,7 +10,7 @@ import click
 
 from clusterctl.cli import output
 from clusterctl.cli.costs_table import costs_csv, costs_data, print_costs
-from clusterctl.cli.wiring import Wiring, account_options
+from clusterctl.cli.wiring import ClusterName, Wiring, account_options
 from clusterctl.domain.cluster import check_cluster_name
 from clusterctl.domain.errors import NoSuchCluster, UsageError
 from clusterctl.domain.units import parse_duration_s
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, type=ClusterName())
 @click.option("--all-regions", is_flag=True, help="All regions enabled for the account.")
 @click.option(
     "--since",

@@ -7,7 +7,7 @@ import click
 from clusterctl.cli.node_options import node_options, selected
 from clusterctl.cli.params import Group
 from clusterctl.cli.verify_options import verify_options
-from clusterctl.cli.wiring import Wiring, account_options
+from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 
 
 @click.group(cls=Group)
@@ -20,7 +20,7 @@ def data() -> None:
     """
 
 
-@data.command()
+@data.command(cls=ClusterCommand)
 @click.argument("name")
 @click.argument("path")
 @node_options

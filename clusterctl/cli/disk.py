@@ -8,14 +8,14 @@ import click
 
 from clusterctl.cli import hostlines, output
 from clusterctl.cli.params import Indices
-from clusterctl.cli.wiring import Wiring, account_options
+from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 from clusterctl.domain.units import format_bytes
 
 if TYPE_CHECKING:
     from clusterctl.operations.disk import DiskReport
 
 
-@click.command()
+@click.command(cls=ClusterCommand)
 @click.argument("name")
 @click.option("--nodes", "indices", type=Indices(), help="Only these nodes: 0-3,5 or NAME-1.")
 @click.option("--json", "as_json", is_flag=True, help="Sizes and findings as JSON.")

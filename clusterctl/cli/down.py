@@ -7,10 +7,10 @@ import sys
 import click
 
 from clusterctl.cli import output
-from clusterctl.cli.wiring import Wiring, account_options
+from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 
 
-@click.command()
+@click.command(cls=ClusterCommand, explicit=True)
 @click.argument("name")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was removed as JSON.")

@@ -10,7 +10,7 @@ import click
 
 from clusterctl.cli import hostlines, output
 from clusterctl.cli.params import Group
-from clusterctl.cli.wiring import Wiring, account_options
+from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 
 if TYPE_CHECKING:
     from clusterctl.bootstrap.training import EnvRequest, NodeEnv
@@ -64,7 +64,7 @@ def _request(prefix: str, preset: str, python: str, tensorflow: str | None) -> E
     return EnvRequest(prefix.rstrip("/"), preset, python, release)
 
 
-@env.command()
+@env.command(cls=ClusterCommand)
 @click.argument("name")
 @click.option(
     "--wheelhouse",
@@ -116,7 +116,7 @@ def install(
     return _show(report, as_json)
 
 
-@env.command()
+@env.command(cls=ClusterCommand)
 @click.argument("name")
 @_request_options
 @click.option("--json", "as_json", is_flag=True, help="The nodes' environments as JSON.")

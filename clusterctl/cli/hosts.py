@@ -5,10 +5,10 @@ from __future__ import annotations
 import click
 
 from clusterctl.cli import output
-from clusterctl.cli.wiring import Wiring, account_options
+from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 
 
-@click.command()
+@click.command(cls=ClusterCommand)
 @click.argument("name")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @account_options

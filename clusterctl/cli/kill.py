@@ -9,7 +9,7 @@ import click
 from clusterctl.cli import hostlines, output
 from clusterctl.cli.params import Indices
 from clusterctl.cli.process_table import show_left, show_processes
-from clusterctl.cli.wiring import Wiring, account_options
+from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from clusterctl.operations.kill import KillReport
 
 
-@click.command()
+@click.command(cls=ClusterCommand)
 @click.argument("name")
 @click.option("--nodes", "indices", type=Indices(), help="Only these nodes: 0-3,5 or NAME-1.")
 @click.option(

@@ -8,17 +8,18 @@ import click
 
 from clusterctl.cli import output
 from clusterctl.cli.joblog import follow_to_end
-from clusterctl.cli.wiring import Wiring, account_options
+from clusterctl.cli.params import JobId
+from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 from clusterctl.domain.units import format_duration
 
 if TYPE_CHECKING:
     from clusterctl.jobs.record import JobRecord
 
 
-@click.command()
+@click.command(cls=ClusterCommand)
 @click.argument("name")
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job ends.")
-@click.option("--job", "job_id", metavar="ID", help="This job, not the latest.")
+@click.option("--job", "job_id", type=JobId(), metavar="ID", help="This job, not the latest.")
 @click.option("--list", "as_list", is_flag=True, help="List the jobs, oldest first.")
 @click.option("--json", "as_json", is_flag=True, help="The jobs as JSON, with --list.")
 @account_options

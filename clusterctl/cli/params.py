@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-from typing import Any
+import re
+import subprocess
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,8 +17,13 @@ from clusterctl.domain.errors import UsageError
 from clusterctl.domain.ranges import parse_indices, parse_nodes
 from clusterctl.domain.units import format_bytes, parse_bytes, parse_duration_s, parse_rate
 
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
 # In a context's meta: the clusters whose nodes were named.
 CLUSTERS = "clusterctl.clusters"
+
+COMPLETED_WITHIN_S = 3.0
 
 
 class Group(click.Group):
@@ -73,6 +84,72 @@ class Indices(click.ParamType):
             return value
         except UsageError as error:
             self.fail(_sentence(error), param, ctx)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        before = incomplete[: incomplete.rfind(",") + 1]
+        return proposed(lambda: [before + index for index in _indices_here(ctx)], incomplete)
+
+
+class JobId(click.ParamType):
+    """The id of a job; completed with those of the head node, where it answers at once."""
+
+    name = "text"
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        return proposed(lambda: _jobs_of(ctx), incomplete)
+
+
+def _meant(ctx: click.Context) -> tuple[str, Path]:
+    """The cluster's name, given or left out, and the ssh_config in its folder."""
+    from clusterctl.cli.wiring import clusters_here
+    from clusterctl.config import home_folder
+
+    # After an option that has no value yet click leaves the other words unparsed.
+    words = [ctx.params.get("name"), *ctx.args]
+    (name,) = [word for word in words if word][:1] or clusters_here(ctx.params)
+    return name, home_folder() / name / "ssh_config"
+
+
+def _indices_here(ctx: click.Context) -> list[str]:
+    name, ssh_config = _meant(ctx)
+    return re.findall(rf"^Host {re.escape(name)}-(\d+) ", ssh_config.read_text(), re.MULTILINE)
+
+
+def _jobs_of(ctx: click.Context) -> list[str]:
+    name, ssh_config = _meant(ctx)
+    argv = ["ssh", "-F", str(ssh_config), "-o", "BatchMode=yes", "-o", "ConnectTimeout=2"]
+    listed = subprocess.run(
+        [*argv, f"{name}-0", "ls -r .clusterctl/jobs"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        timeout=COMPLETED_WITHIN_S - 0.5,  # ends ssh before we end
+        check=True,
+    )
+    return listed.stdout.decode().split()
+
+
+def proposed(ask: Callable[[], Iterable[str]], incomplete: str) -> list[CompletionItem]:
+    """The words that begin so, for the shell: nothing where they are not known in time, since a
+    user waits for it at each Tab.
+    """
+    from click.shell_completion import CompletionItem
+
+    found: list[str] = []
+
+    def look() -> None:
+        # Whatever it was, a command that is completed to its end will say it.
+        with contextlib.suppress(Exception):
+            found.extend(ask())
+
+    looking = threading.Thread(target=look, daemon=True)
+    looking.start()
+    looking.join(COMPLETED_WITHIN_S)
+    return [CompletionItem(word) for word in found if word.startswith(incomplete)]
 
 
 class Index(Indices):

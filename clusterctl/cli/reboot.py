@@ -11,7 +11,7 @@ import click
 from clusterctl.cli import hostlines, output
 from clusterctl.cli.node_options import indices_of
 from clusterctl.cli.params import Duration, Indices
-from clusterctl.cli.wiring import Wiring, account_options
+from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import format_duration
@@ -36,7 +36,7 @@ class AtOnce(click.ParamType):
         return int(value)
 
 
-@click.command()
+@click.command(cls=ClusterCommand)
 @click.argument("name")
 @click.argument("chosen", nargs=-1, type=Indices(), metavar="[INDEX]...")
 @click.option("--nodes", "indices", type=Indices(), help="Only these nodes: 0-3,5 or NAME-1.")

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from clusterctl.cli import output
-from clusterctl.cli.wiring import Wiring, account_options
+from clusterctl.cli.params import JobId
+from clusterctl.cli.wiring import ClusterName, Wiring, account_options
 from clusterctl.domain.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,8 +22,8 @@ REFERENCES = ("auto", "imagenet-32", "imagenet-256", "synthetic-4", "none")
 
 
 @click.command()
-@click.argument("name", required=False)
-@click.argument("job", required=False)
+@click.argument("name", required=False, type=ClusterName())
+@click.argument("job", required=False, type=JobId())
 @click.argument("more", nargs=-1, metavar="")
 @click.option(
     "--log", "logs", multiple=True, metavar="FILE...", help="Read these logs; - is stdin."

@@ -7,10 +7,21 @@ import click
 from clusterctl.cli.fanout_options import fanout_options, piped_stdin
 from clusterctl.cli.node_options import node_options, selected
 from clusterctl.cli.run_on import QuotedCommand, run_on
-from clusterctl.cli.wiring import Wiring, account_options
+from clusterctl.cli.wiring import (
+    ClusterCommand,
+    Wiring,
+    account_options,
+    clusters_here,
+    launched_here,
+)
 
 
-@click.command(cls=QuotedCommand)
+class _Run(QuotedCommand, ClusterCommand):
+    def before_command(self, words: list[str]) -> int:
+        return int(launched_here(words[0]) or len(clusters_here({})) != 1)
+
+
+@click.command(cls=_Run)
 @click.argument("name")
 @click.argument("command")
 @node_options

@@ -21,17 +21,22 @@ class QuotedCommand(click.Command):
     """Tells who types a command's words without quotes how they go together."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        name, *words = args or [""]
         try:
-            return super().parse_args(ctx, args)
+            return super().parse_args(ctx, [*args])
         except click.BadParameter:
             raise
         except click.UsageError as wrong:
-            if not words or name.startswith("-"):
+            count = self.before_command(args) if args else 0
+            before, words = args[:count], args[count:]
+            if not words or args[0].startswith("-"):
                 raise
-            quoted = f"{ctx.command_path} {name} {shlex.quote(' '.join(words))}"
+            quoted = " ".join([ctx.command_path, *before, shlex.quote(" ".join(words))])
             said = wrong.format_message().rstrip(".")
             raise click.UsageError(f"{said}; all of COMMAND is quoted: {quoted}", ctx) from None
+
+    def before_command(self, words: list[str]) -> int:
+        """How many of the words come before COMMAND."""
+        return 1
 
 
 def run_on(

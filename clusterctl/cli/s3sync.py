@@ -9,7 +9,7 @@ import click
 
 from clusterctl.cli.copy_options import credentials_of
 from clusterctl.cli.node_options import node_options, selected
-from clusterctl.cli.wiring import Wiring, account_options
+from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 from clusterctl.domain.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 CREDENTIALS = click.Choice(["profile", "mine", "none"])
 
 
-@click.command()
+@click.command(cls=ClusterCommand)
 @click.argument("name")
 @click.argument("places", nargs=-1, metavar="[SRC... DST]")
 @click.option("--status", "show_status", is_flag=True, help="How far the latest sync is.")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from clusterctl.cli import output
+from clusterctl.cli.params import proposed
 from clusterctl.cli.wiring import Wiring
+from clusterctl.config import load_settings
 from clusterctl.configuration.effective import SpecDraft
 from clusterctl.configuration.environment import misspelt
 from clusterctl.configuration.option import Kind, Option
@@ -24,6 +26,9 @@ from clusterctl.configuration.values import (
     parse_value,
 )
 from clusterctl.domain.errors import UsageError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 
 class Setting(click.ParamType):
@@ -42,6 +47,35 @@ class Setting(click.ParamType):
             return parse_value(self.option, value)
         except UsageError as error:
             self.fail(error.message, param, ctx)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        if self.option.metavar == "TYPE":
+            return proposed(_types, incomplete)
+        if self.option.key == "zone":
+            return proposed(lambda: _zones(ctx), incomplete)
+        return super().shell_complete(ctx, param, incomplete)
+
+
+def _types() -> list[str]:
+    from clusterctl.ec2.prices import listed_types
+
+    return listed_types()
+
+
+def _zones(ctx: click.Context) -> list[str]:
+    given = ctx.params
+    settings = load_settings(
+        lab=given.get("lab"),
+        region=given.get("region"),
+        profile=given.get("profile"),
+        endpoint_url=given.get("endpoint_url"),
+        config=given.get("config"),
+        cluster=given.get("name"),
+    )
+    found = Wiring(settings).ec2.describe_availability_zones()["AvailabilityZones"]
+    return [zone["ZoneName"] for zone in found]
 
 
 def spec_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,7 +8,7 @@ import click
 
 from clusterctl.cli.foreground import run_in_foreground
 from clusterctl.cli.params import Index
-from clusterctl.cli.wiring import Wiring, account_options
+from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 from clusterctl.domain.errors import (
     ClusterctlError,
     HostKeyChanged,
@@ -21,7 +21,7 @@ from clusterctl.domain.errors import (
 UNREACHABLE = 255
 
 
-class _RemoteCommand(click.Command):
+class _RemoteCommand(ClusterCommand):
     """Keeps what follows `--` apart: `ssh demo -- 1` runs a command, `ssh demo 1` does not."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

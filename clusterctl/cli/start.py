@@ -6,10 +6,10 @@ import click
 
 from clusterctl.cli.launching import launcher_of, show_report, waiting_options, yes_option
 from clusterctl.cli.money import agreement
-from clusterctl.cli.wiring import Wiring, account_options
+from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 
 
-@click.command()
+@click.command(cls=ClusterCommand)
 @click.argument("name")
 @account_options
 @waiting_options

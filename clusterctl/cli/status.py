@@ -7,12 +7,12 @@ import click
 from clusterctl.cli import output
 from clusterctl.cli.cluster_table import cluster_data, print_nodes
 from clusterctl.cli.money import print_spending, spending_data
-from clusterctl.cli.wiring import Wiring, account_options
+from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 from clusterctl.domain.ranges import format_indices
 from clusterctl.domain.units import count
 
 
-@click.command()
+@click.command(cls=ClusterCommand)
 @click.argument("name")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @account_options

@@ -8,11 +8,11 @@ from clusterctl.cli import output
 from clusterctl.cli.cluster_table import cluster_data
 from clusterctl.cli.launching import launcher_of
 from clusterctl.cli.node_options import unless_training
-from clusterctl.cli.wiring import Wiring, account_options
+from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 from clusterctl.domain.errors import MissingTool
 
 
-@click.command()
+@click.command(cls=ClusterCommand, explicit=True)
 @click.argument("name")
 @click.option("--force", is_flag=True, help="Also while a job runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")

@@ -9,7 +9,7 @@ import click
 
 from clusterctl.cli import output
 from clusterctl.cli.joblog import follow_to_end, how_to_come_back
-from clusterctl.cli.wiring import Wiring, account_options
+from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from clusterctl.operations.train import StartedJob, TrainingPlan
 
 
-@click.command()
+@click.command(cls=ClusterCommand)
 @click.argument("name")
 @click.argument("gpus", type=int)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)

@@ -10,7 +10,7 @@ from clusterctl.cli import output
 from clusterctl.cli.launching import launcher_of, show_plan, show_report, trust_option, yes_option
 from clusterctl.cli.money import agreement
 from clusterctl.cli.spec_options import spec_options
-from clusterctl.cli.wiring import Wiring, account_options
+from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.spec import ClusterSpec
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from clusterctl.configuration.effective import SpecDraft
 
 
-@click.command()
+@click.command(cls=ClusterCommand, explicit=True)
 @click.argument("name")
 @account_options
 @spec_options

@@ -6,19 +6,20 @@ import functools
 import os
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from clusterctl.cli import output
-from clusterctl.cli.params import CLUSTERS
-from clusterctl.config import Settings, load_settings
+from clusterctl.cli.params import CLUSTERS, proposed
+from clusterctl.config import Settings, home_folder, load_settings
 from clusterctl.domain.cluster import check_cluster_name
 from clusterctl.domain.errors import LabError, UsageError
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
     from mypy_boto3_ec2 import EC2Client
 
     from clusterctl.ec2.session import Clients
@@ -114,6 +115,116 @@ def _lab_region(region: str) -> str:
     if region not in REGIONS:
         raise UsageError(f"the local EC2 has no region {region}", f"it has {', '.join(REGIONS)}")
     return region
+
+
+class ClusterName(click.ParamType):
+    """The name of a cluster; completed with those that this machine knows."""
+
+    name = "text"
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        return proposed(lambda: clusters_here(ctx.params), incomplete)
+
+
+class ClusterCommand(click.Command):
+    """A command for one cluster, NAME, which may be left out where there is one only.
+
+    The rule, which docs/clusters.md has for users: the first word is NAME if a cluster here is
+    called so. Otherwise NAME was left out if that word cannot be a name (`2`, `~/data`, a node's
+    `demo-1`), or if with it there would be too few words for what the command needs. What follows
+    `--` does not count, and words that are too many without a NAME have one.
+
+    `explicit`: it launches, ends or deletes, and NAME has to be said; the error says which it is.
+    """
+
+    def __init__(self, *args: Any, explicit: bool = False, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.explicit = explicit
+        self._arguments = [one for one in self.params if isinstance(one, click.Argument)]
+        self._arguments[0].type = ClusterName()
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        before = args[: args.index("--")] if "--" in args else args
+        if not ctx.resilient_parsing and not set(ctx.help_option_names) & set(before):
+            args = self._with_name(ctx, args, before)
+        return super().parse_args(ctx, args)
+
+    def _with_name(self, ctx: click.Context, args: list[str], before: list[str]) -> list[str]:
+        """The words with NAME in front where it was left out of `before`. Raises UsageError."""
+        options = [one for one in self.params if not isinstance(one, click.Argument)]
+        parser = click.Command(None, params=options).make_parser(ctx)
+        given, words, _ = parser.parse_args(list(before))
+        rest = self._arguments[1:]
+        fewest = sum(one.required for one in rest)
+        fits = len(words) <= len(rest) or any(one.nargs < 0 for one in rest)
+        may_name = not fits or (len(words) > fewest and _could_be_name(words[0]))
+        if words and (may_name or launched_here(words[0])):
+            return args
+        here = clusters_here(given)
+        named = shlex.join([here[0] if len(here) == 1 else "NAME", *args])
+        if self.explicit or len(here) != 1:
+            if here:
+                there = f"here {'is' if len(here) == 1 else 'are'} {', '.join(here)}"
+            else:
+                elsewhere = ", ".join(_launched(home_folder()))
+                there = "there is none on this machine"
+                there += f" but in another place: {elsewhere}" if elsewhere else ""
+            raise UsageError(f"which cluster? {there}", f"say its name: {ctx.command_path} {named}")
+        output.note(f"cluster {here[0]}, the only one here")
+        return [here[0], *args]
+
+
+def launched_here(name: str) -> bool:
+    """Whether this machine has launched a cluster of that name, and has not seen its end."""
+    from clusterctl.operations.folder import ClusterFolder
+
+    folder = ClusterFolder(home_folder() / name)
+    return _is_name(name) and (folder.launch.exists() or folder.ssh_config.exists())
+
+
+def _could_be_name(word: str) -> bool:
+    """Whether it is neither no name at all nor that of a node of a cluster here: `demo-1`."""
+    return _is_name(word) and not launched_here(word.rpartition("-")[0])
+
+
+def _is_name(word: str) -> bool:
+    try:
+        return bool(check_cluster_name(word))
+    except UsageError:
+        return False
+
+
+def clusters_here(given: Mapping[str, Any]) -> list[str]:
+    """The clusters that were launched from this machine and that a command would find with these
+    options of `account_options`, by what their folders say: of the lab, or of AWS, and of the
+    region that was named. Raises UsageError.
+    """
+    home = home_folder()
+    return [name for name in _launched(home) if _is_meant(home / name, name, given)]
+
+
+def _launched(home: Path) -> list[str]:
+    names = sorted(path.name for path in home.iterdir()) if home.is_dir() else []
+    return [name for name in names if launched_here(name)]
+
+
+def _is_meant(folder: Path, name: str, given: Mapping[str, Any]) -> bool:
+    config = given.get("config")
+    settings = load_settings(
+        lab=given.get("lab"),
+        region=given.get("region"),
+        config=Path(config) if config else None,
+        cluster=name,
+    )
+    try:
+        region, _, where = (folder / "account").read_text().partition(" at ")
+    except (OSError, UnicodeDecodeError):  # an older version wrote none
+        return True
+    other = given.get("endpoint_url") or os.environ.get("AWS_ENDPOINT_URL")
+    is_local = where.startswith("a local EC2")
+    return is_local == bool(settings.lab or other) and settings.region in (None, region)
 
 
 def _complete_suggestions(context: click.Context) -> Callable[[str], str]:

@@ -72,6 +72,11 @@ def table_price(instance_type: str, region: str) -> Price | None:
     return None
 
 
+def listed_types() -> list[str]:
+    """The types that the shipped table has, with GPUs as a rule."""
+    return sorted({name for table in _table()["tables"] for name in table["usd_per_hour"]})
+
+
 def price_list_region(region: str) -> str | None:
     """Where to ask for the prices of `region`; None where no list has them in dollars."""
     if region.startswith(_UNLISTED):

@@ -1,0 +1,207 @@
+"""NAME that was left out, and what the shell completes."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+import click
+import pytest
+from click.shell_completion import ShellComplete
+
+from clusterctl.cli.main import cli, run_command
+
+LAB = "us-east-1 at a local EC2, account 123456789012\n"
+WEST = "us-west-2 at https://ec2.us-west-2.amazonaws.com, account 123456789012\n"
+SSH_CONFIG = """\
+Host demo-0 10.0.0.1
+    HostName 127.0.0.1
+    Port {port}
+Host demo-2 10.0.0.3
+    HostName 127.0.0.1
+"""
+
+
+@pytest.fixture
+def launched(tmp_path, monkeypatch):
+    """Makes the folder of a cluster that was launched from here, and where it is."""
+    monkeypatch.setenv("CLUSTERCTL_HOME", str(tmp_path))
+    monkeypatch.delenv("CLUSTERCTL_LAB", raising=False)
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+    def launch(name, site=WEST, port=22):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "ssh_config").write_text(SSH_CONFIG.format(port=port))
+        if site:
+            (folder / "account").write_text(site)
+
+    (tmp_path / "lab").mkdir()
+    (tmp_path / "never-launched").mkdir()
+    return launch
+
+
+def parsed(line):
+    """The words of a command as its parameters, those that were given."""
+    name, *words = line.split()
+    root = click.Context(cli, **cli.context_settings)
+    command = cli.get_command(root, name)
+    if isinstance(command, click.Group):
+        command, words = command.commands[words[0]], words[1:]
+    context = command.make_context(name, words, root)
+    arguments = [one.name for one in command.params if isinstance(one, click.Argument)]
+    given = {key: context.params[key] for key in arguments}
+    return {key: value for key, value in given.items() if value not in (None, ())}
+
+
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        ("status", {"name": "demo"}),
+        ("status demo", {"name": "demo"}),
+        ("status other", {"name": "other"}),
+        ("status No!", {"name": "No!"}),
+        ("status --json", {"name": "demo"}),
+        ("run hostname", {"name": "demo", "command": "hostname"}),
+        ("run -b --nodes 0 hostname", {"name": "demo", "command": "hostname"}),
+        ("run ls -la", "run 'ls -la'"),
+        ("run demo ls -la", "run demo 'ls -la'"),
+        ("run other hostname", {"name": "other", "command": "hostname"}),
+        ("run demo hostname", {"name": "demo", "command": "hostname"}),
+        ("run demo", "Missing argument 'COMMAND'"),
+        ("run", "Missing argument 'COMMAND'"),
+        ("train 8 --synthetic", {"name": "demo", "gpus": 8}),
+        ("train demo 8", {"name": "demo", "gpus": 8}),
+        ("train 8 -- -b 1", {"name": "demo", "gpus": 8, "arguments": ("-b", "1")}),
+        ("train other 8 -- -b 1", {"name": "other", "gpus": 8, "arguments": ("-b", "1")}),
+        ("add 2", {"name": "demo", "count": 2}),
+        ("add other 2", {"name": "other", "count": 2}),
+        ("add demo", "Missing argument 'N'"),
+        ("ssh", {"name": "demo", "index": 0}),
+        ("ssh demo-1", {"name": "demo", "index": 1}),
+        ("status demo-1", {"name": "demo-1"}),
+        ("ssh 1", {"name": "demo", "index": 1}),
+        ("ssh other", {"name": "other", "index": 0}),
+        ("ssh other 1", {"name": "other", "index": 1}),
+        ("ssh -- hostname", {"name": "demo", "index": 0}),
+        ("ssh 1 -- hostname", {"name": "demo", "index": 1}),
+        ("reboot 1 2-3", {"name": "demo", "chosen": ((1,), (2, 3))}),
+        ("reboot", {"name": "demo"}),
+        ("reboot other 1", {"name": "other", "chosen": ((1,),)}),
+        ("copy data ~/data", {"name": "demo", "src": ("data",), "dst": "~/data"}),
+        ("copy demo data ~/data", {"name": "demo", "src": ("data",), "dst": "~/data"}),
+        ("copy demo data", "Missing argument 'SRC...'"),
+        ("copy ./a b c", {"name": "demo", "src": ("./a", "b"), "dst": "c"}),
+        ("copy other a b", {"name": "other", "src": ("a",), "dst": "b"}),
+        ("s3sync", {"name": "demo"}),
+        ("s3sync s3://b/x ~/x", {"name": "demo", "places": ("s3://b/x", "~/x")}),
+        ("s3sync other s3://b/x ~/x", {"name": "other", "places": ("s3://b/x", "~/x")}),
+        ("data verify ~/data", {"name": "demo", "path": "~/data"}),
+        ("env install", {"name": "demo"}),
+        ("logs -f", {"name": "demo"}),
+        ("kill", {"name": "demo"}),
+        # What launches, ends or deletes is told its cluster.
+        ("up --nodes 2", "here is demo"),
+        ("down --yes", "here is demo"),
+        ("stop", "here is demo"),
+        ("remove 2-3 5", "here is demo"),
+        ("replace 1", "here is demo"),
+        ("clean-logs", "here is demo"),
+        ("remove demo 1", {"name": "demo", "indices": ((1,),)}),
+        ("down other", {"name": "other"}),
+        ("up other", {"name": "other"}),
+    ],
+)
+def test_a_name_that_was_left_out(line, meant, launched):
+    launched("demo")
+    try:
+        assert parsed(line) == meant
+    except Exception as refused:  # noqa: BLE001
+        assert isinstance(meant, str), refused
+        assert meant in getattr(refused, "format_message", refused.__str__)()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["run", "ls -l"],
+            "which cluster? here are old, west\n  hint: say its name: cli run NAME 'ls -l'",
+        ),
+        (["run", "ls", "--region", "us-west-2"], "here are old, west"),
+        (["status", "--lab"], "here are demo, old"),
+        (["stop", "--lab", "--region", "us-west-2"], "here is old"),
+        (["down", "--region", "eu-west-1", "-y"], "cli down old --region eu-west-1 -y"),
+    ],
+)
+def test_which_clusters_are_here(words, said, launched, capsys):
+    launched("west")
+    launched("demo", LAB)
+    launched("old", site="")
+    assert run_command(cli, words, prog_name="cli") == 2
+    assert said in capsys.readouterr().err
+
+
+def test_the_only_cluster_is_in_another_place(launched, capsys):
+    launched("demo", LAB)
+    assert run_command(cli, ["status"]) == 2
+    assert "none on this machine but in another place: demo\n" in capsys.readouterr().err
+
+
+def test_no_cluster_is_here(launched, capsys):
+    assert run_command(cli, ["run", "hostname"], prog_name="cli") == 2
+    assert capsys.readouterr().err == (
+        "error: which cluster? there is none on this machine\n"
+        "  hint: say its name: cli run NAME hostname\n"
+    )
+    assert run_command(cli, ["run", "--help"], prog_name="cli") == 0
+
+
+def completed(line):
+    """What the shell would propose for the last word."""
+    *words, last = line.split(" ")
+    complete = ShellComplete(cli, {}, "clusterctl", "_CLUSTERCTL_COMPLETE")
+    return [item.value for item in complete.get_completions(words, last)]
+
+
+@pytest.mark.parametrize(
+    ("line", "proposed"),
+    [
+        ("sta", ["start", "status"]),
+        ("status ", ["demo", "west"]),
+        ("costs w", ["west"]),
+        ("env install d", ["demo"]),
+        ("remove demo ", ["0", "2"]),
+        ("ssh demo 2", ["2"]),
+        ("run demo --nodes 0,", ["0,0", "0,2"]),
+        ("run nowhere --nodes ", []),
+        ("up new --instance-type p3.1", ["p3.16xlarge"]),
+        ("up new --or-type p4d.", ["p4d.24xlarge"]),
+    ],
+)
+def test_what_is_completed(line, proposed, launched):
+    launched("demo")
+    launched("west")
+    assert completed(line) == proposed
+
+
+def test_a_head_node_that_says_nothing_is_not_waited_for(launched):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        launched("demo", port=silent.getsockname()[1])
+        began = time.monotonic()
+        assert completed("logs demo --job ") == []
+        assert time.monotonic() - began < 10
+
+
+@pytest.mark.lab
+def test_jobs_and_zones_are_completed_by_who_knows_them(pair, monkeypatch):
+    monkeypatch.setenv("CLUSTERCTL_HOME", str(pair.lab.home))
+    monkeypatch.setenv("CLUSTERCTL_LAB", "1")
+    job = "20200101-000000-abcd"
+    pair.on(0, f"mkdir -p .clusterctl/jobs/{job}")
+    try:
+        assert completed("logs pair --job 2020") == [job]
+    finally:
+        pair.on(0, f"rm -r .clusterctl/jobs/{job}")
+    assert "us-west-2b" in completed("up new --region us-west-2 --zone us-west-2")
