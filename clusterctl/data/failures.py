@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from clusterctl.data.member import SOURCE, shortened, text
@@ -14,6 +15,7 @@ from clusterctl.domain.errors import (
     HostError,
     MissingTool,
     UsageError,
+    unquoted_home,
 )
 
 AGAIN = "run the same copy again: it goes on where it stopped"
@@ -37,6 +39,16 @@ def failure_of(host: str, event: Mapping[str, Any]) -> ClusterctlError:
     if host == SOURCE:
         return ClusterctlError(why, hint)
     return CommandFailed(host, why, hint)
+
+
+def with_unquoted_home(hint: str, why: str, paths: Iterable[str]) -> str:
+    """The hint for what nodes say of these paths, which may be below this user's home, not theirs.
+
+    `why` names a folder above where the node could not make that.
+    """
+    tildes = [unquoted_home(path, str(Path.home())) for path in paths]
+    found = next(filter(None, tildes), "") if "Permission denied" in why else ""
+    return "; or ".join(filter(None, [hint, found]))
 
 
 def died(host: str) -> ClusterctlError:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from clusterctl.data.failures import with_unquoted_home
 from clusterctl.data.program import JoinedProgram, program_of
 from clusterctl.data.s3 import UrlSource, aws_line, s5cmd_line
 from clusterctl.data.s3plan import UrlFacts
@@ -185,7 +186,11 @@ def _record(host: str, told: Mapping[str, Any]) -> SyncRecord:
         duration_s=max(0.0, until - began),
         exit_status=ended.get("exit_status"),
         why=str(ended.get("why", "")),
-        hint=str(ended.get("hint", "")),
+        hint=with_unquoted_home(
+            str(ended.get("hint", "")),
+            str(ended.get("why", "")),
+            [str(told.get("destination", ""))],
+        ),
         files=progress.get("files"),
         total_files=progress.get("total_files"),
         bytes=progress.get("bytes"),

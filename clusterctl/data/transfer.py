@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Union
 
 from clusterctl.data.coordinator import Coordinator
-from clusterctl.data.failures import out_of_time
+from clusterctl.data.failures import out_of_time, with_unquoted_home
 from clusterctl.data.lines import Ended, Inbox, LoggedIn
 from clusterctl.data.local_relay import LocalRelay
 from clusterctl.data.member import SOURCE, text
@@ -116,6 +116,10 @@ class _Run:
             dry_run=self._transfer.request.dry_run,
             plan=self._plan_data,
         )
+        request, source = self._transfer.request, self._transfer.source
+        paths = [request.destination, *(request.sources if source else ())]
+        for error in filter(None, (report.error, *(node.error for node in report.nodes))):
+            error.hint = with_unquoted_home(error.hint, error.message, paths)
         if isinstance(report.error, UsageError) and report.source is None:
             raise report.error
         return report

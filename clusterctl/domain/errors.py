@@ -6,6 +6,8 @@ no sense, 255 a host could not be reached (as `ssh` and `clush` have it), 130 in
 
 from __future__ import annotations
 
+import shlex
+
 
 class ClusterctlError(Exception):
     """Anything a user is told about. `hint` is the next step, in the imperative."""
@@ -91,3 +93,17 @@ class NotEnoughGpus(UsageError):
 
 class LabError(ClusterctlError):
     """The local EC2 could not be started or reached."""
+
+
+def unquoted_home(path: str, home: str, option: str = "") -> str:
+    """What to do about a ~ that the user's shell made their own `home` of; empty if it did not.
+
+    `option` is the one to give the path with.
+    """
+    home = home.rstrip("/")
+    if not home or not f"{path}/".startswith(f"{home}/"):
+        return ""
+    return (
+        f"{home} is your home on this machine: quote the ~, so that the nodes' is meant: "
+        f"{option}{' ' if option else ''}{shlex.quote('~' + path[len(home) :])}"
+    )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from clusterctl.data.failures import with_unquoted_home
 from clusterctl.data.s3 import Credentials, LentKeys, UrlSource, urls_config
 from clusterctl.data.s3copy import ask_nodes
 from clusterctl.data.s3plan import UrlFacts, UrlWish, tool_of
@@ -96,7 +97,7 @@ def start_sync(
     started = connections.run_all(
         targets, program().command("start"), stdin=program().stdin(order), timeout_s=TIMEOUT_S
     )
-    nodes = read_each(started, lambda result: _started(result, cluster))
+    nodes = read_each(started, lambda result: _started(result, cluster, request.destination))
     told = tuple(tuple(command) for command in commands)
     return StartedSync(sync_id, tool or "clusterctl", why, told, nodes)
 
@@ -140,7 +141,7 @@ def choose_tool(request: SyncRequest, facts: Sequence[UrlFacts]) -> tuple[str, s
     return tool, "every node has it" if tool else "not every node has s5cmd or aws-cli 2"
 
 
-def _started(result: CommandResult, cluster: str) -> str:
+def _started(result: CommandResult, cluster: str, destination: str) -> str:
     [answer] = json_lines(result, "starting the sync")
     if "busy" in answer:
         raise SyncRunning(
@@ -151,7 +152,8 @@ def _started(result: CommandResult, cluster: str) -> str:
         )
     ended = answer.get("ended") or {}
     if ended.get("exit_status") and not ended.get("left_out"):
-        raise SyncFailed(result.host, str(ended.get("why", "")), str(ended.get("hint", "")))
+        why, hint = str(ended.get("why", "")), str(ended.get("hint", ""))
+        raise SyncFailed(result.host, why, with_unquoted_home(hint, why, [destination]))
     return result.host
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -138,3 +140,70 @@ def test_every_command_option_and_page_that_is_named_exists():
 def test_a_command_without_quotes_is_quoted(capsys, typed, meant):
     assert run_command(cli, shlex.split(typed), prog_name="clusterctl") == 2
     assert f"quoted: clusterctl {meant}\n" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def typed(pair):
+    """A user who types --lab: (exit status, stdout, stderr) of a command line."""
+    environ = {key: value for key, value in pair.environ.items() if key != "CLUSTERCTL_LAB"}
+
+    def run(line):
+        done = subprocess.run(
+            [sys.executable, "-m", *shlex.split(line)],
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    return run
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize(
+    ("line", "suggested"),
+    [
+        ("up pair --nodes 2 --lab --yes", "clusterctl ssh pair --lab"),
+        ("logs pair --job 20200101-000000-aaaa --lab", "clusterctl logs pair --lab --list"),
+        ("train pair 9 --synthetic --lab", "clusterctl up pair --lab --nodes 9"),
+        (
+            "train pair 1 --lab",
+            "clusterctl copy pair --lab --from 1 '~/data/tf-imagenet/' '~/data/tf-imagenet/'",
+        ),
+        ("remove pair 0 --lab", "clusterctl replace pair --lab 0"),
+    ],
+)
+def test_what_is_pasted_works(pair, typed, line, suggested):
+    pair.on(0, "rm -rf data/tf-imagenet")
+    pair.on(1, "mkdir -p data/tf-imagenet; touch data/tf-imagenet/train-00000-of-00001")
+    _, _, err = typed(f"clusterctl {line}")
+    assert suggested in err
+    said = suggested.replace("ssh pair --lab", "ssh pair --lab -- hostname")
+    # Not for real: it would launch and replace.
+    ran = typed(said + (" --help" if re.search(" up | replace ", said) else ""))
+    assert ran[0] == 0, ran
+
+
+@pytest.mark.lab
+def test_a_node_goes_by_its_name(pair, tmp_path):
+    second = pair.on(1, "hostname").strip()
+    assert pair.ctl("ssh", "pair-1", "--", "hostname")[1].strip() == second
+    assert pair.ctl("run", "--nodes", "pair-1", "hostname")[1] == f"pair-1: {second}\n"
+    assert pair.ctl("run", "--nodes", "pair-[0-1]", "-b", "true")[0] == 0
+    assert pair.ctl("copy", "--from", "pair-1", "/etc/hostname", "named/")[0] == 0
+    assert pair.on(0, "cat named/hostname").strip() == second
+    status, _, err = pair.ctl("ssh", "other-1")
+    assert (status, "nodes of other are named, and the cluster is pair" in err) == (2, True)
+    status, _, err = pair.ctl("ssh", "hostname")
+    assert (status, "a command comes after --" in err) == (2, True)
+
+
+@pytest.mark.lab
+def test_a_tilde_without_quotes_is_explained(pair, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", "/srv/alice")
+    (tmp_path / "file").write_text("x")
+    status, _, err = pair.ctl("copy", str(tmp_path / "file"), "/srv/alice/data/")
+    assert (status, "quote the ~, so that the nodes' is meant: '~/data/'" in err) == (1, True), err

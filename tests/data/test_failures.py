@@ -34,6 +34,24 @@ def test_the_hint_of_a_failed_relay(event, hint):
 
 
 @pytest.mark.parametrize(
+    ("path", "quoted"),
+    [
+        ("/home/alice/data/", "'~/data/'"),
+        ("/home/alice", "'~'"),
+        ("/home/alices/data", ""),
+        ("/mnt/home/alice/data", ""),
+        ("~/data", ""),
+    ],
+)
+def test_a_tilde_that_the_users_shell_took_is_explained(monkeypatch, path, quoted):
+    monkeypatch.setenv("HOME", "/home/alice/")
+    is_mine = "/home/alice is your home on this machine: quote the ~, so that the nodes' is meant: "
+    denied = failures.with_unquoted_home("look", "/home: Permission denied", ["/data", path])
+    assert denied == ("look; or " + is_mine + quoted if quoted else "look")
+    assert failures.with_unquoted_home("", "No space left on device", [path]) == ""
+
+
+@pytest.mark.parametrize(
     "error",
     [
         failures.died("demo-1"),

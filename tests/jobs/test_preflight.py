@@ -561,6 +561,25 @@ def test_a_data_folder_of_the_callers_home(error):
 
 
 @pytest.mark.parametrize(
+    ("check_id", "training"),
+    [("data.missing", {}), ("data.incomplete", dict(list(TRAINING.items())[1:]))],
+)
+@pytest.mark.parametrize(("folder", "quoted"), [("/a b", "'/a b/'"), ("/home/ubuntu/d/", "'~/d/'")])
+def test_data_that_a_node_has_is_copied_from_it(check_id, training, folder, quoted):
+    lacking = replace(NODE, host="demo-1", training=training)
+    job = plan(replace(WORK, data_dir=folder), home="/home/ubuntu")
+
+    def hint(nodes, home):
+        found = preflight(job, nodes, ["demo-0", "demo-1"], False, home)
+        return next(one.hint for one in found if one.check_id == check_id)
+
+    copy = f"demo-0 has it all: clusterctl copy NAME --from 0 {quoted} {quoted}; or"
+    assert hint([NODE, lacking], "/root").startswith(copy)
+    # Nobody has it; and on a node, where hosts have no names of the cluster.
+    assert "--from" not in hint([lacking], "/root") + hint([NODE, lacking], "")
+
+
+@pytest.mark.parametrize(
     ("files", "ranks", "batch", "said"),
     [
         (1, 2, 1, "1 training file for 2 ranks: each needs one train on 1 GPU, or make"),
@@ -582,7 +601,7 @@ def test_the_hint_of_different_data_names_a_command_that_there_is():
     second = replace(SECOND, training={**TRAINING, "train-00003-of-00016": 1})
     [one] = preflight(plan(), [NODE, second], ["demo-0", "demo-1"])
     command = one.hint.partition("clusterctl ")[2].partition(",")[0].split()
-    assert command == ["data", "verify", "NAME", "DIR"]
+    assert command == ["data", "verify", "NAME", "/data/"]
     assert run_command(cli, [*command[:2], "--help"]) == 0
 
 

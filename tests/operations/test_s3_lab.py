@@ -52,6 +52,14 @@ def test_with_keys_that_are_lent(pair, s3):
     assert same(pair, "chain") == 3
 
 
+def test_a_tilde_without_quotes_is_explained(pair, s3, monkeypatch):
+    monkeypatch.setenv("HOME", "/srv/alice")
+    status, _, err = pair.ctl(
+        *("s3sync", "s3://my-train/shards", "/srv/alice/data", "--credentials", "mine", "--follow")
+    )
+    assert (status, "quote the ~, so that the nodes' is meant: '~/data'" in err) == (1, True), err
+
+
 @pytest.fixture(scope="module")
 def profile(pair, s3):
     iam, ec2 = once_client(pair.lab, "iam"), once_client(pair.lab)

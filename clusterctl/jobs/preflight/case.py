@@ -5,12 +5,11 @@ Python 3.8 and the standard library only: this module also runs on the nodes (jo
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from clusterctl.domain.errors import ClusterctlError
+from clusterctl.domain.errors import ClusterctlError, unquoted_home
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count
@@ -92,12 +91,7 @@ def is_remote(data_dir: str | None) -> bool:
 def quote_hint(case: Case, option: str, path: str) -> str:
     """What to do about a ~ that the caller's shell made their own home of; empty: it did not."""
     home = case.callers_home.rstrip("/")
-    if not home or home == case.plan.home or not f"{path}/".startswith(f"{home}/"):
-        return ""
-    meant = shlex.quote(f"~{path[len(home) :]}")
-    return f"{home} is your home on this machine: quote the ~, so that the nodes' is meant: " + (
-        f"{option} {meant}"
-    )
+    return "" if home == case.plan.home else unquoted_home(path, home, option)
 
 
 def parse_look(host: str, answer: Mapping[str, Any]) -> NodeLook:

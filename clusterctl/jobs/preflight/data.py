@@ -5,14 +5,13 @@ Python 3.8 and the standard library only: this module also runs on the nodes (jo
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.units import count
 from clusterctl.jobs.preflight.case import Case, NodeLook, is_remote, quote_hint, together
 from clusterctl.jobs.work import Work
-
-_COPY = "copy the data to every node (clusterctl copy NAME), or name another folder: --data-dir"
 
 
 def data_findings(case: Case) -> list[Finding]:
@@ -31,10 +30,10 @@ def data_findings(case: Case) -> list[Finding]:
         (node.host, text) for node in _evaluating(case) for text in _incomplete(node.validation)
     ]
     cut = [(node.host, text) for node in readers for text in _cut_short(node)]
-    hint = "compare the nodes: clusterctl data verify NAME DIR, and copy again what differs"
+    hint = f"compare the nodes: clusterctl data verify NAME {_quoted(case)}, and copy what differs"
     return [
-        *together("data.missing", missing, _missing_hint(case, work.data_dir)),
-        *together("data.incomplete", incomplete, _COPY),
+        *together("data.missing", missing, _missing_hint(case)),
+        *together("data.incomplete", incomplete, _copy_hint(case)),
         *together("data.cut_short", cut, hint),
         *together("data.differs", _differing(readers), hint),
         *_validation(case),
@@ -58,11 +57,47 @@ def _missing(node: NodeLook, work: Work) -> Iterable[str]:
         yield f"there is no training data in {work.data_dir} (no file named train-*)"
 
 
-def _missing_hint(case: Case, folder: str) -> str:
-    return quote_hint(case, "--data-dir", folder) or (
-        f"put ImageNet's TFRecord files into {folder} on every node, train-* and "
+def _missing_hint(case: Case) -> str:
+    work = case.plan.work
+    assert work and work.data_dir
+    quote = quote_hint(case, "--data-dir", work.data_dir)
+    if quote or _complete(case):
+        return quote or _copy_hint(case)
+    return (
+        f"put ImageNet's TFRecord files into {work.data_dir} on every node, train-* and "
         "validation-* in one folder; or train with synthetic data: --synthetic (train_synthetic.sh)"
     )
+
+
+def _copy_hint(case: Case) -> str:
+    """The copy from the first node that has all of it; where none has, from here."""
+    complete, folder, elsewhere = (
+        _complete(case),
+        _quoted(case),
+        "or name another folder: --data-dir",
+    )
+    # On a node, where train.sh runs, hosts have no such names.
+    if complete and case.callers_home:
+        index = complete[0].rpartition("-")[2]
+        copy = f"clusterctl copy NAME --from {index} {folder} {folder}"
+        return f"{complete[0]} has it all: {copy}; {elsewhere}"
+    return f"copy the data to every node: clusterctl copy NAME FOLDER/ {folder}; {elsewhere}"
+
+
+def _complete(case: Case) -> list[str]:
+    """The nodes that have all files of the set that is read."""
+    evaluates_only = case.plan.work is not None and case.plan.work.evaluates_only
+    sets = [(n, n.validation if evaluates_only else n.training) for n in case.nodes]
+    return [n.host for n, files in sets if files and not [*_incomplete(files), *_cut_short(n)]]
+
+
+def _quoted(case: Case) -> str:
+    """The data folder as a shell takes it; its slash at the end means what is in it."""
+    work = case.plan.work
+    folder = f"{work.data_dir if work else ''}".rstrip("/") + "/"
+    home = f"{case.plan.home}/"
+    in_home = case.plan.home and folder.startswith(home)
+    return shlex.quote(f"~/{folder[len(home) :]}" if in_home else folder)
 
 
 def _incomplete(names: Collection[str]) -> Iterable[str]:
@@ -140,7 +175,7 @@ def _validation(case: Case) -> list[Finding]:
     text = f"there is nothing to evaluate with in {work.data_dir} (no file named validation-*)"
     hint = "put the validation files beside the training files, or train only: --no-eval"
     if work.evaluates_only:
-        hint = _COPY
+        hint = _copy_hint(case)
     return together("data.validation", [(host, text) for host in without], hint)
 
 
