@@ -95,12 +95,12 @@ class LabCluster:
             eventually(lambda: self.answers(node), "the link to be up")
 
     @contextlib.contextmanager
-    def fault(self, node: int, fault: str, undo: str) -> Iterator[None]:
+    def fault(self, node: int, fault: str, undo: str, *options: str) -> Iterator[None]:
         """A fault of the lab for the time of the block: fill and drain, freeze and thaw, …"""
         with self.access() as access:
             instance = access.cluster.nodes[node].instance_id
         lab_fault = [sys.executable, "-m", "clusterctl", "lab", "fault"]
-        subprocess.run([*lab_fault, fault, instance], env=self.environ, check=True)
+        subprocess.run([*lab_fault, fault, instance, *options], env=self.environ, check=True)
         try:
             yield
         finally:

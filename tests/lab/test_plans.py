@@ -46,7 +46,7 @@ def test_the_mounts_of_a_host():
         ("/h/tmp", "tmp"),
         ("/h/root-home", "root"),
         ("/h/home", "home"),
-        ("/h/data", "data"),
+        ("/h/data/shown", "data"),
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clusterctl.lab.record import read_record
-from tests.lab.conftest import Instances
+from tests.lab.conftest import Instances, LabFaults
 from tests.lab.running import client, wait_until
 
 pytestmark = pytest.mark.lab
@@ -22,15 +22,35 @@ def free(instances, host):
     return int(instances.run(host, "df --output=avail -B1 /data | tail -1"))
 
 
+def used(instances, host):
+    """Size, and how full it is, as df says."""
+    size, percent = instances.run(host, "df --output=size,pcent -B1 /data | tail -1").split()
+    return int(size), percent
+
+
 def test_a_full_volume(instances, faults):
-    one = instances.up()[0]
+    one, other = instances.up(MinCount=2, MaxCount=2)
     instances.run(one, "head -c 20M /dev/zero >/data/old")
     made = faults("fill", instance_id=one["InstanceId"], left=10 * MIB)
     assert free(instances, one) == 10 * MIB
+    assert used(instances, one) == (GIB, "100%")
+    assert used(instances, other) == (GIB, "0%")
     instances.run(one, "head -c 9M /dev/zero >/data/new")
     full = fails_with(instances, one, "head -c 2M /dev/zero >/data/more")
     assert "No space left on device" in full
+    # What is deleted is room again; nothing is there that a host could delete, but its own.
+    instances.run(one, "rm /data/more /data/new")
+    assert instances.run(one, "ls -A /data") == "old"
+    assert free(instances, one) == 10 * MIB
+    # It keeps that over a stop, and has its own files after both.
+    ids = [one["InstanceId"]]
+    instances.ec2.stop_instances(InstanceIds=ids)
+    instances.in_state(ids[0], "stopped")
+    instances.ec2.start_instances(InstanceIds=ids)
+    instances.reachable(ids[0])
+    assert used(instances, one) == (GIB, "100%")
     faults.clear(made["id"])
+    assert free(instances, one) == GIB - 20 * MIB
     instances.run(one, "head -c 100M /dev/zero >/data/more")
     assert instances.run(one, "stat -c %s /data/old") == str(20 * MIB)
 
@@ -74,15 +94,22 @@ def boots(faults, host):
 
 
 def test_the_size_of_volumes(lab_home, key):
-    assert lab_home.run("start", "--data-size", "3GiB") == 0
+    """More than this machine's memory, too, as long as it is not full."""
+    assert lab_home.run("start", "--data-size", "1TiB") == 0
     record = read_record(lab_home.path)
-    assert record.volume_bytes == 3 * GIB
+    assert record.volume_bytes == 1024 * GIB
     ec2 = client(record)
     ec2.import_key_pair(KeyName="tests", PublicKeyMaterial=key.with_suffix(".pub").read_bytes())
     made = Instances(record, ec2, key)
     one = made.up(InstanceType="p4d.24xlarge")[0]
     sizes = made.run(one, "df --output=size -B1 /data /opt/dlami/nvme | tail -2").split()
-    assert sizes == [str(3 * GIB)] * 2
+    assert sizes == [str(1024 * GIB)] * 2
+    full = LabFaults(record)("fill", instance_id=one["InstanceId"])
+    assert "a full /data would take 1024.0 GiB of this machine's memory" in full["problem"]
+    assert free(made, one) == 1024 * GIB
+    nearly = LabFaults(record)("fill", instance_id=one["InstanceId"], left=1024 * GIB - 20 * MIB)
+    assert nearly["problem"] == ""
+    assert free(made, one) == 1024 * GIB - 20 * MIB
 
 
 @pytest.mark.parametrize("size", ["", "0", "lots", "-1", "100TiB"])

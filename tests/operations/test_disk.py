@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -25,20 +26,19 @@ def test_disk(pair):
 
 
 @pytest.mark.parametrize(
-    ("mib", "status", "check"), [(960, 0, "disk.crowded"), (1020, 1, "disk.full")]
+    ("left", "status", "check"), [("64MiB", 0, "disk.crowded"), ("0", 1, "disk.full")]
 )
-def test_a_full_volume_is_found(pair, mib, status, check):
-    pair.on(1, f"fallocate -l {mib}M /data/full")
-    try:
+def test_a_full_volume_is_found(pair, left, status, check):
+    with pair.fault(1, "fill", "drain", "--left", left):
         ended, out, err = pair.ctl("disk", "--json")
         assert ended == status
         [finding] = json.loads(out)["findings"]
         assert (finding["check"], finding["host"]) == (check, "pair-1")
-        assert "/data is 9" in finding["message"] or "/data is 100" in finding["message"]
+        assert re.match(r"/data is (9\d|100) % full", finding["message"])
         assert "clusterctl clean-logs pair" in finding["hint"]
-        assert finding["message"] in pair.ctl("disk")[2]
-    finally:
-        pair.on(1, "rm /data/full")
+        status, out, err = pair.ctl("disk")
+        assert finding["message"] in err
+        assert re.search(r"pair-1 +/data +1\.0 GiB", out)
 
 
 def test_a_dead_node_is_one_line(pair):

@@ -23,12 +23,11 @@ ENDED_WITH_THE_BOOT: Mapping[str, Any] = {"frozen": False, "cut": False, "readon
 
 @dataclass(frozen=True)
 class Victim:
-    """A host that runs: its PID 1, the other end of its link, its /data and how large that is."""
+    """A host that runs: its PID 1, the other end of its link, and the volume of its /data."""
 
     pid: int
     link: str
     data: Path = Path()
-    data_bytes: int = 0
 
 
 def freeze(host: Victim, frozen: bool) -> None:
@@ -43,8 +42,8 @@ def shape(host: Victim, rates: list[int] | None) -> None:
     shaping.shape(host.link, host.pid, *(rates or (0, 0)))
 
 
-def leave(host: Victim, left: int | None) -> None:
-    volumes.leave(host.data, host.data_bytes, left)
+def fill(host: Victim, left: int | None) -> None:
+    volumes.fill(host.data, left)
 
 
 def set_readonly(host: Victim, readonly: bool) -> None:
@@ -55,6 +54,6 @@ BEFALL: Mapping[str, Callable[[Victim, Any], None]] = {
     "frozen": freeze,
     "cut": cut,
     "shape": shape,
-    "left": leave,
+    "left": fill,
     "readonly": set_readonly,
 }

@@ -111,7 +111,7 @@ class Hosts:
     def afflict(self, id: str, **wanted: Any) -> None:
         """Have befall a host that is up what is wanted, and nothing else."""
         host = self._hosts[id]
-        victim = Victim(host.pid, host.link, host.folder / "data", host.spec.volume_bytes)
+        victim = Victim(host.pid, host.link, host.folder / "data")
         for what, degree in wanted.items():
             if host.state == "up" and host.afflicted[what] != degree:
                 befall.BEFALL[what](victim, degree)
@@ -182,7 +182,7 @@ class Hosts:
         for name in ("root", "data", "root-home"):
             (folder / name).mkdir()
         (folder / "root-home").chmod(0o700)
-        volumes.make(folder / "data", spec.volume_bytes, 0o1777)
+        volumes.make_data(folder / "data", spec.volume_bytes)
         for path, content, mode in own_files(spec):
             template.write(folder / "upper" / path, content, mode)
         if spec.gpus:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from clusterctl.lab.daemon import syscalls
+from clusterctl.lab.daemon import syscalls, volumes
 from clusterctl.lab.daemon.syscalls import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY
 
 COPY_ON_WRITE = ("usr", "etc", "var", "opt")
@@ -111,7 +111,7 @@ def host_mounts(view: View, bound: Iterable[str] = (), alone: Collection[str] = 
         Mount(f"{folder}/tmp", "tmp", flags=MS_BIND),
         Mount(f"{folder}/root-home", "root", flags=MS_BIND),
         Mount(f"{folder}/home", "home", flags=MS_BIND),
-        Mount(f"{folder}/data", "data", flags=MS_BIND),
+        Mount(f"{folder}/data/{volumes.SHOWN}", "data", flags=MS_BIND),
         *store,
     ]
 

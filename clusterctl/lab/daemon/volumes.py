@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
@@ -11,6 +12,10 @@ from typing import NoReturn
 from clusterctl.lab.daemon import syscalls
 
 DATA = "/data"
+# Of the volume that is a host's /data: the folder that it sees, and the file beside it that takes
+# the room away. Hosts can neither see nor delete that.
+SHOWN, FILLER = "shown", "filler"
+FILL_BYTES = 2**20  # at once: a host may write meanwhile, and what does not fit any more is undone
 BLOCK = 4096  # no size at all would be no limit
 # Of what a host changes outside its volumes; as large as the root volume of a small image.
 ROOT_BYTES = 8 * 2**30
@@ -50,14 +55,47 @@ def bound_console(log: Path) -> None:
             syscalls.punch_hole(file.fileno(), state.st_size - CONSOLE_KEPT)
 
 
-def leave(point: Path, size: int, left: int | None) -> None:
-    """Have a volume of `size` bytes be full but for so much; None: all that is not taken."""
-    if left is not None:
-        state = os.statvfs(point)
-        taken = (state.f_blocks - state.f_bfree) * state.f_frsize
-        size = max(BLOCK, min(size, taken + left))
-    flags = syscalls.MS_REMOUNT | syscalls.MS_NOSUID
-    syscalls.mount("tmpfs", str(point), "tmpfs", flags, f"size={size}")
+def make_data(point: Path, size: int) -> None:
+    """The volume of a host's /data."""
+    make(point, size, 0o755)
+    (point / SHOWN).mkdir()
+    (point / SHOWN).chmod(0o1777)
+
+
+def fill(volume: Path, left: int | None) -> None:
+    """Have a host's volume be full but for so many bytes; None: all that the host does not take.
+
+    Raises MemoryError where that would take more than half of the memory that is available.
+    """
+    filler = volume / FILLER
+    filler.unlink(missing_ok=True)
+    if left is None:
+        return
+    missing, available = _free(volume) - left, _available_memory()
+    if missing > available // 2:
+        raise MemoryError(
+            f"a full /data would take {missing / 2**30:.1f} GiB of this machine's memory, and "
+            f"{available / 2**30:.1f} GiB are available (clusterctl lab start --data-size)"
+        )
+    with filler.open("wb") as file:
+        while (missing := _free(volume) - left) > 0:
+            try:
+                os.posix_fallocate(file.fileno(), file.tell(), min(missing, FILL_BYTES))
+                file.seek(0, os.SEEK_END)
+            except OSError as refused:
+                if refused.errno != errno.ENOSPC:
+                    raise
+
+
+def _free(volume: Path) -> int:
+    state = os.statvfs(volume)
+    return state.f_bfree * state.f_frsize
+
+
+def _available_memory() -> int:
+    told = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    assert told  # Linux has it from 3.14 on
+    return int(told[1]) * 1024
 
 
 def set_readonly(pid: int, readonly: bool) -> None:
