@@ -6,14 +6,17 @@ import shlex
 from dataclasses import asdict
 from ipaddress import IPv4Network
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
+from click.core import ParameterSource
 
 from clusterctl.cli import output
 from clusterctl.cli.lab_fault import fault
 from clusterctl.cli.params import Group, Size
 from clusterctl.cli.running_lab import running_lab
 from clusterctl.config import load_settings
+from clusterctl.domain.errors import UsageError
 from clusterctl.domain.units import format_bytes
 from clusterctl.lab.addresses import ALL_CANDIDATES, REGIONS
 from clusterctl.lab.daemon.cgroups import MOST_PROCESSES
@@ -89,6 +92,7 @@ def start(port: int, region: str, volume_bytes: int, network: str | None) -> Non
     home = load_settings().home
     running = read_record(home)
     if running:
+        _check_same(running, port=port, region=region, volume_bytes=volume_bytes, network=network)
         output.note(f"the lab is already running at {running.endpoint_url}")
         return
     from clusterctl.lab import lifecycle
@@ -96,6 +100,20 @@ def start(port: int, region: str, volume_bytes: int, network: str | None) -> Non
     output.note("starting the lab ...")
     options = LabOptions(str(home.absolute()), port, region, volume_bytes, network)
     _show(lifecycle.start(options))
+
+
+def _check_same(running: LabRecord, **wanted: Any) -> None:
+    """Raises UsageError for an option that was typed and that the running lab has otherwise."""
+    context = click.get_current_context()
+    has = {**vars(running), "port": urlsplit(running.endpoint_url).port}
+    for option in context.command.params:
+        name = str(option.name)
+        typed = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if typed and wanted[name] not in (has[name], 0):
+            raise UsageError(
+                f"the lab that runs has another {option.opts[0]}: see `clusterctl lab status`",
+                "end it first, with its instances and all they store: clusterctl lab stop",
+            )
 
 
 @lab.command()

@@ -31,6 +31,14 @@ def test_the_first_start_and_what_follows(lab_home):
     assert (again.returncode, again.stdout) == (0, "")
     assert again.stderr == f"the lab is already running at {record.endpoint_url}\n"
     assert read_record(lab_home.path) == record
+    same = ("--network", record.network, "--data-size", "1GiB", "--region", record.region)
+    assert run(lab_home.path, "start", *same, "--port", "0").returncode == 0
+    other = "10.200.0.0/16" if record.network != "10.200.0.0/16" else "10.201.0.0/16"
+    for option, value in (("--network", other), ("--data-size", "2GiB"), ("--port", "1")):
+        refused = run(lab_home.path, "start", option, value)
+        assert refused.returncode == 2
+        assert f"error: the lab that runs has another {option}: see" in refused.stderr
+    assert read_record(lab_home.path) == record
 
     stopped = run(lab_home.path, "stop")
     assert (stopped.returncode, stopped.stderr) == (
