@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from clusterctl.bootstrap.node_checks import Equipment, equipment_script, parse_equipment
 from clusterctl.bootstrap.training import FOLDER
 from clusterctl.domain.errors import CommandFailed
+from clusterctl.domain.units import count
 
 MPI_KEY = "clusterctl_mpi"
 MPI_KEY_COMMENT = "clusterctl-mpi"
@@ -138,19 +139,19 @@ def check_inspection(host: str, found: Inspection, gpus: int) -> None:
     if gpus and found.gpus is None:
         raise CommandFailed(
             host,
-            f"there is no nvidia-smi, so none of its {gpus} GPUs can be used",
+            f"there is no nvidia-smi, and its type has {count(gpus, 'GPU')}",
             "choose an image with NVIDIA's driver: --image",
         )
     if gpus and found.gpus == 0:
         said = found.gpu_text or "nothing"
         raise CommandFailed(
             host,
-            f"nvidia-smi sees none of its {gpus} GPUs; it says: {said}",
+            f"nvidia-smi sees no GPU, its type has {gpus}; it says: {said}",
             "choose an image whose driver knows this GPU (--image), or replace the node",
         )
     if (found.gpus or 0) < gpus:
         raise CommandFailed(
             host,
-            f"nvidia-smi sees {found.gpus} GPUs, its type has {gpus}",
+            f"nvidia-smi sees {count(found.gpus or 0, 'GPU')}, its type has {gpus}",
             "replace the node: terminate it, and run `up` again",
         )

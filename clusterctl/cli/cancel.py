@@ -9,6 +9,7 @@ from clusterctl.cli.joblog import how_it_ended
 from clusterctl.cli.params import JobId
 from clusterctl.cli.process_table import show_left
 from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
+from clusterctl.domain.units import count
 
 
 @click.command(cls=ClusterCommand)
@@ -41,7 +42,8 @@ def cancel(wiring: Wiring, name: str, job_id: str | None, as_json: bool) -> int:
                 how_it_ended(each.job) if each.was_running else f"{how_it_ended(each.job)} already"
             )
         if each.leftovers.ended:
-            output.note(f"ended {len(each.leftovers.ended)} processes that mpirun had left")
+            ended = count(len(each.leftovers.ended), "process")
+            output.note(f"ended {ended} that mpirun had left")
         show_left(each.leftovers.left)
         hostlines.show_failures(each.leftovers.failures)
     return max((each.leftovers.exit_status for each in cancelled), default=0)

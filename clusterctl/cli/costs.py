@@ -13,7 +13,7 @@ from clusterctl.cli.costs_table import costs_csv, costs_data, print_costs
 from clusterctl.cli.wiring import ClusterName, Wiring, account_options
 from clusterctl.domain.cluster import check_cluster_name
 from clusterctl.domain.errors import NoSuchCluster, UsageError
-from clusterctl.domain.units import parse_duration_s
+from clusterctl.domain.units import count, parse_duration_s
 
 if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients
@@ -64,7 +64,7 @@ def costs(
         output.line(costs_csv(report))
     else:
         print_costs(report)
-        where = f"{len(places)} regions" if all_regions else ", ".join(places)
+        where = count(len(places), "region") if all_regions else ", ".join(places)
         if not report.clusters and not report.ended:
             output.note(f"nothing costs anything in {where}")
         for one in report.clusters:

@@ -8,6 +8,7 @@ import click
 
 from clusterctl.cli import output
 from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
+from clusterctl.domain.units import count
 
 
 @click.command(cls=ClusterCommand, explicit=True)
@@ -33,7 +34,8 @@ def down(wiring: Wiring, name: str, yes: bool, as_json: bool) -> None:
     if not yes and sys.stdin.isatty():
         left = leftovers(wiring.clients, name, folder)
         if left.nodes:
-            click.confirm(f"Terminate the {len(left.nodes)} nodes of {name}?", abort=True, err=True)
+            nodes = count(len(left.nodes), "node")
+            click.confirm(f"Terminate the {nodes} of {name}?", abort=True, err=True)
     try:
         removed = remove(wiring.clients, name, folder, LineProgress())
     except KeyboardInterrupt:
@@ -54,5 +56,5 @@ def down(wiring: Wiring, name: str, yes: bool, as_json: bool) -> None:
     elif removed.nothing:
         output.note(f"nothing to do: there is nothing of a cluster {name}")
     else:
-        counted = f"{len(removed.nodes)} node{'' if len(removed.nodes) == 1 else 's'}"
-        output.line(f"removed {name}: {counted}, and all that was made for it")
+        nodes = count(len(removed.nodes), "node")
+        output.line(f"removed {name}: {nodes}, and all that was made for it")

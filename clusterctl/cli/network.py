@@ -11,6 +11,7 @@ import click
 from clusterctl.cli import output
 from clusterctl.cli.params import Duration, Group
 from clusterctl.cli.wiring import Wiring, account_options
+from clusterctl.domain.units import count
 
 if TYPE_CHECKING:
     from clusterctl.ec2.stack import Network
@@ -148,8 +149,9 @@ def status(wiring: Wiring, name: str, as_json: bool) -> None:
     if found.network:
         output.line(f"SSH from {found.ssh_from}")
         _show_network(found.network)
-    for user, count in sorted(found.users.items()):
-        output.line(f"in it: {user}" + ("" if user.startswith("i-") else f", {count} instances"))
+    for user, number in sorted(found.users.items()):
+        many = "" if user.startswith("i-") else f", {count(number, 'instance')}"
+        output.line(f"in it: {user}{many}")
 
 
 @network.command()

@@ -13,7 +13,7 @@ from clusterctl.diagnostics.program import json_lines
 from clusterctl.domain.errors import ClusterctlError, CommandFailed, UsageError
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.results import CommandResult
-from clusterctl.domain.units import format_bytes
+from clusterctl.domain.units import count, format_bytes
 
 # What S3 promises for one prefix:
 # https://docs.aws.amazon.com/AmazonS3/latest/userguide/optimizing-performance.html
@@ -166,7 +166,8 @@ def _fastest(wish: UrlWish, facts: Sequence[UrlFacts]) -> UrlPlan:
         )
     if gets > GETS_A_SECOND and any(one.is_s3 for one in wish.sources):
         why = (
-            f"{nodes} nodes would send {gets:.0f} requests/s, S3 takes {GETS_A_SECOND} of a prefix."
+            f"{count(nodes, 'node')} would send {gets:.0f} requests/s, "
+            f"S3 takes {GETS_A_SECOND} of a prefix."
         )
         return UrlPlan(
             Way.EXCHANGE,

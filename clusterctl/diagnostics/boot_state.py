@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from clusterctl.domain.errors import CommandFailed
+from clusterctl.domain.units import count
 
 # Made by the kernel, the init system or programs, for their own use.
 _PSEUDO = frozenset(
@@ -105,7 +106,7 @@ def differences(before: BootState, after: BootState, gpus: int) -> list[str]:
     ]
     wanted = gpus or before.gpus
     if after.gpus < wanted:
-        said.append(f"nvidia-smi sees {after.gpus} of {wanted} GPUs")
+        said.append(f"nvidia-smi sees {after.gpus} of {count(wanted, 'GPU')}")
     if after.cloud_init not in (None, 0, 2) and before.cloud_init in (None, 0, 2):
         said.append(f"cloud-init failed (exit status {after.cloud_init})")
     return said

@@ -8,6 +8,7 @@ from enum import Enum
 
 from clusterctl.domain.cluster import check_cluster_name
 from clusterctl.domain.errors import UsageError
+from clusterctl.domain.units import count
 
 # EC2 takes 50 of a resource; the rest is the launcher's.
 MOST_TAGS = 30
@@ -124,7 +125,7 @@ class ClusterSpec:
             )
         if self.min_nodes is not None and not 1 <= self.min_nodes <= self.nodes:
             raise UsageError(
-                f"at least {self.min_nodes} of {self.nodes} nodes makes no sense",
+                f"at least {self.min_nodes} of {count(self.nodes, 'node')} makes no sense",
                 f"--min-nodes is between 1 and {self.nodes}",
             )
         if self.subnet_id and self.network:

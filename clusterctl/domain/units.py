@@ -20,7 +20,7 @@ def parse_duration_s(text: str) -> float:
 
 def format_duration(seconds: float) -> str:
     """`0.3 s`, `42 s`, `3 min 05 s`, `2 h 07 min`."""
-    if seconds < 10:
+    if round(seconds, 1) < 10:
         return f"{seconds:.1f} s"
     whole = round(seconds)
     if whole < 60:
@@ -68,9 +68,9 @@ def parse_rate(text: str) -> float:
 
 def format_bytes(size: float) -> str:
     """`512 B`, `1.5 KiB`, `23.0 GiB`."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+    for unit, decimals in (("B", 0), ("KiB", 1), ("MiB", 1), ("GiB", 1)):
+        if round(size, decimals) < 1024:
+            return f"{size:.{decimals}f} {unit}"
         size /= 1024
     return f"{size:.1f} TiB"
 
@@ -84,7 +84,7 @@ def format_link(rate: float) -> str:
     """A link's bytes a second as links are sold: `160 Mbit/s`, `25 Gbit/s`."""
     bits = rate * 8
     for unit in ("bit/s", "kbit/s", "Mbit/s"):
-        if bits < 1000:
+        if float(f"{bits:.4g}") < 1000:
             return f"{bits:.4g} {unit}"
         bits /= 1000
     return f"{bits:.4g} Gbit/s"

@@ -8,6 +8,7 @@ from typing import Any
 from clusterctl.domain.cluster import Node, NodeState
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.spec import ClusterSpec
+from clusterctl.domain.units import count
 from clusterctl.ec2 import tags
 from clusterctl.ec2.costs import PUBLIC_IPV4_HOUR_USD
 from clusterctl.ec2.instances import Instance, members_of
@@ -67,7 +68,7 @@ def tag_steps(spec: ClusterSpec, seen: Observed, wanted: tuple[int, ...]) -> Ite
                 "Resources": [found.node.instance_id for found in stale],
                 "Tags": tags.tag_list(labels),
             },
-            f"{len(wanted)} nodes are wanted now" + (f", limits: {limits}" if limits else ""),
+            f"{count(len(wanted), 'node')} wanted now" + (f", limits: {limits}" if limits else ""),
         )
 
 

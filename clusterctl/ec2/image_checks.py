@@ -210,7 +210,7 @@ def _horovod(image: Image, machine: MachineType) -> list[Finding]:
             "image.horovod",
             Severity.INFO,
             "no supported Deep Learning AMI has TensorFlow or Horovod on it",
-            hint="docs/training.md says how they get onto the nodes",
+            hint="put them on the nodes before you train: clusterctl env install NAME",
         )
     ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from clusterctl.domain.findings import Finding, Severity
+from clusterctl.domain.units import count
 
 # Type -> (GPUs, types with as many). An empty tuple: none has as many.
 RETIRED: dict[str, tuple[int, tuple[str, ...]]] = {
@@ -43,8 +44,7 @@ def retired_finding(instance_type: str, known: bool, region: str) -> Finding | N
 def _hint(instance_type: str, region: str) -> str:
     gpus, replacements = RETIRED.get(instance_type, (0, ()))
     if replacements:
-        count = f"{gpus} {'GPU' if gpus == 1 else 'GPUs'}"
-        hint = f"with {count} too: --instance-type {' or '.join(replacements)}"
+        hint = f"with {count(gpus, 'GPU')} too: --instance-type {' or '.join(replacements)}"
     elif gpus:
         hint = f"no type has {gpus} GPUs now: take two of --instance-type g5.48xlarge for each"
     else:

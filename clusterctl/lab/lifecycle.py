@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import select
@@ -32,7 +33,9 @@ def start(options: LabOptions) -> LabRecord:
         with (folder / "lab.log").open("a+b") as log:
             problem = _launch(options, log.fileno())
     except OSError as refused:
-        raise LabError(f"cannot write to {folder}: {refused.strerror}", "free some space") from None
+        full = refused.errno in (errno.ENOSPC, errno.EDQUOT)
+        hint = "free some space" if full else "name a folder of yours: CLUSTERCTL_HOME=~/elsewhere"
+        raise LabError(f"cannot write to {folder}: {refused.strerror}", hint) from None
     if problem:
         raise LabError(problem["error"], problem["hint"])
     started = read_record(home)

@@ -8,6 +8,7 @@ from clusterctl.domain.cluster import Cluster
 from clusterctl.domain.errors import ClusterctlError
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.results import FanoutResult
+from clusterctl.domain.units import count
 
 
 def check_all(cluster: Cluster, result: FanoutResult[Any]) -> None:
@@ -21,8 +22,8 @@ def check_all(cluster: Cluster, result: FanoutResult[Any]) -> None:
     if errors:
         reasons = [_paragraph(hosts[message], error) for message, error in errors.items()]
         raise ClusterctlError(
-            f"{len(result.failures)} of {len(result.outcomes)} nodes of {cluster.name} "
-            f"are not ready:{''.join(reasons)}",
+            f"{len(result.failures)} of {count(len(result.outcomes), 'node')} of {cluster.name} "
+            f"{'is' if len(result.failures) == 1 else 'are'} not ready:{''.join(reasons)}",
             f"what runs costs money: run `up` again to go on, or clusterctl down {cluster.name}",
         )
 

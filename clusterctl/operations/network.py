@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.errors import AwsError, ClusterctlError, UsageError
+from clusterctl.domain.units import count
 from clusterctl.ec2 import tags
 from clusterctl.ec2.errors import translated
 from clusterctl.ec2.instances import PAGE
@@ -268,6 +269,6 @@ def _users(clients: Clients, stack: Stack) -> Mapping[str, int]:
 
 def _listed(users: Mapping[str, int]) -> str:
     return ", ".join(
-        user if user.startswith("i-") else f"cluster {user} ({count} instances)"
-        for user, count in sorted(users.items())
+        user if user.startswith("i-") else f"cluster {user} ({count(number, 'instance')})"
+        for user, number in sorted(users.items())
     )

@@ -139,6 +139,7 @@ def test_a_home_that_cannot_be_written(tmp_path):
     refused = run(tmp_path / "file", "start")
     assert refused.returncode == 1
     assert "error: cannot write to " in refused.stderr
+    assert "CLUSTERCTL_HOME=" in refused.stderr
 
 
 @pytest.mark.parametrize("command", [[], ["start"], ["stop"], ["status"], ["env"]])

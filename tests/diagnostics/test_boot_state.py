@@ -120,7 +120,7 @@ WITHOUT_DATA = replace(BEFORE, mounts={"/": BEFORE.mounts["/"]})
         # A reboot is there to bring a lost GPU back.
         (replace(BEFORE, gpus=7), replace(BEFORE, gpus=7), 8, ["nvidia-smi sees 7 of 8 GPUs"]),
         (replace(BEFORE, gpus=0), BEFORE, 8, []),
-        (replace(BEFORE, gpus=1), replace(BEFORE, gpus=0), 0, ["nvidia-smi sees 0 of 1 GPUs"]),
+        (replace(BEFORE, gpus=1), replace(BEFORE, gpus=0), 0, ["nvidia-smi sees 0 of 1 GPU"]),
         (BEFORE, replace(BEFORE, cloud_init=1), 8, ["cloud-init failed (exit status 1)"]),
         (BEFORE, replace(BEFORE, cloud_init=2), 8, []),
         (replace(BEFORE, cloud_init=1), replace(BEFORE, cloud_init=1), 8, []),

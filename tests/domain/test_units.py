@@ -4,6 +4,7 @@ import pytest
 
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.units import (
+    count,
     format_bytes,
     format_duration,
     format_link,
@@ -31,6 +32,8 @@ def test_no_durations(text):
     ("seconds", "text"),
     [
         (0.34, "0.3 s"),
+        (9.94, "9.9 s"),
+        (9.96, "10 s"),
         (42.4, "42 s"),
         (59.9, "1 min 00 s"),
         (185, "3 min 05 s"),
@@ -42,10 +45,34 @@ def test_durations_written(seconds, text):
 
 
 @pytest.mark.parametrize(
-    ("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (3 << 40, "3.0 TiB")]
+    ("size", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1023.6, "1.0 KiB"),
+        (1536, "1.5 KiB"),
+        ((1 << 20) - 1, "1.0 MiB"),
+        ((1 << 30) - 1, "1.0 GiB"),
+        (1023.9 * (1 << 20), "1023.9 MiB"),
+        ((1 << 40) - 1, "1.0 TiB"),
+        (3 << 40, "3.0 TiB"),
+    ],
 )
-def test_sizes(count, text):
-    assert format_bytes(count) == text
+def test_sizes(size, text):
+    assert format_bytes(size) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "noun", "text"),
+    [
+        (0, "file", "0 files"),
+        (1, "node", "1 node"),
+        (2, "process", "2 processes"),
+        (1, "more node", "1 more node"),
+    ],
+)
+def test_counts(number, noun, text):
+    assert count(number, noun) == text
 
 
 @pytest.mark.parametrize(
@@ -127,4 +154,5 @@ def test_links(rate, text):
 
 
 def test_rates_written():
+    assert format_link(999_990_000 / 8) == "1 Gbit/s"
     assert format_rate(37_000_000) == "35.3 MiB/s"

@@ -155,7 +155,7 @@ def test_only_missing_nodes_are_launched_neighbours_in_one_request(present, runs
 def test_more_nodes_than_before():
     seen = with_nodes(0, 1, 2, 3)
     assert lines(seen, replace(SPEC, nodes=6)) == [
-        "CreateTags: 6 nodes are wanted now",
+        "CreateTags: 6 nodes wanted now",
         "RunInstances: 2 x p4d.24xlarge with 8 GPUs each, nodes demo-[4-5], image ami-1, "
         "us-east-1a",
     ]

@@ -79,7 +79,7 @@ def test_which_nodes_are_wanted(present, wanted, nodes, expected):
 def test_after_nodes_that_never_came_the_tags_follow():
     seen = cluster(*(instance(index, wanted=tuple(range(6))) for index in range(4)))
     [step] = plan(seen).steps
-    assert step.describe() == "CreateTags: 4 nodes are wanted now"
+    assert step.describe() == "CreateTags: 4 nodes wanted now"
     assert {"Key": "clusterctl:nodes", "Value": "0-3"} in step.arguments["Tags"]
     with pytest.raises(UsageError) as caught:
         plan(seen, replace(SPEC, nodes=3))
@@ -119,7 +119,7 @@ def test_limits_change_on_all_nodes_that_have_others():
     assert step.operation == "create_tags"
     assert step.arguments["Resources"] == ["i-0", "i-2"]
     assert {"Key": "clusterctl:limits", "Value": "max-hours=9"} in step.arguments["Tags"]
-    assert step.summary == "4 nodes are wanted now, limits: max-hours=9"
+    assert step.summary == "4 nodes wanted now, limits: max-hours=9"
 
 
 @pytest.mark.parametrize(

@@ -313,7 +313,7 @@ FOUND = {
         account(reservation=replace(ODCR, free=3)),
         RESERVED,
         ERROR,
-        "cr-1 has 3 machines left, 4 are needed",
+        "cr-1 has 3 machines left of 4 that are needed",
         "fewer --nodes",
     ),
     "reservation.type": (

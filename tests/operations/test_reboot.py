@@ -109,7 +109,7 @@ def test_a_gpu_that_is_lost(pair):
         status, out, err = pair.ctl("reboot", "1", "--timeout", "8s", "--json")
         assert status == 1
         [one] = json.loads(out)
-        assert "nvidia-smi sees 0 of 1 GPUs" in one["message"], err
+        assert "nvidia-smi sees 0 of 1 GPU" in one["message"], err
     finally:
         pair.on(1, f"sudo -n mv {smi}.kept {smi}")
     # And a reboot after which it is there again is a good one.

@@ -227,7 +227,7 @@ def test_one_node_with_a_lost_gpu_hides_no_other(clusterctl, name, tmp_path, ec2
     on(clusterctl, f"{name}-1", lose_one)
     ran = clusterctl("up", name, "--nodes", "3", *TYPE)
     assert ran.status == 1
-    assert f"1 of 3 nodes of {name} are not ready:\n  {name}-1: nvidia-smi sees 7 GPUs" in ran.err
+    assert f"1 of 3 nodes of {name} is not ready:\n  {name}-1: nvidia-smi sees 7 GPUs" in ran.err
     assert f"{name}-0: checked" in ran.err
     assert f"{name}-2: checked" in ran.err
 

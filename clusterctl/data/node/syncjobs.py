@@ -206,7 +206,7 @@ def run_own(folder: Path, order: dict[str, Any]) -> int:
         sync.run()
     finally:
         report()
-    say(f"{sync.progress.files} files, {sync.progress.bytes} bytes")
+    say(f"files: {sync.progress.files}, bytes: {sync.progress.bytes}")
     return sync.progress.left_out
 
 

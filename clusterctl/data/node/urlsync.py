@@ -62,8 +62,8 @@ class Sync:
         self.progress.present = sum(entry.kind == FILE for entry in entries) - len(files)
         self.progress.listed = True
         self._say(
-            f"{len(files)} files to get, {self.progress.total_bytes} bytes; "
-            f"{self.progress.present} are there"
+            f"files to get: {len(files)}, {self.progress.total_bytes} bytes; "
+            f"already there: {self.progress.present}"
         )
         staging = os.path.join(root, STAGING)
         lock = take_folder(staging)

@@ -60,7 +60,7 @@ def reservation(case: Case) -> Iterator[Finding]:
     elif found.free < case.missing:
         yield error(
             "reservation.free",
-            f"{name} has {found.free} machines left, {case.missing} are needed",
+            f"{name} has {count(found.free, 'machine')} left of {case.missing} that are needed",
             "ask for fewer --nodes; a terminated instance frees its place within minutes",
         )
     if spec.types != (found.instance_type,):

@@ -101,7 +101,7 @@ def jobs(processes: dict[int, Process]) -> list[str]:
     if not found:
         return []
     first = min(found, key=lambda process: process.pid)
-    return [f"{len(found)} processes of a job, the first {first.name} ({first.pid})"]
+    return [f"a job's processes: {len(found)}, the first {first.name} ({first.pid})"]
 
 
 def logins(processes: dict[int, Process], own: int) -> list[str]:

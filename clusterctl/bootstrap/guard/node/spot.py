@@ -96,7 +96,7 @@ class SpotWatch:
     def _interrupted(self, notice: dict[str, Any]) -> None:
         if self._is_new(notice):
             pids = send_term(look.all_processes())
-            told = f"; {len(pids)} processes that catch SIGTERM were sent it" if pids else ""
+            told = f"; sent SIGTERM to processes that catch it: {len(pids)}" if pids else ""
             announce(
                 self._place,
                 f"EC2 takes this spot instance back ({notice['action']} at {notice['time']}): "
