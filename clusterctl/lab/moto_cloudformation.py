@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,8 @@ from moto.ec2.models.vpn_gateway import VPCGatewayAttachment
 
 from clusterctl.lab.moto_completion import replace
 
+# moto looks for the name and takes it later: two requests at once made two stacks of one name.
+CREATING = threading.Lock()
 SERVED = ("AWS::EC2::", "AWS::S3::", "AWS::IAM::", "AWS::SSM::")
 
 
@@ -100,17 +103,18 @@ def _keep_failures() -> None:
     remove = CloudFormationBackend.delete_stack
 
     def create_stack(backend: Any, name: str, *args: Any, **kwargs: Any) -> Any:
-        before = set(backend.stacks)
-        try:
-            return make(backend, name, *args, **kwargs)
-        except Exception as failed:
-            new = [stack for id, stack in backend.stacks.items() if id not in before]
-            if not new or isinstance(failed, ValidationError):
-                for stack in new:
-                    del backend.stacks[stack.stack_id]
-                raise
-            new[0].resource_map.delete()
-            return _fail(new[0], "ROLLBACK_COMPLETE", failed)
+        with CREATING:
+            before = set(backend.stacks)
+            try:
+                return make(backend, name, *args, **kwargs)
+            except Exception as failed:
+                new = [stack for id, stack in backend.stacks.items() if id not in before]
+                if not new or isinstance(failed, ValidationError):
+                    for stack in new:
+                        del backend.stacks[stack.stack_id]
+                    raise
+                new[0].resource_map.delete()
+                return _fail(new[0], "ROLLBACK_COMPLETE", failed)
 
     def delete_stack(backend: Any, name_or_stack_id: str) -> None:
         stacks = [

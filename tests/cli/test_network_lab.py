@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -92,3 +93,24 @@ def test_a_head_node_that_is_away(clusterctl, lab):
         "its instance is stopped",
         "cannot be reached through private-0: its instance is stopped",
     ]
+
+
+def test_a_name_is_given_to_one_stack_however_many_ask_at_once(lab):
+    """`network up` waits for the stack of a run that was quicker: AWS tells it of that one."""
+    vpc = {"Type": "AWS::EC2::VPC", "Properties": {"CidrBlock": "10.30.0.0/16"}}
+    # As large as CloudFormation takes it: reading it takes the lab long enough to be overtaken.
+    template = {"Resources": {"Vpc": vpc}, "Metadata": {"numbers": list(range(8000))}}
+    stack = {"StackName": "at-once", "TemplateBody": json.dumps(template)}
+
+    def create(asking):
+        try:
+            return asking.create_stack(**stack)["StackId"].partition(":")[0]
+        except asking.exceptions.AlreadyExistsException:
+            return "AlreadyExistsException"
+
+    clients = [client(lab, service="cloudformation") for _ in range(8)]
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            assert sorted(pool.map(create, clients)) == ["AlreadyExistsException"] * 7 + ["arn"]
+    finally:
+        clients[0].delete_stack(StackName="at-once")
