@@ -176,9 +176,11 @@ def credentials_of(
     ]
     if not buckets:
         return None
+    # First, since it says so where there is nothing to ask AWS with.
+    account = clients()
     from clusterctl.ec2.lent_keys import lend_keys
 
-    lent = lend_keys(clients(), buckets)
+    lent = lend_keys(account, buckets)
     if lent.finding:
         output.findings([lent.finding])
     return LentKeys(*lent.keys)

@@ -11,7 +11,7 @@ import click
 
 from clusterctl.cli.copy_options import CopyOptions, copy_options, request_of, url_access
 from clusterctl.cli.main import run_program
-from clusterctl.domain.errors import UsageError
+from clusterctl.domain.errors import MissingTool, UsageError
 
 if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients
@@ -81,7 +81,15 @@ def copyclust(
 
 
 def _clients() -> Clients:
-    from clusterctl.ec2.session import Account, Clients
+    try:
+        from clusterctl.ec2.session import Account, Clients
+    except ImportError:
+        # On a head node (bootstrap/head_programs).
+        raise MissingTool(
+            "this machine has nothing to ask AWS with, so it has no keys to lend",
+            "let the nodes use their own (--credentials profile), or run `clusterctl copy` on the "
+            "machine that ran `up`",
+        ) from None
 
     return Clients(Account())
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from clusterctl.bootstrap.head_programs import start_putting
 from clusterctl.bootstrap.node_checks import folded
 from clusterctl.bootstrap.prepare import prepare
 from clusterctl.bootstrap.trust import Member
 from clusterctl.domain.cluster import Cluster
 from clusterctl.domain.errors import ClusterctlError
+from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
 from clusterctl.ec2.console import Consoles
-from clusterctl.jobs.shipping import ShippedFiles, ship_examples, shipped_files
+from clusterctl.ec2.network import is_local
+from clusterctl.jobs.shipping import HOSTS_PATH, ShippedFiles, ship_examples, shipped_files
 from clusterctl.operations.access import cluster_targets
 from clusterctl.operations.agent_keys import AgentHostKeys
 from clusterctl.operations.failures import check_all
@@ -93,11 +96,17 @@ def make_ready(launcher: Launcher, cluster: Cluster, had_limits: bool) -> list[N
         check_all(cluster, waited)
         facts = waited.values
         targets = [target_of(fact.node) for fact in facts]
+        # The local EC2 is no reason to ask the network for anything.
+        offline = is_local(client.meta.endpoint_url)
+        why_no_programs = start_putting(connections, targets[0], HOSTS_PATH, launcher.home, offline)
         members = _join(connections, facts, targets, cluster, progress)
         update_guards(launcher, cluster, connections, targets, members, had_limits)
+        findings = [finding for fact in facts for finding in fact.findings]
+        if reason := why_no_programs():
+            findings.append(_no_programs(launcher, targets[0].host, reason))
         for target in targets:
             progress.node(target.host, Stage.READY)
-    for finding in folded([finding for fact in facts for finding in fact.findings]):
+    for finding in folded(findings):
         progress.finding(finding)
     return facts
 
@@ -126,6 +135,18 @@ def _join(
     text = hosts_text(replace(cluster, nodes=tuple(fact.node for fact in facts)), gpus_of(facts))
     check_all(cluster, _read(ship_examples(connections, targets, text)))
     return members
+
+
+def _no_programs(launcher: Launcher, head: str, reason: str) -> Finding:
+    folder = launcher.folder
+    return Finding(
+        "head.programs",
+        Severity.WARNING,
+        f"could not be given runclust and copyclust: {reason}",
+        head,
+        f"they work from here: runclust {folder.hosts} hostname; "
+        f"once that is mended, `clusterctl up {folder.path.name}` brings them",
+    )
 
 
 def gpus_of(facts: Sequence[NodeFacts]) -> tuple[int, ...]:

@@ -162,3 +162,4 @@ def test_a_stopped_node_is_one_line_and_the_other_answers(pair):
         started, _, err = pair.ctl("start")
         assert started == 0, err
         eventually(lambda: pair.answers(1), "the node to be back")
+        assert pair.ctl("ssh", "--", "runclust", "hosts", "true") == (0, "", "")

@@ -161,6 +161,7 @@ def test_the_head_node_can_be_replaced(clusterctl, name, ec2, tmp_path):
     ec2.terminate_instances(InstanceIds=[find_instances(ec2, name)[0].node.instance_id])
     assert up(clusterctl, name, 2, "--json").data["launched"] == [0]
     assert on(clusterctl, f"{name}-0", f"ssh {name}-1 echo hello") == "hello\n"
+    assert on(clusterctl, f"{name}-0", "runclust hosts true; runclust hosts 'exit 3'", 3) == ""
     # Whoever has the key of a head node that is gone gets in nowhere.
     assert subprocess.run(login, check=False, timeout=60).returncode == 255
     assert mine in on(clusterctl, f"{name}-1", "cat .ssh/authorized_keys").splitlines()

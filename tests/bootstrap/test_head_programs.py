@@ -1,0 +1,125 @@
+"""runclust and copyclust on the head node of a cluster in the lab, typed as the tutorial has it."""
+
+from __future__ import annotations
+
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from clusterctl.bootstrap import head_programs
+from clusterctl.bootstrap.head_programs import FOLDER, put_programs
+from clusterctl.domain.errors import CommandFailed
+from clusterctl.jobs.shipping import HOSTS_PATH
+from tests.cli.programs import call
+from tests.cli.running import CommandLine
+
+pytestmark = pytest.mark.lab
+
+
+@pytest.fixture
+def hosts(pair):
+    """The cluster's hosts as they are in its hosts file, each with its own name."""
+    with pair.access() as access:
+        nodes = access.cluster.nodes
+    return {f"{one.private_ip}: {pair.on(one.index, 'hostname').strip()}" for one in nodes}
+
+
+def put_anew(pair, tmp_path):
+    """What `up` does where a head node has nothing, or what an older version has left."""
+    pair.on(0, f"echo old >{FOLDER}/stamp")
+    with pair.access() as access:
+        put_programs(access.connections, access.head, HOSTS_PATH, tmp_path, offline=True)
+    assert pair.on(0, f"cat {FOLDER}/stamp").strip() == head_programs.own_stamp()
+
+
+def test_one_command_over_ssh(pair, hosts):
+    status, out, err = pair.ctl("ssh", "--", "runclust", "hosts", "hostname")
+    assert (status, set(out.splitlines())) == (0, hosts), err
+
+
+def test_a_login_shell(pair, hosts):
+    typed = f"""\
+cd {Path(HOSTS_PATH).parent}
+runclust hosts hostname </dev/null
+echo given >file
+copyclust hosts file '~/a copy' && copyclust verify hosts '~/a copy'
+copyclust --credentials mine hosts s3://bucket/key there
+echo "ended with $?"
+"""
+    login = ["ssh", "-T", "-F", pair.lab.home / "pair" / "ssh_config", "pair-0"]
+    done = subprocess.run(login, input=typed, capture_output=True, text=True, check=False)
+    assert hosts <= set(done.stdout.splitlines()), done.stderr
+    assert pair.on(1, "cat 'a copy'") == "given\n"
+    # It has no boto3, and says so.
+    assert "ended with 1" in done.stdout
+    assert "nothing to ask AWS with" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_up_again_puts_there_what_has_changed_and_only_that(pair, hosts):
+    look = f"stat -c %i {FOLDER}/bin/runclust; sha256sum .bashrc"
+    before = pair.on(0, look)
+    assert pair.ctl("up", "--nodes", "2")[0] == 0
+    assert pair.on(0, look) == before
+    pair.on(0, f"echo old >{FOLDER}/stamp; echo raise >{FOLDER}/bin/runclust")
+    status, _, err = pair.ctl("up", "--nodes", "2")
+    assert (status, "head.programs" in err) == (0, False)
+    assert set(pair.on(0, f"{FOLDER}/bin/runclust hosts hostname").splitlines()) == hosts
+    assert pair.on(0, look).splitlines()[1] == before.splitlines()[1]
+
+
+def test_another_python_with_a_package_index(pair, hosts, tmp_path, monkeypatch):
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    for found in head_programs.installed(unused=()):
+        wheel = as_wheel(found, wheels)
+        pair.on(0, f"mkdir -p wheels; cat >wheels/{wheel.name}", wheel.read_bytes())
+    monkeypatch.setattr(head_programs, "own_abi", lambda: "cpython-39-darwin")
+    pair.on(0, "mkdir -p .config/pip")
+    config = b"[global]\nfind-links = /home/ubuntu/wheels\n"
+    pair.on(0, "cat >.config/pip/pip.conf", config)
+    try:
+        put_anew(pair, tmp_path)
+        # pip has been there, and nothing of this machine's.
+        assert pair.on(0, f"cat {FOLDER}/lib/paramiko-*/INSTALLER").strip() == "pip"
+        assert not list(tmp_path.glob("head-programs*"))
+        assert set(pair.on(0, f"{FOLDER}/bin/runclust hosts hostname").splitlines()) == hosts
+    finally:
+        pair.on(0, "rm -r .config/pip wheels")
+
+
+def test_another_python_and_no_package_index(pair, monkeypatch, capsys):
+    monkeypatch.setattr(head_programs, "own_abi", lambda: "cpython-39-darwin")
+    monkeypatch.setenv("CLUSTERCTL_HOME", str(pair.lab.home))
+    clusterctl = CommandLine(pair.lab.home, capsys, ["--lab"])
+    pair.on(0, f"echo old >{FOLDER}/stamp")
+    ran = clusterctl("up", "pair", "--nodes", "2")
+    assert ran.status == 0, ran.err
+    [warning] = [line for line in ran.err.splitlines() if "[head.programs]" in line]
+    assert warning.startswith("warning: pair-0: ")
+    # What the hint says works; and what was there before still does.
+    ssh = call("runclust", pair.lab.home / "pair" / "hosts", f"{FOLDER}/bin/runclust -h || true")
+    assert ssh.returncode == 0, ssh.stderr
+    assert "Run COMMAND on every host" in ssh.stdout
+
+
+def test_what_cannot_be_unpacked_leaves_what_was_there(pair, tmp_path):
+    look = f"cat {FOLDER}/bin/runclust .bashrc; ls {FOLDER}.new 2>/dev/null"
+    before = pair.on(0, f"{look}; true")
+    (tmp_path / f"head-programs-{head_programs.own_stamp()}.tar.gz").write_bytes(b"cut short")
+    with pytest.raises(CommandFailed, match="and pip there: .*click"):
+        put_anew(pair, tmp_path)
+    assert pair.on(0, f"{look}; true") == before
+
+
+def as_wheel(found, folder: Path) -> Path:
+    """An installed distribution as the wheel that it came from."""
+    tag = next(line[5:] for line in found.read_text("WHEEL").splitlines() if line[:5] == "Tag: ")
+    path = folder / f"{found.metadata['Name'].replace('-', '_')}-{found.version}-{tag}.whl"
+    with zipfile.ZipFile(path, "w") as wheel:
+        for file in found.files:
+            if ".." not in file.parts and "__pycache__" not in file.parts:
+                wheel.write(found.locate_file(file), file.as_posix())
+    return path
