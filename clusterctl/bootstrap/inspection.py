@@ -136,6 +136,8 @@ def check_inspection(host: str, found: Inspection, gpus: int) -> None:
             f"cloud-init failed (exit status {found.cloud_init}):\n{found.log}".rstrip("\n:"),
             "see /var/log/cloud-init-output.log on the node, and the --user-data you gave",
         )
+    cluster, _, index = host.rpartition("-")
+    another_machine = f"give it another machine: clusterctl replace {cluster} {index}"
     if gpus and found.gpus is None:
         raise CommandFailed(
             host,
@@ -147,11 +149,11 @@ def check_inspection(host: str, found: Inspection, gpus: int) -> None:
         raise CommandFailed(
             host,
             f"nvidia-smi sees no GPU, its type has {gpus}; it says: {said}",
-            "choose an image whose driver knows this GPU (--image), or replace the node",
+            f"choose an image whose driver knows this GPU (--image), or {another_machine}",
         )
     if (found.gpus or 0) < gpus:
         raise CommandFailed(
             host,
             f"nvidia-smi sees {count(found.gpus or 0, 'GPU')}, its type has {gpus}",
-            "replace the node: terminate it, and run `up` again",
+            another_machine,
         )

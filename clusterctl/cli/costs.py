@@ -68,7 +68,10 @@ def costs(
         if not report.clusters and not report.ended:
             output.note(f"nothing costs anything in {where}")
         for one in report.clusters:
-            output.findings([replace(found, host=one.name) for found in one.spending.findings])
+            down = f"clusterctl down {one.name} --region {one.region}"
+            for found in one.spending.findings:
+                hint = found.hint.replace("clusterctl down", down)
+                output.findings([replace(found, host=one.name, hint=hint)])
     for region, error in report.unseen:
         output.note(f"warning: not seen: {region}: {error.message}")
     return 1 if report.unseen else 0

@@ -58,8 +58,8 @@ def main() -> None:
     except ClusterctlError as failure:
         problem = {"error": failure.message, "hint": failure.hint}
     except OSError as failure:
-        hint = "free some space" if failure.errno == errno.ENOSPC else "see lab.log"
         place = record.folder_of(Path(options.home))
+        hint = "free some space" if failure.errno == errno.ENOSPC else f"see {place / 'lab.log'}"
         problem = {"error": f"cannot start in {place}: {failure.strerror}", "hint": hint}
     with os.fdopen(report, "w") as line:
         line.write(json.dumps(problem))

@@ -132,6 +132,8 @@ def test_not_what_its_type_promises(found, gpus, message):
     assert message in caught.value.message
     assert caught.value.host == "demo-3"
     assert caught.value.exit_status == 1
+    replaced = "clusterctl replace demo 3" in caught.value.hint
+    assert replaced == message.startswith(("nvidia-smi sees", "sees no GPU"))
 
 
 @pytest.mark.parametrize("found", [Inspection("h", 0, 9), Inspection("h", None, 8)])

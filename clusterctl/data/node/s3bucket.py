@@ -171,7 +171,8 @@ def explain(bucket: str, key: bytes, refusal: Refusal, signed: bool = True) -> S
         return SourceError("gone", f"{what} is not there", "check the name: aws s3 ls")
     if region or status in (301, 307) or code in _ELSEWHERE:
         where = f"is in {region}" if region else "is in another region"
-        return SourceError("usage", f"the bucket {bucket} {where}", "name its endpoint")
+        hint = f"name it: --s3-region {region or 'REGION'}"
+        return SourceError("usage", f"the bucket {bucket} {where}", hint)
     return SourceError("usage", f"S3 refuses {what}: {code or status}{said}")
 
 

@@ -78,8 +78,9 @@ def test_a_redirect_that_leads_nowhere_is_an_error(web, region):
 def test_regions_that_change_each_time_end(web):
     for number in range(9):
         web.misdeeds.append(status(301, b"", x_amz_bucket_region=f"eu-west-{number + 1}"))
-    with pytest.raises(SourceError, match="is in eu-west-4"):
+    with pytest.raises(SourceError, match="is in eu-west-4") as told:
         bucket(web).ask("GET", b"key")
+    assert told.value.hint == "name it: --s3-region eu-west-4"
 
 
 def test_keys_that_have_expired_are_renewed_once(web):
