@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.cluster import Cluster, Node, NodeState
@@ -23,7 +23,10 @@ PAGE: Any = {"PageSize": 1000}
 
 @dataclass(frozen=True)
 class Instance:
-    """A node with what only EC2 and the launcher care about."""
+    """A node with what only EC2 and the launcher care about.
+
+    EC2 says when the last run began (`node.launched_at`); `made_at` is when the first one did.
+    """
 
     node: Node
     cluster: str
@@ -48,7 +51,8 @@ class Instance:
     private: bool = False
     disk: Disk = field(default_factory=Disk)
     limits_text: str = ""
-    spent_usd: float = 0.0
+    spent: tags.Spent = field(default_factory=tags.Spent)
+    made_at: datetime | None = None
     owner_id: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
 
@@ -170,7 +174,7 @@ def read_instance(described: Any) -> Instance:
         retired=tags.RETIRED in tagged,
         vpc_id=described.get("VpcId", ""),
         subnet_id=described.get("SubnetId", ""),
-        interface_id=_primary_interface(described),
+        interface_id=str(_primary_interface(described).get("NetworkInterfaceId", "")),
         several_interfaces=len(described.get("NetworkInterfaces", ())) > 1,
         efa=_efa_interfaces(described) > 0,
         efa_interfaces=_efa_interfaces(described),
@@ -183,7 +187,8 @@ def read_instance(described: Any) -> Instance:
         private=tags.PRIVATE in tagged,
         disk=tags.read_disk(tagged.get(tags.DISK, "")),
         limits_text=tagged.get(tags.LIMITS, ""),
-        spent_usd=_amount(tagged.get(tags.SPENT)),
+        spent=tags.read_spent(tagged.get(tags.SPENT, "")),
+        made_at=_made_at(described),
         owner_id=described.get("OwnerId", ""),
         tags=tagged,
         state_reason=_reason(reason.get("Code") or "", reason.get("Message") or ""),
@@ -197,12 +202,19 @@ def _reason(code: str, message: str) -> str:
     return f"{code}: {message}" if message else code
 
 
-def _primary_interface(described: Any) -> str:
+def _primary_interface(described: Any) -> Any:
     for one in described.get("NetworkInterfaces", ()):
         attached = one.get("Attachment") or {}
         if not attached.get("DeviceIndex", 0) and not attached.get("NetworkCardIndex", 0):
-            return str(one.get("NetworkInterfaceId", ""))
-    return ""
+            return one
+    return {}
+
+
+def _made_at(described: Any) -> datetime | None:
+    # Nobody can detach the primary interface: it was attached at the first launch.
+    attached: Any = _primary_interface(described).get("Attachment") or {}
+    made: datetime | None = attached.get("AttachTime")
+    return made
 
 
 def _efa_interfaces(described: Any) -> int:
@@ -233,10 +245,6 @@ def _user(text: str) -> str:
 def _name(text: str) -> str:
     # Commands ask for names that they have checked; only `list` and `costs` see any other.
     return text if text.isprintable() else ascii(text)
-
-
-def _amount(text: str | None) -> float:
-    return float(text) if text and re.fullmatch(r"\d{1,9}(\.\d{1,6})?", text, re.ASCII) else 0.0
 
 
 def _number(text: str | None) -> int:

@@ -63,8 +63,11 @@ def carry_out(
     launch_record: Path,
     on_step: Callable[[str], None] = lambda text: None,
     capacity_timeout_s: float = 0.0,
+    before_start: Callable[[], None] = lambda: None,
 ) -> tuple[Instance, ...]:
     """Execute the steps, and wait until none of the launched instances is pending any more.
+
+    `before_start` is called before each request to start what is stopped.
 
     Returns the cluster's members. A launch of unknown outcome stays in `launch_record`.
     Raises AwsError, ClusterctlError; an attempt that failed has left nothing running.
@@ -73,7 +76,7 @@ def carry_out(
     attempt = Attempt(client, without_retries(client), plan.spec.name, launch_record, on_step)
     write_launches(launch_record, _sent_again(plan, launch_record))
     try:
-        _carry_out(client, plan, work, attempt, Patience(capacity_timeout_s))
+        _carry_out(client, plan, work, attempt, Patience(capacity_timeout_s), before_start)
     except AwsError:
         # Without nodes an address only costs. Where a launch may have taken place it is kept.
         if "AllocationId" in work.results and not read_launches(launch_record):
@@ -86,7 +89,12 @@ def carry_out(
 
 
 def _carry_out(
-    client: EC2Client, plan: LaunchPlan, work: _Work, attempt: Attempt, patience: Patience
+    client: EC2Client,
+    plan: LaunchPlan,
+    work: _Work,
+    attempt: Attempt,
+    patience: Patience,
+    before_start: Callable[[], None],
 ) -> None:
     on_step = attempt.on_step
     while work.steps:
@@ -97,7 +105,7 @@ def _carry_out(
                 await_available(client, plan.spec.name)
             _launch(plan, step, work, attempt, patience)
         elif step.operation == "start_instances":
-            _start(client, step, patience, on_step)
+            _start(client, step, patience, before_start, on_step)
         elif step.operation == "associate_address":
             _associate(client, plan.spec.name, step, work.results)
         else:
@@ -209,13 +217,18 @@ def _repeated(client: EC2Client, step: Step, arguments: dict[str, Any]) -> Any:
 
 
 def _start(
-    client: EC2Client, step: Step, patience: Patience, on_step: Callable[[str], None]
+    client: EC2Client,
+    step: Step,
+    patience: Patience,
+    before: Callable[[], None],
+    on_step: Callable[[str], None],
 ) -> None:
     """Start what is stopped; what still stops is waited for, and so is capacity."""
     deadline = time.monotonic() + STOPS_WITHIN_S
     once = without_retries(client)
     too_fast = iter(range(ATTEMPTS))
     for gap_s in gaps(0.5):
+        before()
         try:
             with translated():
                 once.start_instances(**step.resolved({}))

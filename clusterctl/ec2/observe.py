@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,7 +29,7 @@ from clusterctl.ec2.network import (
 )
 from clusterctl.ec2.placement import PlacementGroup, find_placement_groups
 from clusterctl.ec2.places import Offers, find_offers
-from clusterctl.ec2.prices import find_price
+from clusterctl.ec2.prices import find_price, find_prices
 from clusterctl.ec2.quotas import (
     QuotaUse,
     find_address_use,
@@ -37,6 +38,7 @@ from clusterctl.ec2.quotas import (
 )
 from clusterctl.ec2.record import SETTLED_AFTER_S, SentLaunch, read_launches
 from clusterctl.ec2.reservations import Reservation, find_reservation
+from clusterctl.ec2.spending import node_cost, price_key
 from clusterctl.ec2.subnets import Subnet, WayOut, find_subnets, find_ways_out
 
 if TYPE_CHECKING:
@@ -56,7 +58,8 @@ class Catalogue:
 
     An unknown type is in none of them; `images` holds None where there is no image. `ways_out` are
     the subnets', known where nodes get no public address. The use of `addresses` and `interfaces`
-    is None where the launch takes none, or few.
+    is None where the launch takes none, or few. `spent_usd` is what the nodes that are there have
+    cost.
     """
 
     machines: Mapping[str, MachineType] = field(default_factory=dict)
@@ -69,6 +72,7 @@ class Catalogue:
     ways_out: Mapping[str, WayOut] = field(default_factory=dict)
     addresses: QuotaUse | None = None
     interfaces: QuotaUse | None = None
+    spent_usd: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -118,7 +122,7 @@ def observe(
         vpc=vpc,
         ssh_from=_ssh_from(client, spec, vpc, group),
         catalogue=(
-            _catalogue(clients, wanted, subnets, price_cache, lacking, bool(addresses))
+            _catalogue(clients, wanted, subnets, price_cache, lacking, bool(addresses), instances)
             if lacking
             else None
         ),
@@ -175,6 +179,7 @@ def _catalogue(
     price_cache: Path,
     lacking: int,
     has_address: bool,
+    there: tuple[Instance, ...],
 ) -> Catalogue:
     client = clients.ec2
     machines = find_machine_types(client, spec.types)
@@ -200,7 +205,14 @@ def _catalogue(
         ways_out=find_ways_out(client, subnets) if alone and spec.nodes > 1 else {},
         addresses=find_address_use(clients) if alone and not has_address else None,
         interfaces=find_interface_use(clients) if most >= MANY_INTERFACES else None,
+        spent_usd=_spent_usd(clients, there, price_cache),
     )
+
+
+def _spent_usd(clients: Clients, there: tuple[Instance, ...], price_cache: Path) -> float:
+    prices = find_prices(clients, there, price_cache)
+    now = datetime.now(timezone.utc)
+    return sum(node_cost(one, prices[price_key(one)], now).spent_usd for one in there)
 
 
 def _images(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import functools
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,10 +14,14 @@ from clusterctl.domain.errors import AwsError
 from clusterctl.domain.spec import Market
 from clusterctl.ec2.costs import Price
 from clusterctl.ec2.errors import translated
+from clusterctl.ec2.instances import Instance
 from clusterctl.ec2.price_cache import PriceCache
+from clusterctl.ec2.spending import price_key
 
 if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients
+
+Prices = Mapping[tuple[str, Market, str], "Price | None"]
 
 LISTED_FOR_S = 24 * 3600.0
 SPOT_FOR_S = 600.0
@@ -57,6 +61,15 @@ def find_price(
     if price and market is Market.SPOT:
         return Price(price.usd_per_hour, f"{price.source}, on demand: spot is less", price.as_of)
     return price
+
+
+def find_prices(clients: Clients, instances: Sequence[Instance], cache: Path | None) -> Prices:
+    """The price of each kind of node among these. Raises nothing of AWS's."""
+    found: dict[tuple[str, Market, str], Price | None] = {}
+    for key in dict.fromkeys(price_key(one) for one in instances):
+        instance_type, market, zone = key
+        found[key] = find_price(clients, instance_type, market, zone or None, cache)
+    return found
 
 
 def table_price(instance_type: str, region: str) -> Price | None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 
 from clusterctl.domain.cluster import NodeState
 from clusterctl.domain.findings import Finding, Severity
+from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.spec import Limits, Market
 from clusterctl.domain.units import format_duration
 from clusterctl.ec2.costs import PUBLIC_IPV4_HOUR_USD, Price, disk_hourly_usd, format_usd
@@ -21,13 +23,26 @@ ASLEEP = (NodeState.STOPPING, NodeState.STOPPED)
 WARN_BELOW_H = 0.5
 
 
+# A clock that differs from EC2's by more cannot sign a request. What may have run in so short a
+# time is counted as if it had.
+BRIEF_S = 300.0
+
+
 @dataclass(frozen=True)
 class NodeCost:
-    """One node. `usd_per_hour` None: its price is not known. Not `complete`: it cost more."""
+    """One node. `usd_per_hour` None: its price is not known. `ran_h`: its hours in all its runs.
+
+    It cost more, and may have run for longer, for each reason in `missing`.
+    """
 
     usd_per_hour: float | None
     spent_usd: float
-    complete: bool = True
+    ran_h: float = 0.0
+    missing: tuple[str, ...] = ()
+
+    @property
+    def complete(self) -> bool:
+        return not self.missing
 
 
 @dataclass(frozen=True)
@@ -58,45 +73,98 @@ class Spending:
     findings: tuple[Finding, ...] = ()
 
 
+def first_launch(instance: Instance) -> datetime:
+    """When it was made, as far as is known."""
+    return instance.made_at or instance.node.launched_at
+
+
 def price_key(instance: Instance) -> tuple[str, Market, str]:
     """What a node's price depends on: type, market, and for spot the zone."""
     zone = instance.node.availability_zone if instance.market is Market.SPOT else ""
     return instance.node.instance_type, instance.market, zone
 
 
-def node_cost(instance: Instance, price: Price | None, now: datetime) -> NodeCost:
-    """One node now. What it cost in earlier runs is in its tag.
+def node_cost(
+    instance: Instance, price: Price | None, now: datetime, used_h: float | None = None
+) -> NodeCost:
+    """One node now: what its tag has noted, and what it has cost since.
 
-    A stop by `clusterctl stop` has put the run into the tag; a machine that stopped itself has
-    not, and EC2 does not always say when that was.
+    EC2 says when the last run began and, if somebody asked for it, when that was stopped; it says
+    nothing of earlier runs, nor when a machine switched itself off. What is not known is not
+    counted, and named. `used_h` are the hours of all runs at most, where the node's guard knows.
     """
-    node, disk = instance.node, instance.disk
+    node, disk, spent = instance.node, instance.disk, instance.spent
+    billed = node.state in BILLED
+    machine = price.usd_per_hour if price else 0.0
     held = disk_hourly_usd(disk.size_gib or 0, disk.iops, disk.throughput_mib_s)
     # A stopped machine has a public address only if it is one of its own, which costs as before.
-    held += PUBLIC_IPV4_HOUR_USD if node.public_ip else 0.0
-    machine = price.usd_per_hour if price else None
-    before = instance.spent_usd
-    if node.state in BILLED:
-        hours = _hours(node.launched_at, now)
-        run = before + hours * (held + (machine or 0.0))
-        return NodeCost(None if machine is None else machine + held, run, machine is not None)
-    if node.state not in ASLEEP:
-        return NodeCost(0.0, before)
+    own = bool(node.public_ip) and not billed
+    had_address = node.public_ip or (not billed and _gets_address(instance))
+    address = PUBLIC_IPV4_HOUR_USD if had_address else 0.0
+    hourly = held + (PUBLIC_IPV4_HOUR_USD if node.public_ip else 0.0) + (machine if billed else 0.0)
+    unpriced = [] if price else [f"the price of {node.instance_type} is not known"]
     stopped = stopped_since(instance.state_since)
-    if before and stopped and "UserInitiated" in instance.state_reason:
-        return NodeCost(held, before + _hours(stopped, now) * held)
-    ran = _hours(node.launched_at, stopped) if stopped else 0.0
-    spent = before + _hours(node.launched_at, now) * held + ran * (machine or 0.0)
-    return NodeCost(held, spent, stopped is not None and machine is not None)
+    if stopped and stopped < node.launched_at:
+        stopped = None  # It tells of an earlier stop.
+    if node.state not in (*BILLED, *ASLEEP):
+        hourly, now = 0.0, stopped or now
+    begin, why = _counted_until(instance, stopped)
+    missing = [*unpriced, *why]
+    started, ended = begin, now if billed else stopped
+    if (node.launched_at - begin).total_seconds() > BRIEF_S:
+        started = node.launched_at
+        missing.append(
+            f"it was started {node.launched_at:%Y-%m-%d %H:%M} UTC; for how long it ran between "
+            f"{begin:%Y-%m-%d %H:%M} and then is not known"
+        )
+    if ended is None:
+        ended = started
+        missing.append("it switched itself off, and EC2 does not say when")
+    ran_h = _hours(started, ended)
+    usd = spent.usd + ran_h * machine + _hours(begin, now) * held
+    usd += address * (_hours(begin, now) if own else ran_h)
+    before_h = spent.ran_h
+    if before_h is None:
+        before_h = spent.usd / (machine + held) if machine else 0.0
+    ran_h += before_h
+    if used_h is not None and instance.made_at:
+        ran_h, missing = max(ran_h, used_h), unpriced
+        usd = max(usd, held * _hours(instance.made_at, now) + used_h * (machine + address))
+    return NodeCost(hourly if price or not billed else None, usd, ran_h, tuple(missing))
+
+
+def _gets_address(instance: Instance) -> bool:
+    """Whether EC2 gives it a public address for as long as it runs."""
+    return not (instance.private or instance.several_interfaces)
+
+
+def _counted_until(instance: Instance, stopped: datetime | None) -> tuple[datetime, list[str]]:
+    """Up to when the node's tag has its cost: from its launch on without a tag; what is missing."""
+    spent, launched_at = instance.spent, instance.node.launched_at
+    if spent.until:
+        return spent.until, ["an earlier run is not known whole"] if spent.at_least else []
+    if spent.usd:
+        begin = launched_at if instance.node.state in BILLED else stopped or launched_at
+        return begin, ["an older clusterctl noted what it had cost, and not until when"]
+    if instance.made_at:
+        return instance.made_at, []
+    return launched_at, ["EC2 does not say when it was launched first"]
 
 
 def spending(
     instances: Sequence[Instance],
     prices: Mapping[tuple[str, Market, str], Price | None],
     now: datetime,
+    used_h: Mapping[str, float] = MappingProxyType({}),
 ) -> Spending:
-    """A cluster's money; `instances` is not empty, `prices` has each price_key."""
-    costs = [node_cost(one, prices.get(price_key(one)), now) for one in instances]
+    """A cluster's money; `instances` is not empty, `prices` has each price_key.
+
+    `used_h`: for how long nodes have run in all, by instance, where their guards say so.
+    """
+    costs = [
+        node_cost(one, prices.get(price_key(one)), now, used_h.get(one.node.instance_id))
+        for one in instances
+    ]
     known = [cost.usd_per_hour for cost in costs if cost.usd_per_hour is not None]
     total = sum(known) if len(known) == len(costs) else None
     # Not that of a head node that is being replaced.
@@ -110,12 +178,13 @@ def spending(
         complete=all(cost.complete for cost in costs),
         price_source=_sources(prices, instances),
         limits=limits,
-        since=min(one.node.launched_at for one in instances),
+        since=min(first_launch(one) for one in instances),
         ends_in_h=ends,
         ended_by=by,
         findings=(
             *_endings(limits, total, spent, ends, by),
             *_overdue(instances, limits, now),
+            *_incomplete(instances, costs),
         ),
     )
 
@@ -131,7 +200,7 @@ def _end(
     running = [(one, cost) for one, cost in zip(instances, costs) if one.node.state in BILLED]
     ends: list[tuple[float, str]] = []
     if running and limits.max_hours is not None:
-        ran = max(_hours_run(one, cost, now) for one, cost in running)
+        ran = max(cost.ran_h for _, cost in running)
         ends.append((limits.max_hours - ran, "--max-hours"))
     if running and limits.budget_usd is not None and hourly:
         ends.append(((limits.budget_usd - spent) / hourly, "--budget"))
@@ -139,12 +208,6 @@ def _end(
         return None, ""
     left, by = min(ends)
     return max(0.0, left), by
-
-
-def _hours_run(one: Instance, cost: NodeCost, now: datetime) -> float:
-    # Earlier runs are known by what they cost only.
-    earlier = one.spent_usd / cost.usd_per_hour if cost.usd_per_hour else 0.0
-    return _hours(one.node.launched_at, now) + earlier
 
 
 def _endings(
@@ -179,6 +242,22 @@ def _overdue(instances: Sequence[Instance], limits: Limits, now: datetime) -> li
         return []
     text = f"stopped for {days:.1f} days, {limits.stopped_days:g} were allowed: its disks cost"
     return [_warning("cost.stopped", text, "remove it: clusterctl down, or clusterctl gc --delete")]
+
+
+def _incomplete(instances: Sequence[Instance], costs: Sequence[NodeCost]) -> list[Finding]:
+    nodes: dict[str, list[str]] = {}
+    for one, cost in zip(instances, costs):
+        for why in cost.missing:
+            nodes.setdefault(why, []).append(one.node.name)
+    return [
+        Finding(
+            "cost.incomplete",
+            Severity.INFO,
+            f"{fold_hosts(names)} cost more than that: {why}",
+            hint="all of it is on AWS's bill: see Cost Explorer",
+        )
+        for why, names in nodes.items()
+    ]
 
 
 def _sources(

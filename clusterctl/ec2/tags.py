@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import Any
 
 from clusterctl.domain.errors import UsageError
@@ -27,7 +29,7 @@ DISK = "clusterctl:disk"
 # Only the head node has a public address.
 PRIVATE = "clusterctl:private"
 LIMITS = "clusterctl:limits"
-# What a node had cost when it was last stopped.
+# What a node has cost up to some time: EC2 forgets its runs when it starts it (see Spent).
 SPENT = "clusterctl:spent-usd"
 # A node whose replacement is under way.
 RETIRED = "clusterctl:retired"
@@ -77,6 +79,46 @@ def read_disk(text: str) -> Disk:
         int(throughput) or None,
         key[0] if key else None,
     )
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What a node had cost, and for how many hours it had run, `until` then.
+
+    `at_least`: it cost more. An older version of clusterctl noted nothing but the dollars.
+    """
+
+    usd: float = 0.0
+    ran_h: float | None = None
+    until: datetime | None = None
+    at_least: bool = False
+
+
+def spent_text(spent: Spent) -> str:
+    """`41.0000 for 4.0100 h until 2026-11-21T12:00:00Z at least`."""
+    assert spent.until is not None
+    text = f"{spent.usd:.4f} for {spent.ran_h or 0.0:.4f} h until {spent.until:%Y-%m-%dT%H:%M:%SZ}"
+    return text + " at least" * spent.at_least
+
+
+def read_spent(text: str) -> Spent:
+    """What such a tag says; what makes no sense says nothing."""
+    found = re.fullmatch(
+        r"(\d{1,9}(?:\.\d{1,6})?)"
+        r"(?: for (\d{1,7}\.\d{4}) h until (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ)( at least)?)?",
+        text,
+        re.ASCII,
+    )
+    if not found:
+        return Spent()
+    usd, ran_h, until, at_least = found.groups()
+    if until is None:
+        return Spent(float(usd))
+    try:
+        when = datetime.strptime(until, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc)
+    except ValueError:
+        return Spent()
+    return Spent(float(usd), float(ran_h), when, bool(at_least))
 
 
 def of_cluster(name: str) -> dict[str, Any]:

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from clusterctl.domain.cluster import NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError
-from clusterctl.domain.spec import Market
-from clusterctl.ec2.costs import Price
 from clusterctl.ec2.instances import Instance, find_every_cluster, find_instances, members_of
-from clusterctl.ec2.prices import find_price
+from clusterctl.ec2.prices import find_prices
 from clusterctl.ec2.spending import (
     ASLEEP,
     BILLED,
     Running,
     Spending,
+    first_launch,
     node_cost,
     price_key,
     spending,
 )
+from clusterctl.ec2.tagging import tag
+from clusterctl.ec2.tags import SPENT, Spent, spent_text
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.keep import check_account, parse_site, site_of
 from clusterctl.operations.ledger import Ended, append_ended, read_ended
@@ -33,8 +35,6 @@ from clusterctl.transport.fanout import fan_out
 if TYPE_CHECKING:
     from clusterctl.ec2.plan import LaunchPlan
     from clusterctl.ec2.session import Clients
-
-Prices = Mapping[tuple[str, Market, str], "Price | None"]
 
 
 @dataclass(frozen=True)
@@ -107,19 +107,14 @@ def price_cache(home: Path) -> Path:
     return home / "prices.json"
 
 
-def find_prices(clients: Clients, instances: Sequence[Instance], cache: Path | None) -> Prices:
-    """The price of each kind of node among these. Raises nothing of AWS's."""
-    found: dict[tuple[str, Market, str], Price | None] = {}
-    for key in dict.fromkeys(price_key(one) for one in instances):
-        instance_type, market, zone = key
-        found[key] = find_price(clients, instance_type, market, zone or None, cache)
-    return found
-
-
-def spending_of(clients: Clients, instances: Sequence[Instance], cache: Path | None) -> Spending:
+def spending_of(
+    clients: Clients,
+    instances: Sequence[Instance],
+    cache: Path | None,
+    used_h: Mapping[str, float] = MappingProxyType({}),
+) -> Spending:
     """A cluster's money; `instances` are all of it. Raises nothing of AWS's."""
-    prices = find_prices(clients, instances, cache)
-    return spending(instances, prices, datetime.now(timezone.utc))
+    return spending(instances, find_prices(clients, instances, cache), _now(), used_h)
 
 
 def running_cost(clients: Clients, plan: LaunchPlan, cache: Path | None) -> Running:
@@ -135,10 +130,28 @@ def running_cost(clients: Clients, plan: LaunchPlan, cache: Path | None) -> Runn
     return Running(nodes, gpus, money.usd_per_hour, money.price_source)
 
 
-def node_spent_usd(clients: Clients, instance: Instance, cache: Path | None) -> float:
-    """What a node has cost up to now: what `stop` puts into its tag. Raises nothing of AWS's."""
-    price = find_prices(clients, [instance], cache)[price_key(instance)]
-    return node_cost(instance, price, datetime.now(timezone.utc)).spent_usd
+def note_spent(
+    clients: Clients,
+    instances: Sequence[Instance],
+    cache: Path | None,
+    used_h: Mapping[str, float] = MappingProxyType({}),
+) -> None:
+    """Write into their tags what these nodes have cost up to now: before EC2 forgets their runs.
+
+    It can be repeated, and be cut off anywhere. Never fails: what is not noted is missed later,
+    and the sum is said to be the least.
+    """
+    now = _now().replace(microsecond=0)
+    ids: dict[str, list[str]] = {}
+    with suppress(AwsError):
+        prices = find_prices(clients, instances, cache)
+        for one in instances:
+            id = one.node.instance_id
+            cost = node_cost(one, prices[price_key(one)], now, used_h.get(id))
+            spent = Spent(cost.spent_usd, cost.ran_h, now, at_least=not cost.complete)
+            ids.setdefault(spent_text(spent), []).append(id)
+        for text, noted in ids.items():
+            tag(clients.ec2, noted, {SPENT: text})
 
 
 def cost_report(
@@ -161,9 +174,12 @@ def cost_report(
     ).outcomes
     if len(looks) == 1 and looks[0].error:
         raise looks[0].error
+    clusters = tuple(cluster for look in looks for cluster in look.value or ())
+    # A removal that was cut off has noted nodes that are still there.
+    there = {one.node.instance_id for cluster in clusters for one in cluster.instances}
     return CostReport(
-        clusters=tuple(cluster for look in looks for cluster in look.value or ()),
-        ended=_ended(home, places, name, since) if since else (),
+        clusters=clusters,
+        ended=_ended(home, places, name, since, there) if since else (),
         unseen=tuple((look.host, look.error) for look in looks if look.error),
     )
 
@@ -186,12 +202,16 @@ def _look(clients: Clients, home: Path, name: str | None) -> list[ClusterCosts]:
 
 
 def _ended(
-    home: Path, places: Mapping[str, Clients], name: str | None, since: datetime
+    home: Path,
+    places: Mapping[str, Clients],
+    name: str | None,
+    since: datetime,
+    there: Collection[str],
 ) -> tuple[Ended, ...]:
     sites = [site_of(clients) for clients in places.values()]
     return tuple(
         entry
-        for entry in read_ended(home)
+        for entry in read_ended(home, there)
         if any(parse_site(entry.account).may_be(site) for site in sites)
         and entry.ended_at >= since
         and name in (None, entry.name)
@@ -207,8 +227,8 @@ def note_end(home: Path, clients: Clients, name: str, instances: Sequence[Instan
     going = [one for one in instances if one.node.state in (*BILLED, *ASLEEP)]
     if not going:
         return
-    now = datetime.now(timezone.utc)
-    with contextlib.suppress(OSError, AwsError):
+    now = _now()
+    with suppress(OSError, AwsError):
         prices = find_prices(clients, going, price_cache(home))
         costs = {one.node.instance_id: node_cost(one, prices[price_key(one)], now) for one in going}
         append_ended(
@@ -219,9 +239,13 @@ def note_end(home: Path, clients: Clients, name: str, instances: Sequence[Instan
                 region=str(clients.ec2.meta.region_name),
                 instance_type="/".join(sorted({one.node.instance_type for one in going})),
                 market="/".join(sorted({one.market.value for one in going})),
-                since=min(one.node.launched_at for one in going),
+                since=min(first_launch(one) for one in going),
                 ended_at=now,
                 usd={key: cost.spent_usd for key, cost in costs.items()},
                 complete=all(cost.complete for cost in costs.values()),
             ),
         )
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.utc)

@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING
 
 from clusterctl.bootstrap.guard.config import first_settings, joined_settings
 from clusterctl.bootstrap.guard.install import guard_update_script
+from clusterctl.bootstrap.guard.state import parse_used_h, used_command
 from clusterctl.bootstrap.guard.userdata import with_guard
 from clusterctl.bootstrap.trust import Member
 from clusterctl.domain.cluster import Cluster
 from clusterctl.domain.errors import CommandFailed
+from clusterctl.domain.findings import Severity
 from clusterctl.domain.results import CommandResult
 from clusterctl.domain.spec import ClusterSpec, Limits, Market
 from clusterctl.ec2.attributes import find_user_data, set_at_power_off
-from clusterctl.ec2.instances import find_instances, standing
+from clusterctl.ec2.instances import Instance, find_instances, standing
 from clusterctl.ec2.likeness import like
 from clusterctl.ec2.observe import Observed
-from clusterctl.operations.costs import spending_of
+from clusterctl.operations.costs import note_spent, spending_of
 from clusterctl.operations.failures import check_all
 from clusterctl.operations.launcher import Launcher
 from clusterctl.transport.connections import Connections
@@ -73,6 +75,14 @@ def update_guards(
     spot = any(found.market is Market.SPOT for found in instances)
     if spending.limits == Limits() and not spot and not had_limits:
         return
+    if not spending.complete:
+        used_h = _used_h(instances, connections, targets)
+        known = [one for one in instances if one.node.instance_id in used_h]
+        note_spent(launcher.clients, known, launcher.prices, used_h)
+        spending = spending_of(launcher.clients, instances, launcher.prices, used_h)
+        for finding in spending.findings:
+            if finding.check_id == "cost.incomplete" and spending.limits.ends:
+                launcher.progress.finding(replace(finding, severity=Severity.WARNING))
     left_s = None if spending.ends_in_h is None else spending.ends_in_h * 3600
     ends_at = None if left_s is None else time.time() + max(left_s, LEAST_LEFT_S)
     first = first_settings(
@@ -105,6 +115,23 @@ def update_guards(
         set_behavior=lambda behavior: set_at_power_off(launcher.clients.ec2, ids, behavior),
         tell_guards=lambda: check_all(cluster, fan_out(one, targets)),
     )
+
+
+def _used_h(
+    instances: Sequence[Instance], connections: Connections, targets: Sequence[Target]
+) -> dict[str, float]:
+    """For how long these have run in all, by instance, as far as their guards know it."""
+    made = {one.node.name: one for one in instances if not one.retired and one.made_at}
+
+    def one(target: Target) -> float | None:
+        found = made.get(target.host)
+        if found is None or found.made_at is None:
+            return None
+        said = connections.run(target, used_command(), timeout_s=TIMEOUT_S).stdout
+        return parse_used_h(said, found.made_at.timestamp())
+
+    outcomes = fan_out(one, targets).outcomes
+    return {made[one.host].node.instance_id: one.value for one in outcomes if one.value is not None}
 
 
 def change_limits(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -65,10 +65,11 @@ def append_ended(home: Path, ended: Ended) -> None:
         os.close(file)
 
 
-def read_ended(home: Path) -> tuple[Ended, ...]:
+def read_ended(home: Path, there: Collection[str] = ()) -> tuple[Ended, ...]:
     """All that was noted, in that order; lines that make no sense are passed over.
 
-    An instance that was noted twice, as when `down` was run again, counts as it was noted last.
+    An instance that was noted twice, as when `down` was run again, counts as it was noted last;
+    one that is `there` still has not ended.
     """
     try:
         lines = (home / FILE).read_bytes().splitlines()
@@ -78,7 +79,11 @@ def read_ended(home: Path) -> tuple[Ended, ...]:
     last = {key: position for position, entry in enumerate(entries) for key in entry.usd}
     kept = []
     for position, entry in enumerate(entries):
-        usd = {key: value for key, value in entry.usd.items() if last[key] == position}
+        usd = {
+            key: value
+            for key, value in entry.usd.items()
+            if last[key] == position and key not in there
+        }
         if usd:
             kept.append(Ended(**{**vars(entry), "usd": usd}))
     return tuple(kept)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,13 +11,11 @@ from clusterctl.domain.cluster import Cluster, NodeState
 from clusterctl.domain.errors import ClusterctlError, NoSuchCluster, UsageError
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.spec import Market
-from clusterctl.ec2 import tags
 from clusterctl.ec2.errors import translated
 from clusterctl.ec2.instances import Instance, as_cluster, find_instances
 from clusterctl.ec2.likeness import spec_of
 from clusterctl.ec2.polling import gaps
-from clusterctl.ec2.tagging import tag
-from clusterctl.operations.costs import node_spent_usd
+from clusterctl.operations.costs import note_spent
 from clusterctl.operations.keep import check_site, locked
 from clusterctl.operations.launcher import Launcher
 from clusterctl.operations.up import UpReport, bring_up
@@ -61,15 +59,11 @@ def stop(
         going = [one for one in there if one.node.state is NodeState.RUNNING]
         if going:
             may_stop(cluster)
-            spent = {
-                one.node.instance_id: node_spent_usd(launcher.clients, one, launcher.prices)
-                for one in going
-            }
+            note_spent(launcher.clients, going, launcher.prices)
             names = [one.node.name for one in going]
             launcher.progress.step(f"stopping {fold_hosts(names)}")
             with translated():
-                client.stop_instances(InstanceIds=list(spent))
-            _remember(client, spent)
+                client.stop_instances(InstanceIds=[one.node.instance_id for one in going])
         return Stopped(_await_stopped(client, name), tuple(one.node.name for one in going))
 
 
@@ -97,15 +91,6 @@ def _check_stoppable(name: str, there: Sequence[Instance]) -> None:
             f"{fold_hosts(pending)}: still starting, and EC2 stops only what runs",
             f"wait a minute, then run it again: clusterctl stop {name}",
         )
-
-
-def _remember(client: EC2Client, spent: Mapping[str, float]) -> None:
-    """What the run that ends has cost. Nodes launched together have cost the same."""
-    by_amount: dict[str, list[str]] = {}
-    for instance_id, usd in spent.items():
-        by_amount.setdefault(f"{usd:.2f}", []).append(instance_id)
-    for amount, ids in by_amount.items():
-        tag(client, ids, {tags.SPENT: amount})
 
 
 def _await_stopped(client: EC2Client, name: str) -> Cluster:

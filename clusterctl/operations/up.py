@@ -14,8 +14,9 @@ from clusterctl.ec2.instances import as_cluster, find_instances, members_of
 from clusterctl.ec2.launch import carry_out
 from clusterctl.ec2.observe import observe
 from clusterctl.ec2.plan import LaunchPlan, plan_launch
+from clusterctl.ec2.spending import ASLEEP
 from clusterctl.ec2.teardown import terminate_these
-from clusterctl.operations.costs import note_end
+from clusterctl.operations.costs import note_end, note_spent
 from clusterctl.operations.guards import with_user_data
 from clusterctl.operations.keep import (
     LocalKey,
@@ -106,7 +107,14 @@ def launch(launcher: Launcher, spec: ClusterSpec) -> tuple[LaunchPlan, Cluster]:
         launcher.agree(plan)
     keep_site(folder, site_of(launcher.clients, plan.seen.instances))
     keep_key(folder, key)
-    instances = carry_out(client, plan, folder.launch, progress.step, launcher.capacity_timeout_s)
+
+    def before_start() -> None:
+        asleep = [one for one in find_instances(client, spec.name) if one.node.state in ASLEEP]
+        note_spent(launcher.clients, asleep, launcher.prices)
+
+    instances = carry_out(
+        client, plan, folder.launch, progress.step, launcher.capacity_timeout_s, before_start
+    )
     cluster = as_cluster(client, spec.name, instances)
     assert cluster is not None, "a plan leaves no cluster without instances"
     return plan, cluster

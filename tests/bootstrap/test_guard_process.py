@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import replace
 
@@ -127,6 +128,9 @@ def test_another_boot_goes_on_counting(guard):
     state = wait_until(guard.state, "a state")
     boot_s = time.clock_gettime(time.CLOCK_BOOTTIME)
     assert 6999 < state["used_s"] - boot_s < 7030 or 6960 < state["used_s"] - boot_s < 7001
+    # Since when the guard of another time has counted is not known.
+    kept = json.loads(guard.settings.with_name("guard-used.json").read_text())
+    assert (kept["since"], kept["boots"]) == (0, 1)
 
 
 def test_a_changed_program_is_taken_up(guard):

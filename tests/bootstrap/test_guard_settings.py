@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from clusterctl.bootstrap.guard.config import first_settings, joined_settings, lifetime_s
 from clusterctl.bootstrap.guard.node.settings import GuardSettings, Worker, parse_settings
-from clusterctl.bootstrap.guard.state import GuardState, parse_guard_state
+from clusterctl.bootstrap.guard.state import GuardState, parse_guard_state, parse_used_h
 from clusterctl.bootstrap.trust import Member
 from clusterctl.domain.spec import Limits
 
@@ -32,20 +34,18 @@ HEAD = """\
 
 
 @pytest.mark.parametrize(
-    ("limits", "hourly", "spent", "expected"),
+    ("limits", "hourly", "expected"),
     [
-        (Limits(), 10.0, 0.0, None),
-        (Limits(max_hours=8), None, 0.0, 28800),
-        (Limits(budget_usd=100), 10.0, 0.0, 36000),
-        (Limits(budget_usd=100), 10.0, 50.0, 18000),
-        (Limits(budget_usd=100), 10.0, 200.0, 1.0),
-        (Limits(budget_usd=100), None, 0.0, None),
-        (Limits(max_hours=8, budget_usd=100), 10.0, 0.0, 28800),
-        (Limits(max_hours=20, budget_usd=100), 10.0, 0.0, 36000),
+        (Limits(), 10.0, None),
+        (Limits(max_hours=8), None, 28800),
+        (Limits(budget_usd=100), 10.0, 36000),
+        (Limits(budget_usd=100), None, None),
+        (Limits(max_hours=8, budget_usd=100), 10.0, 28800),
+        (Limits(max_hours=20, budget_usd=100), 10.0, 36000),
     ],
 )
-def test_hours_and_dollars_become_a_time(limits, hourly, spent, expected):
-    assert lifetime_s(limits, hourly, spent) == expected
+def test_hours_and_dollars_become_a_time(limits, hourly, expected):
+    assert lifetime_s(limits, hourly) == expected
 
 
 def test_the_file_of_a_head_node_whole():
@@ -125,6 +125,25 @@ def test_the_state():
     stale = parse_guard_state("now 9000\n" + SAID)
     assert stale is not None
     assert not stale.alive
+
+
+@pytest.mark.parametrize(
+    ("kept", "boot", "uptime", "hours"),
+    [
+        # This is its first boot, or its third; each may have cost 10 minutes more.
+        ({"before_s": 0, "boot_s": 60, "since": 1e9 + 100, "boots": 1}, "b", "3000.5 9.1", 1.0001),
+        ({"before_s": 3600, "boot_s": 3600, "since": 1e9 + 100, "boots": 2}, "c", "1800 9", 3.0),
+        # Counted from a later boot on; by an older guard; nothing.
+        ({"before_s": 3600, "boot_s": 60, "since": 1e9 + 9000, "boots": 2}, "b", "60 9", None),
+        ({"before_s": 3600, "boot_s": 60}, "b", "60 9", None),
+        ({"before_s": 0, "boot_s": 60, "since": 1e9 + 100, "boots": 1}, "b", "", None),
+        (None, "b", "60 9", None),
+    ],
+)
+def test_for_how_long_a_machine_has_run_in_all(kept, boot, uptime, hours):
+    said = "" if kept is None else json.dumps({"boot_id": "b", **kept})
+    found = parse_used_h(f"{said}\n{boot}\n\n{uptime}\n\n", made_at=1e9)
+    assert found == (None if hours is None else pytest.approx(hours, abs=1e-4))
 
 
 @pytest.mark.parametrize("text", ["", "now 5\n", "now 5\n{broken\n", "now 5\n[1]\n", "now x\n"])

@@ -6,10 +6,11 @@ import csv
 import functools
 import json
 import re
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 
 import pytest
 from botocore.endpoint import Endpoint
+from moto.ec2 import ec2_backends
 
 from clusterctl.cli.money import limits_words
 from clusterctl.domain.spec import Limits
@@ -68,12 +69,18 @@ def state_of(client, name):
     return find_instances(client, name)[0].node.state.value
 
 
+def spent(usd):
+    """As the tag of a node has it that was started just now."""
+    now = datetime.now(timezone.utc)
+    return tags.spent_text(tags.Spent(usd, ran_h=usd / NODE_USD, until=now))
+
+
 # p4d.24xlarge 21.957642, the disk 730 x 0.08 / 730, a public address 0.005
 NODE_USD = 21.957642 + 0.08 + 0.005
 
 
 def test_status_shows_the_money(clusterctl, client):
-    launch(client, "demo", **{tags.LIMITS: "max-hours=8 budget=1000", tags.SPENT: "50"})
+    launch(client, "demo", **{tags.LIMITS: "max-hours=8 budget=1000", tags.SPENT: spent(50)})
     ran = clusterctl("status", "demo")
     assert ran.status == 0
     costs, limits = ran.out.splitlines()[-2:]
@@ -99,7 +106,7 @@ def test_a_budget_that_is_spent_names_the_cluster_to_remove(clusterctl, client):
 
 
 def test_status_warns_when_little_is_left(clusterctl, client):
-    launch(client, "demo", **{tags.LIMITS: "budget=105", tags.SPENT: "50"})
+    launch(client, "demo", **{tags.LIMITS: "budget=105", tags.SPENT: spent(50)})
     ran = clusterctl("status", "demo")
     assert ran.status == 0
     assert "by --budget" in ran.out
@@ -159,7 +166,7 @@ def test_nothing_costs_anything(clusterctl):
 
 
 def test_the_report_has_every_cluster_and_the_sum(clusterctl, client):
-    launch(client, "one", **{tags.SPENT: "10", tags.LIMITS: "idle-minutes=30 stopped-days=3"})
+    launch(client, "one", **{tags.SPENT: spent(10), tags.LIMITS: "idle-minutes=30 stopped-days=3"})
     [stopped] = launch(client, "two", 1, "g4dn.xlarge")
     wait_until(lambda: state_of(client, "two") == "running", "running")
     client.stop_instances(InstanceIds=[stopped])
@@ -180,7 +187,7 @@ def test_the_report_has_every_cluster_and_the_sum(clusterctl, client):
 
 
 def test_a_spreadsheet_gets_numbers(clusterctl, client):
-    launch(client, "one", **{tags.SPENT: "10"})
+    launch(client, "one", **{tags.SPENT: spent(10)})
     launch(client, "=cmd()", 1)
     rows = list(csv.DictReader(clusterctl("costs", "--csv").out.splitlines()))
     by_name = {row["cluster"]: row for row in rows}
@@ -201,7 +208,7 @@ def remove(clusterctl, client, moto_url, name):
 
 
 def test_what_has_ended_is_remembered(clusterctl, client, moto_url):
-    launch(client, "demo", **{tags.SPENT: "10"})
+    launch(client, "demo", **{tags.SPENT: spent(10)})
     remove(clusterctl, client, moto_url, "demo")
     assert clusterctl("costs").out == ""
     ran = clusterctl("costs", "--since", "1d")
@@ -219,7 +226,7 @@ def test_what_has_ended_is_remembered(clusterctl, client, moto_url):
 
 
 def test_down_notes_what_it_ends(clusterctl, client):
-    launch(client, "demo", **{tags.SPENT: "10"})
+    launch(client, "demo", **{tags.SPENT: spent(10)})
     assert clusterctl("down", "demo", "--yes").status == 0
     [ended] = clusterctl("costs", "--since", "1d", "--json").data["ended"]
     assert (ended["name"], ended["nodes"], ended["market"]) == ("demo", 2, "on-demand")
@@ -229,7 +236,7 @@ def test_down_notes_what_it_ends(clusterctl, client):
 def test_the_ledger_is_the_owners_alone_and_what_is_broken_in_it_is_passed_over(
     clusterctl, client, moto_url
 ):
-    launch(client, "demo", 1, **{tags.SPENT: "10"})
+    launch(client, "demo", 1, **{tags.SPENT: spent(10)})
     remove(clusterctl, client, moto_url, "demo")
     file = clusterctl.home / "costs.jsonl"
     assert file.stat().st_mode & 0o777 == 0o600
@@ -261,7 +268,7 @@ def test_the_ledger_is_the_owners_alone_and_what_is_broken_in_it_is_passed_over(
 
 
 def test_a_removal_that_is_repeated_counts_once(clusterctl, client, moto_url):
-    launch(client, "demo", 2, **{tags.SPENT: "10"})
+    launch(client, "demo", 2, **{tags.SPENT: spent(10)})
     note_end(clusterctl.home, clients_of(moto_url), "demo", find_instances(client, "demo"))
     remove(clusterctl, client, moto_url, "demo")
     remove_again = find_instances(client, "demo", ("terminated", "shutting-down"))
@@ -339,3 +346,18 @@ def test_all_regions(clusterctl, client):
 )
 def test_limits_in_words(limits, text):
     assert limits_words(limits) == text
+
+
+def test_what_the_nodes_have_cost_in_this_run_is_off_the_budget(clusterctl, client):
+    up = ("up", "demo", "--instance-type", "p4d.24xlarge", "--ssh-from", "10.0.0.0/8", "--nodes")
+    clusterctl(*up, "1", "--timeout", "0.01")
+    [node] = find_instances(client, "demo")
+    machine = ec2_backends["123456789012"][REGION].get_instance(node.node.instance_id)
+    ten_hours = timedelta(hours=10)
+    machine.launch_time -= ten_hours
+    for nic in machine.nics.values():
+        nic.attach_time -= ten_hours
+    assert clusterctl(*up, "2", "--dry-run", "--budget", "1000").status == 0
+    ran = clusterctl(*up, "2", "--dry-run", "--budget", "200")
+    assert ran.status == 2
+    assert "the budget of $200.00 is spent: $220." in ran.err

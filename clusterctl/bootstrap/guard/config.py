@@ -11,18 +11,17 @@ from clusterctl.domain.spec import Limits
 __all__ = ["GuardSettings", "Worker", "first_settings", "joined_settings", "lifetime_s"]
 
 
-def lifetime_s(limits: Limits, hourly_usd: float | None, spent_usd: float = 0.0) -> float | None:
-    """For how long the machines may run in all, from `max_hours` and `budget_usd`; None: no end.
+def lifetime_s(limits: Limits, hourly_usd: float | None) -> float | None:
+    """For how long new machines may run in all, from `max_hours` and `budget_usd`; None: no end.
 
     `hourly_usd` is the whole cluster's. A budget without a price sets no time: the caller says
-    so. What was spent before these machines (`spent_usd`) is off the budget.
+    so.
     """
     times = []
     if limits.max_hours is not None:
         times.append(limits.max_hours * 3600)
     if limits.budget_usd is not None and hourly_usd:
-        # A budget that is used up is a deadline that has passed, not none.
-        times.append(max(1.0, (limits.budget_usd - spent_usd) / hourly_usd * 3600))
+        times.append(limits.budget_usd / hourly_usd * 3600)
     return min(times) if times else None
 
 

@@ -97,8 +97,7 @@ def _money(case: Case, machine: MachineType) -> Iterator[Finding]:
         instance_type=machine.name,
         market=case.market,
     )
-    spent = sum(found.spent_usd for found in case.seen.instances)
-    yield from budget_findings(case.spec.limits, costs, spent)
+    yield from budget_findings(case.spec.limits, costs, case.catalogue.spent_usd)
 
 
 CHECKS: tuple[Callable[[Case], Iterator[Finding]], ...] = (

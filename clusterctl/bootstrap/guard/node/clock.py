@@ -28,7 +28,11 @@ class Moment:
 
 
 class Clock:
-    """Reads the clocks. What earlier boots used is kept in a file, a minute's loss at most."""
+    """Reads the clocks. What earlier boots used is kept in a file, a minute's loss at most.
+
+    The launcher reads it, too: EC2 does not say when a machine switched itself off. `since` is the
+    Unix time at which the first of the `boots` began that are counted.
+    """
 
     def __init__(self, place: Place) -> None:
         self._place = place
@@ -37,6 +41,10 @@ class Clock:
         before, last = (_seconds(kept.get(key)) for key in ("before_s", "boot_s"))
         is_this_boot = kept.get("boot_id") == self._boot_id
         self._before_s = before if is_this_boot else before + last
+        self._boots = int(_seconds(kept.get("boots"))) + (not is_this_boot)
+        began = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+        # What an older guard has counted began nobody knows when.
+        self._since = _seconds(kept.get("since")) if kept else began
         self._kept_at = -KEEP_EVERY_S
         self._jumps = Jumps()
 
@@ -44,7 +52,13 @@ class Clock:
         boot_s = time.clock_gettime(time.CLOCK_BOOTTIME)
         if boot_s - self._kept_at >= KEEP_EVERY_S:
             self._kept_at = boot_s
-            kept = {"boot_id": self._boot_id, "before_s": self._before_s, "boot_s": boot_s}
+            kept = {
+                "boot_id": self._boot_id,
+                "before_s": self._before_s,
+                "boot_s": boot_s,
+                "since": self._since,
+                "boots": self._boots,
+            }
             put(self._place.used, json.dumps(kept) + "\n")
         wall = time.time()
         return Moment(wall, boot_s, self._before_s + boot_s, self._jumps.trusted(wall, boot_s))
