@@ -50,8 +50,7 @@ def job_files(plan: JobPlan) -> dict[str, str]:
     }
     private = {one.name: one.value for one in plan.variables if one.private}
     if private:
-        exports = (f"export {name}={shlex.quote(value)}\n" for name, value in private.items())
-        files["environment"] = "".join(exports)
+        files["environment"] = json.dumps(private)
     return files
 
 
@@ -63,7 +62,8 @@ def run_script(plan: JobPlan) -> str:
     """
     line = plan.evaluation_line
     evaluation = _EVALUATION.format(line=line, quoted=shlex.quote(line)) if line else ""
-    private = _PRIVATE if any(one.private for one in plan.variables) else ""
+    has_private = any(one.private for one in plan.variables)
+    private, execute = (_PRIVATE, _WITH_PRIVATE) if has_private else ("", "exec")
     return f"""\
 #!/bin/sh
 # Job {plan.job_id} of clusterctl. TERM ends it: `clusterctl cancel` sends that here.
@@ -77,7 +77,7 @@ line=
 trap 'ended=yes; [ -z "$line" ] || kill -TERM "$line" 2>/dev/null' TERM INT HUP
 run() {{
     (
-        cd {shlex.quote(plan.workdir)} && exec "$@"
+        cd {shlex.quote(plan.workdir)} && {execute} "$@"
     ) </dev/null >>"$folder/log" 2>&1 &
     line=$!
     # The signal may have come before there was a line to pass it to.
@@ -100,10 +100,20 @@ run {plan.line}
 """
 
 
-# Before the job has a process that a signal could end: its values are in no file from then on.
+# Before the job has a process that a signal could end: its values are in no file from then on,
+# but for the one that nobody else can open.
 _PRIVATE = """\
-. "$folder/environment" && rm -f "$folder/environment"
+exec 3<"$folder/environment" && rm -f "$folder/environment" || exit
 """
+# Not by this shell: a user's variable may have the name of one of its own, or of one that no shell
+# lets be set (PPID), and PATH is theirs for the ranks. Python ignores two signals; mpirun must not.
+_WITH_PRIVATE = "exec python3 -ISc " + shlex.quote(
+    "import json, os, signal, sys; os.lseek(3, 0, 0); private = json.loads(open(3).read()); "
+    "os.environb.update((name.encode(), value.encode('utf-8', 'surrogateescape')) "
+    "for name, value in private.items()); "
+    "[signal.signal(one, signal.SIG_DFL) for one in (signal.SIGPIPE, signal.SIGXFSZ)]; "
+    "os.execv(sys.argv[1], sys.argv[1:])"
+)
 # 143: ended by TERM, between the lines.
 _EVALUATION = """\
 if [ "$status" -eq 0 ] && [ -n "$ended" ]; then

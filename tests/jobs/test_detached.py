@@ -7,6 +7,7 @@ import os
 import shlex
 import signal
 import stat
+import sys
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
@@ -272,16 +273,37 @@ def test_jobs_are_in_the_order_of_the_head_node(node):
     assert [job.job_id for job in list_jobs(node, HEAD)] == [OTHER, JOB]
 
 
-def test_a_private_variable_is_in_the_environment_and_in_no_file(node):
-    value = 'it\'s "$HOME"\n`id`\\ é'
-    variables = (Variable("TOKEN", value, private=True),)
-    job = replace(plan(node.home, 'printf %s "$TOKEN"'), variables=variables)
+IGNORED = """\
+while read -r key value; do
+    [ "$key" = SigIgn: ] && echo "ignored $value"
+done </proc/$$/status
+printf '%s\n' "$folder"
+"""
+
+
+def test_private_variables_are_in_the_environment_and_in_no_file(node):
+    """Whatever their names: those of the script's own variables, of a shell's, PATH."""
+    value = 'it\'s "$HOME"\n`id`\\ é\udcff'
+    names = (*("TOKEN", "folder", "line", "status", "ended"), *("PPID", "IFS", "PATH"))
+    shows = f"import os; print([os.environb.get(name.encode()) for name in {names}])"
+    job = replace(
+        plan(node.home, ""),
+        argv=(sys.executable, "-ISc", shows),
+        evaluation=("/bin/sh", "-c", IGNORED),
+        variables=tuple(Variable(name, value + name, private=True) for name in names),
+    )
     start_job(node, HEAD, job, "demo")
     chunks = []
     seen = follow_job(node, HEAD, JOB, chunks.append)
-    assert (b"".join(chunks).decode(), seen.variables) == (value, {"TOKEN": None})
-    left = [path.name for path in folder(node).iterdir() if value in path.read_text()]
-    assert left == ["log"], "where the job itself printed it"
+    assert (seen.exit_status, seen.variables) == (0, dict.fromkeys(names)), chunks
+    values = [(value + name).encode("utf-8", "surrogateescape") for name in names]
+    log = b"".join(chunks)
+    assert log.startswith(f"{values}\n".encode())
+    ignored, _, in_evaluation = log.partition(b"\nignored ")[2].partition(b"\n")
+    assert in_evaluation == values[1] + b"\n"
+    assert not int(ignored, 16) & 1 << signal.SIGPIPE - 1, "mpirun would ignore it, and its ranks"
+    kept = [path.read_bytes() for path in folder(node).iterdir() if path.name != "log"]
+    assert not [text for text in kept if b"`id`" in text], "the log has it: the job printed it"
 
 
 def test_a_start_without_an_answer_says_that_the_job_may_run(node):
