@@ -22,7 +22,7 @@ from clusterctl.data.s3sync import (
 from clusterctl.diagnostics.program import json_lines, read_each
 from clusterctl.domain.errors import ClusterctlError, HostError, UsageError
 from clusterctl.domain.ranges import fold_hosts
-from clusterctl.domain.results import CommandResult, FanoutResult
+from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
 from clusterctl.jobs.ids import new_job_id
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.target import Target
@@ -70,7 +70,8 @@ def start_sync(
     *,
     cluster: str = "NAME",
 ) -> StartedSync:
-    """Start it on every node, and see that it has begun. `cluster` is for what messages advise.
+    """Start it on every node that answers, and see that it has begun. `cluster` is for what
+    messages advise. Of a node that was not heard of its tools nobody knows: it is a failure.
 
     Raises ClusterctlError where none can read the sources.
     """
@@ -94,12 +95,17 @@ def start_sync(
         )
     sync_id = new_job_id()
     order = sync_order(sync_id, request.sources, request.destination, config, commands)
+    silent = {outcome.host: outcome.error for outcome in facts.failures}
+    heard = [target for target in targets if target.host not in silent]
     started = connections.run_all(
-        targets, program().command("start"), stdin=program().stdin(order), timeout_s=TIMEOUT_S
+        heard, program().command("start"), stdin=program().stdin(order), timeout_s=TIMEOUT_S
     )
     nodes = read_each(started, lambda result: _started(result, cluster, request.destination))
+    ended = {outcome.host: outcome for outcome in nodes.outcomes}
+    ended.update({host: HostOutcome(host, error=error) for host, error in silent.items()})
     told = tuple(tuple(command) for command in commands)
-    return StartedSync(sync_id, tool or "clusterctl", why, told, nodes)
+    in_order = FanoutResult(tuple(ended[target.host] for target in targets))
+    return StartedSync(sync_id, tool or "clusterctl", why, told, in_order)
 
 
 def config_of(request: SyncRequest) -> dict[str, Any]:

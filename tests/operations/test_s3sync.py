@@ -12,7 +12,7 @@ import pytest
 from clusterctl.data.node import syncjobs
 from clusterctl.data.s3 import LentKeys, parse_source
 from clusterctl.data.s3sync import SyncState, sync_order
-from clusterctl.domain.errors import ClusterctlError, ConnectionLost, UsageError
+from clusterctl.domain.errors import ClusterctlError, CommandTimeout, ConnectionLost, UsageError
 from clusterctl.operations.s3follow import follow_sync
 from clusterctl.operations.s3sync import (
     SyncRequest,
@@ -362,3 +362,11 @@ def test_a_lost_connection_is_taken_up_again(s3, node):
     assert record.state is SyncState.SUCCEEDED
     assert log.count("done") == 1
     assert node.commands.count("forget") == 2
+
+
+@pytest.mark.parametrize("more", [{}, {"tool": "s5cmd", "credentials": None}])
+def test_nothing_is_started_where_nobody_was_heard_of(s3, node, more):
+    node.trouble.append(CommandTimeout(HEAD.host, "did not end within 2 min"))
+    start = start_sync(node, [HEAD], request(s3, s3.bucket({"a": b"a"}), **more))
+    assert [type(failure.error) for failure in start.nodes.failures] == [CommandTimeout]
+    assert records(node) == []
