@@ -54,7 +54,9 @@ def how_to_come_back(name: str) -> None:
 
 def how_it_ended(job: JobRecord) -> str:
     """`job … succeeded after 42 s`."""
-    status = f" with exit status {job.exit_status}" if job.exit_status else ""
+    # What a cancelled mpirun ends with says nothing: 1 or 143.
+    failed = job.exit_status and job.state.value == "failed"
+    status = f" with exit status {job.exit_status}" if failed else ""
     lost = (
         " (its process is gone: was the head node rebooted?)" if job.state.value == "lost" else ""
     )

@@ -57,21 +57,23 @@ def kill(
         report = kill_processes(access, query, indices, dry_run, found)
     if as_json:
         output.data([process.as_data() for process in report.ended or report.found])
-    else:
-        output.line(_summary(report, dry_run))
+    elif report.found or report.answered:
+        output.line(how_they_ended(report, dry_run))
     show_left(report.left)
     hostlines.show_failures(report.failures)
     return report.exit_status
 
 
-def _summary(report: KillReport, dry_run: bool) -> str:
+def how_they_ended(report: KillReport, dry_run: bool = False) -> str:
+    """`ended 3 processes on demo-[0-1]; none left`."""
     if not report.found:
-        return "nothing to end"
+        # Of a node that does not answer nothing is known.
+        return "nothing to end" + (f" on {fold_hosts(report.answered)}" if report.failures else "")
     hosts = fold_hosts([process.host for process in report.found])
     if dry_run:
         return f"would end {count(len(report.found), 'process')} on {hosts}"
     forced = sum(process.ended == "killed" for process in report.ended)
     by_force = f" ({forced} by force)" if forced else ""
     left = f"{len(report.left)} left" if report.left else "none left"
-    ended = count(len(report.ended) - len(report.left), "process")
-    return f"ended {ended} on {hosts}{by_force}; {left}"
+    ended = sum(bool(process.ended) for process in report.ended)
+    return f"ended {count(ended, 'process')} on {hosts}{by_force}; {left}"

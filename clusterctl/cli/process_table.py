@@ -11,8 +11,6 @@ from clusterctl.domain.units import format_duration
 if TYPE_CHECKING:
     from clusterctl.diagnostics.processes import NodeProcess
 
-COMMAND_WIDTH = 72
-
 
 def show_processes(processes: Sequence[NodeProcess]) -> None:
     output.table(
@@ -24,7 +22,7 @@ def show_processes(processes: Sequence[NodeProcess]) -> None:
                 "-" if process.rank is None else process.rank,
                 format_duration(process.age_s),
                 process.role,
-                _short(process.command),
+                process.short_command,
             )
             for process in processes
         ],
@@ -35,15 +33,10 @@ def show_left(processes: Sequence[NodeProcess]) -> None:
     """One line for each process that would not end."""
     for process in processes:
         output.note(
-            f"error: {process.host}: process {process.pid} is still there: "
-            f"{_short(process.command)}"
+            f"error: {process.host}: process {process.pid} is still there: {process.short_command}"
         )
     if processes:
         output.note(
             "  hint: a process that survives KILL waits for a device or a disk: "
             "clusterctl reboot the node"
         )
-
-
-def _short(command: str) -> str:
-    return command if len(command) <= COMMAND_WIDTH else command[: COMMAND_WIDTH - 1] + "…"

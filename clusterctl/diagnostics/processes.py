@@ -15,6 +15,7 @@ from clusterctl.transport.target import Target
 
 PROCESSES = NodeProgram(Path(__file__).parent / "node" / "processes.py")
 TIMEOUT_S = 30.0
+SHORT_COMMAND = 72  # characters of a line on the screen
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,12 @@ class NodeProcess:
             character if character.isprintable() else ascii(character)[1:-1]
             for character in shlex.join(self.argv)
         )
+
+    @property
+    def short_command(self) -> str:
+        """The beginning of its command line."""
+        whole = self.command
+        return whole if len(whole) <= SHORT_COMMAND else whole[: SHORT_COMMAND - 1] + "…"
 
     def as_data(self) -> dict[str, Any]:
         """For `--json`."""
@@ -88,6 +95,11 @@ def _ask(
         targets, PROCESSES.command(*arguments), stdin=PROCESSES.stdin(), timeout_s=TIMEOUT_S
     )
     return read_each(result, parse_processes)
+
+
+def all_of(result: FanoutResult[tuple[NodeProcess, ...]]) -> tuple[NodeProcess, ...]:
+    """Those of all nodes that answered."""
+    return tuple(process for processes in result.values for process in processes)
 
 
 def parse_processes(result: CommandResult) -> tuple[NodeProcess, ...]:

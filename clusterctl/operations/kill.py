@@ -4,28 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from clusterctl.diagnostics.processes import (
     NodeProcess,
     ProcessQuery,
+    all_of,
     end_processes,
     list_processes,
 )
 from clusterctl.domain.results import FanoutResult, HostOutcome
 from clusterctl.operations.access import Access
-from clusterctl.transport.target import Target
 
 Outcomes = FanoutResult[tuple[NodeProcess, ...]]
+# What was being started while it was ended may come up on another node: that is ended, too.
+ROUNDS = 2
 
 
 @dataclass(frozen=True)
 class KillReport:
-    """What was found, how it ended, and what a second look still saw; then failures by host."""
+    """What was found, how it ended, and what the last look still saw.
+
+    `answered`: the nodes that this is known of; `failures` has the others.
+    """
 
     found: tuple[NodeProcess, ...]
     ended: tuple[NodeProcess, ...]
     left: tuple[NodeProcess, ...]
-    failures: tuple[HostOutcome[tuple[NodeProcess, ...]], ...]
+    answered: tuple[str, ...]
+    failures: tuple[HostOutcome[Any], ...]
 
     @property
     def exit_status(self) -> int:
@@ -44,29 +51,25 @@ def kill(
 ) -> KillReport:
     """End the processes of `query` on these nodes, or on all. One outcome per host."""
     targets = access.select(indices)
-    found = list_processes(access.connections, targets, query)
-    on_found(found)
-    busy = _hosts_with_processes(found)
-    if dry_run or not busy:
-        return KillReport(_all(found), (), (), tuple(found.failures))
-    concerned = [target for target in targets if target.host in busy]
-    return _end(access, query, concerned, found)
-
-
-def _end(
-    access: Access, query: ProcessQuery, targets: Sequence[Target], found: Outcomes
-) -> KillReport:
-    ended = end_processes(access.connections, targets, query)
-    # The proof: what the nodes themselves say now, not what was sent to them.
-    left = list_processes(access.connections, targets, query)
-    failures = {outcome.host: outcome for outcome in [*left.failures, *found.failures]}
-    failed = [outcome for outcome in ended.failures if outcome.host not in failures]
-    return KillReport(_all(found), _all(ended), _all(left), (*failures.values(), *failed))
-
-
-def _all(result: Outcomes) -> tuple[NodeProcess, ...]:
-    return tuple(process for processes in result.values for process in processes)
-
-
-def _hosts_with_processes(result: Outcomes) -> set[str]:
-    return {outcome.host for outcome in result.outcomes if outcome.value}
+    looked = list_processes(access.connections, targets, query)
+    on_found(looked)
+    found = all_of(looked)
+    failures = {outcome.host: outcome for outcome in looked.failures}
+    ended: dict[tuple[str, int], NodeProcess] = {}
+    left: tuple[NodeProcess, ...] = ()
+    new = () if dry_run else found
+    for _ in range(ROUNDS):
+        if not new:
+            break
+        busy = {process.host for process in new}
+        told = end_processes(access.connections, [t for t in targets if t.host in busy], query)
+        ended.update({(process.host, process.pid): process for process in all_of(told)})
+        # The proof: what the nodes themselves say now, not what was sent to them.
+        reached = [target for target in targets if target.host not in failures]
+        looked = list_processes(access.connections, reached, query)
+        left = all_of(looked)
+        new = tuple(process for process in left if (process.host, process.pid) not in ended)
+        for outcome in (*looked.failures, *told.failures):
+            failures.setdefault(outcome.host, outcome)
+    answered = tuple(target.host for target in targets if target.host not in failures)
+    return KillReport(found, tuple(ended.values()), left, answered, tuple(failures.values()))

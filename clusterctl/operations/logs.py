@@ -1,11 +1,14 @@
-"""The jobs of a cluster: listed, looked at, followed."""
+"""The jobs of a cluster: listed, looked at, followed; and what of ours runs where."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
-from clusterctl.diagnostics.processes import ProcessQuery, list_processes
+from clusterctl.diagnostics.processes import NodeProcess, ProcessQuery, all_of, list_processes
 from clusterctl.domain.errors import ClusterctlError, ConnectionLost, HostError, HostUnreachable
+from clusterctl.domain.results import HostOutcome
 from clusterctl.jobs.detached import JobRunning, find_job, list_jobs
 from clusterctl.jobs.follow import follow_job, tail_command
 from clusterctl.jobs.record import JobRecord
@@ -26,27 +29,69 @@ def running_jobs(access: Access) -> list[JobRecord]:
     return [job for job in jobs_of(access) if job.running]
 
 
-def refuse_while_training(access: Access, because: str) -> None:
-    """Raises JobRunning while a job or a hand-started mpirun runs, HostError without an answer."""
-    name = access.cluster.name
+@dataclass(frozen=True)
+class Running:
+    """What of ours runs where: the head node's jobs, and processes by node. `silent` did not say.
+
+    A run is a job, or an mpirun that somebody started by hand. What is there without one is left
+    over: ranks whose daemon or mpirun was killed, on a node that was cut off.
+    """
+
+    jobs: tuple[JobRecord, ...]
+    processes: tuple[NodeProcess, ...]
+    silent: tuple[HostOutcome[Any], ...] = ()
+
+    @property
+    def launchers(self) -> tuple[NodeProcess, ...]:
+        return tuple(process for process in self.processes if process.role == "launcher")
+
+    @property
+    def leftovers(self) -> tuple[NodeProcess, ...]:
+        """Without daemons, which end by themselves a moment after the run."""
+        if self.jobs or self.launchers:
+            return ()
+        return tuple(process for process in self.processes if process.role != "daemon")
+
+
+def what_runs(access: Access) -> Running:
+    """Ask every node. What a node does not say is an outcome in `silent`."""
+    silent: dict[str, HostOutcome[Any]] = {}
+    jobs: list[JobRecord] = []
     try:
-        running = running_jobs(access)
-        [outcome] = list_processes(access.connections, [access.head], ProcessQuery()).outcomes
-        if outcome.error:
-            raise outcome.error
+        # This one waits for a job that is being started, and has no process yet.
+        jobs = running_jobs(access)
     except HostError as error:
-        raise HostError(
-            error.host,
-            f"cannot ask whether a job runs: {error.message}",
-            "if you are sure that none does: --force",
-        ) from error
-    if running:
-        raise job_running(name, running[-1].job_id, because)
-    launchers = [process.pid for process in outcome.value or () if process.role == "launcher"]
-    if launchers:
+        silent[error.host] = HostOutcome(error.host, error=error)
+    found = list_processes(access.connections, access.targets, ProcessQuery())
+    silent.update({outcome.host: outcome for outcome in found.failures})
+    return Running(tuple(jobs), all_of(found), tuple(silent.values()))
+
+
+def refuse_while_training(access: Access, because: str) -> None:
+    """Raises JobRunning while a run goes on, HostError of a head node that does not say.
+
+    Another node may be silent, and may have leftovers: these verbs are what mends it.
+    """
+    refuse_beside_a_run(access, what_runs(access), because)
+
+
+def refuse_beside_a_run(access: Access, running: Running, because: str) -> None:
+    """The same of what was asked before."""
+    name = access.cluster.name
+    for outcome in running.silent:
+        if outcome.host == access.head.host and outcome.error:
+            raise HostError(
+                outcome.host,
+                f"cannot ask whether a job runs: {outcome.error.message}",
+                "if you are sure that none does: --force",
+            ) from outcome.error
+    if running.jobs:
+        raise job_running(name, running.jobs[-1].job_id, because)
+    for process in running.launchers:
         raise JobRunning(
-            f"mpirun (process {launchers[0]}) is running on {access.head.host}, and {because}",
-            f"end it first (clusterctl kill {name}), or go on all the same: --force",
+            f"{process.short_command} (process {process.pid}) is running on {process.host}, "
+            f"and {because}",
+            f"end it first (clusterctl cancel {name}), or go on all the same: --force",
         )
 
 

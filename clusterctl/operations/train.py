@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import clusterctl.jobs.node
+from clusterctl.diagnostics.processes import NodeProcess
 from clusterctl.diagnostics.program import NodeProgram, json_lines, read_each
 from clusterctl.domain.cluster import Cluster
 from clusterctl.domain.errors import ClusterctlError, CommandFailed
@@ -15,6 +16,7 @@ from clusterctl.domain.findings import Finding
 from clusterctl.domain.hostsfile import HostsFile, HostSlots, format_hosts_file, parse_hosts_file
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.results import CommandResult
+from clusterctl.domain.units import count
 from clusterctl.jobs.detached import start_job
 from clusterctl.jobs.facts import PROBE, HeadFacts, parse_facts
 from clusterctl.jobs.ids import new_job_id
@@ -31,7 +33,7 @@ from clusterctl.jobs.preflight.flags import flags_findings
 from clusterctl.jobs.preflight.verdict import crowding_findings, in_order, preflight
 from clusterctl.jobs.shipping import EXAMPLES, example_files, ship_examples, shipped_files
 from clusterctl.operations.access import Access
-from clusterctl.operations.logs import refuse_while_training
+from clusterctl.operations.logs import Running, refuse_beside_a_run, what_runs
 
 LOOK = NodeProgram(Path(clusterctl.jobs.node.__file__).parent / "preflight.py")
 PROBE_TIMEOUT_S = 60.0
@@ -39,10 +41,14 @@ PROBE_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """A job, the hosts file it runs with, and what speaks against it or is worth a word."""
+    """A job, the hosts file it runs with, and what speaks against it or is worth a word.
+
+    `running` is what runs already.
+    """
 
     job: JobPlan
     hosts: HostsFile
+    running: Running
     findings: tuple[Finding, ...] = ()
 
     def check(self) -> None:
@@ -71,14 +77,15 @@ def plan_training(access: Access, request: JobRequest, force: bool = False) -> T
     check_ranks(request.ranks, hosts.slots, more)
     check_request(request)
     job = plan_job(request, head_facts(access), hosts, new_job_id(), more)
-    return TrainingPlan(job, hosts, look_before(access, job, hosts, force))
+    running = what_runs(access)
+    return TrainingPlan(job, hosts, running, look_before(access, job, hosts, running, force))
 
 
 def start_training(access: Access, plan: TrainingPlan, force: bool = False) -> StartedJob:
     """Put the files on every node and start the job. Raises NotReady, JobRunning, HostError."""
     plan.check()
     if not force:
-        refuse_while_training(access, "two would share its GPUs")
+        refuse_beside_a_run(access, plan.running, "two would share its GPUs")
     text = format_hosts_file(plan.hosts)
     shipped = ship_examples(access.connections, access.targets, text)
     if shipped.failures:
@@ -98,7 +105,7 @@ def start_training(access: Access, plan: TrainingPlan, force: bool = False) -> S
 
 
 def look_before(
-    access: Access, job: JobPlan, hosts: HostsFile, force: bool = False
+    access: Access, job: JobPlan, hosts: HostsFile, running: Running, force: bool = False
 ) -> tuple[Finding, ...]:
     """What speaks against the job on any node: one question to all of them at once."""
     asked = question(job)
@@ -109,7 +116,9 @@ def look_before(
         access.targets, LOOK.command(), stdin=LOOK.stdin(payload), timeout_s=PROBE_TIMEOUT_S
     )
     looks = read_each(answers, _look)
-    silent = [(one.host, one.error.message) for one in looks.failures if one.error]
+    unsaid = () if force else running.silent
+    failures = {one.host: one.error for one in (*unsaid, *looks.failures)}
+    silent = [(host, error.message) for host, error in failures.items() if error]
     hint = f"mpirun needs all nodes; see `clusterctl status {access.cluster.name}`"
     unreachable = together("node.unreachable", silent, hint)
     if not looks.values or looks.outcomes[0].error:
@@ -118,11 +127,29 @@ def look_before(
     with_ranks = {target.host: ranks for target, ranks in per_host if ranks}
     home = str(Path("~").expanduser())
     besides = [
+        *leftovers(access.cluster.name, running),
         *flags_findings(job, EXAMPLES / "tensorflow"),
         *crowding_findings(looks.values, with_ranks),
     ]
     found = preflight(job, looks.values, with_ranks, force, home, besides)
     return in_order([*unreachable, *found])
+
+
+def leftovers(cluster: str, running: Running) -> list[Finding]:
+    """What an earlier job left, by node: it would share the GPUs of the new one."""
+    by_host: dict[str, list[NodeProcess]] = {}
+    for process in running.leftovers:
+        by_host.setdefault(process.host, []).append(process)
+    said = (
+        (
+            host,
+            f"process {first.pid} of an earlier job is still there"
+            + (f", and {count(len(more), 'other')}" if more else "")
+            + f": {first.short_command}",
+        )
+        for host, (first, *more) in by_host.items()
+    )
+    return together("job.leftovers", said, f"end it first: clusterctl kill {cluster}")
 
 
 def _look(result: CommandResult) -> NodeLook:

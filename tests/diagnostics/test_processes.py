@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from clusterctl.diagnostics.node.processes import Process, ours
 from clusterctl.diagnostics.processes import (
     NodeProcess,
     ProcessQuery,
@@ -22,6 +23,7 @@ from clusterctl.diagnostics.processes import (
 )
 from clusterctl.domain.errors import CommandFailed, HostUnreachable
 from clusterctl.domain.results import CommandResult
+from clusterctl.jobs.shipping import LAUNCHER_PATH
 from tests.local_node import HEAD, LocalNode
 from tests.pythons import python_or_skip
 
@@ -98,6 +100,66 @@ def test_a_command_is_shown_on_one_line(argv, shown):
 )
 def test_arguments(query, arguments):
     assert query.arguments("list") == arguments
+
+
+JOB, RANK = {b"CLUSTERCTL_JOB": b"j"}, {b"OMPI_COMM_WORLD_RANK": b"0"}
+TRAIN_SH = f"/home/ubuntu/{LAUNCHER_PATH}"
+
+
+@pytest.mark.parametrize(
+    ("role", "name", "argv", "environ"),
+    [
+        ("rank", "python3", ["python3", "train.py"], RANK),
+        ("rank", "a.out", ["./a.out"], {**RANK, **JOB}),
+        ("launcher", "prterun", ["mpirun", "-np", "2"], {}),
+        ("launcher", "mpirun", ["mpirun", "-np", "2"], JOB),
+        ("launcher", "python3", ["python3", TRAIN_SH, "synthetic", "2"], {}),
+        ("daemon", "prted", ["prted", "--daemonize"], {}),
+        ("daemon", "orted", ["orted"], {}),
+        ("job", "sh", ["sh", "/home/ubuntu/.clusterctl/jobs/j/run"], JOB),
+        ("job", "ssh", ["ssh", "-x", "10.0.0.5", "prted"], JOB),
+        # Of the user, and not of a job:
+        ("", "python3", ["python3", "train.py"], {}),
+        ("", "python3", ["python3", "-m", "http.server"], {b"MPI_RANK": b"0"}),
+        ("", "jupyter-lab", ["python3", "/usr/bin/jupyter-lab"], {}),
+        ("", "vim", ["vim", "train_imagenet_resnet_hvd.py"], {}),
+        ("", "vim", ["vim", TRAIN_SH], {}),
+        ("", "nano", ["nano", "mpirun"], {}),
+        ("", "python3", ["python3", "edit.py", TRAIN_SH], {}),
+        ("", "less", ["less", "/home/ubuntu/.clusterctl/jobs/j/log"], {}),
+        ("", "tail", ["tail", "-f", "/home/ubuntu/.clusterctl/jobs/j/run"], {}),
+        ("", "man", ["man", "mpirun"], {}),
+        ("", "ssh", ["ssh", "other-0", "mpirun -np 8 python3 train.py"], {}),
+        # Another cluster's job, started and followed from here:
+        ("", "clusterctl", ["python3", "/usr/bin/clusterctl", "train", "other", "8"], {}),
+        ("", "bash", ["-bash"], {b"CLUSTERCTL_HOME": b"/x"}),
+    ],
+)
+def test_what_is_ours(role, name, argv, environ):
+    processes = [
+        Process(1, 0, "systemd", ["/sbin/init"], {}),
+        Process(2, 1, name, argv, environ),
+        Process(3, 2, "child", ["child"], {}),
+        Process(4, 1, "bash", ["-bash"], {}),
+        Process(5, 4, "python3", ["python3", "-c", "the one that asks"], JOB),
+    ]
+    found = ours({process.pid: process for process in processes}, own=5)
+    wanted = [(2, role), (3, "child")] if role else []
+    assert [(process.pid, process.role) for process in found] == wanted
+
+
+def test_which_are_of_one_job():
+    """Its daemon on another node has no mark: it is the parent of what has."""
+    processes = [
+        Process(1, 0, "prted", [], {}),
+        Process(2, 1, "python3", [], {**RANK, **JOB}),
+        Process(3, 2, "sh", [], {}),
+        Process(4, 0, "prted", [], {}),
+        Process(5, 4, "python3", [], {**RANK, b"CLUSTERCTL_JOB": b"other"}),
+    ]
+    by_pid = {process.pid: process for process in processes}
+    assert [process.pid for process in ours(by_pid, 9, "j")] == [1, 2, 3]
+    assert [process.pid for process in ours(by_pid, 9, "j", all_python=True)] == [1, 2, 3, 5]
 
 
 @pytest.fixture

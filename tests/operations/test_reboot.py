@@ -222,7 +222,7 @@ def test_not_while_an_mpirun_runs(pair):
             status, out, err = pair.ctl(*command)
             assert (status, out) == (1, "")
             assert "is running on pair-0, and" in err
-            assert "clusterctl kill pair" in err
+            assert "clusterctl cancel pair" in err
         assert boot_ids(pair) == before
     finally:
         pair.ctl("kill")

@@ -159,13 +159,54 @@ def test_cancel_leaves_nothing_on_any_node(quiet):
     eventually(lambda: "rank 1 is here" in quiet.ctl("logs")[1], "both ranks")
     status, out, err = quiet.ctl("cancel")
     assert status == 0, err
-    assert f"job {started['id']} cancelled" in out
+    assert f"job {started['id']} cancelled after " in out, "its mpirun's own status says nothing"
     for node in (0, 1):
         assert quiet.on(node, "pgrep -f 'stay[.]py|prte[d]|prteru[n]' || echo none") == "none\n"
     assert quiet.ctl("cancel")[:2] == (0, "nothing is running\n")
     assert [job["state"] for job in jobs(quiet)] == ["cancelled"]
     status, out, _ = quiet.ctl("cancel", "--job", started["id"])
     assert (status, "cancelled" in out) == (0, True)
+
+
+def test_what_was_typed_by_hand_is_found_and_ended(quiet):
+    by_hand = f"setsid ./train_synthetic.sh 2 {' '.join(SMALL[:-1])} 1000000"
+    quiet.on(0, f"cd examples/horovod/tensorflow; {by_hand} </dev/null >/dev/null 2>&1 &")
+    eventually(lambda: "python" in quiet.on(1, "ps -o comm= -u $(id -u)"), "the rank of node 1")
+    status, out, err = quiet.ctl("cancel", "--json")
+    ended = {(one["host"], one["role"]) for one in json.loads(out)["processes"]}
+    assert {("pair-0", "launcher"), ("pair-0", "rank"), ("pair-1", "rank")} <= ended, out
+    assert (status, err) == (0, "")
+    assert quiet.ctl("cancel")[:2] == (0, "nothing is running\n")
+
+
+def test_what_a_killed_daemon_left_is_found_and_keeps_a_job_from_starting(quiet):
+    run = ("train", "1", "--script", "~/stay.py")
+    quiet.ctl("train", "2", "--detach", *run[2:])
+    eventually(lambda: "rank 1 is here" in quiet.ctl("logs")[1], "both ranks")
+    quiet.on(1, "pkill -9 -u $(id -u) -f '[p]rted'")
+    eventually(lambda: jobs(quiet)[0]["state"] == "failed", "mpirun to notice")
+    pid = quiet.on(1, "pgrep -f 'stay[.]py'").strip()
+    own = quiet.on(
+        1, "exec setsid python3 -c 'import time; time.sleep(600)' >/dev/null 2>&1 & echo $!"
+    )
+
+    quiet.on(0, "touch /data/go")
+    status, _, err = quiet.ctl(*run)
+    said = f"pair-1: process {pid} of an earlier job is still there: "
+    assert (status, said in err, "clusterctl kill pair" in err) == (1, True, True), err
+    assert "/stay.py" in err.partition(said)[2].partition("\n")[0]
+    status, _, err = quiet.ctl(*run, "--force")
+    assert (status, f"warning: {said}" in err) == (0, True), err
+
+    with quiet.fault(1, "cut", "mend"):
+        for verb, said in (("cancel", "nothing is running"), ("kill", "nothing to end")):
+            status, out, err = quiet.ctl(verb)
+            assert (status, out) == (255, f"{said} on pair-0\n")
+            assert err.startswith("pair-1: ")
+    status, out, err = quiet.ctl("kill")
+    assert (status, f"pair-1  {pid} " in out, "none left" in out) == (0, True, True), (out, err)
+    assert quiet.ctl(*run)[0] == 0
+    assert quiet.on(1, f"kill {own}") == "", "a program of the user's own had stayed"
 
 
 @pytest.mark.parametrize(

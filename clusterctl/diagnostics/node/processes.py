@@ -4,9 +4,10 @@
     end  [--all-python] [--job ID]     TERM, a few seconds, KILL; says of each how it ended
 
 A job's own are: what carries a job's or a rank's variable in its environment, Open MPI's
-launchers and daemons, and what these started. A user's shells, notebooks and other Python
-processes are none of these. With --job only that job's; with --all-python every Python process
-of this user as well (the tutorial's `pkill -9 python`), but never the one that runs this.
+launchers and daemons and the program of train.sh, whoever started them, and what these started. A
+user's shells, editors, notebooks and other Python processes are none of these. With --job only
+that job's; with --all-python every Python process of this user as well (the tutorial's `pkill -9
+python`), but never the one that runs this.
 """
 
 from __future__ import annotations
@@ -24,33 +25,29 @@ JOB = b"CLUSTERCTL_JOB"
 RANK = b"OMPI_COMM_WORLD_RANK"
 LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun", "ompirun_wrapper")
 DAEMONS = ("orted", "prted", "ompi_prted")
+TRAIN_SH = "/.clusterctl/launch.pyz"
 TERM_GRACE_S = 5.0
 KILL_GRACE_S = 5.0
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Process:
-    """What /proc says of one process. Raises OSError when it is gone or somebody else's."""
+    """One process, as far as it says whose it is."""
 
-    def __init__(self, pid: int) -> None:
-        folder = Path(f"/proc/{pid}")
-        self.pid = pid
-        if folder.stat().st_uid != os.geteuid():
-            raise PermissionError
-        stat = (folder / "stat").read_bytes()
-        # The name is in parentheses and may hold anything, parentheses too.
-        name, _, rest = stat.partition(b"(")[2].rpartition(b")")
-        fields = rest.split()
-        self.name = os.fsdecode(name)
-        self.state = fields[0].decode()
-        self.ppid = int(fields[1])
-        self.started_ticks = int(fields[19])
-        self.argv = [text(word) for word in (folder / "cmdline").read_bytes().split(b"\0")[:-1]]
-        self.environ = environ_of(folder)
-        try:
-            self.program = os.path.basename(os.readlink(folder / "exe"))  # noqa: PTH115, PTH119
-        except OSError:
-            self.program = self.name
+    def __init__(
+        self,
+        pid: int,
+        ppid: int,
+        name: str,
+        argv: list[str],
+        environ: dict[bytes, bytes],
+        program: str = "",
+        state: str = "S",
+        started_ticks: int = 0,
+    ) -> None:
+        self.pid, self.ppid, self.name, self.argv = pid, ppid, name, argv
+        self.environ, self.program, self.state = environ, program or name, state
+        self.started_ticks = started_ticks
         self.role = ""
 
     @property
@@ -60,10 +57,36 @@ class Process:
 
     def has_ended(self) -> bool:
         try:
-            now = Process(self.pid)
+            now = read_process(self.pid)
         except OSError:
             return True
         return now.state in "ZX" or now.identity != self.identity
+
+
+def read_process(pid: int) -> Process:
+    """What /proc says of one process. Raises OSError when it is gone or somebody else's."""
+    folder = Path(f"/proc/{pid}")
+    if folder.stat().st_uid != os.geteuid():
+        raise PermissionError
+    stat = (folder / "stat").read_bytes()
+    # The name is in parentheses and may hold anything, parentheses too.
+    name, _, rest = stat.partition(b"(")[2].rpartition(b")")
+    fields = rest.split()
+    argv = [text(word) for word in (folder / "cmdline").read_bytes().split(b"\0")[:-1]]
+    try:
+        program = os.path.basename(os.readlink(folder / "exe"))  # noqa: PTH115, PTH119
+    except OSError:
+        program = ""
+    return Process(
+        pid=pid,
+        ppid=int(fields[1]),
+        name=os.fsdecode(name),
+        argv=argv,
+        environ=environ_of(folder),
+        program=program,
+        state=fields[0].decode(),
+        started_ticks=int(fields[19]),
+    )
 
 
 def text(raw: bytes) -> str:
@@ -79,19 +102,20 @@ def environ_of(folder: Path) -> dict[bytes, bytes]:
 
 
 def all_processes() -> dict[int, Process]:
+    """The processes of this user."""
     found = {}
     for entry in os.listdir("/proc"):  # noqa: PTH208
         if entry.isdigit():
             with contextlib.suppress(OSError, ValueError, IndexError):
-                process = Process(int(entry))
+                process = read_process(int(entry))
                 if process.state not in "ZX":
                     found[process.pid] = process
     return found
 
 
-def own_line(processes: dict[int, Process]) -> set[int]:
+def own_line(processes: dict[int, Process], own: int) -> set[int]:
     """This process and what started it."""
-    line, pid = set(), os.getpid()
+    line, pid = set(), own
     while pid in processes and pid not in line:
         line.add(pid)
         pid = processes[pid].ppid
@@ -101,15 +125,25 @@ def own_line(processes: dict[int, Process]) -> set[int]:
 def role_of(process: Process) -> str:
     if RANK in process.environ:
         return "rank"
-    if process.name in LAUNCHERS or process.program in LAUNCHERS:
+    if process.name in LAUNCHERS or process.program in LAUNCHERS or is_train_sh(process):
         return "launcher"
     if process.name in DAEMONS or process.program in DAEMONS:
         return "daemon"
     return "job" if JOB in process.environ else ""
 
 
-def find(job: str | None, all_python: bool) -> list[Process]:
-    processes = all_processes()
+def is_train_sh(process: Process) -> bool:
+    """train.sh and its sisters become this Python program, before, between and after mpirun."""
+    return is_python(process) and process.argv[1:2] != [] and process.argv[1].endswith(TRAIN_SH)
+
+
+def ours(
+    processes: dict[int, Process], own: int, job: str | None = None, all_python: bool = False
+) -> list[Process]:
+    """Which of one user's processes on a node are those of MPI jobs, with their roles.
+
+    `own` is the process that asks: neither it nor what started it is ever among them.
+    """
     for process in processes.values():
         process.role = role_of(process)
     wanted = {pid for pid, process in processes.items() if process.role}
@@ -120,7 +154,11 @@ def find(job: str | None, all_python: bool) -> list[Process]:
         processes[pid].role = processes[pid].role or "child"
     if all_python:
         wanted |= {pid for pid, process in processes.items() if is_python(process)}
-    return [processes[pid] for pid in sorted(wanted - own_line(processes))]
+    return [processes[pid] for pid in sorted(wanted - own_line(processes, own))]
+
+
+def find(job: str | None, all_python: bool) -> list[Process]:
+    return ours(all_processes(), os.getpid(), job, all_python)
 
 
 def of_job(job: bytes, processes: dict[int, Process], wanted: set[int]) -> set[int]:
@@ -200,4 +238,5 @@ def main() -> None:
         print(json.dumps(answer))
 
 
-main()
+if __name__ == "__main__":
+    main()
