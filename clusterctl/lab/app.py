@@ -152,7 +152,7 @@ def _instances() -> list[dict[str, Any]]:
             "boots": one.boots,
             "ssh": one.reachable,
             "problem": one.user_data_problem,
-            "name": {tag["key"]: tag["value"] for tag in one.get_tags()}.get("Name", ""),
+            "name": one.name,
         }
         for one in moto_instances.all_lab_instances()
     ]

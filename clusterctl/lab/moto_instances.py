@@ -44,7 +44,7 @@ DEATHS = {
     "Server.InternalError": "Internal error on launch",
     "Server.SpotInstanceTermination": "Spot instance termination",
 }
-FIRST_INDEX = "clusterctl:first-index"
+FIRST_INDEX, CLUSTER = "clusterctl:first-index", "clusterctl:cluster"
 
 
 class LabInstance(Instance):
@@ -111,6 +111,13 @@ class LabInstance(Instance):
     def node_index(self) -> int:
         first = self.ec2_backend.tags.get(self.id, {}).get(FIRST_INDEX, "")
         return int(self.ami_launch_index) + (int(first) if first.isdecimal() else 0)
+
+    @property
+    def name(self) -> str:
+        """The node's name, `demo-1`; of what is no node its tag `Name`."""
+        tagged = self.ec2_backend.tags.get(self.id, {})
+        is_node = CLUSTER in tagged and FIRST_INDEX in tagged
+        return f"{tagged[CLUSTER]}-{self.node_index}" if is_node else str(tagged.get("Name", ""))
 
     @property
     def settled(self) -> bool:
