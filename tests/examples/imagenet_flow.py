@@ -60,7 +60,8 @@ def main() -> None:
     statuses["no checkpoint"] = run(*evaluate, "--log_dir", "bad")
     statuses["diverged"] = run(*plain, "--lr", "1e30", "--log_dir", "diverged")
     if hvd.rank() == 0:
-        Path("early/mine").touch()
+        for mine in ("mine", "model.ckpt-best.index", "model.ckpt-notes"):
+            Path("early", mine).touch()
     statuses["clear"] = run(
         *train, "--log_dir", "early", "--num_batches", "1", "--clear_log", "--local_ckpt"
     )

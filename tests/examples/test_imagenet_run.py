@@ -208,6 +208,8 @@ def test_clear_log_takes_what_a_training_left_and_nothing_else(flow):
     assert flow.statuses["clear"] == 0
     names = sorted(path.name for path in (flow.folder / "early").iterdir())
     ending = ["model.ckpt-1.data-00000-of-00001", "model.ckpt-1.index"]
-    assert names == ["hvd_train.log", "mine", *ending]
+    assert names == [
+        "hvd_train.log", "mine", *ending, "model.ckpt-best.index", "model.ckpt-notes"
+    ]  # fmt: skip
     log = (flow.folder / "early" / "hvd_train.log").read_text()
     assert log.count("Horovod size: 2") == 1

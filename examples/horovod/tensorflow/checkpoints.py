@@ -18,6 +18,8 @@ from step import Trainer
 
 UNFIT = "it is damaged, or of another --model"
 INDEX = re.compile(r"model\.ckpt-(\d+)\.index")
+# With the folder in which TensorFlow begins a checkpoint. A copy, model.ckpt-best, is the user's.
+WRITTEN = re.compile(r"\.?model\.ckpt-\d+(\.|_temp).*|events\.out\.tfevents\..*")
 
 
 @dataclass(frozen=True, order=True)
@@ -156,7 +158,7 @@ def clear(folder: str, log_name: str) -> None:
     """Delete what a training and its evaluation wrote into their folder, and nothing else."""
     logs = (log_name, f"eval_{log_name}")
     for path in Path(folder).glob("*"):
-        if path.name.lstrip(".").startswith(("model.ckpt-", "events.out.tfevents.")):
+        if WRITTEN.fullmatch(path.name):
             remove(path)
         elif path.name in logs and path.is_file():
             path.unlink()
