@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import shlex
 import subprocess
@@ -59,12 +60,18 @@ DOCS = PACKAGE.parent / "docs"
     ],
 )
 def test_what_was_typed_is_in_what_is_suggested(
-    tmp_path, monkeypatch, typed, suggestion, completed
+    tmp_path, monkeypatch, capsys, typed, suggestion, completed
 ):
     monkeypatch.setenv("CLUSTERCTL_HOME", str(tmp_path))
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     run_command(cli, shlex.split(typed))
-    assert output.suggested(suggestion) == completed
+    capsys.readouterr()
+    output.note(suggestion)
+    # In JSON the hints, and nothing of what commands wrote.
+    output.data([{"found": {"hint": suggestion}, "stdout": suggestion}])
+    said = capsys.readouterr()
+    assert said.err == completed + "\n"
+    assert json.loads(said.out) == [{"found": {"hint": completed}, "stdout": suggestion}]
 
 
 def _texts():
