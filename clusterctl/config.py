@@ -77,7 +77,12 @@ def _value(said: Values, key: str) -> Any:
 
 def home_folder(environ: Mapping[str, str] = os.environ) -> Path:
     home = environ.get("CLUSTERCTL_HOME")
-    return Path(home) if home else Path.home() / ".clusterctl"
+    try:
+        return Path(home) if home else Path.home() / ".clusterctl"
+    except RuntimeError:  # a container's user, whom no password file names
+        raise UsageError(
+            "this user has no home folder", "name one: HOME=DIR, or CLUSTERCTL_HOME=DIR"
+        ) from None
 
 
 def load_spec_file(config: Path | None, environ: Mapping[str, str]) -> SpecFile | None:

@@ -13,7 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -216,7 +216,8 @@ def error_object(told: dict[str, Any]) -> None:
     two parts cannot be read.
     """
     if _outputs.as_json and not _outputs.has_json and "stdout" not in _outputs.lost:
-        data(told)
+        with suppress(OSError):  # the message is on stderr all the same
+            data(told)
 
 
 def is_live() -> bool:

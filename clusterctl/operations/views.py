@@ -86,6 +86,8 @@ def write_file(path: Path, content: str | bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         Path(draft).replace(path)
-    except BaseException:
+    except BaseException as failure:
         Path(draft).unlink(missing_ok=True)
+        if isinstance(failure, OSError):
+            failure.filename = str(path)  # a full disk does not say which
         raise

@@ -150,6 +150,18 @@ def test_outputs_that_take_nothing(words, redirected, status, said, unbuffered, 
     assert "Exception" not in shown.stderr
 
 
+def test_a_user_without_a_home():
+    shown = subprocess.run(
+        ["unshare", "--user", "--map-user=54321", BIN / "clusterctl", "list"],
+        env={"PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (shown.returncode, shown.stdout) == (2, "")
+    assert shown.stderr.startswith("error: this user has no home folder\n")
+
+
 @pytest.mark.parametrize(
     ("words", "meant"),
     [

@@ -1,0 +1,205 @@
+"""Run many commands, each in a process of its own that is forked and not started: for that an
+interpreter and its imports are there already. Reads cases as JSON lines, writes what came of them.
+
+Runs in mount and user namespaces of its own (`unshare`), so that a disk can be full, and a folder
+read-only for root, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import io
+import json
+import os
+import selectors
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+WORKERS = 3
+PATIENCE_S = 300
+
+
+def run_all(cases, environ, folder):
+    """What came of each case, in order: status, out, err, seconds."""
+    argv = [
+        "unshare",
+        "--user",
+        "--map-root-user",
+        "--mount",
+        sys.executable,
+        "-m",
+        "tests.cli.forks",
+    ]
+    done = subprocess.run(
+        [*argv, str(folder)],
+        input="".join(json.dumps(case) + "\n" for case in cases),
+        env=environ,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    found = dict(json.loads(line) for line in done.stdout.splitlines())
+    return [found[number] for number in range(len(cases))]
+
+
+def _serve(folder: Path) -> None:
+    _warm_up()
+    _make_places(folder)
+    cases = list(enumerate(json.loads(line) for line in sys.stdin))
+    workers = []
+    for first in range(WORKERS):
+        pid = os.fork()
+        if not pid:
+            for number, case in cases[first::WORKERS]:
+                line = json.dumps([number, _run(case)]) + "\n"
+                os.write(1, line.encode())
+            os._exit(0)
+        workers.append(pid)
+    for pid in workers:
+        os.waitpid(pid, 0)
+
+
+def _warm_up() -> None:
+    import boto3
+    import botocore.loaders
+    import fabric  # noqa: F401
+    import rich.live  # noqa: F401
+
+    from clusterctl.cli.main import COMMANDS
+
+    botocore.loaders.create_loader = functools.lru_cache(botocore.loaders.create_loader)
+    for module, _, _ in COMMANDS.values():
+        importlib.import_module(module)
+    for service in ("ec2", "sts"):
+        boto3.client(service, "us-east-1", aws_access_key_id="none", aws_secret_access_key="none")
+
+
+def _make_places(folder: Path) -> None:
+    """Copies of `folder`/home beside it that cannot be written: `readonly`, `full`."""
+    for name in ("readonly", "full"):
+        place = folder / name
+        place.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", name, place], check=True)
+        shutil.copytree(folder / "home", place, dirs_exist_ok=True)
+    with contextlib.suppress(OSError), (folder / "full" / "filler").open("wb", 0) as file:
+        while True:
+            file.write(b"x" * 4096)
+    subprocess.run(["mount", "-o", "remount,ro", folder / "readonly"], check=True)
+
+
+def _run(case):
+    began = time.monotonic()
+    out, err = os.pipe(), os.pipe()
+    pid = os.fork()
+    if not pid:
+        _become(case, {"out": out[1], "err": err[1]})
+    os.close(out[1])
+    os.close(err[1])
+    said = _read({out[0]: "out", err[0]: "err"}, pid)
+    _, status = os.waitpid(pid, 0)
+    return {
+        "status": os.waitstatus_to_exitcode(status),
+        **said,
+        "seconds": round(time.monotonic() - began, 2),
+    }
+
+
+def _read(pipes, pid):
+    said = dict.fromkeys(pipes.values(), b"")
+    deadline = time.monotonic() + PATIENCE_S
+    with selectors.DefaultSelector() as selector:
+        for pipe, name in pipes.items():
+            selector.register(pipe, selectors.EVENT_READ, name)
+        while selector.get_map():
+            ready = selector.select(max(0.0, deadline - time.monotonic()))
+            if not ready:
+                os.kill(pid, 9)
+                break
+            for key, _ in ready:
+                chunk = os.read(key.fd, 1 << 16)
+                said[key.data] += chunk
+                if not chunk:
+                    selector.unregister(key.fd)
+    for pipe in pipes:
+        os.close(pipe)
+    return {name: text.decode(errors="replace") for name, text in said.items()}
+
+
+def _become(case, pipes) -> None:
+    """The child: the case's outputs, environment and folder, then the program itself."""
+    try:
+        os.environ.update(case.get("environ", {}))
+        for name in case.get("unset", ()):
+            os.environ.pop(name, None)
+        if case.get("cwd") == "deleted":
+            folder = tempfile.mkdtemp()
+            os.chdir(folder)
+            Path(folder).rmdir()
+        _redirect(case, 0, "null", pipes)
+        _redirect(case, 1, case.get("stdout", "out"), pipes)
+        _redirect(case, 2, case.get("stderr", "err"), pipes)
+        for pipe in pipes.values():
+            os.close(pipe)
+        sys.argv = ["clusterctl", *case["argv"]]
+    except BaseException:
+        traceback.print_exc()
+        os._exit(99)
+    from clusterctl.cli.main import main
+
+    status = 0
+    try:
+        main()
+    except SystemExit as ended:
+        status = ended.code or 0
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    # What an interpreter does at its end; it says so where it fails, and ends with 120.
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError):
+            try:
+                stream.flush()
+            except OSError:
+                os.write(2, b"Exception ignored: a flush at the end\n")
+                status = 120
+    os._exit(status)
+
+
+def _redirect(case, number, to, pipes) -> None:
+    """Stream `number` as Python finds it at its start."""
+    name = ("stdin", "stdout", "stderr")[number]
+    if to == "closed":
+        with contextlib.suppress(OSError):
+            os.close(number)
+        setattr(sys, name, None)
+        return
+    if to == "gone":
+        reader, target = os.pipe()
+        os.close(reader)
+    elif to in pipes:
+        target = os.dup(pipes[to])
+    else:
+        target = os.open(f"/dev/{to}", os.O_RDWR)
+    os.dup2(target, number)
+    os.close(target)
+    unbuffered = bool(case.get("unbuffered"))
+    if number == 0:
+        sys.stdin = open(number)  # noqa: PTH123, SIM115
+    else:
+        raw = open(number, "wb", 0 if unbuffered else -1)  # noqa: PTH123, SIM115
+        errors = "backslashreplace" if number == 2 else "strict"
+        stream = io.TextIOWrapper(
+            raw, "utf-8", errors, write_through=unbuffered, line_buffering=number == 2
+        )
+        setattr(sys, name, stream)
+
+
+if __name__ == "__main__":
+    _serve(Path(sys.argv[1]))

@@ -1,0 +1,147 @@
+"""Every command, with outputs that take nothing and homes that cannot be written (forks.py)."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import click
+import pytest
+
+from clusterctl.cli.main import cli, run_command
+from tests.cli import forks
+from tests.lab.running import client
+
+pytestmark = pytest.mark.lab
+
+# What gets far without changing anything. A command that is not here gets words made up for what
+# it requires.
+WORDS = {
+    "up": "pair --nodes 2 --instance-type p3.2xlarge",
+    "down": "nothing --yes",
+    "stop": "nothing",
+    "start": "nothing",
+    "add": "nothing 1",
+    "ssh": "pair -- true",
+    "run": "pair hostname",
+    "copy": "pair /etc/hostname /tmp/copied",
+    "data verify": "pair /etc/hostname",
+    "env install": "nothing",
+    "train": "pair 2 --synthetic --dry-run",
+    "results": "--log /etc/hostname",
+    "clean-logs": "pair --dry-run",
+    "reboot": "pair 7",
+    "network up": "net --dry-run",
+    "network s3": "--dry-run",
+    "lab fault boot": "--help",
+    "lab fault lag": "--help",
+}
+# The system's ssh does not look whether what it writes is taken.
+FOREIGN = {"ssh"}
+DOCUMENTED = {0, 1, 2, 130, 141, 255}
+
+
+def commands(group=cli, path=()):
+    """Every command that does something, by its words."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if isinstance(command, click.Group):
+            yield from commands(command, (*path, name))
+        else:
+            yield " ".join((*path, name)), command
+
+
+def made_up(command):
+    for parameter in command.params:
+        if isinstance(parameter, click.Argument) and parameter.required:
+            number = parameter.type.name in ("integer", "integer range", "float range", "indices")
+            yield "pair" if parameter.name == "name" else "7" if number else "1s"
+
+
+def argv_of(name, command):
+    return [*name.split(), *(WORDS[name].split() if name in WORDS else made_up(command))]
+
+
+def takes_json(command):
+    return any("--json" in one.opts for one in command.params)
+
+
+@pytest.fixture
+def ran(pair, tmp_path):
+    """Runs (key, case) pairs, by default with a copy of the lab's home: what came of each key."""
+    home = tmp_path / "home"
+    shutil.copytree(pair.lab.home / "pair", home / "pair")
+    (home / "lab").mkdir()
+    shutil.copy(pair.lab.home / "lab" / "lab.json", home / "lab")
+    environ = {**pair.environ, "CLUSTERCTL_HOME": str(home)}
+
+    def run(cases):
+        for _, case in cases:
+            # Its own lab is not to be ended.
+            if case["argv"][:2] == ["lab", "stop"]:
+                case["environ"] = {"CLUSTERCTL_HOME": str(tmp_path / "nothing")}
+        found = forks.run_all([case for _, case in cases], environ, tmp_path)
+        results = dict(zip((key for key, _ in cases), found))
+        for key, came in results.items():
+            said = f"{key}: {came}"
+            assert "Traceback" not in came["err"], said
+            assert "Exception" not in came["err"], said
+            assert came["status"] in DOCUMENTED, said
+        return results
+
+    return run
+
+
+def test_outputs_that_take_nothing_and_json_that_is_whole(ran):
+    ways = ("full", "closed", "gone")
+    cases = []
+    for number, (name, command) in enumerate(commands()):
+        argv = argv_of(name, command) + ["--json"] * takes_json(command)
+        more = {"argv": argv, "unbuffered": "1" if number % 2 else ""}
+        cases.append(((name, "out"), {"stdout": ways[number % 3], **more}))
+        cases.append(((name, "err"), {"stderr": ways[(number + 1) % 3], **more}))
+    found = ran(cases)
+    for number, (name, command) in enumerate(commands()):
+        whole, without = found[name, "err"], found[name, "out"]
+        if takes_json(command):
+            # A copy's events are a line each.
+            texts = whole["out"].splitlines() if name == "copy" else [whole["out"]]
+            told = [json.loads(text) for text in texts]
+            assert whole["status"] == 0 or told, whole
+        if whole["out"] and name not in FOREIGN:
+            assert without["status"] != 0, (name, without)
+        if without["err"].partition("error:")[0] and ways[(number + 1) % 3] != "closed":
+            assert whole["status"] != 0, (name, whole)
+
+
+def test_homes_that_cannot_be_written(ran, pair, tmp_path):
+    nowhere = {
+        "cwd": "deleted",
+        "unset": ["HOME", "TERM", "LANG"],
+        "environ": {"CLUSTERCTL_HOME": "/etc/hostname", "LC_ALL": "C"},
+    }
+    fresh = ["up", "fresh", "--nodes", "1", "--instance-type", "p3.2xlarge"]
+    places = ("readonly", "full")
+    homes = {place: {"environ": {"CLUSTERCTL_HOME": str(tmp_path / place)}} for place in places}
+    cases = [((place, "up fresh"), {"argv": fresh, **homes[place]}) for place in places]
+    for number, (name, command) in enumerate(commands()):
+        argv = argv_of(name, command)
+        cases.append(((places[number % 2], name), {"argv": argv, **homes[places[number % 2]]}))
+        cases.append((("nowhere", name), {"argv": argv, **nowhere}))
+    found = ran(cases)
+    for place in places:
+        came = found[place, "up fresh"]
+        assert came["status"] == 1, came
+        assert str(tmp_path / place) in came["err"], came
+    mine = [{"Name": "tag:clusterctl:cluster", "Values": ["fresh"]}]
+    found = client(pair.lab).describe_instances(Filters=mine)
+    assert found["Reservations"] == [], "nothing is launched that could not be recorded"
+
+
+@pytest.mark.parametrize("words", [name for name, command in commands() if takes_json(command)])
+def test_a_request_that_makes_no_sense_is_an_object(words, capsys):
+    assert run_command(cli, [*words.split(), "--json", "--no-such-option"]) == 2
+    told = json.loads(capsys.readouterr().out)
+    assert (told["error"], told["exit_status"]) == ("UsageError", 2)
+    assert "--no-such-option" in told["message"]
