@@ -106,6 +106,8 @@ def run_command(command: click.Command, argv: list[str] | None = None, **extra: 
         if sys.stdout is stdout:
             raise
         return output.UNHEARD
+    if status == INTERRUPTED:  # of a command that ended so by itself: nothing was told yet
+        _tell_interrupted("interrupted")
     return status or output.lost_status()
 
 
@@ -125,9 +127,13 @@ def _refused(refused: click.ClickException) -> int:
 
 def _interrupted(said: str = "interrupted") -> int:
     output.note(said)
+    _tell_interrupted(said)
+    return INTERRUPTED
+
+
+def _tell_interrupted(said: str) -> None:
     told = {"error": "Interrupted", "message": said, "hint": ""}
     output.error_object({**told, "exit_status": INTERRUPTED})
-    return INTERRUPTED
 
 
 def _without_traceback(failure: OSError) -> ClusterctlError:

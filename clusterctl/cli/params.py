@@ -121,7 +121,7 @@ def _indices_here(ctx: click.Context) -> list[str]:
 
 def _jobs_of(ctx: click.Context) -> list[str]:
     name, ssh_config = _meant(ctx)
-    argv = ["ssh", "-F", str(ssh_config), "-o", "BatchMode=yes", "-o", "ConnectTimeout=2"]
+    argv = ["ssh", "-F", str(ssh_config), "-o", "BatchMode=yes"]
     listed = subprocess.run(
         [*argv, f"{name}-0", "ls -r .clusterctl/jobs"],
         stdin=subprocess.DEVNULL,

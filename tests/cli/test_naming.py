@@ -9,6 +9,7 @@ import click
 import pytest
 from click.shell_completion import ShellComplete
 
+from clusterctl.cli import params
 from clusterctl.cli.main import cli, run_command
 
 LAB = "us-east-1 at a local EC2, account 123456789012\n"
@@ -158,6 +159,12 @@ def test_no_cluster_is_here(launched, capsys):
     assert run_command(cli, ["run", "--help"], prog_name="cli") == 0
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """A machine that is busy with other tests takes its time."""
+    monkeypatch.setattr(params, "COMPLETED_WITHIN_S", 60.0)
+
+
 def completed(line):
     """What the shell would propose for the last word."""
     *words, last = line.split(" ")
@@ -186,12 +193,13 @@ def test_what_is_completed(line, proposed, launched):
     assert completed(line) == proposed
 
 
-def test_a_head_node_that_says_nothing_is_not_waited_for(launched):
+def test_a_head_node_that_says_nothing_is_not_waited_for(launched, monkeypatch):
+    monkeypatch.setattr(params, "COMPLETED_WITHIN_S", 2.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         launched("demo", port=silent.getsockname()[1])
         began = time.monotonic()
         assert completed("logs demo --job ") == []
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 30
 
 
 @pytest.mark.lab

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 
+import click
 import pytest
 
 from clusterctl.cli.main import cli, run_command
@@ -215,3 +216,17 @@ def test_an_error_is_an_object_where_json_is_read(words, told, tmp_path, capsys,
     said = capsys.readouterr()
     assert (json.loads(said.out) if told else said.out) == (told or "")
     assert said.err
+
+
+def interrupted(as_json):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("callback", [interrupted, lambda as_json: 130])
+def test_an_interrupt_is_an_object_too(callback, capsys):
+    # `train` ends so by itself, since the job goes on.
+    option = click.Option(["--json", "as_json"], is_flag=True)
+    command = click.Command("train", params=[option], callback=callback)
+    assert run_command(command, ["--json"]) == 130
+    told = {"error": "Interrupted", "message": "interrupted", "hint": "", "exit_status": 130}
+    assert json.loads(capsys.readouterr().out) == told
