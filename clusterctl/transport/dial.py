@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import array
 import contextlib
+import fcntl
 import socket
 import subprocess
-from typing import Any, Protocol
+import termios
+from typing import Any
 
 from clusterctl.transport.target import Target
 
@@ -14,35 +16,55 @@ from clusterctl.transport.target import Target
 SILENCE_LIMIT_S = 30
 
 
-class Socket(Protocol):
-    """What paramiko needs of a socket."""
+class HeardSocket:
+    """What SSH is spoken over, and how often it was asked in vain whether anybody is there."""
 
-    def recv(self, size: int, /) -> bytes: ...
-    def send(self, data: bytes, /) -> int: ...
-    def close(self) -> None: ...
+    def __init__(self, sock: Any) -> None:
+        self.sock = sock
+        self.unanswered = 0
+
+    def recv(self, size: int) -> bytes:
+        data: bytes = self.sock.recv(size)
+        self.unanswered = 0
+        return data
+
+    @property
+    def watched(self) -> bool:
+        """Whether something else notices that what was sent gets nowhere."""
+        return False
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a question would not wait behind a writer who waits for room."""
+        return True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.sock, name)
 
 
-class QuickAckSocket:
+class QuickAckSocket(HeardSocket):
     """A TCP socket that acknowledges at once.
 
     Delayed acknowledgements cost an SSH login two stalls of 40 ms; Linux forgets TCP_QUICKACK
     after a while, so it is set again after each read.
     """
 
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
-
     def recv(self, size: int) -> bytes:
-        data = self._sock.recv(size)
+        data = super().recv(size)
         with contextlib.suppress(OSError):
-            self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+            self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
         return data
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._sock, name)
+    @property
+    def watched(self) -> bool:
+        # TCP_USER_TIMEOUT does, while anything that was sent is not acknowledged.
+        unsent = array.array("i", [0])
+        with contextlib.suppress(OSError):
+            fcntl.ioctl(self.sock.fileno(), termios.TIOCOUTQ, unsent)
+        return unsent[0] > 0
 
 
-def dial(target: Target, timeout_s: float) -> Socket:
+def dial(target: Target, timeout_s: float) -> HeardSocket:
     """A connection to the target's SSH port. Raises OSError."""
     if not target.proxy_command:
         return _tuned(socket.create_connection((target.address, target.port), timeout_s))
@@ -53,8 +75,7 @@ def dial(target: Target, timeout_s: float) -> Socket:
 
     from paramiko.proxy import ProxyCommand
 
-    proxy: Socket = ProxyCommand(shlex.join(argv))
-    return proxy
+    return HeardSocket(ProxyCommand(shlex.join(argv)))
 
 
 def proxy_argv(target: Target) -> list[str]:
@@ -96,7 +117,7 @@ def _passed_socket(argv: list[str], timeout_s: float) -> socket.socket:
     raise ConnectionRefusedError(text or f"{argv[0]} passed no connection")
 
 
-def _tuned(sock: socket.socket) -> Socket:
+def _tuned(sock: socket.socket) -> QuickAckSocket:
     for level, option, value in (
         (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
         (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENCE_LIMIT_S * 1000),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import paramiko
 from paramiko.auth_strategy import AuthStrategy, InMemoryPrivateKey
+from paramiko.common import cMSG_GLOBAL_REQUEST
 
 from clusterctl.domain.errors import (
     ClusterctlError,
@@ -19,16 +21,19 @@ from clusterctl.domain.errors import (
     KeyRefused,
 )
 from clusterctl.domain.results import CommandResult
-from clusterctl.transport.dial import dial
+from clusterctl.transport import dial
+from clusterctl.transport.dial import HeardSocket
 from clusterctl.transport.errors import jump_failed, translated, worth_retrying
 from clusterctl.transport.execute import Exchange, Sink, execute
 from clusterctl.transport.hostkeys import PinnedHostKeys, VerifyPinned
 from clusterctl.transport.stdin import Stdin
 from clusterctl.transport.target import Target
-from clusterctl.transport.tunnel import TunnelSocket, keep_alive, open_tunnel
+from clusterctl.transport.tunnel import open_tunnel
 from clusterctl.transport.wire import TunedTransport
 
 LOGIN_ATTEMPTS = 4
+# How often a silent host is asked within dial.SILENCE_LIMIT_S.
+QUESTIONS = 4
 
 
 @dataclass(frozen=True)
@@ -174,46 +179,67 @@ def _attempt(
     timeout_s: float,
     jump: Session | None,
 ) -> Session:
-    def transport(sock: object, **options: object) -> TunedTransport:
-        tuned = TunedTransport(sock, **options)
-        tuned.prefer(host_keys.algorithms(target))
-        return tuned
+    def tuned(sock: object, **options: object) -> TunedTransport:
+        made = TunedTransport(sock, **options)
+        made.prefer(host_keys.algorithms(target))
+        return made
 
     client = paramiko.SSHClient()
     client.set_missing_host_key_policy(VerifyPinned(target, host_keys))
     try:
+        sock = open_socket(target, timeout_s, jump)
         client.connect(
             target.address,
             port=target.port,
             username=target.user,
-            sock=open_socket(target, timeout_s, jump),
+            sock=cast("Any", sock),
             timeout=timeout_s,
             banner_timeout=timeout_s,
             auth_timeout=timeout_s,
-            transport_factory=transport,
+            transport_factory=tuned,
             auth_strategy=_OfferKeys(target.user, identity.keys),
         )
     except BaseException:
         client.close()
         raise
-    _keep_alive(client)
+    transport = client.get_transport()
+    assert transport is not None
+    _keep_alive(transport, sock)
     return Session(target, client, jump)
 
 
-def open_socket(target: Target, timeout_s: float, jump: Session | None = None) -> Any:
+def open_socket(target: Target, timeout_s: float, jump: Session | None = None) -> HeardSocket:
     """What SSH is spoken over: a connection from here, or from the jump host. Raises OSError."""
     if jump is None:
-        return dial(target, timeout_s)
+        return dial.dial(target, timeout_s)
     transport = jump.client.get_transport()
     if transport is None:
         raise EOFError
     return open_tunnel(transport, target, timeout_s)
 
 
-def _keep_alive(client: paramiko.SSHClient) -> None:
-    transport = client.get_transport()
-    if transport is not None and isinstance(transport.sock, TunnelSocket):
-        keep_alive(transport, transport.sock)
+def _keep_alive(transport: paramiko.Transport, sock: HeardSocket) -> None:
+    """Notice a host that vanishes or stands still: its kernel acknowledges what its sshd does not
+    read, and so TCP's own keep-alive is content with it.
+    """
+    reference = weakref.proxy(transport)
+
+    def ask() -> None:
+        if sock.watched:
+            return
+        if sock.unanswered == QUESTIONS - 1:
+            # Counted, not timed: who was suspended and goes on has not listened meanwhile.
+            sock.close()
+            return
+        sock.unanswered += 1
+        if sock.has_room:
+            question = paramiko.Message()
+            question.add_byte(cMSG_GLOBAL_REQUEST)
+            question.add_string("keepalive@openssh.com")
+            question.add_boolean(True)
+            reference._send_user_message(question)
+
+    transport.packetizer.set_keepalive(dial.SILENCE_LIMIT_S / QUESTIONS, ask)
 
 
 def _login_error(target: Target, error: Exception) -> ClusterctlError:

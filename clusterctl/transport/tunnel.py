@@ -5,14 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import threading
-import time
-import weakref
 from typing import Any
 
 import paramiko
-from paramiko.common import cMSG_GLOBAL_REQUEST
 
-from clusterctl.transport import dial
+from clusterctl.transport.dial import HeardSocket
 from clusterctl.transport.ordering import OrderedTransport
 from clusterctl.transport.target import Target
 
@@ -103,41 +100,15 @@ def _as_os_error(code: int, words: str) -> OSError:
     return OSError(_ERRNO.get(words, 0), words or "it gave no reason")
 
 
-class TunnelSocket:
-    """A channel that knows when it was last heard of."""
+class TunnelSocket(HeardSocket):
+    """A channel. TCP's own keep-alive reaches no further than the jump host."""
 
-    def __init__(self, channel: paramiko.Channel) -> None:
-        self.channel = channel
-        self.heard_at = time.monotonic()
-
-    def recv(self, size: int) -> bytes:
-        data = self.channel.recv(size)
-        self.heard_at = time.monotonic()
-        return data
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.channel, name)
+    @property
+    def has_room(self) -> bool:
+        return bool(self.sock.out_window_size)
 
 
 def open_tunnel(jump: paramiko.Transport, target: Target, timeout_s: float) -> TunnelSocket:
     """A connection from the jump host to the target. Raises OSError, paramiko.SSHException."""
     assert isinstance(jump, TunnelTransport)
     return TunnelSocket(jump.open_tunnel(target.address, target.port, timeout_s))
-
-
-def keep_alive(transport: paramiko.Transport, tunnel: TunnelSocket) -> None:
-    """Notice a host that vanishes: TCP's keep-alive reaches no further than the jump host."""
-    reference = weakref.proxy(transport)
-
-    def ask() -> None:
-        if time.monotonic() - tunnel.heard_at > dial.SILENCE_LIMIT_S:
-            tunnel.channel.close()
-        elif tunnel.channel.out_window_size:
-            # Else a writer waits for room already, and asking would wait behind it.
-            question = paramiko.Message()
-            question.add_byte(cMSG_GLOBAL_REQUEST)
-            question.add_string("keepalive@openssh.com")
-            question.add_boolean(True)
-            reference._send_user_message(question)
-
-    transport.packetizer.set_keepalive(dial.SILENCE_LIMIT_S / 4, ask)
