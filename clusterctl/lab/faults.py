@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
 from typing import Any
 
 from clusterctl.domain.errors import UsageError
@@ -22,7 +23,7 @@ from clusterctl.lab.fault_kinds import (
     Quota,
     Throttle,
 )
-from clusterctl.lab.host_faults import ALL, HostFault
+from clusterctl.lab.host_faults import ALL, Cut, HostFault
 
 # EC2 is eventually consistent, always: a little of it without any fault.
 USUAL_VISIBILITY_S = 0.3
@@ -37,6 +38,7 @@ class Standing:
     fault: Fault
     left: int | None = None
     skip: int = 0
+    since: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
 
 
 class Faults:
@@ -139,6 +141,13 @@ class Faults:
                 if not fault.nodes or node in fault.nodes:
                     self._strike(one)
                     return fault
+        return None
+
+    def cut_since(self, instance_id: str) -> datetime | None:
+        """Since when a host's link is down; None if it is not."""
+        for one in self.standing():
+            if isinstance(one.fault, Cut) and one.fault.instance_id == instance_id:
+                return one.since
         return None
 
     def afflictions(self, instance_id: str) -> dict[str, Any]:

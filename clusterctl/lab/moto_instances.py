@@ -141,7 +141,17 @@ class LabInstance(Instance):
         return [] if self.state == "terminated" else super().network_interfaces
 
     @property
+    def instance_id(self) -> str:
+        """DescribeInstanceStatus has it, moto's has not."""
+        return str(self.id)
+
+    @property
     def instance_status(self) -> dict[str, Any]:
+        cut_since = FAULTS.cut_since(self.id)
+        if cut_since and self.state == "running":
+            # EC2 asks the network card with ARP: a host whose processes alone stand still answers.
+            failed = {"Name": "reachability", "Status": "failed", "ImpairedSince": cut_since}
+            return {"Details": [failed], "Status": "impaired"}
         return _status(self.state, self.reachable)
 
     @property
