@@ -8,6 +8,7 @@ from clusterctl.cli import output
 from clusterctl.domain.units import format_duration
 
 if TYPE_CHECKING:
+    from clusterctl.domain.errors import HostError
     from clusterctl.jobs.record import JobRecord
     from clusterctl.operations.access import Access
 
@@ -29,16 +30,13 @@ def follow_to_end(access: Access, job_id: str, preset: str, as_json: bool = Fals
         output.raw(chunk, "stderr" if as_json else "stdout")
         watch.take(chunk)
 
-    def lost(delay_s: float) -> None:
-        output.note(
-            f"lost the connection to {access.head.host}; the job goes on. "
-            f"Trying again in {format_duration(delay_s)}"
-        )
+    def lost(why: HostError, delay_s: float) -> None:
+        output.note(f"{why.host}: {why.message}. Trying again in {format_duration(delay_s)}")
 
     try:
         job = follow(access, job_id, show, lost)
     except KeyboardInterrupt:
-        output.note(f"\nno longer following: job {job_id} goes on")
+        output.note(f"\nno longer following; that does not end job {job_id}")
         how_to_come_back(access.cluster.name)
         return INTERRUPTED
     if as_json:

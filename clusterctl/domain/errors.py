@@ -31,9 +31,13 @@ class MissingTool(ClusterctlError):
 
 
 class HostError(ClusterctlError):
-    """Something about one host. `host` is its name as the user knows it."""
+    """Something about one host. `host` is its name as the user knows it.
+
+    `is_off`: EC2 says that its instance does not run; to try again is of no use.
+    """
 
     exit_status = 255
+    is_off = False
 
     def __init__(self, host: str, message: str, hint: str = "") -> None:
         super().__init__(message, hint)

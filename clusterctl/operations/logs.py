@@ -130,18 +130,15 @@ def follow(
     access: Access,
     job_id: str,
     sink: Callable[[bytes], None],
-    on_lost: Callable[[float], None],
+    on_lost: Callable[[HostError, float], None],
 ) -> JobRecord:
     """The log until the job has ended, and what it came to.
 
-    Raises ConnectionLost or HostUnreachable, saying that the job goes on.
+    Raises ConnectionLost or HostUnreachable, with what was last known of it.
     """
-    name = access.cluster.name
     try:
         return follow_job(access.connections, access.head, job_id, sink, on_lost)
     except (ConnectionLost, HostUnreachable) as lost:
-        raise type(lost)(
-            lost.host,
-            f"{lost.message}; job {job_id} goes on there",
-            f"come back: clusterctl logs {name} -f; end it: clusterctl cancel {name}",
-        ) from lost
+        again = f"then: clusterctl logs {access.cluster.name} -f --job {job_id}"
+        hint = f"{lost.hint}; {again}" if lost.hint else again
+        raise type(lost)(lost.host, lost.message, hint) from lost

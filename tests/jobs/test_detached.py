@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import stat
@@ -361,7 +362,7 @@ def test_a_lost_connection_is_taken_up_where_it_broke(node, monkeypatch):
 
     monkeypatch.setattr(node, "run", run)
     chunks, lost = [], []
-    job = follow_job(node, HEAD, JOB, chunks.append, lost.append)
+    job = follow_job(node, HEAD, JOB, chunks.append, lambda why, delay_s: lost.append(delay_s))
     assert job.state is JobState.SUCCEEDED
     assert b"".join(chunks) == b"one\ntwo\n"
     assert lost == [0.0, 0.0]
@@ -373,6 +374,26 @@ def test_a_head_node_that_stays_away_ends_the_following(node, monkeypatch):
     with pytest.raises(HostUnreachable):
         follow_job(node, HEAD, JOB, lambda _: None)
     assert node.trouble == []
+
+
+def test_of_a_head_node_that_is_off_is_said_what_was_last_known_and_at_once(node, monkeypatch):
+    start_job(node, HEAD, plan(node.home, "echo one; exec sleep 600"), "demo")
+    whole = node.run
+
+    def run(target, command, *, sink=None, **options):
+        if not sink:
+            return whole(target, command, **options)
+        sink("stdout", b"one\n")
+        off = ConnectionLost("demo-0", "its instance is stopped", "switch it on")
+        off.is_off = True
+        raise off
+
+    monkeypatch.setattr(node, "run", run)
+    with pytest.raises(ConnectionLost) as caught:
+        follow_job(node, HEAD, JOB, lambda _: None, lambda *_: pytest.fail("it was tried again"))
+    known = rf"its instance is stopped; job {JOB} wrote its last line that came at [\d:]+ UTC; "
+    assert re.fullmatch(known + "what became of it since is not known", caught.value.message)
+    assert caught.value.hint == "switch it on"
 
 
 def test_the_command_that_follows():
