@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from clusterctl.cli import output
-from clusterctl.domain.cluster import Cluster
+from clusterctl.domain.cluster import Cluster, Node, NodeState
 
 HEADERS = ("NODE", "STATE", "TYPE", "GPUS", "ADDRESS", "ZONE")
+# Node -> why SSH did not reach it, "" where it did; nodes that were not tried are left out.
+Reached = Mapping[str, str]
 
 
-def print_nodes(cluster: Cluster, gpus: Sequence[int] | None = None) -> None:
-    """A table: node, state, type, GPUs (as counted, where they were), address, zone."""
+def print_nodes(
+    cluster: Cluster, gpus: Sequence[int] | None = None, reached: Reached | None = None
+) -> None:
+    """A table: node, state, type, GPUs (as counted, where they were), address, zone, and whether
+    SSH reaches it, where that was tried.
+    """
     rows = [
         (
             node.name,
@@ -24,10 +30,17 @@ def print_nodes(cluster: Cluster, gpus: Sequence[int] | None = None) -> None:
         )
         for node, count in zip(cluster.nodes, _counts(cluster, gpus))
     ]
-    output.table(HEADERS, rows)
+    if reached is None:
+        output.table(HEADERS, rows)
+        return
+    shown = {None: "-", True: "yes", False: "no"}
+    ssh = [shown[_is_reached(node, reached)] for node in cluster.nodes]
+    output.table((*HEADERS, "SSH"), [(*row, word) for row, word in zip(rows, ssh)])
 
 
-def cluster_data(cluster: Cluster, gpus: Sequence[int] | None = None) -> dict[str, Any]:
+def cluster_data(
+    cluster: Cluster, gpus: Sequence[int] | None = None, reached: Reached | None = None
+) -> dict[str, Any]:
     """The same for `--json`, with what the table leaves out."""
     nodes = [
         {
@@ -44,12 +57,23 @@ def cluster_data(cluster: Cluster, gpus: Sequence[int] | None = None) -> dict[st
         }
         for node, count in zip(cluster.nodes, _counts(cluster, gpus))
     ]
+    if reached is not None:
+        for described, node in zip(nodes, cluster.nodes):
+            described["reachable"] = _is_reached(node, reached)
+            described["unreachable_because"] = reached.get(node.name) or None
     return {
         "name": cluster.name,
         "region": cluster.region,
         "ssh_user": cluster.ssh_user,
         "nodes": nodes,
     }
+
+
+def _is_reached(node: Node, reached: Reached) -> bool | None:
+    """None where it runs and was not tried."""
+    if node.state is not NodeState.RUNNING:
+        return False
+    return not reached[node.name] if node.name in reached else None
 
 
 def _counts(cluster: Cluster, gpus: Sequence[int] | None) -> Sequence[int]:

@@ -1,24 +1,32 @@
-"""`clusterctl ssh`: the system's ssh, with the cluster's key and pinned host keys."""
+"""`clusterctl ssh`: the system's ssh, or one command, with the cluster's key and host keys."""
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from clusterctl.cli import output
 from clusterctl.cli.foreground import run_in_foreground
 from clusterctl.cli.params import Index
 from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 from clusterctl.domain.errors import (
     ClusterctlError,
+    HostError,
     HostKeyChanged,
     HostKeyUnknown,
     MissingTool,
     UsageError,
 )
 
+if TYPE_CHECKING:
+    from clusterctl.transport.target import Target
+
 # What ssh ends with when it is not the command that has ended so.
 UNREACHABLE = 255
+# ssh has waited long enough by then.
+ONCE_MORE_S = 3.0
 
 
 class _RemoteCommand(ClusterCommand):
@@ -40,8 +48,8 @@ class _RemoteCommand(ClusterCommand):
 def ssh(ctx: click.Context, wiring: Wiring, name: str, index: int) -> Any:
     """Log in to a node of cluster NAME, the head node unless INDEX (3 or NAME-3) says otherwise.
 
-    What follows `--` runs there instead of a shell. The same with plain ssh:
-    ssh -F ~/.clusterctl/NAME/ssh_config NAME-INDEX
+    What follows `--` runs there instead of a shell, without a terminal; Ctrl-C ends it there.
+    The same with plain ssh: ssh -F ~/.clusterctl/NAME/ssh_config NAME-INDEX
 
     \b
     clusterctl ssh demo
@@ -57,22 +65,51 @@ def ssh(ctx: click.Context, wiring: Wiring, name: str, index: int) -> Any:
     host = f"{name}-{index}"
     if f"Host {host} " not in folder.ssh_config.read_text(errors="replace"):
         raise UsageError(f"cluster {name} has no node {index}", f"see: clusterctl status {name}")
-    argv = ["ssh", "-F", str(folder.ssh_config), host, *ctx.meta.get("command", ())]
+    command = ctx.meta.get("command")
+    if command:
+        return _reach(wiring, name, index, " ".join(command))
     try:
-        status = run_in_foreground(argv)
+        status = run_in_foreground(["ssh", "-F", str(folder.ssh_config), host])
     except FileNotFoundError:
         raise MissingTool("there is no `ssh` here", "install OpenSSH's client") from None
     if status == UNREACHABLE:
-        _explain(wiring, name, index)
+        # The shell may have ended so, too: then there is nothing to add.
+        _reach(wiring, name, index, connect_timeout_s=ONCE_MORE_S)
     return status
 
 
-def _explain(wiring: Wiring, name: str, index: int) -> None:
-    """Raises HostKeyChanged, HostKeyUnknown where that is why; ssh says only that it is so."""
-    try:
-        with wiring.open(name) as access:
-            access.connections.session(access.select((index,))[0])
-    except (HostKeyChanged, HostKeyUnknown):
-        raise
-    except ClusterctlError:
-        pass
+def _reach(
+    wiring: Wiring, name: str, index: int, command: str = "", connect_timeout_s: float = 10.0
+) -> int:
+    """Run a command on a node, or just log in: its exit status. Raises HostError.
+
+    Nobody is asked where the node is: the folder knows. EC2 is, where it does not answer.
+    """
+    from clusterctl.operations.hosts_access import open_nodes
+    from clusterctl.operations.status import Ec2Word
+    from clusterctl.transport.stdin import StdinStream
+
+    def explain(target: Target, error: HostError) -> HostError:
+        try:
+            return Ec2Word(wiring.clients, name)(target, error)
+        except ClusterctlError:
+            return error
+
+    folder, host = wiring.folder(name), f"{name}-{index}"
+    with open_nodes(folder, [host], connect_timeout_s=connect_timeout_s, explain=explain) as access:
+        [target] = access.targets
+        try:
+            access.connections.session(target)
+        except (HostKeyChanged, HostKeyUnknown):
+            # With EC2's help there is more to say of whose key it is.
+            with wiring.open(name) as asked:
+                asked.connections.session(asked.select((index,))[0])
+            raise
+        if not command:
+            return 0
+        return access.connections.run(
+            target,
+            command,
+            stdin=StdinStream(sys.stdin.fileno()),
+            sink=lambda stream, chunk: output.raw(chunk, stream),
+        ).exit_status

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from clusterctl.cli import output
 from clusterctl.cli.cluster_table import cluster_data, print_nodes
+from clusterctl.cli.hostlines import show_failures
 from clusterctl.cli.money import print_spending, spending_data
 from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
+from clusterctl.domain.cluster import Cluster, NodeState
+from clusterctl.domain.errors import MissingTool
 from clusterctl.domain.ranges import format_indices
+from clusterctl.domain.results import HostOutcome
 from clusterctl.domain.units import count
+
+# One who does not answer is waited for as long by all; run waits for 10 s.
+LOGIN_WITHIN_S = 4.0
 
 
 @click.command(cls=ClusterCommand)
@@ -17,7 +26,8 @@ from clusterctl.domain.units import count
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @account_options
 def status(wiring: Wiring, name: str, as_json: bool) -> None:
-    """Show the nodes of cluster NAME, as EC2 sees them, and what they cost.
+    """Show the nodes of cluster NAME, as EC2 sees them, whether SSH reaches them, and what they
+    cost. Why a node is not reached, and what helps, is below the table.
 
     \b
     clusterctl status demo
@@ -27,11 +37,13 @@ def status(wiring: Wiring, name: str, as_json: bool) -> None:
     from clusterctl.operations.status import cluster_status
 
     found = cluster_status(wiring.clients, wiring.folder(name))
+    outcomes = _log_in(wiring, found.cluster)
+    reached = {one.host: one.error.message if one.error else "" for one in outcomes}
     money = spending_of(wiring.clients, found.instances, price_cache(wiring.settings.home))
     if as_json:
         output.data(
             {
-                **cluster_data(found.cluster),
+                **cluster_data(found.cluster, reached=reached),
                 "state": found.summary,
                 "missing": found.cluster.missing,
                 "leaving": [node.instance_id for node in found.leaving],
@@ -39,7 +51,8 @@ def status(wiring: Wiring, name: str, as_json: bool) -> None:
             }
         )
         return
-    print_nodes(found.cluster)
+    print_nodes(found.cluster, reached=reached)
+    show_failures(outcomes)
     output.line()
     print_spending(money)
     output.findings(money.findings)
@@ -54,3 +67,17 @@ def status(wiring: Wiring, name: str, as_json: bool) -> None:
             f"missing: {count(len(found.cluster.missing), 'node')} ({indices}); "
             "`clusterctl up` launches what is missing"
         )
+
+
+def _log_in(wiring: Wiring, cluster: Cluster) -> tuple[HostOutcome[Any], ...]:
+    """Each node's own outcome; none where nothing runs, or the key is elsewhere."""
+    from clusterctl.operations.access import log_in_everywhere
+
+    if all(node.state is not NodeState.RUNNING for node in cluster.nodes):
+        return ()
+    try:
+        with wiring.access(cluster) as access:
+            return log_in_everywhere(access, LOGIN_WITHIN_S).outcomes
+    except MissingTool as missing:
+        output.note(f"whether the nodes answer was not tried: {missing.message}")
+        return ()

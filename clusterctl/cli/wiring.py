@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
     from mypy_boto3_ec2 import EC2Client
 
+    from clusterctl.domain.cluster import Cluster
     from clusterctl.ec2.session import Clients
     from clusterctl.operations.access import Access
     from clusterctl.operations.folder import ClusterFolder
@@ -101,12 +102,17 @@ class Wiring:
 
     def open(self, name: str) -> Access:
         """Access to the running cluster NAME. Raises NoSuchCluster and what open_access does."""
-        from clusterctl.operations.access import open_access
         from clusterctl.operations.status import cluster_status
 
-        folder = self.folder(name)
-        cluster = cluster_status(self.clients, folder).cluster
-        return open_access(cluster, folder, self.proxy_command)
+        return self.access(cluster_status(self.clients, self.folder(name)).cluster)
+
+    def access(self, cluster: Cluster) -> Access:
+        """Access to it as it was just seen. Raises what open_access does."""
+        from clusterctl.operations.access import open_access
+        from clusterctl.operations.status import Ec2Word
+
+        folder, explain = self.folder(cluster.name), Ec2Word(self.clients, cluster.name)
+        return open_access(cluster, folder, self.proxy_command, explain)
 
 
 def _lab_region(region: str) -> str:

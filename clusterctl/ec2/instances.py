@@ -81,6 +81,23 @@ def find_instances(
     return tuple(_describe(client, filters))
 
 
+def impaired_checks(client: EC2Client, instance_ids: Sequence[str]) -> dict[str, str]:
+    """What EC2's status checks say of those of these instances that fail one. Raises AwsError."""
+    if not instance_ids:
+        return {}
+    with translated():
+        found = client.describe_instance_status(InstanceIds=list(instance_ids))["InstanceStatuses"]
+    said: dict[str, str] = {}
+    for one in found:
+        checks = {"system": one.get("SystemStatus"), "instance": one.get("InstanceStatus")}
+        for name, check in checks.items():
+            if check and check.get("Status") == "impaired":
+                times = [detail.get("ImpairedSince") for detail in check.get("Details", ())]
+                since = "".join(f" since {at:%Y-%m-%d %H:%M:%S} UTC" for at in times if at)
+                said.setdefault(one["InstanceId"], f"its {name} status check fails{since}")
+    return said
+
+
 def launched_with(client: EC2Client, tokens: Sequence[str]) -> frozenset[str]:
     """Those of these client tokens that have made instances. Raises AwsError."""
     if not tokens:

@@ -28,6 +28,7 @@ class Scope(Enum):
 # What is told to AWS for launching, looking, changing and removing clusters, by purpose.
 OPERATOR: tuple[tuple[str, Scope, tuple[str, ...]], ...] = (
     ("finding everything by tag", Scope.READ, ("ec2:DescribeInstances",)),
+    ("why a node does not answer", Scope.READ, ("ec2:DescribeInstanceStatus",)),
     (
         "planning a launch",
         Scope.READ,

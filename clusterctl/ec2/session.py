@@ -72,6 +72,12 @@ class Clients:
         return client
 
     @functools.cached_property
+    def ec2_at_once(self) -> EC2Client:
+        """For questions about a node that somebody already waits for."""
+        client: EC2Client = self._make("ec2", attempts=2, timeout_s=4)
+        return client
+
+    @functools.cached_property
     def ssm(self) -> SSMClient:
         client: SSMClient = self._make("ssm")
         return client

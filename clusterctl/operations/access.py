@@ -6,13 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from clusterctl.domain.cluster import Cluster, Node, NodeState
-from clusterctl.domain.errors import ClusterctlError, MissingTool, UsageError
+from clusterctl.domain.errors import ClusterctlError, HostError, MissingTool, UsageError
 from clusterctl.domain.ranges import format_indices
+from clusterctl.domain.results import FanoutResult
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.pins import ClusterHostKeys
 from clusterctl.transport.connections import Connections
+from clusterctl.transport.fanout import fan_out
 from clusterctl.transport.keys import load_key
-from clusterctl.transport.session import Identity
+from clusterctl.transport.session import Identity, Session
 from clusterctl.transport.target import Target
 
 
@@ -99,12 +101,22 @@ def node_target(
     )
 
 
+def log_in_everywhere(access: Access, within_s: float) -> FanoutResult[Session]:
+    """Try every node at once; each step of a login (dial, greeting, proof) may take `within_s`."""
+    access.connections.connect_timeout_s = within_s
+    return fan_out(access.connections.session, access.targets)
+
+
 def open_access(
-    cluster: Cluster, folder: ClusterFolder, proxy_command: tuple[str, ...] = ()
+    cluster: Cluster,
+    folder: ClusterFolder,
+    proxy_command: tuple[str, ...] = (),
+    explain: Callable[[Target, HostError], HostError] = lambda target, error: error,
 ) -> Access:
     """Access to a cluster. Raises MissingTool without its key, ClusterctlError if no node runs.
 
-    A node that does not run is unreachable by itself; the others can be worked with.
+    A node that does not run is unreachable by itself; the others can be worked with. `explain`:
+    see Connections.
     """
     if all(node.state is not NodeState.RUNNING for node in cluster.nodes):
         raise ClusterctlError(
@@ -117,4 +129,5 @@ def open_access(
         )
     identity = Identity((load_key(folder.key),))
     host_keys = ClusterHostKeys(folder.known_hosts, cluster)
-    return Access(cluster, folder, Connections(identity, host_keys), proxy_command)
+    connections = Connections(identity, host_keys, explain=explain)
+    return Access(cluster, folder, connections, proxy_command)

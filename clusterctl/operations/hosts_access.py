@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from clusterctl.domain.errors import UsageError
+from clusterctl.domain.errors import HostError, UsageError
 from clusterctl.domain.hostsfile import HostsFile, parse_hosts_file
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.transport.connections import Connections
@@ -65,18 +65,34 @@ def open_hosts(
     config = read_user_config(ssh_folder or Path.home() / ".ssh")
     folder = cluster_of(path, hosts, config, home) if home else None
     if folder:
-        identity = Identity((*([load_key(key)] if key else ()), load_key(folder.key)))
-        host_keys = PinnedHostKeys(
-            [folder.known_hosts],
-            renew=f"run `clusterctl up {folder.path.name}` again, with its options: "
-            "it learns the key from the instance's console",
-        )
-        targets = _nodes(folder, hosts, user)
-    else:
-        identity = Identity(_keys(config, hosts, key))
-        host_keys = PinnedHostKeys(config.known_hosts_files(hosts))
-        targets = tuple(config.target(host, user) for host in hosts)
+        return open_nodes(folder, hosts, user=user, key=key, connect_timeout_s=connect_timeout_s)
+    identity = Identity(_keys(config, hosts, key))
+    host_keys = PinnedHostKeys(config.known_hosts_files(hosts))
+    targets = tuple(config.target(host, user) for host in hosts)
     return HostsAccess(targets, Connections(identity, host_keys, connect_timeout_s))
+
+
+def open_nodes(
+    folder: ClusterFolder,
+    hosts: Sequence[str],
+    *,
+    user: str | None = None,
+    key: Path | None = None,
+    connect_timeout_s: float = 10.0,
+    explain: Callable[[Target, HostError], HostError] = lambda target, error: error,
+) -> HostsAccess:
+    """Access to nodes of a cluster by what `up` has left in its folder, without asking EC2.
+
+    `explain`: see Connections. Raises UsageError, MissingTool without the cluster's key.
+    """
+    identity = Identity((*([load_key(key)] if key else ()), load_key(folder.key)))
+    host_keys = PinnedHostKeys(
+        [folder.known_hosts],
+        renew=f"run `clusterctl up {folder.path.name}` again, with its options: "
+        "it learns the key from the instance's console",
+    )
+    connections = Connections(identity, host_keys, connect_timeout_s, explain)
+    return HostsAccess(_nodes(folder, hosts, user), connections)
 
 
 def cluster_of(

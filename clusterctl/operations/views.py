@@ -14,6 +14,9 @@ from clusterctl.domain.hostsfile import HostsFile, HostSlots, format_hosts_file
 from clusterctl.operations.access import needs_jump
 from clusterctl.operations.folder import ClusterFolder
 
+# Until sshd has answered, too: a host that stands still takes connections.
+CONNECT_TIMEOUT_S = 10
+
 
 def hosts_text(cluster: Cluster, gpus: Sequence[int] | None = None) -> str:
     """The hosts file: private addresses, head first. `gpus`: as counted, else as the type has.
@@ -47,6 +50,7 @@ def ssh_config_text(
     IdentitiesOnly yes
     UserKnownHostsFile {_quoted(folder.known_hosts)}
     StrictHostKeyChecking yes
+    ConnectTimeout {CONNECT_TIMEOUT_S}
     ServerAliveInterval 10
     ServerAliveCountMax 3
 """

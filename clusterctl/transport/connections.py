@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import paramiko
 
-from clusterctl.domain.errors import HostError
+from clusterctl.domain.errors import ConnectionLost, HostError, HostUnreachable
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
 from clusterctl.transport.errors import jump_failed
 from clusterctl.transport.execute import Exchange, Sink
@@ -37,11 +37,19 @@ class _Opening:
 
 
 class Connections:
-    """Opens what is needed and keeps it. Use as a context manager: leaving it closes all."""
+    """Opens what is needed and keeps it. Use as a context manager: leaving it closes all.
+
+    `explain` says more of a host that could not be reached or was lost, where more is known.
+    """
 
     def __init__(
-        self, identity: Identity, host_keys: PinnedHostKeys, connect_timeout_s: float = 10.0
+        self,
+        identity: Identity,
+        host_keys: PinnedHostKeys,
+        connect_timeout_s: float = 10.0,
+        explain: Callable[[Target, HostError], HostError] = lambda target, error: error,
     ) -> None:
+        self.explain = explain
         self.identity = identity
         self.host_keys = host_keys
         self.connect_timeout_s = connect_timeout_s
@@ -70,7 +78,10 @@ class Connections:
         if opening is not None:
             return opening.wait()
         try:
-            mine.session = self.open_another(target, self.connect_timeout_s)
+            try:
+                mine.session = self.open_another(target, self.connect_timeout_s)
+            except HostUnreachable as error:
+                raise self.explain(target, error) from error.__cause__
             with self._lock:
                 self._sessions[target] = mine.session
             return mine.session
@@ -124,6 +135,10 @@ class Connections:
             return self.session(target).run(
                 command, timeout_s=timeout_s, stdin=stdin, sink=sink, started=remember
             )
+        except ConnectionLost as error:
+            if any(exchange.interrupted for exchange in started):
+                raise
+            raise self.explain(target, error) from error.__cause__
         finally:
             with self._lock:
                 for exchange in started:

@@ -104,7 +104,7 @@ def execute(exchange: Exchange, timeout_s: float | None, stdin: Stdin | bytes) -
     exchange.channel.close()
     if status < 0 or exchange.interrupted:
         what = "interrupted" if exchange.interrupted else "the connection was lost"
-        raise ConnectionLost(exchange.host, f"{what} while a command ran: {exchange.command}")
+        raise ConnectionLost(exchange.host, f"{what} while a command ran")
     return CommandResult(
         host=exchange.host,
         command=exchange.command,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import tempfile
 import threading
 from typing import BinaryIO, Protocol
@@ -16,6 +17,21 @@ class Stdin(Protocol):
 
     def read_at(self, offset: int, wait_s: float) -> bytes | None:
         """What follows `offset`: b"" at the end, None if nothing came within `wait_s`."""
+
+
+class StdinStream:
+    """What comes in on a file descriptor, for one reader: nothing of it is kept."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def read_at(self, offset: int, wait_s: float) -> bytes | None:
+        try:
+            if not select.select([self._descriptor], [], [], wait_s)[0]:
+                return None
+            return os.read(self._descriptor, CHUNK)
+        except OSError:
+            return b""
 
 
 class StdinSource:

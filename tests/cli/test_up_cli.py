@@ -191,15 +191,17 @@ def test_user_data_and_image_and_ssh_from(clusterctl, client, tmp_path):
     assert ssh["IpRanges"] == [given]
 
 
-def test_status(clusterctl, client):
+def test_status(clusterctl, client, monkeypatch):
+    # Here are no hosts: tests/operations/test_unreachable.py looks whether they answer.
+    monkeypatch.setattr("clusterctl.cli.status._log_in", lambda *_: ())
     launched(clusterctl)
     ran = clusterctl("status", "demo")
     assert ran.status == 0
     lines = ran.out.splitlines()
-    assert lines[0].split() == ["NODE", "STATE", "TYPE", "GPUS", "ADDRESS", "ZONE"]
-    assert [line.split()[:4] for line in lines[1:3]] == [
-        ["demo-0", "running", "p4d.24xlarge", "8"],
-        ["demo-1", "running", "p4d.24xlarge", "8"],
+    assert lines[0].split() == ["NODE", "STATE", "TYPE", "GPUS", "ADDRESS", "ZONE", "SSH"]
+    assert [[*line.split()[:4], line.split()[-1]] for line in lines[1:3]] == [
+        ["demo-0", "running", "p4d.24xlarge", "8", "-"],
+        ["demo-1", "running", "p4d.24xlarge", "8", "-"],
     ]
     assert ran.err == ""
     first = find_instances(client, "demo")[0].node.instance_id
@@ -209,7 +211,7 @@ def test_status(clusterctl, client):
     assert "missing: 1 node (0)" in ran.err
     data = clusterctl("status", "demo", "--json").data
     assert (data["state"], data["missing"]) == ("1 running, 1 missing", [0])
-    assert [node["index"] for node in data["nodes"]] == [1]
+    assert [(node["index"], node["reachable"]) for node in data["nodes"]] == [(1, None)]
 
 
 def test_no_such_cluster(clusterctl):
@@ -363,27 +365,26 @@ def test_ssh_without_a_way_in(clusterctl):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "rest"),
+    ("arguments", "index", "command"),
     [
-        (["demo"], ["demo-0"]),
-        (["demo", "1"], ["demo-1"]),
-        (["demo", "--", "1"], ["demo-0", "1"]),
-        (["demo", "1", "--", "ls", "-l", "a b"], ["demo-1", "ls", "-l", "a b"]),
-        (["demo", "--", "--", "--help"], ["demo-0", "--", "--help"]),
+        (["demo"], 0, ""),
+        (["demo", "1"], 1, ""),
+        (["demo", "--", "1"], 0, "1"),
+        (["demo", "1", "--", "ls", "-l", "a b"], 1, "ls -l a b"),
     ],
 )
-def test_ssh_is_the_systems_own(clusterctl, monkeypatch, arguments, rest):
+def test_a_login_is_the_systems_ssh_and_a_command_is_not(
+    clusterctl, monkeypatch, arguments, index, command
+):
     launched(clusterctl)
     called = []
-
-    def run(argv):
-        called.append(argv)
-        return 3
-
-    monkeypatch.setattr("clusterctl.cli.ssh.run_in_foreground", run)
+    monkeypatch.setattr(
+        "clusterctl.cli.ssh.run_in_foreground", lambda argv: called.append(argv) or 3
+    )
+    monkeypatch.setattr("clusterctl.cli.ssh._reach", lambda *given: called.append(given[2:]) or 3)
     assert clusterctl("ssh", *arguments).status == 3
     config = str(clusterctl.home / "demo" / "ssh_config")
-    assert called == [["ssh", "-F", config, *rest]]
+    assert called == [(index, command) if command else ["ssh", "-F", config, f"demo-{index}"]]
 
 
 @pytest.mark.parametrize("index", ["7", "-1", "x"])

@@ -1,0 +1,278 @@
+"""Nodes that do not answer: soon, what EC2 says of them, and what helps; Ctrl-C ends what runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+
+from clusterctl.domain.cluster import NodeState
+from clusterctl.domain.errors import AwsError, ConnectionLost, HostUnreachable
+from clusterctl.ec2.instances import Instance
+from clusterctl.operations.status import Ec2Word, in_ec2s_words, what_helps
+from clusterctl.transport import dial
+from clusterctl.transport.target import Target
+from tests.lab.running import client
+from tests.operations.clusters import node
+from tests.pair import NAME, eventually
+
+RUNNING, STOPPED = NodeState.RUNNING, NodeState.STOPPED
+SINCE = "2026-11-01 00:00:00 UTC"
+# A login takes its time on a machine that has other things to do.
+SOON_S = 30.0
+
+
+def instance(index: int = 1, state: NodeState = RUNNING, **fields) -> Instance:
+    found = replace(node(index), state=state, **fields.pop("node", {}))
+    common = {"ssh_user": "ubuntu", "wanted": (), "image_id": "", "key_name": ""}
+    return Instance(found, "demo", launch_token="", **common, **fields)
+
+
+@pytest.mark.parametrize(
+    ("found", "impaired", "words"),
+    [
+        (instance(), "", f"running since {SINCE}"),
+        (instance(), "its system status check fails", f"running since {SINCE}, its system status "
+         "check fails"),
+        (instance(state=NodeState.PENDING), "", f"pending since {SINCE}"),
+        (
+            instance(
+                state=STOPPED,
+                state_since="User initiated (2026-11-02 03:04:05 GMT)",
+                state_reason="Client.UserInitiatedShutdown: User initiated shutdown",
+            ),
+            "",
+            "stopped since 2026-11-02 03:04:05 UTC "
+            "(Client.UserInitiatedShutdown: User initiated shutdown)",
+        ),
+        # A machine that switched itself off: EC2 does not say when.
+        (
+            instance(state=STOPPED, state_reason="Client.InstanceInitiatedShutdown"),
+            "",
+            "stopped (Client.InstanceInitiatedShutdown)",
+        ),
+    ],
+)  # fmt: skip
+def test_the_words(found, impaired, words):
+    assert in_ec2s_words(found, impaired) == words
+
+
+@pytest.mark.parametrize(
+    ("index", "state", "impaired", "timed_out", "command"),
+    [
+        (1, NodeState.PENDING, False, True, "clusterctl up demo"),
+        (1, NodeState.STOPPING, False, False, "clusterctl start demo"),
+        (1, STOPPED, False, True, "clusterctl start demo"),
+        (1, NodeState.TERMINATED, False, True, "clusterctl up demo"),
+        (1, RUNNING, False, True, "clusterctl up demo lets it in; else a new machine"),
+        (1, RUNNING, True, True, "a new machine in its place: clusterctl replace demo 1"),
+        (1, RUNNING, False, False, "a new machine in its place: clusterctl replace demo 1"),
+        # The head node's disk has the jobs.
+        (0, RUNNING, True, True, "clusterctl stop demo --force; clusterctl start demo"),
+    ],
+)
+def test_what_helps(index, state, impaired, timed_out, command):
+    assert command in what_helps(replace(node(index), state=state), impaired, timed_out)
+
+
+class Told:
+    """Clients that have these instances, or refuse."""
+
+    def __init__(self, monkeypatch, *instances: Instance, refused: AwsError | None = None) -> None:
+        self.asked = 0
+        self.ec2_at_once = self
+
+        def find(ec2, name, states):
+            self.asked += 1
+            if refused:
+                raise refused
+            return instances
+
+        monkeypatch.setattr("clusterctl.operations.status.find_instances", find)
+        monkeypatch.setattr("clusterctl.operations.status.impaired_checks", lambda ec2, ids: {})
+
+
+TARGET = Target("demo-1", "10.0.0.5", "ubuntu")
+LOST = HostUnreachable("demo-1", "did not answer in time", "a hint")
+
+
+def test_nodes_that_fail_together_are_asked_for_once(monkeypatch):
+    told = Told(monkeypatch, instance(0), instance(1))
+    explain = Ec2Word(told, "demo")  # type: ignore[arg-type]
+    said = [explain(replace(TARGET, host=f"demo-{index}"), LOST) for index in (0, 1, 1)]
+    assert told.asked == 1
+    assert said[1].message == f"did not answer in time; EC2 has i-1 as running since {SINCE}"
+    assert not any(error.is_off for error in said)
+
+
+def test_the_instance_that_a_replaced_node_left_behind_is_not_meant(monkeypatch):
+    gone = instance(1, NodeState.TERMINATED, node={"instance_id": "i-old"})
+    said = Ec2Word(Told(monkeypatch, instance(1), gone), "demo")(TARGET, LOST)  # type: ignore[arg-type]
+    assert "i-1 as running" in said.message
+
+
+def test_an_address_that_is_another_by_now(monkeypatch):
+    moved = instance(1, node={"public_ip": "198.51.100.9"})
+    said = Ec2Word(Told(monkeypatch, moved), "demo")(TARGET, LOST)  # type: ignore[arg-type]
+    assert said.message.endswith(", at 198.51.100.9")
+    assert said.hint == "the addresses here are out of date: clusterctl up demo"
+
+
+def test_what_ec2_does_not_say_is_not_claimed(monkeypatch):
+    refused = AwsError("ExpiredToken", "the session has ended")
+    said = Ec2Word(Told(monkeypatch, refused=refused), "demo")(TARGET, LOST)  # type: ignore[arg-type]
+    assert (said.message, said.hint) == (
+        "did not answer in time; EC2 does not say why: the session has ended",
+        "a hint",
+    )
+
+
+def test_a_node_behind_a_head_that_is_gone_has_nothing_to_say_for_itself(monkeypatch):
+    told = Told(monkeypatch, instance(1))
+    behind = HostUnreachable("demo-1", "cannot be reached through demo-0: …")
+    behind.__cause__ = HostUnreachable("demo-0", "…")
+    assert Ec2Word(told, "demo")(TARGET, behind) is behind  # type: ignore[arg-type]
+    assert told.asked == 0
+
+
+def soon(pair, command: str, *arguments: str):
+    """What it came to, which has to be known soon: (exit status, stdout, stderr)."""
+    began = time.monotonic()
+    done = pair.ctl(command, *arguments, timeout_s=120)
+    assert time.monotonic() - began < SOON_S, done
+    return done
+
+
+def ids(pair) -> list[str]:
+    with pair.access() as access:
+        return [node.instance_id for node in access.cluster.nodes]
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize(
+    ("fault", "undo", "message", "helps"),
+    [
+        (
+            "freeze",
+            "thaw",
+            "takes connections and answers none in time",
+            "clusterctl replace pair 1",
+        ),
+        ("cut", "mend", "its instance status check fails since ", "clusterctl replace pair 1"),
+    ],
+)
+def test_a_node_that_does_not_answer(pair, fault, undo, message, helps):
+    assert "yes" in pair.ctl("status")[1]
+    instance_id = ids(pair)[1]
+    with pair.fault(1, fault, undo):
+        status, out, err = soon(pair, "ssh", "1", "--", "true")
+        assert (status, out) == (255, "")
+        assert err.startswith("error: pair-1: ")
+        # With a shell in place of a command it is the system's ssh that waits.
+        assert soon(pair, "ssh", "1")[0] == 255
+        status, listed, _ = soon(pair, "run", "-n", "--json", "hostname")
+        assert status == 255
+        described = soon(pair, "status", "--json")
+        nodes = json.loads(described[1])["nodes"]
+        table = soon(pair, "status")[1]
+    unreachable = json.loads(listed)[1]
+    for text in (err, unreachable["message"] + unreachable["hint"]):
+        assert message in text
+        assert f"EC2 has {instance_id} as running since " in text
+        assert helps in text
+    assert [one["reachable"] for one in nodes] == [True, False]
+    assert message in nodes[1]["unreachable_because"]
+    assert [line.split()[-1] for line in table.splitlines()[1:3]] == ["yes", "no"]
+    eventually(lambda: pair.answers(1), "the node to be back")
+
+
+@pytest.mark.lab
+def test_a_node_that_switched_itself_off(pair):
+    pair.on(1, "setsid sudo -n sh -c 'sleep 0.3; poweroff' </dev/null >/dev/null 2>&1 &")
+    ec2 = client(pair.lab)
+    ec2.get_waiter("instance_stopped").wait(InstanceIds=ids(pair)[1:], WaiterConfig={"Delay": 1})
+    try:
+        status, _, err = soon(pair, "ssh", "1", "--", "true")
+        assert status == 255
+        assert "as stopped (Client.InstanceInitiatedShutdown" in err
+        assert "clusterctl start pair" in err
+        nodes = json.loads(soon(pair, "status", "--json")[1])["nodes"]
+        assert [(one["state"], one["reachable"]) for one in nodes] == [
+            ("running", True),
+            ("stopped", False),
+        ]
+    finally:
+        started, _, err = pair.ctl("start")
+        assert started == 0, err
+        eventually(lambda: pair.answers(1), "the node to be back")
+
+
+@pytest.mark.lab
+def test_a_command_on_a_node_that_freezes_is_given_up(pair, monkeypatch):
+    monkeypatch.setattr(dial, "SILENCE_LIMIT_S", 2)
+    with pair.access() as access:
+        target = access.targets[1]
+        # One that is only quiet is not.
+        assert access.connections.run(target, "sleep 4; echo done").stdout == "done\n"
+        with pair.fault(1, "freeze", "thaw"), pytest.raises(ConnectionLost) as caught:
+            access.connections.run(target, "true")
+    assert "as running since" in caught.value.message
+
+
+def left(pair, command: str) -> str:
+    return pair.on(1, f"pgrep -fx {command!r} || echo none")
+
+
+@pytest.mark.lab
+def test_an_interrupted_command_ends_on_the_node(pair):
+    """With pipes: its two outputs stay apart and come as they are."""
+    process = pair.start("ssh", "1", "--", "echo begun; echo aside >&2; sleep 4242; echo no")
+    assert process.stdout.readline() == "begun\n"
+    assert process.stderr.readline() == "aside\n"
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (130, "")
+    assert err.strip() == "interrupted"
+    eventually(lambda: left(pair, "sleep 4242") == "none\n", "it to end")
+
+
+@pytest.mark.lab
+def test_ctrl_c_on_a_terminal(pair):
+    """The terminal's driver sends the signal; there is none on the node."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        command = "tty <&1; echo begun; exec sleep 4343"
+        argv = [sys.executable, "-m", "clusterctl", "ssh", NAME, "1", "--", command]
+        os.execve(argv[0], argv, pair.environ)
+    shown = b""
+    while b"begun" not in shown:
+        shown += os.read(terminal, 1024)
+    assert b"not a tty" in shown
+    os.write(terminal, b"\x03")
+    _, status = os.waitpid(pid, 0)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(status) == 130
+    eventually(lambda: left(pair, "sleep 4343") == "none\n", "it to end")
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize(("command", "status"), [("exit 7", 7), ("kill -9 $$", 137)])
+def test_the_exit_status_is_the_commands(pair, command, status):
+    assert pair.ctl("ssh", "1", "--", command)[0] == status
+
+
+@pytest.mark.lab
+def test_what_is_piped_in_and_out(pair):
+    argv = [sys.executable, "-m", "clusterctl", "ssh", NAME, "--", "tr a b; echo '\x01' >&2"]
+    given = b"a\xff\r\n" * 200_000
+    done = subprocess.run(
+        argv, input=given, env=pair.environ, capture_output=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, given.replace(b"a", b"b"))
