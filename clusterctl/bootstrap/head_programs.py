@@ -156,8 +156,7 @@ def parse_look(stdout: str) -> list[Interpreter]:
 
 
 def put_script(stamp: str, python: Interpreter, hosts_path: str, pip: Sequence[str] = ()) -> str:
-    """For `sh`, with the archive as its input. What was there stays until the new one has been
-    seen to work."""
+    """For `sh`, with the archive as its input. What was there stays until the new one is whole."""
     launchers = "".join(
         f"printf %s {shlex.quote(_LAUNCHER.format(python=python.path, program=program))} "
         f">$new/bin/{program}\n"
@@ -174,10 +173,11 @@ mkdir -p $new/bin
 tar -xzf - -C $new
 {_PIP + shlex.join(pip) if pip else ""}
 {launchers}chmod +x $new/bin/*
+# Whether its C library will do. To import them all would take longer than the rest of this.
 "$python" -I -c '
-import sys
-sys.path.insert(0, sys.argv[1])
-import {", ".join(LIBRARIES)}' $new/lib
+import ctypes, pathlib, sys
+for library in pathlib.Path(sys.argv[1]).rglob("*.so"):
+    ctypes.CDLL(str(library))' $new/lib
 rm -rf $new/venv
 echo {stamp} >$new/stamp
 for file in .bashrc .profile; do

@@ -68,7 +68,8 @@ class _Waiting:
 
 
 class Readiness:
-    """Waits for the nodes of one cluster, all at once. `target_of` says how to reach a node."""
+    """Waits for the nodes of one cluster, all at once. `target_of` says how to reach a node;
+    `checked` is told of each that is ready, while others are waited for."""
 
     def __init__(
         self,
@@ -78,7 +79,9 @@ class Readiness:
         target_of: Callable[[Node], Target],
         progress: Progress,
         timeout_s: float,
+        checked: Callable[[Node], None],
     ) -> None:
+        self._checked = checked
         self._watch = watch
         self._connections = connections
         self._host_keys = host_keys
@@ -114,6 +117,7 @@ class Readiness:
             self._progress.node(name, Stage.FAILED, error.message.split("\n")[0])
             raise
         self._enter(node, Stage.CHECKED)
+        self._checked(node)
         findings = check_equipment(name, found.equipment, asked)
         return NodeFacts(node, host_keys, found, findings)
 

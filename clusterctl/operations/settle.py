@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from clusterctl.bootstrap.head_programs import start_putting
 from clusterctl.bootstrap.node_checks import folded
 from clusterctl.bootstrap.prepare import prepare
 from clusterctl.bootstrap.trust import Member
-from clusterctl.domain.cluster import Cluster
+from clusterctl.domain.cluster import Cluster, Node
 from clusterctl.domain.errors import ClusterctlError
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
@@ -85,7 +85,17 @@ def make_ready(launcher: Launcher, cluster: Cluster, had_limits: bool) -> list[N
             tell=progress.finding,
             console_alone_s=min(CONSOLE_ALONE_S, timeout_s / 3),
         )
-        readiness = Readiness(watch, connections, sources, target_of, progress, timeout_s)
+        why_no_programs: list[Callable[[], str]] = []
+
+        def checked(node: Node) -> None:
+            if node.index == cluster.head.index:
+                # The local EC2 is no reason to ask the network for anything.
+                offline = is_local(client.meta.endpoint_url)
+                why_no_programs.append(
+                    start_putting(connections, target_of(node), HOSTS_PATH, launcher.home, offline)
+                )
+
+        readiness = Readiness(watch, connections, sources, target_of, progress, timeout_s, checked)
         try:
             waited = readiness.wait(cluster.nodes)
         finally:
@@ -96,13 +106,10 @@ def make_ready(launcher: Launcher, cluster: Cluster, had_limits: bool) -> list[N
         check_all(cluster, waited)
         facts = waited.values
         targets = [target_of(fact.node) for fact in facts]
-        # The local EC2 is no reason to ask the network for anything.
-        offline = is_local(client.meta.endpoint_url)
-        why_no_programs = start_putting(connections, targets[0], HOSTS_PATH, launcher.home, offline)
         members = _join(connections, facts, targets, cluster, progress)
         update_guards(launcher, cluster, connections, targets, members, had_limits)
         findings = [finding for fact in facts for finding in fact.findings]
-        if reason := why_no_programs():
+        if reason := why_no_programs[0]():
             findings.append(_no_programs(launcher, targets[0].host, reason))
         for target in targets:
             progress.node(target.host, Stage.READY)

@@ -128,6 +128,7 @@ class World:
             lambda found: node_target(found, "ubuntu"),
             self.progress,
             timeout_s,
+            checked=lambda node: None,
         )
         return readiness.wait(self.nodes)
 
