@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import click
 
 from clusterctl.cli.fanout_options import fanout_options, piped_stdin
@@ -17,8 +20,8 @@ from clusterctl.cli.wiring import (
 
 
 class _Run(QuotedCommand, ClusterCommand):
-    def before_command(self, words: list[str]) -> int:
-        return int(launched_here(words[0]) or len(clusters_here({})) != 1)
+    def before_command(self, words: list[str], given: Mapping[str, Any]) -> int:
+        return int(launched_here(words[0]) or len(clusters_here(given)) != 1)
 
 
 @click.command(cls=_Run)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -26,16 +26,24 @@ class QuotedCommand(click.Command):
         except click.BadParameter:
             raise
         except click.UsageError as wrong:
-            count = self.before_command(args) if args else 0
-            before, words = args[:count], args[count:]
-            if not words or args[0].startswith("-"):
+            options = [one for one in self.params if not isinstance(one, click.Argument)]
+            parser = click.Command(None, params=options).make_parser(ctx)
+            parser.allow_interspersed_args = False
+            try:
+                given, words, _ = parser.parse_args([*args])
+            except click.UsageError:
+                raise wrong from None
+            count = self.before_command(words, given) if words else 0
+            if not words[count:]:
                 raise
-            quoted = " ".join([ctx.command_path, *before, shlex.quote(" ".join(words))])
+            before = shlex.join([*args[: len(args) - len(words)], *words[:count]])
+            command = shlex.quote(" ".join(words[count:]))
+            quoted = " ".join(filter(None, [ctx.command_path, before, command]))
             said = wrong.format_message().rstrip(".")
             raise click.UsageError(f"{said}; all of COMMAND is quoted: {quoted}", ctx) from None
 
-    def before_command(self, words: list[str]) -> int:
-        """How many of the words come before COMMAND."""
+    def before_command(self, words: list[str], given: Mapping[str, Any]) -> int:
+        """How many of the words come before COMMAND, with these options given."""
         return 1
 
 
