@@ -109,11 +109,9 @@ def wanted_upstream(net: Net, member: Member) -> str | None:
 
 
 def _candidates(net: Net, member: Member) -> list[str]:
-    path = [m.name for m in net.path if m is not member]
+    path = [m.name for m in net.path]
     if member.in_path:
-        place = net.order.index(member.name)
-        path = [name for name in path if net.order.index(name) < place]
-        return path[::-1] + _roots(net, member)
+        return path[: path.index(member.name)][::-1] + _roots(net, member)
     # What joined at the tail not long ago has little to give yet.
     grown = [name for name in path if not net.members[name].young]
     return [*grown[::-1], *path[::-1], *_roots(net, member)]

@@ -147,6 +147,7 @@ def returning_one(net: Net, now: float) -> Member | None:
             and member.leaf
             and member.may_return
             and not member.avoid
+            and member.upstream
             and not net.complete(member)
             and now - max(member.demoted_at, member.linked_at) >= net.patience.return_s
             and not _silent(net, member, now)

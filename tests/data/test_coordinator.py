@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from clusterctl.data.member import SOURCE
+from clusterctl.data.judge import Judge
+from clusterctl.data.member import SOURCE, Member, read_gap
+from clusterctl.data.relinks import Net, Patience
 from clusterctl.data.request import Way
 from tests.data.simulated import MIB, Plan, World, scenario
 
@@ -43,6 +45,20 @@ FAULTS = {
     "all but the last killed": lambda w: w.kill(*w.names[:-1]),
     "all but the first frozen": lambda w: w.freeze(*w.names[1:]),
 }
+
+
+def test_a_fast_leaf_that_lost_the_source_at_that_moment_ends_nothing():
+    """Its order is to be given again: it has no upstream just then."""
+    net = Net(["n0"], {SOURCE: Member(SOURCE), "n0": Member("n0")}, Patience(), blocks=100)
+    leaf = net.members["n0"]
+    leaf.joined, leaf.leaf, leaf.upstream, leaf.gap = True, True, SOURCE, read_gap({})
+    for now in (99.0, 100.0):
+        leaf.heard_at = now
+        leaf.progressed(now, {"blocks": int(now) - 90, "bytes": int(now)}, 100)
+    judge = Judge(net)
+    judge.lost(leaf, 99.0, SOURCE, "closed")
+    judge.look(100.0)
+    assert (leaf.upstream, leaf.leaf) == ("", True)
 
 
 @pytest.mark.parametrize("when", [0.0, 0.5, 0.95], ids=["early", "half", "late"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from array import array
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -17,11 +18,14 @@ SECOND_NS = 1_000_000_000
 class Plan(NamedTuple):
     """`missing`: the entries (their numbers) that have to come. `retouch`: files whose content is
     there, but not their mode or time. `extra`: paths that the source does not have, folders after
-    what is in them."""
+    what is in them. `stamps`: for each entry the ctime of the file that is here, else 0.
+    `unlisted`: folders of which nobody can say what is too much in them."""
 
     missing: list[int]
     retouch: list[int]
     extra: list[bytes]
+    stamps: array[int]
+    unlisted: list[bytes]
 
 
 def destination(text: str, home: str) -> bytes:
@@ -52,6 +56,7 @@ def compare(
     `among` are the numbers of the entries to look at; None: all.
     """
     missing, retouch, doubtful = [], [], []
+    stamps = array("q", bytes(8 * len(entries)))
     fresh = not os.path.lexists(root)
     for number in range(len(entries)) if among is None else among:
         entry = entries[number]
@@ -64,17 +69,21 @@ def compare(
                 missing.append(number)
         elif status is None or not stat.S_ISREG(status.st_mode) or status.st_size != entry.size:
             missing.append(number)
-        elif checksum:
-            doubtful.append(number)
-        elif not _same_time(status.st_mtime_ns, entry.mtime_ns):
-            missing.append(number)
-        elif status.st_mode & MODES != entry.mode:
-            retouch.append(number)
+        else:
+            # Before the content is read: what changes from now on is noticed.
+            stamps[number] = status.st_ctime_ns
+            if checksum:
+                doubtful.append(number)
+            elif not _same_time(status.st_mtime_ns, entry.mtime_ns):
+                missing.append(number)
+            elif status.st_mode & MODES != entry.mode:
+                retouch.append(number)
     digests = digests_of_files(_at(root, entries[number]) for number in doubtful)
     for number, digest in zip(doubtful, digests):
         (retouch if digest == entries[number].digest else missing).append(number)
-    extra = _extra(root, entries) if delete and not fresh else []
-    return Plan(sorted(missing), retouch, extra)
+    unlisted: list[bytes] = []
+    extra = _extra(root, entries, unlisted) if delete and not fresh else []
+    return Plan(sorted(missing), retouch, extra, stamps, unlisted)
 
 
 def _at(root: bytes, entry: Entry) -> bytes:
@@ -91,8 +100,8 @@ def is_folder(path: bytes, status: os.stat_result | None) -> bool:
 def _look(path: bytes) -> os.stat_result | None:
     try:
         return os.lstat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return None  # Where it cannot be made either, its publisher says so.
 
 
 def _same_link(root: bytes, entry: Entry, status: os.stat_result | None) -> bool:
@@ -109,32 +118,35 @@ def _same_time(one_ns: int, other_ns: int) -> bool:
     return whole and one_ns // SECOND_NS == other_ns // SECOND_NS
 
 
-def _extra(root: bytes, entries: Sequence[Entry]) -> list[bytes]:
+def _extra(root: bytes, entries: Sequence[Entry], unlisted: list[bytes]) -> list[bytes]:
     """What is in the folders that the source has, and is not in the source."""
     known = {entry.path for entry in entries}
     folders = [entry.path for entry in entries if entry.kind == FOLDER]
     found: list[bytes] = []
     for folder in folders:
         prefix = b"" if folder == b"." else folder + b"/"
-        for name in _names(root + b"/" + prefix):
+        for name in _names(root + b"/" + prefix, unlisted):
             if prefix + name not in known and name != STAGING:
-                found.extend(_tree(root, prefix + name))
+                found.extend(_tree(root, prefix + name, unlisted))
     return found
 
 
-def _tree(root: bytes, name: bytes) -> list[bytes]:
+def _tree(root: bytes, name: bytes, unlisted: list[bytes]) -> list[bytes]:
     path = root + b"/" + name
     below: list[bytes] = []
     if os.path.isdir(path) and not os.path.islink(path):
-        for child in _names(path):
-            below.extend(_tree(root, name + b"/" + child))
+        for child in _names(path, unlisted):
+            below.extend(_tree(root, name + b"/" + child, unlisted))
     return [*below, name]
 
 
-def _names(folder: bytes) -> list[bytes]:
+def _names(folder: bytes, unlisted: list[bytes]) -> list[bytes]:
     try:
         return sorted(os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):
+        return []
+    except PermissionError:
+        unlisted.append(folder)
         return []
 
 

@@ -16,6 +16,8 @@ UNKNOWN_MODE = 0
 # What a decoder takes at most: 64 bytes of text an entry, for ten million of them.
 MOST_BYTES = 1 << 30
 LONGEST_PATH = 1 << 16
+# Smaller files are got anew after an interruption, so that nobody needs to know their ctime.
+LEAST_RESUMED = 64 << 10
 ROWS = 1000
 
 
@@ -28,7 +30,8 @@ class Entry(NamedTuple):
 
     `segments` are the (offset, length) of the data in a sparse file; None: all of it is data.
     `digest` is the content's SHA-256, or empty where nobody asked for it. `origin` is where a URL
-    source has it, in that source's own words.
+    source has it, in that source's own words. `changed_ns` is a file's ctime at the source, which
+    nobody can set back: it tells apart two contents of the same size and time. 0: not known.
     """
 
     path: bytes
@@ -40,6 +43,7 @@ class Entry(NamedTuple):
     segments: tuple[tuple[int, int], ...] | None = None
     digest: bytes = b""
     origin: bytes = b""
+    changed_ns: int = 0
 
     @property
     def data(self) -> Sequence[tuple[int, int]]:
@@ -86,6 +90,8 @@ def _more(entry: Entry) -> dict[str, Any]:
         more["h"] = entry.digest.hex()
     if entry.origin:
         more["o"] = text_of(entry.origin)
+    if entry.changed_ns and entry.size >= LEAST_RESUMED:
+        more["c"] = entry.changed_ns
     return more
 
 
@@ -96,11 +102,35 @@ def decode(blob: bytes) -> list[Entry]:
         text = press.decompress(blob, MOST_BYTES)
         if press.unconsumed_tail or not press.eof:
             raise BadManifest("it is cut short, or too large")
-        return [_entry(row) for line in text.splitlines() for row in json.loads(line)]
+        entries = [_entry(row) for line in text.splitlines() for row in json.loads(line)]
     except (zlib.error, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
         if isinstance(error, BadManifest):
             raise
         raise BadManifest(str(error)) from None
+    _check_order(entries)
+    return entries
+
+
+def in_order(path: bytes) -> bytes:
+    """What entries are sorted by: each folder is followed by all that is below it."""
+    return path.replace(b"/", b"\0")
+
+
+def _check_order(entries: Sequence[Entry]) -> None:
+    """Raises BadManifest for a path that is there twice, or below what is no folder.
+
+    Whoever writes `link/file` after `link -> /elsewhere` writes outside the destination.
+    """
+    before, leaf = b"", b""
+    for entry in entries:
+        if entry.path == b".":
+            continue
+        key = in_order(entry.path)
+        if key <= before or (leaf and key.startswith(leaf)):
+            raise BadManifest(f"twice, or below what is no folder: {entry.path[:80]!r}")
+        before = key
+        if entry.kind != FOLDER:
+            leaf = key + b"\0"
 
 
 def _entry(row: Any) -> Entry:
@@ -119,6 +149,7 @@ def _with_more(entry: Entry, more: Any) -> Entry:
         None if segments is None else tuple((int(at), int(length)) for at, length in segments),
         bytes.fromhex(more.get("h", "")),
         bytes_of(more.get("o", "")),
+        int(more.get("c", 0)),
     )
 
 

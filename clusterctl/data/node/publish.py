@@ -10,15 +10,32 @@ import shutil
 import stat
 import threading
 import time
-from collections.abc import Sequence
+from array import array
+from collections.abc import Callable, Sequence
 
-from clusterctl.data.node.manifest import FOLDER, LINK, UNKNOWN_MODE, Entry, text_of
+from clusterctl.data.node.hashing import digest_of_file
+from clusterctl.data.node.manifest import FILE, FOLDER, LINK, UNKNOWN_MODE, Entry, text_of
 from clusterctl.data.node.scan import STAGING
 from clusterctl.data.node.staging import Staging
 from clusterctl.data.node.waits import Waits
 
 # More files than this at once reach the disk with one call for the whole file system.
 TOGETHER = 8
+# These are in the way of one entry, and the others go on. A full or failing disk ends the copy.
+OF_ONE_ENTRY = {
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,  # a link leads to a folder on another disk
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EEXIST,
+    errno.ENOTEMPTY,
+    errno.EBUSY,
+    errno.ELOOP,
+    errno.EINVAL,  # a name that this file system cannot hold
+    errno.ENAMETOOLONG,
+}
 
 
 class Publisher(threading.Thread):
@@ -34,24 +51,86 @@ class Publisher(threading.Thread):
         self.one_by_one = threading.Lock()
         self.written = 0
         self.refused: dict[int, str] = {}
-        self.error: OSError | None = None
+        self.error: Exception | None = None
+        # The ctimes of the files that were here before. `retouch` changes them while they are sent.
+        self.stamps: array[int] = array("q")
+        self._stamping = threading.Lock()
+        self._closed: set[int] = set()
+        self._folders: dict[bytes, Entry] = {}
+        self._is_root = os.geteuid() == 0
 
     def path(self, number: int) -> bytes:
         entry = self._entries[number]
         root = self._staging.root
         return root if entry.path == b"." else root + b"/" + entry.path
 
+    def stamp(self, number: int) -> int:
+        """The ctime of a file that was here before; 0 where none was."""
+        with self._stamping:
+            return self.stamps[number]
+
+    def mode_for_now(self, number: int) -> int:
+        """An entry's mode, but that this user can read what he passes on; `close` takes it back."""
+        entry = self._entries[number]
+        needed = stat.S_IRUSR | (stat.S_IXUSR if entry.kind == FOLDER else 0)
+        if self._is_root or entry.mode & needed == needed:
+            return entry.mode
+        self._closed.add(number)
+        return entry.mode | needed
+
+    def close(self) -> None:
+        """Nobody asks for blocks any more: what even its owner may not read is so from now on."""
+        for number in sorted(self._closed, reverse=True):
+            with contextlib.suppress(OSError):
+                os.chmod(self.path(number), self._entries[number].mode)
+
     def make_folders(self, numbers: Sequence[int]) -> None:
         """The folders among the entries, writable for now. Raises OSError."""
         for number in numbers:
-            entry = self._entries[number]
-            if entry.kind == FOLDER:
-                path = self.path(number)
-                if os.path.lexists(path) and not os.path.isdir(path):
-                    os.unlink(path)
-                os.makedirs(path, exist_ok=True)
-                if entry.mode != UNKNOWN_MODE:
-                    os.chmod(path, entry.mode | stat.S_IRWXU)
+            if self._entries[number].kind == FOLDER:
+                try:
+                    self._make_folder(number)
+                except OSError as error:
+                    self._refuse(number, error)
+
+    def _make_folder(self, number: int) -> None:
+        entry, path = self._entries[number], self.path(number)
+        if os.path.lexists(path) and not os.path.isdir(path):
+            self._in_folder(path, os.unlink)
+        self._in_folder(path, lambda path: os.makedirs(path, exist_ok=True))
+        if entry.mode != UNKNOWN_MODE:
+            with contextlib.suppress(PermissionError):  # another user's, in which we may write
+                os.chmod(path, entry.mode | stat.S_IRWXU)
+
+    def _refuse(self, number: int, error: OSError) -> None:
+        """Remember what was in an entry's way. Raises the error where it is in everybody's."""
+        if error.errno not in OF_ONE_ENTRY:
+            raise error
+        self.refused[number] = f"{text_of(self.path(number))}: {error.strerror}"
+
+    def _in_folder(self, path: bytes, work: Callable[[bytes], None]) -> None:
+        """Do something to a name in a folder, which is made writable for that (rsync does so, too);
+        `settle_folders` gives it its mode again. Raises OSError.
+        """
+        try:
+            work(path)
+        except PermissionError:
+            if not self._make_writable(os.path.dirname(path)):
+                raise
+            work(path)
+
+    def _make_writable(self, folder: bytes) -> bool:
+        """Whether it could, and may: the source says what its mode is afterwards."""
+        if not self._folders:
+            self._folders = {e.path: e for e in self._entries if e.kind == FOLDER}
+        entry = self._folders.get(os.path.relpath(folder, self._staging.root))
+        if entry is None or entry.mode == UNKNOWN_MODE:
+            return False
+        try:
+            os.chmod(folder, stat.S_IMODE(os.stat(folder).st_mode) | stat.S_IRWXU)
+        except OSError:
+            return False
+        return True
 
     def put(self, whole: Sequence[tuple[int, bytes, bool]]) -> None:
         """These entries are whole: number, part, and whether that has its mode and time."""
@@ -75,13 +154,14 @@ class Publisher(threading.Thread):
                     if not batch:
                         return
                 self._publish(batch)
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 - a bug: `finish` must not take it for success
             self.error = error
 
     def _publish(self, batch: Sequence[tuple[int, bytes, bool]]) -> None:
         for number, part, ready in batch:
             if not ready:
-                self._prepare(self._entries[number], part)
+                self._prepare(number, part)
+        batch = [one for one in batch if self._is_right(*one)]
         began = time.monotonic()
         self._sync([part for number, part, _ in batch if self._entries[number].data])
         self._waits.add("sync", time.monotonic() - began)
@@ -90,7 +170,19 @@ class Publisher(threading.Thread):
                 if self._appear(number, part) and not ready:
                     self._staging.drop(self._entries[number])
 
-    def _prepare(self, entry: Entry, part: bytes) -> None:
+    def _is_right(self, number: int, part: bytes, ready: bool) -> bool:
+        """Whether it has the content that the source listed; where nobody took its digest, yes."""
+        entry = self._entries[number]
+        if not entry.digest or digest_of_file(part) == entry.digest:
+            return True
+        if not ready:
+            self._staging.drop(entry)
+        why = "what came is not what the source had listed: run it again"
+        self.refused[number] = f"{text_of(self.path(number))}: {why}"
+        return False
+
+    def _prepare(self, number: int, part: bytes) -> None:
+        entry = self._entries[number]
         times = (entry.mtime_ns, entry.mtime_ns)
         if entry.kind == LINK:
             with contextlib.suppress(FileNotFoundError):
@@ -101,7 +193,7 @@ class Publisher(threading.Thread):
         if not entry.data:
             os.close(os.open(part, os.O_WRONLY | os.O_CREAT, 0o600))
             os.truncate(part, entry.size)
-        os.chmod(part, entry.mode)
+        os.chmod(part, self.mode_for_now(number))
         os.utime(part, ns=times)
 
     def _sync(self, parts: Sequence[bytes]) -> None:
@@ -119,9 +211,12 @@ class Publisher(threading.Thread):
         """Whether it could. Else the part stays, since others may still ask for its blocks."""
         path = self.path(number)
         try:
-            self._rename(part, path)
+            self._in_folder(path, lambda path: self._rename(part, path))
         except IsADirectoryError:
             self.refused[number] = f"{text_of(path)}: a folder with something in it is there"
+            return False
+        except OSError as error:
+            self._refuse(number, error)
             return False
         self.written += 1
         return True
@@ -157,24 +252,33 @@ class Publisher(threading.Thread):
     def retouch(self, number: int) -> None:
         """Mode and time of an entry whose content is there. Raises OSError."""
         entry, path = self._entries[number], self.path(number)
-        status = os.stat(path)
-        if entry.mode not in (UNKNOWN_MODE, stat.S_IMODE(status.st_mode)):
-            os.chmod(path, entry.mode)
-        if status.st_mtime_ns != entry.mtime_ns:
-            os.utime(path, ns=(entry.mtime_ns, entry.mtime_ns))
+        with self._stamping:
+            status = os.stat(path)
+            same = entry.kind == FILE and status.st_ctime_ns == self.stamps[number]
+            mode = UNKNOWN_MODE if entry.mode == UNKNOWN_MODE else self.mode_for_now(number)
+            if mode not in (UNKNOWN_MODE, stat.S_IMODE(status.st_mode)):
+                os.chmod(path, mode)
+            if status.st_mtime_ns != entry.mtime_ns:
+                os.utime(path, ns=(entry.mtime_ns, entry.mtime_ns))
+            if same:
+                self.stamps[number] = os.stat(path).st_ctime_ns
 
-    def remove(self, names: Sequence[bytes]) -> int:
-        """Remove what the source does not have, what is in a folder before it; how many."""
-        removed = 0
+    def remove(self, names: Sequence[bytes]) -> tuple[int, list[str]]:
+        """Remove what the source does not have, what is in a folder before it; how many, and what
+        was refused.
+        """
+        removed, refused = 0, []
         for name in names:
             path = self._staging.root + b"/" + name
-            with contextlib.suppress(FileNotFoundError):
-                if os.path.isdir(path) and not os.path.islink(path):
-                    os.rmdir(path)
-                else:
-                    os.unlink(path)
+            folder = os.path.isdir(path) and not os.path.islink(path)
+            try:
+                self._in_folder(path, os.rmdir if folder else os.unlink)
                 removed += 1
-        return removed
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                refused.append(f"{text_of(path)}: not deleted: {error.strerror}")
+        return removed, refused
 
 
 def _beside(part: bytes, path: bytes) -> bytes:

@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from clusterctl.data.node.manifest import FILE, FOLDER, LINK, MODES, Entry, text_of
+from clusterctl.data.node.manifest import FILE, FOLDER, LINK, MODES, Entry, in_order, text_of
 
 STAGING = b".clusterctl-copy"
 # A file in more pieces is taken as it reads, holes as zeros.
@@ -54,7 +54,27 @@ class _Gathering:
         size, segments = 0, None
         if kind == FILE:
             size, segments = status.st_size, _segments(path, status)
-        self.found[name] = (Entry(name, kind, mode, mtime_ns, size, link, segments), path)
+        entry = Entry(
+            name, kind, mode, mtime_ns, size, link, segments, changed_ns=status.st_ctime_ns
+        )
+        self.found[name] = (entry, path)
+
+    def rows(self) -> list[tuple[Entry, bytes]]:
+        """What was found, in the manifest's order.
+
+        One source may have a folder where another has a link or file: what is in that folder would
+        be written through the link, outside the destination.
+        """
+        kept, leaf = [], Entry(b"", FOLDER, 0, 0)
+        for entry, path in sorted(self.found.values(), key=lambda row: in_order(row[0].path)):
+            if leaf.path and entry.path.startswith(leaf.path + b"/"):
+                kind = "link" if leaf.kind == LINK else "file"
+                self.leave_out(path, f"another source has a {kind} at {text_of(leaf.path)}")
+                continue
+            if entry.kind != FOLDER:
+                leaf = entry
+            kept.append((entry, path))
+        return kept
 
 
 def scan(sources: Sequence[bytes], names: Sequence[bytes] | None, base: bytes) -> Found:
@@ -73,7 +93,7 @@ def scan(sources: Sequence[bytes], names: Sequence[bytes] | None, base: bytes) -
         for path in paths:
             _take(gathering, path)
         single = len(paths) == 1 and [e.kind for e, _ in gathering.found.values()] == [FILE]
-    rows = sorted(gathering.found.values(), key=lambda row: row[0].path.split(b"/"))
+    rows = gathering.rows()
     return Found([e for e, _ in rows], [p for _, p in rows], gathering.warnings, single)
 
 

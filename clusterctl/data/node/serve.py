@@ -6,6 +6,7 @@ import select
 import socket
 import ssl
 import threading
+from collections import Counter
 from typing import Any
 
 from clusterctl.data.node.ledger import Ledger
@@ -23,7 +24,8 @@ from clusterctl.data.node.wire import (
 )
 
 MOST_CONNECTIONS = 512
-MOST_STRANGERS = 64
+# Connections that have not proven themselves yet, in all and from one address.
+MOST_STRANGERS, MOST_FROM_ONE = 256, 48
 HEARTBEAT_S = 1.0
 
 
@@ -33,7 +35,8 @@ class Server:
     def __init__(self, secret: bytes, tls: ssl.SSLContext | None) -> None:
         self._secret, self._tls = secret, tls
         self._lock = threading.Lock()
-        self._strangers = self._friends = 0
+        self._strangers: Counter[str] = Counter()
+        self._friends = 0
         self._manifest = b""
         self._has_manifest, self._has_content = threading.Event(), threading.Event()
         self._ledger: Ledger | None = None
@@ -58,24 +61,29 @@ class Server:
     def _accept(self, listening: socket.socket) -> None:
         while True:
             try:
-                plain, _ = listening.accept()
+                plain, peer = listening.accept()
             except OSError:
                 return
             with self._lock:
-                crowded = self._strangers >= MOST_STRANGERS or self._friends >= MOST_CONNECTIONS
-                self._strangers += not crowded
+                crowded = (
+                    sum(self._strangers.values()) >= MOST_STRANGERS
+                    or self._strangers[peer[0]] >= MOST_FROM_ONE
+                    or self._friends >= MOST_CONNECTIONS
+                )
+                self._strangers[peer[0]] += not crowded
             if crowded:
                 plain.close()
                 continue
-            threading.Thread(target=self._meet, args=(Link(plain),), daemon=True).start()
+            threading.Thread(target=self._meet, args=(Link(plain), peer[0]), daemon=True).start()
 
-    def _meet(self, link: Link) -> None:
+    def _meet(self, link: Link, address: str) -> None:
         try:
             try:
                 admit(link, self._secret, self._tls)
             finally:
                 with self._lock:
-                    self._strangers -= 1
+                    self._strangers[address] -= 1
+                    self._strangers += Counter()  # forgets those that have none left
                     self._friends += 1
             self._converse(link)
         except (PeerError, OSError):

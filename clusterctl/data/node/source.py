@@ -46,20 +46,22 @@ class _Outgoing:
 
 
 class Source:
-    """Sends blocks of the files; `path` says where an entry is. Thread-safe.
+    """Sends blocks of the files; `path` says where an entry is, `stamp` the ctime with which it
+    was found (0 where it was not). Thread-safe.
 
-    A file that has changed since it was listed, or cannot be read, is sent as zeros where need be
-    and named as bad at the end of the block: nobody publishes it.
+    A file that has changed since then, or cannot be read, is sent as zeros where need be and named
+    as bad at the end of the block: nobody publishes it.
     """
 
     def __init__(
         self,
         entries: Sequence[Entry],
         path: Callable[[int], bytes],
+        stamp: Callable[[int], int],
         layout: Layout,
         waits: Waits,
     ) -> None:
-        self._entries, self._path, self._layout = entries, path, layout
+        self._entries, self._path, self._stamp, self._layout = entries, path, stamp, layout
         self._waits = waits
         self._lock, self._one_by_one = threading.Lock(), threading.Lock()
         self.bad: dict[int, str] = {}
@@ -114,8 +116,11 @@ class Source:
         return size
 
     def _unchanged(self, number: int, descriptor: int) -> bool:
-        status, entry = os.fstat(descriptor), self._entries[number]
-        if (status.st_size, status.st_mtime_ns) == (entry.size, entry.mtime_ns):
+        # Its own time may have been set back by whoever wrote to it; that of this change cannot.
+        status = os.fstat(descriptor)
+        if status.st_size == self._entries[number].size and status.st_ctime_ns == self._stamp(
+            number
+        ):
             return True
         self._blame(number, "it changed while it was copied")
         return False

@@ -80,5 +80,11 @@ class SourceRelay(Relay):
             origin = UrlOrigin(self.config["urls"], self._entries, layout)
             content: Any = UrlContent(origin, self.waits)
         else:
-            content = Source(self._entries, self._paths.__getitem__, layout, self.waits)
+            content = Source(
+                self._entries,
+                self._paths.__getitem__,
+                lambda number: self._entries[number].changed_ns,
+                layout,
+                self.waits,
+            )
         self.server.have_content(Ledger(layout.blocks, b"\1" * layout.blocks), content)

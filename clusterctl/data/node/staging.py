@@ -72,7 +72,7 @@ class Staging:
         return -1
 
     def part(self, entry: Entry) -> bytes:
-        """Where the entry is while it is not whole: the same for the same file, and no other."""
+        """Where the entry is while it is not whole: the same for the same content, and no other."""
         return self.folder + b"/" + self._name(entry)
 
     def whole(self, number: int) -> bytes:
@@ -81,7 +81,8 @@ class Staging:
 
     @staticmethod
     def _name(entry: Entry) -> bytes:
-        told = f"{entry.size} {entry.mtime_ns} {entry.segments}\n".encode() + entry.path
+        told = f"{entry.size} {entry.mtime_ns} {entry.changed_ns} {entry.segments}\n".encode()
+        told += entry.digest + entry.path
         return hashlib.blake2b(told, digest_size=16).hexdigest().encode()
 
     def note(self, entry: Entry, offset: int, length: int, checksum: int) -> None:
@@ -114,6 +115,7 @@ class Staging:
                     and (boot == self._boot or sum_of(part.fileno(), offset, length) == checksum)
                 ]
         except FileNotFoundError:
+            self.drop(entry)
             return []
         return _merged(found)
 
@@ -130,7 +132,8 @@ class Staging:
 
     def drop(self, entry: Entry) -> None:
         """The entry's part is published, or will never be."""
-        for path in (self.part(entry), self.part(entry) + b".log"):
+        # The journal first: cut off here, it would vouch for a part that another copy begins.
+        for path in (self.part(entry) + b".log", self.part(entry)):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
 

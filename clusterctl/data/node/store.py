@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 from clusterctl.data.node.layout import Extent, Layout
 from clusterctl.data.node.ledger import Ledger
-from clusterctl.data.node.manifest import FILE, Entry
+from clusterctl.data.node.manifest import FILE, LEAST_RESUMED, Entry
 from clusterctl.data.node.publish import Publisher
 from clusterctl.data.node.resume import left_over
 from clusterctl.data.node.source import Source
@@ -58,6 +58,7 @@ class Store:
         self.bad: set[int] = set()
         state = left_over(entries, layout, missing, staging.pieces)
         self._left, self._resumed = state.left, state.resumed
+        self._here = Source(entries, publisher.path, publisher.stamp, layout, waits)
         self.ledger = Ledger(layout.blocks, state.here)
         self.received = 0
         umask = os.umask(0o077)
@@ -121,7 +122,12 @@ class Store:
         checksum: int,
         bad: Sequence[int],
     ) -> None:
-        """A block that is right; `data` unless it is written already. Raises OSError."""
+        """A block that is right; `data` unless it is written already. Raises OSError.
+
+        `bad` are the entries that it has zeros for.
+        """
+        if bad:
+            self._spoil(bad)
         if data is not None:
             began = time.monotonic()
             with self._publisher.one_by_one:
@@ -130,7 +136,7 @@ class Store:
             if len(extents) > 1:
                 self._keep(block, bytes(data))
         self._sums[block] = checksum + 1
-        self._tick(extents, checksum, bad)
+        self._tick(extents, checksum)
         with self._lock:
             self.received += self._layout.length(block)
         self.ledger.add(block)
@@ -159,13 +165,14 @@ class Store:
         if number not in self._left:
             return
         entry = self._entries[number]
+        mode = self._publisher.mode_for_now(number)
         descriptor = os.open(
-            self._staging.whole(number), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, entry.mode
+            self._staging.whole(number), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode
         )
         try:
             _write(descriptor, data, 0)
-            if entry.mode & self._masked:
-                os.fchmod(descriptor, entry.mode)
+            if mode & self._masked:
+                os.fchmod(descriptor, mode)
             os.utime(descriptor, ns=(entry.mtime_ns, entry.mtime_ns))
         finally:
             os.close(descriptor)
@@ -180,34 +187,31 @@ class Store:
             os.ftruncate(descriptor, entry.size)
         return descriptor
 
-    def _tick(self, extents: Sequence[Extent], checksum: int, bad: Sequence[int]) -> None:
-        """So much less is left of the files in the block; what is whole is published."""
-        noted, ended = [], []
+    def _spoil(self, bad: Sequence[int]) -> None:
+        """Keep nothing of these entries: a later copy would take their zeros for data."""
         with self._lock:
             self.bad.update(bad)
+            for number in bad:
+                if self._left.pop(number, None) is not None:
+                    self._staging.drop(self._entries[number])
+
+    def _tick(self, extents: Sequence[Extent], checksum: int) -> None:
+        """So much less is left of the files in the block; what is whole is published."""
+        whole = []
+        with self._lock:
             for extent in extents:
                 left = self._left.get(extent.entry)
                 if left is None:
                     continue
                 self._left[extent.entry] = left - extent.length
+                entry = self._entries[extent.entry]
                 if left == extent.length:
                     del self._left[extent.entry]
-                    ended.append(extent)
-                elif len(extents) == 1:
-                    noted.append(extent)
-        for extent in noted:
-            entry = self._entries[extent.entry]
-            self._staging.note(entry, extent.offset, extent.length, checksum)
-        whole = []
-        for extent in ended:
-            ready = len(extents) > 1 and self._is_whole(extent)
-            part = self._part(extent, ready)
-            if extent.entry not in self.bad:
-                whole.append((extent.entry, part, ready))
-            elif ready:
-                os.unlink(part)
-            else:
-                self._staging.drop(self._entries[extent.entry])
+                    ready = len(extents) > 1 and self._is_whole(extent)
+                    whole.append((extent.entry, self._part(extent, ready), ready))
+                elif len(extents) == 1 and entry.size >= LEAST_RESUMED:
+                    # Under the lock: another thread may find the entry bad, and drop its journal.
+                    self._staging.note(entry, extent.offset, extent.length, checksum)
         if whole:
             self._publisher.put(whole)
 
@@ -234,9 +238,7 @@ class Store:
         if not known and not self._resumed.isdisjoint(extent.entry for extent in extents):
             known = self._sums[block] = self._checksum(extents) + 1
         if not known:
-            Source(self._entries, self._publisher.path, self._layout, self._waits).send_block(
-                link, block
-            )
+            self._here.send_block(link, block)
             return
         link.send(LENGTH.pack(self._layout.length(block)))
         with self._lock:

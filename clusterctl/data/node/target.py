@@ -57,6 +57,7 @@ class Target:
             files = [self.entries[n] for n in self.plan.missing if self.entries[n].kind == FILE]
             staging.forget_others(files)
         self._publisher = Publisher(staging, self.entries, self._waits)
+        self._publisher.stamps = self.plan.stamps
         self.store = Store(
             staging, self.entries, self.layout, self.plan.missing, self._publisher, self._waits
         )
@@ -79,7 +80,9 @@ class Target:
         checksum = self._config.get("checksum", False)
         again = compare(self.root, self.entries, checksum, False, self.plan.missing)
         retouch = sorted({*self.plan.retouch, *again.retouch})
-        self.plan = Plan(again.missing, retouch, self.plan.extra)
+        for number in self.plan.missing:
+            self.plan.stamps[number] = again.stamps[number]
+        self.plan = self.plan._replace(missing=again.missing, retouch=retouch)
 
     def _spare_source(self, begin: dict[str, Any]) -> None:
         """Raises Failure where --delete would remove what is being copied."""
@@ -139,7 +142,7 @@ class Target:
         return self._publisher.written
 
     @property
-    def problem(self) -> OSError | None:
+    def problem(self) -> Exception | None:
         """Why nothing can be published any more."""
         return self._publisher.error
 
@@ -152,7 +155,9 @@ class Target:
             bad = [text_of(self.entries[number].path) for number in sorted(self.store.bad)]
             refused = list(self._publisher.refused.values())
             whole = not bad and not refused
-            deleted = self._publisher.remove(self.plan.extra) if whole else 0
+            deleted, kept = self._publisher.remove(self.plan.extra) if whole else (0, [])
+            kept += [f"{text_of(name)}: it cannot be listed" for name in self.plan.unlisted]
+            refused += kept
             warnings = [f"{name}: not the same any more at the source" for name in bad] + refused
             warnings += self.notes + self._retouch()
             self.complete = True
@@ -181,6 +186,8 @@ class Target:
         """Let go of the destination. True when nothing is left there that is not published."""
         if not self.staging:
             return True
+        if self.compared:
+            self._publisher.close()
         clear = self.complete or not self.staging.holds_parts()
         self.staging.release(clear)
         if clear and self.compared and self._made_root and not self.complete:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from clusterctl.data.node.manifest import FILE, FOLDER, UNKNOWN_MODE, Entry
+from clusterctl.data.node.manifest import FILE, FOLDER, UNKNOWN_MODE, Entry, in_order
 
 LONGEST_NAME = 255
 LONGEST_PATH = 4000
@@ -72,7 +72,7 @@ def tree_of(found: Sequence[Found]) -> tuple[list[Entry], list[str]]:
         del files[path]
     entries = [Entry(path, FOLDER, FOLDER_MODE, at) for path, at in folders.items()]
     entries += [_entry(path, one) for path, one in files.items()]
-    return sorted(entries, key=lambda entry: entry.path), _warnings(left_out)
+    return sorted(entries, key=lambda entry: in_order(entry.path)), _warnings(left_out)
 
 
 def how_many_left_out(found: Sequence[Found], entries: Sequence[Entry]) -> int:

@@ -19,6 +19,7 @@ import os
 import socket
 import ssl
 import struct
+import time
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -54,6 +55,8 @@ class Link:
     def __init__(self, plain: socket.socket) -> None:
         self.socket: Any = plain
         self.secured = False
+        # When the peer must have proven itself: one that sends a byte now and then is not silent.
+        self.proven_by: float | None = None
         plain.setblocking(True)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
@@ -87,6 +90,8 @@ class Link:
                 raise PeerError(error.strerror or str(error)) from None
             if not size:
                 raise PeerError("it closed the connection")
+            if self.proven_by is not None and time.monotonic() > self.proven_by:
+                raise PeerError("it takes too long to say who it is", "denied")
             got += size
 
     def read(self, size: int) -> bytes:
@@ -187,6 +192,7 @@ def _prove(link: Link, secret: bytes) -> None:
 def admit(link: Link, secret: bytes, tls: ssl.SSLContext | None) -> None:
     """The server's side of `dial`. Raises PeerError for everybody who has not the secret."""
     link.patience(HANDSHAKE_S)
+    link.proven_by = time.monotonic() + 2 * HANDSHAKE_S
     if tls:
         link.secure(tls, server=True)
     challenge = os.urandom(NONCE_BYTES)
@@ -197,6 +203,7 @@ def admit(link: Link, secret: bytes, tls: ssl.SSLContext | None) -> None:
     if not theirs.startswith(MAGIC) or not proven:
         raise PeerError("it does not know this transfer's secret", "denied")
     link.send(_mac(secret, b"server", nonce, challenge))
+    link.proven_by = None
     link.patience(SILENCE_S)
 
 

@@ -24,11 +24,15 @@ class RunningRelay:
 
     def __init__(self, config: dict[str, Any], python: str, home: Path) -> None:
         program = program_of("urls", "relay") if config.get("urls") else program_of("relay")
+        user = config.pop("user", None)
         self.process = subprocess.Popen(
-            program.argv(python=python),
+            # Another user may not read the virtual environment; the system's Python he may.
+            program.argv(python=python if user is None else "/usr/bin/python3"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "HOME": str(home)},
+            cwd="/",
+            **({} if user is None else {"user": user, "group": user, "extra_groups": []}),
         )
         config = {"secret": SECRET, "bind": "127.0.0.1", "report_s": 0.05, **config}
         self.process.stdin.write(program.stdin(config))

@@ -11,11 +11,12 @@ from clusterctl.data.node.manifest import BadManifest, Entry, decode, digest_of,
 ENTRIES = [
     Entry(b".", "d", 0o755, 1),
     Entry(b"a\xff\n'\"", "f", 0o4644, -5, 10),
-    Entry("ü⚙".encode(), "f", 0, 2**62, 0),
     Entry(b"d/l", "l", 0o777, 1, 0, b"../\xfe x"),
-    Entry(b"s", "f", 0o600, 1, 100, b"", ((0, 4), (50, 6))),
-    Entry(b"hole", "f", 0o600, 1, 1 << 50, b"", ()),
+    Entry(b"d-e", "f", 0o600, 1, 1 << 20, b"", (), changed_ns=2**62),
     Entry(b"h", "f", 0o600, 1, 3, digest=b"\x01" * 32),
+    Entry(b"hole", "f", 0o600, 1, 1 << 50, b"", ()),
+    Entry(b"s", "f", 0o600, 1, 100, b"", ((0, 4), (50, 6))),
+    Entry("ü⚙".encode(), "f", 0, 2**62, 0),
 ]
 
 
@@ -24,6 +25,29 @@ def test_there_and_back():
     assert encode(ENTRIES) == encode(list(ENTRIES))
     assert digest_of(encode(ENTRIES)) != digest_of(encode(ENTRIES[1:]))
     assert decode(encode([])) == []
+
+
+@pytest.mark.parametrize(
+    "paths",
+    [
+        ("a", "a"),
+        ("b", "a"),
+        ("l@", "l/evil"),
+        ("l@", "l", "l/evil"),
+        ("f", "f/x"),
+        ("d/l@", "d/l/deep/evil"),
+    ],
+)
+def test_nothing_is_below_what_is_no_folder(paths):
+    """Else a link and a file behind it lead out of the destination."""
+    entries = [
+        Entry(path.rstrip("@").encode(), "l", 0o777, 1, link=b"/outside")
+        if path.endswith("@")
+        else Entry(path.encode(), "f", 0o644, 1)
+        for path in paths
+    ]
+    with pytest.raises(BadManifest):
+        decode(encode(entries))
 
 
 def row(**changed):

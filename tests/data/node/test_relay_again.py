@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import random
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 
@@ -149,6 +151,127 @@ def test_what_is_left_of_a_file_that_has_changed_since_is_not_used(relays, tmp_p
     make(data, {b"big": random.Random(4).randbytes(8 * MIB)})
     relays.copy(relays.source(f"{data}/"), relays.target(to))
     assert tree(to) == tree(data)
+
+
+def test_what_is_left_of_another_file_of_the_same_size_and_time_is_not_used(relays, tmp_path):
+    data, to = tmp_path / "data", tmp_path / "to"
+    make(data, {b"big": random.Random(3).randbytes(24 * MIB)})
+    time_ns = (data / "big").stat().st_mtime_ns
+    interrupted(relays, data, to, HOW["SIGKILL"])
+    (data / "big").unlink()
+    make(data, {b"big": random.Random(4).randbytes(24 * MIB)})
+    os.utime(data / "big", ns=(time_ns, time_ns))
+    relays.copy(relays.source(f"{data}/"), relays.target(to))
+    assert tree(to) == tree(data)
+
+
+def test_a_source_that_cannot_be_read_leaves_no_zeros_behind(relays, tmp_path):
+    """What came of it is not kept: a later copy would take the zeros for data."""
+    data, to = tmp_path / "data", tmp_path / "to"
+    make(data, {b"big": random.Random(5).randbytes(24 * MIB)})
+    source, target = relays.source(f"{data}/"), relays.target(to)
+    relays.begin(source, target, block_bytes=1 << 12)
+    target.pull_from(source)
+    while target.expect("progress")["bytes"] < MIB:
+        pass
+    (data / "big").rename(tmp_path / "away")
+    come = target.expect("progress")["bytes"]
+    while target.expect("progress")["bytes"] < min(come + 2 * MIB, 23 * MIB):
+        pass
+    target.process.kill()
+    target.process.wait(20)
+    (tmp_path / "away").rename(data / "big")
+    relays.copy(relays.source(f"{data}/"), relays.target(to))
+    assert tree(to) == tree(data)
+
+
+def test_a_file_whose_time_was_set_back_has_changed_all_the_same(relays, tmp_path):
+    data, to = tmp_path / "data", tmp_path / "to"
+    make(data, {b"big": random.Random(5).randbytes(4 * MIB)})
+    before = (data / "big").stat()
+    source, target = relays.source(f"{data}/"), relays.target(to)
+    relays.begin(source, target)
+    (data / "big").write_bytes(bytes(4 * MIB))
+    os.utime(data / "big", ns=(before.st_mtime_ns, before.st_mtime_ns))
+    target.pull_from(source)
+    assert target.expect("done")["left_out"] == 1
+    assert not (to / "big").exists()
+
+
+@pytest.mark.parametrize("checksum", [False, True])
+def test_a_node_with_other_times_serves_the_next(relays, data, tmp_path, checksum):
+    """Whole seconds, as its file system keeps them, or with `checksum` any time."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    relays.copy(relays.source(f"{data}/"), relays.target(one))
+    for path in (one / "big", one / "other"):
+        time_s = int(path.stat().st_mtime) - (1000 if checksum else 0)
+        os.utime(path, (time_s, time_s))
+    first, second = (relays.target(to, checksum=checksum) for to in (one, two))
+    relays.copy(relays.source(f"{data}/", checksum=checksum), first, second)
+    assert tree(two) == tree(data)
+
+
+def test_two_sources_lead_nowhere_else(relays, tmp_path):
+    """One has a link where the other has a folder."""
+    one, two, outside = tmp_path / "one", tmp_path / "two", tmp_path / "outside"
+    make(two, {b"x/evil": b"evil", b"y": b"y"})
+    one.mkdir()
+    outside.mkdir()
+    (one / "x").symlink_to(outside)
+    source = relays.source(f"{one}/", f"{two}/")
+    relays.copy(source, relays.target(tmp_path / "to"))
+    assert not list(outside.iterdir())
+    assert {path.name for path in (tmp_path / "to").iterdir()} == {"x", "y"}
+
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def nobodys():
+    """A folder of a user who is not root; pytest's own lets nobody else in."""
+    if os.geteuid():
+        pytest.skip("only root can be another user")
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        os.chown(folder, NOBODY, -1)
+        yield Path(folder)
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o200, 0o444])
+def test_modes_that_keep_the_owner_out_are_no_trouble(relays, tmp_path, nobodys, mode):
+    """A source that root reads: each node passes on what its user may not read in the end."""
+    data, homes = tmp_path / "data", [nobodys / "one", nobodys / "two"]
+    make(data, {b"big": b"b" * MIB, b"small": b"s", b"other": b"o", b"d/in": b"i"})
+    for name in ("big", "small"):
+        (data / name).chmod(mode)
+    (data / "d").chmod(0o555)
+    source = relays.source(f"{data}/")
+    targets = [relays.target(home / "to", user=NOBODY) for home in homes]
+    relays.copy(source, *targets)
+    for target in targets:
+        target.stop()
+    for home in homes:
+        assert tree(home / "to") == tree(data)
+
+
+def test_what_cannot_be_written_is_reported_and_the_rest_comes(relays, tmp_path, nobodys):
+    data, home = tmp_path / "data", nobodys
+    make(data, {b"ours/x": b"x", b"theirs/y": b"y", b"z": b"z"})
+    (data / "ours").chmod(0o555)
+    make(home / "to", {b"ours/old": b"", b"theirs/old": b""})
+    for path in (home / "to", home / "to" / "ours", home / "to" / "ours" / "old"):
+        os.chown(path, NOBODY, -1)
+    (home / "to" / "ours").chmod(0o555)  # read-only, and the user's own
+    target = relays.target(home / "to", user=NOBODY, delete=True)
+    [done] = relays.copy(relays.source(f"{data}/"), target)
+    target.stop()
+    assert done["left_out"] == 1
+    assert [line.split("/to/")[1] for line in done["warnings"] if "theirs/y" in line] == [
+        "theirs/y: Permission denied"
+    ]
+    there = {path.name for path in (home / "to").rglob("*")}
+    assert there == {"ours", "x", "old", "theirs", "z"}  # and nothing is deleted
+    assert (home / "to" / "ours").stat().st_mode & 0o777 == 0o555
 
 
 def test_after_a_reboot_what_came_is_read_again(relays, tmp_path):

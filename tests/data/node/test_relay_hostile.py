@@ -107,6 +107,46 @@ def begun(source, data):
     return {"block_bytes": 1 << 16, "streams": 3, "digest": digest_of(blob), "single": False}
 
 
+def test_a_crowd_from_one_address_keeps_no_other_out(relays, data):
+    source = serving(relays, data)
+    with contextlib.ExitStack() as stack:
+        for _ in range(300):
+            crowd = socket.create_connection(
+                (source.address, source.port), 5, source_address=("127.0.0.9", 0)
+            )
+            stack.enter_context(crowd)
+        dial(source.address, source.port, GOOD, None).close()
+
+
+def test_who_takes_for_ever_to_say_who_it_is_is_let_go(monkeypatch):
+    ours, theirs = _tcp_pair()
+    monkeypatch.setattr("clusterctl.data.node.wire.HANDSHAKE_S", 0.2)
+    ended = threading.Event()
+
+    def drip():
+        with contextlib.suppress(OSError):
+            while not ended.wait(0.05):
+                theirs.send(b"x")
+
+    thread = threading.Thread(target=drip)
+    thread.start()
+    try:
+        with pytest.raises(PeerError, match="too long"):
+            admit(Link(ours), GOOD, None)
+    finally:
+        ended.set()
+        thread.join()
+        theirs.close()
+        ours.close()
+
+
+def _tcp_pair():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        theirs = socket.create_connection(server.getsockname())
+        ours, _ = server.accept()
+    return ours, theirs
+
+
 def test_a_crowd_of_strangers_keeps_nobody_out_for_long(relays, data):
     source = serving(relays, data)
     crowd = [socket.create_connection((source.address, source.port)) for _ in range(200)]
