@@ -67,14 +67,16 @@ def _serve(folder: Path) -> None:
 
 
 def _warm_up() -> None:
-    import boto3
     import botocore.loaders
+
+    # Before boto3 takes it: reading EC2's description is most of what a short command does.
+    botocore.loaders.create_loader = functools.lru_cache(botocore.loaders.create_loader)
+    import boto3
     import fabric  # noqa: F401
     import rich.live  # noqa: F401
 
     from clusterctl.cli.main import COMMANDS
 
-    botocore.loaders.create_loader = functools.lru_cache(botocore.loaders.create_loader)
     for module, _, _ in COMMANDS.values():
         importlib.import_module(module)
     for service in ("ec2", "sts"):
