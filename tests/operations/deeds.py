@@ -27,7 +27,7 @@ Deed = Callable[[Launcher], Any]
 
 def settle(
     launcher: Launcher, cluster: Cluster, had_limits: bool = False
-) -> tuple[Cluster, tuple[int, ...]]:
+) -> tuple[Cluster, tuple[int, ...], bool]:
     """In the place of getting hosts ready, where there are none: they run, or it is an error."""
     ids = [node.instance_id for node in cluster.nodes]
     deadline = time.monotonic() + 20
@@ -38,7 +38,7 @@ def settle(
         if dead:
             raise ClusterctlError(f"not ready: {dead}", "")
         if all(node.state is NodeState.RUNNING for node in nodes) and len(nodes) == len(ids):
-            return replace(cluster, nodes=nodes), tuple(node.gpus for node in nodes)
+            return replace(cluster, nodes=nodes), tuple(node.gpus for node in nodes), True
         assert time.monotonic() < deadline
         time.sleep(0.02)
 

@@ -35,8 +35,9 @@ CALLS = {
     "replace-head": f"DescribeInstances CreateTags DescribeInstances {LOOKS} {CATALOGUE} "
     "DescribePlacementGroups RunInstances DescribeInstances AssociateAddress DescribeInstances "
     f"{DISMISSAL}",
-    "stop": "DescribeInstances StopInstances CreateTags DescribeInstances",
-    "start": f"DescribeInstances {LOOKS} StartInstances DescribeInstances DescribeInstances",
+    "stop": "DescribeInstances CreateTags StopInstances DescribeInstances",
+    "start": f"DescribeInstances {LOOKS} DescribeInstances CreateTags StartInstances "
+    "DescribeInstances DescribeInstances",
 }
 FOR_CHANGES = (Mode.REFUSED, Mode.BROKEN, Mode.LOST, Mode.LOST_ONCE, Mode.INTERRUPTED, Mode.KILLED)
 
