@@ -39,7 +39,8 @@ def down(wiring: Wiring, name: str, yes: bool, as_json: bool) -> None:
     try:
         removed = remove(wiring.clients, name, folder, LineProgress())
     except KeyboardInterrupt:
-        output.note(f"interrupted: something may be left; run it again: clusterctl down {name}")
+        output.note("something may be left")
+        output.note_way_on()
         raise
     if as_json:
         output.data(

@@ -12,7 +12,7 @@ from clusterctl.cli import output
 from clusterctl.cli.cluster_table import cluster_data, print_nodes
 from clusterctl.cli.params import Duration
 from clusterctl.cli.wiring import Wiring
-from clusterctl.domain.errors import AwsError
+from clusterctl.domain.errors import ClusterctlError
 from clusterctl.domain.units import count
 
 if TYPE_CHECKING:
@@ -69,9 +69,10 @@ def launcher_of(
     from clusterctl.operations.launcher import Launcher
 
     folder, clients = wiring.folder(name), wiring.clients
+    launcher = None
     try:
         with node_progress() as progress:
-            yield Launcher(
+            launcher = Launcher(
                 clients,
                 folder,
                 progress,
@@ -81,8 +82,13 @@ def launcher_of(
                 accept_new_host_keys,
                 agree,
             )
+            yield launcher
     except KeyboardInterrupt:
-        output.note(_left_behind(wiring, name))
+        if launcher and launcher.progress.done:
+            output.note("all that was asked for is done")
+        else:
+            output.note(_left_behind(wiring, name))
+            output.note_way_on()
         raise
 
 
@@ -94,7 +100,9 @@ def show_report(wiring: Wiring, report: UpReport, as_json: bool) -> None:
         data = cluster_data(cluster, report.gpus)
         output.data({**data, "launched": report.launched, "hosts_file": hosts_file})
         return
-    if not report.launched and not report.started:
+    if report.finished:
+        output.note(f"finished what was asked for before: {report.finished.told(cluster.name)}")
+    elif not report.launched and not report.started:
         output.note(f"nothing to do: {cluster.name} is up and ready")
     print_nodes(cluster, report.gpus)
     name = cluster.name
@@ -122,20 +130,32 @@ def show_plan(plan: LaunchPlan, as_json: bool) -> None:
 
 
 def _left_behind(wiring: Wiring, name: str) -> str:
-    from clusterctl.operations.down import launches_under_way, leftovers
+    """What there is, and what takes it away again where that was not there before."""
+    from clusterctl.ec2.addresses import find_addresses
+    from clusterctl.ec2.instances import find_instances, unfinished_of
+    from clusterctl.ec2.teardown import NOT_TERMINATED
+    from clusterctl.operations.down import launches_under_way
 
-    folder = wiring.folder(name)
+    command = str(click.get_current_context().info_name)
+    back = {
+        "up": f"to remove it all: clusterctl down {name}",
+        "start": f"to stop it again: clusterctl stop {name}",
+    }.get(command, "")
     try:
-        left = leftovers(wiring.clients, name, folder)
-    except AwsError:
+        there = find_instances(wiring.ec2, name, NOT_TERMINATED)
+        if there:
+            verbs = ("is", "costs") if len(there) == 1 else ("are", "cost")
+            what = f"there {verbs[0]} {count(len(there), 'instance')}, which {verbs[1]} money"
+        elif find_addresses(wiring.ec2, name):
+            what = "there is no instance yet, but an elastic address, which costs money"
+        else:
+            what = "there is no instance yet"
+        added = unfinished_of(there).add
+        if command == "add" and added:
+            indices = " ".join(map(str, added))
+            back = f"to do without them: clusterctl remove {name} {indices}"
+    except ClusterctlError:
         what = "there may be instances"
-    else:
-        nodes = count(len(left.nodes), "instance") if left.nodes else "no instance yet"
-        what = f"there is {nodes}" if len(left.nodes) < 2 else f"there are {nodes}"
-        if left.nodes:
-            what += ", which cost money"
-        elif left.addresses:
-            what += ", but an elastic address, which costs money"
-    if launches_under_way(folder):
+    if launches_under_way(wiring.folder(name)):
         what += "; a launch is under way, more may appear"
-    return f"{what}; run the same command again to go on, or: clusterctl down {name}"
+    return f"{what}; {back}" if back else what

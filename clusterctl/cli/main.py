@@ -82,7 +82,7 @@ def run_command(command: click.Command, argv: list[str] | None = None, **extra: 
     """
     words = sys.argv[1:] if argv is None else argv
     options = words[: words.index("--")] if "--" in words else words
-    output.begin(as_json="--json" in options)
+    output.begin(words, as_json="--json" in options)
     stdout = sys.stdout
     try:
         status = command.main(args=words, standalone_mode=False, **extra)

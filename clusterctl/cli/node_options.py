@@ -46,12 +46,14 @@ def check_nodes(wiring: Wiring, name: str, indices: tuple[int, ...]) -> None:
 
     Of a cluster that is not there at all others speak.
     """
-    from clusterctl.ec2.instances import wanted_of
+    from clusterctl.ec2.instances import unfinished_of, wanted_of
     from clusterctl.operations.status import find_own
 
     instances = find_own(wiring.clients, wiring.folder(name))
     there = {found.node.index for found in instances} | set(wanted_of(instances))
-    missing = [index for index in indices if index not in there]
+    # Those whose removal is not finished yet are known, too.
+    known = there | set(unfinished_of(instances).remove)
+    missing = [index for index in indices if index not in known]
     if there and missing:
         raise UsageError(
             f"cluster {name} has no node {format_indices(missing)}",

@@ -11,6 +11,7 @@ import codecs
 import json
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -35,9 +36,10 @@ suggested: Callable[[str], str] = str
 @dataclass
 class _Outputs:
     """What became of this command's outputs: whether JSON is wanted and some is out, and the first
-    error of each stream that did not take what was written.
+    error of each stream that did not take what was written. `typed` is the command.
     """
 
+    typed: Sequence[str] = ()
     as_json: bool = False
     has_json: bool = False
     lost: dict[str, OSError] = field(default_factory=dict)
@@ -46,10 +48,10 @@ class _Outputs:
 _outputs = _Outputs()
 
 
-def begin(as_json: bool) -> None:
+def begin(typed: Sequence[str], as_json: bool) -> None:
     """A command begins. `as_json`: its user reads JSON, that of errors too."""
     global _outputs, suggested
-    _outputs, suggested = _Outputs(as_json), str
+    _outputs, suggested = _Outputs(typed, as_json), str
 
 
 def open_closed_streams() -> None:
@@ -114,6 +116,11 @@ def line(text: str = "") -> None:
 def note(text: str) -> None:
     """One line about the work: progress, what was reused, what comes next."""
     _print(suggested(text), "stderr")
+
+
+def note_way_on() -> None:
+    """Say that the same command, as it was typed, goes on with what an interrupt has left."""
+    _print(f"to go on: {shlex.join(['clusterctl', *_outputs.typed])}", "stderr")
 
 
 def _print(text: str, name: str) -> None:

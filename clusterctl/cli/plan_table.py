@@ -34,7 +34,7 @@ def print_plan(plan: LaunchPlan) -> None:
         if plan.estimate.price_source:
             output.note(f"price: {plan.estimate.price_source}")
     if not plan.refused:
-        output.note("nothing was done" if plan.steps else "nothing to do")
+        output.note("nothing to do" if plan.idle else "nothing was done")
 
 
 def plan_data(plan: LaunchPlan) -> dict[str, Any]:

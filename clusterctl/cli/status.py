@@ -47,6 +47,7 @@ def status(wiring: Wiring, name: str, as_json: bool) -> None:
                 "state": found.summary,
                 "missing": found.cluster.missing,
                 "leaving": [node.instance_id for node in found.leaving],
+                "unfinished": vars(found.unfinished),
                 "costs": spending_data(money),
             }
         )
@@ -60,6 +61,11 @@ def status(wiring: Wiring, name: str, as_json: bool) -> None:
         output.note(
             f"{node.name} ({node.instance_id}, {node.state.value}) is being replaced or removed; "
             "`clusterctl up` finishes that"
+        )
+    if found.unfinished:
+        output.note(
+            f"asked for and not finished: {found.unfinished.told(name)}; "
+            "`clusterctl up` finishes it"
         )
     if found.cluster.missing:
         indices = format_indices(found.cluster.missing)

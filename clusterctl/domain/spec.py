@@ -85,7 +85,7 @@ class ClusterSpec:
     type all the same. `min_nodes` accepts fewer nodes than asked for. `subnet_id` and `network`
     exclude each other; neither means the default VPC. `image` is an AMI id, an SSM parameter's
     name or a name pattern. `placement_group`, `efa`: None where it helps. `private`: no public
-    address but the head node's.
+    address but the head node's. `adds`: the tags keep that what is missing was asked for by `add`.
     """
 
     name: str
@@ -109,6 +109,7 @@ class ClusterSpec:
     disk: Disk = field(default_factory=Disk)
     tags: tuple[tuple[str, str], ...] = ()
     limits: Limits = field(default_factory=Limits)
+    adds: bool = False
 
     def __post_init__(self) -> None:
         check_cluster_name(self.name)

@@ -11,7 +11,7 @@ from clusterctl.domain.spec import ClusterSpec
 from clusterctl.domain.units import count
 from clusterctl.ec2 import tags
 from clusterctl.ec2.costs import PUBLIC_IPV4_HOUR_USD
-from clusterctl.ec2.instances import Instance, members_of
+from clusterctl.ec2.instances import Instance, members_of, unfinished_of
 from clusterctl.ec2.limits_tag import format_limits
 from clusterctl.ec2.observe import Observed
 from clusterctl.ec2.request import Launch, base_tags, tagged
@@ -59,9 +59,17 @@ def tag_steps(spec: ClusterSpec, seen: Observed, wanted: tuple[int, ...]) -> Ite
     """What the nodes that are there say of the whole cluster."""
     limits = format_limits(spec.limits)
     there = members_of(seen.instances)
-    stale = [one for one in there if one.wanted != wanted or one.limits_text != limits]
+    labels = {tags.NODES: tags.indices_text(wanted), tags.LIMITS: limits}
+    added = _added(seen, wanted) if spec.adds else None
+    if added:
+        # Asked for again, it must not be added twice.
+        labels[tags.UNFINISHED] = added.text
+    stale = [
+        one
+        for one in there
+        if one.wanted != wanted or one.limits_text != limits or (added and one.unfinished != added)
+    ]
     if stale:
-        labels = {tags.NODES: tags.indices_text(wanted), tags.LIMITS: limits}
         yield Step(
             "create_tags",
             {
@@ -70,6 +78,17 @@ def tag_steps(spec: ClusterSpec, seen: Observed, wanted: tuple[int, ...]) -> Ite
             },
             f"{count(len(wanted), 'node')} wanted now" + (f", limits: {limits}" if limits else ""),
         )
+
+
+def _added(seen: Observed, wanted: tuple[int, ...]) -> tags.Unfinished:
+    """What is unfinished once `add` has asked for the nodes that are missing of these."""
+    before = unfinished_of(seen.instances)
+    present = {found.node.index for found in members_of(seen.instances)}
+    return tags.Unfinished(
+        add=tuple(index for index in wanted if index in before.add or index not in present),
+        remove=tuple(index for index in before.remove if index not in wanted),
+        replace=before.replace,
+    )
 
 
 def stopped_nodes(seen: Observed) -> list[Node]:

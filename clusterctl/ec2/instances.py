@@ -38,6 +38,7 @@ class Instance:
     state_reason: str = ""
     state_since: str = ""
     retired: bool = False
+    unfinished: tags.Unfinished = tags.Unfinished()
     vpc_id: str = ""
     subnet_id: str = ""
     interface_id: str = ""
@@ -136,6 +137,22 @@ def members_of(instances: Sequence[Instance]) -> tuple[Instance, ...]:
     )
 
 
+def unfinished_of(instances: Sequence[Instance]) -> tags.Unfinished:
+    """What `add`, `remove` and `replace` were asked for and are not done with.
+
+    Every member says it, but for those launched since; the last of all that are replaced says it
+    until it is gone. What was asked for otherwise afterwards is not unfinished any more.
+    """
+    said = (one.unfinished for one in (*members_of(instances), *instances))
+    first = next((one for one in said if one), tags.Unfinished())
+    wanted = set(wanted_of(instances))
+    return tags.Unfinished(
+        add=tuple(index for index in first.add if index in wanted),
+        remove=tuple(index for index in first.remove if index not in wanted),
+        replace=tuple(index for index in first.replace if index in wanted),
+    )
+
+
 def standing(instances: Sequence[Instance]) -> tuple[Instance, ...]:
     """The members; where every node is being replaced, those: they run and cost until then."""
     return members_of(instances) or tuple(instances)
@@ -189,6 +206,7 @@ def read_instance(described: Any) -> Instance:
         launch_token=tagged.get(tags.LAUNCH, ""),
         state_since=described.get("StateTransitionReason", ""),
         retired=tags.RETIRED in tagged,
+        unfinished=tags.read_unfinished(tagged.get(tags.UNFINISHED, "")),
         vpc_id=described.get("VpcId", ""),
         subnet_id=described.get("SubnetId", ""),
         interface_id=str(_primary_interface(described).get("NetworkInterfaceId", "")),

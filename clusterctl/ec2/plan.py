@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from clusterctl.domain.findings import Finding, Severity
+from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.spec import ClusterSpec
 from clusterctl.ec2.capacity import Place
 from clusterctl.ec2.checks import check_request, check_settled
@@ -22,7 +23,7 @@ from clusterctl.ec2.cluster_steps import (
 )
 from clusterctl.ec2.costs import Estimate
 from clusterctl.ec2.group_steps import group_steps
-from clusterctl.ec2.instances import members_of, wanted_of
+from clusterctl.ec2.instances import Instance, members_of, unfinished_of, wanted_of
 from clusterctl.ec2.launches import cluster_cost, launch_of, least_counts, market_of, nodes_cost
 from clusterctl.ec2.likeness import like
 from clusterctl.ec2.observe import Catalogue, Observed
@@ -60,6 +61,11 @@ class LaunchPlan:
     def stopped(self) -> tuple[int, ...]:
         """The indices of the nodes that are started."""
         return tuple(node.index for node in stopped_nodes(self.seen))
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to do, nor to finish."""
+        return not self.steps and not any(unfinished_findings(self.spec.name, self.seen.instances))
 
     @property
     def refused(self) -> bool:
@@ -119,7 +125,9 @@ def plan_launch(spec: ClusterSpec, seen: Observed, public_key: str, launch_id: s
         if needs_address(spec, seen):
             steps += [*allocate_steps(spec, seen), *associate_steps(spec, seen)]
         plan = replace(plan, steps=tuple(steps), findings=said)
-    plan = replace(plan, findings=(*plan.findings, *kept(spec, seen.instances)))
+    there = seen.instances
+    said = (*kept(spec, there), *unfinished_findings(spec.name, there))
+    plan = replace(plan, findings=(*plan.findings, *said))
     tokens = [step.arguments.get("ClientToken", "") for step in plan.steps]
     if not plan.refused:
         check_settled(spec, seen, tokens)
@@ -135,10 +143,28 @@ def wanted_indices(spec: ClusterSpec, seen: Observed) -> tuple[int, ...]:
     wanted = wanted_of(seen.instances) or tuple(present)
     absent = sorted({*wanted} - {*present})
     there = [*present, *absent][: spec.nodes]
-    taken = set(there)
-    free = (index for index in range(spec.nodes + len(there)) if index not in taken)
+    # A node that was removed and still runs would be a member again.
+    taken = {*there, *(found.node.index for found in seen.instances)}
+    free = (index for index in range(spec.nodes + len(taken)) if index not in taken)
     more = [next(free) for _ in range(spec.nodes - len(there))]
     return tuple(sorted((*there, *more)))
+
+
+def unfinished_findings(name: str, instances: Sequence[Instance]) -> Iterator[Finding]:
+    """Say what an earlier command was asked for and did not come to: this one finishes it."""
+    unfinished = unfinished_of(instances)
+    kept_ids = {found.node.instance_id for found in members_of(instances)}
+    leaving = [found.node.name for found in instances if found.node.instance_id not in kept_ids]
+    told = unfinished.told(name)
+    if leaving:
+        told += ("; " if told else "") + f"{fold_hosts(leaving)}: to be terminated"
+    if told:
+        yield Finding(
+            "cluster.unfinished",
+            Severity.INFO,
+            f"asked for before and not finished: {told}",
+            hint=f"it is finished too, and nothing of it done twice: clusterctl up {name}",
+        )
 
 
 def _with_launch(plan: LaunchPlan, seen: Observed, public_key: str) -> LaunchPlan:

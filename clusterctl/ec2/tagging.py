@@ -18,3 +18,10 @@ def tag(client: EC2Client, instance_ids: Sequence[str], labels: Mapping[str, str
         given: Any = tag_list(labels)
         with translated():
             client.create_tags(Resources=list(instance_ids), Tags=given)
+
+
+def untag(client: EC2Client, instance_ids: Sequence[str], key: str) -> None:
+    """Take this tag away; without instances there is nothing to do. Raises AwsError."""
+    if instance_ids:
+        with translated():
+            client.delete_tags(Resources=list(instance_ids), Tags=[{"Key": key}])

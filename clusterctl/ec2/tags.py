@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from clusterctl.domain.errors import UsageError
-from clusterctl.domain.ranges import format_indices, parse_indices
+from clusterctl.domain.ranges import fold_hosts, format_indices, parse_indices
 from clusterctl.domain.spec import Disk
 
 CLUSTER = "clusterctl:cluster"
@@ -33,6 +33,40 @@ LIMITS = "clusterctl:limits"
 SPENT = "clusterctl:spent-usd"
 # A node whose replacement is under way.
 RETIRED = "clusterctl:retired"
+# What `add`, `remove` and `replace` were asked for and are not done with: `add 2-3 remove 1-1`.
+UNFINISHED = "clusterctl:unfinished"
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """What was asked for and is not done yet: by command, the indices of its nodes."""
+
+    add: tuple[int, ...] = ()
+    remove: tuple[int, ...] = ()
+    replace: tuple[int, ...] = ()
+
+    def __bool__(self) -> bool:
+        return any(vars(self).values())
+
+    @property
+    def text(self) -> str:
+        """As the tag has it."""
+        asked = ((verb, found) for verb, found in vars(self).items() if found)
+        return " ".join(f"{verb} {indices_text(found)}" for verb, found in asked)
+
+    def told(self, name: str) -> str:
+        """For people: `add demo-[2-3], remove demo-1`."""
+        return ", ".join(
+            f"{verb} {fold_hosts([f'{name}-{index}' for index in found])}"
+            for verb, found in vars(self).items()
+            if found
+        )
+
+
+def read_unfinished(text: str) -> Unfinished:
+    """What such a tag says; what makes no sense says nothing."""
+    found = re.findall(r"(add|remove|replace) ([\d -]+)", text, re.ASCII)
+    return Unfinished(**{verb: read_indices(indices.strip()) for verb, indices in found})
 
 
 def tag_list(tags: Mapping[str, str]) -> list[dict[str, str]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,8 @@ from clusterctl.operations.keep import (
 from clusterctl.operations.progress import Progress
 
 if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+
     from clusterctl.ec2.session import Clients
 
 TERMINATED_WITHIN_S = 900.0
@@ -87,9 +90,7 @@ def down(
     with locked(folder):
         # Nodes that are there say whose they are: they end also where STS cannot be reached.
         check_site(folder, clients, find_instances(clients.ec2, name, NOT_TERMINATED))
-        sent = sent_launches(folder)
-        until = max((launch.sent_at + LAUNCH_SHOWS_WITHIN_S for launch in sent), default=0.0)
-        await_launches(clients.ec2, [launch.token for launch in sent], until)
+        await_sent(clients.ec2, folder, (progress or Progress()).step)
         removed = _remove(clients, name, folder, progress or Progress())
         if removed.nothing and launched_from(folder):
             # The key is the only way into nodes that may still run where nobody has looked.
@@ -101,6 +102,15 @@ def down(
             )
         forget(folder)
     return replace(removed, folder=True)
+
+
+def await_sent(client: EC2Client, folder: ClusterFolder, tell: Callable[[str], None]) -> None:
+    """Wait until the launches of unknown outcome show what they made, or will show nothing."""
+    sent = sent_launches(folder)
+    until = max((launch.sent_at + LAUNCH_SHOWS_WITHIN_S for launch in sent), default=0.0)
+    if until > time.time():
+        tell(f"waiting for what launches of {folder.path.name} have made to show")
+    await_launches(client, [launch.token for launch in sent], until)
 
 
 def launches_under_way(folder: ClusterFolder) -> int:

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from clusterctl.domain.cluster import check_cluster_name
 from clusterctl.domain.errors import UsageError
 from clusterctl.ec2.record import SETTLED_AFTER_S
-from clusterctl.ec2.teardown import await_launches
-from clusterctl.operations.down import LAUNCH_SHOWS_WITHIN_S
+from clusterctl.operations.down import await_sent
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.keep import Site, kept_site, locked, sent_launches
 
@@ -61,11 +60,7 @@ def to_itself(
 ) -> Iterator[None]:
     """No other command works on the cluster, and its launches have shown what they made."""
     with locked(folder):
-        sent = sent_launches(folder)
-        until = max((one.sent_at + LAUNCH_SHOWS_WITHIN_S for one in sent), default=0.0)
-        if until > time.time():
-            tell(f"waiting for what launches of {folder.path.name} have made to show")
-        await_launches(clients.ec2, [one.token for one in sent], until)
+        await_sent(clients.ec2, folder, tell)
         yield
 
 

@@ -13,21 +13,23 @@ from clusterctl.domain.ranges import fold_hosts, format_indices
 from clusterctl.domain.spec import ClusterSpec
 from clusterctl.ec2 import tags
 from clusterctl.ec2.cluster_steps import STOPPED
-from clusterctl.ec2.errors import translated
 from clusterctl.ec2.instances import (
     Instance,
     as_cluster,
     find_instances,
     members_of,
+    unfinished_of,
     wanted_of,
 )
 from clusterctl.ec2.likeness import spec_of
 from clusterctl.ec2.plan import LaunchPlan
-from clusterctl.ec2.tagging import tag
+from clusterctl.ec2.tagging import tag, untag
+from clusterctl.ec2.tags import Unfinished
+from clusterctl.operations.down import await_sent
 from clusterctl.operations.keep import check_site, locked, sent_launches
 from clusterctl.operations.launcher import Launcher
 from clusterctl.operations.settle import settle
-from clusterctl.operations.up import UpReport, bring_up, dismiss, plan_up
+from clusterctl.operations.up import UpReport, bring_up, conclude, dismiss, plan_up
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -49,7 +51,10 @@ def plan_add(launcher: Launcher, name: str, count: int) -> LaunchPlan:
 
 
 def add(launcher: Launcher, name: str, count: int) -> UpReport:
-    """Launch `count` more nodes as those that are there. Raises what `up` raises."""
+    """Launch `count` more nodes as those that are there. Raises what `up` raises.
+
+    Cut off anywhere it goes on when it is run again, and adds no others until those are ready.
+    """
     with locked(launcher.folder):
         check_site(launcher.folder, launcher.clients)
         return bring_up(launcher, _grown(launcher, name, count))
@@ -68,20 +73,32 @@ def remove(launcher: Launcher, name: str, indices: Sequence[int]) -> Removed:
         lost = set(wanted_of(there)[1:]) - {found.node.index for found in there}
         # Also what an earlier `remove` did not get to terminate.
         nodes = [*there, *members_of(there)]
-        going = _chosen(name, nodes, [index for index in indices if index not in lost])
+        # Those that it has terminated, and of which the others do not know yet.
+        before = unfinished_of(there)
+        gone = lost | set(before.remove) - {found.node.index for found in there}
+        going = _chosen(name, nodes, [index for index in indices if index not in gone])
         _check_rest(name, there, going)
         names = tuple(f"{name}-{index}" for index in sorted(set(indices)))
         left = [index for index in wanted_of(there) if index not in indices]
         rest = [found for found in members_of(there) if found not in going]
         launcher.progress.step(f"removing {fold_hosts(names)}")
+        asked = Unfinished(
+            add=tuple(index for index in before.add if index not in indices),
+            remove=tuple(sorted({*before.remove, *indices})),
+            replace=tuple(index for index in before.replace if index not in indices),
+        )
         # From here on nothing brings them back: not `up`, not `start`.
-        _tag(client, rest, {tags.NODES: tags.indices_text(left)})
+        labels = {tags.NODES: tags.indices_text(left), tags.UNFINISHED: asked.text}
+        _tag(client, rest, labels)
+        # What an `add` has launched and EC2 does not show yet would stay.
+        await_sent(client, launcher.folder, launcher.progress.step)
         dismiss(launcher, name)
         cluster = as_cluster(client, name, rest)
         assert cluster is not None, "the head node is left"
         settled = all(node.state is NodeState.RUNNING for node in cluster.nodes)
         if settled:
             cluster, *_ = settle(launcher, cluster)
+            conclude(launcher, name)
         return Removed(cluster, names, settled)
 
 
@@ -98,18 +115,26 @@ def replace_nodes(launcher: Launcher, name: str, indices: Sequence[int]) -> UpRe
         there = _as_if_never_retired(find_instances(client, name))
         _check_there(client, name, there)
         spec = spec_of(name, there)
-        old = _chosen(name, members_of(there), indices)
-        launcher.progress.step(f"replacing {fold_hosts([one.node.name for one in old])}")
+        before = unfinished_of(there)
+        # Of those asked for again, what is there now may be the new machine.
+        fresh = [index for index in indices if index not in before.replace]
+        old = _chosen(name, members_of(there), fresh)
+        names = [f"{name}-{index}" for index in sorted(set(indices))]
+        launcher.progress.step(f"replacing {fold_hosts(names)}")
         _tag(client, old, {tags.RETIRED: "yes"})
+        if old:
+            replaced = tuple(sorted({*before.replace, *(one.node.index for one in old)}))
+            unfinished = replace(before, replace=replaced)
+            _tag(client, members_of(there), {tags.UNFINISHED: unfinished.text})
         if spec.capacity_reservation:
             dismiss(launcher, name)
         try:
             return bring_up(launcher, spec)
-        except ClusterctlError:
+        except ClusterctlError as failure:
             # A launch of unknown outcome may still bring the new nodes: `up` settles that.
             if not sent_launches(launcher.folder):
                 with suppress(AwsError):
-                    _reinstate(client, name)
+                    _answer(client, name, isinstance(failure, AwsError))
             raise
 
 
@@ -121,33 +146,59 @@ def _as_if_never_retired(there: Sequence[Instance]) -> tuple[Instance, ...]:
     )
 
 
-def _reinstate(client: EC2Client, name: str) -> None:
-    """What is still there and has no successor is a member again."""
+def _answer(client: EC2Client, name: str, launched_none: bool) -> None:
+    """A replacement has failed, and its user is told: asked for again, it is a new one.
+
+    What is still there and has no successor is a member again. A successor that did not get ready
+    stays, for `up` to go on with; another `replace` replaces it.
+    """
     there = find_instances(client, name)
     replaced = {found.node.index for found in members_of(there)}
-    ids = [
-        found.node.instance_id
-        for found in there
-        if found.retired and found.node.index not in replaced
-    ]
-    if ids:
-        with translated():
-            client.delete_tags(Resources=ids, Tags=[{"Key": tags.RETIRED}])
+    retired = [one for one in there if one.retired and one.node.index not in replaced]
+    before = unfinished_of(there)
+    kept = tuple(index for index in before.replace if launched_none and index in replaced)
+    if kept != before.replace:
+        _tag(client, there, {tags.UNFINISHED: replace(before, replace=kept).text})
+    untag(client, [one.node.instance_id for one in retired], tags.RETIRED)
 
 
 def _grown(launcher: Launcher, name: str, count: int) -> ClusterSpec:
+    there = _instances(launcher.clients.ec2, name)
+    spec = grown(name, there, count, bool(sent_launches(launcher.folder)))
+    if unfinished_of(there).add:
+        launcher.progress.step(f"not finished, and gone on with: {unfinished_of(there).told(name)}")
+    return spec
+
+
+def grown(name: str, there: Sequence[Instance], count: int, under_way: bool) -> ClusterSpec:
+    """The cluster with `count` more nodes, or with those that the same `add` had begun with. Pure.
+
+    `under_way`: a launch was sent whose outcome is not known. Raises UsageError where another
+    `add` has brought nodes and was not finished.
+    """
     if count < 1:
         raise UsageError(f"{count} more nodes make no sense", "ask for 1 or more")
-    there = _instances(launcher.clients.ec2, name)
     members = members_of(there)
+    begun = unfinished_of(there).add
+    names = fold_hosts([f"{name}-{index}" for index in begun])
     asleep = [one.node.name for one in members if one.node.state in STOPPED]
     if asleep:
+        finishes = f", which finishes the `add` of {names} too" if begun else ""
         raise UsageError(
             f"{fold_hosts(asleep)}: stopped; nodes join a cluster that runs",
-            f"start it first: clusterctl start {name}",
+            f"start it first{finishes}: clusterctl start {name}",
+        )
+    spec = replace(spec_of(name, there), adds=True)
+    if len(begun) == count:
+        return spec
+    if begun and (under_way or any(one.node.index in begun for one in members)):
+        raise UsageError(
+            f"another `add` is not finished: that of {names}",
+            f"finish it first (clusterctl up {name}), or do without: "
+            f"clusterctl remove {name} {' '.join(map(str, begun))}",
         )
     # More than there are: what an `add` that failed had wanted is not wanted still.
-    return replace(spec_of(name, there), nodes=len(members) + count)
+    return replace(spec, nodes=len(members) + count)
 
 
 def _instances(client: EC2Client, name: str) -> tuple[Instance, ...]:

@@ -23,7 +23,12 @@ class Stage(Enum):
 
 
 class Progress:
-    """Silent. The command line overrides what it shows; calls come from several threads."""
+    """Silent. The command line overrides what it shows; calls come from several threads.
+
+    `done`: all that was asked for is done; an interrupt from now on leaves nothing.
+    """
+
+    done = False
 
     def step(self, text: str) -> None:
         """The next step of the work as a whole begins."""

@@ -12,8 +12,15 @@ from typing import TYPE_CHECKING
 
 from clusterctl.domain.cluster import Cluster, Node, NodeState
 from clusterctl.domain.errors import AwsError, HostError, NoSuchCluster
-from clusterctl.ec2.instances import Instance, as_cluster, find_instances, impaired_checks
+from clusterctl.ec2.instances import (
+    Instance,
+    as_cluster,
+    find_instances,
+    impaired_checks,
+    unfinished_of,
+)
 from clusterctl.ec2.resources import stopped_since
+from clusterctl.ec2.tags import Unfinished
 from clusterctl.operations.keep import check_site
 
 if TYPE_CHECKING:
@@ -42,6 +49,11 @@ class ClusterStatus:
             for found in self.instances
             if found.retired or found.node.instance_id not in members
         )
+
+    @property
+    def unfinished(self) -> Unfinished:
+        """What was asked for and is not done, and goes on when it is asked for again."""
+        return unfinished_of(self.instances)
 
     @property
     def summary(self) -> str:

@@ -6,15 +6,18 @@ import uuid
 from dataclasses import dataclass
 
 from clusterctl.domain.cluster import Cluster
-from clusterctl.domain.errors import MissingTool
+from clusterctl.domain.errors import AwsError, MissingTool
 from clusterctl.domain.findings import Severity
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.spec import ClusterSpec
-from clusterctl.ec2.instances import as_cluster, find_instances, members_of
+from clusterctl.ec2 import tags
+from clusterctl.ec2.instances import as_cluster, find_instances, members_of, unfinished_of
 from clusterctl.ec2.launch import carry_out
 from clusterctl.ec2.observe import observe
 from clusterctl.ec2.plan import LaunchPlan, plan_launch
 from clusterctl.ec2.spending import ASLEEP
+from clusterctl.ec2.tagging import untag
+from clusterctl.ec2.tags import Unfinished
 from clusterctl.ec2.teardown import terminate_these
 from clusterctl.operations.costs import note_end, note_spent
 from clusterctl.operations.guards import with_user_data
@@ -37,7 +40,8 @@ DISMISSED_WITHIN_S = 600.0
 class UpReport:
     """A cluster that is ready; `gpus` as counted.
 
-    `launched` are the indices that are new in this run, `started` those that were stopped.
+    `launched` are the indices that are new in this run, or since an `add` that it has finished,
+    `started` those that were stopped. `finished` is what earlier commands had not come to.
     `can_train`: every node has an environment to train in.
     """
 
@@ -46,6 +50,7 @@ class UpReport:
     gpus: tuple[int, ...]
     started: tuple[int, ...] = ()
     can_train: bool = True
+    finished: Unfinished = Unfinished()
 
 
 def plan_up(launcher: Launcher, spec: ClusterSpec) -> LaunchPlan:
@@ -71,10 +76,30 @@ def bring_up(launcher: Launcher, spec: ClusterSpec) -> UpReport:
     had_limits = any(found.limits_text for found in plan.seen.instances)
     cluster, gpus, can_train = settle(launcher, cluster, had_limits)
     dismiss(launcher, cluster.name)
+    finished = unfinished_of(plan.seen.instances)
+    if finished or spec.adds:
+        conclude(launcher, cluster.name)
     # With --min-nodes not all of them may have come.
     there = {node.index for node in cluster.nodes}
-    launched = tuple(index for index in plan.missing if index in there)
-    return UpReport(cluster, launched, gpus, plan.stopped, can_train)
+    launched = tuple(sorted({*plan.missing, *finished.add} & there))
+    return UpReport(cluster, launched, gpus, plan.stopped, can_train, finished)
+
+
+def conclude(launcher: Launcher, name: str) -> None:
+    """Forget what was asked for: it is done, and the same asked for again is another wish."""
+    client = launcher.clients.ec2
+    ids = [found.node.instance_id for found in find_instances(client, name)]
+    launcher.progress.done = True
+    try:
+        untag(client, ids, tags.UNFINISHED)
+    except KeyboardInterrupt:
+        # It comes too late to be one: what would be gone on with is done.
+        untag(client, ids, tags.UNFINISHED)
+        raise
+    except AwsError:
+        # The answer may be what was lost.
+        if any(found.unfinished for found in find_instances(client, name)):
+            raise
 
 
 def dismiss(launcher: Launcher, name: str) -> None:

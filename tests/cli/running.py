@@ -32,6 +32,11 @@ class CommandLine:
         self._capsys = capsys
         self._account = account
 
+    @property
+    def typed(self) -> str:
+        """The options of the account, as they stand behind each command."""
+        return " ".join(self._account)
+
     def __call__(self, command: str, *arguments: str) -> Ran:
         self._capsys.readouterr()
         status = run_command(cli, [command, *self._account, *arguments])

@@ -304,7 +304,8 @@ def test_ctrl_c_says_what_is_left(clusterctl, monkeypatch):
     ran = clusterctl("up", *DEMO)
     assert ran.status == 130
     assert "there are 2 instances, which cost money" in ran.err
-    assert "run the same command again to go on, or: clusterctl down demo" in ran.err
+    assert "to remove it all: clusterctl down demo" in ran.err
+    assert f"to go on: clusterctl up {clusterctl.typed} {' '.join(DEMO)}\n" in ran.err
 
 
 def test_ctrl_c_before_anything_was_launched(clusterctl, monkeypatch):
@@ -355,7 +356,7 @@ def test_ctrl_c_during_down(clusterctl, monkeypatch):
     monkeypatch.setattr(down_module, "delete_groups", delete_groups)
     ran = clusterctl("down", "demo")
     assert ran.status == 130
-    assert "run it again: clusterctl down demo" in ran.err
+    assert f"to go on: clusterctl down {clusterctl.typed} demo\n" in ran.err
 
 
 def test_ssh_without_a_way_in(clusterctl):

@@ -16,6 +16,7 @@ from clusterctl.ec2.plan import plan_launch, wanted_indices
 from clusterctl.ec2.record import SentLaunch
 from clusterctl.ec2.request import runs
 from clusterctl.ec2.steps import ResultOf
+from clusterctl.ec2.tags import read_indices, read_unfinished
 from tests.ec2.observed import (
     CATALOGUE,
     MACHINE,
@@ -74,6 +75,48 @@ def test_which_nodes_are_wanted(present, wanted, nodes, expected):
     made = plan(seen, spec)
     assert made.wanted == expected
     assert made.missing == tuple(index for index in expected if index not in present)
+
+
+@pytest.mark.parametrize(
+    ("present", "wanted", "before", "nodes", "written", "told"),
+    [
+        ([0, 1], "0-1", "", 3, "add 2-2", None),
+        ([0, 1], "0-1", "remove 2-2 replace 1-1", 4, "add 2-3 replace 1-1", "replace demo-1"),
+        # Gone on with: the tags say so already.
+        ([0, 1], "0-2", "add 2-2", 3, None, "add demo-2"),
+        ([0, 1, 2], "0-2", "add 2-2", 3, None, "add demo-2"),
+        # Nothing came of the first: another number takes its place.
+        ([0, 1], "0-2", "add 2-2", 4, "add 2-3", "add demo-2"),
+        ([0, 1], "0-3", "add 2-3", 3, "add 2-2", "add demo-[2-3]"),
+        # Node 2 was removed, and runs still: it must not become a member again.
+        ([0, 1, 2], "0-1", "remove 2-2", 3, "add 3-3 remove 2-2", "demo-2: to be terminated"),
+    ],
+)
+def test_what_add_asks_for_is_kept_in_the_tags(present, wanted, before, nodes, written, told):
+    said = {"wanted": read_indices(wanted), "unfinished": read_unfinished(before)}
+    seen = cluster(*(instance(index, **said) for index in present), catalogue=CATALOGUE)
+    made = plan(seen, replace(SPEC, nodes=nodes, adds=True))
+    labels = [
+        tag["Value"]
+        for step in made.steps
+        if step.operation == "create_tags"
+        for tag in step.arguments["Tags"]
+        if tag["Key"] == "clusterctl:unfinished"
+    ]
+    assert labels == ([written] if written else [])
+    found = [one.message for one in made.findings if one.check_id == "cluster.unfinished"]
+    assert len(found) == (told is not None)
+    assert all(message.endswith(told) for message in found)
+
+
+@pytest.mark.parametrize(
+    ("present", "unfinished", "idle"),
+    [([0, 1, 2, 3], "", True), ([0, 1, 2, 3], "remove 4-4", False), ([0, 1, 2, 3, 4], "", False)],
+)
+def test_what_is_not_finished_is_something_to_do(present, unfinished, idle):
+    said = read_unfinished(unfinished)
+    seen = cluster(*(instance(index, unfinished=said) for index in present))
+    assert (plan(seen).steps, plan(seen).idle) == ((), idle)
 
 
 def test_after_nodes_that_never_came_the_tags_follow():

@@ -12,7 +12,6 @@ from clusterctl.domain.errors import ClusterctlError
 from clusterctl.domain.spec import ClusterSpec
 from clusterctl.ec2.instances import find_instances
 from clusterctl.operations import down as down_module
-from clusterctl.operations import local_clusters as gc_module
 from clusterctl.operations import members, power
 from clusterctl.operations import up as up_module
 from clusterctl.operations.launcher import Launcher
@@ -52,7 +51,6 @@ def hasten(put: Callable[[Any, str, Any], None] = setattr) -> None:
     put(time, "sleep", lambda seconds: _sleep(min(seconds, 0.02)))
     put(moto_placement_groups, "PENDING_S", 0.03)
     put(down_module, "LAUNCH_SHOWS_WITHIN_S", 0.1)
-    put(gc_module, "LAUNCH_SHOWS_WITHIN_S", 0.1)
     # Clients are kept from case to case; a command of its own has all of its repetitions left.
     put(RetryQuota, "acquire", lambda quota, amount: True)
     put(up_module, "settle", settle)
@@ -103,12 +101,7 @@ def _replace(*indices: int) -> Deed:
 COMMANDS = {
     "up": Command(up, before=nothing),
     "down": Command(down, again=up),
-    # To ask for one more twice is to ask for two.
-    "add": Command(
-        lambda launcher: members.add(launcher, NAME, 1),
-        again=lambda launcher: up(launcher, 4),
-        indices=(0, 1, 2, 3),
-    ),
+    "add": Command(lambda launcher: members.add(launcher, NAME, 1), indices=(0, 1, 2, 3)),
     "remove": Command(lambda launcher: members.remove(launcher, NAME, [1]), indices=(0, 2)),
     "replace": Command(_replace(1)),
     "replace-head": Command(_replace(0)),

@@ -16,6 +16,7 @@ CATALOGUE = (
     "DescribeInstanceTypes DescribeImages DescribeInstanceTypeOfferings DescribeInstances "
     "GetServiceQuota DescribeRouteTables DescribeVpcEndpoints DescribeInstanceAttribute"
 )
+FORGOTTEN = "DescribeInstances DeleteTags"
 DISMISSAL = "DescribeInstances DescribeInstances TerminateInstances DescribeInstances"
 CALLS = {
     "up": f"DescribeInstances {LOOKS} DescribeInstanceTypes GetParameter DescribeImages "
@@ -28,13 +29,13 @@ CALLS = {
     "ReleaseAddress DescribeSecurityGroups DeleteSecurityGroup DescribePlacementGroups "
     "DeletePlacementGroup DescribeKeyPairs DeleteKeyPair",
     "add": f"DescribeInstances {LOOKS} {CATALOGUE} CreateTags DescribePlacementGroups "
-    "RunInstances DescribeInstances DescribeInstances",
-    "remove": f"DescribeInstances CreateTags {DISMISSAL} DescribeInstances",
-    "replace": f"DescribeInstances CreateTags DescribeInstances {LOOKS} {CATALOGUE} "
-    f"DescribePlacementGroups RunInstances DescribeInstances {DISMISSAL}",
-    "replace-head": f"DescribeInstances CreateTags DescribeInstances {LOOKS} {CATALOGUE} "
-    "DescribePlacementGroups RunInstances DescribeInstances AssociateAddress DescribeInstances "
-    f"{DISMISSAL}",
+    f"RunInstances DescribeInstances {FORGOTTEN}",
+    "remove": f"DescribeInstances CreateTags {DISMISSAL} DescribeInstances {FORGOTTEN}",
+    "replace": f"DescribeInstances CreateTags CreateTags DescribeInstances {LOOKS} {CATALOGUE} "
+    f"DescribePlacementGroups RunInstances DescribeInstances {DISMISSAL} {FORGOTTEN}",
+    "replace-head": f"DescribeInstances CreateTags CreateTags DescribeInstances {LOOKS} "
+    f"{CATALOGUE} DescribePlacementGroups RunInstances DescribeInstances AssociateAddress "
+    f"DescribeInstances {DISMISSAL} {FORGOTTEN}",
     "stop": "DescribeInstances CreateTags StopInstances DescribeInstances",
     "start": f"DescribeInstances {LOOKS} DescribeInstances CreateTags StartInstances "
     "DescribeInstances DescribeInstances",

@@ -15,7 +15,6 @@ from clusterctl.ec2.tagging import tag
 from clusterctl.lab.fault_kinds import Boot, Capacity, Lag
 from clusterctl.lab.faults import FAULTS
 from clusterctl.operations import down as down_module
-from clusterctl.operations import local_clusters as gc_module
 from clusterctl.operations import members, power
 from clusterctl.operations import up as up_module
 from clusterctl.operations.status import cluster_status
@@ -236,7 +235,6 @@ def test_a_launch_that_shows_late(world, slayer, monkeypatch, name, mode, way):
         number = CALLS[name].split().index("RunInstances")
         world.break_off(slayer, name, command, number, mode)
         monkeypatch.setattr(down_module, "LAUNCH_SHOWS_WITHIN_S", 3.0)
-        monkeypatch.setattr(gc_module, "LAUNCH_SHOWS_WITHIN_S", 3.0)
         if way == "gc":
             monkeypatch.setattr(removal, "FREE_WITHIN_S", 2.0)
             world.collect_here()

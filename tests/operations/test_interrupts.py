@@ -1,0 +1,211 @@
+"""Commands that are cut off: the same again goes on, and does nothing twice."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import pytest
+
+from clusterctl.domain.cluster import NodeState
+from clusterctl.domain.errors import ClusterctlError, UsageError
+from clusterctl.ec2.instances import find_instances, unfinished_of
+from clusterctl.ec2.tags import Unfinished, read_unfinished
+from clusterctl.operations import members, power
+from clusterctl.operations.folder import ClusterFolder
+from clusterctl.operations.launcher import Launcher
+from clusterctl.operations.up import plan_up, up
+from tests.ec2.observed import instance
+from tests.operations.deeds import NAME, SPEC, hasten
+from tests.operations.deeds import up as up_three
+from tests.operations.wire import Mode
+from tests.operations.world import World
+
+INTERRUPTS = (Mode.STOPPED, Mode.INTERRUPTED)
+FAILURES = (Mode.REFUSED, Mode.BROKEN, Mode.LOST, Mode.LOST_ONCE)
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    hasten(monkeypatch.setattr)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        Unfinished(),
+        Unfinished(add=(2,)),
+        Unfinished(remove=(1, 3, 4)),
+        Unfinished(add=(2, 3), remove=(1,), replace=(0, 7)),
+    ],
+)
+def test_the_tag_is_read_as_it_was_written(asked):
+    assert read_unfinished(asked.text) == asked
+    assert set(asked.text) <= set("abcdefghijklmnopqrstuvwxyz0123456789 -")
+
+
+@pytest.mark.parametrize("text", ["", "add", "add x", "do 1-2", "add  ", "add 9-1"])
+def test_a_tag_that_makes_no_sense_says_nothing(text):
+    assert read_unfinished(text) == Unfinished()
+
+
+def cluster(present: Sequence[int], wanted: Sequence[int], unfinished: str, **more):
+    said = {"wanted": tuple(wanted), "unfinished": read_unfinished(unfinished)}
+    return [instance(index, **said, **more) for index in present]
+
+
+@pytest.mark.parametrize(
+    ("present", "wanted", "unfinished", "count", "under_way", "nodes"),
+    [
+        ([0, 1], [0, 1], "", 1, False, 3),
+        # The same again: what it has launched, or is about to.
+        ([0, 1], [0, 1, 2], "add 2-2", 1, False, 3),
+        ([0, 1, 2], [0, 1, 2], "add 2-2", 1, False, 3),
+        ([0, 1, 2], [0, 1, 2, 3], "add 2-3", 2, True, 4),
+        # Another number, where nothing has come of the first.
+        ([0, 1], [0, 1, 2], "add 2-2", 2, False, 4),
+        ([0, 1], [0, 1, 2, 3], "add 2-3", 1, False, 3),
+        ([0, 1], [0, 1, 2], "add 2-2", 2, True, "another `add` is not finished: that of demo-2"),
+        ([0, 1, 2], [0, 1, 2], "add 2-2", 2, False, "clusterctl remove demo 2"),
+        ([0, 1, 2], [0, 1, 2, 3], "add 2-3", 1, False, "clusterctl up demo"),
+        # Given up since, by `remove` or `up --nodes`.
+        ([0, 1], [0, 1], "add 2-2", 1, False, 3),
+        ([0, 1], [0, 1], "remove 2-2", 1, True, 3),
+    ],
+)
+def test_what_one_more_means(present, wanted, unfinished, count, under_way, nodes):
+    there = cluster(present, wanted, unfinished)
+    if isinstance(nodes, str):
+        with pytest.raises(UsageError) as caught:
+            members.grown("demo", there, count, under_way)
+        assert nodes in f"{caught.value.message} {caught.value.hint}"
+    else:
+        made = members.grown("demo", there, count, under_way)
+        assert (made.nodes, made.adds) == (nodes, True)
+
+
+@dataclass(frozen=True)
+class Wish:
+    """A command, what the cluster's indices are then, and how many machines are new."""
+
+    act: Callable[[Launcher], object]
+    indices: tuple[int, ...]
+    new: int = 0
+    told: str = ""
+
+
+class Owner:
+    """Asks for one thing after another, each again until it is done, whatever cuts it off."""
+
+    def __init__(self, world: World, seed: int) -> None:
+        self.world, self.chance = world, random.Random(seed)
+        self.told: list[str] = []
+        world.prepare(up_three)
+        self.indices: tuple[int, ...] = (0, 1, 2)
+
+    def ever(self) -> set[str]:
+        """Every machine there has been: those that ended are shown for an hour."""
+        found = find_instances(self.world.plain.ec2, NAME, states=())
+        return {one.node.instance_id for one in found}
+
+    def wish(self) -> Wish:
+        most = max(self.indices)
+        workers = [index for index in self.indices if index]
+        verbs = ["add", "replace", "stop and start", *(["remove"] * 2 if workers else [])]
+        verb = self.chance.choice(verbs)
+        if verb == "add":
+            number = self.chance.choice((1, 1, 2))
+            free = [index for index in range(most + 3) if index not in self.indices]
+            return Wish(
+                lambda launcher: members.add(launcher, NAME, number),
+                tuple(sorted((*self.indices, *free[:number]))),
+                number,
+                f"add {number}",
+            )
+        if verb == "remove":
+            gone = self.chance.sample(workers, self.chance.randint(1, min(2, len(workers))))
+            return Wish(
+                lambda launcher: members.remove(launcher, NAME, gone),
+                tuple(index for index in self.indices if index not in gone),
+                told=f"remove {gone}",
+            )
+        if verb == "replace":
+            old = self.chance.sample(
+                self.indices, self.chance.randint(1, min(2, len(self.indices)))
+            )
+            return Wish(
+                lambda launcher: members.replace_nodes(launcher, NAME, old),
+                self.indices,
+                len(old),
+                f"replace {old}",
+            )
+        return Wish(self._off_and_on, self.indices, told="stop and start")
+
+    def _off_and_on(self, launcher: Launcher) -> None:
+        power.stop(launcher, NAME)
+        power.start(launcher, NAME)
+
+    def ask(self, modes: Sequence[Mode]) -> None:
+        wish, before = self.wish(), self.ever()
+        tries, done = 0, False
+        while not done:
+            tries += 1
+            # Only so often: then it is left alone.
+            number = self.chance.randrange(30) if tries < 5 else -1
+            mode = self.chance.choice(modes)
+            done = self._once(wish, number, mode)
+            self.told.append(f"{wish.told}: {mode.name} at {number}, done: {done}")
+            if not done and self.chance.random() < 0.25:
+                done = self._elsewhere(wish)
+        nodes = find_instances(self.world.plain.ec2, NAME)
+        assert tuple(one.node.index for one in nodes) == wish.indices, self.told
+        assert {one.node.state for one in nodes} == {NodeState.RUNNING}, self.told
+        assert {one.wanted for one in nodes} == {wish.indices}, self.told
+        assert not any(one.retired or one.unfinished for one in nodes), self.told
+        if modes is INTERRUPTS:
+            assert len(self.ever() - before) == wish.new, self.told
+        assert plan_up(self.world.launcher, replace(SPEC, nodes=len(nodes))).idle, self.told
+        self.indices = wish.indices
+
+    def _once(self, wish: Wish, number: int, mode: Mode) -> bool:
+        launcher, wire = self.world.launcher, self.world.clients.wire
+        wire.break_at(number, mode)
+        try:
+            wish.act(launcher)
+        except KeyboardInterrupt:
+            # A stop that was done is none that was done and started again.
+            return launcher.progress.done
+        except ClusterctlError as failure:
+            self.told.append(str(failure))
+            return False
+        finally:
+            wire.mend()
+        return True
+
+    def _elsewhere(self, wish: Wish) -> bool:
+        """`up` on another machine that has the key: what was begun is finished, or nothing is."""
+        folder = ClusterFolder(self.world.folder.path.with_name("copy") / NAME)
+        shutil.rmtree(folder.path.parent, ignore_errors=True)
+        shutil.copytree(self.world.folder.path, folder.path)
+        launcher = Launcher(self.world.plain, folder)
+        there = find_instances(self.world.plain.ec2, NAME)
+        begun = bool(unfinished_of(there))
+        spec = replace(SPEC, nodes=len({*there[0].wanted}))
+        if begun:
+            assert not plan_up(launcher, spec).idle, self.told
+        up(launcher, spec)
+        nodes = find_instances(self.world.plain.ec2, NAME)
+        now = tuple(one.node.index for one in nodes)
+        assert now in (wish.indices, self.indices), self.told
+        self.told.append(f"up elsewhere: {now}, begun: {begun}")
+        return begun if wish.told != "stop and start" else True
+
+
+@pytest.mark.parametrize("modes", [INTERRUPTS, (*INTERRUPTS, *FAILURES)], ids=["cut", "failed"])
+@pytest.mark.parametrize("seed", range(2))
+def test_asked_for_until_done_it_is_done_once(world, seed, modes):
+    owner = Owner(world, seed)
+    for _ in range(6):
+        owner.ask(modes)
