@@ -23,7 +23,7 @@ from clusterctl.ec2.cluster_steps import (
 )
 from clusterctl.ec2.costs import Estimate
 from clusterctl.ec2.group_steps import group_steps
-from clusterctl.ec2.instances import Instance, members_of, unfinished_of, wanted_of
+from clusterctl.ec2.instances import Instance, members_of, standing, unfinished_of, wanted_of
 from clusterctl.ec2.launches import cluster_cost, launch_of, least_counts, market_of, nodes_cost
 from clusterctl.ec2.likeness import like
 from clusterctl.ec2.observe import Catalogue, Observed
@@ -126,7 +126,7 @@ def plan_launch(spec: ClusterSpec, seen: Observed, public_key: str, launch_id: s
             steps += [*allocate_steps(spec, seen), *associate_steps(spec, seen)]
         plan = replace(plan, steps=tuple(steps), findings=said)
     there = seen.instances
-    said = (*kept(spec, there), *unfinished_findings(spec.name, there))
+    said = (*kept(spec, there), *_tags_kept(spec, there), *unfinished_findings(spec.name, there))
     plan = replace(plan, findings=(*plan.findings, *said))
     tokens = [step.arguments.get("ClientToken", "") for step in plan.steps]
     if not plan.refused:
@@ -148,6 +148,20 @@ def wanted_indices(spec: ClusterSpec, seen: Observed) -> tuple[int, ...]:
     free = (index for index in range(spec.nodes + len(taken)) if index not in taken)
     more = [next(free) for _ in range(spec.nodes - len(there))]
     return tuple(sorted((*there, *more)))
+
+
+def _tags_kept(spec: ClusterSpec, there: Sequence[Instance]) -> Iterator[Finding]:
+    """Warn of other tags than those of the nodes that are there, which keep theirs."""
+    head = standing(there)[:1]
+    lacking = [key for key, value in spec.tags for one in head if one.tags.get(key) != value]
+    if lacking:
+        yield Finding(
+            "tags.kept",
+            Severity.WARNING,
+            f"--tag {', '.join(sorted(lacking))}: what is there keeps its tags, new nodes are "
+            "launched with it",
+            hint="tag what is there yourself: aws ec2 create-tags",
+        )
 
 
 def unfinished_findings(name: str, instances: Sequence[Instance]) -> Iterator[Finding]:

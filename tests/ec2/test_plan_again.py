@@ -110,6 +110,17 @@ def test_what_add_asks_for_is_kept_in_the_tags(present, wanted, before, nodes, w
 
 
 @pytest.mark.parametrize(
+    ("asked", "told"),
+    [((), False), ((("team", "nlp"),), False), ((("team", "vision"), ("cost", "7")), True)],
+)
+def test_tags_for_nodes_that_are_there_are_not_passed_over(asked, told):
+    seen = cluster(*(instance(index, tags={"team": "nlp"}) for index in range(4)))
+    found = plan(seen, replace(SPEC, tags=asked)).findings
+    assert [one.check_id for one in found] == ["tags.kept"] * told
+    assert all("--tag cost, team" in one.message for one in found)
+
+
+@pytest.mark.parametrize(
     ("present", "unfinished", "idle"),
     [([0, 1, 2, 3], "", True), ([0, 1, 2, 3], "remove 4-4", False), ([0, 1, 2, 3, 4], "", False)],
 )
