@@ -72,7 +72,9 @@ def names_in(tree: ast.AST, methods: dict[str, set[str]]) -> Iterator[str]:
     """boto3's methods: called, named in a string, or put together from a string's parts."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and node.attr in methods:
-            yield node.attr
+            # `self.list_commands(...)` is click's: a client is no `self`.
+            if not (isinstance(node.value, ast.Name) and node.value.id == "self"):
+                yield node.attr
         elif isinstance(node, ast.Constant) and node.value in methods:
             yield node.value
         elif isinstance(node, ast.JoinedStr):
@@ -97,6 +99,7 @@ def names_in(tree: ast.AST, methods: dict[str, set[str]]) -> Iterator[str]:
         ("clients.quotas.get_service_quota()", {"get_service_quota"}),
         ('text = "run_instances of clusterctl"', set()),
         ("def run_instances(): pass", set()),
+        ("self.list_commands()", set()),
         ('f"{name}-{index}"', set()),
     ],
 )
