@@ -37,7 +37,11 @@ class _RemoteCommand(ClusterCommand):
             position = args.index("--")
             ctx.meta["command"] = args[position + 1 :]
             args = args[:position]
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as wrong:
+            said = wrong.format_message().rstrip(".")
+            raise click.UsageError(f"{said}; a command comes after --", ctx) from None
 
 
 @click.command(cls=_RemoteCommand, options_metavar="[OPTIONS]")

@@ -398,9 +398,10 @@ def test_ssh_to_a_node_there_is_not(clusterctl, monkeypatch, index):
 
 
 def test_a_command_in_the_place_of_an_index_is_told_where_it_goes(clusterctl):
-    ran = clusterctl("ssh", "demo", "hostname")
-    assert ran.status == 2
-    assert "'hostname'; a command comes after --" in ran.err
+    for words in (["hostname"], ["nvidia-smi", "-L"]):
+        ran = clusterctl("ssh", "demo", *words)
+        assert ran.status == 2
+        assert "; a command comes after --" in ran.err
 
 
 @pytest.mark.parametrize("command", ["up", "down", "status", "list", "ssh", "hosts"])
