@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.cli import output
 from clusterctl.cli.money import limits_words, spending_data, spent_words
-from clusterctl.domain.cluster import check_cluster_name
-from clusterctl.domain.errors import UsageError
+from clusterctl.domain.cluster import is_cluster_name
 
 if TYPE_CHECKING:
     from clusterctl.operations.costs import ClusterCosts, CostReport
@@ -152,7 +151,4 @@ def _cell(value: Any) -> Any:
 
 def _shown(name: str) -> str:
     """The name; quoted where it is none of ours: a tag can hold commands for a terminal."""
-    try:
-        return check_cluster_name(name)
-    except UsageError:
-        return repr(name)
+    return name if is_cluster_name(name) else repr(name)

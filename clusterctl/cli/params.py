@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
-import re
 import subprocess
 import threading
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,6 +16,8 @@ from clusterctl.domain.units import format_bytes, parse_bytes, parse_duration_s,
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
+
+    from clusterctl.operations.folder import ClusterFolder
 
 # In a context's meta: the clusters whose nodes were named.
 CLUSTERS = "clusterctl.clusters"
@@ -35,6 +34,8 @@ class Group(click.Group):
         word = args[0]
         known = self.list_commands(ctx)
         if word not in known and not word.startswith("-") and not ctx.resilient_parsing:
+            import difflib
+
             close = difflib.get_close_matches(word, known, n=1)
             meant = f" (Did you mean {close[0]!r}?)" if close else ""
             ctx.fail(f"No such command {word!r}.{meant}")
@@ -103,27 +104,28 @@ class JobId(click.ParamType):
         return proposed(lambda: _jobs_of(ctx), incomplete)
 
 
-def _meant(ctx: click.Context) -> tuple[str, Path]:
-    """The cluster's name, given or left out, and the ssh_config in its folder."""
+def _meant(ctx: click.Context) -> ClusterFolder:
+    """The folder of the cluster whose name was given, or left out."""
     from clusterctl.cli.wiring import clusters_here
     from clusterctl.config import home_folder
+    from clusterctl.operations.folder import ClusterFolder
 
     # After an option that has no value yet click leaves the other words unparsed.
     words = [ctx.params.get("name"), *ctx.args]
     (name,) = [word for word in words if word][:1] or clusters_here(ctx.params)
-    return name, home_folder() / name / "ssh_config"
+    return ClusterFolder(home_folder() / name)
 
 
 def _indices_here(ctx: click.Context) -> list[str]:
-    name, ssh_config = _meant(ctx)
-    return re.findall(rf"^Host {re.escape(name)}-(\d+) ", ssh_config.read_text(), re.MULTILINE)
+    nodes = dict.fromkeys(_meant(ctx).node_names().values())
+    return [node.rpartition("-")[2] for node in nodes]
 
 
 def _jobs_of(ctx: click.Context) -> list[str]:
-    name, ssh_config = _meant(ctx)
-    argv = ["ssh", "-F", str(ssh_config), "-o", "BatchMode=yes"]
+    folder = _meant(ctx)
+    argv = ["ssh", "-F", str(folder.ssh_config), "-o", "BatchMode=yes"]
     listed = subprocess.run(
-        [*argv, f"{name}-0", "ls -r .clusterctl/jobs"],
+        [*argv, f"{folder.path.name}-0", "ls -r .clusterctl/jobs"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -67,7 +67,7 @@ def ssh(ctx: click.Context, wiring: Wiring, name: str, index: int) -> Any:
             "run `clusterctl up` again, or copy the folder from the machine that ran it",
         )
     host = f"{name}-{index}"
-    if f"Host {host} " not in folder.ssh_config.read_text(errors="replace"):
+    if host not in folder.node_names():
         raise UsageError(f"cluster {name} has no node {index}", f"see: clusterctl status {name}")
     command = ctx.meta.get("command")
     if command:

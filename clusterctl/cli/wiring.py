@@ -15,7 +15,7 @@ import click
 from clusterctl.cli import output
 from clusterctl.cli.params import CLUSTERS, proposed
 from clusterctl.config import Settings, home_folder, load_settings
-from clusterctl.domain.cluster import check_cluster_name
+from clusterctl.domain.cluster import check_cluster_name, is_cluster_name
 from clusterctl.domain.errors import LabError, UsageError
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ class ClusterCommand(click.Command):
             if here:
                 there = f"here {'is' if len(here) == 1 else 'are'} {', '.join(here)}"
             else:
-                elsewhere = ", ".join(_launched(home_folder()))
+                elsewhere = ", ".join(folder.path.name for folder in _launched())
                 there = "there is none on this machine"
                 there += f" but in another place: {elsewhere}" if elsewhere else ""
             raise UsageError(f"which cluster? {there}", f"say its name: {ctx.command_path} {named}")
@@ -186,20 +186,12 @@ def launched_here(name: str) -> bool:
     """Whether this machine has launched a cluster of that name, and has not seen its end."""
     from clusterctl.operations.folder import ClusterFolder
 
-    folder = ClusterFolder(home_folder() / name)
-    return _is_name(name) and (folder.launch.exists() or folder.ssh_config.exists())
+    return is_cluster_name(name) and ClusterFolder(home_folder() / name).launched
 
 
 def _could_be_name(word: str) -> bool:
     """Whether it is neither no name at all nor that of a node of a cluster here: `demo-1`."""
-    return _is_name(word) and not launched_here(word.rpartition("-")[0])
-
-
-def _is_name(word: str) -> bool:
-    try:
-        return bool(check_cluster_name(word))
-    except UsageError:
-        return False
+    return is_cluster_name(word) and not launched_here(word.rpartition("-")[0])
 
 
 def clusters_here(given: Mapping[str, Any]) -> list[str]:
@@ -207,25 +199,27 @@ def clusters_here(given: Mapping[str, Any]) -> list[str]:
     options of `account_options`, by what their folders say: of the lab, or of AWS, and of the
     region that was named. Raises UsageError.
     """
+    return [folder.path.name for folder in _launched() if _is_meant(folder, given)]
+
+
+def _launched() -> list[ClusterFolder]:
+    from clusterctl.operations.folder import ClusterFolder
+
     home = home_folder()
-    return [name for name in _launched(home) if _is_meant(home / name, name, given)]
+    paths = sorted(home.iterdir()) if home.is_dir() else []
+    return [ClusterFolder(path) for path in paths if launched_here(path.name)]
 
 
-def _launched(home: Path) -> list[str]:
-    names = sorted(path.name for path in home.iterdir()) if home.is_dir() else []
-    return [name for name in names if launched_here(name)]
-
-
-def _is_meant(folder: Path, name: str, given: Mapping[str, Any]) -> bool:
+def _is_meant(folder: ClusterFolder, given: Mapping[str, Any]) -> bool:
     config = given.get("config")
     settings = load_settings(
         lab=given.get("lab"),
         region=given.get("region"),
         config=Path(config) if config else None,
-        cluster=name,
+        cluster=folder.path.name,
     )
     try:
-        region, _, where = (folder / "account").read_text().partition(" at ")
+        region, _, where = folder.site.read_text().partition(" at ")
     except (OSError, UnicodeDecodeError):  # an older version wrote none
         return True
     other = given.get("endpoint_url") or os.environ.get("AWS_ENDPOINT_URL")

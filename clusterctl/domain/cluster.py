@@ -84,3 +84,11 @@ def check_cluster_name(name: str) -> str:
     if name == "lab":
         raise UsageError("a cluster cannot be called lab", "that folder is the local EC2's")
     return name
+
+
+def is_cluster_name(name: str) -> bool:
+    """Whether check_cluster_name takes it."""
+    try:
+        return bool(check_cluster_name(name))
+    except UsageError:
+        return False

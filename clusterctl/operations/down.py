@@ -26,7 +26,6 @@ from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.keep import (
     check_site,
     forget,
-    launched_from,
     locked,
     note_end_seen,
     sent_launches,
@@ -92,7 +91,7 @@ def down(
         check_site(folder, clients, find_instances(clients.ec2, name, NOT_TERMINATED))
         await_sent(clients.ec2, folder, (progress or Progress()).step)
         removed = _remove(clients, name, folder, progress or Progress())
-        if removed.nothing and launched_from(folder):
+        if removed.nothing and folder.launched:
             # The key is the only way into nodes that may still run where nobody has looked.
             raise NoSuchCluster(
                 f"there is nothing of cluster {name} in {site_of(clients)}, though it was "

@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class ClusterFolder:
-    """The file names in one cluster's folder. Nothing here is read or written by this class."""
+    """The files in one cluster's folder. Nothing is written by this class."""
 
     path: Path
 
@@ -40,3 +40,20 @@ class ClusterFolder:
         the first launch until `down` has seen the cluster's end.
         """
         return self.path / "launch.json"
+
+    @property
+    def launched(self) -> bool:
+        """Whether a launch was sent from here, and `down` has not seen the cluster's end."""
+        return self.launch.exists() or self.ssh_config.exists()
+
+    def node_names(self) -> dict[str, str]:
+        """Every name and address of a node in ssh_config -> the node's name. Raises OSError."""
+        names: dict[str, str] = {}
+        node = ""
+        for line in self.ssh_config.read_text(errors="replace").splitlines():
+            word, *values = line.split() or [""]
+            if word == "Host" and values:
+                node = values[0]
+            if word in ("Host", "HostName"):
+                names.update({value: node for value in values if value not in names})
+        return names

@@ -111,7 +111,7 @@ def cluster_of(
     if not config.config.get_hostnames().isdisjoint(hosts):
         return None
     folders = (ClusterFolder(found.parent) for found in sorted(home.glob("*/ssh_config")))
-    found = [folder for folder in folders if _names(folder).keys() >= set(hosts)]
+    found = [folder for folder in folders if folder.node_names().keys() >= set(hosts)]
     if len(found) > 1:
         raise UsageError(
             f"the hosts of {path} are nodes of {' and of '.join(one.path.name for one in found)}",
@@ -120,22 +120,9 @@ def cluster_of(
     return found[0] if found else None
 
 
-def _names(folder: ClusterFolder) -> dict[str, str]:
-    """Every name and address of a cluster's nodes -> the node's name in its ssh_config."""
-    names: dict[str, str] = {}
-    node = ""
-    for line in folder.ssh_config.read_text(errors="replace").splitlines():
-        word, *values = line.split() or [""]
-        if word == "Host" and values:
-            node = values[0]
-        if word in ("Host", "HostName"):
-            names.update({value: node for value in values if value not in names})
-    return names
-
-
 def _nodes(folder: ClusterFolder, hosts: Sequence[str], user: str | None) -> tuple[Target, ...]:
     config = read_user_config(folder.path, folder.ssh_config.name)
-    names = _names(folder)
+    names = folder.node_names()
 
     def node(host: str) -> Target:
         name = names.get(host, host)

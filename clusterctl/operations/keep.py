@@ -112,11 +112,6 @@ def sent_launches(folder: ClusterFolder) -> tuple[SentLaunch, ...]:
         return ()
 
 
-def launched_from(folder: ClusterFolder) -> bool:
-    """Whether a launch was sent from this folder, and `down` has not seen the cluster's end."""
-    return folder.launch.exists() or folder.ssh_config.exists()
-
-
 def note_end_seen(folder: ClusterFolder) -> None:
     """Nothing runs any more of what was launched from this folder: `down` has seen that."""
     folder.launch.unlink(missing_ok=True)

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.domain.cluster import check_cluster_name
-from clusterctl.domain.errors import UsageError
+from clusterctl.domain.cluster import is_cluster_name
 from clusterctl.ec2.record import SETTLED_AFTER_S
 from clusterctl.operations.down import await_sent
 from clusterctl.operations.folder import ClusterFolder
@@ -35,8 +34,8 @@ class LocalClusters:
 
 def local_clusters(home: Path, sites: Mapping[str, Site]) -> LocalClusters:
     """What `home` has of these regions, and the account that is asked there."""
-    folders = [ClusterFolder(path) for path in home.glob("*")] if home.is_dir() else []
-    regions = {folder: _regions(folder, sites) for folder in folders if _is_cluster(folder.path)}
+    paths = [path for path in home.glob("*") if path.is_dir() and is_cluster_name(path.name)]
+    regions = {folder: _regions(folder, sites) for folder in map(ClusterFolder, paths)}
     recent = time.time() - SETTLED_AFTER_S
     return LocalClusters(
         here=_identities(regions, regions),
@@ -74,13 +73,6 @@ def _identities(
     regions: Mapping[ClusterFolder, frozenset[str]], folders: Iterable[ClusterFolder]
 ) -> frozenset[tuple[str, str]]:
     return frozenset((region, folder.path.name) for folder in folders for region in regions[folder])
-
-
-def _is_cluster(path: Path) -> bool:
-    try:
-        return bool(check_cluster_name(path.name)) and path.is_dir()
-    except UsageError:
-        return False
 
 
 def _is_locked(lock: Path) -> bool:
