@@ -21,6 +21,11 @@ class NodeState(Enum):
     TERMINATED = "terminated"
 
 
+# EC2 bills a machine that is awake; of one that is asleep only what it holds.
+AWAKE = (NodeState.PENDING, NodeState.RUNNING)
+ASLEEP = (NodeState.STOPPING, NodeState.STOPPED)
+
+
 @dataclass(frozen=True)
 class Node:
     """One machine of a cluster. Index 0 is the head node; `gpus` is what its type promises."""

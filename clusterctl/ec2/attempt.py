@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.domain.cluster import NodeState
+from clusterctl.domain.cluster import AWAKE, NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.ec2 import tags
@@ -35,7 +35,6 @@ MADE_JUST_NOW = (
     "InvalidKeyPair.NotFound",
     "InvalidPlacementGroup.Unknown",
 )
-ALIVE = (NodeState.PENDING, NodeState.RUNNING)
 # Why EC2 ends an instance that starts, where more is to be said of it than to try again.
 DEATHS = {
     "Client.VolumeLimitExceeded": "ask for more EBS storage under Service Quotas, or give a "
@@ -74,7 +73,7 @@ class Attempt:
         answer = self._send(request)
         ids = [made["InstanceId"] for made in answer["Instances"]]
         made = self._settled(ids, request["MinCount"])
-        alive = tuple(found for found in made if found.node.state in ALIVE)
+        alive = tuple(found for found in made if found.node.state in AWAKE)
         if len(alive) < len(ids):
             self._check_dead(request, made, alive)
         return alive
@@ -124,7 +123,7 @@ class Attempt:
             waited_s = time.monotonic() - start
             missing = set(ids) - set(known)
             states = [one.node.state for one in known.values()]
-            too_few = sum(state in ALIVE for state in states) < least
+            too_few = sum(state in AWAKE for state in states) < least
             ended = NodeState.PENDING not in states or too_few or waited_s > SETTLED_WITHIN_S
             if not missing and ended:
                 return tuple(known[id] for id in ids)
@@ -140,7 +139,7 @@ class Attempt:
         self, request: dict[str, Any], made: Sequence[Instance], alive: Sequence[Instance]
     ) -> None:
         """Some died while they started. Raises AwsError, unless enough are left."""
-        dead = [found for found in made if found.node.state not in ALIVE]
+        dead = [found for found in made if found.node.state not in AWAKE]
         names = fold_hosts([found.node.name for found in dead])
         reason = next((found.state_reason for found in dead if found.state_reason), "no reason")
         # Without its head node a cluster is none.

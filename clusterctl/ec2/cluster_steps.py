@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from clusterctl.domain.cluster import Node, NodeState
+from clusterctl.domain.cluster import ASLEEP, Node
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.spec import ClusterSpec
 from clusterctl.domain.units import count
@@ -16,8 +16,6 @@ from clusterctl.ec2.limits_tag import format_limits
 from clusterctl.ec2.observe import Observed
 from clusterctl.ec2.request import Launch, base_tags, tagged
 from clusterctl.ec2.steps import ResultOf, Step
-
-STOPPED = (NodeState.STOPPED, NodeState.STOPPING)
 
 
 def key_steps(spec: ClusterSpec, seen: Observed, public_key: str) -> Iterator[Step]:
@@ -93,7 +91,7 @@ def _added(seen: Observed, wanted: tuple[int, ...]) -> tags.Unfinished:
 
 def stopped_nodes(seen: Observed) -> list[Node]:
     """The members that are to be started."""
-    return [found.node for found in members_of(seen.instances) if found.node.state in STOPPED]
+    return [found.node for found in members_of(seen.instances) if found.node.state in ASLEEP]
 
 
 def start_steps(seen: Observed) -> Iterator[Step]:

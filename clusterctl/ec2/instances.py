@@ -137,6 +137,12 @@ def members_of(instances: Sequence[Instance]) -> tuple[Instance, ...]:
     )
 
 
+def leaving_of(instances: Sequence[Instance]) -> tuple[Instance, ...]:
+    """The nodes that are being replaced or removed, and cost until they are gone."""
+    ids = {found.node.instance_id for found in members_of(instances)}
+    return tuple(found for found in instances if found.node.instance_id not in ids)
+
+
 def unfinished_of(instances: Sequence[Instance]) -> tags.Unfinished:
     """What `add`, `remove` and `replace` were asked for and are not done with.
 

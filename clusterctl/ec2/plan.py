@@ -23,7 +23,14 @@ from clusterctl.ec2.cluster_steps import (
 )
 from clusterctl.ec2.costs import Estimate
 from clusterctl.ec2.group_steps import group_steps
-from clusterctl.ec2.instances import Instance, members_of, standing, unfinished_of, wanted_of
+from clusterctl.ec2.instances import (
+    Instance,
+    leaving_of,
+    members_of,
+    standing,
+    unfinished_of,
+    wanted_of,
+)
 from clusterctl.ec2.launches import cluster_cost, launch_of, least_counts, market_of, nodes_cost
 from clusterctl.ec2.likeness import like
 from clusterctl.ec2.observe import Catalogue, Observed
@@ -166,10 +173,8 @@ def _tags_kept(spec: ClusterSpec, there: Sequence[Instance]) -> Iterator[Finding
 
 def unfinished_findings(name: str, instances: Sequence[Instance]) -> Iterator[Finding]:
     """Say what an earlier command was asked for and did not come to: this one finishes it."""
-    unfinished = unfinished_of(instances)
-    kept_ids = {found.node.instance_id for found in members_of(instances)}
-    leaving = [found.node.name for found in instances if found.node.instance_id not in kept_ids]
-    told = unfinished.told(name)
+    leaving = [found.node.name for found in leaving_of(instances)]
+    told = unfinished_of(instances).told(name)
     if leaving:
         told += ("; " if told else "") + f"{fold_hosts(leaving)}: to be terminated"
     if told:

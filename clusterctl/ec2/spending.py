@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
 
-from clusterctl.domain.cluster import NodeState
+from clusterctl.domain.cluster import ASLEEP, AWAKE, NodeState
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.spec import Limits, Market
@@ -17,9 +17,6 @@ from clusterctl.ec2.instances import Instance
 from clusterctl.ec2.limits_tag import parse_limits
 from clusterctl.ec2.resources import stopped_since
 
-# EC2 bills a machine in these states; in others only what it holds.
-BILLED = (NodeState.PENDING, NodeState.RUNNING)
-ASLEEP = (NodeState.STOPPING, NodeState.STOPPED)
 WARN_BELOW_H = 0.5
 
 
@@ -94,7 +91,7 @@ def node_cost(
     counted, and named. `used_h` are the hours of all runs at most, where the node's guard knows.
     """
     node, disk, spent = instance.node, instance.disk, instance.spent
-    billed = node.state in BILLED
+    billed = node.state in AWAKE
     machine = price.usd_per_hour if price else 0.0
     held = disk_hourly_usd(disk.size_gib or 0, disk.iops, disk.throughput_mib_s)
     # A stopped machine has a public address only if it is one of its own, which costs as before.
@@ -106,7 +103,7 @@ def node_cost(
     stopped = stopped_since(instance.state_since)
     if stopped and stopped < node.launched_at:
         stopped = None  # It tells of an earlier stop.
-    if node.state not in (*BILLED, *ASLEEP):
+    if node.state not in (*AWAKE, *ASLEEP):
         hourly, now = 0.0, stopped or now
     begin, why = _counted_until(instance, stopped)
     missing = [*unpriced, *why]
@@ -144,7 +141,7 @@ def _counted_until(instance: Instance, stopped: datetime | None) -> tuple[dateti
     if spent.until:
         return spent.until, ["an earlier run is not known whole"] if spent.at_least else []
     if spent.usd:
-        begin = launched_at if instance.node.state in BILLED else stopped or launched_at
+        begin = launched_at if instance.node.state in AWAKE else stopped or launched_at
         return begin, ["an older clusterctl noted what it had cost, and not until when"]
     if instance.made_at:
         return instance.made_at, []
@@ -197,7 +194,7 @@ def _end(
     spent: float,
     now: datetime,
 ) -> tuple[float | None, str]:
-    running = [(one, cost) for one, cost in zip(instances, costs) if one.node.state in BILLED]
+    running = [(one, cost) for one, cost in zip(instances, costs) if one.node.state in AWAKE]
     ends: list[tuple[float, str]] = []
     if running and limits.max_hours is not None:
         ran = max(cost.ran_h for _, cost in running)

@@ -12,6 +12,7 @@ from clusterctl.ec2.errors import translated
 from clusterctl.ec2.instances import PAGE
 from clusterctl.ec2.resources import Kind, Resource
 from clusterctl.ec2.subnets import NETWORK
+from clusterctl.ec2.teardown import NOT_TERMINATED
 
 if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients
@@ -29,7 +30,6 @@ _NOBODY_ANSWERS = (
     "UnrecognizedClientException",
 )
 _GONE = ("deleted", "terminated", "DELETE_COMPLETE")
-_NOT_TERMINATED = ["pending", "running", "stopping", "stopped", "shutting-down"]
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def _described(clients: Clients, way: _Way) -> Iterator[Any]:
     page: Any = {}
     if way.operation == "describe_instances":
         page = PAGE
-        filters.append({"Name": "instance-state-name", "Values": _NOT_TERMINATED})
+        filters.append({"Name": "instance-state-name", "Values": list(NOT_TERMINATED)})
     pages = (
         client.get_paginator(way.operation).paginate(Filters=filters, PaginationConfig=page)
         if client.can_paginate(way.operation)

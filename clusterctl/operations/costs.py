@@ -11,13 +11,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from clusterctl.domain.cluster import NodeState
+from clusterctl.domain.cluster import ASLEEP, AWAKE, NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.ec2.instances import Instance, find_every_cluster, find_instances, members_of
 from clusterctl.ec2.prices import find_prices
 from clusterctl.ec2.spending import (
-    ASLEEP,
-    BILLED,
     Running,
     Spending,
     first_launch,
@@ -224,7 +222,7 @@ def note_end(home: Path, clients: Clients, name: str, instances: Sequence[Instan
     `instances` as EC2 showed them while they were there; those that are gone already cost
     nothing more and are not noted. Never fails: what was not noted is only not in the report.
     """
-    going = [one for one in instances if one.node.state in (*BILLED, *ASLEEP)]
+    going = [one for one in instances if one.node.state in (*AWAKE, *ASLEEP)]
     if not going:
         return
     now = _now()

@@ -7,12 +7,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from clusterctl.domain.cluster import Cluster, NodeState
+from clusterctl.domain.cluster import ASLEEP, Cluster, NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError, NoSuchCluster, UsageError
 from clusterctl.domain.ranges import fold_hosts, format_indices
 from clusterctl.domain.spec import ClusterSpec
 from clusterctl.ec2 import tags
-from clusterctl.ec2.cluster_steps import STOPPED
 from clusterctl.ec2.instances import (
     Instance,
     as_cluster,
@@ -181,7 +180,7 @@ def grown(name: str, there: Sequence[Instance], count: int, under_way: bool) -> 
     members = members_of(there)
     begun = unfinished_of(there).add
     names = fold_hosts([f"{name}-{index}" for index in begun])
-    asleep = [one.node.name for one in members if one.node.state in STOPPED]
+    asleep = [one.node.name for one in members if one.node.state in ASLEEP]
     if asleep:
         finishes = f", which finishes the `add` of {names} too" if begun else ""
         raise UsageError(

@@ -16,7 +16,7 @@ from clusterctl.bootstrap.inspection import (
     parse_inspection,
 )
 from clusterctl.bootstrap.node_checks import Asked, check_equipment
-from clusterctl.domain.cluster import Node, NodeState
+from clusterctl.domain.cluster import AWAKE, Node, NodeState
 from clusterctl.domain.errors import (
     ClusterctlError,
     CommandTimeout,
@@ -212,7 +212,7 @@ class Readiness:
         seen = self._watch.look(node.instance_id)
         if seen is None:
             return None
-        if seen.node.state not in (NodeState.PENDING, NodeState.RUNNING):
+        if seen.node.state not in AWAKE:
             why = f": {seen.state_reason}" if seen.state_reason else ""
             raise NodeNotReady(
                 node.name,

@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from clusterctl.domain.cluster import Cluster, Node, NodeState
+from clusterctl.domain.cluster import ASLEEP, AWAKE, Cluster, Node, NodeState
 from clusterctl.domain.errors import AwsError, HostError, NoSuchCluster
 from clusterctl.ec2.instances import (
     Instance,
     as_cluster,
     find_instances,
     impaired_checks,
+    leaving_of,
     unfinished_of,
 )
 from clusterctl.ec2.resources import stopped_since
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 # Nodes that fail together are asked for once.
 FRESH_S = 5.0
-STANDING = (NodeState.PENDING, NodeState.RUNNING, NodeState.STOPPING, NodeState.STOPPED)
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,7 @@ class ClusterStatus:
     @property
     def leaving(self) -> tuple[Node, ...]:
         """Nodes that are being replaced or removed, and cost until they are gone."""
-        members = {node.instance_id for node in self.cluster.nodes}
-        return tuple(
-            found.node
-            for found in self.instances
-            if found.retired or found.node.instance_id not in members
-        )
+        return tuple(found.node for found in leaving_of(self.instances))
 
     @property
     def unfinished(self) -> Unfinished:
@@ -94,7 +89,7 @@ def states(cluster: Cluster, missing: int = 0) -> str:
 def in_ec2s_words(instance: Instance, impaired: str = "") -> str:
     """`running since 2026-11-22 14:06:57 UTC, its instance status check fails since …`."""
     node = instance.node
-    if node.state in (NodeState.PENDING, NodeState.RUNNING):
+    if node.state in AWAKE:
         since = f" since {node.launched_at:%Y-%m-%d %H:%M:%S} UTC"
         return f"{node.state.value}{since}" + (f", {impaired}" if impaired else "")
     # EC2 does not say when a machine switched itself off.
@@ -109,7 +104,7 @@ def what_helps(node: Node, impaired: bool, timed_out: bool) -> str:
     name, _, index = node.name.rpartition("-")
     if node.state is NodeState.PENDING:
         return f"wait until it is ready: clusterctl up {name}"
-    if node.state in (NodeState.STOPPING, NodeState.STOPPED):
+    if node.state in ASLEEP:
         return f"switch it on: clusterctl start {name}"
     if node.state is not NodeState.RUNNING:
         return f"launch another in its place: clusterctl up {name}"
@@ -148,7 +143,7 @@ class Ec2Word:
             of_node = [found for found in self._found if found.node.name == target.host]
             impaired, unanswered = self._impaired, self._unanswered
         # A node that was replaced has left an instance of its name behind.
-        of_node.sort(key=lambda one: (one.node.state in STANDING, one.node.launched_at))
+        of_node.sort(key=lambda one: (one.node.state in (*AWAKE, *ASLEEP), one.node.launched_at))
         if unanswered:
             return _with(error, f"EC2 does not say why: {unanswered}", error.hint)
         if not of_node:
@@ -167,7 +162,7 @@ class Ec2Word:
             more = _with(error, words, hint)
         else:
             more = _with(error, f"EC2 has {node.instance_id} as {words}", hint)
-        more.is_off = node.state not in (NodeState.PENDING, NodeState.RUNNING)
+        more.is_off = node.state not in AWAKE
         return more
 
     def _ask(self) -> None:

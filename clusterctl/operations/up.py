@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 
-from clusterctl.domain.cluster import Cluster
+from clusterctl.domain.cluster import ASLEEP, Cluster
 from clusterctl.domain.errors import AwsError, MissingTool
 from clusterctl.domain.findings import Severity
 from clusterctl.domain.ranges import fold_hosts
@@ -15,7 +15,6 @@ from clusterctl.ec2.instances import as_cluster, find_instances, members_of, unf
 from clusterctl.ec2.launch import carry_out
 from clusterctl.ec2.observe import observe
 from clusterctl.ec2.plan import LaunchPlan, plan_launch
-from clusterctl.ec2.spending import ASLEEP
 from clusterctl.ec2.tagging import untag
 from clusterctl.ec2.tags import Unfinished
 from clusterctl.ec2.teardown import terminate_these
