@@ -9,9 +9,9 @@ from clusterctl.cli.launching import (
     show_plan,
     show_report,
     waiting_options,
-    yes_option,
 )
 from clusterctl.cli.money import agreement
+from clusterctl.cli.params import yes_option
 from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 
 

@@ -48,7 +48,7 @@ def cancel(wiring: Wiring, name: str, job_id: str | None, as_json: bool) -> int:
             show_processes(others.found)
             output.line(how_they_ended(others))
         elif others.answered:
-            # Of a node that does not answer nothing is known.
+            # Nothing is known of a node that does not answer.
             where = f" on {fold_hosts(others.answered)}" if others.failures else ""
             output.line(f"nothing {'of it is left' if cancelled.jobs else 'is running'}{where}")
     show_left(others.left)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from clusterctl.cli import hostlines, output
-from clusterctl.cli.params import Indices
+from clusterctl.cli.node_options import nodes_option
 from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 from clusterctl.domain.units import format_bytes
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.command(cls=ClusterCommand)
 @click.argument("name")
-@click.option("--nodes", "indices", type=Indices(), help="Only these nodes: 0-3,5 or NAME-1.")
+@nodes_option
 @click.option("--json", "as_json", is_flag=True, help="Sizes and findings as JSON.")
 @account_options
 def disk(wiring: Wiring, name: str, indices: tuple[int, ...] | None, as_json: bool) -> int:

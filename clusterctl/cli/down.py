@@ -7,13 +7,14 @@ import sys
 import click
 
 from clusterctl.cli import output
+from clusterctl.cli.params import yes_option
 from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 from clusterctl.domain.units import count
 
 
 @click.command(cls=ClusterCommand, explicit=True)
 @click.argument("name")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @click.option("--json", "as_json", is_flag=True, help="Print what was removed as JSON.")
 @account_options
 def down(wiring: Wiring, name: str, yes: bool, as_json: bool) -> None:

@@ -18,7 +18,7 @@ from clusterctl.cli.orphan_table import (
     tell_total,
     tell_unseen,
 )
-from clusterctl.cli.params import Duration
+from clusterctl.cli.params import Duration, yes_option
 from clusterctl.cli.wiring import Wiring, account_options
 from clusterctl.domain.errors import AwsError, UsageError
 from clusterctl.domain.units import count
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 @click.option("--networks", is_flag=True, help="Also networks that no cluster is in.")
 @click.option("--all", "everything", is_flag=True, help="Show also what is in use.")
 @click.option("--delete", is_flag=True, help="Remove the orphans. Asks first on a terminal.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @account_options
 def gc(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from clusterctl.cli import hostlines, output
-from clusterctl.cli.params import Indices
+from clusterctl.cli.node_options import nodes_option
 from clusterctl.cli.process_table import show_left, show_processes
 from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 from clusterctl.domain.ranges import fold_hosts
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @click.command(cls=ClusterCommand)
 @click.argument("name")
-@click.option("--nodes", "indices", type=Indices(), help="Only these nodes: 0-3,5 or NAME-1.")
+@nodes_option
 @click.option(
     "--all-python", is_flag=True, help="Every Python process of the SSH user too (pkill -9 python)."
 )
@@ -67,7 +67,7 @@ def kill(
 def how_they_ended(report: KillReport, dry_run: bool = False) -> str:
     """`ended 3 processes on demo-[0-1]; none left`."""
     if not report.found:
-        # Of a node that does not answer nothing is known.
+        # Nothing is known of a node that does not answer.
         return "nothing to end" + (f" on {fold_hosts(report.answered)}" if report.failures else "")
     hosts = fold_hosts([process.host for process in report.found])
     if dry_run:

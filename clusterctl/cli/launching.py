@@ -28,8 +28,6 @@ trust_option = click.option(
     "shows. Whoever is in between then holds your session.",
 )
 
-yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-
 
 def waiting_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds --timeout, --capacity-timeout and --accept-new-host-keys, for commands without the

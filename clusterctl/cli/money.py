@@ -15,7 +15,7 @@ from clusterctl.domain.units import count, format_duration
 if TYPE_CHECKING:
     from clusterctl.cli.wiring import Wiring
     from clusterctl.ec2.plan import LaunchPlan
-    from clusterctl.ec2.spending import Running, Spending
+    from clusterctl.ec2.spending import RunningCost, Spending
 
 
 def agreement(wiring: Wiring, yes: bool) -> Callable[[LaunchPlan], None]:
@@ -40,7 +40,7 @@ def agreement(wiring: Wiring, yes: bool) -> Callable[[LaunchPlan], None]:
     return agree
 
 
-def _running_words(cost: Running) -> str:
+def _running_words(cost: RunningCost) -> str:
     """`4 nodes, $88.17 an hour, $2,116.08 a day, $2.76 per GPU-hour (AWS's price list, …)`."""
     from clusterctl.ec2.costs import format_usd
 

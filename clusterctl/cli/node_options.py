@@ -17,16 +17,14 @@ if TYPE_CHECKING:
     from clusterctl.transport.target import Target
 
 
+nodes_option = click.option(
+    "--nodes", "indices", type=Indices(), help="Only these nodes: 0-3,5 or NAME-1."
+)
+
+
 def node_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds --head and --nodes."""
-    for option in (
-        click.option(
-            "--nodes", "indices", type=Indices(), help="Only these nodes: 0-3,5 or NAME-1."
-        ),
-        click.option("--head", is_flag=True, help="Only the head node."),
-    ):
-        command = option(command)
-    return command
+    return click.option("--head", is_flag=True, help="Only the head node.")(nodes_option(command))
 
 
 def selected(access: Access, head: bool, indices: tuple[int, ...] | None) -> tuple[Target, ...]:
@@ -44,7 +42,7 @@ def indices_of(groups: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
 def check_nodes(wiring: Wiring, name: str, indices: tuple[int, ...]) -> None:
     """Raises UsageError for indices that no node has or should have. Asks EC2 alone, and no node.
 
-    Of a cluster that is not there at all others speak.
+    A cluster that does not exist is left for the command itself to report.
     """
     from clusterctl.ec2.instances import unfinished_of, wanted_of
     from clusterctl.operations.status import find_own

@@ -35,8 +35,8 @@ suggested: Callable[[str], str] = str
 
 @dataclass
 class _Outputs:
-    """What became of this command's outputs: whether JSON is wanted and some is out, and the first
-    error of each stream that did not take what was written. `typed` is the command.
+    """This command's outputs: whether JSON is wanted and some is out, and the first error of each
+    stream that could not be written. `typed` is the command.
     """
 
     typed: Sequence[str] = ()
@@ -49,7 +49,7 @@ _outputs = _Outputs()
 
 
 def begin(typed: Sequence[str], as_json: bool) -> None:
-    """A command begins. `as_json`: its user reads JSON, that of errors too."""
+    """A command begins. `as_json`: its result and its errors are read as JSON."""
     global _outputs, suggested
     _outputs, suggested = _Outputs(typed, as_json), str
 
@@ -68,9 +68,9 @@ def open_closed_streams() -> None:
 
 
 def close_streams(status: int) -> int:
-    """The program ends with `status`, unless something of what it said was lost: its exit status.
+    """The exit status of a program that ends with `status`: another one if output was lost.
 
-    Python would try again what was refused, and write a traceback about it.
+    Left to itself Python would write again what was refused, and a traceback about it.
     """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -91,14 +91,15 @@ def lost_status() -> int:
 
 
 def was_lost(failure: OSError) -> bool:
-    """Whether that is what became of the result. Every thread that writes after it is told, too."""
+    """Whether the result could not be written. Later writes of any thread fail, too."""
     return "stdout" in _outputs.lost and not failure.filename
 
 
 @contextmanager
 def writing_to(stream: str) -> Iterator[None]:
-    """A result that nobody gets ends the work on it. A message that nobody gets does not: `up` is
-    more than its messages. The exit status tells of both.
+    """Note an output that cannot be written; the exit status tells of it.
+
+    A lost result ends the work on it. A lost message does not: `up` is more than its messages.
     """
     try:
         yield
@@ -219,8 +220,8 @@ def error_data(failure: ClusterctlError) -> dict[str, Any]:
 
 
 def error_object(told: dict[str, Any]) -> None:
-    """The error as the result where that is read as JSON, unless there is one: JSON that is in
-    two parts cannot be read.
+    """Print the error as the result where JSON is wanted, unless a result is out: two objects
+    cannot be read as one.
     """
     if _outputs.as_json and not _outputs.has_json and "stdout" not in _outputs.lost:
         with suppress(OSError):  # the message is on stderr all the same

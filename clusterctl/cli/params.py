@@ -24,6 +24,8 @@ CLUSTERS = "clusterctl.clusters"
 
 COMPLETED_WITHIN_S = 3.0
 
+yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+
 
 class Group(click.Group):
     """A group that proposes the command that was meant, as click does from 8.4 on."""
@@ -136,15 +138,15 @@ def _jobs_of(ctx: click.Context) -> list[str]:
 
 
 def proposed(ask: Callable[[], Iterable[str]], incomplete: str) -> list[CompletionItem]:
-    """The words that begin so, for the shell: nothing where they are not known in time, since a
-    user waits for it at each Tab.
+    """The words that begin so, for the shell. None if `ask` takes too long: a user waits for this
+    at each Tab.
     """
     from click.shell_completion import CompletionItem
 
     found: list[str] = []
 
     def look() -> None:
-        # Whatever it was, a command that is completed to its end will say it.
+        # The command itself will report whatever is wrong.
         with contextlib.suppress(Exception):
             found.extend(ask())
 
@@ -155,7 +157,7 @@ def proposed(ask: Callable[[], Iterable[str]], incomplete: str) -> list[Completi
 
 
 class Index(Indices):
-    """One node's index, or its name. `instead` is told who gives something else."""
+    """One node's index, or its name. `instead` ends the error for any other word."""
 
     name = "index"
 

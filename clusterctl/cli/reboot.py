@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusterctl.cli import hostlines, output
-from clusterctl.cli.node_options import indices_of
+from clusterctl.cli.node_options import indices_of, nodes_option
 from clusterctl.cli.params import Duration, Indices
 from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 from clusterctl.domain.errors import UsageError
@@ -39,7 +39,7 @@ class AtOnce(click.ParamType):
 @click.command(cls=ClusterCommand)
 @click.argument("name")
 @click.argument("chosen", nargs=-1, type=Indices(), metavar="[INDEX]...")
-@click.option("--nodes", "indices", type=Indices(), help="Only these nodes: 0-3,5 or NAME-1.")
+@nodes_option
 @click.option(
     "--wait/--no-wait", default=True, show_default=True, help="Until they are back as they were."
 )

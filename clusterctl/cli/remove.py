@@ -10,7 +10,7 @@ from clusterctl.cli import output
 from clusterctl.cli.cluster_table import cluster_data
 from clusterctl.cli.launching import launcher_of
 from clusterctl.cli.node_options import check_nodes, indices_of, unless_training
-from clusterctl.cli.params import Indices
+from clusterctl.cli.params import Indices, yes_option
 from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 from clusterctl.domain.ranges import fold_hosts, format_indices
 
@@ -18,7 +18,7 @@ from clusterctl.domain.ranges import fold_hosts, format_indices
 @click.command(cls=ClusterCommand, explicit=True)
 @click.argument("name")
 @click.argument("indices", nargs=-1, required=True, type=Indices(), metavar="INDEX...")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @click.option("--force", is_flag=True, help="Also while a job runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @account_options

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class QuotedCommand(click.Command):
-    """Tells who types a command's words without quotes how they go together."""
+    """Shows the quoted line to a user who typed COMMAND as several words."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # What ssh ends with when it is not the command that has ended so.
 UNREACHABLE = 255
-# ssh has waited long enough by then.
+# ssh itself has just waited for the node.
 ONCE_MORE_S = 3.0
 
 
@@ -87,15 +87,15 @@ def _reach(
 ) -> int:
     """Run a command on a node, or just log in: its exit status. Raises HostError.
 
-    Nobody is asked where the node is: the folder knows. EC2 is, where it does not answer.
+    The folder says where the node is. EC2 is asked only about a node that does not answer.
     """
     from clusterctl.operations.hosts_access import open_nodes
-    from clusterctl.operations.status import Ec2Word
+    from clusterctl.operations.status import Ec2Explanation
     from clusterctl.transport.stdin import StdinStream
 
     def explain(target: Target, error: HostError) -> HostError:
         try:
-            return Ec2Word(wiring.clients, name)(target, error)
+            return Ec2Explanation(wiring.clients, name)(target, error)
         except ClusterctlError:
             return error
 
@@ -105,7 +105,7 @@ def _reach(
         try:
             access.connections.session(target)
         except (HostKeyChanged, HostKeyUnknown):
-            # With EC2's help there is more to say of whose key it is.
+            # EC2 can say more about whose key it is.
             with wiring.open(name) as asked:
                 asked.connections.session(asked.select((index,))[0])
             raise

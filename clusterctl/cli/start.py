@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import click
 
-from clusterctl.cli.launching import launcher_of, show_report, waiting_options, yes_option
+from clusterctl.cli.launching import launcher_of, show_report, waiting_options
 from clusterctl.cli.money import agreement
+from clusterctl.cli.params import yes_option
 from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 
 

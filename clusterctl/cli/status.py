@@ -17,7 +17,7 @@ from clusterctl.domain.ranges import format_indices
 from clusterctl.domain.results import HostOutcome
 from clusterctl.domain.units import count
 
-# One who does not answer is waited for as long by all; run waits for 10 s.
+# Every look at a broken cluster takes so long: less than the 10 s of `run`.
 LOGIN_WITHIN_S = 4.0
 
 

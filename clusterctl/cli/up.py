@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 from clusterctl.cli import output
-from clusterctl.cli.launching import launcher_of, show_plan, show_report, trust_option, yes_option
+from clusterctl.cli.launching import launcher_of, show_plan, show_report, trust_option
 from clusterctl.cli.money import agreement
+from clusterctl.cli.params import yes_option
 from clusterctl.cli.spec_options import spec_options
 from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 from clusterctl.domain.errors import UsageError

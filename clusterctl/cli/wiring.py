@@ -109,9 +109,9 @@ class Wiring:
     def access(self, cluster: Cluster) -> Access:
         """Access to it as it was just seen. Raises what open_access does."""
         from clusterctl.operations.access import open_access
-        from clusterctl.operations.status import Ec2Word
+        from clusterctl.operations.status import Ec2Explanation
 
-        folder, explain = self.folder(cluster.name), Ec2Word(self.clients, cluster.name)
+        folder, explain = self.folder(cluster.name), Ec2Explanation(self.clients, cluster.name)
         return open_access(cluster, folder, self.proxy_command, explain)
 
 

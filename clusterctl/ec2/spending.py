@@ -43,7 +43,7 @@ class NodeCost:
 
 
 @dataclass(frozen=True)
-class Running:
+class RunningCost:
     """What a whole cluster costs an hour while it runs; None: nobody knows the price."""
 
     nodes: int

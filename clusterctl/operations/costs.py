@@ -16,7 +16,7 @@ from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.ec2.instances import Instance, find_every_cluster, find_instances, members_of
 from clusterctl.ec2.prices import find_prices
 from clusterctl.ec2.spending import (
-    Running,
+    RunningCost,
     Spending,
     first_launch,
     node_cost,
@@ -115,17 +115,19 @@ def spending_of(
     return spending(instances, find_prices(clients, instances, cache), _now(), used_h)
 
 
-def running_cost(clients: Clients, plan: LaunchPlan, cache: Path | None) -> Running:
+def running_cost(clients: Clients, plan: LaunchPlan, cache: Path | None) -> RunningCost:
     """What the plan's whole cluster costs once it runs. Raises nothing of AWS's."""
     nodes = len(plan.wanted)
     if plan.estimate and plan.seen.catalogue:
         gpus = plan.seen.catalogue.machines[plan.places[0].instance_type].gpus
-        return Running(nodes, nodes * gpus, plan.estimate.hourly_usd, plan.estimate.price_source)
+        return RunningCost(
+            nodes, nodes * gpus, plan.estimate.hourly_usd, plan.estimate.price_source
+        )
     members = members_of(plan.seen.instances)
     awake = [replace(one, node=replace(one.node, state=NodeState.RUNNING)) for one in members]
     money = spending_of(clients, awake, cache)
     gpus = sum(one.node.gpus for one in awake)
-    return Running(nodes, gpus, money.usd_per_hour, money.price_source)
+    return RunningCost(nodes, gpus, money.usd_per_hour, money.price_source)
 
 
 def note_spent(

@@ -76,7 +76,7 @@ def refuse_while_training(access: Access, because: str) -> None:
 
 
 def refuse_beside_a_run(access: Access, running: Running, because: str) -> None:
-    """The same of what was asked before."""
+    """As refuse_while_training, with an answer of what_runs."""
     name = access.cluster.name
     for outcome in running.silent:
         if outcome.host == access.head.host and outcome.error:

@@ -115,7 +115,7 @@ def replace_nodes(launcher: Launcher, name: str, indices: Sequence[int]) -> UpRe
         _check_there(client, name, there)
         spec = spec_of(name, there)
         before = unfinished_of(there)
-        # Of those asked for again, what is there now may be the new machine.
+        # A node that is asked for again may be the new machine already.
         fresh = [index for index in indices if index not in before.replace]
         old = _chosen(name, members_of(there), fresh)
         names = [f"{name}-{index}" for index in sorted(set(indices))]
@@ -133,7 +133,7 @@ def replace_nodes(launcher: Launcher, name: str, indices: Sequence[int]) -> UpRe
             # A launch of unknown outcome may still bring the new nodes: `up` settles that.
             if not sent_launches(launcher.folder):
                 with suppress(AwsError):
-                    _answer(client, name, isinstance(failure, AwsError))
+                    _close_failed_replacement(client, name, isinstance(failure, AwsError))
             raise
 
 
@@ -145,8 +145,8 @@ def _as_if_never_retired(there: Sequence[Instance]) -> tuple[Instance, ...]:
     )
 
 
-def _answer(client: EC2Client, name: str, launched_none: bool) -> None:
-    """A replacement has failed, and its user is told: asked for again, it is a new one.
+def _close_failed_replacement(client: EC2Client, name: str, launched_none: bool) -> None:
+    """After a failed `replace`: the next one launches new machines instead of going on.
 
     What is still there and has no successor is a member again. A successor that did not get ready
     stays, for `up` to go on with; another `replace` replaces it.

@@ -70,8 +70,9 @@ def start_sync(
     *,
     cluster: str = "NAME",
 ) -> StartedSync:
-    """Start it on every node that answers, and see that it has begun. `cluster` is for what
-    messages advise. Of a node that was not heard of its tools nobody knows: it is a failure.
+    """Start it on every node that answers, and see that it has begun.
+
+    A node that does not say which tools it has is a failure. `cluster` is for what messages advise.
 
     Raises ClusterctlError where none can read the sources.
     """

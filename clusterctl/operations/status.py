@@ -120,8 +120,8 @@ def what_helps(node: Node, impaired: bool, timed_out: bool) -> str:
 
 
 @dataclass
-class Ec2Word:
-    """Says of nodes that cannot be reached what EC2 says of them, and what helps."""
+class Ec2Explanation:
+    """Adds to the error of an unreachable node what EC2 says of it, and what helps."""
 
     clients: Clients
     cluster: str
@@ -132,9 +132,9 @@ class Ec2Word:
     _unanswered: str = ""
 
     def __call__(self, target: Target, error: HostError) -> HostError:
-        """The same error with more in it."""
+        """The error with EC2's state of the node in it."""
         if isinstance(error.__cause__, HostError):
-            # The jump host is why: it has been asked for.
+            # The jump host is why, and its own error says so.
             return error
         with self._lock:
             if self._asked_at is None or time.monotonic() - self._asked_at > FRESH_S:

@@ -85,18 +85,18 @@ def bring_up(launcher: Launcher, spec: ClusterSpec) -> UpReport:
 
 
 def conclude(launcher: Launcher, name: str) -> None:
-    """Forget what was asked for: it is done, and the same asked for again is another wish."""
+    """Forget what was asked for: it is done. The same command now asks for more."""
     client = launcher.clients.ec2
     ids = [found.node.instance_id for found in find_instances(client, name)]
     launcher.progress.done = True
     try:
         untag(client, ids, tags.UNFINISHED)
     except KeyboardInterrupt:
-        # It comes too late to be one: what would be gone on with is done.
+        # Too late to interrupt anything: all is done, and nothing must look unfinished.
         untag(client, ids, tags.UNFINISHED)
         raise
     except AwsError:
-        # The answer may be what was lost.
+        # The request may have worked and its answer been lost.
         if any(found.unfinished for found in find_instances(client, name)):
             raise
 

@@ -14,7 +14,7 @@ from clusterctl.domain.hostsfile import HostsFile, HostSlots, format_hosts_file
 from clusterctl.operations.access import needs_jump
 from clusterctl.operations.folder import ClusterFolder
 
-# Until sshd has answered, too: a host that stands still takes connections.
+# ssh counts until sshd answers: the kernel of a frozen host still takes connections.
 CONNECT_TIMEOUT_S = 10
 
 

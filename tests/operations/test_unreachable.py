@@ -16,7 +16,7 @@ import pytest
 from clusterctl.domain.cluster import NodeState
 from clusterctl.domain.errors import AwsError, ConnectionLost, HostUnreachable
 from clusterctl.ec2.instances import Instance
-from clusterctl.operations.status import Ec2Word, in_ec2s_words, what_helps
+from clusterctl.operations.status import Ec2Explanation, in_ec2s_words, what_helps
 from clusterctl.transport import dial
 from clusterctl.transport.target import Target
 from tests.lab.running import client
@@ -105,7 +105,7 @@ LOST = HostUnreachable("demo-1", "did not answer in time", "a hint")
 
 def test_nodes_that_fail_together_are_asked_for_once(monkeypatch):
     told = Told(monkeypatch, instance(0), instance(1))
-    explain = Ec2Word(told, "demo")  # type: ignore[arg-type]
+    explain = Ec2Explanation(told, "demo")  # type: ignore[arg-type]
     said = [explain(replace(TARGET, host=f"demo-{index}"), LOST) for index in (0, 1, 1)]
     assert told.asked == 1
     assert said[1].message == f"did not answer in time; EC2 has i-1 as running since {SINCE}"
@@ -114,20 +114,20 @@ def test_nodes_that_fail_together_are_asked_for_once(monkeypatch):
 
 def test_the_instance_that_a_replaced_node_left_behind_is_not_meant(monkeypatch):
     gone = instance(1, NodeState.TERMINATED, node={"instance_id": "i-old"})
-    said = Ec2Word(Told(monkeypatch, instance(1), gone), "demo")(TARGET, LOST)  # type: ignore[arg-type]
+    said = Ec2Explanation(Told(monkeypatch, instance(1), gone), "demo")(TARGET, LOST)  # type: ignore[arg-type]
     assert "i-1 as running" in said.message
 
 
 def test_an_address_that_is_another_by_now(monkeypatch):
     moved = instance(1, node={"public_ip": "198.51.100.9"})
-    said = Ec2Word(Told(monkeypatch, moved), "demo")(TARGET, LOST)  # type: ignore[arg-type]
+    said = Ec2Explanation(Told(monkeypatch, moved), "demo")(TARGET, LOST)  # type: ignore[arg-type]
     assert said.message.endswith(", at 198.51.100.9")
     assert said.hint == "the addresses here are out of date: clusterctl up demo"
 
 
 def test_what_ec2_does_not_say_is_not_claimed(monkeypatch):
     refused = AwsError("ExpiredToken", "the session has ended")
-    said = Ec2Word(Told(monkeypatch, refused=refused), "demo")(TARGET, LOST)  # type: ignore[arg-type]
+    said = Ec2Explanation(Told(monkeypatch, refused=refused), "demo")(TARGET, LOST)  # type: ignore[arg-type]
     assert (said.message, said.hint) == (
         "did not answer in time; EC2 does not say why: the session has ended",
         "a hint",
@@ -138,7 +138,7 @@ def test_a_node_behind_a_head_that_is_gone_has_nothing_to_say_for_itself(monkeyp
     told = Told(monkeypatch, instance(1))
     behind = HostUnreachable("demo-1", "cannot be reached through demo-0: …")
     behind.__cause__ = HostUnreachable("demo-0", "…")
-    assert Ec2Word(told, "demo")(TARGET, behind) is behind  # type: ignore[arg-type]
+    assert Ec2Explanation(told, "demo")(TARGET, behind) is behind  # type: ignore[arg-type]
     assert told.asked == 0
 
 
