@@ -38,7 +38,7 @@ UNUSED = {"invoke", "markdown-it-py", "mdurl", "pycparser", "pygments"}
 FOLDER = ".local/share/clusterctl"
 OLDEST_PYTHON = (3, 9)
 LOOK_TIMEOUT_S = 30.0
-# 23 MB from a home's uplink; pip on the head node.
+# 8 MB over a home's uplink; or pip on the head node.
 PUT_TIMEOUT_S = 180.0
 
 _FACTS = """\

@@ -135,14 +135,14 @@ class ClusterName(click.ParamType):
 
 
 class ClusterCommand(click.Command):
-    """A command for one cluster, NAME, which may be left out where there is one only.
+    """A command for one cluster, NAME, which may be left out where there is only one.
 
-    The rule, which docs/clusters.md has for users: the first word is NAME if a cluster here is
-    called so. Otherwise NAME was left out if that word cannot be a name (`2`, `~/data`, a node's
+    The rule is in docs/clusters.md for users. The first word is NAME if a cluster here has that
+    name. Otherwise NAME was left out if that word cannot be a name (`2`, `~/data`, a node's
     `demo-1`), or if with it there would be too few words for what the command needs. What follows
     `--` does not count, and words that are too many without a NAME have one.
 
-    `explicit`: it launches, ends or deletes, and NAME has to be said; the error says which it is.
+    `explicit`: NAME cannot be left out. The error proposes the line with it.
     """
 
     def __init__(self, *args: Any, explicit: bool = False, **more: Any) -> None:
