@@ -21,7 +21,6 @@ FOLDER = "/opt/clusterctl/training"
 # Below the home folder of a node.
 WHEELS = ".cache/clusterctl/wheels"
 GIVEN = ".cache/clusterctl/given-wheels"
-FLAVORS = ("auto", "gpu", "cpu")
 # The word of `--tensorflow` for each release of shell/training.sh.
 RELEASES = {"2.15": "default", "NEWEST": "newest"}
 # The first compute capability for which TensorFlow's wheels have no kernels (`tf.sysconfig

@@ -15,12 +15,10 @@ from dataclasses import dataclass, field
 FRAME_BYTES = 38
 HEADER_BYTES = 52
 MTU = 1500
-JUMBO_MTU = 9001
 
-# One TCP flow between EC2 instances, outside and inside a cluster placement group:
+# One TCP flow between EC2 instances that share no cluster placement group:
 # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-network-bandwidth.html
 EC2_FLOW = 5e9 / 8
-EC2_FLOW_IN_GROUP = 10e9 / 8
 
 
 @dataclass(frozen=True)

@@ -77,11 +77,6 @@ class Estimate:
         parts = [line.hourly_usd for line in self.lines]
         return None if None in parts else sum(part for part in parts if part is not None)
 
-    @property
-    def known_hourly_usd(self) -> float:
-        """The sum of what is known: the cluster costs at least this."""
-        return sum(line.hourly_usd or 0.0 for line in self.lines)
-
 
 def estimate(
     price: Price | None,

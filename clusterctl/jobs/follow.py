@@ -29,7 +29,6 @@ def follow_job(
     job_id: str,
     sink: Callable[[bytes], None],
     on_lost: Callable[[HostError, float], None] = lambda why, delay_s: None,
-    offset: int = 0,
 ) -> JobRecord:
     """Pass the log on until the job has ended; what it came to.
 
@@ -37,7 +36,7 @@ def follow_job(
     each attempt. Raises ConnectionLost or HostUnreachable, with what was last known of the job,
     when that fails again and again or the head node is off; UsageError where there is no such job.
     """
-    failures, known = 0, f"of job {job_id} nothing was heard"
+    failures, offset, known = 0, 0, f"of job {job_id} nothing was heard"
     while True:
         received = _Counter(sink)
         try:

@@ -21,7 +21,6 @@ def follow_sync(
     targets: Sequence[Target],
     sync_id: str,
     sink: Callable[[str, bytes], None],
-    on_look: Callable[[Sequence[SyncRecord]], None] = lambda records: None,
 ) -> FanoutResult[SyncRecord]:
     """Pass on what comes to the logs, until it has ended on all nodes.
 
@@ -29,9 +28,7 @@ def follow_sync(
     """
     follower = _Follower(connections, targets, sync_id, sink)
     while follower.look():
-        on_look(follower.records)
         time.sleep(BETWEEN_LOOKS_S)
-    on_look(follower.records)
     return follower.result
 
 
@@ -51,11 +48,6 @@ class _Follower:
         self._failures = {target.host: 0 for target in targets}
         self._known: dict[str, SyncRecord] = {}
         self._over: dict[str, ClusterctlError | None] = {}
-
-    @property
-    def records(self) -> list[SyncRecord]:
-        hosts = [target.host for target in self._targets]
-        return [self._known[host] for host in hosts if host in self._known]
 
     @property
     def result(self) -> FanoutResult[SyncRecord]:

@@ -253,14 +253,14 @@ def _body(response: http.client.HTTPResponse) -> bytes:
     return b"".join(parts)
 
 
-def persist(work: Callable[[], T], attempts: int = ATTEMPTS) -> T:
+def persist(work: Callable[[], T]) -> T:
     """What `work` gives, tried again while it is Broken. Raises SourceError at the end of that."""
-    for attempt in range(1, attempts + 1):
+    for attempt in range(1, ATTEMPTS + 1):
         try:
             return work()
         except Broken as error:
             silent = isinstance(error, Silent)
-            if attempt == attempts or (silent and attempt >= SILENT_ATTEMPTS):
+            if attempt == ATTEMPTS or (silent and attempt >= SILENT_ATTEMPTS):
                 raise SourceError(
                     "network",
                     f"gave up after {attempt} attempts: {error}",

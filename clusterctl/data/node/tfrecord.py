@@ -66,11 +66,6 @@ class RecordParser:
         """So many of the bytes that follow need not be fed."""
         return 0 if self._left is None or self._crc else self._left
 
-    @property
-    def record_bytes(self) -> int:
-        """The size of the last record whose header has been seen."""
-        return self._length
-
     def skip(self, size: int) -> None:
         """Of what is skippable, so much was left out."""
         assert self._left is not None

@@ -34,7 +34,6 @@ NUMBER = struct.Struct(">I")
 RANGE = struct.Struct(">II")
 MANIFEST, BLOCK, WATCH = 1, 2, 3
 MISSING = 0xFFFFFFFF
-MOST_BAD = 1 << 20
 HANDSHAKE_S = 5.0
 # A peer that is there sends something at least each second.
 SILENCE_S = 10.0
