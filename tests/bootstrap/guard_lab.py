@@ -11,7 +11,6 @@ from pathlib import Path
 
 from clusterctl.bootstrap.guard.install import guard_update_script
 from clusterctl.bootstrap.guard.node.settings import GuardSettings, Worker
-from clusterctl.bootstrap.guard.state import guard_state_command, parse_guard_state
 from clusterctl.bootstrap.inspection import MPI_KEY, inspection_script
 from clusterctl.bootstrap.script import node_script
 from clusterctl.bootstrap.trust import Member
@@ -55,8 +54,9 @@ class GuardedNodes:
         )
         assert self.on(index, guard_update_script(settings)).endswith("complete")
 
-    def state(self, index: int):
-        return parse_guard_state(self.on(index, guard_state_command()))
+    def state(self, index: int) -> dict | None:
+        said = self.on(index, "cat /run/clusterctl/guard-state.json 2>/dev/null || :")
+        return json.loads(said) if said.strip() else None
 
     def history(self, index: int) -> list[dict]:
         """The states since HISTORY was started there, also those while nobody was logged in."""

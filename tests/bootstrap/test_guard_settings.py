@@ -8,7 +8,7 @@ import pytest
 
 from clusterctl.bootstrap.guard.config import first_settings, joined_settings, lifetime_s
 from clusterctl.bootstrap.guard.node.settings import GuardSettings, Worker, parse_settings
-from clusterctl.bootstrap.guard.state import GuardState, parse_guard_state, parse_used_h
+from clusterctl.bootstrap.guard.state import parse_used_h
 from clusterctl.bootstrap.trust import Member
 from clusterctl.domain.spec import Limits
 
@@ -112,21 +112,6 @@ def test_what_makes_no_sense_is_refused(text):
         parse_settings(text)
 
 
-SAID = (
-    '{"at": 1000.5, "cluster": "demo", "index": 0, "left_s": 60, "used_s": 5, "idle_s": 600.0,'
-    ' "idle_for_s": 3.5, "busy": ["demo-0: x"], "looked_at": 999, "spot": {"action": "stop"},'
-    ' "ending": null, "problem": null}\n'
-)
-
-
-def test_the_state():
-    state = GuardState(True, "demo", 0, 60.0, 5.0, 600.0, 3.5, ("demo-0: x",), "stop", None, None)
-    assert parse_guard_state("Welcome!\nnow 1010\n" + SAID) == state
-    stale = parse_guard_state("now 9000\n" + SAID)
-    assert stale is not None
-    assert not stale.alive
-
-
 @pytest.mark.parametrize(
     ("kept", "boot", "uptime", "hours"),
     [
@@ -144,8 +129,3 @@ def test_for_how_long_a_machine_has_run_in_all(kept, boot, uptime, hours):
     said = "" if kept is None else json.dumps({"boot_id": "b", **kept})
     found = parse_used_h(f"{said}\n{boot}\n\n{uptime}\n\n", made_at=1e9)
     assert found == (None if hours is None else pytest.approx(hours, abs=1e-4))
-
-
-@pytest.mark.parametrize("text", ["", "now 5\n", "now 5\n{broken\n", "now 5\n[1]\n", "now x\n"])
-def test_no_state(text):
-    assert parse_guard_state(text) is None
