@@ -24,6 +24,7 @@ from clusterctl.data.node.httpget import (
     Broken,
     SourceError,
     Wire,
+    http_time_ns,
     pause_s,
 )
 from clusterctl.data.node.imds import Metadata
@@ -225,6 +226,9 @@ def _ask_part(
     # Servers that do not know If-Match send what is there now.
     version = answer.headers.get("etag", "")
     if origin.version and version and version != origin.version:
+        raise _changed(entry)
+    changed_ns = http_time_ns(answer.headers.get("last-modified", ""))
+    if not origin.version and changed_ns and entry.mtime_ns not in (0, changed_ns):
         raise _changed(entry)
 
 

@@ -162,6 +162,16 @@ def test_it_is_noticed_where_the_server_knows_no_if_match(web):
     assert origin.why[0].kind == "changed"
 
 
+def test_it_is_noticed_by_its_time_where_there_is_no_version(web):
+    web.etags["/file"] = 'W/"1"'
+    origin, _ = opened(web)
+    later = {"Last-Modified": "Sat, 21 Nov 2026 19:34:26 GMT"}
+    later["Content-Range"] = f"bytes 0-99999/{len(BODY)}"
+    web.misdeeds.append(lambda handler: handler.say(206, bytes(100_000), later))
+    assert origin.read(0)[1] == [0]
+    assert origin.why[0].kind == "changed"
+
+
 def test_redirects_are_followed_for_each_part(web):
     web.files["/moved/here"] = BODY
     origin, layout = opened(web)
