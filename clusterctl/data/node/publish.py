@@ -55,7 +55,8 @@ class Publisher(threading.Thread):
         # The ctimes of the files that were here before. `retouch` changes them while they are sent.
         self.stamps: array[int] = array("q")
         self._stamping = threading.Lock()
-        self._closed: set[int] = set()
+        # Under their names with more than their mode. What else is there is not this copy's.
+        self._opened: set[int] = set()
         self._folders: dict[bytes, Entry] = {}
         self._is_root = os.geteuid() == 0
 
@@ -73,14 +74,11 @@ class Publisher(threading.Thread):
         """An entry's mode, but that this user can read what he passes on; `close` takes it back."""
         entry = self._entries[number]
         needed = stat.S_IRUSR | (stat.S_IXUSR if entry.kind == FOLDER else 0)
-        if self._is_root or entry.mode & needed == needed:
-            return entry.mode
-        self._closed.add(number)
-        return entry.mode | needed
+        return entry.mode if self._is_root else entry.mode | needed
 
     def close(self) -> None:
         """Nobody asks for blocks any more: what even its owner may not read is so from now on."""
-        for number in sorted(self._closed, reverse=True):
+        for number in sorted(self._opened, reverse=True):
             with contextlib.suppress(OSError):
                 os.chmod(self.path(number), self._entries[number].mode)
 
@@ -163,7 +161,14 @@ class Publisher(threading.Thread):
                 self._prepare(number, part)
         batch = [one for one in batch if self._is_right(*one)]
         began = time.monotonic()
-        self._sync([part for number, part, _ in batch if self._entries[number].data])
+        try:
+            self._sync([part for number, part, _ in batch if self._entries[number].data])
+        except OSError:
+            # The kernel may have let go of what it could not write: no later copy goes on with it.
+            for number, _, _ in batch:
+                with contextlib.suppress(OSError):
+                    self._staging.drop(self._entries[number])
+            raise
         self._waits.add("sync", time.monotonic() - began)
         with self.one_by_one:
             for number, part, ready in batch:
@@ -184,9 +189,10 @@ class Publisher(threading.Thread):
     def _prepare(self, number: int, part: bytes) -> None:
         entry = self._entries[number]
         times = (entry.mtime_ns, entry.mtime_ns)
-        if entry.kind == LINK:
+        if not entry.data:  # an earlier copy may have left it, with a mode that keeps its owner out
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(part)
+        if entry.kind == LINK:
             os.symlink(entry.link, part)
             os.utime(part, ns=times, follow_symlinks=False)
             return
@@ -218,8 +224,13 @@ class Publisher(threading.Thread):
         except OSError as error:
             self._refuse(number, error)
             return False
+        self._note_opened(number)
         self.written += 1
         return True
+
+    def _note_opened(self, number: int) -> None:
+        if self.mode_for_now(number) != self._entries[number].mode:
+            self._opened.add(number)
 
     def _rename(self, part: bytes, path: bytes) -> None:
         try:
@@ -233,7 +244,14 @@ class Publisher(threading.Thread):
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise
-            self._rename(_beside(part, path), path)
+            beside = os.path.dirname(path) + b"/" + STAGING + b"-" + os.path.basename(part)
+            try:
+                _copy_to_disk(part, beside)
+                self._rename(beside, path)
+            except OSError:  # that disk is full, or a folder is there
+                with contextlib.suppress(OSError):
+                    os.unlink(beside)
+                raise
             os.unlink(part)
 
     def settle_folders(self) -> list[str]:
@@ -260,6 +278,8 @@ class Publisher(threading.Thread):
                 os.chmod(path, mode)
             if status.st_mtime_ns != entry.mtime_ns:
                 os.utime(path, ns=(entry.mtime_ns, entry.mtime_ns))
+            if mode != UNKNOWN_MODE:
+                self._note_opened(number)
             if same:
                 self.stamps[number] = os.stat(path).st_ctime_ns
 
@@ -281,10 +301,8 @@ class Publisher(threading.Thread):
         return removed, refused
 
 
-def _beside(part: bytes, path: bytes) -> bytes:
-    """The part on the disk that `path` is on, where a folder of the destination is on another."""
-    name = STAGING + b"-" + os.path.basename(part)
-    copy = os.path.join(os.path.dirname(path), name)
+def _copy_to_disk(part: bytes, copy: bytes) -> None:
+    """To the disk that the folder of `copy` is on. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(copy)
     shutil.copy2(part, copy, follow_symlinks=False)
@@ -294,7 +312,6 @@ def _beside(part: bytes, path: bytes) -> bytes:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-    return copy
 
 
 def sync_file_system(folder: bytes) -> None:

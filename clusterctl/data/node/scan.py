@@ -201,6 +201,8 @@ def _data_of(descriptor: int, size: int) -> Iterable[tuple[int, int]]:
             if error.errno == errno.ENXIO:  # no data from here on
                 return
             raise
+        if begins >= size:  # it grows
+            return
         ends = min(os.lseek(descriptor, begins, os.SEEK_HOLE), size)
         yield begins, ends - begins
         at = ends

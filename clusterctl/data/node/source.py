@@ -98,7 +98,9 @@ class Source:
 
     def _open(self, number: int) -> int:
         try:
-            return os.open(self._path(number), os.O_RDONLY | os.O_NOFOLLOW)
+            # Not to wait for the other end, should a pipe be there by now.
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+            return os.open(self._path(number), flags)
         except OSError as error:
             self._blame(number, str(error.strerror))
             return -1
@@ -117,11 +119,12 @@ class Source:
 
     def _unchanged(self, number: int, descriptor: int) -> bool:
         # Its own time may have been set back by whoever wrote to it; that of this change cannot.
-        status = os.fstat(descriptor)
-        if status.st_size == self._entries[number].size and status.st_ctime_ns == self._stamp(
-            number
-        ):
-            return True
+        # Looked at twice: a node that gives the file its mode tells the new stamp after that.
+        for _ in range(2):
+            status = os.fstat(descriptor)
+            told = (self._entries[number].size, self._stamp(number))
+            if (status.st_size, status.st_ctime_ns) == told:
+                return True
         self._blame(number, "it changed while it was copied")
         return False
 

@@ -82,7 +82,7 @@ class Staging:
     @staticmethod
     def _name(entry: Entry) -> bytes:
         told = f"{entry.size} {entry.mtime_ns} {entry.changed_ns} {entry.segments}\n".encode()
-        told += entry.digest + entry.path
+        told += entry.digest + entry.origin + entry.path
         return hashlib.blake2b(told, digest_size=16).hexdigest().encode()
 
     def note(self, entry: Entry, offset: int, length: int, checksum: int) -> None:
@@ -139,7 +139,9 @@ class Staging:
 
     def holds_parts(self) -> bool:
         """Whether something is here that a later copy can use."""
-        return self._lock >= 0 and os.listdir(self.folder) != [b"lock"]
+        if self._lock < 0 or not os.path.isdir(self.folder):  # someone has removed all of it
+            return False
+        return os.listdir(self.folder) != [b"lock"]
 
     def release(self, clear: bool) -> None:
         """Let go; `clear` removes it all."""

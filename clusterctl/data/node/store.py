@@ -182,7 +182,13 @@ class Store:
         if number not in self._left:
             return -1
         entry = self._entries[number]
-        descriptor = os.open(self._staging.part(entry), os.O_WRONLY | os.O_CREAT, 0o600)
+        part = self._staging.part(entry)
+        try:
+            descriptor = os.open(part, os.O_WRONLY | os.O_CREAT, 0o600)
+        except PermissionError:
+            # An earlier copy ended when it had given the part its own mode, a read-only one.
+            os.chmod(part, 0o600)
+            descriptor = os.open(part, os.O_WRONLY)
         if entry.segments is not None:
             os.ftruncate(descriptor, entry.size)
         return descriptor
@@ -295,6 +301,8 @@ class Store:
         for whole in (self._is_whole(extent), False):
             with contextlib.suppress(FileNotFoundError):
                 return os.open(self._part(extent, whole), os.O_RDONLY)
+        if extent.entry in self.bad:  # just now: what is under its name is older
+            raise PeerError("a file here is no good any more")
         return os.open(self._publisher.path(extent.entry), os.O_RDONLY | os.O_NOFOLLOW)
 
 

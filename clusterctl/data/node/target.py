@@ -51,7 +51,9 @@ class Target:
         self.plan = self._compare()
         self._spare_source(begin)
         self._made_root = not os.path.isdir(self.root)
-        if not dry and (self.plan.missing or self.plan.extra):
+        # What an interrupted copy left goes, too, where nothing is missing any more.
+        left = os.path.lexists(staging.folder)
+        if not dry and (self.plan.missing or self.plan.extra or left):
             staging.acquire()
             self._compare_again()
             files = [self.entries[n] for n in self.plan.missing if self.entries[n].kind == FILE]

@@ -11,6 +11,7 @@ nothing but their content are told apart with `checksum` only.
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import tempfile
@@ -21,7 +22,7 @@ import pytest
 
 from clusterctl.data.node.layout import Layout
 from clusterctl.data.node.ledger import Ledger
-from clusterctl.data.node.manifest import decode, encode
+from clusterctl.data.node.manifest import Entry, decode, encode
 from clusterctl.data.node.scan import scan
 from clusterctl.data.node.source import Source
 from clusterctl.data.node.staging import Busy
@@ -305,3 +306,70 @@ def test_a_file_under_its_name_is_the_sources(tmp_path, seed):
             step()
             world.check()
         world.undisturbed()
+
+
+def test_what_the_disk_did_not_take_is_not_gone_on_with(tmp_path, monkeypatch):
+    """The kernel has let go of it: it reads as zeros."""
+
+    def broken(descriptor):
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        path.write_bytes(bytes(path.stat().st_size))
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    world = World(tmp_path, 1)
+    world.begin(checksum=False)
+    publisher = world.copy.targets[0]._publisher  # noqa: SLF001
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", broken)
+        while world.move_one(0):
+            pass
+        publisher.finish()
+    assert publisher.error
+    world.undisturbed()
+
+
+def test_what_turns_bad_just_now_is_not_taken_from_the_file_before(tmp_path):
+    """An earlier copy left pieces of it; their block is asked for, and their part goes."""
+    world = World(tmp_path, 1)
+    world.undisturbed()
+    world.write("big")
+    world.begin(checksum=False)
+    while world.copy.targets[0].store.received < 5 * BLOCK:
+        world.move_one(0)
+    world.begin(checksum=False)
+    store = world.copy.targets[0].store
+    [number] = store._resumed  # noqa: SLF001
+
+    class Resumed(set):
+        def isdisjoint(self, others):
+            store._spoil([number])  # noqa: SLF001
+            return super().isdisjoint(others)
+
+    store._resumed = Resumed([number])  # noqa: SLF001
+    layout = world.copy.targets[0].layout
+    block = next(
+        block
+        for block in range(layout.blocks)
+        if block in store.ledger and {one.entry for one in layout.extents(block)} == {number}
+    )
+    with pytest.raises(PeerError):
+        store.send_block(Pipe(), block)
+    world.kill()
+
+
+def test_a_file_that_gets_its_mode_while_it_is_sent_is_good(tmp_path):
+    path = tmp_path / "x"
+    path.write_bytes(b"x")
+    status = path.stat()
+
+    def stamp(number):
+        """As `retouch` tells it, which is at it when the file is looked at."""
+        while path.stat().st_ctime_ns == status.st_ctime_ns:
+            path.chmod(0o600)
+        return path.stat().st_ctime_ns
+
+    entry = Entry(b"x", "f", 0o600, status.st_mtime_ns, 1)
+    layout = Layout([entry], BLOCK)
+    source = Source([entry], lambda number: os.fsencode(path), stamp, layout, Waits())
+    source.send_block(Pipe(), 0)
+    assert source.bad == {}

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
-from clusterctl.data.node.scan import STAGING
+from clusterctl.data.node.manifest import decode, encode
+from clusterctl.data.node.scan import STAGING, scan
+from clusterctl.data.node.staging import Staging
 from tests.data.node.relays import make, tree
 
 MIB = 1 << 20
@@ -97,10 +100,10 @@ def test_what_is_too_much_goes_only_when_asked(relays, data, tmp_path):
     assert tree(to) == tree(data)
 
 
-def interrupted(relays, data, to, how):
+def interrupted(relays, data, to, how, **config):
     """A copy that ends when some of the big file has come."""
     source = relays.source(f"{data}/")
-    target = relays.target(to)
+    target = relays.target(to, **config)
     relays.begin(source, target, block_bytes=1 << 12)
     target.pull_from(source)
     while target.expect("progress")["bytes"] < MIB:
@@ -254,6 +257,37 @@ def test_modes_that_keep_the_owner_out_are_no_trouble(relays, tmp_path, nobodys,
         assert tree(home / "to") == tree(data)
 
 
+def test_a_part_that_has_its_read_only_mode_already_is_gone_on_with(relays, tmp_path, nobodys):
+    """As a copy leaves it that ends between that and the file's name."""
+    data, to = tmp_path / "data", nobodys / "to"
+    make(data, {b"big": random.Random(5).randbytes(24 * MIB), b"empty": b""})
+    for name in ("big", "empty"):
+        (data / name).chmod(0o444)
+    interrupted(relays, data, to, HOW["SIGKILL"], user=NOBODY)
+    (to / "empty").unlink()
+    for entry in decode(encode(scan([os.fsencode(data) + b"/"], None, b"/").entries)):
+        if entry.kind == "f":
+            part = Path(os.fsdecode(Staging(os.fsencode(to)).part(entry)))
+            part.touch()
+            os.chown(part, NOBODY, -1)
+            part.chmod(0o444)
+    relays.copy(relays.source(f"{data}/"), relays.target(to, user=NOBODY))
+    assert tree(to) == tree(data)
+
+
+def test_a_folder_in_the_way_keeps_its_mode(relays, tmp_path, nobodys):
+    data, to = tmp_path / "data", nobodys / "to"
+    make(data, {b"x": b"x"})
+    (data / "x").chmod(0o200)
+    make(to, {b"x/in the way": b""})
+    for path in (to, to / "x"):
+        os.chown(path, NOBODY, -1)
+    target = relays.target(to, user=NOBODY)
+    assert relays.copy(relays.source(f"{data}/"), target)[0]["left_out"] == 1
+    target.stop()
+    assert (to / "x").stat().st_mode & 0o777 == 0o755
+
+
 def test_what_cannot_be_written_is_reported_and_the_rest_comes(relays, tmp_path, nobodys):
     data, home = tmp_path / "data", nobodys
     make(data, {b"ours/x": b"x", b"theirs/y": b"y", b"z": b"z"})
@@ -285,6 +319,23 @@ def test_after_a_reboot_what_came_is_read_again(relays, tmp_path):
         file.write(bytes(5000))  # which never reached the disk
     relays.copy(relays.source(f"{data}/"), relays.target(to))
     assert tree(to) == tree(data)
+
+
+def test_what_is_left_goes_where_nothing_is_missing_any_more(relays, tmp_path):
+    data, to = tmp_path / "data", tmp_path / "to"
+    make(data, {b"big": random.Random(5).randbytes(24 * MIB), b"empty": b""})
+    interrupted(relays, data, to, HOW["SIGKILL"])
+    (data / "big").unlink()
+    assert (to / os.fsdecode(STAGING)).exists()
+    relays.copy(relays.source(f"{data}/"), relays.target(to))
+    assert tree(to) == tree(data)
+
+
+def test_a_destination_that_someone_removes_ends_the_relay(relays, tmp_path):
+    data, to = tmp_path / "data", tmp_path / "to"
+    make(data, {b"big": random.Random(6).randbytes(48 * MIB)})
+    interrupted(relays, data, to, lambda relay: shutil.rmtree(to, ignore_errors=True))
+    assert relays.running[-1].process.wait(20) == 1
 
 
 def test_two_at_once_to_the_same_place(relays, tmp_path):

@@ -55,6 +55,16 @@ def test_a_link_to_a_folder_on_another_disk_stays(relays, data, tmp_path, other_
     assert again.expect("gap")["files"] == 0
 
 
+def test_what_did_not_get_its_name_on_another_disk_goes(relays, data, tmp_path, other_disk):
+    to = tmp_path / "to"
+    to.mkdir()
+    (to / "sub").symlink_to(other_disk)
+    make(other_disk, {b"big/in the way": b""})
+    [done] = relays.copy(relays.source(f"{data}/"), relays.target(to))
+    assert done["left_out"] == 1
+    assert sorted(os.listdir(other_disk)) == ["b", "big"]
+
+
 def test_a_link_that_leads_nowhere_gives_way(relays, data, tmp_path):
     to = tmp_path / "to"
     to.mkdir()
@@ -97,6 +107,16 @@ def test_a_file_that_changes_breaks_no_connection(relays, tmp_path):
     assert [event["left_out"] for event in done] == [1, 1]
     assert sorted(tree(tmp_path / "2")) == [b"small", b"z"]
     assert [event for event in list(chain[1].events.queue) if event["event"] == "lost"] == []
+
+
+def test_a_file_that_is_a_pipe_by_now_is_not_waited_for(relays, data, tmp_path):
+    source, target = relays.source(f"{data}/"), relays.target(tmp_path / "to")
+    relays.begin(source, target)
+    for name in ("a", "big"):
+        (data / name).unlink()
+        os.mkfifo(data / name)
+    target.pull_from(source)
+    assert target.expect("done")["left_out"] == 2
 
 
 def test_nothing_is_deleted_where_the_source_could_not_be_read(relays, data, tmp_path):

@@ -10,7 +10,7 @@ import pytest
 
 from clusterctl.data.node.compare import compare, destination, place
 from clusterctl.data.node.manifest import Entry
-from clusterctl.data.node.scan import SourceError, scan
+from clusterctl.data.node.scan import SourceError, _data_of, scan
 from tests.data.node.relays import make
 
 
@@ -147,3 +147,11 @@ def test_times(tmp_path, here_ns, there_ns, missing):
     mode = (tmp_path / "x").stat().st_mode & 0o7777
     plan = compare(os.fsencode(tmp_path), [Entry(b"x", "f", mode, there_ns, 1)], False, False)
     assert plan.missing == ([0] if missing else [])
+
+
+def test_data_that_a_file_has_got_since_is_not_counted(tmp_path):
+    with (tmp_path / "x").open("w+b") as file:
+        file.seek(1 << 20)
+        file.write(b"x")
+        file.flush()
+        assert list(_data_of(file.fileno(), 4096)) == []
