@@ -58,12 +58,17 @@ def compare(
     missing, retouch, doubtful = [], [], []
     stamps = array("q", bytes(8 * len(entries)))
     fresh = not os.path.lexists(root)
+    folders: list[bytes] = []
+    anew = b"/"  # what the paths below the latest folder that has to be made begin with
     for number in range(len(entries)) if among is None else among:
         entry = entries[number]
-        status = None if fresh else _look(_at(root, entry))
+        status = None if fresh or entry.path.startswith(anew) else _look(_at(root, entry))
         if entry.kind == FOLDER:
-            if not is_folder(_at(root, entry), status):
+            if _is_folder(root, entries, entry, status):
+                folders.append(entry.path)
+            else:
                 missing.append(number)
+                anew = anew if entry.path.startswith(anew) else entry.path + b"/"
         elif entry.kind == LINK:
             if not _same_link(root, entry, status):
                 missing.append(number)
@@ -82,7 +87,7 @@ def compare(
     for number, digest in zip(doubtful, digests):
         (retouch if digest == entries[number].digest else missing).append(number)
     unlisted: list[bytes] = []
-    extra = _extra(root, entries, unlisted) if delete and not fresh else []
+    extra = _extra(root, entries, folders, unlisted) if delete else []
     return Plan(sorted(missing), retouch, extra, stamps, unlisted)
 
 
@@ -90,11 +95,28 @@ def _at(root: bytes, entry: Entry) -> bytes:
     return root if entry.path == b"." else root + b"/" + entry.path
 
 
-def is_folder(path: bytes, status: os.stat_result | None) -> bool:
-    """Links to folders count: they lead to other disks, and stay (rsync's --keep-dirlinks)."""
+def _is_folder(
+    root: bytes, entries: Sequence[Entry], entry: Entry, status: os.stat_result | None
+) -> bool:
+    """Links to folders count: they lead to other disks, and stay (rsync's --keep-dirlinks). One
+    that leads to another folder of the copy does not: files of both would be the same ones.
+    """
     if status is not None and stat.S_ISLNK(status.st_mode):
-        return os.path.isdir(path)
+        return os.path.isdir(_at(root, entry)) and not _leads_to_another(root, entries, entry.path)
     return status is not None and stat.S_ISDIR(status.st_mode)
+
+
+def _leads_to_another(root: bytes, entries: Sequence[Entry], name: bytes) -> bool:
+    if root == b"/":  # whose links the node itself needs
+        return False
+    target, parts = os.path.realpath(root + b"/" + name), name.split(b"/")[:-1]
+    others = set()
+    for above in (b"/".join(parts[:n]) for n in range(len(parts) + 1)):
+        real = os.path.realpath(root + b"/" + above)
+        if os.path.commonpath([target, real]) == real:
+            others.add(os.path.normpath(os.path.join(above, os.path.relpath(target, real))))
+    known = (entry.path for entry in entries if entry.kind == FOLDER)
+    return b"." in others or (bool(others) and any(path in others for path in known))
 
 
 def _look(path: bytes) -> os.stat_result | None:
@@ -118,10 +140,11 @@ def _same_time(one_ns: int, other_ns: int) -> bool:
     return whole and one_ns // SECOND_NS == other_ns // SECOND_NS
 
 
-def _extra(root: bytes, entries: Sequence[Entry], unlisted: list[bytes]) -> list[bytes]:
-    """What is in the folders that the source has, and is not in the source."""
+def _extra(
+    root: bytes, entries: Sequence[Entry], folders: Sequence[bytes], unlisted: list[bytes]
+) -> list[bytes]:
+    """What is in these folders, which are in both places, and is not in the source."""
     known = {entry.path for entry in entries}
-    folders = [entry.path for entry in entries if entry.kind == FOLDER]
     found: list[bytes] = []
     for folder in folders:
         prefix = b"" if folder == b"." else folder + b"/"

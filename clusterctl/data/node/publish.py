@@ -93,8 +93,9 @@ class Publisher(threading.Thread):
 
     def _make_folder(self, number: int) -> None:
         entry, path = self._entries[number], self.path(number)
-        if os.path.lexists(path) and not os.path.isdir(path):
-            self._in_folder(path, os.unlink)
+        if os.path.islink(path) or not os.path.isdir(path):
+            with contextlib.suppress(FileNotFoundError):
+                self._in_folder(path, os.unlink)
         self._in_folder(path, lambda path: os.makedirs(path, exist_ok=True))
         if entry.mode != UNKNOWN_MODE:
             with contextlib.suppress(PermissionError):  # another user's, in which we may write

@@ -55,6 +55,35 @@ def test_a_link_to_a_folder_on_another_disk_stays(relays, data, tmp_path, other_
     assert again.expect("gap")["files"] == 0
 
 
+@pytest.mark.parametrize("disk", [False, True], ids=["there", "on another disk"])
+def test_a_link_of_the_source_that_is_a_folder_now_is_one_on_the_node(
+    relays, data, tmp_path, other_disk, disk
+):
+    """What an earlier copy brought leads to other files of the copy: they stay what they are."""
+    to, top = tmp_path / "to", data.parent / "top"
+    top.mkdir()
+    data.rename(top / "data")
+    make(top, {b"data/v1/x": b"one", b"data/v1/old": b"old", b"data/new/deep/x": b"x"})
+    (top / "data" / "latest").symlink_to("v1")
+    (top / "data" / "new" / "up").symlink_to("..")
+    if disk:
+        to.mkdir()
+        (to / "data").symlink_to(other_disk)
+    relays.copy(relays.source(f"{top}/"), relays.target(to, delete=True))
+    for link in ("latest", "new/up"):
+        (top / "data" / link).unlink()
+    make(top, {b"data/latest/x": b"two", b"data/new/up/new/deep/x": b"y", b"data/latest/d/z": b"z"})
+    shutil.copy2(top / "data/v1/old", top / "data/latest/old")
+    dry = relays.target(to, delete=True, dry_run=True)
+    relays.begin(source := relays.source(f"{top}/"), dry)
+    dry.pull_from(source)
+    gap = dry.expect("gap")
+    assert (gap["files"], gap["delete"]) == (4, 0)
+    [done] = relays.copy(relays.source(f"{top}/"), relays.target(to, delete=True))
+    assert (done["files"], done["left_out"], done["deleted"]) == (4, 0, 0)
+    assert tree(to / "data") == tree(top / "data")
+
+
 def test_what_did_not_get_its_name_on_another_disk_goes(relays, data, tmp_path, other_disk):
     to = tmp_path / "to"
     to.mkdir()
