@@ -85,7 +85,8 @@ def compare(
                 retouch.append(number)
     digests = digests_of_files(_at(root, entries[number]) for number in doubtful)
     for number, digest in zip(doubtful, digests):
-        (retouch if digest == entries[number].digest else missing).append(number)
+        same = digest and digest == entries[number].digest  # empty: it cannot be read
+        (retouch if same else missing).append(number)
     unlisted: list[bytes] = []
     extra = _extra(root, entries, folders, unlisted) if delete else []
     return Plan(sorted(missing), retouch, extra, stamps, unlisted)
