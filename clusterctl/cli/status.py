@@ -85,5 +85,5 @@ def _log_in(wiring: Wiring, cluster: Cluster) -> tuple[HostOutcome[Any], ...]:
         with wiring.access(cluster) as access:
             return log_in_everywhere(access, LOGIN_WITHIN_S).outcomes
     except MissingTool as missing:
-        output.note(f"whether the nodes answer was not tried: {missing.message}")
+        output.note(f"no login was tried: {missing.message}")
         return ()

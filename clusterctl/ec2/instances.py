@@ -146,8 +146,8 @@ def leaving_of(instances: Sequence[Instance]) -> tuple[Instance, ...]:
 def unfinished_of(instances: Sequence[Instance]) -> tags.Unfinished:
     """What `add`, `remove` and `replace` were asked for and are not done with.
 
-    Every member says it, but for those launched since; the last of all that are replaced says it
-    until it is gone. What was asked for otherwise afterwards is not unfinished any more.
+    The tag is on every member but those launched since, and on replaced nodes until they are gone.
+    What a later command has revoked does not count.
     """
     said = (one.unfinished for one in (*members_of(instances), *instances))
     first = next((one for one in said if one), tags.Unfinished())

@@ -165,14 +165,13 @@ def _tags_kept(spec: ClusterSpec, there: Sequence[Instance]) -> Iterator[Finding
         yield Finding(
             "tags.kept",
             Severity.WARNING,
-            f"--tag {', '.join(sorted(lacking))}: what is there keeps its tags, new nodes are "
-            "launched with it",
-            hint="tag what is there yourself: aws ec2 create-tags",
+            f"--tag {', '.join(sorted(lacking))}: only new nodes get it",
+            hint="tag the others yourself: aws ec2 create-tags",
         )
 
 
 def unfinished_findings(name: str, instances: Sequence[Instance]) -> Iterator[Finding]:
-    """Say what an earlier command was asked for and did not come to: this one finishes it."""
+    """Say what an earlier command was asked for and did not finish: this one does."""
     leaving = [found.node.name for found in leaving_of(instances)]
     told = unfinished_of(instances).told(name)
     if leaving:
@@ -182,7 +181,7 @@ def unfinished_findings(name: str, instances: Sequence[Instance]) -> Iterator[Fi
             "cluster.unfinished",
             Severity.INFO,
             f"asked for before and not finished: {told}",
-            hint=f"it is finished too, and nothing of it done twice: clusterctl up {name}",
+            hint=f"finish it, with nothing done twice: clusterctl up {name}",
         )
 
 

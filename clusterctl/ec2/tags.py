@@ -55,7 +55,7 @@ class Unfinished:
         return " ".join(f"{verb} {indices_text(found)}" for verb, found in asked)
 
     def told(self, name: str) -> str:
-        """For people: `add demo-[2-3], remove demo-1`."""
+        """As messages have it: `add demo-[2-3], remove demo-1`."""
         return ", ".join(
             f"{verb} {fold_hosts([f'{name}-{index}' for index in found])}"
             for verb, found in vars(self).items()

@@ -33,8 +33,8 @@ USUAL = (
 
 @dataclass(frozen=True)
 class Cleaning:
-    """What is to go: of each of `folders` a log's name, with `jobs` ended jobs' own logs, and
-    nothing of what is in `keep`."""
+    """What is to be removed: a training's files in `folders` (path, log's name), but for those in
+    `keep`; with `jobs` also the ended jobs' own folders."""
 
     folders: tuple[tuple[str, str], ...] = ()
     keep: tuple[str, ...] = ()
@@ -60,8 +60,8 @@ class LogFolder:
 
 @dataclass(frozen=True)
 class NodeLogs:
-    """What was removed on a node, or would be. `failed` and `links`: one sentence each, of what
-    could not be removed and of what is a link, and left alone.
+    """What was removed on a node, or would be. `failed` has a sentence for each thing that could
+    not be removed, `links` for each link, which is left alone.
 
     `busy` is a job that runs there: nothing was removed.
     """

@@ -17,7 +17,7 @@ from clusterctl.domain.results import FanoutResult, HostOutcome
 from clusterctl.operations.access import Access
 
 Outcomes = FanoutResult[tuple[NodeProcess, ...]]
-# What was being started while it was ended may come up on another node: that is ended, too.
+# A process that was being started meanwhile may appear on another node: it is ended, too.
 ROUNDS = 2
 
 
@@ -25,7 +25,7 @@ ROUNDS = 2
 class KillReport:
     """What was found, how it ended, and what the last look still saw.
 
-    `answered`: the nodes that this is known of; `failures` has the others.
+    `answered` are the nodes that said so; the others are in `failures`.
     """
 
     found: tuple[NodeProcess, ...]

@@ -165,7 +165,9 @@ def _grown(launcher: Launcher, name: str, count: int) -> ClusterSpec:
     there = _instances(launcher.clients.ec2, name)
     spec = grown(name, there, count, bool(sent_launches(launcher.folder)))
     if unfinished_of(there).add:
-        launcher.progress.step(f"not finished, and gone on with: {unfinished_of(there).told(name)}")
+        launcher.progress.step(
+            f"going on with what was not finished: {unfinished_of(there).told(name)}"
+        )
     return spec
 
 
