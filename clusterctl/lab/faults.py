@@ -159,11 +159,12 @@ class Faults:
             befalls[fault.affliction] = fault.degree
         return befalls
 
-    def forget_host(self, instance_id: str) -> None:
-        """The instance is gone, and what befell it with it."""
+    def forget_host(self, instance_id: str, *kinds: type[HostFault]) -> None:
+        """What befell the instance is gone, or what of it is of these kinds."""
         with self._lock:
             for one in list(self._standing.values()):
-                if _host(one.fault) == instance_id:
+                fault = one.fault
+                if isinstance(fault, kinds or HostFault) and fault.instance_id == instance_id:
                     self._forget(one.id)
 
     def _lag(self) -> Lag:
@@ -203,10 +204,6 @@ def _subject(fault: Fault) -> tuple[str, ...] | None:
     if isinstance(fault, HostFault):
         return (fault.affliction, fault.instance_id)
     return ("lag",) if isinstance(fault, Lag) else None
-
-
-def _host(fault: Fault) -> str:
-    return fault.instance_id if isinstance(fault, HostFault) else ""
 
 
 def _merged(old: Fault, new: Fault) -> Fault:

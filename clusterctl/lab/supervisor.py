@@ -14,6 +14,7 @@ from clusterctl.lab import addresses, interruptions, moto_addresses, moto_networ
 from clusterctl.lab.daemon.network import hardware_address
 from clusterctl.lab.decisions import Decision, Seen, decide
 from clusterctl.lab.faults import FAULTS
+from clusterctl.lab.host_faults import Cut, Frozen
 from clusterctl.lab.looks import LOOKS
 from clusterctl.lab.moto_instances import LabInstance, all_lab_instances
 from clusterctl.lab.moto_types import has_instance_store, simulated_gpus
@@ -109,6 +110,9 @@ class Supervisor:
                 if decision.state == "terminated":
                     FAULTS.forget_host(instance.id)
                     LOOKS.note(instance.id, "")
+                elif decision.state == "stopped":
+                    # EC2 starts it on another machine, with another link.
+                    FAULTS.forget_host(instance.id, Frozen, Cut)
                 return
         if decision.order:
             self._carry_out(instance, decision)

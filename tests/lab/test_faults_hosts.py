@@ -138,6 +138,18 @@ def test_a_host_that_is_down_can_be_terminated(instances, faults, what):
     wait_until(lambda: not faults.standing(), "forgotten with the instance")
 
 
+@pytest.mark.parametrize("what", ["freeze", "cut"])
+def test_off_and_on_again_helps(instances, faults, what):
+    one = instances.up()[0]
+    faults(what, instance_id=one["InstanceId"])
+    faults("fill", instance_id=one["InstanceId"], left=1 << 20)
+    instances.ec2.stop_instances(InstanceIds=[one["InstanceId"]])
+    instances.in_state(one["InstanceId"], "stopped")
+    wait_until(lambda: len(faults.standing()) == 1, "forgotten, but for the full disk")
+    instances.ec2.start_instances(InstanceIds=[one["InstanceId"]])
+    instances.reachable(one["InstanceId"])
+
+
 def _times_out(lab, key, one):
     try:
         return ssh(lab, key, one["PrivateIpAddress"], "true", timeout_s=3).returncode == 255
