@@ -16,7 +16,7 @@ from clusterctl.jobs.plan import EXAMPLES_FOLDER
 from clusterctl.jobs.presets import SYNTHETIC_LOG_FOLDER
 from clusterctl.jobs.record import JobRecord
 from clusterctl.operations.access import Access
-from clusterctl.operations.logs import job_running, jobs_of, refuse_while_training
+from clusterctl.operations.logs import job_running, jobs_of, refuse_beside_a_run, what_runs
 from clusterctl.operations.results import LOG_FOLDER, LOG_NAME, log_folders
 from clusterctl.transport.target import Target
 
@@ -88,13 +88,18 @@ def find_logs(
 
     Raises JobRunning unless `force` or `dry_run`, HostError of the head node.
     """
+    running = what_runs(access)
     if not (force or dry_run):
-        refuse_while_training(access, BECAUSE)
+        refuse_beside_a_run(access, running, BECAUSE)
     records: list[JobRecord] = []
     with contextlib.suppress(HostError):  # the head node is among the failures then
         records = jobs_of(access)
-    keep = tuple(job.log_dir for job in records if job.running and job.log_dir)
-    cleaning = Cleaning(log_folders_of(records), keep, jobs, force=force)
+    keep = [job.log_dir for job in running.jobs if job.log_dir]
+    by_hand = any(process.job_id is None for process in running.launchers)
+    if by_hand or any(not job.log_dir for job in running.jobs):
+        # A program of the user's own, or train.sh: nobody knows where, but the usual is likely.
+        keep += USUAL
+    cleaning = Cleaning(log_folders_of(records), tuple(keep), jobs, force=force)
     return cleaning, _on(access, access.targets, replace(cleaning, dry_run=True))
 
 

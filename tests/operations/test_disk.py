@@ -67,6 +67,22 @@ def typed(pair, answer, *arguments):
     return done.returncode, done.stderr
 
 
+def test_force_leaves_the_usual_folders_to_a_run_that_was_typed_by_hand(pair):
+    checkpoint = "imagenet_resnet/model.ckpt-7.index"
+    pair.on(1, f"mkdir -p imagenet_resnet && touch {checkpoint}")
+    pair.on(0, "cp /bin/sleep mpirun && { setsid ./mpirun 300 </dev/null >/dev/null 2>&1 & }")
+    try:
+        assert pair.ctl("clean-logs", "--force", "--yes")[0] == 0
+        assert pair.on(1, f"ls {checkpoint}") == f"{checkpoint}\n"
+        assert pair.ctl("cancel")[0] == 0
+        assert pair.ctl("clean-logs", "--force", "--yes")[0] == 0
+        assert pair.on(1, "ls -d imagenet_resnet || echo gone") == "gone\n"
+    finally:
+        pair.ctl("cancel")
+        pair.on(0, "rm -f mpirun")
+        pair.on(1, "rm -rf imagenet_resnet")
+
+
 @pytest.mark.train
 def test_clean_logs(pair):
     """Of a job with a --log_dir of its own, and of runs by hand in the usual folders."""

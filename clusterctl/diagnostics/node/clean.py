@@ -23,6 +23,7 @@ import sys
 from pathlib import Path
 
 JOBS = Path.home() / ".clusterctl" / "jobs"
+JOB_IDS = "[0-9]" * 8 + "-" + "[0-9]" * 6 + "-" + "[0-9a-f]" * 4
 CHECKPOINT = re.compile(r"model\.ckpt-\d+\.index")
 # Of TensorFlow 1, too: the tutorial's own trainer.
 OURS = re.compile(r"\.?model\.ckpt-\d+\..*|events\.out\.tfevents\..*")
@@ -59,7 +60,7 @@ def main() -> None:
 
 
 def clean(asked: dict) -> dict:
-    jobs = [job for job in sorted(JOBS.glob("*-*-*")) if job.is_dir()]
+    jobs = [job for job in sorted(JOBS.glob(JOB_IDS)) if job.is_dir()]
     running = [job.name for job in jobs if runs(job)]
     if running and not (asked["dry_run"] or asked["force"]):
         return {"busy": running[-1]}
@@ -74,13 +75,17 @@ def clean(asked: dict) -> dict:
         except OSError as error:
             failed.append(f"{error.filename}: {error.strerror}")
 
+    def is_link(path: str) -> bool:
+        if os.path.islink(path):  # noqa: PTH114
+            links.append(f"{path} is a link to {os.readlink(path)}")  # noqa: PTH115
+            return True
+        return False
+
     kept = {os.path.realpath(place(name)) for name in asked["keep"]}  # noqa: PTH114
     names: dict = {}  # of the logs in each folder
     for name, log in asked["folders"]:
         path = place(name)
-        if os.path.islink(path):  # noqa: PTH114
-            links.append(f"{path} is a link to {os.readlink(path)}")  # noqa: PTH115
-        elif os.path.realpath(path) not in kept:  # noqa: PTH114
+        if not is_link(path) and os.path.realpath(path) not in kept:  # noqa: PTH114
             names.setdefault(os.path.realpath(path), set()).update({log, f"eval_{log}"})
     for path, logs in names.items():
         try:
@@ -95,7 +100,7 @@ def clean(asked: dict) -> dict:
                 with contextlib.suppress(OSError):  # something else is left in it
                     os.rmdir(path)  # noqa: PTH106
     for job in jobs if asked["jobs"] else []:
-        if job.name not in running:
+        if job.name not in running and not is_link(str(job)):
             take({"path": str(job), "checkpoints": 0, "others": 0}, [str(job)])
     return {"folders": found, "failed": failed, "links": sorted(set(links))}
 

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TextIO
 
 JOBS = Path.home() / ".clusterctl" / "jobs"
+JOB_IDS = "[0-9]" * 8 + "-" + "[0-9]" * 6 + "-" + "[0-9a-f]" * 4
 ORDER_FILE = "job.json"  # written by nobody but `start`
 RESERVED_BYTES = 32
 CANCEL_TIMEOUT_S = 15.0
@@ -81,7 +82,7 @@ def describe(folder: Path) -> dict:
 
 def folders() -> list:
     """In the order in which they were started here: an id has the clock of some laptop."""
-    found = [path for path in JOBS.glob("*-*-*") if path.is_dir()]
+    found = [path for path in JOBS.glob(JOB_IDS) if path.is_dir()]
     return sorted(found, key=lambda path: (mtime_of(path / ORDER_FILE) or 0, path.name))
 
 
