@@ -8,7 +8,7 @@ from clusterctl.cli import hostlines, output
 from clusterctl.cli.joblog import how_it_ended
 from clusterctl.cli.kill import how_they_ended
 from clusterctl.cli.params import JobId
-from clusterctl.cli.process_table import show_left, show_processes
+from clusterctl.cli.process_table import saying_what_is_left, show_left, show_processes
 from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 from clusterctl.domain.ranges import fold_hosts
 
@@ -33,7 +33,7 @@ def cancel(wiring: Wiring, name: str, job_id: str | None, as_json: bool) -> int:
     from clusterctl.operations.cancel import cancel as cancel_job
 
     job_id = check_job_id(job_id) if job_id else None
-    with wiring.open(name) as access:
+    with wiring.open(name) as access, saying_what_is_left(name):
         cancelled = cancel_job(access, job_id)
     others = cancelled.others
     if as_json:

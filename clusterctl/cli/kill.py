@@ -8,7 +8,7 @@ import click
 
 from clusterctl.cli import hostlines, output
 from clusterctl.cli.node_options import nodes_option
-from clusterctl.cli.process_table import show_left, show_processes
+from clusterctl.cli.process_table import saying_what_is_left, show_left, show_processes
 from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count
@@ -52,7 +52,7 @@ def kill(
         if processes and not as_json:
             show_processes(processes)
 
-    with wiring.open(name) as access:
+    with wiring.open(name) as access, saying_what_is_left(name):
         query = ProcessQuery(all_python=all_python)
         report = kill_processes(access, query, indices, dry_run, found)
     if as_json:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from clusterctl.cli.process_table import saying_what_is_left, show_left
 from clusterctl.diagnostics.node.processes import Process, ours
 from clusterctl.diagnostics.processes import (
     NodeProcess,
@@ -257,3 +258,14 @@ def test_a_node_that_does_not_answer_is_its_own_outcome(node):
     node.trouble = [HostUnreachable("demo-0", "did not answer in time")]
     [outcome] = list_processes(node, [HEAD], ProcessQuery("x")).outcomes
     assert isinstance(outcome.error, HostUnreachable)
+
+
+@pytest.mark.parametrize(("role", "ending"), [("rank", ""), ("launcher", " --force")])
+def test_what_is_left_is_said_with_what_helps(capsys, role, ending):
+    two = [NodeProcess(f"d-e-{index}", 7, None, role, None, 1.0, ("x",)) for index in (3, 0)]
+    show_left(two)
+    with pytest.raises(KeyboardInterrupt), saying_what_is_left("d-e"):
+        raise KeyboardInterrupt
+    *_, hint, after = capsys.readouterr().err.splitlines()
+    assert hint.endswith(f": clusterctl reboot d-e 3 0{ending}")
+    assert after.endswith(": clusterctl kill d-e --dry-run")
