@@ -52,8 +52,22 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.realpath(__file__))) 
 from clusterctl.cli.{program} import main
 main()
 """
-# A shell that runs one command of ssh's reads .bashrc alone, up to where Ubuntu's ends for it.
-_ON_PATH = f'PATH="$PATH:$HOME/{FOLDER}/bin"  # runclust and copyclust, by clusterctl\n'
+_ON_PATH = f'PATH="$PATH:$HOME/{FOLDER}/bin"  # runclust and copyclust, by clusterctl'
+# Of all files a shell that runs one command of ssh's reads .bashrc alone, up to where Ubuntu's ends
+# for it: so the line is the first. A .bashrc that its owner brought later may not have it at all.
+_PUT_ON_PATH = f"""\
+line={shlex.quote(_ON_PATH)}
+for file in .bashrc .profile; do
+    if [ "$(head -n 1 $file 2>/dev/null)" = "$line" ]; then continue; fi
+    # A login shell reads one of these, and those of the images read .bashrc.
+    if [ $file = .profile ] && [ -e .profile -o -e .bash_profile -o -e .bash_login ]; then break; fi
+    # A link stays one.
+    file=$(realpath -m $file)
+    {{ echo "$line"; grep -avxF "$line" "$file" 2>/dev/null || :; }} >"$file.clusterctl"
+    [ ! -e "$file" ] || chmod --reference="$file" "$file.clusterctl"
+    mv "$file.clusterctl" "$file"
+done
+"""
 _PIP = """\
 if ! "$python" -m pip --version >/dev/null 2>&1; then
     "$python" -m venv $new/venv
@@ -107,7 +121,8 @@ def put_programs(
     stamp = own_stamp()
     look = look_script(stamp).encode()
     looked = connections.run(head, "sh -s", stdin=look, timeout_s=LOOK_TIMEOUT_S)
-    if looked.stdout == "current\n":
+    # A .bashrc may have printed before.
+    if looked.stdout.endswith("current\n"):
         return
     found = parse_look(looked.stdout)
     own = next((one for one in found if one.abi == own_abi()), None)
@@ -137,7 +152,11 @@ def look_script(stamp: str) -> str:
     """For `sh -s`: `current`, or a line for each Python there is."""
     names = [f"python3.{minor}" for minor in (sys.version_info[1], *range(14, 8, -1))]
     return f"""\
-if [ "$(cat ~/{FOLDER}/stamp 2>/dev/null)" = {stamp} ]; then echo current; exit; fi
+cd
+if [ "$(cat {FOLDER}/stamp 2>/dev/null)" = {stamp} ]; then
+{_PUT_ON_PATH}echo current
+exit
+fi
 for name in {names[0]} python3 {" ".join(names[1:])}; do
     ! command -v $name >/dev/null || $name -I -c {shlex.quote(_FACTS)} </dev/null
 done
@@ -180,17 +199,7 @@ for library in pathlib.Path(sys.argv[1]).rglob("*.so"):
     ctypes.CDLL(str(library))' $new/lib
 rm -rf $new/venv
 echo {stamp} >$new/stamp
-for file in .bashrc .profile; do
-    if grep -qs {FOLDER}/bin $file; then continue; fi
-    # A login shell reads one of these, and those of the images read .bashrc.
-    if [ $file = .profile ] && [ -e .profile -o -e .bash_profile -o -e .bash_login ]; then break; fi
-    # A link stays one.
-    file=$(realpath -m $file)
-    {{ printf %s {shlex.quote(_ON_PATH)}; cat "$file" 2>/dev/null || :; }} >"$file.clusterctl"
-    [ ! -e "$file" ] || chmod --reference="$file" "$file.clusterctl"
-    mv "$file.clusterctl" "$file"
-done
-[ -e hosts ] || ln -sf {hosts_path} hosts
+{_PUT_ON_PATH}[ -e hosts ] || ln -sf {hosts_path} hosts
 rm -rf {FOLDER}
 mv $new {FOLDER}
 echo complete

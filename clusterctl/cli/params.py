@@ -124,6 +124,8 @@ def _indices_here(ctx: click.Context) -> list[str]:
 
 
 def _jobs_of(ctx: click.Context) -> list[str]:
+    from clusterctl.jobs.ids import PATTERN
+
     folder = _meant(ctx)
     argv = ["ssh", "-F", str(folder.ssh_config), "-o", "BatchMode=yes"]
     listed = subprocess.run(
@@ -134,7 +136,8 @@ def _jobs_of(ctx: click.Context) -> list[str]:
         timeout=COMPLETED_WITHIN_S - 0.5,  # ends ssh before we end
         check=True,
     )
-    return listed.stdout.decode().split()
+    # A .bashrc may have printed, too.
+    return list(filter(PATTERN.fullmatch, listed.stdout.decode().splitlines()))
 
 
 def proposed(ask: Callable[[], Iterable[str]], incomplete: str) -> list[CompletionItem]:

@@ -10,7 +10,7 @@ import click
 
 from clusterctl.cli import output
 from clusterctl.cli.params import JobId
-from clusterctl.cli.wiring import ClusterName, Wiring, account_options
+from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 from clusterctl.domain.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 REFERENCES = ("auto", "imagenet-32", "imagenet-256", "synthetic-4", "none")
 
 
-@click.command()
-@click.argument("name", required=False, type=ClusterName())
+@click.command(cls=ClusterCommand, instead="logs")
+@click.argument("name", required=False)
 @click.argument("job", required=False, type=JobId())
 @click.argument("more", nargs=-1, metavar="")
 @click.option(
@@ -82,6 +82,7 @@ def results(
             raise UsageError("--log reads files here, --log-dir those of a cluster", "give one")
         found = _of_files(files, definitions)
     else:
+        assert name is not None  # ClusterCommand has it, unless there are logs
         found = _of_cluster(wiring, name, job, more, log_dir, definitions)
     comparisons = _compared(found, reference)
     if csv_file:
@@ -106,7 +107,7 @@ def _of_files(files: list[str], definitions: list[MetricDefinition]) -> Results:
 
 def _of_cluster(
     wiring: Wiring,
-    name: str | None,
+    name: str,
     job: str | None,
     more: tuple[str, ...],
     log_dir: str | None,
@@ -115,8 +116,6 @@ def _of_cluster(
     from clusterctl.jobs.ids import check_job_id
     from clusterctl.operations.results import results_of_cluster
 
-    if name is None:
-        raise UsageError("whose results?", "name a cluster, or log files: --log FILE")
     if more or (job and log_dir is not None):
         raise UsageError("one cluster, and one job or log folder", "log files are read with --log")
     job_id = check_job_id(job) if job else None

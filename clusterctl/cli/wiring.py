@@ -143,11 +143,12 @@ class ClusterCommand(click.Command):
     `--` does not count, and words that are too many without a NAME have one.
 
     `explicit`: NAME cannot be left out. The error proposes the line with it.
+    `instead`: an option with which no cluster is meant.
     """
 
-    def __init__(self, *args: Any, explicit: bool = False, **more: Any) -> None:
+    def __init__(self, *args: Any, explicit: bool = False, instead: str = "", **more: Any) -> None:
         super().__init__(*args, **more)
-        self.explicit = explicit
+        self.explicit, self.instead = explicit, instead
         self._arguments = [one for one in self.params if isinstance(one, click.Argument)]
         self._arguments[0].type = ClusterName()
 
@@ -166,7 +167,7 @@ class ClusterCommand(click.Command):
         fewest = sum(one.required for one in rest)
         fits = len(words) <= len(rest) or any(one.nargs < 0 for one in rest)
         may_name = not fits or (len(words) > fewest and _could_be_name(words[0]))
-        if words and (may_name or launched_here(words[0])):
+        if given.get(self.instead) or (words and (may_name or launched_here(words[0]))):
             return args
         here = clusters_here(given)
         named = shlex.join([here[0] if len(here) == 1 else "NAME", *args])
@@ -177,7 +178,10 @@ class ClusterCommand(click.Command):
                 elsewhere = ", ".join(folder.path.name for folder in _launched())
                 there = "there is none on this machine"
                 there += f" but in another place: {elsewhere}" if elsewhere else ""
-            raise UsageError(f"which cluster? {there}", f"say its name: {ctx.command_path} {named}")
+            hint = f"say its name: {ctx.command_path} {named}"
+            instead = [one.opts[0] for one in options if one.name == self.instead]
+            hint += "".join(f"; or give {option}" for option in instead)
+            raise UsageError(f"which cluster? {there}", hint)
         output.note(f"cluster {here[0]}, the only one here")
         return [here[0], *args]
 

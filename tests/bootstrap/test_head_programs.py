@@ -70,6 +70,21 @@ def test_up_again_puts_there_what_has_changed_and_only_that(pair, hosts):
     assert pair.on(0, look).splitlines()[1] == before.splitlines()[1]
 
 
+def test_up_again_with_a_bashrc_of_ones_own(pair, hosts):
+    """One that was brought later, prints something and ends early."""
+    before, line = pair.on(0, "cat .bashrc"), head_programs._ON_PATH
+    try:
+        for own in (f"[ x ] && return\n{line}\n", "return\n"):
+            pair.on(0, "cat >.bashrc", f"echo Welcome\n{own}".encode())
+            status, _, err = pair.ctl("up", "--nodes", "2")
+            assert (status, "head.programs" in err) == (0, False), err
+            _, out, err = pair.ctl("ssh", "--", "runclust", "hosts", "hostname")
+            assert hosts < set(out.splitlines()), err
+            assert pair.on(0, "cat .bashrc").count(line) == 1
+    finally:
+        pair.on(0, "cat >.bashrc", before.encode())
+
+
 def test_another_python_with_a_package_index(pair, hosts, tmp_path, monkeypatch):
     wheels = tmp_path / "wheels"
     wheels.mkdir()

@@ -20,6 +20,8 @@ Host demo-0 10.0.0.1
     Port {port}
 Host demo-2 10.0.0.3
     HostName 127.0.0.1
+Host demo-0 10.0.0.1 demo-2 10.0.0.3
+    ConnectTimeout 10
 """
 
 
@@ -102,6 +104,12 @@ def parsed(line):
         ("env install", {"name": "demo"}),
         ("logs -f", {"name": "demo"}),
         ("kill", {"name": "demo"}),
+        ("results", {"name": "demo"}),
+        ("results 20261120-154501-3f2a", {"name": "demo", "job": "20261120-154501-3f2a"}),
+        ("results other", {"name": "other"}),
+        ("results other 20261120-154501-3f2a", {"name": "other", "job": "20261120-154501-3f2a"}),
+        ("results --log a.log", {}),
+        ("results --log a.log b.log", {"name": "b.log"}),
         # What launches, ends or deletes is told its cluster.
         ("up --nodes 2", "here is demo"),
         ("down --yes", "here is demo"),
@@ -207,9 +215,9 @@ def test_jobs_and_zones_are_completed_by_who_knows_them(pair, monkeypatch):
     monkeypatch.setenv("CLUSTERCTL_HOME", str(pair.lab.home))
     monkeypatch.setenv("CLUSTERCTL_LAB", "1")
     job = "20200101-000000-abcd"
-    pair.on(0, f"mkdir -p .clusterctl/jobs/{job}")
+    pair.on(0, f"mkdir -p .clusterctl/jobs/{job} .clusterctl/jobs/2020")
     try:
         assert completed("logs pair --job 2020") == [job]
     finally:
-        pair.on(0, f"rm -r .clusterctl/jobs/{job}")
+        pair.on(0, f"rm -r .clusterctl/jobs/{job} .clusterctl/jobs/2020")
     assert "us-west-2b" in completed("up new --region us-west-2 --zone us-west-2")

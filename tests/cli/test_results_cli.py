@@ -135,7 +135,7 @@ def test_files_beside_the_table(results, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "status", "says"),
     [
-        ((), 2, "whose results?"),
+        ((), 2, " results NAME; or give --log\n"),
         (("--log", "none.log"), 2, "cannot read none.log: No such file or directory"),
         (("--log", "."), 0, ""),
         (("--log", "empty"), 2, "there is no hvd_train.log in empty"),
