@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any
 from clusterctl.domain.errors import ClusterctlError
 from clusterctl.ec2 import tags
 from clusterctl.ec2.errors import translated
+from clusterctl.ec2.instances import Instance
 from clusterctl.ec2.orphans import alone, judge, without_stop_time
 from clusterctl.ec2.polling import gaps
 from clusterctl.ec2.removal import Left, remove, still_there
 from clusterctl.ec2.resources import STOPPED_SEEN, Kind, Resource
 from clusterctl.ec2.sweep import Found, Unseen, look, nothing_seen
 from clusterctl.ec2.verdicts import Judged, Rules, ThingId, Verdict, thing_id
+from clusterctl.operations.costs import note_end
 from clusterctl.operations.first_seen import FILE, note_alone
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.keep import Site, check_account, site_of
@@ -250,9 +252,18 @@ class GarbageCollector:
                     except ClusterctlError as failure:
                         busy[name] = failure
             free = [one for one in resources if one.cluster not in busy]
+            self._note_end(place, free)
             left = remove(place.clients, place.host, free, self._told, self._tell)
         taken = (Left(one, busy[one.cluster]) for one in resources if one.cluster in busy)
         return (*left, *taken)
+
+    def _note_end(self, place: _Place, resources: Sequence[Resource]) -> None:
+        ending: dict[str, list[Instance]] = {}
+        for one in resources:
+            if one.instance is not None:
+                ending.setdefault(one.instance.cluster, []).append(one.instance)
+        for name, instances in ending.items():
+            note_end(self._home, place.clients, name, instances)
 
     def _told(self, resource: Resource) -> None:
         with self._lock:

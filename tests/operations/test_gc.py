@@ -22,6 +22,7 @@ from clusterctl.operations import gc as gc_module
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.gc import GarbageCollector, Wishes
 from clusterctl.operations.keep import keep_site, site_of
+from clusterctl.operations.ledger import read_ended
 from tests.cli.running import CommandLine
 from tests.lab import running
 from tests.moto_ec2 import KEY
@@ -155,6 +156,14 @@ def test_a_cluster_by_name_with_its_instances_and_no_other(places, home):
     collector = GarbageCollector(places, home, Wishes(cluster="demo"))
     assert collector.remove(collector.sweep().orphans).left == ()
     assert everything(ec2) & (kept | gone) == kept
+
+
+def test_what_it_has_terminated_is_in_the_memory_of_costs(places, home):
+    made = {launch(places["us-west-2"].ec2, "demo") for _ in range(2)}
+    collector = GarbageCollector(places, home, Wishes(cluster="demo"))
+    collector.remove(collector.sweep().orphans)
+    [ended] = read_ended(home)
+    assert (ended.name, ended.region, set(ended.usd)) == ("demo", "us-west-2", made)
 
 
 def test_what_runs_is_a_colleagues_until_it_is_too_old(places, home, later):
