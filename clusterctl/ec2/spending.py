@@ -100,13 +100,16 @@ def node_cost(
     address = PUBLIC_IPV4_HOUR_USD if had_address else 0.0
     hourly = held + (PUBLIC_IPV4_HOUR_USD if node.public_ip else 0.0) + (machine if billed else 0.0)
     unpriced = [] if price else [f"the price of {node.instance_type} is not known"]
+    unpriced += ["no tag says how large its disk is"] if disk.size_gib is None else []
     stopped = stopped_since(instance.state_since)
     if stopped and stopped < node.launched_at:
         stopped = None  # It tells of an earlier stop.
-    if node.state not in (*AWAKE, *ASLEEP):
-        hourly, now = 0.0, stopped or now
     begin, why = _counted_until(instance, stopped)
     missing = [*unpriced, *why]
+    if (begin - now).total_seconds() > BRIEF_S:
+        missing.append("its tag says what it has cost until a time that is still to come")
+    if node.state not in (*AWAKE, *ASLEEP):
+        hourly, now = 0.0, stopped or now
     started, ended = begin, now if billed else stopped
     if (node.launched_at - begin).total_seconds() > BRIEF_S:
         started = node.launched_at

@@ -67,7 +67,9 @@ BY_ITSELF = {"state_reason": "Client.InstanceInitiatedShutdown: Instance initiat
         (machine(3, made=50), TEN, 10.08, 30 + 50 * 0.08, False),
         (machine(3, made=50, spent=noted(100.0, 40)), TEN, 10.08, 133.20, False),
         (machine(3, spent=noted(100.0, 3, at_least=True)), TEN, 10.08, 130.24, False),
-        (machine(3, disk=Disk()), TEN, 10.0, 30.0, True),
+        (machine(3, disk=Disk()), TEN, 10.0, 30.0, False),
+        # Somebody has edited the tag.
+        (machine(3, spent=noted(7.0, -1000)), TEN, 10.08, 7.0, False),
         # Its clock is ahead of ours.
         (machine(-0.05), TEN, 10.08, 0.0, True),
         # No price: the disk is known all the same.
