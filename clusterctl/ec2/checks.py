@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from clusterctl.domain.cluster import Node
 from clusterctl.domain.errors import ClusterctlError, MissingTool, UsageError
 from clusterctl.domain.ranges import fold_hosts, format_indices
 from clusterctl.domain.spec import ClusterSpec
@@ -31,15 +32,24 @@ def check_request(spec: ClusterSpec, seen: Observed, public_key: str) -> None:
         )
 
 
-def _check_numbers(spec: ClusterSpec, seen: Observed) -> None:
-    members = members_of(seen.instances)
-    indices = Counter(found.node.index for found in members)
-    twice = [f"{spec.name}-{index}" for index, count in indices.items() if count > 1]
+def check_twins(name: str, members: Iterable[Node]) -> None:
+    """Raises ClusterctlError for indices that several of a cluster's members have."""
+    counted = Counter(node.index for node in members)
+    twice = sorted(index for index, number in counted.items() if number > 1)
     if twice:
+        command = "down" if twice[0] == 0 else "remove"
+        indices = "" if twice[0] == 0 else f" {' '.join(map(str, twice))}"
         raise ClusterctlError(
-            f"there are several instances for {fold_hosts(twice)}: two `up` ran at once",
-            f"remove the cluster and launch it again: clusterctl down {spec.name}",
+            f"there are several instances for {fold_hosts([f'{name}-{one}' for one in twice])}: "
+            "two commands launched at once, from two machines",
+            f"remove them, and launch again: clusterctl {command} {name}{indices}",
         )
+
+
+def _check_numbers(spec: ClusterSpec, seen: Observed) -> None:
+    members = [found.node for found in members_of(seen.instances)]
+    check_twins(spec.name, members)
+    indices = {node.index for node in members}
     if spec.nodes < len(indices):
         raise UsageError(
             f"cluster {spec.name} has {len(indices)} nodes, more than the {spec.nodes} asked for",

@@ -79,7 +79,8 @@ def remove(launcher: Launcher, name: str, indices: Sequence[int]) -> Removed:
         _check_rest(name, there, going)
         names = tuple(f"{name}-{index}" for index in sorted(set(indices)))
         left = [index for index in wanted_of(there) if index not in indices]
-        rest = [found for found in members_of(there) if found not in going]
+        # Two machines may have launched the same node at once: both go.
+        rest = [found for found in members_of(there) if found.node.index not in indices]
         launcher.progress.step(f"removing {fold_hosts(names)}")
         asked = Unfinished(
             add=tuple(index for index in before.add if index not in indices),
@@ -120,11 +121,11 @@ def replace_nodes(launcher: Launcher, name: str, indices: Sequence[int]) -> UpRe
         old = _chosen(name, members_of(there), fresh)
         names = [f"{name}-{index}" for index in sorted(set(indices))]
         launcher.progress.step(f"replacing {fold_hosts(names)}")
+        replaced = tuple(sorted({*before.replace, *(one.node.index for one in old)}))
+        unfinished = replace(before, replace=replaced).text
         _tag(client, old, {tags.RETIRED: "yes"})
         if old:
-            replaced = tuple(sorted({*before.replace, *(one.node.index for one in old)}))
-            unfinished = replace(before, replace=replaced)
-            _tag(client, members_of(there), {tags.UNFINISHED: unfinished.text})
+            _tag(client, members_of(there), {tags.UNFINISHED: unfinished})
         if spec.capacity_reservation:
             dismiss(launcher, name)
         try:
@@ -210,6 +211,11 @@ def _instances(client: EC2Client, name: str) -> tuple[Instance, ...]:
 
 def _check_there(client: EC2Client, name: str, there: Sequence[Instance]) -> None:
     if not members_of(there):
+        if there:
+            raise UsageError(
+                f"all nodes of {name} are being replaced, and no new one is there",
+                f"finish that first: clusterctl up {name}",
+            )
         raise NoSuchCluster(
             f"there is no cluster {name} in {client.meta.region_name}",
             f"see `clusterctl list`, or launch it: clusterctl up {name}",
@@ -230,7 +236,7 @@ def _chosen(name: str, nodes: Sequence[Instance], indices: Sequence[int]) -> tup
 
 def _check_rest(name: str, there: Sequence[Instance], going: Sequence[Instance]) -> None:
     head = members_of(there)[0]
-    if head in going:
+    if head.node.index in {found.node.index for found in going}:
         raise UsageError(
             f"{head.node.name} is the head node, and cannot be removed",
             f"replace it (clusterctl replace {name} {head.node.index}), or remove the cluster: "

@@ -11,6 +11,7 @@ from clusterctl.domain.findings import Severity
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.spec import ClusterSpec
 from clusterctl.ec2 import tags
+from clusterctl.ec2.checks import check_twins
 from clusterctl.ec2.instances import as_cluster, find_instances, members_of, unfinished_of
 from clusterctl.ec2.launch import carry_out
 from clusterctl.ec2.observe import observe
@@ -141,6 +142,8 @@ def launch(launcher: Launcher, spec: ClusterSpec) -> tuple[LaunchPlan, Cluster]:
     )
     cluster = as_cluster(client, spec.name, instances)
     assert cluster is not None, "a plan leaves no cluster without instances"
+    # The lock is this machine's: another one may have launched the same nodes meanwhile.
+    check_twins(spec.name, cluster.nodes)
     return plan, cluster
 
 

@@ -12,7 +12,8 @@ import pytest
 from clusterctl.domain.cluster import NodeState
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.ec2.instances import find_instances, unfinished_of
-from clusterctl.ec2.tags import Unfinished, read_unfinished
+from clusterctl.ec2.tagging import tag
+from clusterctl.ec2.tags import RETIRED, UNFINISHED, Unfinished, read_unfinished
 from clusterctl.operations import members, power
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.launcher import Launcher
@@ -84,6 +85,42 @@ def test_what_one_more_means(present, wanted, unfinished, count, under_way, node
     else:
         made = members.grown("demo", there, count, under_way)
         assert (made.nodes, made.adds) == (nodes, True)
+
+
+def elsewhere(world: World) -> Launcher:
+    """Another machine that has the key."""
+    folder = ClusterFolder(world.folder.path.with_name("copy") / NAME)
+    shutil.rmtree(folder.path.parent, ignore_errors=True)
+    shutil.copytree(world.folder.path, folder.path)
+    return Launcher(world.plain, folder)
+
+
+def test_a_node_that_two_machines_have_launched_at_once_is_said_and_can_be_removed(world):
+    world.prepare(up_three)
+    other = elsewhere(world)
+    # It is asked between the look and the launch.
+    late = replace(world.launcher, agree=lambda plan: members.add(other, NAME, 1))
+    with pytest.raises(ClusterctlError, match="several instances for demo-3") as caught:
+        members.add(late, NAME, 1)
+    assert caught.value.hint.endswith("clusterctl remove demo 3")
+    left = members.remove(world.launcher, NAME, [3])
+    assert [node.index for node in left.cluster.nodes] == [0, 1, 2]
+    nodes = find_instances(world.plain.ec2, NAME)
+    assert [one.node.index for one in nodes] == [0, 1, 2]
+    assert not any(one.unfinished for one in nodes)
+
+
+@pytest.mark.parametrize(
+    "act", [lambda one: members.add(one, NAME, 1), lambda one: members.remove(one, NAME, [1])]
+)
+def test_where_all_nodes_are_being_replaced_there_is_a_cluster_all_the_same(world, act):
+    world.prepare(up_three)
+    there = [one.node.instance_id for one in find_instances(world.plain.ec2, NAME)]
+    # As `replace demo 0-2` leaves them that is killed before its launch.
+    tag(world.plain.ec2, there, {RETIRED: "yes", UNFINISHED: "replace 0-2"})
+    with pytest.raises(UsageError, match="being replaced") as caught:
+        act(world.launcher)
+    assert caught.value.hint.endswith("clusterctl up demo")
 
 
 @dataclass(frozen=True)
@@ -186,10 +223,7 @@ class Owner:
 
     def _elsewhere(self, wish: Wish) -> bool:
         """`up` on another machine that has the key: what was begun is finished, or nothing is."""
-        folder = ClusterFolder(self.world.folder.path.with_name("copy") / NAME)
-        shutil.rmtree(folder.path.parent, ignore_errors=True)
-        shutil.copytree(self.world.folder.path, folder.path)
-        launcher = Launcher(self.world.plain, folder)
+        launcher = elsewhere(self.world)
         there = find_instances(self.world.plain.ec2, NAME)
         begun = bool(unfinished_of(there))
         spec = replace(SPEC, nodes=len({*there[0].wanted}))
