@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 PRESENT = ("pending", "running", "stopping", "stopped")
 # The most that EC2 gives, and takes beside filters only: never beside InstanceIds.
 PAGE: Any = {"PageSize": 1000}
+# The most that DescribeInstanceStatus takes.
+STATUS_IDS = 100
 
 
 @dataclass(frozen=True)
@@ -84,10 +86,11 @@ def find_instances(
 
 def impaired_checks(client: EC2Client, instance_ids: Sequence[str]) -> dict[str, str]:
     """What EC2's status checks say of those of these instances that fail one. Raises AwsError."""
-    if not instance_ids:
-        return {}
-    with translated():
-        found = client.describe_instance_status(InstanceIds=list(instance_ids))["InstanceStatuses"]
+    found: list[Any] = []
+    for start in range(0, len(instance_ids), STATUS_IDS):
+        batch = list(instance_ids[start : start + STATUS_IDS])
+        with translated():
+            found += client.describe_instance_status(InstanceIds=batch)["InstanceStatuses"]
     said: dict[str, str] = {}
     for one in found:
         checks = {"system": one.get("SystemStatus"), "instance": one.get("InstanceStatus")}

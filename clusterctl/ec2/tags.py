@@ -35,6 +35,8 @@ SPENT = "clusterctl:spent-usd"
 RETIRED = "clusterctl:retired"
 # What `add`, `remove` and `replace` were asked for and are not done with: `add 2-3 remove 1-1`.
 UNFINISHED = "clusterctl:unfinished"
+# EC2's limit of a tag's value.
+MOST_CHARACTERS = 256
 
 
 @dataclass(frozen=True)
@@ -50,9 +52,9 @@ class Unfinished:
 
     @property
     def text(self) -> str:
-        """As the tag has it."""
+        """As the tag has it. Raises UsageError where it is too long for one."""
         asked = ((verb, found) for verb, found in vars(self).items() if found)
-        return " ".join(f"{verb} {indices_text(found)}" for verb, found in asked)
+        return _fitting(" ".join(f"{verb} {indices_text(found)}" for verb, found in asked))
 
     def told(self, name: str) -> str:
         """As messages have it: `add demo-[2-3], remove demo-1`."""
@@ -80,10 +82,23 @@ def tag_dict(tags: Iterable[Any] | None) -> dict[str, str]:
 
 
 def indices_text(indices: Iterable[int]) -> str:
-    """Indices as the tag has them: without commas, which some of AWS's tools do not take."""
+    """Indices as the tag has them: without commas, which some of AWS's tools do not take.
+
+    Raises UsageError where they are too long for one.
+    """
     text = format_indices(indices).replace(",", " ")
     # A lone number was a count once, and is read as one.
-    return f"{text}-{text}" if text.isdigit() else text
+    return _fitting(f"{text}-{text}" if text.isdigit() else text)
+
+
+def _fitting(text: str) -> str:
+    if len(text) > MOST_CHARACTERS:
+        raise UsageError(
+            "the nodes' indices would have too many gaps: a tag of EC2 keeps them, which holds "
+            f"{MOST_CHARACTERS} characters and not {len(text)}",
+            "name fewer nodes at a time, or such that are neighbours: 64-127",
+        )
+    return text
 
 
 def read_indices(text: str) -> tuple[int, ...]:

@@ -5,14 +5,17 @@ from datetime import datetime, timezone
 import pytest
 
 from clusterctl.domain.cluster import NodeState
+from clusterctl.domain.errors import AwsError, UsageError
 from clusterctl.ec2 import tags
 from clusterctl.ec2.instances import (
     as_cluster,
     find_instances,
+    impaired_checks,
     launched_with,
     list_clusters,
     read_instance,
 )
+from clusterctl.ec2.tagging import tag
 from tests.moto_ec2 import NEW_IMAGE
 
 
@@ -207,6 +210,27 @@ def test_the_indices_of_a_tag(text, indices):
 @pytest.mark.parametrize("indices", [(0,), (2,), (0, 1, 3), tuple(range(256)), (0, 2, 4)])
 def test_indices_survive_the_tag(indices):
     assert tags.read_indices(tags.indices_text(indices)) == indices
+
+
+def test_status_checks_are_asked_of_a_hundred_at_a_time(client):
+    made, asked = launch(client, "demo", 101), []
+    client.meta.events.register(
+        "provide-client-params.ec2.DescribeInstanceStatus",
+        lambda params, **_: asked.append(params["InstanceIds"]),
+    )
+    assert impaired_checks(client, made) == {}
+    assert [len(ids) for ids in asked] == [100, 1]
+    assert sum(asked, []) == made
+
+
+def test_more_gaps_than_a_tag_holds_are_refused(client):
+    with pytest.raises(UsageError, match="too many gaps"):
+        tags.indices_text(range(0, 256, 2))
+    with pytest.raises(UsageError, match="too many gaps"):
+        _ = tags.Unfinished(add=tuple(range(1, 64, 2)), replace=tuple(range(128, 256, 2))).text
+    made = launch(client, "demo", 1)
+    with pytest.raises(AwsError, match="256 characters"):
+        tag(client, made, {tags.NODES: "0 2 " * 65})
 
 
 def test_what_is_retired_or_no_longer_wanted_is_no_member(client):
