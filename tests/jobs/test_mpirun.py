@@ -204,7 +204,7 @@ def test_variables_and_options_of_the_users_own():
         assert "--bind-to none" not in text.replace(ours, "")
         assert "hidden" not in text
     files = job_files(plan)
-    assert files["environment"] == "export WANDB_API_KEY=hidden\nexport HERE='hidden too'\n"
+    assert json.loads(files["environment"]) == {"WANDB_API_KEY": "hidden", "HERE": "hidden too"}
     described = json.loads(files["job.json"])
     assert described["variables"] == {
         "NCCL_DEBUG": "INFO",
