@@ -97,7 +97,7 @@ def test_a_job_keeps_it_up_until_it_ends(launch):
 
     def by_the_job_alone():
         alone = [one for one in node.history(0) if one.get("busy") and len(one["busy"]) == 1]
-        return [one for one in alone if "of a job" in one["busy"][0]]
+        return [one for one in alone if "a job's" in one["busy"][0]]
 
     wait_until(by_the_job_alone, "a look while nobody is logged in")
     assert {one.get("idle_for_s", 0) for one in by_the_job_alone()} == {0}
@@ -135,7 +135,7 @@ def test_a_whole_cluster_idles(launch):
             reason.startswith("demo-1: ") and word in reason for one in busy for reason in one
         )
 
-    wait_until(lambda: kept_by("of a job"), "the worker's rank to be seen from the head node")
+    wait_until(lambda: kept_by("a job's"), "the worker's rank to be seen from the head node")
     cluster.on(1, f"kill {rank}")
     cluster.is_off(1)
     cluster.is_off(0)
