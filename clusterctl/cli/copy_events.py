@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from clusterctl.data.report import (
+from clusterctl.copy.report import (
     CopyProgress,
     NodeProgress,
     NodeReport,

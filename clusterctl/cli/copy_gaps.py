@@ -7,7 +7,7 @@ from typing import Any
 
 from clusterctl.cli.copy_report import NAMED, Table, limit_words
 from clusterctl.cli.copy_rows import one_line
-from clusterctl.data.report import Gap, NodeReport, TransferReport
+from clusterctl.copy.report import Gap, NodeReport, TransferReport
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count, format_bytes, format_duration
 

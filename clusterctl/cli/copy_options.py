@@ -17,8 +17,8 @@ from clusterctl.cli.params import Duration, Rate, Size
 from clusterctl.domain.errors import UsageError
 
 if TYPE_CHECKING:
-    from clusterctl.data.request import CopyRequest, Way
-    from clusterctl.data.s3 import Credentials
+    from clusterctl.copy.request import CopyRequest, Way
+    from clusterctl.copy.s3 import Credentials
     from clusterctl.ec2.session import Clients
     from clusterctl.operations.copy import UrlAccess
 
@@ -124,8 +124,8 @@ def request_of(
     options: CopyOptions, sources: tuple[str, ...], destination: str, from_node: int | None
 ) -> CopyRequest:
     """What is asked for. Raises UsageError for one that makes no sense."""
-    from clusterctl.data.request import CopyRequest
-    from clusterctl.data.request_checks import check_request, check_sources_here
+    from clusterctl.copy.request import CopyRequest
+    from clusterctl.copy.request_checks import check_request, check_sources_here
 
     request = CopyRequest(
         sources=sources,
@@ -152,7 +152,7 @@ def url_access(
     options: CopyOptions, sources: Sequence[str], clients: Callable[[], Clients]
 ) -> UrlAccess:
     """How nodes get at `sources`; `clients` is asked where this machine's keys are needed."""
-    from clusterctl.data.s3 import LentKeys, check_endpoint
+    from clusterctl.copy.s3 import LentKeys, check_endpoint
     from clusterctl.operations.copy import UrlAccess
 
     return UrlAccess(
@@ -167,7 +167,7 @@ def credentials_of(
     choice: str, sources: Sequence[str], clients: Callable[[], Clients]
 ) -> Credentials:
     """Whose keys the nodes use; says what more than reading is lent to them. Raises AwsError."""
-    from clusterctl.data.s3 import LentKeys, is_url, parse_source
+    from clusterctl.copy.s3 import LentKeys, is_url, parse_source
 
     if choice != "mine":
         return None if choice == "profile" else "none"
@@ -187,7 +187,7 @@ def credentials_of(
 
 
 def _way(options: CopyOptions) -> Way | None:
-    from clusterctl.data.request import Way
+    from clusterctl.copy.request import Way
 
     asked = {
         "--direct": (options.direct, Way.DIRECT),

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from clusterctl.cli.copy_rows import one_line
-from clusterctl.data.report import NodeReport, TransferReport
+from clusterctl.copy.report import NodeReport, TransferReport
 from clusterctl.domain.errors import ClusterctlError, HostError
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count, format_bytes, format_duration, format_rate

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from clusterctl.data.cost import payload_share
-from clusterctl.data.report import CopyProgress, NodeProgress, NodeStage
+from clusterctl.copy.cost import payload_share
+from clusterctl.copy.report import CopyProgress, NodeProgress, NodeStage
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count, format_bytes, format_duration, format_rate
 

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.cli import copy_events, copy_gaps, copy_report, copy_rows, output
-from clusterctl.data.report import CopyProgress, TransferReport
+from clusterctl.copy.report import CopyProgress, TransferReport
 from clusterctl.domain.errors import ClusterctlError
 
 if TYPE_CHECKING:

@@ -108,7 +108,7 @@ def _request(
     places: tuple[str, ...], tool: str, endpoint: str | None, region: str | None
 ) -> SyncRequest:
     """Raises UsageError."""
-    from clusterctl.data.s3 import check_endpoint, parse_source
+    from clusterctl.copy.s3 import check_endpoint, parse_source
     from clusterctl.operations.s3sync import SyncRequest
 
     *sources, destination = places

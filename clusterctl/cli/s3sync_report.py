@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from clusterctl.cli import hostlines, output
-from clusterctl.data.s3sync import SyncRecord, SyncState, show_commands
+from clusterctl.copy.s3sync import SyncRecord, SyncState, show_commands
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.results import FanoutResult

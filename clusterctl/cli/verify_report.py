@@ -15,8 +15,8 @@ from clusterctl.domain.units import count, format_bytes
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from clusterctl.data.conversation import Watch
-    from clusterctl.data.verify import Discrepancy, Group
+    from clusterctl.copy.conversation import Watch
+    from clusterctl.copy.verify import Discrepancy, Group
     from clusterctl.operations.verify import Depth, VerifyReport
 
 SHOWN = 20

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from clusterctl.data.cost import EC2_FLOW
-from clusterctl.data.plan import CopyFacts, CopyPlan, NodeFacts, plan_copy, predict
-from clusterctl.data.report import CopyProgress, NodeReport, SourceSummary, TransferReport
-from clusterctl.data.request import CopyRequest, Way
-from clusterctl.data.request_checks import are_urls, check_request
-from clusterctl.data.s3 import Credentials, LentKeys
-from clusterctl.data.s3copy import UrlCopy, copy_by_tool, prepare_url_copy
-from clusterctl.data.transfer import Transfer
+from clusterctl.copy.cost import EC2_FLOW
+from clusterctl.copy.plan import CopyFacts, CopyPlan, NodeFacts, plan_copy, predict
+from clusterctl.copy.report import CopyProgress, NodeReport, SourceSummary, TransferReport
+from clusterctl.copy.request import CopyRequest, Way
+from clusterctl.copy.request_checks import are_urls, check_request
+from clusterctl.copy.s3 import Credentials, LentKeys
+from clusterctl.copy.s3copy import UrlCopy, copy_by_tool, prepare_url_copy
+from clusterctl.copy.transfer import Transfer
 from clusterctl.domain.errors import ClusterctlError, CommandFailed, UsageError
 from clusterctl.domain.units import format_bytes
 from clusterctl.operations.access import Access

@@ -20,7 +20,7 @@ from clusterctl.bootstrap.training_checks import (
     state_findings,
 )
 from clusterctl.bootstrap.training_steps import Tell, look, run_step
-from clusterctl.data.request import CopyRequest
+from clusterctl.copy.request import CopyRequest
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.hostsfile import HostsFile, HostSlots, format_hosts_file

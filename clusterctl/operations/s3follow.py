@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from clusterctl.data.s3sync import TIMEOUT_S, LogPart, SyncRecord, parse_log, program
+from clusterctl.copy.s3sync import TIMEOUT_S, LogPart, SyncRecord, parse_log, program
 from clusterctl.diagnostics.program import read_each
 from clusterctl.domain.errors import ClusterctlError, CommandFailed
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from clusterctl.data.failures import with_unquoted_home
-from clusterctl.data.s3 import Credentials, LentKeys, UrlSource, urls_config
-from clusterctl.data.s3copy import ask_nodes
-from clusterctl.data.s3plan import UrlFacts, UrlWish, tool_of
-from clusterctl.data.s3sync import (
+from clusterctl.copy.failures import with_unquoted_home
+from clusterctl.copy.s3 import Credentials, LentKeys, UrlSource, urls_config
+from clusterctl.copy.s3copy import ask_nodes
+from clusterctl.copy.s3plan import UrlFacts, UrlWish, tool_of
+from clusterctl.copy.s3sync import (
     TIMEOUT_S,
     TOOLS,
     SyncRecord,

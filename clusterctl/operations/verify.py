@@ -7,11 +7,11 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from clusterctl.data.asking import on_nodes, on_this_machine
-from clusterctl.data.conversation import Conversation, NothingThere, Watch
-from clusterctl.data.request import CopyRequest
-from clusterctl.data.request_checks import are_urls
-from clusterctl.data.verify import (
+from clusterctl.copy.asking import on_nodes, on_this_machine
+from clusterctl.copy.conversation import Conversation, NothingThere, Watch
+from clusterctl.copy.request import CopyRequest
+from clusterctl.copy.request_checks import are_urls
+from clusterctl.copy.verify import (
     NOT_READ,
     SAID,
     Discrepancy,

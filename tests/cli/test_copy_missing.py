@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from clusterctl.data.report import NodeReport, SourceSummary, TransferReport
+from clusterctl.copy.report import NodeReport, SourceSummary, TransferReport
 from clusterctl.ec2.instances import find_instances
 from clusterctl.operations import copy as operation
 from tests.cli.test_up_cli import client, clusterctl, launched, moto_client, moto_url

@@ -18,8 +18,8 @@ from clusterctl.cli.copy_options import (
     url_access,
 )
 from clusterctl.cli.copyclust import copyclust, place_of
-from clusterctl.data.request import CopyRequest, Way
-from clusterctl.data.s3 import LentKeys
+from clusterctl.copy.request import CopyRequest, Way
+from clusterctl.copy.s3 import LentKeys
 from clusterctl.domain.errors import UsageError
 
 

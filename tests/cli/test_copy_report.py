@@ -7,7 +7,7 @@ import json
 import pytest
 
 from clusterctl.cli import copy_events, copy_gaps, copy_report
-from clusterctl.data.report import Gap, NodeReport, SourceSummary, TransferReport
+from clusterctl.copy.report import Gap, NodeReport, SourceSummary, TransferReport
 from clusterctl.domain.errors import (
     ClusterctlError,
     CommandFailed,

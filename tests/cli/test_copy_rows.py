@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clusterctl.cli import copy_events, copy_rows
-from clusterctl.data.report import CopyProgress, NodeProgress, NodeStage, SourceSummary
+from clusterctl.copy.report import CopyProgress, NodeProgress, NodeStage, SourceSummary
 
 MIB = 1 << 20
 COPYING, DONE, FAILED = NodeStage.COPYING, NodeStage.DONE, NodeStage.FAILED

@@ -9,7 +9,7 @@ import pytest
 
 from clusterctl.cli import copy_view, output
 from clusterctl.cli.copy_options import CopyOptions
-from clusterctl.data.report import (
+from clusterctl.copy.report import (
     CopyProgress,
     NodeProgress,
     NodeReport,

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from clusterctl.cli.s3sync_report import show_cancelled, show_records, show_started
-from clusterctl.data.s3sync import SyncRecord, SyncState
+from clusterctl.copy.s3sync import SyncRecord, SyncState
 from clusterctl.domain.results import FanoutResult, HostOutcome
 from clusterctl.operations.s3sync import StartedSync, SyncFailed
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from clusterctl.cli.verify_report import checking, compared, report_lines, show, shown
-from clusterctl.data.verify import Discrepancy, Group, Kind, NodeTotal
+from clusterctl.copy.verify import Discrepancy, Group, Kind, NodeTotal
 from clusterctl.domain.errors import CommandFailed, HostUnreachable
 from clusterctl.domain.results import HostOutcome
 from clusterctl.operations.verify import Depth, VerifyReport

@@ -11,8 +11,8 @@ import pytest
 
 from clusterctl.cli.wiring import Wiring
 from clusterctl.config import load_settings
-from clusterctl.data.request import CopyRequest, Way
-from clusterctl.data.s3 import LentKeys
+from clusterctl.copy.request import CopyRequest, Way
+from clusterctl.copy.s3 import LentKeys
 from clusterctl.domain.errors import CommandTimeout, HostError
 from clusterctl.operations.copy import UrlAccess, copy_to_cluster
 from tests.lab.running import once_client

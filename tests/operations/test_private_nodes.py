@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.data.request import CopyRequest
+from clusterctl.copy.request import CopyRequest
 from clusterctl.domain.errors import ConnectionLost, HostUnreachable
 from clusterctl.operations.access import Access
 from clusterctl.operations.copy import copy_to_cluster

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.data.node import syncjobs
-from clusterctl.data.s3 import LentKeys, parse_source
-from clusterctl.data.s3sync import SyncState, sync_order
+from clusterctl.copy.s3 import LentKeys, parse_source
+from clusterctl.copy.s3sync import SyncState, sync_order
 from clusterctl.domain.errors import ClusterctlError, CommandTimeout, ConnectionLost, UsageError
+from clusterctl.node.relay import syncjobs
 from clusterctl.operations.s3follow import follow_sync
 from clusterctl.operations.s3sync import (
     SyncRequest,
@@ -22,10 +22,10 @@ from clusterctl.operations.s3sync import (
     list_syncs,
     start_sync,
 )
-from tests.data.buckets import s3_server
-from tests.data.node.webserver import Handler, serving
+from tests.copy.buckets import s3_server
 from tests.lab.running import wait_until
 from tests.local_node import HEAD, LocalNode
+from tests.node.relay.webserver import Handler, serving
 from tests.pythons import python_or_skip
 
 SECRET = "a-secret-that-nobody-may-see"

@@ -8,11 +8,11 @@ import shutil
 
 import pytest
 
-from clusterctl.data.request import CopyRequest
+from clusterctl.copy.request import CopyRequest
 from clusterctl.domain.errors import ClusterctlError, HostUnreachable, UsageError
 from clusterctl.operations.verify import SOURCE, Depth, verify, verify_copy
-from tests.data.node.records import tfrecord
-from tests.data.nodes import HomeNodes
+from tests.node.relay.records import tfrecord
+from tests.node.relays import HomeNodes
 
 RECORDS = tfrecord([b"a" * 100, b"b", b"c" * 3000])
 HOSTILE = [
@@ -209,8 +209,8 @@ def test_corrupt_everywhere_is_corrupt(nodes):
 
 
 def test_without_the_library_python_finds_the_same(nodes, tmp_path, monkeypatch):
-    from clusterctl.data import asking
-    from clusterctl.data.program import NODE
+    from clusterctl.copy import asking
+    from clusterctl.node.packer import NODE
 
     flip(nodes.home(1) / "data")
     text = (NODE / "crc32c.py").read_text()
@@ -331,7 +331,7 @@ def test_many_small_files_and_few_answers(nodes):
 
 
 def test_pages(nodes, monkeypatch):
-    monkeypatch.setattr("clusterctl.data.conversation.PAGE", 2)
+    monkeypatch.setattr("clusterctl.copy.conversation.PAGE", 2)
     remove(nodes.home(2) / "data")
     remove_folder(nodes.home(1) / "data")
     kinds = [(kind, path) for kind, path, _, _ in said(check(nodes))]

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.data.request import CopyRequest
+from clusterctl.copy.request import CopyRequest
 from clusterctl.operations.verify import verify_copy
-from tests.data.node.records import tfrecord
+from tests.node.relay.records import tfrecord
 from tests.pair import eventually
 
 pytestmark = [pytest.mark.lab]

@@ -1,0 +1,124 @@
+"""Why a node has not got all of it, in words for the person who waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from clusterctl.copy.member import SOURCE, shortened, text
+from clusterctl.domain.errors import (
+    ClusterctlError,
+    CommandFailed,
+    CommandTimeout,
+    ConnectionLost,
+    HostError,
+    MissingTool,
+    UsageError,
+    unquoted_home,
+)
+
+AGAIN = "run the same copy again: it goes on where it stopped"
+# What may have passed by the next time; the others need something done, if only a look.
+_PASSING = ("lost", "closed", "silent", "killed", "timeout")
+_HINTS = {
+    "space": "make room there, and run the same copy again: it goes on where it stopped",
+    "read-only": "mount it writable, or choose another DST",
+    "permission": "choose a DST that the user may write to, or change its owner",
+    "busy": "wait for the other copy, then run this one again",
+}
+
+
+def failure_of(host: str, event: Mapping[str, Any]) -> ClusterctlError:
+    """The error that a relay's `failed` event stands for."""
+    why = text(event, "why") or "it gave no reason"
+    kind = text(event, "kind")
+    hint = text(event, "hint") or _HINTS.get(kind, AGAIN if kind in _PASSING else "")
+    if host == SOURCE and kind in ("usage", "source"):
+        return UsageError(why, text(event, "hint") or "name an existing file or folder")
+    if host == SOURCE:
+        return ClusterctlError(why, hint)
+    return CommandFailed(host, why, hint)
+
+
+def with_unquoted_home(hint: str, why: str, paths: Iterable[str]) -> str:
+    """The hint for what nodes say of these paths, which may be below this user's home, not theirs.
+
+    `why` names a folder above where the node could not make that.
+    """
+    tildes = [unquoted_home(path, str(Path.home())) for path in paths]
+    found = next(filter(None, tildes), "") if "Permission denied" in why else ""
+    return "; or ".join(filter(None, [hint, found]))
+
+
+def died(host: str) -> ClusterctlError:
+    """Its channel has closed and nothing is known of the reason."""
+    if host == SOURCE:
+        return ClusterctlError("it ended without a word", AGAIN)
+    return ConnectionLost(host, "the relay on it ended without a word", AGAIN)
+
+
+def too_late(host: str, limit_s: float, begun: bool) -> ClusterctlError:
+    """It has said nothing for too long."""
+    what = f"said nothing for {limit_s:g} s (frozen, or cut off)"
+    if not begun:
+        what = f"python3 did not start there within {limit_s:g} s"
+    hint = AGAIN if begun else ""
+    return ClusterctlError(what, hint) if host == SOURCE else _timeout(host, what, hint)
+
+
+def got_nothing(host: str, limit_s: float) -> ClusterctlError:
+    """It speaks, and nothing moves: its disk, or its network, hangs."""
+    return _timeout(host, f"got nothing for {limit_s:g} s, and others did")
+
+
+def no_way(host: str, tried: Mapping[str, str]) -> ClusterctlError:
+    """It can pull from nobody. `tried`: name -> what came of it."""
+    names = [SOURCE, *[name for name in tried if name != SOURCE][:5]]
+    why = tried.get(SOURCE) or next(iter(tried.values()), "")
+    return CommandFailed(
+        host,
+        f"cannot connect to {' or '.join(names)}: {why}",
+        "TCP between the nodes is blocked: open it in the security group or firewall, "
+        "or choose a port that is open with --port",
+    )
+
+
+def source_died(host: str, error: ClusterctlError | None) -> ClusterctlError:
+    """What was there is kept. `error` is the source's."""
+    if error is None:
+        return CommandFailed(host, "the source died", AGAIN)
+    where = f" on {error.host}" if isinstance(error, HostError) else ""
+    if error.hint == AGAIN:
+        return CommandFailed(host, f"the source{where} died: {error.message}", AGAIN)
+    message = f"the source{where}: {error.message}" if where else error.message
+    return CommandFailed(host, message, error.hint)
+
+
+def out_of_time(host: str, timeout_s: float) -> ClusterctlError:
+    """The time that the user gave is over."""
+    return _timeout(host, f"the copy did not end within {timeout_s:g} s")
+
+
+def _timeout(host: str, what: str, hint: str = AGAIN) -> CommandTimeout:
+    error = CommandTimeout(host, what)
+    error.hint = hint
+    return error
+
+
+def ended_early(host: str, exit_status: int, stderr: str, spoke: bool) -> ClusterctlError:
+    """The relay's process ended, and not because it was told to."""
+    complaint = shortened((stderr.strip().splitlines() or ["no message"])[-1])
+    if exit_status == 127 and not spoke:
+        return _missing(
+            host, "python3 is not installed there", "install it: apt-get install python3"
+        )
+    if not spoke and "is needed" in complaint and "python3 is" in complaint:
+        return _missing(host, f"too old: {complaint}", "install Python 3.8 or newer as python3")
+    if exit_status in (137, 139, 134):
+        return CommandFailed(host, f"the relay on it was killed (exit status {exit_status})", AGAIN)
+    return CommandFailed(host, f"the relay on it ended with exit status {exit_status}: {complaint}")
+
+
+def _missing(host: str, why: str, hint: str) -> ClusterctlError:
+    return MissingTool(why, hint) if host == SOURCE else CommandFailed(host, why, hint)

@@ -1,0 +1,228 @@
+"""How a copy is to go, and how long that takes. Pure: facts in, plan out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from clusterctl.copy import cost
+from clusterctl.copy.request import CopyRequest, Way
+from clusterctl.copy.request_checks import are_urls, check_request
+
+SMALLEST_BLOCK = 128 << 10
+# Of an object, in one request.
+SMALLEST_PART = 1 << 20
+LARGEST_BLOCK = 8 << 20
+# The blocks that are under way may add this share to the time of one copy.
+FILL_SHARE = 0.02
+
+STREAMS = 8
+MOST_STREAMS = 64
+# Less needs few streams: the window of one grows to all of a slow link, and each adds to the fill.
+SMALL_SET = 100_000_000
+SMALL_STREAMS = 4
+SLOW_LINK = 1e9 / 8
+SLOW_STREAMS = 2
+
+
+@dataclass(frozen=True)
+class NodeFacts:
+    """One node: what its link, one TCP flow on it and its disk carry, in bytes a second.
+
+    `link_rate` and `flow_rate` count link bytes, headers included. None: nobody knows.
+    """
+
+    host: str
+    zone: str = ""
+    link_rate: float | None = None
+    flow_rate: float | None = None
+    write_rate: float | None = None
+
+
+@dataclass(frozen=True)
+class CopyFacts:
+    """The targets in index order, and what is to move. `read_rate` is the source's disk.
+
+    `way_why` says why the request's way was chosen, where something else did (data/s3plan.py).
+    `overheads` may be replaced where they have been measured.
+    """
+
+    nodes: tuple[NodeFacts, ...]
+    bytes: int = 0
+    files: int = 0
+    read_rate: float | None = None
+    source_zone: str = ""
+    way_why: tuple[str, ...] = ()
+    overheads: cost.Overheads = cost.DEFAULT_OVERHEADS
+
+
+@dataclass(frozen=True)
+class CopyPlan:
+    """The decisions, and the time predicted. `order` is the chain's, the source's neighbour first.
+
+    `phases` add up to `predicted_s`; it is None while a rate is not known. `limited_by` is empty
+    then, and where nothing is missing. `why` are sentences for a person.
+    """
+
+    way: Way
+    order: tuple[str, ...]
+    block_bytes: int
+    streams: int
+    predicted_s: float | None = None
+    phases: Mapping[str, float] = field(default_factory=dict)
+    limited_by: str = ""
+    why: tuple[str, ...] = ()
+
+    def as_data(self) -> dict[str, Any]:
+        """Plain values, for `--json` and TransferReport.plan."""
+        return {
+            "way": self.way.value,
+            "order": list(self.order),
+            "block_bytes": self.block_bytes,
+            "streams": self.streams,
+            "predicted_s": None if self.predicted_s is None else round(self.predicted_s, 3),
+            "phases": {name: round(seconds, 3) for name, seconds in self.phases.items()},
+            "limited_by": self.limited_by,
+            "why": list(self.why),
+        }
+
+
+def plan_copy(request: CopyRequest, facts: CopyFacts) -> CopyPlan:
+    """How `request` is to be done. Raises UsageError for one that makes no sense."""
+    check_request(request)
+    hops = hops_of(request, facts)
+    streams = choose_streams(request, facts, hops)
+    way, reason = choose_way(request, len(facts.nodes))
+    # Who pulls by itself passes on nothing; and each request to a URL waits for its answer.
+    passing_on = 1 if way is Way.DIRECT else len(facts.nodes)
+    least = SMALLEST_PART if are_urls(request.sources) else SMALLEST_BLOCK
+    block_bytes = request.block_bytes or choose_block(facts.bytes, passing_on, streams, least)
+    estimate = estimate_of(way, facts, hops, streams, block_bytes)
+    return CopyPlan(
+        way,
+        chain_order(facts),
+        block_bytes,
+        streams,
+        estimate.seconds,
+        estimate.phases,
+        estimate.limited_by,
+        (*(facts.way_why or (reason,)), *_order_reason(facts), *_unknowns(hops)),
+    )
+
+
+def predict(plan: CopyPlan, request: CopyRequest, facts: CopyFacts) -> CopyPlan:
+    """The same decisions with the time for other facts: the largest gap, once it is known."""
+    hops = hops_of(request, facts)
+    estimate = estimate_of(plan.way, facts, hops, plan.streams, plan.block_bytes)
+    return replace(
+        plan,
+        predicted_s=estimate.seconds,
+        phases=estimate.phases,
+        limited_by=estimate.limited_by,
+    )
+
+
+def hops_of(request: CopyRequest, facts: CopyFacts) -> cost.Hops:
+    """The slowest of each kind. One unknown link makes the slowest link unknown."""
+    links = [request.link_rate or node.link_rate for node in facts.nodes]
+    known = [link for link in links if link]
+    return cost.Hops(
+        link=min(known) if known and len(known) == len(links) else None,
+        flow=_least([node.flow_rate for node in facts.nodes]),
+        read=facts.read_rate,
+        write=_least([node.write_rate for node in facts.nodes]),
+    )
+
+
+def choose_streams(request: CopyRequest, facts: CopyFacts, hops: cost.Hops) -> int:
+    """Connections per hop: as many as fill the link, one more, and few where few do."""
+    if request.streams:
+        return request.streams
+    if hops.link and hops.flow:
+        streams = min(MOST_STREAMS, math.ceil(hops.link / hops.flow) + 1)
+    elif hops.link and hops.link <= SLOW_LINK:
+        streams = SLOW_STREAMS
+    else:
+        streams = STREAMS
+    return min(streams, SMALL_STREAMS) if facts.bytes < SMALL_SET else streams
+
+
+def choose_block(size: int, nodes: int, streams: int, least: int = SMALLEST_BLOCK) -> int:
+    """The largest power of two with which filling the chain, and the first node's own pipeline of
+    reading, sending and writing, costs at most FILL_SHARE."""
+    block = LARGEST_BLOCK
+    while block > least and nodes * streams * block > FILL_SHARE * size:
+        block //= 2
+    return block
+
+
+def chain_order(facts: CopyFacts) -> tuple[str, ...]:
+    """Zone after zone, the source's first: as few hops as can be leave a zone, where they cost."""
+    zones = list(dict.fromkeys((facts.source_zone, *(node.zone for node in facts.nodes))))
+    ordered = sorted(facts.nodes, key=lambda node: zones.index(node.zone))
+    return tuple(node.host for node in ordered)
+
+
+def choose_way(request: CopyRequest, nodes: int) -> tuple[Way, str]:
+    """The way, and the sentence that says why."""
+    if request.way is Way.EXCHANGE and nodes < 2:
+        return Way.DIRECT, "There is one node only, nobody to exchange with: it pulls all itself."
+    if request.way:
+        return request.way, _ASKED[request.way]
+    if are_urls(request.sources):
+        return Way.DIRECT, (
+            "Every node pulls all from the URLs itself: no node waits for another, and no link "
+            "carries a byte twice."
+        )
+    return Way.CHAIN, (
+        "Every node passes on what it gets, so the source sends each byte once, "
+        "however many nodes there are."
+    )
+
+
+_ASKED = {
+    Way.CHAIN: "The source sends each byte once and the nodes pass it on, as asked.",
+    Way.DIRECT: "Every node pulls all from the URLs itself, as asked.",
+    Way.EXCHANGE: (
+        "Every node pulls its share from the URLs and gets the rest from the others, as asked."
+    ),
+    Way.TOOL: "Every node runs its own download tool, as asked.",
+}
+
+
+def estimate_of(
+    way: Way, facts: CopyFacts, hops: cost.Hops, streams: int, block_bytes: int
+) -> cost.Estimate:
+    """The time of this way."""
+    size, files, nodes, besides = facts.bytes, facts.files, len(facts.nodes), facts.overheads
+    if way is Way.CHAIN:
+        return cost.chain(size, files, nodes, hops, streams, block_bytes, besides)
+    if way is Way.EXCHANGE:
+        return cost.exchange(size, files, nodes, hops, streams, overheads=besides)
+    return cost.direct(size, files, hops, streams, overheads=besides)
+
+
+def _order_reason(facts: CopyFacts) -> tuple[str, ...]:
+    zones = {node.zone for node in facts.nodes} | {facts.source_zone} - {""}
+    if len(zones) < 2:
+        return ()
+    return (
+        f"The nodes are in {len(zones)} zones: the chain goes zone by zone, since bytes between "
+        "zones cost money.",
+    )
+
+
+def _unknowns(hops: cost.Hops) -> tuple[str, ...]:
+    if hops.link is None:
+        return ("The links' rate is not known, so neither is the time: --link-rate says it.",)
+    missing = [name for name, rate in (("read", hops.read), ("write", hops.write)) if rate is None]
+    if not missing:
+        return ()
+    return (f"How fast the disks {' and '.join(missing)} is not known: taken as fast enough.",)
+
+
+def _least(rates: list[float | None]) -> float | None:
+    known = [rate for rate in rates if rate]
+    return min(known) if known else None

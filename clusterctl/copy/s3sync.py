@@ -1,0 +1,211 @@
+"""Syncs that run detached on nodes: what they are told, and how they are doing."""
+
+from __future__ import annotations
+
+import base64
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from clusterctl.copy.failures import with_unquoted_home
+from clusterctl.copy.s3 import UrlSource, aws_line, s5cmd_line
+from clusterctl.copy.s3plan import UrlFacts
+from clusterctl.diagnostics.program import json_lines
+from clusterctl.domain.results import CommandResult
+from clusterctl.node.packer import JoinedProgram, program_of
+
+TIMEOUT_S = 60.0
+TOOLS = ("s5cmd", "aws")
+
+
+class SyncState(Enum):
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    # All is there but what cannot be: a key that is no file's name, an archived object.
+    INCOMPLETE = "incomplete"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    # Its process is gone and nobody wrote down how it ended: a reboot, or a kill -9.
+    LOST = "lost"
+
+
+@dataclass(frozen=True)
+class SyncRecord:
+    """One sync on one node. Counts are None where a tool does it: it tells them to nobody.
+
+    `files` of `total_files` have come, `present` were there. `was_running`: until it was cancelled.
+    """
+
+    host: str
+    sync_id: str
+    state: SyncState
+    sources: tuple[str, ...]
+    destination: str
+    how: str
+    duration_s: float
+    exit_status: int | None = None
+    why: str = ""
+    hint: str = ""
+    files: int | None = None
+    total_files: int | None = None
+    bytes: int | None = None
+    total_bytes: int | None = None
+    present: int | None = None
+    left_out: int = 0
+    was_running: bool = False
+
+    @property
+    def running(self) -> bool:
+        return self.state is SyncState.RUNNING
+
+    @property
+    def shown_state(self) -> str:
+        """For people."""
+        incomplete = self.state is SyncState.INCOMPLETE
+        return f"done, {self.left_out} left out" if incomplete else self.state.value
+
+    @property
+    def rate(self) -> float | None:
+        return None if self.bytes is None else self.bytes / max(self.duration_s, 0.001)
+
+    def as_data(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            "host": self.host,
+            "id": self.sync_id,
+            "state": self.state.value,
+            "sources": list(self.sources),
+            "destination": self.destination,
+            "how": self.how,
+            "duration_s": round(self.duration_s, 1),
+            "exit_status": self.exit_status,
+            "files": self.files,
+            "total_files": self.total_files,
+            "bytes": self.bytes,
+            "total_bytes": self.total_bytes,
+            "present_files": self.present,
+            "left_out": self.left_out,
+            "message": self.why,
+            "hint": self.hint,
+        }
+
+
+@dataclass(frozen=True)
+class LogPart:
+    """What came to a log. `more`: there is more of it already."""
+
+    record: SyncRecord
+    text: bytes
+    at: int
+    more: bool
+
+
+def program() -> JoinedProgram:
+    """What runs on the node."""
+    return program_of("syncjobs")
+
+
+def probe() -> JoinedProgram:
+    return program_of("s3probe")
+
+
+def sync_order(
+    sync_id: str,
+    sources: Sequence[UrlSource],
+    destination: str,
+    config: Mapping[str, Any],
+    commands: Sequence[Sequence[str]] = (),
+) -> dict[str, Any]:
+    """What `start` reads; `config` may hold keys, and so this goes to stdin only."""
+    return {
+        "id": sync_id,
+        "sources": [source.url for source in sources],
+        "destination": destination,
+        "how": commands[0][0] if commands else "clusterctl",
+        "commands": [list(command) for command in commands],
+        "config": dict(config),
+    }
+
+
+def tool_commands(
+    tool: str,
+    sources: Sequence[UrlSource],
+    destination: str,
+    facts: Sequence[UrlFacts],
+    endpoint: str | None = None,
+    public: bool = False,
+) -> list[list[str]]:
+    """The tool's line for each source, one after the other."""
+    line = s5cmd_line if tool == "s5cmd" else aws_line
+    objects = facts[0].objects if facts else ()
+    return [
+        line(
+            source,
+            destination,
+            not source.is_folder and number < len(objects) and objects[number],
+            endpoint,
+            public,
+        )
+        for number, source in enumerate(sources)
+    ]
+
+
+def show_commands(commands: Sequence[Sequence[str]]) -> str:
+    return " && ".join(shlex.join(command) for command in commands)
+
+
+def parse_records(result: CommandResult) -> list[SyncRecord]:
+    """What `list` and `cancel` printed. Raises CommandFailed."""
+    return [_record(result.host, told) for told in json_lines(result, "looking at the syncs")]
+
+
+def parse_log(result: CommandResult) -> LogPart | None:
+    """What `log` printed; None where there is no such sync. Raises CommandFailed."""
+    answers = json_lines(result, "reading the log")
+    if not answers:
+        return None
+    [told] = answers
+    text = base64.b64decode(told["text_b64"])
+    return LogPart(_record(result.host, told), text, int(told["at"]), told["more"] is True)
+
+
+def _record(host: str, told: Mapping[str, Any]) -> SyncRecord:
+    ended, progress = told.get("ended") or {}, told.get("progress") or {}
+    now = float(told["now"])
+    began = float(told.get("started_at") or now)
+    until = float(ended.get("ended_at") or now)
+    return SyncRecord(
+        host=host,
+        sync_id=str(told["id"]),
+        state=_state(told["running"] is True, ended),
+        sources=tuple(map(str, told.get("sources", ()))),
+        destination=str(told.get("destination", "")),
+        how=str(told.get("how", "")),
+        duration_s=max(0.0, until - began),
+        exit_status=ended.get("exit_status"),
+        why=str(ended.get("why", "")),
+        hint=with_unquoted_home(
+            str(ended.get("hint", "")),
+            str(ended.get("why", "")),
+            [str(told.get("destination", ""))],
+        ),
+        files=progress.get("files"),
+        total_files=progress.get("total_files"),
+        bytes=progress.get("bytes"),
+        total_bytes=progress.get("total_bytes"),
+        present=progress.get("present"),
+        left_out=int(ended.get("left_out") or 0),
+        was_running=told.get("was_running") is True,
+    )
+
+
+def _state(running: bool, ended: Mapping[str, Any]) -> SyncState:
+    if running:
+        return SyncState.RUNNING
+    status = ended.get("exit_status")
+    if ended.get("left_out"):
+        return SyncState.INCOMPLETE
+    by_status = {None: SyncState.LOST, 0: SyncState.SUCCEEDED, 130: SyncState.CANCELLED}
+    return by_status.get(status, SyncState.FAILED)

@@ -1,0 +1,261 @@
+"""Run a copy: relays on the nodes, one at the source, their events to the coordinator, its orders
+back."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Union
+
+from clusterctl.copy.coordinator import Coordinator
+from clusterctl.copy.failures import out_of_time, with_unquoted_home
+from clusterctl.copy.lines import Ended, Inbox, LoggedIn
+from clusterctl.copy.local_relay import LocalRelay
+from clusterctl.copy.member import SOURCE, text
+from clusterctl.copy.plan import CopyPlan
+from clusterctl.copy.progress_of import progress_of, report_of
+from clusterctl.copy.relay_config import common_config, source_config, target_config
+from clusterctl.copy.relinks import Patience
+from clusterctl.copy.remote_relay import RemoteRelay
+from clusterctl.copy.report import CopyProgress, SourceSummary, TransferReport
+from clusterctl.copy.request import CopyRequest
+from clusterctl.copy.routes import Routes
+from clusterctl.domain.errors import ClusterctlError, UsageError
+from clusterctl.node.packer import program_of
+from clusterctl.transport.connections import Connections
+from clusterctl.transport.target import Target
+
+TICK_S = 0.1
+WATCH_S = 0.25
+PING_S = 2.0
+# What relays may take to let go of their destination when they are told to stop.
+STOP_WITHIN_S = 10.0
+LEAVE_WITHIN_S = 3.0
+
+Relay = Union[RemoteRelay, LocalRelay]
+Planner = Callable[[SourceSummary, Sequence[str]], CopyPlan]
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """One copy. `source` is the node that the sources are on, None: this machine.
+
+    `urls` is what relays are told of sources that are URLs; it may hold keys. `slowest_link` is
+    for the progress, in bytes a second. `predict` gives a plan the time for so many files and
+    bytes.
+    """
+
+    connections: Connections
+    targets: Sequence[Target]
+    request: CopyRequest
+    plan: Planner
+    source: Target | None = None
+    urls: Mapping[str, Any] | None = None
+    slowest_link: float | None = None
+    predict: Callable[[CopyPlan, int, int], CopyPlan] | None = None
+    max_logins: int = 64
+    timeout_s: float | None = None
+    report_s: float = 0.25
+    patience: Patience | None = None
+    watch: Callable[[CopyProgress], None] = field(default=lambda progress: None)
+
+    def run(self) -> TransferReport:
+        """To its end. Raises UsageError if there is nothing at the source.
+
+        On KeyboardInterrupt every relay has ended before the interrupt goes on to the caller;
+        what has come is kept, and the same copy goes on from there.
+        """
+        return _Run(self).to_its_end()
+
+
+class _Run:
+    """The parts of a transfer that is under way."""
+
+    def __init__(self, transfer: Transfer) -> None:
+        self._transfer = transfer
+        self._planned: CopyPlan | None = None
+        self._coordinator = Coordinator(
+            [target.host for target in transfer.targets],
+            self._plan,
+            dry_run=transfer.request.dry_run,
+            patience=transfer.patience,
+        )
+        self._inbox = Inbox()
+        self._logins = threading.Semaphore(max(1, transfer.max_logins))
+        self._program = program_of("urls", "relay") if transfer.urls else program_of("relay")
+        self._relays: dict[str, Relay] = {}
+        self._targets = {target.host: target for target in transfer.targets}
+        self._routes: Routes | None = None
+        self._began = time.monotonic()
+        self._watched_at = self._pinged_at = 0.0
+        self._common = {
+            **common_config(transfer.request),
+            "report_s": transfer.report_s,
+        }
+
+    def to_its_end(self) -> TransferReport:
+        try:
+            self._start()
+            while not self._coordinator.stopped:
+                self._turn()
+            self._wait(STOP_WITHIN_S)
+        except KeyboardInterrupt:
+            self._tell_all_to_stop()
+            self._wait(LEAVE_WITHIN_S)
+            raise
+        finally:
+            self._end_all()
+        self._watch(always=True)
+        report = report_of(
+            self._coordinator,
+            time.monotonic() - self._began,
+            dry_run=self._transfer.request.dry_run,
+            plan=self._plan_data,
+        )
+        request, source = self._transfer.request, self._transfer.source
+        paths = [request.destination, *(request.sources if source else ())]
+        for error in filter(None, (report.error, *(node.error for node in report.nodes))):
+            error.hint = with_unquoted_home(error.hint, error.message, paths)
+        if isinstance(report.error, UsageError) and report.source is None:
+            raise report.error
+        return report
+
+    # The start
+
+    def _start(self) -> None:
+        transfer = self._transfer
+        if transfer.source is None:
+            config = {**self._common, **source_config(transfer.request, transfer.urls)}
+            config.update(node=SOURCE, base=str(Path.cwd()), later=True)
+            self._relays[SOURCE] = LocalRelay(SOURCE, self._inbox, self._program, config)
+        else:
+            config = source_config(transfer.request, transfer.urls)
+            if transfer.source in transfer.targets:
+                # Both relays of a node cannot listen on the same port.
+                config["port"] = 0
+            self._start_on(SOURCE, transfer.source, config)
+        for target in transfer.targets:
+            config = target_config(transfer.request, transfer.urls)
+            self._start_on(target.host, target, config)
+
+    def _start_on(self, name: str, target: Target, config: Mapping[str, Any]) -> None:
+        self._relays[name] = RemoteRelay(
+            name,
+            target,
+            self._transfer.connections,
+            self._inbox,
+            self._logins,
+            self._program,
+            {**self._common, "node": target.host, **config},
+        )
+
+    def _start_source_here(self, node: str) -> None:
+        """Now that there is a connection: the source listens on this machine's end of it."""
+        relay = self._relays[SOURCE]
+        if self._routes is not None or not isinstance(relay, LocalRelay):
+            return
+        self._routes = Routes(
+            self._transfer.connections, self._targets[node], self._relays, self._inbox
+        )
+        relay.give({"order": "listen", "bind": self._routes.own_address})
+
+    def _plan(self, summary: SourceSummary, there: Sequence[str]) -> CopyPlan:
+        self._planned = self._transfer.plan(summary, there)
+        return self._planned
+
+    @property
+    def _plan_data(self) -> dict[str, Any]:
+        """With the time for what is missing, as soon as nodes have said what that is."""
+        if not self._planned:
+            return {}
+        gaps = [member.gap for member in self._coordinator.targets if member.gap]
+        planned, predict = self._planned, self._transfer.predict
+        if gaps and predict:
+            files, size = max(gap.files for gap in gaps), max(gap.bytes for gap in gaps)
+            planned = predict(planned, files, size)
+        return planned.as_data()
+
+    # One turn
+
+    def _turn(self) -> None:
+        for node, news in self._inbox.take(TICK_S):
+            now = time.monotonic()
+            if isinstance(news, LoggedIn):
+                self._logged_in(node, now)
+            elif isinstance(news, Ended):
+                self._coordinator.ended(now, node, news.error)
+            else:
+                self._hear(node, news, now)
+        now = time.monotonic()
+        limit = self._transfer.timeout_s
+        if limit is not None and now - self._began > limit:
+            self._coordinator.give_up(lambda host: out_of_time(host, limit))
+        for node, order in self._coordinator.tick(now):
+            self._obey(node, order)
+        if now - self._pinged_at >= PING_S:
+            self._pinged_at = now
+            for relay in self._relays.values():
+                relay.ping()
+        self._watch()
+
+    def _logged_in(self, node: str, now: float) -> None:
+        self._coordinator.started(now, node)
+        if node != SOURCE:
+            self._start_source_here(node)
+
+    def _hear(self, node: str, event: dict[str, Any], now: float) -> None:
+        if self._routes:
+            if node == SOURCE and event.get("event") == "listening":
+                self._routes.source_listens(event)
+            elif event.get("event") == "lost" and event.get("upstream") == SOURCE:
+                self._routes.lost(node, text(event, "kind"))
+        self._coordinator.hear(now, node, event)
+
+    def _obey(self, node: str, order: dict[str, Any]) -> None:
+        relay = self._relays[node]
+        if self._routes and order.get("name") == SOURCE:
+            client_address = self._coordinator.net.members[node].client_address
+            self._routes.give(self._targets[node], client_address, order)
+            return
+        if self._routes and order.get("order") == "upstream":
+            self._routes.forget(node)
+        relay.give(order)
+
+    def _watch(self, always: bool = False) -> None:
+        now = time.monotonic()
+        if always or now - self._watched_at >= WATCH_S:
+            self._watched_at = now
+            self._transfer.watch(
+                progress_of(
+                    self._coordinator,
+                    now - self._began,
+                    self._transfer.slowest_link,
+                    self._plan_data,
+                )
+            )
+
+    # The end
+
+    def _tell_all_to_stop(self) -> None:
+        for relay in self._relays.values():
+            with contextlib.suppress(ClusterctlError):
+                relay.give({"order": "stop", "keep": True})
+
+    def _wait(self, limit_s: float) -> None:
+        """Until all relays that still answer have ended."""
+        deadline = time.monotonic() + limit_s
+        members = self._coordinator.net.members
+        for name, relay in self._relays.items():
+            left = deadline - time.monotonic()
+            # One that failed by being silent will not hear this either.
+            relay.join(max(0.0, left if members[name].alive else min(left, 0.5)))
+
+    def _end_all(self) -> None:
+        for relay in self._relays.values():
+            relay.end()
+        if self._routes:
+            self._routes.close()

@@ -1,4 +1,0 @@
-"""What runs on the nodes while data moves: Python 3.8, standard library only, never installed.
-
-`clusterctl.data.program` joins these modules into one self-contained program text.
-"""

@@ -1,0 +1,148 @@
+"""What relays have in common: the client's lines, the server, the heartbeat, the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import ssl
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from clusterctl.node.relay.failure import failure_of
+from clusterctl.node.relay.serve import Server
+from clusterctl.node.relay.staging import boot_id
+from clusterctl.node.relay.waits import Waits
+from clusterctl.node.relay.wire import tls_contexts
+
+
+class Stopped(BaseException):
+    """A signal told the relay to end."""
+
+
+class Relay:
+    """What source and target have in common: the client's lines, the server, the heartbeat."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.config = config
+        self.secret = bytes.fromhex(config["secret"])
+        pem = (config.get("tls") or {}).get("pem")
+        self.server_tls: ssl.SSLContext | None = None
+        self.caller_tls: ssl.SSLContext | None = None
+        if pem:
+            self.server_tls, self.caller_tls = tls_contexts(pem)
+        self.server = Server(self.secret, self.server_tls)
+        self.waits = Waits()
+        self._out, self._ended = threading.Lock(), threading.Lock()
+        self._began = self._heard = time.monotonic()
+
+    def listen(self) -> None:
+        """Be reachable for the other relays. Raises OSError."""
+        own, client = _addresses()
+        address, port = self.server.listen(
+            self.config.get("bind") or own, self.config.get("port", 0)
+        )
+        self.emit(
+            "listening",
+            address=address,
+            port=port,
+            client_address=client,
+            python=platform.python_version(),
+            pid=os.getpid(),
+        )
+
+    def on_listen(self, order: dict[str, Any]) -> None:
+        """For a relay that was told `later`: at this address of this machine."""
+        self.config["bind"] = order["bind"]
+        self.listen()
+
+    def emit(self, event: str, **fields: Any) -> None:
+        line = json.dumps({"event": event, **fields}) + "\n"
+        try:
+            with self._out:
+                sys.stdout.write(line)
+                sys.stdout.flush()
+        except OSError:
+            self.end(code=1)
+
+    def fail(self, error: BaseException) -> None:
+        """Tell why, and end."""
+        failure = failure_of(error, self.config.get("destination", ""))
+        self.emit("failed", why=str(failure), hint=failure.hint, kind=failure.kind)
+        self.end(code=1)
+
+    def guarded(self, work: Callable[..., None], *arguments: Any) -> None:
+        """Do it on a thread of its own; what goes wrong ends the relay."""
+
+        def run() -> None:
+            try:
+                work(*arguments)
+            except BaseException as error:  # noqa: BLE001
+                self.fail(error)
+
+        threading.Thread(target=run, daemon=True).start()
+
+    def run(self) -> None:
+        """Take the client's lines until it says stop, goes away, or falls silent."""
+        self.guarded(self._beat)
+        self.guarded(self.start)
+        for line in sys.stdin.buffer:
+            self._heard = time.monotonic()
+            order = json.loads(line)
+            if order["order"] == "stop":
+                self.emit("bye", clean=self.leave())
+                self.end(code=0)
+            getattr(self, "on_" + order["order"])(order)
+        self.end(code=0)
+
+    def _beat(self) -> None:
+        every_s, last, told_at = self.config.get("report_s", 0.25), None, 0.0
+        while True:
+            time.sleep(every_s)
+            now = time.monotonic()
+            if now - self._heard > self.config.get("silence_s", 60):
+                self.end(code=1)
+            figures = self.figures()
+            if figures != last or now - told_at >= 1.0:
+                last, told_at = figures, now
+                self.emit(
+                    "progress",
+                    **figures,
+                    heard_s=round(now - self.heard(), 3),
+                    waits=self.waits.seconds(),
+                    cpu=round(time.process_time(), 3),
+                    wall=round(now - self._began, 3),
+                )
+
+    def end(self, code: int) -> None:
+        """The process ends here, whatever its threads are doing."""
+        with self._ended:
+            self.leave()
+            os._exit(code)
+
+    def start(self) -> None: ...
+
+    def figures(self) -> dict[str, Any]:
+        return {"blocks": 0, "bytes": 0, "written": 0}
+
+    def heard(self) -> float:
+        return time.monotonic()
+
+    def leave(self) -> bool:
+        return True
+
+    def on_ping(self, order: dict[str, Any]) -> None: ...
+
+
+def host_identity() -> str:
+    """The same for two processes that see the same files, as far as that can be told."""
+    return f"{boot_id().decode(errors='replace')} {os.uname().nodename}"
+
+
+def _addresses() -> tuple[str, str]:
+    """(this node's, the client's), as they are on the SSH connection."""
+    words = os.environ.get("SSH_CONNECTION", "").split()
+    return (words[2], words[0]) if len(words) == 4 else ("127.0.0.1", "")

@@ -1,0 +1,325 @@
+"""Whole files get their mode and time, reach the disk, and appear under their names."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import shutil
+import stat
+import threading
+import time
+from array import array
+from collections.abc import Callable, Sequence
+
+from clusterctl.node.relay.hashing import digest_of_file
+from clusterctl.node.relay.manifest import FILE, FOLDER, LINK, UNKNOWN_MODE, Entry, text_of
+from clusterctl.node.relay.scan import STAGING
+from clusterctl.node.relay.staging import Staging
+from clusterctl.node.relay.waits import Waits
+
+# More files than this at once reach the disk with one call for the whole file system.
+TOGETHER = 8
+# These are in the way of one entry, and the others go on. A full or failing disk ends the copy.
+OF_ONE_ENTRY = {
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,  # a link leads to a folder on another disk
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EEXIST,
+    errno.ENOTEMPTY,
+    errno.EBUSY,
+    errno.ELOOP,
+    errno.EINVAL,  # a name that this file system cannot hold
+    errno.ENAMETOOLONG,
+}
+
+
+class Publisher(threading.Thread):
+    """Publishes entries by number as they become whole, in the order they come."""
+
+    def __init__(self, staging: Staging, entries: Sequence[Entry], waits: Waits) -> None:
+        super().__init__(name="publisher", daemon=True)
+        self._staging, self._entries, self._waits = staging, entries, waits
+        self._changed = threading.Condition()
+        self._whole: list[tuple[int, bytes, bool]] = []
+        self._ending = False
+        # Threads that open and rename many files by turns get in each other's way.
+        self.one_by_one = threading.Lock()
+        self.written = 0
+        self.refused: dict[int, str] = {}
+        self.error: Exception | None = None
+        # The ctimes of the files that were here before. `retouch` changes them while they are sent.
+        self.stamps: array[int] = array("q")
+        self._stamping = threading.Lock()
+        # Under their names with more than their mode. What else is there is not this copy's.
+        self._opened: set[int] = set()
+        self._folders: dict[bytes, Entry] = {}
+        self._is_root = os.geteuid() == 0
+
+    def path(self, number: int) -> bytes:
+        entry = self._entries[number]
+        root = self._staging.root
+        return root if entry.path == b"." else root + b"/" + entry.path
+
+    def stamp(self, number: int) -> int:
+        """The ctime of a file that was here before; 0 where none was."""
+        with self._stamping:
+            return self.stamps[number]
+
+    def mode_for_now(self, number: int) -> int:
+        """An entry's mode, but that this user can read what he passes on; `close` takes it back."""
+        entry = self._entries[number]
+        needed = stat.S_IRUSR | (stat.S_IXUSR if entry.kind == FOLDER else 0)
+        return entry.mode if self._is_root else entry.mode | needed
+
+    def close(self) -> None:
+        """Nobody asks for blocks any more: what even its owner may not read is so from now on."""
+        for number in sorted(self._opened, reverse=True):
+            with contextlib.suppress(OSError):
+                os.chmod(self.path(number), self._entries[number].mode)
+
+    def make_folders(self, numbers: Sequence[int]) -> None:
+        """The folders among the entries, writable for now. Raises OSError."""
+        for number in numbers:
+            if self._entries[number].kind == FOLDER:
+                try:
+                    self._make_folder(number)
+                except OSError as error:
+                    self._refuse(number, error)
+
+    def _make_folder(self, number: int) -> None:
+        entry, path = self._entries[number], self.path(number)
+        if os.path.islink(path) or not os.path.isdir(path):
+            with contextlib.suppress(FileNotFoundError):
+                self._in_folder(path, os.unlink)
+        self._in_folder(path, lambda path: os.makedirs(path, exist_ok=True))
+        if entry.mode != UNKNOWN_MODE:
+            with contextlib.suppress(PermissionError):  # another user's, in which we may write
+                os.chmod(path, entry.mode | stat.S_IRWXU)
+
+    def _refuse(self, number: int, error: OSError) -> None:
+        """Remember what was in an entry's way. Raises the error where it is in everybody's."""
+        if error.errno not in OF_ONE_ENTRY:
+            raise error
+        self.refused[number] = f"{text_of(self.path(number))}: {error.strerror}"
+
+    def _in_folder(self, path: bytes, work: Callable[[bytes], None]) -> None:
+        """Do something to a name in a folder, which is made writable for that (rsync does so, too);
+        `settle_folders` gives it its mode again. Raises OSError.
+        """
+        try:
+            work(path)
+        except PermissionError:
+            if not self._make_writable(os.path.dirname(path)):
+                raise
+            work(path)
+
+    def _make_writable(self, folder: bytes) -> bool:
+        """Whether it could, and may: the source says what its mode is afterwards."""
+        if not self._folders:
+            self._folders = {e.path: e for e in self._entries if e.kind == FOLDER}
+        entry = self._folders.get(os.path.relpath(folder, self._staging.root))
+        if entry is None or entry.mode == UNKNOWN_MODE:
+            return False
+        try:
+            os.chmod(folder, stat.S_IMODE(os.stat(folder).st_mode) | stat.S_IRWXU)
+        except OSError:
+            return False
+        return True
+
+    def put(self, whole: Sequence[tuple[int, bytes, bool]]) -> None:
+        """These entries are whole: number, part, and whether that has its mode and time."""
+        with self._changed:
+            self._whole.extend(whole)
+            self._changed.notify()
+
+    def finish(self) -> None:
+        """Wait until all that was put is published."""
+        with self._changed:
+            self._ending = True
+            self._changed.notify()
+        self.join()
+
+    def run(self) -> None:
+        try:
+            while True:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._whole or self._ending)
+                    batch, self._whole = self._whole, []
+                    if not batch:
+                        return
+                self._publish(batch)
+        except Exception as error:  # noqa: BLE001 - a bug: `finish` must not take it for success
+            self.error = error
+
+    def _publish(self, batch: Sequence[tuple[int, bytes, bool]]) -> None:
+        for number, part, ready in batch:
+            if not ready:
+                self._prepare(number, part)
+        batch = [one for one in batch if self._is_right(*one)]
+        began = time.monotonic()
+        try:
+            self._sync([part for number, part, _ in batch if self._entries[number].data])
+        except OSError:
+            # The kernel may have let go of what it could not write: no later copy goes on with it.
+            for number, _, _ in batch:
+                with contextlib.suppress(OSError):
+                    self._staging.drop(self._entries[number])
+            raise
+        self._waits.add("sync", time.monotonic() - began)
+        with self.one_by_one:
+            for number, part, ready in batch:
+                if self._appear(number, part) and not ready:
+                    self._staging.drop(self._entries[number])
+
+    def _is_right(self, number: int, part: bytes, ready: bool) -> bool:
+        """Whether it has the content that the source listed; where nobody took its digest, yes."""
+        entry = self._entries[number]
+        if not entry.digest or digest_of_file(part) == entry.digest:
+            return True
+        if not ready:
+            self._staging.drop(entry)
+        why = "what came is not what the source had listed: run it again"
+        self.refused[number] = f"{text_of(self.path(number))}: {why}"
+        return False
+
+    def _prepare(self, number: int, part: bytes) -> None:
+        entry = self._entries[number]
+        times = (entry.mtime_ns, entry.mtime_ns)
+        if not entry.data:  # an earlier copy may have left it, with a mode that keeps its owner out
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(part)
+        if entry.kind == LINK:
+            os.symlink(entry.link, part)
+            os.utime(part, ns=times, follow_symlinks=False)
+            return
+        if not entry.data:
+            os.close(os.open(part, os.O_WRONLY | os.O_CREAT, 0o600))
+            os.truncate(part, entry.size)
+        os.chmod(part, self.mode_for_now(number))
+        os.utime(part, ns=times)
+
+    def _sync(self, parts: Sequence[bytes]) -> None:
+        if len(parts) > TOGETHER:
+            sync_file_system(self._staging.folder)
+            return
+        for part in parts:
+            descriptor = os.open(part, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def _appear(self, number: int, part: bytes) -> bool:
+        """Whether it could. Else the part stays, since others may still ask for its blocks."""
+        path = self.path(number)
+        try:
+            self._in_folder(path, lambda path: self._rename(part, path))
+        except IsADirectoryError:
+            self.refused[number] = f"{text_of(path)}: a folder with something in it is there"
+            return False
+        except OSError as error:
+            self._refuse(number, error)
+            return False
+        self._note_opened(number)
+        self.written += 1
+        return True
+
+    def _note_opened(self, number: int) -> None:
+        if self.mode_for_now(number) != self._entries[number].mode:
+            self._opened.add(number)
+
+    def _rename(self, part: bytes, path: bytes) -> None:
+        try:
+            os.rename(part, path)
+        except IsADirectoryError:
+            try:
+                os.rmdir(path)
+            except OSError:
+                raise IsADirectoryError from None
+            os.rename(part, path)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            beside = os.path.dirname(path) + b"/" + STAGING + b"-" + os.path.basename(part)
+            try:
+                _copy_to_disk(part, beside)
+                self._rename(beside, path)
+            except OSError:  # that disk is full, or a folder is there
+                with contextlib.suppress(OSError):
+                    os.unlink(beside)
+                raise
+            os.unlink(part)
+
+    def settle_folders(self) -> list[str]:
+        """Give the folders their modes and times, the deepest first; what was refused."""
+        refused = []
+        folders = [n for n, entry in enumerate(self._entries) if entry.kind == FOLDER]
+        for number in reversed(folders):
+            try:
+                self.retouch(number)
+            except OSError as error:
+                refused.append(
+                    f"{text_of(self.path(number))}: mode and time not set: {error.strerror}"
+                )
+        return refused
+
+    def retouch(self, number: int) -> None:
+        """Mode and time of an entry whose content is there. Raises OSError."""
+        entry, path = self._entries[number], self.path(number)
+        with self._stamping:
+            status = os.stat(path)
+            same = entry.kind == FILE and status.st_ctime_ns == self.stamps[number]
+            mode = UNKNOWN_MODE if entry.mode == UNKNOWN_MODE else self.mode_for_now(number)
+            if mode not in (UNKNOWN_MODE, stat.S_IMODE(status.st_mode)):
+                os.chmod(path, mode)
+            if status.st_mtime_ns != entry.mtime_ns:
+                os.utime(path, ns=(entry.mtime_ns, entry.mtime_ns))
+            if mode != UNKNOWN_MODE:
+                self._note_opened(number)
+            if same:
+                self.stamps[number] = os.stat(path).st_ctime_ns
+
+    def remove(self, names: Sequence[bytes]) -> tuple[int, list[str]]:
+        """Remove what the source does not have, what is in a folder before it; how many, and what
+        was refused.
+        """
+        removed, refused = 0, []
+        for name in names:
+            path = self._staging.root + b"/" + name
+            folder = os.path.isdir(path) and not os.path.islink(path)
+            try:
+                self._in_folder(path, os.rmdir if folder else os.unlink)
+                removed += 1
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                refused.append(f"{text_of(path)}: not deleted: {error.strerror}")
+        return removed, refused
+
+
+def _copy_to_disk(part: bytes, copy: bytes) -> None:
+    """To the disk that the folder of `copy` is on. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(copy)
+    shutil.copy2(part, copy, follow_symlinks=False)
+    if not os.path.islink(copy):
+        descriptor = os.open(copy, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def sync_file_system(folder: bytes) -> None:
+    """What is written to the file system of `folder` has reached the disk. Raises OSError."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        if ctypes.CDLL(None, use_errno=True).syncfs(descriptor):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,187 @@
+"""The asking side of a relay: blocks from its upstream, over several connections at once."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from clusterctl.node.relay.layout import Layout
+from clusterctl.node.relay.manifest import digest_of
+from clusterctl.node.relay.store import Store
+from clusterctl.node.relay.wanted import Wanted
+from clusterctl.node.relay.wire import (
+    BLOCK,
+    CHUNK,
+    LENGTH,
+    MANIFEST,
+    MISSING,
+    RANGE,
+    REQUEST,
+    WATCH,
+    Link,
+    PeerError,
+    dial,
+)
+
+AGAIN_S = 0.2
+# Requested on each connection before it has come: a request waits behind the data on its way.
+AHEAD_BYTES = 1 << 20
+MOST_MANIFEST = 1 << 30
+
+
+class Upstream(NamedTuple):
+    """Whom a relay pulls from; `order` tells one order from the next to the same."""
+
+    name: str
+    address: str
+    port: int
+    order: int
+
+
+class Caller:
+    """Connections to upstreams, closed when another one is to be asked. Thread-safe."""
+
+    def __init__(self, secret: bytes, tls: ssl.SSLContext | None) -> None:
+        self._secret, self._tls = secret, tls
+        self._lock = threading.Lock()
+        self._links: set[Link] = set()
+        self.current: Upstream | None = None
+        self.heard = time.monotonic()
+
+    def turn_to(self, upstream: Upstream | None) -> None:
+        """Ask this one from now on. What waits for the one before is woken with PeerError."""
+        with self._lock:
+            self.current = upstream
+            links, self._links = self._links, set()
+        for link in links:
+            link.close()
+
+    def dial(self, upstream: Upstream) -> Link:
+        """Raises PeerError."""
+        link = dial(upstream.address, upstream.port, self._secret, self._tls)
+        with self._lock:
+            if self.current == upstream:
+                self._links.add(link)
+                return link
+        link.close()
+        raise PeerError("another one is to be asked")
+
+    def drop(self, link: Link | None) -> None:
+        if link:
+            with self._lock:
+                self._links.discard(link)
+            link.close()
+
+
+def fetch_manifest(caller: Caller, upstream: Upstream, digest: str) -> bytes:
+    """The encoded manifest, which is the one with this digest. Raises PeerError."""
+    link = caller.dial(upstream)
+    try:
+        while True:
+            link.send(REQUEST.pack(MANIFEST, 0))
+            (length,) = LENGTH.unpack(link.read(LENGTH.size))
+            caller.heard = time.monotonic()
+            if length != MISSING:
+                break
+        if length > MOST_MANIFEST:
+            raise PeerError("its manifest is too large", "corrupt")
+        blob = link.read(length)
+    finally:
+        caller.drop(link)
+    if digest_of(blob) != digest:
+        raise PeerError("its manifest is not this transfer's", "corrupt")
+    return blob
+
+
+class Puller:
+    """Gets what the node lacks from one upstream after another.
+
+    `lost(upstream, error)` is told of each failure to get something, `broken(error)` when this node
+    cannot store what comes.
+    """
+
+    def __init__(
+        self,
+        caller: Caller,
+        store: Store,
+        layout: Layout,
+        wanted: Wanted,
+        streams: int,
+        lost: Callable[[Upstream, PeerError], None],
+        broken: Callable[[BaseException], None],
+    ) -> None:
+        self._caller, self._store, self._layout, self._wanted = caller, store, layout, wanted
+        self._streams = streams
+        self._ahead = max(2, AHEAD_BYTES // layout.block_bytes)
+        self._lost, self._broken = lost, broken
+
+    def follow(self, upstream: Upstream) -> None:
+        """Start to pull from `caller.current`; it goes on until that is another one."""
+        self._wanted.begin(upstream)
+        for work in [self._watch] + [self._work] * self._streams:
+            threading.Thread(target=self._again, args=(work, upstream), daemon=True).start()
+
+    def _again(self, work: Callable[[Upstream], None], upstream: Upstream) -> None:
+        """Until there is nothing left to get, or another upstream."""
+        try:
+            while self._caller.current == upstream and self._wanted.left:
+                try:
+                    work(upstream)
+                except PeerError as error:
+                    if self._caller.current == upstream and self._wanted.left:
+                        self._lost(upstream, error)
+                        time.sleep(AGAIN_S)
+        except Exception as error:  # noqa: BLE001 - a full disk, or a bug: the node is of no use
+            self._broken(error)
+        if self._caller.current != upstream:
+            self._wanted.end(upstream)
+
+    def _watch(self, upstream: Upstream) -> None:
+        link = None
+        try:
+            link = self._caller.dial(upstream)
+            link.send(REQUEST.pack(WATCH, 0))
+            while self._wanted.left:
+                begins, ends = RANGE.unpack(link.read(RANGE.size))
+                self._caller.heard = time.monotonic()
+                if ends > self._layout.blocks:
+                    raise PeerError("it has blocks that there are not", "corrupt")
+                self._wanted.offer(upstream, range(begins, ends))
+        finally:
+            self._caller.drop(link)
+
+    def _work(self, upstream: Upstream) -> None:
+        buffer = memoryview(bytearray(CHUNK))
+        link = None
+        asked: deque[int] = deque()
+        try:
+            link = self._caller.dial(upstream)
+            while self._ask(link, upstream, asked):
+                self._get(link, asked[0], buffer)
+                self._caller.heard = time.monotonic()
+                self._wanted.came(asked.popleft())
+        finally:
+            for block in asked:
+                self._wanted.give_back(block)
+            self._caller.drop(link)
+
+    def _ask(self, link: Link, upstream: Upstream, asked: deque[int]) -> bool:
+        """Have requests under way all the time; whether there are any."""
+        room = self._ahead - len(asked)
+        more = self._wanted.take_more(upstream, room) if asked else self._wanted.take(upstream)
+        asked.extend(more)
+        if more:
+            link.send(b"".join(REQUEST.pack(BLOCK, block) for block in more))
+        return bool(asked)
+
+    def _get(self, link: Link, block: int, buffer: memoryview) -> None:
+        (length,) = LENGTH.unpack(link.read(LENGTH.size))
+        if length == MISSING:
+            raise PeerError("it has not what it offered")
+        if length != self._layout.length(block):
+            raise PeerError("a block came with a wrong length", "corrupt")
+        self._store.receive(link, block, buffer)

@@ -1,0 +1,49 @@
+"""A relay: one process on each node for the time of one copy, told what to do line by line.
+
+The client's lines come in on stdin, events go out on stdout, both JSON (`clusterctl.copy.transfer`
+is the other side). The data goes from relay to relay. Nothing is installed, and when stdin ends
+the relay does.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import signal
+import sys
+
+from clusterctl.node.relay.base import Relay, Stopped
+from clusterctl.node.relay.failure import failure_of
+from clusterctl.node.relay.source_relay import SourceRelay
+from clusterctl.node.relay.target_relay import TargetRelay
+
+ROLES: dict[str, type[Relay]] = {"source": SourceRelay, "target": TargetRelay}
+
+
+def main() -> None:
+    """The program's own end is `Relay.end`."""
+    # Nothing here lives long enough for cycles to matter, and data sets have many entries.
+    gc.disable()
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, _stop)
+    relay = None
+    try:
+        config = json.loads(sys.stdin.buffer.readline())
+        relay = ROLES[config["role"]](config)
+        if not config.get("later"):
+            relay.listen()
+        relay.run()
+    except Stopped:
+        if relay:
+            relay.end(code=1)
+    except BaseException as error:  # noqa: BLE001
+        if relay:
+            relay.fail(error)
+        failure = failure_of(error)
+        told = {"event": "failed", "why": str(failure), "hint": failure.hint, "kind": failure.kind}
+        print(json.dumps(told), flush=True)
+    sys.exit(1)
+
+
+def _stop(*_: object) -> None:
+    raise Stopped

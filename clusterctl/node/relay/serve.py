@@ -1,0 +1,135 @@
+"""The listening side of a relay: it answers those who know the transfer's secret."""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+import threading
+from collections import Counter
+from typing import Any
+
+from clusterctl.node.relay.ledger import Ledger
+from clusterctl.node.relay.wire import (
+    BLOCK,
+    LENGTH,
+    MANIFEST,
+    MISSING,
+    RANGE,
+    REQUEST,
+    WATCH,
+    Link,
+    PeerError,
+    admit,
+)
+
+MOST_CONNECTIONS = 512
+# Connections that have not proven themselves yet, in all and from one address.
+MOST_STRANGERS, MOST_FROM_ONE = 256, 48
+HEARTBEAT_S = 1.0
+
+
+class Server:
+    """Listens while the relay runs. `content` sends the blocks that `ledger` says are here."""
+
+    def __init__(self, secret: bytes, tls: ssl.SSLContext | None) -> None:
+        self._secret, self._tls = secret, tls
+        self._lock = threading.Lock()
+        self._strangers: Counter[str] = Counter()
+        self._friends = 0
+        self._manifest = b""
+        self._has_manifest, self._has_content = threading.Event(), threading.Event()
+        self._ledger: Ledger | None = None
+        self._content: Any = None
+
+    def listen(self, bind: str, port: int) -> tuple[str, int]:
+        """Take connections from now on; where. Raises OSError."""
+        family = socket.AF_INET6 if ":" in bind else socket.AF_INET
+        listening = socket.create_server((bind, port), family=family, backlog=128)
+        threading.Thread(target=self._accept, args=(listening,), daemon=True).start()
+        address, port = listening.getsockname()[:2]
+        return address, port
+
+    def have_manifest(self, blob: bytes) -> None:
+        self._manifest = blob
+        self._has_manifest.set()
+
+    def have_content(self, ledger: Ledger, content: Any) -> None:
+        self._ledger, self._content = ledger, content
+        self._has_content.set()
+
+    def _accept(self, listening: socket.socket) -> None:
+        while True:
+            try:
+                plain, peer = listening.accept()
+            except OSError:
+                return
+            with self._lock:
+                crowded = (
+                    sum(self._strangers.values()) >= MOST_STRANGERS
+                    or self._strangers[peer[0]] >= MOST_FROM_ONE
+                    or self._friends >= MOST_CONNECTIONS
+                )
+                self._strangers[peer[0]] += not crowded
+            if crowded:
+                plain.close()
+                continue
+            threading.Thread(target=self._meet, args=(Link(plain), peer[0]), daemon=True).start()
+
+    def _meet(self, link: Link, address: str) -> None:
+        try:
+            try:
+                admit(link, self._secret, self._tls)
+            finally:
+                with self._lock:
+                    self._strangers[address] -= 1
+                    self._strangers += Counter()  # forgets those that have none left
+                    self._friends += 1
+            self._converse(link)
+        except (PeerError, OSError):
+            pass  # The caller sees it, and asks again or elsewhere.
+        finally:
+            link.close()
+            with self._lock:
+                self._friends -= 1
+
+    def _converse(self, link: Link) -> None:
+        request = memoryview(bytearray(REQUEST.size))
+        asked = select.poll()
+        asked.register(link.socket, select.POLLIN)
+        while True:
+            asked.poll()  # A peer may have nothing to ask for a long time.
+            link.read_into(request)
+            what, block = REQUEST.unpack(request)
+            if what == MANIFEST:
+                self._send_manifest(link)
+            elif what == BLOCK:
+                self._send_block(link, block)
+            elif what == WATCH:
+                self._tell(link)
+            else:
+                raise PeerError("it asks for what nobody has")
+
+    def _send_manifest(self, link: Link) -> None:
+        if not self._has_manifest.wait(HEARTBEAT_S):
+            link.send(LENGTH.pack(MISSING))
+            return
+        link.send(LENGTH.pack(len(self._manifest)))
+        link.send(self._manifest)
+
+    def _send_block(self, link: Link, block: int) -> None:
+        ledger = self._ledger
+        if ledger is None or block >= ledger.blocks or block not in ledger:
+            link.send(LENGTH.pack(MISSING))
+        else:
+            self._content.send_block(link, block)
+
+    def _tell(self, link: Link) -> None:
+        """All that is here, and what comes, until the peer goes away."""
+        while not self._has_content.wait(HEARTBEAT_S):
+            link.send(RANGE.pack(0, 0))
+        assert self._ledger
+        seen = -1
+        while True:
+            seen, ranges = self._ledger.news(seen, HEARTBEAT_S)
+            link.send(b"".join(RANGE.pack(*one) for one in ranges) or RANGE.pack(0, 0))

@@ -1,0 +1,190 @@
+"""Where files are until they are whole: a folder in the destination, gone when all is there."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import socket
+import struct
+import threading
+import zlib
+from collections.abc import Sequence
+
+from clusterctl.node.relay.manifest import Entry
+from clusterctl.node.relay.scan import STAGING
+
+RECORD = struct.Struct(">QQI")  # offset, length, crc32
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+JOURNAL = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+PIECE = 1 << 20
+
+
+class Busy(Exception):
+    """Another copy works on the same destination; the message says which."""
+
+
+class Staging:
+    """`ROOT/.clusterctl-copy`, held by one copy at a time.
+
+    A part that is not whole keeps its journal beside it: which pieces have come, each with its
+    checksum. What was journaled before a reboot is read again, since it may never have reached
+    the disk.
+    """
+
+    def __init__(self, root: bytes) -> None:
+        self.root = root
+        self.folder = os.path.join(root, STAGING)
+        self._lock = -1
+        self._noting = threading.Lock()
+        self._boot = boot_id()
+        self._journals = _journals(self.folder)
+
+    def acquire(self) -> None:
+        """Make the folder and hold it. Raises Busy, OSError."""
+        os.makedirs(self.root, exist_ok=True)
+        while self._lock < 0:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(self.folder, 0o700)
+            with contextlib.suppress(FileNotFoundError):  # the one before us is just leaving
+                self._lock = self._try()
+        self._journals = _journals(self.folder)
+
+    def _try(self) -> int:
+        path = os.path.join(self.folder, b"lock")
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.stat(path), os.fstat(lock)):
+                os.ftruncate(lock, 0)
+                os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+                return lock
+        except BlockingIOError:
+            who = os.pread(lock, 200, 0).decode(errors="replace") or "another process"
+            os.close(lock)
+            raise Busy(who) from None
+        except BaseException:
+            os.close(lock)
+            raise
+        os.close(lock)
+        return -1
+
+    def part(self, entry: Entry) -> bytes:
+        """Where the entry is while it is not whole: the same for the same content, and no other."""
+        return self.folder + b"/" + self._name(entry)
+
+    def whole(self, number: int) -> bytes:
+        """Where a file is that came in one piece: an interrupted copy gets it anew."""
+        return self.folder + b"/%d" % number
+
+    @staticmethod
+    def _name(entry: Entry) -> bytes:
+        told = f"{entry.size} {entry.mtime_ns} {entry.changed_ns} {entry.segments}\n".encode()
+        told += entry.digest + entry.origin + entry.path
+        return hashlib.blake2b(told, digest_size=16).hexdigest().encode()
+
+    def note(self, entry: Entry, offset: int, length: int, checksum: int) -> None:
+        """This piece of the part has come."""
+        record = RECORD.pack(offset, length, checksum)
+        with self._noting:  # else two begin the same journal
+            journal = os.open(self.part(entry) + b".log", JOURNAL, 0o600)
+            try:
+                head = b"" if os.fstat(journal).st_size else self._boot
+                os.write(journal, head + record)
+            finally:
+                os.close(journal)
+
+    def pieces(self, entry: Entry) -> list[tuple[int, int]]:
+        """What an earlier copy left of the entry: (offset, length), sorted, none overlapping."""
+        if not self._journals or self._name(entry) not in self._journals:
+            return []
+        path = self.part(entry)
+        try:
+            with open(path + b".log", "rb") as journal:
+                boot, rows = journal.read(len(self._boot)), journal.read()
+            with open(path, "rb", buffering=0) as part:
+                size = os.fstat(part.fileno()).st_size
+                rows = rows[: len(rows) - len(rows) % RECORD.size]
+                noted = sorted(set(RECORD.iter_unpack(rows)))
+                found = [
+                    (offset, length)
+                    for offset, length, checksum in noted
+                    if offset + length <= size
+                    and (boot == self._boot or sum_of(part.fileno(), offset, length) == checksum)
+                ]
+        except FileNotFoundError:
+            self.drop(entry)
+            return []
+        return _merged(found)
+
+    def forget_others(self, wanted: Sequence[Entry]) -> None:
+        """Remove what is left of files that are not wanted any more, or have changed since."""
+        left = os.listdir(self.folder)
+        if left == [b"lock"]:
+            return
+        keep = {self._name(entry) for entry in wanted}
+        for name in left:
+            if name.partition(b".")[0] not in keep and name != b"lock":
+                with contextlib.suppress(OSError):
+                    os.unlink(os.path.join(self.folder, name))
+
+    def drop(self, entry: Entry) -> None:
+        """The entry's part is published, or will never be."""
+        # The journal first: cut off here, it would vouch for a part that another copy begins.
+        for path in (self.part(entry) + b".log", self.part(entry)):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+
+    def holds_parts(self) -> bool:
+        """Whether something is here that a later copy can use."""
+        if self._lock < 0 or not os.path.isdir(self.folder):  # someone has removed all of it
+            return False
+        return os.listdir(self.folder) != [b"lock"]
+
+    def release(self, clear: bool) -> None:
+        """Let go; `clear` removes it all."""
+        if self._lock < 0:
+            return
+        if clear:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        os.close(self._lock)
+        self._lock = -1
+
+
+def _journals(folder: bytes) -> set[bytes]:
+    """Which parts an earlier copy has kept a journal of."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return set()
+    return {name[: -len(b".log")] for name in names if name.endswith(b".log")}
+
+
+def boot_id() -> bytes:
+    """Another one after each boot; 36 bytes."""
+    try:
+        with open(BOOT_ID, "rb") as file:
+            return file.read(36).ljust(36)
+    except OSError:
+        return os.urandom(36)  # never the same: everything is read again
+
+
+def sum_of(descriptor: int, offset: int, length: int, checksum: int = 0) -> int:
+    """The crc32 of a part of a file, after what `checksum` is of."""
+    while length and (data := os.pread(descriptor, min(PIECE, length), offset)):
+        checksum = zlib.crc32(data, checksum)
+        offset, length = offset + len(data), length - len(data)
+    return checksum
+
+
+def _merged(pieces: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    merged: list[tuple[int, int]] = []
+    for offset, length in sorted(pieces):
+        if merged and offset <= sum(merged[-1]):
+            begin, had = merged[-1]
+            merged[-1] = (begin, max(had, offset + length - begin))
+        else:
+            merged.append((offset, length))
+    return merged

@@ -1,0 +1,323 @@
+"""The relay that receives: blocks into parts of files, and on to the next from there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+import zlib
+from array import array
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+
+from clusterctl.node.relay.layout import Extent, Layout
+from clusterctl.node.relay.ledger import Ledger
+from clusterctl.node.relay.manifest import FILE, LEAST_RESUMED, Entry
+from clusterctl.node.relay.publish import Publisher
+from clusterctl.node.relay.resume import left_over
+from clusterctl.node.relay.source import Source
+from clusterctl.node.relay.staging import Staging, sum_of
+from clusterctl.node.relay.waits import Waits
+from clusterctl.node.relay.wire import (
+    CHUNK,
+    LENGTH,
+    NUMBER,
+    TRAILER,
+    Link,
+    PeerError,
+    send_whole,
+    trailer,
+)
+
+# Blocks of many small files, kept for those that ask next.
+CACHE_BYTES = 64 << 20
+FILES_AT_ONCE = 16
+
+
+class Store:
+    """The blocks of one node. Thread-safe, but for one receiver of a block at a time."""
+
+    def __init__(
+        self,
+        staging: Staging,
+        entries: Sequence[Entry],
+        layout: Layout,
+        missing: Iterable[int],
+        publisher: Publisher,
+        waits: Waits,
+    ) -> None:
+        self._staging, self._entries, self._layout = staging, entries, layout
+        self._publisher, self._waits = publisher, waits
+        self._lock = threading.Lock()
+        # The kernel lets one write to a file at a time, and those that wait there burn CPU.
+        self._turns = [threading.Lock() for _ in range(FILES_AT_ONCE)]
+        self._cache: OrderedDict[int, bytes] = OrderedDict()
+        self._cached = 0
+        self._sums = array("Q", bytes(8 * layout.blocks))  # checksum + 1; 0: not known
+        self.bad: set[int] = set()
+        state = left_over(entries, layout, missing, staging.pieces)
+        self._left, self._resumed = state.left, state.resumed
+        self._here = Source(entries, publisher.path, publisher.stamp, layout, waits)
+        self.ledger = Ledger(layout.blocks, state.here)
+        self.received = 0
+        umask = os.umask(0o077)
+        os.umask(umask)
+        self._masked = umask | 0o7000
+
+    def publish_whole(self, missing: Sequence[int]) -> None:
+        """What needs no more bytes: links, empty files, what an earlier copy nearly had."""
+        for number in missing:
+            entry = self._entries[number]
+            if entry.kind == "l" or (entry.kind == FILE and not self._left[number]):
+                self._left.pop(number, None)
+                self._publisher.put([(number, self._staging.part(entry), False)])
+
+    def receive(self, link: Link, block: int, buffer: memoryview) -> None:
+        """The answer to BLOCK, whose LENGTH has been read. Raises PeerError, OSError."""
+        extents = self._layout.extents(block)
+        if len(extents) == 1:
+            checksum = self._stream(link, extents[0], buffer)
+            data = None
+        else:
+            data = memoryview(bytearray(self._layout.length(block)))
+            began = time.monotonic()
+            link.read_into(data)
+            self._waits.add("receive", time.monotonic() - began)
+            checksum = zlib.crc32(data)
+        bad = read_trailer(link, checksum, extents)
+        self.accept(block, extents, data, checksum, bad)
+
+    def _stream(self, link: Link, extent: Extent, buffer: memoryview) -> int:
+        """One piece of one file, written as it comes. Its checksum."""
+        checksum, at, end = 0, extent.offset, extent.offset + extent.length
+        descriptor = self._open_part(extent.entry)
+        turn = self._turns[extent.entry % FILES_AT_ONCE]
+        receiving = writing = 0.0
+        try:
+            while at < end:
+                view = buffer[: min(CHUNK, end - at)]
+                began = time.monotonic()
+                link.read_into(view)
+                received = time.monotonic()
+                checksum = zlib.crc32(view, checksum)
+                if descriptor >= 0:
+                    with turn:
+                        _write(descriptor, view, at)
+                receiving += received - began
+                writing += time.monotonic() - received
+                at += len(view)
+        finally:
+            if descriptor >= 0:
+                os.close(descriptor)
+            self._waits.add("receive", receiving)
+            self._waits.add("write", writing)
+        return checksum
+
+    def accept(
+        self,
+        block: int,
+        extents: Sequence[Extent],
+        data: memoryview | None,
+        checksum: int,
+        bad: Sequence[int],
+    ) -> None:
+        """A block that is right; `data` unless it is written already. Raises OSError.
+
+        `bad` are the entries that it has zeros for.
+        """
+        if bad:
+            self._spoil(bad)
+        if data is not None:
+            began = time.monotonic()
+            with self._publisher.one_by_one:
+                self._spread(extents, data)
+            self._waits.add("write", time.monotonic() - began)
+            if len(extents) > 1:
+                self._keep(block, bytes(data))
+        self._sums[block] = checksum + 1
+        self._tick(extents, checksum)
+        with self._lock:
+            self.received += self._layout.length(block)
+        self.ledger.add(block)
+
+    def _spread(self, extents: Sequence[Extent], data: memoryview) -> None:
+        at = 0
+        for extent in extents:
+            piece = data[at : at + extent.length]
+            at += extent.length
+            if len(extents) > 1 and self._is_whole(extent):
+                self._write_whole(extent.entry, piece)
+                continue
+            descriptor = self._open_part(extent.entry)
+            if descriptor >= 0:
+                try:
+                    _write(descriptor, piece, extent.offset)
+                finally:
+                    os.close(descriptor)
+
+    def _is_whole(self, extent: Extent) -> bool:
+        """Whether it is all of a file; such a file needs no journal."""
+        entry = self._entries[extent.entry]
+        return extent.length == entry.size and entry.segments is None
+
+    def _write_whole(self, number: int, data: memoryview) -> None:
+        if number not in self._left:
+            return
+        entry = self._entries[number]
+        mode = self._publisher.mode_for_now(number)
+        descriptor = os.open(
+            self._staging.whole(number), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode
+        )
+        try:
+            _write(descriptor, data, 0)
+            if mode & self._masked:
+                os.fchmod(descriptor, mode)
+            os.utime(descriptor, ns=(entry.mtime_ns, entry.mtime_ns))
+        finally:
+            os.close(descriptor)
+
+    def _open_part(self, number: int) -> int:
+        """-1 for a file that is here already."""
+        if number not in self._left:
+            return -1
+        entry = self._entries[number]
+        part = self._staging.part(entry)
+        try:
+            descriptor = os.open(part, os.O_WRONLY | os.O_CREAT, 0o600)
+        except PermissionError:
+            # An earlier copy ended when it had given the part its own mode, a read-only one.
+            os.chmod(part, 0o600)
+            descriptor = os.open(part, os.O_WRONLY)
+        if entry.segments is not None:
+            os.ftruncate(descriptor, entry.size)
+        return descriptor
+
+    def _spoil(self, bad: Sequence[int]) -> None:
+        """Keep nothing of these entries: a later copy would take their zeros for data."""
+        with self._lock:
+            self.bad.update(bad)
+            for number in bad:
+                if self._left.pop(number, None) is not None:
+                    self._staging.drop(self._entries[number])
+
+    def _tick(self, extents: Sequence[Extent], checksum: int) -> None:
+        """So much less is left of the files in the block; what is whole is published."""
+        whole = []
+        with self._lock:
+            for extent in extents:
+                left = self._left.get(extent.entry)
+                if left is None:
+                    continue
+                self._left[extent.entry] = left - extent.length
+                entry = self._entries[extent.entry]
+                if left == extent.length:
+                    del self._left[extent.entry]
+                    ready = len(extents) > 1 and self._is_whole(extent)
+                    whole.append((extent.entry, self._part(extent, ready), ready))
+                elif len(extents) == 1 and entry.size >= LEAST_RESUMED:
+                    # Under the lock: another thread may find the entry bad, and drop its journal.
+                    self._staging.note(entry, extent.offset, extent.length, checksum)
+        if whole:
+            self._publisher.put(whole)
+
+    def _part(self, extent: Extent, whole: bool) -> bytes:
+        if whole:
+            return self._staging.whole(extent.entry)
+        return self._staging.part(self._entries[extent.entry])
+
+    def _keep(self, block: int, data: bytes) -> None:
+        with self._lock:
+            self._cache[block] = data
+            self._cached += len(data)
+            while self._cached > CACHE_BYTES:
+                _, old = self._cache.popitem(last=False)
+                self._cached -= len(old)
+
+    def send_block(self, link: Link, block: int) -> None:
+        """For the next in the chain. Raises PeerError, OSError."""
+        known = self._sums[block]
+        extents = self._layout.extents(block)
+        if not self.bad.isdisjoint(extent.entry for extent in extents):
+            self._send_what_is_good(link, extents)
+            return
+        if not known and not self._resumed.isdisjoint(extent.entry for extent in extents):
+            known = self._sums[block] = self._checksum(extents) + 1
+        if not known:
+            self._here.send_block(link, block)
+            return
+        link.send(LENGTH.pack(self._layout.length(block)))
+        with self._lock:
+            data = self._cache.get(block)
+        began = time.monotonic()
+        if data is not None:
+            link.send(data)
+        else:
+            for extent in extents:
+                self._send_extent(link, extent)
+        link.send(trailer(known - 1, ()))
+        self._waits.add("send", time.monotonic() - began)
+
+    def _send_what_is_good(self, link: Link, extents: Sequence[Extent]) -> None:
+        """A block with files that are no good any more: zeros in their place, and their numbers."""
+        bad = [extent.entry for extent in extents if extent.entry in self.bad]
+        parts = [
+            bytes(extent.length) if extent.entry in bad else self._read(extent)
+            for extent in extents
+        ]
+        send_whole(link, b"".join(parts), bad)
+
+    def _read(self, extent: Extent) -> bytes:
+        descriptor = self._open_for_reading(extent)
+        try:
+            data = os.pread(descriptor, extent.length, extent.offset)
+        finally:
+            os.close(descriptor)
+        if len(data) != extent.length:
+            raise PeerError("a file here became shorter")
+        return data
+
+    def _send_extent(self, link: Link, extent: Extent) -> None:
+        descriptor = self._open_for_reading(extent)
+        try:
+            link.send_file(descriptor, extent.offset, extent.length)
+        except EOFError:
+            raise PeerError("a file here became shorter") from None
+        finally:
+            os.close(descriptor)
+
+    def _checksum(self, extents: Sequence[Extent]) -> int:
+        """Of what an earlier copy left."""
+        checksum = 0
+        for extent in extents:
+            descriptor = self._open_for_reading(extent)
+            try:
+                checksum = sum_of(descriptor, extent.offset, extent.length, checksum)
+            finally:
+                os.close(descriptor)
+        return checksum
+
+    def _open_for_reading(self, extent: Extent) -> int:
+        for whole in (self._is_whole(extent), False):
+            with contextlib.suppress(FileNotFoundError):
+                return os.open(self._part(extent, whole), os.O_RDONLY)
+        if extent.entry in self.bad:  # just now: what is under its name is older
+            raise PeerError("a file here is no good any more")
+        return os.open(self._publisher.path(extent.entry), os.O_RDONLY | os.O_NOFOLLOW)
+
+
+def read_trailer(link: Link, checksum: int, extents: Sequence[Extent]) -> list[int]:
+    """The entries that the block is no good for. Raises PeerError where the bytes are wrong."""
+    told, count = TRAILER.unpack(link.read(TRAILER.size))
+    if count > len(extents):
+        raise PeerError("it names more bad files than there are", "corrupt")
+    bad = [NUMBER.unpack(link.read(NUMBER.size))[0] for _ in range(count)]
+    if told != checksum or not {extent.entry for extent in extents}.issuperset(bad):
+        raise PeerError("a block came with a wrong checksum", "corrupt")
+    return bad
+
+
+def _write(descriptor: int, view: memoryview, at: int) -> None:
+    while len(view):
+        size = os.pwrite(descriptor, view, at)
+        view, at = view[size:], at + size

@@ -1,0 +1,275 @@
+"""Runs on a node: start, list, show and end syncs, each a folder in ~/.clusterctl/s3sync.
+
+    start         one order as a line of JSON on stdin; prints {"busy": ID}, or {"started": ID,
+                  "ended": how, if it has within a moment}
+    list [ID]     one line of JSON for each sync, oldest first
+    log ID AT     what its log has from byte AT on, and how it goes
+    cancel ID     ends it and waits for that
+
+A sync is a process of its own that outlives the connection. What it got on stdin it keeps in
+memory: keys are in no file, no command line and no environment.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, NoReturn
+
+from clusterctl.node.relay.httpget import SourceError
+from clusterctl.node.relay.manifest import bytes_of
+from clusterctl.node.relay.urlsync import Sync
+
+SYNCS = Path.home() / ".clusterctl" / "s3sync"
+KEPT = 20
+CANCEL_TIMEOUT_S = 15.0
+LONGEST_READ = 1 << 18
+REPORT_S = 0.5
+# A source that cannot be read shows within this time, as a rule.
+SETTLE_S = 2.0
+
+
+def alive(folder: Path) -> int:
+    """The process of a sync; 0 when it has ended. Numbers of processes are used again."""
+    try:
+        pid, born = (folder / "pid").read_text().split(" ", 1)
+        return int(pid) if birth_of(int(pid)) == born else 0
+    except (OSError, ValueError):
+        return 0
+
+
+def birth_of(pid: int) -> str:
+    """When a process began, which no other of its number did."""
+    stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    if stat[0] == "Z":
+        raise ValueError("it has ended")
+    return stat[19] + " " + Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def write_json(path: Path, value: dict[str, Any]) -> None:
+    new = path.with_name(path.name + ".new")
+    new.write_text(json.dumps(value) + "\n")
+    new.replace(path)
+
+
+def describe(folder: Path) -> dict[str, Any]:
+    # First whether it runs, then how it ended: the other way round one that ends in between
+    # would look lost.
+    running = bool(alive(folder))
+    ended = read_json(folder / "end.json")
+    return {
+        "id": folder.name,
+        **read_json(folder / "sync.json"),
+        "running": running and not ended,
+        "progress": read_json(folder / "progress.json"),
+        "ended": ended or None,
+        "now": time.time(),
+    }
+
+
+def folders() -> list[Path]:
+    return sorted(path for path in SYNCS.glob("*-*-*") if path.is_dir())
+
+
+def start(order: dict[str, Any]) -> dict[str, Any]:
+    SYNCS.mkdir(parents=True, exist_ok=True)
+    with (SYNCS / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        here = folders()
+        for folder in here:
+            same = read_json(folder / "sync.json").get("destination") == order["destination"]
+            if same and alive(folder):
+                return {"busy": folder.name}
+        for folder in here[: max(0, len(here) + 1 - KEPT)]:
+            if not alive(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+        folder = SYNCS / order["id"]
+        folder.mkdir(mode=0o700)
+        told = {name: order[name] for name in ("sources", "destination", "how")}
+        write_json(folder / "sync.json", {**told, "started_at": time.time()})
+        (folder / "log").touch(mode=0o600)
+        (folder / "pid").write_text(detach(folder, order))
+    return {"started": folder.name, "ended": settled(folder)}
+
+
+def settled(folder: Path) -> dict[str, Any] | None:
+    """How it has ended, if it has before it knows what there is to get."""
+    deadline = time.monotonic() + SETTLE_S
+    while time.monotonic() < deadline:
+        # Whether it runs comes first, for the reason that `describe` gives.
+        running = alive(folder)
+        ended = read_json(folder / "end.json")
+        if ended or not running or read_json(folder / "progress.json").get("listed"):
+            return ended or None
+        time.sleep(0.05)
+    return None
+
+
+def detach(folder: Path, order: dict[str, Any]) -> str:
+    """Start a process without this one's session, terminal and connection, that has the order.
+
+    Return what its `pid` file holds. The process says it itself: it can have ended, and have no
+    birth any more, before this one looks.
+    """
+    sys.stdout.flush()
+    told, tell = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(tell)
+        with open(told) as born:
+            return f"{pid} {born.read()}"
+    try:
+        os.setsid()
+        # A core file would have the keys in it.
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        log = os.open(str(folder / "log"), os.O_WRONLY | os.O_APPEND)
+        for source, target in ((nothing, 0), (log, 1), (log, 2)):
+            os.dup2(source, target)
+        signal.signal(signal.SIGTERM, lambda *_: cancelled(folder))
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        # With it goes the lock on all syncs, which this process must not keep.
+        os.closerange(3, tell)
+        os.closerange(tell + 1, 256)
+        os.write(tell, birth_of(os.getpid()).encode())
+        os.close(tell)
+        work(folder, order)
+    finally:
+        os._exit(1)
+
+
+def cancelled(folder: Path) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def work(folder: Path, order: dict[str, Any]) -> NoReturn:
+    status, why, hint, left_out = 1, "", "", 0
+    try:
+        if order.get("commands"):
+            status, why = run_tool(order)
+        else:
+            left_out = run_own(folder, order)
+            status = int(bool(left_out))
+    except KeyboardInterrupt:
+        status, why = 130, "cancelled"
+    except SourceError as error:
+        why, hint = error.why, error.hint
+    except OSError as error:
+        why = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    except BaseException as error:  # noqa: BLE001 - told, in place of a trace in a log
+        why = f"{type(error).__name__}: {error}"
+    if left_out:
+        why = f"{left_out} {'file was' if left_out == 1 else 'files were'} left out"
+        hint = "the log says which, and why: --follow"
+    say(f"done, {why}" if left_out else f"failed: {why}" if status else "done")
+    ended = {"exit_status": status, "why": why, "hint": hint, "left_out": left_out}
+    write_json(folder / "end.json", {**ended, "ended_at": time.time()})
+    os._exit(status)
+
+
+def run_own(folder: Path, order: dict[str, Any]) -> int:
+    """How many files were left out. Raises SourceError, OSError."""
+    sync = Sync(order["config"], bytes_of(order["destination"]), say)
+
+    def report() -> None:
+        write_json(folder / "progress.json", sync.progress.as_data())
+
+    def keep_reporting() -> None:
+        known = False
+        while True:
+            # Who has started it waits for the first report that says what there is to get.
+            time.sleep(REPORT_S if known else REPORT_S / 10)
+            if known or sync.progress.listed:
+                known = True
+                report()
+
+    threading.Thread(target=keep_reporting, daemon=True).start()
+    try:
+        sync.run()
+    finally:
+        report()
+    say(f"files: {sync.progress.files}, bytes: {sync.progress.bytes}")
+    return sync.progress.left_out
+
+
+def run_tool(order: dict[str, Any]) -> tuple[int, str]:
+    """One command after the other, as `&&` has it."""
+    home = os.path.expanduser("~")
+    for argv in order["commands"]:
+        words = [home + word[1:] if word.startswith("~/") else word for word in argv]
+        say(" ".join(words))
+        try:
+            status = subprocess.call(words, stdin=subprocess.DEVNULL)
+        except OSError as error:
+            return 127, f"{words[0]}: {error.strerror}"
+        if status:
+            return status, f"{words[0]} ended with status {status}"
+    return 0, ""
+
+
+def say(line: str) -> None:
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
+    text = f"{when} {''.join(c if c.isprintable() else '?' for c in line)}\n"
+    os.write(1, text.encode("utf-8", "backslashreplace"))
+
+
+def show_log(folder: Path, at: int) -> dict[str, Any]:
+    told = describe(folder)
+    with (folder / "log").open("rb") as log:
+        log.seek(at)
+        text = log.read(LONGEST_READ)
+    more = len(text) == LONGEST_READ
+    return {**told, "text_b64": base64.b64encode(text).decode(), "at": at + len(text), "more": more}
+
+
+def cancel(folder: Path) -> dict[str, Any]:
+    pid = alive(folder)
+    was_running = bool(pid) and describe(folder)["running"]
+    for number, patience_s in ((signal.SIGTERM, CANCEL_TIMEOUT_S), (signal.SIGKILL, 2.0)):
+        if not pid:
+            break
+        try:
+            os.killpg(pid, number)
+        except ProcessLookupError:
+            break
+        deadline = time.monotonic() + patience_s
+        while pid and time.monotonic() < deadline:
+            time.sleep(0.05)
+            pid = alive(folder)
+    return {**describe(folder), "was_running": was_running}
+
+
+def main() -> None:
+    action, arguments = sys.argv[1], sys.argv[2:]
+    try:
+        if action == "start":
+            answers = [start(json.loads(sys.stdin.buffer.readline()))]
+        else:
+            wanted = [SYNCS / name for name in arguments[:1]] or folders()
+            found = [folder for folder in wanted if folder.is_dir()]
+            if action == "log":
+                answers = [show_log(folder, int(arguments[1])) for folder in found]
+            else:
+                answers = [(cancel if action == "cancel" else describe)(one) for one in found]
+    except OSError as error:
+        sys.exit(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+    for answer in answers:
+        print(json.dumps(answer))

@@ -1,0 +1,341 @@
+"""A cluster of relays in memory: a clock of its own, links with rates, faults at given times."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from clusterctl.copy.coordinator import Coordinator
+from clusterctl.copy.member import SOURCE
+from clusterctl.copy.relinks import Patience
+from clusterctl.copy.request import Way
+
+STEP_S = 0.05
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Plan:
+    order: tuple[str, ...]
+    block_bytes: int = MIB
+    streams: int = 2
+    way: Way = Way.CHAIN
+
+
+@dataclass
+class Node:
+    """One relay. Rates in bytes a second; `blocked` are those it cannot connect to."""
+
+    name: str
+    blocks: int
+    up: float
+    down: float
+    have: set[int] = field(default_factory=set)
+    compare_s: float = 0.0
+    listens_at: float = 0.0
+    tells_behind: bool = True
+    blocked: set[str] = field(default_factory=set)
+    frozen: bool = False
+    dead: bool = False
+    gone: bool = False
+    upstream: str = ""
+    partial: float = 0.0
+    received: int = 0
+    begun: bool = False
+    has_manifest: bool = False
+    ready_at: float | None = None
+    gap_told: bool = False
+    done_told: bool = False
+    listening: bool = False
+    stopped: bool = False
+    ordered_at: float = 0.0
+    heard_at: float = 0.0
+    lost_told: bool = False
+    told_at: float = -9.0
+    told: tuple = ()
+    fetches: list[int] = field(default_factory=list)
+    got_at: float | None = None
+    peers_by_time: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def works(self) -> bool:
+        return not (self.dead or self.frozen or self.stopped)
+
+    @property
+    def whole(self) -> bool:
+        return self.gap_told and len(self.have) == self.blocks
+
+
+class World:
+    """`run` moves time until the coordinator has stopped everything, or `limit_s`."""
+
+    def __init__(
+        self,
+        count: int = 8,
+        *,
+        rate: float = 20 * MIB,
+        blocks: int = 256,
+        plan: Plan | None = None,
+        url_rate: float = 0.0,
+        patience: Patience | None = None,
+        dry_run: bool = False,
+    ) -> None:
+        self.names = [f"n{number}" for number in range(count)]
+        self.source = Node(SOURCE, blocks, rate, rate, set(range(blocks)))
+        self.nodes = {name: Node(name, blocks, rate, rate) for name in self.names}
+        self.all = {SOURCE: self.source, **self.nodes}
+        self.blocks, self.rate, self.url_rate = blocks, rate, url_rate
+        self.plan = plan or Plan(tuple(self.names))
+        self.now = 100.0
+        self.beside_source = ""
+        self.faults: list[tuple[float, Callable[[World], None]]] = []
+        self.relinks = 0
+        self.coordinator = Coordinator(
+            self.names, lambda *_: self.plan, dry_run=dry_run, patience=patience
+        )
+        for name in self.all:
+            self.coordinator.started(self.now, name)
+
+    @property
+    def ideal_s(self) -> float:
+        return self.blocks * self.plan.block_bytes / self.rate
+
+    @property
+    def elapsed_s(self) -> float:
+        return self.now - 100.0
+
+    def at(self, when_s: float, what: Callable[[World], None]) -> World:
+        self.faults.append((when_s, what))
+        return self
+
+    def kill(self, *names: str, noticed: bool = True) -> None:
+        for name in names:
+            self.all[name].dead = True
+            if noticed:
+                self.all[name].gone = True
+                self.coordinator.ended(self.now, name)
+
+    def freeze(self, *names: str) -> None:
+        for name in names:
+            self.all[name].frozen = True
+
+    def thaw(self, *names: str) -> None:
+        for name in names:
+            self.all[name].frozen = False
+
+    def run(self, limit_s: float = 3000.0) -> float:
+        """Simulated seconds until the end. Fails when it does not end."""
+        while not self.coordinator.stopped:
+            assert self.elapsed_s < limit_s, self.describe()
+            self.step()
+        return self.elapsed_s
+
+    def describe(self) -> str:
+        members = self.coordinator.net.members
+        return "\n".join(
+            f"{n.name}: {len(n.have)}/{n.blocks} from {n.upstream!r} rate "
+            f"{members[n.name].rate(self.coordinator.now) / MIB:.1f} leaf {members[n.name].leaf} "
+            f"frozen {n.frozen} dead {n.dead} avoid {members[n.name].avoid} "
+            f"moves {members[n.name].moves}"
+            for n in self.nodes.values()
+        )
+
+    def step(self) -> None:
+        self.now += STEP_S
+        for fault in [one for one in self.faults if one[0] <= self.elapsed_s]:
+            self.faults.remove(fault)
+            fault[1](self)
+        self._speak()
+        self._move()
+        for name, order in self.coordinator.tick(self.now):
+            self._obey(self.all[name], order)
+
+    def _say(self, node: Node, event: str, **fields: object) -> None:
+        self.coordinator.hear(self.now, node.name, {"event": event, **fields})
+
+    def _speak(self) -> None:
+        for number, node in enumerate(self.all.values()):
+            if not node.works:
+                continue
+            if not node.listening and self.elapsed_s >= node.listens_at:
+                node.listening = True
+                host = "source" if node.name in (SOURCE, self.beside_source) else node.name
+                self._say(node, "listening", address=host, port=4000 + number)
+                if node is self.source:
+                    size = self.blocks * self.plan.block_bytes
+                    self._say(node, "manifest", digest="d", files=3, bytes=size, single=False)
+            if not node.listening:
+                continue
+            self._get_ready(node)
+            self._tell(node)
+
+    def _get_ready(self, node: Node) -> None:
+        if node is self.source:
+            node.has_manifest = node.gap_told = True
+            return
+        upstream = getattr(node, "listed", None) or self._reached(node)
+        if node.begun and not node.has_manifest and upstream and upstream.has_manifest:
+            node.has_manifest, node.ready_at = True, self.elapsed_s + node.compare_s
+        if node.ready_at is not None and self.elapsed_s >= node.ready_at and not node.gap_told:
+            node.gap_told = True
+            missing = self.blocks - len(node.have)
+            self._say(
+                node,
+                "gap",
+                files=1,
+                bytes=missing * self.plan.block_bytes,
+                blocks=missing,
+                present_blocks=len(node.have),
+            )
+        if node.whole and not node.done_told:
+            node.done_told, node.got_at = True, self.elapsed_s
+            self._say(node, "done", files=1, bytes=node.received, deleted=0, warnings=[])
+
+    def _tell(self, node: Node) -> None:
+        figures = (len(node.have) if node.gap_told else 0, node.received + int(node.partial))
+        due = 0.25 if figures != node.told else 1.0
+        if self.now - node.told_at < due:
+            return
+        node.told, node.told_at = figures, self.now
+        more = {}
+        upstream = self.all.get(node.upstream)
+        if node.tells_behind and upstream:
+            more["behind"] = len(upstream.have - node.have) if upstream.gap_told else 0
+        self._say(node, "progress", blocks=figures[0], bytes=figures[1], **more)
+
+    def _reached(self, node: Node) -> Node | None:
+        upstream = self.all.get(node.upstream)
+        ok = upstream and upstream.works and upstream.name not in node.blocked
+        return upstream if ok else None
+
+    def _move(self) -> None:
+        busy: dict[str, list[Node]] = {}
+        for node in self.nodes.values():
+            if not (node.works and node.begun) or node.whole:
+                continue
+            if node.gap_told:
+                self._fetch(node)
+            upstream = self._reached(node)
+            if upstream:
+                node.heard_at = self.now
+            self._tell_loss(node)
+            if upstream and node.gap_told and upstream.gap_told and upstream.have - node.have:
+                busy.setdefault(upstream.name, []).append(node)
+        for name, children in busy.items():
+            up = self.all[name].up * STEP_S
+            left = len(children)
+            for child in sorted(children, key=lambda one: one.down):
+                share = min(up / left, child.down * STEP_S)
+                up, left = up - share, left - 1
+                self._receive(child, self.all[name], share)
+
+    def _receive(self, node: Node, upstream: Node, size: float) -> None:
+        node.partial += size
+        lacking = sorted(upstream.have - node.have)
+        while node.partial >= self.plan.block_bytes and lacking:
+            node.partial -= self.plan.block_bytes
+            node.have.add(lacking.pop(0))
+            node.received += self.plan.block_bytes
+        if not lacking:
+            node.partial = 0.0
+
+    def _fetch(self, node: Node) -> None:
+        room = self.url_rate * STEP_S / self.plan.block_bytes + getattr(node, "url_part", 0.0)
+        while room >= 1 and node.fetches:
+            block = node.fetches.pop(0)
+            if block not in node.have:
+                node.have.add(block)
+                node.received += self.plan.block_bytes
+                room -= 1
+        node.url_part = min(room, 1.0)  # type: ignore[attr-defined]
+
+    def _tell_loss(self, node: Node) -> None:
+        upstream = self.all.get(node.upstream)
+        if upstream is None or node.lost_told:
+            return
+        kind = ""
+        if upstream.name in node.blocked and self.now - node.ordered_at >= 2.0:
+            kind = "refused"
+        elif (upstream.dead and upstream.gone) and self.now - node.ordered_at >= 0.2:
+            kind = "closed"
+        elif not upstream.works and self.now - max(node.heard_at, node.ordered_at) >= 10.0:
+            kind = "silent"
+        if kind:
+            node.lost_told = True
+            self._say(node, "lost", upstream=node.upstream, why=kind, kind=kind)
+
+    def _obey(self, node: Node, order: dict) -> None:
+        kind = order["order"]
+        if kind == "begin":
+            node.begun = True
+        elif kind == "upstream":
+            assert order["name"] != node.name
+            self.relinks += 1
+            node.upstream, node.ordered_at, node.lost_told = order["name"], self.now, False
+            self._no_circle(node)
+        elif kind == "manifest_from":
+            node.listed = self.all[order["name"]]  # type: ignore[attr-defined]
+        elif kind == "fetch":
+            node.fetches += itertools.chain(*(range(*ends) for ends in order["ranges"]))
+        elif kind == "stop":
+            node.stopped = True
+
+    def _no_circle(self, node: Node) -> None:
+        if self.plan.way is not Way.CHAIN:
+            return
+        seen, above = [node.name], self.all.get(node.upstream)
+        while above is not None and not above.whole:
+            if above.name in seen and self.settled:
+                raise AssertionError(f"a circle: {seen}")
+            if above.name in seen:
+                return
+            seen.append(above.name)
+            above = self.all.get(above.upstream)
+
+    settled = False
+
+    def check(self) -> None:
+        """Every node that works has everything, and nobody else failed."""
+        for name, node in self.nodes.items():
+            member = self.coordinator.net.members[name]
+            if not (node.dead or node.frozen):
+                assert member.error is None, (name, member.error, self.describe())
+                assert len(node.have) == self.blocks, (name, self.describe())
+
+
+def scenario(seed: int) -> World:
+    """A random cluster with random faults, at least one node of which stays healthy."""
+    rng = random.Random(seed)
+    count = rng.randint(1, 12)
+    world = World(count, blocks=rng.choice([1, 7, 64, 200]), rate=rng.choice([5, 20, 100]) * MIB)
+    tells = rng.random() < 0.7
+    for node in world.nodes.values():
+        node.tells_behind = tells
+        if rng.random() < 0.3:
+            node.have = set(rng.sample(range(world.blocks), rng.randint(0, world.blocks)))
+        if rng.random() < 0.15:
+            node.down = world.rate / rng.choice([3, 10])
+        if rng.random() < 0.15:
+            node.up = world.rate / rng.choice([3, 10])
+        if rng.random() < 0.1:
+            node.listens_at = rng.uniform(0, 8)
+        if rng.random() < 0.2:
+            node.compare_s = rng.uniform(0, 12)
+        if rng.random() < 0.1:
+            node.blocked = set(rng.sample(world.names, rng.randint(0, count))) - {node.name}
+    faulty = world.names[: rng.randint(0, max(0, count - 1))]
+    rng.shuffle(faulty)
+    for name in faulty[: rng.randint(0, len(faulty))]:
+        when, kind = rng.uniform(0, 2 * world.ideal_s), rng.random()
+        if kind < 0.4:
+            world.at(when, lambda w, n=name: w.kill(n))
+        elif kind < 0.6:
+            world.at(when, lambda w, n=name: w.kill(n, noticed=False))
+        elif kind < 0.8:
+            world.at(when, lambda w, n=name: w.freeze(n))
+        else:
+            world.at(when, lambda w, n=name: w.freeze(n))
+            world.at(when + rng.uniform(0.5, 10), lambda w, n=name: w.thaw(n))
+    return world

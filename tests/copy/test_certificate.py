@@ -1,0 +1,50 @@
+"""The certificate of one copy: those who hold it meet, nobody else does."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+
+import pytest
+
+from clusterctl.copy.certificate import ephemeral_pem
+from clusterctl.node.relay.wire import tls_contexts
+
+
+def meet(server_pem: str, caller_pem: str) -> bytes:
+    """What the caller gets over TLS from the server. Raises ssl.SSLError."""
+    ours, theirs = socket.socketpair()
+    server = tls_contexts(server_pem)[0]
+    caller = tls_contexts(caller_pem)[1]
+
+    def serve():
+        try:
+            with server.wrap_socket(theirs, server_side=True) as talk:
+                talk.sendall(b"hello")
+        except (ssl.SSLError, OSError):
+            theirs.close()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        with caller.wrap_socket(ours) as talk:
+            assert talk.version() == "TLSv1.3"
+            return talk.recv(5)
+    finally:
+        ours.close()
+        thread.join()
+
+
+def test_who_has_it_is_let_in():
+    pem = ephemeral_pem()
+    assert meet(pem, pem) == b"hello"
+
+
+def test_another_one_is_not():
+    with pytest.raises((ssl.SSLError, OSError)):
+        meet(ephemeral_pem(), ephemeral_pem())
+
+
+def test_each_is_new():
+    assert ephemeral_pem() != ephemeral_pem()

@@ -1,0 +1,99 @@
+"""What people are told to do about a failure: the same again only where that can help."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterctl.copy import failures
+from clusterctl.copy.failures import AGAIN
+from clusterctl.copy.member import SOURCE
+from clusterctl.domain.errors import ClusterctlError, CommandFailed, HostUnreachable, UsageError
+
+
+def said(kind: str, **more: str) -> dict[str, str]:
+    return {"event": "failed", "why": "it is so", "kind": kind, **more}
+
+
+@pytest.mark.parametrize(
+    ("event", "hint"),
+    [
+        (said("lost"), AGAIN),
+        (said("killed"), AGAIN),
+        (said("bug"), ""),
+        (said("disk"), ""),
+        (said("usage"), ""),
+        (said("no such kind"), ""),
+        ({"event": "failed"}, ""),
+        (said("disk", hint="look at dmesg"), "look at dmesg"),
+        (said("busy", hint="wait"), "wait"),
+    ],
+)
+def test_the_hint_of_a_failed_relay(event, hint):
+    error = failures.failure_of("demo-1", event)
+    assert (error.message, error.hint) == (event.get("why", "it gave no reason"), hint)
+
+
+@pytest.mark.parametrize(
+    ("path", "quoted"),
+    [
+        ("/home/alice/data/", "'~/data/'"),
+        ("/home/alice", "'~'"),
+        ("/home/alices/data", ""),
+        ("/mnt/home/alice/data", ""),
+        ("~/data", ""),
+    ],
+)
+def test_a_tilde_that_the_users_shell_took_is_explained(monkeypatch, path, quoted):
+    monkeypatch.setenv("HOME", "/home/alice/")
+    is_mine = "/home/alice is your home on this machine: quote the ~, so that the nodes' is meant: "
+    denied = failures.with_unquoted_home("look", "/home: Permission denied", ["/data", path])
+    assert denied == ("look; or " + is_mine + quoted if quoted else "look")
+    assert failures.with_unquoted_home("", "No space left on device", [path]) == ""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        failures.died("demo-1"),
+        failures.too_late("demo-1", 15.0, begun=True),
+        failures.got_nothing("demo-1", 120.0),
+        failures.out_of_time("demo-1", 60.0),
+        failures.ended_early("demo-1", 137, "", spoke=True),
+        failures.source_died("demo-1", None),
+        failures.source_died("demo-1", failures.died(SOURCE)),
+    ],
+)
+def test_what_may_have_passed(error):
+    assert error.hint == AGAIN
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        failures.too_late("demo-1", 60.0, begun=False),
+        failures.ended_early("demo-1", 1, "MemoryError", spoke=True),
+        failures.ended_early("demo-1", 127, "", spoke=False),
+    ],
+)
+def test_what_will_not_pass(error):
+    assert error.hint != AGAIN
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "hint"),
+    [
+        (None, "the source died", AGAIN),
+        (ClusterctlError("it hangs", AGAIN), "the source died: it hangs", AGAIN),
+        (UsageError("there is nothing at x", "name it"), "there is nothing at x", "name it"),
+        (
+            CommandFailed("demo-0", "python3 is not installed there", "install it"),
+            "the source on demo-0: python3 is not installed there",
+            "install it",
+        ),
+        (HostUnreachable("demo-0", "gone", AGAIN), "the source on demo-0 died: gone", AGAIN),
+        (HostUnreachable("demo-0", "no route"), "the source on demo-0: no route", ""),
+    ],
+)
+def test_without_the_source(error, message, hint):
+    failed = failures.source_died("demo-1", error)
+    assert (failed.message, failed.hint) == (message, hint)

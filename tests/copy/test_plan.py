@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from clusterctl.copy.plan import (
+    CopyFacts,
+    CopyPlan,
+    NodeFacts,
+    choose_block,
+    plan_copy,
+    predict,
+)
+from clusterctl.copy.request import CopyRequest, Way
+from clusterctl.domain.errors import UsageError
+
+GB = 10**9
+GBIT25 = 25e9 / 8
+FLOW = 5e9 / 8
+
+
+def facts(count: int = 8, size: int = 150 * GB, zones: str = "a", **rates) -> CopyFacts:
+    node_rates = {key: value for key, value in rates.items() if key != "read_rate"}
+    return CopyFacts(
+        tuple(
+            NodeFacts(f"demo-{index}", zones[index % len(zones)], **node_rates)
+            for index in range(count)
+        ),
+        bytes=size,
+        files=1200,
+        read_rate=rates.get("read_rate"),
+        source_zone=zones[0],
+    )
+
+
+def request(**changes) -> CopyRequest:
+    return CopyRequest(**{"sources": ("data/",), "destination": "data/", **changes})
+
+
+def test_a_data_set_to_eight_nodes():
+    plan = plan_copy(request(), facts(link_rate=GBIT25, flow_rate=FLOW, write_rate=1e9))
+    assert plan == CopyPlan(
+        way=Way.CHAIN,
+        order=tuple(f"demo-{index}" for index in range(8)),
+        block_bytes=8 << 20,
+        streams=6,
+        predicted_s=plan.predicted_s,
+        phases=plan.phases,
+        limited_by="target disk",
+        why=(
+            "Every node passes on what it gets, so the source sends each byte once, "
+            "however many nodes there are.",
+            "How fast the disks read is not known: taken as fast enough.",
+        ),
+    )
+    assert plan.predicted_s == pytest.approx(151, abs=1)
+    assert sum(plan.phases.values()) == pytest.approx(plan.predicted_s)
+
+
+def test_its_data_are_plain():
+    plan = plan_copy(request(), facts(link_rate=GBIT25))
+    data = json.loads(json.dumps(plan.as_data()))
+    assert data["way"] == "chain"
+    assert data["order"][:2] == ["demo-0", "demo-1"]
+    assert set(data) == {
+        *("way", "order", "block_bytes", "streams", "predicted_s", "phases", "limited_by", "why")
+    }
+
+
+def test_nothing_is_predicted_of_links_that_nobody_knows():
+    known = facts(link_rate=GBIT25)
+    one_unknown = CopyFacts((*known.nodes, NodeFacts("x")), known.bytes, known.files)
+    for unknown in (facts(), one_unknown):
+        plan = plan_copy(request(), unknown)
+        assert (plan.predicted_s, dict(plan.phases), plan.limited_by) == (None, {}, "")
+        assert "--link-rate" in " ".join(plan.why)
+        assert plan.as_data()["predicted_s"] is None
+
+
+def test_what_the_user_knows_goes_first():
+    plan = plan_copy(request(link_rate=2e7), facts(2, 10 * GB, link_rate=GBIT25))
+    assert plan.predicted_s == pytest.approx(10 * GB / 2e7 / (1448 / 1538), rel=0.02)
+
+
+def test_the_slowest_link_sets_the_time():
+    nodes = (NodeFacts("a", link_rate=1e9), NodeFacts("b", link_rate=1e8))
+    plan = plan_copy(request(), CopyFacts(nodes, bytes=10 * GB))
+    assert plan.predicted_s == pytest.approx(106, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("rates", "size", "streams"),
+    [
+        ({"link_rate": GBIT25, "flow_rate": FLOW}, 150 * GB, 6),
+        ({"link_rate": GBIT25, "flow_rate": 2 * FLOW}, 150 * GB, 4),
+        ({"link_rate": 100e9 / 8, "flow_rate": FLOW}, 150 * GB, 21),
+        ({"link_rate": 1e12, "flow_rate": FLOW}, 150 * GB, 64),
+        ({"link_rate": 1e8, "flow_rate": FLOW}, 150 * GB, 2),
+        ({"link_rate": 2e7}, 150 * GB, 2),
+        ({"link_rate": GBIT25}, 150 * GB, 8),
+        ({}, 150 * GB, 8),
+        ({}, GB // 100, 4),
+        ({"link_rate": 2e7}, GB // 100, 2),
+    ],
+)
+def test_streams(rates, size, streams):
+    assert plan_copy(request(), facts(8, size, **rates)).streams == streams
+
+
+@pytest.mark.parametrize(
+    ("size", "nodes", "streams", "block"),
+    [
+        (150 * GB, 8, 8, 8 << 20),
+        (150 * GB, 128, 8, 2 << 20),
+        (256 << 20, 8, 2, 256 << 10),
+        (1 << 30, 8, 2, 1 << 20),
+        (1 << 20, 8, 8, 128 << 10),
+        (0, 8, 8, 128 << 10),
+        (0, 1, 8, 128 << 10),
+        (100 * 10**6, 1, 4, 256 << 10),
+        (10 * GB, 1, 8, 8 << 20),
+    ],
+)
+def test_blocks_are_as_large_as_filling_the_chain_allows(size, nodes, streams, block):
+    assert choose_block(size, nodes, streams) == block
+    if 128 << 10 < block < 8 << 20:
+        assert nodes * streams * block <= 0.02 * size < nodes * streams * block * 2
+
+
+def test_the_user_says_how():
+    plan = plan_copy(request(streams=3, block_bytes=1 << 20), facts(link_rate=GBIT25))
+    assert (plan.streams, plan.block_bytes) == (3, 1 << 20)
+
+
+def test_zone_by_zone_the_sources_first():
+    nodes = tuple(NodeFacts(f"demo-{index}", zone) for index, zone in enumerate("babcab"))
+    plan = plan_copy(request(), CopyFacts(nodes, source_zone="a"))
+    assert plan.order == ("demo-1", "demo-4", "demo-0", "demo-2", "demo-5", "demo-3")
+    assert any("3 zones" in reason for reason in plan.why)
+    elsewhere = plan_copy(request(), CopyFacts(nodes, source_zone=""))
+    assert elsewhere.order == ("demo-0", "demo-2", "demo-5", "demo-1", "demo-4", "demo-3")
+
+
+@pytest.mark.parametrize(
+    ("changes", "count", "way", "says"),
+    [
+        ({}, 8, Way.CHAIN, "passes on"),
+        ({"way": Way.CHAIN}, 8, Way.CHAIN, "as asked"),
+        ({"sources": ("s3://b/k/",)}, 8, Way.DIRECT, "pulls all from the URLs itself:"),
+        ({"sources": ("HTTPS://h/f",)}, 8, Way.DIRECT, "pulls all"),
+        ({"sources": ("s3://b/k/",), "way": Way.EXCHANGE}, 8, Way.EXCHANGE, "share"),
+        ({"sources": ("s3://b/k/",), "way": Way.EXCHANGE}, 1, Way.DIRECT, "one node only"),
+        ({"sources": ("s3://b/k/",), "way": Way.CHAIN}, 8, Way.CHAIN, "as asked"),
+        ({"sources": ("s3://b/k/",), "way": Way.TOOL}, 8, Way.TOOL, "tool"),
+    ],
+)
+def test_the_way_and_why(changes, count, way, says):
+    plan = plan_copy(request(**changes), facts(count, link_rate=GBIT25))
+    assert plan.way is way
+    assert says in plan.why[0]
+    assert plan.predicted_s
+
+
+def test_who_chose_the_way_says_why():
+    asked = request(sources=("s3://b/k/",), way=Way.TOOL)
+    found = plan_copy(asked, replace(facts(link_rate=GBIT25), way_why=("all have s5cmd",)))
+    assert found.way is Way.TOOL
+    assert found.why[0] == "all have s5cmd"
+
+
+def test_direct_needs_no_fill():
+    direct = plan_copy(request(sources=("s3://b/k/",)), facts(32, link_rate=GBIT25))
+    assert "fill" not in direct.phases
+
+
+def test_a_request_that_makes_no_sense_has_no_plan():
+    with pytest.raises(UsageError):
+        plan_copy(request(sources=("a", "s3://b/k")), facts())
+
+
+def test_the_time_of_what_is_missing():
+    whole = plan_copy(request(), facts(link_rate=GBIT25))
+    part = predict(whole, request(), facts(size=15 * GB, link_rate=GBIT25))
+    assert (part.way, part.order, part.why) == (whole.way, whole.order, whole.why)
+    assert (part.block_bytes, part.streams) == (whole.block_bytes, whole.streams)
+    assert part.phases["transfer"] == pytest.approx(whole.phases["transfer"] / 10)
+    assert part.predicted_s == pytest.approx(sum(part.phases.values()))

@@ -1,0 +1,477 @@
+"""Whole copies over real SSH to several hosts of this machine, and what breaks them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+
+from clusterctl.copy import relay_config
+from clusterctl.copy import transfer as transfer_module
+from clusterctl.copy.relinks import Patience
+from clusterctl.copy.report import NodeStage
+from clusterctl.copy.request import CopyRequest, Way
+from clusterctl.domain.errors import CommandTimeout, HostUnreachable, UsageError
+from clusterctl.operations.copy import copy_to_hosts
+from tests.copy.ssh_hosts import ssh_hosts, tree
+from tests.lab.running import wait_until
+
+NAMES = [b"plain", b"a b", b"q\"uo'te", b"new\nline", b"\xff\xfe", b"-rf", b"$HOME", b"*"]
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory):
+    with ssh_hosts(tmp_path_factory.mktemp("hosts")) as running:
+        yield running
+
+
+@pytest.fixture
+def data(tmp_path):
+    folder = tmp_path / "set"
+    (folder / "sub").mkdir(parents=True)
+    for number, name in enumerate(NAMES):
+        (folder / "sub" / os.fsdecode(name)).write_bytes(name * number * 1000)
+    (folder / "big").write_bytes(os.urandom(3 << 20))
+    (folder / "link").symlink_to("big")
+    return folder
+
+
+def copy(hosts, source, destination, count=3, watch=lambda progress: None, **options):
+    request = CopyRequest((str(source),), str(destination))
+    timeout_s = options.pop("timeout_s", 60)
+    with hosts.access(count) as access:
+        return copy_to_hosts(access, replace(request, **options), watch=watch, timeout_s=timeout_s)
+
+
+def test_every_host_has_the_same(hosts, data):
+    report = copy(hosts, f"{data}/", "~/same")
+    assert report.ok
+    assert {node.host: node.received_bytes for node in report.nodes} == dict.fromkeys(
+        ("host1", "host2", "host3"), report.source.bytes
+    )
+    for number in (1, 2, 3):
+        assert tree(hosts.home(number) / "same") == tree(data)
+
+
+def test_again_moves_nothing(hosts, data):
+    copy(hosts, f"{data}/", "~/again")
+    (data / "big").write_bytes(b"other")
+    report = copy(hosts, f"{data}/", "~/again")
+    # Whole blocks move, and the one with the new file has small ones beside it.
+    assert {node.gap.files for node in report.nodes} == {1}
+    assert all(5 <= node.received_bytes < 200_000 for node in report.nodes)
+    report = copy(hosts, f"{data}/", "~/again")
+    assert [node.gap.bytes for node in report.nodes] == [0, 0, 0]
+    assert report.limited_by == "nothing"
+
+
+def test_a_dry_run_changes_nothing(hosts, data):
+    report = copy(hosts, f"{data}/", "~/dry", dry_run=True)
+    assert report.dry_run
+    assert report.ok
+    assert {node.gap.bytes for node in report.nodes} == {report.source.bytes}
+    assert not (hosts.home(1) / "dry").exists()
+
+
+@pytest.mark.parametrize("options", [{"encrypt": True}, {"checksum": True}, {"verify": True}])
+def test_options(hosts, data, options):
+    name = next(iter(options))
+    report = copy(hosts, f"{data}/", f"~/{name}", 2, **options)
+    assert report.ok
+    assert tree(hosts.home(2) / name) == tree(data)
+
+
+def test_verify_finds_what_became_wrong(hosts, data, monkeypatch):
+    true_run = transfer_module.Transfer.run
+
+    def spoil(self):
+        report = true_run(self)
+        wrong = hosts.home(2) / "spoilt" / "big"
+        wrong.write_bytes(wrong.read_bytes()[:-1] + b"?")
+        return report
+
+    monkeypatch.setattr(transfer_module.Transfer, "run", spoil)
+    report = copy(hosts, f"{data}/", "~/spoilt", 2, verify=True)
+    assert [node.host for node in report.failed] == ["host2"]
+    assert "big" in report.failed[0].error.message
+
+
+def test_from_a_node(hosts, data):
+    (hosts.home(2) / "from").mkdir()
+    (hosts.home(2) / "from" / "file").write_bytes(b"of host2")
+    report = copy(hosts, "~/from/", "~/from/", from_node=1)
+    assert report.ok
+    assert (hosts.home(3) / "from" / "file").read_bytes() == b"of host2"
+
+
+def test_progress_is_told(hosts, data):
+    told = []
+    report = copy(hosts, f"{data}/", "~/told", watch=told.append)
+    assert told[-1].source == report.source
+    assert [node.stage for node in told[-1].nodes] == [NodeStage.DONE] * 3
+    assert {node.host for node in told[0].nodes} == {"host1", "host2", "host3"}
+    assert told[-1].plan["way"] == "chain"
+
+
+@pytest.mark.parametrize("source", ["/nothing/there", "/nothing/there/", "~/nothing*"])
+def test_nothing_at_the_source(hosts, source):
+    with pytest.raises(UsageError, match="nothing"):
+        copy(hosts, source, "~/no")
+
+
+def test_an_unreachable_host_does_not_hold_up_the_others(hosts, data):
+    request = CopyRequest((f"{data}/",), "~/unreachable")
+    with hosts.access(3) as access:
+        gone = replace(access.targets[1], down="it is gone")
+        targets = (access.targets[0], gone, access.targets[2])
+        report = copy_to_hosts(
+            replace(access, targets=targets), request, watch=lambda progress: None
+        )
+    assert [node.host for node in report.failed] == ["host2"]
+    assert isinstance(report.failed[0].error, HostUnreachable)
+    assert tree(hosts.home(3) / "unreachable") == tree(data)
+
+
+def test_nobody_is_reached(hosts, data):
+    request = CopyRequest((f"{data}/",), "~/x")
+    with hosts.access(2, down="it is gone") as access:
+        report = copy_to_hosts(access, request, watch=lambda progress: None)
+    assert [type(node.error) for node in report.nodes] == [HostUnreachable] * 2
+
+
+def test_a_destination_that_is_a_file(hosts, data):
+    (hosts.home(2) / "file").write_bytes(b"")
+    report = copy(hosts, f"{data}/", "~/file/below")
+    assert [node.host for node in report.failed] == ["host2"]
+    assert report.failed[0].error.hint
+    assert tree(hosts.home(3) / "file" / "below") == tree(data)
+
+
+GREETINGS = {
+    "a greeting": "echo Welcome; echo '{not json'; echo '{\"event\": 3}'; echo '[]'",
+    "a huge line": "head -c 3000000 /dev/zero | tr '\\0' x",
+    "a huge line of JSON": "printf '{\"event\": \"'; head -c 3000000 /dev/zero | tr '\\0' x; echo",
+    "bytes": "head -c 100000 /dev/urandom; echo",
+    "noise on stderr": "head -c 3000000 /dev/zero >&2",
+}
+
+
+@pytest.mark.parametrize("name", GREETINGS)
+def test_a_login_shell_may_say_anything(tmp_path, data, name):
+    rc = tmp_path / "rc.sh"
+    rc.write_text(f"{GREETINGS[name]}\n" + 'exec /bin/sh -c "$SSH_ORIGINAL_COMMAND"\n')
+    with ssh_hosts(tmp_path, f"ForceCommand /bin/sh '{rc}'") as hosts:
+        report = copy(hosts, f"{data}/", "~/greeted", 2)
+        assert report.ok, report
+        assert tree(hosts.home(2) / "greeted") == tree(data)
+
+
+BROKEN = {
+    "no python": ("PATH=/nonexistent", "python3 is not installed"),
+    "too old": ("python3() { echo 'python3 is 3.6.9, 3.8 is needed' >&2; exit 1; }", "too old"),
+    "dies": ("python3() { echo 'no memory' >&2; exit 9; }", "no memory"),
+    "killed": ("kill -9 $$", "killed"),
+    "says nothing": ("python3() { sleep 1000; }", "did not start"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_relay_that_does_not_start(tmp_path, data, name):
+    before, message = BROKEN[name]
+    rc = tmp_path / "rc.sh"
+    rc.write_text(f'case $HOME in *home2) {before};; esac\neval "$SSH_ORIGINAL_COMMAND"\n')
+    with ssh_hosts(tmp_path, f"ForceCommand /bin/sh '{rc}'") as hosts:
+        with hosts.access(3) as access:
+            report = transfer_module.Transfer(
+                connections=access.connections,
+                targets=access.targets,
+                request=CopyRequest((f"{data}/",), "~/broken"),
+                plan=_plan(access.targets),
+                patience=Patience(start_s=4.0),
+            ).run()
+        assert [node.host for node in report.failed] == ["host2"], report
+        assert message in report.failed[0].error.message
+        assert tree(hosts.home(3) / "broken") == tree(data)
+
+
+def _plan(targets):
+    from clusterctl.copy.plan import CopyFacts, NodeFacts, plan_copy
+
+    def plan(summary, there):
+        nodes = tuple(NodeFacts(target.host) for target in targets if target.host in there)
+        return plan_copy(CopyRequest(("x",), "y"), CopyFacts(nodes, summary.bytes, summary.files))
+
+    return plan
+
+
+def relays_of(mark: str) -> list[int]:
+    """The processes of relays that have the mark in their environment or working for it."""
+    found = subprocess.run(["pgrep", "-f", "clusterctl:relay"], capture_output=True, check=False)
+    return [int(pid) for pid in found.stdout.split() if _environ(int(pid)).find(mark) >= 0]
+
+
+def _environ(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+class Slow:
+    """A source that lasts: a file that grows is none, but a full pipe of blocks is."""
+
+    def __init__(self, folder, size):
+        self.path = folder / "large"
+        with self.path.open("wb") as file:
+            for _ in range(size >> 20):
+                file.write(os.urandom(1 << 20))
+
+
+def test_a_killed_relay_leaves_the_others_whole_and_the_same_copy_completes(hosts, tmp_path):
+    Slow(tmp_path, 192 << 20)
+    killed = []
+
+    def kill(progress):
+        node = progress.nodes[1]
+        if node.bytes and not killed:
+            [pid] = relays_of(f"HOME={hosts.home(2)}\0")
+            killed.append(pid)
+            os.kill(pid, signal.SIGKILL)
+
+    report = copy(hosts, tmp_path / "large", "~/killed/", watch=kill)
+    assert killed
+    assert [node.host for node in report.failed] == ["host2"]
+    assert "killed" in report.failed[0].error.message
+    assert "again" in report.failed[0].error.hint
+    for number in (1, 3):
+        assert tree(hosts.home(number) / "killed")[b"large"] == (tmp_path / "large").read_bytes()
+    report = copy(hosts, tmp_path / "large", "~/killed/")
+    assert report.ok
+    assert tree(hosts.home(2) / "killed")[b"large"] == (tmp_path / "large").read_bytes()
+    assert [node.received_bytes for node in report.nodes][::2] == [0, 0]
+
+
+def test_a_frozen_relay_holds_nobody_back(hosts, tmp_path):
+    Slow(tmp_path, 192 << 20)
+    frozen = []
+
+    def freeze(progress):
+        if progress.nodes[1].bytes and not frozen:
+            frozen.extend(relays_of(f"HOME={hosts.home(2)}\0"))
+            os.kill(frozen[0], signal.SIGSTOP)
+
+    with hosts.access(3) as access:
+        report = transfer_module.Transfer(
+            connections=access.connections,
+            targets=access.targets,
+            request=CopyRequest((str(tmp_path / "large"),), "~/frozen/"),
+            plan=_plan(access.targets),
+            patience=Patience(dead_s=5.0),
+            watch=freeze,
+        ).run()
+    os.kill(frozen[0], signal.SIGKILL)
+    assert [node.host for node in report.failed] == ["host2"]
+    assert isinstance(report.failed[0].error, CommandTimeout)
+    assert tree(hosts.home(3) / "frozen")[b"large"] == (tmp_path / "large").read_bytes()
+
+
+def test_a_file_that_changes_meanwhile_is_left_out_and_told(hosts, tmp_path):
+    folder = tmp_path / "set"
+    folder.mkdir()
+    Slow(folder, 160 << 20)
+    (folder / "zz last").write_bytes(b"before")
+    changed = []
+
+    def change(progress):
+        if progress.source and progress.source.blocks and not changed:
+            changed.append((folder / "zz last").write_bytes(b"after that"))
+
+    report = copy(hosts, f"{folder}/", "~/changes", 2, watch=change)
+    assert changed
+    assert report.ok
+    assert [node.left_out for node in report.nodes] == [1, 1]
+    assert "zz last" in report.nodes[0].warnings[0]
+    assert b"zz last" not in tree(hosts.home(2) / "changes")
+    report = copy(hosts, f"{folder}/", "~/changes", 2)
+    assert [node.left_out for node in report.nodes] == [0, 0]
+    assert tree(hosts.home(2) / "changes") == tree(folder)
+
+
+def test_too_little_time(hosts, tmp_path):
+    Slow(tmp_path, 192 << 20)
+    report = copy(hosts, tmp_path / "large", "~/late/", timeout_s=0.0)
+    assert {type(node.error) for node in report.nodes} == {CommandTimeout}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_every_relay_and_the_same_copy_goes_on(hosts, tmp_path, number):
+    Slow(tmp_path, 256 << 20)
+    name = f"interrupted{int(number)}"
+    hosts_file = tmp_path / "hosts"
+    hosts_file.write_text("host1\nhost2\n")
+    config = "".join(
+        f"Host host{n}\n  HostName 127.0.0.{n}\n  Port {hosts.server.port}\n" for n in (1, 2)
+    )
+    home = tmp_path / "user"
+    (home / ".ssh").mkdir(parents=True)
+    (home / ".ssh" / "config").write_text(
+        config + f"  UserKnownHostsFile {hosts.server.known_hosts}\n"
+    )
+    (home / ".ssh" / "known_hosts").write_text(hosts.server.known_hosts.read_text())
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from clusterctl.cli.copyclust import main; main()"]
+        + ["-i", str(hosts.server.key), str(hosts_file)]
+        + [str(tmp_path / "large"), f"~/{name}/"],
+        env={**os.environ, "HOME": str(home)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    staging = hosts.home(2) / name / ".clusterctl-copy"
+    wait_until(lambda: process.poll() is not None or staging.exists(), "data comes")
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    assert "Traceback" not in err
+    assert process.returncode == 130, (out, err)
+    wait_until(lambda: not relays_of(str(hosts.folder)), "all relays ended", 10)
+    report = copy(hosts, tmp_path / "large", f"~/{name}/", 2)
+    assert report.ok
+    assert tree(hosts.home(2) / name)[b"large"] == (tmp_path / "large").read_bytes()
+
+
+def test_nothing_runs_on_when_this_program_is_killed(hosts, tmp_path):
+    """Also the source's relay on this machine."""
+    Slow(tmp_path, 256 << 20)
+    script = tmp_path / "copy.py"
+    script.write_text(
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from clusterctl.copy.request import CopyRequest\n"
+        "from clusterctl.operations.copy import copy_to_hosts\n"
+        "from tests.copy.ssh_hosts import SshHosts\n"
+        "from tests.transport.conftest import SshServer\n"
+        f"server = SshServer(Path({str(hosts.server.folder)!r}), {hosts.server.port}, "
+        f"{hosts.server.user!r})\n"
+        f"hosts = SshHosts(server, Path({str(hosts.folder)!r}))\n"
+        "with hosts.access(2) as access:\n"
+        f"    request = CopyRequest(({str(tmp_path / 'large')!r},), '~/orphan/')\n"
+        "    copy_to_hosts(access, request, watch=lambda progress: None)\n"
+    )
+    mark = f"orphan-{os.getpid()}"
+    process = subprocess.Popen(
+        [sys.executable, str(script)],
+        env={**os.environ, "MARK": mark, "PYTHONPATH": str(_root())},
+    )
+    wait_until(lambda: process.poll() is not None or len(relays_of(mark)) == 1, "a source here")
+    process.kill()
+    process.wait()
+    wait_until(lambda: not relays_of(mark), "the source's relay ended", 10)
+    wait_until(lambda: not relays_of(str(hosts.folder)), "the nodes' relays ended", 10)
+
+
+def _root():
+    from pathlib import Path
+
+    return Path(__file__).parents[2]
+
+
+def test_two_copies_to_one_destination(hosts, tmp_path):
+    Slow(tmp_path, 128 << 20)
+    reports = []
+    begun = threading.Event()
+
+    def first():
+        reports.append(copy(hosts, tmp_path / "large", "~/two/", 2, watch=lambda p: _see(p, begun)))
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    begun.wait(30)
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "small").write_bytes(b"small")
+    second = copy(hosts, f"{other}/", "~/two/", 2)
+    thread.join()
+    assert reports[0].ok
+    for node in second.failed:
+        assert "another copy" in node.error.message
+        assert node.error.hint
+    assert tree(hosts.home(2) / "two")[b"large"] == (tmp_path / "large").read_bytes()
+
+
+def _see(progress, event):
+    if any(node.bytes for node in progress.nodes):
+        event.set()
+
+
+def test_no_secret_in_any_command_line(hosts, tmp_path, monkeypatch):
+    Slow(tmp_path, 64 << 20)
+    secret = "ab" * 32
+    monkeypatch.setattr(relay_config.secrets, "token_hex", lambda size: secret)
+    seen = []
+
+    def look(progress):
+        listing = subprocess.run(["ps", "auxwwe"], capture_output=True, check=True).stdout
+        seen.append(b"clusterctl:relay" in listing)
+        assert secret.encode() not in listing
+
+    assert copy(hosts, tmp_path / "large", "~/secret/", 2, watch=look).ok
+    assert any(seen)
+
+
+def test_through_ssh_where_the_source_cannot_be_reached(hosts, data, monkeypatch):
+    """The source's port is open for this machine only through the SSH connections."""
+    from clusterctl.copy import routes
+
+    true_open, opened = routes.Doorways.open, []
+    monkeypatch.setattr(routes.Routes, "_is_direct", lambda self, target, client: False)
+    monkeypatch.setattr(
+        routes.Doorways,
+        "open",
+        lambda self, target: opened.append(target.host) or true_open(self, target),
+    )
+    report = copy(hosts, f"{data}/", "~/doorway")
+    assert report.ok
+    assert opened == ["host1"]
+    assert tree(hosts.home(3) / "doorway") == tree(data)
+
+
+def test_refused_at_first_then_through_ssh(hosts, data, monkeypatch):
+    from clusterctl.copy import routes
+
+    def listens(self, event):
+        true_listens(self, event)
+        self._port = 1  # nobody is there; the doorway knows better
+
+    true_listens = routes.Routes.source_listens
+    monkeypatch.setattr(routes.Routes, "source_listens", listens)
+    report = copy(hosts, f"{data}/", "~/refused", 2)
+    assert report.ok, report
+    assert tree(hosts.home(2) / "refused") == tree(data)
+
+
+def test_no_way_to_the_source(tmp_path, data, monkeypatch):
+    from clusterctl.copy import routes
+
+    monkeypatch.setattr(routes.Routes, "_is_direct", lambda self, target, client: False)
+    with ssh_hosts(tmp_path, "AllowTcpForwarding no") as hosts:
+        began = time.monotonic()
+        report = copy(hosts, f"{data}/", "~/nowhere", 2)
+    assert time.monotonic() - began < 60
+    assert not report.ok
+    assert "cannot connect to the source" in report.nodes[0].error.message
+
+
+@pytest.mark.parametrize("way", [Way.CHAIN, Way.DIRECT, Way.EXCHANGE])
+def test_keys_go_to_those_only_that_read_the_source(way):
+    request = CopyRequest(("s3://bucket/a",), "~/a", way=way)
+    urls = {"credentials": {"access": "key"}, "connections": 8}
+    assert relay_config.source_config(request, urls)["urls"] == urls
+    told = relay_config.target_config(request, urls)["urls"]
+    assert told == {**urls, "credentials": None if way is Way.CHAIN else {"access": "key"}}

@@ -1,0 +1,162 @@
+"""Relays as processes of this machine, told what to do as the client would."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from clusterctl.node.packer import program_of
+from clusterctl.node.relay.manifest import text_of
+
+SECRET = "5e" * 32
+
+
+class RunningRelay:
+    """One relay: `expect` waits for an event, `tell` sends an order."""
+
+    def __init__(self, config: dict[str, Any], python: str, home: Path) -> None:
+        program = program_of("urls", "relay") if config.get("urls") else program_of("relay")
+        user = config.pop("user", None)
+        self.process = subprocess.Popen(
+            # Another user may not read the virtual environment; the system's Python he may.
+            program.argv(python=python if user is None else "/usr/bin/python3"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "HOME": str(home)},
+            cwd="/",
+            **({} if user is None else {"user": user, "group": user, "extra_groups": []}),
+        )
+        config = {"secret": SECRET, "bind": "127.0.0.1", "report_s": 0.05, **config}
+        self.process.stdin.write(program.stdin(config))
+        self.process.stdin.flush()
+        self.events: queue.Queue[dict[str, Any]] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+        listening = self.expect("listening")
+        self.address, self.port = listening["address"], listening["port"]
+
+    def _read(self) -> None:
+        for line in self.process.stdout:
+            self.events.put(json.loads(line))
+        self.events.put({"event": "eof"})
+
+    def expect(self, name: str, **fields: Any) -> dict[str, Any]:
+        """The next event of that name, with these fields. A failure fails the test."""
+        while True:
+            event = self.events.get(timeout=60)
+            if event["event"] == name and fields.items() <= event.items():
+                return event
+            assert event["event"] not in ("failed", "eof"), event
+
+    def tell(self, order: str, **fields: Any) -> None:
+        self.process.stdin.write(json.dumps({"order": order, **fields}).encode() + b"\n")
+        self.process.stdin.flush()
+
+    def pull_from(self, other: RunningRelay, name: str = "upstream") -> None:
+        self.tell("upstream", name=name, address=other.address, port=other.port)
+
+    def stop(self) -> dict[str, Any]:
+        self.tell("stop", keep=True)
+        bye = self.expect("bye")
+        assert self.process.wait(20) == 0
+        return bye
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self.process.stdin.close()
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+class Relays:
+    """Makes relays, and ends those that are left."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.python = sys.executable
+        self.running: list[RunningRelay] = []
+
+    def source(self, *paths: bytes | str, **config: Any) -> RunningRelay:
+        sources = [text_of(p) if isinstance(p, bytes) else p for p in paths]
+        return self._start({"role": "source", "sources": sources, **config})
+
+    def target(self, destination: object, **config: Any) -> RunningRelay:
+        return self._start({"role": "target", "destination": str(destination), **config})
+
+    def _start(self, config: dict[str, Any]) -> RunningRelay:
+        relay = RunningRelay(config, self.python, self.home)
+        self.running.append(relay)
+        return relay
+
+    def begin(
+        self, source: RunningRelay, *targets: RunningRelay, block_bytes: int = 1 << 16
+    ) -> dict[str, Any]:
+        """The source's manifest, told to all of them."""
+        manifest = source.expect("manifest")
+        for relay in (source, *targets):
+            relay.tell(
+                "begin",
+                block_bytes=block_bytes,
+                streams=3,
+                digest=manifest["digest"],
+                single=manifest["single"],
+                **{key: manifest[key] for key in ("left_out", "host", "roots")},
+                blocks=-(-manifest["bytes"] // block_bytes),
+            )
+        return manifest
+
+    def copy(
+        self, source: RunningRelay, *targets: RunningRelay, **options: Any
+    ) -> list[dict[str, Any]]:
+        """The whole of it along a chain; the `done` events."""
+        self.begin(source, *targets, **options)
+        for upstream, target in zip((source, *targets), targets):
+            target.pull_from(upstream)
+        return [target.expect("done") for target in targets]
+
+
+@contextlib.contextmanager
+def relays_in(home: Path) -> Iterator[Relays]:
+    made = Relays(home)
+    try:
+        yield made
+    finally:
+        for relay in made.running:
+            relay.close()
+
+
+def tree(root: Path | bytes) -> dict[bytes, tuple[Any, ...]]:
+    """Everything below a folder: kind, mode, time, content."""
+    found = {}
+    base = os.fsencode(root)
+    for folder, folders, files in os.walk(base):
+        for name in [*folders, *files]:
+            path = os.path.join(folder, name)
+            status = os.lstat(path)
+            content: Any = None
+            if os.path.islink(path):
+                content = os.readlink(path)
+            elif name in files:
+                with open(path, "rb") as file:
+                    content = file.read()
+            key = os.path.relpath(path, base)
+            found[key] = (oct(status.st_mode), status.st_mtime_ns, content)
+    return found
+
+
+def make(root: Path | bytes, files: dict[bytes, bytes]) -> None:
+    """Files with these names and contents, and the folders they need."""
+    for name, content in files.items():
+        path = os.path.join(os.fsencode(root), name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(content)

@@ -1,0 +1,369 @@
+"""What docs/copy.md promises of bytes, tried at random: files change, copies stop and begin again.
+
+Two nodes stand in a chain, in this process, without sockets: what a source or a node says to
+BLOCK is what the next one is given. After every step a file that has come is one that the source
+has had, whole, since the copy that brought it began, and nothing outside the destination has
+changed. A copy that nothing disturbs then ends with what the source has. Files that differ in
+nothing but their content are told apart with `checksum` only.
+
+`CLUSTERCTL_STEPS=1000000 pytest tests/node/relay/test_promise.py` tries as long as one likes.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from clusterctl.node.relay.hashing import digests_of_files
+from clusterctl.node.relay.layout import Layout
+from clusterctl.node.relay.ledger import Ledger
+from clusterctl.node.relay.manifest import Entry, decode, encode
+from clusterctl.node.relay.scan import scan
+from clusterctl.node.relay.source import Source
+from clusterctl.node.relay.staging import Busy
+from clusterctl.node.relay.target import Target
+from clusterctl.node.relay.waits import Waits
+from clusterctl.node.relay.wire import CHUNK, LENGTH, PeerError
+
+BLOCK = 32 << 10
+NAMES = ["big", "d/big", "d/e/mid", "small", "tiny", "hole"]
+SIZES = {"big": 9, "d/big": 5, "d/e/mid": 3, "small": 0.4, "tiny": 0.01, "hole": 6}
+SEEDS = 8
+STEPS = int(os.environ.get("CLUSTERCTL_STEPS", "10000")) // SEEDS
+
+
+class Pipe:
+    """What a link carries, without a network."""
+
+    def __init__(self) -> None:
+        self._data = b""
+
+    def send(self, data) -> None:
+        self._data += bytes(data)
+
+    def send_file(self, descriptor, offset, length) -> None:
+        data = os.pread(descriptor, length, offset)
+        if len(data) != length:
+            raise EOFError
+        self.send(data)
+
+    def read_into(self, view) -> None:
+        if len(view) > len(self._data):
+            raise PeerError("it ended early")
+        view[:] = self._data[: len(view)]
+        self._data = self._data[len(view) :]
+
+    def read(self, size: int) -> bytes:
+        data = bytearray(size)
+        self.read_into(memoryview(data))
+        return bytes(data)
+
+
+class World:
+    """A source, two nodes, a folder that is none of theirs, and all that the source ever had."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.source, self.other = folder / "source", folder / "other source"
+        self.nodes = [folder / "node0", folder / "node1"]
+        self.outside = folder / "outside"
+        for path in (self.source, self.other, self.outside, *self.nodes):
+            path.mkdir()
+        (self.outside / "kept").write_bytes(b"kept")
+        self.time_ns = 1_600_000_000 * 10**9
+        # Every content that a name has had, with the number of the step until which it had it.
+        self.had: dict[str, list[tuple[bytes, float]]] = {}
+        self.step = 0
+        # What is at the nodes, and the names that had two contents of the same size and time.
+        self.seen: dict[tuple[int, str], bytes] = {}
+        self.doubtful: set[str] = set()
+        self.copy = None
+        self.aside: dict[str, Path] = {}
+        for name in NAMES:
+            self.write(name)
+
+    # The user's side
+
+    def write(self, name: str, keep_time: bool = False) -> None:
+        """Another content, sometimes with the size and time of the one before."""
+        path = self.source / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        before = path.stat() if keep_time and path.is_file() else None
+        size = int(SIZES[name] * BLOCK) + self.random.randrange(3)
+        content = self.random.randbytes(before.st_size if before else size)
+        if name == "hole":
+            content = content[:BLOCK] + bytes(3 * BLOCK) + content[4 * BLOCK :]
+        if before:
+            self.doubtful.add(name)
+        if self.random.random() < 0.5:
+            self.note(name, content)
+            path.with_name("new").write_bytes(content)
+            os.replace(path.with_name("new"), path)
+        else:
+            # In place, as two writes: in between it is a content of its own.
+            half = len(content) // 2
+            old = path.read_bytes() if path.exists() else b""
+            self.note(name, content[:half] + old[half:])
+            self.note(name, content)
+            path.write_bytes(content)
+        if name == "hole":
+            self.punch(path, content)
+        # Whole seconds, as some file systems keep them; every content has its own, but for those.
+        self.time_ns += 10**9 if self.random.random() < 0.5 else 10**8
+        os.utime(path, ns=(0, before.st_mtime_ns if before else self.time_ns))
+
+    @staticmethod
+    def punch(path: Path, content: bytes) -> None:
+        with path.open("r+b") as file:
+            file.truncate(BLOCK)
+            file.seek(4 * BLOCK)
+            file.write(content[4 * BLOCK :])
+
+    def note(self, name: str, content: bytes | None) -> None:
+        versions = self.had.setdefault(name, [])
+        if versions:
+            versions[-1] = (versions[-1][0], self.step)
+        if content is not None:
+            versions.append((content, float("inf")))
+
+    def rename_away(self, name: str) -> None:
+        path = self.source / name
+        if path.is_file() and name not in self.aside:
+            self.aside[name] = self.source.parent / f"aside {name.replace('/', '-')}"
+            os.rename(path, self.aside[name])
+
+    def rename_back(self, name: str) -> None:
+        path = self.source / name
+        if name in self.aside:
+            aside = self.aside.pop(name)
+            if not path.exists():
+                self.note(name, aside.read_bytes())
+                os.rename(aside, path)
+
+    def link_and_folder(self) -> None:
+        """Two sources: where one has a link, the other has a folder.
+
+        Another name each time: a link that a node has already is followed, as the page says.
+        """
+        name = f"x{self.step}"
+        (self.other / name).symlink_to(self.outside)
+        (self.source / name).mkdir()
+        (self.source / name / "evil").write_bytes(b"evil")
+
+    def chmod(self, name: str) -> None:
+        path = self.source / name
+        if path.is_file():
+            path.chmod(self.random.choice([0o600, 0o644, 0o444, 0o755]))
+
+    # The copy's side
+
+    def begin(self, checksum: bool) -> None:
+        """A copy to both nodes. The one before is gone, as if it had been killed."""
+        self.kill()
+        sources = [os.fsencode(self.other) + b"/", os.fsencode(self.source) + b"/"]
+        found = scan(sources, None, b"/")
+        entries = found.entries
+        if checksum:
+            digests = digests_of_files(found.paths)
+            entries = [
+                e._replace(digest=d) if e.kind == "f" else e for e, d in zip(entries, digests)
+            ]
+        blob = encode(entries)
+        assert decode(blob) is not None
+        layout = Layout(entries, BLOCK)
+        stamps = [entry.changed_ns for entry in entries]
+        origin = Source(entries, found.paths.__getitem__, stamps.__getitem__, layout, Waits())
+        targets = []
+        for node in self.nodes:
+            target = Target({"destination": str(node), "checksum": checksum}, Waits())
+            try:
+                target.prepare(blob, {"single": False, "block_bytes": BLOCK})
+            except Busy:
+                raise AssertionError("the one before still holds it") from None
+            targets.append(target)
+        ledgers = [Ledger(layout.blocks, b"\1" * layout.blocks), targets[0].store.ledger]
+        self.copy = SimpleNamespace(
+            origin=[origin, targets[0].store],
+            targets=targets,
+            ledgers=ledgers,
+            began=self.step,
+            checksum=checksum,
+            done=set(),
+        )
+
+    def kill(self) -> None:
+        if self.copy:
+            for target in self.copy.targets:
+                target._publisher.finish()  # noqa: SLF001 - its thread is this process's
+                os.close(target.staging._lock) if target.staging._lock >= 0 else None  # noqa: SLF001
+            self.check()
+        self.copy = None
+
+    def move(self) -> None:
+        """Some blocks of one node come."""
+        number = self.random.randrange(2)
+        for _ in range(self.random.randrange(1, 6)):
+            self.move_one(number)
+
+    def move_one(self, number: int) -> bool:
+        target, ledger = self.copy.targets[number], self.copy.ledgers[number]
+        wanted = [b for b in target.store.ledger.missing() if b in ledger]
+        if not wanted:
+            return False
+        block, pipe = self.random.choice(wanted), Pipe()
+        try:
+            self.copy.origin[number].send_block(pipe, block)
+            pipe.read(LENGTH.size)
+            target.store.receive(pipe, block, memoryview(bytearray(CHUNK)))
+        except (PeerError, OSError):
+            return False
+        target.wanted.came(block)
+        return True
+
+    def finish(self, number: int) -> dict | None:
+        target = self.copy.targets[number]
+        if target.store.ledger.missing() or number in self.copy.done:
+            return None
+        self.copy.done.add(number)
+        return target.finish()
+
+    def undisturbed(self) -> None:
+        """A copy in which nothing happens ends with what the source has."""
+        self.step += 1
+        for checksum in (False, True):
+            self.begin(checksum)
+            for number in (0, 1):
+                while self.move_one(number):
+                    pass
+            reports = [self.finish(number) for number in (0, 1)]
+            assert all(reports), "blocks did not come"
+            assert [report["left_out"] for report in reports] == [0, 0], reports
+            for target in self.copy.targets:
+                target.leave()
+            self.check()
+            self.copy = None
+        for name in self.had:
+            source = self.source / name
+            if source.is_file():
+                for node in self.nodes:
+                    assert (node / name).read_bytes() == source.read_bytes(), name
+
+    # The promise
+
+    def check(self) -> None:
+        assert [path.name for path in self.outside.iterdir()] == ["kept"]
+        for number, node in enumerate(self.nodes):
+            for name, versions in self.had.items():
+                path = node / name
+                content = path.read_bytes() if path.is_file() else b""
+                if content == self.seen.get((number, name), b""):
+                    continue
+                self.seen[number, name] = content
+                if self.copy.checksum or name not in self.doubtful:
+                    had = [version for version, until in versions if until >= self.copy.began]
+                    assert content in had, f"{path} is no content that the source has had"
+
+
+def steps(world: World):
+    name = world.random.choices(NAMES, [6, 3, 2, 1, 1, 2])[0]
+    yield 6, lambda: world.write(name)
+    yield 6, lambda: world.write(name, keep_time=True)
+    yield 2, lambda: world.rename_away(name)
+    yield 4, lambda: world.rename_back(name)
+    yield 1, lambda: world.chmod(name)
+    yield 0.1, world.link_and_folder
+    yield 3, lambda: world.begin(checksum=False)
+    yield 2, lambda: world.begin(checksum=True)
+    yield 1, world.undisturbed
+    if world.copy:
+        yield 30, world.move
+        yield 4, lambda: world.finish(world.random.randrange(2))
+        yield 1, world.kill
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_file_under_its_name_is_the_sources(tmp_path, seed):
+    # In memory where there is such a folder: each file is synced.
+    memory = Path("/dev/shm")
+    base = memory if os.access(memory, os.W_OK) else tmp_path
+    with tempfile.TemporaryDirectory(dir=base) as folder:
+        world = World(Path(folder), seed)
+        for world.step in range(1, STEPS + 1):
+            weights, todo = zip(*steps(world))
+            [step] = world.random.choices(todo, weights)
+            step()
+            world.check()
+        world.undisturbed()
+
+
+def test_what_the_disk_did_not_take_is_not_gone_on_with(tmp_path, monkeypatch):
+    """The kernel has let go of it: it reads as zeros."""
+
+    def broken(descriptor):
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        path.write_bytes(bytes(path.stat().st_size))
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    world = World(tmp_path, 1)
+    world.begin(checksum=False)
+    publisher = world.copy.targets[0]._publisher  # noqa: SLF001
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", broken)
+        while world.move_one(0):
+            pass
+        publisher.finish()
+    assert publisher.error
+    world.undisturbed()
+
+
+def test_what_turns_bad_just_now_is_not_taken_from_the_file_before(tmp_path):
+    """An earlier copy left pieces of it; their block is asked for, and their part goes."""
+    world = World(tmp_path, 1)
+    world.undisturbed()
+    world.write("big")
+    world.begin(checksum=False)
+    while world.copy.targets[0].store.received < 5 * BLOCK:
+        world.move_one(0)
+    world.begin(checksum=False)
+    store = world.copy.targets[0].store
+    [number] = store._resumed  # noqa: SLF001
+
+    class Resumed(set):
+        def isdisjoint(self, others):
+            store._spoil([number])  # noqa: SLF001
+            return super().isdisjoint(others)
+
+    store._resumed = Resumed([number])  # noqa: SLF001
+    layout = world.copy.targets[0].layout
+    block = next(
+        block
+        for block in range(layout.blocks)
+        if block in store.ledger and {one.entry for one in layout.extents(block)} == {number}
+    )
+    with pytest.raises(PeerError):
+        store.send_block(Pipe(), block)
+    world.kill()
+
+
+def test_a_file_that_gets_its_mode_while_it_is_sent_is_good(tmp_path):
+    path = tmp_path / "x"
+    path.write_bytes(b"x")
+    status = path.stat()
+
+    def stamp(number):
+        """As `retouch` tells it, which is at it when the file is looked at."""
+        while path.stat().st_ctime_ns == status.st_ctime_ns:
+            path.chmod(0o600)
+        return path.stat().st_ctime_ns
+
+    entry = Entry(b"x", "f", 0o600, status.st_mtime_ns, 1)
+    layout = Layout([entry], BLOCK)
+    source = Source([entry], lambda number: os.fsencode(path), stamp, layout, Waits())
+    source.send_block(Pipe(), 0)
+    assert source.bad == {}

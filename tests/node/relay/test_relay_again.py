@@ -1,0 +1,369 @@
+"""What moves the second time, after an interruption, and what is deleted."""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from clusterctl.node.relay.manifest import decode, encode
+from clusterctl.node.relay.scan import STAGING, scan
+from clusterctl.node.relay.staging import Staging
+from tests.node.relay.relays import make, tree
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def data(tmp_path):
+    root = tmp_path / "data"
+    make(root, {b"small/%d" % n: b"%d" % n for n in range(50)})
+    make(root, {b"big": random.Random(1).randbytes(4 * MIB + 17), b"other": b"o" * MIB})
+    return root
+
+
+def gap_of(relays, data, target, **options):
+    source = relays.source(f"{data}/", **options)
+    relays.begin(source, target)
+    target.pull_from(source)
+    return target.expect("gap")
+
+
+def test_nothing_moves_the_second_time(relays, data, tmp_path):
+    to = tmp_path / "to"
+    relays.copy(relays.source(f"{data}/"), relays.target(to))
+    before = tree(to)
+    again = relays.target(to)
+    gap = gap_of(relays, data, again)
+    assert (gap["files"], gap["bytes"], gap["blocks"]) == (0, 0, 0)
+    assert again.expect("done")["files"] == 0
+    assert tree(to) == before
+
+
+def test_a_node_that_has_it_serves_the_next(relays, data, tmp_path):
+    relays.copy(relays.source(f"{data}/"), relays.target(tmp_path / "one"))
+    first, second = relays.target(tmp_path / "one"), relays.target(tmp_path / "two")
+    one, two = relays.copy(relays.source(f"{data}/"), first, second)
+    assert (one["bytes"], two["bytes"]) == (0, 5 * MIB + 17 + 90)
+    assert tree(tmp_path / "two") == tree(data)
+
+
+def test_only_the_file_that_changed(relays, data, tmp_path):
+    to = tmp_path / "to"
+    relays.copy(relays.source(f"{data}/"), relays.target(to))
+    (data / "other").write_bytes(b"changed")
+    (to / "small" / "7").unlink()
+    target = relays.target(to)
+    gap = gap_of(relays, data, target)
+    assert gap["files"] == 2
+    assert target.expect("done")["files"] == 2
+    assert tree(to) == tree(data)
+
+
+def test_times_lie_and_checksums_do_not(relays, data, tmp_path):
+    to = tmp_path / "to"
+    relays.copy(relays.source(f"{data}/"), relays.target(to))
+    times = (to / "other").stat()
+    (to / "other").write_bytes(b"O" * MIB)
+    os.utime(to / "other", ns=(times.st_mtime_ns, times.st_mtime_ns))
+    os.utime(to / "big", ns=(1, 1))
+    assert gap_of(relays, data, relays.target(to, dry_run=True))["files"] == 1  # big, by its time
+    target = relays.target(to, checksum=True)
+    assert gap_of(relays, data, target, checksum=True)["files"] == 1  # other, by its content
+    target.expect("done")
+    assert tree(to) == tree(data)
+
+
+def test_a_dry_run_changes_nothing(relays, data, tmp_path):
+    to = tmp_path / "not" / "there"
+    gap = gap_of(relays, data, relays.target(to, dry_run=True))
+    assert gap["files"] == 52
+    assert not to.parent.exists()
+
+
+def test_what_is_too_much_goes_only_when_asked(relays, data, tmp_path):
+    to = tmp_path / "to"
+    make(to, {b"old": b"", b"small/old": b"", b"gone/deep/x": b"", b"new\nline": b""})
+    (to / "gone" / "link").symlink_to("/")
+    relays.copy(relays.source(f"{data}/"), relays.target(to))
+    assert (to / "old").exists()
+    dry = gap_of(relays, data, relays.target(to, delete=True, dry_run=True))
+    assert dry["delete"] == 7
+    assert sorted(dry["delete_names"])[:2] == ["gone", "gone/deep"]
+    [done] = relays.copy(relays.source(f"{data}/"), relays.target(to, delete=True))
+    assert done["deleted"] == 7
+    assert tree(to) == tree(data)
+
+
+def interrupted(relays, data, to, how, **config):
+    """A copy that ends when some of the big file has come."""
+    source = relays.source(f"{data}/")
+    target = relays.target(to, **config)
+    relays.begin(source, target, block_bytes=1 << 12)
+    target.pull_from(source)
+    while target.expect("progress")["bytes"] < MIB:
+        pass
+    how(target)
+    target.process.wait(20)
+
+
+HOW = {
+    "told to stop": lambda relay: relay.tell("stop", keep=True),
+    "its client goes away": lambda relay: relay.process.stdin.close(),
+    "SIGTERM": lambda relay: relay.process.terminate(),
+    "SIGKILL": lambda relay: relay.process.kill(),
+}
+
+
+@pytest.mark.parametrize("how", HOW.values(), ids=HOW)
+@pytest.mark.parametrize("block_bytes", [1 << 12, 1 << 16])
+def test_an_interrupted_copy_goes_on_where_it_was(relays, tmp_path, how, block_bytes):
+    data, to = tmp_path / "data", tmp_path / "to"
+    size = 24 * MIB
+    make(data, {b"big": random.Random(2).randbytes(size)})
+    interrupted(relays, data, to, how)
+    if (to / "big").exists():
+        pytest.skip("it was faster than its end")
+    assert (to / os.fsdecode(STAGING)).exists()
+    source, target = relays.source(f"{data}/"), relays.target(to)
+    relays.begin(source, target, block_bytes=block_bytes)
+    target.pull_from(source)
+    assert target.expect("gap")["bytes"] <= size - MIB + 8 * block_bytes
+    target.expect("done")
+    assert tree(to) == tree(data)
+
+
+def test_what_an_interrupted_copy_left_is_passed_on(relays, tmp_path):
+    data, to = tmp_path / "data", tmp_path / "to"
+    make(data, {b"a": b"a", b"big": random.Random(7).randbytes(32 * MIB), b"c": b"c"})
+    interrupted(relays, data, to, HOW["SIGKILL"])
+    chain = [relays.target(to), relays.target(tmp_path / "next")]
+    relays.copy(relays.source(f"{data}/"), *chain)
+    assert tree(to) == tree(tmp_path / "next") == tree(data)
+
+
+def test_what_is_left_of_a_file_that_has_changed_since_is_not_used(relays, tmp_path):
+    data, to = tmp_path / "data", tmp_path / "to"
+    make(data, {b"big": random.Random(3).randbytes(24 * MIB)})
+    interrupted(relays, data, to, HOW["SIGKILL"])
+    make(data, {b"big": random.Random(4).randbytes(8 * MIB)})
+    relays.copy(relays.source(f"{data}/"), relays.target(to))
+    assert tree(to) == tree(data)
+
+
+def test_what_is_left_of_another_file_of_the_same_size_and_time_is_not_used(relays, tmp_path):
+    data, to = tmp_path / "data", tmp_path / "to"
+    make(data, {b"big": random.Random(3).randbytes(24 * MIB)})
+    time_ns = (data / "big").stat().st_mtime_ns
+    interrupted(relays, data, to, HOW["SIGKILL"])
+    (data / "big").unlink()
+    make(data, {b"big": random.Random(4).randbytes(24 * MIB)})
+    os.utime(data / "big", ns=(time_ns, time_ns))
+    relays.copy(relays.source(f"{data}/"), relays.target(to))
+    assert tree(to) == tree(data)
+
+
+def test_a_source_that_cannot_be_read_leaves_no_zeros_behind(relays, tmp_path):
+    """What came of it is not kept: a later copy would take the zeros for data."""
+    data, to = tmp_path / "data", tmp_path / "to"
+    make(data, {b"big": random.Random(5).randbytes(24 * MIB)})
+    source, target = relays.source(f"{data}/"), relays.target(to)
+    relays.begin(source, target, block_bytes=1 << 12)
+    target.pull_from(source)
+    while target.expect("progress")["bytes"] < MIB:
+        pass
+    (data / "big").rename(tmp_path / "away")
+    come = target.expect("progress")["bytes"]
+    while target.expect("progress")["bytes"] < min(come + 2 * MIB, 23 * MIB):
+        pass
+    target.process.kill()
+    target.process.wait(20)
+    (tmp_path / "away").rename(data / "big")
+    relays.copy(relays.source(f"{data}/"), relays.target(to))
+    assert tree(to) == tree(data)
+
+
+def test_a_file_whose_time_was_set_back_has_changed_all_the_same(relays, tmp_path):
+    data, to = tmp_path / "data", tmp_path / "to"
+    make(data, {b"big": random.Random(5).randbytes(4 * MIB)})
+    before = (data / "big").stat()
+    source, target = relays.source(f"{data}/"), relays.target(to)
+    relays.begin(source, target)
+    (data / "big").write_bytes(bytes(4 * MIB))
+    os.utime(data / "big", ns=(before.st_mtime_ns, before.st_mtime_ns))
+    target.pull_from(source)
+    assert target.expect("done")["left_out"] == 1
+    assert not (to / "big").exists()
+
+
+@pytest.mark.parametrize("checksum", [False, True])
+def test_a_node_with_other_times_serves_the_next(relays, data, tmp_path, checksum):
+    """Whole seconds, as its file system keeps them, or with `checksum` any time."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    relays.copy(relays.source(f"{data}/"), relays.target(one))
+    for path in (one / "big", one / "other"):
+        time_s = int(path.stat().st_mtime) - (1000 if checksum else 0)
+        os.utime(path, (time_s, time_s))
+    first, second = (relays.target(to, checksum=checksum) for to in (one, two))
+    relays.copy(relays.source(f"{data}/", checksum=checksum), first, second)
+    assert tree(two) == tree(data)
+
+
+def test_two_sources_lead_nowhere_else(relays, tmp_path):
+    """One has a link where the other has a folder."""
+    one, two, outside = tmp_path / "one", tmp_path / "two", tmp_path / "outside"
+    make(two, {b"x/evil": b"evil", b"y": b"y"})
+    one.mkdir()
+    outside.mkdir()
+    (one / "x").symlink_to(outside)
+    source = relays.source(f"{one}/", f"{two}/")
+    relays.copy(source, relays.target(tmp_path / "to"))
+    assert not list(outside.iterdir())
+    assert {path.name for path in (tmp_path / "to").iterdir()} == {"x", "y"}
+
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def nobodys():
+    """A folder of a user who is not root; pytest's own lets nobody else in."""
+    if os.geteuid():
+        pytest.skip("only root can be another user")
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        os.chown(folder, NOBODY, -1)
+        yield Path(folder)
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o200, 0o444])
+def test_modes_that_keep_the_owner_out_are_no_trouble(relays, tmp_path, nobodys, mode):
+    """A source that root reads: each node passes on what its user may not read in the end."""
+    data, homes = tmp_path / "data", [nobodys / "one", nobodys / "two"]
+    make(data, {b"big": b"b" * MIB, b"small": b"s", b"other": b"o", b"d/in": b"i"})
+    for name in ("big", "small"):
+        (data / name).chmod(mode)
+    (data / "d").chmod(0o555)
+    source = relays.source(f"{data}/")
+    targets = [relays.target(home / "to", user=NOBODY) for home in homes]
+    relays.copy(source, *targets)
+    for target in targets:
+        target.stop()
+    for home in homes:
+        assert tree(home / "to") == tree(data)
+
+
+def test_a_part_that_has_its_read_only_mode_already_is_gone_on_with(relays, tmp_path, nobodys):
+    """As a copy leaves it that ends between that and the file's name."""
+    data, to = tmp_path / "data", nobodys / "to"
+    make(data, {b"big": random.Random(5).randbytes(24 * MIB), b"empty": b""})
+    for name in ("big", "empty"):
+        (data / name).chmod(0o444)
+    interrupted(relays, data, to, HOW["SIGKILL"], user=NOBODY)
+    (to / "empty").unlink()
+    for entry in decode(encode(scan([os.fsencode(data) + b"/"], None, b"/").entries)):
+        if entry.kind == "f":
+            part = Path(os.fsdecode(Staging(os.fsencode(to)).part(entry)))
+            part.touch()
+            os.chown(part, NOBODY, -1)
+            part.chmod(0o444)
+    relays.copy(relays.source(f"{data}/"), relays.target(to, user=NOBODY))
+    assert tree(to) == tree(data)
+
+
+def test_a_folder_in_the_way_keeps_its_mode(relays, tmp_path, nobodys):
+    data, to = tmp_path / "data", nobodys / "to"
+    make(data, {b"x": b"x"})
+    (data / "x").chmod(0o200)
+    make(to, {b"x/in the way": b""})
+    for path in (to, to / "x"):
+        os.chown(path, NOBODY, -1)
+    target = relays.target(to, user=NOBODY)
+    assert relays.copy(relays.source(f"{data}/"), target)[0]["left_out"] == 1
+    target.stop()
+    assert (to / "x").stat().st_mode & 0o777 == 0o755
+
+
+def test_what_cannot_be_written_is_reported_and_the_rest_comes(relays, tmp_path, nobodys):
+    data, home = tmp_path / "data", nobodys
+    make(data, {b"ours/x": b"x", b"theirs/y": b"y", b"z": b"z"})
+    (data / "ours").chmod(0o555)
+    make(home / "to", {b"ours/old": b"", b"theirs/old": b""})
+    for path in (home / "to", home / "to" / "ours", home / "to" / "ours" / "old"):
+        os.chown(path, NOBODY, -1)
+    (home / "to" / "ours").chmod(0o555)  # read-only, and the user's own
+    target = relays.target(home / "to", user=NOBODY, delete=True)
+    [done] = relays.copy(relays.source(f"{data}/"), target)
+    target.stop()
+    assert done["left_out"] == 1
+    assert [line.split("/to/")[1] for line in done["warnings"] if "theirs/y" in line] == [
+        "theirs/y: Permission denied"
+    ]
+    there = {path.name for path in (home / "to").rglob("*")}
+    assert there == {"ours", "x", "old", "theirs", "z"}  # and nothing is deleted
+    assert (home / "to" / "ours").stat().st_mode & 0o777 == 0o555
+
+
+def test_after_a_reboot_what_came_is_read_again(relays, tmp_path):
+    data, to = tmp_path / "data", tmp_path / "to"
+    make(data, {b"big": random.Random(5).randbytes(24 * MIB)})
+    interrupted(relays, data, to, HOW["SIGKILL"])
+    [journal] = (to / os.fsdecode(STAGING)).glob("*.log")
+    journal.write_bytes(b"0" * 36 + journal.read_bytes()[36:] + b"torn")
+    part = journal.with_suffix("")
+    with part.open("r+b") as file:
+        file.write(bytes(5000))  # which never reached the disk
+    relays.copy(relays.source(f"{data}/"), relays.target(to))
+    assert tree(to) == tree(data)
+
+
+def test_what_is_left_goes_where_nothing_is_missing_any_more(relays, tmp_path):
+    data, to = tmp_path / "data", tmp_path / "to"
+    make(data, {b"big": random.Random(5).randbytes(24 * MIB), b"empty": b""})
+    interrupted(relays, data, to, HOW["SIGKILL"])
+    (data / "big").unlink()
+    assert (to / os.fsdecode(STAGING)).exists()
+    relays.copy(relays.source(f"{data}/"), relays.target(to))
+    assert tree(to) == tree(data)
+
+
+def test_a_destination_that_someone_removes_ends_the_relay(relays, tmp_path):
+    data, to = tmp_path / "data", tmp_path / "to"
+    make(data, {b"big": random.Random(6).randbytes(48 * MIB)})
+    # At once: the relay would make files in a folder that is being emptied.
+    interrupted(relays, data, to, lambda relay: to.rename(tmp_path / "gone"))
+    assert relays.running[-1].process.wait(20) == 1
+
+
+def test_two_at_once_to_the_same_place(relays, tmp_path):
+    data, to = tmp_path / "data", tmp_path / "to"
+    make(data, {b"big": random.Random(6).randbytes(24 * MIB)})
+    source, target = relays.source(f"{data}/"), relays.target(to)
+    relays.begin(source, target)
+    target.pull_from(source)
+    target.expect("gap")
+    other = relays.target(to)
+    relays.begin(source2 := relays.source(f"{data}/"), other)
+    other.pull_from(source2)
+    said = other.events.get(timeout=30)
+    while said["event"] == "progress":
+        said = other.events.get(timeout=30)
+    if said["event"] != "gap":  # else the first was done by then
+        assert (said["event"], said["kind"]) == ("failed", "busy")
+        assert "another copy" in said["why"]
+    target.expect("done")
+    assert tree(to) == tree(data)
+
+
+def test_nothing_is_left_where_nothing_came(relays, tmp_path):
+    make(tmp_path / "data", {b"x": b"x"})
+    to = tmp_path / "to"
+    target = relays.target(to)
+    relays.begin(relays.source(f"{tmp_path}/data/"), target)
+    target.pull_from(relays.running[0])  # itself: it never has the data
+    time.sleep(0)
+    assert target.stop()["clean"]
+    assert not (to / os.fsdecode(STAGING)).exists()

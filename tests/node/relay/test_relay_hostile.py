@@ -1,0 +1,353 @@
+"""Strangers, liars, and things that break while data moves."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+import struct
+import threading
+import zlib
+
+import pytest
+
+from clusterctl.node.relay.wire import (
+    BLOCK,
+    LENGTH,
+    MAGIC,
+    MANIFEST,
+    MISSING,
+    RANGE,
+    REQUEST,
+    TRAILER,
+    WATCH,
+    Link,
+    PeerError,
+    admit,
+    dial,
+)
+from tests.node.relay.relays import SECRET, make, tree
+
+MIB = 1 << 20
+GOOD = bytes.fromhex(SECRET)
+
+
+@pytest.fixture
+def data(tmp_path):
+    root = tmp_path / "data"
+    make(root, {b"big": random.Random(1).randbytes(8 * MIB), b"small": b"s"})
+    return root
+
+
+def serving(relays, data):
+    source = relays.source(f"{data}/")
+    relays.begin(source)
+    return source
+
+
+def test_only_the_secret_opens(relays, data):
+    source = serving(relays, data)
+    dial(source.address, source.port, GOOD, None).close()
+    with pytest.raises(PeerError) as refused:
+        dial(source.address, source.port, b"x" * 32, None)
+    assert refused.value.kind == "denied"
+
+
+def test_a_relay_does_not_trust_what_answers(relays):
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def impostor():
+        with contextlib.suppress(OSError, PeerError):
+            link = Link(listening.accept()[0])
+            link.send(MAGIC + bytes(32))
+            link.read(len(MAGIC) + 64)
+            link.send(bytes(32))
+
+    threading.Thread(target=impostor, daemon=True).start()
+    with pytest.raises(PeerError) as refused:
+        dial("127.0.0.1", listening.getsockname()[1], GOOD, None)
+    assert refused.value.kind == "denied"
+    listening.close()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_noise_from_strangers_does_not_harm(relays, data, tmp_path, seed):
+    """Before and after the handshake, whole and cut short."""
+    noise = random.Random(seed)
+    source = serving(relays, data)
+    for _ in range(20):
+        with contextlib.suppress(OSError, PeerError):
+            if noise.random() < 0.5:
+                link = dial(source.address, source.port, GOOD, None)
+            else:
+                link = Link(socket.create_connection((source.address, source.port)))
+            link.send(noise.randbytes(noise.choice([0, 1, 4, 5, 17, 5000, 100_000])))
+            link.patience(0.02)
+            with contextlib.suppress(PeerError):
+                link.read(noise.choice([1, 50, 100_000]))
+            link.close()
+    target = relays.target(tmp_path / "to")
+    # Still whole, and still small: the source's memory does not depend on what strangers send.
+    target.tell("begin", **begun(source, data))
+    target.pull_from(source)
+    target.expect("done")
+    assert tree(tmp_path / "to") == tree(data)
+    with open(f"/proc/{source.process.pid}/status") as status:
+        [peak] = [line.split()[1] for line in status if line.startswith("VmHWM")]
+    assert int(peak) < 80_000  # KiB
+
+
+def begun(source, data):
+    link = dial(source.address, source.port, GOOD, None)
+    link.send(REQUEST.pack(MANIFEST, 0))
+    blob = link.read(LENGTH.unpack(link.read(LENGTH.size))[0])
+    link.close()
+    from clusterctl.node.relay.manifest import digest_of
+
+    return {"block_bytes": 1 << 16, "streams": 3, "digest": digest_of(blob), "single": False}
+
+
+def test_a_crowd_from_one_address_keeps_no_other_out(relays, data):
+    source = serving(relays, data)
+    with contextlib.ExitStack() as stack:
+        for _ in range(300):
+            crowd = socket.create_connection(
+                (source.address, source.port), 5, source_address=("127.0.0.9", 0)
+            )
+            stack.enter_context(crowd)
+        dial(source.address, source.port, GOOD, None).close()
+
+
+def test_who_takes_for_ever_to_say_who_it_is_is_let_go(monkeypatch):
+    ours, theirs = _tcp_pair()
+    monkeypatch.setattr("clusterctl.node.relay.wire.HANDSHAKE_S", 0.2)
+    ended = threading.Event()
+
+    def drip():
+        with contextlib.suppress(OSError):
+            while not ended.wait(0.05):
+                theirs.send(b"x")
+
+    thread = threading.Thread(target=drip)
+    thread.start()
+    try:
+        with pytest.raises(PeerError, match="too long"):
+            admit(Link(ours), GOOD, None)
+    finally:
+        ended.set()
+        thread.join()
+        theirs.close()
+        ours.close()
+
+
+def _tcp_pair():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        theirs = socket.create_connection(server.getsockname())
+        ours, _ = server.accept()
+    return ours, theirs
+
+
+def test_a_crowd_of_strangers_keeps_nobody_out_for_long(relays, data):
+    source = serving(relays, data)
+    crowd = [socket.create_connection((source.address, source.port)) for _ in range(200)]
+    for one in crowd:
+        one.close()
+    for _ in range(50):
+        with contextlib.suppress(PeerError):
+            dial(source.address, source.port, GOOD, None).close()
+            return
+    pytest.fail("the relay lets nobody in any more")
+
+
+class Liar:
+    """An upstream that has the secret and a manifest, and answers BLOCK as it is told."""
+
+    def __init__(self, blob, answer, blocks):
+        self.blob, self.answer, self.blocks = blob, answer, blocks
+        self.listening = socket.create_server(("127.0.0.1", 0))
+        self.address, self.port = self.listening.getsockname()
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                link = Link(self.listening.accept()[0])
+                threading.Thread(target=self.serve, args=(link,), daemon=True).start()
+
+    def serve(self, link):
+        with contextlib.suppress(OSError, PeerError):
+            admit(link, GOOD, None)
+            while True:
+                what, block = REQUEST.unpack(link.read(REQUEST.size))
+                if what == MANIFEST:
+                    link.send(LENGTH.pack(len(self.blob)) + self.blob)
+                elif what == WATCH:
+                    link.send(RANGE.pack(0, self.blocks))
+                elif what == BLOCK:
+                    link.send(self.answer(block))
+                    link.close()
+
+
+def block_of(data, block):
+    return ((data / "big").read_bytes() + b"s")[block << 16 : (block + 1) << 16]
+
+
+LIES = {
+    "a wrong checksum": lambda c: LENGTH.pack(len(c)) + c + TRAILER.pack(zlib.crc32(c) ^ 1, 0),
+    "flipped bits": lambda c: LENGTH.pack(len(c)) + b"\0" + c[1:] + TRAILER.pack(zlib.crc32(c), 0),
+    "a wrong length": lambda c: LENGTH.pack(len(c) + 1) + c,
+    "a huge length": lambda c: LENGTH.pack(MISSING - 1),
+    "cut short": lambda c: LENGTH.pack(len(c)) + c[: len(c) // 2],
+    "not there": lambda c: LENGTH.pack(MISSING),
+    "bad files there are not": lambda c: (
+        LENGTH.pack(len(c)) + c + TRAILER.pack(zlib.crc32(c), 1) + struct.pack(">I", 77)
+    ),
+    "too many bad files": lambda c: LENGTH.pack(len(c)) + c + TRAILER.pack(zlib.crc32(c), 1 << 30),
+}
+
+
+@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
+def test_what_a_liar_sends_is_not_taken_and_another_is_asked(relays, data, tmp_path, lie):
+    source = serving(relays, data)
+    begin = begun(source, data)
+    link = dial(source.address, source.port, GOOD, None)
+    link.send(REQUEST.pack(MANIFEST, 0))
+    blob = link.read(LENGTH.unpack(link.read(LENGTH.size))[0])
+    liar = Liar(blob, lambda block: lie(block_of(data, block)), 129)
+    target = relays.target(tmp_path / "to")
+    target.tell("begin", **begin)
+    target.pull_from(liar, "liar")
+    lost = target.expect("lost")
+    assert lost["upstream"] == "liar"
+    assert lost["kind"] in ("corrupt", "closed")
+    target.pull_from(source)
+    target.expect("done")
+    assert tree(tmp_path / "to") == tree(data)
+
+
+@pytest.mark.parametrize(
+    "blob",
+    [b"", b"garbage", zlib.compress(b"[]\n"), zlib.compress(b'["../x","f",420,1,1]\n')],
+)
+def test_a_manifest_that_is_not_the_one(relays, data, tmp_path, blob):
+    source = serving(relays, data)
+    target = relays.target(tmp_path / "to")
+    target.tell("begin", **begun(source, data))
+    target.pull_from(Liar(blob, bytes, 1), "liar")
+    assert target.expect("lost")["kind"] == "corrupt"
+    target.pull_from(source)
+    target.expect("done")
+
+
+def test_another_upstream_half_way(relays, data, tmp_path):
+    source = relays.source(f"{data}/")
+    one, two = relays.target(tmp_path / "one"), relays.target(tmp_path / "two")
+    relays.begin(source, one, two, block_bytes=1 << 12)
+    one.pull_from(source)
+    two.pull_from(one)
+    while two.expect("progress")["blocks"] < 100:
+        pass
+    one.process.kill()
+    assert two.expect("lost")["upstream"] == "upstream"
+    two.pull_from(source)
+    two.expect("done")
+    assert tree(tmp_path / "two") == tree(data)
+
+
+def test_from_nobody_for_a_while(relays, data, tmp_path):
+    source = relays.source(f"{data}/")
+    target = relays.target(tmp_path / "to")
+    relays.begin(source, target, block_bytes=1 << 12)
+    for _ in range(20):
+        target.pull_from(source)
+        target.tell("upstream", name="")
+    target.pull_from(source)
+    target.expect("done")
+    assert tree(tmp_path / "to") == tree(data)
+
+
+def test_files_that_change_or_vanish_are_not_published(relays, tmp_path):
+    data, to = tmp_path / "data", tmp_path / "to"
+    files = {b"%03d" % n: b"%d" % n * 100 for n in range(100)}
+    make(data, {**files, b"big": bytes(3 * MIB)})
+    source = relays.source(f"{data}/")
+    chain = [relays.target(to / "1"), relays.target(to / "2")]
+    manifest = relays.begin(source, *chain)
+    assert manifest["files"] == 101
+    (data / "007").unlink()
+    (data / "008").write_bytes(b"other")
+    (data / "009").write_bytes(b"")
+    with (data / "big").open("ab") as file:
+        file.write(b"more")
+    for upstream, target in zip((source, *chain), chain):
+        target.pull_from(upstream)
+    for n, target in enumerate(chain, 1):
+        done = target.expect("done")
+        assert done["left_out"] == 4
+        assert len(done["warnings"]) == 4
+        there = {name: content for name, (_, _, content) in tree(to / str(n)).items()}
+        assert there == {name: files[name] for name in sorted(files) if name not in LEFT_OUT}
+    assert [target.stop()["clean"] for target in chain] == [True, True]
+
+
+LEFT_OUT = (b"007", b"008", b"009")
+
+
+def test_a_folder_in_the_place_of_a_file(relays, tmp_path):
+    make(tmp_path / "data", {b"x": b"file", b"y": b"file", b"z/in": b"folder"})
+    make(tmp_path / "to", {b"x/something": b"in it", b"z": b"file"})
+    (tmp_path / "to" / "y").mkdir()
+    [done] = relays.copy(relays.source(f"{tmp_path}/data/"), relays.target(tmp_path / "to"))
+    assert done["left_out"] == 1
+    assert "x: a folder with something in it" in done["warnings"][0]
+    assert (tmp_path / "to" / "y").read_bytes() == b"file"
+    assert (tmp_path / "to" / "z" / "in").read_bytes() == b"folder"
+
+
+def pem():
+    from datetime import datetime, timedelta, timezone
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "copy")])
+    now = datetime.now(timezone.utc)
+    made = x509.CertificateBuilder().subject_name(name).issuer_name(name)
+    made = made.public_key(key.public_key()).serial_number(1)
+    made = made.not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
+    certificate = made.sign(key, hashes.SHA256())
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    return (certificate.public_bytes(serialization.Encoding.PEM) + private).decode()
+
+
+def test_encrypted(relays, data, tmp_path):
+    tls = {"pem": pem()}
+    source = relays.source(f"{data}/", tls=tls)
+    chain = [relays.target(tmp_path / "1", tls=tls), relays.target(tmp_path / "2", tls=tls)]
+    relays.copy(source, *chain)
+    assert tree(tmp_path / "2") == tree(data)
+    with pytest.raises(PeerError):
+        dial(source.address, source.port, GOOD, None)
+    stranger = relays.target(tmp_path / "3", tls={"pem": pem()})
+    stranger.tell("begin", block_bytes=1 << 16, streams=1, digest="", single=False)
+    stranger.pull_from(source)
+    assert stranger.expect("lost")["kind"] == "denied"
+
+
+def test_no_folder_can_be_there(relays, tmp_path):
+    make(tmp_path / "data", {b"x": b"x"})
+    source, target = relays.source(f"{tmp_path}/data/"), relays.target(tmp_path / "data/x/to")
+    relays.begin(source, target)
+    target.pull_from(source)
+    said = target.events.get(timeout=30)
+    while said["event"] != "failed":
+        said = target.events.get(timeout=30)
+    assert (said["kind"], said["hint"]) == ("usage", "a part of the path is no folder")
+    assert said["why"] == f"{tmp_path}/data/x/to: Not a directory"
+    assert target.process.wait(20) == 1

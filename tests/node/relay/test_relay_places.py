@@ -1,0 +1,181 @@
+"""Where files go: links, other disks, things in the way; and what --delete must never do."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.node.relay.relays import make, tree
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def data(tmp_path):
+    root = tmp_path / "data"
+    big = random.Random(1).randbytes(3 * MIB)
+    make(root, {b"a": b"a", b"sub/b": b"b", b"sub/big": big, b"big": big})
+    return root
+
+
+@pytest.fixture
+def other_disk():
+    folder = Path(tempfile.mkdtemp(dir="/dev/shm"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("slash", ["", "/"])
+def test_a_destination_that_is_a_link(relays, data, tmp_path, slash):
+    real = tmp_path / "real"
+    real.mkdir()
+    (tmp_path / "link").symlink_to(real)
+    relays.copy(relays.source(f"{data}/"), relays.target(f"{tmp_path}/link{slash}"))
+    assert (tmp_path / "link").is_symlink()
+    assert tree(real) == tree(data)
+
+
+def test_a_link_to_a_folder_on_another_disk_stays(relays, data, tmp_path, other_disk):
+    to = tmp_path / "to"
+    to.mkdir()
+    (to / "sub").symlink_to(other_disk)
+    if os.stat(other_disk).st_dev == os.stat(to).st_dev:
+        pytest.skip("there is only one file system")
+    relays.copy(relays.source(f"{data}/"), relays.target(to))
+    assert (to / "sub").is_symlink()
+    assert tree(other_disk) == tree(data / "sub")
+    again = relays.target(to)
+    relays.begin(source := relays.source(f"{data}/"), again)
+    again.pull_from(source)
+    assert again.expect("gap")["files"] == 0
+
+
+@pytest.mark.parametrize("disk", [False, True], ids=["there", "on another disk"])
+def test_a_link_of_the_source_that_is_a_folder_now_is_one_on_the_node(
+    relays, data, tmp_path, other_disk, disk
+):
+    """What an earlier copy brought leads to other files of the copy: they stay what they are."""
+    to, top = tmp_path / "to", data.parent / "top"
+    top.mkdir()
+    data.rename(top / "data")
+    make(top, {b"data/v1/x": b"one", b"data/v1/old": b"old", b"data/new/deep/x": b"x"})
+    (top / "data" / "latest").symlink_to("v1")
+    (top / "data" / "new" / "up").symlink_to("..")
+    if disk:
+        to.mkdir()
+        (to / "data").symlink_to(other_disk)
+    relays.copy(relays.source(f"{top}/"), relays.target(to, delete=True))
+    for link in ("latest", "new/up"):
+        (top / "data" / link).unlink()
+    make(top, {b"data/latest/x": b"two", b"data/new/up/new/deep/x": b"y", b"data/latest/d/z": b"z"})
+    shutil.copy2(top / "data/v1/old", top / "data/latest/old")
+    dry = relays.target(to, delete=True, dry_run=True)
+    relays.begin(source := relays.source(f"{top}/"), dry)
+    dry.pull_from(source)
+    gap = dry.expect("gap")
+    assert (gap["files"], gap["delete"]) == (4, 0)
+    [done] = relays.copy(relays.source(f"{top}/"), relays.target(to, delete=True))
+    assert (done["files"], done["left_out"], done["deleted"]) == (4, 0, 0)
+    assert tree(to / "data") == tree(top / "data")
+
+
+def test_what_did_not_get_its_name_on_another_disk_goes(relays, data, tmp_path, other_disk):
+    to = tmp_path / "to"
+    to.mkdir()
+    (to / "sub").symlink_to(other_disk)
+    make(other_disk, {b"big/in the way": b""})
+    [done] = relays.copy(relays.source(f"{data}/"), relays.target(to))
+    assert done["left_out"] == 1
+    assert sorted(os.listdir(other_disk)) == ["b", "big"]
+
+
+def test_a_link_that_leads_nowhere_gives_way(relays, data, tmp_path):
+    to = tmp_path / "to"
+    to.mkdir()
+    (to / "sub").symlink_to("/nowhere")
+    (to / "a").symlink_to(data / "big")
+    relays.copy(relays.source(f"{data}/"), relays.target(to))
+    assert tree(to) == tree(data)
+    assert (data / "big").stat().st_size == 3 * MIB
+
+
+def test_a_folder_in_the_way_of_a_file_stops_no_others(relays, data, tmp_path):
+    chain = [relays.target(tmp_path / "1"), relays.target(tmp_path / "2")]
+    make(tmp_path / "1", {b"big/in the way": b"x"})
+    first, second = relays.copy(relays.source(f"{data}/"), *chain)
+    assert (first["left_out"], second["left_out"]) == (1, 0)
+    assert "big: a folder with something in it is there" in first["warnings"][0]
+    assert tree(tmp_path / "2") == tree(data)
+    lost = [event for event in list(chain[1].events.queue) if event["event"] == "lost"]
+    assert lost == []
+    for target in chain:
+        assert target.stop()["clean"]
+    assert sorted(os.listdir(tmp_path / "1")) == ["a", "big", "sub"]
+
+
+def test_a_file_that_changes_breaks_no_connection(relays, tmp_path):
+    """What went on before the change was noticed is passed on as what it is: no good."""
+    data = tmp_path / "data"
+    make(data, {b"log": bytes(2 * MIB), b"z": random.Random(2).randbytes(2 * MIB), b"small": b"s"})
+    source = relays.source(f"{data}/")
+    chain = [relays.target(tmp_path / "1"), relays.target(tmp_path / "2")]
+    relays.begin(source, *chain, block_bytes=1 << 12)
+    chain[0].pull_from(source)
+    while chain[0].expect("progress")["bytes"] < 100_000:
+        pass
+    with (data / "log").open("ab") as file:
+        file.write(b"more")
+    done = [chain[0].expect("done")]
+    chain[1].pull_from(chain[0])
+    done.append(chain[1].expect("done"))
+    assert [event["left_out"] for event in done] == [1, 1]
+    assert sorted(tree(tmp_path / "2")) == [b"small", b"z"]
+    assert [event for event in list(chain[1].events.queue) if event["event"] == "lost"] == []
+
+
+def test_a_file_that_is_a_pipe_by_now_is_not_waited_for(relays, data, tmp_path):
+    source, target = relays.source(f"{data}/"), relays.target(tmp_path / "to")
+    relays.begin(source, target)
+    for name in ("a", "big"):
+        (data / name).unlink()
+        os.mkfifo(data / name)
+    target.pull_from(source)
+    assert target.expect("done")["left_out"] == 2
+
+
+def test_nothing_is_deleted_where_the_source_could_not_be_read(relays, data, tmp_path):
+    make(tmp_path / "to", {b"extra": b"x"})
+    os.mkfifo(data / "fifo")  # left out, as what cannot be read is
+    [done] = relays.copy(relays.source(f"{data}/"), relays.target(tmp_path / "to", delete=True))
+    assert done["deleted"] == 0
+    assert any("nothing was deleted" in warning for warning in done["warnings"])
+    assert (tmp_path / "to" / "extra").exists()
+
+
+def test_the_source_is_not_what_is_deleted(relays, data, tmp_path):
+    source = relays.source(f"{data}/sub/")
+    target = relays.target(data, delete=True)
+    relays.begin(source, target)
+    target.pull_from(source)
+    said = target.events.get(timeout=30)
+    while said["event"] != "failed":
+        said = target.events.get(timeout=30)
+    assert said["kind"] == "usage"
+    assert "is what is copied" in said["why"]
+    assert target.process.wait(20) == 1
+    assert (data / "sub" / "b").read_bytes() == b"b"
+    assert not (data / ".clusterctl-copy").exists()
+
+
+def test_a_destination_that_was_not_there_is_not_left_behind(relays, data, tmp_path):
+    to = tmp_path / "to"
+    target = relays.target(to)
+    source = relays.source(f"{data}/")
+    relays.begin(source, target)
+    target.stop()
+    assert not to.exists()

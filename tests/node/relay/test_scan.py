@@ -1,0 +1,166 @@
+"""rsync's meaning of SRC, compared with rsync itself where that can be."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+
+import pytest
+
+from clusterctl.node.relay.compare import compare, destination, place
+from clusterctl.node.relay.manifest import Entry
+from clusterctl.node.relay.scan import SourceError, _data_of, scan
+from tests.node.relay.relays import make
+
+
+@pytest.fixture
+def data(tmp_path):
+    root = tmp_path / "data"
+    make(root, {b"a": b"1", b"b c": b"2", b"d/e": b"3", b"d/\xff": b"4", b"x*y": b"5"})
+    (root / "l").symlink_to("d")
+    return root
+
+
+def names(found):
+    return sorted(entry.path for entry in found.entries)
+
+
+def rsync_names(tmp_path, sources):
+    to = tmp_path / "rsync"
+    to.mkdir()
+    subprocess.run(["rsync", "-a", *sources, f"{to}/"], check=True, capture_output=True)
+    base = os.fsencode(to)
+    found = [
+        os.path.relpath(os.path.join(folder, name), base)
+        for folder, folders, files in os.walk(base)
+        for name in [*folders, *files]
+    ]
+    return sorted(found)
+
+
+@pytest.mark.skipif(not shutil.which("rsync"), reason="needs rsync")
+@pytest.mark.parametrize(
+    "sources",
+    [
+        ["data"],
+        ["data/"],
+        ["data/."],
+        ["data/d", "data/a"],
+        ["data/d/", "data/a"],
+        ["data/l"],
+        ["data/l/"],
+        ["./data//d"],
+        ["data/d", "data/d/"],
+        ["data/a", "data/b c"],
+        ["data/x*y"],
+    ],
+    ids=" ".join,
+)
+def test_the_same_as_rsync(tmp_path, data, sources, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = scan([source.encode() for source in sources], None, os.fsencode(tmp_path))
+    assert [name for name in names(found) if name != b"."] == rsync_names(tmp_path, sources)
+    assert found.warnings == []
+
+
+@pytest.mark.parametrize(
+    ("source", "single"),
+    [(b"data/a", True), (b"data", False), (b"data/l", False), (b"data/d/e*", True)],
+)
+def test_one_file_may_be_renamed(tmp_path, data, source, single):
+    assert scan([source], None, os.fsencode(tmp_path)).single is single
+
+
+def test_globs(tmp_path, data):
+    base = os.fsencode(tmp_path)
+    assert names(scan([b"data/[ab]*"], None, base)) == [b"a", b"b c"]
+    assert names(scan([b"data/d/?"], None, base)) == [b"e", b"\xff"]
+
+
+@pytest.mark.parametrize("source", [b"nothing", b"data/nothing*", b"data/a/", b"data/a/x", b"\xff"])
+def test_there_is_nothing(tmp_path, data, source):
+    with pytest.raises(SourceError):
+        scan([source], None, os.fsencode(tmp_path))
+
+
+def test_names_keep_their_folders(tmp_path, data):
+    found = scan([b"data"], [b"d/e", b"a", b"not there", b"/b c"], os.fsencode(tmp_path))
+    assert names(found) == [b"a", b"b c", b"d", b"d/e"]
+    assert found.warnings == [f"{tmp_path}/data/not there: No such file or directory"]
+
+
+@pytest.mark.parametrize("name", [b"", b".", b"..", b"../x", b"d/../../x", b"/"])
+def test_names_stay_below(tmp_path, data, name):
+    with pytest.raises(SourceError):
+        scan([b"data"], [name], os.fsencode(tmp_path))
+
+
+def test_what_is_no_file_is_said_to_be_left_out(tmp_path, data):
+    os.mkfifo(data / "fifo")
+    found = scan([b"data/"], None, os.fsencode(tmp_path))
+    assert found.warnings == [f"{tmp_path}/data/fifo: not a file, folder or symbolic link"]
+    assert b"fifo" not in names(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("~", b"/home/u"),
+        ("~/data/", b"/home/u/data/"),
+        ("data", b"/home/u/data"),
+        ("/data x", b"/data x"),
+        ("~other", b"/home/u/~other"),
+        ("", b"/home/u/"),
+    ],
+)
+def test_where_dst_is(text, path):
+    assert destination(text, "/home/u") == path
+
+
+def test_a_file_gets_the_name_of_dst_unless_that_is_a_folder(tmp_path):
+    entry = Entry(b"a", "f", 0, 0)
+    base = os.fsencode(tmp_path)
+    assert place(base + b"/new", True, [entry]) == (base, [entry._replace(path=b"new")])
+    assert place(base + b"/new/", True, [entry]) == (base + b"/new", [entry])
+    assert place(base, True, [entry]) == (base, [entry])
+    assert place(base + b"/new", False, [entry]) == (base + b"/new", [entry])
+    assert place(b"/", False, [entry]) == (b"/", [entry])
+
+
+SECOND = 10**9
+
+
+@pytest.mark.parametrize(
+    ("here_ns", "there_ns", "missing"),
+    [
+        (5, 5, False),
+        (5 * SECOND + 3, 5 * SECOND + 4, True),
+        (5 * SECOND, 5 * SECOND + 4, False),  # a file system of whole seconds
+        (5 * SECOND + 4, 5 * SECOND, False),
+        (6 * SECOND, 5 * SECOND, True),
+    ],
+)
+def test_times(tmp_path, here_ns, there_ns, missing):
+    (tmp_path / "x").write_bytes(b"x")
+    os.utime(tmp_path / "x", ns=(here_ns, here_ns))
+    mode = (tmp_path / "x").stat().st_mode & 0o7777
+    plan = compare(os.fsencode(tmp_path), [Entry(b"x", "f", mode, there_ns, 1)], False, False)
+    assert plan.missing == ([0] if missing else [])
+
+
+def test_data_that_a_file_has_got_since_is_not_counted(tmp_path):
+    with (tmp_path / "x").open("w+b") as file:
+        file.seek(1 << 20)
+        file.write(b"x")
+        file.flush()
+        assert list(_data_of(file.fileno(), 4096)) == []
+
+
+def test_what_can_be_read_nowhere_is_not_taken_for_the_same(tmp_path, monkeypatch):
+    (tmp_path / "x").write_bytes(b"x")
+    monkeypatch.setattr(
+        "clusterctl.node.relay.compare.digests_of_files", lambda paths: [b"" for _ in paths]
+    )
+    plan = compare(os.fsencode(tmp_path), [Entry(b"x", "f", 0o644, 0, 1)], True, False)
+    assert (plan.missing, plan.retouch) == ([0], [])
