@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 
 import botocore.loaders
 import pytest
@@ -12,6 +13,11 @@ from tests.lab.running import LabHome, remaining_of, why_no_lab
 from tests.pair import pair
 
 __all__ = ["pair"]
+
+# A shell starts what runs in its background with SIGINT ignored. Commands inherit that, and no
+# Ctrl-C would reach those that the tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Else every session reads EC2's whole description anew and keeps it: gigabytes after all tests.
 botocore.loaders.create_loader = functools.lru_cache(botocore.loaders.create_loader)

@@ -61,8 +61,8 @@ def clusterctl(lab, monkeypatch, capsys):
     line("down", NAME, "--yes")
 
 
-def cut_off(cut: Cut) -> str:
-    """What the command had said when it ended."""
+def cut_off(cut: Cut) -> str | None:
+    """What the command had said when it ended; None where it was through before the signal."""
     with subprocess.Popen(
         [sys.executable, "-m", "clusterctl", *cut.command.split(), "--lab"],
         stdin=subprocess.DEVNULL,
@@ -74,12 +74,14 @@ def cut_off(cut: Cut) -> str:
         said = list(itertools.takewhile(lambda line: cut.message not in line, process.stderr))
         process.send_signal(cut.by)
         said += process.stderr.readlines()
+    if process.returncode == 0:
+        return None
     assert process.returncode == (130 if cut.by is INT else -KILL), (cut, said)
     return "".join(said)
 
 
-def way_on(cut: Cut, said: str) -> list[str]:
-    if cut.by is KILL:
+def way_on(cut: Cut, said: str | None) -> list[str]:
+    if cut.by is KILL or said is None:
         return cut.command.split()
     if cut.way.startswith("clusterctl"):
         return shlex.split(cut.way)[1:]
