@@ -124,26 +124,17 @@ def request_of(
     options: CopyOptions, sources: tuple[str, ...], destination: str, from_node: int | None
 ) -> CopyRequest:
     """What is asked for. Raises UsageError for one that makes no sense."""
-    from clusterctl.copy.request import CopyRequest
-    from clusterctl.copy.request_checks import check_request, check_sources_here
+    from clusterctl.copy.request import CopyRequest, check_sources_here
 
+    alike = {one.name for one in fields(CopyRequest)} & {one.name for one in fields(options)}
     request = CopyRequest(
-        sources=sources,
-        destination=destination,
-        from_node=from_node,
+        sources,
+        destination,
+        from_node,
         names=_names(options),
-        delete=options.delete,
-        checksum=options.checksum,
-        dry_run=options.dry_run,
-        verify=options.verify,
-        encrypt=options.encrypt,
         way=_way(options),
-        streams=options.streams,
-        block_bytes=options.block_bytes,
-        port=options.port,
-        link_rate=options.link_rate,
+        **{name: getattr(options, name) for name in alike},
     )
-    check_request(request)
     check_sources_here(request)
     return request
 

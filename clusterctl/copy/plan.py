@@ -9,7 +9,6 @@ from typing import Any
 
 from clusterctl.copy import cost
 from clusterctl.copy.request import CopyRequest, Way
-from clusterctl.copy.request_checks import are_urls, check_request
 
 SMALLEST_BLOCK = 128 << 10
 # Of an object, in one request.
@@ -90,14 +89,13 @@ class CopyPlan:
 
 
 def plan_copy(request: CopyRequest, facts: CopyFacts) -> CopyPlan:
-    """How `request` is to be done. Raises UsageError for one that makes no sense."""
-    check_request(request)
+    """How `request` is to be done."""
     hops = hops_of(request, facts)
     streams = choose_streams(request, facts, hops)
     way, reason = choose_way(request, len(facts.nodes))
     # Who pulls by itself passes on nothing; and each request to a URL waits for its answer.
     passing_on = 1 if way is Way.DIRECT else len(facts.nodes)
-    least = SMALLEST_PART if are_urls(request.sources) else SMALLEST_BLOCK
+    least = SMALLEST_PART if request.has_urls else SMALLEST_BLOCK
     block_bytes = request.block_bytes or choose_block(facts.bytes, passing_on, streams, least)
     estimate = estimate_of(way, facts, hops, streams, block_bytes)
     return CopyPlan(
@@ -171,7 +169,7 @@ def choose_way(request: CopyRequest, nodes: int) -> tuple[Way, str]:
         return Way.DIRECT, "There is one node only, nobody to exchange with: it pulls all itself."
     if request.way:
         return request.way, _ASKED[request.way]
-    if are_urls(request.sources):
+    if request.has_urls:
         return Way.DIRECT, (
             "Every node pulls all from the URLs itself: no node waits for another, and no link "
             "carries a byte twice."

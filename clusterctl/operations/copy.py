@@ -11,7 +11,6 @@ from clusterctl.copy.cost import EC2_FLOW
 from clusterctl.copy.plan import CopyFacts, CopyPlan, NodeFacts, plan_copy, predict
 from clusterctl.copy.report import CopyProgress, NodeReport, SourceSummary, TransferReport
 from clusterctl.copy.request import CopyRequest, Way
-from clusterctl.copy.request_checks import are_urls, check_request
 from clusterctl.copy.s3 import Credentials, LentKeys
 from clusterctl.copy.s3copy import UrlCopy, copy_by_tool, prepare_url_copy
 from clusterctl.copy.transfer import Transfer
@@ -135,7 +134,6 @@ class _Copy:
     ) -> None:
         if not targets:
             raise UsageError("there is no node to copy to")
-        check_request(request)
         self._connections, self._targets = connections, tuple(targets)
         self._request, self._source = request, source
         self._facts, self._source_zone, self._urls = facts, source_zone, urls
@@ -146,7 +144,7 @@ class _Copy:
         seen = _Seen(watch)
         if any(target.jump for target in self._targets):
             max_workers = min(max_workers, JUMP_LOGINS)
-        if are_urls(self._request.sources):
+        if self._request.has_urls:
             self._prepare_urls(max_workers)
             if self._request.way is Way.TOOL and self._url_copy:
                 report = copy_by_tool(

@@ -10,7 +10,6 @@ from typing import Any
 from clusterctl.copy.asking import on_nodes, on_this_machine
 from clusterctl.copy.conversation import Conversation, NothingThere, Watch
 from clusterctl.copy.request import CopyRequest
-from clusterctl.copy.request_checks import are_urls
 from clusterctl.copy.verify import (
     NOT_READ,
     SAID,
@@ -100,7 +99,7 @@ def verify_copy(
     each other. Raises UsageError, and the source's own trouble.
     """
     look = asdict(depth or Depth(content=True))
-    if are_urls(request.sources):
+    if request.has_urls:
         return verify(
             connections,
             targets,
