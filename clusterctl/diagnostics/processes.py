@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import clusterctl.node.jobs
 from clusterctl.diagnostics.program import NodeProgram, json_lines, read_each
 from clusterctl.domain.results import CommandResult, FanoutResult
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.target import Target
 
-PROCESSES = NodeProgram(Path(__file__).parent / "node" / "processes.py")
+PROCESSES = NodeProgram(Path(clusterctl.node.jobs.__file__).parent / "processes.py")
 TIMEOUT_S = 30.0
 SHORT_COMMAND = 72  # characters of a line on the screen
 

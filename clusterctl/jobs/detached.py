@@ -8,6 +8,7 @@ import os
 import shlex
 from pathlib import Path
 
+import clusterctl.node.jobs
 from clusterctl.diagnostics.program import NodeProgram, json_lines
 from clusterctl.domain.errors import (
     ClusterctlError,
@@ -22,7 +23,7 @@ from clusterctl.jobs.record import JobRecord, parse_jobs
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.target import Target
 
-JOBS = NodeProgram(Path(__file__).parent / "node" / "jobs.py")
+JOBS = NodeProgram(Path(clusterctl.node.jobs.__file__).parent / "jobs.py")
 TIMEOUT_S = 60.0
 
 

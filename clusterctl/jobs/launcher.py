@@ -23,12 +23,12 @@ from clusterctl.domain.hostsfile import parse_hosts_file
 from clusterctl.jobs.facts import PROBE, parse_facts
 from clusterctl.jobs.ids import new_job_id
 from clusterctl.jobs.mpirun import JOB_VARIABLE, LOST_DAEMON
-from clusterctl.jobs.node.preflight import look
 from clusterctl.jobs.plan import JobPlan, JobRequest, head_slots, plan_job
 from clusterctl.jobs.preflight.case import NotReady, errors, parse_look, question
 from clusterctl.jobs.preflight.flags import flags_findings
 from clusterctl.jobs.preflight.verdict import crowding_findings, preflight
 from clusterctl.jobs.work import Contradiction, clears_or_resumes
+from clusterctl.node.jobs.preflight import look
 
 # The tutorial's scripts end with 1 on a usage error. They know no options that could contradict
 # each other: there it is 2, as of `clusterctl train`.

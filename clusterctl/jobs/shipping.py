@@ -41,8 +41,9 @@ LAUNCHER_MODULES = (
     "jobs/ids.py",
     "jobs/launcher.py",
     "jobs/mpirun.py",
-    "jobs/node/__init__.py",
-    "jobs/node/preflight.py",
+    "node/__init__.py",
+    "node/jobs/__init__.py",
+    "node/jobs/preflight.py",
     "jobs/plan.py",
     "jobs/preflight/__init__.py",
     "jobs/preflight/case.py",
@@ -54,7 +55,7 @@ LAUNCHER_MODULES = (
     "jobs/presets.py",
     "jobs/work.py",
 )
-UNPACK = NodeProgram(Path(__file__).parent / "node" / "unpack.py")
+UNPACK = NodeProgram(PACKAGE / "node" / "jobs" / "unpack.py")
 UNPACK_TIMEOUT_S = 60.0
 RECORD_PATH = ".clusterctl/shipped.json"
 # All nodes of a new cluster at once, so without an interpreter. What goes wrong here goes wrong

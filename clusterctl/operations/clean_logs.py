@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import clusterctl.diagnostics
+import clusterctl.node.jobs
 from clusterctl.diagnostics.program import NodeProgram, json_lines, read_each
 from clusterctl.domain.errors import HostError
 from clusterctl.domain.results import CommandResult, FanoutResult
@@ -20,7 +20,7 @@ from clusterctl.operations.logs import job_running, jobs_of, refuse_beside_a_run
 from clusterctl.operations.results import LOG_FOLDER, LOG_NAME, log_folders
 from clusterctl.transport.target import Target
 
-CLEAN = NodeProgram(Path(clusterctl.diagnostics.__file__).parent / "node" / "clean.py")
+CLEAN = NodeProgram(Path(clusterctl.node.jobs.__file__).parent / "clean.py")
 TIMEOUT_S = 600.0
 BECAUSE = "their logs are being written"
 # Of runs that were started by hand; where the tutorial has it, and where its scripts are.

@@ -7,7 +7,7 @@ import posixpath
 from dataclasses import dataclass
 from pathlib import Path
 
-import clusterctl.jobs.node
+import clusterctl.node.jobs
 from clusterctl.diagnostics.processes import NodeProcess
 from clusterctl.diagnostics.program import NodeProgram, json_lines, read_each
 from clusterctl.domain.cluster import Cluster
@@ -35,7 +35,7 @@ from clusterctl.jobs.shipping import EXAMPLES, example_files, ship_examples, shi
 from clusterctl.operations.access import Access
 from clusterctl.operations.logs import Running, refuse_beside_a_run, what_runs
 
-LOOK = NodeProgram(Path(clusterctl.jobs.node.__file__).parent / "preflight.py")
+LOOK = NodeProgram(Path(clusterctl.node.jobs.__file__).parent / "preflight.py")
 PROBE_TIMEOUT_S = 60.0
 
 

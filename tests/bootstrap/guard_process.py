@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from clusterctl.bootstrap.guard.install import guard_program
-from clusterctl.bootstrap.guard.node.settings import GuardSettings
+from clusterctl.node.guard.settings import GuardSettings
 from tests.lab.running import wait_until
 
 POWER = """#!/bin/sh

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from clusterctl.bootstrap.guard.node.clock import Jumps, Moment
-from clusterctl.bootstrap.guard.node.deadline import GRACE_S, in_words, left_s, warning
-from clusterctl.bootstrap.guard.node.idle import Idleness, after, interval_s, limit_s, reasons
-from clusterctl.bootstrap.guard.node.look import Look, Process, jobs, logins, read_look
-from clusterctl.bootstrap.guard.node.settings import GuardSettings, Worker
-from clusterctl.bootstrap.guard.node.workers import ssh_argv
+from clusterctl.node.guard.clock import Jumps, Moment
+from clusterctl.node.guard.deadline import GRACE_S, in_words, left_s, warning
+from clusterctl.node.guard.idle import Idleness, after, interval_s, limit_s, reasons
+from clusterctl.node.guard.look import Look, Process, jobs, logins, read_look
+from clusterctl.node.guard.settings import GuardSettings, Worker
+from clusterctl.node.guard.workers import ssh_argv
 
 DAY = 86400.0
 

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from clusterctl.bootstrap.guard.install import guard_update_script
-from clusterctl.bootstrap.guard.node.settings import GuardSettings
 from clusterctl.bootstrap.guard.userdata import guard_user_data
+from clusterctl.node.guard.settings import GuardSettings
 from tests.bootstrap.guard_lab import HISTORY, RANK, Launcher, soon
 from tests.lab.running import wait_until
 

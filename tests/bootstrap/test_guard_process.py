@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from clusterctl.bootstrap.guard.install import guard_program
-from clusterctl.bootstrap.guard.node.settings import GuardSettings
+from clusterctl.node.guard.settings import GuardSettings
 from tests.bootstrap.guard_process import GuardProcess
 from tests.lab.running import wait_until
 from tests.pythons import python_or_skip

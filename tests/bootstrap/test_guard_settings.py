@@ -7,10 +7,10 @@ import json
 import pytest
 
 from clusterctl.bootstrap.guard.config import first_settings, joined_settings, lifetime_s
-from clusterctl.bootstrap.guard.node.settings import GuardSettings, Worker, parse_settings
 from clusterctl.bootstrap.guard.state import parse_used_h
 from clusterctl.bootstrap.trust import Member
 from clusterctl.domain.spec import Limits
+from clusterctl.node.guard.settings import GuardSettings, Worker, parse_settings
 
 MEMBERS = [
     Member("demo-0", "10.0.0.4", "203.0.113.9", "ip-10-0-0-4", ()),

@@ -18,9 +18,9 @@ from clusterctl.bootstrap.guard.install import (
     guard_update_script,
     without_comments,
 )
-from clusterctl.bootstrap.guard.node.settings import GuardSettings
 from clusterctl.bootstrap.guard.userdata import MAX_BYTES, guard_user_data, with_guard
 from clusterctl.domain.errors import UsageError
+from clusterctl.node.guard.settings import GuardSettings
 
 SETTINGS = GuardSettings("demo", lifetime_s=28800)
 OFF = GuardSettings("demo")

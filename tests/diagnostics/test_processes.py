@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from clusterctl.cli.process_table import saying_what_is_left, show_left
-from clusterctl.diagnostics.node.processes import Process, ours
 from clusterctl.diagnostics.processes import (
     NodeProcess,
     ProcessQuery,
@@ -25,6 +24,7 @@ from clusterctl.diagnostics.processes import (
 from clusterctl.domain.errors import CommandFailed, HostUnreachable
 from clusterctl.domain.results import CommandResult
 from clusterctl.jobs.shipping import LAUNCHER_PATH
+from clusterctl.node.jobs.processes import Process, ours
 from tests.local_node import HEAD, LocalNode
 from tests.pythons import python_or_skip
 

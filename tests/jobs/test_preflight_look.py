@@ -138,7 +138,7 @@ def test_a_program(asked, weird_home):
 
 @pytest.mark.train
 def test_versions():
-    from clusterctl.jobs.node.preflight import versions
+    from clusterctl.node.jobs.preflight import versions
 
     env = Path("/opt/clusterctl/training/bin")
     seen = versions(str(env / "python"), str(env / "mpirun"))
@@ -148,7 +148,7 @@ def test_versions():
 
 
 def test_what_hangs_or_babbles_has_no_version(tmp_path, monkeypatch):
-    from clusterctl.jobs.node import preflight
+    from clusterctl.node.jobs import preflight
 
     monkeypatch.setattr(preflight, "TIMEOUT_S", 0.2)
     for name, text in (("hangs", "exec sleep 60"), ("babbles", "echo hello")):

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from clusterctl.bootstrap.guard.config import first_settings, joined_settings
-from clusterctl.bootstrap.guard.node import deadline, idle
-from clusterctl.bootstrap.guard.node.clock import Moment
-from clusterctl.bootstrap.guard.node.settings import GuardSettings
 from clusterctl.domain.spec import Limits
+from clusterctl.node.guard import deadline, idle
+from clusterctl.node.guard.clock import Moment
+from clusterctl.node.guard.settings import GuardSettings
 from clusterctl.operations import guards
 from clusterctl.operations.guards import LEAST_LEFT_S, change_limits
 from tests.cli.running import CommandLine

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clusterctl.bootstrap.guard.node.settings import GuardSettings, Worker
 from clusterctl.bootstrap.trust import Member
 from clusterctl.domain.spec import Limits
+from clusterctl.node.guard.settings import GuardSettings, Worker
 
 __all__ = ["GuardSettings", "Worker", "first_settings", "joined_settings", "lifetime_s"]
 

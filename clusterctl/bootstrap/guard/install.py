@@ -16,11 +16,11 @@ import zipfile
 import zlib
 from pathlib import Path, PurePosixPath
 
-from clusterctl.bootstrap.guard.node.settings import GuardSettings
+from clusterctl.node.guard.settings import GuardSettings
 
-NODE = Path(__file__).parent / "node"
-PACKAGE = "clusterctl/bootstrap/guard/node"
-MAIN = "from clusterctl.bootstrap.guard.node.main import main\n\nmain()\n"
+NODE = Path(__file__).parents[2] / "node" / "guard"
+PACKAGE = "clusterctl/node/guard"
+MAIN = "from clusterctl.node.guard.main import main\n\nmain()\n"
 
 _PLACES = """\
 PATH=$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin

@@ -10,8 +10,8 @@ import io
 import zlib
 
 from clusterctl.bootstrap.guard.install import guard_script
-from clusterctl.bootstrap.guard.node.settings import GuardSettings
 from clusterctl.domain.errors import UsageError
+from clusterctl.node.guard.settings import GuardSettings
 
 MAX_BYTES = 16 * 1024  # EC2's limit, before base64
 MAX_INFLATED_BYTES = 4 * 1024 * 1024

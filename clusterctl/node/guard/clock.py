@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from clusterctl.bootstrap.guard.node.place import Place, put, read_object
+from clusterctl.node.guard.place import Place, put, read_object
 
 KEEP_EVERY_S = 60.0
 JUMP_S = 5.0

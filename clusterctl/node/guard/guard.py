@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from clusterctl.bootstrap.guard.node import deadline, idle, workers
-from clusterctl.bootstrap.guard.node.clock import Clock, Moment
-from clusterctl.bootstrap.guard.node.look import Look, look
-from clusterctl.bootstrap.guard.node.place import Place, put, read_text
-from clusterctl.bootstrap.guard.node.power import PowerOff, announce
-from clusterctl.bootstrap.guard.node.settings import GuardSettings, parse_settings
-from clusterctl.bootstrap.guard.node.spot import SpotWatch
+from clusterctl.node.guard import deadline, idle, workers
+from clusterctl.node.guard.clock import Clock, Moment
+from clusterctl.node.guard.look import Look, look
+from clusterctl.node.guard.place import Place, put, read_text
+from clusterctl.node.guard.power import PowerOff, announce
+from clusterctl.node.guard.settings import GuardSettings, parse_settings
+from clusterctl.node.guard.spot import SpotWatch
 
 TICK_S = 1.0
 STATE_EVERY_S = 5.0

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from clusterctl.bootstrap.guard.node.commands import run
+from clusterctl.node.guard.commands import run
 
 MARKS = (b"OMPI_COMM_WORLD_RANK=", b"PMIX_RANK=", b"CLUSTERCTL_JOB=")
 MPI = ("mpirun", "mpiexec", "orterun", "prterun", "orted", "prted", "ompi_prted", "ompirun_wrapper")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from clusterctl.bootstrap.guard.node.look import Look
-from clusterctl.bootstrap.guard.node.settings import GuardSettings
+from clusterctl.node.guard.look import Look
+from clusterctl.node.guard.settings import GuardSettings
 
 # More than half a core, all processes together, is work: data being prepared, an export. A quiet
 # machine uses a few hundredths. The load average would not do: it counts what hangs, too.

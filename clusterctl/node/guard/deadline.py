@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from clusterctl.bootstrap.guard.node.clock import Moment
-from clusterctl.bootstrap.guard.node.settings import GuardSettings
+from clusterctl.node.guard.clock import Moment
+from clusterctl.node.guard.settings import GuardSettings
 
 # A machine that is started after its end gets this long, in which its owner may set a new one.
 GRACE_S = 15 * 60.0

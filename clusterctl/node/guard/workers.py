@@ -7,9 +7,9 @@ import pwd
 import shlex
 from collections.abc import Iterator, Sequence
 
-from clusterctl.bootstrap.guard.node.commands import Running
-from clusterctl.bootstrap.guard.node.look import Look, read_look
-from clusterctl.bootstrap.guard.node.settings import GuardSettings, Worker
+from clusterctl.node.guard.commands import Running
+from clusterctl.node.guard.look import Look, read_look
+from clusterctl.node.guard.settings import GuardSettings, Worker
 
 PROGRAM = "/usr/local/lib/clusterctl/guard"
 AT_ONCE = 16

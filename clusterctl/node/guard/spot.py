@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from clusterctl.bootstrap.guard.node import look
-from clusterctl.bootstrap.guard.node.place import Place, put
-from clusterctl.bootstrap.guard.node.power import announce
+from clusterctl.node.guard import look
+from clusterctl.node.guard.place import Place, put
+from clusterctl.node.guard.power import announce
 
 POLL_S = 5.0
 LONGEST_POLL_S = 60.0

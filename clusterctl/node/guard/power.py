@@ -8,8 +8,8 @@ import os
 import subprocess
 import syslog
 
-from clusterctl.bootstrap.guard.node.commands import run
-from clusterctl.bootstrap.guard.node.place import Place
+from clusterctl.node.guard.commands import run
+from clusterctl.node.guard.place import Place
 
 WALL_TIMEOUT_S = 5.0
 AGAIN_S = 60.0

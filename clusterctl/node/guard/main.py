@@ -15,11 +15,11 @@ import os
 import sys
 from pathlib import Path
 
-from clusterctl.bootstrap.guard.node.guard import Guard
-from clusterctl.bootstrap.guard.node.look import look
-from clusterctl.bootstrap.guard.node.place import Place, read_text
-from clusterctl.bootstrap.guard.node.power import announce, off_soon
-from clusterctl.bootstrap.guard.node.settings import parse_settings
+from clusterctl.node.guard.guard import Guard
+from clusterctl.node.guard.look import look
+from clusterctl.node.guard.place import Place, read_text
+from clusterctl.node.guard.power import announce, off_soon
+from clusterctl.node.guard.settings import parse_settings
 
 
 def main() -> None:

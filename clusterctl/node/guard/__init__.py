@@ -1,0 +1,1 @@
+"""The program that `clusterctl.bootstrap.guard` puts on every node."""

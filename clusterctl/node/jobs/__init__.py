@@ -1,0 +1,1 @@
+"""What runs on nodes around jobs: starting and ending them, what they would find and leave."""
