@@ -1,0 +1,240 @@
+"""What a relay and the client of a copy tell each other: typed values here, JSON lines on the wire.
+
+Orders go to the relay's standard input, events come from its standard output. A node may send
+anything: `decode` keeps what has the type of the field's default, and nothing else. Texts from
+nodes may hold control characters; who shows them uses `printable`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, NamedTuple, Optional, Union
+
+LONGEST_TEXT = 2000
+NOT_TOLD = -1
+
+
+# Events
+
+
+class Listening(NamedTuple):
+    """Other relays may connect. `cores`: processors that the relay may use; 0 is not told.
+
+    `client_address` is the client's as the node sees it, "" outside of SSH.
+    """
+
+    address: str = ""
+    port: int = 0
+    client_address: str = ""
+    cores: int = 0
+
+
+class Listed(NamedTuple):
+    """What the source has. `digest` names the manifest that relays pass on to each other.
+
+    `left_out` entries could not be read; `warnings` name the first of them. `host` and `roots`
+    tell a target on the same machine what it must not delete.
+    """
+
+    digest: str = ""
+    files: int = 0
+    bytes: int = 0
+    warnings: tuple[str, ...] = ()
+    left_out: int = 0
+    single: bool = False
+    host: str = ""
+    roots: tuple[str, ...] = ()
+
+
+class Gap(NamedTuple):
+    """What one node lacks. `delete` is how many of its files the source does not have.
+
+    `delete_names` are the first of these, for a dry run.
+    """
+
+    files: int = 0
+    bytes: int = 0
+    blocks: int = 0
+    present_blocks: int = 0
+    delete: int = 0
+    delete_names: tuple[str, ...] = ()
+    free_bytes: int = 0
+    writable: bool = True
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.files or self.bytes)
+
+    @property
+    def fits(self) -> bool:
+        return self.bytes <= self.free_bytes
+
+    @property
+    def can_be_filled(self) -> bool:
+        return self.fits and (self.writable or (self.is_empty and not self.delete))
+
+
+class Progress(NamedTuple):
+    """The heartbeat. `blocks` it has, `bytes` it got from others.
+
+    `behind`: blocks that its upstream has and it has not. `waits` are seconds of all its threads
+    by kind (clusterctl.node.relay.waits), `cpu` the process' seconds, `wall` those of the clock.
+    """
+
+    blocks: int = 0
+    bytes: int = 0
+    behind: int = NOT_TOLD
+    waits: dict[str, float] = {}  # never changed
+    cpu: float = 0.0
+    wall: float = 0.0
+
+
+class Lost(NamedTuple):
+    """It gets nothing from there. It goes on trying until it is told otherwise."""
+
+    upstream: str = ""
+    why: str = ""
+    kind: str = ""
+
+
+class Done(NamedTuple):
+    """Everything is under its name. `left_out` entries are not, `warnings` name the first."""
+
+    files: int = 0
+    bytes: int = 0
+    deleted: int = 0
+    left_out: int = 0
+    warnings: tuple[str, ...] = ()
+
+
+class Failed(NamedTuple):
+    """The relay gives up, and ends. For `kind` see clusterctl.node.relay.failure."""
+
+    why: str = ""
+    hint: str = ""
+    kind: str = ""
+
+
+class Bye(NamedTuple):
+    """The relay ends as it was told. `clean`: nothing is left in its folder for parts."""
+
+    clean: bool = True
+
+
+Event = Union[Listening, Listed, Gap, Progress, Lost, Done, Failed, Bye]
+
+
+# Orders
+
+
+class Listen(NamedTuple):
+    """For a relay that was started before its address was known."""
+
+    bind: str = ""
+
+
+class Begin(NamedTuple):
+    """How the data is cut into blocks; the rest is from the source's `Listed`."""
+
+    block_bytes: int = 1
+    streams: int = 1
+    digest: str = ""
+    single: bool = False
+    left_out: int = 0
+    host: str = ""
+    roots: tuple[str, ...] = ()
+
+
+class PullFrom(NamedTuple):
+    """Pull from there from now on; with the name "" from nobody."""
+
+    name: str = ""
+    address: str = ""
+    port: int = 0
+
+
+class Ping(NamedTuple):
+    """The client is still there."""
+
+
+class Stop(NamedTuple):
+    """End. `keep`: what has arrived is wanted by a later run."""
+
+    keep: bool = False
+
+
+Order = Union[Listen, Begin, PullFrom, Ping, Stop]
+Message = Union[Event, Order]
+
+EVENTS: dict[str, Any] = {
+    "listening": Listening,
+    "manifest": Listed,
+    "gap": Gap,
+    "progress": Progress,
+    "lost": Lost,
+    "done": Done,
+    "failed": Failed,
+    "bye": Bye,
+}
+ORDERS: dict[str, Any] = {
+    "listen": Listen,
+    "begin": Begin,
+    "upstream": PullFrom,
+    "ping": Ping,
+    "stop": Stop,
+}
+_WORDS = {kind: ("event", word) for word, kind in EVENTS.items()}
+_WORDS.update({kind: ("order", word) for word, kind in ORDERS.items()})
+# What every event's line begins with: a login shell may greet first, and not end its line.
+BEGINNING = b'{"event": "'
+
+
+def encode(message: Message) -> bytes:
+    """One line."""
+    key, word = _WORDS[type(message)]
+    return json.dumps({key: word, **message._asdict()}).encode() + b"\n"
+
+
+def decode_event(line: bytes) -> Optional[Event]:
+    """The event in this line; None if there is none."""
+    # Inside of an event, quotes are escaped.
+    begin = line.rfind(BEGINNING)
+    return None if begin < 0 else _decode(line[begin:], "event", EVENTS)
+
+
+def decode_order(line: bytes) -> Optional[Order]:
+    """The order in this line; None if there is none."""
+    return _decode(line, "order", ORDERS)
+
+
+def _decode(line: bytes, key: str, kinds: dict[str, Any]) -> Any:
+    try:
+        told = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    word = told.get(key) if isinstance(told, dict) else None
+    kind = kinds.get(word) if isinstance(word, str) else None
+    if kind is None:
+        return None
+    defaults = kind._field_defaults
+    fields = {name: _fitting(told.get(name), default) for name, default in defaults.items()}
+    return kind(**fields)
+
+
+def _fitting(value: Any, default: Any) -> Any:
+    """The value if its type is the default's, else the default. Numbers are finite, from 0 on."""
+    if isinstance(default, (bool, str)):
+        return value if type(value) is type(default) else default
+    if isinstance(default, (int, float)):
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        return type(default)(value) if number and 0 <= value < math.inf else default
+    if isinstance(default, dict):
+        pairs = value.items() if isinstance(value, dict) else ()
+        return {name: _fitting(one, 0.0) for name, one in pairs}
+    return tuple(one for one in value if isinstance(one, str)) if isinstance(value, list) else ()
+
+
+def printable(text: str) -> str:
+    """At most LONGEST_TEXT characters, none of them controlling a terminal."""
+    return "".join(char if char.isprintable() else "?" for char in text[:LONGEST_TEXT])
