@@ -115,7 +115,7 @@ def test_a_life_of_interrupts(lab, clusterctl):
             assert (status["leaving"], status["missing"]) == ([], []), cut
         if cut.nodes and not cut.command.startswith("stop"):
             check_views(clusterctl, [found.node.private_ip for found in there])
-    assert everything(ec2) == before
+    assert everything(ec2) <= before  # what earlier tests left may go meanwhile
     assert not (lab.home / NAME).exists()
 
 

@@ -64,4 +64,4 @@ def test_a_life_full_of_failures(lab, clusterctl, ec2):
         assert [found.node.index for found in find_instances(ec2, NAME)] == nodes, command
         if nodes and command[0] != "stop":
             assert len((lab.home / NAME / "hosts").read_text().split("\n")) == len(nodes) + 1
-    assert everything(ec2) == before
+    assert everything(ec2) <= before  # what earlier tests left may go meanwhile
