@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.ec2 import tags
 from clusterctl.ec2.errors import outcome_unknown, throttled, translated
-from clusterctl.ec2.instances import Instance, find_instances
+from clusterctl.ec2.instances import Instance, find_instances, find_states
 from clusterctl.ec2.polling import gaps
 from clusterctl.ec2.record import SentLaunch, read_launches, write_launches
 from clusterctl.ec2.steps import Step
@@ -48,15 +48,19 @@ DEATHS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass
 class Attempt:
-    """Launches of one cluster. `once` is the client that repeats nothing."""
+    """Launches of one cluster. `once` is the client that repeats nothing.
+
+    `seen` is the whole cluster, in whatever state, as the last launch left it.
+    """
 
     client: EC2Client
     once: EC2Client
     cluster: str
     launch_record: Path
     on_step: Callable[[str], None]
+    seen: tuple[Instance, ...] = ()
 
     def indices_of(self, step: Step) -> tuple[int, ...]:
         """The node indices that a step launches."""
@@ -115,23 +119,31 @@ class Attempt:
         Those that die are not waited for with the others where too few would be left.
         """
         start = time.monotonic()
+        states: dict[str, NodeState] = {}
         known: dict[str, Instance] = {}
-        for gap_s in gaps(0.1):
-            found = find_instances(self.client, self.cluster, states=())
+
+        def ended(seen: Iterable[NodeState]) -> bool:
+            seen = tuple(seen)
+            return NodeState.PENDING not in seen or sum(one in AWAKE for one in seen) < least
+
+        for gap_s in gaps(0.1, 1.1):
             # One that EC2 does not show for a moment is still what it was.
-            known |= {one.node.instance_id: one for one in found if one.node.instance_id in ids}
+            states |= find_states(self.client, ids)
             waited_s = time.monotonic() - start
-            missing = set(ids) - set(known)
-            states = [one.node.state for one in known.values()]
-            too_few = sum(state in AWAKE for state in states) < least
-            ended = NodeState.PENDING not in states or too_few or waited_s > SETTLED_WITHIN_S
-            if not missing and ended:
-                return tuple(known[id] for id in ids)
-            if missing and waited_s > VISIBLE_WITHIN_S:
-                raise ClusterctlError(
-                    f"EC2 launched {', '.join(sorted(missing))} and does not show them",
-                    f"look again with `clusterctl status {self.cluster}`, then run `up` again",
-                )
+            hidden = len(states) < len(ids)
+            late = waited_s > (VISIBLE_WITHIN_S if hidden else SETTLED_WITHIN_S)
+            if late or (not hidden and ended(states.values())):
+                self.seen = find_instances(self.client, self.cluster, states=())
+                shown = {one.node.instance_id: one for one in self.seen}
+                known |= {id: shown[id] for id in ids if id in shown}
+                missing = set(ids) - set(known)
+                if not missing and (late or ended(one.node.state for one in known.values())):
+                    return tuple(known[id] for id in ids)
+                if missing and waited_s > VISIBLE_WITHIN_S:
+                    raise ClusterctlError(
+                        f"EC2 launched {', '.join(sorted(missing))} and does not show them",
+                        f"look again with `clusterctl status {self.cluster}`, then run `up` again",
+                    )
             time.sleep(gap_s)
         raise AssertionError("unreachable")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -48,13 +48,15 @@ NOT_YET_KNOWN = (
 class _Work:
     """The steps of one plan that are left, and what the others have brought so far.
 
-    `lost` are the indices of nodes that were not to be had, and can be done without.
+    `last` is the operation of the last one that was done. `lost` are the indices of nodes that were
+    not to be had, and can be done without.
     """
 
     steps: list[Step]
     results: dict[str, Any] = field(default_factory=dict)
     launched: list[str] = field(default_factory=list)
     lost: list[int] = field(default_factory=list)
+    last: str = ""
 
 
 def carry_out(
@@ -85,7 +87,9 @@ def carry_out(
     if work.lost:
         _accept_fewer(client, plan, work.lost, on_step)
     write_launches(launch_record, ())
-    return _members(client, plan, work.launched)
+    unchanged = work.last == "run_instances" and not work.lost
+    found = attempt.seen if unchanged else find_instances(client, plan.spec.name, states=())
+    return _members(found, work.launched)
 
 
 def _carry_out(
@@ -99,6 +103,7 @@ def _carry_out(
     on_step = attempt.on_step
     while work.steps:
         step = work.steps.pop(0)
+        work.last = step.operation
         on_step(step.describe())
         if step.operation == "run_instances":
             if "Placement" in step.arguments:
@@ -189,9 +194,8 @@ def _known_of(made: tuple[Instance, ...]) -> Mapping[str, str]:
     return {"HeadInterface": head.interface_id} if head else {}
 
 
-def _members(client: EC2Client, plan: LaunchPlan, launched: list[str]) -> tuple[Instance, ...]:
+def _members(found: Sequence[Instance], launched: list[str]) -> tuple[Instance, ...]:
     """Those launched are among them whatever their state: who waits for one is told its end."""
-    found = find_instances(client, plan.spec.name, states=())
     return members_of(
         [
             one

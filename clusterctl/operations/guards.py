@@ -16,7 +16,7 @@ from clusterctl.domain.cluster import Cluster
 from clusterctl.domain.errors import CommandFailed
 from clusterctl.domain.findings import Severity
 from clusterctl.domain.results import CommandResult
-from clusterctl.domain.spec import ClusterSpec, Limits, Market
+from clusterctl.domain.spec import ClusterSpec, Market
 from clusterctl.ec2.attributes import find_user_data, set_at_power_off
 from clusterctl.ec2.instances import Instance, find_instances, standing
 from clusterctl.ec2.likeness import like
@@ -63,7 +63,6 @@ def update_guards(
     connections: Connections,
     targets: Sequence[Target],
     members: Sequence[Member],
-    had_limits: bool,
 ) -> None:
     """Tell every node when to end, and the head node whom to look after; and EC2 what a power-off
     means. `members`: head first.
@@ -73,8 +72,6 @@ def update_guards(
     instances = find_instances(launcher.clients.ec2, cluster.name)
     spending = spending_of(launcher.clients, instances, launcher.prices)
     spot = any(found.market is Market.SPOT for found in instances)
-    if spending.limits == Limits() and not spot and not had_limits:
-        return
     if not spending.complete:
         used_h = _used_h(instances, connections, targets)
         known = [one for one in instances if one.node.instance_id in used_h]

@@ -97,7 +97,7 @@ def remove(launcher: Launcher, name: str, indices: Sequence[int]) -> Removed:
         assert cluster is not None, "the head node is left"
         settled = all(node.state is NodeState.RUNNING for node in cluster.nodes)
         if settled:
-            cluster, *_ = settle(launcher, cluster)
+            cluster, *_ = settle(launcher, name, rest)
             conclude(launcher, name)
         return Removed(cluster, names, settled)
 

@@ -13,7 +13,9 @@ from clusterctl.domain.cluster import Cluster, Node
 from clusterctl.domain.errors import ClusterctlError
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
+from clusterctl.domain.spec import Market
 from clusterctl.ec2.console import Consoles
+from clusterctl.ec2.instances import Instance, as_cluster
 from clusterctl.ec2.network import is_local
 from clusterctl.jobs.shipping import HOSTS_PATH, ShippedFiles, ship_examples, shipped_files
 from clusterctl.operations.access import cluster_targets
@@ -40,13 +42,16 @@ READY_WITHIN_S, LARGE_READY_WITHIN_S, LARGE_GPUS = 600.0, 1800.0, 4
 
 
 def settle(
-    launcher: Launcher, cluster: Cluster, had_limits: bool = False
+    launcher: Launcher, name: str, members: Sequence[Instance], had_limits: bool = False
 ) -> tuple[Cluster, tuple[int, ...], bool]:
-    """Wait until all nodes are ready and know each other.
+    """Wait until all nodes of a cluster are ready and know each other.
 
-    The cluster as it is then, its GPUs, and whether every node has an environment to train in.
+    `members` are its instances as EC2 has just shown them. Returns the cluster as it is then, its
+    GPUs, and whether every node has an environment to train in.
     """
-    facts = make_ready(launcher, cluster, had_limits)
+    cluster = as_cluster(launcher.clients.ec2, name, members)
+    assert cluster is not None, "there is no cluster without instances"
+    facts = make_ready(launcher, cluster, members, had_limits)
     cluster = replace(cluster, nodes=tuple(fact.node for fact in facts))
     gpus = gpus_of(facts)
     write_file(launcher.folder.hosts, hosts_text(cluster, gpus))
@@ -59,19 +64,20 @@ def ready_within_s(cluster: Cluster) -> float:
     return LARGE_READY_WITHIN_S if large else READY_WITHIN_S
 
 
-def make_ready(launcher: Launcher, cluster: Cluster, had_limits: bool) -> list[NodeFacts]:
+def make_ready(
+    launcher: Launcher, cluster: Cluster, instances: Sequence[Instance], had_limits: bool
+) -> list[NodeFacts]:
     """Wait for the nodes and make them one cluster; what each said, in order.
 
     Raises ClusterctlError naming every node that failed.
     """
-
     client, folder, progress = launcher.clients.ec2, launcher.folder, launcher.progress
     timeout_s = launcher.timeout_s or ready_within_s(cluster)
     progress.nodes([node.name for node in cluster.nodes])
     host_keys = LearntHostKeys(folder.known_hosts)
     identity = Identity((load_key(folder.key),))
     with Connections(identity, host_keys, CONNECT_TIMEOUT_S) as connections:
-        watch = InstanceWatch(client, cluster.name)
+        watch = InstanceWatch(client, cluster.name, instances)
         target_of = cluster_targets(cluster, launcher.proxy_command, watch.latest)
         sources = HostKeySources(
             consoles=Consoles(client),
@@ -107,7 +113,9 @@ def make_ready(launcher: Launcher, cluster: Cluster, had_limits: bool) -> list[N
         facts = waited.values
         targets = [target_of(fact.node) for fact in facts]
         members = _join(connections, facts, targets, cluster, progress)
-        update_guards(launcher, cluster, connections, targets, members, had_limits)
+        limited = had_limits or any(found.limits_text for found in instances)
+        if limited or any(found.market is Market.SPOT for found in instances):
+            update_guards(launcher, cluster, connections, targets, members)
         findings = [finding for fact in facts for finding in fact.findings]
         if reason := why_no_programs[0]():
             findings.append(_no_programs(launcher, targets[0].host, reason))

@@ -12,7 +12,7 @@ from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.spec import ClusterSpec
 from clusterctl.ec2 import tags
 from clusterctl.ec2.checks import check_twins
-from clusterctl.ec2.instances import as_cluster, find_instances, members_of, unfinished_of
+from clusterctl.ec2.instances import Instance, find_instances, members_of, unfinished_of
 from clusterctl.ec2.launch import carry_out
 from clusterctl.ec2.observe import observe
 from clusterctl.ec2.plan import LaunchPlan, plan_launch
@@ -72,10 +72,11 @@ def up(launcher: Launcher, spec: ClusterSpec) -> UpReport:
 
 def bring_up(launcher: Launcher, spec: ClusterSpec) -> UpReport:
     """`up` for who holds the lock."""
-    plan, cluster = launch(launcher, spec)
+    plan, instances = launch(launcher, spec)
     had_limits = any(found.limits_text for found in plan.seen.instances)
-    cluster, gpus, can_train = settle(launcher, cluster, had_limits)
-    dismiss(launcher, cluster.name)
+    cluster, gpus, can_train = settle(launcher, spec.name, instances, had_limits)
+    if plan.seen.instances:
+        dismiss(launcher, cluster.name)
     finished = unfinished_of(plan.seen.instances)
     if finished or spec.adds:
         conclude(launcher, cluster.name)
@@ -117,8 +118,8 @@ def dismiss(launcher: Launcher, name: str) -> None:
         terminate_these(client, name, ids, DISMISSED_WITHIN_S)
 
 
-def launch(launcher: Launcher, spec: ClusterSpec) -> tuple[LaunchPlan, Cluster]:
-    """The part of `up` that talks to EC2 only: the plan as carried out, and what is there now."""
+def launch(launcher: Launcher, spec: ClusterSpec) -> tuple[LaunchPlan, tuple[Instance, ...]]:
+    """The part of `up` that talks to EC2 only: the plan as carried out, and the members now."""
     client, folder, progress = launcher.clients.ec2, launcher.folder, launcher.progress
     progress.step("looking at what is there")
     key = local_key(folder, spec.name)
@@ -140,11 +141,9 @@ def launch(launcher: Launcher, spec: ClusterSpec) -> tuple[LaunchPlan, Cluster]:
     instances = carry_out(
         client, plan, folder.launch, progress.step, launcher.capacity_timeout_s, before_start
     )
-    cluster = as_cluster(client, spec.name, instances)
-    assert cluster is not None, "a plan leaves no cluster without instances"
     # The lock is this machine's: another one may have launched the same nodes meanwhile.
-    check_twins(spec.name, cluster.nodes)
-    return plan, cluster
+    check_twins(spec.name, [one.node for one in instances])
+    return plan, instances
 
 
 def _plan(launcher: Launcher, spec: ClusterSpec, key: LocalKey) -> LaunchPlan:

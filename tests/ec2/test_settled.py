@@ -46,11 +46,16 @@ def launch(monkeypatch, tmp_path):
     def run(*looks, least=None):
         left, now, ended, told = list(looks), [0.0], [], []
 
+        shown = [""]
+
+        def find_states(_, ids):
+            shown[0] = left.pop(0) if len(left) > 1 else left[0]
+            return {ids[n]: STATES[letter] for n, letter in enumerate(shown[0]) if letter != " "}
+
         def find(*_, **__):
-            shown = left.pop(0) if len(left) > 1 else left[0]
             return tuple(
                 instance(index, STATES[letter], state_reason="Server.InternalError: no")
-                for index, letter in enumerate(shown)
+                for index, letter in enumerate(shown[0])
                 if letter != " "
             )
 
@@ -62,6 +67,7 @@ def launch(monkeypatch, tmp_path):
             def sleep(_):
                 now[0] += 1
 
+        monkeypatch.setattr(attempt, "find_states", find_states)
         monkeypatch.setattr(attempt, "find_instances", find)
         monkeypatch.setattr(attempt, "terminate_these", lambda *given: ended.extend(given[2]))
         monkeypatch.setattr(attempt, "time", Time)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from clusterctl.domain.cluster import Cluster, NodeState
 from clusterctl.domain.errors import ClusterctlError
 from clusterctl.domain.spec import ClusterSpec
-from clusterctl.ec2.instances import find_instances
+from clusterctl.ec2.instances import Instance, as_cluster, find_instances
 from clusterctl.operations import down as down_module
 from clusterctl.operations import members, power
 from clusterctl.operations import up as up_module
@@ -25,9 +25,11 @@ Deed = Callable[[Launcher], Any]
 
 
 def settle(
-    launcher: Launcher, cluster: Cluster, had_limits: bool = False
+    launcher: Launcher, name: str, members: Sequence[Instance], had_limits: bool = False
 ) -> tuple[Cluster, tuple[int, ...], bool]:
     """In the place of getting hosts ready, where there are none: they run, or it is an error."""
+    cluster = as_cluster(launcher.clients.ec2, name, members)
+    assert cluster
     ids = [node.instance_id for node in cluster.nodes]
     deadline = time.monotonic() + 20
     while True:

@@ -16,6 +16,7 @@ CATALOGUE = (
     "DescribeInstanceTypes DescribeImages DescribeInstanceTypeOfferings DescribeInstances "
     "GetServiceQuota DescribeRouteTables DescribeVpcEndpoints DescribeInstanceAttribute"
 )
+SETTLED = "DescribeInstanceStatus DescribeInstances"
 FORGOTTEN = "DescribeInstances DeleteTags"
 DISMISSAL = "DescribeInstances DescribeInstances TerminateInstances DescribeInstances"
 CALLS = {
@@ -24,17 +25,17 @@ CALLS = {
     "DescribeRouteTables DescribeVpcEndpoints DescribeAddresses GetServiceQuota "
     "CreatePlacementGroup ImportKeyPair CreateSecurityGroup AuthorizeSecurityGroupIngress "
     "AuthorizeSecurityGroupEgress AllocateAddress DescribePlacementGroups RunInstances "
-    "DescribeInstances AssociateAddress DescribeInstances DescribeInstances",
+    f"{SETTLED} AssociateAddress DescribeInstances",
     "down": "DescribeInstances TerminateInstances DescribeInstances DescribeAddresses "
     "ReleaseAddress DescribeSecurityGroups DeleteSecurityGroup DescribePlacementGroups "
     "DeletePlacementGroup DescribeKeyPairs DeleteKeyPair",
     "add": f"DescribeInstances {LOOKS} {CATALOGUE} CreateTags DescribePlacementGroups "
-    f"RunInstances DescribeInstances {FORGOTTEN}",
+    f"RunInstances {SETTLED} {FORGOTTEN}",
     "remove": f"DescribeInstances CreateTags {DISMISSAL} DescribeInstances {FORGOTTEN}",
     "replace": f"DescribeInstances CreateTags CreateTags DescribeInstances {LOOKS} {CATALOGUE} "
-    f"DescribePlacementGroups RunInstances DescribeInstances {DISMISSAL} {FORGOTTEN}",
+    f"DescribePlacementGroups RunInstances {SETTLED} {DISMISSAL} {FORGOTTEN}",
     "replace-head": f"DescribeInstances CreateTags CreateTags DescribeInstances {LOOKS} "
-    f"{CATALOGUE} DescribePlacementGroups RunInstances DescribeInstances AssociateAddress "
+    f"{CATALOGUE} DescribePlacementGroups RunInstances {SETTLED} AssociateAddress "
     f"DescribeInstances {DISMISSAL} {FORGOTTEN}",
     "stop": "DescribeInstances CreateTags StopInstances DescribeInstances",
     "start": f"DescribeInstances {LOOKS} DescribeInstances CreateTags StartInstances "

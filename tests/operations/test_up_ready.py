@@ -498,28 +498,70 @@ def test_all_failures_are_in_the_message_those_with_one_cause_together(world):
     assert "clusterctl down demo" in caught.value.hint
 
 
+class Ec2:
+    """One instance as EC2 shows it; `looks` are the times and kinds of what it was asked."""
+
+    def __init__(self, monkeypatch, state):
+        self.state, self.now, self.looks = state, 0.0, []
+        monkeypatch.setattr(watch_module, "find_instances", lambda *_, **__: self.shown("whole"))
+        monkeypatch.setattr(
+            watch_module,
+            "find_states",
+            lambda *_: {one.node.instance_id: one.node.state for one in self.shown("state")},
+        )
+        monkeypatch.setattr(watch_module.time, "monotonic", lambda: self.now)
+
+    def shown(self, kind=""):
+        if kind:
+            self.looks.append((self.now, kind))
+        one = replace(node(0), state=self.state, public_ip="1.2.3.4") if self.state else None
+        return (Instance(one, "demo", "ubuntu", 1, "ami", "k", "t"),) if one else ()
+
+    def gaps(self):
+        return [round(b - a, 2) for (a, _), (b, _) in itertools.pairwise(self.looks)]
+
+
 def test_one_look_at_ec2_serves_all_who_wait(monkeypatch):
-    looks, clock = [], [0.0]
-    found = Instance(node(0), "demo", "ubuntu", 1, "ami", "k", "t")
-
-    def find_instances(client, name, states):
-        looks.append(clock[0])
-        return (found,)
-
-    monkeypatch.setattr(watch_module, "find_instances", find_instances)
-    monkeypatch.setattr(watch_module.time, "monotonic", lambda: clock[0])
-    watch = InstanceWatch(None, "demo")
+    ec2 = Ec2(monkeypatch, NodeState.RUNNING)
+    watch = InstanceWatch(None, "demo", ec2.shown())
+    assert watch.look("i-0").node.state is NodeState.RUNNING
+    assert ec2.looks == []  # It has just been shown.
+    ec2.now = 1.0
     waiting = [threading.Thread(target=watch.look, args=("i-0",)) for _ in range(32)]
     for thread in waiting:
         thread.start()
     for thread in waiting:
         thread.join()
-    assert looks == [0.0]
-    for second in range(1, 200):
-        clock[0] = second / 2
-        assert watch.look("i-0") is found
+    assert ec2.looks == [(1.0, "state")]
+    for half in range(3, 200):
+        ec2.now = half / 2
+        assert watch.look("i-0").node.state is NodeState.RUNNING
         assert watch.look("i-1") is None
-    # Less and less often, never less than every 5 s.
-    gaps = [later - earlier for earlier, later in itertools.pairwise(looks)]
-    assert gaps == sorted(gaps)
-    assert 30 < len(looks) < 60
+    # Less and less often, never less than every 5 s, and what is the same is not read again.
+    assert ec2.gaps() == sorted(ec2.gaps())
+    assert ec2.gaps()[-1] == 5.0
+    assert {kind for _, kind in ec2.looks} == {"state"}
+
+
+def test_the_last_answer_says_when_to_look_again_and_for_what(monkeypatch):
+    ec2 = Ec2(monkeypatch, NodeState.PENDING)
+    watch = InstanceWatch(None, "demo", ec2.shown())
+
+    def look_until(second):
+        while ec2.now < second:
+            ec2.now = round(ec2.now + 0.05, 2)
+            watch.look("i-0")
+
+    look_until(3)
+    assert max(ec2.gaps()) < 0.6
+    ec2.looks, ec2.state = [], NodeState.RUNNING
+    look_until(6)
+    assert [kind for _, kind in ec2.looks] == ["state", "whole", "state", "state"]
+    assert ec2.looks[0][0] == ec2.looks[1][0]
+    ec2.looks, ec2.state = [], None
+    look_until(10)
+    assert watch.look("i-0") is None
+    assert [kind for _, kind in ec2.looks][:3] == ["state", "whole", "state"]
+    ec2.looks, ec2.state = [], NodeState.RUNNING
+    look_until(16)
+    assert [kind for _, kind in ec2.looks][:3] == ["state", "whole", "state"]
