@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from clusterctl.cli.copy_options import CopyOptions, copy_options, request_of, url_access
+from clusterctl.cli.copy.options import CopyOptions, copy_options, request_of, url_access
 from clusterctl.cli.main import run_program
 from clusterctl.domain.errors import MissingTool, UsageError
 
@@ -59,7 +59,7 @@ def copyclust(
     stands for what is in the folder. Running it again copies what is missing. The exit status is
     0, 1 if a host has not got all, or 255 if one could not be reached.
     """
-    from clusterctl.cli.copy_view import showing
+    from clusterctl.cli.copy.view import showing
     from clusterctl.config import home_folder
     from clusterctl.operations.copy import copy_to_hosts
     from clusterctl.operations.hosts_access import open_hosts, read_hosts_file

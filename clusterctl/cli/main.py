@@ -30,7 +30,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "ssh": ("clusterctl.cli.ssh", "ssh", "Log in to a node."),
     "hosts": ("clusterctl.cli.hosts", "hosts", "Print the hosts file of a cluster."),
     "run": ("clusterctl.cli.run", "run", "Run a command on the nodes, in parallel."),
-    "copy": ("clusterctl.cli.copy", "copy", "Copy files to the nodes, in parallel."),
+    "copy": ("clusterctl.cli.copy.command", "copy", "Copy files to the nodes, in parallel."),
     "data": ("clusterctl.cli.data", "data", "Data sets on the nodes: do all have the same?"),
     "s3sync": ("clusterctl.cli.s3sync", "s3sync", "Data from S3 on the nodes, detached."),
     "env": ("clusterctl.cli.env", "env", "TensorFlow and Horovod on the nodes: install, status."),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from clusterctl.cli.copy_options import credentials_of
+from clusterctl.cli.copy.options import credentials_of
 from clusterctl.cli.node_options import node_options, selected
 from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 from clusterctl.domain.errors import UsageError

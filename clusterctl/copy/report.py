@@ -144,7 +144,19 @@ class TransferReport:
 
     @property
     def ok(self) -> bool:
-        return self.error is None and not (self.failed or self.missing or self.refused)
+        return not self.exit_status
+
+    @property
+    def exit_status(self) -> int:
+        """0 when every node has all of it; 255 if a host could not be reached; else 1, also for
+        what was left out. A request that made no sense has its own."""
+        statuses = [node.error.exit_status for node in self.failed if node.error]
+        statuses += [self.error.exit_status] if self.error else []
+        if statuses:
+            return max(statuses)
+        left_out = any(node.left_out for node in self.nodes)
+        left_out = left_out or bool(self.source and self.source.warnings)
+        return int(bool(self.missing or self.refused or left_out))
 
     @property
     def refused(self) -> tuple[NodeReport, ...]:

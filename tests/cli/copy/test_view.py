@@ -7,8 +7,9 @@ import json
 
 import pytest
 
-from clusterctl.cli import copy_view, output
-from clusterctl.cli.copy_options import CopyOptions
+from clusterctl.cli import output
+from clusterctl.cli.copy import view
+from clusterctl.cli.copy.options import CopyOptions
 from clusterctl.copy.report import (
     CopyProgress,
     NodeProgress,
@@ -63,7 +64,7 @@ REPORT = TransferReport(
 
 
 def told(options: CopyOptions) -> int:
-    with copy_view.showing(options) as shown:
+    with view.showing(options) as shown:
         for progress in STORY:
             shown.watch(progress)
         shown.report = REPORT
@@ -92,7 +93,7 @@ def test_lines(capsys):
 
 
 def test_a_failure_is_told_as_it_happens_and_explained_once(capsys):
-    with copy_view.showing(CopyOptions()) as shown:
+    with view.showing(CopyOptions()) as shown:
         for progress in (
             at(0.0, COPYING, COPYING),
             at(1.0, FAILED, COPYING),
@@ -158,7 +159,7 @@ def test_a_drawing(monkeypatch, capsys):
     screen = io.StringIO()
     console = Console(file=screen, width=120, force_terminal=False)
     monkeypatch.setattr(output, "is_live", lambda: True)
-    with copy_view.showing(CopyOptions()) as shown:
+    with view.showing(CopyOptions()) as shown:
         console.print(shown)
         for progress in STORY:
             shown.watch(progress)
@@ -183,7 +184,7 @@ def test_the_drawing_fits_a_narrow_terminal(monkeypatch):
         NodeProgress(f"demo-{n}", COPYING, 57 << 30, 140 << 30, 2.7e9, silent=n == 2)
         for n in range(4)
     )
-    with copy_view.showing(CopyOptions()) as shown:
+    with view.showing(CopyOptions()) as shown:
         shown.watch(CopyProgress(21.0, nodes, left_s=30.0, slowest_link=3.1e9))
         console.print(shown)
     assert len(screen.getvalue().splitlines()) == 5
@@ -191,7 +192,7 @@ def test_the_drawing_fits_a_narrow_terminal(monkeypatch):
 
 def test_a_request_that_is_refused_has_a_report(capsys):
     def refused(options: CopyOptions):
-        with pytest.raises(UsageError), copy_view.showing(options):
+        with pytest.raises(UsageError), view.showing(options):
             raise UsageError("there is nothing at x", "name an existing file")
         return capsys.readouterr()
 
@@ -208,7 +209,7 @@ def test_a_request_that_is_refused_has_a_report(capsys):
 
 def test_ctrl_c_says_that_it_can_go_on(capsys):
     def interrupted(options: CopyOptions, *story: CopyProgress) -> str:
-        with pytest.raises(KeyboardInterrupt), copy_view.showing(options) as shown:
+        with pytest.raises(KeyboardInterrupt), view.showing(options) as shown:
             for progress in story:
                 shown.watch(progress)
             raise KeyboardInterrupt

@@ -5,16 +5,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.cli import copy_events, copy_gaps, copy_report, copy_rows, output
-from clusterctl.copy.report import CopyProgress, TransferReport
+from clusterctl.cli import output
+from clusterctl.cli.copy import text
+from clusterctl.copy.report import CopyProgress, NodeProgress, NodeReport, TransferReport
 from clusterctl.domain.errors import ClusterctlError
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
 
-    from clusterctl.cli.copy_options import CopyOptions
+    from clusterctl.cli.copy.options import CopyOptions
 
 # Seconds between two lines in total, and between two events of progress.
 LINE_S = 5.0
@@ -36,7 +38,7 @@ class Shown:
     def watch(self, progress: CopyProgress) -> None:
         """Show how far it is."""
         with self._lock:
-            if progress.plan and not copy_rows.are_comparing(progress):
+            if progress.plan and not text.are_comparing(progress):
                 self._show_plan(progress.plan)
             self._show(self._last, progress)
             self._last = progress
@@ -47,7 +49,7 @@ class Shown:
         if not self._options.as_json:
             self._show_plan(self.report.plan)
         self._show_report(self.report)
-        return copy_report.copy_status(self.report)
+        return self.report.exit_status
 
     def refused(self, error: ClusterctlError) -> None:
         """Nothing was done. Others say why to people."""
@@ -66,16 +68,16 @@ class Shown:
     def _show_plan(self, plan: dict[str, Any]) -> None:
         if self._options.show_plan and plan and not self._plan_shown:
             self._plan_shown = True
-            for text in copy_gaps.plan_lines(plan):
-                output.line(text)
+            for line in text.plan_lines(plan):
+                output.line(line)
 
     def _show_report(self, report: TransferReport) -> None:
         if not self._options.quiet:
             _show_result(report)
         if self._options.show_plan and not report.dry_run:
-            output.line(copy_gaps.measured_line(report))
-        for text in (*copy_report.warning_lines(report), *copy_report.failure_lines(report)):
-            output.note(text)
+            output.line(text.measured_line(report))
+        for line in (*text.warning_lines(report), *text.failure_lines(report)):
+            output.note(line)
 
 
 class Lines(Shown):
@@ -85,14 +87,14 @@ class Lines(Shown):
 
     def __init__(self, options: CopyOptions) -> None:
         super().__init__(options)
-        self._stages = copy_rows.Stages()
+        self._stages = text.Stages()
 
     def _show(self, before: CopyProgress | None, now: CopyProgress) -> None:
-        for text in (*self._stages.lines(now), *copy_rows.troubles(before, now)):
-            output.note(text)
+        for line in (*self._stages.lines(now), *text.troubles(before, now)):
+            output.note(line)
         if now.elapsed_s >= self._next_s:
             self._next_s = now.elapsed_s + LINE_S
-            output.note(copy_rows.total_line(now))
+            output.note(text.total_line(now))
 
 
 class InPlace(Shown):
@@ -103,8 +105,8 @@ class InPlace(Shown):
         return live
 
     def _show(self, before: CopyProgress | None, now: CopyProgress) -> None:
-        for text in copy_rows.troubles(before, now):
-            output.note(text)
+        for line in text.troubles(before, now):
+            output.note(line)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Any]:
         from rich.table import Table
@@ -115,7 +117,7 @@ class InPlace(Shown):
             return
         shown = [
             place
-            for place, name in enumerate(copy_rows.COLUMNS)
+            for place, name in enumerate(text.COLUMNS)
             if name != "bar" or options.max_width >= BAR_FITS
         ]
         view = Table.grid(padding=(0, 2))
@@ -123,10 +125,10 @@ class InPlace(Shown):
             # Where it is narrow the last column, the remark, becomes shorter, and no other.
             view.add_column(no_wrap=place != shown[-1])
         # Text, not str: names may look like rich's markup.
-        for row in copy_rows.rows(progress):
+        for row in text.rows(progress):
             view.add_row(*(Text(row[place], no_wrap=True, overflow="ellipsis") for place in shown))
         yield view
-        line = copy_rows.total_line(progress, options.max_width)
+        line = text.total_line(progress, options.max_width)
         yield Text(line, no_wrap=True, overflow="ellipsis")
 
 
@@ -138,21 +140,21 @@ class Events(Shown):
     def _show(self, before: CopyProgress | None, now: CopyProgress) -> None:
         if self._options.quiet:
             return
-        for event in copy_events.node_events(before, now):
+        for event in node_events(before, now):
             output.event(event)
         if now.elapsed_s >= self._next_s:
             self._next_s = now.elapsed_s + EVENT_S
-            output.event(copy_events.progress_event(now))
+            output.event(progress_event(now))
 
     def _show_plan(self, plan: dict[str, Any]) -> None:
         """It is in the report."""
 
     def refused(self, error: ClusterctlError) -> None:
         report = TransferReport(None, (), 0.0, dry_run=self._options.dry_run, error=error)
-        output.event(copy_events.report_event(report, error.exit_status))
+        output.event(report_event(report))
 
     def _show_report(self, report: TransferReport) -> None:
-        output.event(copy_events.report_event(report, copy_report.copy_status(report)))
+        output.event(report_event(report))
 
 
 @contextmanager
@@ -182,17 +184,88 @@ def _kind(options: CopyOptions) -> type[Shown]:
 def _show_result(report: TransferReport) -> None:
     """The table or line of what was done, or would be."""
     if report.dry_run:
-        rows, texts = copy_gaps.gap_table(report), copy_gaps.gap_lines(report)
+        rows, texts = text.gap_table(report), text.gap_lines(report)
     else:
-        rows = copy_report.node_table(report)
-        texts = [
-            copy_report.node_line(report),
-            copy_report.summary(report),
-            copy_report.verified_line(report),
-        ]
+        rows = text.node_table(report)
+        texts = [text.node_line(report), text.summary(report), text.verified_line(report)]
     if rows:
         output.table(rows[0], rows[1:])
-    for text in filter(None, texts):
-        output.line(text)
-    for text in copy_report.move_lines(report):
-        output.note(text)
+    for line in filter(None, texts):
+        output.line(line)
+    for line in text.move_lines(report):
+        output.note(line)
+
+
+# Events: docs/copy.md has their fields
+
+
+def progress_event(progress: CopyProgress) -> dict[str, Any]:
+    """All nodes now."""
+    return {
+        "event": "progress",
+        "elapsed_s": round(progress.elapsed_s, 3),
+        "left_s": None if progress.left_s is None else round(progress.left_s, 3),
+        "slowest_link": progress.slowest_link,
+        "source": progress.source and asdict(progress.source),
+        "nodes": [_node(node) for node in progress.nodes],
+    }
+
+
+def node_events(before: CopyProgress | None, now: CopyProgress) -> list[dict[str, Any]]:
+    """One event for each node that has another stage, another upstream, or another note."""
+    known = {node.host: _said(node) for node in before.nodes} if before else {}
+    return [
+        {"event": "node", "elapsed_s": round(now.elapsed_s, 3), **_node(node)}
+        for node in now.nodes
+        if known.get(node.host) != _said(node)
+    ]
+
+
+def report_event(report: TransferReport) -> dict[str, Any]:
+    """The end of it."""
+    return {
+        "event": "report",
+        "ok": report.ok,
+        "exit_status": report.exit_status,
+        "dry_run": report.dry_run,
+        "duration_s": round(report.duration_s, 3),
+        "one_copy_s": None if report.one_copy_s is None else round(report.one_copy_s, 3),
+        "limited_by": report.limited_by,
+        "source": report.source and asdict(report.source),
+        "nodes": [_node_report(node, report) for node in report.nodes],
+        "plan": report.plan,
+        "missing": list(report.missing),
+        **_error(report.error),
+    }
+
+
+def _said(node: NodeProgress) -> tuple[object, ...]:
+    return node.stage, node.upstream, node.note
+
+
+def _node(node: NodeProgress) -> dict[str, Any]:
+    return {**asdict(node), "stage": node.stage.value, "rate": round(node.rate)}
+
+
+def _node_report(node: NodeReport, report: TransferReport) -> dict[str, Any]:
+    return {
+        "host": node.host,
+        "ok": not (node.error or node.left_out or node in report.refused),
+        "files": node.files,
+        "bytes": node.received_bytes,
+        "deleted": node.deleted,
+        "duration_s": round(node.duration_s, 3),
+        "rate": round(node.rate),
+        "gap": node.gap and asdict(node.gap),
+        "warnings": list(node.warnings),
+        "moves": list(node.moves),
+        "limits": node.limits,
+        "verified": node.host in report.verified,
+        **_error(node.error),
+    }
+
+
+def _error(error: ClusterctlError | None) -> dict[str, Any]:
+    if error is None:
+        return {}
+    return {"error": type(error).__name__, "message": error.message, "hint": error.hint}

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from clusterctl.cli import copy_events, copy_gaps, copy_report
+from clusterctl.cli.copy import text, view
 from clusterctl.copy.report import Gap, NodeReport, SourceSummary, TransferReport
 from clusterctl.domain.errors import (
     ClusterctlError,
@@ -64,14 +64,14 @@ UNREACHABLE = node(9, error=HostUnreachable("demo-9", "no route"), files=0, rece
     ],
 )
 def test_nodes_that_are_alike_are_one_line(nodes, line):
-    assert copy_report.node_line(report(*nodes)) == line
+    assert text.node_line(report(*nodes)) == line
     has_good = any(node.error is None for node in nodes)
-    assert bool(copy_report.node_table(report(*nodes))) is (has_good and not line)
+    assert bool(text.node_table(report(*nodes))) is (has_good and not line)
 
 
 def test_nodes_that_are_not_are_a_table():
     other = node(2, files=0, received_bytes=0, duration_s=1.0, deleted=4)
-    assert copy_report.node_table(report(node(0), other, failed(3))) == [
+    assert text.node_table(report(node(0), other, failed(3))) == [
         ("NODE", "FILES", "BYTES", "TIME", "RATE", "DELETED"),
         ("demo-0", "3", "10.0 MiB", "20 s", "512.0 KiB/s", "0"),
         ("demo-2", "0", "0 B", "1.0 s", "", "4"),
@@ -79,7 +79,7 @@ def test_nodes_that_are_not_are_a_table():
 
 
 @pytest.mark.parametrize(
-    ("copied", "text"),
+    ("copied", "line"),
     [
         (
             report(node(0, duration_s=19.0), node(1), one_copy_s=19.0, limited_by="link"),
@@ -104,15 +104,15 @@ def test_nodes_that_are_not_are_a_table():
         (report(), ""),
     ],
 )
-def test_summary(copied, text):
-    assert copy_report.summary(copied) == text
+def test_summary(copied, line):
+    assert text.summary(copied) == line
 
 
 def test_one_line_per_reason():
     copied = report(
         node(0), failed(1), failed(2), failed(3, "read-only\n", "remount it"), UNREACHABLE
     )
-    assert copy_report.failure_lines(copied) == [
+    assert text.failure_lines(copied) == [
         "demo-[1-2]: no space",
         "demo-3: read-only\\n (hint: remount it)",
         "demo-9: no route",
@@ -134,15 +134,15 @@ def test_one_line_per_reason():
     ],
 )
 def test_what_differs_by_the_host_alone_is_the_same(messages, lines):
-    copied = report(*(failed(index, text) for index, text in enumerate(messages)))
-    assert copy_report.failure_lines(copied) == lines
+    copied = report(*(failed(index, one) for index, one in enumerate(messages)))
+    assert text.failure_lines(copied) == lines
 
 
 def test_the_source_is_said_once():
     error = HostUnreachable("demo-0", "no route", "look")
     copied = report(failed(1, "the source demo-0: no route"), error=error)
-    assert copy_report.failure_lines(copied) == ["demo-1: the source demo-0: no route"]
-    assert copy_report.failure_lines(report(node(1), error=error)) == [
+    assert text.failure_lines(copied) == ["demo-1: the source demo-0: no route"]
+    assert text.failure_lines(report(node(1), error=error)) == [
         "error: demo-0: no route",
         "  hint: look",
     ]
@@ -156,23 +156,23 @@ def test_the_source_is_said_once():
     ],
 )
 def test_missing_nodes(missing, there, line):
-    assert copy_report.missing_line(missing, there) == line
+    assert text.missing_line(missing, there) == line
     copied = report(node(0), missing=tuple(missing))
-    assert (copy_report.copy_status(copied), copied.ok) == (1, False)
-    assert copy_report.failure_lines(copied)[0].startswith(line.partition(" ")[0])
+    assert (copied.exit_status, copied.ok) == (1, False)
+    assert text.failure_lines(copied)[0].startswith(line.partition(" ")[0])
 
 
 def test_what_was_verified():
     copied = report(node(0), node(1), failed(2), verified=("demo-0", "demo-1"))
-    assert copy_report.verified_line(copied) == ("demo-[0-1]: verified, the same content as SRC")
-    assert copy_report.verified_line(report(node(0))) == ""
-    event = copy_events.report_event(copied, 1)
+    assert text.verified_line(copied) == ("demo-[0-1]: verified, the same content as SRC")
+    assert text.verified_line(report(node(0))) == ""
+    event = view.report_event(copied)
     assert [node["verified"] for node in event["nodes"]] == [True, True, False]
 
 
 def test_what_kept_all_of_it_from_being_made():
     copied = report(failed(1), error=ClusterctlError("x", "look at its disk"), source=None)
-    assert copy_report.failure_lines(copied) == [
+    assert text.failure_lines(copied) == [
         "error: x",
         "  hint: look at its disk",
     ]
@@ -181,21 +181,21 @@ def test_what_kept_all_of_it_from_being_made():
 def test_what_was_left_out_and_remarked():
     source = SourceSummary(1, 1, 1, ("a\nb: a socket",))
     copied = report(node(0, warnings=("slow",)), node(1, warnings=("slow",)), source=source)
-    assert copy_report.warning_lines(copied) == [
+    assert text.warning_lines(copied) == [
         "left out: a\\nb: a socket",
         "warning: demo-[0-1]: slow",
     ]
     url = report(source=SourceSummary(1, 1, 1, ("left out a//b: no name",)))
-    assert copy_report.warning_lines(url) == ["left out: a//b: no name"]
+    assert text.warning_lines(url) == ["left out: a//b: no name"]
     many = SourceSummary(1, 1, 1, tuple(f"file {number}" for number in range(30)))
-    lines = copy_report.warning_lines(report(source=many))
+    lines = text.warning_lines(report(source=many))
     assert (len(lines), lines[-1]) == (21, "... and 10 more")
 
 
 def test_moves():
     moves = ("from demo-0 to demo-3",)
     copied = report(node(0), node(1, moves=moves), NodeReport("x", moves=moves, error=MISSING))
-    assert copy_report.move_lines(copied) == ["demo-1: from demo-0 to demo-3"]
+    assert text.move_lines(copied) == ["demo-1: from demo-0 to demo-3"]
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,15 @@ def test_moves():
     ],
 )
 def test_exit_status(copied, status):
-    assert copy_report.copy_status(copied) == status
+    assert (copied.exit_status, copied.ok) == (status, not status)
+    event = view.report_event(copied)
+    assert (event["exit_status"], event["ok"]) == (status, not status)
+
+
+def test_a_node_that_was_not_given_a_file_is_not_ok():
+    event = view.report_event(report(node(0), node(1, left_out=1)))
+    assert (event["ok"], event["exit_status"]) == (False, 1)
+    assert [one["ok"] for one in event["nodes"]] == [True, False]
 
 
 def test_a_dry_run():
@@ -225,12 +233,12 @@ def test_a_dry_run():
         dry_run=True,
         plan={"predicted_s": 12.0},
     )
-    assert copy_gaps.gap_table(copied) == [
+    assert text.gap_table(copied) == [
         ("NODE", "FILES", "BYTES", "DELETE", "FREE"),
         ("demo-[0-1]", "3", "10.0 MiB", "0", "5.0 MiB"),
         ("demo-2", "0", "0 B", "22", "100.0 MiB"),
     ]
-    assert copy_gaps.gap_lines(copied) == [
+    assert text.gap_lines(copied) == [
         "demo-2: 22 files would be deleted",
         "  a b",
         "  c\\nd",
@@ -239,8 +247,8 @@ def test_a_dry_run():
         "10.0 MiB would be copied to 1 of 3 nodes",
         "it would take about 12 s",
     ]
-    assert copy_report.copy_status(copied) == 255
-    event = copy_events.report_event(copied, 255)
+    assert copied.exit_status == 255
+    event = view.report_event(copied)
     assert [node["ok"] for node in event["nodes"]] == [True, False, True, False]
 
 
@@ -276,14 +284,14 @@ def test_a_dry_run():
 def test_a_dry_run_where_it_does_not_go(gaps, lines, status):
     nodes = [node(index, gap=one) for index, one in enumerate(gaps)]
     copied = report(*nodes, dry_run=True)
-    assert copy_gaps.gap_lines(copied) == lines
-    assert (copy_report.copy_status(copied), copied.ok) == (status, not status)
+    assert text.gap_lines(copied) == lines
+    assert (copied.exit_status, copied.ok) == (status, not status)
     assert report(*nodes).ok
 
 
 def test_a_dry_run_over_links_that_nobody_knows():
     copied = report(node(0, gap=gap()), dry_run=True, plan={"predicted_s": None})
-    assert copy_gaps.gap_lines(copied) == [
+    assert text.gap_lines(copied) == [
         "10.0 MiB would be copied to 1 of 1 node",
         "how long that would take is not known without --link-rate",
     ]
@@ -291,12 +299,12 @@ def test_a_dry_run_over_links_that_nobody_knows():
 
 def test_a_dry_run_with_nothing_to_do():
     copied = report(node(0, gap=gap(0, 0)), dry_run=True, plan={"predicted_s": 1.0})
-    assert copy_gaps.gap_lines(copied) == ["nothing would be copied"]
+    assert text.gap_lines(copied) == ["nothing would be copied"]
 
 
 def test_a_dry_run_that_reached_nobody():
-    assert copy_gaps.gap_lines(report(UNREACHABLE, dry_run=True)) == []
-    assert copy_gaps.gap_table(report(UNREACHABLE, dry_run=True)) == []
+    assert text.gap_lines(report(UNREACHABLE, dry_run=True)) == []
+    assert text.gap_table(report(UNREACHABLE, dry_run=True)) == []
 
 
 PLAN = {
@@ -312,19 +320,19 @@ PLAN = {
 
 
 def test_a_plan():
-    assert copy_gaps.plan_lines(PLAN) == [
+    assert text.plan_lines(PLAN) == [
         "plan: a chain, each node passes on what it gets",
         "  order: demo-[0-2], demo-7, demo-5, x",
         "  6 connections per hop, blocks of 8.0 MiB",
         "  Because.",
         "  predicted: 50 s (set-up 1.0 s, transfer 49 s); limited by the link",
     ]
-    assert copy_gaps.plan_lines({}) == []
+    assert text.plan_lines({}) == []
 
 
 def test_a_plan_that_predicts_nothing():
     plan = {**PLAN, "way": "direct", "predicted_s": None, "phases": {}, "limited_by": ""}
-    assert copy_gaps.plan_lines(plan) == [
+    assert text.plan_lines(plan) == [
         "plan: every node pulls all by itself",
         "  Because.",
         "  predicted: not known",
@@ -332,7 +340,7 @@ def test_a_plan_that_predicts_nothing():
 
 
 @pytest.mark.parametrize(
-    ("predicted", "text"),
+    ("predicted", "line"),
     [
         (16.0, "measured: 20 s, +25 % against the 16 s predicted"),
         (20.0, "measured: 20 s, +0 % against the 20 s predicted"),
@@ -340,13 +348,13 @@ def test_a_plan_that_predicts_nothing():
         (None, "measured: 20 s"),
     ],
 )
-def test_predicted_against_measured(predicted, text):
-    assert copy_gaps.measured_line(report(plan={"predicted_s": predicted})) == text
+def test_predicted_against_measured(predicted, line):
+    assert text.measured_line(report(plan={"predicted_s": predicted})) == line
 
 
 def test_the_event_at_the_end():
     copied = report(node(0, gap=gap()), UNREACHABLE, one_copy_s=19.0, plan=PLAN)
-    event = json.loads(json.dumps(copy_events.report_event(copied, 255)))
+    event = json.loads(json.dumps(view.report_event(copied)))
     assert {key: event[key] for key in ("event", "ok", "exit_status", "one_copy_s", "plan")} == {
         "event": "report",
         "ok": False,

@@ -10,7 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from clusterctl.cli.copy_options import (
+from clusterctl.cli.copy.options import (
     CopyOptions,
     copy_options,
     names_in,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from clusterctl.cli import output
-from clusterctl.cli.copy_options import CopyOptions, copy_options, request_of, url_access
-from clusterctl.cli.copy_report import missing_line
+from clusterctl.cli.copy.options import CopyOptions, copy_options, request_of, url_access
+from clusterctl.cli.copy.text import missing_line
 from clusterctl.cli.node_options import node_options, selected
 from clusterctl.cli.params import Index
 from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
@@ -48,7 +48,7 @@ def copy(
     SRC is a file, a folder, a glob or a URL, and may be several. With a slash at its end it
     stands for what is in the folder. Running it again copies what is missing.
     """
-    from clusterctl.cli.copy_view import showing
+    from clusterctl.cli.copy.view import showing
     from clusterctl.operations.copy import copy_to_cluster
 
     with showing(options) as shown:

@@ -1,0 +1,1 @@
+"""`clusterctl copy` and what `copyclust` shares with it."""

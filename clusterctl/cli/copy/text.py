@@ -1,0 +1,520 @@
+"""A copy as text: what is under way, what it has come to, its plan, a dry run. Pure."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from clusterctl.copy.cost import payload_share
+from clusterctl.copy.report import (
+    CopyProgress,
+    NodeProgress,
+    NodeReport,
+    NodeStage,
+    TransferReport,
+)
+from clusterctl.domain.errors import ClusterctlError, HostError
+from clusterctl.domain.ranges import fold_hosts
+from clusterctl.domain.units import count, format_bytes, format_duration, format_rate
+
+Row = tuple[str, ...]
+# More nodes than fit on a screen are shown by stage, folded.
+ROWS = 20
+BAR = 10
+COLUMNS = ("host", "stage", "share", "bar", "bytes", "rate", "left", "remark")
+EARLY = (NodeStage.CONNECTING, NodeStage.COMPARING)
+# A stage that passes sooner is not worth a line.
+LASTS_S = 2.0
+# As many of the same kind are named; the others are counted.
+NAMED = 20
+# Shorter copies say nothing about ratios.
+TELLING_S = 1.0
+
+
+def one_line(text: str) -> str:
+    """Text from elsewhere, such as a file's name, without what would move the cursor."""
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        for letter in text.encode(errors="surrogateescape").decode(errors="backslashreplace")
+    )
+
+
+def rows(progress: CopyProgress) -> list[Row]:
+    """The columns of COLUMNS for each node, or for each stage where nodes are many."""
+    if len(progress.nodes) <= ROWS:
+        return [_row(node) for node in progress.nodes]
+    return [_stage_row(nodes, len(progress.nodes)) for nodes in by_stage(progress.nodes)]
+
+
+def by_stage(nodes: Sequence[NodeProgress]) -> Iterator[list[NodeProgress]]:
+    """The nodes of each stage that has some, in the order that stages have."""
+    for stage in NodeStage:
+        alike = [node for node in nodes if node.stage is stage]
+        if alike:
+            yield alike
+
+
+def _row(node: NodeProgress) -> Row:
+    upstream = f"from {node.upstream}" if node.upstream and is_moving(node) else ""
+    note = one_line(node.note)
+    return (
+        node.host,
+        node.stage.value,
+        *_amounts([node]),
+        ", ".join(filter(None, (upstream, note))),
+    )
+
+
+def _stage_row(nodes: Sequence[NodeProgress], of: int) -> Row:
+    hosts = fold_hosts([node.host for node in nodes])
+    return (hosts, nodes[0].stage.value, *_amounts(nodes), f"{len(nodes)} of {of}")
+
+
+def _has(node: NodeProgress) -> int:
+    """Its last bytes may be told after its end."""
+    done = node.stage is NodeStage.DONE
+    return node.needed_bytes if done else min(node.bytes, node.needed_bytes)
+
+
+def _amounts(nodes: Sequence[NodeProgress]) -> Row:
+    """Share, bar, bytes, rate, time left."""
+    have, need = sum(map(_has, nodes)), sum(node.needed_bytes for node in nodes)
+    if not need:
+        return "", "", "", "", ""
+    share = have / need
+    # 100 % when all is there, and not before.
+    filled = int(share * BAR)
+    shown = (f"{int(share * 100):3d} %", "#" * filled + "." * (BAR - filled), format_bytes(have))
+    if not any(map(is_moving, nodes)):
+        return *shown, "", ""
+    rate = sum(node.rate for node in nodes)
+    lefts = [left_s(node) for node in nodes if is_moving(node)]
+    known = [left for left in lefts if left is not None]
+    left = format_duration(max(known)) if len(known) == len(lefts) else ""
+    return *shown, format_rate(rate), left
+
+
+def is_moving(node: NodeProgress) -> bool:
+    return node.stage is NodeStage.COPYING
+
+
+def are_comparing(progress: CopyProgress) -> bool:
+    """Whether a node has not said yet what it lacks."""
+    return any(node.stage in EARLY for node in progress.nodes)
+
+
+def left_s(node: NodeProgress) -> float | None:
+    """Seconds at its rate of late; None while nothing comes, or nobody knows."""
+    if node.silent:
+        return None
+    missing = max(0, node.needed_bytes - node.bytes)
+    if not missing:
+        return 0.0
+    return missing / node.rate if node.rate > 0 else None
+
+
+def total_line(progress: CopyProgress, width: int | None = None) -> str:
+    """The whole copy in one line: bytes, rate, time left, and who is still to come.
+
+    Those that failed are not in the sum. Where it is wider than `width` columns, it says less.
+    """
+    beside = (*EARLY, NodeStage.FAILED)
+    nodes = [node for node in progress.nodes if node.stage not in beside]
+    need = sum(node.needed_bytes for node in nodes)
+    if not need:
+        stages = [f"{len(alike)} {alike[0].stage.value}" for alike in by_stage(progress.nodes)]
+        return ", ".join([*stages, format_duration(progress.elapsed_s)])
+    have = sum(map(_has, nodes))
+    share, of = f"{have * 100 // need} %", f"{format_bytes(have)} of {format_bytes(need)}"
+    long, short, shortest = _paces(progress)
+    rest = (_remaining(progress), _others(progress))
+    lines = [
+        ", ".join(filter(None, parts))
+        for parts in (
+            (f"{of} to {count(len(nodes), 'node')} ({share})", long, *rest),
+            (f"{of} ({share})", short, *rest),
+            (f"{of} ({share})", shortest, *rest),
+            (f"{share} of {format_bytes(need)}", shortest, *rest),
+        )
+    ]
+    return next((line for line in lines if width is None or len(line) <= width), lines[-1])
+
+
+def _paces(progress: CopyProgress) -> tuple[str, str, str]:
+    """The rate: in sum, each, and of the slowest link; without the sum; each alone."""
+    rates = [node.rate for node in progress.nodes if is_moving(node) and node.rate > 0]
+    if not rates:
+        return "", "", ""
+    mean = sum(rates) / len(rates)
+    each = format_rate(mean) + (" each" if len(rates) > 1 else "")
+    notes = [each] if len(rates) > 1 else []
+    if not progress.slowest_link:
+        return format_rate(sum(rates)) + (f" ({each})" if notes else ""), each, each
+    percents = f"{mean / payload_share() / progress.slowest_link * 100:.0f} % of the"
+    notes.append(f"{percents} slowest link")
+    return f"{format_rate(sum(rates))} ({', '.join(notes)})", f"{each} ({percents} link)", each
+
+
+def _others(progress: CopyProgress) -> str:
+    """Those that are not in the sum yet, and those that the time left says nothing of."""
+    early = [node for node in progress.nodes if node.stage in EARLY]
+    silent = [node for node in progress.nodes if node.silent]
+    slow = [node for node in progress.nodes if node.slow and not node.silent]
+    return ", ".join(
+        f"{fold_hosts([node.host for node in nodes])} {what}"
+        for nodes, what in (
+            (early, f"still {early[0].stage.value}" if early else ""),
+            (silent, "silent"),
+            (slow, "slow"),
+        )
+        if nodes
+    )
+
+
+def _remaining(progress: CopyProgress) -> str:
+    if progress.left_s is None:
+        return f"{format_duration(progress.elapsed_s)} so far"
+    return f"{format_duration(progress.left_s)} left"
+
+
+class Stages:
+    """One line for each stage that lasts, of the nodes that are in it, but failures."""
+
+    def __init__(self) -> None:
+        self._told: set[NodeStage] = set()
+        self._since: dict[NodeStage, tuple[frozenset[str], float]] = {}
+
+    def lines(self, now: CopyProgress) -> list[str]:
+        """Those that are due: no node has come to the stage for LASTS_S."""
+        due = []
+        for nodes in by_stage(now.nodes):
+            stage, hosts = nodes[0].stage, frozenset(node.host for node in nodes)
+            if stage in self._told or stage in (NodeStage.CONNECTING, NodeStage.FAILED):
+                continue
+            known, since = self._since.get(stage, (frozenset(), 0.0))
+            if not hosts <= known:
+                self._since[stage] = hosts, now.elapsed_s
+            elif now.elapsed_s - since >= LASTS_S:
+                self._told.add(stage)
+                due.append(f"{fold_hosts([node.host for node in nodes])}: {stage.value}")
+        return due
+
+
+def troubles(before: CopyProgress | None, now: CopyProgress) -> list[str]:
+    """Who has failed while others go on (the report says why), and a line for each relink."""
+    known = {node.host: node for node in before.nodes} if before else {}
+    failed = [
+        node.host
+        for node in now.nodes
+        if node.stage is NodeStage.FAILED
+        and (node.host not in known or known[node.host].stage is not NodeStage.FAILED)
+    ]
+    going_on = any(node.stage not in (NodeStage.DONE, NodeStage.FAILED) for node in now.nodes)
+    relinks = [_relink(known.get(node.host), node) for node in now.nodes]
+    return [
+        *([f"{fold_hosts(failed)}: failed"] if failed and going_on else []),
+        *filter(None, relinks),
+    ]
+
+
+def _relink(before: NodeProgress | None, now: NodeProgress) -> str:
+    if before is None or not is_moving(now) or before.upstream == now.upstream:
+        return ""
+    if not before.upstream or not now.upstream:
+        return ""
+    why = f" ({one_line(now.note)})" if now.note else ""
+    return f"{now.host}: pulls from {now.upstream} now, not from {before.upstream}{why}"
+
+
+# What it has come to
+
+
+def node_table(report: TransferReport) -> list[Row]:
+    """A row per node, with its headers; empty where node_line says it all."""
+    good = _good(report)
+    if not good or _alike(good):
+        return []
+    deleted = any(node.deleted for node in good)
+    head = ("NODE", "FILES", "BYTES", "TIME", "RATE", *(("DELETED",) if deleted else ()))
+    rows = [
+        (
+            node.host,
+            str(node.files),
+            format_bytes(node.received_bytes),
+            format_duration(node.duration_s),
+            format_rate(node.rate) if node.received_bytes else "",
+            *((str(node.deleted),) if deleted else ()),
+        )
+        for node in good
+    ]
+    return [head, *rows]
+
+
+def node_line(report: TransferReport) -> str:
+    """`demo-[0-7]: 1200 files, 1.2 GiB in 34 s`; empty unless the nodes are alike."""
+    good = _good(report)
+    if not good or not _alike(good):
+        return ""
+    node = good[0]
+    took = format_duration(max(other.duration_s for other in good))
+    what = f"{count(node.files, 'file')}, {format_bytes(node.received_bytes)} in {took}"
+    if not node.files and not node.received_bytes:
+        source = report.source
+        of = f" ({count(source.files, 'file')}, {format_bytes(source.bytes)})" if source else ""
+        what = f"up to date{of}, {format_duration(report.duration_s)}"
+    if node.deleted:
+        what += f", {count(node.deleted, 'file')} deleted"
+    return f"{fold_hosts([other.host for other in good])}: {what}"
+
+
+def summary(report: TransferReport) -> str:
+    """`9.6 GiB to 8 nodes in 34 s, 289 MiB/s; 1.04 times one copy; limited by the link`.
+
+    One copy is what the first node of all took; log-ins count for neither.
+    """
+    good = [node for node in _good(report) if node.received_bytes]
+    moved = sum(node.received_bytes for node in good)
+    if not moved:
+        return ""
+    took = report.duration_s
+    parts = [
+        f"{format_bytes(moved)} to {count(len(good), 'node')} in {format_duration(took)}"
+        + (f", {format_rate(moved / took)}" if took else "")
+    ]
+    if len(good) > 1 and report.one_copy_s and report.one_copy_s >= TELLING_S:
+        ratio = max(node.duration_s for node in good) / report.one_copy_s
+        parts.append(f"{ratio:.2f} times one copy")
+    if report.limited_by and report.limited_by != "nothing":
+        parts.append(f"limited by {limit_words(report.limited_by)}")
+    return "; ".join(parts)
+
+
+def verified_line(report: TransferReport) -> str:
+    """What --verify has found where it found nothing wrong."""
+    if not report.verified:
+        return ""
+    return f"{fold_hosts(report.verified)}: verified, the same content as SRC"
+
+
+def limit_words(name: str) -> str:
+    """`the link`, `CPU`."""
+    return name if name == "CPU" else f"the {name}"
+
+
+def failure_lines(report: TransferReport) -> list[str]:
+    """One line per reason: the hosts it holds for, what happened, what to do."""
+    if report.error and not report.source:
+        # The nodes' failures say no more than that.
+        return [*error_lines(report.error), *_missing_lines(report)]
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for node in report.failed:
+        assert node.error
+        message, hint = one_line(node.error.message), one_line(node.error.hint)
+        key = (_without_name(message, node.host), _without_name(hint, node.host))
+        groups.setdefault(key, []).append((node.host, message, hint))
+    lines = [_failure_line(key, group) for key, group in groups.items()]
+    told = report.error and all(
+        node.error and report.error.message in node.error.message for node in report.failed
+    )
+    rest = [] if told and report.failed else error_lines(report.error)
+    return [*lines, *rest, *_missing_lines(report)]
+
+
+_ADDRESS = re.compile(r"(?<![\w.])\d{1,3}(\.\d{1,3}){3}(?![\w.]*\w)")
+
+
+def _without_name(text: str, host: str) -> str:
+    """What hosts say alike: a message without the name and the address of its host.
+
+    >>> _without_name("demo-1 did not answer at 10.0.0.7:22", "demo-1")
+    'it did not answer at its address:22'
+    """
+    text = _ADDRESS.sub("its address", text)
+    return re.sub(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", "it", text)
+
+
+def _failure_line(shared: tuple[str, str], group: Sequence[Row]) -> str:
+    alike = len({(message, hint) for _, message, hint in group}) == 1
+    message, hint = group[0][1:] if alike else shared
+    hosts = fold_hosts([host for host, _, _ in group])
+    return f"{hosts}: {message}" + (f" (hint: {hint})" if hint else "")
+
+
+def missing_line(missing: Sequence[str], there: int) -> str:
+    """`demo-2 is missing: the cluster has 4 nodes, 3 are there`."""
+    verb = "is" if len(missing) == 1 else "are"
+    be = "is" if there == 1 else "are"
+    return (
+        f"{fold_hosts(missing)} {verb} missing: the cluster has "
+        f"{count(len(missing) + there, 'node')}, {there} {be} there"
+    )
+
+
+def _missing_lines(report: TransferReport) -> list[str]:
+    if not report.missing:
+        return []
+    return [
+        f"{fold_hosts(report.missing)}: missing, so nothing was copied there "
+        "(hint: `clusterctl up` launches what is missing; then run the same copy again)"
+    ]
+
+
+def error_lines(error: ClusterctlError | None) -> list[str]:
+    """What kept the whole copy from being made."""
+    if error is None:
+        return []
+    host = f"{error.host}: " if isinstance(error, HostError) else ""
+    hint = [f"  hint: {one_line(error.hint)}"] if error.hint else []
+    return [f"error: {host}{one_line(error.message)}", *hint]
+
+
+def warning_lines(report: TransferReport) -> list[str]:
+    """What the source left out, and what nodes remark, with their names folded."""
+    left_out = report.source.warnings if report.source else ()
+    groups: dict[str, list[str]] = {}
+    for node in report.nodes:
+        for warning in node.warnings:
+            groups.setdefault(one_line(warning), []).append(node.host)
+    remarks = [f"warning: {fold_hosts(hosts)}: {text}" for text, hosts in groups.items()]
+    named = [one_line(text.removeprefix("left out ")) for text in left_out]
+    return [*_some([f"left out: {text}" for text in named]), *_some(remarks)]
+
+
+def move_lines(report: TransferReport) -> list[str]:
+    """How nodes were relinked that have got all of it."""
+    moves = [f"{node.host}: {one_line(move)}" for node in _good(report) for move in node.moves]
+    return _some(moves)
+
+
+def _some(lines: Sequence[str], number: int = 0) -> list[str]:
+    """The first NAMED of them, and how many more there are; of `number`, if that is more."""
+    more = max(number, len(lines)) - len(lines[:NAMED])
+    return [*lines[:NAMED], *([f"... and {more} more"] if more else [])]
+
+
+def _good(report: TransferReport) -> list[NodeReport]:
+    return [node for node in report.nodes if node.error is None]
+
+
+def _alike(nodes: Sequence[NodeReport]) -> bool:
+    """Whether one line does for all: the same work, in about the same time."""
+    same = {(node.files, node.received_bytes, node.deleted) for node in nodes}
+    times = [node.duration_s for node in nodes]
+    return len(same) == 1 and max(times) <= 1.5 * min(times) + 1
+
+
+# A dry run and a plan
+
+
+def gap_table(report: TransferReport) -> list[Row]:
+    """What each node lacks: a row per node, nodes that lack the same together."""
+    groups: dict[tuple[int, int, int], list[NodeReport]] = {}
+    for node in report.nodes:
+        if node.gap:
+            key = (node.gap.files, node.gap.bytes, node.gap.delete)
+            groups.setdefault(key, []).append(node)
+    head = ("NODE", "FILES", "BYTES", "DELETE", "FREE")
+    rows = [
+        (
+            fold_hosts([node.host for node in nodes]),
+            str(files),
+            format_bytes(size),
+            str(delete),
+            format_bytes(min(node.gap.free_bytes for node in nodes if node.gap)),
+        )
+        for (files, size, delete), nodes in groups.items()
+    ]
+    return [head, *rows] if rows else []
+
+
+def gap_lines(report: TransferReport) -> list[str]:
+    """What would be deleted, what would not fit, the sum, and how long it would take."""
+    found = [(node.host, node.gap) for node in report.nodes if node.gap]
+    if not found:
+        return []
+    deletions: dict[tuple[tuple[str, ...], int], list[str]] = {}
+    for host, gap in found:
+        if gap.delete:
+            deletions.setdefault((gap.delete_names, gap.delete), []).append(host)
+    lines = []
+    for (names, number), hosts in deletions.items():
+        lines.append(f"{fold_hosts(hosts)}: {count(number, 'file')} would be deleted")
+        named = _some([one_line(name) for name in names], number if names else 0)
+        lines += [f"  {text}" for text in named]
+    refused = [(node.host, node.gap) for node in report.refused if node.gap]
+    for fits, why in (
+        (False, "there is not enough free space"),
+        (True, "DST cannot be written to"),
+    ):
+        hosts = [host for host, gap in refused if gap.fits is fits]
+        lines += [f"{fold_hosts(hosts)}: {why}"] if hosts else []
+    if all(gap.is_empty for _, gap in found):
+        return [*lines, "nothing would be copied"]
+    copied = [gap for _, gap in found if gap.can_be_filled and not gap.is_empty]
+    size = format_bytes(sum(gap.bytes for gap in copied))
+    lines.append(f"{size} would be copied to {len(copied)} of {count(len(found), 'node')}")
+    if not (copied and report.plan):
+        return lines
+    seconds = report.plan["predicted_s"]
+    if seconds is None:
+        return [*lines, "how long that would take is not known without --link-rate"]
+    return [*lines, f"it would take about {format_duration(seconds)}"]
+
+
+def plan_lines(plan: dict[str, Any]) -> list[str]:
+    """The plan of a copy (CopyPlan.as_data()): what, in which order, how long, and why."""
+    if not plan:
+        return []
+    lines = [f"plan: {_WAYS.get(plan['way'], plan['way'])}"]
+    if plan["way"] == "chain":
+        lines.append(f"  order: {_in_order(plan['order'])}")
+    if plan["way"] in ("chain", "exchange"):
+        block = format_bytes(plan["block_bytes"])
+        lines.append(f"  {count(plan['streams'], 'connection')} per hop, blocks of {block}")
+    return [*lines, *(f"  {reason}" for reason in plan["why"]), f"  {_prediction(plan)}"]
+
+
+_WAYS = {
+    "chain": "a chain, each node passes on what it gets",
+    "direct": "every node pulls all by itself",
+    "exchange": "every node pulls a share and swaps it for the others'",
+    "tool": "a download tool on every node",
+}
+
+
+def _prediction(plan: dict[str, Any]) -> str:
+    if plan["predicted_s"] is None:
+        return "predicted: not known"
+    phases = ", ".join(
+        f"{name} {format_duration(seconds)}" for name, seconds in plan["phases"].items() if seconds
+    )
+    limit = f"; limited by {limit_words(plan['limited_by'])}" if plan["limited_by"] else ""
+    return f"predicted: {format_duration(plan['predicted_s'])} ({phases}){limit}"
+
+
+def _in_order(order: Sequence[str]) -> str:
+    """Hosts in their order; neighbours that fold without changing it are folded.
+
+    >>> _in_order(["demo-0", "demo-1", "demo-2", "demo-7", "demo-5"])
+    'demo-[0-2], demo-7, demo-5'
+    """
+
+    def run(placed: tuple[int, str]) -> tuple[str, int]:
+        place, host = placed
+        stem = host.rstrip("0123456789")
+        return stem, int(host[len(stem) :] or 0) - place
+
+    runs = itertools.groupby(enumerate(order), run)
+    return ", ".join(fold_hosts([host for _, host in hosts]) for _, hosts in runs)
+
+
+def measured_line(report: TransferReport) -> str:
+    """Predicted against measured."""
+    took = format_duration(report.duration_s)
+    predicted = report.plan.get("predicted_s")
+    if not predicted:
+        return f"measured: {took}"
+    off = round((report.duration_s / predicted - 1) * 100)
+    return f"measured: {took}, {off:+d} % against the {format_duration(predicted)} predicted"
