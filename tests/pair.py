@@ -115,9 +115,9 @@ class LabCluster:
                 return False
 
 
-def eventually(reached, what: str, timeout_s: float = 60.0):
+def eventually(reached, what: str):
     """The first true value of `reached()`. Fails with `what` at the deadline."""
-    return wait_until(reached, what, timeout_s)
+    return wait_until(reached, what)
 
 
 @pytest.fixture(scope="session")

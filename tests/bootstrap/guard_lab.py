@@ -118,7 +118,9 @@ class Launcher:
         user_data: bytes = b"",
         await_login: bool = True,
     ) -> GuardedNodes:
-        nodes = self.made.up(
+        # One that may end itself at any moment is not waited for.
+        start = self.made.up if await_login else self.made.request
+        nodes = start(
             MinCount=count,
             MaxCount=count,
             KeyName=self.key_name,

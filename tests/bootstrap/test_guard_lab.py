@@ -82,6 +82,7 @@ def test_an_image_of_a_node_is_not_ended_by_the_nodes_guard(launch):
     node.on(0, "echo i-another | sudo -n tee /var/lib/clusterctl/guard-instance")
     pid = node.on(0, PID)
     node.on(0, f"sudo -n pkill -f 'per-boot/[c]lusterctl-guard stay'; sudo -n kill {pid}")
+    wait_until(lambda: node.on(0, RUNNING) == "0", "the node's own to have ended")
     node.on(0, f"sudo -n {BOOT_SCRIPT}")
     assert node.on(0, RUNNING) == "0"
     # Installed anew, it counts from nothing.
@@ -107,9 +108,11 @@ def test_a_job_keeps_it_up_until_it_ends(launch):
 
 def test_a_login_keeps_it_up_until_it_ends(launch):
     node = launch()
-    node.tell(0, idle_s=3)
-    show = "while :; do cat /run/clusterctl/guard-state.json; sleep 1; done"
+    # Logged in before there is a limit: a login may take longer than that.
+    show = "echo here; while :; do cat /run/clusterctl/guard-state.json; sleep 1; done"
     session = node.login(0, show)
+    assert session.stdout.readline() == "here\n"
+    node.tell(0, idle_s=3)
     looks: set[float] = set()
     while len(looks) < 3:
         state = json.loads(session.stdout.readline())

@@ -222,8 +222,11 @@ def make_key(folder: Path, name: str) -> Path:
     return key
 
 
-def wait_until(true, what: str, timeout_s: float = 30):
-    """The first true value of `true()`. Fails with `what` at the deadline."""
+def wait_until(true, what: str, timeout_s: float = 120):
+    """The first true value of `true()`. Fails with `what` at the deadline.
+
+    It is long, since it costs time only where a test fails, and machines that test are busy.
+    """
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         value = true()

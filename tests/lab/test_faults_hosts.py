@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import subprocess
+import time
 
 import pytest
 
@@ -66,9 +67,12 @@ def test_a_tag_that_is_no_number_is_no_index(instances, faults):
 
 def test_a_slow_host_is_pending_until_the_fault_is_over(instances, faults):
     faults("boot", slow_s=2)
+    began = time.monotonic()
     slow, usual = [instances.request()[0]["InstanceId"] for _ in range(2)]
-    instances.reachable(usual)
     assert instances.state(slow) == "pending"
+    instances.reachable(usual)
+    instances.in_state(slow, "running")
+    assert time.monotonic() - began >= 2
     instances.reachable(slow)
 
 

@@ -9,6 +9,7 @@ import subprocess
 import pytest
 
 from clusterctl.ec2.instances import find_instances
+from clusterctl.operations import settle
 from clusterctl.operations.pins import UNSEEN
 from tests.cli.running import CommandLine
 from tests.lab.running import client, once_client, wait_until
@@ -122,15 +123,33 @@ def test_an_address_that_another_instance_had(clusterctl, name, lab):
     assert clusterctl("run", name, "-n", "hostname").status == 0
 
 
-def test_keys_are_accepted_unseen_with_the_flag_only_and_compared_later(clusterctl, name, lag):
+@pytest.fixture
+def without_consoles(clusterctl, name, lag, lab, monkeypatch):
+    """Brings the nodes up, but for their keys: with short patience how a launch without consoles
+    ends depends on nothing else."""
     lag("1h")
+    monkeypatch.setattr(settle, "CONSOLE_ALONE_S", 1.0)
+
+    def start(*more):
+        assert up(clusterctl, name, "--timeout", "1s", *more).status == 1
+        ids = [one.node.instance_id for one in find_instances(client(lab), name)]
+        waiter = client(lab).get_waiter("instance_status_ok")
+        waiter.wait(InstanceIds=ids, WaiterConfig={"Delay": 1})
+
+    return start
+
+
+def test_keys_are_accepted_unseen_with_the_flag_only_and_compared_later(
+    clusterctl, name, lag, without_consoles
+):
+    without_consoles()
     ran = up(clusterctl, name, "--timeout", "3s")
     assert ran.status == 1
     assert f"{name}-[0-1]: not ready after 3.0 s: waiting for its host key" in ran.err
     assert "--accept-new-host-keys" in ran.err
     assert pins_of(clusterctl, name) == ""
 
-    ran = up(clusterctl, name, "--timeout", "9s", "--accept-new-host-keys")
+    ran = up(clusterctl, name, "--accept-new-host-keys")
     assert ran.status == 0, ran.err
     assert ran.err.count("ACCEPTED UNSEEN") == 2
     unseen = pins_of(clusterctl, name).splitlines()
@@ -146,10 +165,13 @@ def test_keys_are_accepted_unseen_with_the_flag_only_and_compared_later(clusterc
     assert all(line.removesuffix(f" {UNSEEN}") in compared for line in unseen)
 
 
-def test_the_reason_of_the_second_channel_is_in_the_message(clusterctl, name, lag, lab):
+def test_the_reason_of_the_second_channel_is_in_the_message(
+    clusterctl, name, lab, without_consoles
+):
     iam = once_client(lab, "iam")
     iam.create_instance_profile(InstanceProfileName="nodes")
-    lag("1h")
-    ran = up(clusterctl, name, "--timeout", "12s", "--instance-profile", "nodes")
+    profile = ("--instance-profile", "nodes")
+    without_consoles(*profile)
+    ran = up(clusterctl, name, "--timeout", "6s", *profile)
     assert ran.status == 1
     assert "waiting for its host key on the console; over Systems Manager: " in ran.err
