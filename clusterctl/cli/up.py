@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -18,6 +19,7 @@ from clusterctl.domain.spec import ClusterSpec
 
 if TYPE_CHECKING:
     from clusterctl.configuration.effective import SpecDraft
+    from clusterctl.ec2.instances import Instance
 
 
 @click.command(cls=ClusterCommand, explicit=True)
@@ -61,18 +63,14 @@ def up(
     with launcher_of(wiring, name, *waiting, agreement(wiring, yes)) as launcher:
         report = launch(launcher, spec)
     show_report(wiring, report, as_json)
-    _say_what_it_costs(wiring, name)
+    _say_what_it_costs(wiring, name, report.instances)
 
 
-def _say_what_it_costs(wiring: Wiring, name: str) -> None:
+def _say_what_it_costs(wiring: Wiring, name: str, instances: Sequence[Instance]) -> None:
     """Of a cluster that nothing ends but its owner."""
     from clusterctl.ec2.costs import format_usd
-    from clusterctl.ec2.instances import find_instances
     from clusterctl.operations.costs import price_cache, spending_of
 
-    instances = find_instances(wiring.ec2, name)
-    if not instances:
-        return
     money = spending_of(wiring.clients, instances, price_cache(wiring.settings.home))
     if money.limits.ends or money.limits.idle_minutes:
         return

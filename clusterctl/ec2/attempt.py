@@ -14,7 +14,7 @@ from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.ec2 import tags
 from clusterctl.ec2.errors import outcome_unknown, throttled, translated
-from clusterctl.ec2.instances import Instance, find_instances, find_states
+from clusterctl.ec2.instances import PRESENT, Instance, find_instances, find_states
 from clusterctl.ec2.polling import gaps
 from clusterctl.ec2.record import SentLaunch, read_launches, write_launches
 from clusterctl.ec2.steps import Step
@@ -126,14 +126,16 @@ class Attempt:
             seen = tuple(seen)
             return NodeState.PENDING not in seen or sum(one in AWAKE for one in seen) < least
 
-        for gap_s in gaps(0.1, 1.1):
+        for gap_s in gaps(0.2, 1.15):
             # One that EC2 does not show for a moment is still what it was.
             states |= find_states(self.client, ids)
             waited_s = time.monotonic() - start
             hidden = len(states) < len(ids)
             late = waited_s > (VISIBLE_WITHIN_S if hidden else SETTLED_WITHIN_S)
             if late or (not hidden and ended(states.values())):
-                self.seen = find_instances(self.client, self.cluster, states=())
+                # Only of the dead ones more is to be said: EC2 shows those of an hour.
+                dead = any(one not in AWAKE for one in states.values())
+                self.seen = find_instances(self.client, self.cluster, () if dead else PRESENT)
                 shown = {one.node.instance_id: one for one in self.seen}
                 known |= {id: shown[id] for id in ids if id in shown}
                 missing = set(ids) - set(known)

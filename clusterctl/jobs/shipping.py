@@ -7,14 +7,16 @@ import functools
 import hashlib
 import io
 import json
+import shlex
 import tarfile
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import clusterctl
 from clusterctl.diagnostics.program import NodeProgram, json_lines
+from clusterctl.domain.errors import CommandFailed
 from clusterctl.domain.results import CommandResult, FanoutResult
 from clusterctl.jobs.plan import EXAMPLES_FOLDER
 from clusterctl.transport.connections import Connections
@@ -74,21 +76,35 @@ class ShippedFiles:
 
 
 def ship_examples(
-    connections: Connections, targets: Sequence[Target], hosts_text: str
+    connections: Connections,
+    targets: Sequence[Target],
+    hosts_text: str,
+    script_of: Callable[[Target], str] = lambda target: "",
 ) -> FanoutResult[CommandResult]:
     """Put ~/examples/horovod, its utils, its hosts file and train.sh's launcher on every node.
 
-    One command on a new node, two on one that has files of ours. Those that are the same are left
-    alone, and so are those that the user changed there (but for the hosts file). Read a result
-    with `shipped_files`.
+    `script_of` gives what a node runs before, in the same command: a script for `sh` that prints
+    "complete" when it is done. One command on a new node, two on one that has files of ours. Those
+    that are the same are left alone, and so are those that the user changed there (but for the
+    hosts file). Read a result with `shipped_files`.
     """
     files = {**example_files(), HOSTS_PATH: hosts_text.encode()}
     first, update = first_archive(files), archive(files)
     all_written = json.dumps({"written": list(files)}) + "\n"
 
     def one(target: Target) -> CommandResult:
-        result = connections.run(target, FIRST, stdin=first, timeout_s=UNPACK_TIMEOUT_S)
-        if result.stdout == "first\n":
+        script = script_of(target).encode()
+        result = connections.run(
+            target, first_command(len(script)), stdin=script + first, timeout_s=UNPACK_TIMEOUT_S
+        )
+        if script and "complete" not in result.stdout.splitlines():
+            reason = result.stderr.strip() or f"exit status {result.exit_status}"
+            raise CommandFailed(
+                target.host,
+                f"could not be prepared: {reason}",
+                "is its disk full? run `up` again once it is mended",
+            )
+        if result.stdout.endswith("first\n"):
             return replace(result, stdout=all_written)
         return _update(connections, target, update)
 
@@ -108,6 +124,14 @@ def _update(connections: Connections, target: Target, payload: bytes) -> Command
         stdin=UNPACK.stdin(payload),
         timeout_s=UNPACK_TIMEOUT_S,
     )
+
+
+def first_command(script_bytes: int) -> str:
+    """Run the script that comes first on standard input, then unpack the archive behind it."""
+    # `head` takes no byte more than it is told to. The script is too long for an argument where
+    # the cluster has hundreds of nodes, and in a subshell its options and folder stay its own.
+    script = f'(eval "$(head -c {script_bytes})")\n[ $? = 0 ] || exit 1\n' if script_bytes else ""
+    return shlex.join(["sh", "-c", script + FIRST])
 
 
 def first_archive(files: Mapping[str, bytes]) -> bytes:

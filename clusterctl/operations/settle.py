@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from clusterctl.bootstrap.head_programs import start_putting
 from clusterctl.bootstrap.node_checks import folded
-from clusterctl.bootstrap.prepare import prepare
+from clusterctl.bootstrap.script import node_script
 from clusterctl.bootstrap.trust import Member
 from clusterctl.domain.cluster import Cluster, Node
 from clusterctl.domain.errors import ClusterctlError
@@ -146,9 +146,13 @@ def _join(
 
     for target in targets:
         progress.node(target.host, Stage.PREPARE)
-    check_all(cluster, prepare(connections, targets, members, facts[0].found.mpi_key))
+    head, mpi_key = targets[0], facts[0].found.mpi_key
+    scripts = {
+        is_head: node_script(members, mpi_key, head.user, is_head) for is_head in (True, False)
+    }
     text = hosts_text(replace(cluster, nodes=tuple(fact.node for fact in facts)), gpus_of(facts))
-    check_all(cluster, _read(ship_examples(connections, targets, text)))
+    shipped = ship_examples(connections, targets, text, lambda target: scripts[target is head])
+    check_all(cluster, _read(shipped))
     return members
 
 

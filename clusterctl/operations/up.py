@@ -38,7 +38,7 @@ DISMISSED_WITHIN_S = 600.0
 
 @dataclass(frozen=True)
 class UpReport:
-    """A cluster that is ready; `gpus` as counted.
+    """A cluster that is ready; `gpus` as counted. `instances` are its members as last read.
 
     `launched` are the indices that are new in this run, or since an `add` that it has finished,
     `started` those that were stopped. `finished` is what earlier commands had not come to.
@@ -46,6 +46,7 @@ class UpReport:
     """
 
     cluster: Cluster
+    instances: tuple[Instance, ...]
     launched: tuple[int, ...]
     gpus: tuple[int, ...]
     started: tuple[int, ...] = ()
@@ -83,7 +84,7 @@ def bring_up(launcher: Launcher, spec: ClusterSpec) -> UpReport:
     # With --min-nodes not all of them may have come.
     there = {node.index for node in cluster.nodes}
     launched = tuple(sorted({*plan.missing, *finished.add} & there))
-    return UpReport(cluster, launched, gpus, plan.stopped, can_train, finished)
+    return UpReport(cluster, instances, launched, gpus, plan.stopped, can_train, finished)
 
 
 def conclude(launcher: Launcher, name: str) -> None:

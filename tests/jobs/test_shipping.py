@@ -14,7 +14,6 @@ import pytest
 from clusterctl.domain.errors import CommandFailed
 from clusterctl.domain.results import CommandResult
 from clusterctl.jobs.shipping import (
-    FIRST,
     HOSTS_PATH,
     LAUNCHER_PATH,
     UNPACK,
@@ -22,6 +21,7 @@ from clusterctl.jobs.shipping import (
     archive,
     example_files,
     first_archive,
+    first_command,
     launcher_zipapp,
     shipped_files,
 )
@@ -73,15 +73,28 @@ def test_on_the_oldest_python(weird_home, tmp_path):
     assert set(report.written) == set(example_files())
 
 
-def first(home, files):
+def first(home, files, script=""):
     done = subprocess.run(
-        ["sh", "-c", FIRST],
-        input=first_archive(files),
+        ["bash", "-c", first_command(len(script.encode()))],
+        input=script.encode() + first_archive(files),
         env={**os.environ, "HOME": str(home)},
         capture_output=True,
         check=False,
     )
     return done.stdout.decode()
+
+
+def test_a_script_comes_before_the_files_and_keeps_its_options_to_itself(weird_home):
+    # Of 512 nodes the head's script has 500 kB of host keys: more than an argument may have.
+    script = f"set -eu\numask 077\ncd /\nkeys='{'k' * 500_000}'\necho ${{#keys}}\necho complete\n"
+    assert first(weird_home, {TRAINER: b"ours"}, script) == "500000\ncomplete\nfirst\n"
+    assert (weird_home / TRAINER).read_bytes() == b"ours"
+    assert (weird_home / TRAINER).parent.stat().st_mode & 0o777 != 0o700
+
+
+def test_where_the_script_fails_nothing_is_put_there(weird_home):
+    assert first(weird_home, {TRAINER: b"ours"}, "set -e\nfalse\necho complete\n") == ""
+    assert not (weird_home / TRAINER).exists()
 
 
 def test_the_first_time_and_the_update_agree(weird_home):
