@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import mmap
 import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ PIECE = 1 << 20
 
 def digest_of_file(path: bytes) -> bytes:
     """32 bytes, or empty for a file that cannot be read."""
-    digest, view = hashlib.sha256(), memoryview(bytearray(PIECE))
+    digest, view = hashlib.sha256(), memoryview(mmap.mmap(-1, PIECE))
     try:
         with open(path, "rb", buffering=0) as file:
             while size := file.readinto(view):

@@ -15,7 +15,6 @@ from clusterctl.node.relay.store import Store
 from clusterctl.node.relay.wanted import Wanted
 from clusterctl.node.relay.wire import (
     BLOCK,
-    CHUNK,
     LENGTH,
     MANIFEST,
     MISSING,
@@ -24,6 +23,7 @@ from clusterctl.node.relay.wire import (
     WATCH,
     Link,
     PeerError,
+    aligned_buffer,
     dial,
 )
 
@@ -155,7 +155,7 @@ class Puller:
             self._caller.drop(link)
 
     def _work(self, upstream: Upstream) -> None:
-        buffer = memoryview(bytearray(CHUNK))
+        buffer = aligned_buffer(self._layout.block_bytes)
         link = None
         asked: deque[int] = deque()
         try:

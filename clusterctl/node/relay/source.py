@@ -12,15 +12,20 @@ from collections.abc import Callable, Sequence
 from clusterctl.node.relay.layout import Extent, Layout
 from clusterctl.node.relay.manifest import Entry, text_of
 from clusterctl.node.relay.waits import Waits
-from clusterctl.node.relay.wire import CHUNK, LENGTH, Link, trailer
+from clusterctl.node.relay.wire import CHUNK, LENGTH, Link, aligned_buffer, trailer
 
 
 class _Outgoing:
-    """Pieces of a block on their way out, sent together; `checksum` is of all of them."""
+    """Pieces of a block on their way out; `checksum` is of all of them.
 
-    def __init__(self, link: Link, head: bytes, room: int) -> None:
-        self._link = link
-        self._buffer = memoryview(bytearray(room))
+    Pieces of small files are sent together. Large ones go from the page cache by sendfile, once
+    they have been read for the checksum: a copy to the socket costs more than that. Where the
+    file is written to between the two, the checksum is wrong for whoever gets the block.
+    """
+
+    def __init__(self, link: Link, head: bytes, buffer: memoryview, large: bool) -> None:
+        self._link, self._buffer = link, buffer
+        self._by_sendfile = large and not link.secured
         self._used, self._head = 0, head
         self.checksum = 0
         self.seconds = 0.0
@@ -34,6 +39,18 @@ class _Outgoing:
     def filled(self, size: int) -> None:
         self.checksum = zlib.crc32(self._buffer[self._used : self._used + size], self.checksum)
         self._used += size
+
+    def filled_from(self, descriptor: int, at: int, size: int) -> None:
+        """The same, of what has just been read from there. Raises PeerError."""
+        if not self._by_sendfile:
+            self.filled(size)
+            return
+        self.checksum = zlib.crc32(self._buffer[:size], self.checksum)
+        began = time.monotonic()
+        self._link.send(self._head)
+        self._head = b""
+        self._link.send_file(descriptor, at, size)
+        self.seconds += time.monotonic() - began
 
     def flush(self, more: bytes = b"") -> None:
         """Raises PeerError."""
@@ -65,6 +82,7 @@ class Source:
         self._waits = waits
         self._lock, self._one_by_one = threading.Lock(), threading.Lock()
         self.bad: dict[int, str] = {}
+        self._of_thread = threading.local()
 
     def send_block(self, link: Link, block: int) -> None:
         """Raises PeerError."""
@@ -72,11 +90,20 @@ class Source:
         # Threads that open and close many files by turns get in each other's way.
         with self._one_by_one if len(extents) > 1 else contextlib.nullcontext():
             began = time.monotonic()
-            out = _Outgoing(link, LENGTH.pack(length), length if len(extents) > 1 else CHUNK)
+            large = len(extents) == 1
+            buffer = self._buffer()[: min(length, CHUNK) if large else length]
+            out = _Outgoing(link, LENGTH.pack(length), buffer, large)
             bad = [extent.entry for extent in extents if not self._send(out, extent)]
         out.flush(trailer(out.checksum, bad))
         self._waits.add("send", out.seconds)
         self._waits.add("read", time.monotonic() - began - out.seconds)
+
+    def _buffer(self) -> memoryview:
+        """This thread's, with room for a block."""
+        if not hasattr(self._of_thread, "buffer"):
+            self._of_thread.buffer = aligned_buffer(self._layout.block_bytes)
+        buffer: memoryview = self._of_thread.buffer
+        return buffer
 
     def _send(self, out: _Outgoing, extent: Extent) -> bool:
         """Whether the file is good."""
@@ -86,10 +113,12 @@ class Source:
             while at < end:
                 view = out.room(end - at)
                 size = self._read(extent.entry, descriptor, view, at) if good else 0
-                if not size:
+                if size:
+                    out.filled_from(descriptor, at, size)
+                else:
                     good, size = False, len(view)
                     view[:] = bytes(size)
-                out.filled(size)
+                    out.filled(size)
                 at += size
             return good and self._unchanged(extent.entry, descriptor)
         finally:

@@ -74,13 +74,16 @@ class Store:
                 self._publisher.put([(number, self._staging.part(entry), False)])
 
     def receive(self, link: Link, block: int, buffer: memoryview) -> None:
-        """The answer to BLOCK, whose LENGTH has been read. Raises PeerError, OSError."""
+        """The answer to BLOCK, whose LENGTH has been read. Raises PeerError, OSError.
+
+        `buffer` has room for a block.
+        """
         extents = self._layout.extents(block)
         if len(extents) == 1:
             checksum = self._stream(link, extents[0], buffer)
             data = None
         else:
-            data = memoryview(bytearray(self._layout.length(block)))
+            data = buffer[: self._layout.length(block)]
             began = time.monotonic()
             link.read_into(data)
             self._waits.add("receive", time.monotonic() - began)
@@ -281,8 +284,6 @@ class Store:
         descriptor = self._open_for_reading(extent)
         try:
             link.send_file(descriptor, extent.offset, extent.length)
-        except EOFError:
-            raise PeerError("a file here became shorter") from None
         finally:
             os.close(descriptor)
 
