@@ -16,32 +16,24 @@ if TYPE_CHECKING:
     from clusterctl.transport.stdin import StdinSource
 
 MOST_AT_ONCE = 1024
+DEFAULT_FANOUT = 256
 
 
-def fanout_options(default_fanout: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def fanout_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds --timeout, --fanout and --json."""
-
-    def add(command: Callable[..., Any]) -> Callable[..., Any]:
-        for option in (
-            click.option("--json", "as_json", is_flag=True, help="Outcomes as JSON."),
-            click.option(
-                "--fanout",
-                type=click.IntRange(1, MOST_AT_ONCE),
-                default=default_fanout,
-                show_default=True,
-                help="How many hosts at once.",
-            ),
-            click.option(
-                "--timeout",
-                "timeout_s",
-                type=Duration(),
-                help="Per host: 30, 30s, 5m.",
-            ),
-        ):
-            command = option(command)
-        return command
-
-    return add
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="Outcomes as JSON."),
+        click.option(
+            "--fanout",
+            type=click.IntRange(1, MOST_AT_ONCE),
+            default=DEFAULT_FANOUT,
+            show_default=True,
+            help="How many hosts at once.",
+        ),
+        click.option("--timeout", "timeout_s", type=Duration(), help="Per host: 30, 30s, 5m."),
+    ):
+        command = option(command)
+    return command
 
 
 def piped_stdin(closed: bool) -> StdinSource | bytes:

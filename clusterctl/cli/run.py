@@ -30,7 +30,7 @@ class _Run(QuotedCommand, ClusterCommand):
 @node_options
 @click.option("-b", "--gather", is_flag=True, help="Fold nodes with identical output together.")
 @click.option("-n", "--no-stdin", is_flag=True, help="Give the command no standard input.")
-@fanout_options(default_fanout=64)
+@fanout_options
 @account_options
 def run(
     wiring: Wiring,

@@ -21,7 +21,7 @@ from clusterctl.cli.run_on import QuotedCommand, run_on
 @click.option("-i", "--key", type=click.Path(path_type=Path), help="Log in with this key file.")
 @click.option("-n", "--no-stdin", is_flag=True, help="Give the command no standard input.")
 @click.option("--connect-timeout", type=Duration(), default=10.0, help="Per host; default 10s.")
-@fanout_options(default_fanout=64)
+@fanout_options
 def runclust(
     hosts: Path,
     command: str,

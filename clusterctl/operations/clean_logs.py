@@ -88,6 +88,7 @@ def find_logs(
 
     Raises JobRunning unless `force` or `dry_run`, HostError of the head node.
     """
+    access.connections.ask_again = False
     running = what_runs(access)
     if not (force or dry_run):
         refuse_beside_a_run(access, running, BECAUSE)

@@ -6,12 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import paramiko
+
 from clusterctl.domain.errors import HostError, UsageError
 from clusterctl.domain.hostsfile import HostsFile, parse_hosts_file
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.hostkeys import PinnedHostKeys
-from clusterctl.transport.keys import default_keys, load_key
+from clusterctl.transport.keys import LockedKey, default_keys, load_key
 from clusterctl.transport.session import Identity
 from clusterctl.transport.target import Target
 from clusterctl.transport.user_config import UserConfig, read_user_config
@@ -66,9 +68,9 @@ def open_hosts(
     folder = cluster_of(path, hosts, config, home) if home else None
     if folder:
         return open_nodes(folder, hosts, user=user, key=key, connect_timeout_s=connect_timeout_s)
-    identity = Identity(_keys(config, hosts, key))
-    host_keys = PinnedHostKeys(config.known_hosts_files(hosts))
     targets = tuple(config.target(host, user) for host in hosts)
+    identity = Identity(_keys(config, targets, key))
+    host_keys = PinnedHostKeys(config.known_hosts_files(targets))
     return HostsAccess(targets, Connections(identity, host_keys, connect_timeout_s))
 
 
@@ -108,7 +110,7 @@ def cluster_of(
     own = ClusterFolder(path.resolve().parent)
     if own.ssh_config.exists() and own.key.exists() and path.resolve() == own.hosts:
         return own
-    if not config.config.get_hostnames().isdisjoint(hosts):
+    if config.names_any(hosts):
         return None
     folders = (ClusterFolder(found.parent) for found in sorted(home.glob("*/ssh_config")))
     found = [folder for folder in folders if folder.node_names().keys() >= set(hosts)]
@@ -124,18 +126,24 @@ def _nodes(folder: ClusterFolder, hosts: Sequence[str], user: str | None) -> tup
     config = read_user_config(folder.path, folder.ssh_config.name)
     names = folder.node_names()
 
-    def node(host: str) -> Target:
-        name = names.get(host, host)
-        target = replace(config.target(name, user), host=host)
-        # ssh would start another one, which knows nothing of this file.
-        jump = config.config.lookup(name).get("proxyjump")
-        return replace(target, proxy_command=(), jump=config.target(jump)) if jump else target
-
-    return tuple(map(node, hosts))
+    return tuple(replace(config.target(names.get(host, host), user), host=host) for host in hosts)
 
 
-def _keys(config: UserConfig, hosts: Sequence[str], key: Path | None):  # type: ignore[no-untyped-def]
-    if key:
-        return (load_key(key),)
-    named = [load_key(path) for path in config.identity_files(list(hosts)) if path.exists()]
-    return (*named, *default_keys(config.folder))
+def _keys(
+    config: UserConfig, targets: Sequence[Target], key: Path | None
+) -> tuple[paramiko.PKey, ...]:
+    """What is offered, in order. `key` is for the hosts, the rest then for their jump hosts."""
+    given = (load_key(key),) if key else ()
+    asked = [target.jump for target in targets if target.jump] if key else targets
+    if not asked:
+        return given
+    others, named = default_keys(config.folder), []
+    for path in config.identity_files(asked):
+        try:
+            if path.exists():
+                named.append(load_key(path))
+        except LockedKey:
+            # An agent has it, as far as one can tell.
+            if not any(isinstance(other, paramiko.AgentKey) for other in others):
+                raise
+    return (*given, *named, *others)

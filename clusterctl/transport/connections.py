@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import resource
 import threading
 from collections.abc import Callable, Sequence
 
@@ -12,12 +15,15 @@ from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
 from clusterctl.transport.errors import jump_failed
 from clusterctl.transport.execute import Exchange, Sink
 from clusterctl.transport.fanout import DEFAULT_FANOUT, fan_out
-from clusterctl.transport.first_contact import shown_key
 from clusterctl.transport.hostkeys import PinnedHostKeys
-from clusterctl.transport.limits import raise_open_files
-from clusterctl.transport.session import Identity, Session, connect
+from clusterctl.transport.session import Identity, Session, connect, shown_key
 from clusterctl.transport.stdin import Stdin
 from clusterctl.transport.target import Target
+
+# A connection has a socket, and while a command runs a pipe.
+FILES_PER_HOST = 3
+# What this program has open beside.
+OTHER_FILES = 64
 
 
 class _Opening:
@@ -40,7 +46,13 @@ class Connections:
     """Opens what is needed and keeps it. Use as a context manager: leaving it closes all.
 
     `explain` says more of a host that could not be reached or was lost, where more is known.
+    With `doubt_after_s` a kept connection gets so long to take a command before it is made anew:
+    where they are kept for minutes, hosts reboot meanwhile. Without `ask_again` a host that could
+    not be reached is not tried a second time.
     """
+
+    doubt_after_s: float | None = None
+    ask_again = True
 
     def __init__(
         self,
@@ -56,8 +68,10 @@ class Connections:
         self._sessions: dict[Target, Session] = {}
         self._opening: dict[Target, _Opening] = {}
         self._exchanges: dict[int, Exchange] = {}
+        self._failed: dict[Target, HostUnreachable] = {}
         self._lock = threading.Lock()
-        raise_open_files()
+        self._ended = False
+        self.most_hosts = most_hosts()
 
     def __enter__(self) -> Connections:
         return self
@@ -68,6 +82,8 @@ class Connections:
     def session(self, target: Target) -> Session:
         """The connection to `target`, opened if there is none alive."""
         with self._lock:
+            if target in self._failed:
+                raise self._failed[target]
             session = self._sessions.get(target)
             if session is not None and session.alive:
                 return session
@@ -81,7 +97,10 @@ class Connections:
             try:
                 mine.session = self.open_another(target, self.connect_timeout_s)
             except HostUnreachable as error:
-                raise self.explain(target, error) from error.__cause__
+                explained = self.explain(target, error)
+                if not self.ask_again and isinstance(explained, HostUnreachable):
+                    self._failed[target] = explained
+                raise explained from error.__cause__
             with self._lock:
                 self._sessions[target] = mine.session
             return mine.session
@@ -127,22 +146,68 @@ class Connections:
         started: list[Exchange] = []
 
         def remember(exchange: Exchange) -> None:
-            started.append(exchange)
             with self._lock:
+                if self._ended:
+                    exchange.interrupted = True
+                    raise ConnectionLost(target.host, "interrupted before the command ran")
+                started.append(exchange)
                 self._exchanges[id(exchange)] = exchange
 
-        try:
-            return self.session(target).run(
-                command, timeout_s=timeout_s, stdin=stdin, sink=sink, started=remember
+        def run(session: Session, open_timeout_s: float = 30.0) -> CommandResult:
+            return session.run(
+                command,
+                timeout_s=timeout_s,
+                stdin=stdin,
+                sink=sink,
+                started=remember,
+                open_timeout_s=open_timeout_s,
             )
+
+        try:
+            kept = self._sessions.get(target)
+            session = self.session(target)
+            if session is not kept:
+                return run(session)
+            try:
+                return run(session, self.doubt_after_s or 30.0)
+            except HostError as error:
+                # Before it started, nothing ran: the connection may have died unseen.
+                if started or self._ended or not self._drop_dead(target, session, error):
+                    raise
+            return run(self.session(target))
         except ConnectionLost as error:
-            if any(exchange.interrupted for exchange in started):
+            if self._ended or any(exchange.interrupted for exchange in started):
                 raise
             raise self.explain(target, error) from error.__cause__
         finally:
             with self._lock:
                 for exchange in started:
                     self._exchanges.pop(id(exchange), None)
+
+    def _drop_dead(self, target: Target, session: Session, error: HostError) -> bool:
+        """Close a kept connection that took no command; False if it is to stay.
+
+        Its jump host's is closed with it, if that says nothing either.
+        """
+        if isinstance(error.__cause__, paramiko.ChannelException):  # the server is there, and full
+            return False
+        if session.alive and not isinstance(error.__cause__, (EOFError, OSError)):
+            with self._lock:
+                busy = any(one.host == target.host for one in self._exchanges.values())
+            if not self.doubt_after_s or busy:
+                return False
+            if target.jump:
+                jump = self._sessions.get(target.jump)
+                if jump and not jump.answers(self.doubt_after_s):
+                    self._forget(target.jump, jump)
+        self._forget(target, session)
+        return True
+
+    def _forget(self, target: Target, session: Session) -> None:
+        with self._lock:
+            if self._sessions.get(target) is session:
+                del self._sessions[target]
+        session.close()
 
     def run_all(
         self,
@@ -160,24 +225,38 @@ class Connections:
         On KeyboardInterrupt the running commands are ended on their hosts.
         """
 
+        too_many = len(targets) > self.most_hosts
+
         def one(target: Target) -> CommandResult:
-            return self.run(
-                target,
-                command if isinstance(command, str) else command(target),
-                timeout_s=timeout_s,
-                stdin=stdin,
-                sink=None if sink is None else _for_host(sink, target.host),
-            )
+            try:
+                return self.run(
+                    target,
+                    command if isinstance(command, str) else command(target),
+                    timeout_s=timeout_s,
+                    stdin=stdin,
+                    sink=None if sink is None else _for_host(sink, target.host),
+                )
+            finally:
+                if too_many:
+                    self.forget(target)
 
         try:
-            return fan_out(one, targets, max_workers=max_workers, on_outcome=on_outcome)
+            at_once = min(max_workers, self.most_hosts)
+            return fan_out(one, targets, max_workers=at_once, on_outcome=on_outcome)
         except KeyboardInterrupt:
             self.interrupt()
             raise
 
-    def interrupt(self) -> None:
-        """End every command that is running."""
+    def apart(self) -> Connections:
+        """The same connections, for commands that are interrupted by themselves."""
+        other = copy.copy(self)
+        other._exchanges = {}
+        return other
+
+    def interrupt(self, for_good: bool = False) -> None:
+        """End every command that is running; `for_good`: and start none any more."""
         with self._lock:
+            self._ended = for_good
             running = list(self._exchanges.values())
         for exchange in running:
             exchange.end()
@@ -192,3 +271,18 @@ class Connections:
 
 def _for_host(sink: Callable[[str, str, bytes], None], host: str) -> Sink:
     return lambda stream, chunk: sink(host, stream, chunk)
+
+
+def most_hosts() -> int:
+    """How many hosts this process can be connected to at once.
+
+    Lifts the soft limit on open files to the hard one: 1,024 is too few for some hundred hosts.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+    if soft == resource.RLIM_INFINITY:
+        soft = 1 << 20
+    return max(1, (soft - OTHER_FILES) // FILES_PER_HOST)

@@ -86,7 +86,10 @@ def execute(exchange: Exchange, timeout_s: float | None, stdin: Stdin | bytes) -
     deadline = began + timeout_s if timeout_s is not None else None
     # Bytes of an argument that are no UTF-8, as in names of files, get there as they were typed.
     exchange.channel.exec_command(exchange.command.encode(errors="surrogateescape"))
-    threading.Thread(target=_feed, args=(exchange.channel, stdin), daemon=True).start()
+    if stdin == b"":
+        _feed(exchange.channel, stdin)
+    else:
+        threading.Thread(target=_feed, args=(exchange.channel, stdin), daemon=True).start()
     try:
         ended = _follow(exchange, deadline) and exchange.channel.status_event.wait(_left(deadline))
     finally:

@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 from clusterctl.domain.errors import ClusterctlError
 from clusterctl.domain.results import FanoutResult, HostOutcome
 
-DEFAULT_FANOUT = 64
+DEFAULT_FANOUT = 256
 
 
 class Hosted(Protocol):

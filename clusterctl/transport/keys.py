@@ -17,6 +17,10 @@ from clusterctl.domain.errors import UsageError
 DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
 
 
+class LockedKey(UsageError):
+    """A key file with a passphrase."""
+
+
 def load_key(path: Path) -> paramiko.PKey:
     """The private key in a file. Raises UsageError."""
     try:
@@ -26,7 +30,7 @@ def load_key(path: Path) -> paramiko.PKey:
     except OSError as error:
         raise UsageError(f"cannot read the key {path}: {error.strerror}") from None
     except (paramiko.PasswordRequiredException, TypeError):
-        raise UsageError(
+        raise LockedKey(
             f"the key {path} has a passphrase", f"load it into an agent first: ssh-add {path}"
         ) from None
     except Exception as error:  # cryptography and paramiko raise a dozen types for a bad file

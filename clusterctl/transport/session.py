@@ -28,12 +28,14 @@ from clusterctl.transport.execute import Exchange, Sink, execute
 from clusterctl.transport.hostkeys import PinnedHostKeys, VerifyPinned
 from clusterctl.transport.stdin import Stdin
 from clusterctl.transport.target import Target
-from clusterctl.transport.tunnel import open_tunnel
-from clusterctl.transport.wire import TunedTransport
+from clusterctl.transport.wire import TunedTransport, open_tunnel
 
 LOGIN_ATTEMPTS = 4
 # How often a silent host is asked within dial.SILENCE_LIMIT_S.
 QUESTIONS = 4
+# How often paramiko's thread of a connection wakes up for nothing. Its own 0.1 s is for the
+# deadlines of a login; 128 connections that only wait would take much of a core for it.
+IDLE_WAKE_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -85,19 +87,20 @@ class Session:
         stdin: Stdin | bytes = b"",
         sink: Sink | None = None,
         started: Callable[[Exchange], None] | None = None,
+        open_timeout_s: float = 30.0,
     ) -> CommandResult:
         """Run `command` in the user's login shell on the host and wait for its end.
 
         Output goes to `sink(stream, chunk)` as it comes, else into the result (the first
         16 MiB per stream). Raises CommandTimeout with the output so far, ConnectionLost, and
-        the sink's OSError.
+        the sink's OSError. `started` is called before anything runs.
         """
         transport = self.client.get_transport()
         if transport is None:
             raise ConnectionLost(self.target.host, "the connection is closed")
         exchange: Exchange | None = None
         try:
-            channel = transport.open_session(timeout=30)
+            channel = transport.open_session(timeout=open_timeout_s)
             exchange = Exchange(self.target.host, command, channel, sink)
             if started:
                 started(exchange)
@@ -110,6 +113,18 @@ class Session:
                     self.target.host, "the connection was lost while a command ran"
                 ) from error
             raise translated(self.target, error) from error
+
+    def answers(self, within_s: float) -> bool:
+        """Whether the host says anything, be it no, when it is asked for a channel."""
+        transport = self.client.get_transport()
+        try:
+            assert transport is not None
+            transport.open_session(timeout=within_s).close()
+        except paramiko.ChannelException:
+            return True
+        except (AssertionError, paramiko.SSHException, EOFError, OSError):
+            return False
+        return True
 
     def close(self) -> None:
         self.client.close()
@@ -138,20 +153,42 @@ def connect(
         )
     if target.jump is None:
         return _log_in(target, identity, host_keys, connect_timeout_s)
+    for attempt in (1, 2):
+        try:
+            if jumps is not None:
+                jump = jumps(target.jump)
+            else:
+                jump = connect(target.jump, identity, host_keys, connect_timeout_s)
+        except HostError as error:
+            raise jump_failed(target, error) from error
+        try:
+            session = _log_in(target, identity, host_keys, connect_timeout_s, jump)
+            return session if jumps is not None else session.with_own_jump()
+        except BaseException as error:
+            # The jump host's connection has ended under it: the next one may do better.
+            again = attempt == 1 and isinstance(error, HostUnreachable) and not jump.alive
+            if jumps is None:
+                jump.close()
+            if not again:
+                raise
+    raise AssertionError("unreachable")
+
+
+def shown_key(target: Target, timeout_s: float, jump: Session | None = None) -> paramiko.PKey:
+    """The host key that the target shows before anybody trusts it: for trust on first use, if
+    asked for. Nobody logs in. Raises HostUnreachable.
+    """
     try:
-        if jumps is not None:
-            jump = jumps(target.jump)
-        else:
-            jump = connect(target.jump, identity, host_keys, connect_timeout_s)
-    except HostError as error:
-        raise jump_failed(target, error) from error
-    try:
-        session = _log_in(target, identity, host_keys, connect_timeout_s, jump)
-    except BaseException:
-        if jumps is None:
-            jump.close()
-        raise
-    return session if jumps is not None else session.with_own_jump()
+        transport = TunedTransport(open_socket(target, timeout_s, jump))
+        transport.banner_timeout = timeout_s
+        try:
+            transport.prefer(())
+            transport.start_client(timeout=timeout_s)
+            return transport.get_remote_server_key()
+        finally:
+            transport.close()
+    except Exception as error:
+        raise translated(target, error) from error
 
 
 def _log_in(
@@ -205,6 +242,7 @@ def _attempt(
     transport = client.get_transport()
     assert transport is not None
     _keep_alive(transport, sock)
+    sock.settimeout(IDLE_WAKE_S)
     return Session(target, client, jump)
 
 

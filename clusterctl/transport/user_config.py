@@ -6,8 +6,10 @@ import getpass
 import glob
 import re
 import shlex
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import paramiko
 
@@ -16,45 +18,120 @@ from clusterctl.transport.target import Target
 
 MOST_INCLUDES = 16
 _INCLUDE = re.compile(r"\s*include\s", re.IGNORECASE)
+_PATTERN = re.compile(r"[*?!\[]")
+_HOP = re.compile(r"\[?([^\[\]/]+?)\]?(?::(\d+))?/?")
 
 
-@dataclass(frozen=True)
 class UserConfig:
-    """A parsed ssh_config; an absent file is an empty one."""
+    """A parsed ssh_config; an absent file is an empty one. Each host is looked up once.
 
-    config: paramiko.SSHConfig
-    folder: Path
+    paramiko goes through all blocks for each host. Here a block of plain names is looked at for
+    these names alone: with a block for each of 128 hosts that saves half of a fan-out's CPU time.
+    """
+
+    def __init__(self, config: paramiko.SSHConfig, folder: Path) -> None:
+        self.folder = folder
+        self._blocks: list[dict[str, Any]] = config._config  # type: ignore[attr-defined]
+        self._named: dict[str, list[int]] = {}
+        self._general: list[int] = []
+        # A canonical name is looked up again, under another name.
+        canonical = any("canonicalizehostname" in block["config"] for block in self._blocks)
+        for position, block in enumerate(self._blocks):
+            names = block.get("host", "*")  # a Match block has none
+            if canonical or any(_PATTERN.search(name) for name in names):
+                self._general.append(position)
+            else:
+                for name in names:
+                    self._named.setdefault(name, []).append(position)
+        self._found: dict[str, paramiko.SSHConfigDict] = {}
+
+    def names_any(self, hosts: Sequence[str]) -> bool:
+        """Whether one of these hosts has a block by its own name."""
+        return not self._named.keys().isdisjoint(hosts)
+
+    def lookup(self, host: str) -> paramiko.SSHConfigDict:
+        """The settings of a host, as `ssh -G` has them."""
+        if host not in self._found:
+            positions = sorted({*self._general, *self._named.get(host, ())})
+            config = paramiko.SSHConfig()
+            config._config = [  # type: ignore[attr-defined]
+                self._blocks[position] for position in positions
+            ]
+            self._found[host] = config.lookup(host)
+        return self._found[host]
 
     def target(self, host: str, user: str | None = None) -> Target:
-        """How `ssh host` would get there: HostName, User, Port, ProxyCommand, ProxyJump."""
-        found = self.config.lookup(host)
-        return Target(
+        """How `ssh host` would get there: HostName, User, Port, ProxyCommand, ProxyJump.
+
+        Raises UsageError for a ProxyJump that cannot be read or that leads back to its host.
+        """
+        return self._target(host, user, ())
+
+    def _target(self, host: str, user: str | None, behind: tuple[str, ...]) -> Target:
+        found = self.lookup(host)
+        target = Target(
             host=host,
             address=found.get("hostname", host),
             user=user or found.get("user") or getpass.getuser(),
             port=int(found.get("port", 22)),
-            proxy_command=_proxy(found),
             proxy_passes_fd=str(found.get("proxyusefdpass", "no")).lower() == "yes",
         )
+        # The first of the two counts, as in OpenSSH; they are in the order of the file.
+        way = next((key for key in found if key in ("proxycommand", "proxyjump")), "")
+        given = (found[way] if way else None) or "none"
+        if given.lower() == "none":
+            return target
+        if way == "proxycommand":
+            return replace(target, proxy_command=tuple(shlex.split(given)))
+        return replace(target, jump=self._jump(given, (*behind, host)))
 
-    def identity_files(self, hosts: list[str]) -> list[Path]:
-        """The IdentityFile entries of all these hosts, each once."""
+    def _jump(self, given: str, behind: tuple[str, ...]) -> Target:
+        """The last of `[USER@]HOST[:PORT],…`, to be reached through those before it."""
+        before, _, last = given.rpartition(",")
+        user, _, where = last.strip().removeprefix("ssh://").rpartition("@")
+        matched = _HOP.fullmatch(where)
+        if not matched:
+            raise UsageError(f"cannot read `ProxyJump {given}` of {behind[-1]}")
+        host, port = matched.groups()
+        if host in behind:
+            raise UsageError(
+                f"{self.folder / 'config'} reaches {host} through itself",
+                f"begin the file with `Host {host}` and `ProxyJump none` below it",
+            )
+        if before:  # these count, and not what the file says of this host
+            jump = replace(
+                self._target(host, user or None, behind), proxy_command=(), proxy_passes_fd=False
+            )
+            jump = replace(jump, jump=self._jump(before, (*behind, host)))
+        else:
+            jump = self._target(host, user or None, behind)
+        return replace(jump, port=int(port)) if port else jump
+
+    def identity_files(self, targets: Iterable[Target]) -> list[Path]:
+        """The IdentityFile entries of all these and of their jump hosts, each once."""
         names: dict[str, None] = {}
-        for host in hosts:
-            names.update(dict.fromkeys(self.config.lookup(host).get("identityfile", [])))
+        for host in _names(targets):
+            names.update(dict.fromkeys(self.lookup(host).get("identityfile", [])))
         return [Path(name).expanduser() for name in names]
 
-    def known_hosts_files(self, hosts: list[str]) -> list[Path]:
-        """UserKnownHostsFile of these hosts, else ~/.ssh/known_hosts, and the system's."""
+    def known_hosts_files(self, targets: Iterable[Target]) -> list[Path]:
+        """Their UserKnownHostsFile entries, else ~/.ssh/known_hosts, and the system's."""
         names: dict[str, None] = {}
-        for host in hosts:
-            given = self.config.lookup(host).get("userknownhostsfile")
-            names.update(dict.fromkeys(_file_names(given) if given else []))
-        own = [Path(name).expanduser() for name in names] or [
-            self.folder / "known_hosts",
-            self.folder / "known_hosts2",
-        ]
-        return [*own, Path("/etc/ssh/ssh_known_hosts")]
+        for host in _names(targets):
+            given = self.lookup(host).get("userknownhostsfile")
+            own = [str(self.folder / "known_hosts"), str(self.folder / "known_hosts2")]
+            names.update(dict.fromkeys(_file_names(given) if given else own))
+        return [*(Path(name).expanduser() for name in names), Path("/etc/ssh/ssh_known_hosts")]
+
+
+def _names(targets: Iterable[Target]) -> dict[str, None]:
+    names: dict[str, None] = {}
+    for target in targets:
+        hop: Target | None = target
+        while hop and hop.host not in names:
+            names[hop.host] = None
+            hop = hop.jump
+    return names
 
 
 def read_user_config(folder: Path, name: str = "config") -> UserConfig:
@@ -89,15 +166,3 @@ def _with_includes(path: Path, folder: Path, depth: int = 0) -> list[str]:
 def _file_names(given: str) -> list[str]:
     # paramiko has taken the quotes off a single name, so blanks may be part of it.
     return [given] if Path(given).expanduser().exists() else shlex.split(given)
-
-
-def _proxy(found: paramiko.SSHConfigDict) -> tuple[str, ...]:
-    command = found.get("proxycommand")
-    if command and command.lower() != "none":
-        return tuple(shlex.split(command))
-    jump = found.get("proxyjump")
-    if jump and jump.lower() != "none":
-        *before, last = jump.split(",")
-        through = ("-J", ",".join(before)) if before else ()
-        return ("ssh", *through, "-W", "[%h]:%p", last)
-    return ()

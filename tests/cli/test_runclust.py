@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +13,7 @@ import time
 import pytest
 
 from tests.cli.programs import BIN, call
+from tests.transport.conftest import running_sshd
 
 
 def python(program: str) -> subprocess.CompletedProcess[str]:
@@ -144,6 +147,26 @@ def test_ctrl_c_ends_it_at_once(home, hosts):
     assert process.returncode == 130
     assert stderr.strip() == "interrupted"
     assert time.monotonic() - began < 4, "it waited for the command"
+
+
+def test_hosts_behind_a_jump_host_share_one_connection_to_it(home, hosts, tmp_path):
+    """Its MaxStartups of 2 would drop most of an `ssh -W` for each host."""
+    folder = tmp_path / "jump"
+    folder.mkdir()
+    with running_sshd(folder, "MaxStartups 2") as jump:
+        config = home / ".ssh" / "config"
+        behind = "".join(f"Host 127.0.0.{n}\n ProxyJump bastion\n" for n in range(2, 26))
+        config.write_text(
+            f"Host bastion\n HostName 127.0.0.1\n Port {jump.port}\n IdentityFile {jump.key}\n"
+            f" UserKnownHostsFile {jump.known_hosts}\n{behind}{config.read_text()}"
+        )
+        hosts.write_text("".join(f"127.0.0.{n}\n" for n in range(2, 26)))
+        key = re.search("IdentityFile (.*/sshd.*)", config.read_text())[1]
+        for options in ([], ["--key", key], ["--user", getpass.getuser()]):
+            before = jump.logins
+            done = call("runclust", *options, hosts, "echo in")
+            assert sorted(done.stdout.splitlines()) == sorted(lines(*range(2, 26), text="in"))
+            assert (done.returncode, jump.logins - before) == (0, 1)
 
 
 @pytest.mark.parametrize(

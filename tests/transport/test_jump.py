@@ -258,3 +258,32 @@ def test_the_same_host_with_and_without_jump_are_two_ways(ssh_server):
     direct = ssh_server.target(2)
     assert direct != behind(ssh_server)
     assert replace(behind(ssh_server), jump=None) == direct
+
+
+def test_the_jump_hosts_connection_ends_under_a_login(ssh_server):
+    """Those behind it connect to it once more, all together, and go on."""
+    with ssh_server.connections() as connections:
+        first = connections.session(ssh_server.target(1))
+        open_tunnel = first.client.get_transport().open_tunnel
+        before = ssh_server.logins
+
+        def dies(*arguments):
+            first.client.close()
+            return open_tunnel(*arguments)
+
+        first.client.get_transport().open_tunnel = dies
+        result = connections.run_all([behind(ssh_server, n) for n in range(2, 8)], "echo in")
+        assert [value.stdout for value in result.values] == ["in\n"] * 6
+        wait_until(lambda: ssh_server.logins == before + 1 + 6, "one login more")
+
+
+def test_a_host_that_failed_is_not_asked_again_where_told_so(ssh_server):
+    with silent_listener() as listener, ssh_server.connections(connect_timeout_s=0.3) as given:
+        given.ask_again = False
+        silent = ssh_server.target(1, port=listener.getsockname()[1])
+        said = unreachable(given, silent).message
+        assert unreachable(given, silent).message == said
+        listener.settimeout(0)
+        listener.accept()[0].close()
+        with pytest.raises(BlockingIOError):
+            listener.accept()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import resource
 import socket
 import subprocess
 
@@ -16,11 +17,12 @@ from clusterctl.domain.errors import (
     KeyRefused,
     UsageError,
 )
+from clusterctl.transport.connections import most_hosts
 from clusterctl.transport.hostkeys import PinnedHostKeys
 from clusterctl.transport.keys import load_key
 from clusterctl.transport.session import Identity, connect
 from tests.lab.running import wait_until
-from tests.transport.conftest import free_port, keygen
+from tests.transport.conftest import free_port, keygen, running_sshd
 
 
 @pytest.mark.parametrize(
@@ -94,6 +96,57 @@ def test_connections_are_kept(ssh_server):
         first = connections.run(ssh_server.target(), "echo $SSH_CONNECTION").stdout
         second = connections.run(ssh_server.target(), "echo $SSH_CONNECTION").stdout
     assert first == second
+
+
+def test_a_connection_that_was_kept_and_died_is_made_anew(ssh_server):
+    with ssh_server.connections() as connections:
+        target = ssh_server.target()
+        sock = connections.session(target).client.get_transport().sock
+        # Shut unseen: the connection's thread finds out when it is used, or just before.
+        sock.shutdown(socket.SHUT_RDWR)
+        assert connections.run(target, "echo again").stdout == "again\n"
+
+
+@pytest.mark.parametrize("jump", [False, True])
+def test_a_kept_connection_that_leads_nowhere_is_made_anew(ssh_server, jump):
+    """The host was cut off and came back: no packet says so."""
+    gone = ssh_server.target(1, jump=ssh_server.target(2) if jump else None)
+    with ssh_server.connections() as connections:
+        connections.doubt_after_s = 0.5
+        connections.session(gone)
+        for target in filter(None, (gone, gone.jump)):
+            # From now on what is sent vanishes.
+            transport = connections.session(target).client.get_transport()
+            transport.packetizer.send_message = lambda message: None
+        assert connections.run(gone, "echo again").stdout == "again\n"
+
+
+def test_a_server_that_refuses_another_command_keeps_its_connection(tmp_path):
+    with running_sshd(tmp_path, "MaxSessions 1") as server, server.connections() as connections:
+        connections.doubt_after_s = 5
+        session = connections.session(server.target())
+        channel = session.client.get_transport().open_session()
+        with pytest.raises(HostUnreachable, match="no SSH session"):
+            connections.run(server.target(), "true")
+        assert connections.session(server.target()) is session
+        channel.close()
+
+
+def test_more_hosts_than_files_may_be_open(ssh_server):
+    targets = [ssh_server.target(number) for number in range(1, 10)]
+    with ssh_server.connections() as connections:
+        connections.most_hosts = 3
+        result = connections.run_all(targets, "echo in")
+        assert not result.failures
+        assert not connections._sessions
+
+
+def test_how_many_hosts_the_limit_on_files_allows(monkeypatch):
+    limits = [(1024, 4096)]
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits[0])
+    monkeypatch.setattr(resource, "setrlimit", lambda _, both: limits.__setitem__(0, both))
+    assert most_hosts() == (4096 - 64) // 3
+    assert limits == [(4096, 4096)]
 
 
 def test_nobody_listens(ssh_server):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import subprocess
 from pathlib import Path
 
+import paramiko
 import pytest
 
 from clusterctl.domain.errors import UsageError
@@ -35,8 +37,8 @@ def test_what_the_config_says(tmp_path):
     assert target == Target("gpu1", "10.0.0.9", "ubuntu", 2222)
     assert target.known_hosts_name == "[10.0.0.9]:2222"
     assert found.target("gpu1", user="root").user == "root"
-    assert found.identity_files(["gpu1", "gpu2"]) == [Path("~/a").expanduser()]
-    assert found.known_hosts_files(["gpu1"])[0] == known
+    assert found.identity_files([target, found.target("gpu2")]) == [Path("~/a").expanduser()]
+    assert found.known_hosts_files([target])[0] == known
 
 
 @pytest.mark.parametrize(
@@ -44,14 +46,97 @@ def test_what_the_config_says(tmp_path):
     [
         ("ProxyCommand nc -X 5 %h %p", ["nc", "-X", "5", "10.0.0.9", "22"]),
         ("ProxyCommand sh -c 'echo 100%% %r'", ["sh", "-c", "echo 100% me"]),
-        ("ProxyJump bastion", ["ssh", "-W", "[10.0.0.9]:22", "bastion"]),
-        ("ProxyJump a,b", ["ssh", "-J", "a", "-W", "[10.0.0.9]:22", "b"]),
         ("ProxyCommand none", []),
+        ("ProxyCommand none\n ProxyJump bastion", []),
+        ("ProxyCommand nc %h\n ProxyJump bastion", ["nc", "10.0.0.9"]),
     ],
 )
 def test_proxies(tmp_path, line, argv):
     target = config(tmp_path, f"Host x\n HostName 10.0.0.9\n User me\n {line}\n").target("x")
     assert proxy_argv(target) == argv
+
+
+@pytest.mark.parametrize(
+    ("jump", "hops"),
+    [
+        ("bastion", [("bastion", "192.0.2.1", "jump", 2222)]),
+        ("ssh://you@bastion:22", [("bastion", "192.0.2.1", "you", 22)]),
+        ("[2001:db8::1]:22", [("2001:db8::1", "2001:db8::1", "me", 22)]),
+        # What is named before it counts, and not its own way.
+        ("inner", [("inner", "inner", "me", 22), ("bastion", "192.0.2.1", "jump", 2222)]),
+        ("a,inner", [("inner", "inner", "me", 22), ("a", "a", "me", 22)]),
+        ("none", []),
+    ],
+)
+def test_jump_hosts_are_hosts_of_this_file(tmp_path, jump, hops):
+    found = config(
+        tmp_path,
+        f"Host x\n ProxyJump {jump}\n IdentityFile /nodes\n"
+        "Host bastion\n HostName 192.0.2.1\n User jump\n Port 2222\n IdentityFile /bastion\n"
+        " UserKnownHostsFile /pinned\n"
+        "Host inner\n ProxyJump bastion\n"
+        "Host *\n User me\n",
+    )
+    target = found.target("x", user="root")
+    way, hop = [], target.jump
+    while hop:
+        way.append((hop.host, hop.address, hop.user, hop.port))
+        hop = hop.jump
+    assert (target.user, way) == ("root", hops)
+    through = "bastion" in [name for name, *_ in hops]
+    assert (Path("/bastion") in found.identity_files([target])) == through
+    assert (Path("/pinned") in found.known_hosts_files([target])) == through
+
+
+def test_a_host_behind_itself_is_said(tmp_path):
+    found = config(tmp_path, "Host *\n ProxyJump bastion\n User me\n")
+    with pytest.raises(UsageError, match="reaches bastion through itself") as refused:
+        found.target("x")
+    assert "`Host bastion`" in refused.value.hint
+    found = config(tmp_path, "Host bastion\n ProxyJump none\nHost *\n ProxyJump bastion\n User me")
+    assert found.target("x").jump == Target("bastion", "bastion", "me")
+
+
+def test_every_host_is_as_ssh_has_it(tmp_path):
+    """Blocks of plain names are looked at for these names alone; the first value still counts."""
+    found = config(
+        tmp_path,
+        "Port 1000\n"
+        + "".join(f"Host n{n} 10.0.0.{n}\n HostName 10.1.0.{n}\n" for n in range(40))
+        + "Host n1* !n12\n User teen\n"
+        + "Host n12 n3\n User late\n Port 12\n"
+        + "Match originalhost n5,n6\n User matched\n"
+        + "Match host 10.1.0.7\n User seventh\n"
+        + "Host *\n User rest\n HostName %h.invalid\n",
+    )
+    for name in [*(f"n{n}" for n in range(40)), "10.0.0.7", "other", "n40"]:
+        argv = ["ssh", "-F", str(tmp_path / "config"), "-G", name]
+        said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+        told = dict(line.split(" ", 1) for line in said.splitlines())
+        target = found.target(name)
+        ours = [target.address, target.user, str(target.port)]
+        assert ours == [told[key] for key in ("hostname", "user", "port")], name
+    # A Match block has no names.
+    assert found.names_any(["x", "n12"])
+    assert not found.names_any(["other"])
+
+
+def test_a_host_takes_no_look_at_the_others(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        paramiko.SSHConfig,
+        "_pattern_matches",
+        lambda self, patterns, target, matches=paramiko.SSHConfig._pattern_matches: (
+            asked.append(target) or matches(self, patterns, target)
+        ),
+    )
+    names = [f"n{n}" for n in range(100)]
+    found = config(tmp_path, "".join(f"Host {name}\n User me\n" for name in names))
+    targets = [found.target(name) for name in names]
+    found.identity_files(targets)
+    found.known_hosts_files(targets)
+    # Its own block and the unnamed first one, in paramiko's two passes.
+    assert len(asked) <= 4 * len(names)
 
 
 def test_includes_stand_where_they_are_named(tmp_path):
