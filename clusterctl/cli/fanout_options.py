@@ -38,14 +38,19 @@ def fanout_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def piped_stdin(closed: bool) -> StdinSource | bytes:
     """What is piped or redirected into this program, for every host; nothing from a terminal."""
-    if closed or sys.stdin is None or sys.stdin.closed:
-        return b""
-    try:
-        mode = os.fstat(0).st_mode
-    except OSError:
-        return b""
-    if not (stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)):
+    if not stdin_is_piped(closed):
         return b""
     from clusterctl.transport.stdin import StdinSource
 
     return StdinSource(0)
+
+
+def stdin_is_piped(closed: bool) -> bool:
+    """Whether there is a standard input for the hosts."""
+    if closed or sys.stdin is None or sys.stdin.closed:
+        return False
+    try:
+        mode = os.fstat(0).st_mode
+    except OSError:
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)

@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import click
 
-from clusterctl.cli.fanout_options import fanout_options, piped_stdin
+from clusterctl.cli.fanout_options import fanout_options, piped_stdin, stdin_is_piped
 from clusterctl.cli.main import run_program
 from clusterctl.cli.params import Duration
 from clusterctl.cli.run_on import QuotedCommand, run_on
+from clusterctl.domain.errors import UsageError
+from clusterctl.domain.units import parse_duration_s
+
+PERSIST = "10m"
 
 
-@click.command(cls=QuotedCommand, context_settings={"help_option_names": ["-h", "--help"]})
+class _Runclust(QuotedCommand):
+    """Takes `--persist` with a duration and without."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        end = args.index("--") if "--" in args else len(args)
+        if "--persist" in args[:end]:
+            at = args.index("--persist")
+            try:
+                parse_duration_s("".join(args[at + 1 : at + 2]))
+            except UsageError:
+                args = [*args[:at], f"--persist={PERSIST}", *args[at + 1 :]]
+        return super().parse_args(ctx, args)
+
+
+@click.command(cls=_Runclust, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("hosts", type=click.Path(path_type=Path))
 @click.argument("command")
 @click.argument("verbose", required=False, type=click.Choice(["verbose"]))
@@ -21,6 +40,13 @@ from clusterctl.cli.run_on import QuotedCommand, run_on
 @click.option("-i", "--key", type=click.Path(path_type=Path), help="Log in with this key file.")
 @click.option("-n", "--no-stdin", is_flag=True, help="Give the command no standard input.")
 @click.option("--connect-timeout", type=Duration(), default=10.0, help="Per host; default 10s.")
+@click.option(
+    "--persist",
+    "persist_s",
+    metavar="[TIME]",
+    type=Duration(none=True),
+    help=f"Keep the connections for a next call with it, so long after the last; {PERSIST}.",
+)
 @fanout_options
 def runclust(
     hosts: Path,
@@ -31,6 +57,7 @@ def runclust(
     key: Path | None,
     no_stdin: bool,
     connect_timeout: float,
+    persist_s: float | None,
     timeout_s: float | None,
     fanout: int,
     as_json: bool,
@@ -47,22 +74,29 @@ def runclust(
     or 255 if one could not be reached or did not end in time.
     """
     from clusterctl.config import home_folder
+
+    run = partial(
+        run_on,
+        command=command,
+        timeout_s=timeout_s,
+        fanout=fanout,
+        gather=gather,
+        verbose=verbose is not None,
+        as_json=as_json,
+    )
+    if persist_s is not None:
+        from clusterctl.operations.persist import KeptConnections, login_of
+
+        login = login_of(hosts, user, key, home_folder())
+        stdin = 0 if stdin_is_piped(no_stdin) else None
+        return run(KeptConnections(login, persist_s, connect_timeout, stdin), (), stdin=b"")
+
     from clusterctl.operations.hosts_access import open_hosts
 
     with open_hosts(
         hosts, user=user, key=key, home=home_folder(), connect_timeout_s=connect_timeout
     ) as access:
-        return run_on(
-            access.connections,
-            access.targets,
-            command,
-            stdin=piped_stdin(no_stdin),
-            timeout_s=timeout_s,
-            fanout=fanout,
-            gather=gather,
-            verbose=verbose is not None,
-            as_json=as_json,
-        )
+        return run(access.connections, access.targets, stdin=piped_stdin(no_stdin))
 
 
 def main() -> None:

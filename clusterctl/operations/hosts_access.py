@@ -21,10 +21,14 @@ from clusterctl.transport.user_config import UserConfig, read_user_config
 
 @dataclass(frozen=True)
 class HostsAccess:
-    """The targets of a hosts file and the connections to them. Use as a context manager."""
+    """The targets of a hosts file and the connections to them. Use as a context manager.
+
+    `sources` are the files that say how the hosts are reached.
+    """
 
     targets: tuple[Target, ...]
     connections: Connections
+    sources: tuple[Path, ...] = ()
 
     def __enter__(self) -> HostsAccess:
         return self
@@ -66,12 +70,17 @@ def open_hosts(
     hosts = read_hosts_file(path).hosts
     config = read_user_config(ssh_folder or Path.home() / ".ssh")
     folder = cluster_of(path, hosts, config, home) if home else None
+    homes = (home, *home.glob("*")) if home else ()
+    sources = (path, config.folder, *config.files, *homes, *((key,) if key else ()))
     if folder:
-        return open_nodes(folder, hosts, user=user, key=key, connect_timeout_s=connect_timeout_s)
+        nodes = open_nodes(folder, hosts, user=user, key=key, connect_timeout_s=connect_timeout_s)
+        own = (folder.ssh_config, folder.key, folder.known_hosts)
+        return replace(nodes, sources=(*sources, *own))
     targets = tuple(config.target(host, user) for host in hosts)
     identity = Identity(_keys(config, targets, key))
     host_keys = PinnedHostKeys(config.known_hosts_files(targets))
-    return HostsAccess(targets, Connections(identity, host_keys, connect_timeout_s))
+    sources = (*sources, *config.identity_files(targets), *host_keys.paths)
+    return HostsAccess(targets, Connections(identity, host_keys, connect_timeout_s), sources)
 
 
 def open_nodes(

@@ -29,8 +29,11 @@ class UserConfig:
     these names alone: with a block for each of 128 hosts that saves half of a fan-out's CPU time.
     """
 
-    def __init__(self, config: paramiko.SSHConfig, folder: Path) -> None:
+    def __init__(
+        self, config: paramiko.SSHConfig, folder: Path, files: Sequence[Path] = ()
+    ) -> None:
         self.folder = folder
+        self.files = tuple(files)
         self._blocks: list[dict[str, Any]] = config._config  # type: ignore[attr-defined]
         self._named: dict[str, list[int]] = {}
         self._general: list[int] = []
@@ -138,18 +141,21 @@ def read_user_config(folder: Path, name: str = "config") -> UserConfig:
     """The config file in `folder` (~/.ssh). Raises UsageError if it cannot be read."""
     path = folder / name
     try:
-        lines = _with_includes(path, folder) if path.exists() else []
-        return UserConfig(paramiko.SSHConfig.from_text("\n".join(lines)), folder)
+        files: list[Path] = []
+        lines = _with_includes(path, folder, files) if path.exists() else []
+        return UserConfig(paramiko.SSHConfig.from_text("\n".join(lines)), folder, files)
     except Exception as error:  # paramiko raises bare Exception for a line it cannot parse
         raise UsageError(f"cannot read {path}: {error}") from None
 
 
-def _with_includes(path: Path, folder: Path, depth: int = 0) -> list[str]:
-    """The lines of a config with its `Include` files in place, which paramiko skips.
+def _with_includes(path: Path, folder: Path, files: list[Path], depth: int = 0) -> list[str]:
+    """The lines of a config with its `Include` files in place, which paramiko skips; all that were
+    read are put into `files`.
 
     As in OpenSSH, relative names are in ~/.ssh, missing files are none, 16 levels at most.
     """
     lines: list[str] = []
+    files.append(path)
     for line in path.read_text(errors="replace").splitlines():
         words = shlex.split(line, comments=True) if _INCLUDE.match(line) else []
         for pattern in words[1:]:
@@ -157,7 +163,7 @@ def _with_includes(path: Path, folder: Path, depth: int = 0) -> list[str]:
             found = sorted(glob.glob(str(folder / name)))  # noqa: PTH207
             if depth < MOST_INCLUDES:
                 for included in found:
-                    lines += _with_includes(Path(included), folder, depth + 1)
+                    lines += _with_includes(Path(included), folder, files, depth + 1)
         if not words:
             lines.append(line)
     return lines

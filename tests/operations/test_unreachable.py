@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 
 from clusterctl.domain.cluster import NodeState
-from clusterctl.domain.errors import AwsError, ConnectionLost, HostUnreachable
+from clusterctl.domain.errors import AwsError, HostUnreachable
 from clusterctl.ec2.instances import Instance
 from clusterctl.operations.status import Ec2Explanation, in_ec2s_words, what_helps
 from clusterctl.transport import dial
@@ -221,7 +221,7 @@ def test_a_command_on_a_node_that_freezes_is_given_up(pair, monkeypatch):
         target = access.targets[1]
         # One that is only quiet is not.
         assert access.connections.run(target, "sleep 4; echo done").stdout == "done\n"
-        with pair.fault(1, "freeze", "thaw"), pytest.raises(ConnectionLost) as caught:
+        with pair.fault(1, "freeze", "thaw"), pytest.raises(HostUnreachable) as caught:
             access.connections.run(target, "true")
     assert "as running since" in caught.value.message
 
