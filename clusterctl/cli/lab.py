@@ -19,7 +19,7 @@ from clusterctl.config import load_settings
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.units import format_bytes
 from clusterctl.lab.addresses import ALL_CANDIDATES, REGIONS
-from clusterctl.lab.daemon.cgroups import MOST_PROCESSES
+from clusterctl.lab.hosts.daemon.cgroups import MOST_PROCESSES
 from clusterctl.lab.record import ACCOUNTS, LabOptions, LabRecord, read_record
 
 SECRETS = ("keys", "secret")

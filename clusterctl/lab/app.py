@@ -18,28 +18,26 @@ os.environ["MOTO_S3_ALLOW_CROSSACCOUNT_ACCESS"] = "false"
 from moto.moto_server import werkzeug_app  # noqa: E402
 from werkzeug.serving import BaseWSGIServer, make_server  # noqa: E402
 
-from clusterctl.lab import (  # noqa: E402
-    api_faults,
+from clusterctl.lab import gate  # noqa: E402
+from clusterctl.lab.ec2 import (  # noqa: E402
+    capacity,
     catalogue,
-    fault_checks,
-    fault_page,
-    gate,
-    moto_capacity,
-    moto_console,
-    moto_instances,
-    moto_network,
-    moto_objects,
-    moto_pricing,
-    moto_run_instances,
-    moto_security_groups,
-    moto_sessions,
-    moto_tags,
-    moto_types,
-    moto_visibility,
+    console,
+    instance_types,
+    instances,
+    network,
+    objects,
+    pricing,
+    run_instances,
+    security_groups,
+    sessions,
+    tags,
+    visibility,
 )
-from clusterctl.lab.faults import FAULTS  # noqa: E402
-from clusterctl.lab.interruptions import with_interruptions  # noqa: E402
-from clusterctl.lab.looks import LOOKS  # noqa: E402
+from clusterctl.lab.faults import api, checks, page  # noqa: E402
+from clusterctl.lab.faults.interruptions import with_interruptions  # noqa: E402
+from clusterctl.lab.faults.store import FAULTS  # noqa: E402
+from clusterctl.lab.hosts.tracker import LOOKS  # noqa: E402
 
 SERVICES = ("ec2", "s3", "ssm", "iam", "sts", "servicequotas", "pricing", "cloudformation")
 STATUS_PATH = "/_lab/status"
@@ -48,31 +46,31 @@ SETTLED_WITHIN_S = 3.0
 IDLE_S = 60.0
 
 
-def complete_moto(network: IPv4Network, read_console: Callable[[str], str]) -> None:
+def complete_moto(inside: IPv4Network, read_console: Callable[[str], str]) -> None:
     """Once per process, before the first request."""
-    moto_types.install()
-    moto_tags.install()
+    instance_types.install()
+    tags.install()
     catalogue.install()
-    moto_network.install(network)
-    moto_instances.install()
-    moto_run_instances.install(network)
-    moto_security_groups.install()
-    moto_console.install(read_console)
-    moto_capacity.install()
-    moto_visibility.install()
-    moto_objects.install()
-    moto_sessions.install()
+    network.install(inside)
+    instances.install()
+    run_instances.install(inside)
+    security_groups.install()
+    console.install(read_console)
+    capacity.install()
+    visibility.install()
+    objects.install()
+    sessions.install()
 
 
 def make_api(listening: socket.socket, secret: str) -> BaseWSGIServer:
     """The lab's services and, to who knows `secret`, its own pages."""
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     port = listening.getsockname()[1]
-    pages = fault_page.with_fault_page(with_interruptions(_no_page), fault_checks.admit, _settle)
+    pages = page.with_fault_page(with_interruptions(_no_page), checks.admit, _settle)
     return _serve(
         listening,
         gate.with_gate(
-            api_faults.with_api_faults(moto_objects.within_room(_dispatch), FAULTS),
+            api.with_api_faults(objects.within_room(_dispatch), FAULTS),
             SERVICES,
             [f"127.0.0.1:{port}", f"localhost:{port}"],
             (_with_status(pages), secret),
@@ -83,7 +81,7 @@ def make_api(listening: socket.socket, secret: str) -> BaseWSGIServer:
 def make_storage(listening: socket.socket) -> BaseWSGIServer:
     """S3 for the hosts, on the socket that listens inside the lab. The store is the API's."""
     host, port = listening.getsockname()
-    store = moto_objects.within_room(_dispatch)
+    store = objects.within_room(_dispatch)
     return _serve(listening, gate.with_gate(store, ["s3"], [host, f"{host}:{port}"]))
 
 
@@ -116,7 +114,7 @@ def _backend(service: Any) -> gate.Wsgi:
     # A variable of the environment for this is read when moto is imported, by whomever.
     werkzeug_app.DISABLE_GLOBAL_CORS = True  # type: ignore[attr-defined]
     if service == "pricing":
-        return moto_pricing.serve
+        return pricing.serve
     return werkzeug_app.create_backend_app(service)
 
 
@@ -126,7 +124,7 @@ def _no_page(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[byt
 
 
 def _settle() -> bool:
-    return LOOKS.wait(moto_instances.LabInstance.changed.set, SETTLED_WITHIN_S)
+    return LOOKS.wait(instances.LabInstance.changed.set, SETTLED_WITHIN_S)
 
 
 def _with_status(api: Callable[..., Iterable[bytes]]) -> Callable[..., Iterable[bytes]]:
@@ -154,5 +152,5 @@ def _instances() -> list[dict[str, Any]]:
             "problem": one.user_data_problem,
             "name": one.name,
         }
-        for one in moto_instances.all_lab_instances()
+        for one in instances.all_lab_instances()
     ]

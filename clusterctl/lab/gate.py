@@ -30,7 +30,7 @@ from moto.iam.access_control import PermissionResult
 from moto.s3.models import s3_backends
 
 from clusterctl.lab.accounts import KEYS, Keyring, LentKey
-from clusterctl.lab.fault_answers import Call, error_answer, send
+from clusterctl.lab.faults.answers import Call, error_answer, send
 from clusterctl.lab.record import AccessKey
 
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]

@@ -16,7 +16,7 @@ from typing import Any
 
 from clusterctl.domain.errors import LabError
 from clusterctl.lab import pages
-from clusterctl.lab.daemon import cgroups
+from clusterctl.lab.hosts.daemon import cgroups
 from clusterctl.lab.record import LabOptions, LabRecord, folder_of, read_record
 from clusterctl.lab.requirements import check_machine
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from clusterctl.domain.errors import LabError, MissingTool
-from clusterctl.lab.daemon.shaping import shape_of
-from clusterctl.lab.host_faults import SLOWEST_BIT
+from clusterctl.lab.faults.hosts import SLOWEST_BIT
+from clusterctl.lab.hosts.daemon.shaping import shape_of
 
 # Program -> the Debian and Ubuntu package that has it.
 PROGRAMS = {

@@ -28,24 +28,17 @@ from typing import Any
 import moto
 
 from clusterctl.domain.errors import ClusterctlError, LabError
-from clusterctl.lab import (
-    accounts,
-    addresses,
-    modes,
-    moto_addresses,
-    moto_cloudformation,
-    moto_dependencies,
-    record,
-    requirements,
-)
+from clusterctl.lab import accounts, addresses, record, requirements
 from clusterctl.lab.app import complete_moto, make_api, make_storage
-from clusterctl.lab.daemon.network import storage_url
-from clusterctl.lab.metadata_server import make_metadata_server
-from clusterctl.lab.namespaces import HOSTS_MEMORY, Daemon, NetworkTaken, Plan
-from clusterctl.lab.supervisor import Supervisor
+from clusterctl.lab.ec2 import cloudformation, dependencies, public_addresses
+from clusterctl.lab.hosts import modes
+from clusterctl.lab.hosts.daemon.network import storage_url
+from clusterctl.lab.hosts.metadata_server import make_metadata_server
+from clusterctl.lab.hosts.namespaces import HOSTS_MEMORY, Daemon, NetworkTaken, Plan
+from clusterctl.lab.hosts.supervisor import Supervisor
 
 LEFT_BY_A_DEAD_LAB = ("lab.json", "lab.json.new", "dial.sock")
-DIAL = Path(__file__).with_name("dial.py")
+DIAL = Path(__file__).parent / "hosts" / "dial.py"
 
 
 def main() -> None:
@@ -79,9 +72,9 @@ def _start(options: record.LabOptions) -> Callable[[], None]:
     daemon, plan = _spawn(mode, dial, wanted)
     network = plan.network
     complete_moto(network, lambda id: str(daemon.call("console", id=id)))
-    moto_addresses.install(plan.public)
-    moto_dependencies.install()
-    moto_cloudformation.install()
+    public_addresses.install(plan.public)
+    dependencies.install()
+    cloudformation.install()
     # Each request is a connection of its own, and one s5cmd makes 256. Hosts keep the usual limit.
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

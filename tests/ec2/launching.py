@@ -16,9 +16,9 @@ from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.observe import observe
 from clusterctl.ec2.plan import plan_launch
 from clusterctl.ec2.record import read_launches
-from clusterctl.lab.fault_checks import admit
-from clusterctl.lab.faults import FAULTS
-from clusterctl.lab.moto_instances import all_lab_instances
+from clusterctl.lab.ec2.instances import all_lab_instances
+from clusterctl.lab.faults.checks import admit
+from clusterctl.lab.faults.store import FAULTS
 from tests.lab.running import wait_until
 from tests.moto_ec2 import clients_with
 

@@ -13,7 +13,7 @@ from clusterctl.ec2 import attempt
 from clusterctl.ec2.addresses import ElasticAddress, find_addresses, release_addresses
 from clusterctl.ec2.request import tagged
 from clusterctl.ec2.tags import CLUSTER, RETIRED
-from clusterctl.lab.fault_kinds import Boot
+from clusterctl.lab.faults.kinds import Boot
 from tests.ec2.launching import TYPE, faults, launches
 
 __all__ = ["faults", "launches"]

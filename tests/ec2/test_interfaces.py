@@ -9,7 +9,7 @@ from moto.ec2.models.instance_types import INSTANCE_TYPES
 
 from clusterctl.ec2.interfaces import efa_cards, efa_wanted, layout, several
 from clusterctl.ec2.machines import MachineType, read_machine_type
-from clusterctl.lab.interface_rules import check_layout, read_wishes
+from clusterctl.lab.ec2.interface_rules import check_layout, read_wishes
 from tests.ec2.observed import MACHINE, PLAIN
 from tests.hostless import complete_moto
 

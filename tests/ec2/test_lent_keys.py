@@ -10,7 +10,7 @@ from botocore.exceptions import ClientError
 
 from clusterctl.ec2.lent_keys import lend_keys
 from clusterctl.ec2.session import Account, Clients
-from clusterctl.lab.fault_kinds import ApiError
+from clusterctl.lab.faults.kinds import ApiError
 from tests.ec2.launching import faults
 from tests.moto_ec2 import KEY, REGION
 

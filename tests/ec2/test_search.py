@@ -13,7 +13,7 @@ from clusterctl.ec2.addresses import find_addresses
 from clusterctl.ec2.instances import find_instances, wanted_of
 from clusterctl.ec2.record import read_launches
 from clusterctl.ec2.tags import read_disk
-from clusterctl.lab.fault_kinds import Boot, Capacity
+from clusterctl.lab.faults.kinds import Boot, Capacity
 from tests.ec2.launching import TYPE, ZONES, faults, launches
 
 __all__ = ["faults", "launches"]

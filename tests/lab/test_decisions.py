@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterctl.lab.decisions import WAIT, Decision, Seen, Wanted, decide
+from clusterctl.lab.hosts.reconcile import WAIT, Decision, Seen, Wanted, decide
 
 BOOTING, UP, OFF = Seen("booting"), Seen("up"), Seen("off", "off")
 POWERED_OFF, REBOOTED, DIED = Seen("off", "poweroff"), Seen("off", "reboot"), Seen("off", "died")

@@ -7,10 +7,9 @@ import threading
 import pytest
 
 from clusterctl.domain.errors import UsageError
-from clusterctl.lab.daemon.befall import UNHARMED
-from clusterctl.lab.daemon.shaping import shape_of
-from clusterctl.lab.fault_answers import Call, error_answer, throttled_answer
-from clusterctl.lab.fault_kinds import (
+from clusterctl.lab.faults.answers import Call, error_answer, throttled_answer
+from clusterctl.lab.faults.hosts import Frozen, Shape
+from clusterctl.lab.faults.kinds import (
     ApiError,
     Boot,
     Capacity,
@@ -21,9 +20,10 @@ from clusterctl.lab.fault_kinds import (
     Throttle,
     read_fault,
 )
-from clusterctl.lab.fault_words import describe
-from clusterctl.lab.faults import USUAL_VISIBILITY_S, Faults
-from clusterctl.lab.host_faults import Frozen, Shape
+from clusterctl.lab.faults.store import USUAL_VISIBILITY_S, Faults
+from clusterctl.lab.faults.words import describe
+from clusterctl.lab.hosts.daemon.befall import UNHARMED
+from clusterctl.lab.hosts.daemon.shaping import shape_of
 
 
 class Clock:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from clusterctl.lab import lifecycle
-from clusterctl.lab.daemon import template
-from clusterctl.lab.daemon.cgroups import MEMORY_FILES, MOST_PROCESSES
+from clusterctl.lab.hosts.daemon import template
+from clusterctl.lab.hosts.daemon.cgroups import MEMORY_FILES, MOST_PROCESSES
 from tests.lab.running import (
     make_key,
     processes_of_hosts,

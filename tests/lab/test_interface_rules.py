@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterctl.lab.interface_rules import check_layout, read_wishes
+from clusterctl.lab.ec2.interface_rules import check_layout, read_wishes
 
 
 def card(index, most, kinds=("interface", "efa", "efa-only")):

@@ -9,9 +9,9 @@ import pytest
 
 from clusterctl.domain.errors import UsageError
 from clusterctl.lab import pages
-from clusterctl.lab.daemon.network import hardware_address
-from clusterctl.lab.metadata import lookup
-from clusterctl.lab.metadata_server import Tokens
+from clusterctl.lab.hosts.daemon.network import hardware_address
+from clusterctl.lab.hosts.metadata import lookup
+from clusterctl.lab.hosts.metadata_server import Tokens
 from tests.cli.running import CommandLine
 from tests.lab.running import client, ssh, wait_until
 

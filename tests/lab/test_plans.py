@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import clusterctl.lab
-from clusterctl.lab.daemon import boot, cgroups, mounts, network, template
-from clusterctl.lab.daemon.boot import HostSpec
+from clusterctl.lab.hosts.daemon import boot, cgroups, mounts, network, template
+from clusterctl.lab.hosts.daemon.boot import HostSpec
 
-HOST_FILES = Path(clusterctl.lab.__file__).parent / "host"
+HOST_FILES = Path(clusterctl.lab.__file__).parent / "hosts" / "files"
 SPEC = HostSpec(
     id="i-1",
     hostname="ip-10-77-0-5",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterctl.lab.moto_quotas import quota_of
+from clusterctl.lab.ec2.quotas import quota_of
 from tests.lab.refusals import quota, refused, service
 
 pytestmark = pytest.mark.lab

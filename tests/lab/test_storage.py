@@ -17,7 +17,7 @@ from botocore.config import Config
 from moto.s3.exceptions import S3ClientError
 from moto.s3.models import FakeKey
 
-from clusterctl.lab import moto_objects
+from clusterctl.lab.ec2 import objects
 from clusterctl.lab.record import read_record
 from tests.lab.running import LabHome, client, signed_headers
 
@@ -188,11 +188,11 @@ def test_more_than_the_machine_can_hold_is_refused_before_it_comes(lab, bucket):
 
 def test_what_is_deleted_is_room_again(monkeypatch):
     """Of objects that hold 100 bytes together, whatever replaced or deleted them."""
-    monkeypatch.setattr(moto_objects, "ROOM", room := moto_objects.Room(100))
-    monkeypatch.setattr(moto_objects, "KEY_BYTES", 0)
+    monkeypatch.setattr(objects, "ROOM", room := objects.Room(100))
+    monkeypatch.setattr(objects, "KEY_BYTES", 0)
     for name in ("value", "dispose", "instances_tracked"):
         monkeypatch.setattr(FakeKey, name, FakeKey.__dict__[name])
-    moto_objects.install()
+    objects.install()
     first, second = (FakeKey(name, b"x" * 40, "1", "us-east-1") for name in "ab")
     with pytest.raises(S3ClientError, match="holds 100 B at most"):
         FakeKey("c", b"x" * 21, "1", "us-east-1").dispose()

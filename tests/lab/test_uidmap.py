@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from clusterctl.lab.uidmap import IdMap, SubIds, map_for_root, map_for_user, parse_subids
+from clusterctl.lab.hosts.uidmap import IdMap, SubIds, map_for_root, map_for_user, parse_subids
 
 ANN = SubIds("ann", 100_000, 65_536)
 
@@ -63,7 +63,7 @@ def test_without_enough_of_them_there_is_no_map(subuids, subgids):
 GIVE_UP = """
 import os, sys
 from pathlib import Path
-from clusterctl.lab.modes import give_up_root
+from clusterctl.lab.hosts.modes import give_up_root
 
 def reads(name):
     try:

@@ -9,7 +9,7 @@ import pytest
 
 from clusterctl.domain.errors import LabError
 from clusterctl.lab import lifecycle
-from clusterctl.lab.userdata import UserData, decode
+from clusterctl.lab.hosts.userdata import UserData, decode
 from tests.lab.running import ssh, wait_until
 
 SCRIPT = b"#!/bin/sh\necho hello\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterctl.lab.volume_rules import Disk, check_disk
+from clusterctl.lab.ec2.volume_rules import Disk, check_disk
 
 
 def disk(type="gp3", size_gib=100, **others):

@@ -48,10 +48,10 @@ def hasten(put: Callable[[Any, str, Any], None] = setattr) -> None:
     """Nobody waits long for what takes no time here, and hosts need not be got ready."""
     from botocore.retries.quota import RetryQuota
 
-    from clusterctl.lab import moto_placement_groups
+    from clusterctl.lab.ec2 import placement_groups
 
     put(time, "sleep", lambda seconds: _sleep(min(seconds, 0.02)))
-    put(moto_placement_groups, "PENDING_S", 0.03)
+    put(placement_groups, "PENDING_S", 0.03)
     put(down_module, "LAUNCH_SHOWS_WITHIN_S", 0.1)
     # Clients are kept from case to case; a command of its own has all of its repetitions left.
     put(RetryQuota, "acquire", lambda quota, amount: True)

@@ -12,8 +12,8 @@ from clusterctl.domain.spec import Limits
 from clusterctl.ec2 import removal, tags
 from clusterctl.ec2.instances import find_instances, list_clusters
 from clusterctl.ec2.tagging import tag
-from clusterctl.lab.fault_kinds import Boot, Capacity, Lag
-from clusterctl.lab.faults import FAULTS
+from clusterctl.lab.faults.kinds import Boot, Capacity, Lag
+from clusterctl.lab.faults.store import FAULTS
 from clusterctl.operations import down as down_module
 from clusterctl.operations import members, power
 from clusterctl.operations import up as up_module

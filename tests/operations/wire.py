@@ -15,7 +15,7 @@ from botocore.exceptions import ConnectionClosedError, ReadTimeoutError
 from botocore.httpsession import URLLib3Session
 
 from clusterctl.ec2.session import Clients
-from clusterctl.lab.fault_answers import Call, error_answer
+from clusterctl.lab.faults.answers import Call, error_answer
 from tests.moto_ec2 import clients_of
 
 READS = ("Describe", "Get", "List")

@@ -1,0 +1,127 @@
+"""How many machines of a type a zone has: as many as one likes, or as many as a fault leaves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from moto.ec2.models import EC2Backend
+from moto.ec2.models.instance_types import INSTANCE_TYPES
+
+from clusterctl.domain.errors import UsageError
+from clusterctl.lab.ec2.completion import replace
+from clusterctl.lab.ec2.errors import EC2ServerError
+from clusterctl.lab.ec2.instance_types import offered_zones
+from clusterctl.lab.ec2.instances import LabInstance, all_lab_instances
+from clusterctl.lab.faults.kinds import Capacity
+from clusterctl.lab.faults.store import FAULTS
+
+CODE = "InsufficientInstanceCapacity"
+NO_MACHINE = ("stopped", "terminated")
+
+# Of a (type, zone): how many machines are set aside for the launch that this thread carries out.
+_reserved: list[Callable[[str, str], int]] = []
+
+
+def install() -> None:
+    start = EC2Backend.start_instances
+
+    def start_instances(backend: Any, instance_ids: list[str]) -> Any:
+        with LabInstance.transition:
+            _check_start(backend, instance_ids)
+            return start(backend, instance_ids)
+
+    replace(EC2Backend, start_instances)
+
+
+def count_reserved(count: Callable[[str, str], int]) -> None:
+    """Have the machines of capacity reservations counted in, for launches that may use them."""
+    _reserved.append(count)
+
+
+def available(instance_type: str, zone: str) -> int | None:
+    """How many more there are; None: no limit."""
+    left = FAULTS.capacity_left(instance_type, zone, used(instance_type, zone))
+    return None if left is None else left + sum(one(instance_type, zone) for one in _reserved)
+
+
+def used(instance_type: str, zone: str) -> int:
+    """Instances that have a machine, beside those whose machine a reservation sets aside."""
+    return sum(
+        (one.instance_type, one.placement.zone) == (instance_type, zone)
+        and one.state not in NO_MACHINE
+        and not getattr(one, "capacity_reservation_id", None)
+        for one in all_lab_instances()
+    )
+
+
+def has(instance_type: str, zone: str, count: int) -> bool:
+    left = available(instance_type, zone)
+    return left is None or left >= count
+
+
+def grant(region: str, wanted: tuple[str, str], least: int, most: int) -> int:
+    """How many of (type, zone) a launch gets. Raises EC2ServerError if they are too few."""
+    instance_type, zone = wanted
+    left = available(instance_type, zone)
+    if left is None or left >= most:
+        return most
+    if left >= least:
+        return left
+    others = [one for one in offered_zones(region, instance_type) if one != zone]
+    raise EC2ServerError(
+        CODE,
+        refusal(instance_type, zone, [one for one in others if has(instance_type, one, least)]),
+    )
+
+
+def refusal(instance_type: str, zone: str, others: list[str]) -> str:
+    """AWS's words; `others` are the zones that have enough."""
+    text = (
+        f"We currently do not have sufficient {instance_type} capacity in the Availability Zone "
+        f"you requested ({zone}). Our system will be working on provisioning additional capacity."
+    )
+    if others:
+        text += (
+            f" You can currently get {instance_type} capacity by not specifying an Availability "
+            f"Zone in your request or choosing {', '.join(others)}."
+        )
+    return text
+
+
+def none_anywhere(instance_type: str, spot: bool) -> EC2ServerError:
+    """No zone of the region has enough, and the request named none."""
+    if spot:
+        text = "There is no Spot capacity available that matches your request."
+        return EC2ServerError(CODE, text)
+    return EC2ServerError(
+        CODE,
+        f"We currently do not have sufficient {instance_type} capacity in zones with support for "
+        "'gp3' volumes. Our system will be working on provisioning additional capacity.",
+    )
+
+
+def complete(fault: Capacity) -> Capacity:
+    """The fault with what is used of it now. Raises UsageError for what the lab does not know."""
+    if fault.instance_type not in INSTANCE_TYPES:
+        raise UsageError(f"the lab has no instance type {fault.instance_type}")
+    zones = offered_zones(fault.zone[:-1], fault.instance_type)
+    if fault.zone not in zones:
+        raise UsageError(
+            f"no {fault.instance_type} is offered in {fault.zone}",
+            f"it is in {', '.join(zones)}" if zones else "name a zone, for example us-east-1a",
+        )
+    return Capacity(
+        fault.instance_type, fault.zone, fault.left, used(fault.instance_type, fault.zone)
+    )
+
+
+def _check_start(backend: Any, instance_ids: list[str]) -> None:
+    """Started again, a stopped instance needs a machine as a new one does."""
+    stopped = [
+        one for one in backend.get_multi_instances_by_id(instance_ids) if one.state == "stopped"
+    ]
+    wanted = Counter((one.instance_type, one.placement.zone) for one in stopped)
+    if not all(has(*kind, count) for kind, count in wanted.items()):
+        raise EC2ServerError(CODE, "Insufficient capacity.")

@@ -1,0 +1,157 @@
+"""Capacity Blocks: what is offered, and buying one, which makes a reservation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from moto.core.responses import ActionResult
+from moto.core.utils import utcnow
+from moto.ec2.models.instance_types import INSTANCE_TYPES
+from moto.ec2.responses import EC2Response
+from moto.ec2.utils import random_id
+
+from clusterctl.lab.ec2.completion import add
+from clusterctl.lab.ec2.instance_types import offered_zones
+from clusterctl.lab.ec2.launch import refuse
+from clusterctl.lab.ec2.price_table import ON_DEMAND_USD
+from clusterctl.lab.ec2.reservations import BLOCK, Reservation, keep
+
+DAY_H, DAYS_APART_UNTIL, WEEK_D, LONGEST_D = 24, 14, 7, 182
+MOST_INSTANCES = 64
+# Blocks end at the same time of day, wherever they begin.
+ENDS_AT = timedelta(hours=11, minutes=30)
+UNLISTED_USD = 60.0
+PLATFORM = "Linux/UNIX"
+
+
+@dataclass(frozen=True)
+class Offering:
+    id: str
+    instance_type: str
+    zone: str
+    count: int
+    hours: int
+    starts: datetime
+    ends: datetime
+
+    @property
+    def fee_usd(self) -> float:
+        hourly = ON_DEMAND_USD.get(self.instance_type, UNLISTED_USD)
+        return round(hourly * self.count * self.hours, 4)
+
+
+def install() -> None:
+    add(EC2Response, describe_capacity_block_offerings)
+    add(EC2Response, purchase_capacity_block)
+
+
+def describe_capacity_block_offerings(response: Any) -> ActionResult:
+    ask, backend = response._get_param, response.ec2_backend
+    kind, hours = ask("InstanceType"), int(ask("CapacityDurationHours") or 0)
+    count = int(ask("InstanceCount") or 1)
+    _check_wish(kind, count, hours)
+    response.error_on_dryrun()
+    made = [
+        Offering(random_id("cbo"), kind, zone, count, hours, starts, ends)
+        for zone in offered_zones(backend.region_name, kind)
+        for starts, ends in _times(hours, ask("StartDateRange"), ask("EndDateRange"))
+    ]
+    _offerings(backend).update({one.id: one for one in made})
+    return ActionResult({"CapacityBlockOfferings": [_described(one) for one in made]})
+
+
+def purchase_capacity_block(response: Any) -> ActionResult:
+    wanted = response._get_param("CapacityBlockOfferingId")
+    offering = _offerings(response.ec2_backend).get(wanted)
+    if offering is None:
+        raise refuse(
+            "InvalidCapacityBlockOfferingId.NotFound",
+            f"The Capacity Block offering ID '{wanted}' does not exist or has expired.",
+        )
+    response.error_on_dryrun()
+    _offerings(response.ec2_backend).pop(wanted)
+    bought = Reservation(
+        id=random_id("cr"),
+        instance_type=offering.instance_type,
+        platform=response._get_param("InstancePlatform") or PLATFORM,
+        zone=offering.zone,
+        count=offering.count,
+        kind=BLOCK,
+        matching="targeted",
+        starts=offering.starts,
+        ends=offering.ends,
+        made=utcnow(),
+    )
+    return ActionResult({"CapacityReservation": keep(response, bought)})
+
+
+def _offerings(backend: Any) -> dict[str, Offering]:
+    """What was shown and not bought yet."""
+    found: dict[str, Offering] = backend.__dict__.setdefault("capacity_block_offerings", {})
+    return found
+
+
+def _check_wish(kind: str, count: int, hours: int) -> None:
+    classes = INSTANCE_TYPES.get(kind, {}).get("SupportedUsageClasses", [])
+    if BLOCK not in classes:
+        raise refuse(
+            "InvalidParameterValue",
+            f"The instance type '{kind}' is not supported for Capacity Blocks.",
+        )
+    if not 1 <= count <= MOST_INSTANCES:
+        raise refuse(
+            "InvalidParameterValue", f"InstanceCount must be between 1 and {MOST_INSTANCES}."
+        )
+    days = hours / DAY_H
+    step = 1 if days <= DAYS_APART_UNTIL else WEEK_D
+    if days % step or not 1 <= days <= LONGEST_D:
+        raise refuse(
+            "InvalidParameterValue",
+            f"CapacityDurationHours must be a multiple of {DAY_H} up to {DAYS_APART_UNTIL} days, "
+            f"and of {WEEK_D * DAY_H} up to {LONGEST_D} days.",
+        )
+
+
+def _times(
+    hours: int, earliest: datetime | None, latest: datetime | None
+) -> list[tuple[datetime, datetime]]:
+    """One block that begins at once, and one of tomorrow, as far as they are asked for."""
+    now = utcnow()
+    tomorrow = _day_of(now + timedelta(days=1)) + ENDS_AT
+    found = [
+        (now, _day_of(now + timedelta(hours=hours)) + ENDS_AT),
+        (tomorrow, tomorrow + timedelta(hours=hours)),
+    ]
+    return [
+        (starts, ends)
+        for starts, ends in found
+        if ends > starts
+        and (earliest is None or starts >= _naive(earliest))
+        and (latest is None or ends <= _naive(latest))
+    ]
+
+
+def _day_of(time: datetime) -> datetime:
+    return time.replace(hour=0, minute=0, second=0, microsecond=0)
+
+
+def _naive(time: datetime) -> datetime:
+    """As moto has its times."""
+    return time.replace(tzinfo=None)
+
+
+def _described(one: Offering) -> dict[str, Any]:
+    return {
+        "CapacityBlockOfferingId": one.id,
+        "InstanceType": one.instance_type,
+        "AvailabilityZone": one.zone,
+        "InstanceCount": one.count,
+        "StartDate": one.starts,
+        "EndDate": one.ends,
+        "CapacityBlockDurationHours": one.hours,
+        "UpfrontFee": f"{one.fee_usd:.4f}",
+        "CurrencyCode": "USD",
+        "Tenancy": "default",
+    }

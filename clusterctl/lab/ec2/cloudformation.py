@@ -1,0 +1,237 @@
+"""Stacks of networks: properties that moto leaves out, resources that it leaves behind."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from moto.cloudformation import parsing
+from moto.cloudformation.exceptions import ValidationError
+from moto.cloudformation.models import CloudFormationBackend
+from moto.core.common_models import CloudFormationModel
+from moto.ec2.exceptions import EC2ClientError
+from moto.ec2.models import ec2_backends
+from moto.ec2.models.internet_gateways import InternetGateway
+from moto.ec2.models.route_tables import RouteTable
+from moto.ec2.models.security_groups import SecurityGroup
+from moto.ec2.models.subnets import Subnet, SubnetRouteTableAssociation
+from moto.ec2.models.vpcs import VPC, VPCEndPoint
+from moto.ec2.models.vpn_gateway import VPCGatewayAttachment
+
+from clusterctl.lab.ec2.completion import replace
+
+# moto looks for the name and takes it later: two requests at once made two stacks of one name.
+CREATING = threading.Lock()
+SERVED = ("AWS::EC2::", "AWS::S3::", "AWS::IAM::", "AWS::SSM::")
+
+
+class SecurityGroupEgress(CloudFormationModel):
+    """AWS::EC2::SecurityGroupEgress, which moto does not know."""
+
+    def __init__(self, rule: dict[str, Any]) -> None:
+        self.rule = rule
+        self.physical_resource_id = f"{rule['group_name_or_id']}-egress"
+
+    @staticmethod
+    def cloudformation_name_type() -> str:
+        return ""
+
+    @staticmethod
+    def cloudformation_type() -> str:
+        return "AWS::EC2::SecurityGroupEgress"
+
+    @classmethod
+    def has_cfn_attr(cls, attr: str) -> bool:
+        return False
+
+    def is_created(self) -> bool:
+        return True
+
+    @classmethod
+    def create_from_cloudformation_json(
+        cls,
+        resource_name: str,
+        cloudformation_json: dict[str, Any],
+        account_id: str,
+        region_name: str,
+        **kwargs: Any,
+    ) -> SecurityGroupEgress:
+        wanted = cloudformation_json["Properties"]
+        note = {"Description": wanted["Description"]} if "Description" in wanted else {}
+        group, block = wanted.get("DestinationSecurityGroupId"), wanted.get("CidrIp")
+        rule = {
+            "group_name_or_id": wanted["GroupId"],
+            "ip_protocol": str(wanted["IpProtocol"]),
+            "from_port": wanted.get("FromPort"),
+            "to_port": wanted.get("ToPort"),
+            "ip_ranges": [{"CidrIp": block, **note}] if block else [],
+            "source_groups": [{"GroupId": group, **note}] if group else [],
+        }
+        ec2_backends[account_id][region_name].authorize_security_group_egress(**rule)
+        return cls(rule)
+
+
+def install() -> None:
+    _complete(VPC, _set_dns)
+    _complete(Subnet, _set_public)
+    _complete(SubnetRouteTableAssociation, _associate)
+    _complete(SecurityGroup, lambda *_: None, _tidy_rules)
+    for owner, delete in DELETES.items():
+        owner.delete = _unless_gone(delete)
+    parse = parsing.parse_resource
+
+    def parse_resource(resource_json: dict[str, Any], resources_map: Any) -> Any:
+        """moto passes over what it does not know; the stack then claims to be complete.
+
+        What it knows of other services than the lab's runs things on this machine.
+        """
+        kind = resource_json["Type"]
+        nothing = kind in parsing.NULL_MODELS
+        found = parse(resource_json, resources_map) if nothing or kind.startswith(SERVED) else None
+        if found is None and not nothing:
+            raise ValidationError(message=f"The lab cannot make resources of the type {kind}")
+        return found
+
+    replace(parsing, parse_resource)
+    _keep_failures()
+
+
+def _keep_failures() -> None:
+    """What cannot be made whole is rolled back, what cannot go whole stays: and says why."""
+    make = CloudFormationBackend.create_stack
+    remove = CloudFormationBackend.delete_stack
+
+    def create_stack(backend: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+        with CREATING:
+            before = set(backend.stacks)
+            try:
+                return make(backend, name, *args, **kwargs)
+            except Exception as failed:
+                new = [stack for id, stack in backend.stacks.items() if id not in before]
+                if not new or isinstance(failed, ValidationError):
+                    for stack in new:
+                        del backend.stacks[stack.stack_id]
+                    raise
+                new[0].resource_map.delete()
+                return _fail(new[0], "ROLLBACK_COMPLETE", failed)
+
+    def delete_stack(backend: Any, name_or_stack_id: str) -> None:
+        stacks = [
+            stack
+            for stack in backend.stacks.values()
+            if name_or_stack_id in (stack.stack_id, stack.name)
+        ]
+        try:
+            remove(backend, name_or_stack_id)
+        except Exception as kept:
+            if not stacks:
+                raise
+            backend.stacks[stacks[0].stack_id] = _fail(stacks[0], "DELETE_FAILED", kept)
+
+    replace(CloudFormationBackend, create_stack)
+    replace(CloudFormationBackend, delete_stack)
+
+
+def _fail(stack: Any, status: str, why: Exception) -> Any:
+    stack.status = status
+    stack._add_stack_event(status, resource_status_reason=str(why))
+    return stack
+
+
+def _complete(
+    owner: Any,
+    finish: Callable[[Any, dict[str, Any], Any], None],
+    tidy: Callable[[dict[str, Any]], None] | None = None,
+) -> None:
+    """Have `finish` see each resource of the class that a stack makes, `tidy` what it asks for."""
+    make = owner.create_from_cloudformation_json
+
+    def create(
+        _: Any, name: str, wanted: dict[str, Any], account_id: str, region: str, **more: Any
+    ) -> Any:
+        if tidy:
+            tidy(wanted["Properties"])
+        made = make(name, wanted, account_id, region, **more)
+        finish(made, wanted["Properties"], ec2_backends[account_id][region])
+        return made
+
+    owner.create_from_cloudformation_json = classmethod(create)
+
+
+def _set_dns(vpc: Any, wanted: dict[str, Any], _: Any) -> None:
+    vpc.enable_dns_hostnames = _is_true(wanted.get("EnableDnsHostnames", False))
+    vpc.enable_dns_support = _is_true(wanted.get("EnableDnsSupport", True))
+
+
+def _set_public(subnet: Any, wanted: dict[str, Any], _: Any) -> None:
+    subnet.map_public_ip_on_launch = _is_true(wanted.get("MapPublicIpOnLaunch", False))
+
+
+def _associate(association: Any, wanted: dict[str, Any], backend: Any) -> None:
+    association.id = backend.associate_route_table(
+        wanted["RouteTableId"], subnet_id=wanted["SubnetId"]
+    )
+
+
+def _tidy_rules(wanted: dict[str, Any]) -> None:
+    """moto asks for ports where every protocol is meant."""
+    for rule in wanted.get("SecurityGroupIngress", []):
+        rule.setdefault("FromPort", None)
+        rule.setdefault("ToPort", None)
+
+
+def _unless_gone(delete: Callable[..., None]) -> Callable[..., None]:
+    """What somebody else deleted, or went with another resource, is no reason to fail."""
+
+    def act(resource: Any, account_id: str, region: str) -> None:
+        try:
+            delete(resource, account_id, region)
+        except EC2ClientError as refused:
+            if "NotFound" not in str(refused):
+                raise
+
+    return act
+
+
+def _delete_rule(egress: Any, account_id: str, region: str) -> None:
+    ec2_backends[account_id][region].revoke_security_group_egress(**egress.rule)
+
+
+def _delete_association(association: Any, account_id: str, region: str) -> None:
+    ec2_backends[account_id][region].disassociate_route_table(association.id)
+
+
+def _delete_route_table(table: Any, *_: str) -> None:
+    table.ec2_backend.delete_route_table(table.id)
+
+
+def _delete_gateway(gateway: Any, *_: str) -> None:
+    gateway.ec2_backend.delete_internet_gateway(gateway.id)
+
+
+def _delete_attachment(attachment: Any, account_id: str, region: str) -> None:
+    backend = ec2_backends[account_id][region]
+    backend.detach_internet_gateway(attachment.gateway_id, attachment.vpc_id)
+
+
+def _delete_endpoint(endpoint: Any, *_: str) -> None:
+    try:
+        # Fails when the stack's route table has gone first: the order is not fixed.
+        endpoint.ec2_backend.delete_vpc_endpoints([endpoint.id])
+    finally:
+        endpoint.ec2_backend.vpc_end_points.pop(endpoint.id, None)
+
+
+DELETES: dict[Any, Callable[..., None]] = {
+    SecurityGroupEgress: _delete_rule,
+    SubnetRouteTableAssociation: _delete_association,
+    RouteTable: _delete_route_table,
+    InternetGateway: _delete_gateway,
+    VPCGatewayAttachment: _delete_attachment,
+    VPCEndPoint: _delete_endpoint,
+}
+
+
+def _is_true(value: object) -> bool:
+    return str(value).lower() == "true"

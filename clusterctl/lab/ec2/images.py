@@ -1,0 +1,164 @@
+"""The images of the lab: Deep Learning AMIs by name, date and owner, as AWS lists them."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from moto.ec2.models.amis import Ami, AmiBackend
+
+from clusterctl.lab.ec2.completion import replace
+from clusterctl.lab.ec2.launch import Request, Rule, add_rule, refuse
+
+DLAMI_OWNER = "898082745236"
+# Newer than every other image, so that "the newest of the owner's" stays the same one.
+NEWEST = "20261101"
+ROOT_GIB = 75
+
+TURING_ON = "G4dn, G5, G6, Gr6, G6e, G7e, P4d, P4de, P5, P5e, P5en, P6-B200, P6-B300"
+PYTORCH_ON = "G4dn, G5, G6, Gr6, G6e, P4d, P4de, P5, P5e, P5en, P6-B200"
+
+
+@dataclass(frozen=True)
+class Family:
+    """Images that differ by their date: `name` without it, `kind` as SSM's parameter has it."""
+
+    name: str
+    kind: str
+    dates: tuple[str, ...]
+    supported: str
+    architecture: str = "x86_64"
+    root_device: str = "/dev/sda1"
+    root_gib: int = ROOT_GIB
+
+
+FAMILIES = (
+    Family(
+        "Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04)",
+        "base-oss-nvidia-driver-gpu-ubuntu-22.04",
+        ("20260703", NEWEST),
+        TURING_ON,
+    ),
+    Family(
+        "Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 24.04)",
+        "base-oss-nvidia-driver-gpu-ubuntu-24.04",
+        ("20260710", "20261030"),
+        TURING_ON,
+    ),
+    Family(
+        "Deep Learning Base OSS Nvidia Driver GPU AMI (Amazon Linux 2023)",
+        "base-oss-nvidia-driver-gpu-amazon-linux-2023",
+        ("20261028",),
+        TURING_ON,
+        root_device="/dev/xvda",
+    ),
+    Family(
+        "Deep Learning Base Proprietary Nvidia Driver GPU AMI (Ubuntu 22.04)",
+        "base-proprietary-nvidia-driver-gpu-ubuntu-22.04",
+        ("20251016",),
+        "G3, P3, P3dn",
+    ),
+    Family(
+        "Deep Learning OSS Nvidia Driver AMI GPU PyTorch 2.10 (Ubuntu 24.04)",
+        "oss-nvidia-driver-gpu-pytorch-2.10-ubuntu-24.04",
+        ("20261026",),
+        PYTORCH_ON,
+        root_gib=105,
+    ),
+    Family(
+        "Deep Learning ARM64 Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04)",
+        "base-oss-nvidia-driver-gpu-ubuntu-22.04",
+        ("20261029",),
+        "G5g, P6e-GB200",
+        architecture="arm64",
+    ),
+)
+
+
+class LabImage(Ami):
+    """An image whose root volume has a Deep Learning AMI's size."""
+
+    root_gib = ROOT_GIB
+
+    @property
+    def block_device_mappings(self) -> list[dict[str, Any]]:
+        ebs = {
+            "SnapshotId": self.ebs_snapshot.id,
+            "VolumeSize": self.root_gib,
+            "DeleteOnTermination": True,
+            "VolumeType": "gp3",
+            "Encrypted": False,
+        }
+        return [{"DeviceName": self.root_device_name, "Ebs": ebs}]
+
+    @property
+    def platform_details(self) -> str:
+        return "Linux/UNIX"
+
+    @property
+    def usage_operation(self) -> str:
+        return "RunInstances"
+
+    @property
+    def ena_support(self) -> bool:
+        return True
+
+
+class ArchitectureRule(Rule):
+    """An image boots on processors of its own architecture only."""
+
+    def check_request(self, request: Request) -> None:
+        known = request.type_info.get("ProcessorInfo", {}).get("SupportedArchitectures", [])
+        if request.image and known and request.image.architecture not in known:
+            raise refuse(
+                "InvalidParameterValue",
+                f"The architecture '{','.join(known)}' of the specified instance type does not "
+                f"match the architecture '{request.image.architecture}' of the specified AMI. "
+                "Specify an instance type and an AMI that have matching architectures, and try "
+                "again. You can use 'describe-instance-types' or 'describe-images' to discover "
+                "the architecture of the instance type or AMI.",
+            )
+
+
+def image_id(region: str, date: str, family: Family = FAMILIES[0]) -> str:
+    """The same in every lab, another in every region."""
+    told = "" if family is FAMILIES[0] else f" {family.kind} {family.architecture}"
+    return "ami-0" + hashlib.sha256(f"{region} {date}{told}".encode()).hexdigest()[:16]
+
+
+def install() -> None:
+    replace(AmiBackend, _load_amis)
+    add_rule(ArchitectureRule())
+
+
+def _load_amis(backend: Any) -> None:
+    for family in FAMILIES:
+        for date in family.dates:
+            image = _image(backend, family, date)
+            backend.amis[image.id] = image
+
+
+def _image(backend: Any, family: Family, date: str) -> LabImage:
+    name = f"{family.name} {date}"
+    image = LabImage(
+        backend,
+        image_id(backend.region_name, date, family),
+        name=name,
+        description=f"Supported EC2 instances: {family.supported}. Simulated by clusterctl's lab: "
+        "the machine's own programs",
+        owner_id=DLAMI_OWNER,
+        owner_alias="amazon",
+        public=True,
+        virtualization_type="hvm",
+        architecture=family.architecture,
+        hypervisor="xen",
+        root_device_type="ebs",
+        root_device_name=family.root_device,
+        image_location=f"amazon/{name}",
+        creation_date=datetime.strptime(date, "%Y%m%d").replace(tzinfo=timezone.utc),
+    )
+    image.root_gib = family.root_gib
+    image.ebs_snapshot.volume.size = family.root_gib
+    return image

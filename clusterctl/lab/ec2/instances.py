@@ -1,0 +1,270 @@
+"""moto's instances, with states that follow real hosts instead of jumping to their ends."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import threading
+import time
+from typing import Any, ClassVar
+
+from moto.core.utils import utcnow
+from moto.ec2.exceptions import EC2ClientError
+from moto.ec2.models import ec2_backends
+from moto.ec2.models import instances as moto_instances
+from moto.ec2.models.instances import Instance, InstanceState, StateReason
+from moto.ec2.utils import filter_dict_attribute_mapping
+
+from clusterctl.domain.errors import LabError
+from clusterctl.lab.faults.kinds import Boot
+from clusterctl.lab.faults.store import FAULTS
+from clusterctl.lab.hosts import userdata
+from clusterctl.lab.hosts.reconcile import Seen, Wanted
+
+CODES = {
+    "pending": 0,
+    "running": 16,
+    "shutting-down": 32,
+    "terminated": 48,
+    "stopping": 64,
+    "stopped": 80,
+}
+# From which states EC2 takes a request, and those in which there is nothing left to do.
+START_FROM, STARTED = ("stopped",), ("pending", "running")
+STOP_FROM, STOPPED = ("running",), ("stopping", "stopped")
+GONE = ("shutting-down", "terminated")
+
+# Why EC2 ends an instance while it boots: code -> what it says.
+DEATHS = {
+    "Client.InternalError": "Client error on launch",
+    "Client.InvalidKMSKey.InvalidState": "The KMS key provided is in an incorrect state",
+    "Client.InvalidSnapshot.NotFound": "The specified snapshot was not found.",
+    "Client.VolumeLimitExceeded": "Volume limit exceeded",
+    "Server.InsufficientInstanceCapacity": "Insufficient capacity to satisfy instance request",
+    "Server.InternalError": "Internal error on launch",
+    "Server.SpotInstanceTermination": "Spot instance termination",
+}
+FIRST_INDEX, CLUSTER = "clusterctl:first-index", "clusterctl:cluster"
+
+
+class LabInstance(Instance):
+    """An instance with a host. Requests set a state on the way; the supervisor brings the rest."""
+
+    # Held while a state is read and replaced; set to have the supervisor look at once.
+    transition: ClassVar[threading.RLock] = threading.RLock()
+    changed: ClassVar[threading.Event] = threading.Event()
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.admitted = False
+        self.launched_at = self.booted_at = 0.0
+        self.boot_fault: Boot | None = None
+        self.reboot_wanted = False
+        self.reachable = False
+        self.boots = 0
+        pair = self.ec2_backend.key_pairs.get(self.key_name)
+        self.public_key: str = pair.public_key if pair else ""
+        # moto knows the groups of the interface, EC2 shows them as the instance's too.
+        self.security_groups = self.security_groups or list(self.nics[0].group_set)
+        self._state = InstanceState("pending", 0)
+
+    @property
+    def dies_on_shutdown(self) -> bool:
+        # A one-time spot instance cannot be stopped, not even from inside.
+        once = getattr(self, "spot_kind", None) == "one-time"
+        return once or str(self.instance_initiated_shutdown_behavior) == "terminate"
+
+    @property
+    def decoded_user_data(self) -> userdata.UserData:
+        return userdata.decode(base64.b64decode(str(self.user_data)) if self.user_data else b"")
+
+    @property
+    def user_data_problem(self) -> str:
+        """What of its user data the lab cannot do."""
+        try:
+            return self.decoded_user_data.problem
+        except LabError as failure:
+            return failure.message
+
+    @property
+    def wanted(self) -> Wanted:
+        fault = self.boot_fault
+        due = self.booted_at + (fault.slow_s if fault else 0)
+        return Wanted(
+            self.state,
+            self.reboot_wanted,
+            self.dies_on_shutdown,
+            held=time.monotonic() < due,
+            doomed=bool(fault and fault.dies),
+        )
+
+    @property
+    def visible(self) -> bool:
+        """Whether EC2 shows it already."""
+        return self.admitted and time.monotonic() >= self.launched_at + FAULTS.visibility_s
+
+    @property
+    def silent(self) -> bool:
+        return bool(self.boot_fault and self.boot_fault.silent)
+
+    @property
+    def node_index(self) -> int:
+        first = self.ec2_backend.tags.get(self.id, {}).get(FIRST_INDEX, "")
+        return int(self.ami_launch_index) + (int(first) if first.isdecimal() else 0)
+
+    @property
+    def name(self) -> str:
+        """The node's name, `demo-1`; of what is no node its tag `Name`."""
+        tagged = self.ec2_backend.tags.get(self.id, {})
+        is_node = CLUSTER in tagged and FIRST_INDEX in tagged
+        return f"{tagged[CLUSTER]}-{self.node_index}" if is_node else str(tagged.get("Name", ""))
+
+    @property
+    def settled(self) -> bool:
+        return not self.reboot_wanted and (self.reachable or self.state != "running")
+
+    @property
+    def private_ip_address(self) -> str | None:
+        """A terminated instance has none: its address may be another's already."""
+        return None if self.state == "terminated" else super().private_ip_address
+
+    @property
+    def private_ip(self) -> str | None:
+        return self.private_ip_address
+
+    @property
+    def private_dns_name(self) -> str:
+        return super().private_dns_name if self.private_ip_address else ""
+
+    @property
+    def network_interfaces(self) -> list[Any]:
+        return [] if self.state == "terminated" else super().network_interfaces
+
+    @property
+    def instance_id(self) -> str:
+        """DescribeInstanceStatus has it, moto's has not."""
+        return str(self.id)
+
+    @property
+    def instance_status(self) -> dict[str, Any]:
+        cut_since = FAULTS.cut_since(self.id)
+        if cut_since and self.state == "running":
+            # EC2 asks the network card with ARP: a host whose processes alone stand still answers.
+            failed = {"Name": "reachability", "Status": "failed", "ImpairedSince": cut_since}
+            return {"Details": [failed], "Status": "impaired"}
+        return _status(self.state, self.reachable)
+
+    @property
+    def system_status(self) -> dict[str, Any]:
+        return _status(self.state, self.reachable)
+
+    def admit(self) -> None:
+        """It is launched and tagged: from now on it has a host, and is seen in a while."""
+        with self.transition:
+            self.launched_at = self.booted_at = time.monotonic()
+            self.boot_fault = FAULTS.take_boot(self.node_index)
+            self.admitted = True
+
+    def start(self) -> InstanceState:
+        with self.transition:
+            before = self._admit("started", START_FROM, STARTED)
+            if before.name == "stopped":
+                self.launch_time = utcnow()
+                self._enter("pending")
+                self.state_reason, self._reason = StateReason(), ""
+                self.booted_at = time.monotonic()
+                again = FAULTS.take_boot(self.node_index, first=False)
+                self.boot_fault = again or (self.boot_fault if self.silent else None)
+        self.changed.set()
+        return before
+
+    def stop(self) -> InstanceState:
+        with self.transition:
+            before = self._admit("stopped", STOP_FROM, STOPPED)
+            if before.name == "running":
+                self._enter("stopping")
+                self._user_initiated()
+        self.changed.set()
+        return before
+
+    def terminate(self) -> InstanceState:
+        with self.transition:
+            before = copy.copy(self._state)
+            if before.name not in GONE:
+                self._enter("shutting-down")
+                self._user_initiated()
+        self.changed.set()
+        return before
+
+    def reboot(self) -> None:
+        with self.transition:
+            self._admit("rebooted", ("running",), ())
+            self.reboot_wanted = True
+            self.reachable = False
+        self.changed.set()
+
+    def seen(self, host: Seen | None, boots: int) -> None:
+        self.boots = boots
+        # EC2's checks look at the machine and its network: they pass where no sshd starts, too.
+        answers = bool(host and (host.ssh or (self.silent and host.state == "up")))
+        self.reachable = answers and not self.reboot_wanted
+
+    def enter(self, state: str, why: str) -> None:
+        """The host got there; `why` is how it went off, if it did."""
+        if state == "terminated":
+            reason, code = self._reason, self.state_reason
+            super().terminate()  # frees the address, the volumes, the interfaces
+            self._reason, self.state_reason = reason, code
+            return
+        if self.state == "pending" and self.boot_fault and self.boot_fault.dies:
+            death = self.boot_fault.dies
+            said = DEATHS.get(death, f"{death}, set with clusterctl lab fault")
+            self.state_reason, self._reason = StateReason(f"{death}: {said}", death), death
+        elif why == "poweroff":
+            self.state_reason = StateReason(
+                "Client.InstanceInitiatedShutdown: Instance initiated shutdown",
+                "Client.InstanceInitiatedShutdown",
+            )
+        elif why.startswith("failed"):
+            text = f"Server.InternalError: the lab could not boot the host: {why}"
+            self.state_reason, self._reason = StateReason(text, "Server.InternalError"), text
+        self._enter(state)
+
+    def _enter(self, state: str) -> None:
+        self._state = InstanceState(state, CODES[state])
+
+    def _admit(
+        self, done: str, sources: tuple[str, ...], already: tuple[str, ...]
+    ) -> InstanceState:
+        if self.state not in (*sources, *already):
+            raise EC2ClientError(
+                "IncorrectInstanceState",
+                f"The instance '{self.id}' is not in a state from which it can be {done}.",
+            )
+        return copy.copy(self._state)
+
+    def _user_initiated(self) -> None:
+        self._reason = f"User initiated ({utcnow().strftime('%Y-%m-%d %H:%M:%S')} GMT)"
+        self.state_reason = StateReason(
+            "Client.UserInitiatedShutdown: User initiated shutdown",
+            "Client.UserInitiatedShutdown",
+        )
+
+
+def all_lab_instances() -> list[LabInstance]:
+    """Of every account and region."""
+    backends = [one for account in list(ec2_backends.values()) for one in list(account.values())]
+    found = [instance for backend in backends for instance in backend.all_instances()]
+    return [instance for instance in found if isinstance(instance, LabInstance)]
+
+
+def install() -> None:
+    moto_instances.Instance = LabInstance  # type: ignore[misc]
+    filter_dict_attribute_mapping["client-token"] = "client_token"
+
+
+def _status(state: str, reachable: bool) -> dict[str, Any]:
+    if state != "running":
+        return {"Status": "not-applicable"}
+    word, check = ("ok", "passed") if reachable else ("initializing", "initializing")
+    return {"Details": [{"Name": "reachability", "Status": check}], "Status": word}

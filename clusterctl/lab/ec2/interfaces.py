@@ -1,0 +1,162 @@
+"""Network interfaces of a launch: cards, EFA, and what may be asked together.
+
+moto keeps an instance's interfaces by device index alone, so that of two on different cards one
+is lost; gives secondary ones addresses that the subnet does not know of; and makes up a security
+group that is not there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from moto.ec2.models.elastic_network_interfaces import Attachment, NetworkInterface
+from moto.ec2.models.instances import Instance
+
+from clusterctl.lab.ec2.completion import replace
+from clusterctl.lab.ec2.interface_rules import Wish, check_layout, read_wishes
+from clusterctl.lab.ec2.launch import Launch, Request, Rule, add_rule, current_request, refuse
+
+# The primary interface keeps moto's key, 0; cards have fewer device indices than this.
+KEYS_PER_CARD = 256
+
+
+class InterfaceRule(Rule):
+    def check_request(self, request: Request) -> None:
+        wishes = read_wishes(request.get("NetworkInterfaces", []))
+        if not wishes:
+            return
+        for name, what in (
+            ("SubnetId", "subnet ID"),
+            ("SecurityGroupIds", "security groups"),
+            ("SecurityGroups", "security groups"),
+            ("PrivateIpAddress", "private IP address"),
+        ):
+            if request.get(name):
+                raise refuse(
+                    "InvalidParameterCombination",
+                    f"Network interfaces and an instance-level {what} may not be specified on the "
+                    "same request",
+                )
+        refused = check_layout(wishes, request.instance_type, request.type_info)
+        if refused:
+            raise refuse(refused.code, refused.message)
+        _check_groups(request.backend, wishes)
+
+    def check_launch(self, launch: Launch) -> None:
+        wishes = read_wishes(launch.request.get("NetworkInterfaces", []))
+        _check_networks(launch, wishes)
+        addresses = launch.count * (sum(one.takes_address for one in wishes) or 1)
+        if addresses > launch.subnet.available_ip_address_count:
+            raise refuse(
+                "InsufficientFreeAddressesInSubnet",
+                f"There are not enough free addresses in subnet '{launch.subnet.id}' to satisfy "
+                "the requested number of instances.",
+            )
+
+    def mark(self, launch: Launch, instance: Any) -> None:
+        for spec in launch.request.get("TagSpecifications", []):
+            if spec.get("ResourceType") == "network-interface":
+                tags = {tag["Key"]: tag["Value"] for tag in spec.get("Tags", [])}
+                for nic in instance.nics.values():
+                    nic.add_tags(tags)
+
+
+def install() -> None:
+    _show_own_groups()
+    prepare, attach, end = Instance.prep_nics, Attachment.__init__, Instance.terminate
+
+    def prep_nics(instance: Any, nic_spec: list[Any], **others: Any) -> None:
+        wishes = read_wishes(nic_spec if current_request() else [])
+        if not wishes:
+            prepare(instance, nic_spec, **others)
+            return
+        primary = next(one for one in wishes if one.primary)
+        prepare(instance, [primary.asked], **others)
+        instance.nics[0].interface_type = primary.kind
+        for wish in wishes:
+            if wish is not primary:
+                _attach(instance, wish)
+
+    def __init__(attachment: Any, nic: Any) -> None:
+        attach(attachment, nic)
+        attachment.network_card_index = getattr(nic, "network_card_index", 0)
+
+    def terminate(instance: Any) -> Any:
+        """What is not deleted with the instance is left over, free to be attached."""
+        before = end(instance)
+        for nic in instance.nics.values():
+            if nic.id in instance.ec2_backend.enis:
+                nic.instance = nic.attachment_id = nic.attach_time = None
+                nic.status = "available"
+        return before
+
+    replace(Instance, prep_nics)
+    replace(Attachment, __init__)
+    replace(Instance, terminate)
+    add_rule(InterfaceRule())
+
+
+def _show_own_groups() -> None:
+    """moto shows the instance's groups on every interface; on EC2 they are the primary one's."""
+    shown = vars(NetworkInterface)["group_set"].fget
+    own = property(
+        lambda nic: list(nic._group_set) if getattr(nic, "secondary", False) else shown(nic)
+    )
+    NetworkInterface.group_set = own  # type: ignore[method-assign,assignment]
+
+
+def _attach(instance: Any, wish: Wish) -> None:
+    backend = instance.ec2_backend
+    nic: Any = _existing_or_new(backend, instance, wish)
+    instance.attach_eni(nic, wish.card * KEYS_PER_CARD + wish.device)
+    nic.device_index, nic.network_card_index, nic.secondary = wish.device, wish.card, True
+
+
+def _existing_or_new(backend: Any, instance: Any, wish: Wish) -> NetworkInterface:
+    asked = wish.asked
+    if asked.get("NetworkInterfaceId"):
+        found: NetworkInterface = backend.get_network_interface(asked["NetworkInterfaceId"])
+        return found
+    subnet = backend.get_subnet(asked.get("SubnetId") or instance.subnet_id)
+    made: NetworkInterface = backend.create_network_interface(
+        subnet,
+        subnet.get_available_subnet_ip(instance) if wish.takes_address else None,
+        device_index=wish.device,
+        group_ids=list(asked.get("Groups") or []),
+        delete_on_termination=asked.get("DeleteOnTermination") is True,
+        description=asked.get("Description"),
+    )
+    made.interface_type = wish.kind
+    if not wish.takes_address:
+        made.private_ip_address, made.private_ip_addresses = None, []
+        made.private_dns_name = ""
+    return made
+
+
+def _check_groups(backend: Any, wishes: list[Wish]) -> None:
+    for wish in wishes:
+        for id in wish.asked.get("Groups") or []:
+            if backend.get_security_group_from_id(id) is None:
+                raise refuse("InvalidGroup.NotFound", f"The security group '{id}' does not exist")
+
+
+def _check_networks(launch: Launch, wishes: list[Wish]) -> None:
+    """Interfaces are in the instance's zone, and security groups in their subnet's network."""
+    named = launch.request.get("SecurityGroupIds", [])
+    pairs = [(launch.subnet, id) for id in named]
+    for wish in wishes:
+        subnet_id = wish.asked.get("SubnetId")
+        subnet = launch.backend.get_subnet(subnet_id) if subnet_id else launch.subnet
+        if subnet.availability_zone != launch.zone:
+            raise refuse(
+                "InvalidParameterCombination",
+                "The network interfaces of an instance must be in the same Availability Zone.",
+            )
+        pairs += [(subnet, id) for id in wish.asked.get("Groups") or []]
+    for subnet, id in pairs:
+        group = launch.backend.get_security_group_from_id(id)
+        if group is not None and group.vpc_id != subnet.vpc_id:
+            raise refuse(
+                "InvalidParameter",
+                f"Security group {id} and subnet {subnet.id} belong to different networks.",
+            )

@@ -1,0 +1,180 @@
+"""Placement groups, which moto does not have."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from moto.core.responses import ActionResult, EmptyResult
+from moto.ec2.responses import EC2Response
+from moto.ec2.utils import (
+    EC2_PREFIX_TO_RESOURCE,
+    EC2_RESOURCE_TO_PREFIX,
+    convert_tag_spec,
+    filter_dict_attribute_mapping,
+    random_id,
+)
+
+from clusterctl.lab.ec2.completion import add
+from clusterctl.lab.ec2.filters import matches
+from clusterctl.lab.ec2.launch import LAUNCHING, Launch, Rule, add_rule, refuse
+
+# As on EC2, where the call returns before the group can be used.
+PENDING_S = 0.3
+STRATEGIES = ("cluster", "spread", "partition")
+
+
+@dataclass(frozen=True)
+class Group:
+    name: str
+    id: str
+    strategy: str
+    partitions: int | None
+    made_at: float = field(default_factory=time.monotonic)
+
+    @property
+    def state(self) -> str:
+        return "pending" if time.monotonic() < self.made_at + PENDING_S else "available"
+
+
+class PlacementRule(Rule):
+    """The group is there, takes the type, and keeps to one zone."""
+
+    def check_launch(self, launch: Launch) -> None:
+        group = _wanted_group(launch)
+        if group is None:
+            return
+        kind, info = launch.request.instance_type, launch.request.type_info
+        if info and group.strategy not in info["PlacementGroupInfo"]["SupportedStrategies"]:
+            raise refuse(
+                "InvalidParameterCombination",
+                f"{group.strategy.capitalize()} placement groups are not supported by the "
+                f"'{kind}' instance type. Specify a supported instance type or change the "
+                "placement group strategy, and try again.",
+            )
+        zones = {one.placement.zone for one in _members(launch.backend, group.name)}
+        if group.strategy == "cluster" and zones and launch.zone not in zones:
+            raise refuse(
+                "InvalidPlacementGroup.InUse",
+                f"The placement group '{group.name}' is in use in another availability zone: "
+                f"{sorted(zones)[0]}",
+            )
+
+    def mark(self, launch: Launch, instance: Any) -> None:
+        group = _wanted_group(launch)
+        if group is not None:
+            instance.placement.group_name = group.name
+            instance.placement.group_id = group.id
+
+
+def install() -> None:
+    EC2_RESOURCE_TO_PREFIX["placement-group"] = "pg"
+    EC2_PREFIX_TO_RESOURCE["pg"] = "placement-group"
+    filter_dict_attribute_mapping["placement-group-name"] = "placement.group_name"
+    for action in (create_placement_group, describe_placement_groups, delete_placement_group):
+        add(EC2Response, action)
+    add_rule(PlacementRule())
+
+
+def create_placement_group(response: Any) -> ActionResult:
+    name = response._get_param("GroupName")
+    strategy = response._get_param("Strategy") or "cluster"
+    if not name:
+        raise refuse("MissingParameter", "The request must contain the parameter groupName")
+    if strategy not in STRATEGIES:
+        raise refuse("InvalidParameterValue", f"Invalid value '{strategy}' for strategy.")
+    response.error_on_dryrun()
+    tags = convert_tag_spec(response._get_param("TagSpecifications", []))
+    with LAUNCHING:
+        groups = _groups(response.ec2_backend)
+        if name in groups:
+            raise refuse(
+                "InvalidPlacementGroup.Duplicate", f"The placement group '{name}' already exists."
+            )
+        made = Group(name, random_id("pg"), strategy, response._get_param("PartitionCount"))
+        groups[name] = made
+    response.ec2_backend.create_tags([made.id], tags.get("placement-group", {}))
+    return ActionResult({"PlacementGroup": _described(response.ec2_backend, made)})
+
+
+def describe_placement_groups(response: Any) -> ActionResult:
+    backend, filters = response.ec2_backend, response._filters_from_querystring()
+    groups = _groups(backend)
+    by_id = {group.id: group for group in groups.values()}
+    wanted = [_known(groups, name) for name in response._get_param("GroupNames", [])]
+    wanted += [_known(by_id, id) for id in response._get_param("GroupIds", [])]
+    response.error_on_dryrun()
+    described = [_described(backend, group) for group in wanted or list(groups.values())]
+    return ActionResult({"PlacementGroups": [one for one in described if _passes(one, filters)]})
+
+
+def delete_placement_group(response: Any) -> EmptyResult:
+    name = response._get_param("GroupName")
+    backend = response.ec2_backend
+    group = _known(_groups(backend), name)
+    response.error_on_dryrun()
+    with LAUNCHING:
+        if _members(backend, name):
+            raise refuse(
+                "InvalidPlacementGroup.InUse",
+                f"The placement group '{name}' is in use and may not be deleted.",
+            )
+        _groups(backend).pop(name, None)
+        backend.tags.pop(group.id, None)
+    return EmptyResult()
+
+
+def _groups(backend: Any) -> dict[str, Group]:
+    """A region's groups. moto forgets them with the rest when it is reset."""
+    found: dict[str, Group] = backend.__dict__.setdefault("placement_groups", {})
+    return found
+
+
+def _known(groups: dict[str, Group], wanted: str) -> Group:
+    if wanted not in groups:
+        raise refuse("InvalidPlacementGroup.Unknown", f"The Placement Group '{wanted}' is unknown.")
+    return groups[wanted]
+
+
+def _wanted_group(launch: Launch) -> Group | None:
+    name, id = (launch.request.get(f"Placement.{key}") for key in ("GroupName", "GroupId"))
+    groups = _groups(launch.backend)
+    if not name and not id:
+        return None
+    group = _known(groups, name) if name else _known({one.id: one for one in groups.values()}, id)
+    if group.state != "available":
+        _known({}, group.name)
+    return group
+
+
+def _members(backend: Any, name: str) -> list[Any]:
+    return [
+        one
+        for one in backend.all_instances()
+        if one.placement.group_name == name and one.state != "terminated"
+    ]
+
+
+def _described(backend: Any, group: Group) -> dict[str, Any]:
+    arn = f"arn:aws:ec2:{backend.region_name}:{backend.account_id}:placement-group/{group.name}"
+    tags = backend.tags.get(group.id, {})
+    return {
+        "GroupName": group.name,
+        "GroupId": group.id,
+        "GroupArn": arn,
+        "State": group.state,
+        "Strategy": group.strategy,
+        "PartitionCount": group.partitions,
+        "Tags": [{"Key": key, "Value": value} for key, value in tags.items()],
+    }
+
+
+def _passes(described: dict[str, Any], filters: dict[str, Any]) -> bool:
+    attributes = {
+        "group-name": described["GroupName"],
+        "group-arn": described["GroupArn"],
+        "state": described["State"],
+        "strategy": described["Strategy"],
+    }
+    return matches(attributes, {tag["Key"]: tag["Value"] for tag in described["Tags"]}, filters)

@@ -1,0 +1,250 @@
+"""Service quotas of EC2, and launches that go over them."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from moto.core.exceptions import JsonRESTError
+from moto.ec2.models import EC2Backend
+from moto.ec2.models.instance_types import INSTANCE_TYPES
+from moto.servicequotas.models import ServiceQuotasBackend
+from moto.servicequotas.responses import ServiceQuotasResponse
+
+from clusterctl.lab.ec2.completion import add, replace
+from clusterctl.lab.ec2.launch import Launch, Request, Rule, add_rule, refuse
+from clusterctl.lab.ec2.reservations import reserved_beside
+from clusterctl.lab.ec2.reserved_launches import reserved_places
+from clusterctl.lab.faults.store import FAULTS
+
+# Enough for every host that a lab can run; AWS gives a new account much less, often 0 for P.
+MANY_VCPUS = 100_000.0
+COUNTED = ("pending", "running")
+SERVICES = {
+    "ec2": "Amazon Elastic Compute Cloud (Amazon EC2)",
+    "vpc": "Amazon Virtual Private Cloud (Amazon VPC)",
+}
+
+
+@dataclass(frozen=True)
+class Quota:
+    code: str
+    name: str
+    families: tuple[str, ...] = ()
+    spot: bool = False
+    default: float = MANY_VCPUS
+    service: str = "ec2"
+
+
+ELASTIC = Quota("L-0263D0A3", "EC2-VPC Elastic IPs", default=5.0)
+INTERFACES = Quota("L-DF5E4CA3", "Network interfaces per Region", default=5000.0, service="vpc")
+STANDARD = ("a", "c", "d", "h", "i", "im", "is", "m", "r", "t", "z")
+QUOTAS = (
+    Quota("L-417A185B", "Running On-Demand P instances", ("p",)),
+    Quota("L-DB2E81BA", "Running On-Demand G and VT instances", ("g", "gr", "vt")),
+    Quota(
+        "L-1216C47A", "Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances", STANDARD
+    ),
+    Quota("L-6E869C2A", "Running On-Demand DL instances", ("dl",)),
+    Quota("L-2C3B7624", "Running On-Demand Trn instances", ("trn",)),
+    Quota("L-1945791B", "Running On-Demand Inf instances", ("inf",)),
+    Quota("L-74FC7D96", "Running On-Demand F instances", ("f",)),
+    Quota("L-7295265B", "Running On-Demand X instances", ("x",)),
+    Quota("L-F7808C92", "Running On-Demand HPC instances", ("hpc",)),
+    Quota("L-43DA4232", "Running On-Demand High Memory instances", ("u",)),
+    Quota("L-7212CCBC", "All P4, P3 and P2 Spot Instance Requests", ("p2", "p3", "p4"), spot=True),
+    Quota("L-C4BD4855", "All P5 Spot Instance Requests", ("p5",), spot=True),
+    Quota("L-3819A6DF", "All G and VT Spot Instance Requests", ("g", "gr", "vt"), spot=True),
+    Quota(
+        "L-34B43A08",
+        "All Standard (A, C, D, H, I, M, R, T, Z) Spot Instance Requests",
+        STANDARD,
+        spot=True,
+    ),
+    Quota("L-85EED4F7", "All DL Spot Instance Requests", ("dl",), spot=True),
+    Quota("L-6B0D517C", "All Trn Spot Instance Requests", ("trn",), spot=True),
+    Quota("L-B5D1601B", "All Inf Spot Instance Requests", ("inf",), spot=True),
+    Quota("L-88CF9481", "All F Spot Instance Requests", ("f",), spot=True),
+    Quota("L-E3A00192", "All X Spot Instance Requests", ("x",), spot=True),
+    ELASTIC,
+    INTERFACES,
+)
+
+
+class QuotaRule(Rule):
+    """vCPUs that run of a family of types, on demand and spot each. Capacity Blocks are beside."""
+
+    def check_request(self, request: Request) -> None:
+        """Before capacity is looked at. A dry run tells nothing of quotas."""
+        if request.market not in ("on-demand", "spot") or request.get("DryRun"):
+            return
+        most = int(request.get("MaxCount", 1))
+        room = room_for(request.backend, request.instance_type, spot=request.market == "spot")
+        room += reserved_places(request)
+        if room < most:
+            if room < request.least:
+                raise exceeded(request.instance_type, spot=request.market == "spot")
+            # What moto launches.
+            request.response.params["MinCount"] = int(room)
+
+    def check_launch(self, launch: Launch) -> None:
+        """Again, while nothing else is launched."""
+        each = max(1, len(launch.request.get("NetworkInterfaces") or []))
+        if len(launch.backend.enis) + launch.count * each > value_of(INTERFACES):
+            raise refuse(
+                "NetworkInterfaceLimitExceeded",
+                "The maximum number of network interfaces has been reached.",
+            )
+        kind, market = launch.request.instance_type, launch.request.market
+        if market in ("on-demand", "spot"):
+            spot = market == "spot"
+            room = room_for(launch.backend, kind, spot=spot)
+            if room + reserved_places(launch.request, launch.zone) < launch.count:
+                raise exceeded(kind, spot=spot)
+
+
+def room_for(backend: Any, instance_type: str, *, spot: bool) -> float:
+    """How many more of the type the quota allows."""
+    quota = quota_of(instance_type, spot=spot)
+    if quota is None:
+        return float("inf")
+    left = value_of(quota) - vcpus_in_use(backend, quota)
+    return left // vcpus(instance_type)
+
+
+def exceeded(instance_type: str, *, spot: bool) -> Exception:
+    quota = quota_of(instance_type, spot=spot)
+    limit = value_of(quota) if quota else 0
+    if spot:
+        return refuse("MaxSpotInstanceCountExceeded", "Max spot instance count exceeded")
+    return refuse(
+        "VcpuLimitExceeded",
+        f"You have requested more vCPU capacity than your current vCPU limit of {limit:.0f} allows "
+        "for the instance bucket that the specified instance type belongs to. Please visit "
+        "http://aws.amazon.com/contact-us/ec2-request to request an adjustment to this limit.",
+    )
+
+
+def quota_of(instance_type: str, *, spot: bool) -> Quota | None:
+    """The one that the type counts against: `p4d.24xlarge` is of family p, on spot of p4."""
+    letters = re.match(r"([a-z]*)\d*", instance_type)
+    names = {letters[0], letters[1]} if letters else set()
+    found = (one for one in QUOTAS if names & {*one.families} and one.spot == spot)
+    return next(found, None)
+
+
+def value_of(quota: Quota) -> float:
+    lowered = FAULTS.quota(quota.code)
+    return quota.default if lowered is None else lowered
+
+
+def vcpus(instance_type: str) -> int:
+    return int(INSTANCE_TYPES.get(instance_type, {}).get("VCpuInfo", {}).get("DefaultVCpus", 1))
+
+
+def vcpus_in_use(backend: Any, quota: Quota) -> int:
+    """Of instances that run, and of reserved capacity that nobody uses."""
+    market = "spot" if quota.spot else None
+    kinds = [
+        one.instance_type
+        for one in backend.all_instances()
+        if one.state in COUNTED and one.lifecycle == market
+    ]
+    total = sum(vcpus(kind) for kind in kinds if quota_of(kind, spot=quota.spot) == quota)
+    if not quota.spot:
+        unused = reserved_beside(backend)
+        total += sum(
+            vcpus(kind) * count for kind, count in unused if quota_of(kind, spot=False) == quota
+        )
+    return total
+
+
+def install() -> None:
+    defaults = ServiceQuotasBackend.list_aws_default_service_quotas
+    one = ServiceQuotasBackend.get_service_quota
+
+    def list_aws_default_service_quotas(backend: Any, service_code: str) -> list[dict[str, Any]]:
+        if service_code not in SERVICES:
+            return defaults(backend, service_code)
+        return [
+            _described(backend, one, one.default) for one in QUOTAS if one.service == service_code
+        ]
+
+    def get_service_quota(backend: Any, service_code: str, quota_code: str) -> dict[str, Any]:
+        if service_code not in SERVICES:
+            return one(backend, service_code, quota_code)
+        quota = _known(quota_code, service_code)
+        return _described(backend, quota, value_of(quota))
+
+    replace(ServiceQuotasBackend, list_aws_default_service_quotas)
+    replace(ServiceQuotasBackend, get_service_quota)
+    add(ServiceQuotasResponse, get_aws_default_service_quota)
+    add(ServiceQuotasResponse, list_service_quotas)
+    _check_starts()
+    add_rule(QuotaRule())
+
+
+def _check_starts() -> None:
+    """What starts again counts again."""
+    start = EC2Backend.start_instances
+
+    def start_instances(backend: Any, instance_ids: list[str]) -> Any:
+        stopped = [
+            instance.instance_type
+            for instance in backend.get_multi_instances_by_id(instance_ids)
+            if instance.state == "stopped"
+        ]
+        for kind in sorted(set(stopped)):
+            if room_for(backend, kind, spot=False) < stopped.count(kind):
+                raise exceeded(kind, spot=False)
+        return start(backend, instance_ids)
+
+    replace(EC2Backend, start_instances)
+
+
+def get_aws_default_service_quota(response: Any) -> str:
+    asked = json.loads(response.body)
+    service, code = str(asked.get("ServiceCode")), asked.get("QuotaCode")
+    if service not in SERVICES:
+        quotas = response.backend.list_aws_default_service_quotas(service)
+        found = [one for one in quotas if one["QuotaCode"] == code]
+        return json.dumps({"Quota": (found or [_known(code, service)])[0]})
+    quota = _known(code, service)
+    return json.dumps({"Quota": _described(response.backend, quota, quota.default)})
+
+
+def list_service_quotas(response: Any) -> str:
+    asked = json.loads(response.body)
+    service, code = str(asked.get("ServiceCode")), asked.get("QuotaCode")
+    if service not in SERVICES:
+        quotas = response.backend.list_aws_default_service_quotas(service)
+    else:
+        here = [one for one in QUOTAS if one.service == service]
+        quotas = [_described(response.backend, one, value_of(one)) for one in here]
+    return json.dumps({"Quotas": [one for one in quotas if code in (None, one["QuotaCode"])]})
+
+
+def _known(code: str | None, service: str) -> Quota:
+    for quota in QUOTAS:
+        if (quota.code, quota.service) == (code, service):
+            return quota
+    raise JsonRESTError(
+        "NoSuchResourceException", "The request failed because the specified quota does not exist."
+    )
+
+
+def _described(backend: Any, quota: Quota, value: float) -> dict[str, Any]:
+    where = f"{backend.region_name}:{backend.account_id}:{quota.service}"
+    return {
+        "ServiceCode": quota.service,
+        "ServiceName": SERVICES[quota.service],
+        "QuotaArn": f"arn:aws:servicequotas:{where}/{quota.code}",
+        "QuotaCode": quota.code,
+        "QuotaName": quota.name,
+        "Value": value,
+        "Unit": "None",
+        "Adjustable": True,
+        "GlobalQuota": False,
+    }

@@ -1,0 +1,114 @@
+"""Sessions: STS gives keys that the lab knows, and what they ask is held to their policy.
+
+moto gives everybody the same example keys, and checks policies of users and roles only.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from moto.core.authorization import ActionAuthenticatorMixin
+from moto.core.exceptions import AccessDeniedError, JsonRESTError
+from moto.core.responses import ActionResult
+from moto.iam.access_control import IAMPolicy, PermissionResult, S3IAMRequest
+from moto.iam.models import iam_backends
+from moto.s3.exceptions import S3AccessDeniedError
+from moto.sts.responses import TokenResponse
+
+from clusterctl.lab.accounts import KEYS, LentKey
+from clusterctl.lab.ec2.completion import replace
+from clusterctl.lab.gate import KEY_HEADER
+
+# Without a policy such a session may do nothing.
+NOTHING = '{"Version": "2012-10-17", "Statement": []}'
+LASTS_S, ROLE_LASTS_S = 43_200, 3_600
+# What moto calls otherwise than IAM does.
+ACTIONS = {"s3:HeadBucket": "s3:ListBucket"}
+
+
+def install() -> None:
+    authorize = ActionAuthenticatorMixin._authenticate_and_authorize_action
+    federate = TokenResponse.get_federation_token
+
+    def _authenticate_and_authorize_action(
+        response: Any, iam_request_cls: type, resource: str = "*"
+    ) -> None:
+        _check(response, resource, iam_request_cls is S3IAMRequest)
+        authorize(response, iam_request_cls, resource)
+
+    def get_session_token(response: Any) -> ActionResult:
+        _refuse_sessions(response, "GetSessionToken")
+        return ActionResult({"Credentials": _credentials(response, "")})
+
+    def get_federation_token(response: Any) -> ActionResult:
+        _refuse_sessions(response, "GetFederationToken")
+        # moto checks the policy's length, and knows the rest of the answer.
+        known: Any = federate(response).result
+        policy = response._get_param("Policy") or NOTHING
+        return ActionResult({**known, "Credentials": _credentials(response, policy)})
+
+    assume = TokenResponse.assume_role
+
+    def assume_role(response: Any) -> ActionResult:
+        """A role of the caller's own account, whatever its trust policy says."""
+        arn = response._get_param("RoleArn")
+        roles = iam_backends[response.current_account][response.partition].roles.values()
+        if not any(role.arn == arn for role in roles):
+            raise AccessDeniedError(
+                f"arn:aws:iam::{response.current_account}:user", "sts:AssumeRole"
+            )
+        known: Any = assume(response).result
+        policy = response._get_param("Policy") or ""
+        return ActionResult({**known, "Credentials": _credentials(response, policy, ROLE_LASTS_S)})
+
+    replace(TokenResponse, assume_role)
+    replace(ActionAuthenticatorMixin, _authenticate_and_authorize_action)
+    replace(TokenResponse, get_session_token)
+    replace(TokenResponse, get_federation_token)
+
+
+def permits(key: str, action: str, resource: str = "*") -> bool:
+    """Whether the key of that id may do `s3:GetObject`: all but sessions may do everything."""
+    session = KEYS.find(key)
+    if not isinstance(session, LentKey) or not session.policy:
+        return True
+    policy = IAMPolicy(session.policy)
+    return policy.is_action_permitted(action, resource) == PermissionResult.PERMITTED
+
+
+def _check(response: Any, resource: str, is_s3: bool) -> None:
+    """Raises AccessDenied in the words of S3, of the services that speak JSON, or of the others."""
+    action = response.data.get("Action") if is_s3 else response._get_action()
+    action = action[0] if isinstance(action, list) else action
+    called = f"{'s3' if is_s3 else response.service_name}:{action}"
+    called = ACTIONS.get(called, called)
+    key = response.headers.get(KEY_HEADER, "")
+    if called == "sts:GetCallerIdentity" or permits(key, called, resource):
+        return
+    if is_s3:
+        raise S3AccessDeniedError
+    who = f"arn:aws:sts::{response.current_account}:federated-user"
+    if "X-Amz-Target" in response.headers:
+        text = f"User: {who} is not authorized to perform: {called}"
+        raise JsonRESTError("AccessDeniedException", text)
+    raise AccessDeniedError(who, called)
+
+
+def _refuse_sessions(response: Any, action: str) -> None:
+    if isinstance(KEYS.find(response.headers.get(KEY_HEADER, "")), LentKey):
+        raise AccessDeniedError(
+            f"arn:aws:sts::{response.current_account}:session",
+            f"sts:{action} with session credentials",
+        )
+
+
+def _credentials(response: Any, policy: str, lasts_s: int = LASTS_S) -> dict[str, Any]:
+    lasts = timedelta(seconds=response._get_int_param("DurationSeconds", lasts_s))
+    key = KEYS.open_session(response.current_account, lasts, policy)
+    return {
+        "AccessKeyId": key.id,
+        "SecretAccessKey": key.secret,
+        "SessionToken": key.token,
+        "Expiration": key.expires,
+    }

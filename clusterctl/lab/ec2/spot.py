@@ -1,0 +1,204 @@
+"""Spot instances of RunInstances, and what spot costs."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import datetime, timedelta
+from typing import Any
+
+from moto.core.responses import ActionResult
+from moto.core.utils import utcnow
+from moto.ec2.models import EC2Backend
+from moto.ec2.models.core import TaggedEC2Resource
+from moto.ec2.responses import EC2Response
+from moto.ec2.utils import convert_tag_spec, filter_dict_attribute_mapping, random_spot_request_id
+
+from clusterctl.lab.ec2.completion import replace
+from clusterctl.lab.ec2.filters import matches
+from clusterctl.lab.ec2.instance_types import offered_zones
+from clusterctl.lab.ec2.launch import Launch, Request, Rule, add_rule, refuse
+from clusterctl.lab.ec2.price_table import ON_DEMAND_USD
+
+PRODUCT = "Linux/UNIX"
+MARKETS = ("spot", "capacity-block", "interruptible-capacity-reservation", "on-demand")
+# Spot costs so much of the on-demand price, by zone; a change every so many hours.
+CHEAPEST, DEAREST, CHANGE_H, SHOWN_CHANGES = 0.3, 0.6, 6, 4
+OPTIONS = "InstanceMarketOptions.SpotOptions."
+DEFAULT_KIND, DEFAULT_BEHAVIOUR = "one-time", "terminate"
+
+
+class LaunchedRequest(TaggedEC2Resource):
+    """The spot request that RunInstances makes for each instance."""
+
+    def __init__(self, backend: Any, instance: Any, kind: str, behaviour: str) -> None:
+        self.ec2_backend = backend
+        self.id = random_spot_request_id()
+        self.instance = instance
+        self.type = kind
+        self.instance_interruption_behavior = behaviour
+        self.create_time = utcnow()
+        self.product_description = PRODUCT
+        self.launched_availability_zone = instance.placement.zone
+
+    @property
+    def spot_instance_request_id(self) -> str:
+        return self.id
+
+    @property
+    def instance_id(self) -> str:
+        return str(self.instance.id)
+
+    @property
+    def state(self) -> str:
+        return "closed" if self.instance.state in ("shutting-down", "terminated") else "active"
+
+    @property
+    def status(self) -> dict[str, Any]:
+        if self.state == "active":
+            return {"Code": "fulfilled", "Message": "Your spot request is fulfilled."}
+        if self.instance.state_reason.code == "Server.SpotInstanceTermination":
+            return {
+                "Code": "instance-terminated-no-capacity",
+                "Message": "Your Spot instance was terminated because there is no capacity "
+                "available.",
+            }
+        return {
+            "Code": "instance-terminated-by-user",
+            "Message": "Spot Instance terminated due to user-initiated termination.",
+        }
+
+
+class SpotRule(Rule):
+    def check_request(self, request: Request) -> None:
+        if request.market not in MARKETS:
+            raise refuse(
+                "InvalidParameterValue", f"Invalid value '{request.market}' for MarketType."
+            )
+        if request.market != "spot":
+            return
+        kind, behaviour = _kind(request), _behaviour(request)
+        if (kind == DEFAULT_KIND) != (behaviour == DEFAULT_BEHAVIOUR):
+            raise refuse(
+                "InvalidParameterCombination",
+                f"The request with type '{kind}' is not supported when "
+                f"instanceInterruptionBehavior is set to '{behaviour}'.",
+            )
+        if request.type_info and "spot" not in request.type_info["SupportedUsageClasses"]:
+            raise refuse(
+                "Unsupported",
+                f"The instance type '{request.instance_type}' is not supported as a Spot Instance.",
+            )
+
+    def check_launch(self, launch: Launch) -> None:
+        offered = launch.request.get(OPTIONS + "MaxPrice")
+        if launch.request.market != "spot" or not offered:
+            return
+        least = spot_usd(launch.request.instance_type, launch.zone, utcnow())
+        if least is not None and float(offered) < least:
+            raise refuse(
+                "SpotMaxPriceTooLow",
+                f"Your Spot request price of {offered} is lower than the minimum required Spot "
+                f"request fulfillment price of {least}.",
+            )
+
+    def mark(self, launch: Launch, instance: Any) -> None:
+        if launch.request.market != "spot":
+            return
+        request = launch.request
+        made = LaunchedRequest(launch.backend, instance, _kind(request), _behaviour(request))
+        tags = convert_tag_spec(request.get("TagSpecifications", []))
+        made.add_tags(tags.get("spot-instances-request", {}))
+        launch.backend.spot_instance_requests[made.id] = made
+        instance.lifecycle = "spot"
+        instance.spot_instance_request_id = made.id
+        instance.spot_kind = made.type
+
+
+def install() -> None:
+    filter_dict_attribute_mapping["instance-lifecycle"] = "lifecycle"
+    filter_dict_attribute_mapping["spot-instance-request-id"] = "spot_instance_request_id"
+    stop = EC2Backend.stop_instances
+
+    def stop_instances(backend: Any, instance_ids: list[str]) -> Any:
+        for one in backend.get_multi_instances_by_id(instance_ids):
+            if getattr(one, "spot_kind", None) == DEFAULT_KIND:
+                raise refuse(
+                    "UnsupportedOperation",
+                    f"You can't stop the Spot Instance '{one.id}' because it is associated with a "
+                    "one-time Spot Instance request. You can only stop Spot Instances associated "
+                    "with persistent Spot Instance requests.",
+                )
+        return stop(backend, instance_ids)
+
+    replace(EC2Backend, stop_instances)
+    replace(EC2Response, describe_spot_price_history)
+    add_rule(SpotRule())
+
+
+def spot_usd(instance_type: str, zone: str, when: datetime) -> float | None:
+    """The spot price of then, steady for some hours; None for a type that has no price."""
+    on_demand = ON_DEMAND_USD.get(instance_type)
+    if on_demand is None:
+        return None
+    period = f"{when:%Y-%m-%d} {when.hour // CHANGE_H}"
+    drawn = hashlib.sha256(f"{instance_type} {zone} {period}".encode()).digest()[0] / 255
+    return round(on_demand * (CHEAPEST + (DEAREST - CHEAPEST) * drawn), 6)
+
+
+def describe_spot_price_history(response: Any) -> ActionResult:
+    """The newest first. With a StartTime of now, as callers ask, just the price of now."""
+    backend, filters = response.ec2_backend, response._filters_from_querystring()
+    products = response._get_param("ProductDescriptions", [])
+    since = response._get_param("StartTime")
+    entries = []
+    if not products or any(one in (PRODUCT, PRODUCT + " (Amazon VPC)") for one in products):
+        kinds = response._get_param("InstanceTypes", []) or filters.get("instance-type", [])
+        for kind in kinds or sorted(ON_DEMAND_USD):
+            entries += _history(backend.region_name, kind, since)
+    wanted_zone = response._get_param("AvailabilityZone")
+    shown = [
+        one
+        for one in entries
+        if wanted_zone in (None, one["AvailabilityZone"]) and matches(_attributes(one), {}, filters)
+    ]
+    return ActionResult({"SpotPriceHistory": shown, "NextToken": ""})
+
+
+def _history(region: str, kind: str, since: datetime | None) -> list[dict[str, Any]]:
+    now = utcnow()
+    latest = now.replace(hour=now.hour // CHANGE_H * CHANGE_H, minute=0, second=0, microsecond=0)
+    changes = [latest - timedelta(hours=CHANGE_H * back) for back in range(SHOWN_CHANGES)]
+    if since is not None:
+        begins = since.replace(tzinfo=None)
+        # The price that held then is shown too.
+        changes = changes[: 1 + sum(when > begins for when in changes[:-1])]
+    return [
+        {
+            "AvailabilityZone": zone,
+            "InstanceType": kind,
+            "ProductDescription": PRODUCT,
+            "SpotPrice": f"{price:.6f}",
+            "Timestamp": when,
+        }
+        for when in changes
+        for zone in offered_zones(region, kind)
+        for price in [spot_usd(kind, zone, when)]
+        if price is not None
+    ]
+
+
+def _attributes(entry: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "availability-zone": entry["AvailabilityZone"],
+        "instance-type": entry["InstanceType"],
+        "product-description": entry["ProductDescription"],
+        "spot-price": entry["SpotPrice"],
+    }
+
+
+def _kind(request: Request) -> str:
+    return str(request.get(OPTIONS + "SpotInstanceType") or DEFAULT_KIND)
+
+
+def _behaviour(request: Request) -> str:
+    return str(request.get(OPTIONS + "InstanceInterruptionBehavior") or DEFAULT_BEHAVIOUR)

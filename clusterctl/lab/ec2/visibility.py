@@ -1,0 +1,54 @@
+"""EC2 is eventually consistent: an instance just launched is not there yet for who asks for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from moto.core.responses import ActionResult
+from moto.ec2.exceptions import InvalidInstanceIdError
+from moto.ec2.models import EC2Backend
+from moto.ec2.responses import EC2Response
+
+from clusterctl.lab.ec2.completion import replace
+
+NAMES = ("InstanceId", "InstanceIds", "Resources", "ResourceId")
+
+
+def install() -> None:
+    call = EC2Response.call_action
+    describe, describe_status = EC2Backend.describe_instances, EC2Backend.describe_instance_status
+
+    def call_action(response: Any) -> Any:
+        hidden = [id for id in _named(response.params) if _is_hidden(response.ec2_backend, id)]
+        if hidden:
+            return response.serialized(ActionResult(InvalidInstanceIdError(hidden)))
+        return call(response)
+
+    def describe_instances(backend: Any, filters: Any = None) -> list[Any]:
+        found = describe(backend, filters)
+        for reservation in found:
+            reservation.instances = [one for one in reservation.instances if _visible(one)]
+        return [reservation for reservation in found if reservation.instances]
+
+    def describe_instance_status(backend: Any, *arguments: Any, **named: Any) -> list[Any]:
+        return [one for one in describe_status(backend, *arguments, **named) if _visible(one)]
+
+    replace(EC2Response, call_action)
+    replace(EC2Backend, describe_instances)
+    replace(EC2Backend, describe_instance_status)
+
+
+def _named(params: Any) -> list[str]:
+    """The instance ids that a request names."""
+    values = [params.get(name) for name in NAMES]
+    flat = [one for value in values for one in (value if isinstance(value, list) else [value])]
+    return [one for one in flat if isinstance(one, str) and one.startswith("i-")]
+
+
+def _is_hidden(backend: Any, id: str) -> bool:
+    instance = backend.get_instance_by_id(id)
+    return instance is not None and not _visible(instance)
+
+
+def _visible(instance: Any) -> bool:
+    return bool(instance.visible)

@@ -1,0 +1,91 @@
+"""Between the network and the API: requests are throttled, delayed, refused, or never answered."""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+import socket
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+from urllib.parse import parse_qs
+
+from clusterctl.lab.faults.answers import Call, error_answer, send, throttled_answer
+from clusterctl.lab.faults.kinds import ApiError
+from clusterctl.lab.faults.store import Faults
+
+Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+log = logging.getLogger(__name__)
+
+_SCOPE = re.compile(r"Credential=[^/\s]+/\d+/[^/]*/([^/]+)/aws4_request")
+
+
+def with_api_faults(api: Wsgi, faults: Faults) -> Wsgi:
+    """The API with the faults that are set. They hold for every action of every service."""
+
+    def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        call = read_call(environ)
+        if call is None:
+            return api(environ, start)
+        if not faults.take_token(call.action):
+            return send(throttled_answer(call), start)
+        time.sleep(faults.delay_s(call.action))
+        fault = faults.take_answer(call.action)
+        if fault is None:
+            return _answered(api, environ, start, call)
+        if not isinstance(fault, ApiError):
+            _carry_out(api, environ)
+            environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
+            # For the server this is a caller that went away: it says no word.
+            raise ConnectionAbortedError
+        if fault.after:
+            _carry_out(api, environ)
+        return send(error_answer(call, fault.code, fault.message, fault.status), start)
+
+    return answer
+
+
+def _answered(
+    api: Wsgi, environ: dict[str, Any], start: Callable[..., Any], call: Call
+) -> Iterable[bytes]:
+    """AWS fails in its own words, too: never with a page of HTML."""
+    try:
+        return api(environ, start)
+    except NotImplementedError as missing:
+        text = f"{call.action} is more than the lab can do: {missing!s:.200}"
+        return send(error_answer(call, "InvalidAction", text), start)
+    except Exception:
+        log.exception("%s %s", call.service, call.action)
+        return send(error_answer(call, "InternalError"), start)
+
+
+def read_call(environ: dict[str, Any]) -> Call | None:
+    """The action that is asked for; None for requests without one (S3's, the lab's own pages)."""
+    scope = _SCOPE.search(environ.get("HTTP_AUTHORIZATION", ""))
+    service = scope[1] if scope else ""
+    target = environ.get("HTTP_X_AMZ_TARGET", "")
+    if target:
+        return Call(service, target.rpartition(".")[2], json=True)
+    named = parse_qs(environ.get("QUERY_STRING", "")).get("Action") or _form(environ).get("Action")
+    return Call(service or "ec2", named[0]) if named else None
+
+
+def _form(environ: dict[str, Any]) -> dict[str, list[str]]:
+    """The fields of a form that is posted, left there for the API to read again."""
+    length = environ.get("CONTENT_LENGTH") or ""
+    form = environ.get("CONTENT_TYPE", "").startswith("application/x-www-form-urlencoded")
+    if not (form and length.isdigit()):
+        return {}
+    body = environ["wsgi.input"].read(int(length))
+    environ["wsgi.input"] = io.BytesIO(body)
+    return parse_qs(body.decode(errors="replace"))
+
+
+def _carry_out(api: Wsgi, environ: dict[str, Any]) -> None:
+    """Do it, and say nothing."""
+    said = api(environ, lambda *_: lambda _: None)
+    for _ in said:
+        pass
+    getattr(said, "close", lambda: None)()

@@ -1,0 +1,50 @@
+"""Whether a fault is about something that the lab has: a typing error would never strike."""
+
+from __future__ import annotations
+
+import difflib
+
+from moto.core.utils import get_service_model
+
+from clusterctl.domain.errors import UsageError
+from clusterctl.lab.ec2 import capacity
+from clusterctl.lab.ec2.instances import all_lab_instances
+from clusterctl.lab.faults.hosts import ALL, HostFault, Shape
+from clusterctl.lab.faults.kinds import ANY, Capacity, Fault
+from clusterctl.lab.requirements import check_shaping
+
+SERVICES = ("ec2", "ssm", "service-quotas", "pricing", "cloudformation", "sts", "iam")
+
+
+def admit(fault: Fault) -> Fault:
+    """The fault, completed with what the lab knows. Raises UsageError, MissingTool, LabError."""
+    if isinstance(fault, Capacity):
+        return capacity.complete(fault)
+    if isinstance(fault, HostFault) and fault.instance_id != ALL:
+        check_host(fault.instance_id)
+    if isinstance(fault, Shape):
+        check_shaping()
+    action = getattr(fault, "action", ANY)
+    if action != ANY:
+        check_action(action)
+    return fault
+
+
+def check_action(action: str) -> None:
+    """Raises UsageError for what is no action of the services that clusterctl uses."""
+    known = {name for service in SERVICES for name in get_service_model(service).operation_names}
+    if action not in known:
+        near = difflib.get_close_matches(action, known, n=1)
+        raise UsageError(
+            f"no API action is called {action}",
+            f"did you mean {near[0]}?" if near else "for example RunInstances, or * for all",
+        )
+
+
+def check_host(instance_id: str) -> None:
+    """Raises UsageError if the lab runs no host of this instance."""
+    states = {one.id: one.state for one in all_lab_instances()}
+    if instance_id not in states:
+        raise UsageError(f"no instance {instance_id}", "see `clusterctl lab status`")
+    if states[instance_id] != "running":
+        raise UsageError(f"{instance_id} is {states[instance_id]}, not running")

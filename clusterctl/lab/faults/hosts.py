@@ -1,0 +1,129 @@
+"""What can befall a running host: each is set for one instance, and undone."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from clusterctl.domain.errors import UsageError
+from clusterctl.domain.units import format_bytes, format_link
+from clusterctl.lab.faults.fields import whole, word
+
+ALL = "all"
+SLOWEST_BIT, FASTEST_BIT = 1_000_000, 100_000_000_000
+LARGEST_VOLUME = 2**40
+
+_INSTANCE = re.compile(r"i-[0-9a-f]{8,17}")
+_INSTANCE_OR_ALL = re.compile(rf"{ALL}|{_INSTANCE.pattern}")
+
+
+@dataclass(frozen=True)
+class HostFault:
+    """Befalls one host. `affliction` is a key of the daemon's `UNHARMED`, `degree` its value."""
+
+    instance_id: str
+
+    affliction: ClassVar[str]
+    instances: ClassVar[re.Pattern[str]] = _INSTANCE
+
+    def __post_init__(self) -> None:
+        word("an instance id", self.instance_id, self.instances)
+
+    @property
+    def degree(self) -> Any:
+        return True
+
+    @property
+    def words(self) -> str:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Frozen(HostFault):
+    """All processes of a running host stand still."""
+
+    affliction: ClassVar[str] = "frozen"
+
+    @property
+    def words(self) -> str:
+        return f"{self.instance_id}: stands still"
+
+
+@dataclass(frozen=True)
+class Cut(HostFault):
+    """The network link of a running host is down."""
+
+    affliction: ClassVar[str] = "cut"
+
+    @property
+    def words(self) -> str:
+        return f"{self.instance_id}: its link is down"
+
+
+@dataclass(frozen=True)
+class Shape(HostFault):
+    """A host's link carries so many bits a second to it and from it; 0: no limit.
+
+    For the instance `all`: every host that has no shape of its own, those to come included.
+    """
+
+    down: int = 0
+    up: int = 0
+
+    affliction: ClassVar[str] = "shape"
+    instances: ClassVar[re.Pattern[str]] = _INSTANCE_OR_ALL
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for what, rate in (("down", self.down), ("up", self.up)):
+            if rate != 0:
+                whole(f"the rate {what} in bits a second", rate, SLOWEST_BIT, FASTEST_BIT)
+        if not (self.down or self.up):
+            raise UsageError("no rate is given", "name --rate, or --down and --up")
+
+    @property
+    def degree(self) -> Any:
+        return [self.down, self.up]
+
+    @property
+    def words(self) -> str:
+        who = "every host" if self.instance_id == ALL else self.instance_id
+        if self.down == self.up:
+            return f"{who}: {format_link(self.down / 8)} down and up"
+        rates = (("down", self.down), ("up", self.up))
+        return f"{who}: " + ", ".join(
+            f"{format_link(rate / 8)} {way}" for way, rate in rates if rate
+        )
+
+
+@dataclass(frozen=True)
+class Filled(HostFault):
+    """A host's /data is full but for so many bytes, counted when this is set."""
+
+    left: int = 0
+
+    affliction: ClassVar[str] = "left"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole("the bytes left", self.left, most=LARGEST_VOLUME)
+
+    @property
+    def degree(self) -> Any:
+        return self.left
+
+    @property
+    def words(self) -> str:
+        return f"{self.instance_id}: /data is full but for {format_bytes(self.left)}"
+
+
+@dataclass(frozen=True)
+class ReadOnly(HostFault):
+    """A host's /data is read-only, as a volume that failed is."""
+
+    affliction: ClassVar[str] = "readonly"
+
+    @property
+    def words(self) -> str:
+        return f"{self.instance_id}: /data is read-only"

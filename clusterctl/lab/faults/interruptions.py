@@ -1,0 +1,95 @@
+"""Spot interruptions: the notice that a host finds in its metadata, and the end that follows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from moto.ec2.models.instances import StateReason
+
+from clusterctl.domain.errors import UsageError
+from clusterctl.lab.ec2.instances import LabInstance, all_lab_instances
+
+PATH = "/_lab/interruptions"
+BODY_LIMIT = 4096
+NOTICE_S = 120.0
+LONGEST_S = 86_400.0
+REASON = "Server.SpotInstanceTermination"
+
+
+@dataclass(frozen=True)
+class Notice:
+    """When it was given, and when the instance ends."""
+
+    given: datetime
+    ends: datetime
+
+
+# By instance id. An instance is interrupted once.
+_notices: dict[str, Notice] = {}
+
+
+def notice_of(instance_id: str) -> Notice | None:
+    return _notices.get(instance_id)
+
+
+def interrupt(instance_id: object, seconds: object = NOTICE_S) -> Notice:
+    """Give notice to a spot instance. Raises UsageError for what is none, or does not run."""
+    found = [one for one in all_lab_instances() if one.id == instance_id]
+    if not found:
+        raise UsageError(f"no instance {instance_id!r:.80}", "see `clusterctl lab status`")
+    if found[0].lifecycle != "spot":
+        raise UsageError(f"{instance_id} is no spot instance", "AWS does not interrupt others")
+    if found[0].state != "running":
+        raise UsageError(f"{instance_id} is {found[0].state}, not running")
+    right = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+    if not right or not 0 <= seconds <= LONGEST_S:  # type: ignore[operator]
+        raise UsageError(f"the time is 0 to {LONGEST_S:g} seconds, not {seconds!r:.80}")
+    now = datetime.now(timezone.utc)
+    notice = Notice(now, now + timedelta(seconds=float(seconds)))  # type: ignore[arg-type]
+    _notices[found[0].id] = notice
+    LabInstance.changed.set()
+    return notice
+
+
+def strike(instance: LabInstance) -> None:
+    """End the instance if its time has come. The supervisor asks at each of its looks."""
+    notice = _notices.get(instance.id)
+    if notice is None or datetime.now(timezone.utc) < notice.ends:
+        return
+    with LabInstance.transition:
+        if instance.state in ("pending", "running"):
+            instance.terminate()
+            instance.state_reason = StateReason(f"{REASON}: Spot instance termination", REASON)
+            instance._reason = REASON
+
+
+def with_interruptions(
+    api: Callable[..., Iterable[bytes]],
+) -> Callable[..., Iterable[bytes]]:
+    """The page before an API: POST `{"instance_id": ..., "seconds": ...}`."""
+
+    def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        if environ["PATH_INFO"] != PATH:
+            return api(environ, start)
+        try:
+            notice = _serve(environ)
+            status, said = "200 OK", {"ends_at": notice.ends.isoformat(timespec="seconds")}
+        except UsageError as refused:
+            status, said = "400 Bad Request", {"error": refused.message, "hint": refused.hint}
+        start(status, [("Content-Type", "application/json")])
+        return [json.dumps(said).encode()]
+
+    return answer
+
+
+def _serve(environ: dict[str, Any]) -> Notice:
+    try:
+        length = int(environ.get("CONTENT_LENGTH") or 0)
+        wanted = json.loads(environ["wsgi.input"].read(min(length, BODY_LIMIT)))
+        return interrupt(wanted["instance_id"], wanted.get("seconds", NOTICE_S))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise UsageError("an interruption is an object with an instance_id") from None

@@ -1,0 +1,192 @@
+"""What can be made to go wrong in a lab. Each kind refuses values that make no sense."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Union
+
+from clusterctl.domain.errors import UsageError
+from clusterctl.lab.faults.fields import MOST, flag, number, text, whole, word
+from clusterctl.lab.faults.hosts import Cut, Filled, Frozen, HostFault, ReadOnly, Shape
+
+ANY = "*"
+LONGEST_S = 86400.0
+
+_CODE = re.compile(r"[A-Za-z][A-Za-z0-9.]{0,99}")
+_ACTION = re.compile(r"\*|[A-Z][A-Za-z0-9]{0,99}")
+_TYPE = re.compile(r"[a-z0-9-]{1,40}\.[a-z0-9-]{1,40}")
+_ZONE = re.compile(r"[a-z0-9-]{1,40}")
+_QUOTA = re.compile(r"L-[0-9A-F]{8}")
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """So many machines of a type are left in a zone, beside the `used` that run there already."""
+
+    instance_type: str
+    zone: str
+    left: int
+    used: int = 0
+
+    def __post_init__(self) -> None:
+        word("an instance type", self.instance_type, _TYPE)
+        word("an availability zone", self.zone, _ZONE)
+        whole("machines left", self.left)
+        whole("machines used", self.used)
+
+
+@dataclass(frozen=True)
+class Throttle:
+    """A bucket per action: `burst` requests at once, and `rate` more each second."""
+
+    action: str
+    rate: float
+    burst: int
+
+    def __post_init__(self) -> None:
+        word("an API action", self.action, _ACTION)
+        number("the rate", self.rate, MOST)
+        whole("the burst", self.burst, least=1)
+
+
+@dataclass(frozen=True)
+class ApiError:
+    """An answer that is an error, before or after the request is carried out.
+
+    `times` 0 means until it is cleared. Empty message and status 0: AWS's own for that code.
+    """
+
+    action: str
+    code: str
+    message: str = ""
+    status: int = 0
+    after: bool = False
+    times: int = 1
+    skip: int = 0
+
+    def __post_init__(self) -> None:
+        word("an API action", self.action, _ACTION)
+        word("an error code", self.code, _CODE)
+        text("the message", self.message)
+        if self.status != 0 and not 400 <= whole("the HTTP status", self.status) <= 599:
+            raise UsageError(f"an error's HTTP status is from 400 to 599, not {self.status}")
+        flag("after", self.after)
+        whole("times", self.times)
+        whole("skip", self.skip)
+
+
+@dataclass(frozen=True)
+class Lost:
+    """The request is carried out, and the connection closed without an answer."""
+
+    action: str
+    times: int = 1
+    skip: int = 0
+
+    def __post_init__(self) -> None:
+        word("an API action", self.action, _ACTION)
+        whole("times", self.times)
+        whole("skip", self.skip)
+
+
+@dataclass(frozen=True)
+class Delay:
+    """Each request waits that long before it is carried out."""
+
+    action: str
+    seconds: float
+
+    def __post_init__(self) -> None:
+        word("an API action", self.action, _ACTION)
+        number("the delay", self.seconds, LONGEST_S)
+
+
+@dataclass(frozen=True)
+class Boot:
+    """How the next hosts boot: late, without sshd, or not at all (`dies`: a StateReason's code).
+
+    `nodes` are the node indices it is for; none named: all.
+    """
+
+    slow_s: float = 0.0
+    silent: bool = False
+    dies: str = ""
+    nodes: tuple[int, ...] = ()
+    times: int = 1
+
+    def __post_init__(self) -> None:
+        number("the time of a slow boot", self.slow_s, LONGEST_S)
+        flag("silent", self.silent)
+        if self.dies != "":
+            word("a StateReason code", self.dies, _CODE)
+        if sum((self.slow_s > 0, self.silent, self.dies != "")) != 1:
+            raise UsageError("a boot is slow, or silent, or dies", "choose one of them")
+        if not isinstance(self.nodes, (tuple, list)):
+            raise UsageError(f"nodes is a list of indices, not {self.nodes!r}")
+        object.__setattr__(self, "nodes", tuple(whole("a node index", n) for n in self.nodes))
+        whole("times", self.times)
+
+
+@dataclass(frozen=True)
+class Lag:
+    """How late instances and consoles become visible; None: as it was."""
+
+    visible_s: float | None = None
+    console_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.visible_s is None and self.console_s is None:
+            raise UsageError("nothing lags", "name --visible or --console, or both")
+        for name, value in (("visible", self.visible_s), ("console", self.console_s)):
+            if value is not None:
+                number(name, value, LONGEST_S)
+
+
+@dataclass(frozen=True)
+class Quota:
+    """A service quota's value, by its code (`L-417A185B`)."""
+
+    code: str
+    value: float
+
+    def __post_init__(self) -> None:
+        word("a quota code such as L-417A185B", self.code, _QUOTA)
+        number("the quota", self.value, 1e9)
+
+
+Fault = Union[Capacity, Throttle, ApiError, Lost, Delay, Boot, Lag, Quota, HostFault]
+KINDS: dict[str, type[Any]] = {
+    "capacity": Capacity,
+    "throttle": Throttle,
+    "error": ApiError,
+    "lost": Lost,
+    "delay": Delay,
+    "boot": Boot,
+    "lag": Lag,
+    "quota": Quota,
+    "freeze": Frozen,
+    "cut": Cut,
+    "shape": Shape,
+    "fill": Filled,
+    "readonly": ReadOnly,
+}
+
+
+def kind_of(fault: Fault) -> str:
+    return next(name for name, kind in KINDS.items() if isinstance(fault, kind))
+
+
+def read_fault(value: object) -> Fault:
+    """A fault from JSON: its `kind` and its fields. Raises UsageError."""
+    if not isinstance(value, dict):
+        raise UsageError(f"a fault is an object with a kind, not {value!r:.80}")
+    fields = dict(value)
+    kind = fields.pop("kind", None)
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise UsageError(f"no kind of fault: {kind!r:.80}", f"there are {', '.join(KINDS)}")
+    try:
+        fault: Fault = KINDS[kind](**fields)
+    except TypeError as wrong:
+        raise UsageError(f"{kind}: {str(wrong).partition('__init__() ')[2] or wrong}") from None
+    return fault

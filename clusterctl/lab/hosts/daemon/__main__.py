@@ -1,0 +1,95 @@
+"""The lab's namespace daemon: everything it makes ends when it does, since it is their PID 1.
+
+Started by `clusterctl.lab.hosts.namespaces` as `python3 -I __main__.py CONTROL_FD NETWORK PUBLIC
+DIAL_FD CGROUPS`,
+where CONTROL_FD is one end of a socket pair. Both sides end when the other end closes.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[4]))
+
+from clusterctl.lab.hosts.daemon import loop, mounts, syscalls  # noqa: E402 - the path comes first
+from clusterctl.lab.hosts.daemon.loop import Setup  # noqa: E402
+
+_OWN = (
+    syscalls.CLONE_NEWNET
+    | syscalls.CLONE_NEWNS
+    | syscalls.CLONE_NEWPID
+    | syscalls.CLONE_NEWIPC
+    | syscalls.CLONE_NEWUTS
+)
+
+
+def main() -> None:
+    control = socket.socket(fileno=int(sys.argv[1]))
+    network, public = (ipaddress.IPv4Network(argument) for argument in sys.argv[2:4])
+    dial, groups = int(sys.argv[4]), tuple(map(Path, json.loads(sys.argv[5])))
+    # Read now: once in the user namespace the package's folder may be out of reach.
+    folder = Path(__file__).resolve().parents[1] / "files"
+    files = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    if os.geteuid() == 0:
+        _show_folders_bare()
+    _enter(control)
+    single_uid = _mapped_uids() == 1
+    daemon = os.fork()
+    if daemon == 0:
+        syscalls.die_with_parent()
+        loop.run(Setup(control, network, public, files, single_uid, dial, groups))
+    control.close()
+    _, status = os.waitpid(daemon, 0)
+    sys.exit(0 if status == 0 else 1)
+
+
+def _show_folders_bare() -> None:
+    """Without what is mounted below them, which only root can take away: `mounts.covered`."""
+    syscalls.unshare(syscalls.CLONE_NEWNS)
+    syscalls.mount("", "/", "", syscalls.MS_REC | syscalls.MS_PRIVATE, "")
+    for name in mounts.COPY_ON_WRITE:
+        syscalls.mount(f"/{name}", f"/{name}", "", syscalls.MS_BIND, "")
+
+
+def _enter(control: socket.socket) -> None:
+    """Into a new user namespace, become its root, then into the others. The launcher maps ids."""
+    _step(control, "user namespace", lambda: syscalls.unshare(syscalls.CLONE_NEWUSER))
+    if _mapped_uids() > 1:
+        os.setgroups([])
+    os.setresgid(0, 0, 0)
+    os.setresuid(0, 0, 0)
+    # Not earlier: a change of ids undoes both.
+    syscalls.own_proc_files()
+    syscalls.die_with_parent()
+    _step(control, "namespaces", lambda: syscalls.unshare(_OWN))
+
+
+def _step(control: socket.socket, what: str, act: Callable[[], None]) -> None:
+    """Do it, tell the launcher, and wait for it to do its part."""
+    try:
+        act()
+    except OSError as refused:
+        _tell(control, {"refused": what, "errno": refused.errno, "text": str(refused)})
+        sys.exit(1)
+    _tell(control, {"done": what})
+    if not control.recv(1):
+        sys.exit(1)
+
+
+def _tell(control: socket.socket, message: dict[str, object]) -> None:
+    control.sendall(json.dumps(message).encode() + b"\n")
+
+
+def _mapped_uids() -> int:
+    lines = Path("/proc/self/uid_map").read_text().splitlines()
+    return sum(int(line.split()[2]) for line in lines)
+
+
+if __name__ == "__main__":
+    main()

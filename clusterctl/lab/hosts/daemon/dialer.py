@@ -1,0 +1,52 @@
+"""Connects into the lab for callers outside it, and hands them the connected socket."""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+import threading
+from collections.abc import Sequence
+from ipaddress import IPv4Address, IPv4Network
+
+from clusterctl.lab.hosts.daemon import syscalls
+
+CONNECT_TIMEOUT_S = 20
+
+
+def start(listening_fd: int, networks: Sequence[IPv4Network], control: socket.socket) -> int:
+    """The pid of a process that answers on the listening Unix socket, for these networks.
+
+    It has no use for the daemon's `control` socket.
+    """
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        syscalls.die_with_parent()
+        control.close()
+        _serve(socket.socket(fileno=listening_fd), networks)
+    finally:
+        os._exit(1)
+
+
+def _serve(listener: socket.socket, networks: Sequence[IPv4Network]) -> None:
+    while True:
+        caller, _ = listener.accept()
+        answer = functools.partial(_answer, caller, networks)
+        threading.Thread(target=answer, daemon=True).start()
+
+
+def _answer(caller: socket.socket, networks: Sequence[IPv4Network]) -> None:
+    """One `HOST PORT` line in; back comes a connected socket, or the error's text."""
+    with caller:
+        try:
+            host, port = caller.recv(512).decode().split()
+            if not any(IPv4Address(host) in network for network in networks):
+                raise ValueError(f"{host} does not answer from outside the lab")
+            connected = socket.create_connection((host, int(port)), CONNECT_TIMEOUT_S)
+            connected.setblocking(True)
+            with connected:
+                socket.send_fds(caller, [b"ok"], [connected.fileno()])
+        except (OSError, ValueError) as failure:
+            caller.sendall(f"error: {failure}".encode())

@@ -1,0 +1,265 @@
+"""The hosts of the lab: their folders, their links, their processes."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import signal
+import subprocess
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from clusterctl.lab.hosts.daemon import befall, boot, cgroups, mounts, network, template, volumes
+from clusterctl.lab.hosts.daemon.befall import UNHARMED, Victim
+from clusterctl.lab.hosts.daemon.boot import UBUNTU_UID, Base, HostSpec
+from clusterctl.lab.hosts.daemon.files import own_files
+
+
+@dataclass
+class Host:
+    """A host and what became of it. `state` is booting, up or off; `why` is how it went off."""
+
+    spec: HostSpec
+    folder: Path
+    link: str
+    state: str = "off"
+    why: str = ""
+    pid: int = 0
+    report: int = -1
+    boots: int = 0
+    ssh: bool = False
+    afflicted: dict[str, Any] = field(default_factory=lambda: dict(UNHARMED))
+
+    @property
+    def view(self) -> dict[str, Any]:
+        shown = ("state", "why", "boots", "ssh", "afflicted")
+        of_spec = ("id", "public_address", "reaches_storage")
+        own = {name: getattr(self.spec, name) for name in of_spec}
+        return {**own, **{name: getattr(self, name) for name in shown}}
+
+
+class Hosts:
+    """Every host of the lab by instance id. Hosts live in `folder`, a tmpfs nobody else sees.
+
+    `gateway` is the bridge's own address, in the lab's own network; `files` are the package's for
+    hosts.
+    """
+
+    def __init__(self, folder: Path, base: Base, files: Mapping[str, bytes], gateway: str) -> None:
+        self._folder, self._base = folder, base
+        self._hosts: dict[str, Host] = {}
+        self._own_gateway, self._gateways = gateway, {gateway}
+        self._links = 0
+        layer = template.layer_files(files, base.single_uid, base.environment)
+        template.build(base.template, layer, base.single_uid, base.alone)
+
+    def create(self, shape: list[int] | None = None, **wanted: Any) -> None:
+        """A new host, and its first boot; `shape` is its link's from the first packet on."""
+        spec = HostSpec(**wanted)
+        self._links += 1
+        host = Host(spec, self._folder / "hosts" / spec.id, f"h{self._links}")
+        host.afflicted["shape"] = shape
+        self._hosts[spec.id] = host
+        self._make_folder(host)
+        cgroups.make_host(self._base.cgroups, spec.id)
+        self._open_subnets()
+        if not spec.reaches_storage:
+            self._set_rule(spec.address, reached=False)
+        self.boot(spec.id)
+
+    def boot(self, id: str, new_console: bool = False) -> None:
+        """A new console is for a host that was stopped: what EC2 does not keep then is gone."""
+        host = self._hosts[id]
+        if host.state != "off":
+            return
+        if new_console:
+            boot.console_of(host.folder).unlink(missing_ok=True)
+            self._make_store(host)
+        self._make_tmp(host.folder / "tmp")
+        template.write(host.folder / "boot_id", f"{uuid.uuid4()}\n".encode(), 0o444)
+        plug = functools.partial(_plug, host)
+        started = boot.boot(host.spec, host.folder, self._base, plug)
+        host.pid, host.report = started.pid, started.report
+        host.state, host.why, host.ssh = "booting", "", False
+        host.boots += 1
+
+    def set_public(self, id: str, address: str) -> None:
+        """Give a host another public address, or none."""
+        host = self._hosts[id]
+        old, host.spec = host.spec, replace(host.spec, public_address=address)
+        lines = network.public_lines(old.public_address, address, host.spec.address)
+        network.ip_batch(lines, check=False)
+        if host.state != "off":
+            inside = network.own_public_lines(old.public_address, address)
+            network.ip_batch(inside, host.pid, check=False)
+
+    def set_storage(self, id: str, reached: bool) -> None:
+        """Open the way to S3 for a host, or close it."""
+        host = self._hosts[id]
+        if host.spec.reaches_storage != reached:
+            host.spec = replace(host.spec, reaches_storage=reached)
+            self._set_rule(host.spec.address, reached)
+
+    def _set_rule(self, address: str, reached: bool) -> None:
+        gateway = self._own_gateway.partition("/")[0]
+        network.ip_batch(network.storage_lines(address, gateway, reached))
+
+    def afflict(self, id: str, **wanted: Any) -> None:
+        """Have befall a host that is up what is wanted, and nothing else."""
+        host = self._hosts[id]
+        victim = Victim(host.pid, host.link, host.folder / "data")
+        for what, degree in wanted.items():
+            if host.state == "up" and host.afflicted[what] != degree:
+                befall.BEFALL[what](victim, degree)
+                host.afflicted[what] = degree
+
+    def power_off(self, id: str) -> None:
+        """Silence first, as on EC2: peers get no reset from a host whose link is down."""
+        host = self._hosts[id]
+        if host.state == "off":
+            host.why = "off"
+            return
+        _ip(["link", "set", host.link, "down"], check=False)
+        host.why = "off"
+        os.kill(host.pid, signal.SIGKILL)
+
+    def remove(self, id: str) -> None:
+        """Forget a host that is off, and all it stored."""
+        self.set_public(id, "")
+        self.set_storage(id, reached=True)
+        host = self._hosts.pop(id)
+        network.ip_batch(network.unplug_lines(host.link, host.spec.address), check=False)
+        console = boot.console_of(host.folder).parent
+        for volume in (host.folder / "data", host.folder / "store", host.folder, console):
+            volumes.unmake(volume)
+        for folder in (host.folder, console):
+            shutil.rmtree(folder, ignore_errors=True)
+        cgroups.remove_host(self._base.cgroups, id)
+        self._open_subnets()
+
+    def list(self) -> list[dict[str, Any]]:
+        for host in self._hosts.values():
+            _look(host)
+            volumes.bound_console(boot.console_of(host.folder))
+        return [host.view for host in self._hosts.values()]
+
+    def console(self, id: str) -> str:
+        """The end of what the host printed; nothing for one that is gone or still to come."""
+        log = boot.console_of(self._folder / "hosts" / id)
+        return volumes.read_console(log).decode(errors="replace")
+
+    def ended(self, pid: int, status: int) -> None:
+        """A child of the daemon ended; if it was a host's PID 1, the host is off."""
+        for host in self._hosts.values():
+            if host.pid == pid:
+                _look(host)
+                _ip(["link", "delete", host.link], check=False)
+                host.why = host.why or boot.ended_by(status)
+                host.state, host.pid, host.ssh = "off", 0, False
+                host.afflicted.update(befall.ENDED_WITH_THE_BOOT)
+
+    def _open_subnets(self) -> None:
+        """Be the gateway of every subnet that has a host."""
+        specs = [host.spec for host in self._hosts.values()]
+        wanted = {f"{spec.gateway}/{spec.prefix_length}" for spec in specs} | {self._own_gateway}
+        network.ip_batch(network.gateway_lines(self._gateways, wanted))
+        self._gateways = wanted
+
+    def _make_folder(self, host: Host) -> None:
+        spec, folder = host.spec, host.folder
+        folder.mkdir(parents=True)
+        volumes.make(folder, volumes.ROOT_BYTES, 0o755, flags=0)
+        console = boot.console_of(folder).parent
+        console.mkdir()
+        volumes.make(console, volumes.CONSOLE_BYTES, 0o700)
+        for name in (*mounts.COPY_ON_WRITE, mounts.PACKAGES.replace("/", "-")):
+            (folder / "upper" / name).mkdir(parents=True)
+            (folder / "work" / name).mkdir(parents=True)
+        for name in ("root", "data", "root-home"):
+            (folder / name).mkdir()
+        (folder / "root-home").chmod(0o700)
+        volumes.make_data(folder / "data", spec.volume_bytes)
+        for path, content, mode in own_files(spec):
+            template.write(folder / "upper" / path, content, mode)
+        if spec.gpus:
+            smi = (self._base.template / template.TOOLS / "nvidia-smi").read_bytes()
+            template.write(folder / "upper/usr/bin/nvidia-smi", smi, 0o755)
+        self._make_home(folder / "home/ubuntu", spec.public_key)
+        self._make_store(host)
+
+    def _make_tmp(self, folder: Path) -> None:
+        """Empty at each boot. Part of a host's root volume, as on the images."""
+        # Folders that are nested by the thousand are too deep for Python's own rmtree.
+        subprocess.run(["rm", "-rf", "--", folder], check=False)
+        folder.mkdir(exist_ok=True)
+        folder.chmod(0o1777)
+
+    def _make_store(self, host: Host) -> None:
+        """An empty instance store, where the type has one."""
+        if not host.spec.instance_store:
+            return
+        store = host.folder / "store"
+        volumes.unmake(store)
+        for point in (store, host.folder / "upper" / mounts.INSTANCE_STORE):
+            point.mkdir(parents=True, exist_ok=True)
+        volumes.make(store, host.spec.volume_bytes, 0o755)
+        if not self._base.single_uid:
+            os.chown(store, UBUNTU_UID, UBUNTU_UID)
+
+    def _make_home(self, home: Path, public_key: str) -> None:
+        home.mkdir(parents=True)
+        if Path("/etc/skel").is_dir():
+            shutil.copytree("/etc/skel", home, symlinks=True, dirs_exist_ok=True)
+        template.write(home / ".ssh/authorized_keys", public_key.encode(), 0o600)
+        (home / ".ssh").chmod(0o700)
+        home.chmod(0o750)
+        if not self._base.single_uid:
+            for path in (home, *home.rglob("*")):
+                os.chown(path, UBUNTU_UID, UBUNTU_UID, follow_symlinks=False)
+
+
+def _look(host: Host) -> None:
+    """Learn how far a host has come: its report pipe closes when init runs, then sshd listens."""
+    if host.report >= 0:
+        try:
+            problem = os.read(host.report, 4096).decode(errors="replace")
+        except BlockingIOError:
+            return
+        os.close(host.report)
+        host.report = -1
+        if problem:
+            host.why = f"failed: {problem}"
+            return
+        host.state = "up"
+    if host.state == "up" and not host.ssh:
+        host.ssh = _listens_on_22(host.pid)
+
+
+def _listens_on_22(pid: int) -> bool:
+    """Looked up, not dialled: a probe before eth0 is up costs a second of ARP retries."""
+    try:
+        lines = Path(f"/proc/{pid}/net/tcp").read_text().splitlines()
+    except OSError:
+        return False
+    return any(" 00000000:0016 00000000:0000 0A " in line for line in lines)
+
+
+def _plug(host: Host, pid: int) -> None:
+    spec = host.spec
+    network.ip_batch(
+        [
+            *network.plug_lines(host.link, spec.address, pid),
+            *network.public_lines("", spec.public_address, spec.address),
+        ]
+    )
+    network.know(host.link, spec.address)
+    if host.afflicted["shape"]:
+        befall.shape(Victim(pid, host.link), host.afflicted["shape"])
+
+
+def _ip(arguments: list[str], check: bool = True) -> None:
+    subprocess.run(["ip", *arguments], check=check, stderr=None if check else subprocess.DEVNULL)

@@ -1,0 +1,136 @@
+"""The daemon's loop: one JSON request a line from the launcher, one answer; children reaped."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import selectors
+import signal
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from clusterctl.lab.hosts.daemon import dialer, mounts, network, syscalls
+from clusterctl.lab.hosts.daemon.boot import Base
+from clusterctl.lab.hosts.daemon.hosts import Hosts
+
+FOLDER = Path("/run/lab")
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What the daemon is given.
+
+    `dial` is a listening socket, or -1 for none; `cgroups` the lab's folders of control groups.
+    """
+
+    control: socket.socket
+    network: ipaddress.IPv4Network
+    public: ipaddress.IPv4Network
+    files: Mapping[str, bytes]
+    single_uid: bool
+    dial: int
+    cgroups: tuple[Path, ...]
+
+
+def run(setup: Setup) -> NoReturn:
+    """Serve until the launcher is gone. Never returns: the end of this process ends the lab."""
+    status = 1
+    try:
+        _make_private()
+        network.build(setup.network, setup.public)
+        gateway = f"{setup.network[1]}/{setup.network.prefixlen}"
+        environment = network.storage_environment(setup.network)
+        alone = mounts.unshown(Path("/proc/self/mountinfo").read_text())
+        template = FOLDER / "template"
+        base = Base(template, setup.single_uid, alone, environment, setup.cgroups)
+        hosts = Hosts(FOLDER, base, setup.files, gateway)
+        dialled = (setup.network, setup.public)
+        dial_pid = dialer.start(setup.dial, dialled, setup.control) if setup.dial >= 0 else 0
+        _hand_over(setup)
+        _serve(setup.control, hosts, dial_pid)
+        status = 0
+    except OSError as refused:
+        told = {"refused": "set-up", "errno": refused.errno, "text": str(refused)}
+        setup.control.sendall(json.dumps(told).encode() + b"\n")
+        raise
+    finally:
+        os._exit(status)
+
+
+def _make_private() -> None:
+    """A view of the machine in which nothing that is mounted here is seen outside."""
+    syscalls.mount("", "/", "", syscalls.MS_REC | syscalls.MS_PRIVATE, "")
+    plain = syscalls.MS_NOSUID | syscalls.MS_NODEV
+    syscalls.mount("proc", "/proc", "proc", plain | syscalls.MS_NOEXEC, "")
+    # No `nosuid`: the hosts' copy of sudo lies here.
+    syscalls.mount("tmpfs", "/run", "tmpfs", 0, "mode=755")
+    FOLDER.mkdir()
+    os.umask(0o022)
+
+
+def _hand_over(setup: Setup) -> None:
+    """All is set up: give the launcher the sockets that listen in here, to answer at."""
+    with network.metadata_socket() as metadata, network.storage_socket(setup.network) as storage:
+        descriptors = [metadata.fileno(), storage.fileno()]
+        told = json.dumps({"ready": True, "tcp": network.tcp_of_hosts()})
+        socket.send_fds(setup.control, [f"{told}\n".encode()], descriptors)
+
+
+def _serve(control: socket.socket, hosts: Hosts, dial_pid: int) -> None:
+    requests = control.makefile("rwb")
+    ended, wakeup = os.pipe()
+    os.set_blocking(ended, False)
+    os.set_blocking(wakeup, False)
+    signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    selector = selectors.DefaultSelector()
+    selector.register(ended, selectors.EVENT_READ)
+    selector.register(control, selectors.EVENT_READ)
+    while True:
+        ready = {key.fileobj for key, _ in selector.select()}
+        if ended in ready:
+            os.read(ended, 4096)
+            if not _reap(hosts, dial_pid):
+                return
+        if control in ready:
+            line = requests.readline()
+            if not line:
+                return
+            requests.write(json.dumps(_answer(hosts, json.loads(line))).encode() + b"\n")
+            requests.flush()
+
+
+def _reap(hosts: Hosts, dial_pid: int) -> bool:
+    """False when a process ended without which the lab is not whole."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return True
+        if pid == 0:
+            return True
+        if pid == dial_pid:
+            return False
+        hosts.ended(pid, status)
+
+
+def _answer(hosts: Hosts, request: dict[str, Any]) -> dict[str, Any]:
+    operations: dict[str, Callable[..., Any]] = {
+        "create": hosts.create,
+        "boot": hosts.boot,
+        "power_off": hosts.power_off,
+        "afflict": hosts.afflict,
+        "remove": hosts.remove,
+        "set_public": hosts.set_public,
+        "set_storage": hosts.set_storage,
+        "list": hosts.list,
+        "console": hosts.console,
+    }
+    try:
+        return {"result": operations[request.pop("do")](**request)}
+    except Exception as failure:  # noqa: BLE001 - what one host brought must not end the others
+        return {"error": f"{type(failure).__name__}: {failure}"}

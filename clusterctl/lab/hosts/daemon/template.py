@@ -1,0 +1,171 @@
+"""The layer between the machine's folders and a host's own changes: the same for every host."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from clusterctl.lab.hosts.daemon import mounts
+
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+TOOLS = "usr/lib/clusterctl-lab"
+POWER_COMMANDS = ("reboot", "poweroff", "halt", "shutdown")
+
+# Folders that root on a host must be able to add files to, and how deep: the machine's own belong
+# to a uid that does not exist there.
+WRITABLE = {"etc": 2, "opt": 2, "usr/local": 3, "usr/bin": 0, "usr/sbin": 0, "usr/lib": 0}
+WRITABLE[mounts.PACKAGES] = 1
+VAR = ("cache", "lib", "local", "log", "mail", "opt", "spool", "tmp")
+
+# The machine's sudo belongs to the machine's root, who is nobody on a host: it needs copies.
+SUDO = ("usr/bin/sudo", "usr/bin/su", "usr/libexec/sudo", "usr/lib/sudo", "etc/sudo.conf")
+
+# The machine's own, which a host must not see or cannot use: its GPU, its accounts' files.
+HIDDEN = (
+    "/usr/bin/nvidia-smi",
+    *("/etc/.pwd.lock", "/etc/gshadow", "/etc/subuid", "/etc/subgid"),
+    *(
+        "/etc/passwd-",
+        "/etc/group-",
+        "/etc/shadow-",
+        "/etc/gshadow-",
+        "/etc/subuid-",
+        "/etc/subgid-",
+    ),
+)
+
+SSH_CONFIG = """Host *
+    SendEnv LANG LC_*
+    HashKnownHosts yes
+"""
+
+
+@dataclass(frozen=True)
+class File:
+    """One file of the layer; `path` is relative to it."""
+
+    path: str
+    content: bytes
+    mode: int = 0o644
+
+
+def layer_files(
+    host: Mapping[str, bytes], single_uid: bool, environment: Mapping[str, str]
+) -> list[File]:
+    """The files of the layer; `host` holds those of `clusterctl/lab/hosts/files` by name.
+
+    `environment` is what commands on hosts find in theirs, beside PATH.
+    """
+    everywhere = {"PATH": PATH, **environment}
+    # One line: of several, sshd heeds the first.
+    set_env = "SetEnv " + " ".join(f"{name}={value}" for name, value in everywhere.items())
+    # sshd would give a terminal to group tty, which a single uid cannot.
+    tty = "" if single_uid else "tty:x:5:\n"
+    groups = f"root:x:0:\n{tty}sudo:x:27:ubuntu\nubuntu:x:1000:\nnogroup:x:65534:\n"
+    texts = {
+        "etc/passwd": "root:x:0:0:root:/root:/bin/bash\n"
+        "sshd:x:101:65534::/run/sshd:/usr/sbin/nologin\n"
+        "ubuntu:x:1000:1000:Ubuntu:/home/ubuntu:/bin/bash\n"
+        "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+        "etc/group": groups,
+        "etc/nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files\n",
+        "etc/environment": "".join(f'{name}="{text}"\n' for name, text in everywhere.items()),
+        "etc/ssh/ssh_config": SSH_CONFIG,
+    }
+    locked = "".join(f"{user}:*:19000:0:99999:7:::\n" for user in ("root", "sshd", "ubuntu"))
+    sudoers = (
+        f'Defaults env_reset\nDefaults secure_path="{PATH}"\n'
+        f'Defaults env_keep += "{" ".join(environment)}"\n'
+        "root ALL=(ALL:ALL) ALL\nubuntu ALL=(ALL) NOPASSWD:ALL\n"
+    )
+    return [
+        *(File(path, text.encode()) for path, text in texts.items()),
+        File("etc/shadow", locked.encode(), 0o640),
+        File("etc/sudoers", sudoers.encode(), 0o440),
+        File("etc/ssh/sshd_config", host["sshd_config"] + f"{set_env}\n".encode()),
+        File("usr/bin/cloud-init", host["cloud-init"], 0o755),
+        File(f"{TOOLS}/init", host["init"], 0o755),
+        File(f"{TOOLS}/final-stage", host["final-stage"], 0o755),
+        File(f"{TOOLS}/nvidia-smi", host["nvidia-smi"], 0o755),
+        *(File(f"{TOOLS}/{name}", host[name]) for name in ("cloud-init.py", "nvidia-smi.py")),
+        *(File(f"usr/sbin/{name}", host["power"], 0o755) for name in POWER_COMMANDS),
+        *([File("usr/bin/sudo", host["sudo-single"], 0o755)] if single_uid else []),
+    ]
+
+
+def build(layer: Path, files: Sequence[File], single_uid: bool, alone: Collection[str]) -> None:
+    """Write the layer. Of the folders in `alone` it is all that hosts see of the machine's."""
+    if too_large := [name for name in ("usr", "opt") if name in alone]:
+        names = " and ".join(f"/{name}" for name in too_large)
+        raise OSError(
+            errno.EBUSY, f"a file system is mounted below {names}: only root can start it"
+        )
+    if "etc" in alone:
+        _copy_readable(Path("/etc"), layer / "etc")
+    for name in VAR:
+        (layer / "var" / name).mkdir(parents=True)
+    for name, target in (("run", "/run"), ("lock", "/run/lock")):
+        (layer / "var" / name).symlink_to(target)
+    for top, depth in WRITABLE.items():
+        _repeat_folders(Path("/", top), layer / top, depth)
+    if not single_uid:
+        _copy_sudo(layer)
+    for file in files:
+        write(layer / file.path, file.content, file.mode)
+    hidden = [Path(path) for path in HIDDEN if Path(path).exists()]
+    _hide(layer, [*hidden, *Path("/etc/ssh").glob("ssh_host_*")])
+
+
+def write(path: Path, content: bytes, mode: int = 0o644) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    path.write_bytes(content)
+    path.chmod(mode)
+
+
+def _repeat_folders(source: Path, target: Path, depth: int) -> None:
+    """The same folders, empty, the host root's own: a merged folder has its top layer's owner."""
+    target.mkdir(parents=True, exist_ok=True)
+    target.chmod(stat.S_IMODE(source.stat().st_mode) if source.exists() else 0o755)
+    if depth == 0 or not os.access(source, os.R_OK | os.X_OK):
+        return
+    for entry in os.scandir(source):
+        if entry.is_dir(follow_symlinks=False):
+            _repeat_folders(Path(entry.path), target / entry.name, depth - 1)
+
+
+def _copy_readable(source: Path, target: Path) -> None:
+    """What this user may read of the machine's configuration."""
+    target.mkdir(parents=True, exist_ok=True)
+    for entry in os.scandir(source):
+        path, copy = Path(entry.path), target / entry.name
+        if entry.is_symlink():
+            copy.symlink_to(path.readlink())
+        elif entry.is_dir() and os.access(path, os.R_OK | os.X_OK):
+            _copy_readable(path, copy)
+        elif entry.is_file() and os.access(path, os.R_OK):
+            shutil.copy(path, copy)
+
+
+def _copy_sudo(layer: Path) -> None:
+    for path in SUDO:
+        source, target = Path("/", path), layer / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True)
+        elif source.is_file():
+            shutil.copyfile(source, target)
+            target.chmod(0o4755 if path.startswith("usr/bin/") else 0o644)
+
+
+def _hide(layer: Path, paths: list[Path]) -> None:
+    """Overlay's mark for a file that is not there."""
+    for path in paths:
+        mark = layer / path.relative_to("/")
+        mark.unlink(missing_ok=True)
+        os.mknod(mark, stat.S_IFCHR)

@@ -1,0 +1,192 @@
+"""Starts the namespace daemon and talks to it over a socket pair, which is also its lifeline."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import socket
+import subprocess
+import threading
+from dataclasses import dataclass
+from ipaddress import IPv4Network
+from pathlib import Path
+from typing import Any
+
+from clusterctl.domain.errors import LabError
+from clusterctl.lab.addresses import link_name
+from clusterctl.lab.hosts.daemon import cgroups
+from clusterctl.lab.hosts.uidmap import IdMap
+from clusterctl.lab.requirements import SEARCH_PATH, USER_NAMESPACES_HINT
+
+log = logging.getLogger(__name__)
+
+PYTHON = "/usr/bin/python3"
+# Of all hosts together, volumes included: an eighth is the machine's own.
+HOSTS_MEMORY = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * 7 // 8
+PROGRAM = Path(__file__).parent / "daemon" / "__main__.py"
+
+
+class NetworkTaken(Exception):
+    """Another lab took the network between our look and our link."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to start the daemon. `mode` is root, subuid or single; `dial` a listening socket."""
+
+    mode: str
+    ids: IdMap
+    network: IPv4Network
+    public: IPv4Network
+    dial: socket.socket | None = None
+
+
+class Daemon:
+    """The running daemon: one request at a time, from any thread.
+
+    `metadata` and `storage` are sockets that listen inside the lab, `tcp` is the congestion control
+    of its hosts, `cgroups` the folders of the control groups that limit them, if any do.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._control, theirs = socket.socketpair()
+        self._answers = self._control.makefile("rb")
+        self._lock = threading.Lock()
+        dial = plan.dial.fileno() if plan.dial else -1
+        networks = [str(plan.network), str(plan.public)]
+        owner = plan.ids.uids[0][1]
+        self.cgroups = cgroups.prepare(owner, HOSTS_MEMORY) if plan.mode == "root" else []
+        groups = json.dumps([str(folder) for folder in self.cgroups])
+        argv = [PYTHON, "-I", str(PROGRAM), str(theirs.fileno()), *networks, str(dial), groups]
+        with theirs:
+            self.process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                env={"PATH": SEARCH_PATH, "LANG": "C.UTF-8"},
+                pass_fds=[theirs.fileno(), *([dial] if plan.dial else [])],
+            )
+        try:
+            cgroups.enter(self.cgroups, "daemon", self.process.pid)
+            self._bring_up(plan)
+        except BaseException:
+            self.stop()
+            cgroups.remove(self.cgroups)
+            raise
+
+    def call(self, do: str, **arguments: Any) -> Any:
+        """The daemon's answer. Raises LabError if it refuses, ConnectionError if it is gone."""
+        with self._lock:
+            self._control.sendall(json.dumps({"do": do, **arguments}).encode() + b"\n")
+            answer = self._read()
+        if "error" in answer:
+            raise LabError(f"the lab could not {do} a host: {answer['error']}")
+        return answer.get("result")
+
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def stop(self) -> None:
+        """End the daemon, and with it every host. Later calls wait for ever."""
+        self._lock.acquire(timeout=5)
+        try:
+            self._control.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def _bring_up(self, plan: Plan) -> None:
+        self._await("done")
+        _map_ids(self.process.pid, plan)
+        self._control.sendall(b"x")
+        self._await("done")
+        if plan.mode == "root":
+            _link(self.process.pid, plan.network, plan.public)
+        self._control.sendall(b"x")
+        # The last word of the set-up comes with the sockets at which hosts ask the lab.
+        said, descriptors, _, _ = socket.recv_fds(self._control, 65536, 2)
+        ready = json.loads(said or b"{}")
+        self._check("ready", ready)
+        self.tcp: str = ready["tcp"]
+        self.metadata, self.storage = (socket.socket(fileno=one) for one in descriptors)
+
+    def _await(self, key: str) -> None:
+        try:
+            answer = self._read()
+        except ConnectionError:
+            answer = {}
+        self._check(key, answer)
+
+    def _check(self, key: str, answer: dict[str, Any]) -> None:
+        if not answer:
+            raise LabError(
+                "the lab's namespaces could not be set up", "see lab.log in the lab's folder"
+            )
+        if key not in answer:
+            in_the_way = answer.get("errno") == errno.EBUSY
+            raise LabError(
+                f"the kernel refused the lab's {answer['refused']}: {answer['text']}",
+                "start the lab as root" if in_the_way else USER_NAMESPACES_HINT,
+            )
+
+    def _read(self) -> dict[str, Any]:
+        line = self._answers.readline()
+        if not line:
+            raise ConnectionError("the lab's namespace daemon is gone")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
+def _map_ids(pid: int, plan: Plan) -> None:
+    if plan.mode == "subuid":
+        for program, lines in (("newuidmap", plan.ids.uids), ("newgidmap", plan.ids.gids)):
+            numbers = [str(number) for line in lines for number in line]
+            done = subprocess.run(
+                [program, str(pid), *numbers], check=False, capture_output=True, text=True
+            )
+            if done.returncode:
+                raise LabError(f"{program} failed: {done.stderr.strip()}", "check /etc/subuid")
+        return
+    process = Path(f"/proc/{pid}")
+    if os.geteuid() != 0:
+        (process / "setgroups").write_text("deny")
+    (process / "uid_map").write_text(_map_text(plan.ids.uids))
+    (process / "gid_map").write_text(_map_text(plan.ids.gids))
+
+
+def _map_text(lines: tuple[tuple[int, int, int], ...]) -> str:
+    return "".join(f"{inside} {outside} {count}\n" for inside, outside, count in lines)
+
+
+def _link(pid: int, network: IPv4Network, public: IPv4Network) -> None:
+    """A cable from this network namespace into the lab's bridge. It goes when the lab goes."""
+    name = link_name(network)
+    peer = ["peer", "name", "up0", "netns", str(pid)]
+    command = ["ip", "link", "add", name, "type", "veth", *peer]
+    made = subprocess.run(command, check=False, capture_output=True, text=True)
+    if made.returncode and os.strerror(errno.EEXIST) in made.stderr:
+        raise NetworkTaken
+    if made.returncode:
+        raise LabError(f"cannot make the lab's network link: {made.stderr.strip()}")
+    _have_no_ipv6(name)
+    lines = [
+        f"address add {network[2]}/{network.prefixlen} dev {name}",
+        f"link set {name} up",
+        f"route add {public} via {network[1]} dev {name}",
+    ]
+    subprocess.run(["ip", "-batch", "-"], input="\n".join(lines) + "\n", text=True, check=True)
+
+
+def _have_no_ipv6(link: str) -> None:
+    """Else root on a host is this machine's router for IPv6 as soon as it says to be one."""
+    setting = Path("/proc/sys/net/ipv6/conf", link, "disable_ipv6")
+    if setting.exists():
+        try:
+            setting.write_text("1")
+        except OSError as refused:
+            log.warning("%s, so hosts can lead this machine's IPv6 astray", refused)

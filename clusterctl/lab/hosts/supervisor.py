@@ -1,0 +1,191 @@
+"""Keeps one host per instance: looks, decides, orders, and tells the API what became of it."""
+
+from __future__ import annotations
+
+import base64
+import logging
+import os
+import stat
+from ipaddress import IPv4Network
+from typing import Any
+
+from clusterctl.domain.errors import LabError
+from clusterctl.lab import addresses
+from clusterctl.lab.ec2 import network, public_addresses
+from clusterctl.lab.ec2.instance_types import has_instance_store, simulated_gpus
+from clusterctl.lab.ec2.instances import LabInstance, all_lab_instances
+from clusterctl.lab.faults import interruptions
+from clusterctl.lab.faults.hosts import Cut, Frozen
+from clusterctl.lab.faults.store import FAULTS
+from clusterctl.lab.hosts.daemon.network import hardware_address
+from clusterctl.lab.hosts.namespaces import Daemon
+from clusterctl.lab.hosts.reconcile import Decision, Seen, decide
+from clusterctl.lab.hosts.tracker import LOOKS
+from clusterctl.lab.record import VOLUME_BYTES
+
+log = logging.getLogger(__name__)
+
+BUSY_S, IDLE_S = 0.05, 0.25
+LOG_MOST, LOG_KEPT = 4 * 2**20, 2**20
+SETTLED = ("running", "stopped", "terminated")
+
+
+def bound_log(file: int) -> None:
+    """Cut a log that grew past LOG_MOST to its last LOG_KEPT bytes. It is open for appending.
+
+    In place, since the daemon writes to the same open file. What is written meanwhile may be lost.
+    """
+    size = os.fstat(file).st_size
+    if size <= LOG_MOST or not stat.S_ISREG(os.fstat(file).st_mode):
+        return
+    kept = os.pread(file, LOG_KEPT, size - LOG_KEPT)
+    os.ftruncate(file, 0)
+    os.write(file, kept.partition(b"\n")[2])
+
+
+class Supervisor:
+    """Runs in a thread of the API's process, and ends that process when the daemon is gone.
+
+    `log_file` is the descriptor of a log that is to stay bounded.
+    """
+
+    def __init__(
+        self,
+        daemon: Daemon,
+        network: IPv4Network,
+        volume_bytes: int = VOLUME_BYTES,
+        log_file: int | None = None,
+    ) -> None:
+        """`log_file` is the open log to be kept short."""
+        self._daemon = daemon
+        self._network = network
+        self._volume_bytes = volume_bytes
+        self._log_file = log_file
+
+    def run(self) -> None:
+        try:
+            while self._daemon.alive():
+                look = LOOKS.begin()
+                busy = self._step()
+                LOOKS.end(look)
+                if self._log_file is not None:
+                    bound_log(self._log_file)
+                LabInstance.changed.wait(BUSY_S if busy else IDLE_S)
+                LabInstance.changed.clear()
+            log.error("the namespace daemon ended")
+        except ConnectionError as gone:
+            log.error("%s", gone)
+        except Exception:
+            log.exception("the supervisor failed")
+        # The lab is whole or it is not there.
+        os._exit(1)
+
+    def _step(self) -> bool:
+        """One look at everything. True while something is on its way."""
+        hosts = {view["id"]: view for view in self._daemon.call("list")}
+        instances = [
+            one for one in all_lab_instances() if one.admitted and one.state != "terminated"
+        ]
+        for instance in instances:
+            try:
+                self._attend(instance, hosts.get(instance.id))
+            except ConnectionError:
+                raise
+            except Exception as failure:
+                # One instance that nobody foresaw must not end the others with the lab.
+                self._give_up(instance, f"{type(failure).__name__}: {failure}")
+        return any(one.state not in SETTLED or not one.settled for one in instances)
+
+    def _attend(self, instance: LabInstance, view: dict[str, Any] | None) -> None:
+        seen = Seen(view["state"], view["why"], view["ssh"]) if view else None
+        interruptions.strike(instance)
+        if view:
+            self._settle_address(instance, view)
+            self._afflict(instance, view)
+        with LabInstance.transition:
+            instance.seen(seen, view["boots"] if view else 0)
+            decision = decide(instance.wanted, seen)
+            if decision.state:
+                if decision.state == "terminated":
+                    public_addresses.forget(instance)
+                instance.enter(decision.state, seen.why if seen else "")
+                if decision.state == "terminated":
+                    FAULTS.forget_host(instance.id)
+                    LOOKS.note(instance.id, "")
+                elif decision.state == "stopped":
+                    # EC2 starts it on another machine, with another link.
+                    FAULTS.forget_host(instance.id, Frozen, Cut)
+                return
+        if decision.order:
+            self._carry_out(instance, decision)
+
+    def _settle_address(self, instance: LabInstance, view: dict[str, Any]) -> None:
+        with LabInstance.transition:
+            public_addresses.settle(instance)
+            public = instance.public_ip or ""
+            reached = network.reaches_s3(instance)
+        if reached != view["reaches_storage"]:
+            self._daemon.call("set_storage", id=instance.id, reached=reached)
+        if public != view["public_address"]:
+            self._daemon.call("set_public", id=instance.id, address=public)
+
+    def _afflict(self, instance: LabInstance, view: dict[str, Any]) -> None:
+        wanted = FAULTS.afflictions(instance.id)
+        problem = ""
+        if view["state"] == "up" and view["afflicted"] != wanted:
+            try:
+                self._daemon.call("afflict", id=instance.id, **wanted)
+            except LabError as failure:
+                problem = failure.message
+        if LOOKS.note(instance.id, problem):
+            log.error("%s: %s", instance.id, problem)
+
+    def _carry_out(self, instance: LabInstance, decision: Decision) -> None:
+        try:
+            if decision.order == "create":
+                public_addresses.settle(instance)
+                shape = FAULTS.afflictions(instance.id)["shape"]
+                self._daemon.call("create", shape=shape, **self._spec(instance))
+            elif decision.order == "start":
+                self._daemon.call("boot", id=instance.id, new_console=True)
+            else:
+                instance.reboot_wanted = False
+                self._daemon.call(decision.order, id=instance.id)
+        except LabError as failure:
+            self._give_up(instance, failure.message)
+
+    def _give_up(self, instance: LabInstance, problem: str) -> None:
+        """End an instance, with EC2's word for a launch that failed on its side."""
+        if LOOKS.note(instance.id, problem):
+            log.error("%s: %s", instance.id, problem, exc_info=True)
+        with LabInstance.transition:
+            if instance.state != "shutting-down":
+                instance.enter("shutting-down", f"failed: {problem}")
+
+    def _spec(self, instance: LabInstance) -> dict[str, Any]:
+        """What the daemon is told to create (`daemon.boot.HostSpec`)."""
+        address = instance.private_ip_address or ""
+        data = instance.decoded_user_data
+        instance.nics[0].mac_address = hardware_address(address)
+        subnet: IPv4Network = instance.nics[0].subnet.cidr
+        # The default VPCs are one network to their hosts, other subnets each one of its own.
+        block = self._network if subnet.subnet_of(self._network) else subnet
+        return {
+            "id": instance.id,
+            "hostname": addresses.host_name(address),
+            "domain": addresses.domain_name(instance.region_name),
+            "address": address,
+            "prefix_length": block.prefixlen,
+            "gateway": str(block[1]),
+            "public_address": instance.public_ip or "",
+            "reaches_storage": network.reaches_s3(instance),
+            "public_key": instance.public_key,
+            "user_files": [
+                (path, base64.b64encode(content).decode()) for path, content in data.files
+            ],
+            "user_data_problem": data.problem,
+            "silent": instance.silent,
+            "instance_store": has_instance_store(instance.instance_type),
+            "volume_bytes": self._volume_bytes,
+            **simulated_gpus(instance.instance_type),
+        }
