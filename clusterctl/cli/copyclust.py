@@ -25,7 +25,7 @@ class CopyCommand(click.Command):
         given = list(sys.argv[1:] if words is None else words)
         if given[:1] != ["verify"]:
             return super().main(given, *args[1:], **extra)
-        from clusterctl.cli.copyclust_verify import copyclust_verify
+        from clusterctl.cli.verify import copyclust_verify
 
         return copyclust_verify.main(given[1:], **{**extra, "prog_name": "copyclust verify"})
 

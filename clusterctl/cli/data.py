@@ -6,7 +6,7 @@ import click
 
 from clusterctl.cli.node_options import node_options, selected
 from clusterctl.cli.params import Group
-from clusterctl.cli.verify_options import verify_options
+from clusterctl.cli.verify import checking, show, verify_options
 from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 
 
@@ -33,7 +33,6 @@ def verify(
     head: bool,
     indices: tuple[int, ...] | None,
     content: bool,
-    crc: bool,
     mtime: bool,
     timeout_s: float | None,
     as_json: bool,
@@ -42,17 +41,15 @@ def verify(
 
     \b
     clusterctl data verify demo '~/data/tf-imagenet'
-    clusterctl data verify demo --content --crc /data/tf-imagenet
+    clusterctl data verify demo --content /data/tf-imagenet
     clusterctl data verify demo --nodes 1-3 '~/train.py'
 
-    Names, kinds, sizes, modes, links, and of TFRecord files the number of records and whether they
-    are whole. The exit status is 0 if all have the same, 1 if not or if a file is corrupt, 2 if
+    Names, kinds, sizes, modes, links. The exit status is 0 if all have the same, 1 if not, 2 if
     there is nothing at PATH anywhere, and 255 if a node could not be asked.
     """
-    from clusterctl.cli.verify_report import checking, show
     from clusterctl.operations.verify import Depth, verify
 
-    depth = Depth(content, crc, mtime)
+    depth = Depth(content, mtime)
     with wiring.open(name) as access, checking() as watch:
         targets = selected(access, head, indices)
         report = verify(access.connections, targets, path, depth, watch=watch, timeout_s=timeout_s)

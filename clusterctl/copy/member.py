@@ -138,15 +138,20 @@ def shortened(value: str) -> str:
 
 def read_gap(event: Mapping[str, Any]) -> Gap:
     """The `gap` event of a target."""
-    names = event.get("delete_names")
     return Gap(
         files=number(event, "files"),
         bytes=number(event, "bytes"),
         blocks=number(event, "blocks"),
         delete=number(event, "delete"),
         free_bytes=number(event, "free_bytes"),
-        delete_names=tuple(shortened(name) for name in names[:MOST_NAMES] if isinstance(name, str))
-        if isinstance(names, list)
-        else (),
+        delete_names=_names(event, "delete_names"),
         writable=event.get("writable") is not False,
+        missing=number(event, "missing"),
+        missing_names=_names(event, "missing_names"),
     )
+
+
+def _names(event: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    names = event.get(key)
+    given = names[:MOST_NAMES] if isinstance(names, list) else []
+    return tuple(shortened(name) for name in given if isinstance(name, str))

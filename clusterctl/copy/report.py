@@ -31,9 +31,10 @@ class SourceSummary:
 
 @dataclass(frozen=True)
 class Gap:
-    """What one node lacks. `delete` is how many of its files the source does not have.
+    """What one node lacks. `missing` is how many files, folders and links it lacks or has
+    otherwise, `delete` how many the source does not have.
 
-    `delete_names` are the first of these, for a dry run.
+    `delete_names` and `missing_names` are the first of these.
     """
 
     files: int
@@ -43,6 +44,8 @@ class Gap:
     free_bytes: int = 0
     delete_names: tuple[str, ...] = ()
     writable: bool = True
+    missing: int = 0
+    missing_names: tuple[str, ...] = ()
 
     @property
     def is_empty(self) -> bool:

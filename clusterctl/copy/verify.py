@@ -1,41 +1,23 @@
-"""Do the nodes have the same? What they say of themselves, compared. Pure.
+"""Do the nodes have the same? Their manifests, compared. Pure.
 
-Each node first gives one digest of everything. Only where these differ are details asked for, of
-one node for each digest, page by page: 1.2 million files on 32 nodes are never held in memory.
+Each node first tells one digest of its manifest. Only where these differ does one node for each
+digest send its manifest, and no two of these are in memory at once: 1.2 million files on 32 nodes
+do not fill it.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
-from itertools import groupby
-from typing import Any, Protocol
 
 from clusterctl.domain.units import count
-from clusterctl.node.relay.listing import (
-    FRAME,
-    KIND,
-    LINK,
-    MODE,
-    MTIME,
-    NAME,
-    NOT_RECORDS,
-    RECORDS,
-    SHA256,
-    SIZE,
-    TROUBLE,
-)
-from clusterctl.node.relay.manifest import bytes_of
+from clusterctl.node.relay.manifest import FILE, FOLDER, LINK, Entry, bytes_of, text_of
+from clusterctl.node.relay.verify import NOT_READ, UNKNOWN, position
 
 # Findings that are kept, each with its path and its hosts; further ones are counted.
 MOST_FINDINGS = 10_000
-# What a node says of a file itself. Without the corrupt ones: what was not read can't be compared.
-SAID = frozenset(("unreadable", "changed", "corrupt"))
-NOT_READ = SAID - {"corrupt"}
-Row = Sequence[Any]
-_KINDS = {"f": "a file", "d": "a folder", "l": "a symbolic link"}
+_KINDS = {FILE: "a file", FOLDER: "a folder", LINK: "a symbolic link"}
 
 
 class Kind(Enum):
@@ -44,7 +26,6 @@ class Kind(Enum):
     MISSING = "missing"
     EXTRA = "extra"
     DIFFERS = "differs"
-    CORRUPT = "corrupt"
     UNREADABLE = "unreadable"
     CHANGED = "changed"
     VANISHED = "vanished"
@@ -63,23 +44,14 @@ class Discrepancy:
 
 @dataclass(frozen=True)
 class NodeTotal:
-    """What one node has, in all. `problems` are (path, kind, text), the first thousand."""
+    """What one node has, in all. `problem_count` is of files that it could not read."""
 
     host: str
     digest: str
     counts: Mapping[str, int]
-    problems: tuple[tuple[str, str, str], ...] = ()
     problem_count: int = 0
     read_bytes: int = 0
     duration_s: float = 0.0
-    crc_with: str = ""
-
-
-def without_corrupt(total: NodeTotal) -> NodeTotal:
-    """A copy may be corrupt where its source is, and has to be compared with it then."""
-    kept = tuple(problem for problem in total.problems if problem[1] != Kind.CORRUPT.value)
-    left_out = len(total.problems) - len(kept)
-    return replace(total, problems=kept, problem_count=total.problem_count - left_out)
 
 
 @dataclass(frozen=True)
@@ -90,132 +62,81 @@ class Group:
     total: NodeTotal
 
 
-class Details(Protocol):
-    """A node's answers to further questions, sorted by the bytes of paths and names.
-
-    `lost` once it answers no more: its iterators end early then.
-    """
-
-    lost: bool
-
-    def folders(self) -> Iterator[tuple[str, str]]: ...
-
-    def rows(self, folder: str) -> Iterator[Row]: ...
-
-
-def grouped(totals: Sequence[NodeTotal], reference: str | None = None) -> tuple[Group, ...]:
+def grouped(totals: Sequence[NodeTotal]) -> tuple[Group, ...]:
     """Hosts with the same digest together. The first group is what the others are compared with:
-    the reference host's, else the largest; of two as large the one with the first host.
+    the largest, and of two as large the one with the first host.
     """
     groups: dict[str, list[NodeTotal]] = {}
     for total in totals:
         groups.setdefault(total.digest, []).append(total)
-    ordered = sorted(
-        groups.values(),
-        key=lambda group: (all(total.host != reference for total in group), -len(group)),
-    )
+    ordered = sorted(groups.values(), key=len, reverse=True)
     return tuple(Group(tuple(total.host for total in group), group[0]) for group in ordered)
 
 
-def merged(streams: Sequence[Iterable[tuple[str, Any]]]) -> Iterator[tuple[str, list[Any]]]:
-    """Of sorted (key, value) streams: each key with every stream's value, or None."""
-    tagged = [_tagged(number, stream) for number, stream in enumerate(streams)]
-    entries = heapq.merge(*tagged, key=lambda entry: entry[:2])
-    for key, same in groupby(entries, key=lambda entry: entry[0]):
-        values: list[Any] = [None] * len(streams)
-        for _, number, value in same:
-            values[number] = value
-        yield key.decode("utf-8", "surrogateescape"), values
+def compare(wanted: Iterable[Entry], there: Iterable[Entry]) -> Iterator[tuple[Kind, str, str]]:
+    """(kind, path, message) for whatever a node has otherwise than it is wanted.
 
-
-def _tagged(number: int, stream: Iterable[tuple[str, Any]]) -> Iterator[tuple[bytes, int, Any]]:
-    # A generator of its own: an expression in a loop would see the loop's last number.
-    for key, value in stream:
-        yield bytes_of(key), number, value
-
-
-def compare(
-    nodes: Sequence[Details], said: Collection[str] = SAID
-) -> Iterator[tuple[int, Kind, str, str]]:
-    """(position, kind, path, message) for whatever a node has otherwise than the first.
-
-    `said`: the troubles of files about which nothing more needs to be said than that.
+    What is below a folder that only one of them has, or that one could not list, is not told apart.
     """
-    for folder, digests in merged([node.folders() for node in nodes]):
-        # A folder that not both have is a row of the folder it is in.
-        if digests[0] is None:
+    leave: bytes | None = None  # what the positions below such a folder begin with
+    for one, other in _paired(iter(wanted), iter(there)):
+        entry = one or other
+        assert entry
+        at = position(entry.path)
+        if leave is not None and at.startswith(leave):
             continue
-        other = [n for n, digest in enumerate(digests) if digest not in (None, digests[0])]
-        if not other:
-            continue
-        compared = [0, *other]
-        streams = [_by_name(nodes[n].rows(folder)) for n in compared]
-        unreadable: set[int] = set()
-        for name, rows in merged(streams):
-            if not name:  # the one row of a folder that cannot be read
-                unreadable.update(n for n, row in zip(compared, rows) if row is not None)
-            if nodes[0].lost or 0 in unreadable:
-                break
-            path = _path(folder, name)
-            for n, row in zip(other, rows[1:]):
-                if not nodes[n].lost and n not in unreadable:
-                    for kind, message in compare_rows(rows[0], row, said):
-                        yield n, kind, path, message
+        path = "" if entry.path == b"." else text_of(entry.path)
+        for kind, message in compare_entries(one, other):
+            yield kind, path, message
+        both = one and other and one.kind == other.kind
+        if not both or NOT_READ in (one.size, other.size):  # type: ignore[union-attr]
+            leave = at + b"\0" if at else b""
 
 
-def _path(folder: str, name: str) -> str:
-    """Below what was asked for; empty for that itself."""
-    if folder in ("", "."):
-        return "" if name == "." else name
-    return f"{folder}/{name}"
+def _paired(
+    ones: Iterator[Entry], others: Iterator[Entry]
+) -> Iterator[tuple[Entry | None, Entry | None]]:
+    one, other = next(ones, None), next(others, None)
+    while one or other:
+        if not other or (one and position(one.path) < position(other.path)):
+            yield one, None
+            one = next(ones, None)
+        elif not one or position(other.path) < position(one.path):
+            yield None, other
+            other = next(others, None)
+        else:
+            yield one, other
+            one, other = next(ones, None), next(others, None)
 
 
-def _by_name(rows: Iterable[Row]) -> Iterator[tuple[str, Row]]:
-    return ((row[NAME], row) for row in rows)
-
-
-def compare_rows(
-    wanted: Row | None, row: Row | None, said: Collection[str] = SAID
-) -> Iterator[tuple[Kind, str]]:
+def compare_entries(wanted: Entry | None, there: Entry | None) -> Iterator[tuple[Kind, str]]:
     """What is otherwise about one path."""
-    if row is None and wanted is None:
-        return
-    if row is None:
-        assert wanted is not None
-        yield Kind.MISSING, _KINDS.get(wanted[KIND], "a special file")
-        return
-    if wanted is None:
-        yield Kind.EXTRA, _KINDS.get(row[KIND], "a special file")
-        return
-    if row[KIND] != wanted[KIND]:
-        here, there = (_KINDS.get(one[KIND], "a special file") for one in (row, wanted))
-        yield Kind.DIFFERS, f"is {here} instead of {there}"
-        return
-    parts = list(_differences(wanted, row, said))
-    if parts:
+    if UNKNOWN in (wanted and wanted.kind, there and there.kind):
+        return  # the node that could not look at it has said so
+    if there is None:
+        assert wanted
+        yield Kind.MISSING, _KINDS[wanted.kind]
+    elif wanted is None:
+        yield Kind.EXTRA, _KINDS[there.kind]
+    elif there.kind != wanted.kind:
+        yield Kind.DIFFERS, f"is {_KINDS[there.kind]} instead of {_KINDS[wanted.kind]}"
+    elif parts := list(_differences(wanted, there)):
         yield Kind.DIFFERS, ", ".join(parts)
 
 
-def _differences(wanted: Row, row: Row, said: Collection[str]) -> Iterator[str]:
-    if row[LINK] != wanted[LINK]:
-        yield f"leads to {row[LINK]!r} instead of {wanted[LINK]!r}"
-    if row[TROUBLE] not in said and wanted[TROUBLE] not in said:
-        if row[SIZE] != wanted[SIZE]:
-            yield f"has {count(row[SIZE], 'byte')} instead of {wanted[SIZE]}"
-        elif row[SHA256] != wanted[SHA256] or row[FRAME] != wanted[FRAME]:
+def _differences(wanted: Entry, there: Entry) -> Iterator[str]:
+    if there.link != wanted.link:
+        yield f"leads to {text_of(there.link)!r} instead of {text_of(wanted.link)!r}"
+    if NOT_READ not in (wanted.size, there.size):
+        if there.size != wanted.size:
+            yield f"has {count(there.size, 'byte')} instead of {wanted.size}"
+        elif there.digest != wanted.digest:
             yield "has other content"
-        if row[RECORDS] != wanted[RECORDS]:
-            other = wanted[RECORDS] if NOT_RECORDS not in (row[RECORDS], wanted[RECORDS]) else ""
-            yield f"has {_records(row)} instead of {other or _records(wanted)}"
-    if row[MODE] != wanted[MODE]:
-        yield f"has mode {row[MODE]:04o} instead of {wanted[MODE]:04o}"
-    if row[MTIME] != wanted[MTIME]:
-        seconds = abs(row[MTIME] - wanted[MTIME]) / 1e9
-        yield f"is {seconds:.9g} s {'newer' if row[MTIME] > wanted[MTIME] else 'older'}"
-
-
-def _records(row: Row) -> str:
-    return "no records" if row[RECORDS] == NOT_RECORDS else count(row[RECORDS], "record")
+    if there.mode != wanted.mode:
+        yield f"has mode {there.mode:04o} instead of {wanted.mode:04o}"
+    if there.mtime_ns != wanted.mtime_ns:
+        seconds = abs(there.mtime_ns - wanted.mtime_ns) / 1e9
+        yield f"is {seconds:.9g} s {'newer' if there.mtime_ns > wanted.mtime_ns else 'older'}"
 
 
 @dataclass
@@ -235,17 +156,11 @@ class Findings:
         else:
             self.more += 1
 
-    def add_problems(self, total: NodeTotal) -> None:
-        """What a node has said about its own files."""
-        for path, kind, text in total.problems:
-            self.add(Kind(kind), path, text, (total.host,))
-        self.more += max(0, total.problem_count - len(total.problems))
-
     def in_order(self, hosts: Sequence[str]) -> tuple[Discrepancy, ...]:
         """By path; the hosts of each in the order given."""
-        position = {host: n for n, host in enumerate(hosts)}
+        position_of = {host: n for n, host in enumerate(hosts)}
         found = [
-            Discrepancy(kind, path, text, tuple(sorted(names, key=lambda h: position.get(h, -1))))
+            Discrepancy(kind, path, text, tuple(sorted(names, key=position_of.__getitem__)))
             for (kind, path, text), names in self._hosts.items()
         ]
         return tuple(sorted(found, key=lambda one: (bytes_of(one.path), one.kind.value)))

@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
 
 from clusterctl.copy.cost import EC2_FLOW
 from clusterctl.copy.plan import CopyFacts, CopyPlan, NodeFacts, plan_copy, predict
-from clusterctl.copy.report import CopyProgress, NodeReport, SourceSummary, TransferReport
+from clusterctl.copy.report import (
+    CopyProgress,
+    NodeReport,
+    NodeStage,
+    SourceSummary,
+    TransferReport,
+)
 from clusterctl.copy.request import CopyRequest, Way
 from clusterctl.copy.s3 import Credentials, LentKeys
 from clusterctl.copy.s3copy import UrlCopy, copy_by_tool, prepare_url_copy
 from clusterctl.copy.transfer import Transfer
 from clusterctl.domain.errors import ClusterctlError, CommandFailed, UsageError
-from clusterctl.domain.units import format_bytes
 from clusterctl.operations.access import Access
 from clusterctl.operations.hosts_access import HostsAccess
-from clusterctl.operations.verify import VerifyReport, verify_copy
+from clusterctl.operations.verify import Depth, errors_of, verify
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.target import Target
 
@@ -110,13 +114,13 @@ class _Seen:
         self._last = progress
         self._watch(progress)
 
-    def checking(self, host: str, event: Mapping[str, Any]) -> None:
-        """A node has read so much of its copy again."""
-        if self._last is None or not isinstance(event.get("bytes"), int):
+    def checking(self, progress: CopyProgress) -> None:
+        """Nodes that are not done yet read their copies again."""
+        if self._last is None:
             return
-        note = f"verifying, {format_bytes(event['bytes'])} read"
-        nodes = [replace(n, note=note) if n.host == host else n for n in self._last.nodes]
-        self(replace(self._last, nodes=tuple(nodes)))
+        reading = {one.host for one in progress.nodes if one.stage is NodeStage.COMPARING}
+        nodes = [replace(n, note="verifying" * (n.host in reading)) for n in self._last.nodes]
+        self._watch(replace(self._last, nodes=tuple(nodes)))
 
 
 class _Copy:
@@ -210,41 +214,50 @@ class _Copy:
     def _verified(
         self, report: TransferReport, seen: _Seen, timeout_s: float | None
     ) -> TransferReport:
-        """With --verify: what the nodes that are done have, against the source, by content."""
+        """With --verify: the same copy once more, by content and without copying anything. A node
+        that would get anything has not what the source has."""
+        request = self._request
         done = {node.host for node in report.nodes if node.error is None}
         targets = [target for target in self._targets if target.host in done]
-        if not self._request.verify or not targets or self._request.dry_run:
+        if not request.verify or not targets or request.dry_run:
             return report
-        found = verify_copy(
-            self._connections,
-            targets,
-            self._request,
-            source=self._source,
-            watch=seen.checking,
-            timeout_s=timeout_s,
-        )
-        nodes = tuple(_with_findings(node, found) for node in report.nodes)
+        if request.has_urls:
+            # They are not read again: the nodes are compared with each other.
+            found = verify(
+                self._connections,
+                targets,
+                request.destination,
+                Depth(content=True),
+                timeout_s=timeout_s,
+            )
+            errors: dict[str, ClusterctlError | None] = {**errors_of(found)}
+        else:
+            again = Transfer(
+                connections=self._connections,
+                targets=targets,
+                request=replace(request, verify=False, checksum=True, dry_run=True),
+                plan=self._plan,
+                source=self._source,
+                timeout_s=timeout_s,
+                watch=seen.checking,
+            ).run()
+            if again.error:
+                raise again.error
+            errors = {node.host: node.error or _difference(node) for node in again.nodes}
+        nodes = tuple(replace(n, error=n.error or errors.get(n.host)) for n in report.nodes)
         same = tuple(node.host for node in nodes if node.error is None)
         return replace(report, nodes=nodes, verified=same)
 
 
-def _with_findings(node: NodeReport, found: VerifyReport) -> NodeReport:
-    """The node's report, with an error if it has not what the source has."""
-    if node.error:
-        return node
-    wrong = [finding for finding in found.findings if node.host in finding.hosts]
-    failed = [outcome.error for outcome in found.failures if outcome.host == node.host]
-    error: ClusterctlError | None = next((error for error in failed if error), None)
-    if found.more and not wrong and not error:
-        error = CommandFailed(
-            node.host, "more differs than is told apart here", "see `clusterctl data verify`"
-        )
-    if wrong and not error:
-        first = wrong[0]
-        error = CommandFailed(
-            node.host,
-            f"has not what the source has: {first.path or 'DST'}: {first.message}"
-            + (f", and {len(wrong) - 1} more" if wrong[1:] else ""),
-            "copy again with --checksum",
-        )
-    return replace(node, error=error) if error else node
+def _difference(node: NodeReport) -> ClusterctlError | None:
+    """What a dry run has found on a node, as an error."""
+    gap = node.gap
+    if not gap or not (gap.missing or gap.delete):
+        return None
+    names = [*gap.missing_names, *gap.delete_names] or ["DST"]
+    more = gap.missing + gap.delete - 1
+    return CommandFailed(
+        node.host,
+        f"has not what the source has: {names[0]}" + (f", and {more} more" if more else ""),
+        "copy again with --checksum",
+    )

@@ -7,16 +7,15 @@ import hashlib
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import paramiko
+from paramiko.hostkeys import HostKeys
 
 from clusterctl.bootstrap.trust import Member, known_hosts_lines
 from clusterctl.domain.cluster import Cluster, Node
 from clusterctl.domain.errors import HostError, HostKeyChanged
 from clusterctl.transport.hostkeys import PinnedHostKeys, add_line, described
 from clusterctl.transport.target import Target
-
-if TYPE_CHECKING:
-    import paramiko
 
 # Stands in known_hosts behind the instance id, for a key that only the host itself has shown.
 UNSEEN = "accepted-unseen"
@@ -52,7 +51,7 @@ class LearntHostKeys(PinnedHostKeys):
             again = node.instance_id in self._lines
             self._lines[node.instance_id] = lines
             if again:
-                self._keys.clear()
+                self._keys = HostKeys()
                 lines = [line for group in self._lines.values() for line in group]
             for line in lines:
                 add_line(self._keys, line)

@@ -1,45 +1,52 @@
-"""Do the nodes have the same at a path? And is it what the source of a copy has?"""
+"""Do the nodes have the same at a path?"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+import base64
+import json
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from types import TracebackType
 from typing import Any
 
-from clusterctl.copy.asking import on_nodes, on_this_machine
-from clusterctl.copy.conversation import Conversation, NothingThere, Watch
-from clusterctl.copy.request import CopyRequest
-from clusterctl.copy.verify import (
-    NOT_READ,
-    SAID,
-    Discrepancy,
-    Findings,
-    Group,
-    Kind,
-    NodeTotal,
-    compare,
-    grouped,
-    without_corrupt,
+from clusterctl.copy.failures import died, failure_of
+from clusterctl.copy.lines import Ended, Inbox
+from clusterctl.copy.remote_relay import RemoteRelay
+from clusterctl.copy.verify import Discrepancy, Findings, Group, Kind, NodeTotal, compare, grouped
+from clusterctl.domain.errors import (
+    ClusterctlError,
+    CommandFailed,
+    CommandTimeout,
+    HostError,
+    UsageError,
 )
-from clusterctl.domain.errors import ClusterctlError, HostError, UsageError
 from clusterctl.domain.results import HostOutcome
+from clusterctl.node.packer import program_of
+from clusterctl.node.relay.manifest import BadManifest, Entry, read
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.target import Target
 
-# What a copy is compared with, in place of a host's name. No host can be called so.
-SOURCE = "the source"
+MOST_LOGINS = 64
+TURN_S = 0.25
+PING_S = 5.0
+SILENCE_S = 60.0
+COUNTS = ("files", "folders", "links", "others", "bytes")
+
+# Told of a host's `progress`: the files and bytes that it has read, and its seconds (`wall`).
+Watch = Callable[[str, Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True)
 class Depth:
-    """What is compared beside names, kinds, sizes, modes, links and how TFRecords are built.
+    """What is compared beside names, kinds, sizes, modes and links.
 
-    `content`: SHA-256 of every file. `crc`: the CRCs of all TFRecords' data. `mtime`: times.
+    `content`: SHA-256 of every file. `mtime`: modification times of files.
     """
 
     content: bool = False
-    crc: bool = False
     mtime: bool = False
 
 
@@ -71,173 +78,199 @@ def verify(
     connections: Connections,
     targets: Sequence[Target],
     path: str,
-    depth: Depth | None = None,
+    depth: Depth = Depth(),  # noqa: B008
     *,
     watch: Watch | None = None,
     timeout_s: float | None = None,
 ) -> VerifyReport:
     """Compare what these nodes have at PATH. Raises UsageError if none has anything there."""
-    config = {"path": _checked(path), **asdict(depth or Depth())}
-    with on_nodes(connections, targets, config, watch=watch, timeout_s=timeout_s) as talks:
-        return _Comparison(path, talks).report()
-
-
-def verify_copy(
-    connections: Connections,
-    targets: Sequence[Target],
-    request: CopyRequest,
-    *,
-    source: Target | None = None,
-    depth: Depth | None = None,
-    watch: Watch | None = None,
-    timeout_s: float | None = None,
-) -> VerifyReport:
-    """Compare DST on these nodes with the source, by content, once a copy has ended.
-
-    `source` is the node that the sources are on; None: this machine. What nodes have beside it is
-    a finding with `delete` only. Of URLs the source is not read again: the nodes are compared with
-    each other. Raises UsageError, and the source's own trouble.
-    """
-    look = asdict(depth or Depth(content=True))
-    if request.has_urls:
-        return verify(
-            connections,
-            targets,
-            request.destination,
-            Depth(**look),
-            watch=watch,
-            timeout_s=timeout_s,
-        )
-    names = None
-    if request.names is not None:
-        names = [name.decode("utf-8", "surrogateescape") for name in request.names]
-    wanted = {"sources": list(request.sources), "names": names, **look}
-    with _at_source(connections, source, wanted, watch) as talk:
-        found = talk.answer("places")
-        copied = {
-            "path": _checked(request.destination),
-            "copied": found["names"],
-            "file_name": found["file_name"],
-            **look,
-        }
-        with on_nodes(connections, targets, copied, watch=watch, timeout_s=timeout_s) as talks:
-            comparison = _Comparison(request.destination, talks, talk, extras=request.delete)
-            return comparison.report()
-
-
-def _at_source(
-    connections: Connections,
-    source: Target | None,
-    config: Mapping[str, Any],
-    watch: Watch | None,
-) -> AbstractContextManager[Conversation]:
-    if source is None:
-        return on_this_machine(SOURCE, config, watch=watch)
-    return _only(on_nodes(connections, [source], config, watch=watch))
-
-
-class _only(AbstractContextManager[Conversation]):
-    """The one conversation of several that are one."""
-
-    def __init__(self, several: AbstractContextManager[list[Conversation]]) -> None:
-        self._several = several
-
-    def __enter__(self) -> Conversation:
-        (talk,) = self._several.__enter__()
-        talk.host = SOURCE
-        return talk
-
-    def __exit__(self, *exception: Any) -> bool | None:
-        return self._several.__exit__(*exception)
-
-
-def _checked(path: str) -> str:
     if path.startswith("~") and path[1:2] not in ("", "/"):
         raise UsageError(
             f"only your own home folder can be meant by ~, not {path!r}", "give the whole path"
         )
-    return path
+    hosts = [target.host for target in targets]
+    findings = Findings()
+    with _Relays(connections, targets, {"path": path, **asdict(depth)}, watch, timeout_s) as relays:
+        totals = relays.totals()
+        if relays.absent and len(relays.absent) == len(hosts):
+            raise UsageError(
+                f"no host has anything at {path!r}", "name a file or folder of the hosts"
+            )
+        for host in relays.absent:
+            findings.add(Kind.MISSING, "", "there is nothing at the path", (host,))
+        for total in totals:
+            _add_problems(relays, total, findings)
+        groups = grouped(totals)
+        for group in groups[1:]:
+            _add_differences(relays, groups[0], group, findings)
+    failed = [host for host in hosts if host in relays.failures]
+    failures = tuple(HostOutcome[NodeTotal](h, error=relays.failures[h]) for h in failed)
+    return VerifyReport(path, groups, findings.in_order(hosts), findings.more, failures)
 
 
-class _Comparison:
-    """What the nodes say, and what follows from it. With a source, of it alone."""
+def errors_of(report: VerifyReport) -> dict[str, ClusterctlError]:
+    """For a copy that was compared: each host's first finding, or why it could not be asked."""
+    errors: dict[str, ClusterctlError] = {
+        one.host: one.error for one in report.failures if one.error
+    }
+    for finding in report.findings:
+        for host in finding.hosts:
+            text = f"differs from {report.groups[0].hosts[0]}: {finding.path}: {finding.message}"
+            errors.setdefault(host, CommandFailed(host, text, "copy again with --checksum"))
+    return errors
+
+
+def _add_problems(relays: _Relays, total: NodeTotal, findings: Findings) -> None:
+    if not total.problem_count:
+        return
+    try:
+        told = json.loads(zlib.decompress(b"".join(relays.blob(total.host, "problems"))))
+    except (ClusterctlError, ValueError, zlib.error) as error:
+        relays.fail(total.host, error)
+        return
+    for path, kind, text in told:
+        findings.add(Kind(kind), path, text, (total.host,))
+    findings.more += total.problem_count - len(told)
+
+
+def _add_differences(relays: _Relays, right: Group, other: Group, findings: Findings) -> None:
+    """What the first host of the other group has otherwise: their manifests, side by side."""
+    hosts = (right.hosts[0], other.hosts[0])
+    try:
+        for kind, path, message in compare(*map(relays.entries, hosts)):
+            findings.add(kind, path, message, other.hosts)
+    except ClusterctlError:  # which is among the failures
+        findings.add(Kind.UNKNOWN, "", f"has something else than {hosts[0]}", other.hosts)
+
+
+class _Relays:
+    """The relays that look, one on each node, for as long as the block takes.
+
+    `failures` are the hosts that answer no more, `absent` those that have nothing at the path.
+    """
 
     def __init__(
         self,
-        path: str,
-        talks: Sequence[Conversation],
-        source: Conversation | None = None,
-        extras: bool = True,
+        connections: Connections,
+        targets: Sequence[Target],
+        config: Mapping[str, Any],
+        watch: Watch | None,
+        timeout_s: float | None,
     ) -> None:
-        self._path = path
-        self._talks = {talk.host: talk for talk in talks}
-        self._hosts = list(self._talks)
-        self._source = source
-        self._extras = extras
-        self._findings = Findings()
-        self._failures: dict[str, ClusterctlError] = {}
-
-    def report(self) -> VerifyReport:
-        """Raises UsageError if nothing is at the path anywhere."""
-        totals = list(self._totals())
-        absent = [host for host, error in self._failures.items() if _is_absent(error)]
-        if absent and len(absent) == len(self._hosts) and not self._source:
-            raise UsageError(
-                f"no host has anything at {self._path!r}", "name a file or folder of the hosts"
+        self.failures: dict[str, ClusterctlError] = {}
+        self.absent: list[str] = []
+        self._ended: dict[str, ClusterctlError] = {}
+        self._inbox = Inbox()
+        self._watch = watch
+        self._began = self._pinged_at = time.monotonic()
+        self._timeout_s = timeout_s
+        logins = threading.Semaphore(MOST_LOGINS)
+        told = {
+            "role": "verify",
+            "later": True,
+            "secret": "",
+            "report_s": 1.0,
+            "silence_s": SILENCE_S,
+            **config,
+        }
+        program = program_of("relay")
+        self._relays = {
+            target.host: RemoteRelay(
+                target.host, target, connections, self._inbox, logins, program, told
             )
-        for host in absent:
-            del self._failures[host]
-            self._findings.add(Kind.MISSING, "", "there is nothing at the path", (host,))
-        for total in totals:
-            self._findings.add_problems(without_corrupt(total) if self._source else total)
-        reference = self._source.total() if self._source else None
-        if reference:
-            totals.insert(0, reference)
-        groups = grouped(totals, SOURCE)
-        self._compare(groups)
-        return VerifyReport(
-            path=self._path,
-            groups=groups,
-            findings=self._findings.in_order(self._hosts),
-            more=self._findings.more,
-            failures=tuple(
-                HostOutcome(host, error=self._failures[host])
-                for host in self._hosts
-                if host in self._failures
-            ),
-        )
+            for target in targets
+        }
+        self._waiting = set(self._relays)
 
-    def _totals(self) -> Iterator[NodeTotal]:
-        for host, talk in self._talks.items():
-            try:
-                yield talk.total()
-            except ClusterctlError as error:
-                self._failures[host] = error
+    def __enter__(self) -> _Relays:
+        return self
 
-    def _compare(self, groups: Sequence[Group]) -> None:
-        if len(groups) < 2:
-            return
-        asked = [self._talk(group.hosts[0]) for group in groups]
-        said = NOT_READ if self._source else SAID
-        for number, kind, path, message in compare(asked, said):
-            if kind is not Kind.EXTRA or self._extras:
-                self._findings.add(kind, path, message, groups[number].hosts)
-        for number, talk in enumerate(asked):
-            if talk.lost:
-                if talk is self._source:
-                    raise talk.error or HostError(SOURCE, "it went away")
-                self._failures[talk.host] = talk.error or HostError(talk.host, "it went away")
-                others = groups[1:] if number == 0 else [groups[number]]
-                hosts = tuple(host for group in others for host in group.hosts)
-                self._findings.add(
-                    Kind.UNKNOWN, "", f"has something else than {groups[0].hosts[0]}", hosts
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for relay in self._relays.values():
+            relay.end()
+        for relay in self._relays.values():
+            relay.join(1.0)
+
+    def totals(self) -> list[NodeTotal]:
+        """Of each node in the order given, once all have answered or failed."""
+        totals: dict[str, NodeTotal] = {}
+        while self._waiting:
+            for host, event in self._turn("looked"):
+                self._waiting.discard(host)
+                totals[host] = NodeTotal(
+                    host=host,
+                    digest=event["digest"],
+                    counts={name: event[name] for name in COUNTS},
+                    problem_count=event["problems"],
+                    read_bytes=event["read_bytes"],
+                    duration_s=event["seconds"],
                 )
+        return [totals[host] for host in self._relays if host in totals]
 
-    def _talk(self, host: str) -> Conversation:
-        if self._source and host == SOURCE:
-            return self._source
-        return self._talks[host]
+    def entries(self, host: str) -> Iterator[Entry]:
+        """The host's manifest. Raises the host's error: what is not told is not missing there."""
+        try:
+            yield from read(self.blob(host, "manifest"))
+        except BadManifest as error:
+            raise self.fail(host, error) from None
 
+    def blob(self, host: str, name: str) -> Iterator[bytes]:
+        """Piece by piece. Raises the host's error."""
+        at = 0
+        while piece := self._piece(host, {"order": "get_piece", "blob": name, "at": at}):
+            at += len(piece)
+            yield piece
 
-def _is_absent(error: ClusterctlError) -> bool:
-    return isinstance(error, NothingThere)
+    def _piece(self, host: str, order: Mapping[str, Any]) -> bytes:
+        self._waiting.add(host)
+        self._relays[host].give(order)
+        while host not in self.failures:
+            for _, event in self._turn("piece"):
+                self._waiting.discard(host)
+                return base64.b64decode(event["data"])
+        raise self.failures[host]
+
+    def fail(self, host: str, error: Exception) -> ClusterctlError:
+        """The host is asked no more, because of this error or an earlier one."""
+        if not isinstance(error, ClusterctlError):
+            error = HostError(host, f"its answer cannot be read: {error}")
+        self._waiting.discard(host)
+        self._relays[host].end()
+        return self.failures.setdefault(host, error)
+
+    def _turn(self, wanted: str) -> list[tuple[str, dict[str, Any]]]:
+        """The events of that name that have come from hosts that are waited for."""
+        found = []
+        for host, news in self._inbox.take(TURN_S):
+            if isinstance(news, Ended):
+                self._ended[host] = news.error or died(host)
+            elif not isinstance(news, dict) or host not in self._waiting:
+                continue
+            elif news["event"] == "progress" and self._watch:
+                self._watch(host, news)
+            elif news["event"] == "failed" and news.get("kind") == "absent":
+                self.absent.append(host)
+                self._waiting.discard(host)
+            elif news["event"] == "failed":
+                self.fail(host, failure_of(host, news))
+            elif news["event"] == wanted:
+                found.append((host, news))
+        # Of the others all is known already that was to be asked.
+        for host in self._waiting & self._ended.keys():
+            self.fail(host, self._ended[host])
+        now = time.monotonic()
+        if now - self._pinged_at >= PING_S:
+            self._pinged_at = now
+            for relay in self._relays.values():
+                relay.ping()
+        if self._timeout_s is not None and now - self._began > self._timeout_s:
+            for host in list(self._waiting):
+                self.fail(
+                    host, CommandTimeout(host, f"did not answer within {self._timeout_s:g} s")
+                )
+        return found

@@ -1,182 +1,374 @@
-"""What nodes say of themselves, compared: pure tables."""
+"""Verification: manifests compared, and the real relay on nodes behind a real sshd."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import os
+import random
+import shutil
+import threading
+import time
 
 import pytest
 
-from clusterctl.copy.verify import Findings, Kind, NodeTotal, compare, compare_rows, grouped, merged
+from clusterctl.copy.verify import Findings, Kind, NodeTotal, compare, compare_entries, grouped
+from clusterctl.domain.errors import HostUnreachable, UsageError
+from clusterctl.node.relay.manifest import Entry, encode, read
+from clusterctl.node.relay.verify import NOT_READ, UNKNOWN, position
+from clusterctl.operations import verify as operation
+from clusterctl.operations.verify import Depth, verify
+from clusterctl.transport.target import Target
+from tests.copy.ssh_hosts import ssh_hosts
+
+CONTENT = Depth(content=True)
 
 
-def row(name="f", kind="f", mode=0o644, size=5, mtime=0, link="", sha="", records=-1, **more):
-    frame, trouble = more.get("frame", ""), more.get("trouble", "")
-    return [name, kind, mode, size, mtime, link, sha, records, frame, trouble]
-
-
-def total(host: str, digest: str, **more) -> NodeTotal:
-    return NodeTotal(host, digest, {"files": 1}, **more)
-
-
-@dataclass
-class Tree:
-    """A node's details. After `answers` questions it is lost."""
-
-    content: dict[str, list]
-    answers: int = 1000
-    lost: bool = False
-    asked: list[str] = field(default_factory=list)
-
-    def folders(self) -> Iterator[tuple[str, str]]:
-        yield from self._said("", [(path, str(rows)) for path, rows in self.content.items()])
-
-    def rows(self, folder: str) -> Iterator:
-        self.asked.append(folder)
-        yield from self._said(folder, self.content[folder])
-
-    def _said(self, what, items):
-        for item in items:
-            self.answers -= 1
-            if self.answers < 0:
-                self.lost = True
-                return
-            yield item
+def entry(path="f", kind="f", mode=0o644, size=5, **more) -> Entry:
+    return Entry(path.encode(), kind, mode, more.pop("mtime_ns", 0), size, **more)
 
 
 @pytest.mark.parametrize(
-    ("digests", "reference", "groups"),
-    [
-        ("aaa", None, ["012"]),
-        ("aba", None, ["02", "1"]),
-        ("baa", None, ["12", "0"]),
-        ("ab", None, ["0", "1"]),
-        ("abb", "0", ["0", "12"]),
-        ("abc", None, ["0", "1", "2"]),
-        ("abba", None, ["03", "12"]),
-        ("", None, []),
-    ],
+    ("digests", "groups"),
+    [("aaa", ["012"]), ("aba", ["02", "1"]), ("baa", ["12", "0"]), ("ab", ["0", "1"]), ("", [])],
 )
-def test_groups(digests, reference, groups):
-    totals = [total(str(number), digest) for number, digest in enumerate(digests)]
-    assert ["".join(group.hosts) for group in grouped(totals, reference)] == groups
-
-
-def test_merged():
-    streams = [[("a", 1), ("c", 3), ("\udcff", 9)], [("b", 2), ("c", 4), ("é", 7)], []]
-    assert list(merged(streams)) == [
-        ("a", [1, None, None]),
-        ("b", [None, 2, None]),
-        ("c", [3, 4, None]),
-        ("é", [None, 7, None]),
-        ("\udcff", [9, None, None]),
-    ]
+def test_groups(digests, groups):
+    totals = [NodeTotal(str(number), digest, {}) for number, digest in enumerate(digests)]
+    assert ["".join(group.hosts) for group in grouped(totals)] == groups
 
 
 @pytest.mark.parametrize(
-    ("wanted", "there", "kind", "message"),
+    ("wanted", "there", "said"),
     [
-        (row(), None, Kind.MISSING, "a file"),
-        (row(kind="d"), None, Kind.MISSING, "a folder"),
-        (None, row(kind="l"), Kind.EXTRA, "a symbolic link"),
-        (row(), row(kind="d"), Kind.DIFFERS, "is a folder instead of a file"),
+        (entry(), None, [(Kind.MISSING, "a file")]),
+        (entry(kind="d"), None, [(Kind.MISSING, "a folder")]),
+        (None, entry(kind="l"), [(Kind.EXTRA, "a symbolic link")]),
+        (entry(), entry(kind="d"), [(Kind.DIFFERS, "is a folder instead of a file")]),
+        (entry(), entry(size=1), [(Kind.DIFFERS, "has 1 byte instead of 5")]),
+        (entry(digest=b"a"), entry(digest=b"b"), [(Kind.DIFFERS, "has other content")]),
+        (entry(), entry(mode=0o4600), [(Kind.DIFFERS, "has mode 4600 instead of 0644")]),
         (
-            row(kind="o"),
-            row(kind="l"),
-            Kind.DIFFERS,
-            "is a symbolic link instead of a special file",
+            entry(link=b"a"),
+            entry(link=b"b\n"),
+            [(Kind.DIFFERS, r"leads to 'b\n' instead of 'a'")],
         ),
-        (row(), row(size=1), Kind.DIFFERS, "has 1 byte instead of 5"),
-        (row(sha="a"), row(sha="b"), Kind.DIFFERS, "has other content"),
-        (row(sha="a"), row(sha="b", size=6), Kind.DIFFERS, "has 6 bytes instead of 5"),
-        (row(), row(mode=0o4600), Kind.DIFFERS, "has mode 4600 instead of 0644"),
-        (row(link="a"), row(link="b\n"), Kind.DIFFERS, r"leads to 'b\n' instead of 'a'"),
-        (row(mtime=5), row(mtime=2_000_000_005), Kind.DIFFERS, "is 2 s newer"),
-        (row(mtime=5), row(mtime=4), Kind.DIFFERS, "is 1e-09 s older"),
-        (row(records=3), row(records=4), Kind.DIFFERS, "has 4 records instead of 3"),
-        (row(records=3), row(), Kind.DIFFERS, "has no records instead of 3 records"),
-        (row(frame="a", records=1), row(frame="b", records=1), Kind.DIFFERS, "has other content"),
-        (row(), row(mode=0, size=1), Kind.DIFFERS, "has 1 byte instead of 5, has mode 0000 inst"),
-    ],
-)
-def test_rows(wanted, there, kind, message):
-    [(found, text)] = compare_rows(wanted, there)
-    assert found is kind
-    assert text.startswith(message)
-
-
-@pytest.mark.parametrize(
-    ("wanted", "there"),
-    [
-        (row(), row()),
-        (None, None),
+        (entry(mtime_ns=5), entry(mtime_ns=2_000_000_005), [(Kind.DIFFERS, "is 2 s newer")]),
+        (entry(mtime_ns=5), entry(mtime_ns=4), [(Kind.DIFFERS, "is 1e-09 s older")]),
+        (
+            entry(),
+            entry(mode=0, size=1),
+            [(Kind.DIFFERS, "has 1 byte instead of 5, has mode 0000 instead of 0644")],
+        ),
+        (entry(), entry(), []),
         # What is the matter with these has been said.
-        (row(sha="a"), row(trouble="unreadable")),
-        (row(trouble="changed", size=9), row(sha="b")),
-        (row(records=5, frame="a"), row(records=3, frame="b", size=1, trouble="corrupt")),
+        (entry(digest=b"a"), entry(size=NOT_READ), []),
+        (entry(size=NOT_READ), entry(digest=b"b"), []),
+        (entry(), entry(kind=UNKNOWN), []),
+        (entry(kind=UNKNOWN), None, []),
     ],
 )
-def test_rows_without_a_difference(wanted, there):
-    assert list(compare_rows(wanted, there)) == []
+def test_one_path(wanted, there, said):
+    assert list(compare_entries(wanted, there)) == said
 
 
-def test_only_folders_that_differ_are_asked_for():
-    same = {"": [row(".", "d")], ".": [row("a", "d"), row("b", "d")], "a": [row("x")]}
-    nodes = [Tree({**same, "b": [row("y")]}), Tree({**same, "b": [row("y", size=6), row("z")]})]
-    assert list(compare(nodes)) == [
-        (1, Kind.DIFFERS, "b/y", "has 6 bytes instead of 5"),
-        (1, Kind.EXTRA, "b/z", "a file"),
-    ]
-    assert [node.asked for node in nodes] == [["b"], ["b"]]
+def a_tree(rng: random.Random) -> dict[bytes, Entry]:
+    """Some of twelve names, three levels deep, each a file, a folder or a link."""
+    found = {b".": Entry(b".", "d", 0o755, 0)}
+    for name in (b"a", b"a!", b"a-b", b"\xff"):
+        for path in (name, name + b"/x", name + b"/x/y"):
+            above = path.rpartition(b"/")[0] or b"."
+            if above in found and found[above].kind == "d" and rng.random() < 0.8:
+                kind = rng.choice("ffdl")
+                size = rng.choice((1, 2)) if kind == "f" else 0
+                link = b"to" if kind == "l" else b""
+                found[path] = Entry(path, kind, 0o644, 0, size, link)
+    return found
 
 
-def test_a_missing_folder_is_one_finding():
-    full = {"": [row(".", "d")], ".": [row("a", "d")], "a": [row("b", "d")], "a/b": [row("x")]}
-    empty = {"": [row(".", "d")], ".": []}
-    assert list(compare([Tree(full), Tree(empty)])) == [(1, Kind.MISSING, "a", "a folder")]
-    assert list(compare([Tree(empty), Tree(full)])) == [(1, Kind.EXTRA, "a", "a folder")]
-
-
-def test_the_path_itself():
-    file, folder = {"": [row(".")]}, {"": [row(".", "d")], ".": [row("x")]}
-    assert list(compare([Tree(file), Tree(folder)])) == [
-        (1, Kind.DIFFERS, "", "is a folder instead of a file")
-    ]
-
-
-def test_each_of_three():
-    trees = [Tree({".": [row("a", size=n), row("b")]}) for n in (1, 1, 2, 3)]
-    assert [found[0] for found in compare(trees)] == [2, 3]
-    assert trees[1].asked == []
-
-
-@pytest.mark.parametrize("where", [0, 1])
-def test_what_cannot_be_listed_is_not_missing(where):
-    trees = [Tree({".": [row("a"), row("b")]}), Tree({".": [row("a"), row("b")]})]
-    trees[where].content["."] = [row("", "?", trouble="unreadable")]
-    assert list(compare(trees)) == []
-
-
-@pytest.mark.parametrize("answers", range(6))
-@pytest.mark.parametrize("who", [0, 1])
-def test_a_node_that_is_lost_has_nothing_missing(who, answers):
-    rows = [row(str(n)) for n in range(5)]
-    trees = [Tree({".": rows}), Tree({".": rows[:4] + [row("4", size=1)]})]
-    trees[who].answers = answers
-    found = list(compare(trees))
-    assert trees[who].lost or answers == 5 and who == 0 or found
-    assert all(kind is Kind.DIFFERS for _, kind, _, _ in found)
+def test_any_two_trees():
+    """Every path that only one has is said, or is below one that is; and nothing else is."""
+    for seed in range(2000):
+        trees = [a_tree(random.Random(seed)), a_tree(random.Random(-seed - 1))]
+        said = {}
+        streams = [sorted(tree.values(), key=lambda e: position(e.path)) for tree in trees]
+        # As they come: encoded, and in pieces.
+        blobs = [encode(stream) for stream in streams]
+        for kind, path, _ in compare(*(read([blob[:7], blob[7:]]) for blob in blobs)):
+            assert path not in said
+            said[path] = kind
+        for path in {**trees[0], **trees[1]}:
+            one, other = trees[0].get(path), trees[1].get(path)
+            name = path.decode("utf-8", "surrogateescape") if path != b"." else ""
+            parts = name.split("/")
+            covered = {"/".join(parts[:n]) for n in range(1, len(parts))} & {*said}
+            if one == other or covered:
+                assert name not in said
+            else:
+                wanted = Kind.EXTRA if one is None else Kind.MISSING if other is None else None
+                assert said[name] is (wanted or Kind.DIFFERS)
 
 
 def test_findings_are_folded_and_counted():
     findings = Findings(most=2)
-    findings.add(Kind.MISSING, "b", "a file", ["h2"])
-    findings.add(Kind.MISSING, "b", "a file", ["h1", "h2"])
-    findings.add(Kind.EXTRA, "a", "a file", ["h1"])
-    findings.add(Kind.EXTRA, "c", "a file", ["h1"])
-    findings.add_problems(total("h3", "", problems=(("b", "corrupt", "x"),), problem_count=11))
+    for path, hosts in (("b", ["h2"]), ("b", ["h1", "h2"]), ("a", ["h1"]), ("c", ["h1"])):
+        findings.add(Kind.MISSING, path, "a file", hosts)
     assert [(f.path, f.hosts) for f in findings.in_order(["h1", "h2"])] == [
         ("a", ("h1",)),
         ("b", ("h1", "h2")),
     ]
-    assert findings.more == 12
+    assert findings.more == 1
+
+
+# --- the real relay on three nodes
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory):
+    with ssh_hosts(tmp_path_factory.mktemp("hosts")) as running:
+        yield running
+
+
+@pytest.fixture
+def homes(hosts):
+    """Each host's ~/data, all the same."""
+    folders = [hosts.home(number) / "data" for number in (1, 2, 3)]
+    for folder in folders:
+        (folder / "train" / "empty").mkdir(parents=True)
+        for shard in range(3):
+            (folder / "train" / f"shard-{shard}").write_bytes(b"x" * 3000)
+        (folder / "notes.txt").write_text("notes")
+        (folder / "latest").symlink_to("train")
+        (folder / "round").symlink_to(".")
+    yield folders
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def check(hosts, path="data", depth=Depth(), **more):  # noqa: B008
+    with hosts.access(3) as access:
+        return verify(access.connections, access.targets, path, depth, **more)
+
+
+def said(report):
+    return [(f.kind.value, f.path, f.hosts, f.message) for f in report.findings]
+
+
+@pytest.mark.parametrize(
+    ("path", "depth"),
+    [("data", Depth()), ("~/data", CONTENT), ("data/", CONTENT), ("data/../data", Depth())],
+)
+def test_all_have_the_same(hosts, homes, path, depth):
+    report = check(hosts, path, depth)
+    assert (report.exit_status, said(report)) == (0, [])
+    [group] = report.groups
+    assert group.hosts == ("host1", "host2", "host3")
+    assert group.total.counts == {
+        "files": 4,
+        "folders": 3,
+        "links": 2,
+        "others": 0,
+        "bytes": 9005,
+    }
+    assert group.total.read_bytes == (9005 if depth.content else 0)
+
+
+def replaced(path, make):
+    path.unlink()
+    make(path)
+
+
+CHANGES = {
+    "removed": (
+        lambda d: (d / "train" / "shard-1").unlink(),
+        ("missing", "train/shard-1", "a file"),
+    ),
+    "folder removed": (lambda d: shutil.rmtree(d / "train"), ("missing", "train", "a folder")),
+    "added": (
+        lambda d: (d / "train" / "empty" / "new").touch(),
+        ("extra", "train/empty/new", "a file"),
+    ),
+    "longer": (
+        lambda d: (d / "notes.txt").write_text("longer"),
+        ("differs", "notes.txt", "has 6 bytes instead of 5"),
+    ),
+    "mode": (
+        lambda d: (d / "notes.txt").chmod(0o600),
+        ("differs", "notes.txt", "has mode 0600 instead of 0644"),
+    ),
+    "link": (
+        lambda d: replaced(d / "latest", lambda path: path.symlink_to("other")),
+        ("differs", "latest", "leads to 'other' instead of 'train'"),
+    ),
+    "kind": (
+        lambda d: replaced(d / "latest", lambda path: path.mkdir(mode=0o755)),
+        ("differs", "latest", "is a folder instead of a symbolic link"),
+    ),
+    "a pipe in its place": (
+        lambda d: replaced(d / "notes.txt", os.mkfifo),
+        ("missing", "notes.txt", "a file"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("number", "depth"), [(2, Depth()), (0, CONTENT)], ids=["plain", "deep"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_one_node_has_something_else(hosts, homes, change, number, depth):
+    make, (kind, path, message) = CHANGES[change]
+    make(homes[number])
+    report = check(hosts, depth=depth)
+    assert said(report) == [(kind, path, (f"host{number + 1}",), message)]
+    assert report.exit_status == 1
+    # The majority is right, whoever the first is.
+    assert report.groups[0].hosts == tuple(f"host{n + 1}" for n in range(3) if n != number)
+
+
+def test_what_content_and_times_find(hosts, homes):
+    (homes[1] / "notes.txt").write_text("NOTES")
+    for number, folder in enumerate(homes):
+        os.utime(folder / "notes.txt", (1e9 + (number == 2), 1e9 + (number == 2)))
+    assert check(hosts).exit_status == 0
+    assert said(check(hosts, "data/notes.txt", CONTENT)) == [
+        ("differs", "", ("host2",), "has other content")
+    ]
+    assert said(check(hosts, "~/data/notes.txt", Depth(mtime=True))) == [
+        ("differs", "", ("host3",), "is 1 s newer")
+    ]
+
+
+def test_a_path_that_is_another_kind(hosts, homes):
+    shutil.rmtree(homes[2])
+    homes[2].write_text("")
+    homes[2].chmod(0o755)
+    assert said(check(hosts)) == [("differs", "", ("host3",), "is a file instead of a folder")]
+    homes[2].unlink()
+
+
+def test_hostile_names(hosts, homes):
+    names = [
+        *(b"with space", b"new\nline", b"qu'o\"te", b"not\xffutf\xfe8", b"x" * 255, b"-rf"),
+        *(b"$(touch pwned)", b"\\", "ünï\u2028".encode(), b"\x1b[31m", b"..dots", b" "),
+    ]
+    for number, folder in enumerate(homes):
+        for name in names:
+            path = os.fsencode(folder) + b"/" + name
+            os.mkdir(path)  # noqa: PTH102
+            with open(path + b"/" + name, "wb") as file:  # noqa: PTH123
+                file.write(b"x" * (1 + (number == 2)))
+    paths = [name.decode("utf-8", "surrogateescape") for name in sorted(names)]
+    assert said(check(hosts)) == [
+        ("differs", f"{path}/{path}", ("host3",), "has 2 bytes instead of 1") for path in paths
+    ]
+    assert not list(hosts.folder.rglob("pwned"))
+
+
+def test_a_link_to_the_path_is_followed_and_what_copies_keep_is_no_part(hosts, homes):
+    for number, folder in enumerate(homes):
+        (folder.parent / "shortcut").symlink_to("data" if number else "./data")
+    (homes[1] / ".clusterctl-copy").mkdir()
+    (homes[1] / ".clusterctl-copy" / "part").write_text("x")
+    report = check(hosts, "shortcut")
+    assert (report.exit_status, report.groups[0].total.counts["files"]) == (0, 4)
+
+
+def test_nothing_there(hosts, homes):
+    shutil.rmtree(homes[1])
+    assert said(check(hosts)) == [("missing", "", ("host2",), "there is nothing at the path")]
+    with pytest.raises(UsageError, match="no host has anything at 'nothing'"):
+        check(hosts, "nothing")
+    with pytest.raises(UsageError, match="only your own home folder"):
+        check(hosts, "~root/data")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+@pytest.mark.parametrize("depth", [Depth(), CONTENT], ids=["plain", "deep"])
+def test_unreadable(hosts, homes, depth):
+    (homes[1] / "notes.txt").chmod(0)
+    (homes[1] / "train").chmod(0o700 if depth.content else 0)
+    (homes[1] / "train" / "empty").chmod(0) if depth.content else None
+    found = {(kind, path) for kind, path, *_ in said(check(hosts, depth=depth))}
+    (homes[1] / "train").chmod(0o755)
+    (homes[1] / "train" / "empty").chmod(0o755)
+    closed = "train/empty" if depth.content else "train"
+    assert {("unreadable", "notes.txt"), ("unreadable", closed)} <= found
+    assert not any(kind == "missing" for kind, _ in found)
+
+
+def test_somebody_writes_there(hosts, homes):
+    ended = threading.Event()
+
+    def write():
+        with (homes[1] / "growing").open("wb") as file:
+            while not ended.is_set():
+                file.write(bytes(1 << 20))
+                file.truncate(64 << 20)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    while not (homes[1] / "growing").exists():
+        time.sleep(0.01)
+    try:
+        found = said(check(hosts, depth=CONTENT))
+    finally:
+        ended.set()
+        writer.join()
+    assert ("changed", "growing", ("host2",), "changes while it is read") in found
+
+
+def test_a_host_that_cannot_be_reached(hosts, homes):
+    (homes[2] / "notes.txt").unlink()
+    with hosts.access(3) as access:
+        targets = [*access.targets, Target("gone", "127.0.0.9", "nobody", port=1)]
+        report = verify(access.connections, targets, "data")
+    assert report.exit_status == 255
+    [failure] = report.failures
+    assert (failure.host, type(failure.error)) == ("gone", HostUnreachable)
+    assert said(report) == [("missing", "notes.txt", ("host3",), "a file")]
+
+
+def test_a_node_that_goes_away_before_it_is_asked_for_details(hosts, homes, monkeypatch):
+    """Its difference is known, and is one finding."""
+    (homes[2] / "notes.txt").unlink()
+    true_grouped = operation.grouped
+
+    def end_one(totals):
+        for relay in operation_relays:
+            relay._relays["host3"].end()
+            relay._relays["host3"].join(10)
+        return true_grouped(totals)
+
+    operation_relays = []
+    true_init = operation._Relays.__init__
+
+    def remember(self, *arguments):
+        true_init(self, *arguments)
+        operation_relays.append(self)
+
+    monkeypatch.setattr(operation._Relays, "__init__", remember)
+    monkeypatch.setattr(operation, "grouped", end_one)
+    report = check(hosts)
+    assert said(report) == [("unknown", "", ("host3",), "has something else than host1")]
+    assert [failure.host for failure in report.failures] == ["host3"]
+
+
+def test_a_limit_of_time(hosts, homes):
+    for folder in homes:
+        with (folder / "huge").open("wb") as file:
+            file.truncate(1 << 42)
+    report = check(hosts, depth=CONTENT, timeout_s=2.0)
+    assert {failure.error.message for failure in report.failures} == {"did not answer within 2 s"}
+
+
+def test_many_small_files(hosts, homes):
+    for folder in homes:
+        for part in range(20):
+            (folder / str(part)).mkdir()
+            for name in range(500):
+                (folder / str(part) / f"{name:04}").touch()
+    (homes[2] / "7" / "0300").write_bytes(b"x")
+    (homes[2] / "7" / "0301").unlink()
+    seen = []
+    report = check(hosts, watch=lambda host, progress: seen.append((host, progress["files"])))
+    assert said(report) == [
+        ("differs", "7/0300", ("host3",), "has 1 byte instead of 0"),
+        ("missing", "7/0301", ("host3",), "a file"),
+    ]
+    assert report.groups[0].total.counts["files"] == 10_004
+    assert all(files <= 10_004 for _, files in seen)

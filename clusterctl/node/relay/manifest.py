@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 FILE, FOLDER, LINK = "f", "d", "l"
@@ -19,6 +19,7 @@ LONGEST_PATH = 1 << 16
 # Smaller files are got anew after an interruption, so that nobody needs to know their ctime.
 LEAST_RESUMED = 64 << 10
 ROWS = 1000
+_READ = 1 << 20
 
 
 class BadManifest(ValueError):
@@ -97,18 +98,43 @@ def _more(entry: Entry) -> dict[str, Any]:
 
 def decode(blob: bytes) -> list[Entry]:
     """Raises BadManifest for anything that `encode` would not have made of a real tree."""
-    press = zlib.decompressobj()
+    entries = []
+    for entry in read([blob]):
+        check(entry)
+        entries.append(entry)
+    _check_order(entries)
+    return entries
+
+
+def read(pieces: Iterable[bytes]) -> Iterator[Entry]:
+    """The entries of an encoded manifest that comes in pieces, one after another: however many
+    there are, few are in memory. Raises BadManifest; paths and order are not checked."""
+    partial, size = b"", 0
     try:
-        text = press.decompress(blob, MOST_BYTES)
-        if press.unconsumed_tail or not press.eof:
-            raise BadManifest("it is cut short, or too large")
-        entries = [_entry(row) for line in text.splitlines() for row in json.loads(line)]
+        for text in _inflated(pieces):
+            size += len(text)
+            if size > MOST_BYTES:
+                raise BadManifest("it is too large")
+            *lines, partial = (partial + text).split(b"\n")
+            for line in lines:
+                yield from map(_entry, json.loads(line))
+        if partial:
+            raise BadManifest("it is cut short")
     except (zlib.error, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
         if isinstance(error, BadManifest):
             raise
         raise BadManifest(str(error)) from None
-    _check_order(entries)
-    return entries
+
+
+def _inflated(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    press = zlib.decompressobj()
+    for piece in pieces:
+        yield press.decompress(piece, _READ)
+        while press.unconsumed_tail:
+            yield press.decompress(press.unconsumed_tail, _READ)
+    yield press.flush()
+    if not press.eof:
+        raise BadManifest("it is cut short")
 
 
 def in_order(path: bytes) -> bytes:
@@ -136,9 +162,7 @@ def _check_order(entries: Sequence[Entry]) -> None:
 def _entry(row: Any) -> Entry:
     path, kind, mode, mtime_ns, size = row[:5]
     plain = Entry(bytes_of(path), kind, int(mode), int(mtime_ns), int(size))
-    entry = _with_more(plain, row[5]) if len(row) > 5 else plain
-    check(entry)
-    return entry
+    return _with_more(plain, row[5]) if len(row) > 5 else plain
 
 
 def _with_more(entry: Entry, more: Any) -> Entry:

@@ -48,9 +48,10 @@ class Listed(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """What one node lacks. `delete` is how many of its files the source does not have.
+    """What one node lacks. `missing` is how many files, folders and links it lacks or has
+    otherwise, `delete` how many the source does not have.
 
-    `delete_names` are the first of these, for a dry run.
+    `delete_names` and `missing_names` are the first of these.
     """
 
     files: int = 0
@@ -61,6 +62,8 @@ class Gap(NamedTuple):
     delete_names: tuple[str, ...] = ()
     free_bytes: int = 0
     writable: bool = True
+    missing: int = 0
+    missing_names: tuple[str, ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -78,7 +81,8 @@ class Gap(NamedTuple):
 class Progress(NamedTuple):
     """The heartbeat. `blocks` it has, `bytes` it got from others.
 
-    `behind`: blocks that its upstream has and it has not. `waits` are seconds of all its threads
+    `behind`: blocks that its upstream has and it has not. `files`: those that were looked at to
+    be compared. `waits` are seconds of all its threads
     by kind (clusterctl.node.relay.waits), `cpu` the process' seconds, `wall` those of the clock.
     """
 
@@ -88,6 +92,7 @@ class Progress(NamedTuple):
     waits: dict[str, float] = {}  # never changed
     cpu: float = 0.0
     wall: float = 0.0
+    files: int = 0
 
 
 class Lost(NamedTuple):
@@ -108,6 +113,29 @@ class Done(NamedTuple):
     warnings: tuple[str, ...] = ()
 
 
+class Looked(NamedTuple):
+    """What a node has at a path, to be compared with other nodes: `digest` is its manifest's.
+
+    `others` are neither files, folders nor links; `problems` could not be read.
+    """
+
+    digest: str = ""
+    files: int = 0
+    folders: int = 0
+    links: int = 0
+    others: int = 0
+    bytes: int = 0
+    problems: int = 0
+    read_bytes: int = 0
+    seconds: float = 0.0
+
+
+class Piece(NamedTuple):
+    """Some of what `GetPiece` has asked for, in base64; empty at its end."""
+
+    data: str = ""
+
+
 class Failed(NamedTuple):
     """The relay gives up, and ends. For `kind` see clusterctl.node.relay.failure."""
 
@@ -122,7 +150,7 @@ class Bye(NamedTuple):
     clean: bool = True
 
 
-Event = Union[Listening, Listed, Gap, Progress, Lost, Done, Failed, Bye]
+Event = Union[Listening, Listed, Gap, Progress, Lost, Done, Looked, Piece, Failed, Bye]
 
 
 # Orders
@@ -154,6 +182,13 @@ class PullFrom(NamedTuple):
     port: int = 0
 
 
+class GetPiece(NamedTuple):
+    """Of a relay that looks: some of its `manifest` or `problems`, from this byte on."""
+
+    blob: str = ""
+    at: int = 0
+
+
 class Ping(NamedTuple):
     """The client is still there."""
 
@@ -164,7 +199,7 @@ class Stop(NamedTuple):
     keep: bool = False
 
 
-Order = Union[Listen, Begin, PullFrom, Ping, Stop]
+Order = Union[Listen, Begin, PullFrom, GetPiece, Ping, Stop]
 Message = Union[Event, Order]
 
 EVENTS: dict[str, Any] = {
@@ -174,6 +209,8 @@ EVENTS: dict[str, Any] = {
     "progress": Progress,
     "lost": Lost,
     "done": Done,
+    "looked": Looked,
+    "piece": Piece,
     "failed": Failed,
     "bye": Bye,
 }
@@ -181,6 +218,7 @@ ORDERS: dict[str, Any] = {
     "listen": Listen,
     "begin": Begin,
     "upstream": PullFrom,
+    "get_piece": GetPiece,
     "ping": Ping,
     "stop": Stop,
 }

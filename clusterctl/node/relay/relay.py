@@ -16,8 +16,13 @@ from clusterctl.node.relay.base import Relay, Stopped
 from clusterctl.node.relay.failure import failure_of
 from clusterctl.node.relay.source_relay import SourceRelay
 from clusterctl.node.relay.target_relay import TargetRelay
+from clusterctl.node.relay.verify import VerifyRelay
 
-ROLES: dict[str, type[Relay]] = {"source": SourceRelay, "target": TargetRelay}
+ROLES: dict[str, type[Relay]] = {
+    "source": SourceRelay,
+    "target": TargetRelay,
+    "verify": VerifyRelay,
+}
 
 
 def main() -> None:

@@ -20,25 +20,41 @@ class SourceError(Exception):
     """There is nothing to copy; the message says why."""
 
 
+class LeftOut(NamedTuple):
+    """What is there and is no entry, and why. `errno` is 0 where no system call has refused it."""
+
+    path: bytes
+    why: str
+    errno: int = 0
+
+
 class Found(NamedTuple):
-    """The source: its entries, where each one is, and one line for all that was left out.
+    """The source: its entries, where each one is, and what was left out.
 
     `single`: it is one file, which DST may give another name.
     """
 
     entries: list[Entry]
     paths: list[bytes]
-    warnings: list[str]
+    left_out: list[LeftOut]
     single: bool
+
+    @property
+    def warnings(self) -> list[str]:
+        """One line for each thing that was left out."""
+        return [f"{text_of(one.path)}: {one.why}" for one in self.left_out]
 
 
 class _Gathering:
     def __init__(self) -> None:
         self.found: dict[bytes, tuple[Entry, bytes]] = {}
-        self.warnings: list[str] = []
+        self.left_out: list[LeftOut] = []
 
-    def leave_out(self, path: bytes, why: str) -> None:
-        self.warnings.append(f"{text_of(path)}: {why}")
+    def leave_out(self, path: bytes, why: str | OSError) -> None:
+        if isinstance(why, OSError):
+            self.left_out.append(LeftOut(path, str(why.strerror), why.errno or 0))
+        else:
+            self.left_out.append(LeftOut(path, why))
 
     def add(self, name: bytes, path: bytes, status: os.stat_result) -> None:
         """What two sources have in common is taken from the first."""
@@ -94,7 +110,7 @@ def scan(sources: Sequence[bytes], names: Sequence[bytes] | None, base: bytes) -
             _take(gathering, path)
         single = len(paths) == 1 and [e.kind for e, _ in gathering.found.values()] == [FILE]
     rows = gathering.rows()
-    return Found([e for e, _ in rows], [p for _, p in rows], gathering.warnings, single)
+    return Found([e for e, _ in rows], [p for _, p in rows], gathering.left_out, single)
 
 
 def _expand(pattern: bytes) -> list[bytes]:
@@ -129,7 +145,7 @@ def _take_names(gathering: _Gathering, root: bytes, names: Sequence[bytes]) -> N
         try:
             status = os.lstat(path)
         except OSError as error:
-            gathering.leave_out(path, str(error.strerror))
+            gathering.leave_out(path, error)
             continue
         for parent in _parents(name):
             gathering.add(parent, os.path.join(root, parent), os.stat(os.path.join(root, parent)))
@@ -151,7 +167,7 @@ def _walk(gathering: _Gathering, top: bytes, name: bytes) -> None:
             with os.scandir(folder) as listing:
                 children = list(listing)
         except OSError as error:
-            gathering.leave_out(folder, str(error.strerror))
+            gathering.leave_out(folder, error)
             continue
         for child in children:
             if child.name.startswith(STAGING):
@@ -161,7 +177,7 @@ def _walk(gathering: _Gathering, top: bytes, name: bytes) -> None:
                 status = child.stat(follow_symlinks=False)
                 gathering.add(below, child.path, status)
             except OSError as error:
-                gathering.leave_out(child.path, str(error.strerror))
+                gathering.leave_out(child.path, error)
                 continue
             if stat.S_ISDIR(status.st_mode):
                 folders.append((child.path, below))

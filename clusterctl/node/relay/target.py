@@ -23,6 +23,7 @@ from clusterctl.node.relay.wanted import Wanted
 from clusterctl.node.relay.wire import PeerError
 
 MOST_WARNINGS = 100
+MOST_SHOWN = 20
 
 
 class Target:
@@ -106,6 +107,8 @@ class Target:
             "bytes": sum(map(self.layout.length, missing)),
             "blocks": len(missing),
             "present_blocks": self.layout.blocks - len(missing),
+            "missing": len(self.plan.missing),
+            "missing_names": shown([self.entries[n].path for n in self.plan.missing[:MOST_SHOWN]]),
             "delete": len(self.plan.extra),
             "delete_names": shown(self.plan.extra),
             "free_bytes": _free_bytes(self.root),

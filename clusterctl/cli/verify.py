@@ -1,26 +1,79 @@
-"""What a comparison of nodes shows: while it runs, and what it came to."""
+"""`copyclust verify`, and what it and `clusterctl data verify` take and show."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from clusterctl.cli import hostlines, output
+from clusterctl.cli.params import Duration
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count, format_bytes
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from clusterctl.copy.conversation import Watch
     from clusterctl.copy.verify import Discrepancy, Group
-    from clusterctl.operations.verify import Depth, VerifyReport
+    from clusterctl.operations.verify import Depth, VerifyReport, Watch
 
 SHOWN = 20
-HEADERS = ("NODES", "FILES", "FOLDERS", "BYTES", "TFRECORDS", "RECORDS")
+HEADERS = ("NODES", "FILES", "FOLDERS", "BYTES")
+_OPTIONS = (
+    click.option("--content", is_flag=True, help="Read all files, and compare their SHA-256."),
+    click.option("--mtime", is_flag=True, help="Compare modification times too."),
+    click.option("--timeout", "timeout_s", type=Duration(), help="Per host: 30s, 5m, 2h."),
+    click.option("--json", "as_json", is_flag=True, help="Groups, findings, failures as JSON."),
+)
+
+
+def verify_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds --content, --mtime, --timeout and --json."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+@click.command("copyclust verify", context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("hosts", type=click.Path(path_type=Path))
+@click.argument("dst")
+@click.option("-u", "--user", help="Log in as this user.")
+@click.option("-i", "--key", type=click.Path(path_type=Path), help="Log in with this key file.")
+@verify_options
+def copyclust_verify(
+    hosts: Path,
+    dst: str,
+    user: str | None,
+    key: Path | None,
+    content: bool,
+    mtime: bool,
+    timeout_s: float | None,
+    as_json: bool,
+) -> int:
+    """Compare what the hosts of the hosts file HOSTS have at DST, a file or a folder.
+
+    \b
+    copyclust verify hosts '~/data/tf-imagenet'
+    copyclust verify hosts --content /data/tf-imagenet
+
+    Names, kinds, sizes, modes, links. The exit status is 0 if all have the same, 1 if not, 2 if
+    there is nothing at DST anywhere, and 255 if a host could not be asked.
+    """
+    from clusterctl.config import home_folder
+    from clusterctl.operations.hosts_access import open_hosts
+    from clusterctl.operations.verify import Depth, verify
+
+    depth = Depth(content, mtime)
+    with open_hosts(hosts, user=user, key=key, home=home_folder()) as access, checking() as watch:
+        report = verify(
+            access.connections, access.targets, dst, depth, watch=watch, timeout_s=timeout_s
+        )
+    return show(report, depth, as_json)
 
 
 class _Reading:
@@ -89,11 +142,10 @@ def report_lines(report: VerifyReport, depth: Depth) -> list[str]:
 
 def compared(depth: Depth) -> str:
     """What it was that is the same, and what nobody looked at."""
-    words = ["names", "sizes", "modes", "links", "TFRecord structure"]
+    words = ["names", "sizes", "modes", "links"]
     words += ["times"] if depth.mtime else []
-    words += ["the data's CRCs in TFRecords"] if depth.crc else []
     words += ["all content"] if depth.content else []
-    left_out = "" if depth.content else "; other content was not read (--content)"
+    left_out = "" if depth.content else "; content was not read (--content)"
     return ", ".join(words) + left_out
 
 
@@ -118,8 +170,6 @@ def _row(group: Group) -> tuple[str, ...]:
         str(counts["files"]),
         str(counts["folders"]),
         format_bytes(counts["bytes"]),
-        str(counts["tfrecords"]),
-        str(counts["records"]),
     )
 
 
@@ -136,7 +186,6 @@ def report_data(report: VerifyReport, depth: Depth) -> dict[str, Any]:
                 **group.total.counts,
                 "read_bytes": group.total.read_bytes,
                 "duration_s": group.total.duration_s,
-                "crc_with": group.total.crc_with,
             }
             for group in report.groups
         ],

@@ -1,0 +1,153 @@
+"""The relay that only looks: the manifest of one path. `clusterctl.copy.verify` compares them."""
+
+from __future__ import annotations
+
+import base64
+import errno
+import json
+import os
+import stat
+import threading
+import time
+import zlib
+from typing import Any
+
+from clusterctl.node.relay.base import Relay
+from clusterctl.node.relay.compare import destination
+from clusterctl.node.relay.failure import Failure
+from clusterctl.node.relay.hashing import sha256_of, side_by_side
+from clusterctl.node.relay.manifest import FILE, FOLDER, LINK, Entry, digest_of, encode, in_order
+from clusterctl.node.relay.manifest import text_of as text
+from clusterctl.node.relay.scan import LeftOut, scan
+
+# In place of the size of a file that could not be read, or of a folder that could not be listed.
+NOT_READ = -1
+# The kind of what could not even be looked at.
+UNKNOWN = "?"
+ATTEMPTS = 3
+MOST_PROBLEMS = 10_000
+PIECE = 256 << 10
+
+
+def position(path: bytes) -> bytes:
+    """What entries are sorted by here: the path itself comes first."""
+    return b"" if path == b"." else in_order(path)
+
+
+class VerifyRelay(Relay):
+    """Scans, hashes where it is asked to, and tells the manifest's digest; then the manifest."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__(config)
+        self._lock = threading.Lock()
+        self._files = self._bytes = 0
+        self._blobs: dict[str, bytes] = {}
+
+    def start(self) -> None:
+        began = time.monotonic()
+        path = destination(self.config["path"], os.path.expanduser("~"))
+        counts, entries, problems = self._look(path)
+        manifest = encode(entries)
+        told = json.dumps(problems[:MOST_PROBLEMS]).encode()
+        self._blobs = {"manifest": manifest, "problems": zlib.compress(told)}
+        self.emit(
+            "looked",
+            digest=digest_of(manifest),
+            **counts,
+            problems=len(problems),
+            read_bytes=self._bytes,
+            seconds=round(time.monotonic() - began, 3),
+        )
+
+    def on_get_piece(self, order: dict[str, Any]) -> None:
+        """See messages.GetPiece."""
+        piece = self._blobs[order["blob"]][order["at"] : order["at"] + PIECE]
+        self.emit("piece", data=base64.b64encode(piece).decode())
+
+    def figures(self) -> dict[str, Any]:
+        return {"files": self._files, "bytes": self._bytes}
+
+    def _look(self, path: bytes) -> tuple[dict[str, int], list[Entry], list[tuple[str, str, str]]]:
+        """Raises Failure, OSError."""
+        try:
+            status = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            raise Failure("absent", "there is nothing at the path") from None
+        root = os.path.realpath(path) + (b"/" if stat.S_ISDIR(status.st_mode) else b"")
+        found = scan([root], None, b"")
+        if not root.endswith(b"/"):
+            found = found._replace(entries=[one._replace(path=b".") for one in found.entries])
+        kinds = [entry.kind for entry in found.entries]
+        counts = {
+            "files": kinds.count(FILE),
+            "folders": kinds.count(FOLDER),
+            "links": kinds.count(LINK),
+            "others": sum(not one.errno for one in found.left_out),
+            "bytes": sum(entry.size for entry in found.entries),
+        }
+        problems: list[tuple[str, str, str]] = []
+        unread = {_below(root, one.path): one for one in found.left_out if one.errno}
+        entries = []
+        items = zip(found.entries, found.paths)
+        run = side_by_side if self.config.get("content") else map
+        checked = run(self._checked, items)
+        for entry, found_wrong in checked:
+            closed = unread.pop(entry.path, None)  # a folder that cannot be listed
+            trouble = _trouble(closed) if closed else found_wrong
+            if trouble:
+                problems.append((text(entry.path), *trouble))
+            if not trouble:
+                entries.append(self._compared(entry))
+            elif trouble[0] != "vanished":
+                entries.append(self._compared(entry)._replace(size=NOT_READ))
+        for name, left_out in unread.items():
+            trouble = _trouble(left_out)
+            problems.append((text(name), *trouble))
+            if trouble[0] != "vanished":
+                entries.append(Entry(name, UNKNOWN, 0, 0, NOT_READ))
+        entries.sort(key=lambda entry: position(entry.path))
+        return counts, entries, sorted(problems)
+
+    def _checked(self, item: tuple[Entry, bytes]) -> tuple[Entry, tuple[str, str] | None]:
+        """A file with the digest of its content if that is wanted, or with what is wrong."""
+        entry, path = item
+        if entry.kind != FILE:
+            return entry, None
+        with self._lock:
+            self._files += 1
+        try:
+            if not self.config.get("content"):
+                if os.access(path, os.R_OK):
+                    return entry, None
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            for _ in range(ATTEMPTS):
+                before = os.lstat(path)
+                digest = sha256_of(path, self._read)
+                after = os.lstat(path)
+                if (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns):
+                    size, mtime_ns = after.st_size, after.st_mtime_ns
+                    return entry._replace(size=size, mtime_ns=mtime_ns, digest=digest), None
+            return entry, ("changed", "changes while it is read")
+        except OSError as error:
+            return entry, _trouble(LeftOut(path, str(error.strerror), error.errno or 0))
+
+    def _compared(self, entry: Entry) -> Entry:
+        """Without what is not compared: holes, change times, other times than those of files."""
+        is_timed = self.config.get("mtime") and entry.kind == FILE
+        return entry._replace(
+            mtime_ns=entry.mtime_ns if is_timed else 0, segments=None, changed_ns=0
+        )
+
+    def _read(self, size: int) -> None:
+        with self._lock:
+            self._bytes += size
+
+
+def _trouble(left_out: LeftOut) -> tuple[str, str]:
+    if left_out.errno == errno.ENOENT:
+        return "vanished", "was there a moment ago"
+    return "unreadable", left_out.why
+
+
+def _below(root: bytes, path: bytes) -> bytes:
+    return path[len(root) :].lstrip(b"/") or b"."
