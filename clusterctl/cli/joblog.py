@@ -45,9 +45,11 @@ def follow_to_end(access: Access, job_id: str, preset: str, as_json: bool = Fals
     return exit_status(job)
 
 
-def how_to_come_back(name: str) -> None:
-    output.note(f"  follow it: clusterctl logs {name} -f")
-    output.note(f"  end it:    clusterctl cancel {name}")
+def how_to_come_back(name: str, job_id: str = "") -> None:
+    """`job_id`: where other jobs may run beside it."""
+    job = f" --job {job_id}" if job_id else ""
+    output.note(f"  follow it: clusterctl logs {name} -f{job}")
+    output.note(f"  end it:    clusterctl cancel {name}{job}")
 
 
 def how_it_ended(job: JobRecord) -> str:

@@ -6,7 +6,9 @@ import errno
 import json
 import os
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import clusterctl.node.jobs
 from clusterctl.diagnostics.program import NodeProgram, json_lines
@@ -43,6 +45,7 @@ def job_files(plan: JobPlan) -> dict[str, str]:
         "evaluation": plan.evaluation_line,
         "variables": {one.name: None if one.private else one.value for one in plan.variables},
         "mpi_arguments": plan.mpi_arguments,
+        "destination": plan.destination,
     }
     files = {
         "command": " &&\n".join(plan.lines) + "\n",
@@ -127,14 +130,22 @@ fi
 
 
 def start_job(
-    connections: Connections, head: Target, plan: JobPlan, cluster: str, force: bool = False
+    connections: Connections,
+    head: Target,
+    plan: JobPlan,
+    cluster: str,
+    force: bool = False,
+    more_files: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
-    """Start it on the head node: `tmux session …` or `nohup`. Raises JobRunning, CommandFailed."""
+    """Start it on the head node: `tmux session …` or `nohup`. Raises JobRunning, CommandFailed.
+
+    `more_files` go into the job's folder.
+    """
     try:
         result = connections.run(
             head,
             JOBS.command("start", plan.job_id, "force" if force else "refuse"),
-            stdin=JOBS.stdin(json.dumps(job_files(plan)).encode()),
+            stdin=JOBS.stdin(json.dumps({**job_files(plan), **more_files}).encode()),
             timeout_s=TIMEOUT_S,
         )
     except (CommandTimeout, ConnectionLost) as lost:
@@ -151,12 +162,24 @@ def start_job(
         )
     [answer] = json_lines(result, "starting the job")
     if "busy" in answer:
-        raise JobRunning(
-            f"job {answer['busy']} is running on {cluster}",
-            f"follow it (clusterctl logs {cluster} -f), end it (clusterctl cancel {cluster}), "
-            "or start another beside it: --force",
-        )
+        raise in_the_way(str(answer["busy"]), cluster, plan.destination)
     return str(answer["with"])
+
+
+def in_the_way(job_id: str, cluster: str, destination: str) -> JobRunning:
+    """The refusal of a training beside another, or of a copy beside one to the same place."""
+    if destination:
+        job = f"--job {job_id}"
+        return JobRunning(
+            f"job {job_id} copies to {destination} on {cluster} already",
+            f"follow it (clusterctl logs {cluster} -f {job}), or end it "
+            f"(clusterctl cancel {cluster} {job}): what it has brought is kept",
+        )
+    return JobRunning(
+        f"job {job_id} is running on {cluster}",
+        f"follow it (clusterctl logs {cluster} -f), end it (clusterctl cancel {cluster}), "
+        "or start another beside it: --force",
+    )
 
 
 def list_jobs(connections: Connections, head: Target, job_id: str | None = None) -> list[JobRecord]:

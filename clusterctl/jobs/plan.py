@@ -73,7 +73,7 @@ class JobPlan:
 
     `script` is the path of a program of the user's own, and `work` is None then; as it was given,
     a relative one is below `workdir`. `home` is that of the nodes. `clears_on_purpose`: the user
-    asked for an empty log folder in so many words.
+    asked for an empty log folder in so many words. `destination`: of a copy (preset `copy`).
     """
 
     job_id: str
@@ -90,10 +90,11 @@ class JobPlan:
     home: str = ""
     variables: tuple[Variable, ...] = ()
     mpi_arguments: tuple[str, ...] = ()
+    destination: str = ""
 
     @property
     def line(self) -> str:
-        """The command line that trains, as a shell reads it."""
+        """The command line that trains or copies, as a shell reads it."""
         return shlex.join(self.argv)
 
     @property

@@ -27,7 +27,8 @@ class JobRecord:
 
     `evaluation` is the line that follows a training, and `log_dir` the trainer's log folder on the
     head node; both are empty where there is none. `variables` and `mpi_arguments` are the user's
-    own; the value of a private variable is None.
+    own; the value of a private variable is None. `destination` is where a copy brings its data;
+    empty for a training.
     """
 
     job_id: str
@@ -43,6 +44,7 @@ class JobRecord:
     log_dir: str = ""
     variables: Mapping[str, str | None] = field(default_factory=dict)
     mpi_arguments: tuple[str, ...] = ()
+    destination: str = ""
 
     @property
     def running(self) -> bool:
@@ -63,6 +65,7 @@ class JobRecord:
             "variables": dict(self.variables),
             "mpi_arguments": list(self.mpi_arguments),
             "log_dir": self.log_dir,
+            "destination": self.destination,
             "log_bytes": self.log_bytes,
         }
 
@@ -91,6 +94,7 @@ def _record(described: dict[str, Any]) -> JobRecord:
         log_dir=str(plan.get("log_dir", "")),
         variables=plan.get("variables", {}),
         mpi_arguments=tuple(plan.get("mpi_arguments", ())),
+        destination=str(plan.get("destination", "")),
     )
 
 

@@ -6,14 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import paramiko
-
 from clusterctl.domain.errors import HostError, UsageError
 from clusterctl.domain.hostsfile import HostsFile, parse_hosts_file
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.hostkeys import PinnedHostKeys
-from clusterctl.transport.keys import LockedKey, default_keys, load_key
+from clusterctl.transport.keys import identity_keys, load_key
 from clusterctl.transport.session import Identity
 from clusterctl.transport.target import Target
 from clusterctl.transport.user_config import UserConfig, read_user_config
@@ -77,7 +75,7 @@ def open_hosts(
         own = (folder.ssh_config, folder.key, folder.known_hosts)
         return replace(nodes, sources=(*sources, *own))
     targets = tuple(config.target(host, user) for host in hosts)
-    identity = Identity(_keys(config, targets, key))
+    identity = _keys(config, targets, key)
     host_keys = PinnedHostKeys(config.known_hosts_files(targets))
     sources = (*sources, *config.identity_files(targets), *host_keys.paths)
     return HostsAccess(targets, Connections(identity, host_keys, connect_timeout_s), sources)
@@ -138,21 +136,10 @@ def _nodes(folder: ClusterFolder, hosts: Sequence[str], user: str | None) -> tup
     return tuple(replace(config.target(names.get(host, host), user), host=host) for host in hosts)
 
 
-def _keys(
-    config: UserConfig, targets: Sequence[Target], key: Path | None
-) -> tuple[paramiko.PKey, ...]:
+def _keys(config: UserConfig, targets: Sequence[Target], key: Path | None) -> Identity:
     """What is offered, in order. `key` is for the hosts, the rest then for their jump hosts."""
-    given = (load_key(key),) if key else ()
+    given = [load_key(key)] if key else []
     asked = [target.jump for target in targets if target.jump] if key else targets
-    if not asked:
-        return given
-    others, named = default_keys(config.folder), []
-    for path in config.identity_files(asked):
-        try:
-            if path.exists():
-                named.append(load_key(path))
-        except LockedKey:
-            # An agent has it, as far as one can tell.
-            if not any(isinstance(other, paramiko.AgentKey) for other in others):
-                raise
-    return (*given, *named, *others)
+    if asked:
+        given += identity_keys(config.identity_files(asked), config.folder)
+    return Identity(given)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from clusterctl.diagnostics.processes import NodeProcess, ProcessQuery, all_of, list_processes
@@ -44,6 +44,16 @@ class Running:
     @property
     def launchers(self) -> tuple[NodeProcess, ...]:
         return tuple(process for process in self.processes if process.role == "launcher")
+
+    @property
+    def trainings(self) -> Running:
+        """The same without the jobs that copy, which share no GPU with anybody."""
+        copies = {job.job_id for job in self.jobs if job.destination}
+        return replace(
+            self,
+            jobs=tuple(job for job in self.jobs if job.job_id not in copies),
+            processes=tuple(one for one in self.processes if one.job_id not in copies),
+        )
 
     @property
     def leftovers(self) -> tuple[NodeProcess, ...]:
@@ -103,11 +113,12 @@ def job_running(cluster: str, job_id: str, because: str) -> JobRunning:
     )
 
 
-def find(access: Access, job_id: str | None) -> JobRecord:
-    """That job, or the latest. Raises UsageError for an unknown id, NoJobs, HostError."""
+def find(access: Access, job_id: str | None, training: bool = False) -> JobRecord:
+    """That job, or the latest, or the latest training. Raises UsageError for an unknown id, NoJobs,
+    HostError."""
     if job_id:
         return find_job(access.connections, access.head, job_id)
-    jobs = jobs_of(access)
+    jobs = [job for job in jobs_of(access) if not (training and job.destination)]
     if not jobs:
         name = access.cluster.name
         raise NoJobs(

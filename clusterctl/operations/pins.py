@@ -7,15 +7,16 @@ import hashlib
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-import paramiko
-from paramiko.hostkeys import HostKeys
+from typing import TYPE_CHECKING
 
 from clusterctl.bootstrap.trust import Member, known_hosts_lines
 from clusterctl.domain.cluster import Cluster, Node
 from clusterctl.domain.errors import HostError, HostKeyChanged
 from clusterctl.transport.hostkeys import PinnedHostKeys, add_line, described
 from clusterctl.transport.target import Target
+
+if TYPE_CHECKING:
+    import paramiko
 
 # Stands in known_hosts behind the instance id, for a key that only the host itself has shown.
 UNSEEN = "accepted-unseen"
@@ -51,7 +52,7 @@ class LearntHostKeys(PinnedHostKeys):
             again = node.instance_id in self._lines
             self._lines[node.instance_id] = lines
             if again:
-                self._keys = HostKeys()
+                self._keys.clear()
                 lines = [line for group in self._lines.values() for line in group]
             for line in lines:
                 add_line(self._keys, line)

@@ -70,7 +70,7 @@ def results_of_cluster(
     if log_folder is not None:
         return _of_folder(access, log_folder, definitions)
     try:
-        job = find(access, job_id)
+        job = find(access, job_id, training=True)
     except NoJobs as none:
         return _before_jobs(access, none, definitions)
     name = access.cluster.name

@@ -77,7 +77,7 @@ def plan_training(access: Access, request: JobRequest, force: bool = False) -> T
     check_ranks(request.ranks, hosts.slots, more)
     check_request(request)
     job = plan_job(request, head_facts(access), hosts, new_job_id(), more)
-    running = what_runs(access)
+    running = what_runs(access).trainings
     return TrainingPlan(job, hosts, running, look_before(access, job, hosts, running, force))
 
 

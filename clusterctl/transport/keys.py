@@ -5,6 +5,7 @@ Parsing an RSA key costs 33 ms of CPU; per host, that is most of a fan-out.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -38,16 +39,23 @@ def load_key(path: Path) -> paramiko.PKey:
         raise UsageError(f"{path} is not a private key: {reason}") from None
 
 
-def default_keys(ssh_folder: Path) -> list[paramiko.PKey]:
-    """The agent's keys, then those of ~/.ssh that need no passphrase."""
-    keys: list[paramiko.PKey] = list(agent_keys())
+def identity_keys(named: Iterable[Path], ssh_folder: Path) -> list[paramiko.PKey]:
+    """The keys in those of the `named` files that there are, the agent's, then those of ~/.ssh that
+    need no passphrase. Raises UsageError for a named file that is no key, or has a passphrase and
+    no agent's key beside it.
+    """
+    agents = list(agent_keys())
+    keys: list[paramiko.PKey] = []
+    for path in named:
+        try:
+            keys += [load_key(path)] if path.exists() else []
+        except LockedKey:
+            if not agents:
+                raise
+    keys += agents
     for name in DEFAULT_KEYS:
-        path = ssh_folder / name
-        if path.exists():
-            try:
-                keys.append(load_key(path))
-            except UsageError:
-                continue
+        with contextlib.suppress(UsageError):
+            keys += [load_key(ssh_folder / name)] if (ssh_folder / name).exists() else []
     return keys
 
 

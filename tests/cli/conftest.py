@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -37,3 +42,27 @@ def hosts(tmp_path):
     path = tmp_path / "hosts"
     path.write_text("".join(f"127.0.0.{number} slots=8\n" for number in range(1, 5)))
     return path
+
+
+@pytest.fixture
+def runtime(monkeypatch) -> Iterator[Path]:
+    """The folder that keepers' sockets are made below; the keepers end with the test."""
+    # A Unix socket's path has 107 bytes at most.
+    folder = Path(tempfile.mkdtemp(prefix="persist-", dir="/tmp"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
+    yield folder
+    for pid in keepers(folder):
+        os.kill(pid, signal.SIGKILL)
+    shutil.rmtree(folder)
+
+
+def keepers(runtime: Path) -> list[int]:
+    """The processes that listen in the folder."""
+    lines = Path("/proc/net/unix").read_text().splitlines()
+    inodes = {line.split()[6] for line in lines if f" {runtime}/" in line}
+    found = set()
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):
+            if str(link.readlink()).strip("socket:[]") in inodes:
+                found.add(int(link.parts[2]))
+    return sorted(found)

@@ -5,43 +5,18 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import stat
 import subprocess
-import tempfile
 from pathlib import Path
 
 import pytest
 
+from tests.cli.conftest import keepers
 from tests.cli.programs import BIN, call
 from tests.lab.running import wait_until
 from tests.pair import eventually
 from tests.transport.conftest import running_sshd
-
-
-@pytest.fixture
-def runtime(monkeypatch):
-    """The folder that keepers' sockets are made below; the keepers end with the test."""
-    # A Unix socket's path has 107 bytes at most.
-    folder = Path(tempfile.mkdtemp(prefix="persist-", dir="/tmp"))
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
-    yield folder
-    for pid in keepers(folder):
-        os.kill(pid, signal.SIGKILL)
-    shutil.rmtree(folder)
-
-
-def keepers(runtime: Path) -> list[int]:
-    """The processes that listen in the folder."""
-    lines = Path("/proc/net/unix").read_text().splitlines()
-    inodes = {line.split()[6] for line in lines if f" {runtime}/" in line}
-    found = set()
-    for link in Path("/proc").glob("[0-9]*/fd/*"):
-        with contextlib.suppress(OSError):
-            if str(link.readlink()).strip("socket:[]") in inodes:
-                found.add(int(link.parts[2]))
-    return sorted(found)
 
 
 def alive(pid: int) -> bool:

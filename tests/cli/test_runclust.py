@@ -213,10 +213,27 @@ def test_running_needs_neither_boto3_nor_moto(home, hosts):
     program = (
         "import sys; from clusterctl.cli.runclust import runclust\n"
         f"runclust(['-n', {str(hosts)!r}, 'true'], standalone_mode=False)\n"
-        "print(sorted({'boto3','botocore','moto','tensorflow','rich','fabric'} & set(sys.modules)))"
+        "print(sorted({'boto3','moto','tensorflow','rich','fabric','invoke'} & set(sys.modules)))"
     )
     done = python(program)
     assert done.stdout.splitlines() == ["[]"]
+
+
+@pytest.mark.parametrize("module", ["hosts_access", "access", "settle", "copy"])
+def test_paramiko_is_never_imported_with_all_of_invoke(module):
+    """The stand-in of clusterctl/transport has to come first."""
+    program = f"import sys, clusterctl.operations.{module}; print('invoke' in sys.modules)"
+    assert python(program).stdout == "False\n"
+
+
+def test_a_second_call_needs_no_ssh_library(home, hosts, runtime):
+    program = (
+        "import sys; from clusterctl.cli.runclust import runclust\n"
+        f"runclust(['--persist', '-n', {str(hosts)!r}, 'true'], standalone_mode=False)\n"
+        "print(sorted({'boto3','rich','invoke','paramiko','cryptography'} & set(sys.modules)))"
+    )
+    for _ in range(2):
+        assert python(program).stdout.splitlines() == ["[]"]
 
 
 def test_json_says_where_output_was_cut(home, hosts):

@@ -38,6 +38,7 @@ from clusterctl.jobs.mpirun import LOST_DAEMON, Variable
 from clusterctl.jobs.plan import JobPlan
 from clusterctl.jobs.record import JobState
 from clusterctl.operations.clean_logs import CLEAN, Cleaning
+from clusterctl.operations.logs import Running
 from tests.lab.running import wait_until
 from tests.local_node import HEAD
 
@@ -139,6 +140,28 @@ def test_a_job_runs_to_its_end(node, status, state):
     assert job.line == shlex.join(plan(node.home, words).argv)
     assert (folder(node) / "command").read_text() == job.line + "\n"
     assert list_jobs(node, HEAD) == [find_job(node, HEAD, JOB)]
+
+
+def test_copies_and_trainings_are_in_nobodys_way_but_their_own_kinds(node):
+    def start(number, destination=""):
+        job = plan(node.home, "while [ ! -e go ]; do sleep 0.1; done", f"{JOB[:-1]}{number}")
+        job = replace(job, destination=destination)
+        return start_job(node, HEAD, job, "demo", more_files={"names": "a\0\udcff"})
+
+    start(0, "~/set")
+    with pytest.raises(JobRunning, match="copies to ~/set on demo already"):
+        start(1, "~/set")
+    start(2, "/data/set")
+    start(3)
+    with pytest.raises(JobRunning, match="is running on demo"):
+        start(4)
+    jobs = list_jobs(node, HEAD)
+    assert [job.destination for job in jobs] == ["~/set", "/data/set", ""]
+    assert Running(tuple(jobs), ()).trainings == Running((jobs[2],), ())
+    assert (folder(node, jobs[0].job_id) / "names").read_bytes() == b"a\0\xff"
+    (node.home / "go").touch()
+    for job in jobs:
+        follow_job(node, HEAD, job.job_id, lambda chunk: None)
 
 
 def two_lines(node, train, evaluate):

@@ -13,10 +13,12 @@ from clusterctl.cli.copy.text import missing_line
 from clusterctl.cli.node_options import node_options, selected
 from clusterctl.cli.params import Index
 from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
+from clusterctl.domain.ranges import fold_hosts
 
 if TYPE_CHECKING:
     from clusterctl.domain.cluster import Cluster
     from clusterctl.operations.access import Access
+    from clusterctl.operations.detached_copy import DetachedCopy
 
 
 @click.command(cls=ClusterCommand)
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 @click.argument("dst")
 @node_options
 @click.option("--from", "from_node", type=Index(), help="SRC is there, on the node 0 or NAME-0.")
+@click.option("-d", "--detach", is_flag=True, help="Go on without this machine, as a job.")
 @copy_options
 @account_options
 def copy(
@@ -35,6 +38,7 @@ def copy(
     head: bool,
     indices: tuple[int, ...] | None,
     from_node: int | None,
+    detach: bool,
     options: CopyOptions,
 ) -> int:
     """Copy SRC of this machine to DST on all nodes of cluster NAME, in the time of one copy.
@@ -43,6 +47,7 @@ def copy(
     clusterctl copy demo ~/data/tf-imagenet/ '~/data/tf-imagenet/'
     clusterctl copy demo --nodes 1-3 train.py '~/'
     clusterctl copy demo --from 0 '~/data/' '~/data/'
+    clusterctl copy demo --detach ~/data/tf-imagenet/ '~/data/tf-imagenet/'
     clusterctl copy demo s3://bucket/tf-imagenet/ '~/data/tf-imagenet/'
 
     SRC is a file, a folder, a glob or a URL, and may be several. With a slash at its end it
@@ -50,6 +55,7 @@ def copy(
     """
     from clusterctl.cli.copy.view import showing
     from clusterctl.operations.copy import copy_to_cluster
+    from clusterctl.operations.detached_copy import plan_detached_copy
 
     with showing(options) as shown:
         request = request_of(options, src, dst, from_node)
@@ -58,9 +64,15 @@ def copy(
             if from_node is not None:
                 access.select((from_node,))
             missing = _missing(access.cluster)
+            # Who names nodes gets those that were named.
+            missing = () if head or indices else missing
+            job = plan_detached_copy(access, targets, request) if detach else None
+            if job and not job.needs_this_machine:
+                _start(wiring, access, job, options)
+                return int(bool(missing))
             report = copy_to_cluster(
                 access,
-                targets,
+                (access.head,) if job else targets,
                 request,
                 watch=shown.watch,
                 urls=url_access(options, src, lambda: wiring.clients),
@@ -70,9 +82,39 @@ def copy(
                 max_workers=options.fanout,
                 timeout_s=options.timeout_s,
             )
-        # Who names nodes gets those that were named.
-        shown.report = report if head or indices else replace(report, missing=missing)
-    return shown.finish()
+        shown.report = replace(report, missing=missing)
+    status = shown.finish()
+    if job and not report.failed and not report.error:
+        with wiring.open(name) as access:
+            _start(wiring, access, job, options, mirror=request.delete and report.ok)
+    return status
+
+
+def _start(
+    wiring: Wiring, access: Access, job: DetachedCopy, options: CopyOptions, mirror: bool = False
+) -> None:
+    """Start the job that copies, and say how to come back to it."""
+    from clusterctl.cli.joblog import how_to_come_back
+    from clusterctl.operations.detached_copy import start_copy_job
+
+    words = ["--plan"] if options.show_plan else []
+    words += ["--quiet"] if options.quiet else []
+    words += ["--timeout", f"{options.timeout_s:g}"] if options.timeout_s else []
+    plan = start_copy_job(
+        access,
+        job,
+        cache=wiring.settings.home,
+        offline=bool(wiring.settings.lab),
+        mirror=mirror,
+        options=(*words, "--fanout", str(options.fanout)),
+    )
+    hosts = [target.host for target in job.targets]
+    if options.as_json:
+        output.event({"event": "job", "id": plan.job_id, "nodes": hosts, "line": plan.line})
+    output.note(
+        f"job {plan.job_id} copies to {fold_hosts(hosts)} from now on, without this machine"
+    )
+    how_to_come_back(access.cluster.name, plan.job_id)
 
 
 def _missing(cluster: Cluster) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """Runs on the head node: start, list and end jobs, each a folder in ~/.clusterctl/jobs.
 
     start ID FORCE   files of the job as a JSON object on stdin; prints how it was started, or
-                     {"busy": ID} when another job runs and FORCE is not "force"
+                     {"busy": ID} when another job is in its way and FORCE is not "force": for a
+                     training any other, for a copy one to the same destination
     list [ID]        one JSON line per job
     cancel ID        asks the job to end and waits for it
 
@@ -57,6 +58,21 @@ def mtime_of(path: Path) -> float | None:
         return None
 
 
+def text_in(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def destination_of(description: str) -> str:
+    """Where a copy brings its data; empty for a training."""
+    try:
+        return str(json.loads(description).get("destination", ""))
+    except ValueError:
+        return ""
+
+
 def describe(folder: Path) -> dict:
     # First whether it runs, then how it ended: the other way round a job that ends in between
     # would look lost.
@@ -102,7 +118,12 @@ def start(job_id: str, force: bool, files: dict) -> dict:
     # clean-logs takes the same lock: no folder goes while its job is being started.
     with (JOBS / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        busy = [folder.name for folder in folders() if pid_of(folder)]
+        wanted = destination_of(files["job.json"])
+        busy = [
+            folder.name
+            for folder in folders()
+            if pid_of(folder) and destination_of(text_in(folder / "job.json")) == wanted
+        ]
         if busy and not force:
             return {"busy": busy[-1]}
         folder = JOBS / job_id

@@ -1,0 +1,181 @@
+"""A copy that goes on without this machine: a job on the head node brings the data to the others.
+
+Where SRC is here, it is copied to the head node first, and the job copies from there.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from clusterctl.bootstrap.head_programs import FOLDER, put_programs
+from clusterctl.copy.request import CopyRequest
+from clusterctl.domain.errors import CommandFailed, UsageError
+from clusterctl.jobs.detached import in_the_way, start_job
+from clusterctl.jobs.ids import new_job_id
+from clusterctl.jobs.plan import JobPlan
+from clusterctl.jobs.shipping import HOSTS_PATH
+from clusterctl.node.relay.manifest import FOLDER as A_FOLDER
+from clusterctl.node.relay.scan import SourceError, scan
+from clusterctl.operations.access import Access
+from clusterctl.operations.logs import running_jobs
+from clusterctl.transport.target import Target
+
+PROBE_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True)
+class DetachedCopy:
+    """A copy that can go on alone. `targets` are the nodes that the job copies to.
+
+    `origin` is the node that the job copies from, empty for the head node itself. `names` are for
+    copyclust's --files-from: of a source here all that it has, since the head node may have more in
+    DST, which nobody asked to copy. `single`: it is one file, which DST may give another name.
+    """
+
+    request: CopyRequest
+    targets: tuple[Target, ...]
+    origin: str = ""
+    names: tuple[bytes, ...] = ()
+    single: bool = False
+
+    @property
+    def needs_this_machine(self) -> bool:
+        return self.request.from_node is None
+
+    @property
+    def destination(self) -> str:
+        """DST from the root or from `~`, without a slash at its end."""
+        given = self.request.destination
+        if given.startswith("/"):
+            return posixpath.normpath(given)
+        return posixpath.normpath(posixpath.join("~", given[2:] if given[:1] == "~" else given))
+
+
+def plan_detached_copy(
+    access: Access, targets: Sequence[Target], request: CopyRequest
+) -> DetachedCopy:
+    """Raises UsageError where it cannot go on alone, JobRunning beside a copy to the same DST."""
+    if request.has_urls:
+        raise UsageError("--detach is for paths", "from S3, `clusterctl s3sync` is detached")
+    if request.dry_run:
+        raise UsageError("--detach and --dry-run exclude each other", "leave out --detach")
+    head, origin = access.head, ""
+    if request.from_node is None:
+        rest = tuple(target for target in targets if target != head)
+        if len(rest) == len(targets):
+            raise UsageError(
+                "--detach brings the data to the head node first, which is not among these nodes",
+                "name it in --nodes, too",
+            )
+        if not rest:
+            raise UsageError("there is no node but the head node to copy to", "leave out --detach")
+        copy = DetachedCopy(request, rest, "", *_found_here(request))
+    else:
+        (source,) = access.select((request.from_node,))
+        if source != head:
+            origin = source.host
+            if source not in targets:
+                raise UsageError(
+                    f"with --detach, {origin} has to be among the nodes to copy to",
+                    "name it in --nodes, too",
+                )
+        copy = DetachedCopy(request, tuple(targets), origin, request.names or ())
+    for job in running_jobs(access):
+        if job.destination == copy.destination:
+            raise in_the_way(job.job_id, access.cluster.name, job.destination)
+    return copy
+
+
+def _found_here(request: CopyRequest) -> tuple[tuple[bytes, ...], bool]:
+    """The names of what the sources have, and whether it is a single file. Raises UsageError."""
+    sources = [os.fsencode(os.path.expanduser(one)) for one in request.sources]  # noqa: PTH111
+    try:
+        found = scan(sources, request.names, os.fsencode(Path.cwd()))
+    except SourceError as error:
+        raise UsageError(str(error)) from None
+    # To name a folder is to name all that is in it.
+    full = {entry.path.rpartition(b"/")[0] for entry in found.entries} | {b"."}
+    names = [one.path for one in found.entries if one.kind != A_FOLDER or one.path not in full]
+    return tuple(names), found.single
+
+
+def start_copy_job(
+    access: Access,
+    copy: DetachedCopy,
+    *,
+    cache: Path,
+    offline: bool,
+    mirror: bool = False,
+    options: Sequence[str] = (),
+) -> JobPlan:
+    """Start the job; what it runs. Raises JobRunning, HostError.
+
+    `mirror`: with --delete the head node's DST has become the same as the source here, so that the
+    job can make the others' the same. `options` are more of copyclust's. For `cache` and `offline`
+    see put_programs.
+    """
+    # A head node that an older version has made ready has that version's copyclust.
+    put_programs(access.connections, access.head, HOSTS_PATH, cache, offline)
+    home, is_folder = _look(access, copy.destination)
+    job_id = new_job_id()
+    folder = f"{home}/.clusterctl/jobs/{job_id}"
+    files = {"hosts": "".join(f"{target.host}\n" for target in copy.targets)}
+    if copy.names and (is_folder or not copy.single) and not mirror:
+        names = b"".join(name + b"\0" for name in copy.names)
+        files["names"] = names.decode("utf-8", "surrogateescape")
+    words = [*options, *copyclust_options(copy, mirror)]
+    if "names" in files:
+        words += ["-0", "--files-from", f"{folder}/names"]
+    sources, destination = copy.request.sources, copy.request.destination
+    if copy.needs_this_machine:
+        destination = copy.destination + ("/" if is_folder else "")
+        sources = (destination,)
+    plan = JobPlan(
+        job_id,
+        ranks=0,
+        preset="copy",
+        synthetic=False,
+        workdir=home,
+        argv=(
+            *(f"{home}/{FOLDER}/bin/copyclust", *words),
+            *("--", f"{folder}/hosts", *sources, destination),
+        ),
+        destination=copy.destination,
+    )
+    start_job(access.connections, access.head, plan, access.cluster.name, more_files=files)
+    return plan
+
+
+def copyclust_options(copy: DetachedCopy, mirror: bool) -> list[str]:
+    """The request as options of the job's copyclust. Pure."""
+    request = copy.request
+    words = ["--from", copy.origin] if copy.origin else []
+    words += [f"--{one}" for one in ("checksum", "verify", "encrypt") if getattr(request, one)]
+    if request.delete and (mirror or not copy.needs_this_machine):
+        words.append("--delete")
+    numbers = {"streams": request.streams, "block-size": request.block_bytes, "port": request.port}
+    words += [
+        word for name, value in numbers.items() if value for word in (f"--{name}", str(value))
+    ]
+    if request.link_rate:
+        words += ["--link-rate", f"{request.link_rate * 8 / 1e6:f}mbit"]
+    return words
+
+
+def _look(access: Access, destination: str) -> tuple[str, bool]:
+    """The head node's home folder, and whether there is a folder at `destination`."""
+    home, _, below = destination.partition("/")
+    word = '"$HOME"' + shlex.quote(f"/{below}") if home == "~" else shlex.quote(destination)
+    look = f'echo; echo "$HOME"; if [ -d {word} ]; then echo folder; fi'
+    result = access.connections.run(access.head, look, timeout_s=PROBE_TIMEOUT_S)
+    lines = [line for line in result.stdout.splitlines() if line]
+    is_folder = lines[-1:] == ["folder"]
+    homes = lines[: -1 if is_folder else None]
+    if not homes or not homes[-1].startswith("/"):
+        raise CommandFailed(access.head.host, f"it has no home folder: {result.stderr.strip()}")
+    return homes[-1], is_folder

@@ -1,0 +1,132 @@
+"""`copy --detach` on hosts of the lab: the data to the head node, and from there without us."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+
+import pytest
+
+from tests.pair import eventually
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
+MIB = 1 << 20
+SUMS = "cd {0} && find . -type f -print0 | sort -z | xargs -0 sha256sum"
+
+
+@pytest.fixture
+def place(pair, request):
+    """A name of its own in the home folder of both nodes; no job is left."""
+    name = f"detached-{request.node.name[:40]}"
+    yield name
+    pair.ctl("cancel")
+    for node in (0, 1):
+        pair.on(node, f"rm -rf '{name}'")
+
+
+@pytest.fixture
+def source(tmp_path):
+    folder = tmp_path / "set"
+    (folder / "with space" / "empty folder").mkdir(parents=True)
+    (folder / "large").write_bytes(os.urandom(24 * MIB))
+    (folder / "with space" / "ünï\n").write_text("small")
+    (folder / "empty").write_bytes(b"")
+    return folder
+
+
+def detached(pair, *words):
+    """The id of the job that `copy --detach WORDS` starts."""
+    status, out, err = pair.ctl("copy", "--detach", "--json", *words)
+    assert status == 0, (out, err)
+    last = json.loads(out.splitlines()[-1])
+    assert last["event"] == "job", last
+    return last["id"]
+
+
+def job(pair, job_id):
+    status, out, err = pair.ctl("logs", "--list", "--json")
+    assert status == 0, err
+    [found] = [one for one in json.loads(out) if one["id"] == job_id]
+    return found
+
+
+def test_the_others_get_what_was_brought_and_nothing_else(pair, place, source):
+    pair.on(0, f"mkdir {place} && echo private >{place}/mine")
+    job_id = detached(pair, f"{source}/", f"~/{place}/")
+    status, out, err = pair.ctl("logs", "-f", "--job", job_id)
+    assert status == 0, (out, err)
+    assert "pair-1: 3 files, 24.0 MiB in " in out
+    assert pair.on(1, f"ls -A {place}; ls -A '{place}/with space'").split("\n")[:4] == [
+        *("empty", "large", "with space", "empty folder"),
+    ]
+    ended = job(pair, job_id)
+    assert (ended["state"], ended["exit_status"]) == ("succeeded", 0)
+    assert (ended["preset"], ended["destination"]) == ("copy", f"~/{place}")
+    pair.on(0, f"rm {place}/mine")
+    assert pair.on(0, SUMS.format(place)) == pair.on(1, SUMS.format(place)) != ""
+
+
+def test_a_single_file_under_another_name_and_into_a_folder(pair, place, source):
+    for to in (f"~/{place}", f"~/{place}.d/"):
+        job_id = detached(pair, f"{source}/large", to)
+        assert pair.ctl("logs", "-f", "--job", job_id)[0] == 0
+    sums = [pair.on(node, f"sha256sum <{place}; sha256sum <{place}.d/large") for node in (0, 1)]
+    assert sums[0] == sums[1]
+    for node in (0, 1):
+        pair.on(node, f"rm -r {place}.d")
+
+
+def test_delete(pair, place, source):
+    for node in (0, 1):
+        pair.on(node, f"mkdir {place} && echo old >{place}/old")
+    job_id = detached(pair, "--delete", f"{source}/", f"~/{place}/")
+    assert pair.ctl("logs", "-f", "--job", job_id)[0] == 0
+    assert {pair.on(node, f"ls {place}") for node in (0, 1)} == {"empty\nlarge\nwith space\n"}
+
+
+def test_a_reboot_of_the_head_node_and_the_same_again(pair, place, source):
+    """While it runs there is no second one to the same place; cut short, the next goes on."""
+    pair.on(0, f"mkdir {place}")
+    pair.on(0, f"cat >{place}/large", (source / "large").read_bytes())
+    again = ("--from", "0", f"~/{place}/", f"{place}")
+    with pair.fault(0, "shape", "unshape", "--rate", "8mbit"):
+        first = detached(pair, *again)
+        parts = f"du -sm {place}/.clusterctl-copy 2>/dev/null | cut -f1"
+        eventually(lambda: int(pair.on(1, parts) or 0) > 4, "some of it on the other node")
+        status, _, err = pair.ctl("copy", "--detach", *again)
+        assert (status, f"job {first} copies to ~/{place} on pair already" in err) == (1, True)
+        assert pair.ctl("reboot", "--nodes", "0", "--force")[0] == 0
+    assert job(pair, first)["state"] == "lost"
+    second = detached(pair, *again)
+    status, out, err = pair.ctl("logs", "-f", "--job", second)
+    assert status == 0, (out, err)
+    [came] = re.findall(r"pair-1 +1 +([0-9.]+) MiB", out)
+    assert float(came) < 21, out
+    assert pair.on(0, SUMS.format(place)) == pair.on(1, SUMS.format(place)) != ""
+
+
+def test_cancel_keeps_what_came(pair, place, source):
+    with pair.fault(0, "shape", "unshape", "--rate", "8mbit"):
+        pair.on(0, f"mkdir {place}; head -c 24000000 /dev/urandom >{place}/large")
+        job_id = detached(pair, "--from", "0", f"{place}/", place)
+        parts = f"du -sm {place}/.clusterctl-copy 2>/dev/null | cut -f1"
+        eventually(lambda: int(pair.on(1, parts) or 0) > 2, "some of it on the other node")
+        assert pair.ctl("cancel", "--job", job_id)[0] == 0
+    assert job(pair, job_id)["state"] == "cancelled"
+    assert int(pair.on(1, parts)) > 2
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--nodes", "1", ".", "x"), "not among these nodes"),
+        (("--head", ".", "x"), "no node but the head node"),
+        (("--dry-run", ".", "x"), "exclude each other"),
+        (("s3://bucket/x", "x"), "s3sync"),
+        (("--nodes", "0", "--from", "1", "y", "x"), "has to be among"),
+    ],
+)
+def test_what_cannot_go_on_alone(pair, words, says):
+    status, _, err = pair.ctl("copy", "--detach", *words)
+    assert (status, says in err) == (2, True), err
