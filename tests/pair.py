@@ -93,6 +93,7 @@ class LabCluster:
             for pid in found.stdout.split():
                 os.kill(int(pid), signal.SIGUSR1)
             eventually(lambda: self.answers(node), "the link to be up")
+            self.on(node, "rm -f cut.sh")
 
     @contextlib.contextmanager
     def fault(self, node: int, fault: str, undo: str, *options: str) -> Iterator[None]:

@@ -53,8 +53,14 @@ def private(pair, folder: Path):
     text = ssh_config_text(cluster, own, given.proxy_command)
     write_file(own.ssh_config, text)
     connections = Connections(given.connections.identity, PinnedHostKeys([own.known_hosts]))
-    with Access(cluster, own, connections, given.proxy_command) as access:
-        yield access
+    try:
+        with Access(cluster, own, connections, given.proxy_command) as access:
+            yield access
+    finally:
+        # Other tests have the same cluster.
+        left = "rm -rf given '/tmp/copied there'; pkill -fx 'sleep 600'"
+        pair.on(1, f"sudo -n ip addr del {INSIDE}/32 dev lo; {left}; true")
+        pair.on(0, f"sudo -n ip route del {INSIDE}; {left}; true")
 
 
 def test_runclust_and_copyclust_on_the_hosts_file(pair, tmp_path):
@@ -68,7 +74,7 @@ def test_runclust_and_copyclust_on_the_hosts_file(pair, tmp_path):
         assert set(ran.stdout.splitlines(keepends=True)) == named
         done = call("copyclust", access.folder.hosts, access.folder.hosts, "~/given")
         assert done.returncode == 0, done.stderr
-    assert pair.on(1, "cat given") == access.folder.hosts.read_text()
+        assert pair.on(1, "cat given") == access.folder.hosts.read_text()
 
 
 def test_commands_on_both(pair, tmp_path):
