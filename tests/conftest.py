@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import signal
+from collections import Counter
 
 import botocore.loaders
 import pytest
@@ -21,6 +22,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Else every session reads EC2's whole description anew and keeps it: gigabytes after all tests.
 botocore.loaders.create_loader = functools.lru_cache(botocore.loaders.create_loader)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with the most tests that wait come first: the others fill the gaps at the end."""
+    waits = ("lab", "train", "slow")
+    waiting = Counter(
+        item.path for item in items if any(item.get_closest_marker(name) for name in waits)
+    )
+    items.sort(key=lambda item: -waiting[item.path])
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,8 @@ from tests.bootstrap.guard_process import GuardProcess
 from tests.lab.running import wait_until
 from tests.pythons import python_or_skip
 
+pytestmark = pytest.mark.slow
+
 LONG = GuardSettings("demo", lifetime_s=1e9)
 
 

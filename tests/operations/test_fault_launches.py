@@ -23,6 +23,8 @@ from tests.operations.fault_cases import CALLS
 from tests.operations.wire import Mode
 from tests.operations.world import World
 
+pytestmark = pytest.mark.slow
+
 ZONES = [f"us-east-1{letter}" for letter in "abcdef"]
 RUN = CALLS["up"].split().index("RunInstances")
 WAYS = ["down", "up again"]

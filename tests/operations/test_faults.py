@@ -11,6 +11,8 @@ from tests.operations.fault_cases import CALLS, FOR_CHANGES, FOR_LOOKS, cases, f
 from tests.operations.wire import Mode
 from tests.operations.world import an_hour_later
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):

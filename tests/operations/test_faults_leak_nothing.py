@@ -8,13 +8,15 @@ from tests.operations.deeds import COMMANDS, down, hasten, nothing, up
 from tests.operations.fault_cases import cases
 from tests.operations.wire import Mode
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
     hasten(monkeypatch.setattr)
 
 
-@pytest.mark.parametrize(("name", "number", "mode"), [*cases((Mode.BROKEN, Mode.KILLED))])
+@pytest.mark.parametrize(("name", "number", "mode"), [*cases((Mode.LOST, Mode.KILLED))])
 def test_down_afterwards(world, slayer, name, number, mode):
     command = COMMANDS[name]
     world.prepare(command.before)
