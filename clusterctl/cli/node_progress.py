@@ -12,7 +12,7 @@ from clusterctl.cli import output
 from clusterctl.domain.findings import Finding
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import format_duration
-from clusterctl.operations.progress import Progress, Stage
+from clusterctl.operations.launcher import Progress, Stage
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -31,7 +31,7 @@ from clusterctl.operations.keep import (
     sent_launches,
     site_of,
 )
-from clusterctl.operations.progress import Progress
+from clusterctl.operations.launcher import Progress
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client

@@ -22,8 +22,7 @@ from clusterctl.ec2.instances import Instance, find_instances, standing
 from clusterctl.ec2.likeness import like
 from clusterctl.ec2.observe import Observed
 from clusterctl.operations.costs import note_spent, spending_of
-from clusterctl.operations.failures import check_all
-from clusterctl.operations.launcher import Launcher
+from clusterctl.operations.launcher import Launcher, check_all
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.fanout import fan_out
 from clusterctl.transport.target import Target

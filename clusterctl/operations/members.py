@@ -27,7 +27,7 @@ from clusterctl.ec2.tags import Unfinished
 from clusterctl.operations.down import await_sent
 from clusterctl.operations.keep import check_site, locked, sent_launches
 from clusterctl.operations.launcher import Launcher
-from clusterctl.operations.settle import settle
+from clusterctl.operations.readiness import settle
 from clusterctl.operations.up import UpReport, bring_up, conclude, dismiss, plan_up
 
 if TYPE_CHECKING:

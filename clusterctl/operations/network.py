@@ -33,7 +33,7 @@ from clusterctl.ec2.request import tagged
 from clusterctl.ec2.stack import Network, find_stack, network_of, template_version
 from clusterctl.ec2.steps import Step
 from clusterctl.ec2.subnets import NETWORK, find_subnets, find_ways_out
-from clusterctl.operations.progress import Progress
+from clusterctl.operations.launcher import Progress
 from clusterctl.operations.stack_work import StackWork
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from clusterctl.ec2.stack import (
     operation_events,
     update_stack,
 )
-from clusterctl.operations.progress import Progress
+from clusterctl.operations.launcher import Progress
 
 if TYPE_CHECKING:
     from mypy_boto3_cloudformation import CloudFormationClient

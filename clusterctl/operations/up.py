@@ -31,7 +31,7 @@ from clusterctl.operations.keep import (
     site_of,
 )
 from clusterctl.operations.launcher import Launcher, Refused
-from clusterctl.operations.settle import settle
+from clusterctl.operations.readiness import settle
 
 DISMISSED_WITHIN_S = 600.0
 

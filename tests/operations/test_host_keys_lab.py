@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from clusterctl.ec2.instances import find_instances
-from clusterctl.operations import settle
+from clusterctl.operations import readiness
 from clusterctl.operations.pins import UNSEEN
 from tests.cli.running import CommandLine
 from tests.lab.running import client, once_client, wait_until
@@ -128,7 +128,7 @@ def without_consoles(clusterctl, name, lag, lab, monkeypatch):
     """Brings the nodes up, but for their keys: with short patience how a launch without consoles
     ends depends on nothing else."""
     lag("1h")
-    monkeypatch.setattr(settle, "CONSOLE_ALONE_S", 1.0)
+    monkeypatch.setattr(readiness, "CONSOLE_ALONE_S", 1.0)
 
     def start(*more):
         assert up(clusterctl, name, "--timeout", "1s", *more).status == 1

@@ -13,8 +13,8 @@ from clusterctl.ec2.network_plan import Action, NetworkSettings, NetworkWish, st
 from clusterctl.ec2.stack import find_network, template_version
 from clusterctl.operations import network as operation
 from clusterctl.operations import stack_work
+from clusterctl.operations.launcher import Progress
 from clusterctl.operations.network import network_down, network_status, network_up, plan_network
-from clusterctl.operations.progress import Progress
 from clusterctl.operations.stack_work import StackFailed
 from tests.ec2.cloudformation import REASON, CloudFormation
 from tests.moto_ec2 import NEW_IMAGE, clients_of

@@ -24,17 +24,12 @@ from clusterctl.domain.results import CommandResult
 from clusterctl.ec2.console import Consoles
 from clusterctl.ec2.host_keys_ssm import HostKeyAnswers
 from clusterctl.ec2.instances import Instance
-from clusterctl.operations import ready
-from clusterctl.operations import watch as watch_module
+from clusterctl.operations import readiness
 from clusterctl.operations.access import node_target
-from clusterctl.operations.agent_keys import AgentHostKeys
-from clusterctl.operations.failures import check_all
-from clusterctl.operations.key_sources import HostKeySources
+from clusterctl.operations.key_sources import AgentHostKeys, HostKeySources
+from clusterctl.operations.launcher import Progress, Stage, check_all
 from clusterctl.operations.pins import LearntHostKeys, text_fingerprint
-from clusterctl.operations.progress import Progress, Stage
-from clusterctl.operations.ready import NodeNotReady, Readiness
-from clusterctl.operations.settle import ready_within_s
-from clusterctl.operations.watch import InstanceWatch
+from clusterctl.operations.readiness import InstanceWatch, NodeNotReady, Readiness, ready_within_s
 from tests.operations.clusters import ED25519, OTHER, cluster, node
 
 BLOCK = "-----BEGIN SSH HOST KEY KEYS-----\n{}\n-----END SSH HOST KEY KEYS-----\n"
@@ -140,7 +135,7 @@ def test_large_machines_have_longer_to_get_ready(gpus, minutes):
 
 @pytest.fixture
 def world(tmp_path, monkeypatch):
-    monkeypatch.setattr(ready, "gaps", lambda *_: itertools.repeat(0.001))
+    monkeypatch.setattr(readiness, "gaps", lambda *_: itertools.repeat(0.001))
     return World(tmp_path)
 
 
@@ -201,7 +196,7 @@ def test_another_host_key_stops_at_once(world):
 
 
 def test_a_key_that_stays_refused(world, monkeypatch):
-    monkeypatch.setattr(ready, "KEY_REFUSED_FOR_S", 0.0)
+    monkeypatch.setattr(readiness, "KEY_REFUSED_FOR_S", 0.0)
     world.hosts["demo-1"] = [KeyRefused("demo-1", "refused every key")]
     assert isinstance(failure(world), KeyRefused)
 
@@ -457,26 +452,26 @@ def test_an_interrupt_ends_the_waiting_of_all(world):
 
     world.states["i-1"] = [NodeState.PENDING]
     world.look = look
-    readiness = []
-    original = ready.fan_out
+    waits = []
+    original = readiness.fan_out
 
     def fan_out(one, items, **kwargs):
-        readiness.append(one.__self__)
+        waits.append(one.__self__)
         try:
             return original(one, items[:1], **kwargs)
         finally:
-            assert not readiness[0]._cancelled.is_set()
+            assert not waits[0]._cancelled.is_set()
 
     began.set()
-    ready.fan_out = fan_out
+    readiness.fan_out = fan_out
     try:
         with pytest.raises(KeyboardInterrupt):
             world.wait()
     finally:
-        ready.fan_out = original
-    assert readiness[0]._cancelled.is_set()
+        readiness.fan_out = original
+    assert waits[0]._cancelled.is_set()
     with pytest.raises(NodeNotReady):
-        readiness[0]._running(world.nodes[1])
+        waits[0]._running(world.nodes[1])
 
 
 def test_all_failures_are_in_the_message_those_with_one_cause_together(world):
@@ -503,13 +498,13 @@ class Ec2:
 
     def __init__(self, monkeypatch, state):
         self.state, self.now, self.looks = state, 0.0, []
-        monkeypatch.setattr(watch_module, "find_instances", lambda *_, **__: self.shown("whole"))
+        monkeypatch.setattr(readiness, "find_instances", lambda *_, **__: self.shown("whole"))
         monkeypatch.setattr(
-            watch_module,
+            readiness,
             "find_states",
             lambda *_: {one.node.instance_id: one.node.state for one in self.shown("state")},
         )
-        monkeypatch.setattr(watch_module.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(readiness.time, "monotonic", lambda: self.now)
 
     def shown(self, kind=""):
         if kind:

@@ -1,0 +1,510 @@
+"""Make nodes ready and one cluster: `settle` is the whole of it.
+
+Wait until EC2 shows the nodes as running, has their host keys, sshd lets us in and they are what
+their type promises; then tell them of each other. What is said of nodes that are late is here, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from clusterctl.bootstrap.head_programs import start_putting
+from clusterctl.bootstrap.inspection import (
+    Inspection,
+    check_inspection,
+    inspection_script,
+    parse_inspection,
+)
+from clusterctl.bootstrap.node_checks import Asked, check_equipment, folded
+from clusterctl.bootstrap.script import node_script
+from clusterctl.bootstrap.trust import Member
+from clusterctl.domain.cluster import AWAKE, Cluster, Node, NodeState
+from clusterctl.domain.errors import (
+    ClusterctlError,
+    CommandTimeout,
+    ConnectionLost,
+    HostError,
+    HostKeyChanged,
+    HostUnreachable,
+    KeyRefused,
+)
+from clusterctl.domain.findings import Finding, Severity
+from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
+from clusterctl.domain.spec import Market
+from clusterctl.domain.units import format_duration
+from clusterctl.ec2.console import Consoles
+from clusterctl.ec2.instances import Instance, as_cluster, find_instances, find_states
+from clusterctl.ec2.network import is_local
+from clusterctl.ec2.polling import gaps
+from clusterctl.jobs.shipping import HOSTS_PATH, ShippedFiles, ship_examples, shipped_files
+from clusterctl.operations.access import cluster_targets
+from clusterctl.operations.guards import update_guards
+from clusterctl.operations.key_sources import CONSOLE_ALONE_S, AgentHostKeys, HostKeySources
+from clusterctl.operations.launcher import Launcher, Progress, Stage, check_all
+from clusterctl.operations.pins import LearntHostKeys
+from clusterctl.operations.views import hosts_text, ssh_config_text, write_file
+from clusterctl.transport.connections import Connections
+from clusterctl.transport.fanout import fan_out
+from clusterctl.transport.keys import load_key
+from clusterctl.transport.session import Identity
+from clusterctl.transport.target import Target
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+
+
+class InstanceWatch:
+    """These instances of a cluster, whatever becomes of them. `seen`: as EC2 has just shown them.
+
+    What the last answer said decides when EC2 is asked again, and for what: often while a node is
+    pending or hidden, seldom once all run, for the states alone as long as those are the same.
+    """
+
+    def __init__(self, client: EC2Client, name: str, seen: Sequence[Instance]) -> None:
+        self._client = client
+        self._name = name
+        self._lock = threading.Lock()
+        self._often, self._seldom = gaps(0.2, 1.1), gaps(1.0, 1.3)
+        self._seen = {instance.node.instance_id: instance for instance in seen}
+        self._ids = tuple(self._seen)
+        self._next_look = time.monotonic() + next(self._pace)
+
+    def look(self, instance_id: str) -> Instance | None:
+        """The instance as last seen; None if EC2 does not show it (yet). Raises AwsError."""
+        # Whoever comes while another looks waits for that look, and then has it.
+        with self._lock:
+            if time.monotonic() >= self._next_look:
+                self._look()
+                self._next_look = time.monotonic() + next(self._pace)
+            return self._seen.get(instance_id)
+
+    def latest(self, node: Node) -> Node:
+        """The node as last seen, without looking again: a public address comes late."""
+        seen = self._seen.get(node.instance_id)
+        return seen.node if seen else node
+
+    def _look(self) -> None:
+        before = {id: one.node.state for id, one in self._seen.items()}
+        whole = all(map(_is_whole, self._seen.values()))
+        if whole and find_states(self._client, self._ids) == before:
+            return
+        found = find_instances(self._client, self._name, states=())
+        shown = {instance.node.instance_id: instance for instance in found}
+        self._seen = {id: shown[id] for id in self._ids if id in shown}
+
+    @property
+    def _pace(self) -> Iterator[float]:
+        states = [one.node.state for one in self._seen.values()]
+        awaited = NodeState.PENDING in states or len(states) < len(self._ids)
+        return self._often if awaited else self._seldom
+
+
+def _is_whole(seen: Instance) -> bool:
+    """Whether EC2 has nothing more to show of it: addresses may come after the rest."""
+    node = seen.node
+    if node.state not in AWAKE:
+        return True
+    # With several interfaces only the head node gets a public address.
+    public = not (seen.private or (seen.several_interfaces and node.index))
+    return bool(node.private_ip and (node.public_ip or not public))
+
+
+_HINTS = {
+    # cloud-init prints the host keys last, after the user data.
+    Stage.CONSOLE: "if its user data needs longer, run `up` again with a larger --timeout; "
+    "to see how far it is: aws ec2 get-console-output --latest --instance-id {id}. If the image "
+    "prints no host keys: an --instance-profile with Systems Manager, or, trusting what the node "
+    "shows, --accept-new-host-keys",
+    Stage.LOGIN: "is SSH allowed from where you are? run `up` again with --ssh-from ADDRESS",
+    Stage.CLOUD_INIT: "its user data may need longer: run `up` again with a larger --timeout",
+}
+
+
+class NodeNotReady(HostError):
+    """A node has died or hangs."""
+
+    exit_status = 1
+
+
+def late(node: Node, stage: Stage, timeout_s: float, agents_reason: str = "") -> NodeNotReady:
+    """The error for a node that hung at a stage.
+
+    `agents_reason`: why Systems Manager has no host key of it, if it was asked.
+    """
+    asked = ""
+    if stage is Stage.CONSOLE and agents_reason:
+        asked = f"; over Systems Manager: {agents_reason}"
+    return NodeNotReady(
+        node.name,
+        f"not ready after {format_duration(timeout_s)}: {stage.value}{asked}",
+        _HINTS.get(stage, "").replace("{id}", node.instance_id),
+    )
+
+
+# cloud-init may start sshd before it has put the key there.
+KEY_REFUSED_FOR_S = 120.0
+
+
+@dataclass(frozen=True)
+class NodeFacts:
+    """A node that is up, and what it said. `host_keys` are `TYPE BASE64`.
+
+    `findings` are what its user should know, and what it can be used with all the same.
+    """
+
+    node: Node
+    host_keys: tuple[str, ...]
+    found: Inspection
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def host(self) -> str:
+        return self.node.name
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    node: Node
+
+    @property
+    def host(self) -> str:
+        return self.node.name
+
+
+class Readiness:
+    """Waits for the nodes of one cluster, all at once. `target_of` says how to reach a node;
+    `checked` is told of each that is ready, while others are waited for."""
+
+    def __init__(
+        self,
+        watch: InstanceWatch,
+        connections: Connections,
+        host_keys: HostKeySources,
+        target_of: Callable[[Node], Target],
+        progress: Progress,
+        timeout_s: float,
+        checked: Callable[[Node], None],
+    ) -> None:
+        self._checked = checked
+        self._watch = watch
+        self._connections = connections
+        self._host_keys = host_keys
+        self._target_of = target_of
+        self._progress = progress
+        self._timeout_s = timeout_s
+        self._deadline = time.monotonic() + timeout_s
+        self._cancelled = threading.Event()
+        self._stages: dict[str, Stage] = {}
+        self._nodes: Sequence[Node] = ()
+
+    def wait(self, nodes: Sequence[Node]) -> FanoutResult[NodeFacts]:
+        """One outcome per node, in order: its facts, or what it failed of."""
+        self._nodes = nodes
+        waiting = [_Waiting(node) for node in nodes]
+        try:
+            return fan_out(self._one, waiting, max_workers=len(waiting))
+        finally:
+            # After an interrupt the threads must not go on asking EC2.
+            self._cancelled.set()
+
+    def _one(self, waiting: _Waiting) -> NodeFacts:
+        name = waiting.node.name
+        try:
+            node = self._running(waiting.node)
+            host_keys = self._learn(node)
+            asked = self._asked(node)
+            found = self._inspect(node, inspection_script(node.index == 0, asked.efa))
+            check_inspection(name, found, node.gpus)
+        except ClusterctlError as error:
+            if self._cancelled.is_set():
+                raise
+            self._progress.node(name, Stage.FAILED, error.message.split("\n")[0])
+            raise
+        self._enter(node, Stage.CHECKED)
+        self._checked(node)
+        findings = check_equipment(name, found.equipment, asked)
+        return NodeFacts(node, host_keys, found, findings)
+
+    def _running(self, node: Node) -> Node:
+        self._enter(node, Stage.PENDING)
+        # The watch sets the pace of the looks; a tick between two of them asks nobody.
+        for _ in self._ticks(node, itertools.repeat(0.1)):
+            seen = self._alive(node)
+            if seen and seen.state is NodeState.RUNNING and seen.private_ip:
+                return seen
+        raise AssertionError("unreachable")
+
+    def _learn(self, node: Node) -> tuple[str, ...]:
+        keys = self._host_keys.recall(node)
+        if keys:
+            return keys
+        self._enter(node, Stage.CONSOLE)
+        agents, has_agent = self._host_keys.agents, self._may_have_agent(node)
+        if agents and has_agent:
+            agents.expect(node.instance_id)
+        began = time.monotonic()
+        for _ in self._ticks(node, gaps(0.3, 1.5, 10.0)):
+            self._sleep(node, self._host_keys.consoles.turn_s())
+            keys = self._host_keys.look(node, has_agent, time.monotonic() - began)
+            if keys:
+                break
+            self._alive(node)
+        if agents:
+            agents.done(node.instance_id)
+        return keys
+
+    def _may_have_agent(self, node: Node) -> bool:
+        """Without an instance profile an agent is not allowed to answer."""
+        seen = self._watch.look(node.instance_id)
+        return bool(seen and seen.instance_profile)
+
+    def _asked(self, node: Node) -> Asked:
+        seen = self._watch.look(node.instance_id)
+        return Asked(seen.efa_interfaces, seen.disk.size_gib or 0) if seen else Asked()
+
+    def _inspect(self, node: Node, script: str) -> Inspection:
+        self._enter(node, Stage.LOGIN)
+        compared = False
+        refused_until = time.monotonic() + KEY_REFUSED_FOR_S
+        for _ in self._ticks(node, gaps(0.2, 1.5)):
+            try:
+                return self._ask(node, script)
+            except KeyRefused:
+                if time.monotonic() > refused_until:
+                    raise
+            except (HostUnreachable, ConnectionLost):
+                # Not up yet, or it reboots: its user data may have asked for that.
+                self._enter(node, Stage.LOGIN)
+            except HostKeyChanged:
+                if compared or not self._renewed(node):
+                    raise
+                compared = True
+            except CommandTimeout:
+                raise self._late(node) from None
+            self._alive(node)
+        raise AssertionError("unreachable")
+
+    def _renewed(self, node: Node) -> bool:
+        """Whether EC2 knows other keys than the pinned ones: of the node, or its jump host."""
+        jump = self._target_of(node).jump
+        names = (node.name, jump.host if jump else "")
+        renewed = [self._host_keys.compare(one) for one in self._nodes if one.name in names]
+        return any(renewed)
+
+    def _ask(self, node: Node, script: str) -> Inspection:
+        output: list[bytes] = []
+
+        def sink(stream: str, chunk: bytes) -> None:
+            if stream == "stdout":
+                output.append(chunk)
+                if b"stage cloud-init" in chunk:
+                    self._enter(node, Stage.CLOUD_INIT)
+                if b"stage gpus" in chunk:
+                    self._enter(node, Stage.GPUS)
+
+        self._connections.run(
+            self._target_of(node),
+            "sh -s",
+            timeout_s=max(1.0, self._deadline - time.monotonic()),
+            stdin=script.encode(),
+            sink=sink,
+        )
+        return parse_inspection(node.name, b"".join(output).decode(errors="replace"))
+
+    def _alive(self, node: Node) -> Node | None:
+        """The node as EC2 sees it. Raises NodeNotReady once it is on its way out."""
+        seen = self._watch.look(node.instance_id)
+        if seen is None:
+            return None
+        if seen.node.state not in AWAKE:
+            why = f": {seen.state_reason}" if seen.state_reason else ""
+            raise NodeNotReady(
+                node.name,
+                f"its instance {node.instance_id} is {seen.node.state.value}{why}",
+                "`up` again launches another in its place",
+            )
+        return seen.node
+
+    def _enter(self, node: Node, stage: Stage) -> None:
+        if self._stages.get(node.name) is not stage:
+            self._stages[node.name] = stage
+            self._progress.node(node.name, stage)
+
+    def _ticks(self, node: Node, gaps_s: Iterator[float]) -> Iterator[None]:
+        """Once at once, then after each gap. Raises NodeNotReady at the deadline."""
+        for gap_s in gaps_s:
+            yield
+            left_s = self._deadline - time.monotonic()
+            if left_s <= 0:
+                raise self._late(node)
+            self._sleep(node, min(gap_s, left_s))
+
+    def _sleep(self, node: Node, seconds: float) -> None:
+        """Raises NodeNotReady when an interrupt ends the waiting."""
+        if self._cancelled.wait(seconds):
+            raise NodeNotReady(node.name, "nobody waits for it any more")
+
+    def _late(self, node: Node) -> NodeNotReady:
+        stage = self._stages[node.name]
+        with contextlib.suppress(HostError):
+            self._connections.forget(self._target_of(node))
+        agents = self._host_keys.agents
+        asked = agents.reason(node.instance_id) if agents else ""
+        return late(node, stage, self._timeout_s, asked)
+
+
+# A host that is still booting may swallow the first packets; better to knock again.
+CONNECT_TIMEOUT_S = 5.0
+# With 4 GPUs or more 10 to 20 minutes are normal: such machines have terabytes of memory to test,
+# and print their host keys last.
+READY_WITHIN_S, LARGE_READY_WITHIN_S, LARGE_GPUS = 600.0, 1800.0, 4
+
+
+def settle(
+    launcher: Launcher, name: str, members: Sequence[Instance], had_limits: bool = False
+) -> tuple[Cluster, tuple[int, ...], bool]:
+    """Wait until all nodes of a cluster are ready and know each other.
+
+    `members` are its instances as EC2 has just shown them. Returns the cluster as it is then, its
+    GPUs, and whether every node has an environment to train in.
+    """
+    cluster = as_cluster(launcher.clients.ec2, name, members)
+    assert cluster is not None, "there is no cluster without instances"
+    facts = make_ready(launcher, cluster, members, had_limits)
+    cluster = replace(cluster, nodes=tuple(fact.node for fact in facts))
+    gpus = gpus_of(facts)
+    write_file(launcher.folder.hosts, hosts_text(cluster, gpus))
+    return cluster, gpus, all(fact.found.training for fact in facts)
+
+
+def ready_within_s(cluster: Cluster) -> float:
+    """How long nodes may take to get ready where nobody has said."""
+    large = any(node.gpus >= LARGE_GPUS for node in cluster.nodes)
+    return LARGE_READY_WITHIN_S if large else READY_WITHIN_S
+
+
+def make_ready(
+    launcher: Launcher, cluster: Cluster, instances: Sequence[Instance], had_limits: bool
+) -> list[NodeFacts]:
+    """Wait for the nodes and make them one cluster; what each said, in order.
+
+    Raises ClusterctlError naming every node that failed.
+    """
+    client, folder, progress = launcher.clients.ec2, launcher.folder, launcher.progress
+    timeout_s = launcher.timeout_s or ready_within_s(cluster)
+    progress.nodes([node.name for node in cluster.nodes])
+    host_keys = LearntHostKeys(folder.known_hosts)
+    identity = Identity((load_key(folder.key),))
+    with Connections(identity, host_keys, CONNECT_TIMEOUT_S) as connections:
+        watch = InstanceWatch(client, cluster.name, instances)
+        target_of = cluster_targets(cluster, launcher.proxy_command, watch.latest)
+        sources = HostKeySources(
+            consoles=Consoles(client),
+            pins=host_keys,
+            agents=AgentHostKeys(lambda: launcher.clients.ssm),
+            shown_key=(
+                (lambda node: connections.shown_key(target_of(node)))
+                if launcher.accept_new_host_keys
+                else None
+            ),
+            tell=progress.finding,
+            console_alone_s=min(CONSOLE_ALONE_S, timeout_s / 3),
+        )
+        why_no_programs: list[Callable[[], str]] = []
+
+        def checked(node: Node) -> None:
+            if node.index == cluster.head.index:
+                # The local EC2 is no reason to ask the network for anything.
+                offline = is_local(client.meta.endpoint_url)
+                why_no_programs.append(
+                    start_putting(connections, target_of(node), HOSTS_PATH, launcher.home, offline)
+                )
+
+        readiness = Readiness(watch, connections, sources, target_of, progress, timeout_s, checked)
+        try:
+            waited = readiness.wait(cluster.nodes)
+        finally:
+            # Also where a node failed: its owner will want to log in and look.
+            write_file(folder.known_hosts, host_keys.text(cluster.nodes))
+            seen = replace(cluster, nodes=tuple(watch.latest(node) for node in cluster.nodes))
+            write_file(folder.ssh_config, ssh_config_text(seen, folder, launcher.proxy_command))
+        check_all(cluster, waited)
+        facts = waited.values
+        targets = [target_of(fact.node) for fact in facts]
+        members = _join(connections, facts, targets, cluster, progress)
+        limited = had_limits or any(found.limits_text for found in instances)
+        if limited or any(found.market is Market.SPOT for found in instances):
+            update_guards(launcher, cluster, connections, targets, members)
+        findings = [finding for fact in facts for finding in fact.findings]
+        if reason := why_no_programs[0]():
+            findings.append(_no_programs(launcher, targets[0].host, reason))
+        for target in targets:
+            progress.node(target.host, Stage.READY)
+    for finding in folded(findings):
+        progress.finding(finding)
+    return facts
+
+
+def _join(
+    connections: Connections,
+    facts: Sequence[NodeFacts],
+    targets: Sequence[Target],
+    cluster: Cluster,
+    progress: Progress,
+) -> list[Member]:
+    members = [
+        Member(
+            name=fact.node.name,
+            private_ip=fact.node.private_ip,
+            public_ip=fact.node.public_ip,
+            hostname=fact.found.hostname,
+            host_keys=fact.host_keys,
+        )
+        for fact in facts
+    ]
+
+    for target in targets:
+        progress.node(target.host, Stage.PREPARE)
+    head, mpi_key = targets[0], facts[0].found.mpi_key
+    scripts = {
+        is_head: node_script(members, mpi_key, head.user, is_head) for is_head in (True, False)
+    }
+    text = hosts_text(replace(cluster, nodes=tuple(fact.node for fact in facts)), gpus_of(facts))
+    shipped = ship_examples(connections, targets, text, lambda target: scripts[target is head])
+    check_all(cluster, _read(shipped))
+    return members
+
+
+def _no_programs(launcher: Launcher, head: str, reason: str) -> Finding:
+    folder = launcher.folder
+    return Finding(
+        "head.programs",
+        Severity.WARNING,
+        f"could not be given runclust and copyclust: {reason}",
+        head,
+        f"they work from here: runclust {folder.hosts} hostname; "
+        f"once that is mended, `clusterctl up {folder.path.name}` brings them",
+    )
+
+
+def gpus_of(facts: Sequence[NodeFacts]) -> tuple[int, ...]:
+    """The GPUs of each node, as nvidia-smi counts them."""
+    return tuple(fact.found.gpus or 0 for fact in facts)
+
+
+def _read(shipped: FanoutResult[CommandResult]) -> FanoutResult[ShippedFiles]:
+    def one(outcome: HostOutcome[CommandResult]) -> HostOutcome[ShippedFiles]:
+        if outcome.value is None:
+            return HostOutcome(outcome.host, error=outcome.error)
+        try:
+            return HostOutcome(outcome.host, shipped_files(outcome.value))
+        except ClusterctlError as error:
+            return HostOutcome(outcome.host, error=error)
+
+    return FanoutResult(tuple(one(outcome) for outcome in shipped.outcomes))
