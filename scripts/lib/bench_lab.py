@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from clusterctl.lab.record import LabRecord, read_record
+
 # Of /proc/stat's first line: user, nice, system; interrupts are where packets are received.
 COMMANDS, INTERRUPTS = (1, 2, 3), (6, 7)
 
@@ -106,6 +108,23 @@ def machine_cpu_s(fields: Sequence[int] = COMMANDS) -> float:
     return sum(int(words[field]) for field in fields) / os.sysconf("SC_CLK_TCK")
 
 
+def lab_cpu_s() -> float:
+    """CPU seconds of the lab: its API, its daemon, and all that has ever run on its hosts."""
+    children: dict[int, list[int]] = {}
+    used: dict[int, int] = {}
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            # The name, which may have blanks, is in parentheses; proc(5) counts from it.
+            words = file.read_text().rpartition(") ")[2].split()
+            number = int(file.parent.name)
+            children.setdefault(int(words[1]), []).append(number)
+            used[number] = sum(map(int, words[11:15]))
+    todo = [lab_record().pid]
+    for number in todo:
+        todo += children.get(number, [])
+    return sum(used.get(number, 0) for number in todo) / os.sysconf("SC_CLK_TCK")
+
+
 def available_bytes() -> int:
     """Memory that new work can have, hosts' volumes included."""
     for line in Path("/proc/meminfo").read_text().splitlines():
@@ -122,10 +141,7 @@ def lab_ec2() -> Any:
     """boto3's client for the lab."""
     import boto3
 
-    from clusterctl.lab.record import read_record
-
-    record = read_record(Path(os.environ["CLUSTERCTL_HOME"]))
-    assert record
+    record = lab_record()
     return boto3.client(
         "ec2",
         region_name=record.region,
@@ -133,3 +149,9 @@ def lab_ec2() -> Any:
         aws_access_key_id=record.environment["AWS_ACCESS_KEY_ID"],
         aws_secret_access_key=record.environment["AWS_SECRET_ACCESS_KEY"],
     )
+
+
+def lab_record() -> LabRecord:
+    record = read_record(Path(os.environ["CLUSTERCTL_HOME"]))
+    assert record
+    return record
