@@ -61,6 +61,5 @@ class Fetcher:
                 self._waits.add("receive", time.monotonic() - began)
                 extents = self._layout.extents(block)
                 self._store.accept(block, extents, memoryview(data), zlib.crc32(data), bad)
-                self._wanted.came(block)
         except Exception as error:  # noqa: BLE001 - no way to the URLs, a full disk, or a bug
             broken(error)

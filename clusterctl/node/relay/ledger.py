@@ -16,6 +16,7 @@ class Ledger:
         self._first = tuple(_ranges(self._here))
         self.count = sum(self._here)
         self.blocks = blocks
+        self.watchers = 0  # how many are told
 
     def __contains__(self, block: int) -> bool:
         return bool(self._here[block])
@@ -31,6 +32,12 @@ class Ledger:
                 self._come.append(block)
                 self.count += 1
                 self.changed.notify_all()
+
+    def drop(self, block: int) -> None:
+        """It is not here after all. Who was told of it asks in vain, until it comes again."""
+        with self.changed:
+            self.count -= self._here[block]
+            self._here[block] = 0
 
     def missing(self) -> list[int]:
         with self.changed:

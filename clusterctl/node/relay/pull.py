@@ -15,6 +15,7 @@ from clusterctl.node.relay.store import Store
 from clusterctl.node.relay.wanted import Wanted
 from clusterctl.node.relay.wire import (
     BLOCK,
+    CONFIRM,
     LENGTH,
     MANIFEST,
     MISSING,
@@ -58,7 +59,7 @@ class Caller:
             self.current = upstream
             links, self._links = self._links, set()
         for link in links:
-            link.close()
+            link.wake()
 
     def dial(self, upstream: Upstream) -> Link:
         """Raises PeerError."""
@@ -163,7 +164,7 @@ class Puller:
             while self._ask(link, upstream, asked):
                 self._get(link, asked[0], buffer)
                 self._caller.heard = time.monotonic()
-                self._wanted.came(asked.popleft())
+                asked.popleft()
         finally:
             for block in asked:
                 self._wanted.give_back(block)
@@ -174,8 +175,8 @@ class Puller:
         room = self._ahead - len(asked)
         more = self._wanted.take_more(upstream, room) if asked else self._wanted.take(upstream)
         asked.extend(more)
-        if more:
-            link.send(b"".join(REQUEST.pack(BLOCK, block) for block in more))
+        told = [REQUEST.pack(CONFIRM, link.confirmed.popleft()) for _ in range(len(link.confirmed))]
+        link.send(b"".join(told + [REQUEST.pack(BLOCK, block) for block in more]))
         return bool(asked)
 
     def _get(self, link: Link, block: int, buffer: memoryview) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from clusterctl.node.relay.ledger import Ledger
 from clusterctl.node.relay.wire import (
     BLOCK,
+    CONFIRM,
     LENGTH,
     MANIFEST,
     MISSING,
@@ -95,16 +96,22 @@ class Server:
 
     def _converse(self, link: Link) -> None:
         request = memoryview(bytearray(REQUEST.size))
+        sent: set[int] = set()
         asked = select.poll()
         asked.register(link.socket, select.POLLIN)
         while True:
-            asked.poll()  # A peer may have nothing to ask for a long time.
+            if not link.pending():
+                asked.poll()  # A peer may have nothing to ask for a long time.
             link.read_into(request)
             what, block = REQUEST.unpack(request)
             if what == MANIFEST:
                 self._send_manifest(link)
             elif what == BLOCK:
+                sent.add(block)
                 self._send_block(link, block)
+            elif what == CONFIRM:
+                if block in sent:
+                    self._content.confirm(block)
             elif what == WATCH:
                 self._tell(link)
             else:
@@ -130,6 +137,10 @@ class Server:
             link.send(RANGE.pack(0, 0))
         assert self._ledger
         seen = -1
-        while True:
-            seen, ranges = self._ledger.news(seen, HEARTBEAT_S)
-            link.send(b"".join(RANGE.pack(*one) for one in ranges) or RANGE.pack(0, 0))
+        self._ledger.watchers += 1
+        try:
+            while True:
+                seen, ranges = self._ledger.news(seen, HEARTBEAT_S)
+                link.send(b"".join(RANGE.pack(*one) for one in ranges) or RANGE.pack(0, 0))
+        finally:
+            self._ledger.watchers -= 1

@@ -10,6 +10,7 @@ import zlib
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from clusterctl.node.relay.layout import Extent, Layout
 from clusterctl.node.relay.ledger import Ledger
@@ -19,6 +20,7 @@ from clusterctl.node.relay.resume import left_over
 from clusterctl.node.relay.source import Source
 from clusterctl.node.relay.staging import Staging, sum_of
 from clusterctl.node.relay.waits import Waits
+from clusterctl.node.relay.wanted import Wanted
 from clusterctl.node.relay.wire import (
     CHUNK,
     LENGTH,
@@ -33,10 +35,26 @@ from clusterctl.node.relay.wire import (
 # Blocks of many small files, kept for those that ask next.
 CACHE_BYTES = 64 << 20
 FILES_AT_ONCE = 16
+# How long it takes at most until a block that was passed on is checked here.
+CONFIRMED_WITHIN_S = 2.0
+
+
+class Waiting(NamedTuple):
+    """A block that nobody has checked yet: since when it is here, and from where."""
+
+    since: float
+    link: Link
 
 
 class Store:
-    """The blocks of one node. Thread-safe, but for one receiver of a block at a time."""
+    """The blocks of one node. Thread-safe, but for one receiver of a block at a time.
+
+    A block goes from the socket into its file by splice while a node behind gets its blocks here:
+    no byte of it is seen. The node behind has it from that file, by sendfile; if its checksum is
+    right there, so it was here. Only then the block counts, for the journal and for its file.
+    Where nobody confirms it in time, it is read again here. The last node of a chain, and one with
+    --encrypt or without splice, sums what it receives before it writes it.
+    """
 
     def __init__(
         self,
@@ -60,6 +78,10 @@ class Store:
         self._left, self._resumed = state.left, state.resumed
         self._here = Source(entries, publisher.path, publisher.stamp, layout, waits)
         self.ledger = Ledger(layout.blocks, state.here)
+        self.wanted = Wanted(layout.blocks, self.ledger.missing())
+        self._waiting: dict[int, Waiting] = {}
+        self._passed_on: set[int] = set()  # of those that wait
+        self._damaged: set[int] = set()  # summed as they come the next time
         self.received = 0
         umask = os.umask(0o077)
         os.umask(umask)
@@ -79,17 +101,47 @@ class Store:
         `buffer` has room for a block.
         """
         extents = self._layout.extents(block)
+        checksum, data = None, None
         if len(extents) == 1:
-            checksum = self._stream(link, extents[0], buffer)
-            data = None
+            unseen = self.ledger.watchers and block not in self._damaged and link.pipe_bytes()
+            if not (unseen and self._splice(link, extents[0])):
+                checksum = self._stream(link, extents[0], buffer)
         else:
             data = buffer[: self._layout.length(block)]
             began = time.monotonic()
             link.read_into(data)
             self._waits.add("receive", time.monotonic() - began)
             checksum = zlib.crc32(data)
-        bad = read_trailer(link, checksum, extents)
-        self.accept(block, extents, data, checksum, bad)
+        told, bad = read_trailer(link, checksum, extents)
+        if checksum is None and not bad:
+            self._accept_unseen(link, block, told)
+            return
+        self.accept(block, extents, data, told, bad)
+        link.confirmed.append(block)
+
+    def _splice(self, link: Link, extent: Extent) -> bool:
+        """Write one piece of one file without a look at it; False where that is not possible."""
+        at, end = extent.offset, extent.offset + extent.length
+        descriptor = self._open_part(extent.entry)
+        if descriptor < 0:
+            return False
+        turn = self._turns[extent.entry % FILES_AT_ONCE]
+        receiving = writing = 0.0
+        try:
+            while at < end:
+                began = time.monotonic()
+                size = link.fill_pipe(end - at)
+                received = time.monotonic()
+                with turn:
+                    link.drain_pipe(descriptor, at, size)
+                receiving += received - began
+                writing += time.monotonic() - received
+                at += size
+        finally:
+            os.close(descriptor)
+            self._waits.add("receive", receiving)
+            self._waits.add("write", writing)
+        return True
 
     def _stream(self, link: Link, extent: Extent, buffer: memoryview) -> int:
         """One piece of one file, written as it comes. Its checksum."""
@@ -139,10 +191,71 @@ class Store:
             if len(extents) > 1:
                 self._keep(block, bytes(data))
         self._sums[block] = checksum + 1
-        self._tick(extents, checksum)
         with self._lock:
             self.received += self._layout.length(block)
         self.ledger.add(block)
+        self._tick(extents, checksum)
+        self.wanted.came(block)
+
+    def _accept_unseen(self, link: Link, block: int, checksum: int) -> None:
+        self._sums[block] = checksum + 1
+        with self._lock:
+            self.received += self._layout.length(block)
+            self._waiting[block] = Waiting(time.monotonic(), link)
+        self.wanted.arrived(block)
+        self.ledger.add(block)
+
+    def confirm(self, block: int) -> None:
+        """A node behind has got it from here, and it is right there."""
+        self._settle(block, good=True)
+
+    def check_waiting(self) -> None:
+        """Check the blocks that nobody has confirmed in time; all of them where no more are to
+        come. Raises OSError.
+        """
+        now = time.monotonic()
+        hurry = self.wanted.all_arrived or not self.ledger.watchers
+        with self._lock:
+            late = [
+                block
+                for block, one in self._waiting.items()
+                if hurry or now - one.since > CONFIRMED_WITHIN_S
+            ]
+        for block in late:
+            self._check(block)
+
+    def _check(self, block: int) -> bool:
+        """Whether it is right, as it is in its file. Raises OSError."""
+        [extent] = self._layout.extents(block)
+        if extent.entry not in self._left:  # it has turned bad, and nothing of it is here
+            return self._settle(block, good=True)
+        with contextlib.suppress(FileNotFoundError):  # just now
+            descriptor = os.open(self._part(extent, False), os.O_RDONLY)
+            try:
+                checksum = sum_of(descriptor, extent.offset, extent.length)
+            finally:
+                os.close(descriptor)
+            return self._settle(block, good=checksum + 1 == self._sums[block])
+        return self._settle(block, good=True)
+
+    def _settle(self, block: int, good: bool) -> bool:
+        """A block that waits is right, or has to come again; whoever says it first counts."""
+        with self._lock:
+            waiting = self._waiting.pop(block, None)
+            if waiting is None:
+                return block in self.ledger
+            self._passed_on.discard(block)
+            if not good:
+                self._damaged.add(block)
+                self.received -= self._layout.length(block)
+        if good:
+            self._tick(self._layout.extents(block), self._sums[block] - 1)
+            waiting.link.confirmed.append(block)
+            self.wanted.came(block)
+        else:
+            self.ledger.drop(block)
+            self.wanted.give_back(block)
+        return good
 
     def _spread(self, extents: Sequence[Extent], data: memoryview) -> None:
         at = 0
@@ -239,6 +352,12 @@ class Store:
 
     def send_block(self, link: Link, block: int) -> None:
         """For the next in the chain. Raises PeerError, OSError."""
+        with self._lock:
+            asked_again = block in self._waiting and block in self._passed_on
+            if block in self._waiting:
+                self._passed_on.add(block)
+        if asked_again and not self._check(block):
+            raise PeerError("a block here is damaged", "corrupt")
         known = self._sums[block]
         extents = self._layout.extents(block)
         if not self.bad.isdisjoint(extent.entry for extent in extents):
@@ -307,15 +426,20 @@ class Store:
         return os.open(self._publisher.path(extent.entry), os.O_RDONLY | os.O_NOFOLLOW)
 
 
-def read_trailer(link: Link, checksum: int, extents: Sequence[Extent]) -> list[int]:
-    """The entries that the block is no good for. Raises PeerError where the bytes are wrong."""
+def read_trailer(
+    link: Link, checksum: int | None, extents: Sequence[Extent]
+) -> tuple[int, list[int]]:
+    """The block's checksum, and the entries that it is no good for.
+
+    Raises PeerError where `checksum` is another one.
+    """
     told, count = TRAILER.unpack(link.read(TRAILER.size))
     if count > len(extents):
         raise PeerError("it names more bad files than there are", "corrupt")
     bad = [NUMBER.unpack(link.read(NUMBER.size))[0] for _ in range(count)]
-    if told != checksum or not {extent.entry for extent in extents}.issuperset(bad):
+    if checksum not in (None, told) or not {extent.entry for extent in extents}.issuperset(bad):
         raise PeerError("a block came with a wrong checksum", "corrupt")
-    return bad
+    return told, bad
 
 
 def _write(descriptor: int, view: memoryview, at: int) -> None:

@@ -19,7 +19,6 @@ from clusterctl.node.relay.pull import Caller, Puller, Upstream
 from clusterctl.node.relay.staging import Staging
 from clusterctl.node.relay.store import Store
 from clusterctl.node.relay.waits import Waits
-from clusterctl.node.relay.wanted import Wanted
 from clusterctl.node.relay.wire import PeerError
 
 MOST_WARNINGS = 100
@@ -64,7 +63,7 @@ class Target:
         self.store = Store(
             staging, self.entries, self.layout, self.plan.missing, self._publisher, self._waits
         )
-        self.wanted = Wanted(self.layout.blocks, self.store.ledger.missing())
+        self.wanted = self.store.wanted
         self.compared = True
         gap = self._gap()
         if not dry:

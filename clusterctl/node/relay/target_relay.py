@@ -12,6 +12,8 @@ from clusterctl.node.relay.pull import AGAIN_S, Caller, Upstream, fetch_manifest
 from clusterctl.node.relay.target import Target
 from clusterctl.node.relay.wire import PeerError
 
+CHECK_EVERY_S = 0.25
+
 
 class TargetRelay(Relay):
     """Gets the data, and passes it on."""
@@ -80,7 +82,8 @@ class TargetRelay(Relay):
             upstream = self._upstream
         if upstream:
             self._follow(upstream)
-        self.target.wanted.wait()
+        while not self.target.wanted.wait(CHECK_EVERY_S):
+            store.check_waiting()
         self.emit("done", **self.target.finish())
 
     def _follow(self, upstream: Upstream) -> None:

@@ -6,7 +6,7 @@ import heapq
 import threading
 from collections.abc import Iterable
 
-HERE, WANTED, CLAIMED = 0, 1, 2
+HERE, WANTED, CLAIMED, ARRIVED = 0, 1, 2, 3
 
 
 class Wanted:
@@ -19,7 +19,8 @@ class Wanted:
         self._state = bytearray(blocks)
         for block in missing:
             self._state[block] = WANTED
-        self.left = self._state.count(WANTED)
+        # Those that are not HERE, and how many of them have come and are still to be checked.
+        self.left, self._arrived = self._state.count(WANTED), 0
         # For each who offers: what it has, and what of that is still to be asked for.
         self._has: dict[object, bytearray] = {}
         self._queues: dict[object, list[int]] = {}
@@ -76,31 +77,48 @@ class Wanted:
         return taken
 
     def give_back(self, block: int) -> None:
-        """It did not come: whoever has it may be asked."""
+        """It did not come, or not right: whoever has it may be asked."""
         with self._changed:
-            if self._state[block] == CLAIMED:
+            if self._state[block] in (CLAIMED, ARRIVED):
+                self._arrived -= self._state[block] == ARRIVED
                 self._state[block] = WANTED
                 for who, queue in self._queues.items():
                     if self._has[who][block]:
                         heapq.heappush(queue, block)
                 self._changed.notify_all()
 
+    def arrived(self, block: int) -> None:
+        """It has come, and is still to be checked."""
+        with self._changed:
+            if self._state[block] in (WANTED, CLAIMED):
+                self._state[block] = ARRIVED
+                self._arrived += 1
+                if self.all_arrived:
+                    self._changed.notify_all()
+
     def came(self, block: int) -> None:
         """It is here."""
         with self._changed:
             if self._state[block] != HERE:
+                self._arrived -= self._state[block] == ARRIVED
                 self._state[block] = HERE
                 self.left -= 1
                 if not self.left:
                     self._changed.notify_all()
 
+    @property
+    def all_arrived(self) -> bool:
+        """Whether nothing more is to come, unless what came is found to be wrong."""
+        return self.left == self._arrived
+
     def behind(self, who: object) -> int:
         """How many blocks `who` has that have not come yet."""
         with self._changed:
-            has = self._has.get(who, b"")
-            return sum(1 for one, state in zip(has, self._state) if one and state)
+            both = zip(self._has.get(who, b""), self._state)
+            return sum(1 for has, state in both if has and state in (WANTED, CLAIMED))
 
-    def wait(self) -> None:
-        """Until nothing is missing."""
+    def wait(self, timeout_s: float) -> bool:
+        """Until all has arrived, at most so long. Whether nothing is missing."""
         with self._changed:
-            self._changed.wait_for(lambda: not self.left)
+            self._changed.wait_for(lambda: self.all_arrived, timeout_s)
+            return not self.left

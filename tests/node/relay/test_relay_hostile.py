@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import socket
 import struct
 import threading
+import time
 import zlib
+from collections import Counter
 
 import pytest
 
@@ -23,6 +26,7 @@ from clusterctl.node.relay.wire import (
     WATCH,
     Link,
     PeerError,
+    _splice,
     admit,
     dial,
 )
@@ -162,8 +166,8 @@ def test_a_crowd_of_strangers_keeps_nobody_out_for_long(relays, data):
 class Liar:
     """An upstream that has the secret and a manifest, and answers BLOCK as it is told."""
 
-    def __init__(self, blob, answer, blocks):
-        self.blob, self.answer, self.blocks = blob, answer, blocks
+    def __init__(self, blob, answer, blocks, closes=True):
+        self.blob, self.answer, self.blocks, self.closes = blob, answer, blocks, closes
         self.listening = socket.create_server(("127.0.0.1", 0))
         self.address, self.port = self.listening.getsockname()
         threading.Thread(target=self.accept, daemon=True).start()
@@ -185,7 +189,8 @@ class Liar:
                     link.send(RANGE.pack(0, self.blocks))
                 elif what == BLOCK:
                     link.send(self.answer(block))
-                    link.close()
+                    if self.closes:
+                        link.close()
 
 
 def block_of(data, block):
@@ -223,6 +228,50 @@ def test_what_a_liar_sends_is_not_taken_and_another_is_asked(relays, data, tmp_p
     target.pull_from(source)
     target.expect("done")
     assert tree(tmp_path / "to") == tree(data)
+
+
+def test_splice_where_python_has_none(tmp_path):
+    """Python 3.8 and 3.9 on the nodes."""
+    ours, theirs = _tcp_pair()
+    with ours, theirs, open(tmp_path / "file", "wb") as file:
+        receiving, writing = os.pipe()
+        theirs.sendall(b"data")
+        assert _splice(ours.fileno(), writing, 10) == 4
+        assert _splice(receiving, file.fileno(), 4, offset_dst=3) == 4
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            _splice(-1, writing, 4)
+        os.close(receiving)
+        os.close(writing)
+    assert (tmp_path / "file").read_bytes() == b"\0\0\0data"
+
+
+def test_damage_that_a_node_has_passed_on_unseen_is_mended_on_both(relays, data, tmp_path):
+    source = serving(relays, data)
+    begin = begun(source, data)
+    link = dial(source.address, source.port, GOOD, None)
+    link.send(REQUEST.pack(MANIFEST, 0))
+    blob = link.read(LENGTH.unpack(link.read(LENGTH.size))[0])
+    asked = Counter()
+
+    def answer(block):
+        """Slowly, so that somebody behind is there; damaged the first time."""
+        time.sleep(0.02)
+        asked[block] += 1
+        content = block_of(data, block)
+        if block % 16 == 0 and asked[block] == 1:
+            return LIES["flipped bits"](content)
+        return LENGTH.pack(len(content)) + content + TRAILER.pack(zlib.crc32(content), 0)
+
+    liar = Liar(blob, answer, 129, closes=False)
+    middle, last = relays.target(tmp_path / "middle"), relays.target(tmp_path / "last")
+    for target in (middle, last):
+        target.tell("begin", **begin)
+    last.pull_from(middle, "middle")
+    middle.pull_from(liar, "liar")
+    assert last.expect("lost")["kind"] == "corrupt"
+    for target, folder in ((middle, "middle"), (last, "last")):
+        target.expect("done")
+        assert tree(tmp_path / folder) == tree(data)
 
 
 @pytest.mark.parametrize(
