@@ -6,6 +6,7 @@ import glob
 import os
 import posixpath
 import re
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -66,6 +67,20 @@ class CopyRequest:
     @property
     def has_urls(self) -> bool:
         return any(map(is_url, self.sources))
+
+    @property
+    def place(self) -> str:
+        """DST from the root or from `~`, without a slash at its end."""
+        given = self.destination
+        if given.startswith("/"):
+            return posixpath.normpath(given)
+        return posixpath.normpath(posixpath.join("~", given[2:] if given[:1] == "~" else given))
+
+    @property
+    def place_word(self) -> str:
+        """The same as a word for the shell of a node."""
+        home, _, below = self.place.partition("/")
+        return '"$HOME"' + shlex.quote(f"/{below}") if home else shlex.quote(self.place)
 
 
 def is_url(source: str) -> bool:

@@ -6,8 +6,6 @@ Where SRC is here, it is copied to the head node first, and the job copies from 
 from __future__ import annotations
 
 import os
-import posixpath
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,14 +45,6 @@ class DetachedCopy:
     def needs_this_machine(self) -> bool:
         return self.request.from_node is None
 
-    @property
-    def destination(self) -> str:
-        """DST from the root or from `~`, without a slash at its end."""
-        given = self.request.destination
-        if given.startswith("/"):
-            return posixpath.normpath(given)
-        return posixpath.normpath(posixpath.join("~", given[2:] if given[:1] == "~" else given))
-
 
 def plan_detached_copy(
     access: Access, targets: Sequence[Target], request: CopyRequest
@@ -86,7 +76,7 @@ def plan_detached_copy(
                 )
         copy = DetachedCopy(request, tuple(targets), origin, request.names or ())
     for job in running_jobs(access):
-        if job.destination == copy.destination:
+        if job.destination == copy.request.place:
             raise in_the_way(job.job_id, access.cluster.name, job.destination)
     return copy
 
@@ -121,7 +111,7 @@ def start_copy_job(
     """
     # A head node that an older version has made ready has that version's copyclust.
     put_programs(access.connections, access.head, HOSTS_PATH, cache, offline)
-    home, is_folder = _look(access, copy.destination)
+    home, is_folder = _look(access, copy.request.place_word)
     job_id = new_job_id()
     folder = f"{home}/.clusterctl/jobs/{job_id}"
     files = {"hosts": "".join(f"{target.host}\n" for target in copy.targets)}
@@ -133,7 +123,7 @@ def start_copy_job(
         words += ["-0", "--files-from", f"{folder}/names"]
     sources, destination = copy.request.sources, copy.request.destination
     if copy.needs_this_machine:
-        destination = copy.destination + ("/" if is_folder else "")
+        destination = copy.request.place + ("/" if is_folder else "")
         sources = (destination,)
     plan = JobPlan(
         job_id,
@@ -145,7 +135,7 @@ def start_copy_job(
             *(f"{home}/{FOLDER}/bin/copyclust", *words),
             *("--", f"{folder}/hosts", *sources, destination),
         ),
-        destination=copy.destination,
+        destination=copy.request.place,
     )
     start_job(access.connections, access.head, plan, access.cluster.name, more_files=files)
     return plan
@@ -167,10 +157,8 @@ def copyclust_options(copy: DetachedCopy, mirror: bool) -> list[str]:
     return words
 
 
-def _look(access: Access, destination: str) -> tuple[str, bool]:
-    """The head node's home folder, and whether there is a folder at `destination`."""
-    home, _, below = destination.partition("/")
-    word = '"$HOME"' + shlex.quote(f"/{below}") if home == "~" else shlex.quote(destination)
+def _look(access: Access, word: str) -> tuple[str, bool]:
+    """The head node's home folder, and whether `word` is a folder there."""
     look = f'echo; echo "$HOME"; if [ -d {word} ]; then echo folder; fi'
     result = access.connections.run(access.head, look, timeout_s=PROBE_TIMEOUT_S)
     lines = [line for line in result.stdout.splitlines() if line]

@@ -1,15 +1,71 @@
-"""How full the nodes' disks are."""
+"""How full the nodes' disks are, and how slow the one that a copy goes to."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from clusterctl.bootstrap.node_checks import STORE
 from clusterctl.diagnostics.disk import COMMAND, TIMEOUT_S, DiskUsage, disk_findings, parse_df
 from clusterctl.diagnostics.program import read_each
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.results import FanoutResult
+from clusterctl.domain.units import format_bytes, format_duration, format_rate
+from clusterctl.ec2.root_disk import root_rate
 from clusterctl.operations.access import Access
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+
+# Shorter waits are not worth a word.
+TELLING_S = 60.0
+# Where the root volume is seen: a host of the lab has a mount of its own for home folders.
+ON_ROOT = ("/", "/home")
+
+
+@dataclass(frozen=True)
+class SlowDisk:
+    """The root volume of a node that has local NVMe, too, with `free_bytes`. `rate` is in bytes a
+    second."""
+
+    host: str
+    rate: float
+    free_bytes: int
+
+    def finding(self, size: int) -> Finding | None:
+        """What it costs to bring so many bytes there, where that is worth a word."""
+        took_s = size / self.rate
+        if took_s < TELLING_S:
+            return None
+        return Finding(
+            "copy.ebs",
+            Severity.WARNING,
+            f"DST is on the root volume, which takes {format_rate(self.rate)}: "
+            f"{format_bytes(size)} need {format_duration(took_s)} at least",
+            self.host,
+            f"copy to a folder of {STORE}, the local NVMe ({format_bytes(self.free_bytes)} free); "
+            "what is there is gone when the machine is stopped",
+        )
+
+
+def find_slow_disk(access: Access, client: EC2Client, index: int, word: str) -> SlowDisk | None:
+    """Where `word`, a path for the node's shell, is on the root volume and NVMe is mounted.
+
+    Raises HostError, AwsError.
+    """
+    (target,) = access.select((index,))
+    look = (
+        f'at={word}; while [ ! -d "$at" ]; do at=$(dirname -- "$at"); done; '
+        f'for at in "$at" {STORE}; do LC_ALL=C df -P -k -- "$at" 2>/dev/null | tail -n 1; done'
+    )
+    result = access.connections.run(target, look, timeout_s=TIMEOUT_S)
+    mounts = {usage.mount: usage for usage in parse_df(result)}
+    if STORE not in mounts or not mounts.keys() & set(ON_ROOT):
+        return None
+    node = next(node for node in access.cluster.nodes if node.index == index)
+    rate = root_rate(client, node.instance_id)
+    return SlowDisk(target.host, rate, mounts[STORE].free_bytes) if rate else None
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,11 @@ import sys
 
 import pytest
 
+from clusterctl.cli.wiring import Wiring
+from clusterctl.config import load_settings
+from clusterctl.ec2.root_disk import root_rate
+from clusterctl.operations.disk import SlowDisk, find_slow_disk
+
 pytestmark = [pytest.mark.lab]
 
 LOGS = "imagenet_resnet", "examples/horovod/tensorflow/imagenet_resnet"
@@ -130,3 +135,38 @@ def test_clean_logs(pair):
     finally:
         pair.ctl("clean-logs", "--jobs", "--yes")
         pair.on(1, "rm -rf precious imagenet_resnet")
+
+
+@pytest.mark.parametrize(
+    ("rate", "size", "says"),
+    [
+        (125 << 20, 150 << 30, "takes 125.0 MiB/s: 150.0 GiB need 20 min 29 s at least"),
+        (119e6, 1 << 40, "takes 113.5 MiB/s: 1.0 TiB need 2 h 34 min at least"),
+        (125 << 20, 7 << 30, None),
+    ],
+)
+def test_what_the_root_volume_costs(rate, size, says):
+    found = SlowDisk("demo-0", rate, 900 << 30).finding(size)
+    assert (found and found.message) == (says and f"DST is on the root volume, which {says}")
+    assert not found or (found.host, "/opt/dlami/nvme" in found.hint) == ("demo-0", True)
+
+
+def test_a_destination_on_ebs_beside_local_nvme(lab, pair):
+    """A g4dn.xlarge has NVMe, a p3.2xlarge none; its way to EBS is slower than a gp3."""
+    wiring = Wiring(load_settings(pair.environ))
+    up = [sys.executable, "-m", "clusterctl", "up", "stored", "--instance-type", "g4dn.xlarge"]
+    assert subprocess.run(up, env=pair.environ, check=False).returncode == 0
+    try:
+        with wiring.open("stored") as access:
+            slow = find_slow_disk(access, wiring.ec2, 0, '"$HOME"/no/such/folder')
+            assert slow
+            assert (slow.host, round(slow.rate / 1e6)) == ("stored-0", 119)
+            assert slow.free_bytes > 0
+            for other in ("/opt/dlami/nvme/set", "/data"):
+                assert find_slow_disk(access, wiring.ec2, 0, other) is None
+        with pair.access() as access:
+            assert find_slow_disk(access, wiring.ec2, 0, '"$HOME"') is None
+            instance = access.cluster.nodes[0].instance_id
+        assert root_rate(wiring.ec2, instance) == 125 << 20
+    finally:
+        subprocess.run([*up[:3], "down", "stored", "--yes"], env=pair.environ, check=False)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,9 +19,14 @@ from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 from clusterctl.domain.ranges import fold_hosts
 
 if TYPE_CHECKING:
+    from clusterctl.cli.copy.view import Shown
     from clusterctl.domain.cluster import Cluster
     from clusterctl.operations.access import Access
     from clusterctl.operations.detached_copy import DetachedCopy
+    from clusterctl.transport.target import Target
+
+# What a dry run waits for EC2's word on a disk.
+DISK_WITHIN_S = 3.0
 
 
 @click.command(cls=ClusterCommand)
@@ -70,6 +78,7 @@ def copy(
             if job and not job.needs_this_machine:
                 _start(wiring, access, job, options)
                 return int(bool(missing))
+            looking = _look_at_disk(wiring, access, targets, request.place_word, shown)
             report = copy_to_cluster(
                 access,
                 (access.head,) if job else targets,
@@ -82,6 +91,8 @@ def copy(
                 max_workers=options.fanout,
                 timeout_s=options.timeout_s,
             )
+            if options.dry_run:
+                looking.join(DISK_WITHIN_S)
         shown.report = replace(report, missing=missing)
     status = shown.finish()
     if job and not report.failed and not report.error:
@@ -123,6 +134,24 @@ def _missing(cluster: Cluster) -> tuple[str, ...]:
     if missing:
         output.note(f"warning: {missing_line(missing, len(cluster.nodes))}")
     return missing
+
+
+def _look_at_disk(
+    wiring: Wiring, access: Access, targets: Sequence[Target], word: str, shown: Shown
+) -> threading.Thread:
+    """Find out beside the copy what its disk costs, on the first node: a cluster's are alike."""
+    from clusterctl.operations.disk import find_slow_disk
+
+    first = next(node for node in access.cluster.nodes if node.name == targets[0].host)
+
+    def look() -> None:
+        # Advice: whatever happens, the copy says what matters of a node or of EC2.
+        with contextlib.suppress(Exception):
+            shown.slow_disk = find_slow_disk(access, wiring.ec2, first.index, word)
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    return thread
 
 
 def _link_rates(wiring: Wiring, access: Access) -> dict[str, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
 
     from clusterctl.cli.copy.options import CopyOptions
+    from clusterctl.domain.findings import Finding
+    from clusterctl.operations.disk import SlowDisk
 
 # Seconds between two lines in total, and between two events of progress.
 LINE_S = 5.0
@@ -30,6 +32,8 @@ class Shown:
 
     def __init__(self, options: CopyOptions) -> None:
         self.report: TransferReport | None = None
+        self.slow_disk: SlowDisk | None = None
+        self.findings: list[Finding] = []
         self._options = options
         self._lock = threading.Lock()
         self._last: CopyProgress | None = None
@@ -40,12 +44,14 @@ class Shown:
         with self._lock:
             if progress.plan and not text.are_comparing(progress):
                 self._show_plan(progress.plan)
+                self._judge_disk(max((node.needed_bytes for node in progress.nodes), default=0))
             self._show(self._last, progress)
             self._last = progress
 
     def finish(self) -> int:
         """Show the report; the exit status that it comes to."""
         assert self.report
+        self._judge_disk(max((node.gap.bytes for node in self.report.nodes if node.gap), default=0))
         if not self._options.as_json:
             self._show_plan(self.report.plan)
         self._show_report(self.report)
@@ -53,6 +59,15 @@ class Shown:
 
     def refused(self, error: ClusterctlError) -> None:
         """Nothing was done. Others say why to people."""
+
+    def _judge_disk(self, size: int) -> None:
+        """Say once, before the bytes move, what the disk that was chosen costs."""
+        found = self.slow_disk.finding(size) if self.slow_disk else None
+        self.slow_disk = None
+        if found:
+            self.findings.append(found)
+            if not self._options.quiet:
+                output.findings(self.findings)
 
     @property
     def has_begun(self) -> bool:
@@ -154,7 +169,7 @@ class Events(Shown):
         output.event(report_event(report))
 
     def _show_report(self, report: TransferReport) -> None:
-        output.event(report_event(report))
+        output.event(report_event(report, self.findings))
 
 
 @contextmanager
@@ -221,7 +236,7 @@ def node_events(before: CopyProgress | None, now: CopyProgress) -> list[dict[str
     ]
 
 
-def report_event(report: TransferReport) -> dict[str, Any]:
+def report_event(report: TransferReport, findings: Sequence[Finding] = ()) -> dict[str, Any]:
     """The end of it."""
     return {
         "event": "report",
@@ -235,6 +250,7 @@ def report_event(report: TransferReport) -> dict[str, Any]:
         "nodes": [_node_report(node, report) for node in report.nodes],
         "plan": report.plan,
         "missing": list(report.missing),
+        "findings": [output.finding_data(finding) for finding in findings],
         **_error(report.error),
     }
 

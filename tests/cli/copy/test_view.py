@@ -19,6 +19,7 @@ from clusterctl.copy.report import (
     TransferReport,
 )
 from clusterctl.domain.errors import CommandFailed, UsageError
+from clusterctl.operations.disk import SlowDisk
 
 MIB = 1 << 20
 PLAN = {
@@ -122,6 +123,24 @@ def test_the_plan_comes_first_and_the_measurement_last(capsys):
         "4.0 MiB to 1 node in 11 s, 372.4 KiB/s",
         "measured: 11 s, +10 % against the 10 s predicted",
     ]
+
+
+def test_a_slow_disk_is_told_before_the_bytes_move(capsys):
+    with view.showing(CopyOptions()) as shown:
+        shown.slow_disk = SlowDisk("a", MIB / 64, 8 * MIB)
+        for progress in STORY:
+            shown.watch(progress)
+        shown.report = REPORT
+    shown.finish()
+    [line, *_] = capsys.readouterr().err.splitlines()
+    assert "4.0 MiB need 4 min 16 s at least" in line
+    with view.showing(CopyOptions(as_json=True, quiet=True)) as shown:
+        shown.slow_disk = SlowDisk("a", MIB / 64, 8 * MIB)
+        shown.watch(STORY[1])
+        shown.report = REPORT
+    shown.finish()
+    [found] = json.loads(capsys.readouterr().out)["findings"]
+    assert (found["check"], found["host"]) == ("copy.ebs", "a")
 
 
 def test_quiet_says_what_went_wrong(capsys):
