@@ -21,24 +21,38 @@ if TYPE_CHECKING:
 @click.command(name="clean-logs", cls=ClusterCommand, explicit=True)
 @click.argument("name")
 @click.option("--jobs", is_flag=True, help="The logs of ended jobs too (clusterctl logs).")
+@click.option("--copies", is_flag=True, help="No logs: what interrupted copies have left.")
 @click.option("--yes", is_flag=True, help="Do not ask, though checkpoints go.")
 @click.option("--dry-run", is_flag=True, help="Show what would go, and remove nothing.")
 @click.option("--force", is_flag=True, help="Even while a job runs; what it writes stays.")
 @click.option("--json", "as_json", is_flag=True, help="What was removed as JSON.")
 @account_options
 def clean_logs(
-    wiring: Wiring, name: str, jobs: bool, yes: bool, dry_run: bool, force: bool, as_json: bool
+    wiring: Wiring,
+    name: str,
+    jobs: bool,
+    copies: bool,
+    yes: bool,
+    dry_run: bool,
+    force: bool,
+    as_json: bool,
 ) -> int:
     """Remove what trainings wrote into their log folders on every node of cluster NAME.
 
     \b
     clusterctl clean-logs demo --dry-run
     clusterctl clean-logs demo --jobs
+    clusterctl clean-logs demo --copies
 
     These are the folders of the cluster's jobs (--log_dir), ~/imagenet_resnet, and imagenet_resnet
     and imagenet_resnet_synthetic in ~/examples/horovod/tensorflow. Other files there stay. Asks on
-    a terminal before checkpoints go; elsewhere it wants --yes for that.
+    a terminal before checkpoints go; elsewhere it wants --yes for that. --copies removes no
+    logs, but what interrupted copies have left and no copy uses.
     """
+    if copies:
+        if jobs:
+            raise UsageError("--copies removes no logs", "leave out --jobs")
+        return _discard_copies(wiring, name, dry_run, as_json)
     from clusterctl.operations.clean_logs import clean_logs as clean
     from clusterctl.operations.clean_logs import find_logs
 
@@ -78,6 +92,28 @@ def clean_logs(
     if result.failures:
         return 255
     return int(any(node.failed for node in result.values))
+
+
+def _discard_copies(wiring: Wiring, name: str, dry_run: bool, as_json: bool) -> int:
+    """What interrupted copies have left; the exit status."""
+    from clusterctl.cli.disk import show_copies
+    from clusterctl.operations.disk import copy_parts
+
+    with wiring.open(name) as access:
+        result = copy_parts(access, discard=not dry_run)
+    found = [one for parts in result.values for one in parts]
+    if as_json:
+        output.data([one.as_data() for one in found])
+    else:
+        show_copies(found)
+        gone = [one for one in found if not (one.in_use or one.failed)]
+        size = format_bytes(sum(one.size_bytes for one in gone))
+        output.line(f"{'would free' if dry_run else 'freed'} {size} ({count(len(gone), 'folder')})")
+    for one in found:
+        if one.failed:
+            output.note(f"error: {one.host}: not removed: {one.path}: {one.failed}")
+    hostlines.show_failures(result.failures)
+    return 255 if result.failures else int(any(one.failed for one in found))
 
 
 def _show(found: FanoutResult[NodeLogs]) -> None:

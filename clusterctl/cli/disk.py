@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -9,10 +10,10 @@ import click
 from clusterctl.cli import hostlines, output
 from clusterctl.cli.node_options import nodes_option
 from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
-from clusterctl.domain.units import format_bytes
+from clusterctl.domain.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
-    from clusterctl.operations.disk import DiskReport
+    from clusterctl.operations.disk import CopyParts, DiskReport
 
 
 @click.command(cls=ClusterCommand)
@@ -27,7 +28,8 @@ def disk(wiring: Wiring, name: str, indices: tuple[int, ...] | None, as_json: bo
     clusterctl disk demo
     clusterctl disk demo --nodes 0 --json
 
-    Above 90 % is a warning; from 98 % on it is an error, and the exit status 1.
+    Then what interrupted copies have left there. Above 90 % is a warning; from 98 % on it is an
+    error, and the exit status 1.
     """
     from clusterctl.operations.disk import disk as ask_disks
 
@@ -50,9 +52,27 @@ def disk(wiring: Wiring, name: str, indices: tuple[int, ...] | None, as_json: bo
                 for usage in usages
             ],
         )
+        show_copies(report.copies)
+        if any(not one.in_use for one in report.copies):
+            output.note(f"run the same copies again, or: clusterctl clean-logs {name} --copies")
         output.findings(report.findings)
     hostlines.show_failures(report.nodes.failures)
     return report.exit_status
+
+
+def show_copies(copies: Sequence[CopyParts]) -> None:
+    """What interrupted copies have left, if anything."""
+    rows = [
+        (
+            one.host,
+            one.path,
+            format_bytes(one.size_bytes),
+            "in use" if one.in_use else f"{format_duration(one.age_s)} ago",
+        )
+        for one in copies
+    ]
+    if rows:
+        output.table(("NODE", "PARTS OF A COPY TO", "SIZE", "LAST WRITTEN"), rows)
 
 
 def _as_data(report: DiskReport) -> dict[str, object]:
@@ -68,6 +88,7 @@ def _as_data(report: DiskReport) -> dict[str, object]:
             for usages in report.nodes.values
             for usage in usages
         ],
+        "copies": [one.as_data() for one in report.copies],
         "findings": [output.finding_data(finding) for finding in report.findings],
         "failures": [hostlines.failure_data(failure) for failure in report.nodes.failures],
     }

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import clusterctl.node.jobs
 from clusterctl.bootstrap.node_checks import STORE
 from clusterctl.diagnostics.disk import COMMAND, TIMEOUT_S, DiskUsage, disk_findings, parse_df
-from clusterctl.diagnostics.program import read_each
+from clusterctl.diagnostics.program import NodeProgram, json_lines, read_each
 from clusterctl.domain.findings import Finding, Severity
-from clusterctl.domain.results import FanoutResult
+from clusterctl.domain.results import CommandResult, FanoutResult
 from clusterctl.domain.units import format_bytes, format_duration, format_rate
 from clusterctl.ec2.root_disk import root_rate
 from clusterctl.operations.access import Access
@@ -18,6 +20,8 @@ from clusterctl.operations.access import Access
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
 
+PARTS = NodeProgram(Path(clusterctl.node.jobs.__file__).parent / "parts.py")
+PARTS_TIMEOUT_S = 300.0
 # Shorter waits are not worth a word.
 TELLING_S = 60.0
 # Where the root volume is seen: a host of the lab has a mount of its own for home folders.
@@ -69,11 +73,59 @@ def find_slow_disk(access: Access, client: EC2Client, index: int, word: str) -> 
 
 
 @dataclass(frozen=True)
+class CopyParts:
+    """What an interrupted copy has left in `path`, last written `age_s` seconds ago.
+
+    `in_use`: a copy goes on there. `failed` says why it could not be looked at or removed.
+    """
+
+    host: str
+    path: str
+    size_bytes: int
+    age_s: float
+    in_use: bool
+    failed: str = ""
+
+    def as_data(self) -> dict[str, object]:
+        """For `--json`."""
+        return dict(vars(self))
+
+
+def copy_parts(
+    access: Access, indices: Sequence[int] | None = None, discard: bool = False
+) -> FanoutResult[tuple[CopyParts, ...]]:
+    """The parts that interrupted copies have left on these nodes, or on all.
+
+    `discard` removes those that no copy uses.
+    """
+
+    def parse(result: CommandResult) -> tuple[CopyParts, ...]:
+        return tuple(
+            CopyParts(
+                result.host,
+                one["path"],
+                one["bytes"],
+                round(one["age_s"], 1),
+                one["in_use"],
+                one.get("failed", ""),
+            )
+            for one in json_lines(result, "looking for parts of copies")
+        )
+
+    command = PARTS.command("discard" if discard else "list")
+    result = access.connections.run_all(
+        access.select(indices), command, stdin=PARTS.stdin(), timeout_s=PARTS_TIMEOUT_S
+    )
+    return read_each(result, parse)
+
+
+@dataclass(frozen=True)
 class DiskReport:
-    """Each node's file systems, and what is worth a word."""
+    """Each node's file systems, what interrupted copies left there, and what is worth a word."""
 
     nodes: FanoutResult[list[DiskUsage]]
     findings: tuple[Finding, ...]
+    copies: tuple[CopyParts, ...] = ()
 
     @property
     def exit_status(self) -> int:
@@ -93,4 +145,5 @@ def disk(access: Access, indices: Sequence[int] | None = None) -> DiskReport:
         for usage in usages
         for finding in disk_findings(usage, access.cluster.name)
     ]
-    return DiskReport(nodes, tuple(findings))
+    copies = copy_parts(access, indices)
+    return DiskReport(nodes, tuple(findings), tuple(one for all_ in copies.values for one in all_))

@@ -106,15 +106,32 @@ def test_a_reboot_of_the_head_node_and_the_same_again(pair, place, source):
     assert pair.on(0, SUMS.format(place)) == pair.on(1, SUMS.format(place)) != ""
 
 
-def test_cancel_keeps_what_came(pair, place, source):
+def parts_of(pair, place, command, *words):
+    """What `disk` or `clean-logs --copies` says of the copy to this place."""
+    status, out, err = pair.ctl(command, *words, "--json")
+    assert status == 0, err
+    found = json.loads(out)
+    found = found["copies"] if command == "disk" else found
+    return [(one["host"], one["in_use"]) for one in found if one["path"].endswith(f"/{place}")]
+
+
+def test_cancel_keeps_what_came_until_it_is_discarded(pair, place, source):
+    parts = f"du -sm {place}/.clusterctl-copy 2>/dev/null | cut -f1"
     with pair.fault(0, "shape", "unshape", "--rate", "8mbit"):
         pair.on(0, f"mkdir {place}; head -c 24000000 /dev/urandom >{place}/large")
         job_id = detached(pair, "--from", "0", f"{place}/", place)
-        parts = f"du -sm {place}/.clusterctl-copy 2>/dev/null | cut -f1"
         eventually(lambda: int(pair.on(1, parts) or 0) > 2, "some of it on the other node")
+        assert parts_of(pair, place, "clean-logs", "--copies") == [("pair-1", True)]
         assert pair.ctl("cancel", "--job", job_id)[0] == 0
     assert job(pair, job_id)["state"] == "cancelled"
     assert int(pair.on(1, parts)) > 2
+    pair.on(1, f"touch {place}/another")
+    assert parts_of(pair, place, "disk") == [("pair-1", False)]
+    assert parts_of(pair, place, "clean-logs", "--copies", "--dry-run") == [("pair-1", False)]
+    status, out, err = pair.ctl("clean-logs", "--copies")
+    assert (status, f"/{place} " in out, "freed " in out) == (0, True, True), (out, err)
+    assert pair.on(1, f"ls -A {place}") == "another\n"
+    assert parts_of(pair, place, "disk") == []
 
 
 @pytest.mark.parametrize(
