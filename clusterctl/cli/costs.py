@@ -78,7 +78,7 @@ def costs(
 
 
 def _places(wiring: Wiring, all_regions: bool) -> dict[str, Clients]:
-    from clusterctl.ec2.sweep import all_regions as enabled_regions
+    from clusterctl.ec2.gc.sweep import all_regions as enabled_regions
 
     if not all_regions:
         return {str(wiring.ec2.meta.region_name): wiring.clients}

@@ -41,7 +41,7 @@ COLUMNS = (
 
 def print_costs(report: CostReport) -> None:
     """A row per cluster, one per removal; the sums."""
-    from clusterctl.ec2.costs import format_usd
+    from clusterctl.ec2.money.costs import format_usd
 
     rows = [_row(one) for one in report.clusters] + [_ended_row(one) for one in report.ended]
     if not rows:
@@ -61,7 +61,7 @@ def print_costs(report: CostReport) -> None:
 
 
 def _row(one: ClusterCosts) -> tuple[str, ...]:
-    from clusterctl.ec2.costs import format_usd
+    from clusterctl.ec2.money.costs import format_usd
 
     money = one.spending
     return (
@@ -78,7 +78,7 @@ def _row(one: ClusterCosts) -> tuple[str, ...]:
 
 
 def _ended_row(one: Ended) -> tuple[str, ...]:
-    from clusterctl.ec2.costs import format_usd
+    from clusterctl.ec2.money.costs import format_usd
 
     return (
         one.name,

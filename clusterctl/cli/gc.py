@@ -109,7 +109,7 @@ def gc(
 
 def _places(wiring: Wiring, regions: str | None, all_regions: bool) -> dict[str, Clients]:
     """The regions to look at, each with its clients. Raises UsageError, AwsError."""
-    from clusterctl.ec2.sweep import all_regions as enabled_regions
+    from clusterctl.ec2.gc.sweep import all_regions as enabled_regions
 
     if regions and all_regions:
         raise UsageError("--regions and --all-regions exclude each other", "give one of them")
@@ -127,7 +127,7 @@ def _places(wiring: Wiring, regions: str | None, all_regions: bool) -> dict[str,
 
 def _check_known(names: tuple[str, ...], wiring: Wiring) -> None:
     """Raises UsageError for regions that the account does not have."""
-    from clusterctl.ec2.sweep import all_regions as enabled_regions
+    from clusterctl.ec2.gc.sweep import all_regions as enabled_regions
 
     try:
         known = enabled_regions(wiring.clients)

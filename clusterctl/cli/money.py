@@ -14,8 +14,8 @@ from clusterctl.domain.units import count, format_duration
 
 if TYPE_CHECKING:
     from clusterctl.cli.wiring import Wiring
-    from clusterctl.ec2.plan import LaunchPlan
-    from clusterctl.ec2.spending import RunningCost, Spending
+    from clusterctl.ec2.launch.plan import LaunchPlan
+    from clusterctl.ec2.money.spending import RunningCost, Spending
 
 
 def agreement(wiring: Wiring, yes: bool) -> Callable[[LaunchPlan], None]:
@@ -42,7 +42,7 @@ def agreement(wiring: Wiring, yes: bool) -> Callable[[LaunchPlan], None]:
 
 def _running_words(cost: RunningCost) -> str:
     """`4 nodes, $88.17 an hour, $2,116.08 a day, $2.76 per GPU-hour (AWS's price list, …)`."""
-    from clusterctl.ec2.costs import format_usd
+    from clusterctl.ec2.money.costs import format_usd
 
     nodes, hourly = count(cost.nodes, "node"), cost.usd_per_hour
     if hourly is None:
@@ -56,7 +56,7 @@ def _running_words(cost: RunningCost) -> str:
 
 def print_spending(money: Spending) -> None:
     """What it costs and has cost; then its limits and which of them ends it, if it has any."""
-    from clusterctl.ec2.costs import format_usd
+    from clusterctl.ec2.money.costs import format_usd
 
     source = f" ({money.price_source})" if money.price_source else ""
     hourly = "unknown" if money.usd_per_hour is None else format_usd(money.usd_per_hour)
@@ -68,14 +68,14 @@ def print_spending(money: Spending) -> None:
 
 def spent_words(money: Spending) -> str:
     """`$40.32`, `at least $40.32`."""
-    from clusterctl.ec2.costs import format_usd
+    from clusterctl.ec2.money.costs import format_usd
 
     return f"{'' if money.complete else 'at least '}{format_usd(money.spent_usd)}"
 
 
 def limits_words(limits: Limits) -> str:
     """`8 h, $100.00, $90.00 an hour, stops after 30 min idle, goes after 3 d stopped`."""
-    from clusterctl.ec2.costs import format_usd
+    from clusterctl.ec2.money.costs import format_usd
 
     words = {
         "max_hours": lambda value: _length(value, "h", 3600),

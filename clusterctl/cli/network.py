@@ -14,7 +14,7 @@ from clusterctl.cli.wiring import Wiring, account_options
 from clusterctl.domain.units import count
 
 if TYPE_CHECKING:
-    from clusterctl.ec2.stack import Network
+    from clusterctl.ec2.network.stack import Network
     from clusterctl.operations.network import NetworkPlan
 
 _timeout = click.option(
@@ -72,7 +72,7 @@ def up(
     clusterctl network up training --zones a,b --ssh-from 203.0.113.7/32
     clusterctl network up training --for-type p4d.24xlarge --dry-run
     """
-    from clusterctl.ec2.network_plan import Action, NetworkWish
+    from clusterctl.ec2.network.plan import Action, NetworkWish
     from clusterctl.operations import network as operation
 
     wish = NetworkWish(

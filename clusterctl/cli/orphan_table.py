@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.cli import output
 from clusterctl.domain.units import count, format_duration
-from clusterctl.ec2.costs import format_usd
-from clusterctl.ec2.verdicts import Judged, Verdict, age_s
+from clusterctl.ec2.gc.verdicts import Judged, Verdict, age_s
+from clusterctl.ec2.money.costs import format_usd
 
 if TYPE_CHECKING:
-    from clusterctl.ec2.resources import Resource
-    from clusterctl.ec2.sweep import Unseen
+    from clusterctl.ec2.gc.resources import Resource
+    from clusterctl.ec2.gc.sweep import Unseen
     from clusterctl.operations.gc import Removed, Sweep
     from clusterctl.operations.orphan_costs import HourlyCosts
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.cli import output
-from clusterctl.ec2.costs import format_usd
+from clusterctl.ec2.money.costs import format_usd
 
 if TYPE_CHECKING:
-    from clusterctl.ec2.plan import LaunchPlan
+    from clusterctl.ec2.launch.plan import LaunchPlan
 
 
 def print_plan(plan: LaunchPlan) -> None:

@@ -59,7 +59,7 @@ class Setting(click.ParamType):
 
 
 def _types() -> list[str]:
-    from clusterctl.ec2.prices import listed_types
+    from clusterctl.ec2.money.prices import listed_types
 
     return listed_types()
 

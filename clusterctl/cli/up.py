@@ -68,7 +68,7 @@ def up(
 
 def _say_what_it_costs(wiring: Wiring, name: str, instances: Sequence[Instance]) -> None:
     """Of a cluster that nothing ends but its owner."""
-    from clusterctl.ec2.costs import format_usd
+    from clusterctl.ec2.money.costs import format_usd
     from clusterctl.operations.costs import price_cache, spending_of
 
     money = spending_of(wiring.clients, instances, price_cache(wiring.settings.home))
@@ -102,7 +102,7 @@ def _spec(wiring: Wiring, draft: SpecDraft) -> ClusterSpec:
 
 def _nodes_of(wiring: Wiring, name: str) -> list[str]:
     """The type of each node that the cluster is to have; none for a cluster that is not there."""
-    from clusterctl.ec2.likeness import spec_of
+    from clusterctl.ec2.launch.inherited import spec_of
     from clusterctl.operations.status import find_own
 
     instances = find_own(wiring.clients, wiring.folder(name))

@@ -10,7 +10,7 @@ from clusterctl.domain.cluster import NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.ec2.errors import translated
 from clusterctl.ec2.instances import Instance, find_instances, launched_with
-from clusterctl.ec2.network import find_groups
+from clusterctl.ec2.network.vpcs import find_groups
 from clusterctl.ec2.polling import gaps
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from clusterctl.domain.cluster import ASLEEP, AWAKE, NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.ec2.instances import Instance, find_every_cluster, find_instances, members_of
-from clusterctl.ec2.prices import find_prices
-from clusterctl.ec2.spending import (
+from clusterctl.ec2.money.prices import find_prices
+from clusterctl.ec2.money.spending import (
     RunningCost,
     Spending,
     first_launch,
@@ -31,7 +31,7 @@ from clusterctl.operations.ledger import Ended, append_ended, read_ended
 from clusterctl.transport.fanout import fan_out
 
 if TYPE_CHECKING:
-    from clusterctl.ec2.plan import LaunchPlan
+    from clusterctl.ec2.launch.plan import LaunchPlan
     from clusterctl.ec2.session import Clients
 
 

@@ -14,8 +14,8 @@ from clusterctl.bootstrap.keypair import new_key_pair
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.ec2.instances import Instance, find_instances
 from clusterctl.ec2.keypairs import find_key_pairs
-from clusterctl.ec2.network import is_local
-from clusterctl.ec2.record import SentLaunch, read_launches
+from clusterctl.ec2.launch.record import SentLaunch, read_launches
+from clusterctl.ec2.network.vpcs import is_local
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.views import write_file
 from clusterctl.transport.keys import load_key

@@ -18,7 +18,7 @@ from clusterctl.operations.costs import price_cache
 from clusterctl.operations.folder import ClusterFolder
 
 if TYPE_CHECKING:
-    from clusterctl.ec2.plan import LaunchPlan
+    from clusterctl.ec2.launch.plan import LaunchPlan
     from clusterctl.ec2.session import Clients
 
 

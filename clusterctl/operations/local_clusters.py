@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.domain.cluster import is_cluster_name
-from clusterctl.ec2.record import SETTLED_AFTER_S
+from clusterctl.ec2.launch.record import SETTLED_AFTER_S
 from clusterctl.operations.down import await_sent
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.keep import Site, kept_site, locked, sent_launches

@@ -20,8 +20,8 @@ from clusterctl.ec2.instances import (
     unfinished_of,
     wanted_of,
 )
-from clusterctl.ec2.likeness import spec_of
-from clusterctl.ec2.plan import LaunchPlan
+from clusterctl.ec2.launch.inherited import spec_of
+from clusterctl.ec2.launch.plan import LaunchPlan
 from clusterctl.ec2.tagging import tag, untag
 from clusterctl.ec2.tags import Unfinished
 from clusterctl.operations.down import await_sent

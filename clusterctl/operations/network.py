@@ -14,8 +14,10 @@ from clusterctl.domain.units import count
 from clusterctl.ec2 import tags
 from clusterctl.ec2.errors import translated
 from clusterctl.ec2.instances import PAGE
-from clusterctl.ec2.network import Vpc, caller_cidr, find_vpc
-from clusterctl.ec2.network_plan import (
+from clusterctl.ec2.launch.places import find_offers
+from clusterctl.ec2.launch.request import tagged
+from clusterctl.ec2.launch.steps import Step
+from clusterctl.ec2.network.plan import (
     DEFAULT_CIDR,
     Action,
     NetworkSettings,
@@ -28,11 +30,9 @@ from clusterctl.ec2.network_plan import (
     settings_of,
     stack_name,
 )
-from clusterctl.ec2.places import find_offers
-from clusterctl.ec2.request import tagged
-from clusterctl.ec2.stack import Network, find_stack, network_of, template_version
-from clusterctl.ec2.steps import Step
-from clusterctl.ec2.subnets import NETWORK, find_subnets, find_ways_out
+from clusterctl.ec2.network.stack import Network, find_stack, network_of, template_version
+from clusterctl.ec2.network.subnets import NETWORK, find_subnets, find_ways_out
+from clusterctl.ec2.network.vpcs import Vpc, caller_cidr, find_vpc
 from clusterctl.operations.launcher import Progress
 from clusterctl.operations.stack_work import StackWork
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.domain.spec import Market
-from clusterctl.ec2.costs import PUBLIC_IPV4_HOUR_USD, disk_hourly_usd
-from clusterctl.ec2.prices import find_price
-from clusterctl.ec2.resources import Kind, Resource
+from clusterctl.ec2.gc.resources import Kind, Resource
+from clusterctl.ec2.money.costs import PUBLIC_IPV4_HOUR_USD, disk_hourly_usd
+from clusterctl.ec2.money.prices import find_price
 
 if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients

@@ -13,7 +13,7 @@ from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.spec import Market
 from clusterctl.ec2.errors import translated
 from clusterctl.ec2.instances import Instance, as_cluster, find_instances
-from clusterctl.ec2.likeness import spec_of
+from clusterctl.ec2.launch.inherited import spec_of
 from clusterctl.ec2.polling import gaps
 from clusterctl.operations.costs import note_spent
 from clusterctl.operations.keep import check_site, locked

@@ -40,7 +40,7 @@ from clusterctl.domain.spec import Market
 from clusterctl.domain.units import format_duration
 from clusterctl.ec2.console import Consoles
 from clusterctl.ec2.instances import Instance, as_cluster, find_instances, find_states
-from clusterctl.ec2.network import is_local
+from clusterctl.ec2.network.vpcs import is_local
 from clusterctl.ec2.polling import gaps
 from clusterctl.jobs.shipping import HOSTS_PATH, ShippedFiles, ship_examples, shipped_files
 from clusterctl.operations.access import cluster_targets

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.domain.units import format_duration
-from clusterctl.ec2.network_plan import NetworkSettings, Stack, stack_name
-from clusterctl.ec2.polling import gaps
-from clusterctl.ec2.stack import (
+from clusterctl.ec2.network.plan import NetworkSettings, Stack, stack_name
+from clusterctl.ec2.network.stack import (
     create_stack,
     delete_stack,
     find_stack,
     operation_events,
     update_stack,
 )
+from clusterctl.ec2.polling import gaps
 from clusterctl.operations.launcher import Progress
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.domain.cluster import ASLEEP, AWAKE, Cluster, Node, NodeState
 from clusterctl.domain.errors import AwsError, HostError, NoSuchCluster
+from clusterctl.ec2.gc.resources import stopped_since
 from clusterctl.ec2.instances import (
     Instance,
     as_cluster,
@@ -20,7 +21,6 @@ from clusterctl.ec2.instances import (
     leaving_of,
     unfinished_of,
 )
-from clusterctl.ec2.resources import stopped_since
 from clusterctl.ec2.tags import Unfinished
 from clusterctl.operations.keep import check_site
 

@@ -14,11 +14,11 @@ import pytest
 
 from clusterctl.cli.main import COMMANDS, cli, run_command
 from clusterctl.cli.plan_table import readable
-from clusterctl.ec2 import launch as launch_module
 from clusterctl.ec2 import session
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.keypairs import find_key_pairs
-from clusterctl.ec2.network import find_groups
+from clusterctl.ec2.launch import execution as launch_module
+from clusterctl.ec2.network.vpcs import find_groups
 from clusterctl.operations import up as up_module
 from tests.cli.programs import BIN
 from tests.cli.running import CommandLine
@@ -425,7 +425,7 @@ def test_help_has_an_example(command, capsys):
 def test_what_ec2_refuses_is_one_message(clusterctl, client, monkeypatch, code, status, message):
     from botocore.exceptions import ClientError
 
-    from clusterctl.ec2 import launch
+    from clusterctl.ec2.launch import execution as launch
 
     class Refuses:
         allocate_address = client.allocate_address

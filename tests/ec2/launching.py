@@ -11,11 +11,12 @@ import pytest
 from botocore.exceptions import ClientError
 
 from clusterctl.domain.spec import ClusterSpec
-from clusterctl.ec2 import launch, search
 from clusterctl.ec2.instances import find_instances
-from clusterctl.ec2.observe import observe
-from clusterctl.ec2.plan import plan_launch
-from clusterctl.ec2.record import read_launches
+from clusterctl.ec2.launch import execution as launch
+from clusterctl.ec2.launch import search
+from clusterctl.ec2.launch.observe import observe
+from clusterctl.ec2.launch.plan import plan_launch
+from clusterctl.ec2.launch.record import read_launches
 from clusterctl.lab.ec2.instances import all_lab_instances
 from clusterctl.lab.faults.checks import admit
 from clusterctl.lab.faults.store import FAULTS

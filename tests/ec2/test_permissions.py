@@ -167,7 +167,7 @@ PUBLISHED = {
 
 
 def test_cloudformation_may_make_what_the_template_has():
-    template = (ROOT / "clusterctl" / "ec2" / "network.yaml").read_text()
+    template = (ROOT / "clusterctl" / "ec2" / "network" / "network.yaml").read_text()
     kinds = set(re.findall(r"Type: (AWS::[\w:]+)", template))
     assert kinds - {"AWS::EC2::AvailabilityZone::Name"} == set(BY_CLOUDFORMATION)
     asked = {kind: set(PUBLISHED[kind].split()) for kind in kinds & set(PUBLISHED)}

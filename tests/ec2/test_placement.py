@@ -8,13 +8,13 @@ import pytest
 
 from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.ec2 import placement
+from clusterctl.ec2.launch.request import tagged
 from clusterctl.ec2.placement import (
     PlacementGroup,
     await_available,
     delete_placement_groups,
     find_placement_groups,
 )
-from clusterctl.ec2.request import tagged
 from clusterctl.ec2.tags import CLUSTER
 
 

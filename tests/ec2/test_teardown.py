@@ -9,9 +9,9 @@ from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.ec2 import tags, teardown
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.keypairs import find_key_pairs
-from clusterctl.ec2.network import find_groups, find_vpc
+from clusterctl.ec2.network.vpcs import find_groups, find_vpc
+from tests.ec2.launch.test_execution import PUBLIC_KEY, Trouble
 from tests.ec2.test_instances import launch
-from tests.ec2.test_launch import PUBLIC_KEY, Trouble
 
 
 def refused(code):

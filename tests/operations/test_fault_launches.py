@@ -9,7 +9,8 @@ import pytest
 from clusterctl.domain.cluster import NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.domain.spec import Limits
-from clusterctl.ec2 import removal, tags
+from clusterctl.ec2 import tags
+from clusterctl.ec2.gc import removal
 from clusterctl.ec2.instances import find_instances, list_clusters
 from clusterctl.ec2.tagging import tag
 from clusterctl.lab.faults.kinds import Boot, Capacity, Lag

@@ -9,8 +9,8 @@ import pytest
 
 from clusterctl.domain.errors import AwsError, ClusterctlError, UsageError
 from clusterctl.ec2 import tags
-from clusterctl.ec2.network_plan import Action, NetworkSettings, NetworkWish, stack_name
-from clusterctl.ec2.stack import find_network, template_version
+from clusterctl.ec2.network.plan import Action, NetworkSettings, NetworkWish, stack_name
+from clusterctl.ec2.network.stack import find_network, template_version
 from clusterctl.operations import network as operation
 from clusterctl.operations import stack_work
 from clusterctl.operations.launcher import Progress

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.ec2 import launch, session
+from clusterctl.ec2 import session
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.keypairs import find_key_pairs
-from clusterctl.ec2.network import find_groups
+from clusterctl.ec2.launch import execution as launch
+from clusterctl.ec2.network.vpcs import find_groups
 from clusterctl.ec2.session import Clients
 from clusterctl.ec2.teardown import NOT_TERMINATED
 from clusterctl.lab.record import ACCOUNTS

@@ -1,0 +1,238 @@
+"""Which of the things with our tags nobody needs any more. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Optional
+
+from clusterctl.domain.units import format_duration
+from clusterctl.ec2.gc.orphan_networks import judge_network
+from clusterctl.ec2.gc.resources import Kind, Resource, limit_of, stopped_at
+from clusterctl.ec2.gc.verdicts import (
+    YOUNG,
+    ClusterId,
+    Judged,
+    Rules,
+    ThingId,
+    Verdict,
+    age_s,
+    thing_id,
+)
+
+_Answer = Optional[tuple[Verdict, str]]
+_Way = Callable[[Resource], tuple[Verdict, str]]
+_ATTACHABLE = (Kind.VOLUME, Kind.ADDRESS, Kind.INTERFACE)
+_YOUNG_S = YOUNG.total_seconds()
+# What tells how young a cluster's things without a date may be.
+_DATED = (Kind.VOLUME, Kind.KEY_PAIR)
+
+
+def judge(resources: Iterable[Resource], rules: Rules) -> tuple[Judged, ...]:
+    """Every one of `resources` that the rules are about, by region and cluster, in Kind's order."""
+    clusters: dict[ClusterId, list[Resource]] = {}
+    networks: list[Resource] = []
+    everything = list(resources)
+    for one in everything:
+        if one.cluster is not None:
+            clusters.setdefault((one.region, one.cluster), []).append(one)
+        elif one.kind is Kind.NETWORK:
+            networks.append(one)
+    judged = []
+    for identity in sorted(clusters):
+        if rules.cluster is None or identity[1] == rules.cluster:
+            judged += _Cluster(identity, clusters[identity], rules).judged()
+    if rules.cluster is None:
+        judged += [judge_network(one, everything, rules) for one in networks]
+    order = list(Kind)
+    return tuple(
+        sorted(
+            judged,
+            key=lambda one: (
+                one.resource.region,
+                one.resource.cluster is None,
+                one.resource.cluster or "",
+                order.index(one.resource.kind),
+                one.resource.id,
+            ),
+        )
+    )
+
+
+class _Cluster:
+    """What carries one cluster's name in one region."""
+
+    def __init__(self, identity: ClusterId, members: Sequence[Resource], rules: Rules) -> None:
+        self._identity = identity
+        self._members = members
+        self._rules = rules
+        self._instances = {one.id: one for one in members if one.kind is Kind.INSTANCE}
+        self._judged_instances: dict[str, Judged] = {}
+
+    def judged(self) -> list[Judged]:
+        for one in self._instances.values():
+            self._judged_instances[one.id] = self._judge(one, self._instance)
+        others = [
+            self._judge(one, self._attachable if one.kind in _ATTACHABLE else self._shared)
+            for one in self._members
+            if one.kind is not Kind.INSTANCE
+        ]
+        return [*self._judged_instances.values(), *others]
+
+    def _judge(self, one: Resource, way: _Way) -> Judged:
+        if self._identity in self._rules.busy:
+            return Judged(one, Verdict.KEPT, "a clusterctl on this machine is at work on it")
+        if self._identity in self._rules.unsettled:
+            why = "what came of a launch from this machine is not known yet; no command is at work"
+            return Judged(one, Verdict.KEPT, why)
+        if self._is_blind(Kind.INSTANCE):
+            return Judged(one, Verdict.KEPT, "its instances could not be looked at")
+        if self._rules.cluster is not None:
+            return Judged(one, Verdict.ORPHAN, "all of this cluster was asked for")
+        return Judged(one, *way(one))
+
+    def _instance(self, one: Resource) -> tuple[Verdict, str]:
+        if one.state == "shutting-down":
+            return Verdict.KEPT, "it is ending"
+        if self._is_young(one):
+            return self._living(f"launched {self._ago(one)}")
+        ways = (self._replaced, self._over, self._stopped, self._old)
+        answers = [answer for way in ways if (answer := way(one))]
+        condemned = [answer for answer in answers if answer[0] is Verdict.ORPHAN]
+        if condemned or answers:
+            return (condemned or answers)[0]
+        return self._living("not launched from this machine; --older-than or --cluster judges it")
+
+    def _living(self, why: str) -> tuple[Verdict, str]:
+        if self._identity in self._rules.here:
+            return Verdict.IN_USE, "its cluster is kept on this machine"
+        return Verdict.KEPT, why
+
+    def _replaced(self, one: Resource) -> _Answer:
+        if not one.instance or not one.instance.retired:
+            return None
+        for other in self._instances.values():
+            same = other.instance and other.instance.node.index == one.instance.node.index
+            if same and other.state == "running" and not _retired(other):
+                if not self._is_young(other):
+                    return Verdict.ORPHAN, f"replaced by {other.id}"
+                return Verdict.KEPT, f"just replaced by {other.id}"
+        return Verdict.KEPT, "to be replaced; its replacement does not run"
+
+    def _over(self, one: Resource) -> _Answer:
+        hours = limit_of(one, "max-hours")
+        if hours is None or one.state not in ("pending", "running"):
+            return None
+        late_s = self._age_s(one) - hours * 3600
+        if late_s <= YOUNG.total_seconds():
+            return None
+        return Verdict.ORPHAN, f"its {hours:g} h ended {format_duration(late_s)} ago"
+
+    def _stopped(self, one: Resource) -> _Answer:
+        days = limit_of(one, "stopped-days")
+        if days is None or one.state != "stopped":
+            return None
+        since = stopped_at(one)
+        if since is None:
+            return Verdict.KEPT, "stopped, EC2 does not say since when: counted from now on"
+        stopped_s = (self._rules.now - since).total_seconds()
+        if stopped_s < days * 86400:
+            return None
+        return Verdict.ORPHAN, f"stopped for {format_duration(stopped_s)}; {days:g} d are allowed"
+
+    def _old(self, one: Resource) -> _Answer:
+        limit_s = self._rules.older_than_s
+        if limit_s is None or self._age_s(one) < limit_s:
+            return None
+        return Verdict.ORPHAN, f"older than {format_duration(limit_s)}"
+
+    def _attachable(self, one: Resource) -> tuple[Verdict, str]:
+        if one.state == "deleting":
+            return Verdict.KEPT, "it is being deleted"
+        holder = self._judged_instances.get(one.attached_to)
+        if holder and holder.verdict is Verdict.ORPHAN:
+            return Verdict.ORPHAN, f"goes with {one.attached_to}"
+        if holder and holder.resource.state == "shutting-down":
+            return Verdict.KEPT, f"{one.attached_to} is ending"
+        if holder:
+            return holder.verdict, f"used by {one.attached_to}"
+        if one.attached_to:
+            return Verdict.KEPT, f"used by {one.attached_to}, which is not its cluster's"
+        if one.kind is not Kind.ADDRESS and one.state not in ("available", "error"):
+            return Verdict.KEPT, "it is not free"
+        return self._unless_young(one, "attached to nothing")
+
+    def _shared(self, one: Resource) -> tuple[Verdict, str]:
+        """Groups and key pairs: needed while there are instances."""
+        if one.state == "deleting":
+            return Verdict.KEPT, "it is being deleted"
+        verdicts = {found.verdict for found in self._judged_instances.values()}
+        if verdicts == {Verdict.ORPHAN}:
+            return Verdict.ORPHAN, "goes with its cluster's instances"
+        if all(found.state == "shutting-down" for found in self._instances.values()):
+            if self._instances:
+                return Verdict.KEPT, "its cluster's instances are ending"
+            return self._unless_young(one, "its cluster has no instance")
+        return Verdict.IN_USE, "its cluster has instances"
+
+    def _unless_young(self, one: Resource, why: str) -> tuple[Verdict, str]:
+        # What has no date is taken to be as young as its cluster's youngest thing: a launch
+        # makes everything within minutes.
+        unseen = [kind.value for kind in _DATED if self._is_blind(kind)]
+        if unseen and one.made_at is None:
+            missing = " and ".join(f"{name}s" for name in unseen)
+            return Verdict.KEPT, f"{why}, but its cluster's {missing} could not be looked at"
+        dated = [one] if one.made_at else [other for other in self._members if other.made_at]
+        if any(self._is_young(other) for other in dated):
+            youngest = min(dated, key=self._age_s)
+            return Verdict.KEPT, f"{why}, but made {self._ago(youngest)}"
+        return self._seen_alone(one, why) if one.made_at is None else (Verdict.ORPHAN, why)
+
+    def _seen_alone(self, one: Resource, why: str) -> tuple[Verdict, str]:
+        """Somebody may be about to launch into what has no date, until it was seen for a while."""
+        if self._rules.alone_since is None:
+            return Verdict.ORPHAN, why
+        since = self._rules.alone_since.get(thing_id(one), self._rules.now)
+        seen_s = max(0.0, (self._rules.now - since).total_seconds())
+        if seen_s >= YOUNG.total_seconds():
+            return Verdict.ORPHAN, f"{why}, seen so for {format_duration(seen_s)}"
+        seen = f"seen so for {format_duration(seen_s)}" if seen_s else "seen so for the first time"
+        return Verdict.KEPT, f"{why}, but {seen}; an orphan after {format_duration(_YOUNG_S)}"
+
+    def _is_blind(self, kind: Kind) -> bool:
+        return (self._identity[0], kind) in self._rules.blind
+
+    def _is_young(self, one: Resource) -> bool:
+        return self._age_s(one) < YOUNG.total_seconds()
+
+    def _ago(self, one: Resource) -> str:
+        return f"{format_duration(max(0.0, self._age_s(one)))} ago"
+
+    def _age_s(self, one: Resource) -> float:
+        return age_s(one, self._rules.now) or 0.0
+
+
+def alone(resources: Iterable[Resource], rules: Rules) -> tuple[ThingId, ...]:
+    """What would be an orphan, had it been seen for long enough: it has no date at EC2."""
+    judged = judge(resources, replace(rules, alone_since=None))
+    return tuple(
+        thing_id(one.resource)
+        for one in judged
+        if one.verdict is Verdict.ORPHAN and one.resource.made_at is None
+    )
+
+
+def without_stop_time(judged: Iterable[Judged]) -> tuple[Resource, ...]:
+    """The stopped instances with --stopped-days of which nobody knows since when they are."""
+    return tuple(
+        found.resource
+        for found in judged
+        if found.resource.kind is Kind.INSTANCE
+        and found.resource.state == "stopped"
+        and limit_of(found.resource, "stopped-days") is not None
+        and stopped_at(found.resource) is None
+    )
+
+
+def _retired(one: Resource) -> bool:
+    return bool(one.instance and one.instance.retired)

@@ -1,0 +1,211 @@
+"""What can carry our tags: every kind of thing, as EC2 describes it, in one shape."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from enum import Enum
+from typing import Any
+
+from clusterctl.ec2 import tags
+from clusterctl.ec2.instances import Instance, read_instance
+from clusterctl.ec2.network.subnets import NETWORK
+
+# When `gc` first saw a stopped instance of which EC2 does not say since when it is.
+STOPPED_SEEN = "clusterctl:stopped-seen"
+
+
+class Kind(Enum):
+    """What is looked for, in the order in which it has to go."""
+
+    INSTANCE = "instance"
+    ADDRESS = "address"
+    VOLUME = "volume"
+    INTERFACE = "network interface"
+    PLACEMENT_GROUP = "placement group"
+    SECURITY_GROUP = "security group"
+    KEY_PAIR = "key pair"
+    NETWORK = "network"
+
+
+@dataclass(frozen=True)
+class Resource:
+    """One thing with our tag. `cluster` is None for a network and what belongs to it.
+
+    `made_at` is None where EC2 does not say. `attached_to` is an instance, or whatever else
+    holds it. `vpc_ids` is where a security group is and what a network consists of. `iops` and
+    `throughput` are a gp3's.
+    """
+
+    kind: Kind
+    id: str
+    region: str
+    cluster: str | None
+    network: str | None = None
+    state: str = ""
+    name: str = ""
+    made_at: datetime | None = None
+    attached_to: str = ""
+    vpc_ids: tuple[str, ...] = ()
+    size_gib: int = 0
+    iops: int | None = None
+    throughput: int | None = None
+    instance: Instance | None = None
+
+
+def read_machine(entry: Any, region: str, tagged: Mapping[str, str]) -> Resource:
+    instance = read_instance(entry)
+    return Resource(
+        Kind.INSTANCE,
+        entry["InstanceId"],
+        region,
+        tagged.get(tags.CLUSTER),
+        tagged.get(NETWORK),
+        state=instance.node.state.value,
+        made_at=entry["LaunchTime"],
+        vpc_ids=_some(entry.get("VpcId")),
+        instance=instance,
+    )
+
+
+def read_volume(entry: Any, region: str, tagged: Mapping[str, str]) -> Resource:
+    holders = [one.get("InstanceId", "") for one in entry.get("Attachments", ())]
+    gp3 = entry.get("VolumeType") == "gp3"
+    return Resource(
+        Kind.VOLUME,
+        entry["VolumeId"],
+        region,
+        tagged.get(tags.CLUSTER),
+        tagged.get(NETWORK),
+        state=entry.get("State", ""),
+        made_at=entry.get("CreateTime"),
+        attached_to=holders[0] if holders else "",
+        size_gib=entry.get("Size", 0),
+        iops=entry.get("Iops") if gp3 else None,
+        throughput=entry.get("Throughput") if gp3 else None,
+    )
+
+
+def read_address(entry: Any, region: str, tagged: Mapping[str, str]) -> Resource:
+    holder = entry.get("InstanceId") or entry.get("NetworkInterfaceId") or ""
+    return Resource(
+        Kind.ADDRESS,
+        entry.get("AllocationId") or entry.get("PublicIp", ""),
+        region,
+        tagged.get(tags.CLUSTER),
+        tagged.get(NETWORK),
+        state="associated" if holder else "not associated",
+        name=entry.get("PublicIp", ""),
+        attached_to=holder,
+    )
+
+
+def read_interface(entry: Any, region: str, tagged: Mapping[str, str]) -> Resource:
+    attachment = entry.get("Attachment") or {}
+    owner = attachment.get("InstanceOwnerId", "")
+    holder = attachment.get("InstanceId") or (owner if attachment else "")
+    return Resource(
+        Kind.INTERFACE,
+        entry["NetworkInterfaceId"],
+        region,
+        tagged.get(tags.CLUSTER),
+        tagged.get(NETWORK),
+        state=entry.get("Status", ""),
+        attached_to=holder,
+    )
+
+
+def read_placement_group(entry: Any, region: str, tagged: Mapping[str, str]) -> Resource:
+    return Resource(
+        Kind.PLACEMENT_GROUP,
+        entry.get("GroupId") or entry["GroupName"],
+        region,
+        tagged.get(tags.CLUSTER),
+        tagged.get(NETWORK),
+        state=entry.get("State", ""),
+        name=entry["GroupName"],
+    )
+
+
+def read_security_group(entry: Any, region: str, tagged: Mapping[str, str]) -> Resource:
+    return Resource(
+        Kind.SECURITY_GROUP,
+        entry["GroupId"],
+        region,
+        tagged.get(tags.CLUSTER),
+        tagged.get(NETWORK),
+        name=entry.get("GroupName", ""),
+        vpc_ids=_some(entry.get("VpcId")),
+    )
+
+
+def read_key_pair(entry: Any, region: str, tagged: Mapping[str, str]) -> Resource:
+    return Resource(
+        Kind.KEY_PAIR,
+        entry["KeyPairId"],
+        region,
+        tagged.get(tags.CLUSTER),
+        tagged.get(NETWORK),
+        name=entry.get("KeyName", ""),
+        made_at=entry.get("CreateTime"),
+    )
+
+
+def read_network(entry: Any, region: str, tagged: Mapping[str, str]) -> Resource:
+    outputs = [str(one.get("OutputValue", "")) for one in entry.get("Outputs", ())]
+    return Resource(
+        Kind.NETWORK,
+        entry["StackName"],
+        region,
+        None,
+        tagged.get(NETWORK),
+        state=entry.get("StackStatus", ""),
+        name=entry["StackName"],
+        made_at=entry.get("CreationTime"),
+        vpc_ids=tuple(value for value in outputs if value.startswith("vpc-")),
+    )
+
+
+def _some(text: str | None) -> tuple[str, ...]:
+    return (text,) if text else ()
+
+
+def stopped_since(reason: str) -> datetime | None:
+    """When a stop was asked for, from `User initiated (2026-11-21 16:18:17 GMT)`.
+
+    None where EC2 does not say, as for a machine that shut itself down.
+    """
+    match = re.search(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)", reason, re.ASCII)
+    if not match:
+        return None
+    try:
+        return datetime.strptime(match[1], "%Y-%m-%d %H:%M:%S").replace(tzinfo=timezone.utc)
+    except ValueError:
+        return None
+
+
+def stopped_at(one: Resource) -> datetime | None:
+    """Since when an instance is stopped, as EC2 says or as `gc` noted on it; None if neither."""
+    if one.instance is None or one.made_at is None:
+        return None
+    told = stopped_since(one.instance.state_since)
+    try:
+        noted = datetime.fromisoformat(one.instance.tags.get(STOPPED_SEEN, ""))
+    except ValueError:
+        noted = None
+    # Each start is a new launch time: what is older tells of an earlier stop.
+    times = [
+        time
+        for time in (told, noted)
+        if time is not None and time.tzinfo is not None and time >= one.made_at
+    ]
+    return min(times) if times else None
+
+
+def limit_of(one: Resource, name: str) -> float | None:
+    """One of the limits in an instance's tag, which anybody may have edited."""
+    text = one.instance.limits_text if one.instance else ""
+    match = re.search(rf"(?:^|\s){name}=(\d{{1,6}}(?:\.\d{{1,6}})?)(?:\s|$)", text, re.ASCII)
+    return float(match[1]) if match and float(match[1]) > 0 else None

@@ -1,0 +1,143 @@
+"""Everything in a region that carries one of our tags, whichever cluster it belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from clusterctl.domain.errors import AwsError, ClusterctlError
+from clusterctl.ec2 import tags
+from clusterctl.ec2.errors import translated
+from clusterctl.ec2.gc import resources
+from clusterctl.ec2.gc.resources import Kind, Resource
+from clusterctl.ec2.instances import PAGE
+from clusterctl.ec2.network.subnets import NETWORK
+from clusterctl.ec2.teardown import NOT_TERMINATED
+
+if TYPE_CHECKING:
+    from clusterctl.ec2.session import Clients
+
+# With these nothing else of the region will answer either.
+_NOBODY_ANSWERS = (
+    "EndpointConnectionError",
+    "ConnectTimeoutError",
+    "ReadTimeoutError",
+    "AuthFailure",
+    "OptInRequired",
+    "ExpiredToken",
+    "RequestExpired",
+    "InvalidClientTokenId",
+    "UnrecognizedClientException",
+)
+_GONE = ("deleted", "terminated", "DELETE_COMPLETE")
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """A kind that could not be looked at, and why."""
+
+    kind: Kind
+    region: str
+    error: AwsError
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one region has, as far as it could be seen."""
+
+    resources: tuple[Resource, ...] = ()
+    unseen: tuple[Unseen, ...] = ()
+
+
+def all_regions(clients: Clients) -> tuple[str, ...]:
+    """The regions that are enabled for the account. Raises AwsError."""
+    with translated():
+        found = clients.ec2.describe_regions()["Regions"]
+    return tuple(sorted(region["RegionName"] for region in found))
+
+
+def look(clients: Clients, region: str, kinds: Iterable[Kind] = tuple(Kind)) -> Found:
+    """One paginated call per kind; a kind that is refused keeps nobody from seeing the others."""
+    found: list[Resource] = []
+    unseen: list[Unseen] = []
+    for kind in kinds:
+        last = unseen[-1].error if unseen else None
+        if last and last.code in _NOBODY_ANSWERS:
+            unseen.append(Unseen(kind, region, last))
+            continue
+        try:
+            found += look_at(clients, region, kind)
+        except AwsError as error:
+            unseen.append(Unseen(kind, region, error))
+    return Found(tuple(found), tuple(unseen))
+
+
+def nothing_seen(region: str, error: ClusterctlError | None) -> Found:
+    """Of a region where not even the first call could be made."""
+    assert error is not None
+    failure = error if isinstance(error, AwsError) else AwsError("", error.message, error.hint)
+    return Found(unseen=tuple(Unseen(kind, region, failure) for kind in Kind))
+
+
+def look_at(clients: Clients, region: str, kind: Kind) -> list[Resource]:
+    """What there is of one kind. Raises AwsError."""
+    way = _WAYS[kind]
+    with translated():
+        described = list(_described(clients, way))
+    found = (way.read(entry, region, tags.tag_dict(entry.get(way.tags))) for entry in described)
+    return [
+        one
+        for one in found
+        if one.state not in _GONE and (one.cluster is not None or one.network is not None)
+    ]
+
+
+@dataclass(frozen=True)
+class _Way:
+    """How one kind is asked for: method, the answer's key, the key of an entry's tags."""
+
+    operation: str
+    answer: str
+    read: Callable[[Any, str, Mapping[str, str]], Resource]
+    tags: str = "Tags"
+
+
+def _described(clients: Clients, way: _Way) -> Iterator[Any]:
+    if way.operation == "describe_stacks":
+        # CloudFormation knows no filters.
+        for stacks in clients.cloudformation.get_paginator("describe_stacks").paginate():
+            yield from stacks["Stacks"]
+        return
+    client: Any = clients.ec2
+    filters = [{"Name": "tag-key", "Values": [tags.CLUSTER, NETWORK]}]
+    page: Any = {}
+    if way.operation == "describe_instances":
+        page = PAGE
+        filters.append({"Name": "instance-state-name", "Values": list(NOT_TERMINATED)})
+    pages = (
+        client.get_paginator(way.operation).paginate(Filters=filters, PaginationConfig=page)
+        if client.can_paginate(way.operation)
+        else [getattr(client, way.operation)(Filters=filters)]
+    )
+    for found in pages:
+        for entry in found[way.answer]:
+            yield from entry["Instances"] if way.answer == "Reservations" else [entry]
+
+
+_WAYS = {
+    Kind.INSTANCE: _Way("describe_instances", "Reservations", resources.read_machine),
+    Kind.ADDRESS: _Way("describe_addresses", "Addresses", resources.read_address),
+    Kind.VOLUME: _Way("describe_volumes", "Volumes", resources.read_volume),
+    Kind.INTERFACE: _Way(
+        "describe_network_interfaces", "NetworkInterfaces", resources.read_interface, "TagSet"
+    ),
+    Kind.PLACEMENT_GROUP: _Way(
+        "describe_placement_groups", "PlacementGroups", resources.read_placement_group
+    ),
+    Kind.SECURITY_GROUP: _Way(
+        "describe_security_groups", "SecurityGroups", resources.read_security_group
+    ),
+    Kind.KEY_PAIR: _Way("describe_key_pairs", "KeyPairs", resources.read_key_pair),
+    Kind.NETWORK: _Way("describe_stacks", "Stacks", resources.read_network),
+}

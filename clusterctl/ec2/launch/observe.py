@@ -1,0 +1,246 @@
+"""What the plan of a launch is made from: everything that is there already."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clusterctl.domain.errors import AwsError, ClusterctlError, UsageError
+from clusterctl.domain.spec import ClusterSpec, Market
+from clusterctl.ec2.images.find import Image, default_pattern, find_image
+from clusterctl.ec2.instances import Instance, find_instances, launched_with, members_of
+from clusterctl.ec2.keypairs import KeyPair, find_key_pairs
+from clusterctl.ec2.launch.inherited import like
+from clusterctl.ec2.launch.interfaces import efa_wanted, interfaces_needed, several
+from clusterctl.ec2.launch.places import Offers, find_offers
+from clusterctl.ec2.launch.quotas import (
+    QuotaUse,
+    find_address_use,
+    find_interface_use,
+    find_quota_uses,
+)
+from clusterctl.ec2.launch.record import SETTLED_AFTER_S, SentLaunch, read_launches
+from clusterctl.ec2.launch.reservations import Reservation, find_reservation
+from clusterctl.ec2.machines import MachineType, find_machine_types
+from clusterctl.ec2.money.costs import Price
+from clusterctl.ec2.money.prices import find_price, find_prices
+from clusterctl.ec2.money.spending import node_cost, price_key
+from clusterctl.ec2.network.addresses import ElasticAddress, find_addresses
+from clusterctl.ec2.network.subnets import Subnet, WayOut, find_subnets, find_ways_out
+from clusterctl.ec2.network.vpcs import (
+    SecurityGroup,
+    Vpc,
+    caller_cidr,
+    find_groups,
+    find_vpc,
+    parse_cidr,
+)
+from clusterctl.ec2.placement import PlacementGroup, find_placement_groups
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+
+    from clusterctl.ec2.session import Clients
+
+
+# A tenth of EC2's default quota. To count a region's interfaces is to list them.
+MANY_INTERFACES = 500
+NO_SUBNET = ("InvalidSubnetID.NotFound", "InvalidSubnetID.Malformed", "InvalidSubnetId.Malformed")
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """What EC2 has on offer for a launch: by instance type where a mapping.
+
+    An unknown type is in none of them; `images` holds None where there is no image. `ways_out` are
+    the subnets', known where nodes get no public address. The use of `addresses` and `interfaces`
+    is None where the launch takes none, or few. `spent_usd` is what the nodes that are there have
+    cost.
+    """
+
+    machines: Mapping[str, MachineType] = field(default_factory=dict)
+    images: Mapping[str, Image | None] = field(default_factory=dict)
+    offers: Offers = field(default_factory=dict)
+    subnets: tuple[Subnet, ...] = ()
+    reservation: Reservation | None = None
+    prices: Mapping[str, Price | None] = field(default_factory=dict)
+    quotas: Mapping[str, QuotaUse] = field(default_factory=dict)
+    ways_out: Mapping[str, WayOut] = field(default_factory=dict)
+    addresses: QuotaUse | None = None
+    interfaces: QuotaUse | None = None
+    spent_usd: float = 0.0
+
+
+@dataclass(frozen=True)
+class Observed:
+    """The account as far as one cluster is concerned.
+
+    `instances` are alive, those that are being replaced or removed among them. `catalogue` is
+    None where nothing is missing. `ssh_from` is empty where nobody knows this machine's address
+    and the group's rules have to do. `unsettled` are launches that were sent a short while ago and
+    have shown no instance.
+    """
+
+    region: str
+    vpc: Vpc
+    ssh_from: str
+    catalogue: Catalogue | None = None
+    instances: tuple[Instance, ...] = ()
+    key_pair: KeyPair | None = None
+    group: SecurityGroup | None = None
+    placement_group: PlacementGroup | None = None
+    address: ElasticAddress | None = None
+    unsettled: tuple[SentLaunch, ...] = ()
+
+
+def observe(
+    clients: Clients, spec: ClusterSpec, launch_record: Path, price_cache: Path
+) -> Observed:
+    """Look, and change nothing. Raises AwsError, ClusterctlError."""
+    client = clients.ec2
+    instances = find_instances(client, spec.name)
+    unsettled = _unsettled(client, launch_record)
+    wanted = _as_sent(like(spec, instances), unsettled)
+    members = members_of(instances)
+    lacking = max(0, spec.nodes - len(members))
+    if spec.network and members:
+        _check_network(client, spec, members[0])
+    subnets = _subnets(clients, wanted)
+    vpc = _vpc(client, wanted, subnets)
+    key_pairs = find_key_pairs(client, spec.name)
+    groups = find_groups(client, spec.name)
+    placement_groups = find_placement_groups(client, spec.name)
+    addresses = find_addresses(client, spec.name)
+    # An `up` that was given up may have left one in another network. `down` ends that too.
+    group = next((one for one in groups if one.vpc_id == vpc.vpc_id), None)
+    return Observed(
+        region=client.meta.region_name,
+        vpc=vpc,
+        ssh_from=_ssh_from(client, spec, vpc, group),
+        catalogue=(
+            _catalogue(clients, wanted, subnets, price_cache, lacking, bool(addresses), instances)
+            if lacking
+            else None
+        ),
+        instances=instances,
+        key_pair=key_pairs[0] if key_pairs else None,
+        group=group,
+        placement_group=placement_groups[0] if placement_groups else None,
+        address=addresses[0] if addresses else None,
+        unsettled=unsettled,
+    )
+
+
+def _check_network(client: EC2Client, spec: ClusterSpec, head: Instance) -> None:
+    """An instance does not say of which network its subnet is."""
+    network = find_subnets(client, network=spec.network)
+    if head.subnet_id not in {subnet.subnet_id for subnet in network}:
+        raise UsageError(
+            f"cluster {spec.name} is not in network {spec.network}, but in {head.subnet_id}",
+            f"leave --network out, or remove the cluster first: clusterctl down {spec.name}",
+        )
+
+
+def _as_sent(spec: ClusterSpec, unsettled: tuple[SentLaunch, ...]) -> ClusterSpec:
+    """What is called the latest image may be another one since: the request must be the same."""
+    if spec.image is None and unsettled:
+        return replace(spec, image=str(unsettled[0].request.get("ImageId", "")) or None)
+    return spec
+
+
+def _subnets(clients: Clients, spec: ClusterSpec) -> tuple[Subnet, ...]:
+    if spec.subnet_id:
+        try:
+            return find_subnets(clients.ec2, subnet_ids=[spec.subnet_id])
+        except AwsError as error:
+            if error.code not in NO_SUBNET:
+                raise
+            return ()
+    if spec.network:
+        return find_subnets(clients.ec2, network=spec.network)
+    return find_subnets(clients.ec2)
+
+
+def _vpc(client: EC2Client, spec: ClusterSpec, subnets: tuple[Subnet, ...]) -> Vpc:
+    if not subnets and (spec.subnet_id or spec.network):
+        # None at all: a finding says so, together with the others.
+        return Vpc("", "")
+    return find_vpc(client, subnets[0].vpc_id if subnets else None)
+
+
+def _catalogue(
+    clients: Clients,
+    spec: ClusterSpec,
+    subnets: tuple[Subnet, ...],
+    price_cache: Path,
+    lacking: int,
+    has_address: bool,
+    there: tuple[Instance, ...],
+) -> Catalogue:
+    client = clients.ec2
+    machines = find_machine_types(client, spec.types)
+    market, reservation = spec.market, None
+    if spec.capacity_reservation:
+        reservation = find_reservation(client, spec.capacity_reservation)
+        market = Market.CAPACITY_BLOCK if reservation and reservation.block else market
+    alone = any(
+        spec.private or several(one, efa_wanted(one, spec.nodes, spec.efa))
+        for one in machines.values()
+    )
+    most = max((interfaces_needed(one, lacking, spec) for one in machines.values()), default=0)
+    return Catalogue(
+        machines=machines,
+        images=_images(clients, spec.image, machines),
+        offers=find_offers(client, spec.types),
+        subnets=subnets,
+        reservation=reservation,
+        prices={
+            name: find_price(clients, name, market, spec.zone, price_cache) for name in machines
+        },
+        quotas=find_quota_uses(clients, machines.values(), market),
+        ways_out=find_ways_out(client, subnets) if alone and spec.nodes > 1 else {},
+        addresses=find_address_use(clients) if alone and not has_address else None,
+        interfaces=find_interface_use(clients) if most >= MANY_INTERFACES else None,
+        spent_usd=_spent_usd(clients, there, price_cache),
+    )
+
+
+def _spent_usd(clients: Clients, there: tuple[Instance, ...], price_cache: Path) -> float:
+    prices = find_prices(clients, there, price_cache)
+    now = datetime.now(timezone.utc)
+    return sum(node_cost(one, prices[price_key(one)], now).spent_usd for one in there)
+
+
+def _images(
+    clients: Clients, wanted: str | None, machines: Mapping[str, MachineType]
+) -> dict[str, Image | None]:
+    """One look for all types that take the same image."""
+    found: dict[str, Image | None] = {}
+    for machine in machines.values():
+        kind = wanted or default_pattern(machine)
+        if kind not in found:
+            found[kind] = find_image(clients, wanted, machine)
+    return {name: found[wanted or default_pattern(machine)] for name, machine in machines.items()}
+
+
+def _ssh_from(client: EC2Client, spec: ClusterSpec, vpc: Vpc, group: SecurityGroup | None) -> str:
+    if spec.ssh_from:
+        return parse_cidr(spec.ssh_from)
+    try:
+        return caller_cidr(client.meta.endpoint_url, vpc)
+    except ClusterctlError:
+        # The rules of an earlier `up` will do: this machine may just not get out to the web.
+        if group and group.ssh_from:
+            return ""
+        raise
+
+
+def _unsettled(client: EC2Client, launch_record: Path) -> tuple[SentLaunch, ...]:
+    sent = read_launches(launch_record)
+    seen = launched_with(client, [launch.token for launch in sent])
+    recent = time.time() - SETTLED_AFTER_S
+    return tuple(launch for launch in sent if launch.token not in seen and launch.sent_at > recent)

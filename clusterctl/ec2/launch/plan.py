@@ -1,0 +1,279 @@
+"""The plan of a launch: what is missing between the cluster asked for and the one seen. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from clusterctl.domain.findings import Finding, Severity
+from clusterctl.domain.ranges import fold_hosts
+from clusterctl.domain.spec import ClusterSpec
+from clusterctl.ec2.instances import (
+    Instance,
+    leaving_of,
+    members_of,
+    standing,
+    unfinished_of,
+    wanted_of,
+)
+from clusterctl.ec2.launch.capacity import Place
+from clusterctl.ec2.launch.checks import check_request, check_settled
+from clusterctl.ec2.launch.cluster_steps import (
+    allocate_steps,
+    associate_steps,
+    key_steps,
+    needs_address,
+    placement_steps,
+    start_steps,
+    stopped_nodes,
+    tag_steps,
+)
+from clusterctl.ec2.launch.group_steps import group_steps
+from clusterctl.ec2.launch.inherited import like
+from clusterctl.ec2.launch.launches import (
+    cluster_cost,
+    launch_of,
+    least_counts,
+    market_of,
+    nodes_cost,
+)
+from clusterctl.ec2.launch.observe import Catalogue, Observed
+from clusterctl.ec2.launch.places import places
+from clusterctl.ec2.launch.preflight.capacity import limit_findings
+from clusterctl.ec2.launch.preflight.case import error
+from clusterctl.ec2.launch.preflight.disk import kept
+from clusterctl.ec2.launch.preflight.network import ssh_findings
+from clusterctl.ec2.launch.preflight.verdict import preflight, settling
+from clusterctl.ec2.launch.record import SentLaunch
+from clusterctl.ec2.launch.request import Launch, run_request, run_step, runs
+from clusterctl.ec2.launch.steps import Step
+from clusterctl.ec2.money.costs import Estimate
+
+
+@dataclass(frozen=True)
+class LaunchPlan:
+    """The steps from what is there to what was asked for; none when nothing is missing.
+
+    Doing it executes these very steps. `missing` are the indices of the nodes to launch, `wanted`
+    those of the whole cluster. `places` are where the launch is tried, in this order: the step is
+    for the first. With an error among `findings` there are no steps to launch anything.
+    """
+
+    spec: ClusterSpec
+    seen: Observed
+    launch_id: str
+    wanted: tuple[int, ...]
+    missing: tuple[int, ...]
+    steps: tuple[Step, ...]
+    places: tuple[Place, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    estimate: Estimate | None = None
+
+    @property
+    def stopped(self) -> tuple[int, ...]:
+        """The indices of the nodes that are started."""
+        return tuple(node.index for node in stopped_nodes(self.seen))
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to do, nor to finish."""
+        return not self.steps and not any(unfinished_findings(self.spec.name, self.seen.instances))
+
+    @property
+    def refused(self) -> bool:
+        return any(finding.severity is Severity.ERROR for finding in self.findings)
+
+    def can_do_without(self, indices: tuple[int, ...], launched: int) -> bool:
+        """Whether the cluster is large enough without these nodes, when so many were launched."""
+        least, present = self.spec.min_nodes, len(self.wanted) - len(self.missing)
+        return least is not None and 0 not in indices and present + launched >= least
+
+    def launch_at(self, place: Place, indices: tuple[int, ...]) -> Launch:
+        """The launch of these nodes at another place than the step says."""
+        spare = 0 if self.spec.min_nodes is None else len(self.wanted) - self.spec.min_nodes
+        least = least_counts(runs(self.missing), spare).get(indices, len(indices))
+        return launch_of(self.spec, self.seen, place, indices, least, self.wanted)
+
+    def steps_after(self, instance_type: str) -> tuple[Step, ...]:
+        """What there is to do after a launch of this type: the address of the head node."""
+        others = dict.fromkeys(place.instance_type for place in self.places)
+        return tuple(self.addressed([instance_type, *others])[1])
+
+    def addressed(self, instance_types: Sequence[str]) -> tuple[list[Step], list[Step]]:
+        """The steps for the head node's address, before and after a launch of the first type.
+
+        It is allocated if any of these types needs it.
+        """
+        first = {place.instance_type: place for place in reversed(self.places)}
+        launches = [self.launch_at(first[name], self.missing) for name in instance_types]
+        if not any(needs_address(self.spec, self.seen, one) for one in launches):
+            return [], []
+        after = associate_steps(self.spec, self.seen, launches[0])
+        return list(allocate_steps(self.spec, self.seen)), list(after)
+
+    def step_at(self, place: Place, indices: tuple[int, ...], token: str) -> Step:
+        """The step that does it."""
+        launch = self.launch_at(place, indices)
+        return run_step(launch, token, nodes_cost(launch, self.seen, len(indices)).hourly_usd)
+
+
+def plan_launch(spec: ClusterSpec, seen: Observed, public_key: str, launch_id: str) -> LaunchPlan:
+    """Decide by difference. `public_key` is the cluster's own, an OpenSSH line.
+
+    Raises UsageError or ClusterctlError where the difference cannot be made up by adding.
+    """
+    spec = like(spec, seen.instances)
+    check_request(spec, seen, public_key)
+    wanted = wanted_indices(spec, seen)
+    present = {found.node.index for found in members_of(seen.instances)}
+    missing = tuple(index for index in wanted if index not in present)
+    plan = LaunchPlan(spec, seen, launch_id, wanted, missing, ())
+    if missing:
+        plan = _with_launch(plan, seen, public_key)
+    else:
+        # Nothing is launched: what is there is put right, and started where it was stopped.
+        steps = [*group_steps(spec, seen), *tag_steps(spec, seen, plan.wanted), *start_steps(seen)]
+        said = (*limit_findings(spec, spec.market, seen.instances), *ssh_findings(seen.ssh_from))
+        if needs_address(spec, seen):
+            steps += [*allocate_steps(spec, seen), *associate_steps(spec, seen)]
+        plan = replace(plan, steps=tuple(steps), findings=said)
+    there = seen.instances
+    said = (*kept(spec, there), *_tags_kept(spec, there), *unfinished_findings(spec.name, there))
+    plan = replace(plan, findings=(*plan.findings, *said))
+    tokens = [step.arguments.get("ClientToken", "") for step in plan.steps]
+    if not plan.refused:
+        check_settled(spec, seen, tokens)
+    return plan
+
+
+def wanted_indices(spec: ClusterSpec, seen: Observed) -> tuple[int, ...]:
+    """The indices for `spec.nodes` nodes: those the cluster has, and the next free ones.
+
+    Of more that were wanted and never came, the last are wanted no longer.
+    """
+    present = [found.node.index for found in members_of(seen.instances)]
+    wanted = wanted_of(seen.instances) or tuple(present)
+    absent = sorted({*wanted} - {*present})
+    there = [*present, *absent][: spec.nodes]
+    # A node that was removed and still runs would be a member again.
+    taken = {*there, *(found.node.index for found in seen.instances)}
+    free = (index for index in range(spec.nodes + len(taken)) if index not in taken)
+    more = [next(free) for _ in range(spec.nodes - len(there))]
+    return tuple(sorted((*there, *more)))
+
+
+def _tags_kept(spec: ClusterSpec, there: Sequence[Instance]) -> Iterator[Finding]:
+    """Warn of other tags than those of the nodes that are there, which keep theirs."""
+    head = standing(there)[:1]
+    lacking = [key for key, value in spec.tags for one in head if one.tags.get(key) != value]
+    if lacking:
+        yield Finding(
+            "tags.kept",
+            Severity.WARNING,
+            f"--tag {', '.join(sorted(lacking))}: only new nodes get it",
+            hint="tag the others yourself: aws ec2 create-tags",
+        )
+
+
+def unfinished_findings(name: str, instances: Sequence[Instance]) -> Iterator[Finding]:
+    """Say what an earlier command was asked for and did not finish: this one does."""
+    leaving = [found.node.name for found in leaving_of(instances)]
+    told = unfinished_of(instances).told(name)
+    if leaving:
+        told += ("; " if told else "") + f"{fold_hosts(leaving)}: to be terminated"
+    if told:
+        yield Finding(
+            "cluster.unfinished",
+            Severity.INFO,
+            f"asked for before and not finished: {told}",
+            hint=f"finish it, with nothing done twice: clusterctl up {name}",
+        )
+
+
+def _with_launch(plan: LaunchPlan, seen: Observed, public_key: str) -> LaunchPlan:
+    spec, catalogue = plan.spec, seen.catalogue
+    assert catalogue is not None, "observe looks at the catalogue when a node is missing"
+    market = market_of(spec, catalogue)
+    verdict = preflight(spec, seen, catalogue, len(plan.missing), market)
+    found = _places(spec, catalogue, verdict.types, len(plan.missing))
+    groups = runs(plan.missing)
+    resent = _resent(plan, groups, seen)
+    # What stands against a launch that was sent already may be that it took place.
+    findings = settling(verdict.findings) if len(resent) == len(groups) else verdict.findings
+    first = [place for place, _, _ in resent.values()]
+    found = tuple(dict.fromkeys((*first, *found)))
+    plan = replace(plan, findings=findings, places=found)
+    if not found and not plan.refused:
+        plan = replace(plan, findings=(*plan.findings, _no_place(spec, len(plan.missing))))
+    if not found or plan.refused:
+        return plan
+    run_steps = []
+    for run in groups:
+        new = (found[0], f"{plan.launch_id}-{run[0]}", None)
+        place, token, request = resent.get(run, new)
+        step = plan.step_at(place, run, token)
+        run_steps.append(step if request is None else replace(step, arguments=request))
+    first_run = groups[0]
+    allocated, associated = plan.addressed(
+        list(dict.fromkeys(place.instance_type for place in found))
+    )
+    steps = [
+        # First: it takes EC2 a moment to make it available.
+        *placement_steps(spec, seen, plan.launch_at(found[0], first_run)),
+        *key_steps(spec, seen, public_key),
+        *group_steps(spec, seen),
+        *tag_steps(spec, seen, plan.wanted),
+        *start_steps(seen),
+        *allocated,
+        *run_steps,
+        *associated,
+    ]
+    whole = cluster_cost(plan.launch_at(found[0], plan.missing), seen)
+    return replace(plan, steps=tuple(steps), estimate=whole)
+
+
+def _no_place(spec: ClusterSpec, nodes: int) -> Finding:
+    return error(
+        "place.none",
+        f"no zone that offers {' or '.join(spec.types)} has a subnet with {nodes} free addresses",
+        "choose a larger subnet with --subnet, or make a network: clusterctl network up NAME",
+    )
+
+
+def _places(
+    spec: ClusterSpec, catalogue: Catalogue, types: Sequence[str], nodes: int
+) -> tuple[Place, ...]:
+    reservation = catalogue.reservation
+    zone = spec.zone or (reservation.zone if reservation else None)
+    return places(types, catalogue.offers, catalogue.subnets, zone, nodes)
+
+
+def _resent(
+    plan: LaunchPlan, groups: list[tuple[int, ...]], seen: Observed
+) -> dict[tuple[int, ...], tuple[Place, str, Any]]:
+    """The launches of unknown outcome that are to be sent again: where, and as they were sent.
+
+    Their places need not be among the plan's any more: they may have taken the last addresses.
+    """
+    found = {}
+    for run in groups:
+        for sent in seen.unsettled:
+            place = _place_of(sent, seen)
+            if place and sent.asks_for(run_request(plan.launch_at(place, run), sent.token)):
+                found[run] = (place, sent.token, dict(sent.request))
+    return found
+
+
+def _place_of(sent: SentLaunch, seen: Observed) -> Place | None:
+    """Where it was sent; None where that is unknown by now."""
+    catalogue = seen.catalogue
+    assert catalogue is not None
+    kind = str(sent.request.get("InstanceType"))
+    interfaces = sent.request.get("NetworkInterfaces") or [{}]
+    if kind not in catalogue.machines or catalogue.images.get(kind) is None:
+        return None
+    for subnet in catalogue.subnets:
+        if subnet.subnet_id == interfaces[0].get("SubnetId"):
+            return Place(kind, subnet.zone, subnet.subnet_id)
+    return None

@@ -1,0 +1,199 @@
+"""RunInstances: the whole request for some nodes of a cluster in one place. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from clusterctl.domain.ranges import format_indices
+from clusterctl.domain.spec import ClusterSpec, Disk, Market
+from clusterctl.domain.units import count
+from clusterctl.ec2 import tags
+from clusterctl.ec2.images.find import Image
+from clusterctl.ec2.launch.capacity import Place
+from clusterctl.ec2.launch.interfaces import efa_wanted, layout, several
+from clusterctl.ec2.launch.root_disk import load_mib_s, root_disk
+from clusterctl.ec2.launch.steps import Step
+from clusterctl.ec2.machines import MachineType
+from clusterctl.ec2.money.limits_tag import format_limits
+
+DEFAULT_USER = "ubuntu"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Some nodes of a cluster at a place: all that a request says, but its token.
+
+    `wanted` are the indices of the whole cluster. `least` nodes have to be launched, or none.
+    """
+
+    spec: ClusterSpec
+    place: Place
+    machine: MachineType
+    image: Image
+    indices: tuple[int, ...]
+    least: int
+    wanted: tuple[int, ...]
+    group_id: Any
+    placement_group: bool
+    market: Market
+
+    @property
+    def efa(self) -> bool:
+        return efa_wanted(self.machine, len(self.wanted), self.spec.efa)
+
+    @property
+    def several_interfaces(self) -> bool:
+        return several(self.machine, self.efa)
+
+    @property
+    def disk(self) -> Disk:
+        """The root volume: what was asked for, or what the image and the machine call for."""
+        return root_disk(self.spec.disk, self.machine, self.image.root_gib)
+
+
+def run_step(launch: Launch, token: str, hourly_usd: float | None = None) -> Step:
+    """The step that launches them."""
+    machine, name = launch.machine, launch.spec.name
+    gpus = f" with {count(machine.gpus, 'GPU')} each" if machine.gpus else " without GPUs"
+    nodes = f"node {name}-{launch.indices[0]}"
+    if len(launch.indices) > 1:
+        nodes = f"nodes {name}-[{format_indices(launch.indices)}]"
+    market = "" if launch.market is Market.ON_DEMAND else f", {launch.market.value}"
+    summary = (
+        f"{len(launch.indices)} x {machine.name}{gpus}, {nodes}, image {launch.image.image_id}, "
+        f"{launch.place.zone}{market}"
+    )
+    return Step(
+        "run_instances",
+        run_request(launch, token),
+        summary,
+        gives=("Instances",),
+        hourly_usd=hourly_usd,
+    )
+
+
+def run_request(launch: Launch, token: str) -> dict[str, Any]:
+    """The arguments of RunInstances."""
+    spec = launch.spec
+    public = not (spec.private or launch.several_interfaces)
+    return {
+        "ClientToken": token,
+        "ImageId": launch.image.image_id,
+        "InstanceType": launch.place.instance_type,
+        # All or nothing, unless fewer will do: half a cluster costs money and trains nothing.
+        "MinCount": launch.least,
+        "MaxCount": len(launch.indices),
+        "KeyName": tags.resource_name(spec.name),
+        "NetworkInterfaces": layout(
+            launch.machine, launch.efa, launch.place.subnet_id, launch.group_id, public
+        ),
+        "BlockDeviceMappings": [
+            {"DeviceName": launch.image.root_device, "Ebs": _root_volume(launch)}
+        ],
+        "MetadataOptions": {
+            "HttpTokens": "required",
+            "HttpEndpoint": "enabled",
+            "HttpPutResponseHopLimit": 1,
+        },
+        **_market(launch),
+        **(
+            {"Placement": {"GroupName": tags.resource_name(spec.name)}}
+            if launch.placement_group
+            else {}
+        ),
+        **(
+            {"IamInstanceProfile": {"Name": spec.instance_profile}} if spec.instance_profile else {}
+        ),
+        **_shutdown(launch),
+        **({"UserData": spec.user_data} if spec.user_data else {}),
+        "TagSpecifications": tagged(_made(launch), _labels(launch, token)),
+    }
+
+
+def _made(launch: Launch) -> list[str]:
+    """The kinds of things that the request makes."""
+    kinds = ["instance", "volume", "network-interface"]
+    return [*kinds, "spot-instances-request"] if launch.market is Market.SPOT else kinds
+
+
+def base_tags(spec: ClusterSpec) -> dict[str, str]:
+    """What everything made for a cluster carries."""
+    return {tags.CLUSTER: spec.name, "Name": spec.name, **dict(spec.tags)}
+
+
+def tagged(kinds: Iterable[str], labels: Mapping[str, str]) -> list[dict[str, Any]]:
+    """TagSpecifications."""
+    return [{"ResourceType": kind, "Tags": tags.tag_list(labels)} for kind in kinds]
+
+
+def runs(indices: Sequence[int]) -> list[tuple[int, ...]]:
+    """Neighbours together: one RunInstances gives consecutive indices only."""
+    found: list[tuple[int, ...]] = []
+    for index in indices:
+        if found and index == found[-1][-1] + 1:
+            found[-1] = (*found[-1], index)
+        else:
+            found.append((index,))
+    return found
+
+
+def _root_volume(launch: Launch) -> dict[str, Any]:
+    disk, load = launch.disk, load_mib_s(launch.machine, launch.image.root_gib)
+    return {
+        "VolumeSize": disk.size_gib,
+        "VolumeType": "gp3",
+        **({"Iops": disk.iops} if disk.iops else {}),
+        **({"Throughput": disk.throughput_mib_s} if disk.throughput_mib_s else {}),
+        **({"VolumeInitializationRate": load} if load else {}),
+        "DeleteOnTermination": True,
+        # An image's snapshot need not be encrypted for that.
+        "Encrypted": True,
+        **({"KmsKeyId": disk.kms_key} if disk.kms_key else {}),
+    }
+
+
+def _market(launch: Launch) -> dict[str, Any]:
+    request: dict[str, Any] = {}
+    if launch.market is Market.SPOT:
+        spot = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
+        request["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": spot}
+    if launch.market is Market.CAPACITY_BLOCK:
+        request["InstanceMarketOptions"] = {"MarketType": "capacity-block"}
+    if launch.spec.capacity_reservation:
+        request["CapacityReservationSpecification"] = {
+            "CapacityReservationTarget": {"CapacityReservationId": launch.spec.capacity_reservation}
+        }
+    return request
+
+
+def _shutdown(launch: Launch) -> dict[str, str]:
+    """What becomes of a node that its own timer has switched off."""
+    limits = launch.spec.limits
+    # A one-time spot instance is terminated in any case.
+    if launch.market is Market.SPOT or not (limits.ends or limits.idle_minutes):
+        return {}
+    return {"InstanceInitiatedShutdownBehavior": limits.at_power_off}
+
+
+def _labels(launch: Launch, token: str) -> dict[str, str]:
+    spec = launch.spec
+    labels = {
+        **base_tags(spec),
+        tags.FIRST_INDEX: str(launch.indices[0]),
+        tags.NODES: tags.indices_text(launch.wanted),
+        tags.GPUS: str(launch.machine.gpus),
+        tags.USER: spec.ssh_user or launch.image.user or DEFAULT_USER,
+        tags.IMAGE: launch.image.image_id,
+        tags.DISK: tags.disk_text(launch.disk),
+        tags.LAUNCH: token,
+    }
+    if launch.market is not Market.ON_DEMAND:
+        labels[tags.MARKET] = launch.market.value
+    if spec.private:
+        labels[tags.PRIVATE] = "yes"
+    limits = format_limits(spec.limits)
+    if limits:
+        labels[tags.LIMITS] = limits
+    return labels

@@ -1,0 +1,204 @@
+"""What a machine costs: AWS's price list, the spot price history, or a dated table."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clusterctl.domain.errors import AwsError
+from clusterctl.domain.spec import Market
+from clusterctl.ec2.errors import translated
+from clusterctl.ec2.instances import Instance
+from clusterctl.ec2.money.costs import Price
+from clusterctl.ec2.money.price_cache import PriceCache
+from clusterctl.ec2.money.spending import price_key
+
+if TYPE_CHECKING:
+    from clusterctl.ec2.session import Clients
+
+Prices = Mapping[tuple[str, Market, str], "Price | None"]
+
+LISTED_FOR_S = 24 * 3600.0
+SPOT_FOR_S = 600.0
+# A price list that cannot be asked now is not asked again by each command of the next minutes.
+FAILED_FOR_S = 120.0
+
+# Where the price list of all regions is served (botocore's endpoints.json), by continent.
+_PRICE_LISTS = {"ap": "ap-south-1", "eu": "eu-central-1", "me": "eu-central-1"}
+_NEAREST = "us-east-1"
+# Partitions whose prices that list does not have, or has in another currency.
+_UNLISTED = ("us-gov-", "us-iso", "eu-iso", "eusc-", "cn-")
+
+
+def find_price(
+    clients: Clients,
+    instance_type: str,
+    market: Market,
+    zone: str | None = None,
+    cache: Path | None = None,
+) -> Price | None:
+    """What one such machine costs an hour; None when nobody says. Raises nothing of AWS's.
+
+    A price helps to decide and must not stop a launch: who may not ask for it, or cannot reach
+    the price list, gets the table's. For spot without a price that is what on-demand costs: the
+    most it can be. In a Capacity Block a machine costs nothing more.
+    """
+    if market is Market.CAPACITY_BLOCK:
+        return Price(0.0, "paid in advance", _today())
+    known = PriceCache(cache)
+    place = f"{clients.account.endpoint_url or 'aws'} {_region(clients)} {instance_type}"
+    if market is Market.SPOT:
+        found = _spot(clients, instance_type, zone, known, f"{place} spot {zone or '*'}")
+        if found:
+            return found
+    listed = _listed(clients, instance_type, known, f"{place} on-demand")
+    price = listed or table_price(instance_type, _region(clients))
+    if price and market is Market.SPOT:
+        return Price(price.usd_per_hour, f"{price.source}, on demand: spot is less", price.as_of)
+    return price
+
+
+def find_prices(clients: Clients, instances: Sequence[Instance], cache: Path | None) -> Prices:
+    """The price of each kind of node among these. Raises nothing of AWS's."""
+    found: dict[tuple[str, Market, str], Price | None] = {}
+    for key in dict.fromkeys(price_key(one) for one in instances):
+        instance_type, market, zone = key
+        found[key] = find_price(clients, instance_type, market, zone or None, cache)
+    return found
+
+
+def table_price(instance_type: str, region: str) -> Price | None:
+    """From the table that comes with clusterctl: us-east-1's, on demand."""
+    table = _table()
+    for dated in table["tables"]:
+        usd = dated["usd_per_hour"].get(instance_type)
+        if usd is not None:
+            there = "" if region == table["region"] else f"; prices in {region} differ"
+            return Price(
+                float(usd), f"clusterctl's table for {table['region']}{there}", dated["as_of"]
+            )
+    return None
+
+
+def listed_types() -> list[str]:
+    """The types that the shipped table has, with GPUs as a rule."""
+    return sorted({name for table in _table()["tables"] for name in table["usd_per_hour"]})
+
+
+def price_list_region(region: str) -> str | None:
+    """Where to ask for the prices of `region`; None where no list has them in dollars."""
+    if region.startswith(_UNLISTED):
+        return None
+    return _PRICE_LISTS.get(region.partition("-")[0], _NEAREST)
+
+
+def _listed(clients: Clients, instance_type: str, known: PriceCache, key: str) -> Price | None:
+    found = known.find(key, LISTED_FOR_S)
+    where = price_list_region(_region(clients))
+    if found or where is None or known.failed(key, FAILED_FOR_S):
+        return found
+    try:
+        usd = _ask_list(clients, where, instance_type)
+    except AwsError:
+        usd = None
+    price = Price(usd, "AWS's price list", _today()) if usd else None
+    known.put(key, price)
+    return price
+
+
+def _ask_list(clients: Clients, where: str, instance_type: str) -> float | None:
+    wanted = product_filters(instance_type, _region(clients))
+    filters: Any = [
+        {"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in wanted.items()
+    ]
+    with translated():
+        answer = clients.pricing(where).get_products(
+            ServiceCode="AmazonEC2", Filters=filters, MaxResults=10
+        )
+    return max(_prices(answer.get("PriceList", ()), wanted), default=None)
+
+
+def product_filters(instance_type: str, region: str) -> dict[str, str]:
+    """What singles out one price: Linux, nothing pre-installed, the machine itself.
+
+    Bare metal is a family of its own, listed as dedicated: there its tenancy is not asked for.
+    """
+    wanted = {
+        "instanceType": instance_type,
+        "regionCode": region,
+        "operatingSystem": "Linux",
+        "preInstalledSw": "NA",
+        "capacitystatus": "Used",
+        "marketoption": "OnDemand",
+    }
+    if ".metal" in instance_type:
+        return {**wanted, "productFamily": "Compute Instance (bare metal)"}
+    return {**wanted, "productFamily": "Compute Instance", "tenancy": "Shared"}
+
+
+def _prices(listed: Iterable[Any], wanted: dict[str, str]) -> Iterator[float]:
+    """The dollars an hour in these entries of a price list. What has no such is passed over."""
+    for entry in listed:
+        try:
+            product = json.loads(entry) if isinstance(entry, str) else entry
+            attributes = product["product"]["attributes"]
+            if any(attributes.get(key, value) != value for key, value in wanted.items()):
+                continue
+            for term in product["terms"]["OnDemand"].values():
+                for dimension in term["priceDimensions"].values():
+                    usd = float(dimension["pricePerUnit"]["USD"])
+                    if 0 < usd < 1e6:
+                        yield usd
+        except (ValueError, KeyError, TypeError, AttributeError):
+            continue
+
+
+def _spot(
+    clients: Clients, instance_type: str, zone: str | None, known: PriceCache, key: str
+) -> Price | None:
+    found = known.find(key, SPOT_FOR_S)
+    if found or known.failed(key, FAILED_FOR_S):
+        return found
+    try:
+        usd = _ask_spot(clients, instance_type, zone)
+    except AwsError:
+        usd = None
+    price = Price(usd, f"the spot price in {zone or 'the dearest zone'}", _today()) if usd else None
+    known.put(key, price)
+    return price
+
+
+def _ask_spot(clients: Clients, instance_type: str, zone: str | None) -> float | None:
+    request: dict[str, Any] = {
+        "InstanceTypes": [instance_type],
+        "ProductDescriptions": ["Linux/UNIX"],
+        # From now on: the price that holds, of each zone.
+        "StartTime": datetime.datetime.now(datetime.timezone.utc),
+    }
+    if zone:
+        request["AvailabilityZone"] = zone
+    with translated():
+        pages = clients.ec2.get_paginator("describe_spot_price_history").paginate(**request)
+        history: list[Any] = [entry for page in pages for entry in page["SpotPriceHistory"]]
+    newest: dict[str, Any] = {}
+    for entry in sorted(history, key=lambda seen: seen["Timestamp"]):
+        newest[entry["AvailabilityZone"]] = entry
+    return max((float(entry["SpotPrice"]) for entry in newest.values()), default=None)
+
+
+def _region(clients: Clients) -> str:
+    return str(clients.ec2.meta.region_name)
+
+
+def _today() -> str:
+    return datetime.datetime.now(datetime.timezone.utc).date().isoformat()
+
+
+@functools.cache
+def _table() -> Any:
+    return json.loads((resources.files("clusterctl.ec2.money") / "prices.json").read_text())

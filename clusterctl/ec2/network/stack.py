@@ -1,0 +1,186 @@
+"""The CloudFormation stack that a network is: made, changed, removed, and why it failed."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from clusterctl.domain.errors import AwsError, ClusterctlError
+from clusterctl.ec2 import tags
+from clusterctl.ec2.errors import translated
+from clusterctl.ec2.network.plan import NetworkSettings, Stack, check_network_name, stack_name
+from clusterctl.ec2.network.subnets import NETWORK, Subnet, find_subnets
+
+if TYPE_CHECKING:
+    from mypy_boto3_cloudformation import CloudFormationClient
+
+    from clusterctl.ec2.session import Clients
+
+# The tag that tells which version of the template a stack has.
+TEMPLATE = "clusterctl:template"
+STACK_TYPE = "AWS::CloudFormation::Stack"
+_BEGINS = ("CREATE_IN_PROGRESS", "UPDATE_IN_PROGRESS", "DELETE_IN_PROGRESS")
+_CANCELLED = "Resource creation cancelled"
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network that is there. One subnet per zone, all of them public."""
+
+    name: str
+    vpc_id: str
+    cidr: str
+    subnets: tuple[Subnet, ...]
+    security_group_id: str
+
+
+@dataclass(frozen=True)
+class StackEvent:
+    """What has become of one resource."""
+
+    event_id: str
+    resource: str
+    kind: str
+    status: str
+    reason: str
+
+    @property
+    def failed(self) -> bool:
+        """Whether it failed by itself, not because another did."""
+        return self.status.endswith("_FAILED") and not self.reason.startswith(_CANCELLED)
+
+    def describe(self) -> str:
+        what = f"{self.resource} ({self.kind})" if self.kind else self.resource
+        return f"{what}: {self.reason or self.status}"
+
+
+@functools.lru_cache(maxsize=1)
+def template_body() -> str:
+    """The template in the package."""
+    return (
+        resources.files("clusterctl.ec2.network")
+        .joinpath("network.yaml")
+        .read_text(encoding="utf-8")
+    )
+
+
+def template_version() -> str:
+    """Changes with the template."""
+    return hashlib.sha256(template_body().encode()).hexdigest()[:12]
+
+
+def find_stack(client: CloudFormationClient, name_or_id: str) -> Stack | None:
+    """None if there is none. A deleted stack is found by its id only. Raises AwsError."""
+    try:
+        with translated():
+            found = client.describe_stacks(StackName=name_or_id)["Stacks"]
+    except AwsError as error:
+        if error.code == "ValidationError" and "does not exist" in error.message:
+            return None
+        raise
+    return read_stack(found[0]) if found else None
+
+
+def read_stack(described: Any) -> Stack:
+    """What DescribeStacks says about one."""
+    return Stack(
+        stack_id=described["StackId"],
+        name=described["StackName"],
+        status=described["StackStatus"],
+        reason=described.get("StackStatusReason", ""),
+        parameters=_by_key(described.get("Parameters"), "Parameter"),
+        outputs=_by_key(described.get("Outputs"), "Output"),
+        template=tags.tag_dict(described.get("Tags")).get(TEMPLATE, ""),
+        changed=str(described.get("DeletionTime") or described.get("LastUpdatedTime") or ""),
+    )
+
+
+def _by_key(entries: Any, kind: str) -> Mapping[str, str]:
+    return {entry[f"{kind}Key"]: entry.get(f"{kind}Value", "") for entry in entries or ()}
+
+
+def create_stack(client: CloudFormationClient, settings: NetworkSettings, token: str) -> str:
+    """Ask for it; the stack's id. Raises AwsError, AlreadyExistsException among them."""
+    with translated():
+        return client.create_stack(**_request(settings, token))["StackId"]
+
+
+def update_stack(
+    client: CloudFormationClient, stack: Stack, settings: NetworkSettings, token: str
+) -> bool:
+    """Ask for the change; False if there is none to make. Raises AwsError."""
+    try:
+        with translated():
+            client.update_stack(**{**_request(settings, token), "StackName": stack.stack_id})
+    except AwsError as error:
+        if "No updates are to be performed" in error.message:
+            return False
+        raise
+    return True
+
+
+def delete_stack(client: CloudFormationClient, stack: Stack, token: str) -> None:
+    """Ask for its end. Raises AwsError."""
+    with translated():
+        client.delete_stack(StackName=stack.stack_id, ClientRequestToken=token)
+
+
+def _request(settings: NetworkSettings, token: str) -> dict[str, Any]:
+    return {
+        "StackName": stack_name(settings.name),
+        "TemplateBody": template_body(),
+        "Parameters": [
+            {"ParameterKey": key, "ParameterValue": value}
+            for key, value in settings.parameters().items()
+        ],
+        "Tags": tags.tag_list({NETWORK: settings.name, TEMPLATE: template_version()}),
+        "ClientRequestToken": token,
+    }
+
+
+def operation_events(client: CloudFormationClient, stack_id: str) -> tuple[StackEvent, ...]:
+    """What has happened since the stack was last told to do something, oldest first."""
+    with translated():
+        return tuple(reversed(list(_newest_first(client, stack_id))))
+
+
+def _newest_first(client: CloudFormationClient, stack_id: str) -> Iterator[StackEvent]:
+    for page in client.get_paginator("describe_stack_events").paginate(StackName=stack_id):
+        for event in page["StackEvents"]:
+            own = event.get("ResourceType") == STACK_TYPE
+            yield StackEvent(
+                event_id=event["EventId"],
+                resource=event.get("LogicalResourceId", ""),
+                kind="" if own else event.get("ResourceType", ""),
+                status=event.get("ResourceStatus", ""),
+                reason=event.get("ResourceStatusReason", ""),
+            )
+            if own and event.get("ResourceStatus") in _BEGINS:
+                return
+
+
+def find_network(clients: Clients, name: str) -> Network:
+    """The network NAME, ready for use. Raises ClusterctlError if there is none, AwsError."""
+    stack = find_stack(clients.cloudformation, stack_name(check_network_name(name)))
+    if stack is None or not stack.usable:
+        state = "" if stack is None else f" that can be used: its stack is {stack.status}"
+        raise ClusterctlError(
+            f"there is no network {name}{state}", f"run: clusterctl network up {name}"
+        )
+    return network_of(clients, name, stack)
+
+
+def network_of(clients: Clients, name: str, stack: Stack) -> Network:
+    """What a usable stack consists of. Raises AwsError."""
+    subnet_ids = [stack.outputs["FirstSubnetId"], stack.outputs["SecondSubnetId"]]
+    return Network(
+        name=name,
+        vpc_id=stack.outputs["VpcId"],
+        cidr=stack.parameters.get("Cidr", ""),
+        subnets=find_subnets(clients.ec2, subnet_ids=subnet_ids),
+        security_group_id=stack.outputs["SecurityGroupId"],
+    )

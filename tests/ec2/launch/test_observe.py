@@ -1,0 +1,138 @@
+"""What is looked at before a plan is made: which group, which network, which image."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from clusterctl.domain.errors import UsageError
+from clusterctl.domain.findings import Severity
+from clusterctl.domain.spec import ClusterSpec, Limits
+from clusterctl.ec2.launch.request import tagged
+from clusterctl.ec2.network.subnets import NETWORK, WayOut, find_subnets, find_ways_out
+from clusterctl.operations.network import make_s3_endpoint, plan_s3_endpoint
+from tests.ec2.launching import launches
+from tests.moto_ec2 import clients_with
+
+__all__ = ["launches"]
+
+SPEC = ClusterSpec("demo", 1, "g5.12xlarge")
+
+
+@pytest.fixture
+def networks(client):
+    """Two networks of one subnet each, in VPCs of their own: name -> VPC and subnet."""
+    return {
+        name: _network(client, name, f"10.{block}.0.0/24")
+        for name, block in (("one", 20), ("two", 21))
+    }
+
+
+def _network(client, name, cidr):
+    vpc = client.create_vpc(CidrBlock=cidr)["Vpc"]["VpcId"]
+    subnet = client.create_subnet(
+        VpcId=vpc,
+        CidrBlock=cidr,
+        AvailabilityZone="us-east-1b",
+        TagSpecifications=tagged(["subnet"], {NETWORK: name}),
+    )["Subnet"]["SubnetId"]
+    return vpc, subnet
+
+
+def test_a_cluster_stays_in_its_network(launches, networks):
+    spec = replace(SPEC, network="one")
+    [node] = launches.up(spec)
+    assert (node.vpc_id, node.subnet_id) == networks["one"]
+    assert launches.plan(spec).steps == launches.plan(SPEC).steps == ()
+    for other in ("two", "none"):
+        with pytest.raises(UsageError) as caught:
+            launches.plan(replace(SPEC, network=other))
+        assert f"is not in network {other}, but in {node.subnet_id}" in caught.value.message
+        assert "leave --network out" in caught.value.hint
+
+
+def test_a_group_that_was_left_in_another_network_is_not_taken(launches, networks):
+    """`up` went as far as the security group, and is then asked for another network."""
+    plan = launches.plan(replace(SPEC, network="one"))
+    group = next(n for n, step in enumerate(plan.steps) if step.operation.endswith("egress"))
+    launches.carry_out(replace(plan, steps=plan.steps[: group + 1]))
+    [node] = launches.up(replace(SPEC, network="two"), "second")
+    assert (node.vpc_id, node.subnet_id) == networks["two"]
+
+
+@pytest.fixture
+def vpc(client):
+    """The default VPC: its id, its route table's, and that of its first subnet."""
+    [vpc] = client.describe_vpcs(Filters=[{"Name": "is-default", "Values": ["true"]}])["Vpcs"]
+    of_vpc = [{"Name": "vpc-id", "Values": [vpc["VpcId"]]}]
+    [table] = client.describe_route_tables(Filters=of_vpc)["RouteTables"]
+    [first, *_] = find_subnets(client)
+    return vpc["VpcId"], table["RouteTableId"], first.subnet_id
+
+
+def ways(client, *subnet_ids):
+    return find_ways_out(client, find_subnets(client, subnet_ids=subnet_ids))
+
+
+def test_where_routes_lead_and_an_endpoint_for_s3(launches, client, vpc):
+    vpc_id, table, first = vpc
+    own = client.create_route_table(VpcId=vpc_id)["RouteTable"]["RouteTableId"]
+    client.associate_route_table(RouteTableId=own, SubnetId=first)
+    address = client.allocate_address(Domain="vpc")["AllocationId"]
+    nat = client.create_nat_gateway(SubnetId=first, AllocationId=address)["NatGateway"]
+    to = {"RouteTableId": own, "DestinationCidrBlock": "0.0.0.0/0"}
+    client.create_route(NatGatewayId=nat["NatGatewayId"], **to)
+    second = find_subnets(client)[1].subnet_id
+    assert ways(client, first, second) == {first: WayOut(own, True), second: WayOut(table)}
+
+    spec = replace(SPEC, nodes=2, private=True, zone="us-east-1b")
+    [found] = [one for one in launches.plan(spec).findings if one.check_id == "network.way_out"]
+    assert (found.severity, second in found.message) == (Severity.WARNING, True)
+
+    clients = clients_with(client)
+    step = plan_s3_endpoint(clients, None)
+    assert step.arguments == {
+        "VpcEndpointType": "Gateway",
+        "VpcId": vpc_id,
+        "ServiceName": "com.amazonaws.us-east-1.s3",
+        "RouteTableIds": sorted((table, own)),
+        "TagSpecifications": tagged(["vpc-endpoint"], {"Name": "clusterctl-s3"}),
+    }
+    made = make_s3_endpoint(clients, plan_s3_endpoint(clients, second))
+    assert made.startswith("vpce-")
+    # Somebody was faster: for one of the two tables it is too late.
+    assert make_s3_endpoint(clients, step) == ""
+    make_s3_endpoint(clients, plan_s3_endpoint(clients, None))
+    client.create_vpc_endpoint(
+        VpcId=vpc_id,
+        VpcEndpointType="Interface",
+        ServiceName="com.amazonaws.us-east-1.ssm",
+        SubnetIds=[second],
+        PrivateDnsEnabled=True,
+    )
+    services = frozenset({"s3", "ssm"})
+    assert ways(client, first, second) == {
+        first: WayOut(own, True, services, True),
+        second: WayOut(table, False, services, True),
+    }
+    assert plan_s3_endpoint(clients, None) is None
+    [found] = [one for one in launches.plan(spec).findings if one.check_id == "network.way_out"]
+    assert found.severity is Severity.INFO
+    with pytest.raises(UsageError, match="subnet-0123456789abcdef0"):
+        plan_s3_endpoint(clients, "subnet-0123456789abcdef0")
+
+
+def test_no_such_network(launches):
+    made = launches.plan(replace(SPEC, network="none"))
+    [finding] = [one for one in made.findings if one.check_id == "subnet.none"]
+    assert finding.message == "there is no network none in us-east-1"
+    assert made.refused
+
+
+def test_no_such_subnet_is_said_with_the_rest(launches):
+    spec = replace(SPEC, subnet_id="subnet-0123456789abcdef0", limits=Limits(max_hourly_usd=0.01))
+    made = launches.plan(spec)
+    errors = {one.check_id for one in made.findings if one.severity is Severity.ERROR}
+    assert {"subnet.none", "cost.hourly"} <= errors
+    assert made.steps == ()

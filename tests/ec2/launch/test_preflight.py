@@ -1,0 +1,587 @@
+"""What speaks against a launch: every finding with what to do about it, all of them at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timezone
+
+import pytest
+
+from clusterctl.domain.findings import Severity
+from clusterctl.domain.spec import ClusterSpec, Disk, Limits, Market
+from clusterctl.ec2.launch.plan import plan_launch
+from clusterctl.ec2.launch.quotas import QuotaUse
+from clusterctl.ec2.launch.reservations import Reservation
+from clusterctl.ec2.money.costs import Price
+from clusterctl.ec2.network.subnets import WayOut
+from tests.ec2.observed import (
+    CATALOGUE,
+    IMAGE,
+    MACHINE,
+    NOTHING,
+    PLAIN,
+    PUBLIC_KEY,
+    SPEC,
+    SUBNETS,
+    ZONES,
+    instance,
+    offering,
+    with_nodes,
+)
+
+TYPE = "p4d.24xlarge"
+ERROR, WARNING, INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
+SUBNET_IDS = [one.subnet_id for one in SUBNETS]
+START = datetime(2026, 12, 1, 11, 30, tzinfo=timezone.utc)
+ODCR = Reservation("cr-1", TYPE, "us-east-1b", "active", 4)
+BLOCK = replace(ODCR, block=True, starts_at=START, ends_at=START.replace(day=8))
+RESERVED = replace(SPEC, capacity_reservation="cr-1")
+
+
+def plan(seen=NOTHING, spec=SPEC):
+    return plan_launch(spec, seen, PUBLIC_KEY, "launch")
+
+
+def account(**catalogue):
+    """An account without the cluster, whose catalogue differs so."""
+    return replace(NOTHING, catalogue=replace(CATALOGUE, **catalogue))
+
+
+def subnets(free=4000, zones=ZONES):
+    return tuple(replace(one, free_addresses=free) for one in SUBNETS if one.zone in zones)
+
+
+def asked(**changes):
+    return replace(SPEC, **changes)
+
+
+# Check -> the account, the spec, severity, what is said, what to do about it.
+FOUND = {
+    "type.unknown": (
+        account(machines={}),
+        asked(instance_type="p9.huge"),
+        ERROR,
+        "EC2 has no instance type p9.huge in us-east-1",
+        "another --region",
+    ),
+    "type.retired": (
+        account(machines={}),
+        asked(instance_type="p3.16xlarge"),
+        ERROR,
+        "AWS no longer launches p3.16xlarge in us-east-1: the family p3 is retired",
+        "with 8 GPUs too: --instance-type p4d.24xlarge",
+    ),
+    "type.offered": (
+        account(offers={TYPE: frozenset()}),
+        SPEC,
+        ERROR,
+        "no zone of us-east-1 offers p4d.24xlarge",
+        "another --region or --instance-type",
+    ),
+    "type.offered in the zone": (
+        account(offers={TYPE: frozenset(ZONES[:1])}),
+        asked(zone="us-east-1c"),
+        ERROR,
+        "p4d.24xlarge is not offered in us-east-1c",
+        "it is in us-east-1a: choose another --zone",
+    ),
+    "type.offered where the subnets are": (
+        account(offers={TYPE: frozenset(ZONES[:1])}, subnets=subnets(zones=ZONES[1:])),
+        asked(network="lab"),
+        ERROR,
+        "p4d.24xlarge is offered in us-east-1a; the subnets are in us-east-1b, us-east-1c",
+        "a --subnet or --network in one of its zones",
+    ),
+    "type.market": (
+        offering(replace(PLAIN, usage_classes=("on-demand",))),
+        asked(market=Market.SPOT),
+        ERROR,
+        "p4d.24xlarge is not to be had as spot",
+        "EC2 has it as on-demand",
+    ),
+    "image.none": (offering(image=None), SPEC, ERROR, "image", "--image"),
+    "quota.vcpus": (
+        account(quotas={TYPE: QuotaUse("Running On-Demand P instances", "L-417A185B", 96, 384)}),
+        SPEC,
+        ERROR,
+        "4 more nodes (p4d.24xlarge) need 384 vCPUs, 96 are in use, and the quota Running "
+        "On-Demand P instances (L-417A185B) is 384 in us-east-1",
+        "--quota-code L-417A185B --desired-value 480 --region us-east-1",
+    ),
+    "subnet.addresses": (
+        account(subnets=(*subnets(free=3, zones=ZONES[:1]), *subnets(free=2, zones=ZONES[1:]))),
+        SPEC,
+        ERROR,
+        "4 nodes need as many addresses; the roomiest subnet, subnet-a in us-east-1a, has 3 left",
+        "a larger subnet with --subnet",
+    ),
+    "subnet.none": (
+        account(subnets=()),
+        SPEC,
+        ERROR,
+        "the default VPC has no subnet",
+        "aws ec2 create-default-subnet",
+    ),
+    "subnet.none in the zone": (
+        account(subnets=subnets(zones=ZONES[:1])),
+        asked(zone="us-east-1b"),
+        ERROR,
+        "the default VPC has no subnet in us-east-1b",
+        "aws ec2 create-default-subnet",
+    ),
+    "subnet.none, no such network": (
+        account(subnets=()),
+        asked(network="lab"),
+        ERROR,
+        "there is no network lab in us-east-1",
+        "clusterctl network up lab",
+    ),
+    "subnet.none, no such subnet": (
+        account(subnets=()),
+        asked(subnet_id="subnet-9"),
+        ERROR,
+        "there is no subnet subnet-9 in us-east-1",
+        "check --subnet and --region",
+    ),
+    "network.ssh": (
+        replace(NOTHING, ssh_from="0.0.0.0/0"),
+        SPEC,
+        WARNING,
+        "SSH is open to the whole internet",
+        "--ssh-from 203.0.113.7/32",
+    ),
+    "network.ssh by IPv6": (
+        replace(NOTHING, ssh_from="::/0"),
+        SPEC,
+        WARNING,
+        "SSH is open to the whole internet",
+        "--ssh-from",
+    ),
+    "network.ssh, half of it": (
+        replace(NOTHING, ssh_from="128.0.0.0/1"),
+        SPEC,
+        WARNING,
+        "SSH is open to much of the internet: 128.0.0.0/1",
+        "--ssh-from",
+    ),
+    "network.ssh, nodes that are there": (
+        replace(with_nodes(0, 1, 2, 3), ssh_from="0.0.0.0/0"),
+        SPEC,
+        WARNING,
+        "SSH is open to the whole internet",
+        "--ssh-from",
+    ),
+    "subnet.zone": (
+        account(subnets=subnets(zones=ZONES[:1])),
+        asked(subnet_id="subnet-a", zone="us-east-1b"),
+        ERROR,
+        "subnet subnet-a is in us-east-1a, not in us-east-1b",
+        "leave --zone out, or give --zone us-east-1a",
+    ),
+    "subnet.zone of a network": (
+        account(subnets=subnets(zones=ZONES[:2])),
+        asked(network="lab", zone="us-east-1c"),
+        ERROR,
+        "network lab is in us-east-1a, us-east-1b, not in us-east-1c",
+        "leave --zone out",
+    ),
+    "place.none": (
+        account(
+            offers={TYPE: frozenset(ZONES[:1])},
+            subnets=(*subnets(free=3, zones=ZONES[:1]), *subnets(zones=ZONES[1:])),
+        ),
+        SPEC,
+        ERROR,
+        "no zone that offers p4d.24xlarge has a subnet with 4 free addresses",
+        "a larger subnet",
+    ),
+    "disk.size": (
+        offering(image=replace(IMAGE, root_gib=105)),
+        asked(disk=Disk(size_gib=100)),
+        ERROR,
+        "a root volume of 100 GiB is smaller than the image's snapshot: ami-1 has 105 GiB",
+        "--disk-gib 105 or more",
+    ),
+    "disk.limits": (
+        NOTHING,
+        asked(disk=Disk(iops=100)),
+        ERROR,
+        "a gp3 volume has 3000 to 80000 IOPS, not 100",
+        "--disk-iops",
+    ),
+    "disk.limits of size": (
+        NOTHING,
+        asked(disk=Disk(size_gib=70_000)),
+        ERROR,
+        "1 to 65536 GiB, not 70000",
+        "--disk-gib",
+    ),
+    "disk.limits of throughput": (
+        NOTHING,
+        asked(disk=Disk(throughput_mib_s=2001)),
+        ERROR,
+        "125 to 2000 MiB/s, not 2001",
+        "--disk-throughput",
+    ),
+    "disk.iops": (
+        NOTHING,
+        asked(disk=Disk(iops=80_000)),
+        ERROR,
+        "80000 IOPS need a volume of 160 GiB, not 150",
+        "--disk-gib",
+    ),
+    "disk.throughput": (
+        NOTHING,
+        asked(disk=Disk(throughput_mib_s=1999)),
+        ERROR,
+        "1999 MiB/s need 7996 IOPS",
+        "--disk-iops 7996",
+    ),
+    "disk.key": (
+        NOTHING,
+        asked(disk=Disk(kms_key="arn:aws:kms:eu-west-1:123456789012:alias/mine")),
+        ERROR,
+        "alias/mine is in eu-west-1, the cluster would be in us-east-1",
+        "another --kms-key",
+    ),
+    "network.efa": (NOTHING, asked(efa=True), ERROR, "p4d.24xlarge has no EFA", "leave --efa out"),
+    "network.public": (
+        offering(MACHINE),
+        SPEC,
+        INFO,
+        "p4d.24xlarge gets several network interfaces, with which EC2 gives no public address",
+        "",
+    ),
+    "network.way_out": (
+        account(ways_out=dict.fromkeys(SUBNET_IDS, WayOut("rtb-1"))),
+        asked(private=True),
+        WARNING,
+        "no route of the default VPC leads nodes without a public address, all but "
+        "the head node, to S3, Systems Manager or the internet (pip)",
+        "clusterctl network s3; or launch in a network that has one: clusterctl network up NAME",
+    ),
+    "network.way_out, several interfaces in one subnet": (
+        offering(MACHINE, ways_out={"subnet-b": WayOut("rtb-1", services=frozenset({"ssm"}))}),
+        asked(subnet_id="subnet-b"),
+        WARNING,
+        "no route of subnet-b leads nodes",
+        "clusterctl network s3 --subnet subnet-b;",
+    ),
+    "network.way_out, S3 alone": (
+        offering(MACHINE, ways_out={"subnet-b": WayOut("rtb-1", services=frozenset({"s3"}))}),
+        SPEC,
+        INFO,
+        "to Systems Manager or the internet (pip)",
+        "",
+    ),
+    "placement.type": (
+        offering(replace(PLAIN, placement_strategies=("spread",))),
+        asked(placement_group=True),
+        ERROR,
+        "p4d.24xlarge takes no cluster placement group",
+        "--no-placement-group",
+    ),
+    "placement.block": (
+        account(reservation=BLOCK),
+        replace(RESERVED, placement_group=True),
+        ERROR,
+        "a Capacity Block and a placement group exclude each other",
+        "leave --placement-group out",
+    ),
+    "reservation.none": (
+        NOTHING,
+        RESERVED,
+        ERROR,
+        "there is no capacity reservation cr-1 in us-east-1",
+        "describe-capacity-reservations",
+    ),
+    "reservation.state": (
+        account(reservation=replace(BLOCK, state="scheduled")),
+        RESERVED,
+        ERROR,
+        "cr-1 is scheduled, not active, from 2026-12-01 11:30 UTC",
+        "wait for its start",
+    ),
+    "reservation.state of one that is over": (
+        account(reservation=replace(BLOCK, state="expired")),
+        RESERVED,
+        ERROR,
+        "cr-1 is expired, not active",
+        "choose another",
+    ),
+    "reservation.free": (
+        account(reservation=replace(ODCR, free=3)),
+        RESERVED,
+        ERROR,
+        "cr-1 has 3 machines left of 4 that are needed",
+        "fewer --nodes",
+    ),
+    "reservation.type": (
+        account(reservation=replace(ODCR, instance_type="p5.48xlarge")),
+        RESERVED,
+        ERROR,
+        "cr-1 is for p5.48xlarge",
+        "--instance-type p5.48xlarge",
+    ),
+    "reservation.zone": (
+        account(reservation=ODCR),
+        replace(RESERVED, zone="us-east-1a"),
+        ERROR,
+        "cr-1 is in us-east-1b",
+        "leave --zone out",
+    ),
+    "reservation.spot": (
+        account(reservation=ODCR),
+        replace(RESERVED, market=Market.SPOT),
+        ERROR,
+        "cr-1 is no spot capacity",
+        "leave --spot out",
+    ),
+    "reservation.placement": (
+        account(reservation=replace(ODCR, placement_group=True)),
+        RESERVED,
+        ERROR,
+        "cr-1 is for a placement group of its own",
+        "without a placement group",
+    ),
+    "reservation.min": (
+        account(reservation=BLOCK),
+        replace(RESERVED, min_nodes=2),
+        ERROR,
+        "a Capacity Block launches all nodes or none",
+        "leave --min-nodes out",
+    ),
+    "reservation.end": (
+        account(reservation=BLOCK),
+        RESERVED,
+        WARNING,
+        "30 minutes before the block ends: 2026-12-08 11:30 UTC",
+        "checkpoint",
+    ),
+    "market.spot": (
+        NOTHING,
+        asked(market=Market.SPOT),
+        WARNING,
+        "two minutes' notice",
+        "checkpoint",
+    ),
+    "market.idle": (
+        NOTHING,
+        asked(market=Market.SPOT, limits=Limits(idle_minutes=30)),
+        ERROR,
+        "spot nodes cannot be stopped",
+        "--max-hours",
+    ),
+    "cost.hourly": (
+        NOTHING,
+        # The machines alone are within it; disks and addresses are not.
+        asked(limits=Limits(max_hourly_usd=87.85)),
+        ERROR,
+        "this costs $88.09 an hour; --max-hourly allows $87.85",
+        "raise --max-hourly",
+    ),
+    "cost.budget": (
+        NOTHING,
+        asked(limits=Limits(budget_usd=50)),
+        ERROR,
+        "the budget of $50.00 lasts 34 min",
+        "raise --budget",
+    ),
+    "cost.price": (
+        account(prices={TYPE: None}),
+        asked(limits=Limits(budget_usd=50)),
+        ERROR,
+        "is not known: --budget cannot be kept",
+        "--max-hours",
+    ),
+    "cost.price, no limit": (account(prices={}), SPEC, WARNING, "is not known", "look it up"),
+}
+
+
+@pytest.mark.parametrize("case", FOUND)
+def test_each_check(case):
+    seen, spec, severity, message, hint = FOUND[case]
+    check_id = case.partition(" ")[0].rstrip(",")
+    made = plan(seen, spec)
+    found = [one for one in made.findings if one.check_id == check_id]
+    assert [one.severity for one in found] == [severity]
+    assert message in found[0].message
+    assert hint in found[0].hint
+    assert made.refused is (severity is ERROR)
+    assert bool(made.steps) is not made.refused
+
+
+@pytest.mark.parametrize("ssh_from", ["203.0.113.7/32", "10.0.0.0/8", "2001::/16", "::1/128"])
+def test_nothing_speaks_against_a_plain_launch(ssh_from):
+    assert plan(replace(NOTHING, ssh_from=ssh_from)).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("spec", "way"),
+    [
+        (asked(), WayOut("rtb-1")),
+        (asked(private=True, nodes=1), WayOut("rtb-1")),
+        (asked(private=True), WayOut("rtb-1", internet=True)),
+        (asked(private=True, zone="us-east-1b"), WayOut("rtb-1")),
+    ],
+    ids=["public addresses", "a head node alone", "a NAT gateway", "another zone"],
+)
+def test_nodes_that_get_out_are_not_warned_of(spec, way):
+    found = plan(account(ways_out={"subnet-a": way}), spec).findings
+    assert [one for one in found if one.check_id == "network.way_out"] == []
+
+
+def test_all_of_it_is_said_at_once_errors_first():
+    seen = account(
+        reservation=replace(BLOCK, state="scheduled", free=0),
+        subnets=subnets(free=1),
+        quotas={TYPE: QuotaUse("P", "L-417A185B", 0, 0)},
+    )
+    spec = replace(
+        RESERVED,
+        zone="us-east-1a",
+        min_nodes=1,
+        placement_group=True,
+        disk=Disk(10, 100, 100),
+        limits=Limits(max_hourly_usd=1),
+        efa=True,
+    )
+    findings = plan(seen, spec).findings
+    assert [one.check_id for one in findings] == [
+        "subnet.addresses",
+        "disk.size",
+        "disk.limits",
+        "disk.limits",
+        "placement.block",
+        "reservation.state",
+        "reservation.zone",
+        "reservation.min",
+        "network.efa",
+        "reservation.end",
+    ]
+    assert all(one.hint for one in findings)
+
+
+OTHER = "p5.48xlarge"
+
+
+def two_types(**other):
+    """An account with two types, the second of them different."""
+    return account(
+        machines={TYPE: PLAIN, OTHER: replace(PLAIN, name=OTHER, **other)},
+        images={TYPE: IMAGE, OTHER: IMAGE},
+        offers={TYPE: frozenset(ZONES[:2]), OTHER: frozenset(ZONES[1:])},
+        prices=dict.fromkeys((TYPE, OTHER), Price(21.96, "a table", "2026-07-20")),
+    )
+
+
+def places(made):
+    return [(place.instance_type[:3], place.zone[-1]) for place in made.places]
+
+
+def test_the_places_by_type_as_asked_then_by_zone():
+    spec = asked(or_types=(OTHER,))
+    assert places(plan(two_types(), spec)) == [
+        ("p4d", "a"),
+        ("p4d", "b"),
+        ("p5.", "b"),
+        ("p5.", "c"),
+    ]
+    backwards = asked(instance_type=OTHER, or_types=(TYPE,))
+    assert places(plan(two_types(), backwards))[0] == ("p5.", "b")
+
+
+@pytest.mark.parametrize(
+    ("seen", "check_id"),
+    [
+        (two_types(placement_strategies=("spread",)), "placement.type"),
+        (account(machines={TYPE: PLAIN}), "type.unknown"),
+        (
+            replace(
+                two_types(),
+                catalogue=replace(two_types().catalogue, images={TYPE: IMAGE, OTHER: None}),
+            ),
+            "image.none",
+        ),
+    ],
+)
+def test_an_alternative_that_does_not_fit_is_left_out_and_that_is_said(seen, check_id):
+    made = plan(seen, asked(or_types=(OTHER,), placement_group=True))
+    [finding] = [one for one in made.findings if one.check_id == check_id]
+    assert finding.severity is WARNING
+    assert finding.message.startswith("p5.48xlarge is not tried: ")
+    assert {kind for kind, _ in places(made)} == {"p4d"}
+    assert not made.refused
+
+
+def test_where_no_type_fits_each_says_why():
+    made = plan(account(machines={}), asked(or_types=(OTHER,)))
+    assert [(one.check_id, one.severity) for one in made.findings] == [
+        ("type.unknown", ERROR),
+        ("type.unknown", ERROR),
+    ]
+    assert (made.places, made.steps) == ((), ())
+
+
+def test_what_asks_only_for_what_the_launcher_gives_by_itself_passes():
+    """6,000 IOPS are what a large machine gets: enough for 1,000 MiB/s."""
+    made = plan(spec=asked(disk=Disk(throughput_mib_s=1000)))
+    assert made.findings == ()
+    small = replace(PLAIN, gpus=1)
+    assert [
+        one.check_id
+        for one in plan(offering(small), asked(disk=Disk(throughput_mib_s=1000))).findings
+    ] == ["disk.throughput"]
+
+
+def test_a_capacity_block_is_launched_into_as_it_wants_to_be():
+    made = plan(account(reservation=BLOCK), RESERVED)
+    [request] = [one.arguments for one in made.steps if one.operation == "run_instances"]
+    assert request["InstanceMarketOptions"] == {"MarketType": "capacity-block"}
+    assert request["CapacityReservationSpecification"] == {
+        "CapacityReservationTarget": {"CapacityReservationId": "cr-1"}
+    }
+    assert "Placement" not in request
+    assert (request["MinCount"], request["MaxCount"]) == (4, 4)
+    assert request["NetworkInterfaces"][0]["SubnetId"] == "subnet-b"
+    assert not any(one.operation == "create_placement_group" for one in made.steps)
+    # It is paid for.
+    assert made.estimate.lines[0].usd_per_hour == 0
+
+
+def test_a_reservation_on_demand_is_in_no_market_of_its_own():
+    made = plan(account(reservation=ODCR), RESERVED)
+    [request] = [one.arguments for one in made.steps if one.operation == "run_instances"]
+    assert "InstanceMarketOptions" not in request
+    assert "Placement" not in request
+    assert [place.zone for place in made.places] == ["us-east-1b"]
+
+
+def single(**changes):
+    head = instance(0, wanted=(0,), placement_group="", **changes)
+    return replace(with_nodes(), instances=(head,), catalogue=offering(MACHINE).catalogue)
+
+
+@pytest.mark.parametrize(
+    ("seen", "lacks"),
+    [
+        (single(), "without a placement group and EFA"),
+        (single(efa=True), "without a placement group,"),
+        (with_nodes(0, 1), ""),
+    ],
+)
+def test_a_single_node_that_grows_is_told_what_it_lacks(seen, lacks):
+    made = plan(seen)
+    found = [one for one in made.findings if one.check_id == "network.grown"]
+    assert [one.severity for one in found] == ([WARNING] if lacks else [])
+    assert all(lacks in one.message and "clusterctl down demo" in one.hint for one in found)
+    [request] = [one.arguments for one in made.steps if one.operation == "run_instances"]
+    assert ("Placement" in request) is not bool(lacks)
+
+
+def test_a_single_node_that_is_to_grow_can_have_both_from_the_start():
+    spec = ClusterSpec("demo", 1, TYPE, placement_group=True, efa=True)
+    made = plan(offering(MACHINE), spec)
+    [request] = [one.arguments for one in made.steps if one.operation == "run_instances"]
+    assert request["Placement"] == {"GroupName": "clusterctl-demo"}
+    assert len(request["NetworkInterfaces"]) == 5

@@ -1,0 +1,225 @@
+"""Which quota counts, how much of it is in use, and what is said when it is too small."""
+
+import pytest
+from botocore.stub import Stubber
+
+from clusterctl.domain.findings import Severity
+from clusterctl.domain.spec import ClusterSpec, Market
+from clusterctl.ec2.launch.observe import observe
+from clusterctl.ec2.launch.plan import plan_launch
+from clusterctl.ec2.launch.quotas import (
+    QuotaUse,
+    bucket_of,
+    find_interface_use,
+    find_quota,
+    find_quota_uses,
+    quota_code,
+    quota_finding,
+    used_vcpus,
+)
+from clusterctl.ec2.machines import MachineType
+from clusterctl.ec2.session import Account, Clients
+from tests.moto_ec2 import NEW_IMAGE, clients_of
+
+ON_DEMAND, SPOT, BLOCK = Market.ON_DEMAND, Market.SPOT, Market.CAPACITY_BLOCK
+
+
+@pytest.mark.parametrize(
+    ("instance_type", "on_demand", "spot"),
+    [
+        ("p4d.24xlarge", "L-417A185B", "L-7212CCBC"),
+        ("p3.2xlarge", "L-417A185B", "L-7212CCBC"),
+        ("p5.48xlarge", "L-417A185B", "L-C4BD4855"),
+        ("p5en.48xlarge", "L-417A185B", "L-C4BD4855"),
+        # AWS's list of spot quotas ends with P5.
+        ("p6-b200.48xlarge", "L-417A185B", None),
+        ("g5.12xlarge", "L-DB2E81BA", "L-3819A6DF"),
+        ("gr6.4xlarge", "L-DB2E81BA", "L-3819A6DF"),
+        ("vt1.3xlarge", "L-DB2E81BA", "L-3819A6DF"),
+        ("dl1.24xlarge", "L-6E869C2A", "L-85EED4F7"),
+        ("d3en.xlarge", "L-1216C47A", "L-34B43A08"),
+        ("trn2.48xlarge", "L-2C3B7624", "L-6B0D517C"),
+        ("t3.micro", "L-1216C47A", "L-34B43A08"),
+        ("inf2.xlarge", "L-1945791B", "L-B5D1601B"),
+        ("i4i.large", "L-1216C47A", "L-34B43A08"),
+        ("im4gn.large", "L-1216C47A", "L-34B43A08"),
+        ("f1.2xlarge", "L-74FC7D96", "L-88CF9481"),
+        ("x2gd.medium", "L-7295265B", "L-E3A00192"),
+        ("hpc7g.4xlarge", "L-F7808C92", None),
+        ("h1.2xlarge", "L-1216C47A", "L-34B43A08"),
+        ("u-6tb1.56xlarge", "L-43DA4232", None),
+        ("u7i-12tb.224xlarge", "L-43DA4232", None),
+        # Counted in hosts, or not known to anybody.
+        ("mac2.metal", None, None),
+        ("quantum1.large", None, None),
+        ("", None, None),
+        ("4you.large", None, None),
+    ],
+)
+def test_the_quota_of_a_type(instance_type, on_demand, spot):
+    assert quota_code(instance_type, ON_DEMAND) == on_demand
+    assert quota_code(instance_type, SPOT) == spot
+    assert quota_code(instance_type, BLOCK) is None
+
+
+def machine(instance_type, cores=48, state="running", **more):
+    options = {"CpuOptions": {"CoreCount": cores, "ThreadsPerCore": 2}} if cores else {}
+    return {"InstanceType": instance_type, "State": {"Name": state}, **options, **more}
+
+
+@pytest.mark.parametrize(
+    ("instance_type", "market", "vcpus"),
+    # Capacity Blocks are in a bucket of their own: they never add to the others.
+    [
+        ("p4d.24xlarge", ON_DEMAND, 96 + 64),
+        ("p5.48xlarge", ON_DEMAND, 96 + 64),
+        ("p4d.24xlarge", SPOT, 96),
+        ("p5.48xlarge", SPOT, 16),
+    ],
+)
+def test_what_is_in_use_is_counted_by_family_market_and_state(instance_type, market, vcpus):
+    described = [
+        machine("p4d.24xlarge"),
+        machine("p3.16xlarge", 32, "pending"),
+        machine("p4d.24xlarge", state="stopped"),
+        machine("p4d.24xlarge", state="stopping"),
+        machine("p4d.24xlarge", state="shutting-down"),
+        machine("g5.48xlarge"),
+        machine("p5.4xlarge", 8, InstanceLifecycle="spot"),
+        machine("p4d.24xlarge", InstanceLifecycle="spot"),
+        machine("p5.48xlarge", 96, InstanceLifecycle="capacity-block"),
+        machine("p5.48xlarge", 96, InstanceLifecycle="scheduled"),
+    ]
+    assert used_vcpus(described, bucket_of(instance_type, market), market) == vcpus
+
+
+def test_an_instance_that_does_not_say_counts_as_its_type():
+    described = [machine("p4d.24xlarge", None), machine("p5.48xlarge", None)]
+    assert used_vcpus(described, bucket_of("p4d.24xlarge"), ON_DEMAND, {"p4d.24xlarge": 96}) == 96
+
+
+def test_all_instances_of_the_region_count_whoever_launched_them(client, moto_url):
+    client.run_instances(ImageId=NEW_IMAGE, InstanceType="c5.xlarge", MinCount=7, MaxCount=7)
+    client.run_instances(ImageId=NEW_IMAGE, InstanceType="g5.xlarge", MinCount=1, MaxCount=1)
+    types = [
+        MachineType(name, gpus=0, vcpus=4, architectures=("x86_64",))
+        for name in ("c5.xlarge", "m5.xlarge", "g5.xlarge", "quantum1.large")
+    ]
+    found = find_quota_uses(clients_of(moto_url), types, ON_DEMAND)
+    # The standard families share one quota.
+    assert {name: (use.code, use.used) for name, use in found.items()} == {
+        "c5.xlarge": ("L-1216C47A", 28),
+        "m5.xlarge": ("L-1216C47A", 28),
+        "g5.xlarge": ("L-DB2E81BA", 4),
+        "quantum1.large": ("", 0),
+    }
+    assert [name for name, use in found.items() if use.limit is None] == ["quantum1.large"]
+    assert find_quota_uses(clients_of(moto_url), types, BLOCK) == {}
+
+
+P4D = MachineType("p4d.24xlarge", gpus=8, vcpus=96, architectures=("x86_64",))
+
+
+def use_of(used, limit):
+    return QuotaUse("Running On-Demand P instances", "L-417A185B", used, limit)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "used", "limit", "severity"),
+    [
+        (4, 0, 384.0, None),
+        (4, 0, 383.0, Severity.ERROR),
+        (4, 96, 384.0, Severity.ERROR),
+        (4, 0, 0.0, Severity.ERROR),
+        (4, 0, None, Severity.INFO),
+        # Nothing more is asked for: a full quota is no reason to refuse.
+        (0, 400, 384.0, None),
+    ],
+)
+def test_whether_it_fits(nodes, used, limit, severity):
+    found = quota_finding(use_of(used, limit), P4D, nodes, "us-east-1")
+    assert (found and found.severity) == severity
+
+
+def test_a_quota_that_aws_does_not_list_is_not_guessed():
+    found = quota_finding(QuotaUse("spot", "", 0, None), P4D, 3, "us-west-2")
+    assert found.severity is Severity.INFO
+    assert "AWS lists no quota for p4d.24xlarge as spot" in found.message
+
+
+def test_interfaces_are_counted_where_a_launch_takes_many(client, moto_url, tmp_path):
+    """32 p5en are 544 interfaces of 5,000, and asked for in the quotas of VPC."""
+    clients = clients_of(moto_url)
+    client.run_instances(ImageId=NEW_IMAGE, InstanceType="c5.xlarge", MinCount=3, MaxCount=3)
+    assert find_interface_use(clients) == QuotaUse(
+        "Network interfaces per Region", "L-DF5E4CA3", 3, 5000.0, "vpc"
+    )
+    few, many = (
+        observe(
+            clients, ClusterSpec("demo", nodes, "p5en.48xlarge"), tmp_path / "a", tmp_path / "b"
+        )
+        for nodes in (2, 400)
+    )
+    assert few.catalogue.interfaces is None
+    [found] = [
+        one
+        for one in plan_launch(
+            ClusterSpec("demo", 400, "p5en.48xlarge"), many, "key", "id"
+        ).findings
+        if one.check_id == "quota.interfaces"
+    ]
+    assert found.message == (
+        "400 more nodes (p5en.48xlarge) with 6800 network interfaces, 3 are in use, and the quota "
+        "Network interfaces per Region (L-DF5E4CA3) is 5000 in us-east-1"
+    )
+    assert "--service-code vpc --quota-code L-DF5E4CA3 --desired-value 6803" in found.hint
+
+
+def test_the_request_is_there_to_be_copied():
+    found = quota_finding(use_of(96, 100.0), P4D, 3, "us-west-2")
+    assert found.message == (
+        "3 more nodes (p4d.24xlarge) need 288 vCPUs, 96 are in use, and the quota "
+        "Running On-Demand P instances (L-417A185B) is 100 in us-west-2"
+    )
+    assert found.hint.endswith(
+        "aws service-quotas request-service-quota-increase --service-code ec2 "
+        "--quota-code L-417A185B --desired-value 384 --region us-west-2"
+    )
+
+
+QUOTA = {"ServiceCode": "ec2", "QuotaCode": "L-417A185B"}
+
+
+@pytest.fixture(scope="module")
+def made():
+    return Clients(Account(region="us-east-1", access_key="test", secret_key="test"))
+
+
+@pytest.fixture
+def quotas(made):
+    with Stubber(made.quotas) as stub:
+        yield stub
+
+
+def test_the_accounts_own_quota(made, quotas):
+    quotas.add_response("get_service_quota", {"Quota": {**QUOTA, "Value": 768.0}}, QUOTA)
+    assert find_quota(made, "L-417A185B") == 768.0
+
+
+def test_without_one_of_its_own_the_default_holds(made, quotas):
+    quotas.add_client_error("get_service_quota", "NoSuchResourceException", "none", 400)
+    quotas.add_response("get_aws_default_service_quota", {"Quota": {**QUOTA, "Value": 0.0}}, QUOTA)
+    assert find_quota(made, "L-417A185B") == 0.0
+
+
+@pytest.mark.parametrize("code", ["AccessDeniedException", "NoSuchResourceException"])
+def test_who_may_not_read_it_does_not_know_it(made, quotas, code):
+    quotas.add_client_error("get_service_quota", code, "no", 400)
+    quotas.add_client_error("get_aws_default_service_quota", "AccessDeniedException", "no", 400)
+    assert find_quota(made, "L-417A185B") is None
+
+
+@pytest.mark.parametrize("answer", [{}, {"Quota": {}}, {"Quota": {"Value": float("inf")}}])
+def test_an_answer_without_a_number(made, quotas, answer):
+    quotas.add_response("get_service_quota", answer)
+    assert find_quota(made, "L-417A185B") is None

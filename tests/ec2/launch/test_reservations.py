@@ -1,0 +1,115 @@
+"""Reserved capacity: found, launched into, and its end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from clusterctl.domain.errors import AwsError
+from clusterctl.domain.findings import Severity
+from clusterctl.domain.spec import ClusterSpec, Market
+from clusterctl.ec2.launch.reservations import find_reservation
+from clusterctl.ec2.placement import find_placement_groups
+from tests.ec2.launching import TYPE, launches
+from tests.moto_ec2 import NEW_IMAGE
+
+__all__ = ["launches"]
+
+SPEC = ClusterSpec("demo", 2, TYPE, efa=False)
+
+
+def reserve(client, count=2, zone="us-east-1c", instance_type=TYPE):
+    made = client.create_capacity_reservation(
+        InstanceType=instance_type,
+        InstancePlatform="Linux/UNIX",
+        AvailabilityZone=zone,
+        InstanceCount=count,
+        InstanceMatchCriteria="targeted",
+    )["CapacityReservation"]
+    return made["CapacityReservationId"]
+
+
+def block(client, count=2):
+    """A Capacity Block that has begun."""
+    offered = client.describe_capacity_block_offerings(
+        InstanceType=TYPE, InstanceCount=count, CapacityDurationHours=48
+    )["CapacityBlockOfferings"]
+    soonest = min(offered, key=lambda one: one["StartDate"])
+    return client.purchase_capacity_block(
+        CapacityBlockOfferingId=soonest["CapacityBlockOfferingId"], InstancePlatform="Linux/UNIX"
+    )["CapacityReservation"]
+
+
+def test_what_a_reservation_is(client):
+    id = reserve(client, count=3)
+    found = find_reservation(client, id)
+    assert (found.reservation_id, found.instance_type, found.zone) == (id, TYPE, "us-east-1c")
+    assert (found.state, found.free, found.block) == ("active", 3, False)
+    assert not found.placement_group
+    client.cancel_capacity_reservation(CapacityReservationId=id)
+    assert find_reservation(client, id).state == "cancelled"
+
+
+@pytest.mark.parametrize("id", ["cr-0123456789abcdef0", "mine", "cr-x; rm -rf /"])
+def test_what_is_no_reservation(client, id):
+    assert find_reservation(client, id) is None
+
+
+def test_other_refusals_are_errors(client, monkeypatch):
+    with pytest.raises(AwsError):
+        find_reservation(_Refusing(client), "cr-0123456789abcdef0")
+
+
+class _Refusing:
+    def __init__(self, client):
+        self._client = client
+
+    def describe_capacity_reservations(self, **_):
+        return self._client.describe_vpcs(VpcIds=["vpc-0123456789abcdef0"])
+
+
+def test_a_cluster_in_a_reservation_and_one_node_too_many(launches):
+    id = reserve(launches.client)
+    members = launches.up(replace(SPEC, capacity_reservation=id))
+    assert {(one.reservation_id, one.node.availability_zone) for one in members} == {
+        (id, "us-east-1c")
+    }
+    assert find_reservation(launches.client, id).free == 0
+    more = launches.plan(replace(SPEC, nodes=3), "second")
+    errors = [one.check_id for one in more.findings if one.severity is Severity.ERROR]
+    assert errors == ["reservation.free"]
+    assert more.steps == ()
+
+
+def test_a_cluster_in_a_capacity_block(launches):
+    bought = block(launches.client)
+    members = launches.up(replace(SPEC, capacity_reservation=bought["CapacityReservationId"]))
+    assert {one.market for one in members} == {Market.CAPACITY_BLOCK}
+    assert {one.node.availability_zone for one in members} == {bought["AvailabilityZone"]}
+    assert find_placement_groups(launches.client, "demo") == ()
+    [request] = launches.sent
+    assert (request["MinCount"], request["MaxCount"]) == (2, 2)
+    # What is launched there is what the next `up` finds, without being told of the block.
+    assert launches.plan(SPEC, "second").steps == ()
+
+
+def test_a_reservation_that_somebody_else_has_filled_meanwhile(launches):
+    id = reserve(launches.client)
+    plan = launches.plan(replace(SPEC, capacity_reservation=id))
+    launches.client.run_instances(
+        ImageId=NEW_IMAGE,
+        InstanceType=TYPE,
+        MinCount=1,
+        MaxCount=1,
+        SubnetId=launches.subnet("us-east-1c"),
+        CapacityReservationSpecification={
+            "CapacityReservationTarget": {"CapacityReservationId": id}
+        },
+    )
+    with pytest.raises(AwsError) as caught:
+        launches.carry_out(plan, capacity_timeout_s=60)
+    assert caught.value.code == "ReservationCapacityExceeded"
+    assert launches.clock.waits == [30, 30]
+    assert launches.alive() == []
+    assert launches.told[-1].startswith("ReservationCapacityExceeded; RunInstances: 2 x")

@@ -1,0 +1,252 @@
+"""Where a launch ends up when machines are scarce, and what is left of what failed: nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from botocore.exceptions import ReadTimeoutError
+
+from clusterctl.domain.errors import AwsError
+from clusterctl.domain.spec import ClusterSpec, Disk
+from clusterctl.ec2.instances import find_instances, wanted_of
+from clusterctl.ec2.launch.record import read_launches
+from clusterctl.ec2.network.addresses import find_addresses
+from clusterctl.ec2.tags import read_disk
+from clusterctl.lab.faults.kinds import Boot, Capacity
+from tests.ec2.launching import TYPE, ZONES, faults, launches
+
+__all__ = ["faults", "launches"]
+
+SPEC = ClusterSpec("demo", 2, TYPE)
+
+
+def scarce(faults, left=0, zones=ZONES, instance_type=TYPE):
+    for zone in zones:
+        faults(Capacity(instance_type, zone, left))
+
+
+def zones_of(launches):
+    """Where each request went."""
+    by_subnet = {launches.subnet(zone): zone for zone in ZONES}
+    return [by_subnet[request["NetworkInterfaces"][0]["SubnetId"]][-1] for request in launches.sent]
+
+
+def refused(launches, spec=SPEC, **more):
+    with pytest.raises(AwsError) as caught:
+        launches.up(spec, **more)
+    return caught.value
+
+
+def test_the_zone_that_ec2_names_is_next(launches, faults):
+    scarce(faults, zones=ZONES[:3])
+    launches.up(SPEC)
+    assert zones_of(launches) == ["a", "d"]
+    assert launches.alive() == [(0, "d"), (1, "d")]
+    # A new token for each place, each of them written down when it is sent.
+    assert launches.tokens() == ["launch-0", "launch-0-1"]
+    assert launches.written == [[token] for token in launches.tokens()]
+    assert read_launches(launches.record) == ()
+    [told] = [line for line in launches.told if line.startswith("Insufficient")]
+    assert told == (
+        "InsufficientInstanceCapacity; RunInstances: 2 x p4d.24xlarge with 8 GPUs each, "
+        "nodes demo-[0-1], image ami-0aaaaaaaaaaaaaaa2, us-east-1d"
+    )
+
+
+def test_nowhere(launches, faults):
+    scarce(faults, left=1)
+    error = refused(launches)
+    assert error.code == "InsufficientInstanceCapacity"
+    assert error.message.startswith(
+        "nowhere are enough machines: tried p4d.24xlarge in us-east-1a, p4d.24xlarge in "
+        "us-east-1b, p4d.24xlarge in us-east-1c, p4d.24xlarge in us-east-1d. EC2 said: "
+    )
+    assert "nothing was launched" in error.hint
+    assert (launches.alive(), read_launches(launches.record)) == ([], ())
+    assert launches.clock.waits == []
+
+
+def test_nodes_that_join_a_cluster_can_only_wait(launches, faults):
+    launches.up(SPEC)
+    scarce(faults)
+    error = refused(launches, replace(SPEC, nodes=3))
+    assert "--capacity-timeout" in error.hint
+    assert "--or-type" not in error.hint
+
+
+def test_another_type_whose_head_node_needs_an_address_or_does_not(launches, faults):
+    """With EFA on four cards a p4d gets no public address by itself; a g5 does."""
+    scarce(faults)
+    spec = replace(SPEC, or_types=("g5.12xlarge",))
+    members = launches.up(spec)
+    assert {one.node.instance_type for one in members} == {"g5.12xlarge"}
+    assert all(one.node.public_ip for one in members)
+    assert find_addresses(launches.client, "demo") == ()
+    # A cluster that is there is of the type that it is of.
+    assert launches.plan(spec).steps == ()
+
+
+def test_another_type_that_needs_an_address_where_the_first_does_not(launches, faults):
+    scarce(faults, instance_type="g5.12xlarge", zones=(*ZONES, "us-east-1f"))
+    members = launches.up(replace(SPEC, instance_type="g5.12xlarge", or_types=(TYPE,)))
+    [address] = find_addresses(launches.client, "demo")
+    assert address.interface_id == members[0].interface_id
+    assert launches.told[-1] == "AssociateAddress: to the head node"
+
+
+def test_waiting_for_machines(launches, faults):
+    scarce(faults)
+
+    def after(waits):
+        if waits == 2:
+            faults(Capacity(TYPE, "us-east-1b", 2))
+
+    launches.clock.after = after
+    launches.up(SPEC, capacity_timeout_s=3600)
+    assert launches.clock.waits == [30, 60]
+    assert launches.alive() == [(0, "b"), (1, "b")]
+    tokens = launches.tokens()
+    assert len(set(tokens)) == len(tokens) == 10
+    assert "no capacity; next try in 1 min 00 s, giving up in 59 min 30 s" in launches.told
+
+
+def test_waiting_ends(launches, faults):
+    scarce(faults)
+    error = refused(launches, capacity_timeout_s=100)
+    assert launches.clock.waits == [30, 60, 10]
+    assert len(launches.sent) == 4 * len(ZONES)
+    assert "tried p4d.24xlarge in us-east-1a, " in error.message
+
+
+def test_fewer_nodes_where_fewer_will_do_and_it_is_said(launches, faults):
+    scarce(faults, left=3, zones=ZONES[:1])
+    spec = replace(SPEC, nodes=5, min_nodes=2, efa=False)
+    members = launches.up(spec)
+    assert [one.node.index for one in members] == [0, 1, 2]
+    assert (launches.sent[0]["MinCount"], launches.sent[0]["MaxCount"]) == (2, 5)
+    assert {one.wanted for one in find_instances(launches.client, "demo")} == {(0, 1, 2)}
+    assert (
+        "2 of 5 new nodes were not to be had, which --min-nodes allows: the cluster has 3 nodes"
+    ) in launches.told
+    # Asked for again: what is there is enough, if no more are to be had.
+    launches.up(spec, "second")
+    assert launches.alive() == [(0, "a"), (1, "a"), (2, "a")]
+    assert wanted_of(find_instances(launches.client, "demo")) == (0, 1, 2)
+    assert launches.told[-1].startswith("2 of 2 new nodes were not to be had")
+    assert launches.plan(replace(spec, nodes=3)).steps == ()
+
+
+def test_too_few_are_none(launches, faults):
+    scarce(faults, left=1)
+    refused(launches, replace(SPEC, nodes=4, min_nodes=2))
+    assert launches.alive() == []
+
+
+@pytest.mark.parametrize("dies", ["Server.InsufficientInstanceCapacity", "Server.InternalError"])
+def test_nodes_that_die_while_they_start_are_taken_back_and_tried_elsewhere(launches, faults, dies):
+    faults(Boot(dies=dies, nodes=(1,)))
+    launches.up(SPEC)
+    assert zones_of(launches) == ["a", "b"]
+    assert launches.alive() == [(0, "b"), (1, "b")]
+    assert any(
+        line.startswith(f"demo-1 died while starting: {dies}: ")
+        and line.endswith("; terminating the others")
+        for line in launches.told
+    )
+    ended = find_instances(launches.client, "demo", states=("terminated",))
+    assert [one.node.index for one in ended] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("dies", "hint"),
+    [
+        ("Client.VolumeLimitExceeded", "EBS storage"),
+        ("Client.InternalError", "check --kms-key, or, where there is none, the account's key"),
+        ("Client.InvalidKMSKey.InvalidState", "enable it, or choose another --kms-key"),
+    ],
+)
+def test_a_death_that_no_other_place_mends(launches, faults, dies, hint):
+    faults(Boot(dies=dies, nodes=(0,)))
+    error = refused(launches)
+    assert error.code == dies
+    assert error.message.startswith(f"demo-0 died while starting: {dies}: ")
+    assert error.hint.startswith("nothing of that launch is left; ")
+    assert hint in error.hint
+    assert (launches.alive(), read_launches(launches.record)) == ([], ())
+    assert len(launches.sent) == 1
+
+
+def test_a_node_that_dies_where_fewer_will_do(launches, faults):
+    faults(Boot(dies="Server.InternalError", nodes=(1,)))
+    members = launches.up(replace(SPEC, nodes=3, min_nodes=2))
+    assert [one.node.index for one in members] == [0, 2]
+    assert {one.wanted for one in members} == {(0, 2)}
+    assert len(launches.sent) == 1
+
+
+def test_the_head_node_is_never_one_too_many(launches, faults):
+    faults(Boot(dies="Server.InternalError", nodes=(0,)))
+    launches.up(replace(SPEC, min_nodes=1))
+    assert launches.alive() == [(0, "b"), (1, "b")]
+
+
+@pytest.mark.parametrize(
+    "code", ["VcpuLimitExceeded", "MaxSpotInstanceCountExceeded", "InvalidParameterCombination"]
+)
+def test_what_no_other_place_mends_is_asked_once(launches, code):
+    launches.refuse(code, times=9)
+    assert refused(launches, capacity_timeout_s=3600).code == code
+    assert (len(launches.sent), launches.clock.waits) == (1, [])
+
+
+def test_an_account_that_is_being_verified_is_waited_for_where_it_is(launches):
+    launches.refuse("PendingVerification")
+    launches.up(SPEC, capacity_timeout_s=3600)
+    assert (zones_of(launches), launches.clock.waits) == (["a", "a"], [30])
+    assert any(line.startswith("PendingVerification; next try in") for line in launches.told)
+    assert len(set(launches.tokens())) == 2
+
+
+def test_and_without_time_for_it_nobody_speaks_of_machines(launches):
+    launches.refuse("PendingVerification")
+    error = refused(launches)
+    assert "says EC2" in error.message
+    assert "machines" not in error.message
+
+
+def test_a_lost_answer_and_then_no_more_than_throttling_is_not_forgotten(launches, monkeypatch):
+    monkeypatch.setattr("clusterctl.ec2.launch.attempt.random.uniform", lambda low, high: 0.0)
+    launches.errors.append(ReadTimeoutError(endpoint_url="https://ec2"))
+    launches.refuse("RequestLimitExceeded", status=503, times=9)
+    error = refused(launches)
+    assert error.code == "RequestLimitExceeded"
+    assert "is not known" in error.message
+    assert [one.token for one in read_launches(launches.record)] == ["launch-0"]
+    assert set(launches.tokens()) == {"launch-0"}
+
+
+def test_disks_are_encrypted_and_later_nodes_keep_the_key(launches):
+    launches.up(replace(SPEC, disk=Disk(kms_key="alias/mine")))
+    launches.up(replace(SPEC, nodes=3), "second")
+    ids = [one.node.instance_id for one in find_instances(launches.client, "demo")]
+    attached = [{"Name": "attachment.instance-id", "Values": ids}]
+    volumes = launches.client.describe_volumes(Filters=attached)["Volumes"]
+    assert [(one["Encrypted"], one["KmsKeyId"]) for one in volumes] == [(True, "alias/mine")] * 3
+    # What an older clusterctl has written, and what nobody has.
+    assert read_disk("300 0 500") == Disk(300, None, 500)
+    assert read_disk("300 0 500 two keys") == Disk()
+
+
+def test_gaps_are_filled_with_as_many_as_are_needed_of_all_together(launches, faults):
+    spec = replace(SPEC, nodes=6, efa=False, placement_group=False)
+    members = launches.up(spec)
+    ids = [one.node.instance_id for one in members if one.node.index in (1, 3, 4, 5)]
+    launches.client.terminate_instances(InstanceIds=ids)
+    plan = launches.plan(replace(spec, min_nodes=4), "second")
+    requests = [one.arguments for one in plan.steps if one.operation == "run_instances"]
+    assert [(one["MinCount"], one["MaxCount"]) for one in requests] == [(1, 1), (1, 3)]
+    scarce(faults, left=2, zones=ZONES[:1])
+    made = launches.carry_out(plan)
+    assert [one.node.index for one in made] == [0, 1, 2, 3]
+    assert wanted_of(made) == (0, 1, 2, 3)

@@ -1,0 +1,129 @@
+"""What machines cost, computed by hand, and what the limits say to it."""
+
+import pytest
+
+from clusterctl.domain.findings import Severity
+from clusterctl.domain.spec import Limits, Market
+from clusterctl.ec2.money.costs import (
+    CostLine,
+    Estimate,
+    LoadCost,
+    Price,
+    budget_findings,
+    disk_hourly_usd,
+    estimate,
+    format_usd,
+)
+
+P4D = Price(21.957642, "the price list", "2026-07-20")
+
+
+def costing(hourly):
+    return Estimate((CostLine("p4d.24xlarge, on-demand", 1, hourly),))
+
+
+@pytest.mark.parametrize(
+    ("gib", "iops", "throughput", "month"),
+    [
+        (100, None, None, 8.00),
+        (100, 3000, 125, 8.00),
+        # Less than what is free is not a discount.
+        (100, 100, 10, 8.00),
+        # 500 x 0.08 + 3000 x 0.005 + 375 x 0.04
+        (500, 6000, 500, 70.00),
+        (0, None, None, 0.0),
+    ],
+)
+def test_a_disk_costs_its_size_and_what_exceeds_the_free_part(gib, iops, throughput, month):
+    assert disk_hourly_usd(gib, iops, throughput) == pytest.approx(month / 730)
+
+
+def test_a_cluster_costs_its_machines_disks_and_addresses():
+    found = estimate(P4D, 4, 500, 6000, 500, 1, instance_type="p4d.24xlarge")
+    # 4 x 21.957642 + 4 x 70 / 730 + 0.005
+    assert found.hourly_usd == pytest.approx(87.830568 + 0.383562 + 0.005, abs=1e-6)
+    assert [(line.what, line.count) for line in found.lines] == [
+        ("p4d.24xlarge, on-demand", 4),
+        ("gp3 disk of 500 GiB", 4),
+        ("public IPv4 address", 1),
+    ]
+    assert found.price_source == "the price list, 2026-07-20"
+
+
+def test_filling_a_disk_from_its_image_costs_once_and_little():
+    # EBS pricing, example 12: $0.0036 a GiB at 300 MiB/s; with 250 GiB and 200 MiB/s $0.60.
+    assert LoadCost(4, 100, 300).usd_each == pytest.approx(0.36)
+    assert LoadCost(1, 250, 200).usd_each == pytest.approx(0.60)
+
+
+def test_a_capacity_block_is_paid_in_advance_but_its_disks_are_not():
+    found = estimate(None, 2, 100, market=Market.CAPACITY_BLOCK, instance_type="p5.48xlarge")
+    assert found.hourly_usd == pytest.approx(16 / 730)
+    assert "paid in advance" in found.lines[0].what
+
+
+def test_without_a_price_the_sum_is_unknown():
+    found = estimate(None, 2, 100, public_addresses=2)
+    assert found.hourly_usd is None
+
+
+@pytest.mark.parametrize(
+    ("usd", "text"),
+    [
+        (87.830568, "$87.83"),
+        (1761.28, "$1,761.28"),
+        (0.0104, "$0.0104"),
+        (0.1, "$0.10"),
+        (0, "$0.00"),
+        (0.00001, "$0.00"),
+        (-3.5, "-$3.50"),
+        (None, "unknown"),
+    ],
+)
+def test_dollars(usd, text):
+    assert format_usd(usd) == text
+
+
+@pytest.mark.parametrize(
+    ("limits", "hourly", "spent", "expected"),
+    [
+        (Limits(), 10.0, 0.0, []),
+        (Limits(max_hourly_usd=10), 10.0, 0.0, []),
+        (Limits(max_hourly_usd=9.99), 10.0, 0.0, [("cost.hourly", "error")]),
+        (Limits(budget_usd=100, max_hours=8), 10.0, 0.0, []),
+        (Limits(budget_usd=100, max_hours=11), 10.0, 0.0, [("cost.budget", "info")]),
+        (Limits(budget_usd=100), 10.0, 0.0, [("cost.budget", "info")]),
+        (Limits(budget_usd=10), 10.0, 0.0, [("cost.budget", "info")]),
+        (Limits(budget_usd=9.99), 10.0, 0.0, [("cost.budget", "error")]),
+        (Limits(budget_usd=100), 10.0, 95.0, [("cost.budget", "error")]),
+        (Limits(budget_usd=100), 10.0, 100.0, [("cost.budget", "error")]),
+        (Limits(budget_usd=100), 0.0, 100.0, [("cost.budget", "error")]),
+        (Limits(budget_usd=100), 0.0, 0.0, []),
+        (
+            Limits(budget_usd=5, max_hourly_usd=5),
+            10.0,
+            0.0,
+            [("cost.hourly", "error"), ("cost.budget", "error")],
+        ),
+        (Limits(), None, 0.0, [("cost.price", "warning")]),
+        (Limits(max_hours=8), None, 0.0, [("cost.price", "warning")]),
+        (Limits(budget_usd=100), None, 0.0, [("cost.price", "error")]),
+        (Limits(max_hourly_usd=100), None, 0.0, [("cost.price", "error")]),
+    ],
+)
+def test_what_the_limits_say(limits, hourly, spent, expected):
+    found = budget_findings(limits, costing(hourly), spent)
+    assert [(finding.check_id, finding.severity.value) for finding in found] == expected
+    assert all(finding.hint for finding in found if finding.severity is Severity.ERROR)
+
+
+def test_a_budget_says_when_it_ends_the_cluster():
+    (found,) = budget_findings(Limits(budget_usd=100, max_hours=11), costing(10.0))
+    assert found.message == (
+        "the budget of $100.00 ends the cluster after 10 h 00 min, before --max-hours 11"
+    )
+
+
+def test_what_cannot_be_kept_is_named():
+    (found,) = budget_findings(Limits(budget_usd=100, max_hourly_usd=5), costing(None))
+    assert "--budget and --max-hourly cannot be kept" in found.message

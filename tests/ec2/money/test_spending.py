@@ -1,0 +1,236 @@
+"""What a cluster has cost so far, computed by hand, and what its limits say to that."""
+
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from clusterctl.domain.cluster import Node, NodeState
+from clusterctl.domain.spec import Disk, Limits, Market
+from clusterctl.ec2.instances import Instance
+from clusterctl.ec2.money.costs import Price
+from clusterctl.ec2.money.spending import node_cost, price_key, spending
+from clusterctl.ec2.tags import Spent, read_spent, spent_text
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
+TEN = Price(10.0, "the price list", "2026-11-21")
+# 730 GiB at 0.08 a month of 730 hours.
+DISK, DISK_USD = Disk(730), 0.08
+
+
+def machine(hours=0.0, state="running", index=0, made=None, **more):
+    """A node that was launched `hours` ago, and for the first time `made` hours ago."""
+    node = Node(
+        index=index,
+        name=f"demo-{index}",
+        instance_id=f"i-{index}",
+        state=NodeState(state),
+        instance_type="p4d.24xlarge",
+        gpus=8,
+        private_ip="10.0.0.1",
+        public_ip=more.pop("public_ip", None),
+        availability_zone=more.pop("zone", "us-east-1a"),
+        launched_at=NOW - timedelta(hours=hours),
+    )
+    one = Instance(node, "demo", "ubuntu", (0,), "ami-1", "clusterctl-demo", "token", disk=DISK)
+    made = replace(one, made_at=NOW - timedelta(hours=hours if made is None else made))
+    return replace(made, **more)
+
+
+def noted(usd, hours_ago, ran_h=4.0, at_least=False):
+    return Spent(usd, ran_h, NOW - timedelta(hours=hours_ago), at_least)
+
+
+OLD = Spent(41.0)  # As an older version noted it: without a time.
+
+
+def ago(hours):
+    return f"User initiated ({NOW - timedelta(hours=hours):%Y-%m-%d %H:%M:%S} GMT)"
+
+
+BY_USER = {"state_reason": "Client.UserInitiatedShutdown: User initiated shutdown"}
+BY_ITSELF = {"state_reason": "Client.InstanceInitiatedShutdown: Instance initiated shutdown"}
+
+
+@pytest.mark.parametrize(
+    ("node", "price", "hourly", "spent", "complete"),
+    [
+        # 3 h at 10 + 0.08
+        (machine(3), TEN, 10.08, 30.24, True),
+        (machine(3, "pending"), TEN, 10.08, 30.24, True),
+        (machine(3, public_ip="198.51.100.7"), TEN, 10.085, 30.255, True),
+        # Noted, and started again a second later.
+        (machine(3, made=50, spent=noted(100.0, 3.0003)), TEN, 10.08, 130.243, True),
+        # `stop` was cut off after it had noted the run: that goes on.
+        (machine(9, spent=noted(40.32, 5)), TEN, 10.08, 90.72, True),
+        # Started by somebody else: nobody knows what it ran in between.
+        (machine(3, made=50), TEN, 10.08, 30 + 50 * 0.08, False),
+        (machine(3, made=50, spent=noted(100.0, 40)), TEN, 10.08, 133.20, False),
+        (machine(3, spent=noted(100.0, 3, at_least=True)), TEN, 10.08, 130.24, False),
+        (machine(3, disk=Disk()), TEN, 10.0, 30.0, False),
+        # Somebody has edited the tag.
+        (machine(3, spent=noted(7.0, -1000)), TEN, 10.08, 7.0, False),
+        # Its clock is ahead of ours.
+        (machine(-0.05), TEN, 10.08, 0.0, True),
+        # No price: the disk is known all the same.
+        (machine(3, spent=noted(7.0, 3)), None, None, 7.24, False),
+        # Stopped 5 h ago, in the console or by `clusterctl stop`: 4 h of machine with an address,
+        # 9 h of disk.
+        (machine(9, "stopped", state_since=ago(5), **BY_USER), TEN, 0.08, 40.74, True),
+        (
+            machine(9, "stopped", state_since=ago(5), private=True, **BY_USER),
+            TEN,
+            0.08,
+            40.72,
+            True,
+        ),
+        (
+            machine(9, "stopped", spent=noted(41.0, 5.001), state_since=ago(5), **BY_USER),
+            TEN,
+            0.08,
+            41.41,
+            True,
+        ),
+        # Stopped in the console after it had been started by clusterctl: the second run, too.
+        (
+            machine(9, "stopped", made=50, spent=noted(41.0, 9), state_since=ago(5), **BY_USER),
+            TEN,
+            0.08,
+            81.74,
+            True,
+        ),
+        (machine(9, "stopping", state_since=ago(0), **BY_USER), TEN, 0.08, 90.765, True),
+        # It stopped itself, nobody knows when: at least its disk.
+        (machine(9, "stopped", **BY_ITSELF), TEN, 0.08, 0.72, False),
+        (machine(9, "stopped", spent=noted(41.0, 2), **BY_ITSELF), TEN, 0.08, 41.16, False),
+        # What was said of an earlier stop does not tell of the last run.
+        (machine(9, "stopped", state_since=ago(10), **BY_ITSELF), TEN, 0.08, 0.72, False),
+        (machine(9, "stopped", state_since=ago(5), **BY_USER), None, 0.08, 0.74, False),
+        (machine(9, "stopped", public_ip="198.51.100.7", **BY_ITSELF), TEN, 0.085, 0.765, False),
+        # An older version's tag: what it says is counted once, and is not all.
+        (machine(3, spent=OLD), TEN, 10.08, 71.24, False),
+        (machine(9, "stopped", spent=OLD, state_since=ago(5), **BY_USER), TEN, 0.08, 41.40, False),
+        (machine(9, "stopped", spent=OLD, **BY_ITSELF), TEN, 0.08, 41.72, False),
+        (machine(9, "shutting-down", spent=noted(41.0, 0)), TEN, 0.0, 41.0, False),
+        (replace(machine(3), made_at=None), TEN, 10.08, 30.24, False),
+    ],
+)
+def test_one_node(node, price, hourly, spent, complete):
+    found = node_cost(node, price, NOW)
+    assert found.usd_per_hour == (None if hourly is None else pytest.approx(hourly))
+    assert found.spent_usd == pytest.approx(spent, abs=0.002)
+    assert found.complete is complete
+    # Noted, written and read again it is the same, however often.
+    for _ in range(2):
+        text = spent_text(Spent(found.spent_usd, found.ran_h, NOW, not found.complete))
+        node = replace(node, spent=read_spent(text))
+        again = node_cost(node, price, NOW)
+        if node.node.state is not NodeState.SHUTTING_DOWN:
+            assert again.spent_usd == pytest.approx(spent, abs=0.003)
+            assert again.complete is complete
+
+
+def test_what_its_guard_has_counted():
+    """A machine that switched itself off was started again: EC2 knows of the last 3 hours."""
+    node = machine(3, made=50)
+    found = node_cost(node, TEN, NOW, used_h=8.0)
+    assert (found.spent_usd, found.ran_h, found.complete) == (pytest.approx(84.0), 8.0, True)
+    # Never less than what is known without it.
+    found = node_cost(machine(3), TEN, NOW, used_h=2.0)
+    assert (found.spent_usd, found.ran_h) == (pytest.approx(30.24), 3.0)
+
+
+def spent_by(*nodes, price=TEN):
+    return spending(nodes, {price_key(node): price for node in nodes}, NOW)
+
+
+def test_a_cluster_is_the_sum_of_its_nodes():
+    found = spent_by(machine(3), machine(1, index=1))
+    assert found.usd_per_hour == pytest.approx(20.16)
+    assert found.spent_usd == pytest.approx(40.32)
+    assert (found.complete, found.price_source) == (True, "the price list, 2026-11-21")
+    assert found.since == NOW - timedelta(hours=3)
+    assert (found.ends_in_h, found.findings) == (None, ())
+
+
+def test_why_it_is_not_all_is_said_once_for_all_nodes():
+    found = spent_by(machine(3, made=50), machine(3, made=50, index=1), machine(1, index=2))
+    [finding] = found.findings
+    assert (finding.check_id, found.complete) == ("cost.incomplete", False)
+    assert finding.message == (
+        "demo-[0-1] cost more than that: it was started 2026-11-21 09:00 UTC; for how long it ran "
+        "between 2026-11-19 10:00 and then is not known"
+    )
+
+
+def test_without_a_price_there_is_a_least():
+    found = spent_by(machine(3), price=None)
+    assert (found.usd_per_hour, found.complete, found.price_source) == (None, False, "")
+    assert found.spent_usd == pytest.approx(0.24)
+
+
+def test_spot_prices_are_their_zones():
+    first, second = (machine(market=Market.SPOT, zone=zone) for zone in ("a", "b"))
+    assert price_key(first) != price_key(second)
+    assert price_key(machine(zone="a")) == price_key(machine(zone="b"))
+
+
+@pytest.mark.parametrize(
+    ("limits", "nodes", "ends", "by"),
+    [
+        ("max-hours=8", [machine(3)], 5.0, "--max-hours"),
+        # The first to end ends the job.
+        ("max-hours=8", [machine(3), machine(6, index=1)], 2.0, "--max-hours"),
+        ("max-hours=8", [machine(9)], 0.0, "--max-hours"),
+        # 10 hours of earlier runs; its disk cost while it was off, which is no time.
+        ("max-hours=12", [machine(1, spent=noted(500.0, 1, ran_h=10))], 1.0, "--max-hours"),
+        # An older version noted the dollars only: 100.8 was 10 hours.
+        ("max-hours=12", [machine(1, spent=Spent(100.8))], 1.0, "--max-hours"),
+        # 100.8 - 2 x 10.08 at 10.08 an hour
+        ("budget=100.8", [machine(2)], 8.0, "--budget"),
+        ("budget=100.8", [machine(2), machine(2, index=1)], 3.0, "--budget"),
+        ("budget=100.8 max-hours=6", [machine(2)], 4.0, "--max-hours"),
+        ("budget=100.8 max-hours=24", [machine(2)], 8.0, "--budget"),
+        ("budget=5", [machine(2)], 0.0, "--budget"),
+        # What does not run needs no end.
+        ("max-hours=8 budget=1000", [machine(3, "stopped")], None, ""),
+        ("nonsense max-hours=x", [machine(3)], None, ""),
+    ],
+)
+def test_when_its_limits_end_it(limits, nodes, ends, by):
+    found = spent_by(*(replace(node, limits_text=limits) for node in nodes))
+    assert found.ends_in_h == (None if ends is None else pytest.approx(ends))
+    assert found.ended_by == by
+
+
+def test_the_head_nodes_limits_count():
+    found = spent_by(machine(1, index=1, limits_text="max-hours=2"), machine(1, limits_text=""))
+    assert found.limits.max_hours is None
+    old, new = machine(2, limits_text="max-hours=2", retired=True), machine(limits_text="budget=5")
+    assert spent_by(old, new).limits == Limits(budget_usd=5)
+
+
+@pytest.mark.parametrize(
+    ("limits", "node", "price", "checks"),
+    [
+        ("max-hours=8 budget=1000 max-hourly=11", machine(3), TEN, []),
+        ("max-hours=3.25", machine(3), TEN, ["cost.ending"]),
+        ("max-hourly=10", machine(3), TEN, ["cost.hourly"]),
+        ("budget=31", machine(3), TEN, ["cost.ending"]),
+        ("budget=30", machine(3), TEN, ["cost.budget", "cost.ending"]),
+        ("budget=30", machine(3), None, ["cost.price", "cost.incomplete"]),
+        ("idle-minutes=5 stopped-days=3", machine(99, "stopped", state_since=ago(71)), TEN, []),
+        (
+            "idle-minutes=5 stopped-days=3",
+            machine(99, "stopped", state_since=ago(73)),
+            TEN,
+            ["cost.stopped"],
+        ),
+        ("idle-minutes=5 stopped-days=3", machine(99, "stopped"), TEN, ["cost.incomplete"]),
+        ("idle-minutes=5 stopped-days=3", machine(99), TEN, []),
+    ],
+)
+def test_what_is_warned_of(limits, node, price, checks):
+    found = spent_by(replace(node, limits_text=limits), price=price).findings
+    assert [finding.check_id for finding in found] == checks
+    assert all(finding.hint for finding in found)
