@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 GREETING_S = 10.0
 # A kept connection takes a command within this time, or is made anew.
 DOUBT_AFTER_S = 5.0
+# A keeper may end in the moment that it is asked, or see that files have changed.
+TRIES = 5
+WITHOUT = "run it without --persist"
 CHUNK = 1 << 16
 Frame = tuple[dict[str, Any], bytes]
 
@@ -140,8 +143,11 @@ class KeptConnections:
 def _accepted(
     login: Login, request: dict[str, Any]
 ) -> Iterator[tuple[socket.socket, BinaryIO, list[str]]]:
-    """A keeper's connection after it took the request, and its hosts. Raises UsageError."""
-    while True:
+    """A keeper's connection after it took the request, and its hosts.
+
+    Raises what open_hosts does, ClusterctlError if no keeper lives.
+    """
+    for _ in range(TRIES):
         with _keeper(login) as sock, sock.makefile("rwb") as file:
             _send(cast("BinaryIO", file), request)
             answer = _receive(cast("BinaryIO", file))
@@ -151,6 +157,7 @@ def _accepted(
                 raise _error(answer[0])
             yield sock, cast("BinaryIO", file), answer[0]["hosts"]
             return
+    raise ClusterctlError("the process that keeps connections ends at once", WITHOUT)
 
 
 def _keeper(login: Login) -> socket.socket:
@@ -169,7 +176,7 @@ def _keeper(login: Login) -> socket.socket:
             listener.close()
             sock = _greeted(path)
     if sock is None:
-        raise ClusterctlError(f"no process came to listen at {path}", "run it without --persist")
+        raise ClusterctlError(f"no process came to listen at {path}", WITHOUT)
     return sock
 
 

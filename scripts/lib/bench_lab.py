@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import shlex
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -123,6 +125,46 @@ def lab_cpu_s() -> float:
     for number in todo:
         todo += children.get(number, [])
     return sum(used.get(number, 0) for number in todo) / os.sysconf("SC_CLK_TCK")
+
+
+@contextmanager
+def delayed(addresses: Sequence[tuple[str, int]], one_way_s: float) -> Iterator[list[int]]:
+    """Ports of 127.0.0.1 that lead to these addresses, and take so long each way.
+
+    netem would be without a process, but not every kernel has it. That process is the same for all
+    that is compared.
+    """
+    loop = asyncio.new_event_loop()
+    # What is under way when the loop stops is of no interest.
+    loop.set_exception_handler(lambda *_: None)
+
+    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            data = b"begin"
+            while data:
+                data = await reader.read(1 << 16)
+                # Later ones are due later: the order stays.
+                if data:
+                    loop.call_later(one_way_s, writer.write, data)
+            loop.call_later(one_way_s, writer.close)
+
+    async def serve(address: tuple[str, int]) -> int:
+        async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await asyncio.sleep(2 * one_way_s)  # the handshake of TCP
+            back, there = await asyncio.open_connection(*address)
+            await asyncio.gather(carry(reader, there), carry(back, writer))
+
+        server = await asyncio.start_server(connected, "127.0.0.1", 0, backlog=1024)
+        return int(server.sockets[0].getsockname()[1])
+
+    async def serve_all() -> list[int]:
+        return [await serve(address) for address in addresses]
+
+    threading.Thread(target=loop.run_forever, daemon=True).start()
+    try:
+        yield asyncio.run_coroutine_threadsafe(serve_all(), loop).result()
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
 
 
 def available_bytes() -> int:

@@ -13,6 +13,7 @@ import time
 import pytest
 
 from tests.cli.programs import BIN, call
+from tests.lab.running import wait_until
 from tests.transport.conftest import running_sshd
 
 
@@ -217,6 +218,27 @@ def test_running_needs_neither_boto3_nor_moto(home, hosts):
     )
     done = python(program)
     assert done.stdout.splitlines() == ["[]"]
+
+
+def test_a_named_key_with_a_passphrase_is_the_agents(home, hosts, ssh_server, monkeypatch):
+    """What the message of a locked key says to do."""
+    locked, config = home / "locked", home / ".ssh" / "config"
+    locked.write_bytes(ssh_server.key.read_bytes())
+    locked.chmod(0o600)
+    subprocess.run(["ssh-keygen", "-q", "-p", "-N", "secret", "-f", locked], check=True)
+    config.write_text(config.read_text().replace(str(ssh_server.key), str(locked)))
+    refused = call("runclust", hosts, "true")
+    assert (refused.returncode, f"ssh-add {locked}" in refused.stderr) == (2, True)
+    sock = home / "agent"
+    agent = subprocess.Popen(["ssh-agent", "-D", "-a", sock], stdout=subprocess.DEVNULL)
+    try:
+        wait_until(sock.exists, "the agent")
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(sock))
+        subprocess.run(["ssh-add", "-q", ssh_server.key], check=True)
+        assert call("runclust", hosts, "echo in").stdout.count("in") == 4
+    finally:
+        agent.terminate()
+        agent.wait()
 
 
 @pytest.mark.parametrize("module", ["hosts_access", "access", "settle", "copy"])
