@@ -73,7 +73,7 @@ def copyclust(
                 access,
                 request,
                 watch=shown.watch,
-                urls=url_access(options, src, _clients),
+                urls=url_access(options, src, _clients, home_folder()),
                 max_workers=options.fanout,
                 timeout_s=options.timeout_s,
             )

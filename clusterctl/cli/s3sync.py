@@ -34,10 +34,10 @@ CREDENTIALS = click.Choice(["profile", "mine", "none"])
 )
 @click.option(
     "--tool",
-    type=click.Choice(["auto", "s5cmd", "aws", "own"]),
+    type=click.Choice(["auto", "s5cmd", "aws"]),
     default="auto",
     show_default=True,
-    help="What moves the data; auto: the fastest that all nodes have.",
+    help="What moves the data; auto: s5cmd where a node has it, else aws; else s5cmd is sent.",
 )
 @click.option("--s3-endpoint", metavar="URL", help="Another S3 than AWS's.")
 @click.option("--s3-region", metavar="REGION", help="The bucket's region, if it is not found out.")
@@ -73,6 +73,7 @@ def s3sync(
     """
     from clusterctl.cli import s3sync_report as report
     from clusterctl.jobs.ids import check_job_id
+    from clusterctl.operations.copy import sender
     from clusterctl.operations.s3sync import cancel_sync, list_syncs, start_sync
 
     sync_id = check_job_id(sync_id) if sync_id else None
@@ -88,7 +89,12 @@ def s3sync(
         if places:
             used = credentials_of(credentials, places[:-1], lambda: wiring.clients)
             started = start_sync(
-                connections, targets, replace(request, credentials=used), cluster=name
+                connections,
+                targets,
+                replace(request, credentials=used),
+                cache=wiring.settings.home / "cache",
+                send=sender(connections),
+                cluster=name,
             )
             status = report.show_started(started, name, as_json and not follow)
             sync_id = started.sync_id
@@ -116,8 +122,12 @@ def _request(
         raise UsageError(
             "SRC or DST is missing", "clusterctl s3sync NAME s3://BUCKET/PREFIX '~/data'"
         )
+    parsed = tuple(map(parse_source, sources))
+    web = [source.url for source in parsed if not source.is_s3]
+    if web:
+        raise UsageError(f"s3sync reads S3: {web[0]}", "a file of a web server: clusterctl copy")
     return SyncRequest(
-        tuple(map(parse_source, sources)),
+        parsed,
         check_destination(destination),
         tool=tool,
         endpoint=check_endpoint(endpoint),

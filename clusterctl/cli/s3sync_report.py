@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from clusterctl.cli import hostlines, output
-from clusterctl.copy.s3sync import SyncRecord, SyncState, show_commands
+from clusterctl.copy.s3sync import SyncRecord, SyncState
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.results import FanoutResult
 from clusterctl.domain.units import format_bytes, format_duration
-from clusterctl.operations.s3sync import StartedSync, latest
+from clusterctl.operations.s3sync import StartedSync, follow_sync, latest
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.target import Target
 
@@ -20,12 +20,8 @@ INTERRUPTED = 130
 def show_started(started: StartedSync, name: str, as_json: bool) -> int:
     """Where it runs, and how to come back to it: the exit status so far."""
     hosts = [outcome.host for outcome in started.nodes.outcomes if outcome.value]
-    if started.commands:
-        output.note(show_commands(started.commands))
     if hosts:
-        output.note(
-            f"sync {started.sync_id} runs on {fold_hosts(hosts)}, by {started.how} ({started.why})"
-        )
+        output.note(f"sync {started.sync_id} runs on {fold_hosts(hosts)}, by {started.how}")
         output.note(f"  how far:   clusterctl s3sync {name} --status")
         output.note(f"  follow it: clusterctl s3sync {name} --follow")
         output.note(f"  end it:    clusterctl s3sync {name} --cancel")
@@ -80,8 +76,6 @@ def follow(
     connections: Connections, targets: Sequence[Target], name: str, sync_id: str, as_json: bool
 ) -> int:
     """Show the logs until the sync has ended everywhere: its exit status, or 130 after Ctrl-C."""
-    from clusterctl.operations.s3follow import follow_sync
-
     lines = hostlines.HostLines()
 
     def show(host: str, text: bytes) -> None:

@@ -14,8 +14,6 @@ from clusterctl.copy.member import SOURCE, Member, text
 from clusterctl.copy.orders import address_of, begin_order
 from clusterctl.copy.relinks import Net, Patience, wanted_upstream
 from clusterctl.copy.report import NodeStage, SourceSummary
-from clusterctl.copy.request import Way
-from clusterctl.copy.shares import Range, Shares
 from clusterctl.copy.verdicts import is_stuck
 from clusterctl.domain.errors import ClusterctlError
 
@@ -28,8 +26,6 @@ MOST_BLOCKS = 1 << 32
 class Planned(Protocol):
     """What the coordinator needs of a CopyPlan."""
 
-    @property
-    def way(self) -> Way: ...
     @property
     def order(self) -> tuple[str, ...]: ...
     @property
@@ -66,7 +62,6 @@ class Coordinator:
         self._clock: float | None = None
         self._ready_at: float | None = None
         self._orders: list[Order] = []
-        self._shares: Shares | None = None
 
     def hear(self, now: float, node: str, event: Mapping[str, Any]) -> None:
         """Take an event of a relay."""
@@ -148,8 +143,6 @@ class Coordinator:
         elif not self.is_over(member):
             member.error, member.stage = error, NodeStage.FAILED
             member.ended_at = self.now
-        if self._shares:
-            self._give_shares(self._shares.without(member.name))
 
     def _fail(self, member: Member, error: ClusterctlError) -> None:
         if member.alive:
@@ -172,14 +165,9 @@ class Coordinator:
     def _end_without_source(self) -> None:
         """Without the source the others go on where one of them has everything."""
         source = self.net.source
-        if source.alive or (self.planned is not None and self._needs_no_source(self.planned)):
+        if source.alive or any(m.alive and self.net.complete(m) for m in self.targets):
             return
         self.give_up(lambda name: failures.source_died(name, source.error))
-
-    def _needs_no_source(self, planned: Planned) -> bool:
-        if planned.way is not Way.CHAIN:
-            return all(m.gap is not None for m in self.targets if not self.is_over(m))
-        return any(m.alive and self.net.complete(m) for m in self.targets)
 
     # The beginning
 
@@ -201,39 +189,23 @@ class Coordinator:
         self.planned, self.began_at = planned, self.now
         net.block_bytes, net.streams = max(1, planned.block_bytes), planned.streams
         net.blocks = min(math.ceil(summary.bytes / net.block_bytes), MOST_BLOCKS)
-        net.way = planned.way
-        if planned.way is not Way.CHAIN:
-            self._shares = Shares(net.blocks, planned.way is Way.EXCHANGE)
         self.heard.summary = replace(summary, blocks=net.blocks)
         self._order(net.source, begin_order(self.net, self.heard.manifest))
         for name in (*planned.order, *there):
             if name in there and name not in net.order:
                 self._join(net.members[name])
-        if self._shares:
-            self._give_shares(self._shares.among(net.order))
 
     def _join_late(self) -> None:
         for member in self.targets:
             if member.alive and member.address and not member.joined:
                 self._join(member)
                 member.young = True
-                if self._shares:
-                    self._give_shares(self._shares.also(member.name))
 
     def _join(self, member: Member) -> None:
         self.net.order.append(member.name)
         member.joined = True
         member.joined_at = member.linked_at = member.grew_at = self.now
         self._order(member, begin_order(self.net, self.heard.manifest))
-        if self._shares:
-            member.listed_by = SOURCE
-            self._order(member, {"order": "manifest_from", **address_of(self.net, SOURCE)})
-
-    def _give_shares(self, shares: Mapping[str, Sequence[Range]]) -> None:
-        for name, ranges in shares.items():
-            if self.net.members[name].alive:
-                fetch = {"order": "fetch", "ranges": [list(one) for one in ranges]}
-                self._order(self.net.members[name], fetch)
 
     # Links
 

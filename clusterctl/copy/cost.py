@@ -104,47 +104,6 @@ def chain(
     return _estimate(limited_by, setup=overheads.setup_s, transfer=slowest_s, fill=fill)
 
 
-def direct(
-    size: int,
-    files: int,
-    hops: Hops,
-    streams: int,
-    origin: float | None = None,
-    overheads: Overheads = DEFAULT_OVERHEADS,
-) -> Estimate:
-    """T = max(S/min(B, U), S/W + F*w) + set-up: every node pulls all from where the URLs lead.
-
-    `origin` is U, payload bytes a second that it gives one node. No node waits for another.
-    """
-    rate = hop_rate(hops, streams)
-    if rate is None:
-        return UNKNOWN
-    rate = min(rate, origin) if origin else rate
-    slowest_s, limited_by = _slowest(size / rate, size, files, _no_source(hops), overheads)
-    return _estimate(limited_by, setup=overheads.setup_s, transfer=slowest_s)
-
-
-def exchange(
-    size: int,
-    files: int,
-    nodes: int,
-    hops: Hops,
-    streams: int,
-    origin: float | None = None,
-    overheads: Overheads = DEFAULT_OVERHEADS,
-) -> Estimate:
-    """T = max(S/B, S/(N*U), S/W + F*w) + set-up: 1/N from the URLs, the rest from each other.
-
-    Both halves come in over the same link, side by side; S * (N-1)/N goes out of it.
-    """
-    rate = hop_rate(hops, streams)
-    if rate is None:
-        return UNKNOWN
-    network_s = max(size / rate, size / (nodes * origin) if origin else 0.0)
-    slowest_s, limited_by = _slowest(network_s, size, files, _no_source(hops), overheads)
-    return _estimate(limited_by, setup=overheads.setup_s, transfer=slowest_s)
-
-
 def serial_s(size: int, nodes: int, rate: float) -> float:
     """N * S / r: one copy after the other, as the tutorial's loop does."""
     return nodes * size / rate
@@ -175,10 +134,6 @@ def _slowest(
 
 def _disk_s(size: int, files: int, rate: float | None, file_s: float) -> float:
     return (size / rate if rate else 0.0) + files * file_s
-
-
-def _no_source(hops: Hops) -> Hops:
-    return Hops(hops.link, hops.flow, None, hops.write, hops.mtu)
 
 
 def _estimate(limited_by: str, **phases: float) -> Estimate:

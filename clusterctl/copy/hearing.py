@@ -75,7 +75,7 @@ class Hearing:
 
     def _lost(self, now: float, member: Member, event: Mapping[str, Any]) -> None:
         upstream = text(event, "upstream")
-        if upstream and upstream in (member.upstream, member.listed_by):
+        if upstream and upstream == member.upstream:
             self._judge.lost(member, now, upstream, text(event, "why") or text(event, "kind"))
 
     def _done(self, now: float, member: Member, event: Mapping[str, Any]) -> None:

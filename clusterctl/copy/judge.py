@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from clusterctl.copy import verdicts
 from clusterctl.copy.member import SOURCE, Member
 from clusterctl.copy.relinks import Net
-from clusterctl.copy.request import Way
 
 # A node is found slow only if it is so at this many looks in a row.
 LOOKS = 6
@@ -17,7 +16,6 @@ SOURCE_RETRIES = 3
 SETTLED_S = 0.5
 FORGIVEN_S = 10.0
 ROTATIONS = 2
-LISTED_WITHIN_S = 10.0
 EVEN_SHARE = 0.8
 NOTHING_CAME = "nothing came"
 
@@ -145,8 +143,7 @@ class Judge:
         first, second = path[0], path[1]
         rate = first.rate(now)
         if (
-            net.way is not Way.CHAIN
-            or first.gap is None
+            first.gap is None
             or second.gap is None
             or first.upstream != SOURCE
             or net.beside_source(first)
@@ -166,16 +163,9 @@ class Judge:
     def _settle_losses(self, now: float) -> None:
         for name, loss in list(self._losses.items()):
             child, upstream = self._net.members[name], self._net.members[loss.upstream]
-            listing = child.listed_by == loss.upstream
-            gone = child.upstream != loss.upstream and not listing
+            gone = child.upstream != loss.upstream
             if gone or not child.alive or not upstream.alive:
                 del self._losses[name]
-            elif listing:
-                # It goes on trying by itself; nobody else has the list.
-                if child.gap is not None or now - loss.at >= LISTED_WITHIN_S:
-                    del self._losses[name]
-                    if child.gap is None:
-                        child.avoid[SOURCE] = loss.why
             elif loss.upstream == SOURCE:
                 if now - loss.at >= SETTLED_S:
                     del self._losses[name]

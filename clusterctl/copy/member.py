@@ -27,7 +27,6 @@ class Member:
     A `leaf` is in the way of others; a `late` one still compares while others could go on, a
     `young` one joined at the tail and has not caught up yet.
     `slow_under` are the upstreams it was slow with, `avoid` those it lost, with the reason.
-    `listed_by` gives it the list of files where that is not its upstream.
     """
 
     name: str
@@ -53,7 +52,6 @@ class Member:
     ended_at: float = 0.0
     leaf: bool = False
     upstream: str = ""
-    listed_by: str = ""
     linked_at: float = 0.0
     shared_at: float = 0.0
     grew_at: float = 0.0

@@ -8,11 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from clusterctl.copy import cost
-from clusterctl.copy.request import CopyRequest, Way
+from clusterctl.copy.request import CopyRequest
 
 SMALLEST_BLOCK = 128 << 10
-# Of an object, in one request.
-SMALLEST_PART = 1 << 20
 LARGEST_BLOCK = 8 << 20
 # The blocks that are under way may add this share to the time of one copy.
 FILL_SHARE = 0.02
@@ -24,6 +22,10 @@ SMALL_SET = 100_000_000
 SMALL_STREAMS = 4
 SLOW_LINK = 1e9 / 8
 SLOW_STREAMS = 2
+WHY = (
+    "Every node passes on what it gets, so the source sends each byte once, "
+    "however many nodes there are."
+)
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,6 @@ class NodeFacts:
 class CopyFacts:
     """The targets in index order, and what is to move. `read_rate` is the source's disk.
 
-    `way_why` says why the request's way was chosen, where something else did (data/s3plan.py).
     `overheads` may be replaced where they have been measured.
     """
 
@@ -53,7 +54,6 @@ class CopyFacts:
     files: int = 0
     read_rate: float | None = None
     source_zone: str = ""
-    way_why: tuple[str, ...] = ()
     overheads: cost.Overheads = cost.DEFAULT_OVERHEADS
 
 
@@ -65,7 +65,6 @@ class CopyPlan:
     then, and where nothing is missing. `why` are sentences for a person.
     """
 
-    way: Way
     order: tuple[str, ...]
     block_bytes: int
     streams: int
@@ -77,7 +76,7 @@ class CopyPlan:
     def as_data(self) -> dict[str, Any]:
         """Plain values, for `--json` and TransferReport.plan."""
         return {
-            "way": self.way.value,
+            "way": "chain",
             "order": list(self.order),
             "block_bytes": self.block_bytes,
             "streams": self.streams,
@@ -92,28 +91,23 @@ def plan_copy(request: CopyRequest, facts: CopyFacts) -> CopyPlan:
     """How `request` is to be done."""
     hops = hops_of(request, facts)
     streams = choose_streams(request, facts, hops)
-    way, reason = choose_way(request, len(facts.nodes))
-    # Who pulls by itself passes on nothing; and each request to a URL waits for its answer.
-    passing_on = 1 if way is Way.DIRECT else len(facts.nodes)
-    least = SMALLEST_PART if request.has_urls else SMALLEST_BLOCK
-    block_bytes = request.block_bytes or choose_block(facts.bytes, passing_on, streams, least)
-    estimate = estimate_of(way, facts, hops, streams, block_bytes)
+    block_bytes = request.block_bytes or choose_block(facts.bytes, len(facts.nodes), streams)
+    estimate = estimate_of(facts, hops, streams, block_bytes)
     return CopyPlan(
-        way,
         chain_order(facts),
         block_bytes,
         streams,
         estimate.seconds,
         estimate.phases,
         estimate.limited_by,
-        (*(facts.way_why or (reason,)), *_order_reason(facts), *_unknowns(hops)),
+        (WHY, *_order_reason(facts), *_unknowns(hops)),
     )
 
 
 def predict(plan: CopyPlan, request: CopyRequest, facts: CopyFacts) -> CopyPlan:
     """The same decisions with the time for other facts: the largest gap, once it is known."""
     hops = hops_of(request, facts)
-    estimate = estimate_of(plan.way, facts, hops, plan.streams, plan.block_bytes)
+    estimate = estimate_of(facts, hops, plan.streams, plan.block_bytes)
     return replace(
         plan,
         predicted_s=estimate.seconds,
@@ -147,11 +141,11 @@ def choose_streams(request: CopyRequest, facts: CopyFacts, hops: cost.Hops) -> i
     return min(streams, SMALL_STREAMS) if facts.bytes < SMALL_SET else streams
 
 
-def choose_block(size: int, nodes: int, streams: int, least: int = SMALLEST_BLOCK) -> int:
+def choose_block(size: int, nodes: int, streams: int) -> int:
     """The largest power of two with which filling the chain, and the first node's own pipeline of
     reading, sending and writing, costs at most FILL_SHARE."""
     block = LARGEST_BLOCK
-    while block > least and nodes * streams * block > FILL_SHARE * size:
+    while block > SMALLEST_BLOCK and nodes * streams * block > FILL_SHARE * size:
         block //= 2
     return block
 
@@ -163,43 +157,10 @@ def chain_order(facts: CopyFacts) -> tuple[str, ...]:
     return tuple(node.host for node in ordered)
 
 
-def choose_way(request: CopyRequest, nodes: int) -> tuple[Way, str]:
-    """The way, and the sentence that says why."""
-    if request.way is Way.EXCHANGE and nodes < 2:
-        return Way.DIRECT, "There is one node only, nobody to exchange with: it pulls all itself."
-    if request.way:
-        return request.way, _ASKED[request.way]
-    if request.has_urls:
-        return Way.DIRECT, (
-            "Every node pulls all from the URLs itself: no node waits for another, and no link "
-            "carries a byte twice."
-        )
-    return Way.CHAIN, (
-        "Every node passes on what it gets, so the source sends each byte once, "
-        "however many nodes there are."
-    )
-
-
-_ASKED = {
-    Way.CHAIN: "The source sends each byte once and the nodes pass it on, as asked.",
-    Way.DIRECT: "Every node pulls all from the URLs itself, as asked.",
-    Way.EXCHANGE: (
-        "Every node pulls its share from the URLs and gets the rest from the others, as asked."
-    ),
-    Way.TOOL: "Every node runs its own download tool, as asked.",
-}
-
-
-def estimate_of(
-    way: Way, facts: CopyFacts, hops: cost.Hops, streams: int, block_bytes: int
-) -> cost.Estimate:
-    """The time of this way."""
-    size, files, nodes, besides = facts.bytes, facts.files, len(facts.nodes), facts.overheads
-    if way is Way.CHAIN:
-        return cost.chain(size, files, nodes, hops, streams, block_bytes, besides)
-    if way is Way.EXCHANGE:
-        return cost.exchange(size, files, nodes, hops, streams, overheads=besides)
-    return cost.direct(size, files, hops, streams, overheads=besides)
+def estimate_of(facts: CopyFacts, hops: cost.Hops, streams: int, block_bytes: int) -> cost.Estimate:
+    """The time of the chain."""
+    size, files, nodes = facts.bytes, facts.files, len(facts.nodes)
+    return cost.chain(size, files, nodes, hops, streams, block_bytes, facts.overheads)
 
 
 def _order_reason(facts: CopyFacts) -> tuple[str, ...]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import base64
 import secrets
-from collections.abc import Mapping
 from typing import Any
 
 from clusterctl.copy.certificate import ephemeral_pem
-from clusterctl.copy.request import CopyRequest, Way
+from clusterctl.copy.request import CopyRequest
 
 
 def common_config(request: CopyRequest) -> dict[str, Any]:
@@ -21,24 +20,20 @@ def common_config(request: CopyRequest) -> dict[str, Any]:
     }
 
 
-def source_config(request: CopyRequest, urls: Mapping[str, Any] | None) -> dict[str, Any]:
-    """For the relay at the source. `urls` is what it is told of sources that are URLs."""
+def source_config(request: CopyRequest) -> dict[str, Any]:
+    """For the relay at the source."""
     names = request.names
     return {
         "role": "source",
-        "urls": urls,
         "sources": list(request.sources),
         "names_b64": None if names is None else [base64.b64encode(n).decode() for n in names],
     }
 
 
-def target_config(request: CopyRequest, urls: Mapping[str, Any] | None) -> dict[str, Any]:
-    """For the relay of a node that gets the data: in a chain from its peers, without any keys."""
-    if urls and request.way is Way.CHAIN:
-        urls = {**urls, "credentials": None}
+def target_config(request: CopyRequest) -> dict[str, Any]:
+    """For the relay of a node that gets the data."""
     return {
         "role": "target",
-        "urls": urls,
         "destination": request.destination,
         "delete": request.delete,
         "dry_run": request.dry_run,

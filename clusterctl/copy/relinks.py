@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from clusterctl.copy.member import SOURCE, Member
-from clusterctl.copy.request import Way
 
 # So many nodes in vain, then the source itself.
 MOST_IN_VAIN = 2
@@ -46,7 +45,6 @@ class Net:
     streams: int = 1
     best: float = 0.0
     data_at: float | None = None
-    way: Way = Way.CHAIN
 
     @property
     def source(self) -> Member:
@@ -97,9 +95,7 @@ class Net:
 
 def wanted_upstream(net: Net, member: Member) -> str | None:
     """Whom it is to pull from: a name, "" for nobody now, None if all were tried in vain."""
-    if member.listed_by in member.avoid:
-        return None
-    candidates = _BY_WAY.get(net.way, _candidates)(net, member)
+    candidates = _candidates(net, member)
     usable = [name for name in candidates if name not in member.avoid]
     if len(member.avoid) >= MOST_IN_VAIN and SOURCE in usable:
         return SOURCE
@@ -121,20 +117,3 @@ def _roots(net: Net, member: Member) -> list[str]:
     if net.source.alive:
         return [SOURCE]
     return [m.name for m in net.in_order if m is not member and m.alive and net.complete(m)]
-
-
-def _ring(net: Net, member: Member) -> list[str]:
-    """The one before in a ring."""
-    path = [m.name for m in net.path]
-    if member.name not in path:
-        return path[::-1]
-    place = path.index(member.name)
-    return [name for name in (path[place:] + path[:place])[::-1] if name != member.name]
-
-
-def _nobody(net: Net, member: Member) -> list[str]:
-    """Each pulls from the URLs."""
-    return []
-
-
-_BY_WAY = {Way.EXCHANGE: _ring, Way.DIRECT: _nobody}

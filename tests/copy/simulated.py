@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,7 +9,6 @@ from dataclasses import dataclass, field
 from clusterctl.copy.coordinator import Coordinator
 from clusterctl.copy.member import SOURCE
 from clusterctl.copy.relinks import Patience
-from clusterctl.copy.request import Way
 
 STEP_S = 0.05
 MIB = 1 << 20
@@ -21,7 +19,6 @@ class Plan:
     order: tuple[str, ...]
     block_bytes: int = MIB
     streams: int = 2
-    way: Way = Way.CHAIN
 
 
 @dataclass
@@ -55,7 +52,6 @@ class Node:
     lost_told: bool = False
     told_at: float = -9.0
     told: tuple = ()
-    fetches: list[int] = field(default_factory=list)
     got_at: float | None = None
     peers_by_time: dict[str, int] = field(default_factory=dict)
 
@@ -78,7 +74,6 @@ class World:
         rate: float = 20 * MIB,
         blocks: int = 256,
         plan: Plan | None = None,
-        url_rate: float = 0.0,
         patience: Patience | None = None,
         dry_run: bool = False,
     ) -> None:
@@ -86,7 +81,7 @@ class World:
         self.source = Node(SOURCE, blocks, rate, rate, set(range(blocks)))
         self.nodes = {name: Node(name, blocks, rate, rate) for name in self.names}
         self.all = {SOURCE: self.source, **self.nodes}
-        self.blocks, self.rate, self.url_rate = blocks, rate, url_rate
+        self.blocks, self.rate = blocks, rate
         self.plan = plan or Plan(tuple(self.names))
         self.now = 100.0
         self.beside_source = ""
@@ -175,7 +170,7 @@ class World:
         if node is self.source:
             node.has_manifest = node.gap_told = True
             return
-        upstream = getattr(node, "listed", None) or self._reached(node)
+        upstream = self._reached(node)
         if node.begun and not node.has_manifest and upstream and upstream.has_manifest:
             node.has_manifest, node.ready_at = True, self.elapsed_s + node.compare_s
         if node.ready_at is not None and self.elapsed_s >= node.ready_at and not node.gap_told:
@@ -215,8 +210,6 @@ class World:
         for node in self.nodes.values():
             if not (node.works and node.begun) or node.whole:
                 continue
-            if node.gap_told:
-                self._fetch(node)
             upstream = self._reached(node)
             if upstream:
                 node.heard_at = self.now
@@ -240,16 +233,6 @@ class World:
             node.received += self.plan.block_bytes
         if not lacking:
             node.partial = 0.0
-
-    def _fetch(self, node: Node) -> None:
-        room = self.url_rate * STEP_S / self.plan.block_bytes + getattr(node, "url_part", 0.0)
-        while room >= 1 and node.fetches:
-            block = node.fetches.pop(0)
-            if block not in node.have:
-                node.have.add(block)
-                node.received += self.plan.block_bytes
-                room -= 1
-        node.url_part = min(room, 1.0)  # type: ignore[attr-defined]
 
     def _tell_loss(self, node: Node) -> None:
         upstream = self.all.get(node.upstream)
@@ -275,16 +258,10 @@ class World:
             self.relinks += 1
             node.upstream, node.ordered_at, node.lost_told = order["name"], self.now, False
             self._no_circle(node)
-        elif kind == "manifest_from":
-            node.listed = self.all[order["name"]]  # type: ignore[attr-defined]
-        elif kind == "fetch":
-            node.fetches += itertools.chain(*(range(*ends) for ends in order["ranges"]))
         elif kind == "stop":
             node.stopped = True
 
     def _no_circle(self, node: Node) -> None:
-        if self.plan.way is not Way.CHAIN:
-            return
         seen, above = [node.name], self.all.get(node.upstream)
         while above is not None and not above.whole:
             if above.name in seen and self.settled:

@@ -7,8 +7,7 @@ import pytest
 from clusterctl.copy.judge import Judge
 from clusterctl.copy.member import SOURCE, Member, read_gap
 from clusterctl.copy.relinks import Net, Patience
-from clusterctl.copy.request import Way
-from tests.copy.simulated import MIB, Plan, World, scenario
+from tests.copy.simulated import World, scenario
 
 # Detection and relinking, in simulated seconds.
 NOTICED_S = 4.0
@@ -241,18 +240,6 @@ def test_a_dry_run_moves_nothing():
         node.down = 0.0
     assert world.run() < 5
     assert all(m.gap and not m.error for m in world.coordinator.targets)
-
-
-@pytest.mark.parametrize("way", [Way.DIRECT, Way.EXCHANGE])
-@pytest.mark.parametrize("fault", [None, "n1", "n0"])
-def test_ranges_from_urls(way, fault):
-    names = tuple(f"n{number}" for number in range(5))
-    world = World(5, plan=Plan(names, way=way), url_rate=4 * MIB, blocks=200)
-    world.source.have = set()
-    if fault:
-        world.at(3, lambda w: w.kill(fault))
-    world.run()
-    world.check()
 
 
 NONSENSE = [

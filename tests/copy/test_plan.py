@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -13,7 +12,7 @@ from clusterctl.copy.plan import (
     plan_copy,
     predict,
 )
-from clusterctl.copy.request import CopyRequest, Way
+from clusterctl.copy.request import CopyRequest
 
 GB = 10**9
 GBIT25 = 25e9 / 8
@@ -41,7 +40,6 @@ def request(**changes) -> CopyRequest:
 def test_a_data_set_to_eight_nodes():
     plan = plan_copy(request(), facts(link_rate=GBIT25, flow_rate=FLOW, write_rate=1e9))
     assert plan == CopyPlan(
-        way=Way.CHAIN,
         order=tuple(f"demo-{index}" for index in range(8)),
         block_bytes=8 << 20,
         streams=6,
@@ -142,42 +140,10 @@ def test_zone_by_zone_the_sources_first():
     assert elsewhere.order == ("demo-0", "demo-2", "demo-5", "demo-1", "demo-4", "demo-3")
 
 
-@pytest.mark.parametrize(
-    ("changes", "count", "way", "says"),
-    [
-        ({}, 8, Way.CHAIN, "passes on"),
-        ({"way": Way.CHAIN}, 8, Way.CHAIN, "as asked"),
-        ({"sources": ("s3://b/k/",)}, 8, Way.DIRECT, "pulls all from the URLs itself:"),
-        ({"sources": ("HTTPS://h/f",)}, 8, Way.DIRECT, "pulls all"),
-        ({"sources": ("s3://b/k/",), "way": Way.EXCHANGE}, 8, Way.EXCHANGE, "share"),
-        ({"sources": ("s3://b/k/",), "way": Way.EXCHANGE}, 1, Way.DIRECT, "one node only"),
-        ({"sources": ("s3://b/k/",), "way": Way.CHAIN}, 8, Way.CHAIN, "as asked"),
-        ({"sources": ("s3://b/k/",), "way": Way.TOOL}, 8, Way.TOOL, "tool"),
-    ],
-)
-def test_the_way_and_why(changes, count, way, says):
-    plan = plan_copy(request(**changes), facts(count, link_rate=GBIT25))
-    assert plan.way is way
-    assert says in plan.why[0]
-    assert plan.predicted_s
-
-
-def test_who_chose_the_way_says_why():
-    asked = request(sources=("s3://b/k/",), way=Way.TOOL)
-    found = plan_copy(asked, replace(facts(link_rate=GBIT25), way_why=("all have s5cmd",)))
-    assert found.way is Way.TOOL
-    assert found.why[0] == "all have s5cmd"
-
-
-def test_direct_needs_no_fill():
-    direct = plan_copy(request(sources=("s3://b/k/",)), facts(32, link_rate=GBIT25))
-    assert "fill" not in direct.phases
-
-
 def test_the_time_of_what_is_missing():
     whole = plan_copy(request(), facts(link_rate=GBIT25))
     part = predict(whole, request(), facts(size=15 * GB, link_rate=GBIT25))
-    assert (part.way, part.order, part.why) == (whole.way, whole.order, whole.why)
+    assert (part.order, part.why) == (whole.order, whole.why)
     assert (part.block_bytes, part.streams) == (whole.block_bytes, whole.streams)
     assert part.phases["transfer"] == pytest.approx(whole.phases["transfer"] / 10)
     assert part.predicted_s == pytest.approx(sum(part.phases.values()))

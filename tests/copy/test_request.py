@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterctl.copy.request import CopyRequest, Way, check_sources_here, is_url
+from clusterctl.copy.request import CopyRequest, check_sources_here, is_url
 from clusterctl.domain.errors import UsageError
 
 
@@ -17,7 +17,6 @@ def request(**changes) -> CopyRequest:
         {"sources": ("a", "b", "with space", "-rf", "a:b", "new\nline", "\udcff", "*.txt")},
         {"sources": ("~/data",), "destination": "~"},
         {"sources": ("s3://bucket/key/", "s3://bucket/other")},
-        {"sources": ("https://host/file",), "way": Way.EXCHANGE},
         {"sources": ("s3:/no/url",)},
         {"from_node": 3},
         {"names": (b"a", b"b/c", b"\xff", b"..a/b..")},
@@ -28,7 +27,6 @@ def request(**changes) -> CopyRequest:
         {"delete": True, "destination": "/home/ubuntu/data"},
         {"delete": True, "destination": "etc"},
         {"destination": "/"},
-        {"way": Way.CHAIN},
         {"streams": 1, "block_bytes": 64 << 10},
         {"streams": 64, "block_bytes": 64 << 20},
         {"port": 1024},
@@ -56,9 +54,6 @@ def test_requests_that_make_sense(changes):
         ({"destination": "ssh://host/x"}, "cannot read ssh://"),
         ({"sources": ("data/", "s3://b/k")}, "mixes paths and URLs"),
         ({"sources": ("s3://b/k",), "from_node": 0}, "--from"),
-        ({"way": Way.EXCHANGE}, "--direct, --exchange"),
-        ({"way": Way.DIRECT}, "--direct, --exchange"),
-        ({"way": Way.TOOL}, "s3://"),
         ({"names": (b"x",), "sources": ("a", "b")}, "takes one SRC"),
         ({"names": ()}, "names no file"),
         ({"names": (b"",)}, "not below SRC"),

@@ -16,7 +16,7 @@ from clusterctl.copy import relay_config
 from clusterctl.copy import transfer as transfer_module
 from clusterctl.copy.relinks import Patience
 from clusterctl.copy.report import NodeStage
-from clusterctl.copy.request import CopyRequest, Way
+from clusterctl.copy.request import CopyRequest
 from clusterctl.domain.errors import CommandTimeout, HostUnreachable, UsageError
 from clusterctl.operations.copy import copy_to_hosts
 from tests.copy.ssh_hosts import ssh_hosts, tree
@@ -468,10 +468,3 @@ def test_no_way_to_the_source(tmp_path, data, monkeypatch):
     assert "cannot connect to the source" in report.nodes[0].error.message
 
 
-@pytest.mark.parametrize("way", [Way.CHAIN, Way.DIRECT, Way.EXCHANGE])
-def test_keys_go_to_those_only_that_read_the_source(way):
-    request = CopyRequest(("s3://bucket/a",), "~/a", way=way)
-    urls = {"credentials": {"access": "key"}, "connections": 8}
-    assert relay_config.source_config(request, urls)["urls"] == urls
-    told = relay_config.target_config(request, urls)["urls"]
-    assert told == {**urls, "credentials": None if way is Way.CHAIN else {"access": "key"}}

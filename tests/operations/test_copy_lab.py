@@ -11,11 +11,10 @@ import pytest
 
 from clusterctl.cli.wiring import Wiring
 from clusterctl.config import load_settings
-from clusterctl.copy.request import CopyRequest, Way
+from clusterctl.copy.request import CopyRequest
 from clusterctl.copy.s3 import LentKeys
 from clusterctl.domain.errors import CommandTimeout, HostError
 from clusterctl.operations.copy import UrlAccess, copy_to_cluster
-from tests.lab.running import once_client
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
 
@@ -150,22 +149,6 @@ def test_a_machine_that_is_cut_off(cluster, shaped, large):
         cluster.fault("mend", shaped[0])
     assert [node.host for node in report.failed] == [f"{NAME}-0"]
     assert {cluster.digest(number, "cut/large") for number in (1, 2, 3)} == {digest}
-
-
-def test_a_machine_that_freezes_while_all_exchange_shares(cluster, shaped, large, lab):
-    path, digest = large
-    s3 = once_client(lab, "s3")
-    s3.create_bucket(Bucket="my-shares")
-    s3.upload_file(str(path), "my-shares", "set/large")
-    watch = once(begun, lambda: cluster.fault("freeze", shaped[2]))
-    try:
-        report = cluster.copy("s3://my-shares/set", "~/shares", watch, way=Way.EXCHANGE)
-    finally:
-        cluster.fault("thaw", shaped[2])
-    assert [node.host for node in report.failed] == [f"{NAME}-2"]
-    assert {cluster.digest(number, "shares/large") for number in (0, 1, 3)} == {digest}
-    assert cluster.copy("s3://my-shares/set", "~/shares", way=Way.EXCHANGE).ok
-    assert cluster.digest(2, "shares/large") == digest
 
 
 def test_a_full_disk(cluster, large):

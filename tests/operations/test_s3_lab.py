@@ -1,4 +1,4 @@
-"""Data sets in S3 on real hosts: with their instance profile, by every way."""
+"""Data sets in S3 on real hosts: with their instance profile, by the tool that is sent to them."""
 
 from __future__ import annotations
 
@@ -46,10 +46,6 @@ def test_with_keys_that_are_lent(pair, s3):
     assert same(pair, "lent") == 3
     # A session that may read the bucket: there is nothing to warn of.
     assert "warning" not in err
-    chain = ("s3://my-train/shards", "~/chain", "--credentials", "mine", "--through-source")
-    status, _, err = pair.ctl("copy", *chain)
-    assert status == 0, err
-    assert same(pair, "chain") == 3
 
 
 def test_a_tilde_without_quotes_is_explained(pair, s3, monkeypatch):
@@ -106,15 +102,24 @@ def test_two_buckets_by_s3sync_and_again(pair, profile):
     assert (status, out) == (0, "pair-[0-1]: nothing runs there\n")
 
 
-@pytest.mark.parametrize("way", ["--direct", "--exchange", "--through-source"])
-def test_a_copy_by_every_way(pair, profile, way):
-    folder = f"copied{way}"
-    status, _, err = pair.ctl("copy", way, "s3://my-train/shards", f"~/{folder}")
+def test_a_copy_again_and_without_what_is_no_longer_there(pair, profile):
+    status, out, err = pair.ctl("copy", "--json", "-q", "s3://my-train/shards", "~/copied")
     assert status == 0, err
-    assert same(pair, folder) == 3
-    status, out, err = pair.ctl("copy", way, "--dry-run", "s3://my-train/shards", f"~/{folder}")
+    report = json.loads(out)
+    assert report["plan"]["tool"] in ("s5cmd", "aws")
+    assert [(node["host"], node["files"]) for node in report["nodes"]] == [
+        ("pair-0", 3),
+        ("pair-1", 3),
+    ]
+    assert same(pair, "copied") == 3
+    pair.on(1, "touch copied/extra; rm copied/train-1")
+    wish = ("--delete", "--verify", "s3://my-train/shards", "~/copied")
+    status, out, err = pair.ctl("copy", "--dry-run", *wish[:1], *wish[2:])
     assert status == 0, err
-    assert "pair-[0-1]  0 " in out
+    assert "pair-1: 1 file would be deleted\n  extra" in out
+    status, _, err = pair.ctl("copy", *wish)
+    assert status == 0, err
+    assert same(pair, "copied") == 3
 
 
 def test_a_web_server(pair, s3):

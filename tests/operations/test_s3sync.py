@@ -1,35 +1,41 @@
-"""Syncs that go on by themselves: real processes of this machine, a real S3."""
+"""Syncs that go on by themselves: real processes of this machine, real tools, a real S3."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from clusterctl.copy.s3 import LentKeys, parse_source
-from clusterctl.copy.s3sync import SyncState, sync_order
-from clusterctl.domain.errors import ClusterctlError, CommandTimeout, ConnectionLost, UsageError
+from clusterctl.copy.s3 import LentKeys, parse_source, tool_to_send
+from clusterctl.copy.s3sync import SyncState
+from clusterctl.domain.errors import CommandTimeout, ConnectionLost
 from clusterctl.node.relay import syncjobs
-from clusterctl.operations.s3follow import follow_sync
 from clusterctl.operations.s3sync import (
     SyncRequest,
     SyncRunning,
     cancel_sync,
+    copy_by_job,
+    follow_sync,
     latest,
     list_syncs,
     start_sync,
 )
-from tests.copy.buckets import s3_server
+from tests.copy.buckets import one_bucket, s3_server
 from tests.lab.running import wait_until
 from tests.local_node import HEAD, LocalNode
-from tests.node.relay.webserver import Handler, serving
+from tests.node.relay.webserver import serving
 from tests.pythons import python_or_skip
 
 SECRET = "a-secret-that-nobody-may-see"
 MINE = LentKeys("AKIAMINE", SECRET, "a-token-that-nobody-may-see")
+MIB = 1 << 20
+# aws of version 1, where that is what this machine has: what is tested here is the same in both.
+AWS = 'case $1 in --version) echo aws-cli/2.17; exit;; esac; PATH={!r} exec aws "$@"\n'
 
 
 @pytest.fixture(scope="module")
@@ -38,16 +44,34 @@ def s3():
         yield server
 
 
-@pytest.fixture
-def node(tmp_path, monkeypatch):
-    monkeypatch.setattr("clusterctl.operations.s3follow.BETWEEN_LOOKS_S", 0.05)
+@pytest.fixture(params=["s5cmd"])
+def node(tmp_path, monkeypatch, request):
+    """A node with one of the tools."""
+    monkeypatch.setattr("clusterctl.operations.s3sync.BETWEEN_LOOKS_S", 0.05)
     home = tmp_path / "home with blanks"
     home.mkdir()
-    # Without tools: what this machine happens to have is not what is tested.
-    node = LocalNode(home, {"PATH": tools(tmp_path / "bin")})
+    there = {} if request.param != "aws" else {"aws": AWS.format(os.environ["PATH"])}
+    node = LocalNode(home, {"PATH": tools(tmp_path / "bin", **there)})
+    if request.param == "s5cmd":
+        (tmp_path / "bin" / "s5cmd").symlink_to(own_tool(tmp_path))
     yield node
     for record in records(node):
         cancel_sync(node, [HEAD], record.sync_id)
+
+
+def own_tool(folder: Path) -> Path:
+    """What this installation sends to nodes of its own kind."""
+    return tool_to_send(os.uname().machine, folder)
+
+
+both = pytest.mark.parametrize(
+    "node",
+    [
+        "s5cmd",
+        pytest.param("aws", marks=pytest.mark.skipif(not shutil.which("aws"), reason="no aws")),
+    ],
+    indirect=True,
+)
 
 
 def tools(folder: Path, **scripts: str) -> str:
@@ -64,15 +88,36 @@ def tools(folder: Path, **scripts: str) -> str:
 
 def request(s3, *places, destination="~/data", **more):
     sources = tuple(parse_source(f"s3://{place}") for place in places)
-    return SyncRequest(
-        sources, destination, **{"credentials": MINE, "endpoint": s3.endpoint, **more}
+    endpoint = getattr(s3, "endpoint", None) or s3.url
+    return SyncRequest(sources, destination, **{"credentials": MINE, "endpoint": endpoint, **more})
+
+
+def nothing_to_send(path, destination, targets):
+    raise AssertionError("the node has a tool")
+
+
+def begin(node, wish, cluster="NAME"):
+    return start_sync(
+        node, [HEAD], wish, cache=node.home / "cache", send=nothing_to_send, cluster=cluster
     )
 
 
 def started(node, wish):
-    start = start_sync(node, [HEAD], wish)
+    start = begin(node, wish)
     assert not start.nodes.failures, start.nodes.failures
     return start.sync_id
+
+
+def copied(node, wish, **more):
+    """The node's report of a copy."""
+    report, _ = copy_by_job(
+        *(node, [HEAD], wish),
+        cache=node.home / "cache",
+        send=nothing_to_send,
+        watch=lambda progress: None,
+        **more,
+    )
+    return report.nodes[0]
 
 
 def followed(node, sync_id):
@@ -87,23 +132,70 @@ def records(node):
     return found
 
 
-def test_two_buckets_into_one_folder(s3, node):
+def tree(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_two_buckets_into_one_folder_and_again(s3, node):
     train = s3.bucket({"shards/train-0": b"t" * 100_000, "shards/sub/train-1": b"u" * 9_000_000})
-    validation = s3.bucket({"validation-0": b"v", "empty": b""})
+    validation = s3.bucket({"it's [a] n*me": b"v", "empty": b"", "folder/": b""})
     wish = request(s3, f"{train}/shards", validation)
     record, log = followed(node, started(node, wish))
-    assert (record.state, record.exit_status) == (SyncState.SUCCEEDED, 0)
+    assert (record.state, record.exit_status, record.present) == (SyncState.SUCCEEDED, 0, 0)
     assert (record.files, record.total_files, record.bytes) == (4, 4, 9_100_001)
-    data = node.home / "data"
-    assert (data / "sub/train-1").read_bytes() == b"u" * 9_000_000
-    assert sorted(path.name for path in data.iterdir()) == [
-        "empty",
-        "sub",
-        "train-0",
-        "validation-0",
-    ]
+    data, expected = (
+        node.home / "data",
+        {"train-0": b"t" * 100_000, "sub/train-1": b"u" * 9_000_000},
+    )
+    assert tree(data) == {**expected, "it's [a] n*me": b"v", "empty": b""}
+    assert (data / "folder").is_dir()
+    listed = s3.client.head_object(Bucket=train, Key="shards/train-0")["LastModified"]
+    assert (data / "train-0").stat().st_mtime == listed.timestamp()
+    assert (data / "train-0").stat().st_mode & 0o777 == 0o644
     assert "done" in log
     assert [record.sync_id for record in records(node)] == [latest(list_syncs(node, [HEAD]))]
+    # Of another size; gone; of another time; of the right size and newer, as one that a killed
+    # tool has left; of the same size and time, which only --checksum reads.
+    (data / "train-0").write_bytes(b"short")
+    (data / "empty").unlink()
+    os.utime(data / "it's [a] n*me", (1, 1))
+    (data / "sub/train-1").write_bytes(b"?" * 9_000_000)
+    (data / "own").write_text("stays")
+    report = copied(node, wish, dry_run=True)
+    assert (report.gap.files, report.gap.bytes, report.gap.delete) == (4, 9_100_001, 0)
+    assert copied(node, wish).files == 4
+    assert tree(data)["sub/train-1"] == b"u" * 9_000_000
+    when = (data / "train-0").stat().st_mtime
+    (data / "train-0").write_bytes(b"?" * 100_000)
+    os.utime(data / "train-0", (when, when))
+    assert copied(node, wish).files == 0
+    assert copied(node, request(s3, f"{train}/shards", checksum=True)).files == 1
+    assert tree(data)["train-0"] == b"t" * 100_000
+    assert (data / "own").read_text() == "stays"
+
+
+@both
+def test_names_from_a_list_and_what_is_deleted(s3, node):
+    bucket = s3.bucket({f"set/{name}": name.encode() for name in ("a", "b/c", "b/d", "e*", "ex")})
+    copied(node, request(s3, f"{bucket}/set", names=(b"a", b"b", b"e*")))
+    data = node.home / "data"
+    assert sorted(tree(data)) == ["a", "b/c", "b/d", "e*"]
+    (data / "more/own").mkdir(parents=True)
+    (data / "more/own/file").write_text("x")
+    (data / "link").symlink_to("/etc")
+    wish = request(s3, f"{bucket}/set/b", delete=True)
+    report = copied(node, wish, dry_run=True)
+    assert (report.gap.files, report.gap.delete) == (2, 9)
+    report = copied(node, wish)
+    assert (report.deleted, report.error) == (9, None)
+    assert sorted(tree(data)) == ["c", "d"]
+    assert Path("/etc/passwd").exists()
+    report = copied(node, request(s3, f"{bucket}/set", names=(b"a", b"nothing")))
+    assert "there is no nothing at the source" in report.error.message
 
 
 @pytest.mark.parametrize("version", ["3.8", "3.13"])
@@ -111,65 +203,66 @@ def test_on_other_pythons(s3, node, tmp_path, version):
     (tmp_path / "bin" / "python3").unlink()
     (tmp_path / "bin" / "python3").symlink_to(python_or_skip(version))
     bucket = s3.bucket({"a": b"a", "b/c": b"c"})
-    record, _ = followed(node, started(node, request(s3, bucket)))
-    assert (record.state, record.files) == (SyncState.SUCCEEDED, 2)
+    assert copied(node, request(s3, bucket)).files == 2
 
 
-def test_only_what_is_missing_moves(s3, node):
-    bucket = s3.bucket({"a": b"a" * 1000, "b": b"b" * 1000, "c": b"c" * 1000})
-    wish = request(s3, bucket)
-    followed(node, started(node, wish))
-    data = node.home / "data"
-    (data / "a").write_bytes(b"short")
-    (data / "b").unlink()
-    os.utime(data / "c", (1, 1))
-    (data / "own").write_text("stays")
-    record, _ = followed(node, started(node, wish))
-    assert (record.files, record.present) == (3, 0)
-    assert (data / "a").read_bytes() == b"a" * 1000
-    assert (data / "own").read_text() == "stays"
-    record, _ = followed(node, started(node, wish))
-    assert (record.files, record.present) == (0, 3)
-
-
-def test_it_goes_on_without_the_connection_and_ends_when_told(s3, node):
-    bucket = s3.bucket({"big": b"x" * 1000})
-    with serving() as slow:
-        slow.files[f"/{bucket}/big"] = b"x" * 1000
-        wish = SyncRequest((parse_source(f"{slow.url}/{bucket}/big"),), "~/data/")
+@pytest.fixture
+def stuck(node):
+    """A sync that has half of a file, and waits for the other one as long as `over` is not set."""
+    over = threading.Event()
+    with one_bucket({"small": b"s", "big": os.urandom(4 * MIB)}) as bucket:
+        bucket.before = lambda key, at: at >= 2 * MIB and over.wait(60)
+        wish = request(bucket, "bucket")
         sync_id = started(node, wish)
-        pid = int((node.home / ".clusterctl/s3sync" / sync_id / "pid").read_text().split()[0])
-        # Of no session and no terminal of the one that started it.
-        assert os.getsid(pid) == pid
-        followed(node, sync_id)
-    assert (node.home / "data" / "big").read_bytes() == b"x" * 1000
+        staging = node.home / "data" / ".clusterctl-sync"
+        wait_until(
+            lambda: (
+                (node.home / "data/small").exists()
+                and any(one.stat().st_size >= MIB for one in staging.glob("s3-*/**/*"))
+            ),
+            "half a file",
+        )
+        yield sync_id, wish, bucket, over
+        over.set()
 
 
-@pytest.fixture(params=["data"])
-def stuck(node, request):
-    """A sync that waits for a server that says nothing more: to its list, or to its data."""
-    with serving() as server:
-        server.files["/big"] = b"x" * 1000
+@both
+def test_what_is_killed_leaves_nothing_half_and_the_next_run_repairs_it(node, stuck):
+    sync_id, wish, bucket, over = stuck
+    data = node.home / "data"
+    assert sorted(name for name in tree(data) if not name.startswith(".")) == ["small"]
+    job = int((node.home / ".clusterctl/s3sync" / sync_id / "pid").read_text().split()[0])
+    # Of no session and no terminal of the one that started it.
+    assert os.getsid(job) == job
+    [tool] = Path(f"/proc/{job}/task/{job}/children").read_text().split()
+    os.kill(job, signal.SIGKILL)
+    wait_until(lambda: records(node)[0].state is SyncState.LOST, "the sync to be gone")
+    # The tool goes with it.
+    wait_until(lambda: not running(int(tool)), "the tool to be gone")
+    assert sorted(name for name in tree(data) if not name.startswith(".")) == ["small"]
+    # What a tool by itself may leave: all of the size, and newer than the object.
+    (data / "big").write_bytes(bytes(4 * MIB))
+    over.set()
+    report = copied(node, wish)
+    assert (report.files, report.error) == (1, None)
+    assert tree(data) == bucket.objects
 
-        def wait(handler):
-            while not over:
-                time.sleep(0.01)
 
-        over = []
-        wish = SyncRequest((parse_source(f"{server.url}/big"),), "~/data/", MINE)
-        # The probe, the list, and then the data.
-        before = {"list": 1, "data": 2}[request.param]
-        server.misdeeds.extend([Handler.serve] * before + [wait])
-        yield started(node, wish), wish
-        over.append(True)
+def running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
-def test_no_secret_is_seen_anywhere(node, stuck):
-    sync_id, wish = stuck
-    wait_until((node.home / "data" / ".clusterctl-sync").exists, "the sync to be at work")
-    pid = (node.home / ".clusterctl/s3sync" / sync_id / "pid").read_text().split()[0]
-    seen = [Path(f"/proc/{pid}/{name}").read_bytes() for name in ("cmdline", "environ")]
+def test_no_secret_is_seen_but_in_the_memory_of_the_tool(node, stuck):
+    sync_id, wish, *_ = stuck
+    job = int((node.home / ".clusterctl/s3sync" / sync_id / "pid").read_text().split()[0])
+    [tool] = Path(f"/proc/{job}/task/{job}/children").read_text().split()
+    seen = [Path(f"/proc/{job}/{name}").read_bytes() for name in ("cmdline", "environ")]
+    seen += [Path(f"/proc/{tool}/cmdline").read_bytes()]
     seen += [path.read_bytes() for path in node.home.rglob("*") if path.is_file()]
+    assert SECRET.encode() in Path(f"/proc/{tool}/environ").read_bytes()
     cancel_sync(node, [HEAD], sync_id)
     record, log = followed(node, sync_id)
     seen += [text.encode() for text in (*node.commands, log, str(record), str(wish), repr(MINE))]
@@ -180,102 +273,83 @@ def test_no_secret_is_seen_anywhere(node, stuck):
 
 
 def test_it_can_be_cancelled_and_leaves_nothing_half(node, stuck):
-    sync_id, _ = stuck
-    data = node.home / "data"
-    wait_until((data / ".clusterctl-sync").exists, "the sync to be at work")
+    sync_id, wish, *_ = stuck
     assert records(node)[0].running
+    [failure] = begin(node, wish, cluster="demo").nodes.failures
+    assert isinstance(failure.error, SyncRunning)
+    assert sync_id in failure.error.message
+    assert "clusterctl s3sync demo --cancel" in failure.error.hint
     [[record]] = cancel_sync(node, [HEAD], sync_id).values
     assert (record.state, record.exit_status) == (SyncState.CANCELLED, 130)
     assert record.was_running
-    assert list(data.iterdir()) == []
+    assert [path.name for path in (node.home / "data").iterdir()] == ["small"]
     # Again is no error.
     [[record]] = cancel_sync(node, [HEAD], sync_id).values
     assert record.state is SyncState.CANCELLED
     assert not record.was_running
 
 
-@pytest.mark.parametrize("stuck", ["list"], indirect=True)
-def test_it_can_be_cancelled_while_a_server_says_nothing(node, stuck):
-    sync_id, _ = stuck
-    [[record]] = cancel_sync(node, [HEAD], sync_id).values
-    assert (record.state, record.exit_status) == (SyncState.CANCELLED, 130)
+def test_an_object_that_changes_between_two_of_its_parts_is_left_out(node):
+    """Each part alone is whole; together they were never an object."""
+    with one_bucket({"large": b"1" * (60 * MIB), "other": b"o"}) as bucket:
+
+        def change(key, at):
+            if key == "large" and at >= 50 * MIB and not bucket.changed_at:
+                bucket.changed_at["large"] = 1_700_000_009
+                bucket.objects["large"] = b"2" * (60 * MIB)
+
+        bucket.before = change
+        wish = request(bucket, "bucket")
+        report = copied(node, wish)
+        assert (report.left_out, report.files) == (1, 1)
+        assert "left out large: it has changed since it was listed" in report.warnings
+        assert sorted(tree(node.home / "data")) == ["other"]
+        assert copied(node, wish).files == 1
+        assert set(tree(node.home / "data")["large"]) == set(b"2")
 
 
-def test_a_second_one_into_the_same_folder_is_refused(node, stuck):
-    sync_id, wish = stuck
-    [failure] = start_sync(node, [HEAD], wish, cluster="demo").nodes.failures
-    assert isinstance(failure.error, SyncRunning)
-    assert sync_id in failure.error.message
-    assert "clusterctl s3sync demo --cancel" in failure.error.hint
-
-
-def test_one_that_is_killed_is_lost_and_the_next_one_completes_it(node, stuck):
-    sync_id, wish = stuck
-    data = node.home / "data"
-    wait_until((data / ".clusterctl-sync").exists, "the sync to be at work")
-    pid = int((node.home / ".clusterctl/s3sync" / sync_id / "pid").read_text().split()[0])
-    os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: records(node)[0].state is SyncState.LOST, "the sync to be gone")
-    record, _ = followed(node, started(node, wish))
-    assert record.state is SyncState.SUCCEEDED
-    assert [path.name for path in data.iterdir()] == ["big"]
-
-
+@both
 @pytest.mark.parametrize(
-    ("place", "message", "hint"),
+    ("place", "more", "message", "hint"),
     [
-        ("no-such-bucket", "no node can read the source: there is no bucket", "aws s3 ls"),
+        ("no-such-bucket", {}, "there is no bucket no-such-bucket", "aws s3 ls"),
+        ("{}/nothing", {}, "there is nothing at s3://{}/nothing", "aws s3 ls"),
+        # moto refuses unsigned requests for objects, and lists for anybody.
+        ("{}", {"credentials": "none"}, "to requests without credentials", "s3:GetObject"),
     ],
 )
-def test_what_cannot_be_read_is_said_at_once(s3, node, place, message, hint):
-    with pytest.raises(ClusterctlError, match=message) as told:
-        start_sync(node, [HEAD], request(s3, place))
-    assert hint in told.value.hint
-    assert records(node) == []
-
-
-def test_an_empty_prefix_fails_with_what_to_do(s3, node):
+def test_what_cannot_be_read_is_said_with_what_to_do(s3, node, place, more, message, hint):
     bucket = s3.bucket({"a": b"a"})
-    start = start_sync(node, [HEAD], request(s3, f"{bucket}/nothing"))
-    [failure] = start.nodes.failures
-    assert failure.error.exit_status == 1
-    assert "there is nothing at" in failure.error.message
-    assert failure.error.hint
+    start = begin(node, request(s3, place.format(bucket), **more))
     record, log = followed(node, start.sync_id)
-    assert record.state is SyncState.FAILED
-    assert record.why == failure.error.message
-    assert "failed: there is nothing at" in log
+    assert (record.state, record.exit_status) == (SyncState.FAILED, 1)
+    assert message.format(bucket) in record.why
+    assert hint in record.hint
+    assert f"failed: {record.why}" in log
+    # At once, where it has failed within a moment.
+    assert [one.error.message for one in start.nodes.failures] in ([], [record.why])
 
 
-def test_what_may_be_listed_and_not_read_is_said_at_once(s3, node):
-    # moto refuses unsigned requests for objects, and lists for anybody.
-    wish = request(s3, s3.bucket({"a": b"a"}), credentials="none")
-    [failure] = start_sync(node, [HEAD], wish).nodes.failures
-    assert "to requests without credentials" in failure.error.message
-    assert failure.error.exit_status == 1
-
-
-@pytest.mark.parametrize(
-    ("evil", "why"),
-    [(["../evil"], "1 file was left out"), (["../evil", "a//b"], "2 files were left out")],
-)
-def test_what_a_file_system_cannot_hold_is_left_out(s3, node, evil, why):
+def test_what_a_file_system_cannot_hold_is_left_out(s3, node):
+    evil = ["../evil", "a//b", "c", "c/d"]
     bucket = s3.bucket(dict.fromkeys([*evil, "good"], b"x"))
-    record, log = followed(node, started(node, request(s3, bucket)))
+    s3.client.put_object(Bucket=bucket, Key="cold", Body=b"x", StorageClass="GLACIER")
+    record, log = followed(node, started(node, request(s3, bucket, delete=True)))
     assert (record.state, record.exit_status) == (SyncState.INCOMPLETE, 1)
-    assert (record.left_out, record.why) == (len(evil), why)
-    assert record.shown_state == f"done, {len(evil)} left out"
-    assert "left out ../evil" in log
-    assert f"done, {why}" in log
-    assert (node.home / "data" / "good").exists()
+    assert (record.left_out, record.why) == (4, "4 files were left out")
+    assert "left out ../evil: it is no name that a file can have" in log
+    assert "left out c: it is a file and a folder of others" in log
+    assert "left out cold: it is archived: restore it first" in log
+    assert sorted(tree(node.home / "data")) == ["c/d", "good"]
     assert not (node.home / "evil").exists()
 
 
 def test_one_object_gets_the_name_that_is_asked_for(s3, node):
-    bucket = s3.bucket({"models/a.bin": b"weights"})
-    wish = request(s3, f"{bucket}/models/a.bin", destination="~/b.bin")
-    followed(node, started(node, wish))
+    bucket = s3.bucket({"models/a.bin": b"weights", "models/a.bin.old": b"no"})
+    copied(node, request(s3, f"{bucket}/models/a.bin", destination="~/b.bin"))
     assert (node.home / "b.bin").read_bytes() == b"weights"
+    copied(node, request(s3, f"{bucket}/models/a.bin", destination="~/into/"))
+    assert tree(node.home / "into") == {"a.bin": b"weights"}
 
 
 def test_old_ones_are_forgotten(s3, node):
@@ -287,42 +361,27 @@ def test_old_ones_are_forgotten(s3, node):
     assert len(records(node)) == 20
 
 
-S5CMD = 'case $1 in version) echo v2.3.0; exit;; esac; echo "$@" >>"$HOME/called"; exit 3\n'
-AWS = 'case $1 in --version) echo aws-cli/2.17; exit;; esac; echo "$@" >>"$HOME/called"\n'
+@pytest.mark.parametrize("node", ["none"], indirect=True)
+def test_a_node_without_a_tool_is_sent_one(s3, node):
+    """aws of version 1 is none; the ordinary copy sends this installation's s5cmd."""
+    tools(Path(node.environ["PATH"]), aws="echo aws-cli/1.40\n")
+    sent = []
+
+    def send(path, destination, targets):
+        sent.append(targets)
+        to = node.home / destination[2:]
+        to.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, to)
+
+    wish = request(s3, s3.bucket({"a": b"a"}))
+    for _ in range(2):
+        start = start_sync(node, [HEAD], wish, cache=node.home / "cache", send=send)
+        assert start.how == "s5cmd"
+        assert followed(node, start.sync_id)[0].how == "s5cmd"
+    assert sent == [[HEAD]]
 
 
-def test_a_tool_of_the_node_does_it_where_it_is_there(s3, node, tmp_path):
-    tools(tmp_path / "bin", aws=AWS)
-    one = s3.bucket({"x/a": b"a", "key": b"b"})
-    wish = request(s3, f"{one}/x", f"{one}/key", credentials="none", destination="~/my data")
-    start = start_sync(node, [HEAD], wish)
-    record, log = followed(node, start.sync_id)
-    assert start.how == record.how == "aws"
-    assert record.state is SyncState.SUCCEEDED
-    flags = f"--endpoint-url {s3.endpoint} --no-sign-request"
-    data = f"{node.home}/my data"
-    assert (node.home / "called").read_text().splitlines() == [
-        f"s3 sync --only-show-errors s3://{one}/x {data} {flags}",
-        f"s3 cp --only-show-errors s3://{one}/key {data} {flags}",
-    ]
-    assert f"aws s3 sync --only-show-errors s3://{one}/x" in log
-
-
-def test_a_tool_that_fails_ends_it(s3, node, tmp_path):
-    tools(tmp_path / "bin", s5cmd=S5CMD, aws=AWS)
-    one = s3.bucket({"x/a": b"a"})
-    wish = request(s3, f"{one}/x", one, credentials="none")
-    start = start_sync(node, [HEAD], wish)
-    assert [failure.error.message for failure in start.nodes.failures] == [
-        "s5cmd ended with status 3"
-    ]
-    record, _ = followed(node, start.sync_id)
-    assert (record.how, record.exit_status) == ("s5cmd", 3)
-    assert record.why == "s5cmd ended with status 3"
-    assert len((node.home / "called").read_text().splitlines()) == 1
-
-
-def test_a_tool_that_is_dead_before_the_first_look_is_told_by_its_status(tmp_path, monkeypatch):
+def test_one_that_is_dead_before_the_first_look_is_told_by_its_status(tmp_path, monkeypatch):
     monkeypatch.setattr(syncjobs, "SYNCS", tmp_path)
     detach = syncjobs.detach
 
@@ -333,25 +392,11 @@ def test_a_tool_that_is_dead_before_the_first_look_is_told_by_its_status(tmp_pat
         return told
 
     monkeypatch.setattr(syncjobs, "detach", detach_and_die)
-    source = parse_source("s3://bucket")
-    order = sync_order("20260101-000000-aaaa", [source], "~/data", {}, [["false"]])
-    answer = syncjobs.start(order)
+    order = {"id": "20260101-000000-aaaa", "sources": ["s3://b"], "destination": "~/data"}
+    answer = syncjobs.start({**order, "config": {"sources": [], "tool": "none-such"}})
     assert answer["ended"]["exit_status"] == 1
-    assert answer["ended"]["why"] == "false ended with status 1"
+    assert answer["ended"]["why"] == "none-such is not on the node"
     assert not syncjobs.describe(tmp_path / order["id"])["running"]
-
-
-@pytest.mark.parametrize(
-    ("tool", "more", "message"),
-    [
-        ("s5cmd", {"credentials": "none"}, "s5cmd is not on demo-0"),
-        ("aws", {"credentials": MINE}, "aws would need your keys in a file"),
-    ],
-)
-def test_a_tool_that_cannot_is_refused(s3, node, tool, more, message):
-    bucket = s3.bucket({"a": b"a"})
-    with pytest.raises(UsageError, match=message):
-        start_sync(node, [HEAD], request(s3, bucket, tool=tool, **more))
 
 
 def test_a_lost_connection_is_taken_up_again(s3, node):
@@ -364,9 +409,28 @@ def test_a_lost_connection_is_taken_up_again(s3, node):
     assert node.commands.count("forget") == 2
 
 
-@pytest.mark.parametrize("more", [{}, {"tool": "s5cmd", "credentials": None}])
-def test_nothing_is_started_where_nobody_was_heard_of(s3, node, more):
+def test_nothing_is_started_where_nobody_was_heard_of(s3, node):
     node.trouble.append(CommandTimeout(HEAD.host, "did not end within 2 min"))
-    start = start_sync(node, [HEAD], request(s3, s3.bucket({"a": b"a"}), **more))
+    start = begin(node, request(s3, s3.bucket({"a": b"a"})))
     assert [type(failure.error) for failure in start.nodes.failures] == [CommandTimeout]
     assert records(node) == []
+
+
+def test_a_copy_that_takes_too_long_is_ended(node, stuck):
+    sync_id, wish, *_ = stuck
+    cancel_sync(node, [HEAD], sync_id)
+    began = time.monotonic()
+    report = copied(node, wish, timeout_s=1.0)
+    assert isinstance(report.error, CommandTimeout)
+    assert time.monotonic() - began < 30
+    assert not any(record.running for record in records(node))
+
+
+def test_a_file_of_a_web_server(node):
+    with serving() as server:
+        server.files["/a%20file"] = b"public" * 1000
+        wish = SyncRequest((parse_source(f"{server.url}/a%20file"),), "~/web/")
+        report = copied(node, wish, dry_run=True)
+        assert (report.gap.files, report.gap.bytes) == (1, 6000)
+        assert copied(node, wish).files == 1
+        assert tree(node.home / "web") == {"a file": b"public" * 1000}

@@ -84,7 +84,7 @@ def copy(
                 (access.head,) if job else targets,
                 request,
                 watch=shown.watch,
-                urls=url_access(options, src, lambda: wiring.clients),
+                urls=url_access(options, src, lambda: wiring.clients, wiring.settings.home),
                 link_rates=_link_rates(wiring, access)
                 if options.show_plan or options.dry_run
                 else {},

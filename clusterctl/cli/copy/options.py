@@ -17,7 +17,7 @@ from clusterctl.cli.params import Duration, Rate, Size
 from clusterctl.domain.errors import UsageError
 
 if TYPE_CHECKING:
-    from clusterctl.copy.request import CopyRequest, Way
+    from clusterctl.copy.request import CopyRequest
     from clusterctl.copy.s3 import Credentials
     from clusterctl.ec2.session import Clients
     from clusterctl.operations.copy import UrlAccess
@@ -39,12 +39,6 @@ _WHAT = (
     click.option("--encrypt", is_flag=True, help="TLS between the nodes; costs twice the CPU."),
 )
 _HOW = (
-    click.option("--direct", is_flag=True, help="URLs: every node pulls all by itself."),
-    click.option("--exchange", is_flag=True, help="URLs: every node pulls a share; they swap."),
-    click.option(
-        "--through-source", is_flag=True, help="URLs: the first node pulls, and passes on."
-    ),
-    click.option("--tool", is_flag=True, help="s3: every node runs its own s5cmd or aws."),
     click.option(
         "--credentials",
         type=click.Choice(["profile", "mine", "none"]),
@@ -89,10 +83,6 @@ class CopyOptions:
     dry_run: bool = False
     verify: bool = False
     encrypt: bool = False
-    direct: bool = False
-    exchange: bool = False
-    through_source: bool = False
-    tool: bool = False
     credentials: str = "profile"
     s3_endpoint: str | None = None
     s3_region: str | None = None
@@ -132,7 +122,6 @@ def request_of(
         destination,
         from_node,
         names=_names(options),
-        way=_way(options),
         **{name: getattr(options, name) for name in alike},
     )
     check_sources_here(request)
@@ -140,17 +129,17 @@ def request_of(
 
 
 def url_access(
-    options: CopyOptions, sources: Sequence[str], clients: Callable[[], Clients]
+    options: CopyOptions, sources: Sequence[str], clients: Callable[[], Clients], home: Path
 ) -> UrlAccess:
     """How nodes get at `sources`; `clients` is asked where this machine's keys are needed."""
-    from clusterctl.copy.s3 import LentKeys, check_endpoint
+    from clusterctl.copy.s3 import check_endpoint
     from clusterctl.operations.copy import UrlAccess
 
     return UrlAccess(
         credentials_of(options.credentials, sources, clients),
         check_endpoint(options.s3_endpoint),
         options.s3_region,
-        lambda: LentKeys(*clients().frozen_keys()),
+        home / "cache",
     )
 
 
@@ -175,21 +164,6 @@ def credentials_of(
     if lent.finding:
         output.findings([lent.finding])
     return LentKeys(*lent.keys)
-
-
-def _way(options: CopyOptions) -> Way | None:
-    from clusterctl.copy.request import Way
-
-    asked = {
-        "--direct": (options.direct, Way.DIRECT),
-        "--exchange": (options.exchange, Way.EXCHANGE),
-        "--through-source": (options.through_source, Way.CHAIN),
-        "--tool": (options.tool, Way.TOOL),
-    }
-    given = [name for name, (is_given, _) in asked.items() if is_given]
-    if len(given) > 1:
-        raise UsageError(f"{' and '.join(given)} exclude each other", "give one of them")
-    return asked[given[0]][1] if given else None
 
 
 def _names(options: CopyOptions) -> tuple[bytes, ...] | None:

@@ -455,7 +455,7 @@ def gap_lines(report: TransferReport) -> list[str]:
     copied = [gap for _, gap in found if gap.can_be_filled and not gap.is_empty]
     size = format_bytes(sum(gap.bytes for gap in copied))
     lines.append(f"{size} would be copied to {len(copied)} of {count(len(found), 'node')}")
-    if not (copied and report.plan):
+    if not (copied and report.plan) or report.plan.get("way") == "tool":
         return lines
     seconds = report.plan["predicted_s"]
     if seconds is None:
@@ -467,21 +467,13 @@ def plan_lines(plan: dict[str, Any]) -> list[str]:
     """The plan of a copy (CopyPlan.as_data()): what, in which order, how long, and why."""
     if not plan:
         return []
-    lines = [f"plan: {_WAYS.get(plan['way'], plan['way'])}"]
-    if plan["way"] == "chain":
-        lines.append(f"  order: {_in_order(plan['order'])}")
-    if plan["way"] in ("chain", "exchange"):
-        block = format_bytes(plan["block_bytes"])
-        lines.append(f"  {count(plan['streams'], 'connection')} per hop, blocks of {block}")
+    if plan["way"] == "tool":
+        return [f"plan: every node pulls by itself, with {plan['tool']}"]
+    block = format_bytes(plan["block_bytes"])
+    lines = ["plan: a chain, each node passes on what it gets"]
+    lines.append(f"  order: {_in_order(plan['order'])}")
+    lines.append(f"  {count(plan['streams'], 'connection')} per hop, blocks of {block}")
     return [*lines, *(f"  {reason}" for reason in plan["why"]), f"  {_prediction(plan)}"]
-
-
-_WAYS = {
-    "chain": "a chain, each node passes on what it gets",
-    "direct": "every node pulls all by itself",
-    "exchange": "every node pulls a share and swaps it for the others'",
-    "tool": "a download tool on every node",
-}
 
 
 def _prediction(plan: dict[str, Any]) -> str:

@@ -30,9 +30,9 @@ class Entry(NamedTuple):
     """One thing of the data set. `path` is relative to the destination, in bytes.
 
     `segments` are the (offset, length) of the data in a sparse file; None: all of it is data.
-    `digest` is the content's SHA-256, or empty where nobody asked for it. `origin` is where a URL
-    source has it, in that source's own words. `changed_ns` is a file's ctime at the source, which
-    nobody can set back: it tells apart two contents of the same size and time. 0: not known.
+    `digest` is the content's SHA-256, or empty where nobody asked for it. `changed_ns` is a file's
+    ctime at the source, which nobody can set back: it tells apart two contents of the same size
+    and time. 0: not known.
     """
 
     path: bytes
@@ -43,7 +43,6 @@ class Entry(NamedTuple):
     link: bytes = b""
     segments: tuple[tuple[int, int], ...] | None = None
     digest: bytes = b""
-    origin: bytes = b""
     changed_ns: int = 0
 
     @property
@@ -89,8 +88,6 @@ def _more(entry: Entry) -> dict[str, Any]:
         more["s"] = entry.segments
     if entry.digest:
         more["h"] = entry.digest.hex()
-    if entry.origin:
-        more["o"] = text_of(entry.origin)
     if entry.changed_ns and entry.size >= LEAST_RESUMED:
         more["c"] = entry.changed_ns
     return more
@@ -172,7 +169,6 @@ def _with_more(entry: Entry, more: Any) -> Entry:
         bytes_of(more.get("l", "")),
         None if segments is None else tuple((int(at), int(length)) for at, length in segments),
         bytes.fromhex(more.get("h", "")),
-        bytes_of(more.get("o", "")),
         int(more.get("c", 0)),
     )
 

@@ -1,4 +1,4 @@
-"""The relay that has the data: in files of this machine, or behind URLs."""
+"""The relay that has the data, in files of this machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import time
 from typing import Any
 
 from clusterctl.node.relay.base import Relay, host_identity
-from clusterctl.node.relay.fetch import UrlContent
 from clusterctl.node.relay.hashing import digests_of_files
 from clusterctl.node.relay.layout import Layout
 from clusterctl.node.relay.ledger import Ledger
@@ -18,25 +17,17 @@ from clusterctl.node.relay.source import Source
 
 
 class SourceRelay(Relay):
-    """Has the data: in files here, or behind URLs."""
+    """Has the data."""
 
     def start(self) -> None:
         began = time.monotonic()
-        self._roots: list[str] = []
-        if self.config.get("urls"):
-            from clusterctl.node.relay.urls import is_single, list_source
-
-            self._entries, warnings = list_source(self.config["urls"])
-            self._paths: list[bytes] = []
-            single = is_single(self.config["urls"], self._entries)
-        else:
-            sources, names, base = self._asked()
-            found = scan(sources, names, base)
-            self._roots = [text_of(os.path.realpath(os.path.join(base, one))) for one in sources]
-            self._entries, self._paths, single = found.entries, found.paths, found.single
-            warnings = found.warnings
-            if self.config.get("checksum"):
-                self._take_digests()
+        sources, names, base = self._asked()
+        found = scan(sources, names, base)
+        self._roots = [text_of(os.path.realpath(os.path.join(base, one))) for one in sources]
+        self._entries, self._paths, single = found.entries, found.paths, found.single
+        warnings = found.warnings
+        if self.config.get("checksum"):
+            self._take_digests()
         if not self._entries and not warnings:
             raise SourceError("there is nothing to copy")
         self._blob = encode(self._entries)
@@ -74,17 +65,11 @@ class SourceRelay(Relay):
 
     def on_begin(self, order: dict[str, Any]) -> None:
         layout = Layout(self._entries, order["block_bytes"])
-        if self.config.get("urls"):
-            from clusterctl.node.relay.urls import UrlOrigin
-
-            origin = UrlOrigin(self.config["urls"], self._entries, layout)
-            content: Any = UrlContent(origin, self.waits)
-        else:
-            content = Source(
-                self._entries,
-                self._paths.__getitem__,
-                lambda number: self._entries[number].changed_ns,
-                layout,
-                self.waits,
-            )
+        content = Source(
+            self._entries,
+            self._paths.__getitem__,
+            lambda number: self._entries[number].changed_ns,
+            layout,
+            self.waits,
+        )
         self.server.have_content(Ledger(layout.blocks, b"\1" * layout.blocks), content)

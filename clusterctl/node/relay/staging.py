@@ -83,7 +83,7 @@ class Staging:
     @staticmethod
     def _name(entry: Entry) -> bytes:
         told = f"{entry.size} {entry.mtime_ns} {entry.changed_ns} {entry.segments}\n".encode()
-        told += entry.digest + entry.origin + entry.path
+        told += entry.digest + entry.path
         return hashlib.blake2b(told, digest_size=16).hexdigest().encode()
 
     def note(self, entry: Entry, offset: int, length: int, checksum: int) -> None:

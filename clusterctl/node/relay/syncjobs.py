@@ -1,5 +1,7 @@
 """Runs on a node: start, list, show and end syncs, each a folder in ~/.clusterctl/s3sync.
 
+    probe         which tools for S3 it has, and the machine's architecture
+    look          what an order on stdin would do: its progress before the first byte
     start         one order as a line of JSON on stdin; prints {"busy": ID}, or {"started": ID,
                   "ended": how, if it has within a moment}
     list [ID]     one line of JSON for each sync, oldest first
@@ -7,7 +9,7 @@
     cancel ID     ends it and waits for that
 
 A sync is a process of its own that outlives the connection. What it got on stdin it keeps in
-memory: keys are in no file, no command line and no environment.
+memory: keys are in no file and on no command line, and in no environment but the tool's.
 """
 
 from __future__ import annotations
@@ -19,16 +21,15 @@ import os
 import resource
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from clusterctl.node.relay.httpget import SourceError
-from clusterctl.node.relay.manifest import bytes_of
-from clusterctl.node.relay.urlsync import Sync
+from clusterctl.node.relay.s3files import SourceError, Sync, tools
+from clusterctl.node.relay.webfile import WebFile
 
 SYNCS = Path.home() / ".clusterctl" / "s3sync"
 KEPT = 20
@@ -103,7 +104,7 @@ def start(order: dict[str, Any]) -> dict[str, Any]:
                 shutil.rmtree(folder, ignore_errors=True)
         folder = SYNCS / order["id"]
         folder.mkdir(mode=0o700)
-        told = {name: order[name] for name in ("sources", "destination", "how")}
+        told = {name: order[name] for name in ("sources", "destination")}
         write_json(folder / "sync.json", {**told, "started_at": time.time()})
         (folder / "log").touch(mode=0o600)
         (folder / "pid").write_text(detach(folder, order))
@@ -163,11 +164,8 @@ def cancelled(folder: Path) -> NoReturn:
 def work(folder: Path, order: dict[str, Any]) -> NoReturn:
     status, why, hint, left_out = 1, "", "", 0
     try:
-        if order.get("commands"):
-            status, why = run_tool(order)
-        else:
-            left_out = run_own(folder, order)
-            status = int(bool(left_out))
+        left_out = run(folder, order)
+        status = int(bool(left_out))
     except KeyboardInterrupt:
         status, why = 130, "cancelled"
     except SourceError as error:
@@ -185,9 +183,14 @@ def work(folder: Path, order: dict[str, Any]) -> NoReturn:
     os._exit(status)
 
 
-def run_own(folder: Path, order: dict[str, Any]) -> int:
+def sync_of(order: dict[str, Any], say: Callable[[str], None]) -> Sync | WebFile:
+    kind = WebFile if order["config"].get("url") else Sync
+    return kind(order["config"], order["destination"].encode("utf-8", "surrogateescape"), say)
+
+
+def run(folder: Path, order: dict[str, Any]) -> int:
     """How many files were left out. Raises SourceError, OSError."""
-    sync = Sync(order["config"], bytes_of(order["destination"]), say)
+    sync = sync_of(order, say)
 
     def report() -> None:
         write_json(folder / "progress.json", sync.progress.as_data())
@@ -210,25 +213,21 @@ def run_own(folder: Path, order: dict[str, Any]) -> int:
     return sync.progress.left_out
 
 
-def run_tool(order: dict[str, Any]) -> tuple[int, str]:
-    """One command after the other, as `&&` has it."""
-    home = os.path.expanduser("~")
-    for argv in order["commands"]:
-        words = [home + word[1:] if word.startswith("~/") else word for word in argv]
-        say(" ".join(words))
-        try:
-            status = subprocess.call(words, stdin=subprocess.DEVNULL)
-        except OSError as error:
-            return 127, f"{words[0]}: {error.strerror}"
-        if status:
-            return status, f"{words[0]} ended with status {status}"
-    return 0, ""
-
-
 def say(line: str) -> None:
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
     text = f"{when} {''.join(c if c.isprintable() else '?' for c in line)}\n"
     os.write(1, text.encode("utf-8", "backslashreplace"))
+
+
+def look(order: dict[str, Any]) -> dict[str, Any]:
+    sync = sync_of({**order, "config": {**order["config"], "dry_run": True}}, lambda line: None)
+    try:
+        sync.run()
+    except SourceError as error:
+        return {"why": error.why, "hint": error.hint}
+    except OSError as error:
+        return {"why": f"{error.filename}: {error.strerror}", "hint": ""}
+    return sync.progress.as_data()
 
 
 def show_log(folder: Path, at: int) -> dict[str, Any]:
@@ -262,6 +261,10 @@ def main() -> None:
     try:
         if action == "start":
             answers = [start(json.loads(sys.stdin.buffer.readline()))]
+        elif action == "look":
+            answers = [look(json.loads(sys.stdin.buffer.readline()))]
+        elif action == "probe":
+            answers = [{"tools": sorted(tools()), "machine": os.uname().machine}]
         else:
             wanted = [SYNCS / name for name in arguments[:1]] or folders()
             found = [folder for folder in wanted if folder.is_dir()]

@@ -7,7 +7,6 @@ import time
 from typing import Any
 
 from clusterctl.node.relay.base import Relay
-from clusterctl.node.relay.fetch import Fetcher
 from clusterctl.node.relay.pull import AGAIN_S, Caller, Upstream, fetch_manifest
 from clusterctl.node.relay.target import Target
 from clusterctl.node.relay.wire import PeerError
@@ -29,7 +28,6 @@ class TargetRelay(Relay):
         self._begin: dict[str, Any] = {}
         self._has_manifest = False
         self._prepared = threading.Event()
-        self._fetcher: Fetcher | None = None
 
     def on_begin(self, order: dict[str, Any]) -> None:
         self._begin = order
@@ -46,13 +44,6 @@ class TargetRelay(Relay):
             self._follow(upstream)
         elif upstream:
             self.guarded(self._get_manifest, self.caller, upstream)
-
-    def on_manifest_from(self, order: dict[str, Any]) -> None:
-        """Only the list of files comes from there (the data: see on_fetch)."""
-        caller = Caller(self.secret, self.caller_tls)
-        upstream = Upstream("the source", order["address"], order["port"], 0)
-        caller.turn_to(upstream)
-        self.guarded(self._get_manifest, caller, upstream)
 
     def _get_manifest(self, caller: Caller, upstream: Upstream) -> None:
         while caller.current == upstream and not self._has_manifest:
@@ -96,23 +87,6 @@ class TargetRelay(Relay):
             self._blamed.add(upstream.order)
         if first:
             self.emit("lost", upstream=upstream.name, why=str(error), kind=error.kind)
-
-    def on_fetch(self, order: dict[str, Any]) -> None:
-        """Pull these blocks from the URLs."""
-        self.guarded(self._fetch, [(begin, end) for begin, end in order["ranges"]])
-
-    def _fetch(self, ranges: list[tuple[int, int]]) -> None:
-        self._prepared.wait()
-        target = self.target
-        with self._lock:
-            if self._fetcher is None:
-                from clusterctl.node.relay.urls import UrlOrigin
-
-                origin = UrlOrigin(self.config["urls"], target.entries, target.layout)
-                self._fetcher = Fetcher(
-                    origin, target.store, target.layout, target.wanted, self.waits
-                )
-        self._fetcher.start(ranges, self.config["urls"].get("connections", 32), self.fail)
 
     def figures(self) -> dict[str, Any]:
         if not self.target.compared:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import click
@@ -18,7 +19,7 @@ from clusterctl.cli.copy.options import (
     url_access,
 )
 from clusterctl.cli.copyclust import copyclust, place_of
-from clusterctl.copy.request import CopyRequest, Way
+from clusterctl.copy.request import CopyRequest
 from clusterctl.copy.s3 import LentKeys
 from clusterctl.domain.errors import UsageError
 
@@ -62,7 +63,6 @@ def test_nothing_given():
         (["--dry-run"], {"dry_run": True}),
         (["--verify"], {"verify": True}),
         (["--encrypt"], {"encrypt": True}),
-        (["--through-source"], {"way": Way.CHAIN}),
         (["--streams", "4"], {"streams": 4}),
         (["--block-size", "8MiB"], {"block_bytes": 8 << 20}),
         (["--block-size", "65536"], {"block_bytes": 65536}),
@@ -78,8 +78,6 @@ def test_one_option_each(argv, changes):
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
-        (["--direct", "--exchange"], "--direct and --exchange exclude each other"),
-        (["--direct"], "s3://"),
         (["--block-size", "many"], "not a size"),
         (["--block-size", "1KiB"], "64KiB to 64MiB"),
         (["--link-rate", "fast"], "not a rate"),
@@ -101,13 +99,6 @@ def test_options_that_make_no_sense(argv, says):
     with pytest.raises(UsageError) as refused:
         made(*argv)
     assert says in refused.value.message + refused.value.hint
-
-
-def test_ways_for_urls():
-    ways = (("--direct", Way.DIRECT), ("--exchange", Way.EXCHANGE), ("--tool", Way.TOOL))
-    for option, way in ways:
-        found = request_of(parsed(option), ("s3://b/k",), "data/", None)
-        assert found.way is way
 
 
 def test_names_from_a_file(tmp_path):
@@ -144,16 +135,15 @@ def test_whose_keys_the_nodes_use(argv, credentials, asked, capsys):
     sources = [word for word in argv if "://" in word] or ["s3://bucket/a"]
     options = [word for word in argv if "://" not in word]
     options = parsed(*options, "--s3-endpoint", "http://s3", "--s3-region", "x-1")
-    found = url_access(options, sources, make)
+    found = url_access(options, sources, make, Path("/home"))
     assert capsys.readouterr().err.count("[s3.lent]") == asked
     assert (found.credentials, found.endpoint, found.region) == (credentials, "http://s3", "x-1")
     assert len(clients) == asked
-    assert found.own_keys() == LentKeys("key", "secret", "token")
 
 
 def test_an_endpoint_that_is_none():
     with pytest.raises(UsageError, match="not an endpoint"):
-        url_access(parsed("--s3-endpoint", "s3"), (), lambda: None)
+        url_access(parsed("--s3-endpoint", "s3"), (), lambda: None, Path())
 
 
 @pytest.mark.parametrize(

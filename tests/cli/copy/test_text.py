@@ -330,13 +330,9 @@ def test_a_plan():
     assert text.plan_lines({}) == []
 
 
-def test_a_plan_that_predicts_nothing():
-    plan = {**PLAN, "way": "direct", "predicted_s": None, "phases": {}, "limited_by": ""}
-    assert text.plan_lines(plan) == [
-        "plan: every node pulls all by itself",
-        "  Because.",
-        "  predicted: not known",
-    ]
+def test_the_plan_of_a_copy_by_the_nodes_own_tools():
+    plan = {"way": "tool", "tool": "s5cmd", "why": [], "predicted_s": None}
+    assert text.plan_lines(plan) == ["plan: every node pulls by itself, with s5cmd"]
 
 
 @pytest.mark.parametrize(

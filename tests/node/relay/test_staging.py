@@ -59,11 +59,6 @@ def test_pieces(staging, noted, pieces):
     assert Staging(staging.root).pieces(ENTRY) == pieces
 
 
-def test_a_part_is_of_one_version_of_a_url(staging):
-    one, two = (ENTRY._replace(origin=b'[0,"http://x/big","%d"]' % n) for n in (1, 2))
-    assert staging.part(one) != staging.part(two)
-
-
 @pytest.mark.parametrize("size", [0, 3, 36, 40, 75])
 def test_a_torn_journal(staging, size):
     filled(staging)
