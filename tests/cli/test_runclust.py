@@ -241,7 +241,7 @@ def test_a_named_key_with_a_passphrase_is_the_agents(home, hosts, ssh_server, mo
         agent.wait()
 
 
-@pytest.mark.parametrize("module", ["hosts_access", "access", "ready", "copy"])
+@pytest.mark.parametrize("module", ["hosts_access", "access", "readiness", "copy"])
 def test_paramiko_is_never_imported_with_all_of_invoke(module):
     """The stand-in of clusterctl/transport has to come first."""
     program = f"import sys, clusterctl.operations.{module}; print('invoke' in sys.modules)"
