@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import threading
 from datetime import datetime, timezone
 
 import pytest
+from moto.ec2.models import EC2Backend
 
 from clusterctl.domain.cluster import NodeState
 from clusterctl.domain.errors import AwsError, UsageError
@@ -16,6 +18,9 @@ from clusterctl.ec2.instances import (
     read_instance,
 )
 from clusterctl.ec2.tagging import tag
+from clusterctl.lab.ec2.instances import LabInstance
+from clusterctl.lab.faults.kinds import Boot
+from clusterctl.lab.faults.store import FAULTS
 from tests.moto_ec2 import NEW_IMAGE
 
 
@@ -239,3 +244,25 @@ def test_what_is_retired_or_no_longer_wanted_is_no_member(client):
     launch(client, "demo", 1, first=1, **{tags.NODES: "0-2", tags.RETIRED: "yes"})
     assert [node.index for node in find_cluster(client, "demo").nodes] == [0, 1, 2]
     assert len(find_instances(client, "demo")) == 5
+
+
+def test_an_answer_shows_only_what_was_asked_for(client, monkeypatch):
+    """Also where an instance gets on while the answer is being written."""
+    describe = EC2Backend.describe_instances
+
+    def run(one):
+        with LabInstance.transition:
+            one.enter("running", "")
+
+    def meanwhile(backend, filters):
+        found = describe(backend, filters)
+        thread = threading.Thread(target=run, args=found[0].instances)
+        thread.start()
+        thread.join(0.3)
+        return found
+
+    FAULTS.add(Boot(slow_s=600))
+    launch(client, "demo", 1)
+    monkeypatch.setattr(EC2Backend, "describe_instances", meanwhile)
+    found = find_instances(client, "demo", ("pending",))
+    assert [one.node.state for one in found] == [NodeState.PENDING]

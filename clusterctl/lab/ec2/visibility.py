@@ -1,4 +1,4 @@
-"""EC2 is eventually consistent: an instance just launched is not there yet for who asks for it."""
+"""What EC2 shows of instances: one just launched not yet, and all of an answer of one moment."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from moto.ec2.models import EC2Backend
 from moto.ec2.responses import EC2Response
 
 from clusterctl.lab.ec2.completion import replace
+from clusterctl.lab.ec2.instances import LabInstance
 
+LOOKS = ("DescribeInstances", "DescribeInstanceStatus")
 NAMES = ("InstanceId", "InstanceIds", "Resources", "ResourceId")
 
 
@@ -22,7 +24,12 @@ def install() -> None:
         hidden = [id for id in _named(response.params) if _is_hidden(response.ec2_backend, id)]
         if hidden:
             return response.serialized(ActionResult(InvalidInstanceIdError(hidden)))
-        return call(response)
+        if response._get_action() not in LOOKS:
+            return call(response)
+        # moto filters, and reads the states again when it writes the answer: what was asked for as
+        # shutting down would come as terminated.
+        with LabInstance.transition:
+            return call(response)
 
     def describe_instances(backend: Any, filters: Any = None) -> list[Any]:
         found = describe(backend, filters)
