@@ -9,6 +9,7 @@ import click
 import pytest
 
 from clusterctl.cli.main import cli, run_command
+from clusterctl.lab import pages
 from tests.cli import forks
 from tests.lab.running import client
 
@@ -90,7 +91,9 @@ def ran(pair, tmp_path):
             assert came["status"] in DOCUMENTED, said
         return results
 
-    return run
+    yield run
+    # Other tests have the same lab.
+    pages.ask(pair.lab, "/_lab/faults", "DELETE")
 
 
 def test_outputs_that_take_nothing_and_json_that_is_whole(ran):

@@ -207,7 +207,7 @@ def test_a_head_node_that_says_nothing_is_not_waited_for(launched, monkeypatch):
         launched("demo", port=silent.getsockname()[1])
         began = time.monotonic()
         assert completed("logs demo --job ") == []
-        assert time.monotonic() - began < 30
+        assert time.monotonic() - began < 60
 
 
 @pytest.mark.lab

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -74,11 +73,11 @@ def test_one_host_is_bad_and_the_others_finish(home, hosts):
 
 
 def test_one_host_does_not_end_in_time(home, hosts):
-    command = "echo begun; case $SSH_CONNECTION in *' 127.0.0.4 '*) exec sleep 5;; esac"
-    done = call("runclust", "--timeout", "1s", hosts, command)
+    command = "echo begun; case $SSH_CONNECTION in *' 127.0.0.4 '*) exec sleep 60;; esac"
+    done = call("runclust", "--timeout", "4s", hosts, command)
     assert sorted(done.stdout.splitlines()) == lines(1, 2, 3, 4, text="begun")
     assert done.returncode == 255
-    assert done.stderr.startswith("127.0.0.4: did not end within 1 s")
+    assert done.stderr.startswith("127.0.0.4: did not end within 4 s")
 
 
 def test_json_has_every_host_in_order(home, hosts):
@@ -129,7 +128,7 @@ def test_a_reader_that_goes_away_is_no_traceback(home, hosts):
 def sleeping_everywhere(hosts) -> subprocess.Popen[str]:
     """A runclust whose command has begun on each of the four hosts, and sleeps there."""
     process = subprocess.Popen(
-        [BIN / "runclust", hosts, "echo begun; exec sleep 5"],
+        [BIN / "runclust", hosts, "echo begun; exec sleep 60"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -142,12 +141,11 @@ def sleeping_everywhere(hosts) -> subprocess.Popen[str]:
 
 def test_ctrl_c_ends_it_at_once(home, hosts):
     process = sleeping_everywhere(hosts)
-    began = time.monotonic()
     process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=30)
+    # Long before the command would end.
+    _, stderr = process.communicate(timeout=50)
     assert process.returncode == 130
     assert stderr.strip() == "interrupted"
-    assert time.monotonic() - began < 4, "it waited for the command"
 
 
 def test_hosts_behind_a_jump_host_share_one_connection_to_it(home, hosts, tmp_path):
@@ -268,7 +266,7 @@ def test_json_says_where_output_was_cut(home, hosts):
 def test_sigterm_ends_it_as_ctrl_c_does(home, hosts):
     process = sleeping_everywhere(hosts)
     process.terminate()
-    _, stderr = process.communicate(timeout=30)
+    _, stderr = process.communicate(timeout=50)
     assert (process.returncode, stderr.strip()) == (130, "interrupted")
 
 

@@ -37,6 +37,9 @@ def deaf(pair):
         eventually(lambda n=node: "up" in pair.on(n, "ls /data"), f"the rank of node {node}")
     yield pair
     pair.ctl("kill", "--all-python")
+    for node in (0, 1):
+        # The shells that `kill` leaves alone, and what is of no use to other tests.
+        pair.on(node, "pkill -KILL -f '[w]hile :; do sleep 1'; rm -f deaf.py /data/up")
 
 
 def alive(pair, node, pid):
