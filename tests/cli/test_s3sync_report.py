@@ -69,6 +69,6 @@ def test_where_nothing_ran_nothing_is_said_to_have_ended(capsys):
 
 def test_what_failed_at_once_is_not_said_to_run(capsys):
     outcome = HostOutcome("demo-0", error=SyncFailed("demo-0", "S3 refuses s3://b/a", "a hint"))
-    started = StartedSync("ID", "clusterctl", "as asked", (), FanoutResult((outcome,)))
+    started = StartedSync("ID", "s5cmd", FanoutResult((outcome,)))
     assert show_started(started, "demo", as_json=False) == 1
     assert capsys.readouterr().err == "demo-0: S3 refuses s3://b/a (hint: a hint)\n"

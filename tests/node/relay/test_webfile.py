@@ -1,0 +1,115 @@
+"""One file of a web server: whole, in one version, and on from where it stopped."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from clusterctl.node.relay import webfile
+from clusterctl.node.relay.s3files import SourceError
+from clusterctl.node.relay.webfile import WebFile
+from tests.node.relay.webserver import (
+    Handler,
+    half,
+    half_then_reset,
+    hang_up,
+    junk,
+    reset,
+    serving,
+    status,
+    whole_file,
+)
+
+BODY = bytes(range(256)) * 4000
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(webfile.time, "sleep", lambda seconds: None)
+
+
+@pytest.fixture
+def web():
+    with serving() as server:
+        server.files["/f"] = BODY
+        yield server
+
+
+def pull(web, folder, name="/f"):
+    file = WebFile({"url": web.url + name}, os.fsencode(folder) + b"/", lambda line: None)
+    file.run()
+    return file.progress
+
+
+def ranges(web):
+    return [headers.get("range", "all") for _, _, headers in web.requests]
+
+
+def test_whole_with_its_time_and_nothing_the_second_time(web, tmp_path):
+    assert pull(web, tmp_path).files == 1
+    assert (tmp_path / "f").read_bytes() == BODY
+    assert [path.name for path in tmp_path.iterdir()] == ["f"]
+    assert pull(web, tmp_path).present == 1
+    assert ranges(web) == ["bytes=0-0", "all", "bytes=0-0"]
+
+
+@pytest.mark.parametrize("misdeed", [half, half_then_reset, hang_up, reset, junk, status(503)])
+def test_it_goes_on_after_a_failure(web, tmp_path, misdeed):
+    web.misdeeds.extend([Handler.serve, misdeed])
+    pull(web, tmp_path)
+    assert (tmp_path / "f").read_bytes() == BODY
+    if misdeed is half:
+        assert ranges(web)[2] == f"bytes={len(BODY) // 2}-"
+
+
+def test_a_run_goes_on_where_an_earlier_one_stopped(web, tmp_path, monkeypatch):
+    monkeypatch.setattr(webfile, "ATTEMPTS", 1)
+    web.misdeeds.extend([Handler.serve, half, hang_up])
+    with pytest.raises(SourceError, match="gave up"):
+        pull(web, tmp_path)
+    assert not (tmp_path / "f").exists()
+    web.misdeeds.clear()
+    pull(web, tmp_path)
+    assert (tmp_path / "f").read_bytes() == BODY
+    assert ranges(web)[-1] == f"bytes={len(BODY) // 2}-"
+
+
+def test_what_has_changed_meanwhile_begins_again(web, tmp_path, monkeypatch):
+    monkeypatch.setattr(webfile, "ATTEMPTS", 1)
+    web.misdeeds.extend([Handler.serve, half, hang_up])
+    with pytest.raises(SourceError):
+        pull(web, tmp_path)
+    web.misdeeds.clear()
+    web.files["/f"], web.etags["/f"] = BODY[::-1], '"2"'
+    pull(web, tmp_path)
+    assert (tmp_path / "f").read_bytes() == BODY[::-1]
+    assert [path.name for path in tmp_path.iterdir()] == ["f"]
+
+
+@pytest.mark.parametrize("etag", ['W/"1"', ""])
+def test_without_a_strong_etag_it_begins_again(web, tmp_path, etag):
+    web.etags["/f"] = etag
+    web.misdeeds.extend([Handler.serve, half])
+    pull(web, tmp_path)
+    assert (tmp_path / "f").read_bytes() == BODY
+    assert ranges(web) == ["bytes=0-0", "all", "all"]
+
+
+def test_a_server_that_knows_no_parts_and_an_empty_file(web, tmp_path):
+    web.misdeeds.extend([whole_file, half, whole_file])
+    pull(web, tmp_path)
+    assert (tmp_path / "f").read_bytes() == BODY
+    web.files["/empty"] = b""
+    pull(web, tmp_path, "/empty")
+    assert (tmp_path / "empty").read_bytes() == b""
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("/nothing", r"has no .*\(404\)"), ("/", "is a folder"), ("/f/..", "is a folder")],
+)
+def test_what_cannot_be_pulled_is_said(web, tmp_path, name, says):
+    with pytest.raises(SourceError, match=says):
+        pull(web, tmp_path, name)
+    assert list(tmp_path.iterdir()) == []
