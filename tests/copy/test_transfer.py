@@ -466,5 +466,3 @@ def test_no_way_to_the_source(tmp_path, data, monkeypatch):
     assert time.monotonic() - began < 60
     assert not report.ok
     assert "cannot connect to the source" in report.nodes[0].error.message
-
-

@@ -137,7 +137,7 @@ class Piece(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """The relay gives up, and ends. For `kind` see clusterctl.node.relay.failure."""
+    """The relay gives up, and ends. For `kind` see clusterctl.node.relay.base."""
 
     why: str = ""
     hint: str = ""

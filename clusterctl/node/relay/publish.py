@@ -17,7 +17,7 @@ from clusterctl.node.relay.hashing import digest_of_file
 from clusterctl.node.relay.manifest import FILE, FOLDER, LINK, UNKNOWN_MODE, Entry, text_of
 from clusterctl.node.relay.scan import STAGING
 from clusterctl.node.relay.staging import Staging
-from clusterctl.node.relay.waits import Waits
+from clusterctl.node.relay.wire import Waits
 
 # More files than this at once reach the disk with one call for the whole file system.
 TOGETHER = 8

@@ -9,10 +9,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
+from clusterctl.node.relay.blocks import Wanted
 from clusterctl.node.relay.layout import Layout
 from clusterctl.node.relay.manifest import digest_of
 from clusterctl.node.relay.store import Store
-from clusterctl.node.relay.wanted import Wanted
 from clusterctl.node.relay.wire import (
     BLOCK,
     CONFIRM,

@@ -12,10 +12,9 @@ import json
 import signal
 import sys
 
-from clusterctl.node.relay.base import Relay, Stopped
-from clusterctl.node.relay.failure import failure_of
-from clusterctl.node.relay.source_relay import SourceRelay
-from clusterctl.node.relay.target_relay import TargetRelay
+from clusterctl.node.relay.base import Relay, Stopped, failure_of
+from clusterctl.node.relay.source import SourceRelay
+from clusterctl.node.relay.target import TargetRelay
 from clusterctl.node.relay.verify import VerifyRelay
 
 ROLES: dict[str, type[Relay]] = {

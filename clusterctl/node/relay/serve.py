@@ -9,7 +9,7 @@ import threading
 from collections import Counter
 from typing import Any
 
-from clusterctl.node.relay.ledger import Ledger
+from clusterctl.node.relay.blocks import Ledger
 from clusterctl.node.relay.wire import (
     BLOCK,
     CONFIRM,

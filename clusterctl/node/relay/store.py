@@ -12,15 +12,12 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from clusterctl.node.relay.layout import Extent, Layout
-from clusterctl.node.relay.ledger import Ledger
+from clusterctl.node.relay.blocks import Ledger, Wanted
+from clusterctl.node.relay.layout import Extent, Layout, left_over
 from clusterctl.node.relay.manifest import FILE, LEAST_RESUMED, Entry
 from clusterctl.node.relay.publish import Publisher
-from clusterctl.node.relay.resume import left_over
 from clusterctl.node.relay.source import Source
 from clusterctl.node.relay.staging import Staging, sum_of
-from clusterctl.node.relay.waits import Waits
-from clusterctl.node.relay.wanted import Wanted
 from clusterctl.node.relay.wire import (
     CHUNK,
     LENGTH,
@@ -28,6 +25,7 @@ from clusterctl.node.relay.wire import (
     TRAILER,
     Link,
     PeerError,
+    Waits,
     send_whole,
     trailer,
 )

@@ -12,9 +12,8 @@ import time
 import zlib
 from typing import Any
 
-from clusterctl.node.relay.base import Relay
+from clusterctl.node.relay.base import Failure, Relay
 from clusterctl.node.relay.compare import destination
-from clusterctl.node.relay.failure import Failure
 from clusterctl.node.relay.hashing import sha256_of, side_by_side
 from clusterctl.node.relay.manifest import FILE, FOLDER, LINK, Entry, digest_of, encode, in_order
 from clusterctl.node.relay.manifest import text_of as text

@@ -24,6 +24,7 @@ import socket
 import ssl
 import struct
 import sys
+import threading
 import time
 import zlib
 from collections import deque
@@ -305,3 +306,22 @@ def tls_contexts(pem: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     finally:
         os.close(descriptor)
     return both[0], both[1]
+
+
+KINDS = ("receive", "write", "read", "send", "sync")
+
+
+class Waits:
+    """Seconds of all threads together, by kind. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._seconds = dict.fromkeys(KINDS, 0.0)
+
+    def add(self, kind: str, seconds: float) -> None:
+        with self._lock:
+            self._seconds[kind] += seconds
+
+    def seconds(self) -> dict[str, float]:
+        with self._lock:
+            return {kind: round(value, 3) for kind, value in self._seconds.items()}

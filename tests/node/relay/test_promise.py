@@ -22,16 +22,15 @@ from types import SimpleNamespace
 
 import pytest
 
+from clusterctl.node.relay.blocks import Ledger
 from clusterctl.node.relay.hashing import digests_of_files
 from clusterctl.node.relay.layout import Layout
-from clusterctl.node.relay.ledger import Ledger
 from clusterctl.node.relay.manifest import Entry, decode, encode
 from clusterctl.node.relay.scan import scan
 from clusterctl.node.relay.source import Source
 from clusterctl.node.relay.staging import Busy
 from clusterctl.node.relay.target import Target
-from clusterctl.node.relay.waits import Waits
-from clusterctl.node.relay.wire import LENGTH, PeerError
+from clusterctl.node.relay.wire import LENGTH, PeerError, Waits
 
 BLOCK = 32 << 10
 NAMES = ["big", "d/big", "d/e/mid", "small", "tiny", "hole"]
