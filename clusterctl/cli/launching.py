@@ -130,7 +130,7 @@ def show_plan(plan: LaunchPlan, as_json: bool) -> None:
 def _left_behind(wiring: Wiring, name: str) -> str:
     """What there is, and what takes it away again where that was not there before."""
     from clusterctl.ec2.instances import find_instances, unfinished_of
-    from clusterctl.ec2.network.addresses import find_addresses
+    from clusterctl.ec2.network.vpcs import find_addresses
     from clusterctl.ec2.teardown import NOT_TERMINATED
     from clusterctl.operations.down import launches_under_way
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.cli import output
 from clusterctl.domain.units import count, format_duration
-from clusterctl.ec2.gc.verdicts import Judged, Verdict, age_s
+from clusterctl.ec2.gc.orphans import Judged, Verdict, age_s
 from clusterctl.ec2.money.costs import format_usd
 
 if TYPE_CHECKING:

@@ -1,8 +1,10 @@
-"""What exists: instances, read by tag, as clusters and nodes."""
+"""What exists: instances, read by tag, as clusters and nodes; their tags and attributes."""
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -12,6 +14,7 @@ from clusterctl.domain.errors import AwsError
 from clusterctl.domain.spec import Disk, Market, is_user_name
 from clusterctl.ec2 import tags
 from clusterctl.ec2.errors import translated
+from clusterctl.ec2.tags import tag_list
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -317,3 +320,49 @@ def _name(text: str) -> str:
 def _number(text: str | None) -> int:
     # Tags can be edited by hand: a broken one must not keep `down` from finding the instance.
     return int(text) if text and text.isascii() and text.isdigit() else 0
+
+
+def tag(client: EC2Client, instance_ids: Sequence[str], labels: Mapping[str, str]) -> None:
+    """Set these tags; without instances there is nothing to do. Raises AwsError."""
+    if instance_ids:
+        given: Any = tag_list(labels)
+        with translated():
+            client.create_tags(Resources=list(instance_ids), Tags=given)
+
+
+def untag(client: EC2Client, instance_ids: Sequence[str], key: str) -> None:
+    """Take this tag away; without instances there is nothing to do. Raises AwsError."""
+    if instance_ids:
+        with translated():
+            client.delete_tags(Resources=list(instance_ids), Tags=[{"Key": key}])
+
+
+# EC2 has no call for several; more at once would only be throttled.
+AT_ONCE = 8
+
+
+def find_user_data(client: EC2Client, instance_id: str) -> bytes:
+    """As RunInstances got it; empty for none. Raises AwsError."""
+    with translated():
+        answer = client.describe_instance_attribute(InstanceId=instance_id, Attribute="userData")
+    return base64.b64decode((answer.get("UserData") or {}).get("Value", ""))
+
+
+def set_at_power_off(client: EC2Client, instance_ids: Iterable[str], behavior: str) -> None:
+    """Have EC2 `stop` or `terminate` these when they switch themselves off. Raises AwsError.
+
+    EC2 is asked what it has, not a tag: a change may have been cut off half-way.
+    """
+
+    def one(instance_id: str) -> None:
+        wanted: Any = {"Value": behavior}
+        name: Any = "instanceInitiatedShutdownBehavior"
+        with translated():
+            found = client.describe_instance_attribute(InstanceId=instance_id, Attribute=name)
+            if found.get("InstanceInitiatedShutdownBehavior") != wanted:
+                client.modify_instance_attribute(
+                    InstanceId=instance_id, InstanceInitiatedShutdownBehavior=wanted
+                )
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(one, instance_ids))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.domain.cluster import ASLEEP, AWAKE, NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError
-from clusterctl.ec2.instances import Instance, find_every_cluster, find_instances, members_of
+from clusterctl.ec2.instances import Instance, find_every_cluster, find_instances, members_of, tag
 from clusterctl.ec2.money.prices import find_prices
 from clusterctl.ec2.money.spending import (
     RunningCost,
@@ -23,7 +23,6 @@ from clusterctl.ec2.money.spending import (
     price_key,
     spending,
 )
-from clusterctl.ec2.tagging import tag
 from clusterctl.ec2.tags import SPENT, Spent, spent_text
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.keep import check_account, parse_site, site_of

@@ -14,7 +14,7 @@ from clusterctl.diagnostics.program import NodeProgram, json_lines, read_each
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.results import CommandResult, FanoutResult
 from clusterctl.domain.units import format_bytes, format_duration, format_rate
-from clusterctl.ec2.launch.root_disk import root_rate
+from clusterctl.ec2.launch.request import root_rate
 from clusterctl.operations.access import Access
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from clusterctl.domain.errors import NoSuchCluster
 from clusterctl.domain.units import count
 from clusterctl.ec2.instances import Instance, find_instances
 from clusterctl.ec2.keypairs import find_key_pairs
-from clusterctl.ec2.network.addresses import find_addresses, release_addresses
-from clusterctl.ec2.network.vpcs import find_groups
+from clusterctl.ec2.network.vpcs import find_addresses, find_groups, release_addresses
 from clusterctl.ec2.placement import delete_placement_groups, find_placement_groups
 from clusterctl.ec2.teardown import (
     NOT_TERMINATED,

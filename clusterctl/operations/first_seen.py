@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterctl.domain.errors import ClusterctlError
-from clusterctl.ec2.gc.verdicts import ThingId
+from clusterctl.ec2.gc.orphans import ThingId
 from clusterctl.operations.views import write_file
 
 FILE = "gc.json"

@@ -15,11 +15,19 @@ from typing import TYPE_CHECKING, Any
 from clusterctl.domain.errors import ClusterctlError
 from clusterctl.ec2 import tags
 from clusterctl.ec2.errors import translated
-from clusterctl.ec2.gc.orphans import alone, judge, without_stop_time
+from clusterctl.ec2.gc.orphans import (
+    Judged,
+    Rules,
+    ThingId,
+    Verdict,
+    alone,
+    judge,
+    thing_id,
+    without_stop_time,
+)
 from clusterctl.ec2.gc.removal import Left, remove, still_there
 from clusterctl.ec2.gc.resources import STOPPED_SEEN, Kind, Resource
 from clusterctl.ec2.gc.sweep import Found, Unseen, look, nothing_seen
-from clusterctl.ec2.gc.verdicts import Judged, Rules, ThingId, Verdict, thing_id
 from clusterctl.ec2.instances import Instance
 from clusterctl.ec2.polling import gaps
 from clusterctl.operations.costs import note_end

@@ -17,8 +17,13 @@ from clusterctl.domain.errors import CommandFailed
 from clusterctl.domain.findings import Severity
 from clusterctl.domain.results import CommandResult
 from clusterctl.domain.spec import ClusterSpec, Market
-from clusterctl.ec2.attributes import find_user_data, set_at_power_off
-from clusterctl.ec2.instances import Instance, find_instances, standing
+from clusterctl.ec2.instances import (
+    Instance,
+    find_instances,
+    find_user_data,
+    set_at_power_off,
+    standing,
+)
 from clusterctl.ec2.launch.inherited import like
 from clusterctl.ec2.launch.observe import Observed
 from clusterctl.operations.costs import note_spent, spending_of

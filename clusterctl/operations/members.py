@@ -17,12 +17,13 @@ from clusterctl.ec2.instances import (
     as_cluster,
     find_instances,
     members_of,
+    tag,
     unfinished_of,
+    untag,
     wanted_of,
 )
 from clusterctl.ec2.launch.inherited import spec_of
 from clusterctl.ec2.launch.plan import LaunchPlan
-from clusterctl.ec2.tagging import tag, untag
 from clusterctl.ec2.tags import Unfinished
 from clusterctl.operations.down import await_sent
 from clusterctl.operations.keep import check_site, locked, sent_launches

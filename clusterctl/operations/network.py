@@ -14,7 +14,7 @@ from clusterctl.domain.units import count
 from clusterctl.ec2 import tags
 from clusterctl.ec2.errors import translated
 from clusterctl.ec2.instances import PAGE
-from clusterctl.ec2.launch.places import find_offers
+from clusterctl.ec2.launch.capacity import find_offers
 from clusterctl.ec2.launch.request import tagged
 from clusterctl.ec2.launch.steps import Step
 from clusterctl.ec2.network.plan import (
@@ -31,8 +31,14 @@ from clusterctl.ec2.network.plan import (
     stack_name,
 )
 from clusterctl.ec2.network.stack import Network, find_stack, network_of, template_version
-from clusterctl.ec2.network.subnets import NETWORK, find_subnets, find_ways_out
-from clusterctl.ec2.network.vpcs import Vpc, caller_cidr, find_vpc
+from clusterctl.ec2.network.vpcs import (
+    NETWORK,
+    Vpc,
+    caller_cidr,
+    find_subnets,
+    find_vpc,
+    find_ways_out,
+)
 from clusterctl.operations.launcher import Progress
 from clusterctl.operations.stack_work import StackWork
 

@@ -13,8 +13,7 @@ from clusterctl.ec2.keypairs import KeyPair
 from clusterctl.ec2.launch.observe import Catalogue, Observed
 from clusterctl.ec2.machines import MachineType
 from clusterctl.ec2.money.costs import Price
-from clusterctl.ec2.network.subnets import Subnet
-from clusterctl.ec2.network.vpcs import SecurityGroup, Vpc
+from clusterctl.ec2.network.vpcs import SecurityGroup, Subnet, Vpc
 from clusterctl.ec2.placement import PlacementGroup
 
 PUBLIC_KEY = "ssh-ed25519 AAAAkey clusterctl-demo"

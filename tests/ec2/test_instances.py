@@ -16,8 +16,8 @@ from clusterctl.ec2.instances import (
     launched_with,
     list_clusters,
     read_instance,
+    tag,
 )
-from clusterctl.ec2.tagging import tag
 from clusterctl.lab.ec2.instances import LabInstance
 from clusterctl.lab.faults.kinds import Boot
 from clusterctl.lab.faults.store import FAULTS

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from clusterctl.domain.findings import Severity
-from clusterctl.ec2.retired import RETIRED, retired_finding
+from clusterctl.ec2.machines import RETIRED, retired_finding
 
 
 @pytest.mark.parametrize(

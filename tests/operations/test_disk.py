@@ -12,7 +12,7 @@ import pytest
 
 from clusterctl.cli.wiring import Wiring
 from clusterctl.config import load_settings
-from clusterctl.ec2.launch.root_disk import root_rate
+from clusterctl.ec2.launch.request import root_rate
 from clusterctl.operations.disk import SlowDisk, find_slow_disk
 
 pytestmark = [pytest.mark.lab]

@@ -11,8 +11,7 @@ from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.domain.spec import Limits
 from clusterctl.ec2 import tags
 from clusterctl.ec2.gc import removal
-from clusterctl.ec2.instances import find_instances, list_clusters
-from clusterctl.ec2.tagging import tag
+from clusterctl.ec2.instances import find_instances, list_clusters, tag
 from clusterctl.lab.faults.kinds import Boot, Capacity, Lag
 from clusterctl.lab.faults.store import FAULTS
 from clusterctl.operations import down as down_module

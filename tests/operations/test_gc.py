@@ -14,10 +14,10 @@ from botocore.exceptions import ClientError
 
 from clusterctl.domain.errors import UsageError
 from clusterctl.ec2 import session
-from clusterctl.ec2.gc import removal, resources, verdicts
-from clusterctl.ec2.gc.orphans import without_stop_time
+from clusterctl.ec2.gc import orphans as verdicts
+from clusterctl.ec2.gc import removal, resources
+from clusterctl.ec2.gc.orphans import Verdict, without_stop_time
 from clusterctl.ec2.gc.resources import Kind
-from clusterctl.ec2.gc.verdicts import Verdict
 from clusterctl.ec2.session import Clients
 from clusterctl.operations import gc as gc_module
 from clusterctl.operations.folder import ClusterFolder

@@ -11,8 +11,7 @@ import pytest
 
 from clusterctl.domain.cluster import NodeState
 from clusterctl.domain.errors import ClusterctlError, UsageError
-from clusterctl.ec2.instances import find_instances, unfinished_of
-from clusterctl.ec2.tagging import tag
+from clusterctl.ec2.instances import find_instances, tag, unfinished_of
 from clusterctl.ec2.tags import RETIRED, UNFINISHED, Unfinished, read_unfinished
 from clusterctl.operations import members, power
 from clusterctl.operations.folder import ClusterFolder

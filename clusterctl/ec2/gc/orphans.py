@@ -1,24 +1,99 @@
-"""Which of the things with our tags nobody needs any more. Pure."""
+"""What becomes of each thing with our tags, networks among them, and by what rules. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import Enum
 from typing import Optional
 
 from clusterctl.domain.units import format_duration
-from clusterctl.ec2.gc.orphan_networks import judge_network
 from clusterctl.ec2.gc.resources import Kind, Resource, limit_of, stopped_at
-from clusterctl.ec2.gc.verdicts import (
-    YOUNG,
-    ClusterId,
-    Judged,
-    Rules,
-    ThingId,
-    Verdict,
-    age_s,
-    thing_id,
-)
+
+# A launch makes its key and group minutes before its instances; deadlines have their delays too.
+YOUNG = timedelta(minutes=15)
+
+# Region and name: one name in two regions is two clusters.
+ClusterId = tuple[str, str]
+ThingId = tuple[str, Kind, str]
+
+
+class Verdict(Enum):
+    """ORPHAN goes. KEPT is shown and stays. IN_USE is as it should be."""
+
+    ORPHAN = "orphan"
+    KEPT = "kept"
+    IN_USE = "in use"
+
+
+@dataclass(frozen=True)
+class Rules:
+    """By what to judge. `here` are the clusters with a folder on this machine, `busy` those among
+    them on which a command is at work, `unsettled` those whose launch has an unknown outcome.
+    `blind` are kinds that could not be looked at in a region. `alone_since` is since when things
+    have been seen that have no date and no use; None takes all of them for old. `cluster` limits
+    everything to that name and spares nothing of it; `older_than_s` also condemns instances that
+    are up, whoever's; `networks` unused ones.
+    """
+
+    now: datetime
+    here: frozenset[ClusterId] = frozenset()
+    busy: frozenset[ClusterId] = frozenset()
+    unsettled: frozenset[ClusterId] = frozenset()
+    blind: frozenset[tuple[str, Kind]] = frozenset()
+    alone_since: Mapping[ThingId, datetime] | None = None
+    cluster: str | None = None
+    older_than_s: float | None = None
+    networks: bool = False
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One thing, what is to become of it, and why."""
+
+    resource: Resource
+    verdict: Verdict
+    why: str
+
+
+def thing_id(one: Resource) -> ThingId:
+    return one.region, one.kind, one.id
+
+
+def age_s(one: Resource, now: datetime) -> float | None:
+    """None where EC2 does not say."""
+    return (now - one.made_at).total_seconds() if one.made_at else None
+
+
+def judge_network(one: Resource, everything: Sequence[Resource], rules: Rules) -> Judged:
+    """`everything` is all that was found, the clusters' things among it."""
+    inside = set(one.vpc_ids)
+    for other in everything:
+        if other.region == one.region and other.network and other.network == one.network:
+            inside.update(other.vpc_ids)
+    users = {
+        other.cluster
+        for other in everything
+        if other.region == one.region
+        and other.cluster is not None
+        and (inside & set(other.vpc_ids) or (other.network and other.network == one.network))
+    }
+    if users:
+        return Judged(one, Verdict.IN_USE, f"used by {', '.join(sorted(users))}")
+    if any(region == one.region for region, _ in rules.blind):
+        return Judged(one, Verdict.KEPT, "what may be in it could not be looked at")
+    if one.state == "DELETE_IN_PROGRESS":
+        return Judged(one, Verdict.KEPT, "it is being deleted")
+    if not inside and not one.state.startswith(("ROLLBACK", "CREATE_FAILED", "DELETE_FAILED")):
+        return Judged(one, Verdict.KEPT, "it does not say which VPC is its own")
+    age = age_s(one, rules.now)
+    if age is not None and age < YOUNG.total_seconds():
+        return Judged(one, Verdict.KEPT, "no cluster is in it, but it was made just now")
+    if not rules.networks:
+        return Judged(one, Verdict.KEPT, "no cluster is in it; --networks removes it")
+    return Judged(one, Verdict.ORPHAN, "no cluster is in it")
+
 
 _Answer = Optional[tuple[Verdict, str]]
 _Way = Callable[[Resource], tuple[Verdict, str]]

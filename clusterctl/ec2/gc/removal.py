@@ -10,13 +10,59 @@ from typing import TYPE_CHECKING, Any
 from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.domain.units import count, format_duration
 from clusterctl.ec2.errors import throttled, translated
-from clusterctl.ec2.gc.deletions import DELETIONS, Deletion
 from clusterctl.ec2.gc.resources import Kind, Resource
 from clusterctl.ec2.gc.sweep import look_at
 from clusterctl.ec2.polling import gaps
 
 if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients
+
+
+@dataclass(frozen=True)
+class Deletion:
+    """The call that deletes one thing. `gone` are codes that say it is not there (any more)."""
+
+    operation: str
+    argument: str
+    gone: tuple[str, ...]
+    in_use: tuple[str, ...] = ()
+    by_name: bool = False
+
+
+DELETIONS = {
+    Kind.ADDRESS: Deletion(
+        "release_address",
+        "AllocationId",
+        ("InvalidAllocationID.NotFound",),
+        ("InvalidIPAddress.InUse",),
+    ),
+    Kind.VOLUME: Deletion(
+        "delete_volume", "VolumeId", ("InvalidVolume.NotFound",), ("VolumeInUse",)
+    ),
+    Kind.INTERFACE: Deletion(
+        "delete_network_interface",
+        "NetworkInterfaceId",
+        ("InvalidNetworkInterfaceID.NotFound",),
+        ("InvalidNetworkInterface.InUse",),
+    ),
+    Kind.PLACEMENT_GROUP: Deletion(
+        "delete_placement_group",
+        "GroupName",
+        ("InvalidPlacementGroup.Unknown",),
+        ("InvalidPlacementGroup.InUse",),
+        by_name=True,
+    ),
+    Kind.SECURITY_GROUP: Deletion(
+        "delete_security_group",
+        "GroupId",
+        ("InvalidGroup.NotFound", "InvalidGroupId.NotFound"),
+        ("DependencyViolation", "InvalidGroup.InUse"),
+    ),
+    Kind.KEY_PAIR: Deletion(
+        "delete_key_pair", "KeyName", ("InvalidKeyPair.NotFound",), by_name=True
+    ),
+}
+
 
 TERMINATED_WITHIN_S = 900.0
 # What an instance held lets go of it some time after it is gone. For all of a region together.

@@ -11,7 +11,7 @@ from typing import Any
 
 from clusterctl.ec2 import tags
 from clusterctl.ec2.instances import Instance, read_instance
-from clusterctl.ec2.network.subnets import NETWORK
+from clusterctl.ec2.network.vpcs import NETWORK
 
 # When `gc` first saw a stopped instance of which EC2 does not say since when it is.
 STOPPED_SEEN = "clusterctl:stopped-seen"

@@ -12,7 +12,7 @@ from clusterctl.ec2.errors import translated
 from clusterctl.ec2.gc import resources
 from clusterctl.ec2.gc.resources import Kind, Resource
 from clusterctl.ec2.instances import PAGE
-from clusterctl.ec2.network.subnets import NETWORK
+from clusterctl.ec2.network.vpcs import NETWORK
 from clusterctl.ec2.teardown import NOT_TERMINATED
 
 if TYPE_CHECKING:

@@ -1,17 +1,25 @@
-"""What to do when EC2 refuses a launch: one table of codes, and where to try next. Pure.
+"""Where EC2 has machines, and what to do when it has none.
 
-Codes: EC2's error list and the lists that karpenter and ParallelCluster keep of what cannot be
-filled now.
+Which zones offer a type, capacity that was reserved (On-Demand Capacity Reservations and Capacity
+Blocks), and one table of the codes with which EC2 refuses a launch. The codes are from EC2's error
+list and from what karpenter and ParallelCluster keep of what cannot be filled now.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
+from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.errors import AwsError
+from clusterctl.ec2.errors import translated
+from clusterctl.ec2.network.vpcs import Subnet
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
 
 
 @dataclass(frozen=True)
@@ -117,3 +125,87 @@ def out_of_capacity(tried: Sequence[Place], failure: AwsError, bound: bool = Fal
         f"{what}: tried {where}. EC2 said: {failure.message}",
         f"nothing was launched; {_BOUND if bound else _FREE}",
     )
+
+
+Offers = Mapping[str, frozenset[str]]
+
+
+def find_offers(client: EC2Client, types: Sequence[str]) -> Offers:
+    """The zones of this region that offer each type. Raises AwsError."""
+    offers: dict[str, set[str]] = {name: set() for name in types}
+    named: Any = [{"Name": "instance-type", "Values": list(types)}]
+    with translated():
+        pages = client.get_paginator("describe_instance_type_offerings").paginate(
+            LocationType="availability-zone", Filters=named
+        )
+        for page in pages:
+            for offer in page["InstanceTypeOfferings"]:
+                offers[offer["InstanceType"]].add(offer["Location"])
+    return {name: frozenset(zones) for name, zones in offers.items()}
+
+
+def places(
+    types: Sequence[str],
+    offers: Offers,
+    subnets: Sequence[Subnet],
+    zone: str | None,
+    addresses_needed: int,
+) -> tuple[Place, ...]:
+    """Every place that can take all nodes, best first: by type as asked, then by zone.
+
+    `zone` is a must. A zone's subnet with most free addresses stands for the zone.
+    """
+    return tuple(
+        Place(instance_type, subnet.zone, subnet.subnet_id)
+        for instance_type in types
+        for subnet in _roomiest(subnets)
+        if subnet.zone in offers.get(instance_type, frozenset())
+        and zone in (None, subnet.zone)
+        and subnet.free_addresses >= addresses_needed
+    )
+
+
+def _roomiest(subnets: Sequence[Subnet]) -> Iterator[Subnet]:
+    by_zone: dict[str, Subnet] = {}
+    for subnet in sorted(subnets, key=lambda one: -one.free_addresses):
+        by_zone.setdefault(subnet.zone, subnet)
+    return iter(by_zone[zone] for zone in sorted(by_zone))
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """A capacity reservation. `block`: a Capacity Block, which ends at `ends_at`."""
+
+    reservation_id: str
+    instance_type: str
+    zone: str
+    state: str
+    free: int
+    block: bool = False
+    placement_group: bool = False
+    starts_at: datetime | None = None
+    ends_at: datetime | None = None
+
+
+def find_reservation(client: EC2Client, reservation_id: str) -> Reservation | None:
+    """The reservation; None if there is none of this id in the region. Raises AwsError."""
+    try:
+        with translated():
+            answer = client.describe_capacity_reservations(CapacityReservationIds=[reservation_id])
+    except AwsError as error:
+        if error.code.startswith("InvalidCapacityReservationId"):
+            return None
+        raise
+    for found in answer["CapacityReservations"]:
+        return Reservation(
+            reservation_id=found["CapacityReservationId"],
+            instance_type=found.get("InstanceType", ""),
+            zone=found.get("AvailabilityZone", ""),
+            state=found.get("State", ""),
+            free=found.get("AvailableInstanceCount", 0),
+            block=found.get("ReservationType", "default") == "capacity-block",
+            placement_group=bool(found.get("PlacementGroupArn")),
+            starts_at=found.get("StartDate"),
+            ends_at=found.get("EndDate"),
+        )
+    return None

@@ -15,18 +15,17 @@ from clusterctl.domain.errors import AwsError
 from clusterctl.domain.units import count
 from clusterctl.ec2 import tags
 from clusterctl.ec2.errors import throttled, translated
-from clusterctl.ec2.instances import PRESENT, Instance, find_instances, members_of
+from clusterctl.ec2.instances import PRESENT, Instance, find_instances, members_of, tag
 from clusterctl.ec2.launch.attempt import MADE_JUST_NOW, Attempt
 from clusterctl.ec2.launch.capacity import Move, move_for
 from clusterctl.ec2.launch.plan import LaunchPlan
 from clusterctl.ec2.launch.record import SentLaunch, read_launches, write_launches
 from clusterctl.ec2.launch.search import Patience, search
 from clusterctl.ec2.launch.steps import Step
-from clusterctl.ec2.network.addresses import release_addresses
+from clusterctl.ec2.network.vpcs import release_addresses
 from clusterctl.ec2.placement import await_available
 from clusterctl.ec2.polling import gaps
 from clusterctl.ec2.session import without_retries
-from clusterctl.ec2.tagging import tag
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client

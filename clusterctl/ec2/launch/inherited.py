@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from clusterctl.domain.errors import NoSuchCluster, UsageError
 from clusterctl.domain.spec import MOST_TAGS, ClusterSpec, Disk, Limits, Market, is_free_tag
 from clusterctl.ec2.instances import Instance, standing, wanted_of
-from clusterctl.ec2.money.limits_tag import parse_limits
+from clusterctl.ec2.money.costs import parse_limits
 
 
 def like(spec: ClusterSpec, instances: Sequence[Instance]) -> ClusterSpec:

@@ -14,9 +14,9 @@ from clusterctl.domain.spec import ClusterSpec, Market
 from clusterctl.ec2.images.find import Image, default_pattern, find_image
 from clusterctl.ec2.instances import Instance, find_instances, launched_with, members_of
 from clusterctl.ec2.keypairs import KeyPair, find_key_pairs
+from clusterctl.ec2.launch.capacity import Offers, Reservation, find_offers, find_reservation
 from clusterctl.ec2.launch.inherited import like
 from clusterctl.ec2.launch.interfaces import efa_wanted, interfaces_needed, several
-from clusterctl.ec2.launch.places import Offers, find_offers
 from clusterctl.ec2.launch.quotas import (
     QuotaUse,
     find_address_use,
@@ -24,19 +24,22 @@ from clusterctl.ec2.launch.quotas import (
     find_quota_uses,
 )
 from clusterctl.ec2.launch.record import SETTLED_AFTER_S, SentLaunch, read_launches
-from clusterctl.ec2.launch.reservations import Reservation, find_reservation
 from clusterctl.ec2.machines import MachineType, find_machine_types
 from clusterctl.ec2.money.costs import Price
 from clusterctl.ec2.money.prices import find_price, find_prices
 from clusterctl.ec2.money.spending import node_cost, price_key
-from clusterctl.ec2.network.addresses import ElasticAddress, find_addresses
-from clusterctl.ec2.network.subnets import Subnet, WayOut, find_subnets, find_ways_out
 from clusterctl.ec2.network.vpcs import (
+    ElasticAddress,
     SecurityGroup,
+    Subnet,
     Vpc,
+    WayOut,
     caller_cidr,
+    find_addresses,
     find_groups,
+    find_subnets,
     find_vpc,
+    find_ways_out,
     parse_cidr,
 )
 from clusterctl.ec2.placement import PlacementGroup, find_placement_groups

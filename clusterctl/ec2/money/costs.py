@@ -1,12 +1,45 @@
-"""What machines cost, and whether that is within the limits. Pure."""
+"""What machines cost, whether that is within the limits, and the tag that keeps those. Pure."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.spec import Limits, Market
 from clusterctl.domain.units import count, format_duration
+
+_FIELDS = {
+    "max-hours": "max_hours",
+    "budget": "budget_usd",
+    "max-hourly": "max_hourly_usd",
+    "idle-minutes": "idle_minutes",
+    "stopped-days": "stopped_days",
+}
+_PART = re.compile(r"([a-z-]+)=(\d{1,9}(?:\.\d{1,6})?)", re.ASCII)
+
+
+def format_limits(limits: Limits) -> str:
+    """The limits that are set; empty without any."""
+    values = {key: getattr(limits, field) for key, field in _FIELDS.items()}
+    return " ".join(f"{key}={_number(value)}" for key, value in values.items() if value is not None)
+
+
+def parse_limits(text: str) -> Limits:
+    """The limits of such a tag. Tags can be edited by hand: what makes no sense is no limit."""
+    found: dict[str, float] = {}
+    for part in text.split():
+        match = _PART.fullmatch(part)
+        if match and match[1] in _FIELDS and float(match[2]) > 0:
+            found[_FIELDS[match[1]]] = float(match[2])
+    if "idle_minutes" not in found:
+        found.pop("stopped_days", None)
+    return Limits(**found)
+
+
+def _number(value: float) -> str:
+    return f"{value:.6f}".rstrip("0").rstrip(".")
+
 
 # us-east-1 (https://aws.amazon.com/ebs/pricing, https://aws.amazon.com/vpc/pricing, 2026-11).
 # Other regions are a little dearer; against the machines it is small change everywhere.

@@ -14,8 +14,13 @@ from clusterctl.domain.spec import Limits, Market
 from clusterctl.domain.units import format_duration
 from clusterctl.ec2.gc.resources import stopped_since
 from clusterctl.ec2.instances import Instance
-from clusterctl.ec2.money.costs import PUBLIC_IPV4_HOUR_USD, Price, disk_hourly_usd, format_usd
-from clusterctl.ec2.money.limits_tag import parse_limits
+from clusterctl.ec2.money.costs import (
+    PUBLIC_IPV4_HOUR_USD,
+    Price,
+    disk_hourly_usd,
+    format_usd,
+    parse_limits,
+)
 
 WARN_BELOW_H = 0.5
 

@@ -13,7 +13,7 @@ from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.ec2 import tags
 from clusterctl.ec2.errors import translated
 from clusterctl.ec2.network.plan import NetworkSettings, Stack, check_network_name, stack_name
-from clusterctl.ec2.network.subnets import NETWORK, Subnet, find_subnets
+from clusterctl.ec2.network.vpcs import NETWORK, Subnet, find_subnets
 
 if TYPE_CHECKING:
     from mypy_boto3_cloudformation import CloudFormationClient

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from clusterctl.ec2 import tags
-from clusterctl.ec2.gc.orphans import judge
+from clusterctl.ec2.gc.orphans import Rules, Verdict, judge, thing_id
 from clusterctl.ec2.gc.resources import (
     STOPPED_SEEN,
     Kind,
@@ -17,7 +17,6 @@ from clusterctl.ec2.gc.resources import (
     read_machine,
     stopped_since,
 )
-from clusterctl.ec2.gc.verdicts import Rules, Verdict, thing_id
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
 REGION = "us-east-1"

@@ -10,7 +10,7 @@ from clusterctl.domain.errors import UsageError
 from clusterctl.domain.findings import Severity
 from clusterctl.domain.spec import ClusterSpec, Limits
 from clusterctl.ec2.launch.request import tagged
-from clusterctl.ec2.network.subnets import NETWORK, WayOut, find_subnets, find_ways_out
+from clusterctl.ec2.network.vpcs import NETWORK, WayOut, find_subnets, find_ways_out
 from clusterctl.operations.network import make_s3_endpoint, plan_s3_endpoint
 from tests.ec2.launching import launches
 from tests.moto_ec2 import clients_with

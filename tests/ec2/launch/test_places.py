@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from clusterctl.ec2.launch.capacity import Place
-from clusterctl.ec2.launch.places import find_offers, places
-from clusterctl.ec2.network.subnets import Subnet
+from clusterctl.ec2.launch.capacity import Place, find_offers, places
+from clusterctl.ec2.network.vpcs import Subnet
 
 P4D, P5 = "p4d.24xlarge", "p5.48xlarge"
 A, B, C = "us-east-1a", "us-east-1b", "us-east-1c"

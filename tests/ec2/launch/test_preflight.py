@@ -9,11 +9,11 @@ import pytest
 
 from clusterctl.domain.findings import Severity
 from clusterctl.domain.spec import ClusterSpec, Disk, Limits, Market
+from clusterctl.ec2.launch.capacity import Reservation
 from clusterctl.ec2.launch.plan import plan_launch
 from clusterctl.ec2.launch.quotas import QuotaUse
-from clusterctl.ec2.launch.reservations import Reservation
 from clusterctl.ec2.money.costs import Price
-from clusterctl.ec2.network.subnets import WayOut
+from clusterctl.ec2.network.vpcs import WayOut
 from tests.ec2.observed import (
     CATALOGUE,
     IMAGE,

@@ -11,7 +11,7 @@ from clusterctl.domain.errors import AwsError
 from clusterctl.domain.spec import ClusterSpec, Disk
 from clusterctl.ec2.instances import find_instances, wanted_of
 from clusterctl.ec2.launch.record import read_launches
-from clusterctl.ec2.network.addresses import find_addresses
+from clusterctl.ec2.network.vpcs import find_addresses
 from clusterctl.ec2.tags import read_disk
 from clusterctl.lab.faults.kinds import Boot, Capacity
 from tests.ec2.launching import TYPE, ZONES, faults, launches

@@ -3,7 +3,7 @@
 import pytest
 
 from clusterctl.domain.spec import Limits
-from clusterctl.ec2.money.limits_tag import format_limits, parse_limits
+from clusterctl.ec2.money.costs import format_limits, parse_limits
 
 
 @pytest.mark.parametrize(

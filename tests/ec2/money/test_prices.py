@@ -9,8 +9,13 @@ from botocore.stub import ANY, Stubber
 
 from clusterctl.domain.spec import Market
 from clusterctl.ec2.money.costs import Price
-from clusterctl.ec2.money.price_cache import PriceCache
-from clusterctl.ec2.money.prices import find_price, price_list_region, product_filters, table_price
+from clusterctl.ec2.money.prices import (
+    PriceCache,
+    find_price,
+    price_list_region,
+    product_filters,
+    table_price,
+)
 from clusterctl.ec2.session import Account, Clients
 
 KEYS = {"access_key": "test", "secret_key": "test"}

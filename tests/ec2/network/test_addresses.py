@@ -11,7 +11,7 @@ from clusterctl.domain.findings import Severity
 from clusterctl.domain.spec import ClusterSpec
 from clusterctl.ec2.launch import attempt
 from clusterctl.ec2.launch.request import tagged
-from clusterctl.ec2.network.addresses import ElasticAddress, find_addresses, release_addresses
+from clusterctl.ec2.network.vpcs import ElasticAddress, find_addresses, release_addresses
 from clusterctl.ec2.tags import CLUSTER, RETIRED
 from clusterctl.lab.faults.kinds import Boot
 from tests.ec2.launching import TYPE, faults, launches

@@ -19,7 +19,7 @@ from clusterctl.ec2.network.stack import (
     template_version,
     update_stack,
 )
-from clusterctl.ec2.network.subnets import NETWORK, find_subnets
+from clusterctl.ec2.network.vpcs import NETWORK, find_subnets
 from clusterctl.ec2.tags import tag_dict
 from tests.ec2.cloudformation import REASON, CloudFormation
 from tests.moto_ec2 import clients_of

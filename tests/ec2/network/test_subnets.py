@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clusterctl.domain.errors import AwsError
-from clusterctl.ec2.network.subnets import NETWORK, find_subnets, read_subnet
+from clusterctl.ec2.network.vpcs import NETWORK, find_subnets, read_subnet
 
 
 @pytest.fixture

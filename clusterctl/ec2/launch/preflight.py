@@ -1,0 +1,594 @@
+"""What stands against a launch, found before anything is created. Pure."""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from clusterctl.domain.findings import Finding, Severity
+from clusterctl.domain.spec import ClusterSpec, Limits, Market
+from clusterctl.domain.units import count
+from clusterctl.ec2.images.checks import image_findings
+from clusterctl.ec2.images.find import Image
+from clusterctl.ec2.instances import Instance, members_of, standing
+from clusterctl.ec2.launch.capacity import Reservation
+from clusterctl.ec2.launch.interfaces import efa_wanted, interfaces_needed, several
+from clusterctl.ec2.launch.observe import Catalogue, Observed
+from clusterctl.ec2.launch.quotas import full_finding, quota_finding
+from clusterctl.ec2.launch.request import root_disk
+from clusterctl.ec2.machines import MachineType, retired_finding
+from clusterctl.ec2.money.costs import budget_findings, estimate, format_limits, parse_limits
+
+
+@dataclass(frozen=True)
+class Case:
+    """What every check looks at. `missing` nodes are to be launched."""
+
+    spec: ClusterSpec
+    seen: Observed
+    catalogue: Catalogue
+    missing: int
+    market: Market
+
+
+def error(check_id: str, message: str, hint: str) -> Finding:
+    """What keeps a launch from being tried."""
+    return Finding(check_id, Severity.ERROR, message, hint=hint)
+
+
+# States of a reservation that will become active.
+TO_COME = ("pending", "payment-pending", "scheduled", "assessing", "delayed")
+
+
+def offered(case: Case, machine: MachineType) -> Iterator[Finding]:
+    zones = {subnet.zone for subnet in case.catalogue.subnets}
+    offered = case.catalogue.offers.get(machine.name, frozenset())
+    if not offered:
+        yield error(
+            "type.offered",
+            f"no zone of {case.seen.region} offers {machine.name}",
+            "choose another --region or --instance-type",
+        )
+    elif case.spec.zone and case.spec.zone not in offered:
+        yield error(
+            "type.offered",
+            f"{machine.name} is not offered in {case.spec.zone}",
+            f"it is in {', '.join(sorted(offered))}: choose another --zone",
+        )
+    elif zones and not offered & zones:
+        yield error(
+            "type.offered",
+            f"{machine.name} is offered in {', '.join(sorted(offered))}; "
+            f"the subnets are in {', '.join(sorted(zones))}",
+            "choose a --subnet or --network in one of its zones",
+        )
+
+
+def reservation(case: Case) -> Iterator[Finding]:
+    spec, found = case.spec, case.catalogue.reservation
+    if spec.capacity_reservation is None:
+        return
+    if found is None:
+        yield error(
+            "reservation.none",
+            f"there is no capacity reservation {spec.capacity_reservation} in {case.seen.region}",
+            "see `aws ec2 describe-capacity-reservations`",
+        )
+        return
+    name = found.reservation_id
+    if found.state != "active":
+        yield _not_active(found)
+    elif found.free < case.missing:
+        yield error(
+            "reservation.free",
+            f"{name} has {count(found.free, 'machine')} left of {case.missing} that are needed",
+            "ask for fewer --nodes; a terminated instance frees its place within minutes",
+        )
+    if spec.types != (found.instance_type,):
+        yield error(
+            "reservation.type",
+            f"{name} is for {found.instance_type}",
+            f"give --instance-type {found.instance_type}, and no --or-type",
+        )
+    if spec.zone and spec.zone != found.zone:
+        yield error("reservation.zone", f"{name} is in {found.zone}", "leave --zone out")
+    if spec.market is Market.SPOT:
+        yield error("reservation.spot", f"{name} is no spot capacity", "leave --spot out")
+    if found.placement_group:
+        yield error(
+            "reservation.placement",
+            f"{name} is for a placement group of its own, which clusterctl does not launch into",
+            "make a reservation without a placement group",
+        )
+    if found.block:
+        yield from _block(case)
+
+
+def _not_active(found: Reservation) -> Finding:
+    to_come = found.state in TO_COME
+    when = f", from {found.starts_at:%Y-%m-%d %H:%M %Z}" if to_come and found.starts_at else ""
+    return error(
+        "reservation.state",
+        f"{found.reservation_id} is {found.state}, not active{when}",
+        "wait for its start" if to_come else "choose another: --capacity-reservation",
+    )
+
+
+def _block(case: Case) -> Iterator[Finding]:
+    found = case.catalogue.reservation
+    if case.spec.min_nodes is not None:
+        yield error(
+            "reservation.min",
+            "a Capacity Block launches all nodes or none",
+            "leave --min-nodes out",
+        )
+    if found and found.ends_at:
+        yield Finding(
+            "reservation.end",
+            Severity.WARNING,
+            f"EC2 begins to terminate the nodes 30 minutes before the block ends: "
+            f"{found.ends_at:%Y-%m-%d %H:%M %Z}",
+            hint="let the last checkpoint be written by then",
+        )
+
+
+def spot(case: Case) -> Iterator[Finding]:
+    if case.spec.market is Market.SPOT:
+        yield Finding(
+            "market.spot",
+            Severity.WARNING,
+            "EC2 may take spot nodes away with two minutes' notice, and one lost node ends an "
+            "MPI job",
+            hint="write checkpoints; each node notes the warning in /run/clusterctl",
+        )
+
+
+def limits(case: Case) -> Iterator[Finding]:
+    yield from limit_findings(case.spec, case.market, case.seen.instances)
+
+
+def limit_findings(
+    spec: ClusterSpec, market: Market, there: Sequence[Instance]
+) -> Iterator[Finding]:
+    """What the limits cannot be, alone or together, and which of those that held are gone."""
+    yield from _dropped(spec, there)
+    if not spec.limits.idle_minutes:
+        return
+    if market is Market.SPOT:
+        yield error(
+            "market.idle",
+            "spot nodes cannot be stopped, only terminated",
+            "leave --idle-stop out, or limit the time with --max-hours",
+        )
+    elif spec.limits.ends:
+        after = f"{spec.limits.stopped_days:g} days" if spec.limits.stopped_days else "N days"
+        yield Finding(
+            "limits.both",
+            Severity.WARNING,
+            "with --idle-stop the end of the time only stops the nodes, too: EC2 has one answer "
+            "for every power-off. The machines cost nothing from then on, their disks do",
+            hint=f"clusterctl down {spec.name} ends that; so does, after --stopped-days "
+            f"({after}), clusterctl gc --delete; without --idle-stop the nodes are terminated",
+        )
+
+
+def _dropped(spec: ClusterSpec, there: Sequence[Instance]) -> Iterator[Finding]:
+    before = parse_limits(standing(there)[0].limits_text) if there else Limits()
+    held, hold = (format_limits(one).split() for one in (before, spec.limits))
+    keys = {one.partition("=")[0] for one in hold}
+    gone = [one for one in held if one.partition("=")[0] not in keys]
+    if gone:
+        ends = before.at_power_off == "stop" and spec.limits.at_power_off == "terminate"
+        yield Finding(
+            "limits.dropped",
+            Severity.WARNING,
+            f"the limits of this `up` replace the earlier ones: {', '.join(gone)} is gone"
+            + (", and at the end the nodes are terminated now, with their disks" if ends else ""),
+            hint=f"give all that are to hold in one: clusterctl up {spec.name}, with each of them",
+        )
+
+
+def sold(case: Case, machine: MachineType) -> Iterator[Finding]:
+    if machine.usage_classes and case.market.value not in machine.usage_classes:
+        yield error(
+            "type.market",
+            f"{machine.name} is not to be had as {case.market.value}",
+            f"EC2 has it as {', '.join(machine.usage_classes)}",
+        )
+
+
+def quotas(case: Case, machine: MachineType) -> Iterator[Finding]:
+    use = case.catalogue.quotas.get(machine.name)
+    # What is reserved is counted already.
+    if use and not case.spec.capacity_reservation:
+        finding = quota_finding(use, machine, case.missing, case.seen.region)
+        if finding:
+            yield finding
+    for finding in (_address(case, machine), _interfaces(case, machine)):
+        if finding:
+            yield finding
+
+
+def _address(case: Case, machine: MachineType) -> Finding | None:
+    use, efa = case.catalogue.addresses, efa_wanted(machine, case.spec.nodes, case.spec.efa)
+    if use is None or not (case.spec.private or several(machine, efa)):
+        return None
+    wanted = "the head node, through which the others are reached, needs an elastic address"
+    return full_finding("quota.addresses", use, 1, wanted, case.seen.region)
+
+
+def _interfaces(case: Case, machine: MachineType) -> Finding | None:
+    if case.catalogue.interfaces is None:
+        return None
+    need = interfaces_needed(machine, case.missing, case.spec)
+    wanted = f"{count(case.missing, 'more node')} ({machine.name}) with {need} network interfaces"
+    use, region = case.catalogue.interfaces, case.seen.region
+    return full_finding("quota.interfaces", use, need, wanted, region)
+
+
+# gp3, EBS user guide (2026): IOPS and MiB/s, and what each needs of the other.
+GP3_IOPS, GP3_MIB_S, GP3_GIB = (3000, 80_000), (125, 2000), (1, 65_536)
+IOPS_PER_GIB, MIB_S_PER_IOPS = 500, 0.25
+
+
+OPTIONS = {
+    "size_gib": "--disk-gib",
+    "iops": "--disk-iops",
+    "throughput_mib_s": "--disk-throughput",
+    "kms_key": "--kms-key",
+}
+
+
+def kept(spec: ClusterSpec, there: Sequence[Instance]) -> Iterator[Finding]:
+    """Warn of another disk than that of the nodes that are there, which keep theirs.
+
+    `spec` is that of a cluster which grows: what was left open in it is the head node's.
+    """
+    members = standing(there)
+    if not members:
+        return
+    head = members[0].disk
+    asked = [
+        option
+        for name, option in OPTIONS.items()
+        if getattr(spec.disk, name) != getattr(head, name)
+    ]
+    if asked:
+        yield Finding(
+            "disk.kept",
+            Severity.WARNING,
+            f"{', '.join(asked)}: the nodes that are there keep their disks, new ones are launched "
+            "with it",
+            hint=f"another disk for all of them takes a new cluster: clusterctl down {spec.name}",
+        )
+
+
+def disk(case: Case) -> Iterator[Finding]:
+    disk = case.spec.disk
+    images = {image for image in case.catalogue.images.values() if image}
+    yield from _snapshot(disk.size_gib, images)
+    yield from _key(disk.kms_key or "", case.seen.region)
+    for what, value, (least, most), option in (
+        ("GiB", disk.size_gib, GP3_GIB, "--disk-gib"),
+        ("IOPS", disk.iops, GP3_IOPS, "--disk-iops"),
+        ("MiB/s", disk.throughput_mib_s, GP3_MIB_S, "--disk-throughput"),
+    ):
+        if value is not None and not least <= value <= most:
+            yield error(
+                "disk.limits",
+                f"a gp3 volume has {least} to {most} {what}, not {value}",
+                f"choose another {option}",
+            )
+
+
+def performance(case: Case, machine: MachineType) -> Iterator[Finding]:
+    """What the volume of this type's nodes would be, not only what was asked for."""
+    image = case.catalogue.images.get(machine.name)
+    disk = root_disk(case.spec.disk, machine, image.root_gib if image else 0)
+    iops, mib_s = disk.iops or GP3_IOPS[0], disk.throughput_mib_s or GP3_MIB_S[0]
+    if not GP3_IOPS[0] <= iops <= GP3_IOPS[1] or not GP3_MIB_S[0] <= mib_s <= GP3_MIB_S[1]:
+        return
+    if disk.size_gib and 0 < disk.size_gib * IOPS_PER_GIB < iops:
+        yield error(
+            "disk.iops",
+            f"{iops} IOPS need a volume of {-(-iops // IOPS_PER_GIB)} GiB, not {disk.size_gib}",
+            "raise --disk-gib, or lower --disk-iops",
+        )
+    if mib_s > MIB_S_PER_IOPS * iops:
+        needed = math.ceil(mib_s / MIB_S_PER_IOPS)
+        yield error(
+            "disk.throughput", f"{mib_s} MiB/s need {needed} IOPS", f"give --disk-iops {needed}"
+        )
+
+
+def _key(key: str, region: str) -> Iterator[Finding]:
+    """Told to be elsewhere, the key is not there: EC2 would find out when the nodes start."""
+    there = key.split(":")[3] if key.startswith("arn:") else region
+    if there != region:
+        yield error(
+            "disk.key",
+            f"the KMS key {key} is in {there}, the cluster would be in {region}",
+            "choose another --kms-key: volumes are encrypted with keys of their own region",
+        )
+
+
+def _snapshot(size_gib: int | None, images: set[Image]) -> Iterator[Finding]:
+    for image in sorted(images, key=lambda one: one.image_id):
+        if size_gib is not None and size_gib < image.root_gib:
+            yield error(
+                "disk.size",
+                f"a root volume of {size_gib} GiB is smaller than the image's snapshot: "
+                f"{image.image_id} has {image.root_gib} GiB",
+                f"give --disk-gib {image.root_gib} or more, or leave it out",
+            )
+
+
+# What is wider than this is nobody's own network. By IP version.
+NARROW_PREFIX = {4: 8, 6: 16}
+
+
+def addresses(case: Case) -> Iterator[Finding]:
+    spec = case.spec
+    subnets = [subnet for subnet in case.catalogue.subnets if spec.zone in (None, subnet.zone)]
+    if not subnets:
+        yield _no_subnet(case)
+    elif all(subnet.free_addresses < case.missing for subnet in subnets):
+        most = max(subnets, key=lambda subnet: subnet.free_addresses)
+        yield error(
+            "subnet.addresses",
+            f"{count(case.missing, 'node')} need as many addresses; the roomiest subnet, "
+            f"{most.subnet_id} in {most.zone}, has {most.free_addresses} left",
+            "choose a larger subnet with --subnet, or make a network: clusterctl network up NAME",
+        )
+
+
+def ssh(case: Case) -> Iterator[Finding]:
+    yield from ssh_findings(case.seen.ssh_from)
+
+
+def ssh_findings(ssh_from: str) -> Iterator[Finding]:
+    """What is to be said of who may log in; `network up` refuses the whole internet."""
+    if not ssh_from:
+        return
+    allowed = ipaddress.ip_network(ssh_from, strict=False)
+    if allowed.prefixlen >= NARROW_PREFIX[allowed.version]:
+        return
+    whole = "the whole internet" if not allowed.prefixlen else f"much of the internet: {allowed}"
+    yield Finding(
+        "network.ssh",
+        Severity.WARNING,
+        f"SSH is open to {whole}",
+        hint="say from where you log in: --ssh-from 203.0.113.7/32",
+    )
+
+
+def _no_subnet(case: Case) -> Finding:
+    spec = case.spec
+    zones = sorted({subnet.zone for subnet in case.catalogue.subnets})
+    if spec.zone and zones and (spec.subnet_id or spec.network):
+        what = f"subnet {spec.subnet_id}" if spec.subnet_id else f"network {spec.network}"
+        return error(
+            "subnet.zone",
+            f"{what} is in {', '.join(zones)}, not in {spec.zone}",
+            f"leave --zone out, or give --zone {zones[0]}",
+        )
+    if spec.network:
+        return error(
+            "subnet.none",
+            f"there is no network {spec.network} in {case.seen.region}",
+            f"make it: clusterctl network up {spec.network}",
+        )
+    if spec.subnet_id:
+        return error(
+            "subnet.none",
+            f"there is no subnet {spec.subnet_id} in {case.seen.region}",
+            "subnet ids are regional: check --subnet and --region, or leave --subnet out",
+        )
+    where = f" in {spec.zone}" if spec.zone else ""
+    return error(
+        "subnet.none",
+        f"the default VPC has no subnet{where}",
+        "run `aws ec2 create-default-subnet`, or choose a --subnet or --network",
+    )
+
+
+def interfaces(case: Case, machine: MachineType) -> Iterator[Finding]:
+    efa = efa_wanted(machine, case.spec.nodes, case.spec.efa)
+    if case.spec.efa and not machine.efa_interfaces:
+        yield error(
+            "network.efa",
+            f"{machine.name} has no EFA",
+            "leave --efa out, or take a larger type",
+        )
+    if several(machine, efa) and not case.spec.private:
+        yield Finding(
+            "network.public",
+            Severity.INFO,
+            f"{machine.name} gets several network interfaces, with which EC2 gives no public "
+            "address: the head node gets an elastic one, the others are reached through it",
+        )
+
+
+def way_out(case: Case, machine: MachineType) -> Iterator[Finding]:
+    """What nodes without a public address, all but the head node, will not reach."""
+    spec = case.spec
+    efa = efa_wanted(machine, spec.nodes, spec.efa)
+    if spec.nodes < 2 or not (spec.private or several(machine, efa)):
+        return
+    lacking: dict[str, list[str]] = {}
+    for subnet in case.catalogue.subnets:
+        way = case.catalogue.ways_out.get(subnet.subnet_id)
+        if way is None or way.internet or spec.zone not in (None, subnet.zone):
+            continue
+        services = {"s3": "S3", "ssm": "Systems Manager"}
+        missed = [text for service, text in services.items() if service not in way.services]
+        lacking.setdefault(", ".join(missed), []).append(subnet.subnet_id)
+    named = bool(spec.subnet_id or spec.network)
+    for names, ids in lacking.items():
+        option = f" --subnet {ids[0]}" if named else ""
+        there = f"{names} or the internet (pip)" if names else "the internet (pip)"
+        everywhere = len(ids) == len(case.catalogue.subnets) and not named
+        where = "the default VPC" if everywhere else ", ".join(ids)
+        text = (
+            f"no route of {where} leads nodes without a public address, all but the head "
+            f"node, to {there}"
+        )
+        if "S3" not in names:
+            yield Finding("network.way_out", Severity.INFO, text)
+            continue
+        yield Finding(
+            "network.way_out",
+            Severity.WARNING,
+            text,
+            hint=f"a gateway endpoint for S3 is free: clusterctl network s3{option}; or launch in "
+            "a network that has one: clusterctl network up NAME, and --network NAME. The rest "
+            "takes a NAT gateway",
+        )
+
+
+def placement(case: Case) -> Iterator[Finding]:
+    if case.spec.placement_group and case.market is Market.CAPACITY_BLOCK:
+        yield error(
+            "placement.block",
+            "a Capacity Block and a placement group exclude each other",
+            "leave --placement-group out: a block's machines are close to each other anyway",
+        )
+
+
+def placed(case: Case, machine: MachineType) -> Iterator[Finding]:
+    if case.spec.placement_group and "cluster" not in machine.placement_strategies:
+        yield error(
+            "placement.type",
+            f"{machine.name} takes no cluster placement group",
+            "give --no-placement-group",
+        )
+
+
+def grown(case: Case, machine: MachineType) -> Iterator[Finding]:
+    """A single node needs neither a placement group nor EFA, and cannot get them later."""
+    spec, there = case.spec, members_of(case.seen.instances)
+    if len(there) != 1 or spec.nodes < 2:
+        return
+    lacking = []
+    if not there[0].placement_group and "cluster" in machine.placement_strategies:
+        lacking.append(("a placement group", "--placement-group"))
+    if not there[0].efa and machine.efa_interfaces:
+        lacking.append(("EFA", "--efa"))
+    if lacking and not spec.capacity_reservation:
+        names = " and ".join(what for what, _ in lacking)
+        options = " ".join(option for _, option in lacking)
+        yield Finding(
+            "network.grown",
+            Severity.WARNING,
+            f"{there[0].node.name} was launched without {names}, so the new nodes are too: "
+            "traffic between them will be slower",
+            hint=f"for full speed launch all nodes at once: clusterctl down {spec.name}; "
+            f"a single node that is to grow is launched with {options}",
+        )
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """All findings, the errors first, and the types that nothing speaks against."""
+
+    findings: tuple[Finding, ...]
+    types: tuple[str, ...]
+
+
+def preflight(
+    spec: ClusterSpec, seen: Observed, catalogue: Catalogue, missing: int, market: Market
+) -> Verdict:
+    """Run every check; each finding names what to do about it.
+
+    Where one of several types will do, what speaks against another is a warning: that one is
+    not tried.
+    """
+    case = Case(spec, seen, catalogue, missing, market)
+    common = [finding for check in CHECKS for finding in check(case)]
+    by_type = {name: _of_type(case, name) for name in spec.types}
+    usable = tuple(name for name, found in by_type.items() if not any(map(_is_error, found)))
+    for name, found in by_type.items():
+        common += [_not_tried(name, one) if usable and _is_error(one) else one for one in found]
+    order = [Severity.ERROR, Severity.WARNING, Severity.INFO]
+    ordered = sorted(dict.fromkeys(common), key=lambda finding: order.index(finding.severity))
+    return Verdict(tuple(ordered), usable)
+
+
+def settling(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """What they mean for a launch that was sent before, and is only asked after."""
+    return tuple(
+        replace(finding, severity=Severity.WARNING) if _is_error(finding) else finding
+        for finding in findings
+    )
+
+
+def _of_type(case: Case, name: str) -> list[Finding]:
+    machine = case.catalogue.machines.get(name)
+    retired = retired_finding(name, machine is not None, case.seen.region)
+    if machine is None:
+        return [retired or _unknown(case, name)]
+    found = [finding for check in TYPE_CHECKS for finding in check(case, machine)]
+    return [retired, *found] if retired else found
+
+
+def _is_error(finding: Finding) -> bool:
+    return finding.severity is Severity.ERROR
+
+
+def _not_tried(name: str, finding: Finding) -> Finding:
+    text = f"{name} is not tried: {finding.message}"
+    return replace(finding, severity=Severity.WARNING, message=text)
+
+
+def _unknown(case: Case, name: str) -> Finding:
+    return error(
+        "type.unknown",
+        f"EC2 has no instance type {name} in {case.seen.region}",
+        "see `aws ec2 describe-instance-types`, or choose another --region",
+    )
+
+
+def _images(case: Case, machine: MachineType) -> Iterator[Finding]:
+    yield from image_findings(case.catalogue.images.get(machine.name), machine, case.spec.image)
+
+
+def _money(case: Case, machine: MachineType) -> Iterator[Finding]:
+    image = case.catalogue.images.get(machine.name)
+    disk = root_disk(case.spec.disk, machine, image.root_gib if image else 0)
+    efa = efa_wanted(machine, case.spec.nodes, case.spec.efa)
+    costs = estimate(
+        case.catalogue.prices.get(machine.name),
+        case.spec.nodes,
+        disk.size_gib or 0,
+        disk.iops,
+        disk.throughput_mib_s,
+        1 if case.spec.private or several(machine, efa) else case.spec.nodes,
+        instance_type=machine.name,
+        market=case.market,
+    )
+    yield from budget_findings(case.spec.limits, costs, case.catalogue.spent_usd)
+
+
+CHECKS: tuple[Callable[[Case], Iterator[Finding]], ...] = (
+    addresses,
+    ssh,
+    disk,
+    placement,
+    reservation,
+    spot,
+    limits,
+)
+TYPE_CHECKS: tuple[Callable[[Case, MachineType], Iterator[Finding]], ...] = (
+    offered,
+    sold,
+    _images,
+    performance,
+    interfaces,
+    way_out,
+    placed,
+    grown,
+    quotas,
+    _money,
+)
