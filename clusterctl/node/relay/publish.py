@@ -9,7 +9,6 @@ import os
 import shutil
 import stat
 import threading
-import time
 from array import array
 from collections.abc import Callable, Sequence
 
@@ -17,7 +16,7 @@ from clusterctl.node.relay.hashing import digest_of_file
 from clusterctl.node.relay.manifest import FILE, FOLDER, LINK, UNKNOWN_MODE, Entry, text_of
 from clusterctl.node.relay.scan import STAGING
 from clusterctl.node.relay.staging import Staging
-from clusterctl.node.relay.wire import Waits
+from clusterctl.node.relay.wire import Waits, waited_s
 
 # More files than this at once reach the disk with one call for the whole file system.
 TOGETHER = 8
@@ -161,7 +160,7 @@ class Publisher(threading.Thread):
             if not ready:
                 self._prepare(number, part)
         batch = [one for one in batch if self._is_right(*one)]
-        began = time.monotonic()
+        began = waited_s()
         try:
             self._sync([part for number, part, _ in batch if self._entries[number].data])
         except OSError:
@@ -170,7 +169,7 @@ class Publisher(threading.Thread):
                 with contextlib.suppress(OSError):
                     self._staging.drop(self._entries[number])
             raise
-        self._waits.add("sync", time.monotonic() - began)
+        self._waits.add("sync", waited_s() - began)
         with self.one_by_one:
             for number, part, ready in batch:
                 if self._appear(number, part) and not ready:

@@ -17,7 +17,7 @@ from clusterctl.node.relay.hashing import digests_of_files
 from clusterctl.node.relay.layout import Extent, Layout
 from clusterctl.node.relay.manifest import FILE, Entry, bytes_of, digest_of, encode, text_of
 from clusterctl.node.relay.scan import SourceError, scan
-from clusterctl.node.relay.wire import CHUNK, LENGTH, Link, Waits, aligned_buffer, trailer
+from clusterctl.node.relay.wire import CHUNK, LENGTH, Link, Waits, aligned_buffer, trailer, waited_s
 
 
 class _Outgoing:
@@ -51,20 +51,20 @@ class _Outgoing:
             self.filled(size)
             return
         self.checksum = zlib.crc32(self._buffer[:size], self.checksum)
-        began = time.monotonic()
+        began = waited_s()
         self._link.send(self._head)
         self._head = b""
         self._link.send_file(descriptor, at, size)
-        self.seconds += time.monotonic() - began
+        self.seconds += waited_s() - began
 
     def flush(self, more: bytes = b"") -> None:
         """Raises PeerError."""
-        began = time.monotonic()
+        began = waited_s()
         self._link.send(self._head)
         self._link.send(self._buffer[: self._used])
         self._link.send(more)
         self._used, self._head = 0, b""
-        self.seconds += time.monotonic() - began
+        self.seconds += waited_s() - began
 
 
 class Source:
@@ -94,14 +94,14 @@ class Source:
         extents, length = self._layout.extents(block), self._layout.length(block)
         # Threads that open and close many files by turns get in each other's way.
         with self._one_by_one if len(extents) > 1 else contextlib.nullcontext():
-            began = time.monotonic()
+            began = waited_s()
             large = len(extents) == 1
             buffer = self._buffer()[: min(length, CHUNK) if large else length]
             out = _Outgoing(link, LENGTH.pack(length), buffer, large)
             bad = [extent.entry for extent in extents if not self._send(out, extent)]
         out.flush(trailer(out.checksum, bad))
         self._waits.add("send", out.seconds)
-        self._waits.add("read", time.monotonic() - began - out.seconds)
+        self._waits.add("read", waited_s() - began - out.seconds)
 
     def confirm(self, block: int) -> None:
         """What is sent here is summed as it is sent: nobody has to say that it was right."""

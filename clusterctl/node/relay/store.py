@@ -28,6 +28,7 @@ from clusterctl.node.relay.wire import (
     Waits,
     send_whole,
     trailer,
+    waited_s,
 )
 
 # Blocks of many small files, kept for those that ask next.
@@ -106,9 +107,9 @@ class Store:
                 checksum = self._stream(link, extents[0], buffer)
         else:
             data = buffer[: self._layout.length(block)]
-            began = time.monotonic()
+            began = waited_s()
             link.read_into(data)
-            self._waits.add("receive", time.monotonic() - began)
+            self._waits.add("receive", waited_s() - began)
             checksum = zlib.crc32(data)
         told, bad = read_trailer(link, checksum, extents)
         if checksum is None and not bad:
@@ -127,13 +128,13 @@ class Store:
         receiving = writing = 0.0
         try:
             while at < end:
-                began = time.monotonic()
+                began = waited_s()
                 size = link.fill_pipe(end - at)
-                received = time.monotonic()
+                received = waited_s()
                 with turn:
                     link.drain_pipe(descriptor, at, size)
                 receiving += received - began
-                writing += time.monotonic() - received
+                writing += waited_s() - received
                 at += size
         finally:
             os.close(descriptor)
@@ -150,15 +151,15 @@ class Store:
         try:
             while at < end:
                 view = buffer[: min(CHUNK, end - at)]
-                began = time.monotonic()
+                began = waited_s()
                 link.read_into(view)
-                received = time.monotonic()
+                received = waited_s()
                 checksum = zlib.crc32(view, checksum)
                 if descriptor >= 0:
                     with turn:
                         _write(descriptor, view, at)
                 receiving += received - began
-                writing += time.monotonic() - received
+                writing += waited_s() - received
                 at += len(view)
         finally:
             if descriptor >= 0:
@@ -182,10 +183,10 @@ class Store:
         if bad:
             self._spoil(bad)
         if data is not None:
-            began = time.monotonic()
+            began = waited_s()
             with self._publisher.one_by_one:
                 self._spread(extents, data)
-            self._waits.add("write", time.monotonic() - began)
+            self._waits.add("write", waited_s() - began)
             if len(extents) > 1:
                 self._keep(block, bytes(data))
         self._sums[block] = checksum + 1
@@ -369,14 +370,14 @@ class Store:
         link.send(LENGTH.pack(self._layout.length(block)))
         with self._lock:
             data = self._cache.get(block)
-        began = time.monotonic()
+        began = waited_s()
         if data is not None:
             link.send(data)
         else:
             for extent in extents:
                 self._send_extent(link, extent)
         link.send(trailer(known - 1, ()))
-        self._waits.add("send", time.monotonic() - began)
+        self._waits.add("send", waited_s() - began)
 
     def _send_what_is_good(self, link: Link, extents: Sequence[Extent]) -> None:
         """A block with files that are no good any more: zeros in their place, and their numbers."""

@@ -311,8 +311,13 @@ def tls_contexts(pem: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
 KINDS = ("receive", "write", "read", "send", "sync")
 
 
+def waited_s() -> float:
+    """A clock of this thread that stands still while it computes, in the kernel's copies too."""
+    return time.monotonic() - time.thread_time()
+
+
 class Waits:
-    """Seconds of all threads together, by kind. Thread-safe."""
+    """Seconds that all threads together have waited, by kind. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
