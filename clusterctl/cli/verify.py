@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from clusterctl.copy.verify import Discrepancy, Group
+    from clusterctl.node.relay.messages import Progress
     from clusterctl.operations.verify import Depth, VerifyReport, Watch
 
 SHOWN = 20
@@ -81,9 +82,9 @@ class _Reading:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._seen: dict[str, Mapping[str, Any]] = {}
+        self._seen: dict[str, Progress] = {}
 
-    def watch(self, host: str, progress: Mapping[str, Any]) -> None:
+    def watch(self, host: str, progress: Progress) -> None:
         with self._lock:
             self._seen[host] = progress
 
@@ -93,12 +94,12 @@ class _Reading:
 
         view = Table.grid(padding=(0, 2))
         with self._lock:
-            seen = sorted(self._seen.items(), key=lambda item: item[1]["bytes"])
+            seen = sorted(self._seen.items(), key=lambda item: item[1].bytes)
         # The slowest: those that the others wait for.
         for host, progress in seen[:SHOWN]:
-            read = format_bytes(progress["bytes"])
-            rate = format_bytes(progress["bytes"] / max(progress["wall"], 0.001))
-            cells = (host, count(progress["files"], "file"), f"{read} read", f"{rate}/s")
+            read = format_bytes(progress.bytes)
+            rate = format_bytes(progress.bytes / max(progress.wall, 0.001))
+            cells = (host, count(progress.files, "file"), f"{read} read", f"{rate}/s")
             view.add_row(*(Text(cell) for cell in cells))
         return view
 

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
 from clusterctl.copy import failures
-from clusterctl.copy.hearing import Hearing
-from clusterctl.copy.judge import Judge
-from clusterctl.copy.member import SOURCE, Member, text
-from clusterctl.copy.orders import address_of, begin_order
-from clusterctl.copy.relinks import Net, Patience, wanted_upstream
-from clusterctl.copy.report import NodeStage, SourceSummary
-from clusterctl.copy.verdicts import is_stuck
+from clusterctl.copy.health import Health
+from clusterctl.copy.report import SourceSummary
+from clusterctl.copy.topology import SOURCE, Peer, PeerState, Timeouts, Topology
 from clusterctl.domain.errors import ClusterctlError
+from clusterctl.node.relay.messages import (
+    NOT_TOLD,
+    Begin,
+    Done,
+    Event,
+    Failed,
+    Gap,
+    Listed,
+    Listening,
+    Lost,
+    Order,
+    Progress,
+    PullFrom,
+    Stop,
+)
 
-Order = tuple[str, dict[str, Any]]
 # Time that nobody was looking is nobody's silence: the program may have been suspended.
 LONGEST_TICK_S = 0.5
 MOST_BLOCKS = 1 << 32
@@ -47,64 +57,74 @@ class Coordinator:
         plan: Planner,
         *,
         dry_run: bool = False,
-        patience: Patience | None = None,
+        timeouts: Timeouts | None = None,
     ) -> None:
-        members = {name: Member(name) for name in (SOURCE, *targets)}
-        self.net = Net([], members, patience or Patience())
-        self.targets = tuple(members[name] for name in targets)
+        self.net = Topology({name: Peer(name) for name in (SOURCE, *targets)})
+        self.targets = tuple(self.net.peers[name] for name in targets)
+        self.timeouts = timeouts or Timeouts()
+        self.dry_run = dry_run
+        self.health = Health(self.net, self.timeouts)
+        self.summary: SourceSummary | None = None
         self.planned: Planned | None = None
         self.began_at = 0.0
+        self.first_complete_at: float | None = None
         self.stopped = False
         self.now = 0.0
-        self._judge = Judge(self.net)
-        self.heard = Hearing(self.net, self._judge)
-        self._plan, self.dry_run = plan, dry_run
+        self._plan = plan
+        self._listed = Listed()
         self._clock: float | None = None
         self._ready_at: float | None = None
-        self._orders: list[Order] = []
+        self._orders: list[tuple[str, Order]] = []
+        self._take: dict[type, Callable[[Peer, Any], None]] = {
+            Listening: self._listening,
+            Listed: self._has_listed,
+            Gap: self._has_gap,
+            Progress: self._has_progressed,
+            Lost: lambda peer, told: self.health.lost(peer, self.now, told),
+            Done: self._has_done,
+            Failed: lambda peer, told: self._drop(peer, failures.failure_of(peer.name, told)),
+        }
 
-    def hear(self, now: float, node: str, event: Mapping[str, Any]) -> None:
-        """Take an event of a relay."""
+    def hear(self, now: float, node: str, event: Event) -> None:
+        """Take an event of a relay. What makes no sense now is ignored."""
         self._advance(now)
-        member = self.net.members[node]
-        if member.alive and text(event, "event") == "failed":
-            self._drop(member, failures.failure_of(node, event))
-        elif member.alive:
-            self.heard.take(self.now, member, event)
+        peer = self.net.peers[node]
+        take = self._take.get(type(event))
+        if peer.alive and take:
+            peer.heard_at = self.now
+            take(peer, event)
 
     def started(self, now: float, node: str) -> None:
         """The relay's command runs: from now on it may be too late with its first word."""
         self._advance(now)
-        self.net.members[node].heard_at = self.now
-        self.net.members[node].awaited = True
+        self.net.peers[node].heard_at = self.now
 
     def ended(self, now: float, node: str, error: ClusterctlError | None = None) -> None:
         """The relay's SSH channel has closed, with what is known of the reason."""
         self._advance(now)
-        member = self.net.members[node]
-        if member.alive:
-            self._drop(member, error or failures.died(node))
+        peer = self.net.peers[node]
+        if peer.alive:
+            self._drop(peer, error or failures.died(node))
 
-    def tick(self, now: float) -> list[Order]:
-        """The orders that are due. Raises what the planner raises."""
+    def tick(self, now: float) -> list[tuple[str, Order]]:
+        """The orders that are due, each with its node. Raises what the planner raises."""
         self._advance(now)
-        net = self.net
         self._find_dead()
         if self.planned is None:
             self._begin_if_ready()
         if self.planned is not None:
-            self._join_late()
-            if net.data_at is None and any(member.bytes for member in self.targets):
-                net.data_at = self.now
+            for peer in self.targets:
+                if peer.state is PeerState.READY:
+                    self._join(peer)
             if not self.dry_run:
-                self._judge.look(self.now)
+                self.health.look(self.now)
             self._relink()
         self._end_without_source()
         if self.over and not self.stopped:
             self.stopped = True
-            for member in net.members.values():
-                if member.alive:
-                    self._order(member, {"order": "stop", "keep": not self.success})
+            for peer in self.net.peers.values():
+                if peer.alive:
+                    self._order(peer, Stop(keep=not self.success))
         orders, self._orders = self._orders, []
         return orders
 
@@ -115,118 +135,160 @@ class Coordinator:
 
     @property
     def success(self) -> bool:
-        return not any(member.error for member in self.targets)
+        return not any(peer.error for peer in self.targets)
 
-    def is_over(self, member: Member) -> bool:
+    def is_over(self, peer: Peer) -> bool:
         """Whether this target has all it gets."""
-        if member.error or member.done is not None:
-            return True
-        return self.dry_run and member.gap is not None
+        return bool(peer.error or peer.done or (self.dry_run and peer.gap))
 
     def give_up(self, error_of: Callable[[str], ClusterctlError]) -> None:
         """Every target that is not done fails: the time is over, or the source is."""
-        for member in self.targets:
-            if not self.is_over(member):
-                self._fail(member, error_of(member.name))
+        for peer in self.targets:
+            if not self.is_over(peer):
+                self._fail(peer, error_of(peer.name))
 
     def _advance(self, now: float) -> None:
         if self._clock is not None:
             self.now += min(max(0.0, now - self._clock), LONGEST_TICK_S)
         self._clock = now
 
+    # Events
+
+    def _listening(self, peer: Peer, told: Listening) -> None:
+        if peer.state is PeerState.CONNECTING and 0 < told.port < 65536:
+            peer.at, peer.state = told, PeerState.READY
+
+    def _has_listed(self, peer: Peer, told: Listed) -> None:
+        if peer.name == SOURCE and self.summary is None:
+            self._listed = told
+            peer.warn(told.warnings)
+            self.summary = SourceSummary(told.files, told.bytes, 0, tuple(peer.warnings))
+
+    def _has_gap(self, peer: Peer, told: Gap) -> None:
+        if peer.gap is None and peer in self.net.order:
+            peer.gap, peer.grew_at = told, self.now
+            if peer.state is PeerState.COMPARING:
+                peer.state = PeerState.CHAIN
+            elif peer.state is PeerState.TAIL and not peer.avoid:
+                self.net.to_chain(peer, self.now, "has compared")
+            self._see_complete(peer)
+
+    def _has_progressed(self, peer: Peer, told: Progress) -> None:
+        peer.take_progress(self.now, told, self.net.blocks)
+        self._see_complete(peer)
+
+    def _has_done(self, peer: Peer, told: Done) -> None:
+        if peer in self.net.order and peer.done is None:
+            peer.done, peer.state = told, PeerState.DONE
+            peer.warn(told.warnings)
+            self._see_complete(peer)
+            peer.ended_at = self.now
+
+    def _see_complete(self, peer: Peer) -> None:
+        if peer.name != SOURCE and self.net.is_complete(peer):
+            peer.ended_at = peer.ended_at or self.now
+            crossed = peer.bytes > 0 and not self.net.is_beside_source(peer)
+            if crossed and self.first_complete_at is None:
+                self.first_complete_at = self.now
+
     # Ends
 
-    def _drop(self, member: Member, error: ClusterctlError) -> None:
-        member.alive = False
-        if member.name == SOURCE:
-            member.error = error
-        elif not self.is_over(member):
-            member.error, member.stage = error, NodeStage.FAILED
-            member.ended_at = self.now
+    def _drop(self, peer: Peer, error: ClusterctlError) -> None:
+        if peer.name == SOURCE or not self.is_over(peer):
+            peer.state, peer.error, peer.ended_at = PeerState.FAILED, error, self.now
+        else:
+            peer.state = PeerState.GONE
 
-    def _fail(self, member: Member, error: ClusterctlError) -> None:
-        if member.alive:
-            self._order(member, {"order": "stop", "keep": True})
-        self._drop(member, error)
+    def _fail(self, peer: Peer, error: ClusterctlError) -> None:
+        if peer.alive:
+            self._order(peer, Stop(keep=True))
+        self._drop(peer, error)
 
     def _find_dead(self) -> None:
-        patience = self.net.patience
-        for member in self.net.members.values():
-            limit = patience.dead_s if member.beats else patience.start_s
-            if member.beats and all(self.is_over(m) for m in self.targets if m is not member):
-                limit = patience.last_dead_s  # everybody else is only waiting for it
-            if member.alive and member.awaited and self.now - member.heard_at >= limit:
-                begun = member.stage is not NodeStage.CONNECTING
-                self._fail(member, failures.too_late(member.name, limit, begun))
-        for member in self.targets:
-            if not self.is_over(member) and is_stuck(self.net, member, self.now):
-                self._fail(member, failures.got_nothing(member.name, patience.give_up_s))
+        timeouts = self.timeouts
+        left = [peer for peer in self.targets if not self.is_over(peer)]
+        for peer in self.net.peers.values():
+            limit = timeouts.dead_s if peer.progress else timeouts.start_s
+            if peer.progress and left in ([], [peer]):
+                limit = timeouts.last_dead_s  # everybody else is only waiting for it
+            if peer.alive and peer.heard_at is not None and self.now - peer.heard_at >= limit:
+                begun = peer.state is not PeerState.CONNECTING
+                self._fail(peer, failures.too_late(peer.name, limit, begun))
+        for peer in left:
+            if peer.alive and self.health.is_stuck(peer, self.now):
+                self._fail(peer, failures.got_nothing(peer.name, timeouts.give_up_s))
 
     def _end_without_source(self) -> None:
         """Without the source the others go on where one of them has everything."""
         source = self.net.source
-        if source.alive or any(m.alive and self.net.complete(m) for m in self.targets):
-            return
-        self.give_up(lambda name: failures.source_died(name, source.error))
+        whole = [peer for peer in self.net.order if peer.alive and self.net.is_complete(peer)]
+        if not source.alive and not whole:
+            self.give_up(lambda name: failures.source_died(name, source.error))
 
     # The beginning
 
     def _begin_if_ready(self) -> None:
-        summary = self.heard.summary
-        waiting = [m for m in self.targets if m.alive and m.stage is NodeStage.CONNECTING]
-        there = [m.name for m in self.targets if m.alive and m.address]
-        source = self.net.source
-        if summary is None or not (source.alive and source.address) or not there:
+        summary, source = self.summary, self.net.source
+        waiting = [peer for peer in self.targets if peer.state is PeerState.CONNECTING]
+        there = [peer.name for peer in self.targets if peer.state is PeerState.READY]
+        if summary is None or source.state is not PeerState.READY or not there:
             return
         if self._ready_at is None:
             self._ready_at = self.now
-        if waiting and self.now - self._ready_at < self.net.patience.gather_s:
-            return
-        self._begin(summary, self._plan(summary, there), there)
+        if not waiting or self.now - self._ready_at >= self.timeouts.gather_s:
+            self._begin(summary, self._plan(summary, there), there)
 
     def _begin(self, summary: SourceSummary, planned: Planned, there: Sequence[str]) -> None:
         net = self.net
         self.planned, self.began_at = planned, self.now
         net.block_bytes, net.streams = max(1, planned.block_bytes), planned.streams
         net.blocks = min(math.ceil(summary.bytes / net.block_bytes), MOST_BLOCKS)
-        self.heard.summary = replace(summary, blocks=net.blocks)
-        self._order(net.source, begin_order(self.net, self.heard.manifest))
-        for name in (*planned.order, *there):
-            if name in there and name not in net.order:
-                self._join(net.members[name])
+        self.summary = replace(summary, blocks=net.blocks)
+        self._order(net.source, self._begin_order)
+        for name in dict.fromkeys((*planned.order, *there)):
+            if name in there:
+                self._join(net.peers[name])
 
-    def _join_late(self) -> None:
-        for member in self.targets:
-            if member.alive and member.address and not member.joined:
-                self._join(member)
-                member.young = True
+    def _join(self, peer: Peer) -> None:
+        self.net.order.append(peer)
+        peer.state = PeerState.COMPARING
+        peer.joined_at = peer.linked_at = peer.grew_at = self.now
+        self._order(peer, self._begin_order)
 
-    def _join(self, member: Member) -> None:
-        self.net.order.append(member.name)
-        member.joined = True
-        member.joined_at = member.linked_at = member.grew_at = self.now
-        self._order(member, begin_order(self.net, self.heard.manifest))
+    @property
+    def _begin_order(self) -> Begin:
+        listed, net = self._listed, self.net
+        return Begin(
+            net.block_bytes,
+            net.streams,
+            listed.digest,
+            listed.single,
+            listed.left_out,
+            listed.host,
+            listed.roots,
+        )
 
     # Links
 
     def _relink(self) -> None:
-        for member in self.net.in_order:
-            if not member.alive or self.net.complete(member):
-                continue
-            wanted = wanted_upstream(self.net, member)
+        for peer, wanted in list(self.net.wanted_links()):
             if wanted is None:
-                self._fail(member, failures.no_way(member.name, member.avoid))
-            elif wanted != member.upstream:
-                self._link(member, wanted)
+                self._fail(peer, failures.no_way(peer.name, peer.avoid))
+            elif wanted != peer.upstream:
+                self._link(peer, wanted)
 
-    def _link(self, member: Member, name: str) -> None:
-        if member.upstream:
-            member.moved(f"from {member.upstream} to {name or 'nobody'}")
-        for other in self.net.in_order:
-            if other.upstream in (name, member.upstream):
-                other.shared_at = self.now
-        member.upstream, member.linked_at, member.behind = name, self.now, None
-        self._order(member, {"order": "upstream", **address_of(self.net, name)})
+    def _link(self, peer: Peer, name: str) -> None:
+        if peer.upstream:
+            peer.moved(f"from {peer.upstream} to {name or 'nobody'}")
+        for other in self.net.order:
+            if other.upstream and other.upstream in (name, peer.upstream):
+                other.linked_at = self.now
+        peer.upstream, peer.linked_at = name, self.now
+        if peer.progress:
+            # What it was behind the one before says nothing of this one.
+            peer.progress = peer.progress._replace(behind=NOT_TOLD)
+        at = self.net.peers[name].at if name else Listening()
+        self._order(peer, PullFrom(name, at.address, at.port))
 
-    def _order(self, member: Member, order: dict[str, Any]) -> None:
-        self._orders.append((member.name, order))
+    def _order(self, peer: Peer, order: Order) -> None:
+        self._orders.append((peer.name, order))

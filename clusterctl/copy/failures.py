@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
-from clusterctl.copy.member import SOURCE, shortened, text
+from clusterctl.copy.topology import SOURCE
 from clusterctl.domain.errors import (
     ClusterctlError,
     CommandFailed,
@@ -17,6 +16,7 @@ from clusterctl.domain.errors import (
     UsageError,
     unquoted_home,
 )
+from clusterctl.node.relay.messages import Failed, printable
 
 AGAIN = "run the same copy again: it goes on where it stopped"
 # What may have passed by the next time; the others need something done, if only a look.
@@ -29,13 +29,12 @@ _HINTS = {
 }
 
 
-def failure_of(host: str, event: Mapping[str, Any]) -> ClusterctlError:
-    """The error that a relay's `failed` event stands for."""
-    why = text(event, "why") or "it gave no reason"
-    kind = text(event, "kind")
-    hint = text(event, "hint") or _HINTS.get(kind, AGAIN if kind in _PASSING else "")
+def failure_of(host: str, told: Failed) -> ClusterctlError:
+    """The error that a relay's last word stands for."""
+    why, kind, own = printable(told.why) or "it gave no reason", told.kind, printable(told.hint)
+    hint = own or _HINTS.get(kind, AGAIN if kind in _PASSING else "")
     if host == SOURCE and kind in ("usage", "source"):
-        return UsageError(why, text(event, "hint") or "name an existing file or folder")
+        return UsageError(why, own or "name an existing file or folder")
     if host == SOURCE:
         return ClusterctlError(why, hint)
     return CommandFailed(host, why, hint)
@@ -108,7 +107,7 @@ def _timeout(host: str, what: str, hint: str = AGAIN) -> CommandTimeout:
 
 def ended_early(host: str, exit_status: int, stderr: str, spoke: bool) -> ClusterctlError:
     """The relay's process ended, and not because it was told to."""
-    complaint = shortened((stderr.strip().splitlines() or ["no message"])[-1])
+    complaint = printable((stderr.strip().splitlines() or ["no message"])[-1])
     if exit_status == 127 and not spoke:
         return _missing(
             host, "python3 is not installed there", "install it: apt-get install python3"

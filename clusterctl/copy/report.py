@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from clusterctl.copy.topology import Peer
 from clusterctl.domain.errors import ClusterctlError
+from clusterctl.node.relay.messages import Done, Gap, Progress
+
+if TYPE_CHECKING:
+    from clusterctl.copy.coordinator import Coordinator
 
 
 class NodeStage(Enum):
@@ -27,37 +33,6 @@ class SourceSummary:
     bytes: int
     blocks: int
     warnings: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Gap:
-    """What one node lacks. `missing` is how many files, folders and links it lacks or has
-    otherwise, `delete` how many the source does not have.
-
-    `delete_names` and `missing_names` are the first of these.
-    """
-
-    files: int
-    bytes: int
-    blocks: int
-    delete: int = 0
-    free_bytes: int = 0
-    delete_names: tuple[str, ...] = ()
-    writable: bool = True
-    missing: int = 0
-    missing_names: tuple[str, ...] = ()
-
-    @property
-    def is_empty(self) -> bool:
-        return not (self.files or self.bytes)
-
-    @property
-    def fits(self) -> bool:
-        return self.bytes <= self.free_bytes
-
-    @property
-    def can_be_filled(self) -> bool:
-        return self.fits and (self.writable or (self.is_empty and not self.delete))
 
 
 @dataclass(frozen=True)
@@ -166,3 +141,181 @@ class TransferReport:
         """Of a dry run: those that would not take it."""
         nodes = self.nodes if self.dry_run else ()
         return tuple(node for node in nodes if node.gap and not node.gap.can_be_filled)
+
+
+# From the coordinator's state
+
+
+def progress_of(
+    coordinator: Coordinator,
+    elapsed_s: float,
+    slowest_link: float | None = None,
+    plan: Mapping[str, Any] | None = None,
+) -> CopyProgress:
+    """The copy now."""
+    nodes = tuple(_node_progress(coordinator, peer) for peer in coordinator.targets)
+    return CopyProgress(
+        elapsed_s=elapsed_s,
+        nodes=nodes,
+        source=coordinator.summary,
+        left_s=_left_s(nodes),
+        slowest_link=slowest_link,
+        plan=dict(plan or {}),
+    )
+
+
+def _node_progress(coordinator: Coordinator, peer: Peer) -> NodeProgress:
+    stage = _stage(peer)
+    if coordinator.dry_run and stage is NodeStage.COPYING:
+        # It has said what it lacks, and that was all.
+        return NodeProgress(peer.name, NodeStage.DONE)
+    moving = stage is NodeStage.COPYING
+    needed = peer.gap.bytes if peer.gap else 0
+    # One that would tell every second how far it is does not.
+    quiet_s = coordinator.now - (peer.heard_at or 0.0)
+    silent = moving and quiet_s >= coordinator.timeouts.silent_s
+    slow = moving and peer.in_tail
+    note = "at the end of the chain, so that it holds back nobody" if slow else ""
+    return NodeProgress(
+        host=peer.name,
+        stage=stage,
+        # Its last bytes are not told before its end.
+        bytes=needed if stage is NodeStage.DONE else peer.bytes,
+        needed_bytes=needed,
+        rate=peer.rate(coordinator.now) if moving and not silent else 0.0,
+        upstream=peer.upstream,
+        note=peer.error.message if peer.error else "is silent" if silent else note,
+        silent=silent,
+        slow=slow,
+    )
+
+
+def _stage(peer: Peer) -> NodeStage:
+    if peer.error:
+        return NodeStage.FAILED
+    if peer.done:
+        return NodeStage.DONE
+    if peer.gap:
+        return NodeStage.COPYING
+    return NodeStage.COMPARING if peer.at.port else NodeStage.CONNECTING
+
+
+def _left_s(nodes: tuple[NodeProgress, ...]) -> float | None:
+    """The longest of the nodes' times; None while one cannot be told.
+
+    Slow nodes count only when they are all that is still under way.
+    """
+    moving = [node for node in nodes if node.stage is NodeStage.COPYING]
+    heard = [node for node in moving if not node.silent]
+    prompt = [node for node in heard if not node.slow]
+    if moving and not heard:
+        return None
+    if any(node.stage in (NodeStage.CONNECTING, NodeStage.COMPARING) for node in nodes):
+        return None
+    longest = 0.0
+    for node in prompt or heard:
+        left = node.needed_bytes - node.bytes
+        if left > 0:
+            if not node.rate:
+                return None
+            longest = max(longest, left / node.rate)
+    return longest
+
+
+def report_of(
+    coordinator: Coordinator, duration_s: float, plan: Mapping[str, Any] | None = None
+) -> TransferReport:
+    """The copy at its end."""
+    first, source = coordinator.first_complete_at, coordinator.net.source
+    moved = any(peer.bytes for peer in coordinator.targets)
+    streams = coordinator.net.streams
+    return TransferReport(
+        source=coordinator.summary,
+        nodes=tuple(map(_node_report, coordinator.targets)),
+        duration_s=duration_s,
+        one_copy_s=first - coordinator.began_at if first is not None and moved else None,
+        limited_by=limited_by(
+            Use.of(source, streams), [Use.of(peer, streams) for peer in coordinator.targets]
+        ),
+        dry_run=coordinator.dry_run,
+        error=source.error,
+        plan=dict(plan or {}),
+    )
+
+
+def _node_report(peer: Peer) -> NodeReport:
+    done, progress = peer.done or Done(), peer.progress or Progress()
+    return NodeReport(
+        host=peer.name,
+        gap=peer.gap,
+        received_bytes=done.bytes or peer.bytes,
+        files=done.files,
+        deleted=done.deleted,
+        left_out=done.left_out,
+        duration_s=_duration_s(peer),
+        error=peer.error,
+        warnings=tuple(peer.warnings),
+        moves=tuple(peer.moves),
+        limits={**progress.waits, "cpu": progress.cpu} if progress.wall else {},
+    )
+
+
+def _duration_s(peer: Peer) -> float:
+    return max(0.0, peer.ended_at - peer.joined_at) if peer.joined_at else 0.0
+
+
+# What it was limited by
+
+# Of its threads' time.
+BUSY = 0.5
+# Of a processor.
+FULL = 0.85
+
+
+@dataclass(frozen=True)
+class Use:
+    """One relay: seconds of all its threads by kind, of its processors, and of the clock."""
+
+    waits: Mapping[str, float]
+    cpu: float
+    wall: float
+    threads: int = 1
+    cores: int = 1
+    moved_bytes: int = 0
+
+    @classmethod
+    def of(cls, peer: Peer, streams: int) -> Use:
+        told = peer.progress or Progress()
+        wall = _duration_s(peer) or told.wall
+        return cls(told.waits, told.cpu, wall, streams, max(1, peer.at.cores), peer.bytes)
+
+    def share(self, *kinds: str) -> float:
+        """The part of its threads' time that went into these."""
+        spent = sum(self.waits.get(kind, 0.0) for kind in kinds)
+        return spent / (self.wall * max(1, self.threads)) if self.wall > 0 else 0.0
+
+    @property
+    def lacks_cpu(self) -> bool:
+        """All its processors are in use; or one, all that Python code can have, and what its
+        threads did was computing more than waiting.
+        """
+        if self.wall <= 0:
+            return False
+        in_use = self.cpu / self.wall
+        computing = self.cpu >= BUSY * sum(self.waits.values())
+        return in_use >= FULL * self.cores or (in_use >= FULL and computing)
+
+
+def limited_by(source: Use, nodes: Sequence[Use]) -> str:
+    """`nothing`, `link`, `CPU`, `source disk` or `target disk`."""
+    moved = [node for node in nodes if node.moved_bytes]
+    if not moved:
+        return "nothing"
+    if any(use.lacks_cpu for use in (source, *moved)):
+        return "CPU"
+    disk = max(node.share("write", "sync") for node in moved)
+    if disk >= BUSY and disk > min(node.share("receive") for node in moved):
+        return "target disk"
+    if source.share("read") >= BUSY and source.share("read") > source.share("send"):
+        return "source disk"
+    return "link"

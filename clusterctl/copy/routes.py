@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import threading
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
-from clusterctl.copy.doorway import Doorways, own_address
-from clusterctl.copy.lines import Inbox
-from clusterctl.copy.member import SOURCE, number, text
-from clusterctl.domain.errors import ClusterctlError
+import paramiko
+
+from clusterctl.copy.session import Inbox, Relay
+from clusterctl.copy.topology import SOURCE
+from clusterctl.domain.errors import ClusterctlError, HostUnreachable
+from clusterctl.node.relay.messages import Listening, Lost, PullFrom
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.target import Target
 
 _BLOCKED = ("refused", "silent", "closed", "denied")
-
-
-class Told(Protocol):
-    """What takes orders."""
-
-    def give(self, order: Mapping[str, Any]) -> None: ...
+HERE = "127.0.0.1"
+CHUNK = 1 << 17
+DIAL_S = 10.0
 
 
 class Routes:
@@ -29,22 +30,21 @@ class Routes:
         self,
         connections: Connections,
         first: Target,
-        relays: Mapping[str, Told],
+        relays: Mapping[str, Relay],
         inbox: Inbox,
     ) -> None:
         self.own_address = own_address(connections, first)
         self._connections, self._relays, self._inbox = connections, relays, inbox
         self._address, self._port = self.own_address, 0
-        self._doorways: Doorways | None = None
+        self._tunnels: ReverseTunnels | None = None
         self._through_ssh: set[str] = set()
-        # The number of each node's latest order: a doorway that opens late is not for an older one.
+        # The number of each node's latest order: a tunnel that opens late is not for an older one.
         self._latest: dict[str, int] = {}
         self._lock = threading.Lock()
 
-    def source_listens(self, event: Mapping[str, Any]) -> None:
-        """Take the source's `listening` event."""
-        self._address, self._port = text(event, "address"), number(event, "port")
-        self._doorways = Doorways(self._connections, self._address, self._port)
+    def source_listens(self, told: Listening) -> None:
+        self._address, self._port = told.address, told.port
+        self._tunnels = ReverseTunnels(self._connections, self._address, self._port)
 
     def lost(self, node: str, kind: str) -> None:
         """The node gets no connection to the source: the next order leads through SSH."""
@@ -56,37 +56,128 @@ class Routes:
         with self._lock:
             self._latest[node] = self._latest.get(node, 0) + 1
 
-    def give(self, target: Target, client_address: str, order: Mapping[str, Any]) -> None:
+    def give(self, target: Target, client_address: str, order: PullFrom) -> None:
         """Send an order that names the source, with the address at which this node finds it."""
         self.forget(target.host)
         if self._is_direct(target, client_address):
-            there = {"address": self._address, "port": self._port}
-            self._relays[target.host].give({**order, **there})
+            order = order._replace(address=self._address, port=self._port)
+            self._relays[target.host].give(order)
             return
         latest = self._latest[target.host]
         threading.Thread(
-            target=self._give_through_ssh, args=(target, dict(order), latest), daemon=True
+            target=self._give_through_ssh, args=(target, order, latest), daemon=True
         ).start()
 
     def _is_direct(self, target: Target, client_address: str) -> bool:
         """Whether the node sees this machine at the address that it has here: no NAT between."""
         return client_address == self._address and target.host not in self._through_ssh
 
-    def _give_through_ssh(self, target: Target, order: dict[str, Any], latest: int) -> None:
+    def _give_through_ssh(self, target: Target, order: PullFrom, latest: int) -> None:
         # On a thread of its own: the answer of a node that hangs would hold up all others.
-        assert self._doorways
+        assert self._tunnels
         try:
-            address, port = self._doorways.open(target)
+            address, port = self._tunnels.open(target)
         except ClusterctlError as error:
-            self._inbox.put(
-                target.host,
-                {"event": "lost", "upstream": SOURCE, "kind": "closed", "why": error.message},
-            )
+            self._inbox.put(target.host, Lost(SOURCE, error.message, "closed"))
             return
         with self._lock:
             if self._latest[target.host] == latest:
-                self._relays[target.host].give({**order, "address": address, "port": port})
+                self._relays[target.host].give(order._replace(address=address, port=port))
 
     def close(self) -> None:
-        if self._doorways:
-            self._doorways.close()
+        if self._tunnels:
+            self._tunnels.close()
+
+
+def own_address(connections: Connections, target: Target) -> str:
+    """The address of this machine on the SSH connection to a node, or of loopback.
+
+    Behind a jump host, or a proxy command, there is none that the node could connect to.
+    """
+    transport = connections.session(target).client.get_transport()
+    try:
+        address = str(transport.sock.getsockname()[0])  # type: ignore[union-attr]
+        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
+            probe.bind((address, 0))
+    except (OSError, AttributeError, TypeError, IndexError):
+        # Also an address that a socket passed on from another network has.
+        return HERE
+    return address
+
+
+class ReverseTunnels:
+    """Ports of nodes' loopback that lead to (address, port) here. Thread-safe."""
+
+    def __init__(self, connections: Connections, address: str, port: int) -> None:
+        self._connections = connections
+        self._goal = (address, port)
+        self._ports: dict[str, tuple[paramiko.Transport, int]] = {}
+        self._lock = threading.Lock()
+
+    def open(self, target: Target) -> tuple[str, int]:
+        """Where the node finds the source. Raises HostError."""
+        with self._lock:
+            known = self._ports.get(target.host)
+        if known is None:
+            known = self._open(target)
+            with self._lock:
+                self._ports[target.host] = known
+        return HERE, known[1]
+
+    def _open(self, target: Target) -> tuple[paramiko.Transport, int]:
+        transport = self._connections.session(target).client.get_transport()
+        if transport is None:
+            raise HostUnreachable(target.host, "the connection to it is closed")
+        try:
+            return transport, transport.request_port_forward(HERE, 0, self._welcome)
+        except (paramiko.SSHException, EOFError, OSError) as error:
+            raise HostUnreachable(
+                target.host,
+                f"its SSH server forwards no port to this machine: {error}",
+                "its sshd_config must not have AllowTcpForwarding no or local",
+            ) from error
+
+    def close(self) -> None:
+        """Take the ports back; the answers are not waited for."""
+        with self._lock:
+            ports, self._ports = self._ports, {}
+        for transport, port in ports.values():
+            threading.Thread(target=_cancel, args=(transport, port), daemon=True).start()
+
+    def _welcome(self, channel: paramiko.Channel, origin: Any, server: Any) -> None:
+        # Called on the thread that all of the connection's messages come in on.
+        threading.Thread(target=self._carry, args=(channel,), daemon=True).start()
+
+    def _carry(self, channel: paramiko.Channel) -> None:
+        try:
+            here = socket.create_connection(self._goal, DIAL_S)
+        except OSError:
+            _close(channel)
+            return
+        here.settimeout(None)
+        here.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        back = threading.Thread(target=_pump, args=(channel, here), daemon=True)
+        back.start()
+        _pump(here, channel)
+        back.join()
+        here.close()
+        _close(channel)
+
+
+def _cancel(transport: paramiko.Transport, port: int) -> None:
+    with contextlib.suppress(paramiko.SSHException, EOFError, OSError):
+        transport.cancel_port_forward(HERE, port)
+
+
+def _close(channel: paramiko.Channel) -> None:
+    with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+        channel.close()
+
+
+def _pump(source: Any, sink: Any) -> None:
+    """Until the source has said all; the other direction goes on."""
+    with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+        while data := source.recv(CHUNK):
+            sink.sendall(data)
+    with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+        sink.shutdown(socket.SHUT_WR)

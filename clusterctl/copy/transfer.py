@@ -4,28 +4,41 @@ back."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Union
+from typing import Any
 
 from clusterctl.copy.coordinator import Coordinator
-from clusterctl.copy.failures import out_of_time, with_unquoted_home
-from clusterctl.copy.lines import Ended, Inbox, LoggedIn
-from clusterctl.copy.local_relay import LocalRelay
-from clusterctl.copy.member import SOURCE, text
+from clusterctl.copy.failures import AGAIN, out_of_time, with_unquoted_home
 from clusterctl.copy.plan import CopyPlan
-from clusterctl.copy.progress_of import progress_of, report_of
 from clusterctl.copy.relay_config import common_config, source_config, target_config
-from clusterctl.copy.relinks import Patience
-from clusterctl.copy.remote_relay import RemoteRelay
-from clusterctl.copy.report import CopyProgress, SourceSummary, TransferReport
+from clusterctl.copy.report import (
+    CopyProgress,
+    SourceSummary,
+    TransferReport,
+    progress_of,
+    report_of,
+)
 from clusterctl.copy.request import CopyRequest
 from clusterctl.copy.routes import Routes
-from clusterctl.domain.errors import ClusterctlError, UsageError
+from clusterctl.copy.session import Ended, Inbox, LocalRelay, LoggedIn, Relay, RemoteRelay
+from clusterctl.copy.topology import SOURCE, Timeouts
+from clusterctl.domain.errors import ClusterctlError, CommandFailed, UsageError
 from clusterctl.node.packer import program_of
+from clusterctl.node.relay.messages import (
+    Event,
+    Listen,
+    Listening,
+    Lost,
+    Order,
+    Ping,
+    PullFrom,
+    Stop,
+)
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.target import Target
 
@@ -36,7 +49,6 @@ PING_S = 2.0
 STOP_WITHIN_S = 10.0
 LEAVE_WITHIN_S = 3.0
 
-Relay = Union[RemoteRelay, LocalRelay]
 Planner = Callable[[SourceSummary, Sequence[str]], CopyPlan]
 
 
@@ -58,7 +70,7 @@ class Transfer:
     max_logins: int = 64
     timeout_s: float | None = None
     report_s: float = 0.25
-    patience: Patience | None = None
+    timeouts: Timeouts | None = None
     watch: Callable[[CopyProgress], None] = field(default=lambda progress: None)
 
     def run(self) -> TransferReport:
@@ -80,7 +92,7 @@ class _Run:
             [target.host for target in transfer.targets],
             self._plan,
             dry_run=transfer.request.dry_run,
-            patience=transfer.patience,
+            timeouts=transfer.timeouts,
         )
         self._inbox = Inbox()
         self._logins = threading.Semaphore(max(1, transfer.max_logins))
@@ -98,8 +110,7 @@ class _Run:
     def to_its_end(self) -> TransferReport:
         try:
             self._start()
-            while not self._coordinator.stopped:
-                self._turn()
+            self._go_on()
             self._wait(STOP_WITHIN_S)
         except KeyboardInterrupt:
             self._tell_all_to_stop()
@@ -111,8 +122,7 @@ class _Run:
         report = report_of(
             self._coordinator,
             time.monotonic() - self._began,
-            dry_run=self._transfer.request.dry_run,
-            plan=self._plan_data,
+            self._plan_data,
         )
         request, source = self._transfer.request, self._transfer.source
         paths = [request.destination, *(request.sources if source else ())]
@@ -159,7 +169,7 @@ class _Run:
         self._routes = Routes(
             self._transfer.connections, self._targets[node], self._relays, self._inbox
         )
-        relay.give({"order": "listen", "bind": self._routes.own_address})
+        relay.give(Listen(self._routes.own_address))
 
     def _plan(self, summary: SourceSummary, there: Sequence[str]) -> CopyPlan:
         self._planned = self._transfer.plan(summary, there)
@@ -170,7 +180,7 @@ class _Run:
         """With the time for what is missing, as soon as nodes have said what that is."""
         if not self._planned:
             return {}
-        gaps = [member.gap for member in self._coordinator.targets if member.gap]
+        gaps = [peer.gap for peer in self._coordinator.targets if peer.gap]
         planned, predict = self._planned, self._transfer.predict
         if gaps and predict:
             files, size = max(gap.files for gap in gaps), max(gap.bytes for gap in gaps)
@@ -178,6 +188,19 @@ class _Run:
         return planned.as_data()
 
     # One turn
+
+    def _go_on(self) -> None:
+        """Until all is over. A bug here ends the copy of those that are not done, and says so."""
+        while not self._coordinator.stopped:
+            try:
+                self._turn()
+            except ClusterctlError:
+                raise
+            except Exception as bug:  # noqa: BLE001
+                self._tell_all_to_stop()
+                why = f"clusterctl cannot go on with it: {type(bug).__name__}: {bug}"
+                self._coordinator.give_up(functools.partial(CommandFailed, message=why, hint=AGAIN))
+                break
 
     def _turn(self) -> None:
         for node, news in self._inbox.take(TICK_S):
@@ -197,7 +220,7 @@ class _Run:
         if now - self._pinged_at >= PING_S:
             self._pinged_at = now
             for relay in self._relays.values():
-                relay.ping()
+                relay.give(Ping())
         self._watch()
 
     def _logged_in(self, node: str, now: float) -> None:
@@ -205,23 +228,24 @@ class _Run:
         if node != SOURCE:
             self._start_source_here(node)
 
-    def _hear(self, node: str, event: dict[str, Any], now: float) -> None:
+    def _hear(self, node: str, event: Event, now: float) -> None:
         if self._routes:
-            if node == SOURCE and event.get("event") == "listening":
+            if node == SOURCE and isinstance(event, Listening):
                 self._routes.source_listens(event)
-            elif event.get("event") == "lost" and event.get("upstream") == SOURCE:
-                self._routes.lost(node, text(event, "kind"))
+            elif isinstance(event, Lost) and event.upstream == SOURCE:
+                self._routes.lost(node, event.kind)
         self._coordinator.hear(now, node, event)
 
-    def _obey(self, node: str, order: dict[str, Any]) -> None:
+    def _obey(self, node: str, order: Order) -> None:
         relay = self._relays[node]
-        if self._routes and order.get("name") == SOURCE:
-            client_address = self._coordinator.net.members[node].client_address
+        if not self._routes or not isinstance(order, PullFrom):
+            relay.give(order)
+        elif order.name == SOURCE:
+            client_address = self._coordinator.net.peers[node].at.client_address
             self._routes.give(self._targets[node], client_address, order)
-            return
-        if self._routes and order.get("order") == "upstream":
+        else:
             self._routes.forget(node)
-        relay.give(order)
+            relay.give(order)
 
     def _watch(self, always: bool = False) -> None:
         now = time.monotonic()
@@ -241,16 +265,16 @@ class _Run:
     def _tell_all_to_stop(self) -> None:
         for relay in self._relays.values():
             with contextlib.suppress(ClusterctlError):
-                relay.give({"order": "stop", "keep": True})
+                relay.give(Stop(keep=True))
 
     def _wait(self, limit_s: float) -> None:
         """Until all relays that still answer have ended."""
         deadline = time.monotonic() + limit_s
-        members = self._coordinator.net.members
+        peers = self._coordinator.net.peers
         for name, relay in self._relays.items():
             left = deadline - time.monotonic()
             # One that failed by being silent will not hear this either.
-            relay.join(max(0.0, left if members[name].alive else min(left, 0.5)))
+            relay.join(max(0.0, left if peers[name].alive else min(left, 0.5)))
 
     def _end_all(self) -> None:
         for relay in self._relays.values():

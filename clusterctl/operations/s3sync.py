@@ -12,7 +12,6 @@ from typing import Any
 from clusterctl.copy.failures import out_of_time, with_unquoted_home
 from clusterctl.copy.report import (
     CopyProgress,
-    Gap,
     NodeProgress,
     NodeReport,
     NodeStage,
@@ -36,6 +35,7 @@ from clusterctl.domain.errors import ClusterctlError, CommandFailed, HostError, 
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
 from clusterctl.jobs.ids import new_job_id
+from clusterctl.node.relay.messages import Gap
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.target import Target
 

@@ -13,8 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from clusterctl.copy.failures import died, failure_of
-from clusterctl.copy.lines import Ended, Inbox
-from clusterctl.copy.remote_relay import RemoteRelay
+from clusterctl.copy.session import Ended, Inbox, RemoteRelay
 from clusterctl.copy.verify import Discrepancy, Findings, Group, Kind, NodeTotal, compare, grouped
 from clusterctl.domain.errors import (
     ClusterctlError,
@@ -26,6 +25,7 @@ from clusterctl.domain.errors import (
 from clusterctl.domain.results import HostOutcome
 from clusterctl.node.packer import program_of
 from clusterctl.node.relay.manifest import BadManifest, Entry, read
+from clusterctl.node.relay.messages import Event, Failed, GetPiece, Looked, Piece, Ping, Progress
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.target import Target
 
@@ -35,8 +35,8 @@ PING_S = 5.0
 SILENCE_S = 60.0
 COUNTS = ("files", "folders", "links", "others", "bytes")
 
-# Told of a host's `progress`: the files and bytes that it has read, and its seconds (`wall`).
-Watch = Callable[[str, Mapping[str, Any]], None]
+# Told of a host's progress: the files and bytes that it has read, and its seconds (`wall`).
+Watch = Callable[[str, Progress], None]
 
 
 @dataclass(frozen=True)
@@ -200,15 +200,17 @@ class _Relays:
         """Of each node in the order given, once all have answered or failed."""
         totals: dict[str, NodeTotal] = {}
         while self._waiting:
-            for host, event in self._turn("looked"):
+            for host, told in self._turn():
+                if not isinstance(told, Looked):
+                    continue
                 self._waiting.discard(host)
                 totals[host] = NodeTotal(
                     host=host,
-                    digest=event["digest"],
-                    counts={name: event[name] for name in COUNTS},
-                    problem_count=event["problems"],
-                    read_bytes=event["read_bytes"],
-                    duration_s=event["seconds"],
+                    digest=told.digest,
+                    counts={name: getattr(told, name) for name in COUNTS},
+                    problem_count=told.problems,
+                    read_bytes=told.read_bytes,
+                    duration_s=told.seconds,
                 )
         return [totals[host] for host in self._relays if host in totals]
 
@@ -222,17 +224,18 @@ class _Relays:
     def blob(self, host: str, name: str) -> Iterator[bytes]:
         """Piece by piece. Raises the host's error."""
         at = 0
-        while piece := self._piece(host, {"order": "get_piece", "blob": name, "at": at}):
+        while piece := self._piece(host, GetPiece(name, at)):
             at += len(piece)
             yield piece
 
-    def _piece(self, host: str, order: Mapping[str, Any]) -> bytes:
+    def _piece(self, host: str, order: GetPiece) -> bytes:
         self._waiting.add(host)
         self._relays[host].give(order)
         while host not in self.failures:
-            for _, event in self._turn("piece"):
-                self._waiting.discard(host)
-                return base64.b64decode(event["data"])
+            for _, told in self._turn():
+                if isinstance(told, Piece):
+                    self._waiting.discard(host)
+                    return base64.b64decode(told.data)
         raise self.failures[host]
 
     def fail(self, host: str, error: Exception) -> ClusterctlError:
@@ -243,22 +246,23 @@ class _Relays:
         self._relays[host].end()
         return self.failures.setdefault(host, error)
 
-    def _turn(self, wanted: str) -> list[tuple[str, dict[str, Any]]]:
-        """The events of that name that have come from hosts that are waited for."""
-        found = []
+    def _turn(self) -> list[tuple[str, Event]]:
+        """The answers that have come from hosts that are waited for."""
+        found: list[tuple[str, Event]] = []
         for host, news in self._inbox.take(TURN_S):
             if isinstance(news, Ended):
                 self._ended[host] = news.error or died(host)
-            elif not isinstance(news, dict) or host not in self._waiting:
+            elif host not in self._waiting:
                 continue
-            elif news["event"] == "progress" and self._watch:
-                self._watch(host, news)
-            elif news["event"] == "failed" and news.get("kind") == "absent":
+            elif isinstance(news, Progress):
+                if self._watch:
+                    self._watch(host, news)
+            elif isinstance(news, Failed) and news.kind == "absent":
                 self.absent.append(host)
                 self._waiting.discard(host)
-            elif news["event"] == "failed":
+            elif isinstance(news, Failed):
                 self.fail(host, failure_of(host, news))
-            elif news["event"] == wanted:
+            elif isinstance(news, (Looked, Piece)):
                 found.append((host, news))
         # Of the others all is known already that was to be asked.
         for host in self._waiting & self._ended.keys():
@@ -267,7 +271,7 @@ class _Relays:
         if now - self._pinged_at >= PING_S:
             self._pinged_at = now
             for relay in self._relays.values():
-                relay.ping()
+                relay.give(Ping())
         if self._timeout_s is not None and now - self._began > self._timeout_s:
             for host in list(self._waiting):
                 self.fail(

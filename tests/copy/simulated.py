@@ -7,8 +7,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from clusterctl.copy.coordinator import Coordinator
-from clusterctl.copy.member import SOURCE
-from clusterctl.copy.relinks import Patience
+from clusterctl.copy.topology import SOURCE, Timeouts
+from clusterctl.node.relay.messages import (
+    NOT_TOLD,
+    Begin,
+    Done,
+    Event,
+    Gap,
+    Listed,
+    Listening,
+    Lost,
+    Order,
+    Progress,
+    PullFrom,
+    Stop,
+)
 
 STEP_S = 0.05
 MIB = 1 << 20
@@ -23,13 +36,16 @@ class Plan:
 
 @dataclass
 class Node:
-    """One relay. Rates in bytes a second; `blocked` are those it cannot connect to."""
+    """One relay. Rates in bytes a second; `blocked` are those it cannot connect to.
+
+    `have` has a bit for each block.
+    """
 
     name: str
     blocks: int
     up: float
     down: float
-    have: set[int] = field(default_factory=set)
+    have: int = 0
     compare_s: float = 0.0
     listens_at: float = 0.0
     tells_behind: bool = True
@@ -53,7 +69,6 @@ class Node:
     told_at: float = -9.0
     told: tuple = ()
     got_at: float | None = None
-    peers_by_time: dict[str, int] = field(default_factory=dict)
 
     @property
     def works(self) -> bool:
@@ -61,7 +76,19 @@ class Node:
 
     @property
     def whole(self) -> bool:
-        return self.gap_told and len(self.have) == self.blocks
+        return self.gap_told and self.have == every(self.blocks)
+
+    def lacks_of(self, other: Node) -> int:
+        """The blocks that the other has and it has not."""
+        return other.have & ~self.have
+
+
+def every(blocks: int) -> int:
+    return (1 << blocks) - 1
+
+
+def count(blocks: int) -> int:
+    return bin(blocks).count("1")
 
 
 class World:
@@ -74,11 +101,11 @@ class World:
         rate: float = 20 * MIB,
         blocks: int = 256,
         plan: Plan | None = None,
-        patience: Patience | None = None,
+        timeouts: Timeouts | None = None,
         dry_run: bool = False,
     ) -> None:
         self.names = [f"n{number}" for number in range(count)]
-        self.source = Node(SOURCE, blocks, rate, rate, set(range(blocks)))
+        self.source = Node(SOURCE, blocks, rate, rate, every(blocks))
         self.nodes = {name: Node(name, blocks, rate, rate) for name in self.names}
         self.all = {SOURCE: self.source, **self.nodes}
         self.blocks, self.rate = blocks, rate
@@ -88,7 +115,7 @@ class World:
         self.faults: list[tuple[float, Callable[[World], None]]] = []
         self.relinks = 0
         self.coordinator = Coordinator(
-            self.names, lambda *_: self.plan, dry_run=dry_run, patience=patience
+            self.names, lambda *_: self.plan, dry_run=dry_run, timeouts=timeouts
         )
         for name in self.all:
             self.coordinator.started(self.now, name)
@@ -128,12 +155,12 @@ class World:
         return self.elapsed_s
 
     def describe(self) -> str:
-        members = self.coordinator.net.members
+        peers = self.coordinator.net.peers
         return "\n".join(
-            f"{n.name}: {len(n.have)}/{n.blocks} from {n.upstream!r} rate "
-            f"{members[n.name].rate(self.coordinator.now) / MIB:.1f} leaf {members[n.name].leaf} "
-            f"frozen {n.frozen} dead {n.dead} avoid {members[n.name].avoid} "
-            f"moves {members[n.name].moves}"
+            f"{n.name}: {count(n.have)}/{n.blocks} from {n.upstream!r} rate "
+            f"{peers[n.name].rate(self.coordinator.now) / MIB:.1f} {peers[n.name].state} "
+            f"frozen {n.frozen} dead {n.dead} avoid {peers[n.name].avoid} "
+            f"moves {peers[n.name].moves}"
             for n in self.nodes.values()
         )
 
@@ -146,9 +173,11 @@ class World:
         self._move()
         for name, order in self.coordinator.tick(self.now):
             self._obey(self.all[name], order)
+        for node in self.nodes.values():
+            self._no_circle(node)
 
-    def _say(self, node: Node, event: str, **fields: object) -> None:
-        self.coordinator.hear(self.now, node.name, {"event": event, **fields})
+    def _say(self, node: Node, event: Event) -> None:
+        self.coordinator.hear(self.now, node.name, event)
 
     def _speak(self) -> None:
         for number, node in enumerate(self.all.values()):
@@ -157,10 +186,10 @@ class World:
             if not node.listening and self.elapsed_s >= node.listens_at:
                 node.listening = True
                 host = "source" if node.name in (SOURCE, self.beside_source) else node.name
-                self._say(node, "listening", address=host, port=4000 + number)
+                self._say(node, Listening(host, 4000 + number))
                 if node is self.source:
                     size = self.blocks * self.plan.block_bytes
-                    self._say(node, "manifest", digest="d", files=3, bytes=size, single=False)
+                    self._say(node, Listed("d", 3, size))
             if not node.listening:
                 continue
             self._get_ready(node)
@@ -175,30 +204,23 @@ class World:
             node.has_manifest, node.ready_at = True, self.elapsed_s + node.compare_s
         if node.ready_at is not None and self.elapsed_s >= node.ready_at and not node.gap_told:
             node.gap_told = True
-            missing = self.blocks - len(node.have)
-            self._say(
-                node,
-                "gap",
-                files=1,
-                bytes=missing * self.plan.block_bytes,
-                blocks=missing,
-                present_blocks=len(node.have),
-            )
+            missing = self.blocks - count(node.have)
+            size = missing * self.plan.block_bytes
+            self._say(node, Gap(1, size, missing, self.blocks - missing))
         if node.whole and not node.done_told:
             node.done_told, node.got_at = True, self.elapsed_s
-            self._say(node, "done", files=1, bytes=node.received, deleted=0, warnings=[])
+            self._say(node, Done(1, node.received))
 
     def _tell(self, node: Node) -> None:
-        figures = (len(node.have) if node.gap_told else 0, node.received + int(node.partial))
+        figures = (count(node.have) if node.gap_told else 0, node.received + int(node.partial))
         due = 0.25 if figures != node.told else 1.0
         if self.now - node.told_at < due:
             return
         node.told, node.told_at = figures, self.now
-        more = {}
-        upstream = self.all.get(node.upstream)
+        behind, upstream = NOT_TOLD, self.all.get(node.upstream)
         if node.tells_behind and upstream:
-            more["behind"] = len(upstream.have - node.have) if upstream.gap_told else 0
-        self._say(node, "progress", blocks=figures[0], bytes=figures[1], **more)
+            behind = count(node.lacks_of(upstream)) if upstream.gap_told else 0
+        self._say(node, Progress(*figures, behind))
 
     def _reached(self, node: Node) -> Node | None:
         upstream = self.all.get(node.upstream)
@@ -214,7 +236,7 @@ class World:
             if upstream:
                 node.heard_at = self.now
             self._tell_loss(node)
-            if upstream and node.gap_told and upstream.gap_told and upstream.have - node.have:
+            if upstream and node.gap_told and upstream.gap_told and node.lacks_of(upstream):
                 busy.setdefault(upstream.name, []).append(node)
         for name, children in busy.items():
             up = self.all[name].up * STEP_S
@@ -226,10 +248,11 @@ class World:
 
     def _receive(self, node: Node, upstream: Node, size: float) -> None:
         node.partial += size
-        lacking = sorted(upstream.have - node.have)
+        lacking = node.lacks_of(upstream)
         while node.partial >= self.plan.block_bytes and lacking:
             node.partial -= self.plan.block_bytes
-            node.have.add(lacking.pop(0))
+            first = lacking & -lacking
+            node.have, lacking = node.have | first, lacking ^ first
             node.received += self.plan.block_bytes
         if not lacking:
             node.partial = 0.0
@@ -247,39 +270,32 @@ class World:
             kind = "silent"
         if kind:
             node.lost_told = True
-            self._say(node, "lost", upstream=node.upstream, why=kind, kind=kind)
+            self._say(node, Lost(node.upstream, kind, kind))
 
-    def _obey(self, node: Node, order: dict) -> None:
-        kind = order["order"]
-        if kind == "begin":
+    def _obey(self, node: Node, order: Order) -> None:
+        if isinstance(order, Begin):
             node.begun = True
-        elif kind == "upstream":
-            assert order["name"] != node.name
+        elif isinstance(order, PullFrom):
+            assert order.name != node.name
             self.relinks += 1
-            node.upstream, node.ordered_at, node.lost_told = order["name"], self.now, False
-            self._no_circle(node)
-        elif kind == "stop":
+            node.upstream, node.ordered_at, node.lost_told = order.name, self.now, False
+        elif isinstance(order, Stop):
             node.stopped = True
 
     def _no_circle(self, node: Node) -> None:
         seen, above = [node.name], self.all.get(node.upstream)
         while above is not None and not above.whole:
-            if above.name in seen and self.settled:
-                raise AssertionError(f"a circle: {seen}")
-            if above.name in seen:
-                return
+            assert above.name not in seen, f"a circle: {seen}"
             seen.append(above.name)
             above = self.all.get(above.upstream)
-
-    settled = False
 
     def check(self) -> None:
         """Every node that works has everything, and nobody else failed."""
         for name, node in self.nodes.items():
-            member = self.coordinator.net.members[name]
+            error = self.coordinator.net.peers[name].error
             if not (node.dead or node.frozen):
-                assert member.error is None, (name, member.error, self.describe())
-                assert len(node.have) == self.blocks, (name, self.describe())
+                assert error is None, (name, error, self.describe())
+                assert node.whole, (name, self.describe())
 
 
 def scenario(seed: int) -> World:
@@ -291,7 +307,7 @@ def scenario(seed: int) -> World:
     for node in world.nodes.values():
         node.tells_behind = tells
         if rng.random() < 0.3:
-            node.have = set(rng.sample(range(world.blocks), rng.randint(0, world.blocks)))
+            node.have = rng.getrandbits(world.blocks) & rng.getrandbits(world.blocks)
         if rng.random() < 0.15:
             node.down = world.rate / rng.choice([3, 10])
         if rng.random() < 0.15:

@@ -6,12 +6,13 @@ import pytest
 
 from clusterctl.copy import failures
 from clusterctl.copy.failures import AGAIN
-from clusterctl.copy.member import SOURCE
+from clusterctl.copy.topology import SOURCE
 from clusterctl.domain.errors import ClusterctlError, CommandFailed, HostUnreachable, UsageError
+from clusterctl.node.relay.messages import Failed
 
 
-def said(kind: str, **more: str) -> dict[str, str]:
-    return {"event": "failed", "why": "it is so", "kind": kind, **more}
+def said(kind: str, hint: str = "") -> Failed:
+    return Failed("it is so", hint, kind)
 
 
 @pytest.mark.parametrize(
@@ -23,14 +24,14 @@ def said(kind: str, **more: str) -> dict[str, str]:
         (said("disk"), ""),
         (said("usage"), ""),
         (said("no such kind"), ""),
-        ({"event": "failed"}, ""),
+        (Failed(), ""),
         (said("disk", hint="look at dmesg"), "look at dmesg"),
         (said("busy", hint="wait"), "wait"),
     ],
 )
 def test_the_hint_of_a_failed_relay(event, hint):
     error = failures.failure_of("demo-1", event)
-    assert (error.message, error.hint) == (event.get("why", "it gave no reason"), hint)
+    assert (error.message, error.hint) == (event.why or "it gave no reason", hint)
 
 
 @pytest.mark.parametrize(

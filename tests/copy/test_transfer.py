@@ -14,10 +14,10 @@ import pytest
 
 from clusterctl.copy import relay_config
 from clusterctl.copy import transfer as transfer_module
-from clusterctl.copy.relinks import Patience
 from clusterctl.copy.report import NodeStage
 from clusterctl.copy.request import CopyRequest
-from clusterctl.domain.errors import CommandTimeout, HostUnreachable, UsageError
+from clusterctl.copy.topology import Timeouts
+from clusterctl.domain.errors import CommandFailed, CommandTimeout, HostUnreachable, UsageError
 from clusterctl.operations.copy import copy_to_hosts
 from tests.copy.ssh_hosts import ssh_hosts, tree
 from tests.lab.running import wait_until
@@ -193,7 +193,7 @@ def test_a_relay_that_does_not_start(tmp_path, data, name):
                 targets=access.targets,
                 request=CopyRequest((f"{data}/",), "~/broken"),
                 plan=_plan(access.targets),
-                patience=Patience(start_s=4.0),
+                timeouts=Timeouts(start_s=4.0),
             ).run()
         assert [node.host for node in report.failed] == ["host2"], report
         assert message in report.failed[0].error.message
@@ -273,7 +273,7 @@ def test_a_frozen_relay_holds_nobody_back(hosts, tmp_path):
             targets=access.targets,
             request=CopyRequest((str(tmp_path / "large"),), "~/frozen/"),
             plan=_plan(access.targets),
-            patience=Patience(dead_s=5.0),
+            timeouts=Timeouts(dead_s=5.0),
             watch=freeze,
         ).run()
     os.kill(frozen[0], signal.SIGKILL)
@@ -295,7 +295,7 @@ def test_a_file_that_changes_meanwhile_is_left_out_and_told(hosts, tmp_path):
 
     report = copy(hosts, f"{folder}/", "~/changes", 2, watch=change)
     assert changed
-    assert report.ok
+    assert report.exit_status == 1
     assert [node.left_out for node in report.nodes] == [1, 1]
     assert "zz last" in report.nodes[0].warnings[0]
     assert b"zz last" not in tree(hosts.home(2) / "changes")
@@ -429,25 +429,25 @@ def test_through_ssh_where_the_source_cannot_be_reached(hosts, data, monkeypatch
     """The source's port is open for this machine only through the SSH connections."""
     from clusterctl.copy import routes
 
-    true_open, opened = routes.Doorways.open, []
+    true_open, opened = routes.ReverseTunnels.open, []
     monkeypatch.setattr(routes.Routes, "_is_direct", lambda self, target, client: False)
     monkeypatch.setattr(
-        routes.Doorways,
+        routes.ReverseTunnels,
         "open",
         lambda self, target: opened.append(target.host) or true_open(self, target),
     )
-    report = copy(hosts, f"{data}/", "~/doorway")
+    report = copy(hosts, f"{data}/", "~/tunnel")
     assert report.ok
     assert opened == ["host1"]
-    assert tree(hosts.home(3) / "doorway") == tree(data)
+    assert tree(hosts.home(3) / "tunnel") == tree(data)
 
 
 def test_refused_at_first_then_through_ssh(hosts, data, monkeypatch):
     from clusterctl.copy import routes
 
-    def listens(self, event):
-        true_listens(self, event)
-        self._port = 1  # nobody is there; the doorway knows better
+    def listens(self, told):
+        true_listens(self, told)
+        self._port = 1  # nobody is there; the tunnel knows better
 
     true_listens = routes.Routes.source_listens
     monkeypatch.setattr(routes.Routes, "source_listens", listens)
@@ -466,3 +466,22 @@ def test_no_way_to_the_source(tmp_path, data, monkeypatch):
     assert time.monotonic() - began < 60
     assert not report.ok
     assert "cannot connect to the source" in report.nodes[0].error.message
+
+
+def test_a_fault_of_this_program_is_an_error_with_a_message(hosts, tmp_path, monkeypatch):
+    """The relays end, and what has come is kept."""
+    Slow(tmp_path, 128 << 20)
+    true_tick = transfer_module.Coordinator.tick
+
+    def tick(self, now):
+        if any(peer.bytes for peer in self.targets):
+            raise KeyError("n3")
+        return true_tick(self, now)
+
+    monkeypatch.setattr(transfer_module.Coordinator, "tick", tick)
+    report = copy(hosts, tmp_path / "large", "~/fault/", 2)
+    assert [type(node.error) for node in report.failed] == [CommandFailed] * 2
+    assert "KeyError" in report.failed[0].error.message
+    assert not report.ok
+    monkeypatch.undo()
+    assert copy(hosts, tmp_path / "large", "~/fault/", 2).ok

@@ -365,7 +365,7 @@ def test_many_small_files(hosts, homes):
     (homes[2] / "7" / "0300").write_bytes(b"x")
     (homes[2] / "7" / "0301").unlink()
     seen = []
-    report = check(hosts, watch=lambda host, progress: seen.append((host, progress["files"])))
+    report = check(hosts, watch=lambda host, progress: seen.append((host, progress.files)))
     assert said(report) == [
         ("differs", "7/0300", ("host3",), "has 1 byte instead of 0"),
         ("missing", "7/0301", ("host3",), "a file"),

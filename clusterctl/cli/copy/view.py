@@ -272,7 +272,7 @@ def _node_report(node: NodeReport, report: TransferReport) -> dict[str, Any]:
         "deleted": node.deleted,
         "duration_s": round(node.duration_s, 3),
         "rate": round(node.rate),
-        "gap": node.gap and asdict(node.gap),
+        "gap": node.gap and node.gap._asdict(),
         "warnings": list(node.warnings),
         "moves": list(node.moves),
         "limits": node.limits,

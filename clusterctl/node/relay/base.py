@@ -90,6 +90,7 @@ class Relay:
             address=address,
             port=port,
             client_address=client,
+            cores=os.cpu_count() or 0,
             python=platform.python_version(),
             pid=os.getpid(),
         )

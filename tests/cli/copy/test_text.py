@@ -7,13 +7,14 @@ import json
 import pytest
 
 from clusterctl.cli.copy import text, view
-from clusterctl.copy.report import Gap, NodeReport, SourceSummary, TransferReport
+from clusterctl.copy.report import NodeReport, SourceSummary, TransferReport
 from clusterctl.domain.errors import (
     ClusterctlError,
     CommandFailed,
     HostUnreachable,
     UsageError,
 )
+from clusterctl.node.relay.messages import Gap
 
 MIB = 1 << 20
 SOURCE = SourceSummary(3, 10 * MIB, 80)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from clusterctl.copy.doorway import HERE, Doorways, own_address
+from clusterctl.copy.routes import HERE, ReverseTunnels, own_address
 from clusterctl.domain.errors import HostUnreachable
 from tests.lab.running import wait_until
 from tests.transport.conftest import running_sshd, ssh_server
@@ -54,11 +54,11 @@ def said_again(where, data: bytes) -> bytes:
 
 def test_through_it(ssh_server, echo):
     with ssh_server.connections() as connections:
-        doorways = Doorways(connections, HERE, echo)
-        where = doorways.open(ssh_server.target(2))
+        tunnels = ReverseTunnels(connections, HERE, echo)
+        where = tunnels.open(ssh_server.target(2))
         assert where[0] == HERE
         assert where[1] != echo
-        assert doorways.open(ssh_server.target(2)) == where
+        assert tunnels.open(ssh_server.target(2)) == where
         large = bytes(range(256)) * 20_000
         assert said_again(where, large) == large
 
@@ -66,8 +66,8 @@ def test_through_it(ssh_server, echo):
 def test_one_connection_after_another_and_many_at_once(ssh_server, echo):
     """The server gives the numbers of closed channels to new ones."""
     with ssh_server.connections() as connections:
-        doorways = Doorways(connections, HERE, echo)
-        where = doorways.open(ssh_server.target(2))
+        tunnels = ReverseTunnels(connections, HERE, echo)
+        where = tunnels.open(ssh_server.target(2))
         for number in range(40):
             word = b"word %d" % number
             assert said_again(where, word) == word
@@ -88,7 +88,7 @@ def test_nobody_at_home(ssh_server):
     with socket.create_server((HERE, 0)) as closed:
         port = closed.getsockname()[1]
     with ssh_server.connections() as connections:
-        where = Doorways(connections, HERE, port).open(ssh_server.target(2))
+        where = ReverseTunnels(connections, HERE, port).open(ssh_server.target(2))
         with socket.create_connection(where, 10) as talk:
             assert talk.recv(1) == b""
         assert connections.run(ssh_server.target(2), "echo in").stdout == "in\n"
@@ -96,9 +96,9 @@ def test_nobody_at_home(ssh_server):
 
 def test_closed_again(ssh_server, echo):
     with ssh_server.connections() as connections:
-        doorways = Doorways(connections, HERE, echo)
-        where = doorways.open(ssh_server.target(2))
-        doorways.close()
+        tunnels = ReverseTunnels(connections, HERE, echo)
+        where = tunnels.open(ssh_server.target(2))
+        tunnels.close()
 
         def refused():
             try:
@@ -114,9 +114,9 @@ def test_closed_again(ssh_server, echo):
 
 def test_a_server_that_forwards_nothing(tmp_path):
     with running_sshd(tmp_path, "AllowTcpForwarding no") as server, server.connections() as opened:
-        doorways = Doorways(opened, HERE, 1)
+        tunnels = ReverseTunnels(opened, HERE, 1)
         with pytest.raises(HostUnreachable, match="forwards no port") as caught:
-            doorways.open(server.target(2))
+            tunnels.open(server.target(2))
     assert "AllowTcpForwarding" in caught.value.hint
 
 

@@ -1,11 +1,10 @@
-"""What is told of a copy under way: how long it takes still, and of whom nobody knows."""
+"""What is told of a copy: how long it takes still, of whom nobody knows, what limited it."""
 
 from __future__ import annotations
 
 import pytest
 
-from clusterctl.copy.progress_of import progress_of
-from clusterctl.copy.report import NodeStage
+from clusterctl.copy.report import NodeStage, Use, limited_by, progress_of
 from tests.copy.simulated import World
 
 
@@ -40,7 +39,7 @@ def test_nobody_knows_how_long_only_silent_ones_take():
 def test_a_slow_node_is_not_in_the_estimate_while_others_are_under_way():
     world = World(4, blocks=1024)
     world.nodes["n1"].down = world.rate / 10
-    until(world, 15.0)
+    until(world, 20.0)
     now = told(world)
     assert "n1" in [node.host for node in now.nodes if node.slow]
     assert now.left_s is not None
@@ -66,3 +65,43 @@ def test_a_dry_run_does_not_copy():
         seen |= {node.stage for node in told(world).nodes}
     assert NodeStage.COPYING not in seen
     assert {node.stage for node in told(world).nodes} == {NodeStage.DONE}
+
+
+def use(cpu=1.0, moved=1, wall=10.0, threads=4, cores=1, **waits):
+    return Use(waits, cpu, wall, threads, cores, moved)
+
+
+SENDING = use(send=36, read=1)
+
+CASES = {
+    "nothing moved": (SENDING, [use(moved=0)], "nothing"),
+    "no nodes": (SENDING, [], "nothing"),
+    "waits for the network": (SENDING, [use(receive=38, write=1)], "link"),
+    "one disk is full of work": (
+        SENDING,
+        [use(receive=38, write=1), use(receive=4, write=30, sync=5)],
+        "target disk",
+    ),
+    "syncs": (SENDING, [use(receive=5, write=5, sync=28)], "target disk"),
+    "the source reads": (use(read=35, send=2), [use(receive=38)], "source disk"),
+    "a full core": (use(cpu=9.5, send=10), [use(receive=20, cpu=3)], "CPU"),
+    "a full core on a node": (SENDING, [use(receive=20, cpu=9)], "CPU"),
+    "a full core of eight, and little waiting": (SENDING, [use(cpu=9, cores=8, receive=8)], "CPU"),
+    "a full core of eight, and much waiting": (SENDING, [use(cpu=9, cores=8, receive=38)], "link"),
+    "both cores": (SENDING, [use(cpu=18, cores=2, receive=38)], "CPU"),
+    "a core and a half of two": (SENDING, [use(cpu=15, cores=2, receive=38)], "link"),
+    "no time at all": (Use({}, 0, 0), [Use({}, 0, 0, 4, 1, 1)], "link"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_limited_by(name):
+    source, nodes, word = CASES[name]
+    assert limited_by(source, nodes) == word
+
+
+def test_a_busy_interpreter_is_not_a_slow_disk():
+    """20,000 small files: their relays do nothing but open, read and close."""
+    source = Use({"read": 8.0, "send": 1.0}, cpu=9.5, wall=10.0)
+    node = Use({"receive": 5.0, "write": 4.0}, cpu=5.0, wall=10.0, moved_bytes=1)
+    assert limited_by(source, [node]) == "CPU"
