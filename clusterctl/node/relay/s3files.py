@@ -445,13 +445,14 @@ def explained(said: str, tool: Tool, url: str) -> SourceError:
     """What a tool's message means."""
     unsigned = tool.config.get("credentials") == "none"
     bucket = url[5:].partition("/")[0]
+    lines = [line for line in map(_message, said.splitlines()) if line]
+    said = "\n".join(lines)
     for pattern, why, hint in MEANINGS:
         found = re.search(pattern, said)
         if found:
             words = {"url": url, "bucket": bucket}
             words["unsigned"] = " to requests without credentials" if unsigned else ""
             return SourceError(why.format(*found.groups(), **words), hint)
-    lines = [line for line in map(_message, said.splitlines()) if line]
     return SourceError(f"{tool.name}: {lines[-1] if lines else 'it failed and said nothing'}")
 
 
