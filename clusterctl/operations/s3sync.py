@@ -147,6 +147,7 @@ def start_sync(
     cache: Path,
     send: Send,
     cluster: str = "NAME",
+    sync_id: str | None = None,
 ) -> StartedSync:
     """Start it on every node that answers, and see that it has begun.
 
@@ -159,7 +160,7 @@ def start_sync(
         ready = ready_tools(connections, targets, request, cache, send)
         silent = {one.host: HostOutcome(one.host, error=one.error) for one in ready.failures}
         tools = set(ready.values)
-    sync_id = new_job_id()
+    sync_id = sync_id or new_job_id()
     order = sync_order(sync_id, request.sources, request.destination, request.config)
     heard = [target for target in targets if target.host not in silent]
     nodes = _ask(
@@ -368,13 +369,14 @@ def copy_by_job(
     began = time.monotonic()
     if dry_run:
         return _looked_at(connections, targets, request, cache, send), {}
-    started = start_sync(connections, targets, request, cache=cache, send=send)
-    failed = {one.host: one.error for one in started.nodes.failures}
-    running = [target for target in targets if target.host not in failed]
-    plan = _plan(started.how)
-    watched = Watched(connections, running, started.sync_id)
-    rates = _Rates()
+    sync_id = new_job_id()
     try:
+        started = start_sync(connections, targets, request, cache=cache, send=send, sync_id=sync_id)
+        failed = {one.host: one.error for one in started.nodes.failures}
+        running = [target for target in targets if target.host not in failed]
+        plan = _plan(started.how)
+        watched = Watched(connections, running, sync_id)
+        rates = _Rates()
         while watched.left and (timeout_s is None or time.monotonic() - began < timeout_s):
             watched.look()
             nodes = [_progress(target.host, watched.known, rates, failed) for target in targets]
@@ -383,11 +385,11 @@ def copy_by_job(
             early = time.monotonic() - began < 2
             time.sleep(BETWEEN_FIRST_LOOKS_S if early else BETWEEN_LOOKS_S)
     except KeyboardInterrupt:
-        cancel_sync(connections, running, started.sync_id)
+        cancel_sync(connections, targets, sync_id)
         raise
     late = {target.host for target in watched.left}
     if late:
-        cancel_sync(connections, watched.left, started.sync_id)
+        cancel_sync(connections, watched.left, sync_id)
     reports = []
     for target in targets:
         host = target.host

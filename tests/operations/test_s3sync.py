@@ -108,13 +108,13 @@ def started(node, wish):
     return start.sync_id
 
 
-def copied(node, wish, **more):
+def copied(node, wish, watch=lambda progress: None, **more):
     """The node's report of a copy."""
     report, _ = copy_by_job(
         *(node, [HEAD], wish),
         cache=node.home / "cache",
         send=nothing_to_send,
-        watch=lambda progress: None,
+        watch=watch,
         **more,
     )
     return report.nodes[0]
@@ -424,6 +424,19 @@ def test_a_copy_that_takes_too_long_is_ended(node, stuck):
     assert isinstance(report.error, CommandTimeout)
     assert time.monotonic() - began < 30
     assert not any(record.running for record in records(node))
+
+
+def test_a_copy_that_is_interrupted_has_ended_on_the_nodes(node, stuck):
+    sync_id, wish, *_ = stuck
+    cancel_sync(node, [HEAD], sync_id)
+
+    def interrupt(progress):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        copied(node, wish, watch=interrupt)
+    assert [record.state for record in records(node)] == [SyncState.CANCELLED] * 2
+    assert [path.name for path in (node.home / "data").iterdir()] == ["small"]
 
 
 def test_a_file_of_a_web_server(node):
