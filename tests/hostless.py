@@ -57,16 +57,12 @@ class NamedHosts:
 @functools.lru_cache
 def complete_moto() -> None:
     """Once per process: all of the lab's completions, and a supervisor of hosts in name."""
-    from clusterctl.lab.app import complete_moto as complete
-    from clusterctl.lab.ec2 import cloudformation, dependencies, public_addresses
+    from clusterctl.lab.ec2.install import complete_moto as complete
     from clusterctl.lab.faults.kinds import Lag
     from clusterctl.lab.faults.store import FAULTS
     from clusterctl.lab.hosts import supervisor
 
-    complete(NETWORK, lambda id: "")
-    public_addresses.install(PUBLIC)
-    dependencies.install()
-    cloudformation.install()
+    complete(NETWORK, PUBLIC, lambda id: "")
     FAULTS.add(Lag(visible_s=0.0, console_s=0.0))
     supervisor.BUSY_S = 0.01
     hosts: Any = NamedHosts()

@@ -5,61 +5,25 @@ from __future__ import annotations
 import functools
 import json
 import logging
-import os
 import socket
 from collections.abc import Callable, Iterable
-from ipaddress import IPv4Network
 from typing import Any
 
-# Read by moto. The lab has its own images, and buckets of one account are closed to the others.
-os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"
-os.environ["MOTO_S3_ALLOW_CROSSACCOUNT_ACCESS"] = "false"
+from moto.moto_server import werkzeug_app
+from werkzeug.serving import BaseWSGIServer, make_server
 
-from moto.moto_server import werkzeug_app  # noqa: E402
-from werkzeug.serving import BaseWSGIServer, make_server  # noqa: E402
-
-from clusterctl.lab import gate  # noqa: E402
-from clusterctl.lab.ec2 import (  # noqa: E402
-    capacity,
-    catalogue,
-    console,
-    instance_types,
-    instances,
-    network,
-    objects,
-    pricing,
-    run_instances,
-    security_groups,
-    sessions,
-    tags,
-    visibility,
-)
-from clusterctl.lab.faults import api, checks, page  # noqa: E402
-from clusterctl.lab.faults.interruptions import with_interruptions  # noqa: E402
-from clusterctl.lab.faults.store import FAULTS  # noqa: E402
-from clusterctl.lab.hosts.tracker import LOOKS  # noqa: E402
+from clusterctl.lab import gate
+from clusterctl.lab.ec2 import instances, objects, pricing
+from clusterctl.lab.faults import api, checks, page
+from clusterctl.lab.faults.interruptions import with_interruptions
+from clusterctl.lab.faults.store import FAULTS
+from clusterctl.lab.hosts.tracker import LOOKS
 
 SERVICES = ("ec2", "s3", "ssm", "iam", "sts", "servicequotas", "pricing", "cloudformation")
 STATUS_PATH = "/_lab/status"
 SETTLED_WITHIN_S = 3.0
 # A connection on which nothing comes or goes for so long is closed, as S3 does it.
 IDLE_S = 60.0
-
-
-def complete_moto(inside: IPv4Network, read_console: Callable[[str], str]) -> None:
-    """Once per process, before the first request."""
-    instance_types.install()
-    tags.install()
-    catalogue.install()
-    network.install(inside)
-    instances.install()
-    run_instances.install(inside)
-    security_groups.install()
-    console.install(read_console)
-    capacity.install()
-    visibility.install()
-    objects.install()
-    sessions.install()
 
 
 def make_api(listening: socket.socket, secret: str) -> BaseWSGIServer:

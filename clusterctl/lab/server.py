@@ -29,8 +29,8 @@ import moto
 
 from clusterctl.domain.errors import ClusterctlError, LabError
 from clusterctl.lab import accounts, addresses, record, requirements
-from clusterctl.lab.app import complete_moto, make_api, make_storage
-from clusterctl.lab.ec2 import cloudformation, dependencies, public_addresses
+from clusterctl.lab.app import make_api, make_storage
+from clusterctl.lab.ec2.install import complete_moto
 from clusterctl.lab.hosts import modes
 from clusterctl.lab.hosts.daemon.network import storage_url
 from clusterctl.lab.hosts.metadata_server import make_metadata_server
@@ -71,10 +71,7 @@ def _start(options: record.LabOptions) -> Callable[[], None]:
     wanted = IPv4Network(options.network) if options.network else None
     daemon, plan = _spawn(mode, dial, wanted)
     network = plan.network
-    complete_moto(network, lambda id: str(daemon.call("console", id=id)))
-    public_addresses.install(plan.public)
-    dependencies.install()
-    cloudformation.install()
+    complete_moto(network, plan.public, lambda id: str(daemon.call("console", id=id)))
     # Each request is a connection of its own, and one s5cmd makes 256. Hosts keep the usual limit.
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from moto.ec2.models import EC2Backend
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 
 from clusterctl.domain.errors import UsageError
-from clusterctl.lab.ec2.completion import replace
 from clusterctl.lab.ec2.errors import EC2ServerError
 from clusterctl.lab.ec2.instance_types import offered_zones
-from clusterctl.lab.ec2.instances import LabInstance, all_lab_instances
+from clusterctl.lab.ec2.instances import all_lab_instances
+from clusterctl.lab.ec2.launch import Rule
 from clusterctl.lab.faults.kinds import Capacity
 from clusterctl.lab.faults.store import FAULTS
 
@@ -24,15 +23,13 @@ NO_MACHINE = ("stopped", "terminated")
 _reserved: list[Callable[[str, str], int]] = []
 
 
-def install() -> None:
-    start = EC2Backend.start_instances
+class CapacityRule(Rule):
+    """Started again, a stopped instance needs a machine as a new one does."""
 
-    def start_instances(backend: Any, instance_ids: list[str]) -> Any:
-        with LabInstance.transition:
-            _check_start(backend, instance_ids)
-            return start(backend, instance_ids)
-
-    replace(EC2Backend, start_instances)
+    def check_start(self, backend: Any, stopped: Sequence[Any]) -> None:
+        wanted = Counter((one.instance_type, one.placement.zone) for one in stopped)
+        if not all(has(*kind, count) for kind, count in wanted.items()):
+            raise EC2ServerError(CODE, "Insufficient capacity.")
 
 
 def count_reserved(count: Callable[[str, str], int]) -> None:
@@ -115,13 +112,3 @@ def complete(fault: Capacity) -> Capacity:
     return Capacity(
         fault.instance_type, fault.zone, fault.left, used(fault.instance_type, fault.zone)
     )
-
-
-def _check_start(backend: Any, instance_ids: list[str]) -> None:
-    """Started again, a stopped instance needs a machine as a new one does."""
-    stopped = [
-        one for one in backend.get_multi_instances_by_id(instance_ids) if one.state == "stopped"
-    ]
-    wanted = Counter((one.instance_type, one.placement.zone) for one in stopped)
-    if not all(has(*kind, count) for kind, count in wanted.items()):
-        raise EC2ServerError(CODE, "Insufficient capacity.")

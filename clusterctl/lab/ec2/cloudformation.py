@@ -19,7 +19,7 @@ from moto.ec2.models.subnets import Subnet, SubnetRouteTableAssociation
 from moto.ec2.models.vpcs import VPC, VPCEndPoint
 from moto.ec2.models.vpn_gateway import VPCGatewayAttachment
 
-from clusterctl.lab.ec2.completion import replace
+from clusterctl.lab.ec2.completion import override
 
 # moto looks for the name and takes it later: two requests at once made two stacks of one name.
 CREATING = threading.Lock()
@@ -93,7 +93,7 @@ def install() -> None:
             raise ValidationError(message=f"The lab cannot make resources of the type {kind}")
         return found
 
-    replace(parsing, parse_resource)
+    override(parsing, parse_resource)
     _keep_failures()
 
 
@@ -129,8 +129,8 @@ def _keep_failures() -> None:
                 raise
             backend.stacks[stacks[0].stack_id] = _fail(stacks[0], "DELETE_FAILED", kept)
 
-    replace(CloudFormationBackend, create_stack)
-    replace(CloudFormationBackend, delete_stack)
+    override(CloudFormationBackend, create_stack)
+    override(CloudFormationBackend, delete_stack)
 
 
 def _fail(stack: Any, status: str, why: Exception) -> Any:

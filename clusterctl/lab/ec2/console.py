@@ -11,7 +11,7 @@ from moto.core.responses import ActionResult
 from moto.core.utils import utcnow
 from moto.ec2.responses import EC2Response
 
-from clusterctl.lab.ec2.completion import replace
+from clusterctl.lab.ec2.completion import override
 from clusterctl.lab.faults.store import FAULTS
 
 
@@ -25,4 +25,4 @@ def install(read_console: Callable[[str], str]) -> None:
         shown = {"Output": base64.b64encode(text.encode()).decode()} if text else {}
         return ActionResult({"InstanceId": instance.id, "Timestamp": utcnow(), **shown})
 
-    replace(EC2Response, get_console_output)
+    override(EC2Response, get_console_output)

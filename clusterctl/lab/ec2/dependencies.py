@@ -7,7 +7,7 @@ from typing import Any
 from moto.ec2.exceptions import DependencyViolationError
 from moto.ec2.models import EC2Backend
 
-from clusterctl.lab.ec2.completion import replace
+from clusterctl.lab.ec2.completion import override
 
 
 def install() -> None:
@@ -41,6 +41,6 @@ def install() -> None:
             )
         detach(backend, internet_gateway_id, vpc_id)
 
-    replace(EC2Backend, delete_subnet)
-    replace(EC2Backend, delete_vpc)
-    replace(EC2Backend, detach_internet_gateway)
+    override(EC2Backend, delete_subnet)
+    override(EC2Backend, delete_vpc)
+    override(EC2Backend, detach_internet_gateway)

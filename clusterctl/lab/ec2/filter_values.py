@@ -11,7 +11,7 @@ from typing import Any
 
 from moto.ec2 import utils
 
-from clusterctl.lab.ec2.completion import replace
+from clusterctl.lab.ec2.completion import override
 
 
 def install() -> None:
@@ -27,5 +27,5 @@ def install() -> None:
         shown = [text.lower() for text in texts] if isinstance(value, bool) else texts
         return any(fnmatchcase(text, str(one)) for text in shown for one in filter_values)
 
-    replace(utils, is_filter_matching)
-    replace(utils, instance_value_in_filter_values)
+    override(utils, is_filter_matching)
+    override(utils, instance_value_in_filter_values)

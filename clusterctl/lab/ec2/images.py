@@ -9,8 +9,8 @@ from typing import Any
 
 from moto.ec2.models.amis import Ami, AmiBackend
 
-from clusterctl.lab.ec2.completion import replace
-from clusterctl.lab.ec2.launch import Request, Rule, add_rule, refuse
+from clusterctl.lab.ec2.completion import override
+from clusterctl.lab.ec2.launch import Request, Rule, refuse
 
 DLAMI_OWNER = "898082745236"
 # Newer than every other image, so that "the newest of the owner's" stays the same one.
@@ -129,8 +129,7 @@ def image_id(region: str, date: str, family: Family = FAMILIES[0]) -> str:
 
 
 def install() -> None:
-    replace(AmiBackend, _load_amis)
-    add_rule(ArchitectureRule())
+    override(AmiBackend, _load_amis)
 
 
 def _load_amis(backend: Any) -> None:

@@ -12,9 +12,9 @@ from typing import Any
 from moto.ec2.models.elastic_network_interfaces import Attachment, NetworkInterface
 from moto.ec2.models.instances import Instance
 
-from clusterctl.lab.ec2.completion import replace
+from clusterctl.lab.ec2.completion import override
 from clusterctl.lab.ec2.interface_rules import Wish, check_layout, read_wishes
-from clusterctl.lab.ec2.launch import Launch, Request, Rule, add_rule, current_request, refuse
+from clusterctl.lab.ec2.launch import Launch, Request, Rule, current_request, refuse
 
 # The primary interface keeps moto's key, 0; cards have fewer device indices than this.
 KEYS_PER_CARD = 256
@@ -90,10 +90,9 @@ def install() -> None:
                 nic.status = "available"
         return before
 
-    replace(Instance, prep_nics)
-    replace(Attachment, __init__)
-    replace(Instance, terminate)
-    add_rule(InterfaceRule())
+    override(Instance, prep_nics)
+    override(Attachment, __init__)
+    override(Instance, terminate)
 
 
 def _show_own_groups() -> None:

@@ -1,24 +1,22 @@
-"""Where the subjects of the catalogue have their say in a launch.
+"""What a rule of launches sees: the request, the launch that it becomes, the instances.
 
-moto's RunInstances hands its backend a part of the request, and checks little of it. Here a rule
-sees the whole request before anything is made, then the launch as it is going to be (its subnet is
-settled), then each instance. All of it inside what a client token protects.
+moto's RunInstances hands its backend a part of the request, and checks little of it. A rule sees
+the whole request before anything is made, then the launch as it is going to be (its subnet is
+settled), then each instance. `run_instances` asks all rules, inside what a client token protects.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from moto.ec2.exceptions import EC2ClientError
-from moto.ec2.models import EC2Backend
 from moto.ec2.models.instance_types import INSTANCE_TYPES
-from moto.ec2.responses import EC2Response
 
-from clusterctl.lab.ec2.completion import replace
-
-# Counting what is there and adding to it is one step.
+# Held while what is there is counted and added to, by launches and starts: that is one step.
 LAUNCHING = threading.RLock()
 
 
@@ -53,7 +51,7 @@ class Request:
 
     @property
     def least(self) -> int:
-        """MinCount as it came: `moto_run_instances` puts MaxCount into its place."""
+        """MinCount as it came: `run_instances` puts MaxCount into its place."""
         return int(self.response.querystring.get("MinCount", ["1"])[0])
 
     @property
@@ -88,65 +86,27 @@ class Rule:
     def mark(self, launch: Launch, instance: Any) -> None:
         """What the new instance shows."""
 
+    def check_start(self, backend: Any, stopped: Sequence[Any]) -> None:
+        """Before these stopped instances start, while nothing else is launched."""
 
-_rules: list[Rule] = []
+
 _under_way = threading.local()
 
 
-def add_rule(rule: Rule) -> None:
-    _rules.append(rule)
+@contextlib.contextmanager
+def answering(request: Request) -> Iterator[None]:
+    """While this thread answers the request, `current_request` tells it."""
+    _under_way.request = request
+    try:
+        yield
+    finally:
+        _under_way.request = None
 
 
 def current_request() -> Request | None:
-    """The request that this thread is answering, None outside of RunInstances."""
+    """Return the request that this thread answers, None outside of RunInstances."""
     return getattr(_under_way, "request", None)
 
 
 def refuse(code: str, message: str) -> EC2ClientError:
     return EC2ClientError(code, message)
-
-
-def install() -> None:
-    """Before the module that keeps client tokens, which has to be around this one."""
-    respond = EC2Response.run_instances
-    launch = EC2Backend.run_instances
-
-    def run_instances(response: Any) -> Any:
-        request = Request(response)
-        for rule in _rules:
-            rule.check_request(request)
-        _under_way.request = request
-        try:
-            return respond(response)
-        finally:
-            _under_way.request = None
-
-    def run_on_backend(
-        backend: Any, image_id: str, count: int, user_data: Any, groups: list[str], **kwargs: Any
-    ) -> Any:
-        request = current_request()
-        if request is None:  # a fleet's or CloudFormation's
-            return launch(backend, image_id, count, user_data, groups, **kwargs)
-        with LAUNCHING:
-            wanted = Launch(request, backend, count, _subnet(backend, kwargs))
-            for rule in _rules:
-                rule.check_launch(wanted)
-            made = launch(backend, image_id, count, user_data, groups, **kwargs)
-            for instance in made.instances:
-                for rule in _rules:
-                    rule.mark(wanted, instance)
-        return made
-
-    replace(EC2Response, run_instances)
-    run_on_backend.__name__ = "run_instances"
-    replace(EC2Backend, run_on_backend)
-
-
-def _subnet(backend: Any, kwargs: dict[str, Any]) -> Any:
-    """Where the primary interface goes: settled by `moto_run_instances`."""
-    named = kwargs.get("subnet_id") or next(
-        nic["SubnetId"]
-        for nic in kwargs["nics"]
-        if "SubnetId" in nic and int(nic.get("DeviceIndex", 0)) == 0
-    )
-    return backend.get_subnet(named)

@@ -11,7 +11,7 @@ from moto.ec2.models import EC2Backend, nat_gateways, vpcs
 from moto.ec2.models.subnets import Subnet
 
 from clusterctl.lab.addresses import REGIONS, SUBNET_PREFIX, default_network
-from clusterctl.lab.ec2.completion import replace
+from clusterctl.lab.ec2.completion import override
 from clusterctl.lab.ec2.instances import all_lab_instances
 
 EVERYWHERE = "0.0.0.0/0"
@@ -86,13 +86,13 @@ def install(network: IPv4Network) -> None:
         """moto's lies in no subnet: a NAT gateway's and an endpoint's interface choose theirs."""
         return ""
 
-    replace(nat_gateways, random_private_ip)
-    replace(vpcs, random_private_ip)
-    replace(Subnet, request_ip)
-    replace(EC2Backend, create_network_interface)
-    replace(EC2Backend, create_subnet)
-    replace(EC2Backend, create_default_vpc)
-    replace(EC2Backend, create_default_subnet)
+    override(nat_gateways, random_private_ip)
+    override(vpcs, random_private_ip)
+    override(Subnet, request_ip)
+    override(EC2Backend, create_network_interface)
+    override(EC2Backend, create_subnet)
+    override(EC2Backend, create_default_vpc)
+    override(EC2Backend, create_default_subnet)
     _complete_endpoints()
 
 
@@ -122,8 +122,8 @@ def _complete_endpoints() -> None:
         for id in vpce_ids or ():
             backend.vpc_end_points.pop(id, None)
 
-    replace(EC2Backend, create_vpc_endpoint)
-    replace(EC2Backend, delete_vpc_endpoints)
+    override(EC2Backend, create_vpc_endpoint)
+    override(EC2Backend, delete_vpc_endpoints)
 
 
 def _check_no_endpoint(backend: Any, table_id: str, service_name: str) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 from moto.core.responses import ActionResult, EmptyResult
 from moto.ec2.responses import EC2Response
 
-from clusterctl.lab.ec2.completion import replace
-from clusterctl.lab.ec2.launch import Launch, Request, Rule, add_rule, refuse
+from clusterctl.lab.ec2.completion import override
+from clusterctl.lab.ec2.launch import Launch, Request, Rule, refuse
 
 VALUES = {
     "InstanceInitiatedShutdownBehavior": ("stop", "terminate"),
@@ -64,5 +64,4 @@ def install() -> None:
         instance.instance_initiated_shutdown_behavior = value
         return EmptyResult()
 
-    replace(EC2Response, modify_instance_attribute)
-    add_rule(OptionRule())
+    override(EC2Response, modify_instance_attribute)

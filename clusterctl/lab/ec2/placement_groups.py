@@ -18,7 +18,7 @@ from moto.ec2.utils import (
 
 from clusterctl.lab.ec2.completion import add
 from clusterctl.lab.ec2.filters import matches
-from clusterctl.lab.ec2.launch import LAUNCHING, Launch, Rule, add_rule, refuse
+from clusterctl.lab.ec2.launch import LAUNCHING, Launch, Rule, refuse
 
 # As on EC2, where the call returns before the group can be used.
 PENDING_S = 0.3
@@ -74,7 +74,6 @@ def install() -> None:
     filter_dict_attribute_mapping["placement-group-name"] = "placement.group_name"
     for action in (create_placement_group, describe_placement_groups, delete_placement_group):
         add(EC2Response, action)
-    add_rule(PlacementRule())
 
 
 def create_placement_group(response: Any) -> ActionResult:

@@ -11,7 +11,7 @@ from moto.core.exceptions import ServiceException
 from moto.ec2.utils import filter_iam_instance_profiles
 from werkzeug.exceptions import HTTPException
 
-from clusterctl.lab.ec2.launch import Launch, Request, Rule, add_rule, refuse
+from clusterctl.lab.ec2.launch import Launch, Request, Rule, refuse
 
 
 class ProfileRule(Rule):
@@ -35,10 +35,6 @@ class ProfileRule(Rule):
                 iam_instance_profile_name=name,
                 iam_instance_profile_arn=arn,
             )
-
-
-def install() -> None:
-    add_rule(ProfileRule())
 
 
 def _exists(request: Request, kind: str, wanted: str) -> bool:

@@ -10,7 +10,7 @@ from moto.ec2.models import EC2Backend
 from moto.ec2.models.elastic_network_interfaces import NetworkInterface
 from moto.ec2.utils import random_eip_association_id
 
-from clusterctl.lab.ec2.completion import replace
+from clusterctl.lab.ec2.completion import override
 from clusterctl.lab.ec2.instances import LabInstance
 from clusterctl.lab.ec2.pool import Pool
 from clusterctl.lab.ec2.quotas import ELASTIC, value_of
@@ -61,10 +61,10 @@ def install(public: IPv4Network) -> None:
     shown = vars(NetworkInterface)["association"].fget
     association = property(lambda nic: shown(nic) or None)
     NetworkInterface.association = association  # type: ignore[assignment,method-assign]
-    replace(NetworkInterface, check_auto_public_ip)
-    replace(NetworkInterface, stop)
+    override(NetworkInterface, check_auto_public_ip)
+    override(NetworkInterface, stop)
     for method in (allocate_address, release_address, associate_address, disassociate_address):
-        replace(EC2Backend, method)
+        override(EC2Backend, method)
 
 
 def settle(instance: LabInstance) -> None:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from moto.core.exceptions import JsonRESTError
-from moto.ec2.models import EC2Backend
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 from moto.servicequotas.models import ServiceQuotasBackend
 from moto.servicequotas.responses import ServiceQuotasResponse
 
-from clusterctl.lab.ec2.completion import add, replace
-from clusterctl.lab.ec2.launch import Launch, Request, Rule, add_rule, refuse
+from clusterctl.lab.ec2.completion import add, override
+from clusterctl.lab.ec2.launch import Launch, Request, Rule, refuse
 from clusterctl.lab.ec2.reservations import reserved_beside
 from clusterctl.lab.ec2.reserved_launches import reserved_places
 from clusterctl.lab.faults.store import FAULTS
@@ -104,6 +105,12 @@ class QuotaRule(Rule):
             if room + reserved_places(launch.request, launch.zone) < launch.count:
                 raise exceeded(kind, spot=spot)
 
+    def check_start(self, backend: Any, stopped: Sequence[Any]) -> None:
+        """What starts again counts again."""
+        for kind, count in Counter(one.instance_type for one in stopped).items():
+            if room_for(backend, kind, spot=False) < count:
+                raise exceeded(kind, spot=False)
+
 
 def room_for(backend: Any, instance_type: str, *, spot: bool) -> float:
     """How many more of the type the quota allows."""
@@ -178,30 +185,10 @@ def install() -> None:
         quota = _known(quota_code, service_code)
         return _described(backend, quota, value_of(quota))
 
-    replace(ServiceQuotasBackend, list_aws_default_service_quotas)
-    replace(ServiceQuotasBackend, get_service_quota)
+    override(ServiceQuotasBackend, list_aws_default_service_quotas)
+    override(ServiceQuotasBackend, get_service_quota)
     add(ServiceQuotasResponse, get_aws_default_service_quota)
     add(ServiceQuotasResponse, list_service_quotas)
-    _check_starts()
-    add_rule(QuotaRule())
-
-
-def _check_starts() -> None:
-    """What starts again counts again."""
-    start = EC2Backend.start_instances
-
-    def start_instances(backend: Any, instance_ids: list[str]) -> Any:
-        stopped = [
-            instance.instance_type
-            for instance in backend.get_multi_instances_by_id(instance_ids)
-            if instance.state == "stopped"
-        ]
-        for kind in sorted(set(stopped)):
-            if room_for(backend, kind, spot=False) < stopped.count(kind):
-                raise exceeded(kind, spot=False)
-        return start(backend, instance_ids)
-
-    replace(EC2Backend, start_instances)
 
 
 def get_aws_default_service_quota(response: Any) -> str:

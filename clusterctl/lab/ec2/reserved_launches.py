@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 from clusterctl.lab.ec2 import capacity
-from clusterctl.lab.ec2.launch import Launch, Request, Rule, add_rule, current_request, refuse
+from clusterctl.lab.ec2.launch import Launch, Request, Rule, current_request, refuse
 from clusterctl.lab.ec2.reservations import BLOCK, Reservation, available, find, reservations
 
 TARGET = "CapacityReservationSpecification.CapacityReservationTarget.CapacityReservationId"
@@ -55,7 +55,6 @@ class ReservationRule(Rule):
 
 
 def install() -> None:
-    add_rule(ReservationRule())
     capacity.count_reserved(_set_aside)
 
 

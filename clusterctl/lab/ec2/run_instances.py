@@ -1,95 +1,117 @@
-"""RunInstances as EC2 has it: checks, capacity, MinCount and MaxCount, all or nothing."""
+"""RunInstances and StartInstances as EC2 has them: tokens, rules, capacity, all or nothing."""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from ipaddress import IPv4Network
 from typing import Any
 
 from moto.core.responses import ActionResult
-from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models import EC2Backend
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 from moto.ec2.responses import EC2Response
 
 from clusterctl.lab.addresses import REGIONS
 from clusterctl.lab.ec2 import capacity
-from clusterctl.lab.ec2.completion import replace
+from clusterctl.lab.ec2.completion import override
 from clusterctl.lab.ec2.instance_types import offered_zones
 from clusterctl.lab.ec2.instances import LabInstance, all_lab_instances
+from clusterctl.lab.ec2.launch import (
+    LAUNCHING,
+    Launch,
+    Request,
+    Rule,
+    answering,
+    current_request,
+    refuse,
+)
 from clusterctl.lab.ec2.network import check_subnet
-from clusterctl.lab.ec2.tokens import Tokens
 
 USER_DATA_LIMIT = 16384
+LONGEST_TOKEN = 64
 # One bridge takes 1,024 links, and IPv4's neighbour tables overflow not far above 500.
 MOST_HOSTS = 512
 
-# Counting what is there and adding to it is one step.
-LAUNCHES = threading.RLock()
-_asked = threading.local()
 
-
-def install(network: IPv4Network) -> None:
-    launch = EC2Backend.run_instances
+def install(network: IPv4Network, rules: Sequence[Rule]) -> None:
+    """`rules` are asked in their order: the first that refuses names the error."""
+    make, start = EC2Backend.run_instances, EC2Backend.start_instances
     respond = EC2Response.run_instances
     tokens = Tokens()
 
-    def run_instances(
+    def run_instances(response: Any) -> ActionResult:
+        return tokens.once(response, lambda: _respond(response, respond, rules))
+
+    def run_on_backend(
         backend: Any, image_id: str, count: int, user_data: Any, groups: list[str], **kwargs: Any
     ) -> Any:
         if backend.region_name not in REGIONS:
-            raise EC2ClientError("OptInRequired", f"The lab serves {', '.join(REGIONS)} only.")
+            raise refuse("OptInRequired", f"The lab serves {', '.join(REGIONS)} only.")
         _check_known(backend, image_id, user_data, kwargs)
-        with LAUNCHES:
+        request = current_request()  # None for a fleet's and for CloudFormation's
+        with LAUNCHING:
             _check_room(count)
-            least = _least(count)
-            zone = _settle_network(backend, kwargs, network, (least, count))
-            wanted = (kwargs["instance_type"], zone)
+            least = min(request.least, count) if request else count
+            subnet = _settle_network(backend, kwargs, network, (least, count))
+            wanted = (kwargs["instance_type"], str(subnet.availability_zone))
             count = capacity.grant(backend.region_name, wanted, least, count)
-            reservation = _all_or_nothing(
-                backend, lambda: launch(backend, image_id, count, user_data, groups, **kwargs)
-            )
-            for instance in reservation.instances:
+            launch = Launch(request, backend, count, subnet) if request else None
+            for rule in rules:
+                if launch:
+                    rule.check_launch(launch)
+            with _all_or_nothing(backend):
+                made: Any = make(backend, image_id, count, user_data, groups, **kwargs)
+                for instance, rule in itertools.product(made.instances, rules):
+                    if launch:
+                        rule.mark(launch, instance)
+            for instance in made.instances:
                 instance.admit()
         LabInstance.changed.set()
-        return reservation
+        return made
 
-    def answer(response: Any) -> ActionResult:
-        return tokens.once(response, lambda: _respond(response, respond))
+    def start_instances(backend: Any, instance_ids: list[str]) -> Any:
+        with LAUNCHING:
+            named = backend.get_multi_instances_by_id(instance_ids)
+            stopped = [one for one in named if one.state == "stopped"]
+            for rule in rules:
+                rule.check_start(backend, stopped)
+            return start(backend, instance_ids)
 
-    answer.__name__ = "run_instances"
-    replace(EC2Backend, run_instances)
-    replace(EC2Response, answer)
+    override(EC2Response, run_instances)
+    run_on_backend.__name__ = "run_instances"
+    override(EC2Backend, run_on_backend)
+    override(EC2Backend, start_instances)
 
 
-def _respond(response: Any, respond: Callable[[Any], ActionResult]) -> ActionResult:
+def _respond(
+    response: Any, respond: Callable[[Any], ActionResult], rules: Sequence[Rule]
+) -> ActionResult:
     """moto launches MinCount; EC2 launches MaxCount where it can."""
     least, most = (int(response._get_param(name, 1)) for name in ("MinCount", "MaxCount"))
     if least < 1 or most < least:
         wrong = f"({least}) for parameter minCount" if least < 1 else f"({most}) for maxCount"
-        raise EC2ClientError(
+        raise refuse(
             "InvalidParameterValue",
             f"Value {wrong} is invalid: 1 <= minCount <= maxCount must hold.",
         )
     response.params["MinCount"] = most
-    _asked.least = least
-    try:
+    request = Request(response)
+    for rule in rules:
+        rule.check_request(request)
+    with answering(request):
         return respond(response)
-    finally:
-        _asked.least = None
 
 
-def _least(count: int) -> int:
-    """The MinCount of the request that is being carried out; a fleet's launches have none."""
-    return min(getattr(_asked, "least", None) or count, count)
-
-
-def _all_or_nothing(backend: Any, launch: Callable[[], Any]) -> Any:
+@contextlib.contextmanager
+def _all_or_nothing(backend: Any) -> Iterator[None]:
     """moto keeps what it made of a launch before it failed."""
     before = set(backend.reservations)
     try:
-        return launch()
+        yield
     except Exception:
         for id in set(backend.reservations) - before:
             for instance in backend.reservations[id].instances:
@@ -98,10 +120,58 @@ def _all_or_nothing(backend: Any, launch: Callable[[], Any]) -> Any:
         raise
 
 
+class Tokens:
+    """What each client token launched, by account, region, and zone where the request names one.
+
+    It is kept as long as the backend, whatever becomes of the instances.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def once(self, response: Any, launch: Callable[[], ActionResult]) -> ActionResult:
+        """A launch, or the answer to an earlier one. Only what succeeds uses a token up."""
+        token = response._get_param("ClientToken")
+        if not token:
+            return launch()
+        if len(token) > LONGEST_TOKEN or not token.isascii():
+            raise refuse(
+                "InvalidParameterValue",
+                f"Invalid value for ClientToken: at most {LONGEST_TOKEN} ASCII characters.",
+            )
+        key = (_token_zone(response), token)
+        request = json.dumps({**response.params, "DryRun": None}, sort_keys=True, default=str)
+        # One after the other: of two at the same time the second gets the first one's answer.
+        with self._lock:
+            # On the backend, one per account and region: moto's reset forgets them with the rest.
+            seen = vars(response.ec2_backend).setdefault("client_tokens", {})
+            if key not in seen:
+                seen[key] = (request, launch())
+            first_request, result = seen[key]
+        if request != first_request:
+            raise refuse(
+                "IdempotentParameterMismatch",
+                "Arguments on this idempotent request are inconsistent with arguments used in "
+                "previous request(s).",
+            )
+        return result
+
+
+def _token_zone(response: Any) -> str:
+    """A token counts once per zone where the zone or a subnet is named, else once per region."""
+    zone = response._get_param("Placement.AvailabilityZone")
+    nics = response._get_param("NetworkInterfaces", [])
+    named = [nic["SubnetId"] for nic in nics if nic.get("SubnetId")]
+    subnet = response._get_param("SubnetId") or (named[0] if named else None)
+    if zone or not subnet:
+        return str(zone or "")
+    return str(response.ec2_backend.get_subnet(subnet).availability_zone)
+
+
 def _check_room(count: int) -> None:
     there = sum(one.state != "terminated" for one in all_lab_instances())
     if there + count > MOST_HOSTS:
-        raise EC2ClientError(
+        raise refuse(
             "InstanceLimitExceeded",
             f"You have requested {count} more instances, and the lab runs {MOST_HOSTS} at most "
             f"({there} are there).",
@@ -111,24 +181,22 @@ def _check_room(count: int) -> None:
 def _check_known(backend: Any, image_id: str, user_data: Any, kwargs: dict[str, Any]) -> None:
     """Refuse what is not there, with EC2's codes."""
     if not image_id and not kwargs.get("launch_template"):
-        raise EC2ClientError("MissingParameter", "The request must contain the parameter ImageId")
+        raise refuse("MissingParameter", "The request must contain the parameter ImageId")
     if image_id:
         backend.describe_images(ami_ids=[image_id])
     if kwargs.get("key_name"):
         backend.describe_key_pairs(key_names=[kwargs["key_name"]])
     wanted = kwargs["instance_type"]
     if not kwargs["is_instance_type_default"] and wanted not in INSTANCE_TYPES:
-        raise EC2ClientError("InvalidParameterValue", f"Invalid value '{wanted}' for InstanceType.")
+        raise refuse("InvalidParameterValue", f"Invalid value '{wanted}' for InstanceType.")
     if user_data is not None and len(str(user_data)) * 3 // 4 > USER_DATA_LIMIT + 2:
-        raise EC2ClientError(
-            "InvalidParameterValue", f"User data is limited to {USER_DATA_LIMIT} bytes"
-        )
+        raise refuse("InvalidParameterValue", f"User data is limited to {USER_DATA_LIMIT} bytes")
 
 
 def _settle_network(
     backend: Any, kwargs: dict[str, Any], network: IPv4Network, counts: tuple[int, int]
-) -> str:
-    """A default subnet where none is named, in a zone that has the type; the zone."""
+) -> Any:
+    """The launch's subnet: a default one where none is named, in a zone that has the type."""
     nics = kwargs.get("nics") or []
     primary = next((nic for nic in nics if int(nic.get("DeviceIndex", 0)) == 0), None)
     named = (primary or {}).get("SubnetId") or kwargs.get("subnet_id")
@@ -142,7 +210,7 @@ def _settle_network(
     else:
         primary["SubnetId"] = subnet.id
     primary.setdefault("DeleteOnTermination", True)
-    return str(subnet.availability_zone)
+    return subnet
 
 
 def _default_subnet(backend: Any, kwargs: dict[str, Any], counts: tuple[int, int]) -> Any:
@@ -153,7 +221,7 @@ def _default_subnet(backend: Any, kwargs: dict[str, Any], counts: tuple[int, int
     candidates = [one for one in sorted(subnets) if one in offered]
     candidates = candidates or ([] if zone else sorted(subnets))
     if not candidates:
-        raise EC2ClientError("MissingInput", "No subnets found for the default VPC.")
+        raise refuse("MissingInput", "No subnets found for the default VPC.")
     if zone:
         return subnets[zone]
     for count in reversed(counts):
@@ -169,7 +237,7 @@ def _check_zone(region: str, zone: str, kwargs: dict[str, Any]) -> None:
     offered = offered_zones(region, wanted)
     if kwargs["is_instance_type_default"] or zone in offered:
         return
-    raise EC2ClientError(
+    raise refuse(
         "Unsupported",
         f"Your requested instance type ({wanted}) is not supported in your requested Availability "
         f"Zone ({zone}). Please retry your request by not specifying an Availability Zone or "

@@ -7,7 +7,7 @@ from typing import Any
 from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models import EC2Backend
 
-from clusterctl.lab.ec2.completion import replace
+from clusterctl.lab.ec2.completion import override
 
 
 def install() -> None:
@@ -22,7 +22,7 @@ def install() -> None:
             )
         delete(backend, name, group_id)
 
-    replace(EC2Backend, delete_security_group)
+    override(EC2Backend, delete_security_group)
 
 
 def _uses(instance: Any, name: str | None, group_id: str | None) -> bool:

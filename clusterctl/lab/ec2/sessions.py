@@ -17,7 +17,7 @@ from moto.s3.exceptions import S3AccessDeniedError
 from moto.sts.responses import TokenResponse
 
 from clusterctl.lab.accounts import KEYS, LentKey
-from clusterctl.lab.ec2.completion import replace
+from clusterctl.lab.ec2.completion import override
 from clusterctl.lab.gate import KEY_HEADER
 
 # Without a policy such a session may do nothing.
@@ -62,10 +62,10 @@ def install() -> None:
         policy = response._get_param("Policy") or ""
         return ActionResult({**known, "Credentials": _credentials(response, policy, ROLE_LASTS_S)})
 
-    replace(TokenResponse, assume_role)
-    replace(ActionAuthenticatorMixin, _authenticate_and_authorize_action)
-    replace(TokenResponse, get_session_token)
-    replace(TokenResponse, get_federation_token)
+    override(TokenResponse, assume_role)
+    override(ActionAuthenticatorMixin, _authenticate_and_authorize_action)
+    override(TokenResponse, get_session_token)
+    override(TokenResponse, get_federation_token)
 
 
 def permits(key: str, action: str, resource: str = "*") -> bool:

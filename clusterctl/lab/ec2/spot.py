@@ -13,10 +13,10 @@ from moto.ec2.models.core import TaggedEC2Resource
 from moto.ec2.responses import EC2Response
 from moto.ec2.utils import convert_tag_spec, filter_dict_attribute_mapping, random_spot_request_id
 
-from clusterctl.lab.ec2.completion import replace
+from clusterctl.lab.ec2.completion import override
 from clusterctl.lab.ec2.filters import matches
 from clusterctl.lab.ec2.instance_types import offered_zones
-from clusterctl.lab.ec2.launch import Launch, Request, Rule, add_rule, refuse
+from clusterctl.lab.ec2.launch import Launch, Request, Rule, refuse
 from clusterctl.lab.ec2.price_table import ON_DEMAND_USD
 
 PRODUCT = "Linux/UNIX"
@@ -130,9 +130,8 @@ def install() -> None:
                 )
         return stop(backend, instance_ids)
 
-    replace(EC2Backend, stop_instances)
-    replace(EC2Response, describe_spot_price_history)
-    add_rule(SpotRule())
+    override(EC2Backend, stop_instances)
+    override(EC2Response, describe_spot_price_history)
 
 
 def spot_usd(instance_type: str, zone: str, when: datetime) -> float | None:

@@ -8,7 +8,7 @@ from typing import Any
 from moto.ssm.models import Parameter, ParameterDict
 
 from clusterctl.lab.addresses import REGIONS
-from clusterctl.lab.ec2.completion import replace
+from clusterctl.lab.ec2.completion import override
 from clusterctl.lab.ec2.images import FAMILIES, Family, image_id
 
 ROOT = "/aws/service/deeplearning/ami"
@@ -25,7 +25,7 @@ def install() -> None:
             for family in FAMILIES:
                 _publish(parameters, family)
 
-    replace(ParameterDict, _check_loading_status)
+    override(ParameterDict, _check_loading_status)
 
 
 def parameter_name(family: Family) -> str:

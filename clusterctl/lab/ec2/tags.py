@@ -12,7 +12,7 @@ from moto.ec2.models.core import TaggedEC2Resource
 from moto.ec2.models.tags import TagBackend
 from moto.ec2.utils import EC2_PREFIX_TO_RESOURCE, get_prefix
 
-from clusterctl.lab.ec2.completion import replace
+from clusterctl.lab.ec2.completion import override
 from clusterctl.lab.ec2.launch import refuse
 
 
@@ -24,7 +24,7 @@ def install() -> None:
             for key, value in resource.ec2_backend.tags.get(resource.id, {}).items()
         ]
 
-    replace(TaggedEC2Resource, get_tags)
+    override(TaggedEC2Resource, get_tags)
     take = TagBackend.create_tags
 
     def create_tags(backend: Any, resource_ids: list[str], tags: dict[str, str]) -> bool:
@@ -33,4 +33,4 @@ def install() -> None:
             raise refuse("InvalidParameterValue", text)
         return take(backend, resource_ids, tags)
 
-    replace(TagBackend, create_tags)
+    override(TagBackend, create_tags)

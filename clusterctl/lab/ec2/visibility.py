@@ -9,7 +9,7 @@ from moto.ec2.exceptions import InvalidInstanceIdError
 from moto.ec2.models import EC2Backend
 from moto.ec2.responses import EC2Response
 
-from clusterctl.lab.ec2.completion import replace
+from clusterctl.lab.ec2.completion import override
 from clusterctl.lab.ec2.instances import LabInstance
 
 LOOKS = ("DescribeInstances", "DescribeInstanceStatus")
@@ -40,9 +40,9 @@ def install() -> None:
     def describe_instance_status(backend: Any, *arguments: Any, **named: Any) -> list[Any]:
         return [one for one in describe_status(backend, *arguments, **named) if _visible(one)]
 
-    replace(EC2Response, call_action)
-    replace(EC2Backend, describe_instances)
-    replace(EC2Backend, describe_instance_status)
+    override(EC2Response, call_action)
+    override(EC2Backend, describe_instances)
+    override(EC2Backend, describe_instance_status)
 
 
 def _named(params: Any) -> list[str]:

@@ -11,8 +11,8 @@ from typing import Any
 from moto.ec2.models.instances import Instance
 from moto.ec2.responses import EC2Response
 
-from clusterctl.lab.ec2.completion import replace
-from clusterctl.lab.ec2.launch import Request, Rule, add_rule, current_request, refuse
+from clusterctl.lab.ec2.completion import override
+from clusterctl.lab.ec2.launch import Request, Rule, current_request, refuse
 from clusterctl.lab.ec2.volume_rules import Disk, check_disk
 
 # moto's own for an image that the lab did not make.
@@ -28,9 +28,8 @@ class VolumeRule(Rule):
 
 
 def install() -> None:
-    replace(EC2Response, _parse_block_device_mapping)
-    replace(Instance, setup_defaults)
-    add_rule(VolumeRule())
+    override(EC2Response, _parse_block_device_mapping)
+    override(Instance, setup_defaults)
 
 
 def _parse_block_device_mapping(_: Any) -> list[Any]:

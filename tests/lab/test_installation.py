@@ -1,0 +1,64 @@
+"""The nouns that complete moto do not see each other: any order of theirs makes the same EC2."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+
+# One process each: moto is completed once. Launches that each of several rules refuses.
+ASK = """
+import random, sys
+from tests import hostless
+from clusterctl.lab.ec2 import install
+
+in_order = install.installers
+def shuffled(*arguments):
+    found = in_order(*arguments)
+    random.Random(int(sys.argv[1])).shuffle(found)
+    return found
+install.installers = shuffled
+hostless.complete_moto()
+
+import boto3
+from botocore.exceptions import ClientError
+from moto import mock_aws
+
+def outcome(call, **asked):
+    try:
+        return sorted(call(**asked))
+    except ClientError as refused:
+        return refused.response["Error"]["Code"]
+
+with mock_aws():
+    ec2 = boto3.client("ec2", region_name="us-east-1")
+    images = ec2.describe_images(Owners=["898082745236"])["Images"]
+    image = {one["Architecture"]: one["ImageId"] for one in images}
+    one = {"MinCount": 1, "MaxCount": 1, "InstanceType": "p3.2xlarge", "ImageId": image["x86_64"]}
+    spot = {"InstanceMarketOptions": {"MarketType": "spot"}}
+    group = {"Placement": {"GroupName": "none"}}
+    for more in (
+        {}, spot, group, {**spot, **group},
+        {"ImageId": image["arm64"], **group},
+        {"IamInstanceProfile": {"Name": "none"}, "ImageId": image["arm64"]},
+        {"MinCount": 2}, {"MaxCount": 20000, "MinCount": 20000},
+        {"InstanceType": "t3.micro", "InstanceMarketOptions": {"MarketType": "capacity-block"}},
+    ):
+        print(sorted(more), outcome(ec2.run_instances, **{**one, **more}))
+    [made] = ec2.run_instances(**one, ClientToken="t")["Instances"]
+    again = ec2.run_instances(**one, ClientToken="t")["Instances"][0]["InstanceId"]
+    print(made["State"]["Name"], again == made["InstanceId"])
+    print(outcome(ec2.create_placement_group, GroupName="g", Strategy="cluster"))
+    print(outcome(ec2.describe_capacity_reservations))
+"""
+
+
+def test_any_order_of_installation():
+    orders = 0, random.randrange(1, 10**6)
+    asked = [
+        subprocess.Popen([sys.executable, "-c", ASK, str(order)], stdout=subprocess.PIPE, text=True)
+        for order in orders
+    ]
+    one, another = (process.communicate()[0] for process in asked)
+    assert [process.returncode for process in asked] == [0, 0], orders
+    assert one == another, orders
