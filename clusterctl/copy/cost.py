@@ -5,7 +5,6 @@ Bytes, seconds, bytes a second. What is not known is None, and so is what would 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -102,21 +101,6 @@ def chain(
     slowest_s, limited_by = _slowest(size / rate, size, files, hops, overheads)
     fill = fill_s(nodes, streams, block_bytes, rate, size)
     return _estimate(limited_by, setup=overheads.setup_s, transfer=slowest_s, fill=fill)
-
-
-def serial_s(size: int, nodes: int, rate: float) -> float:
-    """N * S / r: one copy after the other, as the tutorial's loop does."""
-    return nodes * size / rate
-
-
-def star_s(size: int, nodes: int, rate: float) -> float:
-    """N * S / B: all copies at once out of the source's one link."""
-    return nodes * size / rate
-
-
-def tree_s(size: int, nodes: int, rate: float) -> float:
-    """ceil(log2(N+1)) * S / B: who has the whole set copies it to one more, round after round."""
-    return math.ceil(math.log2(nodes + 1)) * size / rate
 
 
 def _slowest(

@@ -88,18 +88,3 @@ def test_nothing_to_copy_takes_the_set_up():
     found = cost.chain(0, 0, 8, Hops(GBIT25), 8, 8 << 20)
     assert found.seconds == cost.DEFAULT_OVERHEADS.setup_s
     assert found.limited_by == ""
-
-
-@pytest.mark.parametrize(
-    ("scheme", "nodes", "seconds"),
-    [
-        (cost.serial_s, 32, 1536),
-        (cost.star_s, 8, 384),
-        (cost.tree_s, 1, 48),
-        (cost.tree_s, 4, 144),
-        (cost.tree_s, 8, 192),
-        (cost.tree_s, 32, 288),
-    ],
-)
-def test_other_schemes(scheme, nodes, seconds):
-    assert scheme(SET, nodes, GBIT25) == pytest.approx(seconds)
