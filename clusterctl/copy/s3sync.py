@@ -10,9 +10,9 @@ from typing import Any
 
 from clusterctl.copy.failures import with_unquoted_home
 from clusterctl.copy.s3 import UrlSource
-from clusterctl.diagnostics.program import json_lines
 from clusterctl.domain.results import CommandResult
-from clusterctl.node.packer import JoinedProgram, program_of
+from clusterctl.node.packer import Program, program_of
+from clusterctl.transport.answers import json_lines
 
 TIMEOUT_S = 60.0
 
@@ -101,9 +101,9 @@ class LogPart:
     more: bool
 
 
-def program() -> JoinedProgram:
+def program() -> Program:
     """What runs on the node."""
-    return program_of("syncjobs")
+    return program_of("clusterctl.node.relay.syncjobs")
 
 
 def sync_order(

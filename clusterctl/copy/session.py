@@ -23,7 +23,7 @@ from clusterctl.domain.errors import (
     ConnectionLost,
     HostUnreachable,
 )
-from clusterctl.node.packer import JoinedProgram
+from clusterctl.node.packer import Program
 from clusterctl.node.relay.messages import (
     Event,
     Order,
@@ -156,7 +156,7 @@ class Relay(ABC):
     """Starts at once. `name` is what its news are put under in the inbox."""
 
     def __init__(
-        self, name: str, inbox: Inbox, program: JoinedProgram, config: Mapping[str, Any]
+        self, name: str, inbox: Inbox, program: Program, config: Mapping[str, Any]
     ) -> None:
         self.name, self._inbox, self._program = name, inbox, program
         self._orders = Orders(program.stdin(dict(config)))
@@ -204,7 +204,7 @@ class RemoteRelay(Relay):
         connections: Connections,
         inbox: Inbox,
         logins: threading.Semaphore,
-        program: JoinedProgram,
+        program: Program,
         config: Mapping[str, Any],
     ) -> None:
         super().__init__(name, inbox, program, config)
@@ -260,7 +260,7 @@ class LocalRelay(Relay):
     """
 
     def __init__(
-        self, name: str, inbox: Inbox, program: JoinedProgram, config: Mapping[str, Any]
+        self, name: str, inbox: Inbox, program: Program, config: Mapping[str, Any]
     ) -> None:
         super().__init__(name, inbox, program, config)
         # A session of its own: Ctrl-C is for this process, which ends it in order.

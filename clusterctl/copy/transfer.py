@@ -96,7 +96,7 @@ class _Run:
         )
         self._inbox = Inbox()
         self._logins = threading.Semaphore(max(1, transfer.max_logins))
-        self._program = program_of("relay")
+        self._program = program_of("clusterctl.node.relay.relay")
         self._relays: dict[str, Relay] = {}
         self._targets = {target.host: target for target in transfer.targets}
         self._routes: Routes | None = None

@@ -5,16 +5,15 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import clusterctl.node.jobs
-from clusterctl.diagnostics.program import NodeProgram, json_lines, read_each
 from clusterctl.domain.results import CommandResult, FanoutResult
+from clusterctl.node.packer import program_of
+from clusterctl.transport.answers import json_lines, read_each
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.target import Target
 
-PROCESSES = NodeProgram(Path(clusterctl.node.jobs.__file__).parent / "processes.py")
+PROCESSES = program_of("clusterctl.node.jobs.processes")
 TIMEOUT_S = 30.0
 SHORT_COMMAND = 72  # characters of a line on the screen
 

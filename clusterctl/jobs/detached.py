@@ -7,11 +7,8 @@ import json
 import os
 import shlex
 from collections.abc import Mapping
-from pathlib import Path
 from types import MappingProxyType
 
-import clusterctl.node.jobs
-from clusterctl.diagnostics.program import NodeProgram, json_lines
 from clusterctl.domain.errors import (
     ClusterctlError,
     CommandFailed,
@@ -22,10 +19,12 @@ from clusterctl.domain.errors import (
 from clusterctl.jobs.mpirun import LOST_DAEMON
 from clusterctl.jobs.plan import JobPlan
 from clusterctl.jobs.record import JobRecord, parse_jobs
+from clusterctl.node.packer import program_of
+from clusterctl.transport.answers import json_lines
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.target import Target
 
-JOBS = NodeProgram(Path(clusterctl.node.jobs.__file__).parent / "jobs.py")
+JOBS = program_of("clusterctl.node.jobs.jobs")
 TIMEOUT_S = 60.0
 
 

@@ -8,8 +8,8 @@ from datetime import datetime, timezone
 from enum import Enum
 from typing import Any
 
-from clusterctl.diagnostics.program import json_lines
 from clusterctl.domain.results import CommandResult
+from clusterctl.transport.answers import json_lines
 
 
 class JobState(Enum):

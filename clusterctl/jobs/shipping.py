@@ -9,16 +9,16 @@ import io
 import json
 import shlex
 import tarfile
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import clusterctl
-from clusterctl.diagnostics.program import NodeProgram, json_lines
 from clusterctl.domain.errors import CommandFailed
 from clusterctl.domain.results import CommandResult, FanoutResult
 from clusterctl.jobs.plan import EXAMPLES_FOLDER
+from clusterctl.node.packer import program_of
+from clusterctl.transport.answers import json_lines
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.fanout import fan_out
 from clusterctl.transport.target import Target
@@ -30,34 +30,7 @@ EXAMPLES = Path(__file__).parent / "shipped-examples"
 UTILS = Path(__file__).parent / "shipped-utils"  # likewise, utils/
 LAUNCHER_PATH = ".clusterctl/launch.pyz"
 HOSTS_PATH = f"{EXAMPLES_FOLDER}/hosts"
-LAUNCHER_MODULES = (
-    "__init__.py",
-    "domain/__init__.py",
-    "domain/errors.py",
-    "domain/findings.py",
-    "domain/hostsfile.py",
-    "domain/ranges.py",
-    "domain/units.py",
-    "jobs/__init__.py",
-    "jobs/facts.py",
-    "jobs/ids.py",
-    "jobs/launcher.py",
-    "jobs/mpirun.py",
-    "node/__init__.py",
-    "node/jobs/__init__.py",
-    "node/jobs/preflight.py",
-    "jobs/plan.py",
-    "jobs/preflight/__init__.py",
-    "jobs/preflight/case.py",
-    "jobs/preflight/data.py",
-    "jobs/preflight/environment.py",
-    "jobs/preflight/flags.py",
-    "jobs/preflight/log.py",
-    "jobs/preflight/verdict.py",
-    "jobs/presets.py",
-    "jobs/work.py",
-)
-UNPACK = NodeProgram(PACKAGE / "node" / "jobs" / "unpack.py")
+UNPACK = program_of("clusterctl.node.jobs.unpack")
 UNPACK_TIMEOUT_S = 60.0
 RECORD_PATH = ".clusterctl/shipped.json"
 # All nodes of a new cluster at once, so without an interpreter. What goes wrong here goes wrong
@@ -158,7 +131,7 @@ def example_files() -> Mapping[str, bytes]:
     return {
         **_below("examples/horovod", EXAMPLES),
         **_below(f"{EXAMPLES_FOLDER}/utils", UTILS),
-        LAUNCHER_PATH: launcher_zipapp(),
+        LAUNCHER_PATH: program_of("clusterctl.jobs.launcher").zipapp(compress=True),
     }
 
 
@@ -168,20 +141,6 @@ def _below(place: str, folder: Path) -> dict[str, bytes]:
         for path in sorted(folder.rglob("*"))
         if path.is_file() and "__pycache__" not in path.parts
     }
-
-
-def launcher_zipapp() -> bytes:
-    """The program behind train.sh: this package's own modules. The same bytes each time."""
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as package:
-        for name in LAUNCHER_MODULES:
-            _add(package, f"clusterctl/{name}", (PACKAGE / name).read_text())
-        _add(package, "__main__.py", "from clusterctl.jobs.launcher import main\n\nmain()\n")
-    return content.getvalue()
-
-
-def _add(package: zipfile.ZipFile, name: str, text: str) -> None:
-    package.writestr(zipfile.ZipInfo(name), text, zipfile.ZIP_DEFLATED)
 
 
 def archive(files: Mapping[str, bytes]) -> bytes:

@@ -6,21 +6,20 @@ import contextlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
-import clusterctl.node.jobs
-from clusterctl.diagnostics.program import NodeProgram, json_lines, read_each
 from clusterctl.domain.errors import HostError
 from clusterctl.domain.results import CommandResult, FanoutResult
 from clusterctl.jobs.plan import EXAMPLES_FOLDER
 from clusterctl.jobs.presets import SYNTHETIC_LOG_FOLDER
 from clusterctl.jobs.record import JobRecord
+from clusterctl.node.packer import program_of
 from clusterctl.operations.access import Access
 from clusterctl.operations.logs import job_running, jobs_of, refuse_beside_a_run, what_runs
 from clusterctl.operations.results import LOG_FOLDER, LOG_NAME, log_folders
+from clusterctl.transport.answers import json_lines, read_each
 from clusterctl.transport.target import Target
 
-CLEAN = NodeProgram(Path(clusterctl.node.jobs.__file__).parent / "clean.py")
+CLEAN = program_of("clusterctl.node.jobs.clean")
 TIMEOUT_S = 600.0
 BECAUSE = "their logs are being written"
 # Of runs that were started by hand; where the tutorial has it, and where its scripts are.

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import clusterctl.node.jobs
 from clusterctl.bootstrap.node_checks import STORE
 from clusterctl.diagnostics.disk import COMMAND, TIMEOUT_S, DiskUsage, disk_findings, parse_df
-from clusterctl.diagnostics.program import NodeProgram, json_lines, read_each
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.results import CommandResult, FanoutResult
 from clusterctl.domain.units import format_bytes, format_duration, format_rate
 from clusterctl.ec2.launch.request import root_rate
+from clusterctl.node.packer import program_of
 from clusterctl.operations.access import Access
+from clusterctl.transport.answers import json_lines, read_each
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
 
-PARTS = NodeProgram(Path(clusterctl.node.jobs.__file__).parent / "parts.py")
+PARTS = program_of("clusterctl.node.jobs.parts")
 PARTS_TIMEOUT_S = 300.0
 # Shorter waits are not worth a word.
 TELLING_S = 60.0

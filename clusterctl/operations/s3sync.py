@@ -30,12 +30,12 @@ from clusterctl.copy.s3sync import (
     program,
     sync_order,
 )
-from clusterctl.diagnostics.program import json_lines, read_each
 from clusterctl.domain.errors import ClusterctlError, CommandFailed, HostError, UsageError
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
 from clusterctl.jobs.ids import new_job_id
 from clusterctl.node.relay.messages import Gap
+from clusterctl.transport.answers import json_lines, read_each
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.target import Target
 
@@ -222,7 +222,7 @@ def _ask(
     result = connections.run_all(
         targets,
         program().command(action, *arguments),
-        stdin=program().stdin(order),
+        stdin=program().stdin(order or b""),
         timeout_s=timeout_s,
     )
     return read_each(result, parse)

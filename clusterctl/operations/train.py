@@ -7,9 +7,7 @@ import posixpath
 from dataclasses import dataclass
 from pathlib import Path
 
-import clusterctl.node.jobs
 from clusterctl.diagnostics.processes import NodeProcess
-from clusterctl.diagnostics.program import NodeProgram, json_lines, read_each
 from clusterctl.domain.cluster import Cluster
 from clusterctl.domain.errors import ClusterctlError, CommandFailed
 from clusterctl.domain.findings import Finding
@@ -32,10 +30,12 @@ from clusterctl.jobs.preflight.case import (
 from clusterctl.jobs.preflight.flags import flags_findings
 from clusterctl.jobs.preflight.verdict import crowding_findings, in_order, preflight
 from clusterctl.jobs.shipping import EXAMPLES, example_files, ship_examples, shipped_files
+from clusterctl.node.packer import program_of
 from clusterctl.operations.access import Access
 from clusterctl.operations.logs import Running, refuse_beside_a_run, what_runs
+from clusterctl.transport.answers import json_lines, read_each
 
-LOOK = NodeProgram(Path(clusterctl.node.jobs.__file__).parent / "preflight.py")
+LOOK = program_of("clusterctl.node.jobs.preflight")
 PROBE_TIMEOUT_S = 60.0
 
 

@@ -173,7 +173,7 @@ class _Relays:
             "silence_s": SILENCE_S,
             **config,
         }
-        program = program_of("relay")
+        program = program_of("clusterctl.node.relay.relay")
         self._relays = {
             target.host: RemoteRelay(
                 target.host, target, connections, self._inbox, logins, program, told

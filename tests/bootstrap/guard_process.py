@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from clusterctl.bootstrap.guard.install import guard_program
+from clusterctl.bootstrap.guard.install import GUARD
 from clusterctl.node.guard.settings import GuardSettings
 from tests.lab.running import wait_until
 
@@ -35,7 +35,7 @@ class GuardProcess:
             self.command(name, text)
         (self.folder / "dev").mkdir()
         (self.folder / "dev/console").touch()
-        self.program.write_bytes(guard_program())
+        self.program.write_bytes(GUARD.zipapp())
 
     @property
     def program(self) -> Path:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from clusterctl.bootstrap.guard.install import guard_program
+from clusterctl.bootstrap.guard.install import GUARD
 from clusterctl.node.guard.settings import GuardSettings
 from tests.bootstrap.guard_process import GuardProcess
 from tests.lab.running import wait_until
@@ -139,12 +139,12 @@ def test_another_boot_goes_on_counting(guard):
 
 
 def test_a_changed_program_is_taken_up(guard):
-    guard.program.write_bytes(guard_program(short=True))
+    guard.program.write_bytes(GUARD.zipapp(comments=False))
     guard.tell(LONG)
     process = guard.start()
     wait_until(guard.state, "a state")
     new = guard.folder / "guard.new"
-    new.write_bytes(guard_program())
+    new.write_bytes(GUARD.zipapp())
     new.replace(guard.program)
     guard.await_log("the program has changed")
     guard.tell(over())
@@ -184,7 +184,7 @@ def test_hanging_helpers_hold_nothing_up(guard):
 @pytest.mark.parametrize("short", [False, True])
 def test_other_pythons(guard, version, short):
     guard.python = str(python_or_skip(version))
-    guard.program.write_bytes(guard_program(short))
+    guard.program.write_bytes(GUARD.zipapp(comments=not short))
     guard.tell(over())
     assert guard.start("check", str(guard.settings)).wait(timeout=120) == 0
     guard.start()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import base64
 import email
 import gzip
@@ -12,11 +11,8 @@ import subprocess
 import pytest
 
 from clusterctl.bootstrap.guard.install import (
-    NODE,
-    guard_program,
     guard_script,
     guard_update_script,
-    without_comments,
 )
 from clusterctl.bootstrap.guard.userdata import MAX_BYTES, guard_user_data, with_guard
 from clusterctl.domain.errors import UsageError
@@ -132,23 +128,6 @@ def test_what_does_not_fit_is_refused():
 def test_what_cannot_be_read_is_refused(own):
     with pytest.raises(UsageError):
         with_guard(own, SETTINGS)
-
-
-def test_the_short_program_is_the_program():
-    for path in NODE.glob("*.py"):
-        source = path.read_text()
-        short = ast.parse(without_comments(source))
-        assert ast.dump(short) == ast.dump(_without_docstrings(ast.parse(source)))
-    assert len(guard_program(short=True)) < len(guard_program())
-
-
-def _without_docstrings(tree: ast.Module) -> ast.Module:
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(
-            node
-        ):
-            del node.body[0]
-    return tree
 
 
 @pytest.mark.parametrize(

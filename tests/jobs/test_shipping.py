@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import zipfile
-from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -22,7 +20,6 @@ from clusterctl.jobs.shipping import (
     example_files,
     first_archive,
     first_command,
-    launcher_zipapp,
     shipped_files,
 )
 from tests.pythons import python_or_skip
@@ -140,13 +137,6 @@ def test_what_cannot_be_written_is_one_sentence(weird_home):
     (weird_home / "examples").write_text("a file where the folder should be")
     with pytest.raises(CommandFailed, match="putting the examples there failed: .*examples"):
         shipped_files(unpack(weird_home, {TRAINER: b"x"}))
-
-
-def test_the_launcher_is_the_same_bytes_each_time_and_needs_no_library():
-    assert launcher_zipapp() == launcher_zipapp()
-    names = zipfile.ZipFile(BytesIO(launcher_zipapp())).namelist()
-    assert "__main__.py" in names
-    assert "clusterctl/jobs/mpirun.py" in names
 
 
 def test_an_installed_package_holds_the_examples(tmp_path):

@@ -7,20 +7,14 @@ User data is short: there the program comes without its comments, which `up` bri
 
 from __future__ import annotations
 
-import ast
 import base64
-import functools
-import io
 import textwrap
-import zipfile
 import zlib
-from pathlib import Path, PurePosixPath
 
 from clusterctl.node.guard.settings import GuardSettings
+from clusterctl.node.packer import program_of
 
-NODE = Path(__file__).parents[2] / "node" / "guard"
-PACKAGE = "clusterctl/node/guard"
-MAIN = "from clusterctl.node.guard.main import main\n\nmain()\n"
+GUARD = program_of("clusterctl.node.guard.main")
 
 _PLACES = """\
 PATH=$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
@@ -69,41 +63,12 @@ rm -f $boots/clusterctl-guard $kept/guard-good.json
 """
 
 
-@functools.lru_cache(maxsize=2)
-def guard_program(short: bool = False) -> bytes:
-    """The program, for `python3 -IS FILE`; `short`: without comments and docstrings."""
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w", zipfile.ZIP_STORED) as package:
-        package.writestr(zipfile.ZipInfo("__main__.py"), MAIN)
-        for folder in list(PurePosixPath(PACKAGE).parents)[:-1]:
-            package.writestr(zipfile.ZipInfo(f"{folder}/__init__.py"), "")
-        for path in sorted(NODE.glob("*.py")):
-            text = path.read_text()
-            name = f"{PACKAGE}/{path.name}"
-            package.writestr(zipfile.ZipInfo(name), without_comments(text) if short else text)
-    return content.getvalue()
-
-
-def without_comments(source: str) -> str:
-    """The same program without docstrings, blank lines and lines that are a comment."""
-    lines = source.splitlines()
-    for node in ast.walk(ast.parse(source)):
-        if not isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
-            continue
-        if ast.get_docstring(node):
-            first = node.body[0]
-            end = first.end_lineno or first.lineno
-            lines[first.lineno - 1 : end] = [""] * (end - first.lineno + 1)
-    kept = [line for line in lines if line.strip() and not line.lstrip().startswith("#")]
-    return "".join(line + "\n" for line in kept)
-
-
 def guard_script(settings: GuardSettings) -> str:
     """The user data script: the guard is armed even if nobody ever logs in."""
     return (
         f"#!/bin/sh\n# clusterctl's guard of the cluster {settings.cluster}.\n"
         + _PLACES
-        + _functions(settings, guard_program(short=True))
+        + _functions(settings, GUARD.zipapp(comments=False))
         + _INSTALL
         + _or_without_python(settings)
     )
@@ -116,7 +81,7 @@ def guard_update_script(settings: GuardSettings) -> str:
     The login user needs `sudo -n`.
     """
     if settings.guards:
-        do = _functions(settings, guard_program()) + _INSTALL + "install_guard || exit 1\n"
+        do = _functions(settings, GUARD.zipapp()) + _INSTALL + "install_guard || exit 1\n"
     else:
         do = _prints("settings", settings.text()) + _REMOVE
     script = _PLACES + do + "echo complete\n"

@@ -127,6 +127,3 @@ def look(path: str, logs: set) -> tuple:
     ]
     others = len(there) - len(ours)
     return {"path": path, "checkpoints": checkpoints, "others": others}, ours
-
-
-main()

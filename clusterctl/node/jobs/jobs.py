@@ -228,23 +228,20 @@ def mark_cancelled(folder: Path) -> None:
 
 
 def main() -> None:
-    action, arguments = sys.argv[1], sys.argv[2:]
+    try:
+        for answer in answers(sys.argv[1], sys.argv[2:]):
+            print(json.dumps(answer))
+    except OSError as error:
+        sys.exit(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+
+
+def answers(action: str, arguments: list) -> list:
+    """What is printed, each on a line. Raises OSError."""
     if action == "start":
-        answers = [
-            start(arguments[0], arguments[1] == "force", json.loads(sys.stdin.buffer.read()))
-        ]
-    elif action == "cancel":
-        wait_for_start()
-        answers = [cancel(arguments[0])]
-    else:
-        wait_for_start()
-        wanted = [JOBS / name for name in arguments]
-        answers = [describe(folder) for folder in wanted or folders() if folder.is_dir()]
-    for answer in answers:
-        print(json.dumps(answer))
-
-
-try:
-    main()
-except OSError as error:
-    sys.exit(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        files = json.loads(sys.stdin.buffer.read())
+        return [start(arguments[0], arguments[1] == "force", files)]
+    wait_for_start()
+    if action == "cancel":
+        return [cancel(arguments[0])]
+    wanted = [JOBS / name for name in arguments]
+    return [describe(folder) for folder in wanted or folders() if folder.is_dir()]

@@ -68,5 +68,6 @@ def describe(destination: str, discard: bool) -> dict:
     return described
 
 
-for place in sorted(stagings()):
-    print(json.dumps(describe(place, discard=sys.argv[1] == "discard")))
+def main() -> None:
+    for place in sorted(stagings()):
+        print(json.dumps(describe(place, discard=sys.argv[1] == "discard")))

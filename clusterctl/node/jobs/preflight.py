@@ -204,5 +204,5 @@ def output(argv: list[str]) -> str:
     return done.stdout.decode(errors="replace").strip()
 
 
-if __name__ == "__main__":
+def main() -> None:
     print(json.dumps(look(json.loads(sys.stdin.buffer.read()))))

@@ -236,7 +236,3 @@ def main() -> None:
         answers = [describe(process) for process in find(args.job, args.all_python)]
     for answer in answers:
         print(json.dumps(answer))
-
-
-if __name__ == "__main__":
-    main()

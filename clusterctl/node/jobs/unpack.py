@@ -82,6 +82,3 @@ def main() -> None:
         print(json.dumps(unpack(files, set(sys.argv[1:]))))
     except OSError as error:
         sys.exit(f"{error.filename}: {error.strerror}" if error.filename else str(error))
-
-
-main()

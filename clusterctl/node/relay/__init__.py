@@ -1,4 +1,1 @@
-"""What runs on the nodes while data moves: Python 3.8, standard library only, never installed.
-
-`clusterctl.node.packer` joins these modules into one self-contained program text.
-"""
+"""What runs on the nodes while data moves, and to verify it. It is never installed."""

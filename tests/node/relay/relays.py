@@ -23,7 +23,7 @@ class RunningRelay:
     """One relay: `expect` waits for an event, `tell` sends an order."""
 
     def __init__(self, config: dict[str, Any], python: str, home: Path) -> None:
-        program = program_of("relay")
+        program = program_of("clusterctl.node.relay.relay")
         user = config.pop("user", None)
         self.process = subprocess.Popen(
             # Another user may not read the virtual environment; the system's Python he may.

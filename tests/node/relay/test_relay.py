@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
 
 import pytest
 
-from clusterctl.node.packer import program_of
 from tests.node.relay.relays import make, tree
 from tests.pythons import python_or_skip
 
@@ -71,17 +69,6 @@ def test_with_older_and_newer_pythons(relays, data, tmp_path, version):
     targets = [relays.target(tmp_path / "one"), relays.target(tmp_path / "two", checksum=True)]
     relays.copy(source, *targets)
     assert tree(tmp_path / "one") == tree(tmp_path / "two") == tree(data)
-
-
-def test_a_python_that_is_too_old_says_so(tmp_path):
-    python = python_or_skip("3.7")
-    program = program_of("relay")
-    done = subprocess.run(
-        program.argv(python=str(python)), input=program.stdin({}), capture_output=True, check=False
-    )
-    assert done.returncode == 1
-    assert b"python3 is 3.7" in done.stderr
-    assert b"3.8 is needed" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -1,40 +1,15 @@
-"""Python programs that run on the nodes: standard library only, sent over SSH, never installed."""
+"""What programs on nodes have printed: JSON objects, one a line."""
 
 from __future__ import annotations
 
-import functools
 import json
-import shlex
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 from clusterctl.domain.errors import ClusterctlError, CommandFailed
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class NodeProgram:
-    """A file of this package that runs on a node; what follows it on stdin is its input."""
-
-    path: Path
-
-    @functools.cached_property
-    def source(self) -> bytes:
-        return self.path.read_bytes()
-
-    def command(self, *arguments: str) -> str:
-        # The program comes in on stdin, so that the command stays short in messages and in `ps`.
-        # -IS: it needs nothing installed, and looking for that is half of the interpreter's start.
-        name = f"clusterctl:{self.path.stem}"
-        read = f"compile(sys.stdin.buffer.read({len(self.source)}), {name!r}, 'exec')"
-        return shlex.join(["python3", "-IS", "-c", f"import sys; exec({read})", *arguments])
-
-    def stdin(self, payload: bytes = b"") -> bytes:
-        return self.source + payload
 
 
 def json_lines(result: CommandResult, doing: str) -> list[dict[str, Any]]:

@@ -1,0 +1,114 @@
+"""The one packer: what runs on nodes comes whole, on the oldest Python, with nothing else."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import clusterctl
+from clusterctl.node.packer import program_of, without_comments
+from tests.pythons import python_or_skip
+
+PACKAGE = Path(clusterctl.__file__).parent
+NODE = [
+    ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+    for path in sorted((PACKAGE / "node").rglob("*.py"))
+    if path.name not in ("__init__.py", "packer.py")
+]
+LAUNCHER = program_of("clusterctl.jobs.launcher").modules
+OWN = [*NODE, *(name for name in LAUNCHER if name not in NODE)]
+
+
+def source_of(name: str) -> str:
+    path = PACKAGE.parent.joinpath(*name.split("."))
+    return (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text()
+
+
+def imported(source: str) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found.update(one.name for one in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level
+            found.add(node.module)
+    return found
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_nothing_but_itself_and_the_standard_library(name):
+    """Where a function imports, too: what comes along is what is imported at the top."""
+    ours = {one for one in imported(source_of(name)) if one.startswith("clusterctl")}
+    others = {one.split(".")[0] for one in imported(source_of(name)) - ours}
+    assert others <= sys.stdlib_module_names
+    assert all(one.startswith("clusterctl.node") or one in LAUNCHER for one in ours)
+    if name in NODE:
+        assert all(one.startswith("clusterctl.node") for one in ours)
+
+
+@pytest.mark.parametrize("version", ["3.8", "3.9", "3.10", "3.12", "3.13"])
+@pytest.mark.parametrize("comments", [True, False])
+def test_every_module_on_other_pythons(tmp_path, version, comments):
+    program = program_of(*NODE, "clusterctl.jobs.launcher")
+    file = tmp_path / "all"
+    file.write_bytes(program.zipapp(comments=comments))
+    python = python_or_skip(version)
+    imports = f"import sys; sys.path.insert(0, {str(file)!r}); import {', '.join(program.modules)}"
+    done = subprocess.run([python, "-IS", "-c", imports], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_without_comments_it_is_the_same_program(name):
+    source = source_of(name)
+    whole = ast.parse(source)
+    for node in ast.walk(whole):
+        kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
+        if isinstance(node, kinds) and ast.get_docstring(node):
+            node.body[:1] = [] if node.body[1:] else [ast.Pass()]
+    short = without_comments(source)
+    assert ast.dump(ast.parse(short)) == ast.dump(whole)
+
+
+@pytest.mark.parametrize("how", [{}, {"compress": True}, {"comments": False}])
+def test_the_same_bytes_each_time(how):
+    names = ("clusterctl.node.guard.main",)
+    program_of.cache_clear()
+    first = program_of(*names).zipapp(**how)
+    program_of.cache_clear()
+    assert program_of(*names).zipapp(**how) == first
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_it_comes_on_standard_input_and_what_it_is_told_behind_it(home):
+    unpack = program_of("clusterctl.node.jobs.unpack")
+    told = {"a b": {"mode": 0o600, "content": "eA=="}}
+    for payload in (told, json.dumps(told).encode()):
+        done = subprocess.run(
+            ["sh", "-c", unpack.command("a b")],
+            input=unpack.stdin(payload),
+            capture_output=True,
+            check=True,
+        )
+    assert json.loads(done.stdout) == {"written": [], "same": ["a b"], "kept": []}
+    assert (home / "a b").read_text() == "x"
+
+
+@pytest.mark.parametrize("name", ["clusterctl.node.relay.relay", "clusterctl.node.jobs.jobs"])
+def test_a_python_that_is_too_old_says_so(name):
+    program = program_of(name)
+    argv = program.argv("list", python=str(python_or_skip("3.7")))
+    done = subprocess.run(argv, input=program.stdin({}), capture_output=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"python3 is 3.7")
+    assert done.stderr.endswith(b", 3.8 is needed\n")
