@@ -68,7 +68,10 @@ class Login:
 
 
 def login_of(hosts: Path, user: str | None, key: Path | None, home: Path) -> Login:
-    """The login that open_hosts would make from here. Raises UsageError for a pipe."""
+    """The login that open_hosts would make from here. Raises UsageError for a pipe, off Linux."""
+    if not sys.platform.startswith("linux"):
+        # The keeper tells users apart by SO_PEERCRED, and its caller's files by /proc.
+        raise UsageError("--persist needs Linux on this machine", WITHOUT)
     if hosts.exists() and not hosts.is_file():
         raise UsageError(f"{hosts} is no file", "--persist needs a hosts file that stays")
     return Login(

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from clusterctl.domain.errors import UsageError
+from clusterctl.operations.persist import login_of
 from tests.cli.conftest import keepers
 from tests.cli.programs import BIN, call
 from tests.lab.running import wait_until
@@ -153,6 +155,12 @@ def test_a_folder_that_others_may_enter_is_refused(home, hosts, runtime, mode):
     # What the advice comes to.
     (runtime / "clusterctl").rmdir()
     assert call("runclust", "--persist", hosts, "true").returncode == 0
+
+
+def test_where_no_keeper_can_be(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.platform", "darwin")
+    with pytest.raises(UsageError, match="needs Linux"):
+        login_of(tmp_path / "hosts", None, None, tmp_path)
 
 
 def test_connections_that_the_hosts_closed_and_jump_hosts(home, hosts, runtime, tmp_path):
