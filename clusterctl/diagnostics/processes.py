@@ -103,7 +103,7 @@ def all_of(result: FanoutResult[tuple[NodeProcess, ...]]) -> tuple[NodeProcess, 
 
 
 def parse_processes(result: CommandResult) -> tuple[NodeProcess, ...]:
-    """The processes that `node/processes.py` printed. Raises CommandFailed."""
+    """The processes that `node/jobs/processes.py` printed. Raises CommandFailed."""
     return tuple(
         NodeProcess(
             host=result.host,

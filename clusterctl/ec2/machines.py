@@ -22,8 +22,8 @@ class MachineType:
     `gpu_name` is the chip, as `V100`. `network_cards` and `efa_interfaces` are the most it takes;
     `card_interfaces` is how many interfaces each card takes, and `efa_cards` are the cards that
     take an EFA, as far as EC2 says so. `link_gbps` is what the first card always carries, 0 where
-    EC2 does not say. `storage_gib` is the instance store. `ebs_mb_s` is what it always carries to
-    and from its EBS volumes, in 10^6 bytes a second; 0 where EC2 does not say.
+    EC2 does not say. `ebs_mb_s` is what it always carries to and from its EBS volumes, in 10^6
+    bytes a second; 0 where EC2 does not say.
     """
 
     name: str
@@ -36,7 +36,6 @@ class MachineType:
     efa_interfaces: int = 0
     efa_cards: tuple[int, ...] = ()
     link_gbps: float = 0.0
-    storage_gib: int = 0
     ebs_mb_s: float = 0.0
     usage_classes: tuple[str, ...] = ("on-demand", "spot")
     placement_strategies: tuple[str, ...] = ("cluster", "partition", "spread")
@@ -105,7 +104,6 @@ def read_machine_type(described: Any) -> MachineType:
             if "efa-only" in card.get("InterfaceTypes", ())
         ),
         link_gbps=cards[0].get("BaselineBandwidthInGbps", 0.0) if cards else 0.0,
-        storage_gib=described.get("InstanceStorageInfo", {}).get("TotalSizeInGB", 0),
         ebs_mb_s=described.get("EbsInfo", {})
         .get("EbsOptimizedInfo", {})
         .get("BaselineThroughputInMBps", 0.0),

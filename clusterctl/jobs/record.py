@@ -71,7 +71,7 @@ class JobRecord:
 
 
 def parse_jobs(result: CommandResult) -> list[JobRecord]:
-    """The jobs that `node/jobs.py list` printed, oldest first. Raises CommandFailed."""
+    """The jobs that `node/jobs/jobs.py list` printed, oldest first. Raises CommandFailed."""
     return [_record(described) for described in json_lines(result, "looking at the jobs")]
 
 

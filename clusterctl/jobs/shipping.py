@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import clusterctl
 from clusterctl.domain.errors import CommandFailed
 from clusterctl.domain.results import CommandResult, FanoutResult
 from clusterctl.jobs.plan import EXAMPLES_FOLDER
@@ -23,7 +22,6 @@ from clusterctl.transport.connections import Connections
 from clusterctl.transport.fanout import fan_out
 from clusterctl.transport.target import Target
 
-PACKAGE = Path(clusterctl.__file__).parent
 # In the checkout a link to examples/horovod, in an installed package a folder. The hyphen keeps
 # the programs in it from being taken for modules of this package.
 EXAMPLES = Path(__file__).parent / "shipped-examples"

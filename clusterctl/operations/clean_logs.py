@@ -131,7 +131,7 @@ def _on(access: Access, targets: Sequence[Target], cleaning: Cleaning) -> Fanout
 
 
 def parse_logs(result: CommandResult) -> NodeLogs:
-    """What `node/clean.py` printed. Raises CommandFailed."""
+    """What `node/jobs/clean.py` printed. Raises CommandFailed."""
     [answer] = json_lines(result, "removing the logs")
     folders = tuple(
         LogFolder(one["path"], one["bytes"], one["checkpoints"], one["others"])

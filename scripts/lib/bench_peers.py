@@ -8,9 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
-SWARM = Path(__file__).with_name("bench_swarm.py")
 PYTHON = "/usr/bin/python3"
 
 

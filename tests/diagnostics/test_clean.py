@@ -1,4 +1,4 @@
-"""`node/clean.py` on real folders: whatever a --log_dir was, what is not a training's stays."""
+"""`node/jobs/clean.py` on real folders: whatever --log_dir was, what is not a training's stays."""
 
 from __future__ import annotations
 

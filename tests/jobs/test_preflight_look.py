@@ -1,4 +1,4 @@
-"""What `node/preflight.py` sees, on real files, with the oldest Python as well."""
+"""What `node/jobs/preflight.py` sees, on real files, with the oldest Python as well."""
 
 from __future__ import annotations
 

@@ -12,8 +12,6 @@ from tests.lab.running import ssh, wait_until
 
 pytestmark = pytest.mark.lab
 
-HOST_KEY = "ssh_host_ed25519_key"
-
 
 def reason(instance):
     return instance["StateReason"]["Code"], instance["StateReason"]["Message"]

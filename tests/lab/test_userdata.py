@@ -13,7 +13,6 @@ from clusterctl.lab.hosts.userdata import UserData, decode
 from tests.lab.running import ssh, wait_until
 
 SCRIPT = b"#!/bin/sh\necho hello\n"
-BYTES = b"#!/bin/sh\n\xff\xfe"
 
 
 def script(content: bytes = SCRIPT) -> UserData:

@@ -10,7 +10,7 @@ import pytest
 from clusterctl.domain.errors import AwsError, ClusterctlError, UsageError
 from clusterctl.ec2 import tags
 from clusterctl.ec2.network.plan import Action, NetworkSettings, NetworkWish, stack_name
-from clusterctl.ec2.network.stack import find_network, template_version
+from clusterctl.ec2.network.stack import template_version
 from clusterctl.operations import network as operation
 from clusterctl.operations import stack_work
 from clusterctl.operations.launcher import Progress
@@ -60,7 +60,7 @@ def test_from_nothing_and_again_and_away(clients):
     steps = Steps()
     made = network_up(clients, WISH, progress=steps)
     assert made.done is Action.CREATE
-    assert made.network == find_network(clients, "net")
+    assert made.network == network_status(clients, "net").network
     assert [subnet.zone for subnet in made.network.subnets] == ["us-east-1a", "us-east-1b"]
     assert steps.said == [f"creating stack {NAME}", "Vpc: created"]
     again = network_up(clients, WISH)
@@ -100,7 +100,7 @@ def test_what_an_earlier_run_left(clients, status, ahead, requests):
     report = network_up(clients, WISH)
     assert report.done in (Action.REPLACE, Action.CREATE)
     assert clients.cloudformation.requests == requests
-    assert find_network(clients, "net") == report.network
+    assert network_status(clients, "net").network == report.network
 
 
 def test_what_another_run_is_making_is_waited_for(clients):
@@ -159,7 +159,7 @@ def test_an_update_that_fails_leaves_the_network(clients):
     clients.cloudformation.fails = "The rule already exists"
     with pytest.raises(StackFailed, match="UPDATE_ROLLBACK_COMPLETE(.|\n)*already exists"):
         network_up(clients, NetworkWish("net", ssh_from="198.51.100.1/32"))
-    assert find_network(clients, "net") == before
+    assert network_status(clients, "net").network == before
     assert network_status(clients, "net").ssh_from == "203.0.113.7/32"
 
 

@@ -238,9 +238,6 @@ def test_a_node_that_hangs_names_the_stage(world, hang, stage):
 
 
 def test_cloud_init_that_does_not_end(world):
-    class Hangs(CommandTimeout):
-        pass
-
     def run(target, command, *, sink, **kwargs):
         if target.host == "demo-1":
             sink("stdout", b"stage cloud-init\n")

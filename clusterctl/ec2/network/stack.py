@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.domain.errors import AwsError, ClusterctlError
+from clusterctl.domain.errors import AwsError
 from clusterctl.ec2 import tags
 from clusterctl.ec2.errors import translated
-from clusterctl.ec2.network.plan import NetworkSettings, Stack, check_network_name, stack_name
+from clusterctl.ec2.network.plan import NetworkSettings, Stack, stack_name
 from clusterctl.ec2.network.vpcs import NETWORK, Subnet, find_subnets
 
 if TYPE_CHECKING:
@@ -161,17 +161,6 @@ def _newest_first(client: CloudFormationClient, stack_id: str) -> Iterator[Stack
             )
             if own and event.get("ResourceStatus") in _BEGINS:
                 return
-
-
-def find_network(clients: Clients, name: str) -> Network:
-    """The network NAME, ready for use. Raises ClusterctlError if there is none, AwsError."""
-    stack = find_stack(clients.cloudformation, stack_name(check_network_name(name)))
-    if stack is None or not stack.usable:
-        state = "" if stack is None else f" that can be used: its stack is {stack.status}"
-        raise ClusterctlError(
-            f"there is no network {name}{state}", f"run: clusterctl network up {name}"
-        )
-    return network_of(clients, name, stack)
 
 
 def network_of(clients: Clients, name: str, stack: Stack) -> Network:

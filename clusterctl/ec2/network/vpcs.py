@@ -180,7 +180,6 @@ class Subnet:
     zone: str
     cidr: str
     free_addresses: int
-    maps_public_ip: bool
     default: bool = False
 
 
@@ -290,7 +289,6 @@ def read_subnet(described: Any) -> Subnet:
         zone=described["AvailabilityZone"],
         cidr=described.get("CidrBlock", ""),
         free_addresses=described.get("AvailableIpAddressCount", 0),
-        maps_public_ip=bool(described.get("MapPublicIpOnLaunch", False)),
         default=bool(described.get("DefaultForAz", False)),
     )
 

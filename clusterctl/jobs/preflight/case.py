@@ -18,7 +18,8 @@ from clusterctl.jobs.plan import JobPlan
 
 @dataclass(frozen=True)
 class NodeLook:
-    """What `node/preflight.py` saw on one node. Files by name with their bytes; steps ascending.
+    """What `node/jobs/preflight.py` saw on one node. Files by name with their bytes; steps
+    ascending.
 
     `records` of the files that were counted, -1 for one that ends within a record. `script_error`
     is why Python could not read the user's own program. `in_lab`: its `cpus` are those of the

@@ -83,7 +83,7 @@ class Progress(NamedTuple):
 
     `behind`: blocks that its upstream has and it has not. `files`: those that were looked at to
     be compared. `waits` are seconds of all its threads
-    by kind (clusterctl.node.relay.waits), `cpu` the process' seconds, `wall` those of the clock.
+    by kind (clusterctl.node.relay.wire), `cpu` the process' seconds, `wall` those of the clock.
     """
 
     blocks: int = 0

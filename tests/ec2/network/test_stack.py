@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from cfnlint import lint
 
-from clusterctl.domain.errors import AwsError, ClusterctlError, UsageError
+from clusterctl.domain.errors import AwsError
 from clusterctl.ec2.network import stack as stacks
 from clusterctl.ec2.network.plan import NetworkSettings, stack_name
 from clusterctl.ec2.network.stack import (
     create_stack,
-    find_network,
     find_stack,
+    network_of,
     operation_events,
     template_body,
     template_version,
@@ -72,7 +72,9 @@ def test_ssh_from_one_place_and_members_everywhere():
 
 def test_what_it_makes(clients):
     create_stack(clients.cloudformation, SETTINGS, "token-1")
-    found = find_network(clients, "net")
+    stack = find_stack(clients.cloudformation, stack_name("net"))
+    assert stack is not None
+    found = network_of(clients, "net", stack)
     assert found.cidr == "10.20.0.0/16"
     assert [(subnet.zone, subnet.cidr) for subnet in found.subnets] == [
         ("us-east-1a", "10.20.0.0/18"),
@@ -88,8 +90,6 @@ def test_what_it_makes(clients):
     assert endpoint["ServiceName"] == "com.amazonaws.us-east-1.s3"
     [routes] = clients.ec2.describe_route_tables(Filters=named)["RouteTables"]
     assert any(route.get("GatewayId", "").startswith("igw-") for route in routes["Routes"])
-    stack = find_stack(clients.cloudformation, stack_name("net"))
-    assert stack is not None
     assert stack.template == template_version()
     assert stack.parameters == SETTINGS.parameters()
 
@@ -106,19 +106,6 @@ def test_the_same_again_is_no_update(clients):
 
 def test_a_network_that_is_not_there(clients):
     assert find_stack(clients.cloudformation, stack_name("net")) is None
-    with pytest.raises(ClusterctlError, match="there is no network net") as caught:
-        find_network(clients, "net")
-    assert caught.value.hint == "run: clusterctl network up net"
-    with pytest.raises(UsageError):
-        find_network(clients, "../net")
-
-
-def test_a_network_that_failed(client, clients, monkeypatch):
-    fake = CloudFormation(client)
-    fake.put(stack_name("net"), "ROLLBACK_COMPLETE", SETTINGS.parameters())
-    clients.__dict__["cloudformation"] = fake
-    with pytest.raises(ClusterctlError, match="can be used: its stack is ROLLBACK_COMPLETE"):
-        find_network(clients, "net")
 
 
 def test_events_of_the_last_operation_only(client):
