@@ -20,8 +20,8 @@ from clusterctl.lab.faults.kinds import (
     Throttle,
     read_fault,
 )
+from clusterctl.lab.faults.page import describe
 from clusterctl.lab.faults.store import USUAL_VISIBILITY_S, Faults
-from clusterctl.lab.faults.words import describe
 from clusterctl.lab.hosts.daemon.befall import UNHARMED
 from clusterctl.lab.hosts.daemon.shaping import shape_of
 

@@ -8,7 +8,7 @@ import socket
 import pytest
 from botocore.exceptions import ClientError
 
-from clusterctl.lab.ec2.pool import Pool
+from clusterctl.lab.ec2.public_addresses import Pool
 from tests.lab.running import ssh, wait_until
 
 pytestmark = pytest.mark.lab

@@ -1,19 +1,30 @@
-"""Networks that are in use stay: subnets with interfaces, VPCs with groups or a gateway."""
+"""What is in use stays: security groups with instances, subnets with interfaces, VPCs with groups
+or a gateway."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from moto.ec2.exceptions import DependencyViolationError
+from moto.ec2.exceptions import DependencyViolationError, EC2ClientError
 from moto.ec2.models import EC2Backend
 
 from clusterctl.lab.ec2.completion import override
 
 
 def install() -> None:
+    delete = EC2Backend.delete_security_group
     remove_subnet = EC2Backend.delete_subnet
     remove_vpc = EC2Backend.delete_vpc
     detach = EC2Backend.detach_internet_gateway
+
+    def delete_security_group(
+        backend: Any, name: str | None = None, group_id: str | None = None
+    ) -> None:
+        if any(_uses(one, name, group_id) for one in backend.all_instances()):
+            raise EC2ClientError(
+                "DependencyViolation", f"resource {group_id or name} has a dependent object"
+            )
+        delete(backend, name, group_id)
 
     def delete_subnet(backend: Any, subnet_id: str) -> Any:
         if any(nic.subnet.id == subnet_id for nic in backend.enis.values()):
@@ -41,6 +52,14 @@ def install() -> None:
             )
         detach(backend, internet_gateway_id, vpc_id)
 
+    override(EC2Backend, delete_security_group)
     override(EC2Backend, delete_subnet)
     override(EC2Backend, delete_vpc)
     override(EC2Backend, detach_internet_gateway)
+
+
+def _uses(instance: Any, name: str | None, group_id: str | None) -> bool:
+    if instance.state == "terminated":
+        return False
+    groups = [group for nic in instance.nics.values() for group in nic.group_set]
+    return any(group.id == group_id if group_id else group.name == name for group in groups)

@@ -1,4 +1,5 @@
-"""The images of the lab: Deep Learning AMIs by name, date and owner, as AWS lists them."""
+"""The images of the lab: Deep Learning AMIs by name, date and owner, as AWS lists them; and AWS's
+public parameters that name the newest of each kind."""
 
 from __future__ import annotations
 
@@ -8,7 +9,9 @@ from datetime import datetime, timezone
 from typing import Any
 
 from moto.ec2.models.amis import Ami, AmiBackend
+from moto.ssm.models import Parameter, ParameterDict
 
+from clusterctl.lab.addresses import REGIONS
 from clusterctl.lab.ec2.completion import override
 from clusterctl.lab.ec2.launch import Request, Rule, refuse
 
@@ -16,6 +19,7 @@ DLAMI_OWNER = "898082745236"
 # Newer than every other image, so that "the newest of the owner's" stays the same one.
 NEWEST = "20261101"
 ROOT_GIB = 75
+PARAMETERS = "/aws/service/deeplearning/ami"
 
 TURING_ON = "G4dn, G5, G6, Gr6, G6e, G7e, P4d, P4de, P5, P5e, P5en, P6-B200, P6-B300"
 PYTORCH_ON = "G4dn, G5, G6, Gr6, G6e, P4d, P4de, P5, P5e, P5en, P6-B200"
@@ -130,6 +134,16 @@ def image_id(region: str, date: str, family: Family = FAMILIES[0]) -> str:
 
 def install() -> None:
     override(AmiBackend, _load_amis)
+    load = ParameterDict._check_loading_status
+
+    def _check_loading_status(parameters: Any, key: str) -> None:
+        """Called by moto before it looks for a parameter, or for those below a path."""
+        load(parameters, key)
+        if str(key or "").startswith(PARAMETERS) and parameters.region_name in REGIONS:
+            for family in FAMILIES:
+                _publish(parameters, family)
+
+    override(ParameterDict, _check_loading_status)
 
 
 def _load_amis(backend: Any) -> None:
@@ -161,3 +175,27 @@ def _image(backend: Any, family: Family, date: str) -> LabImage:
     image.root_gib = family.root_gib
     image.ebs_snapshot.volume.size = family.root_gib
     return image
+
+
+def parameter_name(family: Family) -> str:
+    return f"{PARAMETERS}/{family.architecture}/{family.kind}/latest/ami-id"
+
+
+def _publish(parameters: Any, family: Family) -> None:
+    name, date = parameter_name(family), max(family.dates)
+    # The dictionary's own methods would come back here.
+    if dict.__contains__(parameters, name):
+        return
+    made = Parameter(  # type: ignore[abstract]
+        account_id="aws",
+        name=name,
+        value=image_id(parameters.region_name, date, family),
+        parameter_type="String",
+        description=None,
+        allowed_pattern=None,
+        keyid=None,
+        last_modified_date=datetime.strptime(date, "%Y%m%d").replace(tzinfo=timezone.utc),
+        version=len(family.dates),
+        data_type="aws:ec2:image",
+    )
+    dict.__setitem__(parameters, name, [made])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from ipaddress import IPv4Network
 from typing import Any
 
@@ -12,10 +13,23 @@ from moto.ec2.utils import random_eip_association_id
 
 from clusterctl.lab.ec2.completion import override
 from clusterctl.lab.ec2.instances import LabInstance
-from clusterctl.lab.ec2.pool import Pool
 from clusterctl.lab.ec2.quotas import ELASTIC, value_of
 
 ADDRESSABLE = ("running", "stopping", "stopped")
+
+
+class Pool:
+    """The addresses of a network, each for one at a time. One given back comes again last."""
+
+    def __init__(self, network: IPv4Network) -> None:
+        self._free = deque(str(address) for address in network.hosts())
+
+    def take(self) -> str:
+        """Raises LookupError when there is none."""
+        return self._free.popleft()
+
+    def give_back(self, address: str) -> None:
+        self._free.append(address)
 
 
 def install(public: IPv4Network) -> None:
