@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from botocore.exceptions import ClientError
 
-import clusterctl.ec2
+import clusterctl.ec2.network
 from tests.lab.running import client, ssh, wait_until
 
-TEMPLATE = Path(clusterctl.ec2.__file__).with_name("network.yaml")
+TEMPLATE = Path(clusterctl.ec2.network.__file__).with_name("network.yaml")
 
 pytestmark = pytest.mark.lab
 
