@@ -14,8 +14,8 @@ from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 from clusterctl.domain.errors import UsageError
 
 if TYPE_CHECKING:
-    from clusterctl.jobs.metrics_keras import MetricDefinition
-    from clusterctl.jobs.metrics_reference import Comparison, Reference
+    from clusterctl.jobs.metrics.keras import MetricDefinition
+    from clusterctl.jobs.metrics.reference import Comparison, Reference
     from clusterctl.operations.results import LogText, Results
 
 REFERENCES = ("auto", "imagenet-32", "imagenet-256", "synthetic-4", "none")
@@ -69,7 +69,7 @@ def results(
     Reads the trainer's tables, evaluations, and lines of Keras; compares with the tutorial's runs
     at equal epochs. With --log no cluster is needed.
     """
-    from clusterctl.jobs.metrics_keras import parse_definition
+    from clusterctl.jobs.metrics.keras import parse_definition
     from clusterctl.operations.results_plot import picture_format
 
     definitions = [parse_definition(text) for text in metrics]
@@ -124,7 +124,7 @@ def _of_cluster(
 
 
 def _compared(found: Results, name: str) -> list[Comparison | None]:
-    from clusterctl.jobs.metrics_reference import REFERENCES, choose_reference, compare
+    from clusterctl.jobs.metrics.reference import REFERENCES, choose_reference, compare
 
     if name == "none":
         return [None for _ in found.runs]

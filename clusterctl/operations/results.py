@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from clusterctl.domain.errors import ClusterctlError, CommandFailed, UsageError
-from clusterctl.jobs.metrics import Run
-from clusterctl.jobs.metrics_keras import KERAS, MetricDefinition, MetricSeries, read_metrics
-from clusterctl.jobs.metrics_lines import clean_lines
-from clusterctl.jobs.metrics_runs import holding, read_runs
+from clusterctl.jobs.metrics.keras import KERAS, MetricDefinition, MetricSeries, read_metrics
+from clusterctl.jobs.metrics.lines import clean_lines
+from clusterctl.jobs.metrics.rows import Run
+from clusterctl.jobs.metrics.runs import holding, read_runs
 from clusterctl.jobs.plan import EXAMPLES_FOLDER
 from clusterctl.jobs.presets import SYNTHETIC_LOG_FOLDER, TRAINER
 from clusterctl.jobs.record import JobRecord, JobState

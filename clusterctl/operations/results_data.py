@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from clusterctl.domain.errors import UsageError
-from clusterctl.jobs.metrics import EvaluationRow, Run, TrainingRow
-from clusterctl.jobs.metrics_keras import MetricSeries
-from clusterctl.jobs.metrics_reference import Comparison
+from clusterctl.jobs.metrics.keras import MetricSeries
+from clusterctl.jobs.metrics.reference import Comparison
+from clusterctl.jobs.metrics.rows import EvaluationRow, Run, TrainingRow
 from clusterctl.operations.results import Results
 
 TABLE_COLUMNS = (

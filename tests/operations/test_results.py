@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from clusterctl.domain.errors import MissingTool, UsageError
-from clusterctl.jobs.metrics_keras import parse_definition
-from clusterctl.jobs.metrics_reference import REFERENCES, compare
+from clusterctl.jobs.metrics.keras import parse_definition
+from clusterctl.jobs.metrics.reference import REFERENCES, compare
 from clusterctl.operations.results import (
     LogText,
     NoResults,

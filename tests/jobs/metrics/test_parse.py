@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from clusterctl.jobs.metrics import EvaluationRow, TrainingRow
-from clusterctl.jobs.metrics_lines import clean_lines
-from clusterctl.jobs.metrics_parse import read_sections
+from clusterctl.jobs.metrics.lines import clean_lines
+from clusterctl.jobs.metrics.parse import read_sections
+from clusterctl.jobs.metrics.rows import EvaluationRow, TrainingRow
 from tests.jobs.training_logs import HEADER, banner, evaluation, rows
 
 FIFTY = TrainingRow(50, 0.3, 19347.5, 6.515, 7.425, 0.10353)

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from clusterctl.jobs.metrics import LAST_STARTUP_STEP, EvaluationRow, RunFacts, TrainingRow
+from clusterctl.jobs.metrics.rows import LAST_STARTUP_STEP, EvaluationRow, RunFacts, TrainingRow
 
 
 def _number(decimals: int) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 
-from clusterctl.jobs.metrics import (
+from clusterctl.jobs.metrics.lines import clean_lines
+from clusterctl.jobs.metrics.parse import Section, read_sections
+from clusterctl.jobs.metrics.rows import (
     EPOCH_ROUNDING,
     LAST_STARTUP_STEP,
     Run,
@@ -13,8 +15,6 @@ from clusterctl.jobs.metrics import (
     TrainingRow,
     usual_interval,
 )
-from clusterctl.jobs.metrics_lines import clean_lines
-from clusterctl.jobs.metrics_parse import Section, read_sections
 
 
 def read_runs(texts: Iterable[str]) -> list[Run]:
