@@ -10,7 +10,7 @@ from pathlib import Path
 
 from clusterctl.domain.errors import ClusterctlError, CommandFailed, UsageError
 from clusterctl.jobs.metrics.keras import KERAS, MetricDefinition, MetricSeries, read_metrics
-from clusterctl.jobs.metrics.lines import clean_lines
+from clusterctl.jobs.metrics.parse import clean_lines
 from clusterctl.jobs.metrics.rows import Run
 from clusterctl.jobs.metrics.runs import holding, read_runs
 from clusterctl.jobs.plan import EXAMPLES_FOLDER

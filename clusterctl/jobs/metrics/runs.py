@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 
-from clusterctl.jobs.metrics.lines import clean_lines
-from clusterctl.jobs.metrics.parse import Section, read_sections
+from clusterctl.jobs.metrics.parse import Section, clean_lines, read_sections
 from clusterctl.jobs.metrics.rows import (
     EPOCH_ROUNDING,
     LAST_STARTUP_STEP,

@@ -9,7 +9,7 @@ import pytest
 
 from clusterctl.domain.errors import UsageError
 from clusterctl.jobs.metrics.keras import KERAS, parse_definition, read_metrics
-from clusterctl.jobs.metrics.lines import clean_lines
+from clusterctl.jobs.metrics.parse import clean_lines
 
 SAMPLES = Path(__file__).parent / "samples"
 # As SageMaker's example of CIFAR-10 has them.

@@ -6,8 +6,7 @@ import math
 
 import pytest
 
-from clusterctl.jobs.metrics.lines import clean_lines
-from clusterctl.jobs.metrics.parse import read_sections
+from clusterctl.jobs.metrics.parse import clean_lines, read_sections
 from clusterctl.jobs.metrics.rows import EvaluationRow, TrainingRow
 from tests.jobs.training_logs import HEADER, banner, evaluation, rows
 
