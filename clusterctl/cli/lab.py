@@ -12,9 +12,8 @@ import click
 from click.core import ParameterSource
 
 from clusterctl.cli import output
-from clusterctl.cli.lab_fault import fault
+from clusterctl.cli.lab_fault import fault, running_lab
 from clusterctl.cli.params import Group, Size
-from clusterctl.cli.running_lab import running_lab
 from clusterctl.config import load_settings
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.units import format_bytes

@@ -2,17 +2,100 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
 import click
 
-from clusterctl.cli import (
-    lab_fault_api,
-    lab_fault_boot,
-    lab_fault_hosts,
-    lab_fault_interrupt,
-    output,
+from clusterctl.cli import output
+from clusterctl.cli.params import BitRate, Duration, Group, Indices, Size
+from clusterctl.config import load_settings
+from clusterctl.domain.errors import LabError, UsageError
+from clusterctl.lab.record import LabRecord, read_record
+
+FAULTS_PAGE = "/_lab/faults"
+INTERRUPTIONS_PAGE = "/_lab/interruptions"
+
+TIMES = click.option(
+    "--times",
+    default=1,
+    show_default=True,
+    type=click.IntRange(0),
+    help="How often it strikes; 0: until it is cleared.",
 )
-from clusterctl.cli.fault_requests import ask, clear_faults, note_problem, set_fault
-from clusterctl.cli.params import Duration, Group
+SKIP = click.option(
+    "--skip",
+    default=0,
+    show_default=True,
+    type=click.IntRange(0),
+    help="Let so many requests pass first.",
+)
+
+
+class Instance(click.ParamType):
+    """An instance of the lab, by its id, `all`, or by its name: `demo-1`.
+
+    Raises UsageError for a name that none or two of them have, LabError where no lab runs.
+    """
+
+    name = "instance"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        from clusterctl.lab import lifecycle
+
+        if value == "all" or value.startswith("i-"):
+            return value
+        ids = [
+            one["instance_id"]
+            for one in lifecycle.instances(running_lab())
+            if one["name"] == value and one["state"] != "terminated"
+        ]
+        if len(ids) > 1:
+            raise UsageError(f"{', '.join(ids)} are called {value}", "name one of them by its id")
+        if not ids:
+            raise UsageError(f"no instance {value!r:.80}", "see `clusterctl lab status`")
+        return ids[0]
+
+
+def running_lab() -> LabRecord:
+    """Raises LabError if it does not run."""
+    running = read_record(load_settings().home)
+    if running is None:
+        raise LabError("the lab is not running", "start it with `clusterctl lab start`")
+    return running
+
+
+def ask(method: str, query: str = "", body: object = None) -> Any:
+    """What the page says. Raises UsageError if the lab refuses, LabError if there is none."""
+    from clusterctl.lab import pages
+
+    return pages.ask(running_lab(), FAULTS_PAGE + query, method, body)
+
+
+def set_fault(kind: str, **fields: Any) -> None:
+    """Set a fault, and print its id and what it is."""
+    made = ask("POST", body={"kind": kind, **fields})
+    output.line(f"{made['id']}: {made['text']}")
+    note_problem(made)
+
+
+def note_problem(fault: dict[str, Any]) -> None:
+    """Say what keeps a host from being as its faults have it."""
+    if fault["problem"]:
+        output.note(f"{fault['id']}: not yet: {fault['problem']}")
+
+
+def clear_faults(id: str | None) -> None:
+    """Clear one or all, and print what is cleared. Raises UsageError if there is no such."""
+    if id is not None and not (id.isascii() and id.isalnum()):
+        raise UsageError(f"no fault {id!r:.80}", "see `clusterctl lab fault list`")
+    cleared = ask("DELETE", f"?id={id}" if id is not None else "")["cleared"]
+    for one in cleared:
+        output.line(f"{one['id']}: cleared ({one['text']})")
+        note_problem(one)
+    if not cleared:
+        output.note("no fault was set")
 
 
 @click.group(cls=Group)
@@ -118,10 +201,226 @@ def quota(code: str, value: float) -> None:
     set_fault("quota", code=code, value=value)
 
 
-for _command in (
-    *lab_fault_api.COMMANDS,
-    *lab_fault_boot.COMMANDS,
-    *lab_fault_hosts.COMMANDS,
-    *lab_fault_interrupt.COMMANDS,
-):
-    fault.add_command(_command)
+@fault.command()
+@click.argument("action")
+@click.option("--rate", required=True, type=float, help="Requests a second that come to it.")
+@click.option("--burst", required=True, type=click.IntRange(1), help="Requests it can hold.")
+def throttle(action: str, rate: float, burst: int) -> None:
+    """Answer requests that come too fast with RequestLimitExceeded.
+
+    ACTION is an API action, or '*': then each action has a bucket of its own.
+
+    \b
+    Example:
+      clusterctl lab fault throttle DescribeInstances --rate 0.5 --burst 3
+    """
+    set_fault("throttle", action=action, rate=rate, burst=burst)
+
+
+@fault.command()
+@click.argument("action")
+@click.argument("code")
+@click.option("--message", default="", help="The error's text; AWS's own for the code.")
+@click.option("--status", default=0, type=int, help="The HTTP status; AWS's own for the code.")
+@click.option("--after", is_flag=True, help="Carry the request out first.")
+@TIMES
+@SKIP
+def error(action: str, code: str, **how: Any) -> None:
+    """Answer requests with an error.
+
+    \b
+    Example:
+      clusterctl lab fault error RunInstances InternalError --after
+      clusterctl lab fault error '*' RequestLimitExceeded --skip 4 --times 2
+    """
+    set_fault("error", action=action, code=code, **how)
+
+
+@fault.command()
+@click.argument("action")
+@TIMES
+@SKIP
+def lost(action: str, times: int, skip: int) -> None:
+    """Carry requests out and close the connection without an answer.
+
+    \b
+    Example:
+      clusterctl lab fault lost RunInstances
+    """
+    set_fault("lost", action=action, times=times, skip=skip)
+
+
+@fault.command()
+@click.argument("action")
+@click.argument("seconds", metavar="DURATION", type=Duration(none=True))
+def delay(action: str, seconds: float) -> None:
+    """Let requests wait before they are carried out.
+
+    \b
+    Example:
+      clusterctl lab fault delay DescribeInstances 2s
+    """
+    set_fault("delay", action=action, seconds=seconds)
+
+
+@fault.command()
+@click.option("--slow", "slow_s", type=Duration(none=True), help="Stay pending that long.")
+@click.option("--silent", is_flag=True, help="Run, but never start sshd nor print host keys.")
+@click.option("--dies", metavar="CODE", help="Be terminated instead, with this StateReason.")
+@click.option("--node", "nodes", type=Indices(named=False), help="Only these nodes: 3 or 0-2,5.")
+@TIMES
+def boot(
+    slow_s: float | None, silent: bool, dies: str | None, nodes: tuple[int, ...] | None, times: int
+) -> None:
+    """Have the next hosts boot late, without sshd, or not at all.
+
+    \b
+    Example:
+      clusterctl lab fault boot --slow 2m --times 4
+      clusterctl lab fault boot --dies Server.InsufficientInstanceCapacity --node 1
+    """
+    if dies == "":
+        raise UsageError("--dies needs a code", "for example Server.InternalError")
+    set_fault(
+        "boot", slow_s=slow_s or 0, silent=silent, dies=dies or "", nodes=nodes or (), times=times
+    )
+
+
+@fault.command()
+@click.argument("instance", type=Instance())
+@click.option(
+    "--in",
+    "after_s",
+    type=Duration(none=True),
+    default="2m",
+    show_default=True,
+    help="How long after the notice it ends.",
+)
+def interrupt(instance: str, after_s: float) -> None:
+    """Give a spot instance notice in its metadata, and terminate it when the time has come.
+
+    \b
+    Example:
+      clusterctl lab fault interrupt demo-1 --in 30s
+    """
+    from clusterctl.lab import pages
+
+    body = {"instance_id": instance, "seconds": after_s}
+    said = pages.ask(running_lab(), INTERRUPTIONS_PAGE, "POST", body)
+    output.line(f"{instance}: terminated at {said['ends_at']}")
+
+
+SOME_NODE = "demo-1"
+
+
+def _as_given(**options: Any) -> dict[str, Any]:
+    return options
+
+
+def _rates(rate: int | None, down: int | None, up: int | None) -> dict[str, int]:
+    """Of each direction its own rate, or that of both, or none."""
+    return {"down": down or rate or 0, "up": up or rate or 0}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A fault of running hosts. `fields` makes its fields of the options; `example` shows some."""
+
+    kind: str
+    does: str
+    undo: str
+    undoes: str
+    otherwise: str
+    options: Sequence[click.Option] = ()
+    fields: Callable[..., dict[str, Any]] = _as_given
+    example: str = SOME_NODE
+
+
+PAIRS = (
+    Pair(
+        "freeze",
+        "Stop all processes of a running host where they are, until `thaw`.",
+        "thaw",
+        "Let a frozen host go on.",
+        "is not frozen",
+    ),
+    Pair(
+        "cut",
+        "Take a running host's network link down, until `mend`.",
+        "mend",
+        "Bring the link of a host that was cut off up again.",
+        "is not cut off",
+    ),
+    Pair(
+        "shape",
+        "Give a running host's link a rate, until `unshape`. The instance `all` is every host that "
+        "runs or will run, and has no rate of its own.",
+        "unshape",
+        "Let a host's link be as fast as it can.",
+        "is not shaped",
+        (
+            click.Option(["--rate"], type=BitRate(), help="Both ways at once: 160mbit or 2.5gbit."),
+            click.Option(["--down"], type=BitRate(), help="To the host."),
+            click.Option(["--up"], type=BitRate(), help="From the host."),
+        ),
+        _rates,
+        "all --rate 160mbit",
+    ),
+    Pair(
+        "fill",
+        "Have a running host's /data be full, until `drain`.",
+        "drain",
+        "Give a host's /data its room back.",
+        "is not filled",
+        (
+            click.Option(
+                ["--left"],
+                type=Size(most=2**50),
+                default="0",
+                help="So much is left: 10MiB; default: none.",
+            ),
+        ),
+        example=f"{SOME_NODE} --left 10MiB",
+    ),
+    Pair(
+        "readonly",
+        "Make a running host's /data read-only, as a volume that failed is, until `writable`.",
+        "writable",
+        "Have a host's /data be written to again.",
+        "is not read-only",
+    ),
+)
+
+
+def _commands(pair: Pair) -> tuple[click.Command, click.Command]:
+    def inflict(instance: str, **options: Any) -> None:
+        set_fault(pair.kind, instance_id=instance, **pair.fields(**options))
+
+    def undo(instance: str) -> None:
+        for one in ask("GET")["faults"]:
+            if one["kind"] == pair.kind and one["instance_id"] == instance:
+                clear_faults(one["id"])
+                return
+        raise UsageError(f"{instance!r:.80} {pair.otherwise}", "see `clusterctl lab fault list`")
+
+    undo_example = pair.example.partition(" ")[0]
+    return (
+        _command(pair.kind, inflict, _help(pair.does, f"{pair.kind} {pair.example}"), pair.options),
+        _command(pair.undo, undo, _help(pair.undoes, f"{pair.undo} {undo_example}")),
+    )
+
+
+def _command(
+    name: str, run: Callable[..., None], help: str, options: Sequence[click.Option] = ()
+) -> click.Command:
+    instance = click.Argument(["instance"], type=Instance())
+    return click.Command(name, callback=run, params=[instance, *options], help=help)
+
+
+def _help(does: str, example: str) -> str:
+    return f"{does}\n\n\b\nExample:\n  clusterctl lab fault {example}"
+
+
+for _pair in PAIRS:
+    for _made in _commands(_pair):
+        fault.add_command(_made)
