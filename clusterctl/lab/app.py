@@ -17,7 +17,7 @@ from clusterctl.lab.ec2 import instances, objects, pricing
 from clusterctl.lab.faults import api, checks, page
 from clusterctl.lab.faults.interruptions import with_interruptions
 from clusterctl.lab.faults.store import FAULTS
-from clusterctl.lab.hosts.tracker import LOOKS
+from clusterctl.lab.hosts.tracker import TRACKER
 
 SERVICES = ("ec2", "s3", "ssm", "iam", "sts", "servicequotas", "pricing", "cloudformation")
 STATUS_PATH = "/_lab/status"
@@ -88,7 +88,7 @@ def _no_page(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[byt
 
 
 def _settle() -> bool:
-    return LOOKS.wait(instances.LabInstance.changed.set, SETTLED_WITHIN_S)
+    return TRACKER.wait(instances.LabInstance.changed.set, SETTLED_WITHIN_S)
 
 
 def _with_status(api: Callable[..., Iterable[bytes]]) -> Callable[..., Iterable[bytes]]:

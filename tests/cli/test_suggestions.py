@@ -112,7 +112,7 @@ def _unknown(said):
         if word == "--":
             break
         value = before in flags and not flags[before].is_flag
-        if word.startswith("-") and not value and word.rstrip(",.:") not in {*flags, "-h"}:
+        if word.startswith("-") and not value and word.rstrip(",.:X") not in {*flags, "-h"}:
             unknown.append(word)
     return unknown
 

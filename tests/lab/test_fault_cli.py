@@ -147,17 +147,17 @@ def test_without_a_lab(tmp_path, capsys):
     assert "clusterctl lab start" in capsys.readouterr().err
 
 
-def test_what_befalls_a_host_is_set_and_undone(said, instances):
+def test_the_faults_of_a_host_are_set_and_undone(said, instances):
     id = instances.up()[0]["InstanceId"]
     assert f"{id}: stands still" in said(f"freeze {id}")[1]
-    instances.ec2.create_tags(Resources=[id], Tags=[{"Key": "Name", "Value": "befallen-1"}])
-    assert f"{id}: its link is down" in said("cut befallen-1")[1]
+    instances.ec2.create_tags(Resources=[id], Tags=[{"Key": "Name", "Value": "faulty-1"}])
+    assert f"{id}: its link is down" in said("cut faulty-1")[1]
     assert f"{id}: 1 Gbit/s down and up" in said(f"shape {id} --rate 1gbit")[1]
     assert f"{id}: /data is full but for 10.0 MiB" in said(f"fill {id} --left 10MiB")[1]
     assert f"{id}: /data is read-only" in said(f"readonly {id}")[1]
     for undo in ("unshape", "drain", "writable"):
         assert "cleared" in said(f"{undo} {id}")[1]
-    assert "cleared" in said("mend befallen-1")[1]
+    assert "cleared" in said("mend faulty-1")[1]
     assert "cleared" in said(f"thaw {id}")[1]
     instances.ec2.terminate_instances(InstanceIds=[id])
     instances.in_state(id, "terminated")

@@ -22,7 +22,7 @@ from clusterctl.lab.faults.kinds import (
 )
 from clusterctl.lab.faults.page import describe
 from clusterctl.lab.faults.store import USUAL_VISIBILITY_S, Faults
-from clusterctl.lab.hosts.daemon.befall import UNHARMED
+from clusterctl.lab.hosts.daemon.host_faults import UNHARMED
 from clusterctl.lab.hosts.daemon.shaping import shape_of
 
 
@@ -296,17 +296,17 @@ def test_a_message_cannot_break_out_of_its_answer():
     assert answer.body.count(b"</Message>") == 1
 
 
-def test_what_befalls_a_host():
+def test_the_faults_of_a_host():
     faults = Faults()
-    assert faults.afflictions(ID) == UNHARMED
+    assert faults.host_faults(ID) == UNHARMED
     faults.add(Shape("all", down=10**7, up=10**8))
-    assert faults.afflictions(ID) == {**UNHARMED, "shape": [10**7, 10**8]}
+    assert faults.host_faults(ID) == {**UNHARMED, "shape": [10**7, 10**8]}
     own = faults.add(Shape(ID, up=10**9))
     faults.add(Shape("all", down=10**8))
     faults.add(Frozen(ID))
-    assert faults.afflictions(ID) == {**UNHARMED, "frozen": True, "shape": [0, 10**9]}
+    assert faults.host_faults(ID) == {**UNHARMED, "frozen": True, "shape": [0, 10**9]}
     faults.clear(own.id)
-    assert faults.afflictions(ID)["shape"] == [10**8, 0]
+    assert faults.host_faults(ID)["shape"] == [10**8, 0]
     faults.forget_host(ID)
     assert [one.fault for one in faults.standing()] == [Shape("all", down=10**8)]
 

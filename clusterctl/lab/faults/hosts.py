@@ -1,4 +1,4 @@
-"""What can befall a running host: each is set for one instance, and undone."""
+"""The faults of a running host: each is set for one instance, and undone."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _INSTANCE_OR_ALL = re.compile(rf"{ALL}|{_INSTANCE.pattern}")
 
 @dataclass(frozen=True)
 class HostFault:
-    """Befalls one host. `affliction` is a key of the daemon's `UNHARMED`, `degree` its value."""
+    """A fault of one host. `effect` is a key of the daemon's `UNHARMED`, `degree` its value."""
 
     instance_id: str
 
-    affliction: ClassVar[str]
+    effect: ClassVar[str]
     instances: ClassVar[re.Pattern[str]] = _INSTANCE
 
     def __post_init__(self) -> None:
@@ -43,7 +43,7 @@ class HostFault:
 class Frozen(HostFault):
     """All processes of a running host stand still."""
 
-    affliction: ClassVar[str] = "frozen"
+    effect: ClassVar[str] = "frozen"
 
     @property
     def words(self) -> str:
@@ -54,7 +54,7 @@ class Frozen(HostFault):
 class Cut(HostFault):
     """The network link of a running host is down."""
 
-    affliction: ClassVar[str] = "cut"
+    effect: ClassVar[str] = "cut"
 
     @property
     def words(self) -> str:
@@ -71,7 +71,7 @@ class Shape(HostFault):
     down: int = 0
     up: int = 0
 
-    affliction: ClassVar[str] = "shape"
+    effect: ClassVar[str] = "shape"
     instances: ClassVar[re.Pattern[str]] = _INSTANCE_OR_ALL
 
     def __post_init__(self) -> None:
@@ -103,7 +103,7 @@ class Filled(HostFault):
 
     left: int = 0
 
-    affliction: ClassVar[str] = "left"
+    effect: ClassVar[str] = "left"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -122,7 +122,7 @@ class Filled(HostFault):
 class ReadOnly(HostFault):
     """A host's /data is read-only, as a volume that failed is."""
 
-    affliction: ClassVar[str] = "readonly"
+    effect: ClassVar[str] = "readonly"
 
     @property
     def words(self) -> str:

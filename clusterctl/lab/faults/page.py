@@ -26,7 +26,7 @@ from clusterctl.lab.faults.kinds import (
     read_fault,
 )
 from clusterctl.lab.faults.store import FAULTS, Standing
-from clusterctl.lab.hosts.tracker import LOOKS
+from clusterctl.lab.hosts.tracker import TRACKER
 
 PATH = "/_lab/faults"
 BODY_LIMIT = 65536
@@ -62,7 +62,7 @@ def shown(one: Standing) -> dict[str, Any]:
         "id": one.id,
         "kind": kind_of(one.fault),
         "text": describe(one.fault),
-        "problem": LOOKS.problem(getattr(one.fault, "instance_id", "")),
+        "problem": TRACKER.problem(getattr(one.fault, "instance_id", "")),
         **asdict(one.fault),
         "times_left": one.left,
         "skip_left": one.skip,

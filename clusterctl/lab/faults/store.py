@@ -23,7 +23,7 @@ from clusterctl.lab.faults.kinds import (
     Quota,
     Throttle,
 )
-from clusterctl.lab.hosts.daemon.befall import UNHARMED
+from clusterctl.lab.hosts.daemon.host_faults import UNHARMED
 
 # EC2 is eventually consistent, always: a little of it without any fault.
 USUAL_VISIBILITY_S = 0.3
@@ -150,17 +150,17 @@ class Faults:
                 return one.since
         return None
 
-    def afflictions(self, instance_id: str) -> dict[str, Any]:
-        """What befalls a host: every key of `UNHARMED`. What is set for it alone comes first."""
+    def host_faults(self, instance_id: str) -> dict[str, Any]:
+        """The faults of a host: every key of `UNHARMED`. What is set for it alone comes first."""
         found = [one.fault for one in self.standing() if isinstance(one.fault, HostFault)]
         for_it = [one for one in found if one.instance_id in (ALL, instance_id)]
-        befalls = dict(UNHARMED)
+        degrees = dict(UNHARMED)
         for fault in sorted(for_it, key=lambda one: one.instance_id != ALL):
-            befalls[fault.affliction] = fault.degree
-        return befalls
+            degrees[fault.effect] = fault.degree
+        return degrees
 
     def forget_host(self, instance_id: str, *kinds: type[HostFault]) -> None:
-        """What befell the instance is gone, or what of it is of these kinds."""
+        """The faults of the instance are gone, or those of these kinds."""
         with self._lock:
             for one in list(self._standing.values()):
                 fault = one.fault
@@ -202,7 +202,7 @@ def _subject(fault: Fault) -> tuple[str, ...] | None:
     if isinstance(fault, Quota):
         return ("quota", fault.code)
     if isinstance(fault, HostFault):
-        return (fault.affliction, fault.instance_id)
+        return (fault.effect, fault.instance_id)
     return ("lag",) if isinstance(fault, Lag) else None
 
 

@@ -20,7 +20,7 @@ from clusterctl.lab.faults.store import FAULTS
 from clusterctl.lab.hosts.daemon.network import hardware_address
 from clusterctl.lab.hosts.namespaces import Daemon
 from clusterctl.lab.hosts.reconcile import Decision, Seen, decide
-from clusterctl.lab.hosts.tracker import LOOKS
+from clusterctl.lab.hosts.tracker import TRACKER
 from clusterctl.lab.record import VOLUME_BYTES
 
 log = logging.getLogger(__name__)
@@ -65,9 +65,9 @@ class Supervisor:
     def run(self) -> None:
         try:
             while self._daemon.alive():
-                look = LOOKS.begin()
+                look = TRACKER.begin()
                 busy = self._step()
-                LOOKS.end(look)
+                TRACKER.end(look)
                 if self._log_file is not None:
                     bound_log(self._log_file)
                 LabInstance.changed.wait(BUSY_S if busy else IDLE_S)
@@ -101,7 +101,7 @@ class Supervisor:
         interruptions.strike(instance)
         if view:
             self._settle_address(instance, view)
-            self._afflict(instance, view)
+            self._apply_faults(instance, view)
         with LabInstance.transition:
             instance.seen(seen, view["boots"] if view else 0)
             decision = decide(instance.wanted, seen)
@@ -111,7 +111,7 @@ class Supervisor:
                 instance.enter(decision.state, seen.why if seen else "")
                 if decision.state == "terminated":
                     FAULTS.forget_host(instance.id)
-                    LOOKS.note(instance.id, "")
+                    TRACKER.note(instance.id, "")
                 elif decision.state == "stopped":
                     # EC2 starts it on another machine, with another link.
                     FAULTS.forget_host(instance.id, Frozen, Cut)
@@ -129,22 +129,22 @@ class Supervisor:
         if public != view["public_address"]:
             self._daemon.call("set_public", id=instance.id, address=public)
 
-    def _afflict(self, instance: LabInstance, view: dict[str, Any]) -> None:
-        wanted = FAULTS.afflictions(instance.id)
+    def _apply_faults(self, instance: LabInstance, view: dict[str, Any]) -> None:
+        wanted = FAULTS.host_faults(instance.id)
         problem = ""
-        if view["state"] == "up" and view["afflicted"] != wanted:
+        if view["state"] == "up" and view["faults"] != wanted:
             try:
-                self._daemon.call("afflict", id=instance.id, **wanted)
+                self._daemon.call("apply_fault", id=instance.id, **wanted)
             except LabError as failure:
                 problem = failure.message
-        if LOOKS.note(instance.id, problem):
+        if TRACKER.note(instance.id, problem):
             log.error("%s: %s", instance.id, problem)
 
     def _carry_out(self, instance: LabInstance, decision: Decision) -> None:
         try:
             if decision.order == "create":
                 public_addresses.settle(instance)
-                shape = FAULTS.afflictions(instance.id)["shape"]
+                shape = FAULTS.host_faults(instance.id)["shape"]
                 self._daemon.call("create", shape=shape, **self._spec(instance))
             elif decision.order == "start":
                 self._daemon.call("boot", id=instance.id, new_console=True)
@@ -156,7 +156,7 @@ class Supervisor:
 
     def _give_up(self, instance: LabInstance, problem: str) -> None:
         """End an instance, with EC2's word for a launch that failed on its side."""
-        if LOOKS.note(instance.id, problem):
+        if TRACKER.note(instance.id, problem):
             log.error("%s: %s", instance.id, problem, exc_info=True)
         with LabInstance.transition:
             if instance.state != "shutting-down":

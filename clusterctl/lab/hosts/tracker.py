@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 
-class Looks:
+class ReconcileTracker:
     """Thread-safe. A look takes in all that was so when it began."""
 
     def __init__(self) -> None:
@@ -45,4 +45,4 @@ class Looks:
             return self._problems.get(instance_id, "")
 
 
-LOOKS = Looks()
+TRACKER = ReconcileTracker()

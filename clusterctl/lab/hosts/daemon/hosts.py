@@ -13,10 +13,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from clusterctl.lab.hosts.daemon import befall, boot, cgroups, mounts, network, template, volumes
-from clusterctl.lab.hosts.daemon.befall import UNHARMED, Victim
+from clusterctl.lab.hosts.daemon import (
+    boot,
+    cgroups,
+    host_faults,
+    mounts,
+    network,
+    template,
+    volumes,
+)
 from clusterctl.lab.hosts.daemon.boot import UBUNTU_UID, Base, HostSpec
 from clusterctl.lab.hosts.daemon.files import own_files
+from clusterctl.lab.hosts.daemon.host_faults import UNHARMED, HostState
 
 
 @dataclass
@@ -32,11 +40,11 @@ class Host:
     report: int = -1
     boots: int = 0
     ssh: bool = False
-    afflicted: dict[str, Any] = field(default_factory=lambda: dict(UNHARMED))
+    faults: dict[str, Any] = field(default_factory=lambda: dict(UNHARMED))
 
     @property
     def view(self) -> dict[str, Any]:
-        shown = ("state", "why", "boots", "ssh", "afflicted")
+        shown = ("state", "why", "boots", "ssh", "faults")
         of_spec = ("id", "public_address", "reaches_storage")
         own = {name: getattr(self.spec, name) for name in of_spec}
         return {**own, **{name: getattr(self, name) for name in shown}}
@@ -62,7 +70,7 @@ class Hosts:
         spec = HostSpec(**wanted)
         self._links += 1
         host = Host(spec, self._folder / "hosts" / spec.id, f"h{self._links}")
-        host.afflicted["shape"] = shape
+        host.faults["shape"] = shape
         self._hosts[spec.id] = host
         self._make_folder(host)
         cgroups.make_host(self._base.cgroups, spec.id)
@@ -108,14 +116,14 @@ class Hosts:
         gateway = self._own_gateway.partition("/")[0]
         network.ip_batch(network.storage_lines(address, gateway, reached))
 
-    def afflict(self, id: str, **wanted: Any) -> None:
-        """Have befall a host that is up what is wanted, and nothing else."""
+    def apply_fault(self, id: str, **wanted: Any) -> None:
+        """Give a host that is up the faults that are wanted, and no others."""
         host = self._hosts[id]
-        victim = Victim(host.pid, host.link, host.folder / "data")
+        state = HostState(host.pid, host.link, host.folder / "data")
         for what, degree in wanted.items():
-            if host.state == "up" and host.afflicted[what] != degree:
-                befall.BEFALL[what](victim, degree)
-                host.afflicted[what] = degree
+            if host.state == "up" and host.faults[what] != degree:
+                host_faults.APPLY_FAULT[what](state, degree)
+                host.faults[what] = degree
 
     def power_off(self, id: str) -> None:
         """Silence first, as on EC2: peers get no reset from a host whose link is down."""
@@ -160,7 +168,7 @@ class Hosts:
                 _ip(["link", "delete", host.link], check=False)
                 host.why = host.why or boot.ended_by(status)
                 host.state, host.pid, host.ssh = "off", 0, False
-                host.afflicted.update(befall.ENDED_WITH_THE_BOOT)
+                host.faults.update(host_faults.ENDED_WITH_THE_BOOT)
 
     def _open_subnets(self) -> None:
         """Be the gateway of every subnet that has a host."""
@@ -257,8 +265,8 @@ def _plug(host: Host, pid: int) -> None:
         ]
     )
     network.know(host.link, spec.address)
-    if host.afflicted["shape"]:
-        befall.shape(Victim(pid, host.link), host.afflicted["shape"])
+    if host.faults["shape"]:
+        host_faults.shape(HostState(pid, host.link), host.faults["shape"])
 
 
 def _ip(arguments: list[str], check: bool = True) -> None:

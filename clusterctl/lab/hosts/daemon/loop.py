@@ -123,7 +123,7 @@ def _answer(hosts: Hosts, request: dict[str, Any]) -> dict[str, Any]:
         "create": hosts.create,
         "boot": hosts.boot,
         "power_off": hosts.power_off,
-        "afflict": hosts.afflict,
+        "apply_fault": hosts.apply_fault,
         "remove": hosts.remove,
         "set_public": hosts.set_public,
         "set_storage": hosts.set_storage,

@@ -1,4 +1,4 @@
-"""What befalls a running host, and what each degree of it means."""
+"""The faults of a running host, and what each degree of one means."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from clusterctl.lab.hosts.daemon import freezing, network, shaping, volumes
 
-# Affliction -> its degree where nothing befalls a host.
+# Fault -> its degree where a host has not got it.
 UNHARMED: Mapping[str, Any] = {
     "frozen": False,
     "cut": False,
@@ -22,7 +22,7 @@ ENDED_WITH_THE_BOOT: Mapping[str, Any] = {"frozen": False, "cut": False, "readon
 
 
 @dataclass(frozen=True)
-class Victim:
+class HostState:
     """A host that runs: its PID 1, the other end of its link, and the volume of its /data."""
 
     pid: int
@@ -30,27 +30,27 @@ class Victim:
     data: Path = Path()
 
 
-def freeze(host: Victim, frozen: bool) -> None:
+def freeze(host: HostState, frozen: bool) -> None:
     (freezing.freeze if frozen else freezing.thaw)(host.pid)
 
 
-def cut(host: Victim, down: bool) -> None:
+def cut(host: HostState, down: bool) -> None:
     network.ip_batch([f"link set {host.link} {'down' if down else 'up'}"], check=False)
 
 
-def shape(host: Victim, rates: list[int] | None) -> None:
+def shape(host: HostState, rates: list[int] | None) -> None:
     shaping.shape(host.link, host.pid, *(rates or (0, 0)))
 
 
-def fill(host: Victim, left: int | None) -> None:
+def fill(host: HostState, left: int | None) -> None:
     volumes.fill(host.data, left)
 
 
-def set_readonly(host: Victim, readonly: bool) -> None:
+def set_readonly(host: HostState, readonly: bool) -> None:
     volumes.set_readonly(host.pid, readonly)
 
 
-BEFALL: Mapping[str, Callable[[Victim, Any], None]] = {
+APPLY_FAULT: Mapping[str, Callable[[HostState, Any], None]] = {
     "frozen": freeze,
     "cut": cut,
     "shape": shape,
