@@ -33,7 +33,7 @@ PLAIN = replace(MACHINE, network_cards=1, card_interfaces=(15,), efa_interfaces=
 IMAGE = Image("ami-1", "Deep Learning", "/dev/sda1", 75, "x86_64", user="ubuntu", driver="oss")
 ZONES = ("us-east-1a", "us-east-1b", "us-east-1c")
 SUBNETS = tuple(
-    Subnet(f"subnet-{zone[-1]}", "vpc-1", zone, "172.31.0.0/20", 4000, True, True) for zone in ZONES
+    Subnet(f"subnet-{zone[-1]}", "vpc-1", zone, "172.31.0.0/20", 4000, True) for zone in ZONES
 )
 CATALOGUE = Catalogue(
     machines={"p4d.24xlarge": PLAIN},

@@ -14,7 +14,7 @@ A, B, C = "us-east-1a", "us-east-1b", "us-east-1c"
 
 
 def subnet(name, zone, free=100):
-    return Subnet(name, "vpc-1", zone, "10.0.0.0/24", free, True)
+    return Subnet(name, "vpc-1", zone, "10.0.0.0/24", free)
 
 
 BIG_A, SMALL_A = subnet("subnet-1", A, 100), subnet("subnet-2", A, 3)
