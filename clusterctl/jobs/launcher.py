@@ -24,7 +24,7 @@ from clusterctl.jobs.facts import PROBE, parse_facts
 from clusterctl.jobs.ids import new_job_id
 from clusterctl.jobs.mpirun import JOB_VARIABLE, LOST_DAEMON
 from clusterctl.jobs.plan import JobPlan, JobRequest, head_slots, plan_job
-from clusterctl.jobs.preflight.case import NotReady, errors, parse_look, question
+from clusterctl.jobs.preflight.context import NotReady, errors, parse_look, question
 from clusterctl.jobs.preflight.flags import flags_findings
 from clusterctl.jobs.preflight.verdict import crowding_findings, preflight
 from clusterctl.jobs.work import Contradiction, clears_or_resumes

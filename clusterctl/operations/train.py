@@ -19,7 +19,7 @@ from clusterctl.jobs.detached import start_job
 from clusterctl.jobs.facts import PROBE, HeadFacts, parse_facts
 from clusterctl.jobs.ids import new_job_id
 from clusterctl.jobs.plan import JobPlan, JobRequest, check_ranks, check_request, plan_job
-from clusterctl.jobs.preflight.case import (
+from clusterctl.jobs.preflight.context import (
     NodeLook,
     NotReady,
     errors,

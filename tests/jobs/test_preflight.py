@@ -9,7 +9,7 @@ import pytest
 from clusterctl.domain.findings import Severity
 from clusterctl.domain.hostsfile import HostsFile, HostSlots
 from clusterctl.jobs.plan import JobPlan
-from clusterctl.jobs.preflight.case import NodeLook, NotReady, errors, question
+from clusterctl.jobs.preflight.context import NodeLook, NotReady, errors, question
 from clusterctl.jobs.preflight.data import records_of
 from clusterctl.jobs.preflight.verdict import crowding_findings, preflight
 from clusterctl.jobs.work import Work

@@ -20,7 +20,7 @@ from clusterctl.ec2.launch.attempt import MADE_JUST_NOW, Attempt
 from clusterctl.ec2.launch.capacity import Move, move_for
 from clusterctl.ec2.launch.plan import LaunchPlan
 from clusterctl.ec2.launch.record import SentLaunch, read_launches, write_launches
-from clusterctl.ec2.launch.search import Patience, search
+from clusterctl.ec2.launch.search import CapacityTimeout, search
 from clusterctl.ec2.launch.steps import Step
 from clusterctl.ec2.network.vpcs import release_addresses
 from clusterctl.ec2.placement import await_available
@@ -77,7 +77,7 @@ def carry_out(
     attempt = Attempt(client, without_retries(client), plan.spec.name, launch_record, on_step)
     write_launches(launch_record, _sent_again(plan, launch_record))
     try:
-        _carry_out(client, plan, work, attempt, Patience(capacity_timeout_s), before_start)
+        _carry_out(client, plan, work, attempt, CapacityTimeout(capacity_timeout_s), before_start)
     except AwsError:
         # Without nodes an address only costs. Where a launch may have taken place it is kept.
         if "AllocationId" in work.results and not read_launches(launch_record):
@@ -96,7 +96,7 @@ def _carry_out(
     plan: LaunchPlan,
     work: _Work,
     attempt: Attempt,
-    patience: Patience,
+    timeout: CapacityTimeout,
     before_start: Callable[[], None],
 ) -> None:
     on_step = attempt.on_step
@@ -107,9 +107,9 @@ def _carry_out(
         if step.operation == "run_instances":
             if "Placement" in step.arguments:
                 await_available(client, plan.spec.name)
-            _launch(plan, step, work, attempt, patience)
+            _launch(plan, step, work, attempt, timeout)
         elif step.operation == "start_instances":
-            _start(client, step, patience, before_start, on_step)
+            _start(client, step, timeout, before_start, on_step)
         elif step.operation == "associate_address":
             _associate(client, plan.spec.name, step, work.results)
         else:
@@ -148,12 +148,12 @@ def _associate(client: EC2Client, name: str, step: Step, results: Mapping[str, A
 
 
 def _launch(
-    plan: LaunchPlan, step: Step, work: _Work, attempt: Attempt, patience: Patience
+    plan: LaunchPlan, step: Step, work: _Work, attempt: Attempt, timeout: CapacityTimeout
 ) -> None:
     indices = attempt.indices_of(step)
     made: tuple[Instance, ...] = ()
     try:
-        made = search(plan, step, work.results, attempt, patience, attempt.on_step)
+        made = search(plan, step, work.results, attempt, timeout, attempt.on_step)
     except AwsError as failure:
         scarce = move_for(failure.code) in (Move.NEXT_PLACE, Move.WAIT)
         if not scarce or not plan.can_do_without(indices, len(work.launched)):
@@ -222,7 +222,7 @@ def _repeated(client: EC2Client, step: Step, arguments: dict[str, Any]) -> Any:
 def _start(
     client: EC2Client,
     step: Step,
-    patience: Patience,
+    timeout: CapacityTimeout,
     before: Callable[[], None],
     on_step: Callable[[str], None],
 ) -> None:
@@ -241,7 +241,7 @@ def _start(
             if stops or (throttled(error) and next(too_fast, None) is not None):
                 time.sleep(gap_s)
             elif move_for(error.code) in (Move.NEXT_PLACE, Move.WAIT):
-                patience.wait(_no_room_to_start(error), on_step)
+                timeout.wait(_no_room_to_start(error), on_step)
             else:
                 raise
 

@@ -23,7 +23,7 @@ from clusterctl.ec2.money.costs import budget_findings, estimate, format_limits,
 
 
 @dataclass(frozen=True)
-class Case:
+class LaunchContext:
     """What every check looks at. `missing` nodes are to be launched."""
 
     spec: ClusterSpec
@@ -42,19 +42,19 @@ def error(check_id: str, message: str, hint: str) -> Finding:
 TO_COME = ("pending", "payment-pending", "scheduled", "assessing", "delayed")
 
 
-def offered(case: Case, machine: MachineType) -> Iterator[Finding]:
-    zones = {subnet.zone for subnet in case.catalogue.subnets}
-    offered = case.catalogue.offers.get(machine.name, frozenset())
+def offered(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
+    zones = {subnet.zone for subnet in context.catalogue.subnets}
+    offered = context.catalogue.offers.get(machine.name, frozenset())
     if not offered:
         yield error(
             "type.offered",
-            f"no zone of {case.seen.region} offers {machine.name}",
+            f"no zone of {context.seen.region} offers {machine.name}",
             "choose another --region or --instance-type",
         )
-    elif case.spec.zone and case.spec.zone not in offered:
+    elif context.spec.zone and context.spec.zone not in offered:
         yield error(
             "type.offered",
-            f"{machine.name} is not offered in {case.spec.zone}",
+            f"{machine.name} is not offered in {context.spec.zone}",
             f"it is in {', '.join(sorted(offered))}: choose another --zone",
         )
     elif zones and not offered & zones:
@@ -66,24 +66,25 @@ def offered(case: Case, machine: MachineType) -> Iterator[Finding]:
         )
 
 
-def reservation(case: Case) -> Iterator[Finding]:
-    spec, found = case.spec, case.catalogue.reservation
+def reservation(context: LaunchContext) -> Iterator[Finding]:
+    spec, found = context.spec, context.catalogue.reservation
     if spec.capacity_reservation is None:
         return
     if found is None:
         yield error(
             "reservation.none",
-            f"there is no capacity reservation {spec.capacity_reservation} in {case.seen.region}",
+            f"there is no capacity reservation {spec.capacity_reservation} "
+            f"in {context.seen.region}",
             "see `aws ec2 describe-capacity-reservations`",
         )
         return
     name = found.reservation_id
     if found.state != "active":
         yield _not_active(found)
-    elif found.free < case.missing:
+    elif found.free < context.missing:
         yield error(
             "reservation.free",
-            f"{name} has {count(found.free, 'machine')} left of {case.missing} that are needed",
+            f"{name} has {count(found.free, 'machine')} left of {context.missing} that are needed",
             "ask for fewer --nodes; a terminated instance frees its place within minutes",
         )
     if spec.types != (found.instance_type,):
@@ -103,7 +104,7 @@ def reservation(case: Case) -> Iterator[Finding]:
             "make a reservation without a placement group",
         )
     if found.block:
-        yield from _block(case)
+        yield from _block(context)
 
 
 def _not_active(found: Reservation) -> Finding:
@@ -116,9 +117,9 @@ def _not_active(found: Reservation) -> Finding:
     )
 
 
-def _block(case: Case) -> Iterator[Finding]:
-    found = case.catalogue.reservation
-    if case.spec.min_nodes is not None:
+def _block(context: LaunchContext) -> Iterator[Finding]:
+    found = context.catalogue.reservation
+    if context.spec.min_nodes is not None:
         yield error(
             "reservation.min",
             "a Capacity Block launches all nodes or none",
@@ -134,8 +135,8 @@ def _block(case: Case) -> Iterator[Finding]:
         )
 
 
-def spot(case: Case) -> Iterator[Finding]:
-    if case.spec.market is Market.SPOT:
+def spot(context: LaunchContext) -> Iterator[Finding]:
+    if context.spec.market is Market.SPOT:
         yield Finding(
             "market.spot",
             Severity.WARNING,
@@ -145,8 +146,8 @@ def spot(case: Case) -> Iterator[Finding]:
         )
 
 
-def limits(case: Case) -> Iterator[Finding]:
-    yield from limit_findings(case.spec, case.market, case.seen.instances)
+def limits(context: LaunchContext) -> Iterator[Finding]:
+    yield from limit_findings(context.spec, context.market, context.seen.instances)
 
 
 def limit_findings(
@@ -190,41 +191,46 @@ def _dropped(spec: ClusterSpec, there: Sequence[Instance]) -> Iterator[Finding]:
         )
 
 
-def sold(case: Case, machine: MachineType) -> Iterator[Finding]:
-    if machine.usage_classes and case.market.value not in machine.usage_classes:
+def sold(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
+    if machine.usage_classes and context.market.value not in machine.usage_classes:
         yield error(
             "type.market",
-            f"{machine.name} is not to be had as {case.market.value}",
+            f"{machine.name} is not to be had as {context.market.value}",
             f"EC2 has it as {', '.join(machine.usage_classes)}",
         )
 
 
-def quotas(case: Case, machine: MachineType) -> Iterator[Finding]:
-    use = case.catalogue.quotas.get(machine.name)
+def quotas(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
+    use = context.catalogue.quotas.get(machine.name)
     # What is reserved is counted already.
-    if use and not case.spec.capacity_reservation:
-        finding = quota_finding(use, machine, case.missing, case.seen.region)
+    if use and not context.spec.capacity_reservation:
+        finding = quota_finding(use, machine, context.missing, context.seen.region)
         if finding:
             yield finding
-    for finding in (_address(case, machine), _interfaces(case, machine)):
+    for finding in (_address(context, machine), _interfaces(context, machine)):
         if finding:
             yield finding
 
 
-def _address(case: Case, machine: MachineType) -> Finding | None:
-    use, efa = case.catalogue.addresses, efa_wanted(machine, case.spec.nodes, case.spec.efa)
-    if use is None or not (case.spec.private or several(machine, efa)):
+def _address(context: LaunchContext, machine: MachineType) -> Finding | None:
+    use, efa = (
+        context.catalogue.addresses,
+        efa_wanted(machine, context.spec.nodes, context.spec.efa),
+    )
+    if use is None or not (context.spec.private or several(machine, efa)):
         return None
     wanted = "the head node, through which the others are reached, needs an elastic address"
-    return full_finding("quota.addresses", use, 1, wanted, case.seen.region)
+    return full_finding("quota.addresses", use, 1, wanted, context.seen.region)
 
 
-def _interfaces(case: Case, machine: MachineType) -> Finding | None:
-    if case.catalogue.interfaces is None:
+def _interfaces(context: LaunchContext, machine: MachineType) -> Finding | None:
+    if context.catalogue.interfaces is None:
         return None
-    need = interfaces_needed(machine, case.missing, case.spec)
-    wanted = f"{count(case.missing, 'more node')} ({machine.name}) with {need} network interfaces"
-    use, region = case.catalogue.interfaces, case.seen.region
+    need = interfaces_needed(machine, context.missing, context.spec)
+    wanted = (
+        f"{count(context.missing, 'more node')} ({machine.name}) with {need} network interfaces"
+    )
+    use, region = context.catalogue.interfaces, context.seen.region
     return full_finding("quota.interfaces", use, need, wanted, region)
 
 
@@ -265,11 +271,11 @@ def kept(spec: ClusterSpec, there: Sequence[Instance]) -> Iterator[Finding]:
         )
 
 
-def disk(case: Case) -> Iterator[Finding]:
-    disk = case.spec.disk
-    images = {image for image in case.catalogue.images.values() if image}
+def disk(context: LaunchContext) -> Iterator[Finding]:
+    disk = context.spec.disk
+    images = {image for image in context.catalogue.images.values() if image}
     yield from _snapshot(disk.size_gib, images)
-    yield from _key(disk.kms_key or "", case.seen.region)
+    yield from _key(disk.kms_key or "", context.seen.region)
     for what, value, (least, most), option in (
         ("GiB", disk.size_gib, GP3_GIB, "--disk-gib"),
         ("IOPS", disk.iops, GP3_IOPS, "--disk-iops"),
@@ -283,10 +289,10 @@ def disk(case: Case) -> Iterator[Finding]:
             )
 
 
-def performance(case: Case, machine: MachineType) -> Iterator[Finding]:
+def performance(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
     """What the volume of this type's nodes would be, not only what was asked for."""
-    image = case.catalogue.images.get(machine.name)
-    disk = root_disk(case.spec.disk, machine, image.root_gib if image else 0)
+    image = context.catalogue.images.get(machine.name)
+    disk = root_disk(context.spec.disk, machine, image.root_gib if image else 0)
     iops, mib_s = disk.iops or GP3_IOPS[0], disk.throughput_mib_s or GP3_MIB_S[0]
     if not GP3_IOPS[0] <= iops <= GP3_IOPS[1] or not GP3_MIB_S[0] <= mib_s <= GP3_MIB_S[1]:
         return
@@ -329,23 +335,23 @@ def _snapshot(size_gib: int | None, images: set[Image]) -> Iterator[Finding]:
 NARROW_PREFIX = {4: 8, 6: 16}
 
 
-def addresses(case: Case) -> Iterator[Finding]:
-    spec = case.spec
-    subnets = [subnet for subnet in case.catalogue.subnets if spec.zone in (None, subnet.zone)]
+def addresses(context: LaunchContext) -> Iterator[Finding]:
+    spec = context.spec
+    subnets = [subnet for subnet in context.catalogue.subnets if spec.zone in (None, subnet.zone)]
     if not subnets:
-        yield _no_subnet(case)
-    elif all(subnet.free_addresses < case.missing for subnet in subnets):
+        yield _no_subnet(context)
+    elif all(subnet.free_addresses < context.missing for subnet in subnets):
         most = max(subnets, key=lambda subnet: subnet.free_addresses)
         yield error(
             "subnet.addresses",
-            f"{count(case.missing, 'node')} need as many addresses; the roomiest subnet, "
+            f"{count(context.missing, 'node')} need as many addresses; the roomiest subnet, "
             f"{most.subnet_id} in {most.zone}, has {most.free_addresses} left",
             "choose a larger subnet with --subnet, or make a network: clusterctl network up NAME",
         )
 
 
-def ssh(case: Case) -> Iterator[Finding]:
-    yield from ssh_findings(case.seen.ssh_from)
+def ssh(context: LaunchContext) -> Iterator[Finding]:
+    yield from ssh_findings(context.seen.ssh_from)
 
 
 def ssh_findings(ssh_from: str) -> Iterator[Finding]:
@@ -364,9 +370,9 @@ def ssh_findings(ssh_from: str) -> Iterator[Finding]:
     )
 
 
-def _no_subnet(case: Case) -> Finding:
-    spec = case.spec
-    zones = sorted({subnet.zone for subnet in case.catalogue.subnets})
+def _no_subnet(context: LaunchContext) -> Finding:
+    spec = context.spec
+    zones = sorted({subnet.zone for subnet in context.catalogue.subnets})
     if spec.zone and zones and (spec.subnet_id or spec.network):
         what = f"subnet {spec.subnet_id}" if spec.subnet_id else f"network {spec.network}"
         return error(
@@ -377,13 +383,13 @@ def _no_subnet(case: Case) -> Finding:
     if spec.network:
         return error(
             "subnet.none",
-            f"there is no network {spec.network} in {case.seen.region}",
+            f"there is no network {spec.network} in {context.seen.region}",
             f"make it: clusterctl network up {spec.network}",
         )
     if spec.subnet_id:
         return error(
             "subnet.none",
-            f"there is no subnet {spec.subnet_id} in {case.seen.region}",
+            f"there is no subnet {spec.subnet_id} in {context.seen.region}",
             "subnet ids are regional: check --subnet and --region, or leave --subnet out",
         )
     where = f" in {spec.zone}" if spec.zone else ""
@@ -394,15 +400,15 @@ def _no_subnet(case: Case) -> Finding:
     )
 
 
-def interfaces(case: Case, machine: MachineType) -> Iterator[Finding]:
-    efa = efa_wanted(machine, case.spec.nodes, case.spec.efa)
-    if case.spec.efa and not machine.efa_interfaces:
+def interfaces(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
+    efa = efa_wanted(machine, context.spec.nodes, context.spec.efa)
+    if context.spec.efa and not machine.efa_interfaces:
         yield error(
             "network.efa",
             f"{machine.name} has no EFA",
             "leave --efa out, or take a larger type",
         )
-    if several(machine, efa) and not case.spec.private:
+    if several(machine, efa) and not context.spec.private:
         yield Finding(
             "network.public",
             Severity.INFO,
@@ -411,15 +417,15 @@ def interfaces(case: Case, machine: MachineType) -> Iterator[Finding]:
         )
 
 
-def way_out(case: Case, machine: MachineType) -> Iterator[Finding]:
+def way_out(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
     """What nodes without a public address, all but the head node, will not reach."""
-    spec = case.spec
+    spec = context.spec
     efa = efa_wanted(machine, spec.nodes, spec.efa)
     if spec.nodes < 2 or not (spec.private or several(machine, efa)):
         return
     lacking: dict[str, list[str]] = {}
-    for subnet in case.catalogue.subnets:
-        way = case.catalogue.ways_out.get(subnet.subnet_id)
+    for subnet in context.catalogue.subnets:
+        way = context.catalogue.ways_out.get(subnet.subnet_id)
         if way is None or way.internet or spec.zone not in (None, subnet.zone):
             continue
         services = {"s3": "S3", "ssm": "Systems Manager"}
@@ -429,7 +435,7 @@ def way_out(case: Case, machine: MachineType) -> Iterator[Finding]:
     for names, ids in lacking.items():
         option = f" --subnet {ids[0]}" if named else ""
         there = f"{names} or the internet (pip)" if names else "the internet (pip)"
-        everywhere = len(ids) == len(case.catalogue.subnets) and not named
+        everywhere = len(ids) == len(context.catalogue.subnets) and not named
         where = "the default VPC" if everywhere else ", ".join(ids)
         text = (
             f"no route of {where} leads nodes without a public address, all but the head "
@@ -448,8 +454,8 @@ def way_out(case: Case, machine: MachineType) -> Iterator[Finding]:
         )
 
 
-def placement(case: Case) -> Iterator[Finding]:
-    if case.spec.placement_group and case.market is Market.CAPACITY_BLOCK:
+def placement(context: LaunchContext) -> Iterator[Finding]:
+    if context.spec.placement_group and context.market is Market.CAPACITY_BLOCK:
         yield error(
             "placement.block",
             "a Capacity Block and a placement group exclude each other",
@@ -457,8 +463,8 @@ def placement(case: Case) -> Iterator[Finding]:
         )
 
 
-def placed(case: Case, machine: MachineType) -> Iterator[Finding]:
-    if case.spec.placement_group and "cluster" not in machine.placement_strategies:
+def placed(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
+    if context.spec.placement_group and "cluster" not in machine.placement_strategies:
         yield error(
             "placement.type",
             f"{machine.name} takes no cluster placement group",
@@ -466,9 +472,9 @@ def placed(case: Case, machine: MachineType) -> Iterator[Finding]:
         )
 
 
-def grown(case: Case, machine: MachineType) -> Iterator[Finding]:
+def grown(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
     """A single node needs neither a placement group nor EFA, and cannot get them later."""
-    spec, there = case.spec, members_of(case.seen.instances)
+    spec, there = context.spec, members_of(context.seen.instances)
     if len(there) != 1 or spec.nodes < 2:
         return
     lacking = []
@@ -505,9 +511,9 @@ def preflight(
     Where one of several types will do, what speaks against another is a warning: that one is
     not tried.
     """
-    case = Case(spec, seen, catalogue, missing, market)
-    common = [finding for check in CHECKS for finding in check(case)]
-    by_type = {name: _of_type(case, name) for name in spec.types}
+    context = LaunchContext(spec, seen, catalogue, missing, market)
+    common = [finding for check in CHECKS for finding in check(context)]
+    by_type = {name: _of_type(context, name) for name in spec.types}
     usable = tuple(name for name, found in by_type.items() if not any(map(_is_error, found)))
     for name, found in by_type.items():
         common += [_not_tried(name, one) if usable and _is_error(one) else one for one in found]
@@ -524,12 +530,12 @@ def settling(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
     )
 
 
-def _of_type(case: Case, name: str) -> list[Finding]:
-    machine = case.catalogue.machines.get(name)
-    retired = retired_finding(name, machine is not None, case.seen.region)
+def _of_type(context: LaunchContext, name: str) -> list[Finding]:
+    machine = context.catalogue.machines.get(name)
+    retired = retired_finding(name, machine is not None, context.seen.region)
     if machine is None:
-        return [retired or _unknown(case, name)]
-    found = [finding for check in TYPE_CHECKS for finding in check(case, machine)]
+        return [retired or _unknown(context, name)]
+    found = [finding for check in TYPE_CHECKS for finding in check(context, machine)]
     return [retired, *found] if retired else found
 
 
@@ -542,36 +548,38 @@ def _not_tried(name: str, finding: Finding) -> Finding:
     return replace(finding, severity=Severity.WARNING, message=text)
 
 
-def _unknown(case: Case, name: str) -> Finding:
+def _unknown(context: LaunchContext, name: str) -> Finding:
     return error(
         "type.unknown",
-        f"EC2 has no instance type {name} in {case.seen.region}",
+        f"EC2 has no instance type {name} in {context.seen.region}",
         "see `aws ec2 describe-instance-types`, or choose another --region",
     )
 
 
-def _images(case: Case, machine: MachineType) -> Iterator[Finding]:
-    yield from image_findings(case.catalogue.images.get(machine.name), machine, case.spec.image)
+def _images(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
+    yield from image_findings(
+        context.catalogue.images.get(machine.name), machine, context.spec.image
+    )
 
 
-def _money(case: Case, machine: MachineType) -> Iterator[Finding]:
-    image = case.catalogue.images.get(machine.name)
-    disk = root_disk(case.spec.disk, machine, image.root_gib if image else 0)
-    efa = efa_wanted(machine, case.spec.nodes, case.spec.efa)
+def _money(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
+    image = context.catalogue.images.get(machine.name)
+    disk = root_disk(context.spec.disk, machine, image.root_gib if image else 0)
+    efa = efa_wanted(machine, context.spec.nodes, context.spec.efa)
     costs = estimate(
-        case.catalogue.prices.get(machine.name),
-        case.spec.nodes,
+        context.catalogue.prices.get(machine.name),
+        context.spec.nodes,
         disk.size_gib or 0,
         disk.iops,
         disk.throughput_mib_s,
-        1 if case.spec.private or several(machine, efa) else case.spec.nodes,
+        1 if context.spec.private or several(machine, efa) else context.spec.nodes,
         instance_type=machine.name,
-        market=case.market,
+        market=context.market,
     )
-    yield from budget_findings(case.spec.limits, costs, case.catalogue.spent_usd)
+    yield from budget_findings(context.spec.limits, costs, context.catalogue.spent_usd)
 
 
-CHECKS: tuple[Callable[[Case], Iterator[Finding]], ...] = (
+CHECKS: tuple[Callable[[LaunchContext], Iterator[Finding]], ...] = (
     addresses,
     ssh,
     disk,
@@ -580,7 +588,7 @@ CHECKS: tuple[Callable[[Case], Iterator[Finding]], ...] = (
     spot,
     limits,
 )
-TYPE_CHECKS: tuple[Callable[[Case, MachineType], Iterator[Finding]], ...] = (
+TYPE_CHECKS: tuple[Callable[[LaunchContext, MachineType], Iterator[Finding]], ...] = (
     offered,
     sold,
     _images,

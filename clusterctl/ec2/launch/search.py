@@ -19,7 +19,7 @@ from clusterctl.ec2.polling import gaps
 FIRST_WAIT_S, LONGEST_WAIT_S = 30.0, 600.0
 
 
-class Patience:
+class CapacityTimeout:
     """Waits for capacity, ever longer, for `timeout_s` in all."""
 
     def __init__(self, timeout_s: float) -> None:
@@ -44,7 +44,7 @@ def search(
     step: Step,
     results: dict[str, Any],
     attempt: Attempt,
-    patience: Patience,
+    timeout: CapacityTimeout,
     on_step: Callable[[str], None],
 ) -> tuple[Instance, ...]:
     """The instances that the step launched, at the first of the plan's places that has room.
@@ -65,11 +65,11 @@ def search(
         other = next_place(plan.places, tried, failure.message)
         if move is Move.WAIT:
             # Another place would not change it.
-            patience.wait(failure, on_step)
+            timeout.wait(failure, on_step)
             tried, other = [], place
         elif other is None:
             bound = bool(members_of(plan.seen.instances))
-            patience.wait(out_of_capacity(tried, failure, bound), on_step)
+            timeout.wait(out_of_capacity(tried, failure, bound), on_step)
             tried, other = [], plan.places[0]
         place = other
         # Never the same token twice after a definite answer: EC2 would compare the requests.

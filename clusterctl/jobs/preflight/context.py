@@ -41,7 +41,7 @@ class NodeLook:
 
 
 @dataclass(frozen=True)
-class Case:
+class JobContext:
     """A job and its nodes, the head node first. `readers`: those of them that have ranks.
 
     `callers_home`: the home folder on the machine where the job was asked for, if that is no node.
@@ -89,10 +89,10 @@ def is_remote(data_dir: str | None) -> bool:
     return data_dir is not None and "://" in data_dir
 
 
-def quote_hint(case: Case, option: str, path: str) -> str:
+def quote_hint(context: JobContext, option: str, path: str) -> str:
     """What to do about a ~ that the caller's shell made their own home of; empty: it did not."""
-    home = case.callers_home.rstrip("/")
-    return "" if home == case.plan.home else unquoted_home(path, home, option)
+    home = context.callers_home.rstrip("/")
+    return "" if home == context.plan.home else unquoted_home(path, home, option)
 
 
 def parse_look(host: str, answer: Mapping[str, Any]) -> NodeLook:

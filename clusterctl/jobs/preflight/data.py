@@ -10,33 +10,35 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.units import count
-from clusterctl.jobs.preflight.case import Case, NodeLook, is_remote, quote_hint, together
+from clusterctl.jobs.preflight.context import JobContext, NodeLook, is_remote, quote_hint, together
 from clusterctl.jobs.work import Work
 
 
-def data_findings(case: Case) -> list[Finding]:
+def data_findings(context: JobContext) -> list[Finding]:
     """Of local data alone: what TensorFlow reads from elsewhere was not looked at."""
-    work = case.plan.work
+    work = context.plan.work
     if work is None or work.data_dir is None or is_remote(work.data_dir):
         return []
-    missing = [(node.host, text) for node in case.readers for text in _missing(node, work)]
+    missing = [(node.host, text) for node in context.readers for text in _missing(node, work)]
     without = {host for host, _ in missing}
     # An evaluation reads the validation files alone.
     readers = [
-        node for node in case.readers if node.host not in without and not work.evaluates_only
+        node for node in context.readers if node.host not in without and not work.evaluates_only
     ]
     incomplete = [(node.host, text) for node in readers for text in _incomplete(node.training)]
     incomplete += [
-        (node.host, text) for node in _evaluating(case) for text in _incomplete(node.validation)
+        (node.host, text) for node in _evaluating(context) for text in _incomplete(node.validation)
     ]
     cut = [(node.host, text) for node in readers for text in _cut_short(node)]
-    hint = f"compare the nodes: clusterctl data verify NAME {_quoted(case)}, and copy what differs"
+    hint = (
+        f"compare the nodes: clusterctl data verify NAME {_quoted(context)}, and copy what differs"
+    )
     return [
-        *together("data.missing", missing, _missing_hint(case)),
-        *together("data.incomplete", incomplete, _copy_hint(case)),
+        *together("data.missing", missing, _missing_hint(context)),
+        *together("data.incomplete", incomplete, _copy_hint(context)),
         *together("data.cut_short", cut, hint),
         *together("data.differs", _differing(readers), hint),
-        *_validation(case),
+        *_validation(context),
         *(_shards(readers[0], work) if readers else ()),
     ]
 
@@ -57,46 +59,46 @@ def _missing(node: NodeLook, work: Work) -> Iterable[str]:
         yield f"there is no training data in {work.data_dir} (no file named train-*)"
 
 
-def _missing_hint(case: Case) -> str:
-    work = case.plan.work
+def _missing_hint(context: JobContext) -> str:
+    work = context.plan.work
     assert work and work.data_dir
-    quote = quote_hint(case, "--data-dir", work.data_dir)
-    if quote or _complete(case):
-        return quote or _copy_hint(case)
+    quote = quote_hint(context, "--data-dir", work.data_dir)
+    if quote or _complete(context):
+        return quote or _copy_hint(context)
     return (
         f"put ImageNet's TFRecord files into {work.data_dir} on every node, train-* and "
         "validation-* in one folder; or train with synthetic data: --synthetic (train_synthetic.sh)"
     )
 
 
-def _copy_hint(case: Case) -> str:
+def _copy_hint(context: JobContext) -> str:
     """The copy from the first node that has all of it; where none has, from here."""
     complete, folder, elsewhere = (
-        _complete(case),
-        _quoted(case),
+        _complete(context),
+        _quoted(context),
         "or name another folder: --data-dir",
     )
     # On a node, where train.sh runs, hosts have no such names.
-    if complete and case.callers_home:
+    if complete and context.callers_home:
         index = complete[0].rpartition("-")[2]
         copy = f"clusterctl copy NAME --from {index} {folder} {folder}"
         return f"{complete[0]} has it all: {copy}; {elsewhere}"
     return f"copy the data to every node: clusterctl copy NAME FOLDER/ {folder}; {elsewhere}"
 
 
-def _complete(case: Case) -> list[str]:
+def _complete(context: JobContext) -> list[str]:
     """The nodes that have all files of the set that is read."""
-    evaluates_only = case.plan.work is not None and case.plan.work.evaluates_only
-    sets = [(n, n.validation if evaluates_only else n.training) for n in case.nodes]
+    evaluates_only = context.plan.work is not None and context.plan.work.evaluates_only
+    sets = [(n, n.validation if evaluates_only else n.training) for n in context.nodes]
     return [n.host for n, files in sets if files and not [*_incomplete(files), *_cut_short(n)]]
 
 
-def _quoted(case: Case) -> str:
+def _quoted(context: JobContext) -> str:
     """The data folder as a shell takes it; its slash at the end means what is in it."""
-    work = case.plan.work
+    work = context.plan.work
     folder = f"{work.data_dir if work else ''}".rstrip("/") + "/"
-    home = f"{case.plan.home}/"
-    in_home = case.plan.home and folder.startswith(home)
+    home = f"{context.plan.home}/"
+    in_home = context.plan.home and folder.startswith(home)
     return shlex.quote(f"~/{folder[len(home) :]}" if in_home else folder)
 
 
@@ -155,27 +157,27 @@ def _difference(there: Mapping[str, int], wanted: Mapping[str, int], host: str) 
     return f"has other training data than {host}: {text}{more}"
 
 
-def _evaluating(case: Case) -> Sequence[NodeLook]:
+def _evaluating(context: JobContext) -> Sequence[NodeLook]:
     """The nodes that evaluate: the head node after a training; all with ranks where none is."""
-    work = case.plan.work
+    work = context.plan.work
     assert work
     if work.evaluates_only:
-        return case.readers
-    return [case.head] if case.plan.evaluation else []
+        return context.readers
+    return [context.head] if context.plan.evaluation else []
 
 
-def _validation(case: Case) -> list[Finding]:
-    work = case.plan.work
+def _validation(context: JobContext) -> list[Finding]:
+    work = context.plan.work
     assert work
     without = [
         node.host
-        for node in _evaluating(case)
+        for node in _evaluating(context)
         if not node.validation and not node.data_error and (node.training or work.evaluates_only)
     ]
     text = f"there is nothing to evaluate with in {work.data_dir} (no file named validation-*)"
     hint = "put the validation files beside the training files, or train only: --no-eval"
     if work.evaluates_only:
-        hint = _copy_hint(case)
+        hint = _copy_hint(context)
     return together("data.validation", [(host, text) for host in without], hint)
 
 

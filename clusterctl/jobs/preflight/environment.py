@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from clusterctl.domain.errors import MissingTool
 from clusterctl.domain.findings import Finding
 from clusterctl.jobs.mpirun import parse_mpirun_version
-from clusterctl.jobs.preflight.case import Case, NodeLook, quote_hint, together
+from clusterctl.jobs.preflight.context import JobContext, NodeLook, quote_hint, together
 
 TRAINERS_TENSORFLOW = r"2\."
 _NAMES = {
@@ -24,25 +24,25 @@ _NAMES = {
 _INSTALL = "install the same on every node: clusterctl env install NAME"
 
 
-def environment_findings(case: Case) -> list[Finding]:
+def environment_findings(context: JobContext) -> list[Finding]:
     """Every node has to have what the head node has, at the same place."""
-    paths = {"mpirun": case.plan.argv[0], "python": case.plan.python}
+    paths = {"mpirun": context.plan.argv[0], "python": context.plan.python}
     missing = [
         (node.host, f"{path} does not start there")
-        for node in case.nodes
+        for node in context.nodes
         for key, path in paths.items()
         if key not in node.versions
     ]
     other = [
         (node.host, text)
-        for node in case.nodes[1:]
+        for node in context.nodes[1:]
         if not paths.keys() - node.versions.keys()
-        for text in _differences(node, case.head)
+        for text in _differences(node, context.head)
     ]
     built = [
         (node.host, text)
-        for node in case.nodes
-        for text in _built_for_another(node.versions, case.plan.work is not None)
+        for node in context.nodes
+        for text in _built_for_another(node.versions, context.plan.work is not None)
     ]
     return [
         *together("env.missing", missing, _INSTALL),
@@ -51,26 +51,28 @@ def environment_findings(case: Case) -> list[Finding]:
     ]
 
 
-def script_findings(case: Case) -> list[Finding]:
+def script_findings(context: JobContext) -> list[Finding]:
     """A program of the user's own has to be on every node with ranks."""
-    path = case.plan.script_path
+    path = context.plan.script_path
     said = [
         (node.host, f"cannot run {path}: {node.script_error}")
-        for node in case.readers
+        for node in context.readers
         if node.script_error
     ]
-    return together("script.missing", said, _script_hint(case))
+    return together("script.missing", said, _script_hint(context))
 
 
-def _script_hint(case: Case) -> str:
-    given = case.plan.script
-    quote = quote_hint(case, "--script", given)
+def _script_hint(context: JobContext) -> str:
+    given = context.plan.script
+    quote = quote_hint(context, "--script", given)
     if quote:
         return quote
     copy = "put it there on every node (clusterctl copy NAME FILE DIR)"
     if given.startswith("/"):
         return copy
-    return f"a relative PATH is below {case.plan.workdir} on the nodes: {copy}, or name it from ~/"
+    return (
+        f"a relative PATH is below {context.plan.workdir} on the nodes: {copy}, or name it from ~/"
+    )
 
 
 def _differences(node: NodeLook, head: NodeLook) -> Iterable[str]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.units import count
 from clusterctl.jobs.plan import JobPlan
-from clusterctl.jobs.preflight.case import Case, NodeLook, together
+from clusterctl.jobs.preflight.context import JobContext, NodeLook, together
 from clusterctl.jobs.preflight.data import data_findings
 from clusterctl.jobs.preflight.environment import environment_findings, script_findings
 from clusterctl.jobs.preflight.log import log_findings
@@ -36,10 +36,10 @@ def preflight(
     `callers_home`: of the machine where the job was asked for, if that is no node.
     """
     with_ranks = tuple(node for node in nodes if node.host in readers)
-    case = Case(plan, tuple(nodes), with_ranks, callers_home)
-    found = [*besides, *environment_findings(case), *script_findings(case)]
+    context = JobContext(plan, tuple(nodes), with_ranks, callers_home)
+    found = [*besides, *environment_findings(context), *script_findings(context)]
     if plan.work is not None:
-        found += [*data_findings(case), *log_findings(case), *recipe_findings(case)]
+        found += [*data_findings(context), *log_findings(context), *recipe_findings(context)]
     return in_order(map(forced, found) if force else found)
 
 
@@ -56,10 +56,10 @@ def forced(finding: Finding) -> Finding:
     return replace(finding, severity=Severity.WARNING)
 
 
-def recipe_findings(case: Case) -> list[Finding]:
+def recipe_findings(context: JobContext) -> list[Finding]:
     """So large a batch does not converge with the recipe for a few nodes: a hint from 128 GPUs on,
     a warning at the tutorial's 256."""
-    work = case.plan.work
+    work = context.plan.work
     if not work or not work.data_dir or work.evaluates_only or work.uses_larc:
         return []
     if work.ranks < LARC_FROM:
