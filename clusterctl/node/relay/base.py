@@ -16,7 +16,7 @@ from typing import Any
 from clusterctl.node.relay.manifest import BadManifest, text_of
 from clusterctl.node.relay.scan import SourceError
 from clusterctl.node.relay.serve import Server
-from clusterctl.node.relay.staging import Busy, boot_id
+from clusterctl.node.relay.staging import Busy, Removed, boot_id
 from clusterctl.node.relay.wire import Waits, tls_contexts
 
 _KINDS = {
@@ -47,6 +47,8 @@ def failure_of(error: BaseException, place: str = "") -> Failure:
     if isinstance(error, Busy):
         hint = "wait for it to end, then run this again"
         return Failure("busy", f"another copy to this destination is running ({error})", hint)
+    if isinstance(error, Removed):
+        return Failure("lost", f"{error}: somebody has removed what had come")
     if isinstance(error, SourceError):
         return Failure("source", str(error))
     if isinstance(error, BadManifest):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from clusterctl.node.relay.hashing import digest_of_file
 from clusterctl.node.relay.manifest import FILE, FOLDER, LINK, UNKNOWN_MODE, Entry, text_of
 from clusterctl.node.relay.scan import STAGING
-from clusterctl.node.relay.staging import Staging
+from clusterctl.node.relay.staging import Removed, Staging
 from clusterctl.node.relay.wire import Waits, waited_s
 
 # More files than this at once reach the disk with one call for the whole file system.
@@ -156,6 +156,8 @@ class Publisher(threading.Thread):
             self.error = error
 
     def _publish(self, batch: Sequence[tuple[int, bytes, bool]]) -> None:
+        if not self._staging.is_held():
+            raise Removed(text_of(self._staging.folder))
         for number, part, ready in batch:
             if not ready:
                 self._prepare(number, part)

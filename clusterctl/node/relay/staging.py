@@ -27,6 +27,10 @@ class Busy(Exception):
     """Another copy works on the same destination; the message says which."""
 
 
+class Removed(Exception):
+    """Somebody has removed what had come; the message says where."""
+
+
 class Staging:
     """`ROOT/.clusterctl-copy`, held by one copy at a time.
 
@@ -71,6 +75,14 @@ class Staging:
             raise
         os.close(lock)
         return -1
+
+    def is_held(self) -> bool:
+        """Whether what this copy has put here is still here: nobody has removed the folder."""
+        try:
+            lock = os.stat(os.path.join(self.folder, b"lock"))
+        except OSError:
+            return False
+        return os.path.samestat(lock, os.fstat(self._lock))
 
     def part(self, entry: Entry) -> bytes:
         """Where the entry is while it is not whole: the same for the same content, and no other."""
@@ -148,7 +160,7 @@ class Staging:
         """Let go; `clear` removes it all."""
         if self._lock < 0:
             return
-        if clear:
+        if clear and self.is_held():
             shutil.rmtree(self.folder, ignore_errors=True)
         os.close(self._lock)
         self._lock = -1

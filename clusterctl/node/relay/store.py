@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from clusterctl.node.relay.blocks import Ledger, Wanted
 from clusterctl.node.relay.layout import Extent, Layout, left_over
-from clusterctl.node.relay.manifest import FILE, LEAST_RESUMED, Entry
+from clusterctl.node.relay.manifest import FILE, LEAST_RESUMED, Entry, text_of
 from clusterctl.node.relay.publish import Publisher
 from clusterctl.node.relay.source import Source
-from clusterctl.node.relay.staging import Staging, sum_of
+from clusterctl.node.relay.staging import Removed, Staging, sum_of
 from clusterctl.node.relay.wire import (
     CHUNK,
     LENGTH,
@@ -29,6 +29,7 @@ from clusterctl.node.relay.wire import (
     send_whole,
     trailer,
     waited_s,
+    write_at,
 )
 
 # Blocks of many small files, kept for those that ask next.
@@ -75,6 +76,7 @@ class Store:
         self.bad: set[int] = set()
         state = left_over(entries, layout, missing, staging.pieces)
         self._left, self._resumed = state.left, state.resumed
+        self._begun = set(state.resumed)  # which have a part
         self._here = Source(entries, publisher.path, publisher.stamp, layout, waits)
         self.ledger = Ledger(layout.blocks, state.here)
         self.wanted = Wanted(layout.blocks, self.ledger.missing())
@@ -157,7 +159,7 @@ class Store:
                 checksum = zlib.crc32(view, checksum)
                 if descriptor >= 0:
                     with turn:
-                        _write(descriptor, view, at)
+                        write_at(descriptor, view, at)
                 receiving += received - began
                 writing += waited_s() - received
                 at += len(view)
@@ -182,14 +184,18 @@ class Store:
         """
         if bad:
             self._spoil(bad)
+        if any(extent.entry not in self._left for extent in extents):
+            # Of a file that was here, the others get what is here in its other blocks, too.
+            self._resumed.update(extent.entry for extent in extents)
+        else:
+            self._sums[block] = checksum + 1
+            if data is not None:
+                self._keep(block, bytes(data))
         if data is not None:
             began = waited_s()
             with self._publisher.one_by_one:
                 self._spread(extents, data)
             self._waits.add("write", waited_s() - began)
-            if len(extents) > 1:
-                self._keep(block, bytes(data))
-        self._sums[block] = checksum + 1
         with self._lock:
             self.received += self._layout.length(block)
         self.ledger.add(block)
@@ -267,7 +273,7 @@ class Store:
             descriptor = self._open_part(extent.entry)
             if descriptor >= 0:
                 try:
-                    _write(descriptor, piece, extent.offset)
+                    write_at(descriptor, piece, extent.offset)
                 finally:
                     os.close(descriptor)
 
@@ -285,7 +291,7 @@ class Store:
             self._staging.whole(number), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode
         )
         try:
-            _write(descriptor, data, 0)
+            write_at(descriptor, data, 0)
             if mode & self._masked:
                 os.fchmod(descriptor, mode)
             os.utime(descriptor, ns=(entry.mtime_ns, entry.mtime_ns))
@@ -298,12 +304,20 @@ class Store:
             return -1
         entry = self._entries[number]
         part = self._staging.part(entry)
-        try:
-            descriptor = os.open(part, os.O_WRONLY | os.O_CREAT, 0o600)
-        except PermissionError:
-            # An earlier copy ended when it had given the part its own mode, a read-only one.
-            os.chmod(part, 0o600)
-            descriptor = os.open(part, os.O_WRONLY)
+        # Made once: where it has been removed, blocks are gone that count as here.
+        with self._lock if number not in self._begun else contextlib.nullcontext():
+            create = 0 if number in self._begun else os.O_CREAT
+            try:
+                descriptor = os.open(part, os.O_WRONLY | create, 0o600)
+            except PermissionError:
+                # An earlier copy ended when it had given the part its own mode, a read-only one.
+                os.chmod(part, 0o600)
+                descriptor = os.open(part, os.O_WRONLY)
+            except FileNotFoundError:
+                if number in self.bad:  # just now
+                    return -1
+                raise Removed(text_of(self._staging.folder)) from None
+            self._begun.add(number)
         if entry.segments is not None:
             os.ftruncate(descriptor, entry.size)
         return descriptor
@@ -439,9 +453,3 @@ def read_trailer(
     if checksum not in (None, told) or not {extent.entry for extent in extents}.issuperset(bad):
         raise PeerError("a block came with a wrong checksum", "corrupt")
     return told, bad
-
-
-def _write(descriptor: int, view: memoryview, at: int) -> None:
-    while len(view):
-        size = os.pwrite(descriptor, view, at)
-        view, at = view[size:], at + size

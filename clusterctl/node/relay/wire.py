@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import hashlib
 import hmac
@@ -157,7 +158,14 @@ class Link:
         """Write what `fill_pipe` took into a file. Raises OSError."""
         end = at + size
         while at < end:
-            at += splice(self._pipe[0], descriptor, end - at, offset_dst=at)
+            try:
+                at += splice(self._pipe[0], descriptor, end - at, offset_dst=at)
+            except OSError as error:
+                if error.errno != errno.EINVAL:  # GPFS, vboxsf and others know no splice
+                    raise
+                data = memoryview(os.read(self._pipe[0], end - at))
+                write_at(descriptor, data, at)
+                at += len(data)
 
     def pending(self) -> bool:
         """Whether TLS has taken more from the socket than was read here."""
@@ -181,22 +189,24 @@ class Link:
         """A part of a file. Raises PeerError, also where the file is shorter."""
         end = offset + length
         while offset < end:
-            if self.secured:
+            size = 0 if self.secured else self._sendfile(descriptor, offset, end - offset)
+            if not size:
                 data = os.pread(descriptor, min(CHUNK, end - offset), offset)
                 size = len(data)
                 self.send(data)
-            else:
-                size = self._sendfile(descriptor, offset, end - offset)
             if not size:
                 raise PeerError("a file here became shorter")
             offset += size
 
     def _sendfile(self, descriptor: int, offset: int, length: int) -> int:
+        """How much it has sent; 0 where the file system cannot do it."""
         try:
             return os.sendfile(self.socket.fileno(), descriptor, offset, length)
         except BlockingIOError:
             raise PeerError("it takes nothing any more", "silent") from None
         except OSError as error:
+            if error.errno == errno.EINVAL:
+                return 0
             raise PeerError(error.strerror or str(error)) from None
 
     def wake(self) -> None:
@@ -212,6 +222,13 @@ class Link:
         pipe, self._pipe = self._pipe, ()
         for end in pipe:
             os.close(end)
+
+
+def write_at(descriptor: int, view: memoryview, at: int) -> None:
+    """All of it. Raises OSError."""
+    while len(view):
+        size = os.pwrite(descriptor, view, at)
+        view, at = view[size:], at + size
 
 
 def trailer(checksum: int, bad: Sequence[int]) -> bytes:

@@ -28,7 +28,7 @@ from clusterctl.node.relay.layout import Layout
 from clusterctl.node.relay.manifest import Entry, decode, encode
 from clusterctl.node.relay.scan import scan
 from clusterctl.node.relay.source import Source
-from clusterctl.node.relay.staging import Busy
+from clusterctl.node.relay.staging import Busy, Removed
 from clusterctl.node.relay.target import Target
 from clusterctl.node.relay.wire import LENGTH, PeerError, Waits
 
@@ -331,6 +331,27 @@ def test_a_file_under_its_name_is_the_sources(tmp_path, seed):
         world.undisturbed()
 
 
+def test_of_a_file_that_differs_in_nothing_but_content_a_node_passes_on_its_own(tmp_path):
+    """All of it, also from a block that came for the sake of the file beside it."""
+    world = World(tmp_path, 1)
+    while (world.source / "big").stat().st_size % BLOCK == 0:
+        world.write("big")
+    world.undisturbed()
+    older = (world.nodes[0] / "big").read_bytes()
+    (world.nodes[1] / "big").unlink()
+    world.write("big", keep_time=True)
+    world.write("d/big")
+    world.harm = 0
+    world.begin(checksum=False)
+    for number in (0, 1):
+        while world.move_one(number):
+            pass
+        assert world.finish(number)["left_out"] == 0
+    assert (world.source / "big").read_bytes() != older
+    assert [(node / "big").read_bytes() == older for node in world.nodes] == [True, True]
+    world.kill()
+
+
 def test_what_the_disk_did_not_take_is_not_gone_on_with(tmp_path, monkeypatch):
     """The kernel has let go of it: it reads as zeros."""
 
@@ -349,6 +370,50 @@ def test_what_the_disk_did_not_take_is_not_gone_on_with(tmp_path, monkeypatch):
         publisher.finish()
     assert publisher.error
     world.undisturbed()
+
+
+def test_what_someone_has_removed_is_not_gone_on_with(tmp_path):
+    """Blocks that came before are gone, also those that are confirmed only now."""
+    world = World(tmp_path, 1)
+    world.harm = 0
+    world.begin(checksum=False)
+    store = world.copy.targets[0].store
+    while len(store._waiting) < 5:  # noqa: SLF001
+        world.move_one(0)
+    for path in (world.nodes[0] / ".clusterctl-copy").iterdir():
+        path.unlink()
+    for block in list(store._waiting):  # noqa: SLF001
+        store.confirm(block)
+    with pytest.raises(Removed):
+        while world.move_one(0):
+            pass
+    world.kill()
+    world.undisturbed()
+
+
+def test_what_another_copy_goes_on_with_is_not_published(tmp_path):
+    """Somebody has removed the folder, and begun again."""
+    world = World(tmp_path, 1)
+    world.harm = 0
+    world.begin(checksum=False)
+    first, staging = world.copy, world.nodes[0] / ".clusterctl-copy"
+    while first.targets[0].store.received < 5 * BLOCK:
+        world.move_one(0)
+    staging.rename(tmp_path / "removed")
+    world.copy = None
+    os.close(first.targets[1].staging._lock)  # noqa: SLF001
+    world.begin(checksum=False)
+    world.copy, second = first, world.copy
+    for path in (tmp_path / "removed").iterdir():
+        if path.name != "lock":
+            path.rename(staging / path.name)
+    while first.targets[0].wanted.left:
+        world.move_one(0) or first.targets[0].store.check_waiting()
+    with pytest.raises(Removed):
+        world.finish(0)
+    assert not (world.nodes[0] / "big").exists()
+    world.copy = second
+    world.kill()
 
 
 def test_what_turns_bad_just_now_is_not_taken_from_the_file_before(tmp_path):

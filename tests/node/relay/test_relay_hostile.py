@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import random
 import socket
@@ -243,6 +244,33 @@ def test_splice_where_python_has_none(tmp_path):
         os.close(receiving)
         os.close(writing)
     assert (tmp_path / "file").read_bytes() == b"\0\0\0data"
+
+
+def test_a_file_system_that_knows_neither_splice_nor_sendfile(tmp_path, monkeypatch):
+    """ext4 here knows both; on others the kernel says EINVAL."""
+
+    def cannot(*arguments, offset_dst=None, **options):
+        if arguments[0] != ours.fileno() or arguments[1] == files[1].fileno():
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return _splice(*arguments, offset_dst, **options)
+
+    sent = random.Random(2).randbytes(50_000)
+    (tmp_path / "sent").write_bytes(sent)
+    ours, theirs = _tcp_pair()
+    with open(tmp_path / "sent", "rb") as one, open(tmp_path / "file", "wb") as other:
+        files = (one, other)
+        monkeypatch.setattr("clusterctl.node.relay.wire.splice", cannot)
+        monkeypatch.setattr(os, "sendfile", cannot)
+        Link(theirs).send_file(one.fileno(), 0, len(sent))
+        link, at = Link(ours), 0
+        assert link.pipe_bytes()
+        while at < len(sent):
+            size = link.fill_pipe(len(sent) - at)
+            link.drain_pipe(other.fileno(), at, size)
+            at += size
+        link.close()
+        theirs.close()
+    assert (tmp_path / "file").read_bytes() == sent
 
 
 def test_damage_that_a_node_has_passed_on_unseen_is_mended_on_both(relays, data, tmp_path):
