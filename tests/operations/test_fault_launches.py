@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -244,6 +245,30 @@ def test_a_launch_that_shows_late(world, slayer, monkeypatch, name, mode, way):
         else:
             come_to_an_end(world, way, command)
     finally:
+        FAULTS.add(Lag(visible_s=0.0))
+
+
+@pytest.mark.parametrize("looks", [1, 2, 3])
+def test_a_launch_that_shows_between_two_looks(world, looks):
+    """EC2 shows it after so many DescribeInstances of the `up` that follows: it is not missing."""
+    command = COMMANDS["up"]
+    FAULTS.add(Lag(visible_s=1000.0))
+    asked = itertools.count(1)
+
+    def show(**_):
+        if next(asked) == looks:
+            FAULTS.add(Lag(visible_s=0.0))
+
+    events = world.clients.ec2.meta.events
+    try:
+        world.clients.wire.break_at(CALLS["up"].split().index("RunInstances"), Mode.LOST)
+        with pytest.raises(AwsError):
+            up(world.launcher)
+        world.clients.wire.mend()
+        events.register("after-call.ec2.DescribeInstances", show)
+        come_to_an_end(world, "up again", command)
+    finally:
+        events.unregister("after-call.ec2.DescribeInstances", show)
         FAULTS.add(Lag(visible_s=0.0))
 
 

@@ -105,8 +105,12 @@ def observe(
 ) -> Observed:
     """Look, and change nothing. Raises AwsError, ClusterctlError."""
     client = clients.ec2
-    instances = find_instances(client, spec.name)
+    # First the launches, then the instances: what shows between the two looks is among the latter,
+    # and is not launched once more.
     unsettled = _unsettled(client, launch_record)
+    instances = find_instances(client, spec.name)
+    shown = {one.launch_token for one in instances}
+    unsettled = tuple(sent for sent in unsettled if sent.token not in shown)
     wanted = _as_sent(like(spec, instances), unsettled)
     members = members_of(instances)
     lacking = max(0, spec.nodes - len(members))
