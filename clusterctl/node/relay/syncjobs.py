@@ -15,6 +15,7 @@ memory: keys are in no file and on no command line, and in no environment but th
 from __future__ import annotations
 
 import base64
+import contextlib
 import fcntl
 import json
 import os
@@ -28,13 +29,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from clusterctl.node.relay.s3files import SourceError, Sync, tools
+from clusterctl.node.relay.s3files import TOOLS, SourceError, Sync, tool_at
 from clusterctl.node.relay.webfile import WebFile
 
 SYNCS = Path.home() / ".clusterctl" / "s3sync"
 KEPT = 20
 CANCEL_TIMEOUT_S = 15.0
 LONGEST_READ = 1 << 18
+RESERVED_BYTES = 4096
 REPORT_S = 0.5
 # A source that cannot be read shows within this time, as a rule.
 SETTLE_S = 2.0
@@ -105,8 +107,14 @@ def start(order: dict[str, Any]) -> dict[str, Any]:
         folder = SYNCS / order["id"]
         folder.mkdir(mode=0o700)
         told = {name: order[name] for name in ("sources", "destination")}
-        write_json(folder / "sync.json", {**told, "started_at": time.time()})
-        (folder / "log").touch(mode=0o600)
+        try:
+            write_json(folder / "sync.json", {**told, "started_at": time.time()})
+            (folder / "log").touch(mode=0o600)
+            # The room for how it ends, which is written down on a full disk, too.
+            (folder / "end.json.new").write_text(" " * RESERVED_BYTES)
+        except OSError:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
         (folder / "pid").write_text(detach(folder, order))
     return {"started": folder.name, "ended": settled(folder)}
 
@@ -178,9 +186,13 @@ def work(folder: Path, order: dict[str, Any]) -> NoReturn:
         why = f"{left_out} {'file was' if left_out == 1 else 'files were'} left out"
         hint = "the log says which, and why: --follow"
     say(f"done, {why}" if left_out else f"failed: {why}" if status else "done")
+    write_end(folder, status, why, hint, left_out)
+    os._exit(status)
+
+
+def write_end(folder: Path, status: int, why: str, hint: str = "", left_out: int = 0) -> None:
     ended = {"exit_status": status, "why": why, "hint": hint, "left_out": left_out}
     write_json(folder / "end.json", {**ended, "ended_at": time.time()})
-    os._exit(status)
 
 
 def sync_of(order: dict[str, Any], say: Callable[[str], None]) -> Sync | WebFile:
@@ -193,7 +205,8 @@ def run(folder: Path, order: dict[str, Any]) -> int:
     sync = sync_of(order, say)
 
     def report() -> None:
-        write_json(folder / "progress.json", sync.progress.as_data())
+        with contextlib.suppress(OSError):  # on a full disk
+            write_json(folder / "progress.json", sync.progress.as_data())
 
     def keep_reporting() -> None:
         known = False
@@ -216,7 +229,8 @@ def run(folder: Path, order: dict[str, Any]) -> int:
 def say(line: str) -> None:
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
     text = f"{when} {''.join(c if c.isprintable() else '?' for c in line)}\n"
-    os.write(1, text.encode("utf-8", "backslashreplace"))
+    with contextlib.suppress(OSError):  # on a full disk
+        os.write(1, text.encode("utf-8", "backslashreplace"))
 
 
 def look(order: dict[str, Any]) -> dict[str, Any]:
@@ -253,6 +267,9 @@ def cancel(folder: Path) -> dict[str, Any]:
         while pid and time.monotonic() < deadline:
             time.sleep(0.05)
             pid = alive(folder)
+    if was_running and not pid and not read_json(folder / "end.json"):
+        # It was in the middle of something that takes long, and had to be killed.
+        write_end(folder, 130, "cancelled")
     return {**describe(folder), "was_running": was_running}
 
 
@@ -264,7 +281,8 @@ def main() -> None:
         elif action == "look":
             answers = [look(json.loads(sys.stdin.buffer.readline()))]
         elif action == "probe":
-            answers = [{"tools": sorted(tools()), "machine": os.uname().machine}]
+            here = [name for name in TOOLS if tool_at(name)]
+            answers = [{"tools": here, "machine": os.uname().machine}]
         else:
             wanted = [SYNCS / name for name in arguments[:1]] or folders()
             found = [folder for folder in wanted if folder.is_dir()]

@@ -78,7 +78,6 @@ class WebFile:
         if progress.present or self._config.get("dry_run"):
             return
         staging = os.path.join(root, STAGING)
-        os.makedirs(staging, exist_ok=True)
         lock = take_lock(staging)
         try:
             # Of this version of the file alone; where the server names none, of this run.
@@ -127,11 +126,14 @@ class WebFile:
             headers = {"Range": f"bytes={at}-", "If-Range": version} if at and version else {}
             with self._open(headers) as answer:
                 flags = os.O_WRONLY | os.O_CREAT | (0 if answer.status == 206 else os.O_TRUNC)
+                told = answer.headers.get("ETag")
                 if answer.status == 206:
                     begin = answer.headers.get("Content-Range", "")
                     if not begin.startswith(f"bytes {at}-"):
                         raise SourceError(f"the server sends another part of {self._url}", "")
-                elif version and answer.headers.get("ETag") != version:
+                    # Some servers send parts of another version, whatever If-Range says.
+                    told = told or version
+                if version and told != version:
                     raise SourceError(
                         f"{self._url} has changed since it was looked at", "copy it again"
                     )

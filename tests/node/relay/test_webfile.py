@@ -87,6 +87,16 @@ def test_what_has_changed_meanwhile_begins_again(web, tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["f"]
 
 
+def test_a_part_of_another_version_is_not_taken(web, tmp_path):
+    """A server that does not heed If-Range."""
+    parts = {"Content-Range": f"bytes {len(BODY) // 2}-{len(BODY) - 1}/{len(BODY)}", "ETag": '"2"'}
+    other = b"?" * (len(BODY) - len(BODY) // 2)
+    web.misdeeds.extend([Handler.serve, half, lambda handler: handler.say(206, other, parts)])
+    with pytest.raises(SourceError, match="has changed"):
+        pull(web, tmp_path)
+    assert not (tmp_path / "f").exists()
+
+
 @pytest.mark.parametrize("etag", ['W/"1"', ""])
 def test_without_a_strong_etag_it_begins_again(web, tmp_path, etag):
     web.etags["/f"] = etag
