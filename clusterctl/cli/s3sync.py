@@ -101,8 +101,11 @@ def s3sync(
             if not follow or not started.nodes.values:
                 return status
             there = {outcome.host for outcome in started.nodes.outcomes if outcome.value}
-            targets = tuple(target for target in targets if target.host in there)
-        sync_id = sync_id or report.latest_or_raise(list_syncs(connections, targets), name)
+        else:
+            listed = list_syncs(connections, targets, sync_id)
+            sync_id = report.latest_or_raise(listed, name, sync_id)
+            there = report.hosts_of(listed, sync_id)
+        targets = tuple(target for target in targets if target.host in there)
         if end:
             return report.show_cancelled(cancel_sync(connections, targets, sync_id), as_json)
         if follow:

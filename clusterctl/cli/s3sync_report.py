@@ -31,15 +31,30 @@ def show_started(started: StartedSync, name: str, as_json: bool) -> int:
     return _worst(started.nodes.failures)
 
 
-def latest_or_raise(listed: FanoutResult[list[SyncRecord]], name: str) -> str:
-    """The id of the latest sync. Raises UsageError where there is none."""
+def latest_or_raise(
+    listed: FanoutResult[list[SyncRecord]], name: str, asked: str | None = None
+) -> str:
+    """The id of the latest sync. Raises UsageError where there is none, HostError where nobody
+    knows. `asked`: of that id alone."""
     sync_id = latest(listed)
+    for failure in listed.failures if sync_id is None else ():
+        assert failure.error
+        raise failure.error
+    if sync_id is None and asked:
+        raise UsageError(
+            f"no sync {asked} has run on {name}", f"the latest: clusterctl s3sync {name} --status"
+        )
     if sync_id is None:
-        hostlines.show_failures(listed.failures)
         raise UsageError(
             f"no sync has run on {name}", f"start one: clusterctl s3sync {name} s3://BUCKET DST"
         )
     return sync_id
+
+
+def hosts_of(listed: FanoutResult[list[SyncRecord]], sync_id: str) -> set[str]:
+    """Those that have it, and those that did not answer."""
+    having = {one.host for records in listed.values for one in records if one.sync_id == sync_id}
+    return having | {failure.host for failure in listed.failures}
 
 
 def show_records(listed: FanoutResult[list[SyncRecord]], as_json: bool) -> int:

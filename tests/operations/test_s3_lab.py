@@ -100,6 +100,13 @@ def test_two_buckets_by_s3sync_and_again(pair, profile):
     assert "files to get: 0" in out
     status, out, _ = pair.ctl("s3sync", "--cancel")
     assert (status, out) == (0, "pair-[0-1]: nothing runs there\n")
+    # One node's alone, which the other knows nothing of; and one that nobody knows of.
+    assert pair.ctl("s3sync", "--head", *places[1:2], "~/data/head")[0] == 0
+    status, out, err = pair.ctl("s3sync", "--follow")
+    assert (status, "pair-0: succeeded" in err, "pair-1" in out + err) == (0, True, False), err
+    for looks in ("--status", "--follow", "--cancel"):
+        status, _, err = pair.ctl("s3sync", looks, "--job", "20200101-000000-aaaa")
+        assert (status, "no sync 20200101-000000-aaaa has run on pair" in err) == (2, True), err
 
 
 def test_a_copy_again_and_without_what_is_no_longer_there(pair, profile):
