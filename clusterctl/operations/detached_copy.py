@@ -91,6 +91,8 @@ def _found_here(request: CopyRequest) -> tuple[tuple[bytes, ...], bool]:
     # To name a folder is to name all that is in it.
     full = {entry.path.rpartition(b"/")[0] for entry in found.entries} | {b"."}
     names = [one.path for one in found.entries if one.kind != A_FOLDER or one.path not in full]
+    if not names:
+        raise UsageError(f"there is nothing in {request.sources[0]!r}", "leave out --detach")
     return tuple(names), found.single
 
 
