@@ -132,6 +132,21 @@ def test_cancel_keeps_what_came_until_it_is_discarded(pair, place, source):
     assert (status, f"/{place} " in out, "freed " in out) == (0, True, True), (out, err)
     assert pair.on(1, f"ls -A {place}") == "another\n"
     assert parts_of(pair, place, "disk") == []
+    # What a sync from S3 that was killed has left is such a thing, too, and not data.
+    left = f"{place}/.clusterctl-sync/s3-a/0"
+    pair.on(1, f"mkdir -p {left}; echo part >{left}/f")
+    assert pair.ctl("copy", "--from", "1", f"{place}/", place)[0] == 0
+    assert pair.on(0, f"ls -A {place}") == "another\nlarge\n"
+    assert pair.ctl("copy", "--from", "0", "--delete", f"{place}/", place)[0] == 0
+    assert parts_of(pair, place, "clean-logs", "--copies") == [("pair-1", False)]
+    assert pair.on(1, f"ls -A {place}") == "another\nlarge\n"
+
+
+def test_of_an_empty_folder_nothing_else_is_copied(pair, place, tmp_path):
+    """All that the head node has in DST would be."""
+    pair.on(0, f"mkdir {place} && echo private >{place}/mine")
+    status, _, err = pair.ctl("copy", "--detach", f"{tmp_path}/", place)
+    assert (status, "there is nothing in" in err) == (2, True), err
 
 
 @pytest.mark.parametrize(

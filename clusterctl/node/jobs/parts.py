@@ -1,4 +1,4 @@
-"""Runs on a node: what interrupted copies have left in `.clusterctl-copy` folders.
+"""Runs on a node: what interrupted copies have left in folders of their own beside the data.
 
     list      one JSON line each: {"path": DST, "bytes": N, "age_s": SECONDS, "in_use": BOOLEAN},
               with "failed": TEXT for what could not be looked at
@@ -19,7 +19,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-STAGING = ".clusterctl-copy"
+# Of copies (relay/staging.py), and of those from S3 and the web (relay/s3files.py).
+STAGING = (".clusterctl-copy", ".clusterctl-sync")
 DEEPEST = 5
 # Nobody's data is there, and much else.
 SYSTEM = {f"/{name}" for name in ("boot", "dev", "etc", "proc", "run", "snap", "sys", "usr")}
@@ -27,7 +28,7 @@ REMOTE = ("nfs", "lustre", "fuse", "cifs", "ceph", "efs", "9p", "autofs")
 
 
 def stagings() -> Iterator[str]:
-    """Folders in which something has such a folder."""
+    """Such folders."""
     skipped = SYSTEM | remote_mounts()
     todo = [("/", 0)]
     while todo:
@@ -36,8 +37,8 @@ def stagings() -> Iterator[str]:
             for entry in entries:
                 if not entry.is_dir(follow_symlinks=False) or entry.path in skipped:
                     continue
-                if entry.name == STAGING:
-                    yield folder
+                if entry.name in STAGING:
+                    yield entry.path
                 elif depth < DEEPEST:
                     todo.append((entry.path, depth + 1))
 
@@ -47,14 +48,17 @@ def remote_mounts() -> set:
     return {mount[1] for mount in mounts if mount[2].startswith(REMOTE)}
 
 
-def describe(destination: str, discard: bool) -> dict:
-    folder = Path(destination, STAGING)
-    described = {"path": destination, "bytes": 0, "age_s": 0.0, "in_use": False}
+def describe(staging: str, discard: bool) -> dict:
+    folder = Path(staging)
+    described = {"path": str(folder.parent), "bytes": 0, "age_s": 0.0, "in_use": False}
     try:
-        found = [path.lstat() for path in (folder, *folder.iterdir())]
+        found = [folder.lstat()]
+        for path in folder.rglob("*"):
+            with contextlib.suppress(FileNotFoundError):  # it has just come, or gone
+                found.append(path.lstat())
         described["bytes"] = sum(status.st_blocks * 512 for status in found)
         described["age_s"] = max(0.0, time.time() - max(status.st_mtime for status in found))
-        # As a copy takes it (relay/staging.py): none begins while this one is held.
+        # As a copy takes it: none begins while this one is held.
         with (folder / "lock").open("a") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

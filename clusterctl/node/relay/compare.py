@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from clusterctl.node.relay.hashing import digests_of_files
 from clusterctl.node.relay.manifest import FOLDER, LINK, MODES, Entry, text_of
-from clusterctl.node.relay.scan import STAGING
+from clusterctl.node.relay.scan import OWN_FOLDERS
 
 SECOND_NS = 1_000_000_000
 
@@ -150,7 +150,7 @@ def _extra(
     for folder in folders:
         prefix = b"" if folder == b"." else folder + b"/"
         for name in _names(root + b"/" + prefix, unlisted):
-            if prefix + name not in known and name != STAGING:
+            if prefix + name not in known and name not in OWN_FOLDERS:
                 found.extend(_tree(root, prefix + name, unlisted))
     return found
 

@@ -12,6 +12,8 @@ from typing import NamedTuple
 from clusterctl.node.relay.manifest import FILE, FOLDER, LINK, MODES, Entry, in_order, text_of
 
 STAGING = b".clusterctl-copy"
+# Also that of syncs (relay/s3files.py): neither is data of anybody's.
+OWN_FOLDERS = (STAGING, b".clusterctl-sync")
 # A file in more pieces is taken as it reads, holes as zeros.
 MOST_SEGMENTS = 10_000
 
@@ -170,7 +172,7 @@ def _walk(gathering: _Gathering, top: bytes, name: bytes) -> None:
             gathering.leave_out(folder, error)
             continue
         for child in children:
-            if child.name.startswith(STAGING):
+            if child.name.startswith(OWN_FOLDERS):
                 continue
             below = prefix + b"/" + child.name if prefix else child.name
             try:
