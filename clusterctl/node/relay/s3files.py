@@ -486,7 +486,7 @@ class Sync:
         tree, names = self._tree(listed)
         single = names is None and len(listed) == 1 and _is_object(tool, listed, 0)
         self._root, files = self._placed(tree.files, single)
-        self._compare(files, tree.folders)
+        self._compare(files)
         whole = names is None and any(not _is_object(tool, listed, n) for n in range(len(listed)))
         extra = self._extra(files, tree.folders) if self._config.get("delete") and whole else []
         self._tell(files, tree, extra)
@@ -531,7 +531,7 @@ class Sync:
         [one] = files.values()
         return os.path.dirname(path) or b".", {os.path.basename(path): one}
 
-    def _compare(self, files: dict[bytes, Found], folders: set[bytes]) -> None:
+    def _compare(self, files: dict[bytes, Found]) -> None:
         with ThreadPoolExecutor(AT_ONCE) as pool:
             there = list(pool.map(self._has, files, files.values()))
         self._missing = {path: one for has, (path, one) in zip(there, files.items()) if not has}

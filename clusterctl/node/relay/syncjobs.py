@@ -153,7 +153,7 @@ def detach(folder: Path, order: dict[str, Any]) -> str:
         log = os.open(str(folder / "log"), os.O_WRONLY | os.O_APPEND)
         for source, target in ((nothing, 0), (log, 1), (log, 2)):
             os.dup2(source, target)
-        signal.signal(signal.SIGTERM, lambda *_: cancelled(folder))
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         # With it goes the lock on all syncs, which this process must not keep.
         os.closerange(3, tell)
@@ -163,10 +163,6 @@ def detach(folder: Path, order: dict[str, Any]) -> str:
         work(folder, order)
     finally:
         os._exit(1)
-
-
-def cancelled(folder: Path) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 def work(folder: Path, order: dict[str, Any]) -> NoReturn:
