@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from clusterctl.copy.routes import HERE, ReverseTunnels, own_address
+from clusterctl.copy.routes import own_address
 from clusterctl.domain.errors import HostUnreachable
+from clusterctl.transport.reverse_tunnels import HERE, ReverseTunnels
 from tests.lab.running import wait_until
 from tests.transport.conftest import running_sshd, ssh_server
 

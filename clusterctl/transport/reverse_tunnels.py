@@ -1,0 +1,96 @@
+"""Ports of hosts that lead to a port of this machine, through their SSH connections."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from typing import Any
+
+import paramiko
+
+from clusterctl.domain.errors import HostUnreachable
+from clusterctl.transport.connections import Connections
+from clusterctl.transport.target import Target
+
+HERE = "127.0.0.1"
+CHUNK = 1 << 17
+DIAL_S = 10.0
+
+
+class ReverseTunnels:
+    """Ports of nodes' loopback that lead to (address, port) here. Thread-safe."""
+
+    def __init__(self, connections: Connections, address: str, port: int) -> None:
+        self._connections = connections
+        self._goal = (address, port)
+        self._ports: dict[str, tuple[paramiko.Transport, int]] = {}
+        self._lock = threading.Lock()
+
+    def open(self, target: Target) -> tuple[str, int]:
+        """Where the node finds what listens here. Raises HostError."""
+        with self._lock:
+            known = self._ports.get(target.host)
+        if known is None:
+            known = self._open(target)
+            with self._lock:
+                self._ports[target.host] = known
+        return HERE, known[1]
+
+    def _open(self, target: Target) -> tuple[paramiko.Transport, int]:
+        transport = self._connections.session(target).client.get_transport()
+        if transport is None:
+            raise HostUnreachable(target.host, "the connection to it is closed")
+        try:
+            return transport, transport.request_port_forward(HERE, 0, self._welcome)
+        except (paramiko.SSHException, EOFError, OSError) as error:
+            raise HostUnreachable(
+                target.host,
+                f"its SSH server forwards no port to this machine: {error}",
+                "its sshd_config must not have AllowTcpForwarding no or local",
+            ) from error
+
+    def close(self) -> None:
+        """Take the ports back; the answers are not waited for."""
+        with self._lock:
+            ports, self._ports = self._ports, {}
+        for transport, port in ports.values():
+            threading.Thread(target=_cancel, args=(transport, port), daemon=True).start()
+
+    def _welcome(self, channel: paramiko.Channel, origin: Any, server: Any) -> None:
+        # Called on the thread that all of the connection's messages come in on.
+        threading.Thread(target=self._carry, args=(channel,), daemon=True).start()
+
+    def _carry(self, channel: paramiko.Channel) -> None:
+        try:
+            here = socket.create_connection(self._goal, DIAL_S)
+        except OSError:
+            _close(channel)
+            return
+        here.settimeout(None)
+        here.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        back = threading.Thread(target=_pump, args=(channel, here), daemon=True)
+        back.start()
+        _pump(here, channel)
+        back.join()
+        here.close()
+        _close(channel)
+
+
+def _cancel(transport: paramiko.Transport, port: int) -> None:
+    with contextlib.suppress(paramiko.SSHException, EOFError, OSError):
+        transport.cancel_port_forward(HERE, port)
+
+
+def _close(channel: paramiko.Channel) -> None:
+    with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+        channel.close()
+
+
+def _pump(source: Any, sink: Any) -> None:
+    """Until the source has said all; the other direction goes on."""
+    with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+        while data := source.recv(CHUNK):
+            sink.sendall(data)
+    with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+        sink.shutdown(socket.SHUT_WR)
