@@ -118,7 +118,7 @@ def parts_of(pair, place, command, *words):
 def test_cancel_keeps_what_came_until_it_is_discarded(pair, place, source):
     parts = f"du -sm {place}/.clusterctl-copy 2>/dev/null | cut -f1"
     with pair.fault(0, "shape", "unshape", "--rate", "8mbit"):
-        pair.on(0, f"mkdir {place}; head -c 24000000 /dev/urandom >{place}/large")
+        pair.on(0, f"mkdir {place}; head -c 96000000 /dev/urandom >{place}/large")
         job_id = detached(pair, "--from", "0", f"{place}/", place)
         eventually(lambda: int(pair.on(1, parts) or 0) > 2, "some of it on the other node")
         assert parts_of(pair, place, "clean-logs", "--copies") == [("pair-1", True)]
