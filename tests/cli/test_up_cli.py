@@ -8,6 +8,7 @@ import json
 import os
 import pty
 import re
+import select
 import subprocess
 
 import pytest
@@ -471,11 +472,20 @@ def on_a_terminal(home, account, arguments, answer=""):
         env=environ,
     ) as process:
         os.close(theirs)
-        with contextlib.suppress(OSError):  # Linux's end of file
-            while more := os.read(ours, 4096):
-                said += more
-                if answer and said.endswith(b"? [y/N]: "):
-                    os.write(ours, answer.encode())
+        with contextlib.ExitStack() as failing:
+            failing.callback(process.kill)
+            with contextlib.suppress(OSError):  # Linux's end of file
+                more = b"?"
+                while more:
+                    if select.select([ours], [], [], 5)[0]:
+                        more = os.read(ours, 4096)
+                        said += more
+                    # Python sees a Ctrl-C that came just before it reads after that only.
+                    elif answer != "\x03":
+                        continue
+                    if answer and said.endswith(b"? [y/N]: "):
+                        os.write(ours, answer.encode())
+            failing.pop_all()
         os.close(ours)
     return process.returncode, said.replace(b"\r\n", b"\n").decode()
 

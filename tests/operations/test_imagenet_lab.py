@@ -31,8 +31,9 @@ FLAGS = ("-m", "resnet18", "--image_size", "32", "-b", "4", "--num_batches", "6"
 @pytest.fixture
 def imagenet(pair):
     """The pair with the stand-in prepared on the head node, and nothing of it left at the end."""
-    for node in (0, 1):  # Another test's data may be there.
-        pair.on(node, "rm -rf raw records data/tf-imagenet")
+    # Other tests' data and jobs may be there.
+    for node in (0, 1):
+        pair.on(node, "rm -rf raw records data/tf-imagenet ~/.clusterctl/jobs")
     pair.on(0, "cat > prepare.sh && bash prepare.sh", PREPARE.encode())
     yield pair
     pair.ctl("cancel")
