@@ -22,7 +22,7 @@ def place(pair, request):
     yield name
     pair.ctl("cancel")
     for node in (0, 1):
-        pair.on(node, f"rm -rf '{name}'")
+        pair.on(node, f"rm -rf '{name}' ~/.clusterctl/jobs/*")
 
 
 @pytest.fixture

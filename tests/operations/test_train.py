@@ -30,7 +30,7 @@ sys.exit(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
 def quiet(pair):
     """The cluster with nothing running and no jobs kept."""
     for node in (0, 1):
-        pair.on(node, "rm -f /data/go")
+        pair.on(node, "rm -rf /data/go ~/.clusterctl/jobs/*")
     pair.put("stay.py", STAY)
     yield pair
     pair.ctl("cancel")
