@@ -296,10 +296,11 @@ def test_damage_that_a_node_has_passed_on_unseen_is_mended_on_both(relays, data,
         target.tell("begin", **begin)
     last.pull_from(middle, "middle")
     middle.pull_from(liar, "liar")
-    assert last.expect("lost")["kind"] == "corrupt"
     for target, folder in ((middle, "middle"), (last, "last")):
         target.expect("done")
         assert tree(tmp_path / folder) == tree(data)
+    # Whether the node behind saw it, or the middle one at its own look: that depends on the time.
+    assert {block for block, times in asked.items() if times > 1} == set(range(0, 129, 16))
 
 
 @pytest.mark.parametrize(
