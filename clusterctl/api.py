@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fabric import Connection
 
-from clusterctl.cli.wiring import Wiring
+from clusterctl.cli.app_context import AppContext
 from clusterctl.config import load_settings
 from clusterctl.domain.cluster import Cluster
 from clusterctl.transport.fabric import VerifiedConnection
@@ -44,8 +44,8 @@ def connect(
 
     Raises ClusterctlError: no such cluster, not running, its key is not on this machine.
     """
-    wiring = Wiring(load_settings(lab=lab, region=region, profile=profile, cluster=name))
-    with wiring.open(name) as access:
+    app = AppContext(load_settings(lab=lab, region=region, profile=profile, cluster=name))
+    with app.open(name) as access:
         shared = (access.connections.identity, access.connections.host_keys)
         return ConnectedCluster(
             access.cluster,

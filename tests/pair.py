@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from clusterctl.cli.wiring import Wiring
+from clusterctl.cli.app_context import AppContext
 from clusterctl.config import load_settings
 from clusterctl.domain.errors import ClusterctlError
 from clusterctl.lab.record import LabRecord
@@ -62,7 +62,7 @@ class LabCluster:
         return process.returncode, out, err
 
     def access(self) -> Access:
-        return Wiring(load_settings(self.environ)).open(NAME)
+        return AppContext(load_settings(self.environ)).open(NAME)
 
     def on(self, node: int, command: str, stdin: bytes = b"") -> str:
         """The output of a command on a node, which has to succeed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
 from clusterctl.cli.launching import (
     launcher_of,
     show_plan,
@@ -12,7 +13,6 @@ from clusterctl.cli.launching import (
 )
 from clusterctl.cli.money import agreement
 from clusterctl.cli.params import yes_option
-from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 
 
 @click.command(cls=ClusterCommand)
@@ -24,7 +24,7 @@ from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 @click.option("--dry-run", is_flag=True, help="Show the steps and what they cost; take none.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def add(
-    wiring: Wiring,
+    app: AppContext,
     name: str,
     count: int,
     timeout_s: float | None,
@@ -47,10 +47,10 @@ def add(
     from clusterctl.operations.members import plan_add
 
     if dry_run:
-        launcher = Launcher(wiring.clients, wiring.folder(name))
+        launcher = Launcher(app.clients, app.folder(name))
         show_plan(plan_add(launcher, name, count), as_json)
         return
     waiting = (timeout_s, capacity_timeout_s, accept_new_host_keys)
-    with launcher_of(wiring, name, *waiting, agreement(wiring, yes)) as launcher:
+    with launcher_of(app, name, *waiting, agreement(app, yes)) as launcher:
         report = launch(launcher, name, count)
-    show_report(wiring, report, as_json)
+    show_report(app, report, as_json)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import click
 
 from clusterctl.cli import hostlines, output
+from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
 from clusterctl.cli.joblog import how_it_ended
 from clusterctl.cli.kill import how_they_ended
 from clusterctl.cli.params import JobId
 from clusterctl.cli.process_table import saying_what_is_left, show_left, show_processes
-from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 from clusterctl.domain.ranges import fold_hosts
 
 
@@ -18,7 +18,7 @@ from clusterctl.domain.ranges import fold_hosts
 @click.option("--job", "job_id", type=JobId(), metavar="ID", help="This job, and nothing else.")
 @click.option("--json", "as_json", is_flag=True, help="The jobs and processes ended, as JSON.")
 @account_options
-def cancel(wiring: Wiring, name: str, job_id: str | None, as_json: bool) -> int:
+def cancel(app: AppContext, name: str, job_id: str | None, as_json: bool) -> int:
     """End what runs on cluster NAME: jobs, an mpirun started by hand, what either left anywhere.
 
     \b
@@ -33,7 +33,7 @@ def cancel(wiring: Wiring, name: str, job_id: str | None, as_json: bool) -> int:
     from clusterctl.operations.cancel import cancel as cancel_job
 
     job_id = check_job_id(job_id) if job_id else None
-    with wiring.open(name) as access, saying_what_is_left(name):
+    with app.open(name) as access, saying_what_is_left(name):
         cancelled = cancel_job(access, job_id)
     others = cancelled.others
     if as_json:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from clusterctl.cli import hostlines, output
-from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
+from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count, format_bytes
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="What was removed as JSON.")
 @account_options
 def clean_logs(
-    wiring: Wiring,
+    app: AppContext,
     name: str,
     jobs: bool,
     copies: bool,
@@ -52,11 +52,11 @@ def clean_logs(
     if copies:
         if jobs:
             raise UsageError("--copies removes no logs", "leave out --jobs")
-        return _discard_copies(wiring, name, dry_run, as_json)
+        return _discard_copies(app, name, dry_run, as_json)
     from clusterctl.operations.clean_logs import clean_logs as clean
     from clusterctl.operations.clean_logs import find_logs
 
-    with wiring.open(name) as access:
+    with app.open(name) as access:
         cleaning, result = find_logs(access, jobs, force, dry_run)
         if not as_json:
             _show(result)
@@ -94,12 +94,12 @@ def clean_logs(
     return int(any(node.failed for node in result.values))
 
 
-def _discard_copies(wiring: Wiring, name: str, dry_run: bool, as_json: bool) -> int:
+def _discard_copies(app: AppContext, name: str, dry_run: bool, as_json: bool) -> int:
     """What interrupted copies have left; the exit status."""
     from clusterctl.cli.disk import show_copies
     from clusterctl.operations.disk import copy_parts
 
-    with wiring.open(name) as access:
+    with app.open(name) as access:
         result = copy_parts(access, discard=not dry_run)
     found = [one for parts in result.values for one in parts]
     if as_json:

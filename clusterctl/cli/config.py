@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusterctl.cli import output
+from clusterctl.cli.app_context import ClusterName, config_option
 from clusterctl.cli.params import Group
-from clusterctl.cli.wiring import ClusterName, config_option
 from clusterctl.config import FILE_NAME, find_file, home_folder, load_spec_file, read_spec_file
 from clusterctl.configuration.effective import SpecDraft, read_user_data, shown
 from clusterctl.configuration.environment import misspelt

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from clusterctl.cli import output
+from clusterctl.cli.app_context import AppContext, ClusterName, account_options
 from clusterctl.cli.costs_table import costs_csv, costs_data, print_costs
-from clusterctl.cli.wiring import ClusterName, Wiring, account_options
 from clusterctl.domain.cluster import check_cluster_name
 from clusterctl.domain.errors import NoSuchCluster, UsageError
 from clusterctl.domain.units import count, parse_duration_s
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 @account_options
 def costs(
-    wiring: Wiring,
+    app: AppContext,
     name: str | None,
     all_regions: bool,
     since: str | None,
@@ -51,8 +51,8 @@ def costs(
         raise UsageError("--json and --csv exclude each other", "give one of them")
     start = None if since is None else _start(since)
     wanted = None if name is None else check_cluster_name(name)
-    places = _places(wiring, all_regions)
-    report = cost_report(places, wiring.settings.home, wanted, start)
+    places = _places(app, all_regions)
+    report = cost_report(places, app.settings.home, wanted, start)
     if wanted and not (report.clusters or report.ended or report.unseen):
         raise NoSuchCluster(
             f"there is no cluster {wanted} in {', '.join(places)}",
@@ -77,12 +77,12 @@ def costs(
     return 1 if report.unseen else 0
 
 
-def _places(wiring: Wiring, all_regions: bool) -> dict[str, Clients]:
+def _places(app: AppContext, all_regions: bool) -> dict[str, Clients]:
     from clusterctl.ec2.gc.sweep import all_regions as enabled_regions
 
     if not all_regions:
-        return {str(wiring.ec2.meta.region_name): wiring.clients}
-    return {region: wiring.clients.in_region(region) for region in enabled_regions(wiring.clients)}
+        return {str(app.ec2.meta.region_name): app.clients}
+    return {region: app.clients.in_region(region) for region in enabled_regions(app.clients)}
 
 
 def _start(text: str) -> datetime:

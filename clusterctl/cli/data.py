@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
+from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
 from clusterctl.cli.node_options import node_options, selected
 from clusterctl.cli.params import Group
 from clusterctl.cli.verify import checking, show, verify_options
-from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 
 
 @click.group(cls=Group)
@@ -27,7 +27,7 @@ def data() -> None:
 @verify_options
 @account_options
 def verify(
-    wiring: Wiring,
+    app: AppContext,
     name: str,
     path: str,
     head: bool,
@@ -50,7 +50,7 @@ def verify(
     from clusterctl.operations.verify import Depth, verify
 
     depth = Depth(content, mtime)
-    with wiring.open(name) as access, checking() as watch:
+    with app.open(name) as access, checking() as watch:
         targets = selected(access, head, indices)
         report = verify(access.connections, targets, path, depth, watch=watch, timeout_s=timeout_s)
     return show(report, depth, as_json)

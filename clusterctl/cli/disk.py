@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from clusterctl.cli import hostlines, output
+from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
 from clusterctl.cli.node_options import nodes_option
-from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 from clusterctl.domain.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @nodes_option
 @click.option("--json", "as_json", is_flag=True, help="Sizes and findings as JSON.")
 @account_options
-def disk(wiring: Wiring, name: str, indices: tuple[int, ...] | None, as_json: bool) -> int:
+def disk(app: AppContext, name: str, indices: tuple[int, ...] | None, as_json: bool) -> int:
     """Show how full the disks of cluster NAME are: /, /data, /opt/dlami/nvme, the home folder.
 
     \b
@@ -33,7 +33,7 @@ def disk(wiring: Wiring, name: str, indices: tuple[int, ...] | None, as_json: bo
     """
     from clusterctl.operations.disk import disk as ask_disks
 
-    with wiring.open(name) as access:
+    with app.open(name) as access:
         report = ask_disks(access, indices)
     if as_json:
         output.data(_as_data(report))

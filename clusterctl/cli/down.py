@@ -7,8 +7,8 @@ import sys
 import click
 
 from clusterctl.cli import output
+from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
 from clusterctl.cli.params import yes_option
-from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 from clusterctl.domain.units import count
 
 
@@ -17,7 +17,7 @@ from clusterctl.domain.units import count
 @yes_option
 @click.option("--json", "as_json", is_flag=True, help="Print what was removed as JSON.")
 @account_options
-def down(wiring: Wiring, name: str, yes: bool, as_json: bool) -> None:
+def down(app: AppContext, name: str, yes: bool, as_json: bool) -> None:
     """Remove cluster NAME: instances, address, groups, key pair, local folder.
 
     Everything is found by its tag, so it works without the local folder and after an
@@ -31,14 +31,14 @@ def down(wiring: Wiring, name: str, yes: bool, as_json: bool) -> None:
     from clusterctl.operations.down import down as remove
     from clusterctl.operations.down import leftovers
 
-    folder = wiring.folder(name)
+    folder = app.folder(name)
     if not yes and sys.stdin.isatty():
-        left = leftovers(wiring.clients, name, folder)
+        left = leftovers(app.clients, name, folder)
         if left.nodes:
             nodes = count(len(left.nodes), "node")
             click.confirm(f"Terminate the {nodes} of {name}?", abort=True, err=True)
     try:
-        removed = remove(wiring.clients, name, folder, LineProgress())
+        removed = remove(app.clients, name, folder, LineProgress())
     except KeyboardInterrupt:
         output.note("something may be left")
         output.note_way_on()

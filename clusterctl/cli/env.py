@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusterctl.cli import hostlines, output
+from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
 from clusterctl.cli.params import Group
-from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 
 if TYPE_CHECKING:
     from clusterctl.bootstrap.training import EnvRequest, NodeEnv
@@ -78,7 +78,7 @@ def _request(prefix: str, preset: str, python: str, tensorflow: str | None) -> E
 @click.option("--json", "as_json", is_flag=True, help="The nodes' environments as JSON.")
 @account_options
 def install(
-    wiring: Wiring,
+    app: AppContext,
     name: str,
     wheelhouse: Path | None,
     prefix: str,
@@ -101,7 +101,7 @@ def install(
     """
     from clusterctl.operations.environment import Installation
 
-    with wiring.open(name) as access:
+    with app.open(name) as access:
         installation = Installation(
             access, _request(prefix, preset, python, tensorflow), wheelhouse
         )
@@ -122,7 +122,7 @@ def install(
 @click.option("--json", "as_json", is_flag=True, help="The nodes' environments as JSON.")
 @account_options
 def status(
-    wiring: Wiring,
+    app: AppContext,
     name: str,
     prefix: str,
     preset: str,
@@ -140,7 +140,7 @@ def status(
     """
     from clusterctl.operations.environment import environment_status
 
-    with wiring.open(name) as access:
+    with app.open(name) as access:
         report = environment_status(access, _request(prefix, preset, python, tensorflow))
     return _show(report, as_json)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from clusterctl.cli import output
+from clusterctl.cli.app_context import AppContext, account_options
 from clusterctl.cli.orphan_table import (
     print_orphans,
     removal_data,
@@ -19,7 +20,6 @@ from clusterctl.cli.orphan_table import (
     tell_unseen,
 )
 from clusterctl.cli.params import Duration, yes_option
-from clusterctl.cli.wiring import Wiring, account_options
 from clusterctl.domain.errors import AwsError, UsageError
 from clusterctl.domain.units import count
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @account_options
 def gc(
-    wiring: Wiring,
+    app: AppContext,
     regions: str | None,
     all_regions: bool,
     cluster: str | None,
@@ -74,14 +74,14 @@ def gc(
         raise UsageError("--cluster needs a name", "clusterctl gc without it looks at all clusters")
     if cluster is not None and (networks or older_than_s is not None):
         raise UsageError("--cluster goes with neither --networks nor --older-than", "leave it out")
-    places = _places(wiring, regions, all_regions)
+    places = _places(app, regions, all_regions)
     if len(places) > 1:
         output.note(f"looking at {len(places)} regions")
     collector = GarbageCollector(
-        places, wiring.settings.home, Wishes(cluster, older_than_s, networks), output.note
+        places, app.settings.home, Wishes(cluster, older_than_s, networks), output.note
     )
     sweep = collector.sweep()
-    costs = HourlyCosts(places, wiring.settings.home / "prices.json")
+    costs = HourlyCosts(places, app.settings.home / "prices.json")
     tell_unseen(sweep.unseen)
     tell_forgetful(sweep)
     _note_stops(collector, sweep)
@@ -107,30 +107,30 @@ def gc(
     return 1 if removed.left or removed.unseen or sweep.unseen else 0
 
 
-def _places(wiring: Wiring, regions: str | None, all_regions: bool) -> dict[str, Clients]:
+def _places(app: AppContext, regions: str | None, all_regions: bool) -> dict[str, Clients]:
     """The regions to look at, each with its clients. Raises UsageError, AwsError."""
     from clusterctl.ec2.gc.sweep import all_regions as enabled_regions
 
     if regions and all_regions:
         raise UsageError("--regions and --all-regions exclude each other", "give one of them")
     if all_regions:
-        names = enabled_regions(wiring.clients)
+        names = enabled_regions(app.clients)
     elif regions is not None:
         names = tuple(dict.fromkeys(name.strip() for name in regions.split(",")))
         if "" in names:
             raise UsageError(f"not a list of regions: {regions!r}", "us-east-1,us-west-2")
-        _check_known(names, wiring)
+        _check_known(names, app)
     else:
-        return {wiring.ec2.meta.region_name: wiring.clients}
-    return {name: wiring.clients.in_region(name) for name in names}
+        return {app.ec2.meta.region_name: app.clients}
+    return {name: app.clients.in_region(name) for name in names}
 
 
-def _check_known(names: tuple[str, ...], wiring: Wiring) -> None:
+def _check_known(names: tuple[str, ...], app: AppContext) -> None:
     """Raises UsageError for regions that the account does not have."""
     from clusterctl.ec2.gc.sweep import all_regions as enabled_regions
 
     try:
-        known = enabled_regions(wiring.clients)
+        known = enabled_regions(app.clients)
     except AwsError:
         # Who may not list regions, or asks where nobody answers, is told when they are looked at.
         return

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 from clusterctl.cli import hostlines, output
+from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
 from clusterctl.cli.node_options import nodes_option
 from clusterctl.cli.process_table import saying_what_is_left, show_left, show_processes
-from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="The processes as JSON.")
 @account_options
 def kill(
-    wiring: Wiring,
+    app: AppContext,
     name: str,
     indices: tuple[int, ...] | None,
     all_python: bool,
@@ -52,7 +52,7 @@ def kill(
         if processes and not as_json:
             show_processes(processes)
 
-    with wiring.open(name) as access, saying_what_is_left(name):
+    with app.open(name) as access, saying_what_is_left(name):
         query = ProcessQuery(all_python=all_python)
         report = kill_processes(access, query, indices, dry_run, found)
     if as_json:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusterctl.cli import output
+from clusterctl.cli.app_context import AppContext
 from clusterctl.cli.cluster_table import cluster_data, print_nodes
 from clusterctl.cli.params import Duration
-from clusterctl.cli.wiring import Wiring
 from clusterctl.domain.errors import ClusterctlError
 from clusterctl.domain.units import count
 
@@ -55,7 +55,7 @@ def waiting_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def launcher_of(
-    wiring: Wiring,
+    app: AppContext,
     name: str,
     timeout_s: float | None = None,
     capacity_timeout_s: float = 0.0,
@@ -66,7 +66,7 @@ def launcher_of(
     from clusterctl.cli.node_progress import node_progress
     from clusterctl.operations.launcher import Launcher
 
-    folder, clients = wiring.folder(name), wiring.clients
+    folder, clients = app.folder(name), app.clients
     launcher = None
     try:
         with node_progress() as progress:
@@ -74,7 +74,7 @@ def launcher_of(
                 clients,
                 folder,
                 progress,
-                wiring.proxy_command,
+                app.proxy_command,
                 timeout_s,
                 capacity_timeout_s,
                 accept_new_host_keys,
@@ -85,16 +85,16 @@ def launcher_of(
         if launcher and launcher.progress.done:
             output.note("all that was asked for is done")
         else:
-            output.note(_left_behind(wiring, name))
+            output.note(_left_behind(app, name))
             output.note_way_on()
         raise
 
 
-def show_report(wiring: Wiring, report: UpReport, as_json: bool) -> None:
+def show_report(app: AppContext, report: UpReport, as_json: bool) -> None:
     """A cluster that is ready."""
     cluster = report.cluster
     if as_json:
-        hosts_file = str(wiring.folder(cluster.name).hosts)
+        hosts_file = str(app.folder(cluster.name).hosts)
         data = cluster_data(cluster, report.gpus)
         output.data({**data, "launched": report.launched, "hosts_file": hosts_file})
         return
@@ -127,7 +127,7 @@ def show_plan(plan: LaunchPlan, as_json: bool) -> None:
         raise Refused(plan.spec.name, () if as_json else plan.findings)
 
 
-def _left_behind(wiring: Wiring, name: str) -> str:
+def _left_behind(app: AppContext, name: str) -> str:
     """What there is, and what takes it away again where that was not there before."""
     from clusterctl.ec2.instances import find_instances, unfinished_of
     from clusterctl.ec2.network.vpcs import find_addresses
@@ -140,11 +140,11 @@ def _left_behind(wiring: Wiring, name: str) -> str:
         "start": f"to stop it again: clusterctl stop {name}",
     }.get(command, "")
     try:
-        there = find_instances(wiring.ec2, name, NOT_TERMINATED)
+        there = find_instances(app.ec2, name, NOT_TERMINATED)
         if there:
             verbs = ("is", "costs") if len(there) == 1 else ("are", "cost")
             what = f"there {verbs[0]} {count(len(there), 'instance')}, which {verbs[1]} money"
-        elif find_addresses(wiring.ec2, name):
+        elif find_addresses(app.ec2, name):
             what = "there is no instance yet, but an elastic address, which costs money"
         else:
             what = "there is no instance yet"
@@ -154,6 +154,6 @@ def _left_behind(wiring: Wiring, name: str) -> str:
             back = f"to do without them: clusterctl remove {name} {indices}"
     except ClusterctlError:
         what = "there may be instances"
-    if launches_under_way(wiring.folder(name)):
+    if launches_under_way(app.folder(name)):
         what += "; a launch is under way, more may appear"
     return f"{what}; {back}" if back else what

@@ -5,14 +5,14 @@ from __future__ import annotations
 import click
 
 from clusterctl.cli import output
+from clusterctl.cli.app_context import AppContext, account_options
 from clusterctl.cli.cluster_table import cluster_data
-from clusterctl.cli.wiring import Wiring, account_options
 
 
 @click.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @account_options
-def list_(wiring: Wiring, as_json: bool) -> None:
+def list_(app: AppContext, as_json: bool) -> None:
     """List the clusters in this region, whoever launched them.
 
     \b
@@ -22,11 +22,11 @@ def list_(wiring: Wiring, as_json: bool) -> None:
     from clusterctl.ec2.instances import list_clusters
     from clusterctl.operations.status import states
 
-    clusters = list_clusters(wiring.ec2)
+    clusters = list_clusters(app.ec2)
     if as_json:
         output.data([cluster_data(cluster) for cluster in clusters])
     elif not clusters:
-        output.note(f"no clusters in {wiring.ec2.meta.region_name}")
+        output.note(f"no clusters in {app.ec2.meta.region_name}")
     else:
         rows = [
             (

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 from clusterctl.cli import output
+from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
 from clusterctl.cli.joblog import follow_to_end
 from clusterctl.cli.params import JobId
-from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 from clusterctl.domain.units import format_duration
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="The jobs as JSON, with --list.")
 @account_options
 def logs(
-    wiring: Wiring, name: str, follow: bool, job_id: str | None, as_list: bool, as_json: bool
+    app: AppContext, name: str, follow: bool, job_id: str | None, as_list: bool, as_json: bool
 ) -> int:
     """Show the log of the latest job of cluster NAME.
 
@@ -39,7 +39,7 @@ def logs(
     from clusterctl.operations.logs import find, jobs_of, read_log
 
     job_id = check_job_id(job_id) if job_id else None
-    with wiring.open(name) as access:
+    with app.open(name) as access:
         if as_list or as_json:
             jobs = jobs_of(access)
             _show(jobs, as_json)

@@ -13,12 +13,12 @@ from clusterctl.domain.spec import Limits
 from clusterctl.domain.units import count, format_duration
 
 if TYPE_CHECKING:
-    from clusterctl.cli.wiring import Wiring
+    from clusterctl.cli.app_context import AppContext
     from clusterctl.ec2.launch.plan import LaunchPlan
     from clusterctl.ec2.money.spending import RunningCost, Spending
 
 
-def agreement(wiring: Wiring, yes: bool) -> Callable[[LaunchPlan], None]:
+def agreement(app: AppContext, yes: bool) -> Callable[[LaunchPlan], None]:
     """Says what a plan's cluster is going to cost, and asks about it where somebody can answer.
 
     Not in the lab, which nobody pays for. A no raises click.Abort.
@@ -27,9 +27,9 @@ def agreement(wiring: Wiring, yes: bool) -> Callable[[LaunchPlan], None]:
     def agree(plan: LaunchPlan) -> None:
         from clusterctl.operations.costs import price_cache, running_cost
 
-        if wiring.settings.lab:
+        if app.settings.lab:
             return
-        cost = running_cost(wiring.clients, plan, price_cache(wiring.settings.home))
+        cost = running_cost(app.clients, plan, price_cache(app.settings.home))
         output.note(f"price of {plan.spec.name}: {_running_words(cost)}")
         if yes or not output.can_ask():
             return

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusterctl.cli import output
+from clusterctl.cli.app_context import AppContext, account_options
 from clusterctl.cli.params import Duration, Group
-from clusterctl.cli.wiring import Wiring, account_options
 from clusterctl.domain.units import count
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def network() -> None:
 @_json
 @account_options
 def up(
-    wiring: Wiring,
+    app: AppContext,
     name: str,
     cidr: str | None,
     zones: str | None,
@@ -83,12 +83,10 @@ def up(
         for_type=for_type,
     )
     if dry_run:
-        _show_plan(name, operation.plan_network(wiring.clients, wish), as_json)
+        _show_plan(name, operation.plan_network(app.clients, wish), as_json)
         return
     with _interruptible(f"clusterctl network up {name}", name):
-        report = operation.network_up(
-            wiring.clients, wish, progress=_progress(), timeout_s=timeout_s
-        )
+        report = operation.network_up(app.clients, wish, progress=_progress(), timeout_s=timeout_s)
     if as_json:
         output.data({**_network_data(report.network), "done": report.done.value})
         return
@@ -103,7 +101,7 @@ def up(
 @_timeout
 @_json
 @account_options
-def down(wiring: Wiring, name: str, timeout_s: float, as_json: bool) -> None:
+def down(app: AppContext, name: str, timeout_s: float, as_json: bool) -> None:
     """Remove the network NAME. Refused while there are instances in it.
 
     \b
@@ -112,7 +110,7 @@ def down(wiring: Wiring, name: str, timeout_s: float, as_json: bool) -> None:
     from clusterctl.operations.network import network_down
 
     with _interruptible(f"clusterctl network down {name}", name):
-        removed = network_down(wiring.clients, name, progress=_progress(), timeout_s=timeout_s)
+        removed = network_down(app.clients, name, progress=_progress(), timeout_s=timeout_s)
     if as_json:
         output.data({"name": name, "removed": removed})
     elif removed:
@@ -125,7 +123,7 @@ def down(wiring: Wiring, name: str, timeout_s: float, as_json: bool) -> None:
 @click.argument("name")
 @_json
 @account_options
-def status(wiring: Wiring, name: str, as_json: bool) -> None:
+def status(app: AppContext, name: str, as_json: bool) -> None:
     """Show the network NAME: its subnets, free addresses, and the clusters in it.
 
     \b
@@ -133,7 +131,7 @@ def status(wiring: Wiring, name: str, as_json: bool) -> None:
     """
     from clusterctl.operations.network import network_status
 
-    found = network_status(wiring.clients, name)
+    found = network_status(app.clients, name)
     if as_json:
         output.data(
             {
@@ -159,7 +157,7 @@ def status(wiring: Wiring, name: str, as_json: bool) -> None:
 @click.option("--dry-run", is_flag=True, help="Only print what would be done.")
 @_json
 @account_options
-def s3(wiring: Wiring, subnet_id: str | None, dry_run: bool, as_json: bool) -> None:
+def s3(app: AppContext, subnet_id: str | None, dry_run: bool, as_json: bool) -> None:
     """Give the subnets of the default VPC a gateway endpoint for S3, which is free.
 
     Nodes without a public address reach S3 by it at once, and through no NAT gateway any more. It
@@ -171,8 +169,8 @@ def s3(wiring: Wiring, subnet_id: str | None, dry_run: bool, as_json: bool) -> N
     """
     from clusterctl.operations.network import make_s3_endpoint, plan_s3_endpoint
 
-    step = plan_s3_endpoint(wiring.clients, subnet_id)
-    made = make_s3_endpoint(wiring.clients, step) if step and not dry_run else ""
+    step = plan_s3_endpoint(app.clients, subnet_id)
+    made = make_s3_endpoint(app.clients, step) if step and not dry_run else ""
     if as_json:
         planned = dict(step.arguments) if step else {}
         output.data({"endpoint_id": made or None, "request": planned})

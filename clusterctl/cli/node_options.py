@@ -12,7 +12,7 @@ from clusterctl.domain.errors import UsageError
 from clusterctl.domain.ranges import format_indices
 
 if TYPE_CHECKING:
-    from clusterctl.cli.wiring import Wiring
+    from clusterctl.cli.app_context import AppContext
     from clusterctl.operations.access import Access
     from clusterctl.transport.target import Target
 
@@ -39,7 +39,7 @@ def indices_of(groups: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
     return tuple(sorted({index for group in groups for index in group}))
 
 
-def check_nodes(wiring: Wiring, name: str, indices: tuple[int, ...]) -> None:
+def check_nodes(app: AppContext, name: str, indices: tuple[int, ...]) -> None:
     """Raises UsageError for indices that no node has or should have. Asks EC2 alone, and no node.
 
     A cluster that does not exist is left for the command itself to report.
@@ -47,7 +47,7 @@ def check_nodes(wiring: Wiring, name: str, indices: tuple[int, ...]) -> None:
     from clusterctl.ec2.instances import unfinished_of, wanted_of
     from clusterctl.operations.status import find_own
 
-    instances = find_own(wiring.clients, wiring.folder(name))
+    instances = find_own(app.clients, app.folder(name))
     there = {found.node.index for found in instances} | set(wanted_of(instances))
     # Those whose removal is not finished yet are known, too.
     known = there | set(unfinished_of(instances).remove)
@@ -59,9 +59,9 @@ def check_nodes(wiring: Wiring, name: str, indices: tuple[int, ...]) -> None:
         )
 
 
-def unless_training(wiring: Wiring, name: str, because: str) -> None:
+def unless_training(app: AppContext, name: str, because: str) -> None:
     """Raises JobRunning while a job runs, HostError of a head node that cannot be asked."""
     from clusterctl.operations.logs import refuse_while_training
 
-    with wiring.open(name) as access:
+    with app.open(name) as access:
         refuse_while_training(access, because)

@@ -29,7 +29,7 @@ _IN_STREAMS = re.compile(rf"({_COLOUR})|[{_CONTROL}]")  # a progress bar goes ba
 UNHEARD = 141  # as a shell says of a program that SIGPIPE ended
 _UNFINISHED = re.compile(r"\x1b(\[[0-9;:]{0,40})?\Z")
 
-# Completes the commands that a text suggests; cli/wiring.py knows what the user typed.
+# Completes the commands that a text suggests; cli/app_context.py knows what the user typed.
 suggested: Callable[[str], str] = str
 
 

@@ -108,7 +108,7 @@ class JobId(click.ParamType):
 
 def _meant(ctx: click.Context) -> ClusterFolder:
     """The folder of the cluster whose name was given, or left out."""
-    from clusterctl.cli.wiring import clusters_here
+    from clusterctl.cli.app_context import clusters_here
     from clusterctl.config import home_folder
     from clusterctl.operations.folder import ClusterFolder
 

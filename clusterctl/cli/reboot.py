@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusterctl.cli import hostlines, output
+from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
 from clusterctl.cli.node_options import indices_of, nodes_option
 from clusterctl.cli.params import Duration, Indices
-from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import format_duration
@@ -61,7 +61,7 @@ class AtOnce(click.ParamType):
 @click.option("--json", "as_json", is_flag=True, help="Outcomes as JSON.")
 @account_options
 def reboot(
-    wiring: Wiring,
+    app: AppContext,
     name: str,
     chosen: tuple[tuple[int, ...], ...],
     indices: tuple[int, ...] | None,
@@ -90,7 +90,7 @@ def reboot(
     if at_once is not None and not wait:
         raise UsageError("--no-wait tells all nodes at once", "leave out --at-once")
     course = _Course(as_json)
-    with wiring.open(name) as access, course.told():
+    with app.open(name) as access, course.told():
         result = reboot_nodes(
             access,
             indices_of(chosen) if chosen else indices,

@@ -7,11 +7,11 @@ import sys
 import click
 
 from clusterctl.cli import output
+from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
 from clusterctl.cli.cluster_table import cluster_data
 from clusterctl.cli.launching import launcher_of
 from clusterctl.cli.node_options import check_nodes, indices_of, unless_training
 from clusterctl.cli.params import Indices, yes_option
-from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 from clusterctl.domain.ranges import fold_hosts, format_indices
 
 
@@ -23,7 +23,7 @@ from clusterctl.domain.ranges import fold_hosts, format_indices
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @account_options
 def remove(
-    wiring: Wiring,
+    app: AppContext,
     name: str,
     indices: tuple[tuple[int, ...], ...],
     yes: bool,
@@ -41,13 +41,13 @@ def remove(
     from clusterctl.operations.members import remove as take_away
 
     chosen = indices_of(indices)
-    check_nodes(wiring, name, chosen)
+    check_nodes(app, name, chosen)
     if not yes and sys.stdin.isatty():
         nodes = fold_hosts([f"{name}-{index}" for index in chosen])
         click.confirm(f"Terminate {nodes}?", abort=True, err=True)
     if not force:
-        unless_training(wiring, name, "it may run on the nodes to be removed")
-    with launcher_of(wiring, name) as launcher:
+        unless_training(app, name, "it may run on the nodes to be removed")
+    with launcher_of(app, name) as launcher:
         removed = take_away(launcher, name, chosen)
     if as_json:
         output.data({**cluster_data(removed.cluster), "removed": removed.removed})

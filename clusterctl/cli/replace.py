@@ -6,10 +6,10 @@ import sys
 
 import click
 
+from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
 from clusterctl.cli.launching import launcher_of, show_report, waiting_options
 from clusterctl.cli.node_options import check_nodes, indices_of, unless_training
 from clusterctl.cli.params import Indices, yes_option
-from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 from clusterctl.domain.ranges import fold_hosts
 
 
@@ -22,7 +22,7 @@ from clusterctl.domain.ranges import fold_hosts
 @click.option("--force", is_flag=True, help="Also while a job runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def replace(
-    wiring: Wiring,
+    app: AppContext,
     name: str,
     indices: tuple[tuple[int, ...], ...],
     timeout_s: float | None,
@@ -44,12 +44,12 @@ def replace(
     from clusterctl.operations.members import replace_nodes
 
     chosen = indices_of(indices)
-    check_nodes(wiring, name, chosen)
+    check_nodes(app, name, chosen)
     if not yes and sys.stdin.isatty():
         nodes = fold_hosts([f"{name}-{index}" for index in chosen])
         click.confirm(f"Replace {nodes}, and lose what is stored there?", abort=True, err=True)
     if not force:
-        unless_training(wiring, name, "it may run on the nodes to be replaced")
-    with launcher_of(wiring, name, timeout_s, capacity_timeout_s, accept_new_host_keys) as launcher:
+        unless_training(app, name, "it may run on the nodes to be replaced")
+    with launcher_of(app, name, timeout_s, capacity_timeout_s, accept_new_host_keys) as launcher:
         report = replace_nodes(launcher, name, chosen)
-    show_report(wiring, report, as_json)
+    show_report(app, report, as_json)

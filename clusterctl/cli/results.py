@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from clusterctl.cli import output
+from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
 from clusterctl.cli.params import JobId
-from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 from clusterctl.domain.errors import UsageError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ REFERENCES = ("auto", "imagenet-32", "imagenet-256", "synthetic-4", "none")
 @click.option("--plot", metavar="FILE", help="Draw a picture: .png, .svg or .pdf.")
 @account_options
 def results(
-    wiring: Wiring,
+    app: AppContext,
     name: str | None,
     job: str | None,
     more: tuple[str, ...],
@@ -83,7 +83,7 @@ def results(
         found = _of_files(files, definitions)
     else:
         assert name is not None  # ClusterCommand has it, unless there are logs
-        found = _of_cluster(wiring, name, job, more, log_dir, definitions)
+        found = _of_cluster(app, name, job, more, log_dir, definitions)
     comparisons = _compared(found, reference)
     if csv_file:
         _write_csv(found, csv_file, bool(definitions) or not found.runs)
@@ -106,7 +106,7 @@ def _of_files(files: list[str], definitions: list[MetricDefinition]) -> Results:
 
 
 def _of_cluster(
-    wiring: Wiring,
+    app: AppContext,
     name: str,
     job: str | None,
     more: tuple[str, ...],
@@ -119,7 +119,7 @@ def _of_cluster(
     if more or (job and log_dir is not None):
         raise UsageError("one cluster, and one job or log folder", "log files are read with --log")
     job_id = check_job_id(job) if job else None
-    with wiring.open(name) as access:
+    with app.open(name) as access:
         return results_of_cluster(access, job_id, log_dir, definitions)
 
 

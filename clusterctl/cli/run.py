@@ -7,16 +7,16 @@ from typing import Any
 
 import click
 
-from clusterctl.cli.fanout_options import fanout_options, piped_stdin
-from clusterctl.cli.node_options import node_options, selected
-from clusterctl.cli.run_on import QuotedCommand, run_on
-from clusterctl.cli.wiring import (
+from clusterctl.cli.app_context import (
+    AppContext,
     ClusterCommand,
-    Wiring,
     account_options,
     clusters_here,
     launched_here,
 )
+from clusterctl.cli.fanout_options import fanout_options, piped_stdin
+from clusterctl.cli.node_options import node_options, selected
+from clusterctl.cli.run_on import QuotedCommand, run_on
 
 
 class _Run(QuotedCommand, ClusterCommand):
@@ -33,7 +33,7 @@ class _Run(QuotedCommand, ClusterCommand):
 @fanout_options
 @account_options
 def run(
-    wiring: Wiring,
+    app: AppContext,
     name: str,
     command: str,
     head: bool,
@@ -51,7 +51,7 @@ def run(
     clusterctl run demo --nodes 0-3,5 -b 'df -h /'
     clusterctl run demo --head 'tail -n 20 train.log'
     """
-    with wiring.open(name) as access:
+    with app.open(name) as access:
         return run_on(
             access.connections,
             selected(access, head, indices),

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
 from clusterctl.cli.copy.options import credentials_of
 from clusterctl.cli.node_options import node_options, selected
-from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 from clusterctl.domain.errors import UsageError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ CREDENTIALS = click.Choice(["profile", "mine", "none"])
 @click.option("--json", "as_json", is_flag=True, help="Each node's sync as JSON.")
 @account_options
 def s3sync(
-    wiring: Wiring,
+    app: AppContext,
     name: str,
     places: tuple[str, ...],
     show_status: bool,
@@ -83,16 +83,16 @@ def s3sync(
         request = _request(places, tool, s3_endpoint, s3_region)
     elif not (show_status or follow or end):
         raise UsageError("there is nothing to do", "give SRC and DST, or --status")
-    with wiring.open(name) as access:
+    with app.open(name) as access:
         connections, targets = access.connections, selected(access, head, indices)
         status = 0
         if places:
-            used = credentials_of(credentials, places[:-1], lambda: wiring.clients)
+            used = credentials_of(credentials, places[:-1], lambda: app.clients)
             started = start_sync(
                 connections,
                 targets,
                 replace(request, credentials=used),
-                cache=wiring.settings.home / "cache",
+                cache=app.settings.home / "cache",
                 send=sender(connections),
                 cluster=name,
             )

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusterctl.cli import output
+from clusterctl.cli.app_context import AppContext
 from clusterctl.cli.params import proposed
-from clusterctl.cli.wiring import Wiring
 from clusterctl.config import load_settings
 from clusterctl.configuration.effective import SpecDraft
 from clusterctl.configuration.environment import misspelt
@@ -74,25 +74,25 @@ def _zones(ctx: click.Context) -> list[str]:
         config=given.get("config"),
         cluster=given.get("name"),
     )
-    found = Wiring(settings).ec2.describe_availability_zones()["AvailabilityZones"]
+    found = AppContext(settings).ec2.describe_availability_zones()["AvailabilityZones"]
     return [zone["ZoneName"] for zone in found]
 
 
 def spec_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the options of a launch; passes `draft`, `capacity_timeout_s` and `timeout_s`.
 
-    Goes below `account_options`, whose `wiring` it needs, as it needs the argument `name`.
+    Goes below `account_options`, whose `app` it needs, as it needs the argument `name`.
     """
 
     @functools.wraps(command)
-    def drafted(*args: Any, wiring: Wiring, name: str, **kwargs: Any) -> Any:
+    def drafted(*args: Any, app: AppContext, name: str, **kwargs: Any) -> Any:
         for text in misspelt(os.environ):
             output.note(f"warning: {text}")
         flags = _flags({option: kwargs.pop(option.parameter) for option in LAUNCH})
-        draft = SpecDraft.of(name, *layers(wiring, name), flags)
+        draft = SpecDraft.of(name, *layers(app, name), flags)
         return command(
             *args,
-            wiring=wiring,
+            app=app,
             name=name,
             draft=draft,
             capacity_timeout_s=draft.duration_s("capacity-timeout") or 0.0,
@@ -105,9 +105,9 @@ def spec_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return drafted
 
 
-def layers(wiring: Wiring, name: str) -> Sequence[Values]:
+def layers(app: AppContext, name: str) -> Sequence[Values]:
     """What the file says about this cluster, and over it the environment."""
-    file = wiring.settings.file
+    file = app.settings.file
     return (file.values(name) if file else {}, environment_values(os.environ))
 
 

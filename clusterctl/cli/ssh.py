@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusterctl.cli import output
+from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
 from clusterctl.cli.foreground import run_in_foreground
 from clusterctl.cli.params import Index
-from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 from clusterctl.domain.errors import (
     ClusterctlError,
     HostError,
@@ -49,7 +49,7 @@ class _RemoteCommand(ClusterCommand):
 @click.argument("index", type=Index("; a command comes after --"), default=0)
 @account_options
 @click.pass_context
-def ssh(ctx: click.Context, wiring: Wiring, name: str, index: int) -> Any:
+def ssh(ctx: click.Context, app: AppContext, name: str, index: int) -> Any:
     """Log in to a node of cluster NAME, the head node unless INDEX (3 or NAME-3) says otherwise.
 
     What follows `--` runs there instead of a shell, without a terminal; Ctrl-C ends it there.
@@ -60,7 +60,7 @@ def ssh(ctx: click.Context, wiring: Wiring, name: str, index: int) -> Any:
     clusterctl ssh demo 3
     clusterctl ssh demo 3 -- nvidia-smi
     """
-    folder = wiring.folder(name)
+    folder = app.folder(name)
     if not folder.ssh_config.exists():
         raise MissingTool(
             f"this machine has no way into a cluster {name}: there is no {folder.ssh_config}",
@@ -71,19 +71,19 @@ def ssh(ctx: click.Context, wiring: Wiring, name: str, index: int) -> Any:
         raise UsageError(f"cluster {name} has no node {index}", f"see: clusterctl status {name}")
     command = ctx.meta.get("command")
     if command:
-        return _reach(wiring, name, index, " ".join(command))
+        return _reach(app, name, index, " ".join(command))
     try:
         status = run_in_foreground(["ssh", "-F", str(folder.ssh_config), host])
     except FileNotFoundError:
         raise MissingTool("there is no `ssh` here", "install OpenSSH's client") from None
     if status == UNREACHABLE:
         # The shell may have ended so, too: then there is nothing to add.
-        _reach(wiring, name, index, connect_timeout_s=ONCE_MORE_S)
+        _reach(app, name, index, connect_timeout_s=ONCE_MORE_S)
     return status
 
 
 def _reach(
-    wiring: Wiring, name: str, index: int, command: str = "", connect_timeout_s: float = 10.0
+    app: AppContext, name: str, index: int, command: str = "", connect_timeout_s: float = 10.0
 ) -> int:
     """Run a command on a node, or just log in: its exit status. Raises HostError.
 
@@ -95,18 +95,18 @@ def _reach(
 
     def explain(target: Target, error: HostError) -> HostError:
         try:
-            return Ec2Explanation(wiring.clients, name)(target, error)
+            return Ec2Explanation(app.clients, name)(target, error)
         except ClusterctlError:
             return error
 
-    folder, host = wiring.folder(name), f"{name}-{index}"
+    folder, host = app.folder(name), f"{name}-{index}"
     with open_nodes(folder, [host], connect_timeout_s=connect_timeout_s, explain=explain) as access:
         [target] = access.targets
         try:
             access.connections.session(target)
         except (HostKeyChanged, HostKeyUnknown):
             # EC2 can say more about whose key it is.
-            with wiring.open(name) as asked:
+            with app.open(name) as asked:
                 asked.connections.session(asked.select((index,))[0])
             raise
         if not command:

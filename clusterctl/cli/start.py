@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
+from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
 from clusterctl.cli.launching import launcher_of, show_report, waiting_options
 from clusterctl.cli.money import agreement
 from clusterctl.cli.params import yes_option
-from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 
 
 @click.command(cls=ClusterCommand)
@@ -17,7 +17,7 @@ from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 @yes_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def start(
-    wiring: Wiring,
+    app: AppContext,
     name: str,
     timeout_s: float | None,
     capacity_timeout_s: float,
@@ -37,6 +37,6 @@ def start(
     from clusterctl.operations.power import start as power_on
 
     waiting = (timeout_s, capacity_timeout_s, accept_new_host_keys)
-    with launcher_of(wiring, name, *waiting, agreement(wiring, yes)) as launcher:
+    with launcher_of(app, name, *waiting, agreement(app, yes)) as launcher:
         report = power_on(launcher, name)
-    show_report(wiring, report, as_json)
+    show_report(app, report, as_json)

@@ -7,10 +7,10 @@ from typing import Any
 import click
 
 from clusterctl.cli import output
+from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
 from clusterctl.cli.cluster_table import cluster_data, print_nodes
 from clusterctl.cli.hostlines import show_failures
 from clusterctl.cli.money import print_spending, spending_data
-from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 from clusterctl.domain.cluster import Cluster, NodeState
 from clusterctl.domain.errors import MissingTool
 from clusterctl.domain.ranges import format_indices
@@ -25,7 +25,7 @@ LOGIN_WITHIN_S = 4.0
 @click.argument("name")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @account_options
-def status(wiring: Wiring, name: str, as_json: bool) -> None:
+def status(app: AppContext, name: str, as_json: bool) -> None:
     """Show the nodes of cluster NAME, as EC2 sees them, whether SSH reaches them, and what they
     cost. Why a node is not reached, and what helps, is below the table.
 
@@ -36,10 +36,10 @@ def status(wiring: Wiring, name: str, as_json: bool) -> None:
     from clusterctl.operations.costs import price_cache, spending_of
     from clusterctl.operations.status import cluster_status
 
-    found = cluster_status(wiring.clients, wiring.folder(name))
-    outcomes = _log_in(wiring, found.cluster)
+    found = cluster_status(app.clients, app.folder(name))
+    outcomes = _log_in(app, found.cluster)
     reached = {one.host: one.error.message if one.error else "" for one in outcomes}
-    money = spending_of(wiring.clients, found.instances, price_cache(wiring.settings.home))
+    money = spending_of(app.clients, found.instances, price_cache(app.settings.home))
     if as_json:
         output.data(
             {
@@ -75,14 +75,14 @@ def status(wiring: Wiring, name: str, as_json: bool) -> None:
         )
 
 
-def _log_in(wiring: Wiring, cluster: Cluster) -> tuple[HostOutcome[Any], ...]:
+def _log_in(app: AppContext, cluster: Cluster) -> tuple[HostOutcome[Any], ...]:
     """Each node's own outcome; none where nothing runs, or the key is elsewhere."""
     from clusterctl.operations.access import log_in_everywhere
 
     if all(node.state is not NodeState.RUNNING for node in cluster.nodes):
         return ()
     try:
-        with wiring.access(cluster) as access:
+        with app.access(cluster) as access:
             return log_in_everywhere(access, LOGIN_WITHIN_S).outcomes
     except MissingTool as missing:
         output.note(f"no login was tried: {missing.message}")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import click
 
 from clusterctl.cli import output
+from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
 from clusterctl.cli.cluster_table import cluster_data
 from clusterctl.cli.launching import launcher_of
 from clusterctl.cli.node_options import unless_training
-from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 from clusterctl.domain.errors import MissingTool
 
 
@@ -17,7 +17,7 @@ from clusterctl.domain.errors import MissingTool
 @click.option("--force", is_flag=True, help="Also while a job runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @account_options
-def stop(wiring: Wiring, name: str, force: bool, as_json: bool) -> None:
+def stop(app: AppContext, name: str, force: bool, as_json: bool) -> None:
     """Stop all nodes of cluster NAME, and wait until they are.
 
     Their root volumes are kept, and cost; what is on instance store (/opt/dlami/nvme) is lost.
@@ -28,11 +28,11 @@ def stop(wiring: Wiring, name: str, force: bool, as_json: bool) -> None:
     """
     from clusterctl.operations.power import stop as power_off
 
-    with launcher_of(wiring, name) as launcher:
+    with launcher_of(app, name) as launcher:
         found = power_off(
             launcher,
             name,
-            lambda cluster: None if force else _check_jobs(wiring, name),
+            lambda cluster: None if force else _check_jobs(app, name),
         )
     if as_json:
         output.data({**cluster_data(found.cluster), "stopped": found.stopped})
@@ -42,9 +42,9 @@ def stop(wiring: Wiring, name: str, force: bool, as_json: bool) -> None:
         output.line(f"stopped {name}; its disks go on costing money")
 
 
-def _check_jobs(wiring: Wiring, name: str) -> None:
+def _check_jobs(app: AppContext, name: str) -> None:
     try:
-        unless_training(wiring, name, "stopping the nodes ends it")
+        unless_training(app, name, "stopping the nodes ends it")
     except MissingTool as error:
         raise MissingTool(
             f"cannot ask whether a job runs: {error.message}",

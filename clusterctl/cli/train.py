@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from clusterctl.cli import output
+from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
 from clusterctl.cli.joblog import follow_to_end, how_to_come_back
-from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count
 
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="The job as JSON; its log goes to stderr.")
 @account_options
 def train(
-    wiring: Wiring,
+    app: AppContext,
     name: str,
     gpus: int,
     arguments: tuple[str, ...],
@@ -125,7 +125,7 @@ def train(
         variables=tuple(parse_variable(text, os.environ) for text in variables),
         mpi_arguments=mpirun_arguments(mpi_args),
     )
-    with wiring.open(name) as access:
+    with app.open(name) as access:
         plan = plan_training(access, request, force)
         if dry_run:
             _show_plan(plan, as_json)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from clusterctl.cli import output
+from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
 from clusterctl.cli.launching import launcher_of, show_plan, show_report, trust_option
 from clusterctl.cli.money import agreement
 from clusterctl.cli.params import yes_option
 from clusterctl.cli.spec_options import spec_options
-from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.spec import ClusterSpec
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Show the steps and what they cost; take none.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def up(
-    wiring: Wiring,
+    app: AppContext,
     name: str,
     draft: SpecDraft,
     capacity_timeout_s: float,
@@ -55,23 +55,23 @@ def up(
     from clusterctl.operations.up import plan_up
     from clusterctl.operations.up import up as launch
 
-    spec = _spec(wiring, draft)
+    spec = _spec(app, draft)
     if dry_run:
-        show_plan(plan_up(Launcher(wiring.clients, wiring.folder(name)), spec), as_json)
+        show_plan(plan_up(Launcher(app.clients, app.folder(name)), spec), as_json)
         return
     waiting = (timeout_s, capacity_timeout_s, accept_new_host_keys)
-    with launcher_of(wiring, name, *waiting, agreement(wiring, yes)) as launcher:
+    with launcher_of(app, name, *waiting, agreement(app, yes)) as launcher:
         report = launch(launcher, spec)
-    show_report(wiring, report, as_json)
-    _say_what_it_costs(wiring, name, report.instances)
+    show_report(app, report, as_json)
+    _say_what_it_costs(app, name, report.instances)
 
 
-def _say_what_it_costs(wiring: Wiring, name: str, instances: Sequence[Instance]) -> None:
+def _say_what_it_costs(app: AppContext, name: str, instances: Sequence[Instance]) -> None:
     """Of a cluster that nothing ends but its owner."""
     from clusterctl.ec2.money.costs import format_usd
     from clusterctl.operations.costs import price_cache, spending_of
 
-    money = spending_of(wiring.clients, instances, price_cache(wiring.settings.home))
+    money = spending_of(app.clients, instances, price_cache(app.settings.home))
     if money.limits.ends or money.limits.idle_minutes:
         return
     daily = None if money.usd_per_hour is None else money.usd_per_hour * 24
@@ -87,25 +87,25 @@ def _say_what_it_costs(wiring: Wiring, name: str, instances: Sequence[Instance])
     )
 
 
-def _spec(wiring: Wiring, draft: SpecDraft) -> ClusterSpec:
+def _spec(app: AppContext, draft: SpecDraft) -> ClusterSpec:
     """A cluster that is there says itself how many nodes of which type it has."""
     try:
         return draft.spec()
     except UsageError:
         if "nodes" in draft.values and "instance-type" in draft.values:
             raise
-        there = _nodes_of(wiring, draft.name)
+        there = _nodes_of(app, draft.name)
         if not there:
             raise
         return draft.spec(nodes=len(there), instance_type=there[0])
 
 
-def _nodes_of(wiring: Wiring, name: str) -> list[str]:
+def _nodes_of(app: AppContext, name: str) -> list[str]:
     """The type of each node that the cluster is to have; none for a cluster that is not there."""
     from clusterctl.ec2.launch.inherited import spec_of
     from clusterctl.operations.status import find_own
 
-    instances = find_own(wiring.clients, wiring.folder(name))
+    instances = find_own(app.clients, app.folder(name))
     if not instances:
         return []
     spec = spec_of(name, instances)

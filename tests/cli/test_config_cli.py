@@ -11,9 +11,9 @@ from pathlib import Path
 import click
 import pytest
 
+from clusterctl.cli.app_context import account_options
 from clusterctl.cli.main import cli, run_command
 from clusterctl.cli.spec_options import spec_options
-from clusterctl.cli.wiring import account_options
 from clusterctl.config import FILE_NAME
 from clusterctl.configuration.options import OPTIONS
 from tests.cli.running import CommandLine, Ran
@@ -46,11 +46,11 @@ def launch(folder, capsys):
     @click.argument("name")
     @account_options
     @spec_options
-    def up(wiring, name, draft, capacity_timeout_s, timeout_s):
+    def up(app, name, draft, capacity_timeout_s, timeout_s):
         found = draft.spec()
         click.echo(f"{found.nodes} x {found.instance_type} {dict(found.tags)}")
         click.echo(f"{found.limits.idle_minutes} {capacity_timeout_s:g} {timeout_s}")
-        click.echo(f"{wiring.settings.region} {wiring.settings.lab} {found.efa} {found.or_types}")
+        click.echo(f"{app.settings.region} {app.settings.lab} {found.efa} {found.or_types}")
 
     def run(*arguments: str) -> Ran:
         capsys.readouterr()

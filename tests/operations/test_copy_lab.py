@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from clusterctl.cli.wiring import Wiring
+from clusterctl.cli.app_context import AppContext
 from clusterctl.config import load_settings
 from clusterctl.copy.request import CopyRequest
 from clusterctl.copy.s3 import LentKeys
@@ -38,7 +38,7 @@ class Cluster:
         return done
 
     def open(self):
-        return Wiring(load_settings(self.environ)).open(NAME)
+        return AppContext(load_settings(self.environ)).open(NAME)
 
     def instance(self, number):
         with self.open() as access:

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from clusterctl.cli.wiring import Wiring
+from clusterctl.cli.app_context import AppContext
 from clusterctl.config import load_settings
 from clusterctl.ec2.launch.request import root_rate
 from clusterctl.operations.disk import SlowDisk, find_slow_disk
@@ -153,21 +153,21 @@ def test_what_the_root_volume_costs(rate, size, says):
 
 def test_a_destination_on_ebs_beside_local_nvme(lab, pair):
     """A g4dn.xlarge has NVMe, a p3.2xlarge none; its way to EBS is slower than a gp3."""
-    wiring = Wiring(load_settings(pair.environ))
+    app = AppContext(load_settings(pair.environ))
     up = [sys.executable, "-m", "clusterctl", "up", "stored", "--nodes", "1"]
     up += ["--instance-type", "g4dn.xlarge"]
     subprocess.run(up, env=pair.environ, check=True)
     try:
-        with wiring.open("stored") as access:
-            slow = find_slow_disk(access, wiring.ec2, 0, '"$HOME"/no/such/folder')
+        with app.open("stored") as access:
+            slow = find_slow_disk(access, app.ec2, 0, '"$HOME"/no/such/folder')
             assert slow
             assert (slow.host, round(slow.rate / 1e6)) == ("stored-0", 119)
             assert slow.free_bytes > 0
             for other in ("/opt/dlami/nvme/set", "/data"):
-                assert find_slow_disk(access, wiring.ec2, 0, other) is None
+                assert find_slow_disk(access, app.ec2, 0, other) is None
         with pair.access() as access:
-            assert find_slow_disk(access, wiring.ec2, 0, '"$HOME"') is None
+            assert find_slow_disk(access, app.ec2, 0, '"$HOME"') is None
             instance = access.cluster.nodes[0].instance_id
-        assert root_rate(wiring.ec2, instance) == 125 << 20
+        assert root_rate(app.ec2, instance) == 125 << 20
     finally:
         subprocess.run([*up[:3], "down", "stored", "--yes"], env=pair.environ, check=False)

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import click
 
 from clusterctl.cli import output
+from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
 from clusterctl.cli.copy.options import CopyOptions, copy_options, request_of, url_access
 from clusterctl.cli.copy.text import missing_line
 from clusterctl.cli.node_options import node_options, selected
 from clusterctl.cli.params import Index
-from clusterctl.cli.wiring import ClusterCommand, Wiring, account_options
 from clusterctl.domain.ranges import fold_hosts
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ DISK_WITHIN_S = 3.0
 @copy_options
 @account_options
 def copy(
-    wiring: Wiring,
+    app: AppContext,
     name: str,
     src: tuple[str, ...],
     dst: str,
@@ -67,7 +67,7 @@ def copy(
 
     with showing(options) as shown:
         request = request_of(options, src, dst, from_node)
-        with wiring.open(name) as access:
+        with app.open(name) as access:
             targets = selected(access, head, indices)
             if from_node is not None:
                 access.select((from_node,))
@@ -76,18 +76,16 @@ def copy(
             missing = () if head or indices else missing
             job = plan_detached_copy(access, targets, request) if detach else None
             if job and not job.needs_this_machine:
-                _start(wiring, access, job, options)
+                _start(app, access, job, options)
                 return int(bool(missing))
-            looking = _look_at_disk(wiring, access, targets, request.place_word, shown)
+            looking = _look_at_disk(app, access, targets, request.place_word, shown)
             report = copy_to_cluster(
                 access,
                 (access.head,) if job else targets,
                 request,
                 watch=shown.watch,
-                urls=url_access(options, src, lambda: wiring.clients, wiring.settings.home),
-                link_rates=_link_rates(wiring, access)
-                if options.show_plan or options.dry_run
-                else {},
+                urls=url_access(options, src, lambda: app.clients, app.settings.home),
+                link_rates=_link_rates(app, access) if options.show_plan or options.dry_run else {},
                 max_workers=options.fanout,
                 timeout_s=options.timeout_s,
             )
@@ -96,13 +94,13 @@ def copy(
         shown.report = replace(report, missing=missing)
     status = shown.finish()
     if job and not report.failed and not report.error:
-        with wiring.open(name) as access:
-            _start(wiring, access, job, options, mirror=request.delete and report.ok)
+        with app.open(name) as access:
+            _start(app, access, job, options, mirror=request.delete and report.ok)
     return status
 
 
 def _start(
-    wiring: Wiring, access: Access, job: DetachedCopy, options: CopyOptions, mirror: bool = False
+    app: AppContext, access: Access, job: DetachedCopy, options: CopyOptions, mirror: bool = False
 ) -> None:
     """Start the job that copies, and say how to come back to it."""
     from clusterctl.cli.joblog import how_to_come_back
@@ -114,8 +112,8 @@ def _start(
     plan = start_copy_job(
         access,
         job,
-        cache=wiring.settings.home,
-        offline=bool(wiring.settings.lab),
+        cache=app.settings.home,
+        offline=bool(app.settings.lab),
         mirror=mirror,
         options=(*words, "--fanout", str(options.fanout)),
     )
@@ -137,7 +135,7 @@ def _missing(cluster: Cluster) -> tuple[str, ...]:
 
 
 def _look_at_disk(
-    wiring: Wiring, access: Access, targets: Sequence[Target], word: str, shown: Shown
+    app: AppContext, access: Access, targets: Sequence[Target], word: str, shown: Shown
 ) -> threading.Thread:
     """Find out beside the copy what its disk costs, on the first node: a cluster's are alike."""
     from clusterctl.operations.disk import find_slow_disk
@@ -147,21 +145,21 @@ def _look_at_disk(
     def look() -> None:
         # Advice: whatever happens, the copy says what matters of a node or of EC2.
         with contextlib.suppress(Exception):
-            shown.slow_disk = find_slow_disk(access, wiring.ec2, first.index, word)
+            shown.slow_disk = find_slow_disk(access, app.ec2, first.index, word)
 
     thread = threading.Thread(target=look, daemon=True)
     thread.start()
     return thread
 
 
-def _link_rates(wiring: Wiring, access: Access) -> dict[str, float]:
+def _link_rates(app: AppContext, access: Access) -> dict[str, float]:
     """Bytes a second by instance type, as EC2 says: for predictions, so never in the way."""
     from clusterctl.domain.errors import AwsError
     from clusterctl.ec2.machines import find_machine_types
 
     try:
         found = find_machine_types(
-            wiring.ec2, sorted({node.instance_type for node in access.cluster.nodes})
+            app.ec2, sorted({node.instance_type for node in access.cluster.nodes})
         )
     except AwsError:
         return {}

@@ -46,7 +46,7 @@ _OPTIONS = (
 )
 
 
-class Wiring:
+class AppContext:
     """The settings of this run, and what is made from them when it is first needed."""
 
     def __init__(self, settings: Settings) -> None:
@@ -268,7 +268,7 @@ def _complete_suggestions(context: click.Context) -> Callable[[str], str]:
 
 
 def account_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds --lab, --region, --profile, --endpoint-url, --config; passes `wiring` to the command.
+    """Adds --lab, --region, --profile, --endpoint-url, --config; passes `app` to the command.
 
     Where the command has an argument `name`, that cluster's entry in the file counts.
     """
@@ -298,7 +298,7 @@ def account_options(command: Callable[..., Any]) -> Callable[..., Any]:
             config=config,
             cluster=kwargs.get("name"),
         )
-        return command(*args, wiring=Wiring(settings), **kwargs)
+        return command(*args, app=AppContext(settings), **kwargs)
 
     for option in reversed(_OPTIONS):
         wired = option(wired)
