@@ -29,7 +29,7 @@ def cancel(app: AppContext, name: str, job_id: str | None, as_json: bool) -> int
     second look that has to find nothing. Nothing running is success; a node that does not answer
     is not (exit status 255).
     """
-    from clusterctl.jobs.ids import check_job_id
+    from clusterctl.jobs.plan import check_job_id
     from clusterctl.operations.cancel import cancel as cancel_job
 
     job_id = check_job_id(job_id) if job_id else None

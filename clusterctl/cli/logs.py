@@ -35,7 +35,7 @@ def logs(
 
     With -f the exit status is the job's.
     """
-    from clusterctl.jobs.ids import check_job_id
+    from clusterctl.jobs.plan import check_job_id
     from clusterctl.operations.logs import find, jobs_of, read_log
 
     job_id = check_job_id(job_id) if job_id else None

@@ -124,7 +124,7 @@ def _indices_here(ctx: click.Context) -> list[str]:
 
 
 def _jobs_of(ctx: click.Context) -> list[str]:
-    from clusterctl.jobs.ids import PATTERN
+    from clusterctl.jobs.plan import JOB_ID
 
     folder = _meant(ctx)
     argv = ["ssh", "-F", str(folder.ssh_config), "-o", "BatchMode=yes"]
@@ -137,7 +137,7 @@ def _jobs_of(ctx: click.Context) -> list[str]:
         check=True,
     )
     # A .bashrc may have printed, too.
-    return list(filter(PATTERN.fullmatch, listed.stdout.decode().splitlines()))
+    return list(filter(JOB_ID.fullmatch, listed.stdout.decode().splitlines()))
 
 
 def proposed(ask: Callable[[], Iterable[str]], incomplete: str) -> list[CompletionItem]:

@@ -113,7 +113,7 @@ def _of_cluster(
     log_dir: str | None,
     definitions: list[MetricDefinition],
 ) -> Results:
-    from clusterctl.jobs.ids import check_job_id
+    from clusterctl.jobs.plan import check_job_id
     from clusterctl.operations.results import results_of_cluster
 
     if more or (job and log_dir is not None):

@@ -72,7 +72,7 @@ def s3sync(
     into the one folder. The exit status of --status and --follow is 1 if a node failed.
     """
     from clusterctl.cli import s3sync_report as report
-    from clusterctl.jobs.ids import check_job_id
+    from clusterctl.jobs.plan import check_job_id
     from clusterctl.operations.copy import sender
     from clusterctl.operations.s3sync import cancel_sync, list_syncs, start_sync
 

@@ -1,6 +1,6 @@
 """The hosts file: `ADDRESS slots=N` per line, as Open MPI and the tutorial have it.
 
-Python 3.8 and the standard library only: this module also runs on the nodes (jobs/launcher).
+Python 3.8 and the standard library only: this module also runs on the nodes (jobs/train_sh).
 """
 
 from __future__ import annotations

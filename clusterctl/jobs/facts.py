@@ -1,6 +1,6 @@
 """What must be known of the head node before a job: one shell command, and its parser.
 
-Python 3.8 and the standard library only: this module also runs on the nodes (jobs/launcher).
+Python 3.8 and the standard library only: this module also runs on the nodes (jobs/train_sh).
 """
 
 from __future__ import annotations

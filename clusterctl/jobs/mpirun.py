@@ -1,6 +1,6 @@
 """The mpirun line: a frozen value in, an argument list out. Nothing is run here.
 
-Python 3.8 and the standard library only: this module also runs on the nodes (jobs/launcher).
+Python 3.8 and the standard library only: this module also runs on the nodes (jobs/train_sh).
 """
 
 from __future__ import annotations

@@ -1,15 +1,18 @@
 """From what was asked for and what the head node has to the job's exact lines.
 
-Python 3.8 and the standard library only: this module also runs on the nodes (jobs/launcher).
+Python 3.8 and the standard library only: this module also runs on the nodes (jobs/train_sh).
 """
 
 from __future__ import annotations
 
 import ipaddress
 import posixpath
+import re
+import secrets
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 
 from clusterctl.domain.errors import NotEnoughGpus, UsageError
 from clusterctl.domain.hostsfile import HostsFile
@@ -42,6 +45,20 @@ from clusterctl.jobs.work import (
 NO_CARDS = ("lo", "docker", "br-", "virbr", "lxcbr", "lxdbr", "podman", "cni")
 LOCAL_NAMES = {"localhost", "127.0.0.1", "::1"}
 EXAMPLES_FOLDER = "examples/horovod/tensorflow"
+JOB_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
+
+
+def new_job_id() -> str:
+    """Return a name for a job, `20261120-154501-3f2a` in UTC: it sorts by time, and is safe in a
+    path and on a command line."""
+    return f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
+def check_job_id(text: str) -> str:
+    """Return the id itself. Raises UsageError."""
+    if not JOB_ID.fullmatch(text):
+        raise UsageError(f"not the id of a job: {text!r}", "see `clusterctl logs NAME --list`")
+    return text
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """How a job is run on GPUs, and how on CPUs: binding, variables, and the trainer's flags.
 
-Python 3.8 and the standard library only: this module also runs on the nodes (jobs/launcher).
+Python 3.8 and the standard library only: this module also runs on the nodes (jobs/train_sh).
 """
 
 from __future__ import annotations

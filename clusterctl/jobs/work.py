@@ -1,6 +1,6 @@
 """What the trainer will do, read from the flags that it is given: its own names and defaults.
 
-Python 3.8 and the standard library only: this module also runs on the nodes (jobs/launcher).
+Python 3.8 and the standard library only: this module also runs on the nodes (jobs/train_sh).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from clusterctl.domain.errors import ClusterctlError, HostError, MissingTool, Us
 from clusterctl.domain.ranges import format_indices
 from clusterctl.domain.results import FanoutResult
 from clusterctl.operations.folder import ClusterFolder
-from clusterctl.operations.pins import ClusterHostKeys
+from clusterctl.operations.known_hosts import ClusterHostKeys
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.fanout import fan_out
 from clusterctl.transport.keys import load_key

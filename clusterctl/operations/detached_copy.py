@@ -13,10 +13,9 @@ from pathlib import Path
 from clusterctl.bootstrap.head_programs import FOLDER, put_programs
 from clusterctl.copy.request import CopyRequest
 from clusterctl.domain.errors import CommandFailed, UsageError
+from clusterctl.jobs.deploy import HOSTS_PATH
 from clusterctl.jobs.detached import in_the_way, start_job
-from clusterctl.jobs.ids import new_job_id
-from clusterctl.jobs.plan import JobPlan
-from clusterctl.jobs.shipping import HOSTS_PATH
+from clusterctl.jobs.plan import JobPlan, new_job_id
 from clusterctl.node.relay.manifest import FOLDER as A_FOLDER
 from clusterctl.node.relay.scan import SourceError, scan
 from clusterctl.operations.access import Access

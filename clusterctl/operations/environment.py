@@ -26,12 +26,12 @@ from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.hostsfile import HostsFile, HostSlots, format_hosts_file
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
-from clusterctl.jobs import meet
+from clusterctl.jobs import smoke_test
+from clusterctl.jobs.deploy import deploy_files
 from clusterctl.jobs.facts import HeadFacts
 from clusterctl.jobs.mpirun import LOST_DAEMON
 from clusterctl.jobs.nccl import parse_transport, transport_finding
 from clusterctl.jobs.presets import EFA, KERNELS, Preset, choose_preset
-from clusterctl.jobs.shipping import ship_examples
 from clusterctl.operations.access import Access
 from clusterctl.operations.copy import copy_to_cluster
 from clusterctl.operations.logs import refuse_while_training
@@ -201,14 +201,14 @@ class Installation:
     def _compile_kernels(self, tell: Tell) -> None:
         """Let the head node's driver compile TensorFlow's kernels, and give all nodes its cache."""
         head, connections = self._access.head, self._access.connections
-        shipped = ship_examples(connections, [head], format_hosts_file(live_hosts(self._access)))
+        shipped = deploy_files(connections, [head], format_hosts_file(live_hosts(self._access)))
         self._keep(shipped)
         if head.host in self._errors:
             return
         tell(f"{head.host}: compiling TensorFlow's kernels for {kernels_for(self._head)}")
         folder, version, preset, facts = self._run_with()
-        command = meet.kernels_command(folder, version, preset, facts)
-        result = connections.run(head, command, timeout_s=meet.KERNELS_TIMEOUT_S + 30)
+        command = smoke_test.kernels_command(folder, version, preset, facts)
+        result = connections.run(head, command, timeout_s=smoke_test.KERNELS_TIMEOUT_S + 30)
         if not result.ok:
             said = f"{result.stderr}\nerror: TensorFlow's kernels cannot be compiled in advance"
             self._errors[head.host] = failed(result, said)
@@ -233,9 +233,9 @@ class Installation:
         folder, version, preset, facts = self._run_with()
         result = self._access.connections.run(
             self._access.head,
-            meet.meet_command(folder, version, addresses, preset, facts),
+            smoke_test.allreduce_command(folder, version, addresses, preset, facts),
             stdin=format_hosts_file(entries).encode(),
-            timeout_s=meet.TIMEOUT_S + 30,
+            timeout_s=smoke_test.TIMEOUT_S + 30,
         )
         if not result.ok or re.search(LOST_DAEMON, result.stderr):
             said = f"{result.stderr}\nerror: ranks on {fold_hosts(hosts)} do not train together"

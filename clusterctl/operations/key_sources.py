@@ -14,7 +14,7 @@ from clusterctl.domain.errors import AwsError, HostKeyChanged, HostUnreachable
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.ec2.console import Consoles, parse_host_keys
 from clusterctl.ec2.host_keys_ssm import HostKeyAnswers, ask_host_keys
-from clusterctl.operations.pins import LearntHostKeys, text_fingerprint
+from clusterctl.operations.known_hosts import LearntHostKeys, text_fingerprint
 
 if TYPE_CHECKING:
     import paramiko

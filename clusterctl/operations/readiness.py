@@ -42,12 +42,12 @@ from clusterctl.ec2.console import Consoles
 from clusterctl.ec2.instances import Instance, as_cluster, find_instances, find_states
 from clusterctl.ec2.network.vpcs import is_local
 from clusterctl.ec2.polling import gaps
-from clusterctl.jobs.shipping import HOSTS_PATH, ShippedFiles, ship_examples, shipped_files
+from clusterctl.jobs.deploy import HOSTS_PATH, DeployedFiles, deploy_files, deployed_files
 from clusterctl.operations.access import cluster_targets
 from clusterctl.operations.guards import update_guards
 from clusterctl.operations.key_sources import CONSOLE_ALONE_S, AgentHostKeys, HostKeySources
+from clusterctl.operations.known_hosts import LearntHostKeys
 from clusterctl.operations.launcher import Launcher, Progress, Stage, check_all
-from clusterctl.operations.pins import LearntHostKeys
 from clusterctl.operations.views import hosts_text, ssh_config_text, write_file
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.fanout import fan_out
@@ -476,7 +476,7 @@ def _join(
         is_head: node_script(members, mpi_key, head.user, is_head) for is_head in (True, False)
     }
     text = hosts_text(replace(cluster, nodes=tuple(fact.node for fact in facts)), gpus_of(facts))
-    shipped = ship_examples(connections, targets, text, lambda target: scripts[target is head])
+    shipped = deploy_files(connections, targets, text, lambda target: scripts[target is head])
     check_all(cluster, _read(shipped))
     return members
 
@@ -498,12 +498,12 @@ def gpus_of(facts: Sequence[NodeFacts]) -> tuple[int, ...]:
     return tuple(fact.found.gpus or 0 for fact in facts)
 
 
-def _read(shipped: FanoutResult[CommandResult]) -> FanoutResult[ShippedFiles]:
-    def one(outcome: HostOutcome[CommandResult]) -> HostOutcome[ShippedFiles]:
+def _read(shipped: FanoutResult[CommandResult]) -> FanoutResult[DeployedFiles]:
+    def one(outcome: HostOutcome[CommandResult]) -> HostOutcome[DeployedFiles]:
         if outcome.value is None:
             return HostOutcome(outcome.host, error=outcome.error)
         try:
-            return HostOutcome(outcome.host, shipped_files(outcome.value))
+            return HostOutcome(outcome.host, deployed_files(outcome.value))
         except ClusterctlError as error:
             return HostOutcome(outcome.host, error=error)
 

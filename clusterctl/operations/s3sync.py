@@ -33,7 +33,7 @@ from clusterctl.copy.s3sync import (
 from clusterctl.domain.errors import ClusterctlError, CommandFailed, HostError, UsageError
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
-from clusterctl.jobs.ids import new_job_id
+from clusterctl.jobs.plan import new_job_id
 from clusterctl.node.relay.messages import Gap
 from clusterctl.transport.answers import json_lines, read_each
 from clusterctl.transport.connections import Connections

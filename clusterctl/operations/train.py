@@ -15,10 +15,17 @@ from clusterctl.domain.hostsfile import HostsFile, HostSlots, format_hosts_file,
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.results import CommandResult
 from clusterctl.domain.units import count
+from clusterctl.jobs.deploy import EXAMPLES, deploy_files, deployed_files, example_files
 from clusterctl.jobs.detached import start_job
 from clusterctl.jobs.facts import PROBE, HeadFacts, parse_facts
-from clusterctl.jobs.ids import new_job_id
-from clusterctl.jobs.plan import JobPlan, JobRequest, check_ranks, check_request, plan_job
+from clusterctl.jobs.plan import (
+    JobPlan,
+    JobRequest,
+    check_ranks,
+    check_request,
+    new_job_id,
+    plan_job,
+)
 from clusterctl.jobs.preflight.context import (
     NodeLook,
     NotReady,
@@ -29,7 +36,6 @@ from clusterctl.jobs.preflight.context import (
 )
 from clusterctl.jobs.preflight.flags import flags_findings
 from clusterctl.jobs.preflight.verdict import crowding_findings, in_order, preflight
-from clusterctl.jobs.shipping import EXAMPLES, example_files, ship_examples, shipped_files
 from clusterctl.node.packer import program_of
 from clusterctl.operations.access import Access
 from clusterctl.operations.logs import Running, refuse_beside_a_run, what_runs
@@ -87,7 +93,7 @@ def start_training(access: Access, plan: TrainingPlan, force: bool = False) -> S
     if not force:
         refuse_beside_a_run(access, plan.running, "two would share its GPUs")
     text = format_hosts_file(plan.hosts)
-    shipped = ship_examples(access.connections, access.targets, text)
+    shipped = deploy_files(access.connections, access.targets, text)
     if shipped.failures:
         first = shipped.failures[0].error
         raise ClusterctlError(
@@ -97,7 +103,7 @@ def start_training(access: Access, plan: TrainingPlan, force: bool = False) -> S
         )
     kept: dict[str, list[str]] = {}
     for result in shipped.values:
-        for name in shipped_files(result).kept:
+        for name in deployed_files(result).kept:
             kept.setdefault(name, []).append(result.host)
     runs_in = start_job(access.connections, access.head, plan.job, access.cluster.name, force)
     folded = tuple((name, fold_hosts(hosts)) for name, hosts in kept.items())

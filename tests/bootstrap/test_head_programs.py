@@ -11,7 +11,7 @@ import pytest
 from clusterctl.bootstrap import head_programs
 from clusterctl.bootstrap.head_programs import FOLDER, put_programs
 from clusterctl.domain.errors import CommandFailed
-from clusterctl.jobs.shipping import HOSTS_PATH
+from clusterctl.jobs.deploy import HOSTS_PATH
 from tests.cli.programs import call
 from tests.cli.running import CommandLine
 

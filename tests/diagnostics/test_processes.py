@@ -23,7 +23,7 @@ from clusterctl.diagnostics.processes import (
 )
 from clusterctl.domain.errors import CommandFailed, HostUnreachable
 from clusterctl.domain.results import CommandResult
-from clusterctl.jobs.shipping import LAUNCHER_PATH
+from clusterctl.jobs.deploy import LAUNCHER_PATH
 from clusterctl.node.jobs.processes import Process, ours
 from tests.local_node import HEAD, LocalNode
 from tests.pythons import python_or_skip

@@ -33,9 +33,8 @@ from clusterctl.jobs.detached import (
     start_job,
 )
 from clusterctl.jobs.follow import follow_job, tail_command
-from clusterctl.jobs.ids import check_job_id, new_job_id
 from clusterctl.jobs.mpirun import LOST_DAEMON, Variable
-from clusterctl.jobs.plan import JobPlan
+from clusterctl.jobs.plan import JobPlan, check_job_id, new_job_id
 from clusterctl.jobs.record import JobState
 from clusterctl.operations.clean_logs import CLEAN, Cleaning
 from clusterctl.operations.logs import Running

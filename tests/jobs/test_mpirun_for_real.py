@@ -8,11 +8,10 @@ from dataclasses import replace
 import pytest
 
 from clusterctl.domain.hostsfile import HostsFile, HostSlots, format_hosts_file
+from clusterctl.jobs.deploy import deploy_files
 from clusterctl.jobs.facts import Environment
-from clusterctl.jobs.ids import new_job_id
 from clusterctl.jobs.mpirun import MpiRun
-from clusterctl.jobs.plan import JobRequest, plan_job
-from clusterctl.jobs.shipping import ship_examples
+from clusterctl.jobs.plan import JobRequest, new_job_id, plan_job
 from clusterctl.operations.train import head_facts
 
 PLACE = """\
@@ -43,7 +42,7 @@ def test_ranks_fill_the_head_node_first(pair, environment, preset, ranks, on_hea
         facts = replace(head_facts(access), environments=(environment,))
         addresses = [node.private_ip for node in access.cluster.nodes]
         hosts = HostsFile(tuple(HostSlots(address, 2) for address in addresses))
-        shipped = ship_examples(access.connections, access.targets, format_hosts_file(hosts))
+        shipped = deploy_files(access.connections, access.targets, format_hosts_file(hosts))
         assert not shipped.failures
         request = JobRequest(ranks, preset=preset, script="~/place.py")
         plan = plan_job(request, facts, hosts, job, "")

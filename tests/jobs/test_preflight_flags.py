@@ -6,10 +6,10 @@ import shutil
 
 import pytest
 
+from clusterctl.jobs.deploy import EXAMPLES
 from clusterctl.jobs.plan import JobPlan
 from clusterctl.jobs.preflight.flags import flags_findings
 from clusterctl.jobs.presets import TRAINER
-from clusterctl.jobs.shipping import EXAMPLES
 from clusterctl.jobs.work import Work
 
 SHIPPED = EXAMPLES / "tensorflow"

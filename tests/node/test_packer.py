@@ -20,7 +20,7 @@ NODE = [
     for path in sorted((PACKAGE / "node").rglob("*.py"))
     if path.name not in ("__init__.py", "packer.py")
 ]
-LAUNCHER = program_of("clusterctl.jobs.launcher").modules
+LAUNCHER = program_of("clusterctl.jobs.train_sh").modules
 OWN = [*NODE, *(name for name in LAUNCHER if name not in NODE)]
 
 
@@ -54,7 +54,7 @@ def test_nothing_but_itself_and_the_standard_library(name):
 @pytest.mark.parametrize("version", ["3.8", "3.9", "3.10", "3.12", "3.13"])
 @pytest.mark.parametrize("comments", [True, False])
 def test_every_module_on_other_pythons(tmp_path, version, comments):
-    program = program_of(*NODE, "clusterctl.jobs.launcher")
+    program = program_of(*NODE, "clusterctl.jobs.train_sh")
     file = tmp_path / "all"
     file.write_bytes(program.zipapp(comments=comments))
     python = python_or_skip(version)

@@ -10,7 +10,7 @@ import pytest
 
 from clusterctl.ec2.instances import find_instances
 from clusterctl.operations import readiness
-from clusterctl.operations.pins import UNSEEN
+from clusterctl.operations.known_hosts import UNSEEN
 from tests.cli.running import CommandLine
 from tests.lab.running import client, once_client, wait_until
 

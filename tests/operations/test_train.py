@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.jobs.ids import PATTERN
+from clusterctl.jobs.plan import JOB_ID
 from tests.pair import eventually
 
 pytestmark = [pytest.mark.lab, pytest.mark.train]
@@ -62,7 +62,7 @@ def test_synthetic_training(quiet):
     )
     short = "2 ranks on pair-[0-1]: train_imagenet_resnet_hvd.py on synthetic data (preset cpu)"
     assert err.splitlines()[-4:-2] == [short, job["line"]], "what runs is printed first"
-    assert PATTERN.fullmatch(job["id"])
+    assert JOB_ID.fullmatch(job["id"])
     assert f"job {job['id']} succeeded after " in err
     assert quiet.ctl("logs")[1] == out
     assert "succeeded  0     2     cpu" in quiet.ctl("logs", "--list")[1]
@@ -110,7 +110,7 @@ def test_the_line_is_the_same_dry_and_wet(quiet):
     quiet.on(0, "touch /data/go")
     wet = json.loads(quiet.ctl("train", "1", "--detach", "--synthetic", "--json")[1])
     same = json.loads(dry)["line"].replace("-np 2", "-np 1")
-    assert PATTERN.sub("ID", same) == PATTERN.sub("ID", wet["line"])
+    assert JOB_ID.sub("ID", same) == JOB_ID.sub("ID", wet["line"])
 
 
 def test_ctrl_c_leaves_the_job_running(quiet):

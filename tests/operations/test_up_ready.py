@@ -27,8 +27,8 @@ from clusterctl.ec2.instances import Instance
 from clusterctl.operations import readiness
 from clusterctl.operations.access import node_target
 from clusterctl.operations.key_sources import AgentHostKeys, HostKeySources
+from clusterctl.operations.known_hosts import LearntHostKeys, text_fingerprint
 from clusterctl.operations.launcher import Progress, Stage, check_all
-from clusterctl.operations.pins import LearntHostKeys, text_fingerprint
 from clusterctl.operations.readiness import InstanceWatch, NodeNotReady, Readiness, ready_within_s
 from tests.operations.clusters import ED25519, OTHER, cluster, node
 

@@ -14,8 +14,8 @@ from clusterctl.ec2.instances import find_instances
 from clusterctl.operations import members, power
 from clusterctl.operations import up as up_module
 from clusterctl.operations.folder import ClusterFolder
+from clusterctl.operations.known_hosts import LearntHostKeys
 from clusterctl.operations.launcher import Launcher
-from clusterctl.operations.pins import LearntHostKeys
 from clusterctl.operations.views import hosts_text, ssh_config_text, write_file
 from clusterctl.transport.hostkeys import PinnedHostKeys
 from clusterctl.transport.target import Target

@@ -1,6 +1,6 @@
 """A job and what its nodes have: what the checks before a training run look at.
 
-Python 3.8 and the standard library only: this module also runs on the nodes (jobs/launcher).
+Python 3.8 and the standard library only: this module also runs on the nodes (jobs/train_sh).
 """
 
 from __future__ import annotations

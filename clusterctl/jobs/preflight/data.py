@@ -1,6 +1,6 @@
 """What speaks against the data of a training run: missing, incomplete, too few files, other files.
 
-Python 3.8 and the standard library only: this module also runs on the nodes (jobs/launcher).
+Python 3.8 and the standard library only: this module also runs on the nodes (jobs/train_sh).
 """
 
 from __future__ import annotations

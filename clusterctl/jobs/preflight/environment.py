@@ -1,7 +1,7 @@
 """What speaks against the nodes' software: other versions than the head node's, or none, and a
 program of the user's own that is not there.
 
-Python 3.8 and the standard library only: this module also runs on the nodes (jobs/launcher).
+Python 3.8 and the standard library only: this module also runs on the nodes (jobs/train_sh).
 """
 
 from __future__ import annotations

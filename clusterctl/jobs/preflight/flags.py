@@ -1,6 +1,6 @@
 """Whether the trainer takes its flags, asked of its own parser: mpirun would ask it in every rank.
 
-Python 3.8 and the standard library only: this module also runs on the nodes (jobs/launcher).
+Python 3.8 and the standard library only: this module also runs on the nodes (jobs/train_sh).
 """
 
 from __future__ import annotations

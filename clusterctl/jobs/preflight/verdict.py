@@ -1,6 +1,6 @@
 """What speaks against a training run, found before mpirun starts. Pure: facts in, findings out.
 
-Python 3.8 and the standard library only: this module also runs on the nodes (jobs/launcher).
+Python 3.8 and the standard library only: this module also runs on the nodes (jobs/train_sh).
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from paramiko.hostkeys import HostKeyEntry
 
 from clusterctl.domain.errors import HostKeyChanged, HostKeyUnknown
 from clusterctl.operations.access import node_target
-from clusterctl.operations.pins import ClusterHostKeys, LearntHostKeys, text_fingerprint
+from clusterctl.operations.known_hosts import ClusterHostKeys, LearntHostKeys, text_fingerprint
 from tests.operations.clusters import ED25519, OTHER, cluster, node
 
 ON_NO_CURVE = (

@@ -1,6 +1,6 @@
 """`train.sh` and its sisters on a node: the same lines as `clusterctl train`, run there.
 
-Python 3.8 and the standard library only: shipped as ~/.clusterctl/launch.pyz (jobs/shipping).
+Python 3.8 and the standard library only: shipped as ~/.clusterctl/launch.pyz (jobs/deploy).
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from clusterctl.domain.errors import ClusterctlError, ConnectionLost, MissingToo
 from clusterctl.domain.findings import Finding
 from clusterctl.domain.hostsfile import parse_hosts_file
 from clusterctl.jobs.facts import PROBE, parse_facts
-from clusterctl.jobs.ids import new_job_id
 from clusterctl.jobs.mpirun import JOB_VARIABLE, LOST_DAEMON
-from clusterctl.jobs.plan import JobPlan, JobRequest, head_slots, plan_job
+from clusterctl.jobs.plan import JobPlan, JobRequest, head_slots, new_job_id, plan_job
 from clusterctl.jobs.preflight.context import NotReady, errors, parse_look, question
 from clusterctl.jobs.preflight.flags import flags_findings
 from clusterctl.jobs.preflight.verdict import crowding_findings, preflight

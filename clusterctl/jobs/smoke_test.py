@@ -1,5 +1,5 @@
-"""What `env install` runs on the head node: a rank on each node, as a proof that they meet; and the
-trainer, so that the driver compiles the kernels which TensorFlow has not."""
+"""What `env install` tries on the head node: an allreduce of a rank on each node as a smoke test,
+and a few steps of the trainer, so that the driver compiles the kernels which TensorFlow lacks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _launch(
     )
 
 
-def meet_command(
+def allreduce_command(
     folder: str, version: str, hosts: Sequence[str], preset: Preset, facts: HeadFacts
 ) -> str:
     """For the head node's shell, with the training environment in `folder` and its Open MPI.

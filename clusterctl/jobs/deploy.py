@@ -38,7 +38,7 @@ cat >/dev/null; else tar -xpmf - 2>/dev/null && echo first; fi"""
 
 
 @dataclass(frozen=True)
-class ShippedFiles:
+class DeployedFiles:
     """What came of it on one node. `kept` files differ: the user changed them there."""
 
     written: tuple[str, ...]
@@ -46,7 +46,7 @@ class ShippedFiles:
     kept: tuple[str, ...]
 
 
-def ship_examples(
+def deploy_files(
     connections: Connections,
     targets: Sequence[Target],
     hosts_text: str,
@@ -57,7 +57,7 @@ def ship_examples(
     `script_of` gives what a node runs before, in the same command: a script for `sh` that prints
     "complete" when it is done. One command on a new node, two on one that has files of ours. Those
     that are the same are left alone, and so are those that the user changed there (but for the
-    hosts file). Read a result with `shipped_files`.
+    hosts file). Read a result with `deployed_files`.
     """
     files = {**example_files(), HOSTS_PATH: hosts_text.encode()}
     first, update = first_archive(files), archive(files)
@@ -82,10 +82,10 @@ def ship_examples(
     return fan_out(one, targets)
 
 
-def shipped_files(result: CommandResult) -> ShippedFiles:
-    """What `ship_examples` did on one node. Raises CommandFailed, for example on a full disk."""
+def deployed_files(result: CommandResult) -> DeployedFiles:
+    """What `deploy_files` did on one node. Raises CommandFailed, for example on a full disk."""
     [report] = json_lines(result, "putting the examples there") or [{}]
-    return ShippedFiles(*(tuple(report.get(key, ())) for key in ("written", "same", "kept")))
+    return DeployedFiles(*(tuple(report.get(key, ())) for key in ("written", "same", "kept")))
 
 
 def _update(connections: Connections, target: Target, payload: bytes) -> CommandResult:
@@ -129,7 +129,7 @@ def example_files() -> Mapping[str, bytes]:
     return {
         **_below("examples/horovod", EXAMPLES),
         **_below(f"{EXAMPLES_FOLDER}/utils", UTILS),
-        LAUNCHER_PATH: program_of("clusterctl.jobs.launcher").zipapp(compress=True),
+        LAUNCHER_PATH: program_of("clusterctl.jobs.train_sh").zipapp(compress=True),
     }
 
 

@@ -11,16 +11,16 @@ import pytest
 
 from clusterctl.domain.errors import CommandFailed
 from clusterctl.domain.results import CommandResult
-from clusterctl.jobs.shipping import (
+from clusterctl.jobs.deploy import (
     HOSTS_PATH,
     LAUNCHER_PATH,
     UNPACK,
-    ShippedFiles,
+    DeployedFiles,
     archive,
+    deployed_files,
     example_files,
     first_archive,
     first_command,
-    shipped_files,
 )
 from tests.pythons import python_or_skip
 
@@ -46,7 +46,7 @@ def unpack(home, files, **environ):
 
 def test_the_tutorials_folder_is_there_and_its_scripts_can_be_run(weird_home):
     files = {**example_files(), HOSTS_PATH: b"10.0.0.4 slots=8\n"}
-    report = shipped_files(unpack(weird_home, files))
+    report = deployed_files(unpack(weird_home, files))
     assert set(report.written) == set(files) >= {TRAINER, UTIL, SCRIPT, HOSTS_PATH, LAUNCHER_PATH}
     assert os.access(weird_home / SCRIPT, os.X_OK)
     assert (weird_home / HOSTS_PATH).read_text() == "10.0.0.4 slots=8\n"
@@ -57,8 +57,8 @@ def test_a_second_time_writes_nothing(weird_home):
     files = {**example_files(), HOSTS_PATH: b"10.0.0.4 slots=8\n"}
     unpack(weird_home, files)
     before = {path: path.stat().st_mtime_ns for path in weird_home.rglob("*")}
-    report = shipped_files(unpack(weird_home, files))
-    assert report == ShippedFiles((), tuple(files), ())
+    report = deployed_files(unpack(weird_home, files))
+    assert report == DeployedFiles((), tuple(files), ())
     assert {path: path.stat().st_mtime_ns for path in weird_home.rglob("*")} == before
 
 
@@ -66,7 +66,7 @@ def test_on_the_oldest_python(weird_home, tmp_path):
     tools = tmp_path / "tools"
     tools.mkdir()
     (tools / "python3").symlink_to(python_or_skip("3.8"))
-    report = shipped_files(unpack(weird_home, example_files(), PATH=f"{tools}:/usr/bin:/bin"))
+    report = deployed_files(unpack(weird_home, example_files(), PATH=f"{tools}:/usr/bin:/bin"))
     assert set(report.written) == set(example_files())
 
 
@@ -98,7 +98,7 @@ def test_the_first_time_and_the_update_agree(weird_home):
     files = {**example_files(), HOSTS_PATH: b"10.0.0.4 slots=8\n"}
     assert first(weird_home, files) == "first\n"
     assert os.access(weird_home / SCRIPT, os.X_OK)
-    assert shipped_files(unpack(weird_home, files)) == ShippedFiles((), tuple(files), ())
+    assert deployed_files(unpack(weird_home, files)) == DeployedFiles((), tuple(files), ())
 
 
 def test_the_first_time_overwrites_nothing(weird_home):
@@ -110,8 +110,8 @@ def test_the_first_time_overwrites_nothing(weird_home):
 
 def test_only_what_changed_is_written(weird_home):
     unpack(weird_home, {TRAINER: b"old", HOSTS_PATH: b"a\n"})
-    report = shipped_files(unpack(weird_home, {TRAINER: b"new", HOSTS_PATH: b"a\n"}))
-    assert report == ShippedFiles((TRAINER,), (HOSTS_PATH,), ())
+    report = deployed_files(unpack(weird_home, {TRAINER: b"new", HOSTS_PATH: b"a\n"}))
+    assert report == DeployedFiles((TRAINER,), (HOSTS_PATH,), ())
     assert (weird_home / TRAINER).read_bytes() == b"new"
 
 
@@ -120,7 +120,7 @@ def test_a_file_the_user_changed_there_stays_but_the_hosts_file_follows_the_clus
     (weird_home / TRAINER).write_bytes(b"theirs")
     (weird_home / HOSTS_PATH).write_bytes(b"by hand\n")
     for _ in range(2):
-        report = shipped_files(unpack(weird_home, {TRAINER: b"ours 2", HOSTS_PATH: b"b\n"}))
+        report = deployed_files(unpack(weird_home, {TRAINER: b"ours 2", HOSTS_PATH: b"b\n"}))
         assert report.kept == (TRAINER,)
     assert (weird_home / TRAINER).read_bytes() == b"theirs"
     assert (weird_home / HOSTS_PATH).read_bytes() == b"b\n"
@@ -129,14 +129,14 @@ def test_a_file_the_user_changed_there_stays_but_the_hosts_file_follows_the_clus
 def test_a_lost_execute_permission_is_put_right(weird_home):
     unpack(weird_home, {SCRIPT: b"#!/bin/sh\n"})
     (weird_home / SCRIPT).chmod(0o644)
-    assert shipped_files(unpack(weird_home, {SCRIPT: b"#!/bin/sh\n"})).written == (SCRIPT,)
+    assert deployed_files(unpack(weird_home, {SCRIPT: b"#!/bin/sh\n"})).written == (SCRIPT,)
     assert os.access(weird_home / SCRIPT, os.X_OK)
 
 
 def test_what_cannot_be_written_is_one_sentence(weird_home):
     (weird_home / "examples").write_text("a file where the folder should be")
     with pytest.raises(CommandFailed, match="putting the examples there failed: .*examples"):
-        shipped_files(unpack(weird_home, {TRAINER: b"x"}))
+        deployed_files(unpack(weird_home, {TRAINER: b"x"}))
 
 
 def test_an_installed_package_holds_the_examples(tmp_path):
@@ -165,7 +165,7 @@ def test_an_installed_package_holds_the_examples(tmp_path):
     assert not shipped.is_symlink()
     assert (shipped / "train.sh").exists()
     assert (shipped / Path(TRAINER).name).exists()
-    listed = "from clusterctl.jobs.shipping import example_files; print(*example_files())"
+    listed = "from clusterctl.jobs.deploy import example_files; print(*example_files())"
     out = subprocess.run(
         [sys.executable, "-c", listed], cwd=tmp_path / "built", capture_output=True, check=True
     )

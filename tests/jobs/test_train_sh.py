@@ -10,14 +10,14 @@ import sys
 
 import pytest
 
-from clusterctl.jobs.shipping import HOSTS_PATH, example_files
+from clusterctl.jobs.deploy import HOSTS_PATH, example_files
 from tests.pair import eventually
 from tests.pythons import python_or_skip
 
 
 @pytest.fixture
 def node(weird_home):
-    """A home as `ship_examples` leaves it."""
+    """A home as `deploy_files` leaves it."""
     for name, content in {**example_files(), HOSTS_PATH: b"localhost slots=2\n"}.items():
         path = weird_home / name
         path.parent.mkdir(parents=True, exist_ok=True)
