@@ -9,7 +9,7 @@ import pytest
 from clusterctl.config import find_file, load_settings, read_spec_file
 from clusterctl.configuration.effective import SpecDraft, shown
 from clusterctl.configuration.environment import misspelt
-from clusterctl.configuration.option import Kind
+from clusterctl.configuration.option import ValueKind
 from clusterctl.configuration.options import LAUNCH, OPTIONS
 from clusterctl.configuration.specfile import parse_spec_file
 from clusterctl.configuration.values import environment_values, merged, values_of
@@ -393,7 +393,7 @@ def test_the_table_fits_the_spec():
             "timeout",
             "capacity-timeout",
         )
-        assert option.kind in (Kind.FLAG,) or option.metavar
+        assert option.kind in (ValueKind.FLAG,) or option.metavar
         assert bool(option.pattern) == bool(option.example)
     unreachable = set(ClusterSpec.__dataclass_fields__) - {
         option.field.partition(".")[0] for option in LAUNCH

@@ -6,17 +6,17 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class KeyPair:
+class NewKey:
     """An ed25519 key: the private half as OpenSSH keeps it, the public half as one line."""
 
     private: bytes
     public: str
 
     def __repr__(self) -> str:
-        return f"KeyPair({self.public!r})"
+        return f"NewKey({self.public!r})"
 
 
-def new_key_pair(comment: str) -> KeyPair:
+def new_key_pair(comment: str) -> NewKey:
     """A fresh key, without passphrase."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -30,4 +30,4 @@ def new_key_pair(comment: str) -> KeyPair:
     public = key.public_key().public_bytes(
         serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
     )
-    return KeyPair(private, f"{public.decode()} {comment}")
+    return NewKey(private, f"{public.decode()} {comment}")

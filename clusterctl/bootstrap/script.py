@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from clusterctl.bootstrap.inspection import MPI_KEY_COMMENT
 from clusterctl.bootstrap.trust import (
     KNOWN_HOSTS,
-    Member,
+    NodeIdentity,
     cluster_known_hosts,
     cluster_ssh_config,
     etc_hosts,
@@ -59,7 +59,7 @@ mv config.clusterctl config
 """
 
 
-def node_script(members: Sequence[Member], mpi_public_key: str, user: str, head: bool) -> str:
+def node_script(members: Sequence[NodeIdentity], mpi_public_key: str, user: str, head: bool) -> str:
     """For `sh -s` on one node. `members` are all nodes, head first; the head also gets the way
     to the others."""
     key_line = f"{mpi_public_key}\n"

@@ -11,7 +11,7 @@ KNOWN_HOSTS = "clusterctl_known_hosts"
 
 
 @dataclass(frozen=True)
-class Member:
+class NodeIdentity:
     """A node as the others know it. `host_keys` are `TYPE BASE64`."""
 
     name: str
@@ -38,7 +38,7 @@ def known_hosts_lines(names: Sequence[str], host_keys: Sequence[str], note: str 
     return [" ".join((",".join(names), key, note)).rstrip() for key in host_keys]
 
 
-def cluster_known_hosts(members: Sequence[Member]) -> str:
+def cluster_known_hosts(members: Sequence[NodeIdentity]) -> str:
     """For the head node, the first member: all nodes, and itself as localhost."""
     head = members[0]
     lines = known_hosts_lines((*head.names, "localhost", "127.0.0.1", "::1"), head.host_keys)
@@ -47,7 +47,7 @@ def cluster_known_hosts(members: Sequence[Member]) -> str:
     return "".join(line + "\n" for line in lines)
 
 
-def cluster_ssh_config(members: Sequence[Member], user: str) -> str:
+def cluster_ssh_config(members: Sequence[NodeIdentity], user: str) -> str:
     """For the head node's ~/.ssh/config: how mpirun and people get from node to node."""
     names = dict.fromkeys(name for member in members for name in member.names)
     return f"""\
@@ -65,7 +65,7 @@ Host *
 """
 
 
-def etc_hosts(members: Sequence[Member]) -> str:
+def etc_hosts(members: Sequence[NodeIdentity]) -> str:
     """For /etc/hosts, so that `ssh demo-1` works on every node."""
     return "".join(
         f"{member.private_ip} {member.name} {member.inside_name}\n" for member in members

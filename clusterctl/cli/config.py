@@ -15,7 +15,7 @@ from clusterctl.cli.params import Group
 from clusterctl.config import FILE_NAME, find_file, home_folder, load_spec_file, read_spec_file
 from clusterctl.configuration.effective import SpecDraft, read_user_data, shown
 from clusterctl.configuration.environment import misspelt
-from clusterctl.configuration.option import Kind, Option
+from clusterctl.configuration.option import Option, ValueKind
 from clusterctl.configuration.options import OPTIONS
 from clusterctl.configuration.values import (
     TAG,
@@ -98,7 +98,7 @@ def _rows(said: Values) -> Sequence[tuple[str, Any, str]]:
     """Key, value and origin of every setting; None is what is built in."""
     rows: list[tuple[str, Any, str]] = []
     for key, option in OPTIONS.items():
-        tags = [tag for tag in said if tag.startswith(TAG)] if option.kind is Kind.TAGS else []
+        tags = [tag for tag in said if tag.startswith(TAG)] if option.kind is ValueKind.TAGS else []
         for one in tags or [key]:
             if one not in said:
                 rows.append((one, None, BUILT_IN))

@@ -11,8 +11,8 @@ from clusterctl.cli.money import limits_words, spending_data, spent_words
 from clusterctl.domain.cluster import is_cluster_name
 
 if TYPE_CHECKING:
+    from clusterctl.operations.cost_history import PastCost
     from clusterctl.operations.costs import ClusterCosts, CostReport
-    from clusterctl.operations.ledger import Ended
 
 HEADERS = (
     "CLUSTER",
@@ -77,7 +77,7 @@ def _row(one: ClusterCosts) -> tuple[str, ...]:
     )
 
 
-def _ended_row(one: Ended) -> tuple[str, ...]:
+def _ended_row(one: PastCost) -> tuple[str, ...]:
     from clusterctl.ec2.money.costs import format_usd
 
     return (

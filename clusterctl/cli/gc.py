@@ -25,7 +25,7 @@ from clusterctl.domain.units import count
 
 if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients
-    from clusterctl.operations.gc import GarbageCollector, Removed, Sweep
+    from clusterctl.operations.gc import GarbageCollector, GcReport, Sweep
 
 
 @click.command()
@@ -149,7 +149,7 @@ def _note_stops(collector: GarbageCollector, sweep: Sweep) -> None:
         output.note(f"warning: cannot note since when nodes are stopped: {failure.message}")
 
 
-def _remove(collector: GarbageCollector, sweep: Sweep) -> Removed:
+def _remove(collector: GarbageCollector, sweep: Sweep) -> GcReport:
     try:
         return collector.remove(sweep.orphans)
     except KeyboardInterrupt:

@@ -33,7 +33,7 @@ SKIP = click.option(
 )
 
 
-class Instance(click.ParamType):
+class InstanceName(click.ParamType):
     """An instance of the lab, by its id, `all`, or by its name: `demo-1`.
 
     Raises UsageError for a name that none or two of them have, LabError where no lab runs.
@@ -287,7 +287,7 @@ def boot(
 
 
 @fault.command()
-@click.argument("instance", type=Instance())
+@click.argument("instance", type=InstanceName())
 @click.option(
     "--in",
     "after_s",
@@ -413,7 +413,7 @@ def _commands(pair: Pair) -> tuple[click.Command, click.Command]:
 def _command(
     name: str, run: Callable[..., None], help: str, options: Sequence[click.Option] = ()
 ) -> click.Command:
-    instance = click.Argument(["instance"], type=Instance())
+    instance = click.Argument(["instance"], type=InstanceName())
     return click.Command(name, callback=run, params=[instance, *options], help=help)
 
 

@@ -115,16 +115,16 @@ def show_report(app: AppContext, report: UpReport, as_json: bool) -> None:
 
 
 def show_plan(plan: LaunchPlan, as_json: bool) -> None:
-    """The plan, its findings and its cost. Raises Refused where it would be."""
+    """The plan, its findings and its cost. Raises LaunchRefused where it would be."""
     from clusterctl.cli.plan_table import plan_data, print_plan
-    from clusterctl.operations.launcher import Refused
+    from clusterctl.operations.launcher import LaunchRefused
 
     if as_json:
         output.data(plan_data(plan))
     else:
         print_plan(plan)
     if plan.refused:
-        raise Refused(plan.spec.name, () if as_json else plan.findings)
+        raise LaunchRefused(plan.spec.name, () if as_json else plan.findings)
 
 
 def _left_behind(app: AppContext, name: str) -> str:

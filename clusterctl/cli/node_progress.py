@@ -12,7 +12,7 @@ from clusterctl.cli import output
 from clusterctl.domain.findings import Finding
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import format_duration
-from clusterctl.operations.launcher import Progress, Stage
+from clusterctl.operations.launcher import Stage, StepProgress
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 ROWS = 20
 
 
-class LineProgress(Progress):
+class LineProgress(StepProgress):
     """One line per step, and per node and stage."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class LineProgress(Progress):
             output.note(f"{name}: {stage.value}" + (f": {detail}" if detail else ""))
 
 
-class TableProgress(Progress):
+class TableProgress(StepProgress):
     """What rich draws again and again. The steps stay as lines above.
 
     The drawing begins with the nodes: before it there may be a question, on a line of its own.
@@ -99,7 +99,7 @@ def _rows(seen: dict[str, tuple[Stage, str, float]], now: float) -> Iterator[tup
 
 
 @contextmanager
-def node_progress() -> Iterator[Progress]:
+def node_progress() -> Iterator[StepProgress]:
     """Progress for as long as the work takes."""
     if not output.is_live():
         yield LineProgress()

@@ -14,7 +14,7 @@ from clusterctl.ec2.money.costs import format_usd
 if TYPE_CHECKING:
     from clusterctl.ec2.gc.resources import Resource
     from clusterctl.ec2.gc.sweep import Unseen
-    from clusterctl.operations.gc import Removed, Sweep
+    from clusterctl.operations.gc import GcReport, Sweep
     from clusterctl.operations.orphan_costs import HourlyCosts
 
 HEADERS = ("KIND", "ID", "CLUSTER", "REGION", "AGE", "STATE", "$/H", "VERDICT", "WHY")
@@ -97,7 +97,7 @@ def tell_unseen(unseen: Sequence[Unseen]) -> None:
             output.note(f"  hint: {hint}")
 
 
-def tell_left(removed: Removed) -> None:
+def tell_left(removed: GcReport) -> None:
     """What was removed, and what was not and why."""
     if removed.gone:
         output.note(f"removed {count(len(removed.gone), 'thing')}")
@@ -132,7 +132,7 @@ def sweep_data(sweep: Sweep, costs: HourlyCosts, regions: Sequence[str]) -> dict
     }
 
 
-def removal_data(sweep: Sweep, removed: Removed | None) -> dict[str, Any]:
+def removal_data(sweep: Sweep, removed: GcReport | None) -> dict[str, Any]:
     """What a removal came to, for `--json`."""
     unseen = (*sweep.unseen, *(removed.unseen if removed else ()))
     return {

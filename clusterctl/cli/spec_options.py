@@ -15,7 +15,7 @@ from clusterctl.cli.params import proposed
 from clusterctl.config import load_settings
 from clusterctl.configuration.effective import SpecDraft
 from clusterctl.configuration.environment import misspelt
-from clusterctl.configuration.option import Kind, Option
+from clusterctl.configuration.option import Option, ValueKind
 from clusterctl.configuration.options import LAUNCH
 from clusterctl.configuration.values import (
     TAG,
@@ -42,7 +42,7 @@ class Setting(click.ParamType):
         if not isinstance(value, str):
             return value
         try:
-            if self.option.kind is Kind.TAGS:
+            if self.option.kind is ValueKind.TAGS:
                 return parse_tag(value)
             return parse_value(self.option, value)
         except UsageError as error:
@@ -114,7 +114,7 @@ def layers(app: AppContext, name: str) -> Sequence[Values]:
 def _flags(given: dict[Option, Any]) -> Values:
     said: dict[str, Value] = {}
     for option, value in given.items():
-        if option.kind is Kind.TAGS:
+        if option.kind is ValueKind.TAGS:
             said.update({TAG + key: Value(text, "flag") for key, text in value})
         elif value not in (None, ()):
             said[option.key] = Value(value, "flag")
@@ -125,10 +125,10 @@ def _click_option(option: Option) -> Callable[..., Any]:
     text = option.help
     if option.builtin not in ("", "false"):
         text = f"{text.rstrip('.')}. Default: {option.builtin}."
-    if option.kind is Kind.FLAG:
+    if option.kind is ValueKind.FLAG:
         names = f"{option.flag}/--no-{option.key}"
         return click.option(names, option.parameter, default=None, help=text)
-    several = option.kind in (Kind.LIST, Kind.TAGS)
+    several = option.kind in (ValueKind.LIST, ValueKind.TAGS)
     return click.option(
         option.flag,
         option.parameter,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from clusterctl.configuration.option import Kind, Option
+from clusterctl.configuration.option import Option, ValueKind
 from clusterctl.configuration.options import LAUNCH
 from clusterctl.configuration.values import TAG, Values, merged
 from clusterctl.domain.errors import UsageError
@@ -96,7 +96,7 @@ def shown(option: Option, value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, tuple):
         return " ".join(value)
-    if option.kind is Kind.DURATION:
+    if option.kind is ValueKind.DURATION:
         return _duration(value)
     return f"{value:g}" if isinstance(value, float) else str(value)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 
-class Kind(Enum):
+class ValueKind(Enum):
     """What a value has to be, as a message names it."""
 
     FLAG = "true or false"
@@ -29,7 +29,7 @@ class Option:
     """
 
     key: str
-    kind: Kind
+    kind: ValueKind
     help: str
     field: str = ""
     metavar: str = ""

@@ -6,7 +6,7 @@ The options of `up`, what `clusterctl.yaml` may hold, the environment's variable
 
 from __future__ import annotations
 
-from clusterctl.configuration.option import Kind, Option
+from clusterctl.configuration.option import Option, ValueKind
 
 _TYPE = r"[a-z0-9-]+\.[a-z0-9-]+"
 
@@ -14,22 +14,22 @@ _TYPE = r"[a-z0-9-]+\.[a-z0-9-]+"
 ACCOUNT = (
     Option(
         "region",
-        Kind.TEXT,
+        ValueKind.TEXT,
         "AWS region.",
         metavar="REGION",
         builtin="boto3's own choice",
         pattern=r"[a-z]{2,}(-[a-z]+)+-\d+",
         example="us-east-1",
     ),
-    Option("profile", Kind.TEXT, "AWS profile.", metavar="NAME", builtin="boto3's own choice"),
-    Option("lab", Kind.FLAG, "Use the local EC2 (or set CLUSTERCTL_LAB=1).", builtin="false"),
+    Option("profile", ValueKind.TEXT, "AWS profile.", metavar="NAME", builtin="boto3's own choice"),
+    Option("lab", ValueKind.FLAG, "Use the local EC2 (or set CLUSTERCTL_LAB=1).", builtin="false"),
 )
 
 LAUNCH = (
-    Option("nodes", Kind.WHOLE, "How many machines.", "nodes", "N"),
+    Option("nodes", ValueKind.WHOLE, "How many machines.", "nodes", "N"),
     Option(
         "instance-type",
-        Kind.TEXT,
+        ValueKind.TEXT,
         "For example p4d.24xlarge.",
         "instance_type",
         "TYPE",
@@ -38,7 +38,7 @@ LAUNCH = (
     ),
     Option(
         "or-type",
-        Kind.LIST,
+        ValueKind.LIST,
         "Take this type where no zone has enough of the first; may be repeated.",
         "or_types",
         "TYPE",
@@ -48,16 +48,18 @@ LAUNCH = (
     ),
     Option(
         "min-nodes",
-        Kind.WHOLE,
+        ValueKind.WHOLE,
         "Accept this many where there are not more.",
         "min_nodes",
         "M",
         "all of them",
     ),
-    Option("spot", Kind.FLAG, "Take spot machines, which AWS may end.", "spot", builtin="false"),
+    Option(
+        "spot", ValueKind.FLAG, "Take spot machines, which AWS may end.", "spot", builtin="false"
+    ),
     Option(
         "capacity-reservation",
-        Kind.TEXT,
+        ValueKind.TEXT,
         "Launch into this Capacity Reservation or Capacity Block.",
         "capacity_reservation",
         "ID",
@@ -67,17 +69,21 @@ LAUNCH = (
     ),
     Option(
         "placement-group",
-        Kind.FLAG,
+        ValueKind.FLAG,
         "Place the nodes close to each other.",
         "placement_group",
         builtin="where it helps",
     ),
     Option(
-        "efa", Kind.FLAG, "Use the Elastic Fabric Adapter.", "efa", builtin="where there is one"
+        "efa",
+        ValueKind.FLAG,
+        "Use the Elastic Fabric Adapter.",
+        "efa",
+        builtin="where there is one",
     ),
     Option(
         "zone",
-        Kind.TEXT,
+        ValueKind.TEXT,
         "Launch in this availability zone.",
         "zone",
         "ZONE",
@@ -87,7 +93,7 @@ LAUNCH = (
     ),
     Option(
         "subnet",
-        Kind.TEXT,
+        ValueKind.TEXT,
         "Launch in this subnet.",
         "subnet_id",
         "ID",
@@ -97,7 +103,7 @@ LAUNCH = (
     ),
     Option(
         "network",
-        Kind.TEXT,
+        ValueKind.TEXT,
         "Launch in the network of this name (clusterctl network up).",
         "network",
         "NAME",
@@ -107,14 +113,14 @@ LAUNCH = (
     ),
     Option(
         "private",
-        Kind.FLAG,
+        ValueKind.FLAG,
         "Give no node but the head node a public address.",
         "private",
         builtin="false",
     ),
     Option(
         "image",
-        Kind.TEXT,
+        ValueKind.TEXT,
         "An AMI id, the name of an SSM parameter, or a pattern of names.",
         "image",
         "IMAGE",
@@ -122,7 +128,7 @@ LAUNCH = (
     ),
     Option(
         "user",
-        Kind.TEXT,
+        ValueKind.TEXT,
         "The login user.",
         "ssh_user",
         "USER",
@@ -132,7 +138,7 @@ LAUNCH = (
     ),
     Option(
         "ssh-from",
-        Kind.TEXT,
+        ValueKind.TEXT,
         "Who may log in.",
         "ssh_from",
         "CIDR",
@@ -142,7 +148,7 @@ LAUNCH = (
     ),
     Option(
         "user-data",
-        Kind.PATH,
+        ValueKind.PATH,
         "A script or cloud-config that every node runs at its first boot.",
         "user_data",
         "FILE",
@@ -150,7 +156,7 @@ LAUNCH = (
     ),
     Option(
         "instance-profile",
-        Kind.TEXT,
+        ValueKind.TEXT,
         "The instance profile that the nodes get.",
         "instance_profile",
         "NAME",
@@ -160,7 +166,7 @@ LAUNCH = (
     ),
     Option(
         "disk-gib",
-        Kind.WHOLE,
+        ValueKind.WHOLE,
         "Size of a node's disk in GiB.",
         "disk.size_gib",
         "GIB",
@@ -168,7 +174,7 @@ LAUNCH = (
     ),
     Option(
         "disk-iops",
-        Kind.WHOLE,
+        ValueKind.WHOLE,
         "Its operations per second.",
         "disk.iops",
         "N",
@@ -176,7 +182,7 @@ LAUNCH = (
     ),
     Option(
         "disk-throughput",
-        Kind.WHOLE,
+        ValueKind.WHOLE,
         "Its MiB per second.",
         "disk.throughput_mib_s",
         "N",
@@ -184,7 +190,7 @@ LAUNCH = (
     ),
     Option(
         "kms-key",
-        Kind.TEXT,
+        ValueKind.TEXT,
         "The key that it is encrypted with: an id, an alias or an ARN.",
         "disk.kms_key",
         "KEY",
@@ -192,10 +198,12 @@ LAUNCH = (
         pattern=r"(arn:aws[a-z-]*:kms:[a-z0-9-]+:\d{12}:(key|alias)/|alias/)[\w/-]{1,150}|[\w-]{36}",
         example="alias/clusters",
     ),
-    Option("tag", Kind.TAGS, "Tag all that is made; may be repeated.", "tags", "KEY=VALUE", "none"),
+    Option(
+        "tag", ValueKind.TAGS, "Tag all that is made; may be repeated.", "tags", "KEY=VALUE", "none"
+    ),
     Option(
         "max-hours",
-        Kind.NUMBER,
+        ValueKind.NUMBER,
         "The nodes end themselves after so many hours.",
         "limits.max_hours",
         "H",
@@ -203,7 +211,7 @@ LAUNCH = (
     ),
     Option(
         "budget",
-        Kind.NUMBER,
+        ValueKind.NUMBER,
         "The nodes end themselves when they have cost so many USD.",
         "limits.budget_usd",
         "USD",
@@ -211,7 +219,7 @@ LAUNCH = (
     ),
     Option(
         "max-hourly",
-        Kind.NUMBER,
+        ValueKind.NUMBER,
         "Launch nothing that costs more USD an hour.",
         "limits.max_hourly_usd",
         "USD",
@@ -219,7 +227,7 @@ LAUNCH = (
     ),
     Option(
         "idle-stop",
-        Kind.DURATION,
+        ValueKind.DURATION,
         "Stop the cluster when it has been idle for so long.",
         "limits.idle_minutes",
         "DURATION",
@@ -228,7 +236,7 @@ LAUNCH = (
     ),
     Option(
         "stopped-days",
-        Kind.NUMBER,
+        ValueKind.NUMBER,
         "A cluster that idleness has stopped is due for removal after so many days.",
         "limits.stopped_days",
         "D",
@@ -236,7 +244,7 @@ LAUNCH = (
     ),
     Option(
         "capacity-timeout",
-        Kind.DURATION,
+        ValueKind.DURATION,
         "How long to wait for machines when no zone has any.",
         metavar="DURATION",
         builtin="0",
@@ -244,7 +252,7 @@ LAUNCH = (
     ),
     Option(
         "timeout",
-        Kind.DURATION,
+        ValueKind.DURATION,
         "How long nodes may take to get ready.",
         metavar="DURATION",
         builtin="10m, and 30m from 4 GPUs a node on",

@@ -10,7 +10,7 @@ from pathlib import Path
 from yaml.nodes import Node
 
 from clusterctl.configuration import yaml_tree
-from clusterctl.configuration.option import Kind, Option
+from clusterctl.configuration.option import Option, ValueKind
 from clusterctl.configuration.options import OPTIONS
 from clusterctl.configuration.values import TAG, Value, Values, check_tag, merged, parse_value
 from clusterctl.configuration.yaml_tree import Problem, Scalar, Sequence, Unreadable, read_tree
@@ -21,7 +21,7 @@ _SECTIONS = ("defaults", "clusters")
 
 
 @dataclass(frozen=True)
-class Entry:
+class ClusterEntry:
     """One cluster of the file: what it says itself, and whose settings it takes over."""
 
     line: int
@@ -36,7 +36,7 @@ class SpecFile:
 
     path: Path
     defaults: Values = field(default_factory=dict)
-    clusters: Mapping[str, Entry] = field(default_factory=dict)
+    clusters: Mapping[str, ClusterEntry] = field(default_factory=dict)
 
     def values(self, name: str | None) -> Values:
         """What holds for this cluster: its entry, what that extends, the defaults."""
@@ -76,7 +76,7 @@ class _Reader:
             self._wrong(1, "", "nothing is in it; it needs `defaults:` or `clusters:`")
             return SpecFile(self.path)
         defaults: Values = {}
-        clusters: dict[str, Entry] = {}
+        clusters: dict[str, ClusterEntry] = {}
         for line, key, node in self._mapping(root, ""):
             if key == "defaults":
                 defaults = self._settings(node, key)[0]
@@ -90,7 +90,7 @@ class _Reader:
         self._check_extends(clusters)
         return SpecFile(self.path, defaults, clusters)
 
-    def _clusters(self, node: Node) -> dict[str, Entry]:
+    def _clusters(self, node: Node) -> dict[str, ClusterEntry]:
         entries = {}
         for line, name, inner in self._mapping(node, "clusters"):
             try:
@@ -99,7 +99,7 @@ class _Reader:
                 self._wrong(line, "clusters", f"{error.message}; {error.hint}")
                 continue
             values, extends, extends_line = self._settings(inner, f"clusters.{name}", True)
-            entries[name] = Entry(line, values, extends, extends_line)
+            entries[name] = ClusterEntry(line, values, extends, extends_line)
         return entries
 
     def _settings(
@@ -123,16 +123,16 @@ class _Reader:
         origin = f"{self.path}:{tree.line}"
         if isinstance(tree, Scalar) and tree.null and tree.text:
             return {option.key: Value(None, origin)}
-        if option.kind is Kind.TAGS:
+        if option.kind is ValueKind.TAGS:
             return self._tags(node, place)
-        if option.kind is Kind.LIST:
+        if option.kind is ValueKind.LIST:
             items = tree.items if isinstance(tree, Sequence) else (node,)
             parts = [self._parsed(option, item, place) for item in items]
             return {option.key: Value(tuple(part for part in parts if part), origin)}
         value = self._parsed(option, node, place)
         if value is None:
             return {}
-        if option.kind is Kind.PATH:
+        if option.kind is ValueKind.PATH:
             value = self.path.parent / Path(str(value)).expanduser()
         return {option.key: Value(value, origin)}
 
@@ -158,7 +158,7 @@ class _Reader:
             return None
         line = node.start_mark.line + 1
         tree = read_tree(node)
-        literal = option.kind in (Kind.FLAG, Kind.WHOLE, Kind.NUMBER)
+        literal = option.kind in (ValueKind.FLAG, ValueKind.WHOLE, ValueKind.NUMBER)
         if literal and isinstance(tree, Scalar) and tree.quoted:
             self._wrong(
                 line, place, f"not {option.kind.value}: the text {text!r}; leave out the quotes"
@@ -200,7 +200,7 @@ class _Reader:
                 lines[item.key] = item.line
                 yield item.line, item.key, item.node
 
-    def _check_extends(self, clusters: Mapping[str, Entry]) -> None:
+    def _check_extends(self, clusters: Mapping[str, ClusterEntry]) -> None:
         parts = SpecFile(self.path, {}, clusters)
         for name, entry in clusters.items():
             place = f"clusters.{name}.extends"

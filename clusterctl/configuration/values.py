@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from clusterctl.configuration.option import Kind, Option
+from clusterctl.configuration.option import Option, ValueKind
 from clusterctl.configuration.options import ACCOUNT, LAUNCH
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.units import parse_duration_s
@@ -90,15 +90,15 @@ def account_values(environ: Mapping[str, str]) -> Values:
 
 def values_of(option: Option, text: Any, origin: str) -> Values:
     """By key, from one text or, for an option that takes several, all of them."""
-    if option.kind is Kind.TAGS:
+    if option.kind is ValueKind.TAGS:
         return {TAG + key: Value(value, origin) for key, value in map(parse_tag, text)}
-    if option.kind is Kind.LIST:
+    if option.kind is ValueKind.LIST:
         return {option.key: Value(tuple(parse_value(option, one) for one in text), origin)}
     return {option.key: Value(parse_value(option, text), origin)}
 
 
 def _several(option: Option) -> bool:
-    return option.kind in (Kind.LIST, Kind.TAGS)
+    return option.kind in (ValueKind.LIST, ValueKind.TAGS)
 
 
 def _flag(option: Option, text: str) -> bool:
@@ -138,12 +138,12 @@ def _duration(option: Option, text: str) -> float:
     return duration_s
 
 
-_PARSERS: dict[Kind, Any] = {
-    Kind.FLAG: _flag,
-    Kind.WHOLE: _whole,
-    Kind.NUMBER: _number,
-    Kind.TEXT: _text,
-    Kind.LIST: _text,
-    Kind.DURATION: _duration,
-    Kind.PATH: _text,
+_PARSERS: dict[ValueKind, Any] = {
+    ValueKind.FLAG: _flag,
+    ValueKind.WHOLE: _whole,
+    ValueKind.NUMBER: _number,
+    ValueKind.TEXT: _text,
+    ValueKind.LIST: _text,
+    ValueKind.DURATION: _duration,
+    ValueKind.PATH: _text,
 }

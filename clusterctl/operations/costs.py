@@ -24,9 +24,9 @@ from clusterctl.ec2.money.spending import (
     spending,
 )
 from clusterctl.ec2.tags import SPENT, Spent, spent_text
+from clusterctl.operations.cost_history import PastCost, append_ended, read_ended
 from clusterctl.operations.folder import ClusterFolder
-from clusterctl.operations.keep import check_account, parse_site, site_of
-from clusterctl.operations.ledger import Ended, append_ended, read_ended
+from clusterctl.operations.local_state import check_account, parse_site, site_of
 from clusterctl.transport.fanout import fan_out
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class CostReport:
     """What costs now, what has ended since the day asked for, and the regions nobody could see."""
 
     clusters: tuple[ClusterCosts, ...]
-    ended: tuple[Ended, ...] = ()
+    ended: tuple[PastCost, ...] = ()
     unseen: tuple[tuple[str, ClusterctlError], ...] = ()
 
     @property
@@ -94,7 +94,7 @@ class CostReport:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _Region:
     host: str  # A region, under the name that fan_out knows.
     clients: Clients
 
@@ -169,7 +169,7 @@ def cost_report(
             check_account(ClusterFolder(home / name), clients)
     looks = fan_out(
         lambda place: _look(place.clients, home, name),
-        [_Place(region, places[region]) for region in places],
+        [_Region(region, places[region]) for region in places],
     ).outcomes
     if len(looks) == 1 and looks[0].error:
         raise looks[0].error
@@ -206,7 +206,7 @@ def _ended(
     name: str | None,
     since: datetime,
     there: Collection[str],
-) -> tuple[Ended, ...]:
+) -> tuple[PastCost, ...]:
     sites = [site_of(clients) for clients in places.values()]
     return tuple(
         entry
@@ -232,7 +232,7 @@ def note_end(home: Path, clients: Clients, name: str, instances: Sequence[Instan
         costs = {one.node.instance_id: node_cost(one, prices[price_key(one)], now) for one in going}
         append_ended(
             home,
-            Ended(
+            PastCost(
                 account=str(site_of(clients, going)),
                 name=name,
                 region=str(clients.ec2.meta.region_name),

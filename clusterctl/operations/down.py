@@ -22,7 +22,8 @@ from clusterctl.ec2.teardown import (
 )
 from clusterctl.operations.costs import note_end
 from clusterctl.operations.folder import ClusterFolder
-from clusterctl.operations.keep import (
+from clusterctl.operations.launcher import StepProgress
+from clusterctl.operations.local_state import (
     check_site,
     forget,
     locked,
@@ -30,7 +31,6 @@ from clusterctl.operations.keep import (
     sent_launches,
     site_of,
 )
-from clusterctl.operations.launcher import Progress
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -75,7 +75,7 @@ def leftovers(clients: Clients, name: str, folder: ClusterFolder) -> Leftovers:
 
 
 def down(
-    clients: Clients, name: str, folder: ClusterFolder, progress: Progress | None = None
+    clients: Clients, name: str, folder: ClusterFolder, progress: StepProgress | None = None
 ) -> Leftovers:
     """Remove everything that carries the cluster's tag, then its folder; what that was.
 
@@ -84,12 +84,12 @@ def down(
     ClusterctlError.
     """
     if not folder.path.exists():
-        return _remove(clients, name, folder, progress or Progress())
+        return _remove(clients, name, folder, progress or StepProgress())
     with locked(folder):
         # Nodes that are there say whose they are: they end also where STS cannot be reached.
         check_site(folder, clients, find_instances(clients.ec2, name, NOT_TERMINATED))
-        await_sent(clients.ec2, folder, (progress or Progress()).step)
-        removed = _remove(clients, name, folder, progress or Progress())
+        await_sent(clients.ec2, folder, (progress or StepProgress()).step)
+        removed = _remove(clients, name, folder, progress or StepProgress())
         if removed.nothing and folder.launched:
             # The key is the only way into nodes that may still run where nobody has looked.
             raise NoSuchCluster(
@@ -116,7 +116,9 @@ def launches_under_way(folder: ClusterFolder) -> int:
     return len(sent_launches(folder))
 
 
-def _remove(clients: Clients, name: str, folder: ClusterFolder, progress: Progress) -> Leftovers:
+def _remove(
+    clients: Clients, name: str, folder: ClusterFolder, progress: StepProgress
+) -> Leftovers:
     client = clients.ec2
     told: list[int] = []
 

@@ -26,15 +26,15 @@ from clusterctl.ec2.gc.orphans import (
     without_stop_time,
 )
 from clusterctl.ec2.gc.removal import Left, remove, still_there
-from clusterctl.ec2.gc.resources import STOPPED_SEEN, Kind, Resource
-from clusterctl.ec2.gc.sweep import Found, Unseen, look, nothing_seen
+from clusterctl.ec2.gc.resources import STOPPED_SEEN, Resource, ResourceKind
+from clusterctl.ec2.gc.sweep import RegionResources, Unseen, look, nothing_seen
 from clusterctl.ec2.instances import Instance
 from clusterctl.ec2.polling import gaps
 from clusterctl.operations.costs import note_end
 from clusterctl.operations.first_seen import FILE, note_alone
 from clusterctl.operations.folder import ClusterFolder
-from clusterctl.operations.keep import Site, check_account, site_of
 from clusterctl.operations.local_clusters import LocalClusters, local_clusters, to_itself
+from clusterctl.operations.local_state import Site, check_account, site_of
 from clusterctl.transport.fanout import fan_out
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Sweep:
 
 
 @dataclass(frozen=True)
-class Removed:
+class GcReport:
     """What is gone, what is not and why, and where nobody could look again."""
 
     gone: tuple[Resource, ...]
@@ -76,7 +76,7 @@ class Removed:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _Region:
     host: str  # A region, under the name that fan_out knows.
     clients: Clients
 
@@ -94,7 +94,7 @@ class GarbageCollector:
         wishes: Wishes | None = None,
         tell: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self._places = [_Place(region, clients[region]) for region in clients]
+        self._places = [_Region(region, clients[region]) for region in clients]
         self._home = home
         self._wishes = wishes or Wishes()
         self._tell = tell
@@ -142,7 +142,7 @@ class GarbageCollector:
                     labels: Any = tags.tag_list(noted)
                     place.clients.ec2.create_tags(Resources=ids, Tags=labels)
 
-    def remove(self, orphans: Sequence[Judged]) -> Removed:
+    def remove(self, orphans: Sequence[Judged]) -> GcReport:
         """Delete these, look again, and say what is left. Can be interrupted and run again.
 
         What has found a use in the meantime stays, and so does what cannot be looked at again.
@@ -163,7 +163,7 @@ class GarbageCollector:
                 why = f"could not be looked at again: {blind[one.region, one.kind].message}"
                 left[key] = Left(one, ClusterctlError(why, "run it again"))
             elif key in now and now[key].verdict is not Verdict.ORPHAN:
-                sure = (one.region, Kind.INSTANCE) not in blind
+                sure = (one.region, ResourceKind.INSTANCE) not in blind
                 why = f"{'no longer an orphan' if sure else 'not judged again'}: {now[key].why}"
                 left[key] = Left(one, ClusterctlError(why))
         left |= self._remove_all([asked[key] for key in asked if key in now.keys() - left.keys()])
@@ -183,7 +183,7 @@ class GarbageCollector:
         new = shown.keys() - asked.keys()
         remaining |= {key: Left(shown[key], still_there(shown[key])) for key in new}
         gone = tuple(one for key, one in asked.items() if key not in remaining)
-        return Removed(gone, tuple(remaining.values()), tuple(unseen.values()))
+        return GcReport(gone, tuple(remaining.values()), tuple(unseen.values()))
 
     def _await_launches(self, name: str) -> None:
         """Until launches of unknown outcome have shown what they made."""
@@ -215,8 +215,12 @@ class GarbageCollector:
             networks=wishes.networks,
         )
 
-    def _look(self, place: _Place) -> Found:
-        kinds = [kind for kind in Kind if kind is not Kind.NETWORK or self._wishes.cluster is None]
+    def _look(self, place: _Region) -> RegionResources:
+        kinds = [
+            kind
+            for kind in ResourceKind
+            if kind is not ResourceKind.NETWORK or self._wishes.cluster is None
+        ]
         return look(place.clients, place.host, kinds)
 
     def _look_again(
@@ -248,7 +252,7 @@ class GarbageCollector:
             left |= {thing_id(one.resource): one for one in outcome.value or ()}
         return left
 
-    def _remove(self, place: _Place, resources: Sequence[Resource]) -> tuple[Left, ...]:
+    def _remove(self, place: _Region, resources: Sequence[Resource]) -> tuple[Left, ...]:
         here = self._local().here
         busy: dict[str, ClusterctlError] = {}
         with ExitStack() as held:
@@ -265,7 +269,7 @@ class GarbageCollector:
         taken = (Left(one, busy[one.cluster]) for one in resources if one.cluster in busy)
         return (*left, *taken)
 
-    def _note_end(self, place: _Place, resources: Sequence[Resource]) -> None:
+    def _note_end(self, place: _Region, resources: Sequence[Resource]) -> None:
         ending: dict[str, list[Instance]] = {}
         for one in resources:
             if one.instance is not None:

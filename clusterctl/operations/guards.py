@@ -11,7 +11,7 @@ from clusterctl.bootstrap.guard.config import first_settings, joined_settings
 from clusterctl.bootstrap.guard.install import guard_update_script
 from clusterctl.bootstrap.guard.state import parse_used_h, used_command
 from clusterctl.bootstrap.guard.userdata import with_guard
-from clusterctl.bootstrap.trust import Member
+from clusterctl.bootstrap.trust import NodeIdentity
 from clusterctl.domain.cluster import Cluster
 from clusterctl.domain.errors import CommandFailed
 from clusterctl.domain.findings import Severity
@@ -66,7 +66,7 @@ def update_guards(
     cluster: Cluster,
     connections: Connections,
     targets: Sequence[Target],
-    members: Sequence[Member],
+    members: Sequence[NodeIdentity],
 ) -> None:
     """Tell every node when to end, and the head node whom to look after; and EC2 what a power-off
     means. `members`: head first.

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.bootstrap.trust import Member, known_hosts_lines
+from clusterctl.bootstrap.trust import NodeIdentity, known_hosts_lines
 from clusterctl.domain.cluster import Cluster, Node
 from clusterctl.domain.errors import HostError, HostKeyChanged
 from clusterctl.transport.hostkeys import PinnedHostKeys, add_line, described
@@ -144,7 +144,7 @@ class ClusterHostKeys(PinnedHostKeys):
 
 def node_names(node: Node) -> tuple[str, ...]:
     """Every name under which a node is dialled from outside."""
-    return Member(node.name, node.private_ip, node.public_ip, "", ()).names
+    return NodeIdentity(node.name, node.private_ip, node.public_ip, "", ()).names
 
 
 def text_fingerprint(host_key: str) -> str:

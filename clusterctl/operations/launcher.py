@@ -36,7 +36,7 @@ class Stage(Enum):
     FAILED = "failed"
 
 
-class Progress:
+class StepProgress:
     """Silent. The command line overrides what it shows; calls come from several threads.
 
     `done`: all that was asked for is done; an interrupt from now on leaves nothing.
@@ -57,7 +57,7 @@ class Progress:
         """A node has come to a stage."""
 
 
-class Refused(UsageError):
+class LaunchRefused(UsageError):
     """A launch that could not work, or must not cost what it would. Nothing was created."""
 
     def __init__(self, name: str, findings: Sequence[Finding]) -> None:
@@ -78,7 +78,7 @@ class Launcher:
 
     clients: Clients
     folder: ClusterFolder
-    progress: Progress = field(default_factory=Progress)
+    progress: StepProgress = field(default_factory=StepProgress)
     proxy_command: tuple[str, ...] = ()
     timeout_s: float | None = None
     capacity_timeout_s: float = 0.0

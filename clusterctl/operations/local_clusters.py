@@ -15,7 +15,7 @@ from clusterctl.domain.cluster import is_cluster_name
 from clusterctl.ec2.launch.record import SETTLED_AFTER_S
 from clusterctl.operations.down import await_sent
 from clusterctl.operations.folder import ClusterFolder
-from clusterctl.operations.keep import Site, kept_site, locked, sent_launches
+from clusterctl.operations.local_state import Site, kept_site, locked, sent_launches
 
 if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients

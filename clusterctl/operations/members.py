@@ -26,9 +26,9 @@ from clusterctl.ec2.launch.inherited import spec_of
 from clusterctl.ec2.launch.plan import LaunchPlan
 from clusterctl.ec2.tags import Unfinished
 from clusterctl.operations.down import await_sent
-from clusterctl.operations.keep import check_site, locked, sent_launches
 from clusterctl.operations.launcher import Launcher
-from clusterctl.operations.readiness import settle
+from clusterctl.operations.local_state import check_site, locked, sent_launches
+from clusterctl.operations.readiness import make_ready
 from clusterctl.operations.up import UpReport, bring_up, conclude, dismiss, plan_up
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Removed:
+class RemoveReport:
     """What is left, and the names of the nodes that are gone. `settled`: the rest knows of it."""
 
     cluster: Cluster
@@ -60,7 +60,7 @@ def add(launcher: Launcher, name: str, count: int) -> UpReport:
         return bring_up(launcher, _grown(launcher, name, count))
 
 
-def remove(launcher: Launcher, name: str, indices: Sequence[int]) -> Removed:
+def remove(launcher: Launcher, name: str, indices: Sequence[int]) -> RemoveReport:
     """Take these nodes away, and tell the others. The head node stays.
 
     Raises UsageError for indices that are not there, NoSuchCluster, AwsError, ClusterctlError.
@@ -98,9 +98,9 @@ def remove(launcher: Launcher, name: str, indices: Sequence[int]) -> Removed:
         assert cluster is not None, "the head node is left"
         settled = all(node.state is NodeState.RUNNING for node in cluster.nodes)
         if settled:
-            cluster, *_ = settle(launcher, name, rest)
+            cluster, *_ = make_ready(launcher, name, rest)
             conclude(launcher, name)
-        return Removed(cluster, names, settled)
+        return RemoveReport(cluster, names, settled)
 
 
 def replace_nodes(launcher: Launcher, name: str, indices: Sequence[int]) -> UpReport:

@@ -39,7 +39,7 @@ from clusterctl.ec2.network.vpcs import (
     find_vpc,
     find_ways_out,
 )
-from clusterctl.operations.launcher import Progress
+from clusterctl.operations.launcher import StepProgress
 from clusterctl.operations.stack_work import StackWork
 
 if TYPE_CHECKING:
@@ -119,11 +119,11 @@ def network_up(
     clients: Clients,
     wish: NetworkWish,
     *,
-    progress: Progress | None = None,
+    progress: StepProgress | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
 ) -> NetworkReport:
     """The network as wished, whatever there was. Raises NetworkFailed with the reasons."""
-    work = StackWork(clients.cloudformation, progress or Progress(), timeout_s)
+    work = StackWork(clients.cloudformation, progress or StepProgress(), timeout_s)
     while True:
         plan = plan_network(clients, wish)
         done = _carry_out(work, plan)
@@ -150,11 +150,11 @@ def network_down(
     clients: Clients,
     name: str,
     *,
-    progress: Progress | None = None,
+    progress: StepProgress | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
 ) -> bool:
     """Remove the network; False if there was none. Raises ClusterctlError while it is used."""
-    work = StackWork(clients.cloudformation, progress or Progress(), timeout_s)
+    work = StackWork(clients.cloudformation, progress or StepProgress(), timeout_s)
     stack = find_stack(clients.cloudformation, stack_name(check_network_name(name)))
     if stack is None:
         _check_no_orphans(clients, name)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.domain.spec import Market
-from clusterctl.ec2.gc.resources import Kind, Resource
+from clusterctl.ec2.gc.resources import Resource, ResourceKind
 from clusterctl.ec2.money.costs import PUBLIC_IPV4_HOUR_USD, disk_hourly_usd
 from clusterctl.ec2.money.prices import find_price
 
@@ -27,11 +27,11 @@ class HourlyCosts:
 
     def of(self, one: Resource) -> float | None:
         """US dollars an hour; 0 for what is free, None where nobody knows."""
-        if one.kind is Kind.INSTANCE:
+        if one.kind is ResourceKind.INSTANCE:
             return self._machine(one) if one.state in _COUNTED else 0.0
-        if one.kind is Kind.VOLUME:
+        if one.kind is ResourceKind.VOLUME:
             return disk_hourly_usd(one.size_gib, one.iops, one.throughput)
-        return PUBLIC_IPV4_HOUR_USD if one.kind is Kind.ADDRESS else 0.0
+        return PUBLIC_IPV4_HOUR_USD if one.kind is ResourceKind.ADDRESS else 0.0
 
     def total(self, resources: Iterable[Resource]) -> tuple[float, bool]:
         """The sum of what is known, and whether that is all."""

@@ -16,8 +16,8 @@ from clusterctl.ec2.instances import Instance, as_cluster, find_instances
 from clusterctl.ec2.launch.inherited import spec_of
 from clusterctl.ec2.polling import gaps
 from clusterctl.operations.costs import note_spent
-from clusterctl.operations.keep import check_site, locked
 from clusterctl.operations.launcher import Launcher
+from clusterctl.operations.local_state import check_site, locked
 from clusterctl.operations.up import UpReport, bring_up
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ STOPPED_WITHIN_S = 900.0
 
 
 @dataclass(frozen=True)
-class Stopped:
+class StopReport:
     """The cluster as it is now; the nodes that this run stopped."""
 
     cluster: Cluster
@@ -38,7 +38,7 @@ def stop(
     launcher: Launcher,
     name: str,
     may_stop: Callable[[Cluster], None] = lambda cluster: None,
-) -> Stopped:
+) -> StopReport:
     """Stop every node that runs, and wait until all are stopped. Nothing to do is success.
 
     `may_stop` raises where something stands against it. Raises UsageError for spot nodes,
@@ -64,7 +64,7 @@ def stop(
             launcher.progress.step(f"stopping {fold_hosts(names)}")
             with translated():
                 client.stop_instances(InstanceIds=[one.node.instance_id for one in going])
-        return Stopped(_await_stopped(client, name), tuple(one.node.name for one in going))
+        return StopReport(_await_stopped(client, name), tuple(one.node.name for one in going))
 
 
 def start(launcher: Launcher, name: str) -> UpReport:

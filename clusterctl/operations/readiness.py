@@ -1,4 +1,4 @@
-"""Make nodes ready and one cluster: `settle` is the whole of it.
+"""Make nodes ready and one cluster: `make_ready` does all of it.
 
 Wait until EC2 shows the nodes as running, has their host keys, sshd lets us in and they are what
 their type promises; then tell them of each other. What is said of nodes that are late is here, too.
@@ -23,7 +23,7 @@ from clusterctl.bootstrap.inspection import (
 )
 from clusterctl.bootstrap.node_checks import Asked, check_equipment, folded
 from clusterctl.bootstrap.script import node_script
-from clusterctl.bootstrap.trust import Member
+from clusterctl.bootstrap.trust import NodeIdentity
 from clusterctl.domain.cluster import AWAKE, Cluster, Node, NodeState
 from clusterctl.domain.errors import (
     ClusterctlError,
@@ -47,7 +47,7 @@ from clusterctl.operations.access import cluster_targets
 from clusterctl.operations.guards import update_guards
 from clusterctl.operations.key_sources import CONSOLE_ALONE_S, AgentHostKeys, HostKeySources
 from clusterctl.operations.known_hosts import LearntHostKeys
-from clusterctl.operations.launcher import Launcher, Progress, Stage, check_all
+from clusterctl.operations.launcher import Launcher, Stage, StepProgress, check_all
 from clusterctl.operations.views import hosts_text, ssh_config_text, write_file
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.fanout import fan_out
@@ -152,7 +152,7 @@ KEY_REFUSED_FOR_S = 120.0
 
 
 @dataclass(frozen=True)
-class NodeFacts:
+class ReadyNode:
     """A node that is up, and what it said. `host_keys` are `TYPE BASE64`.
 
     `findings` are what its user should know, and what it can be used with all the same.
@@ -187,7 +187,7 @@ class Readiness:
         connections: Connections,
         host_keys: HostKeySources,
         target_of: Callable[[Node], Target],
-        progress: Progress,
+        progress: StepProgress,
         timeout_s: float,
         checked: Callable[[Node], None],
     ) -> None:
@@ -203,7 +203,7 @@ class Readiness:
         self._stages: dict[str, Stage] = {}
         self._nodes: Sequence[Node] = ()
 
-    def wait(self, nodes: Sequence[Node]) -> FanoutResult[NodeFacts]:
+    def wait(self, nodes: Sequence[Node]) -> FanoutResult[ReadyNode]:
         """One outcome per node, in order: its facts, or what it failed of."""
         self._nodes = nodes
         waiting = [_Waiting(node) for node in nodes]
@@ -213,7 +213,7 @@ class Readiness:
             # After an interrupt the threads must not go on asking EC2.
             self._cancelled.set()
 
-    def _one(self, waiting: _Waiting) -> NodeFacts:
+    def _one(self, waiting: _Waiting) -> ReadyNode:
         name = waiting.node.name
         try:
             node = self._running(waiting.node)
@@ -229,7 +229,7 @@ class Readiness:
         self._enter(node, Stage.CHECKED)
         self._checked(node)
         findings = check_equipment(name, found.equipment, asked)
-        return NodeFacts(node, host_keys, found, findings)
+        return ReadyNode(node, host_keys, found, findings)
 
     def _running(self, node: Node) -> Node:
         self._enter(node, Stage.PENDING)
@@ -366,7 +366,7 @@ CONNECT_TIMEOUT_S = 5.0
 READY_WITHIN_S, LARGE_READY_WITHIN_S, LARGE_GPUS = 600.0, 1800.0, 4
 
 
-def settle(
+def make_ready(
     launcher: Launcher, name: str, members: Sequence[Instance], had_limits: bool = False
 ) -> tuple[Cluster, tuple[int, ...], bool]:
     """Wait until all nodes of a cluster are ready and know each other.
@@ -376,7 +376,7 @@ def settle(
     """
     cluster = as_cluster(launcher.clients.ec2, name, members)
     assert cluster is not None, "there is no cluster without instances"
-    facts = make_ready(launcher, cluster, members, had_limits)
+    facts = _reach_and_join(launcher, cluster, members, had_limits)
     cluster = replace(cluster, nodes=tuple(fact.node for fact in facts))
     gpus = gpus_of(facts)
     write_file(launcher.folder.hosts, hosts_text(cluster, gpus))
@@ -389,9 +389,9 @@ def ready_within_s(cluster: Cluster) -> float:
     return LARGE_READY_WITHIN_S if large else READY_WITHIN_S
 
 
-def make_ready(
+def _reach_and_join(
     launcher: Launcher, cluster: Cluster, instances: Sequence[Instance], had_limits: bool
-) -> list[NodeFacts]:
+) -> list[ReadyNode]:
     """Wait for the nodes and make them one cluster; what each said, in order.
 
     Raises ClusterctlError naming every node that failed.
@@ -453,13 +453,13 @@ def make_ready(
 
 def _join(
     connections: Connections,
-    facts: Sequence[NodeFacts],
+    facts: Sequence[ReadyNode],
     targets: Sequence[Target],
     cluster: Cluster,
-    progress: Progress,
-) -> list[Member]:
+    progress: StepProgress,
+) -> list[NodeIdentity]:
     members = [
-        Member(
+        NodeIdentity(
             name=fact.node.name,
             private_ip=fact.node.private_ip,
             public_ip=fact.node.public_ip,
@@ -493,7 +493,7 @@ def _no_programs(launcher: Launcher, head: str, reason: str) -> Finding:
     )
 
 
-def gpus_of(facts: Sequence[NodeFacts]) -> tuple[int, ...]:
+def gpus_of(facts: Sequence[ReadyNode]) -> tuple[int, ...]:
     """The GPUs of each node, as nvidia-smi counts them."""
     return tuple(fact.found.gpus or 0 for fact in facts)
 

@@ -18,7 +18,7 @@ from clusterctl.ec2.network.stack import (
     update_stack,
 )
 from clusterctl.ec2.polling import gaps
-from clusterctl.operations.launcher import Progress
+from clusterctl.operations.launcher import StepProgress
 
 if TYPE_CHECKING:
     from mypy_boto3_cloudformation import CloudFormationClient
@@ -44,7 +44,9 @@ class StackFailed(ClusterctlError):
 class StackWork:
     """One run's dealings with a stack. All of it may be cut off and done again."""
 
-    def __init__(self, client: CloudFormationClient, progress: Progress, timeout_s: float) -> None:
+    def __init__(
+        self, client: CloudFormationClient, progress: StepProgress, timeout_s: float
+    ) -> None:
         self._client = client
         self._progress = progress
         self._timeout_s = timeout_s

@@ -20,7 +20,8 @@ from clusterctl.ec2.tags import Unfinished
 from clusterctl.ec2.teardown import terminate_these
 from clusterctl.operations.costs import note_end, note_spent
 from clusterctl.operations.guards import with_user_data
-from clusterctl.operations.keep import (
+from clusterctl.operations.launcher import Launcher, LaunchRefused
+from clusterctl.operations.local_state import (
     LocalKey,
     check_site,
     keep_key,
@@ -29,8 +30,7 @@ from clusterctl.operations.keep import (
     locked,
     site_of,
 )
-from clusterctl.operations.launcher import Launcher, Refused
-from clusterctl.operations.readiness import settle
+from clusterctl.operations.readiness import make_ready
 
 DISMISSED_WITHIN_S = 600.0
 
@@ -62,8 +62,8 @@ def plan_up(launcher: Launcher, spec: ClusterSpec) -> LaunchPlan:
 def up(launcher: Launcher, spec: ClusterSpec) -> UpReport:
     """Launch what is missing, wait until every node is ready, write the views.
 
-    Raises Refused with what speaks against it, AwsError, UsageError, and ClusterctlError naming
-    each node that did not get ready.
+    Raises LaunchRefused with what speaks against it, AwsError, UsageError, and ClusterctlError
+    naming each node that did not get ready.
     """
     with locked(launcher.folder):
         check_site(launcher.folder, launcher.clients)
@@ -74,7 +74,7 @@ def bring_up(launcher: Launcher, spec: ClusterSpec) -> UpReport:
     """`up` for who holds the lock."""
     plan, instances = launch(launcher, spec)
     had_limits = any(found.limits_text for found in plan.seen.instances)
-    cluster, gpus, can_train = settle(launcher, spec.name, instances, had_limits)
+    cluster, gpus, can_train = make_ready(launcher, spec.name, instances, had_limits)
     if plan.seen.instances:
         dismiss(launcher, cluster.name)
     finished = unfinished_of(plan.seen.instances)
@@ -125,7 +125,7 @@ def launch(launcher: Launcher, spec: ClusterSpec) -> tuple[LaunchPlan, tuple[Ins
     key = local_key(folder, spec.name)
     plan = _plan(launcher, spec, key)
     if plan.refused:
-        raise Refused(spec.name, plan.findings)
+        raise LaunchRefused(spec.name, plan.findings)
     for finding in plan.findings:
         if finding.severity is Severity.WARNING:
             progress.finding(finding)

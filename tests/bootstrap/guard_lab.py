@@ -12,7 +12,7 @@ from pathlib import Path
 from clusterctl.bootstrap.guard.install import guard_update_script
 from clusterctl.bootstrap.inspection import MPI_KEY, inspection_script
 from clusterctl.bootstrap.script import node_script
-from clusterctl.bootstrap.trust import Member
+from clusterctl.bootstrap.trust import NodeIdentity
 from clusterctl.node.guard.settings import GuardSettings, Worker
 from tests.lab.conftest import Instances
 from tests.lab.running import client, make_key, ssh, wait_until
@@ -75,7 +75,9 @@ class GuardedNodes:
         for index, node in enumerate(self.nodes):
             keys = self.on(index, "cut -d' ' -f1,2 /etc/ssh/ssh_host_*_key.pub").splitlines()
             address = node["PrivateIpAddress"]
-            members.append(Member(f"demo-{index}", address, None, f"demo-{index}", tuple(keys)))
+            members.append(
+                NodeIdentity(f"demo-{index}", address, None, f"demo-{index}", tuple(keys))
+            )
         for index in range(len(self.nodes)):
             self.on(index, node_script(members, key, "ubuntu", index == 0))
 

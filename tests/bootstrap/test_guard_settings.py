@@ -8,13 +8,13 @@ import pytest
 
 from clusterctl.bootstrap.guard.config import first_settings, joined_settings, lifetime_s
 from clusterctl.bootstrap.guard.state import parse_used_h
-from clusterctl.bootstrap.trust import Member
+from clusterctl.bootstrap.trust import NodeIdentity
 from clusterctl.domain.spec import Limits
 from clusterctl.node.guard.settings import GuardSettings, Worker, parse_settings
 
 MEMBERS = [
-    Member("demo-0", "10.0.0.4", "203.0.113.9", "ip-10-0-0-4", ()),
-    Member("demo-1", "10.0.0.5", None, "ip-10-0-0-5", ()),
+    NodeIdentity("demo-0", "10.0.0.4", "203.0.113.9", "ip-10-0-0-4", ()),
+    NodeIdentity("demo-1", "10.0.0.5", None, "ip-10-0-0-5", ()),
 ]
 HEAD = """\
 {

@@ -10,7 +10,7 @@ import pytest
 
 from clusterctl.bootstrap.script import BEGIN, END, node_script
 from clusterctl.bootstrap.trust import (
-    Member,
+    NodeIdentity,
     cluster_known_hosts,
     cluster_ssh_config,
     etc_hosts,
@@ -21,8 +21,8 @@ ED25519 = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGpKsSb4iRTaMhcPcU3cYKcwWxW8oXhGJ
 OTHER = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAMurDY1ljmtMV8d9sHhDgH0pT0Yc3bMgmu0NGQ2vkuA"
 MPI_KEY = f"{OTHER} clusterctl-mpi"
 MEMBERS = [
-    Member("demo-0", "10.0.0.4", "203.0.113.9", "ip-10-0-0-4", (ED25519,)),
-    Member("demo-1", "10.0.0.5", None, "a-name-of-its-own", (OTHER,)),
+    NodeIdentity("demo-0", "10.0.0.4", "203.0.113.9", "ip-10-0-0-4", (ED25519,)),
+    NodeIdentity("demo-1", "10.0.0.5", None, "a-name-of-its-own", (OTHER,)),
 ]
 
 

@@ -298,10 +298,10 @@ def test_down_in_the_wrong_region_is_no_success(clusterctl, client, moto_url):
 
 
 def test_ctrl_c_says_what_is_left(clusterctl, monkeypatch):
-    def settle(*_):
+    def make_ready(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(up_module, "settle", settle)
+    monkeypatch.setattr(up_module, "make_ready", make_ready)
     ran = clusterctl("up", *DEMO)
     assert ran.status == 130
     assert "there are 2 instances, which cost money" in ran.err

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from clusterctl.lab.ec2.volume_rules import Disk, check_disk
+from clusterctl.lab.ec2.volume_rules import VolumeRequest, check_disk
 
 
 def disk(type="gp3", size_gib=100, **others):
-    return Disk("/dev/sda1", type, size_gib, **others)
+    return VolumeRequest("/dev/sda1", type, size_gib, **others)
 
 
 @pytest.mark.parametrize(

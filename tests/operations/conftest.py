@@ -1,7 +1,7 @@
 import pytest
 
 from tests.moto_ec2 import client, moto_client, moto_url
-from tests.operations.slain import slayer as slayer_of
+from tests.operations.killed import slayer as slayer_of
 from tests.operations.world import World
 
 __all__ = ["client", "moto_client", "moto_url"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.operations.deeds import COMMANDS
+from tests.operations.commands import COMMANDS
 from tests.operations.wire import READS, Mode
 
 LOOKS = (

@@ -19,7 +19,7 @@ from clusterctl.operations import down as down_module
 from clusterctl.operations import members, power
 from clusterctl.operations import up as up_module
 from clusterctl.operations.status import cluster_status
-from tests.operations.deeds import COMMANDS, NAME, SPEC, Command, down, hasten, nothing, stop, up
+from tests.operations.commands import COMMANDS, NAME, SPEC, Command, down, hasten, nothing, stop, up
 from tests.operations.fault_cases import CALLS
 from tests.operations.wire import Mode
 from tests.operations.world import World

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from tests.operations.deeds import COMMANDS, down, hasten, nothing, up
+from tests.operations.commands import COMMANDS, down, hasten, nothing, up
 from tests.operations.fault_cases import CALLS, FOR_CHANGES, FOR_LOOKS, cases, first_looks
 from tests.operations.wire import Mode
 from tests.operations.world import an_hour_later

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.operations.deeds import COMMANDS, down, hasten, nothing, up
+from tests.operations.commands import COMMANDS, down, hasten, nothing, up
 from tests.operations.fault_cases import cases
 from tests.operations.wire import Mode
 

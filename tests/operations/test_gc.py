@@ -17,13 +17,13 @@ from clusterctl.ec2 import session
 from clusterctl.ec2.gc import orphans as verdicts
 from clusterctl.ec2.gc import removal, resources
 from clusterctl.ec2.gc.orphans import Verdict, without_stop_time
-from clusterctl.ec2.gc.resources import Kind
+from clusterctl.ec2.gc.resources import ResourceKind
 from clusterctl.ec2.session import Clients
 from clusterctl.operations import gc as gc_module
+from clusterctl.operations.cost_history import read_ended
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.gc import GarbageCollector, Wishes
-from clusterctl.operations.keep import keep_site, site_of
-from clusterctl.operations.ledger import read_ended
+from clusterctl.operations.local_state import keep_site, site_of
 from tests.cli.running import CommandLine
 from tests.lab import running
 from tests.moto_ec2 import KEY
@@ -78,7 +78,7 @@ def home(tmp_path):
 
 
 def ids(things) -> set[str]:
-    return {one.name if one.kind is Kind.PLACEMENT_GROUP else one.id for one in things}
+    return {one.name if one.kind is ResourceKind.PLACEMENT_GROUP else one.id for one in things}
 
 
 def orphan_ids(sweep) -> set[str]:
@@ -258,7 +258,7 @@ def test_what_got_a_use_since_the_look_stays(places, home, later, monkeypatch):
     collector = GarbageCollector(places, home)
     found = collector.sweep().orphans
     node = launch(ec2, "demo")
-    removed = collector.remove([one for one in found if one.resource.kind is Kind.KEY_PAIR])
+    removed = collector.remove([one for one in found if one.resource.kind is ResourceKind.KEY_PAIR])
     assert [one.resource.id for one in removed.left if "no longer" in one.error.message] == [
         made["key pair"]
     ]
@@ -290,7 +290,7 @@ def test_a_kind_that_may_not_be_looked_at(places, home, later):
         found = GarbageCollector(places, home).sweep()
     assert {one.resource.kind.value for one in found.orphans} == KINDS - {"placement group"}
     [unseen] = found.unseen
-    assert (unseen.kind, unseen.region) == (Kind.PLACEMENT_GROUP, "us-east-1")
+    assert (unseen.kind, unseen.region) == (ResourceKind.PLACEMENT_GROUP, "us-east-1")
 
 
 @pytest.mark.parametrize(
@@ -386,7 +386,7 @@ def test_what_has_no_date_is_an_orphan_once_it_was_seen_for_a_while(places, home
     node = launch(ec2, "demo")
     collector.sweep()
     ec2.terminate_instances(InstanceIds=[node])
-    shared = {Kind.SECURITY_GROUP, Kind.PLACEMENT_GROUP}
+    shared = {ResourceKind.SECURITY_GROUP, ResourceKind.PLACEMENT_GROUP}
     assert not shared & {one.resource.kind for one in collector.sweep().orphans}
 
 
@@ -458,9 +458,9 @@ def test_an_instance_that_is_protected(places, home):
     ec2.modify_instance_attribute(InstanceId=protected, DisableApiTermination={"Value": True})
     collector = GarbageCollector(places, home, Wishes(cluster="demo"))
     removed = collector.remove(collector.sweep().orphans)
-    assert [one.resource.id for one in removed.left if one.resource.kind is Kind.INSTANCE] == [
-        protected
-    ]
+    assert [
+        one.resource.id for one in removed.left if one.resource.kind is ResourceKind.INSTANCE
+    ] == [protected]
     assert ended not in everything(ec2)
 
 
@@ -568,7 +568,7 @@ def test_calls_do_not_grow_with_what_there_is(places, home):
     GarbageCollector({"us-east-1": places["us-east-1"]}, home).sweep()
     ec2.meta.events.unregister("before-call.ec2", note)
     assert sorted(calls) == sorted(set(calls))
-    assert len(calls) == len(Kind) - 1  # Networks are CloudFormation's.
+    assert len(calls) == len(ResourceKind) - 1  # Networks are CloudFormation's.
 
 
 def test_unknown_ages_are_as_young_as_the_clusters_youngest(places, home):

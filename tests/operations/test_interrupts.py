@@ -18,8 +18,8 @@ from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.launcher import Launcher
 from clusterctl.operations.up import plan_up, up
 from tests.ec2.observed import instance
-from tests.operations.deeds import NAME, SPEC, hasten
-from tests.operations.deeds import up as up_three
+from tests.operations.commands import NAME, SPEC, hasten
+from tests.operations.commands import up as up_three
 from tests.operations.wire import Mode
 from tests.operations.world import World
 

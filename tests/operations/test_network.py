@@ -13,7 +13,7 @@ from clusterctl.ec2.network.plan import Action, NetworkSettings, NetworkWish, st
 from clusterctl.ec2.network.stack import template_version
 from clusterctl.operations import network as operation
 from clusterctl.operations import stack_work
-from clusterctl.operations.launcher import Progress
+from clusterctl.operations.launcher import StepProgress
 from clusterctl.operations.network import network_down, network_status, network_up, plan_network
 from clusterctl.operations.stack_work import StackFailed
 from tests.ec2.cloudformation import REASON, CloudFormation
@@ -24,7 +24,7 @@ WISH = NetworkWish("net", ssh_from="203.0.113.7/32")
 NAME = stack_name("net")
 
 
-class Steps(Progress):
+class Steps(StepProgress):
     """What a user is told."""
 
     def __init__(self) -> None:

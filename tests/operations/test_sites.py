@@ -16,11 +16,11 @@ from clusterctl.ec2.session import Account, Clients
 from clusterctl.operations import down as down_module
 from clusterctl.operations import up as up_module
 from clusterctl.operations.folder import ClusterFolder
-from clusterctl.operations.keep import keep_site, kept_site, local_key, sent_launches
 from clusterctl.operations.launcher import Launcher
+from clusterctl.operations.local_state import keep_site, kept_site, local_key, sent_launches
 from tests.cli.running import CommandLine
 from tests.moto_ec2 import OTHER_KEY, REGION, clients_of, reset
-from tests.operations.deeds import NAME, hasten
+from tests.operations.commands import NAME, hasten
 from tests.operations.wire import Mode, WiredClients
 
 SPEC = ClusterSpec(NAME, 1, "g5.xlarge")

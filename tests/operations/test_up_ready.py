@@ -28,7 +28,7 @@ from clusterctl.operations import readiness
 from clusterctl.operations.access import node_target
 from clusterctl.operations.key_sources import AgentHostKeys, HostKeySources
 from clusterctl.operations.known_hosts import LearntHostKeys, text_fingerprint
-from clusterctl.operations.launcher import Progress, Stage, check_all
+from clusterctl.operations.launcher import Stage, StepProgress, check_all
 from clusterctl.operations.readiness import InstanceWatch, NodeNotReady, Readiness, ready_within_s
 from tests.operations.clusters import ED25519, OTHER, cluster, node
 
@@ -40,7 +40,7 @@ READY = (
 )
 
 
-class Stages(Progress):
+class Stages(StepProgress):
     def __init__(self):
         self.seen = {}
         self.details = {}

@@ -16,10 +16,10 @@ from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.gc import GarbageCollector, Wishes
 from clusterctl.operations.launcher import Launcher
 from tests.moto_ec2 import REGION, clients_of, reset
-from tests.operations.deeds import NAME, Command, Deed, nothing
+from tests.operations.commands import NAME, Command, Deed, nothing
 from tests.operations.fault_cases import CALLS
+from tests.operations.killed import Slayer
 from tests.operations.leaks import everything
-from tests.operations.slain import Slayer
 from tests.operations.wire import Mode, wired
 
 INTERFACES = 5  # of a p4d.24xlarge: one, and an EFA on each of four cards

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clusterctl.bootstrap.trust import Member
+from clusterctl.bootstrap.trust import NodeIdentity
 from clusterctl.domain.spec import Limits
 from clusterctl.node.guard.settings import GuardSettings, Worker
 
@@ -46,7 +46,7 @@ def joined_settings(
     first: GuardSettings,
     index: int,
     user: str,
-    members: Sequence[Member],
+    members: Sequence[NodeIdentity],
     ends_at: float | None = None,
 ) -> GuardSettings:
     """For a node that is part of its cluster. `members` as `prepare` has them, the head first.

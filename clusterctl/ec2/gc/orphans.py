@@ -9,14 +9,14 @@ from enum import Enum
 from typing import Optional
 
 from clusterctl.domain.units import format_duration
-from clusterctl.ec2.gc.resources import Kind, Resource, limit_of, stopped_at
+from clusterctl.ec2.gc.resources import Resource, ResourceKind, limit_of, stopped_at
 
 # A launch makes its key and group minutes before its instances; deadlines have their delays too.
 YOUNG = timedelta(minutes=15)
 
 # Region and name: one name in two regions is two clusters.
 ClusterId = tuple[str, str]
-ThingId = tuple[str, Kind, str]
+ThingId = tuple[str, ResourceKind, str]
 
 
 class Verdict(Enum):
@@ -41,7 +41,7 @@ class Rules:
     here: frozenset[ClusterId] = frozenset()
     busy: frozenset[ClusterId] = frozenset()
     unsettled: frozenset[ClusterId] = frozenset()
-    blind: frozenset[tuple[str, Kind]] = frozenset()
+    blind: frozenset[tuple[str, ResourceKind]] = frozenset()
     alone_since: Mapping[ThingId, datetime] | None = None
     cluster: str | None = None
     older_than_s: float | None = None
@@ -97,29 +97,29 @@ def judge_network(one: Resource, everything: Sequence[Resource], rules: Rules) -
 
 _Answer = Optional[tuple[Verdict, str]]
 _Way = Callable[[Resource], tuple[Verdict, str]]
-_ATTACHABLE = (Kind.VOLUME, Kind.ADDRESS, Kind.INTERFACE)
+_ATTACHABLE = (ResourceKind.VOLUME, ResourceKind.ADDRESS, ResourceKind.INTERFACE)
 _YOUNG_S = YOUNG.total_seconds()
 # What tells how young a cluster's things without a date may be.
-_DATED = (Kind.VOLUME, Kind.KEY_PAIR)
+_DATED = (ResourceKind.VOLUME, ResourceKind.KEY_PAIR)
 
 
 def judge(resources: Iterable[Resource], rules: Rules) -> tuple[Judged, ...]:
-    """Every one of `resources` that the rules are about, by region and cluster, in Kind's order."""
+    """Every one of `resources` that the rules are about, by region, cluster and kind."""
     clusters: dict[ClusterId, list[Resource]] = {}
     networks: list[Resource] = []
     everything = list(resources)
     for one in everything:
         if one.cluster is not None:
             clusters.setdefault((one.region, one.cluster), []).append(one)
-        elif one.kind is Kind.NETWORK:
+        elif one.kind is ResourceKind.NETWORK:
             networks.append(one)
     judged = []
     for identity in sorted(clusters):
         if rules.cluster is None or identity[1] == rules.cluster:
-            judged += _Cluster(identity, clusters[identity], rules).judged()
+            judged += _ClusterResources(identity, clusters[identity], rules).judged()
     if rules.cluster is None:
         judged += [judge_network(one, everything, rules) for one in networks]
-    order = list(Kind)
+    order = list(ResourceKind)
     return tuple(
         sorted(
             judged,
@@ -134,14 +134,14 @@ def judge(resources: Iterable[Resource], rules: Rules) -> tuple[Judged, ...]:
     )
 
 
-class _Cluster:
+class _ClusterResources:
     """What carries one cluster's name in one region."""
 
     def __init__(self, identity: ClusterId, members: Sequence[Resource], rules: Rules) -> None:
         self._identity = identity
         self._members = members
         self._rules = rules
-        self._instances = {one.id: one for one in members if one.kind is Kind.INSTANCE}
+        self._instances = {one.id: one for one in members if one.kind is ResourceKind.INSTANCE}
         self._judged_instances: dict[str, Judged] = {}
 
     def judged(self) -> list[Judged]:
@@ -150,7 +150,7 @@ class _Cluster:
         others = [
             self._judge(one, self._attachable if one.kind in _ATTACHABLE else self._shared)
             for one in self._members
-            if one.kind is not Kind.INSTANCE
+            if one.kind is not ResourceKind.INSTANCE
         ]
         return [*self._judged_instances.values(), *others]
 
@@ -160,7 +160,7 @@ class _Cluster:
         if self._identity in self._rules.unsettled:
             why = "what came of a launch from this machine is not known yet; no command is at work"
             return Judged(one, Verdict.KEPT, why)
-        if self._is_blind(Kind.INSTANCE):
+        if self._is_blind(ResourceKind.INSTANCE):
             return Judged(one, Verdict.KEPT, "its instances could not be looked at")
         if self._rules.cluster is not None:
             return Judged(one, Verdict.ORPHAN, "all of this cluster was asked for")
@@ -233,7 +233,7 @@ class _Cluster:
             return holder.verdict, f"used by {one.attached_to}"
         if one.attached_to:
             return Verdict.KEPT, f"used by {one.attached_to}, which is not its cluster's"
-        if one.kind is not Kind.ADDRESS and one.state not in ("available", "error"):
+        if one.kind is not ResourceKind.ADDRESS and one.state not in ("available", "error"):
             return Verdict.KEPT, "it is not free"
         return self._unless_young(one, "attached to nothing")
 
@@ -274,7 +274,7 @@ class _Cluster:
         seen = f"seen so for {format_duration(seen_s)}" if seen_s else "seen so for the first time"
         return Verdict.KEPT, f"{why}, but {seen}; an orphan after {format_duration(_YOUNG_S)}"
 
-    def _is_blind(self, kind: Kind) -> bool:
+    def _is_blind(self, kind: ResourceKind) -> bool:
         return (self._identity[0], kind) in self._rules.blind
 
     def _is_young(self, one: Resource) -> bool:
@@ -302,7 +302,7 @@ def without_stop_time(judged: Iterable[Judged]) -> tuple[Resource, ...]:
     return tuple(
         found.resource
         for found in judged
-        if found.resource.kind is Kind.INSTANCE
+        if found.resource.kind is ResourceKind.INSTANCE
         and found.resource.state == "stopped"
         and limit_of(found.resource, "stopped-days") is not None
         and stopped_at(found.resource) is None

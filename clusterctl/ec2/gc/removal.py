@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.domain.units import count, format_duration
 from clusterctl.ec2.errors import throttled, translated
-from clusterctl.ec2.gc.resources import Kind, Resource
+from clusterctl.ec2.gc.resources import Resource, ResourceKind
 from clusterctl.ec2.gc.sweep import look_at
 from clusterctl.ec2.polling import gaps
 
@@ -30,35 +30,35 @@ class Deletion:
 
 
 DELETIONS = {
-    Kind.ADDRESS: Deletion(
+    ResourceKind.ADDRESS: Deletion(
         "release_address",
         "AllocationId",
         ("InvalidAllocationID.NotFound",),
         ("InvalidIPAddress.InUse",),
     ),
-    Kind.VOLUME: Deletion(
+    ResourceKind.VOLUME: Deletion(
         "delete_volume", "VolumeId", ("InvalidVolume.NotFound",), ("VolumeInUse",)
     ),
-    Kind.INTERFACE: Deletion(
+    ResourceKind.INTERFACE: Deletion(
         "delete_network_interface",
         "NetworkInterfaceId",
         ("InvalidNetworkInterfaceID.NotFound",),
         ("InvalidNetworkInterface.InUse",),
     ),
-    Kind.PLACEMENT_GROUP: Deletion(
+    ResourceKind.PLACEMENT_GROUP: Deletion(
         "delete_placement_group",
         "GroupName",
         ("InvalidPlacementGroup.Unknown",),
         ("InvalidPlacementGroup.InUse",),
         by_name=True,
     ),
-    Kind.SECURITY_GROUP: Deletion(
+    ResourceKind.SECURITY_GROUP: Deletion(
         "delete_security_group",
         "GroupId",
         ("InvalidGroup.NotFound", "InvalidGroupId.NotFound"),
         ("DependencyViolation", "InvalidGroup.InUse"),
     ),
-    Kind.KEY_PAIR: Deletion(
+    ResourceKind.KEY_PAIR: Deletion(
         "delete_key_pair", "KeyName", ("InvalidKeyPair.NotFound",), by_name=True
     ),
 }
@@ -107,11 +107,11 @@ def remove(
     `on_gone` is told as things go, `tell` what is being waited for. Nothing is raised but bugs and
     KeyboardInterrupt.
     """
-    by_kind: dict[Kind, list[Resource]] = {kind: [] for kind in Kind}
+    by_kind: dict[ResourceKind, list[Resource]] = {kind: [] for kind in ResourceKind}
     for resource in resources:
         by_kind[resource.kind].append(resource)
     teller = _Teller(tell)
-    left = _terminate_and_wait(clients, region, by_kind[Kind.INSTANCE], on_gone, teller)
+    left = _terminate_and_wait(clients, region, by_kind[ResourceKind.INSTANCE], on_gone, teller)
     # What hangs on an instance that stays cannot go; nor need anybody wait for it.
     staying = {one.resource.id: one for one in left}
     deadline = time.monotonic() + FREE_WITHIN_S
@@ -127,7 +127,7 @@ def remove(
                 left.append(Left(resource, error))
             else:
                 on_gone(resource)
-    for resource in by_kind[Kind.NETWORK]:
+    for resource in by_kind[ResourceKind.NETWORK]:
         try:
             _delete_network(clients, region, resource, teller)
             on_gone(resource)
@@ -172,7 +172,7 @@ def _called(resource: Resource) -> str:
 
 def _still_used(resource: Resource, error: AwsError) -> AwsError:
     hint = "find what uses it, and run it again"
-    if resource.kind is Kind.SECURITY_GROUP:
+    if resource.kind is ResourceKind.SECURITY_GROUP:
         hint = (
             "what may use it: aws ec2 describe-network-interfaces --region "
             f"{resource.region} --filters Name=group-id,Values={resource.id}"
@@ -233,7 +233,7 @@ def _await_end(
     for gap_s in gaps():
         if not left:
             break
-        shown = {one.id for one in look_at(clients, region, Kind.INSTANCE)}
+        shown = {one.id for one in look_at(clients, region, ResourceKind.INSTANCE)}
         for one in sorted(left - shown):
             on_gone(by_id[one])
         left &= shown
@@ -251,7 +251,9 @@ def _delete_network(clients: Clients, region: str, network: Resource, teller: _T
         clients.cloudformation.delete_stack(StackName=network.name)
     deadline = time.monotonic() + NETWORK_WITHIN_S
     for gap_s in gaps():
-        shown = [one for one in look_at(clients, region, Kind.NETWORK) if one.id == network.id]
+        shown = [
+            one for one in look_at(clients, region, ResourceKind.NETWORK) if one.id == network.id
+        ]
         if not shown:
             return
         if shown[0].state == "DELETE_FAILED" or time.monotonic() > deadline:

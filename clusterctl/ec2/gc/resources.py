@@ -17,7 +17,7 @@ from clusterctl.ec2.network.vpcs import NETWORK
 STOPPED_SEEN = "clusterctl:stopped-seen"
 
 
-class Kind(Enum):
+class ResourceKind(Enum):
     """What is looked for, in the order in which it has to go."""
 
     INSTANCE = "instance"
@@ -39,7 +39,7 @@ class Resource:
     `throughput` are a gp3's.
     """
 
-    kind: Kind
+    kind: ResourceKind
     id: str
     region: str
     cluster: str | None
@@ -58,7 +58,7 @@ class Resource:
 def read_machine(entry: Any, region: str, tagged: Mapping[str, str]) -> Resource:
     instance = read_instance(entry)
     return Resource(
-        Kind.INSTANCE,
+        ResourceKind.INSTANCE,
         entry["InstanceId"],
         region,
         tagged.get(tags.CLUSTER),
@@ -74,7 +74,7 @@ def read_volume(entry: Any, region: str, tagged: Mapping[str, str]) -> Resource:
     holders = [one.get("InstanceId", "") for one in entry.get("Attachments", ())]
     gp3 = entry.get("VolumeType") == "gp3"
     return Resource(
-        Kind.VOLUME,
+        ResourceKind.VOLUME,
         entry["VolumeId"],
         region,
         tagged.get(tags.CLUSTER),
@@ -91,7 +91,7 @@ def read_volume(entry: Any, region: str, tagged: Mapping[str, str]) -> Resource:
 def read_address(entry: Any, region: str, tagged: Mapping[str, str]) -> Resource:
     holder = entry.get("InstanceId") or entry.get("NetworkInterfaceId") or ""
     return Resource(
-        Kind.ADDRESS,
+        ResourceKind.ADDRESS,
         entry.get("AllocationId") or entry.get("PublicIp", ""),
         region,
         tagged.get(tags.CLUSTER),
@@ -107,7 +107,7 @@ def read_interface(entry: Any, region: str, tagged: Mapping[str, str]) -> Resour
     owner = attachment.get("InstanceOwnerId", "")
     holder = attachment.get("InstanceId") or (owner if attachment else "")
     return Resource(
-        Kind.INTERFACE,
+        ResourceKind.INTERFACE,
         entry["NetworkInterfaceId"],
         region,
         tagged.get(tags.CLUSTER),
@@ -119,7 +119,7 @@ def read_interface(entry: Any, region: str, tagged: Mapping[str, str]) -> Resour
 
 def read_placement_group(entry: Any, region: str, tagged: Mapping[str, str]) -> Resource:
     return Resource(
-        Kind.PLACEMENT_GROUP,
+        ResourceKind.PLACEMENT_GROUP,
         entry.get("GroupId") or entry["GroupName"],
         region,
         tagged.get(tags.CLUSTER),
@@ -131,7 +131,7 @@ def read_placement_group(entry: Any, region: str, tagged: Mapping[str, str]) -> 
 
 def read_security_group(entry: Any, region: str, tagged: Mapping[str, str]) -> Resource:
     return Resource(
-        Kind.SECURITY_GROUP,
+        ResourceKind.SECURITY_GROUP,
         entry["GroupId"],
         region,
         tagged.get(tags.CLUSTER),
@@ -143,7 +143,7 @@ def read_security_group(entry: Any, region: str, tagged: Mapping[str, str]) -> R
 
 def read_key_pair(entry: Any, region: str, tagged: Mapping[str, str]) -> Resource:
     return Resource(
-        Kind.KEY_PAIR,
+        ResourceKind.KEY_PAIR,
         entry["KeyPairId"],
         region,
         tagged.get(tags.CLUSTER),
@@ -156,7 +156,7 @@ def read_key_pair(entry: Any, region: str, tagged: Mapping[str, str]) -> Resourc
 def read_network(entry: Any, region: str, tagged: Mapping[str, str]) -> Resource:
     outputs = [str(one.get("OutputValue", "")) for one in entry.get("Outputs", ())]
     return Resource(
-        Kind.NETWORK,
+        ResourceKind.NETWORK,
         entry["StackName"],
         region,
         None,

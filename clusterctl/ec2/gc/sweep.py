@@ -10,7 +10,7 @@ from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.ec2 import tags
 from clusterctl.ec2.errors import translated
 from clusterctl.ec2.gc import resources
-from clusterctl.ec2.gc.resources import Kind, Resource
+from clusterctl.ec2.gc.resources import Resource, ResourceKind
 from clusterctl.ec2.instances import PAGE
 from clusterctl.ec2.network.vpcs import NETWORK
 from clusterctl.ec2.teardown import NOT_TERMINATED
@@ -37,13 +37,13 @@ _GONE = ("deleted", "terminated", "DELETE_COMPLETE")
 class Unseen:
     """A kind that could not be looked at, and why."""
 
-    kind: Kind
+    kind: ResourceKind
     region: str
     error: AwsError
 
 
 @dataclass(frozen=True)
-class Found:
+class RegionResources:
     """What one region has, as far as it could be seen."""
 
     resources: tuple[Resource, ...] = ()
@@ -57,7 +57,9 @@ def all_regions(clients: Clients) -> tuple[str, ...]:
     return tuple(sorted(region["RegionName"] for region in found))
 
 
-def look(clients: Clients, region: str, kinds: Iterable[Kind] = tuple(Kind)) -> Found:
+def look(
+    clients: Clients, region: str, kinds: Iterable[ResourceKind] = tuple(ResourceKind)
+) -> RegionResources:
     """One paginated call per kind; a kind that is refused keeps nobody from seeing the others."""
     found: list[Resource] = []
     unseen: list[Unseen] = []
@@ -70,17 +72,17 @@ def look(clients: Clients, region: str, kinds: Iterable[Kind] = tuple(Kind)) -> 
             found += look_at(clients, region, kind)
         except AwsError as error:
             unseen.append(Unseen(kind, region, error))
-    return Found(tuple(found), tuple(unseen))
+    return RegionResources(tuple(found), tuple(unseen))
 
 
-def nothing_seen(region: str, error: ClusterctlError | None) -> Found:
+def nothing_seen(region: str, error: ClusterctlError | None) -> RegionResources:
     """Of a region where not even the first call could be made."""
     assert error is not None
     failure = error if isinstance(error, AwsError) else AwsError("", error.message, error.hint)
-    return Found(unseen=tuple(Unseen(kind, region, failure) for kind in Kind))
+    return RegionResources(unseen=tuple(Unseen(kind, region, failure) for kind in ResourceKind))
 
 
-def look_at(clients: Clients, region: str, kind: Kind) -> list[Resource]:
+def look_at(clients: Clients, region: str, kind: ResourceKind) -> list[Resource]:
     """What there is of one kind. Raises AwsError."""
     way = _WAYS[kind]
     with translated():
@@ -126,18 +128,18 @@ def _described(clients: Clients, way: _Way) -> Iterator[Any]:
 
 
 _WAYS = {
-    Kind.INSTANCE: _Way("describe_instances", "Reservations", resources.read_machine),
-    Kind.ADDRESS: _Way("describe_addresses", "Addresses", resources.read_address),
-    Kind.VOLUME: _Way("describe_volumes", "Volumes", resources.read_volume),
-    Kind.INTERFACE: _Way(
+    ResourceKind.INSTANCE: _Way("describe_instances", "Reservations", resources.read_machine),
+    ResourceKind.ADDRESS: _Way("describe_addresses", "Addresses", resources.read_address),
+    ResourceKind.VOLUME: _Way("describe_volumes", "Volumes", resources.read_volume),
+    ResourceKind.INTERFACE: _Way(
         "describe_network_interfaces", "NetworkInterfaces", resources.read_interface, "TagSet"
     ),
-    Kind.PLACEMENT_GROUP: _Way(
+    ResourceKind.PLACEMENT_GROUP: _Way(
         "describe_placement_groups", "PlacementGroups", resources.read_placement_group
     ),
-    Kind.SECURITY_GROUP: _Way(
+    ResourceKind.SECURITY_GROUP: _Way(
         "describe_security_groups", "SecurityGroups", resources.read_security_group
     ),
-    Kind.KEY_PAIR: _Way("describe_key_pairs", "KeyPairs", resources.read_key_pair),
-    Kind.NETWORK: _Way("describe_stacks", "Stacks", resources.read_network),
+    ResourceKind.KEY_PAIR: _Way("describe_key_pairs", "KeyPairs", resources.read_key_pair),
+    ResourceKind.NETWORK: _Way("describe_stacks", "Stacks", resources.read_network),
 }

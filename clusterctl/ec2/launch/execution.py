@@ -44,7 +44,7 @@ NOT_YET_KNOWN = (
 
 
 @dataclass
-class _Work:
+class _Remaining:
     """The steps of one plan that are left, and what the others have brought so far.
 
     `last` is the operation of the last one that was done. `lost` are the indices of nodes that were
@@ -73,7 +73,7 @@ def carry_out(
     Returns the cluster's members. A launch of unknown outcome stays in `launch_record`.
     Raises AwsError, ClusterctlError; an attempt that failed has left nothing running.
     """
-    work = _Work(list(plan.steps))
+    work = _Remaining(list(plan.steps))
     attempt = Attempt(client, without_retries(client), plan.spec.name, launch_record, on_step)
     write_launches(launch_record, _sent_again(plan, launch_record))
     try:
@@ -94,7 +94,7 @@ def carry_out(
 def _carry_out(
     client: EC2Client,
     plan: LaunchPlan,
-    work: _Work,
+    work: _Remaining,
     attempt: Attempt,
     timeout: CapacityTimeout,
     before_start: Callable[[], None],
@@ -148,7 +148,7 @@ def _associate(client: EC2Client, name: str, step: Step, results: Mapping[str, A
 
 
 def _launch(
-    plan: LaunchPlan, step: Step, work: _Work, attempt: Attempt, timeout: CapacityTimeout
+    plan: LaunchPlan, step: Step, work: _Remaining, attempt: Attempt, timeout: CapacityTimeout
 ) -> None:
     indices = attempt.indices_of(step)
     made: tuple[Instance, ...] = ()

@@ -43,7 +43,7 @@ from clusterctl.ec2.launch.preflight import (
 from clusterctl.ec2.launch.record import SentLaunch
 from clusterctl.ec2.launch.request import Launch, load_mib_s, run_request, run_step, runs
 from clusterctl.ec2.launch.steps import ResultOf, Step
-from clusterctl.ec2.money.costs import Estimate, LoadCost, estimate
+from clusterctl.ec2.money.costs import CostEstimate, LoadCost, estimate
 
 
 def launch_of(
@@ -95,13 +95,13 @@ def placement_wanted(spec: ClusterSpec, catalogue: Catalogue, strategies: tuple[
     return spec.nodes > 1 and "cluster" in strategies and not spec.capacity_reservation
 
 
-def nodes_cost(launch: Launch, seen: Observed, nodes: int) -> Estimate:
+def nodes_cost(launch: Launch, seen: Observed, nodes: int) -> CostEstimate:
     """What so many of its nodes cost, with the addresses that they get by themselves."""
     alone = launch.spec.private or launch.several_interfaces
     return _estimate(launch, seen, nodes, 0 if alone else nodes)
 
 
-def cluster_cost(launch: Launch, seen: Observed) -> Estimate:
+def cluster_cost(launch: Launch, seen: Observed) -> CostEstimate:
     """What the whole cluster costs, of which it is a part."""
     nodes = len(launch.wanted)
     # The head node's elastic address, where nodes get none by themselves.
@@ -112,7 +112,7 @@ def cluster_cost(launch: Launch, seen: Observed) -> Estimate:
     return replace(costs, once=LoadCost(len(launch.indices), gib, rate) if rate else None)
 
 
-def _estimate(launch: Launch, seen: Observed, nodes: int, addresses: int) -> Estimate:
+def _estimate(launch: Launch, seen: Observed, nodes: int, addresses: int) -> CostEstimate:
     assert seen.catalogue is not None
     return estimate(
         seen.catalogue.prices.get(launch.machine.name),
@@ -143,7 +143,7 @@ class LaunchPlan:
     steps: tuple[Step, ...]
     places: tuple[Place, ...] = ()
     findings: tuple[Finding, ...] = ()
-    estimate: Estimate | None = None
+    estimate: CostEstimate | None = None
 
     @property
     def stopped(self) -> tuple[int, ...]:

@@ -496,7 +496,7 @@ def grown(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class PreflightResult:
     """All findings, the errors first, and the types that nothing speaks against."""
 
     findings: tuple[Finding, ...]
@@ -505,7 +505,7 @@ class Verdict:
 
 def preflight(
     spec: ClusterSpec, seen: Observed, catalogue: Catalogue, missing: int, market: Market
-) -> Verdict:
+) -> PreflightResult:
     """Run every check; each finding names what to do about it.
 
     Where one of several types will do, what speaks against another is a warning: that one is
@@ -519,7 +519,7 @@ def preflight(
         common += [_not_tried(name, one) if usable and _is_error(one) else one for one in found]
     order = [Severity.ERROR, Severity.WARNING, Severity.INFO]
     ordered = sorted(dict.fromkeys(common), key=lambda finding: order.index(finding.severity))
-    return Verdict(tuple(ordered), usable)
+    return PreflightResult(tuple(ordered), usable)
 
 
 def settling(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:

@@ -94,7 +94,7 @@ class LoadCost:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class CostEstimate:
     """What a cluster costs an hour, part by part, and where the machine's price is from.
 
     `once` is beside it: what a launch costs when it is made.
@@ -121,7 +121,7 @@ def estimate(
     *,
     instance_type: str = "instance",
     market: Market = Market.ON_DEMAND,
-) -> Estimate:
+) -> CostEstimate:
     """What `nodes` such machines cost while they run. Each has one gp3 disk of `disk_gib`."""
     lines = [machine_line(price, nodes, instance_type, market)]
     if disk_gib:
@@ -129,7 +129,7 @@ def estimate(
         lines.append(CostLine(f"gp3 disk of {disk_gib} GiB", nodes, each))
     if public_addresses:
         lines.append(CostLine("public IPv4 address", public_addresses, PUBLIC_IPV4_HOUR_USD))
-    return Estimate(tuple(lines), "" if price is None else f"{price.source}, {price.as_of}")
+    return CostEstimate(tuple(lines), "" if price is None else f"{price.source}, {price.as_of}")
 
 
 def machine_line(
@@ -163,7 +163,9 @@ def format_usd(usd: float | None) -> str:
     return f"{'-' if usd < 0 else ''}${abs(usd):,.{digits}f}"
 
 
-def budget_findings(limits: Limits, estimate: Estimate, spent_usd: float = 0.0) -> list[Finding]:
+def budget_findings(
+    limits: Limits, estimate: CostEstimate, spent_usd: float = 0.0
+) -> list[Finding]:
     """What speaks against launching this within these limits, and when they will end it."""
     hourly = estimate.hourly_usd
     if hourly is None:
@@ -206,7 +208,7 @@ def _budget(limits: Limits, budget: float, hourly: float, spent: float) -> list[
     return [Finding("cost.budget", Severity.INFO, text)]
 
 
-def _unpriced(limits: Limits, estimate: Estimate) -> Finding:
+def _unpriced(limits: Limits, estimate: CostEstimate) -> Finding:
     unknown = next(line for line in estimate.lines if line.usd_per_hour is None)
     kept = [
         option

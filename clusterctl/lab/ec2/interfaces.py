@@ -14,7 +14,7 @@ from moto.ec2.models.instances import Instance
 
 from clusterctl.lab.ec2.completion import override
 from clusterctl.lab.ec2.interface_rules import Wish, check_layout, read_wishes
-from clusterctl.lab.ec2.launch import Launch, Request, Rule, current_request, refuse
+from clusterctl.lab.ec2.launch import LabLaunch, Request, Rule, current_request, refuse
 
 # The primary interface keeps moto's key, 0; cards have fewer device indices than this.
 KEYS_PER_CARD = 256
@@ -42,7 +42,7 @@ class InterfaceRule(Rule):
             raise refuse(refused.code, refused.message)
         _check_groups(request.backend, wishes)
 
-    def check_launch(self, launch: Launch) -> None:
+    def check_launch(self, launch: LabLaunch) -> None:
         wishes = read_wishes(launch.request.get("NetworkInterfaces", []))
         _check_networks(launch, wishes)
         addresses = launch.count * (sum(one.takes_address for one in wishes) or 1)
@@ -53,7 +53,7 @@ class InterfaceRule(Rule):
                 "the requested number of instances.",
             )
 
-    def mark(self, launch: Launch, instance: Any) -> None:
+    def mark(self, launch: LabLaunch, instance: Any) -> None:
         for spec in launch.request.get("TagSpecifications", []):
             if spec.get("ResourceType") == "network-interface":
                 tags = {tag["Key"]: tag["Value"] for tag in spec.get("Tags", [])}
@@ -139,7 +139,7 @@ def _check_groups(backend: Any, wishes: list[Wish]) -> None:
                 raise refuse("InvalidGroup.NotFound", f"The security group '{id}' does not exist")
 
 
-def _check_networks(launch: Launch, wishes: list[Wish]) -> None:
+def _check_networks(launch: LabLaunch, wishes: list[Wish]) -> None:
     """Interfaces are in the instance's zone, and security groups in their subnet's network."""
     named = launch.request.get("SecurityGroupIds", [])
     pairs = [(launch.subnet, id) for id in named]

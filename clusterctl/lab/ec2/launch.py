@@ -61,7 +61,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Launch:
+class LabLaunch:
     """A request on its way to become instances."""
 
     request: Request
@@ -80,10 +80,10 @@ class Rule:
     def check_request(self, request: Request) -> None:
         """Before anything else, dry runs included."""
 
-    def check_launch(self, launch: Launch) -> None:
+    def check_launch(self, launch: LabLaunch) -> None:
         """With the subnet settled, while nothing else is launched."""
 
-    def mark(self, launch: Launch, instance: Any) -> None:
+    def mark(self, launch: LabLaunch, instance: Any) -> None:
         """What the new instance shows."""
 
     def check_start(self, backend: Any, stopped: Sequence[Any]) -> None:

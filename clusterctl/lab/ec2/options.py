@@ -8,7 +8,7 @@ from moto.core.responses import ActionResult, EmptyResult
 from moto.ec2.responses import EC2Response
 
 from clusterctl.lab.ec2.completion import override
-from clusterctl.lab.ec2.launch import Launch, Request, Rule, refuse
+from clusterctl.lab.ec2.launch import LabLaunch, Request, Rule, refuse
 
 VALUES = {
     "InstanceInitiatedShutdownBehavior": ("stop", "terminate"),
@@ -37,7 +37,7 @@ class OptionRule(Rule):
                 f"It must be between {least} and {most}.",
             )
 
-    def mark(self, launch: Launch, instance: Any) -> None:
+    def mark(self, launch: LabLaunch, instance: Any) -> None:
         info = launch.request.type_info.get("VCpuInfo", {})
         cores, asked = info.get("DefaultCores"), launch.request.get("CpuOptions") or {}
         if cores:

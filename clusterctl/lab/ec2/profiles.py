@@ -11,7 +11,7 @@ from moto.core.exceptions import ServiceException
 from moto.ec2.utils import filter_iam_instance_profiles
 from werkzeug.exceptions import HTTPException
 
-from clusterctl.lab.ec2.launch import Launch, Request, Rule, refuse
+from clusterctl.lab.ec2.launch import LabLaunch, Request, Rule, refuse
 
 
 class ProfileRule(Rule):
@@ -26,7 +26,7 @@ class ProfileRule(Rule):
                     f"Invalid IAM Instance Profile {said}",
                 )
 
-    def mark(self, launch: Launch, instance: Any) -> None:
+    def mark(self, launch: LabLaunch, instance: Any) -> None:
         name, arn = (launch.request.get(f"IamInstanceProfile.{key}") for key in ("Name", "Arn"))
         # moto associates the first one itself.
         if (name or arn) and instance.ami_launch_index:

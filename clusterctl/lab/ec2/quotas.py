@@ -15,7 +15,7 @@ from moto.servicequotas.models import ServiceQuotasBackend
 from moto.servicequotas.responses import ServiceQuotasResponse
 
 from clusterctl.lab.ec2.completion import add, override
-from clusterctl.lab.ec2.launch import Launch, Request, Rule, refuse
+from clusterctl.lab.ec2.launch import LabLaunch, Request, Rule, refuse
 from clusterctl.lab.ec2.reservations import reserved_beside
 from clusterctl.lab.ec2.reserved_launches import reserved_places
 from clusterctl.lab.faults.store import FAULTS
@@ -90,7 +90,7 @@ class QuotaRule(Rule):
             # What moto launches.
             request.response.params["MinCount"] = int(room)
 
-    def check_launch(self, launch: Launch) -> None:
+    def check_launch(self, launch: LabLaunch) -> None:
         """Again, while nothing else is launched."""
         each = max(1, len(launch.request.get("NetworkInterfaces") or []))
         if len(launch.backend.enis) + launch.count * each > value_of(INTERFACES):

@@ -31,7 +31,7 @@ HOLDS_A_PLACE = ("pending", "running", "stopping", "shutting-down")
 
 
 @dataclass
-class Reservation:
+class LabReservation:
     """`kind` is default or capacity-block; `matching` is open or targeted."""
 
     id: str
@@ -61,13 +61,13 @@ class Reservation:
         return self.kind == "default" and self.matching == "open"
 
 
-def reservations(backend: Any) -> dict[str, Reservation]:
+def reservations(backend: Any) -> dict[str, LabReservation]:
     """A region's reservations. moto forgets them with the rest when it is reset."""
-    found: dict[str, Reservation] = backend.__dict__.setdefault("capacity_reservations", {})
+    found: dict[str, LabReservation] = backend.__dict__.setdefault("capacity_reservations", {})
     return found
 
 
-def find(backend: Any, id: str) -> Reservation:
+def find(backend: Any, id: str) -> LabReservation:
     """Refuses with EC2ClientError an id that there is no reservation of."""
     if not str(id).startswith("cr-"):
         raise refuse(
@@ -89,7 +89,7 @@ def in_use(backend: Any, id: str) -> int:
     )
 
 
-def available(backend: Any, reservation: Reservation) -> int:
+def available(backend: Any, reservation: LabReservation) -> int:
     if reservation.state != "active":
         return 0
     return max(0, reservation.count - in_use(backend, reservation.id))
@@ -132,7 +132,7 @@ def create_capacity_reservation(response: Any) -> ActionResult:
     count = int(ask("InstanceCount"))
     if not capacity.has(kind, zone, count):
         raise EC2ServerError(capacity.CODE, capacity.refusal(kind, zone, []))
-    made = Reservation(
+    made = LabReservation(
         id=random_id("cr"),
         instance_type=kind,
         platform=ask("InstancePlatform"),
@@ -146,7 +146,7 @@ def create_capacity_reservation(response: Any) -> ActionResult:
     return ActionResult({"CapacityReservation": keep(response, made)})
 
 
-def keep(response: Any, made: Reservation) -> dict[str, Any]:
+def keep(response: Any, made: LabReservation) -> dict[str, Any]:
     """Add it, with the request's tags; what the answer says of it."""
     tags = convert_tag_spec(response._get_param("TagSpecifications", []))
     reservations(response.ec2_backend)[made.id] = made
@@ -175,7 +175,7 @@ def cancel_capacity_reservation(response: Any) -> ActionResult:
     return ActionResult({"Return": True})
 
 
-def describe(backend: Any, one: Reservation) -> dict[str, Any]:
+def describe(backend: Any, one: LabReservation) -> dict[str, Any]:
     arn = f"arn:aws:ec2:{backend.region_name}:{backend.account_id}:capacity-reservation/{one.id}"
     tags = backend.tags.get(one.id, {})
     return {

@@ -6,8 +6,8 @@ import threading
 from typing import Any
 
 from clusterctl.lab.ec2 import capacity
-from clusterctl.lab.ec2.launch import Launch, Request, Rule, current_request, refuse
-from clusterctl.lab.ec2.reservations import BLOCK, Reservation, available, find, reservations
+from clusterctl.lab.ec2.launch import LabLaunch, Request, Rule, current_request, refuse
+from clusterctl.lab.ec2.reservations import BLOCK, LabReservation, available, find, reservations
 
 TARGET = "CapacityReservationSpecification.CapacityReservationTarget.CapacityReservationId"
 PREFERENCE = "CapacityReservationSpecification.CapacityReservationPreference"
@@ -39,10 +39,10 @@ class ReservationRule(Rule):
                 "MinCount and MaxCount must be the same when launching into a Capacity Block.",
             )
 
-    def check_launch(self, launch: Launch) -> None:
+    def check_launch(self, launch: LabLaunch) -> None:
         self._places.ids = _places(launch)
 
-    def mark(self, launch: Launch, instance: Any) -> None:
+    def mark(self, launch: LabLaunch, instance: Any) -> None:
         target, preference = launch.request.get(TARGET), launch.request.get(PREFERENCE)
         instance.capacity_reservation_id = self._places.ids.pop(0) if self._places.ids else None
         instance.capacity_reservation_specification = (
@@ -58,7 +58,7 @@ def install() -> None:
     capacity.count_reserved(_set_aside)
 
 
-def _places(launch: Launch) -> list[str]:
+def _places(launch: LabLaunch) -> list[str]:
     """The reservations that the instances take, one each, as far as there are such."""
     request = launch.request
     wanted, preference = request.get(TARGET), request.get(PREFERENCE)
@@ -94,21 +94,21 @@ def reserved_places(request: Request, zone: str | None = None) -> int:
     return sum(_room(one, request, backend, zone or one.zone) for one in usable)
 
 
-def _open_ones(request: Request, backend: Any) -> list[Reservation]:
+def _open_ones(request: Request, backend: Any) -> list[LabReservation]:
     """Those that take instances without being named."""
     if request.get(PREFERENCE) == "none" or request.market != "on-demand":
         return []
     return [one for one in reservations(backend).values() if one.takes_any]
 
 
-def _room(one: Reservation, request: Request, backend: Any, zone: str) -> int:
+def _room(one: LabReservation, request: Request, backend: Any, zone: str) -> int:
     """Free places; none for another type, zone or platform."""
     asked = (request.instance_type, zone, PLATFORM)
     fits = asked == (one.instance_type, one.zone, one.platform)
     return available(backend, one) if fits else 0
 
 
-def _check_market(request: Request, wanted: Reservation) -> None:
+def _check_market(request: Request, wanted: LabReservation) -> None:
     """A Capacity Block is a market of its own."""
     if request.market != (BLOCK if wanted.kind == BLOCK else "on-demand"):
         raise refuse(

@@ -22,7 +22,7 @@ from clusterctl.lab.ec2.instance_types import offered_zones
 from clusterctl.lab.ec2.instances import LabInstance, all_lab_instances
 from clusterctl.lab.ec2.launch import (
     LAUNCHING,
-    Launch,
+    LabLaunch,
     Request,
     Rule,
     answering,
@@ -59,7 +59,7 @@ def install(network: IPv4Network, rules: Sequence[Rule]) -> None:
             subnet = _settle_network(backend, kwargs, network, (least, count))
             wanted = (kwargs["instance_type"], str(subnet.availability_zone))
             count = capacity.grant(backend.region_name, wanted, least, count)
-            launch = Launch(request, backend, count, subnet) if request else None
+            launch = LabLaunch(request, backend, count, subnet) if request else None
             for rule in rules:
                 if launch:
                     rule.check_launch(launch)

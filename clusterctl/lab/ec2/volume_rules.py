@@ -12,7 +12,7 @@ IOPS_PER_GIB, THROUGHPUT_PER_IOPS = 500, 0.25
 
 
 @dataclass(frozen=True)
-class Disk:
+class VolumeRequest:
     """A volume to make with an instance. None: not asked for."""
 
     device: str
@@ -46,7 +46,7 @@ class Refusal:
     message: str
 
 
-def check_disk(disk: Disk) -> Refusal | None:
+def check_disk(disk: VolumeRequest) -> Refusal | None:
     """The first of EC2's rules that it breaks."""
     if disk.type not in TYPES:
         return Refusal(
@@ -81,7 +81,7 @@ def check_disk(disk: Disk) -> Refusal | None:
     return _check_performance(disk)
 
 
-def _check_performance(disk: Disk) -> Refusal | None:
+def _check_performance(disk: VolumeRequest) -> Refusal | None:
     if disk.throughput is not None and disk.type != "gp3":
         return _combination(f"The parameter throughput is not supported for {disk.type} volumes.")
     if disk.iops is not None and disk.type not in ("gp3", *IOPS_TYPES):
@@ -94,7 +94,7 @@ def _check_performance(disk: Disk) -> Refusal | None:
     return _check_gp3(disk) if disk.type == "gp3" else None
 
 
-def _check_gp3(disk: Disk) -> Refusal | None:
+def _check_gp3(disk: VolumeRequest) -> Refusal | None:
     iops, throughput = disk.effective_iops or 0, disk.effective_throughput or 0
     for value, (least, most), what in (
         (disk.effective_gib, GP3_SIZE, "size (GiB)"),

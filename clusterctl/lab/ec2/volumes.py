@@ -13,10 +13,10 @@ from moto.ec2.responses import EC2Response
 
 from clusterctl.lab.ec2.completion import override
 from clusterctl.lab.ec2.launch import Request, Rule, current_request, refuse
-from clusterctl.lab.ec2.volume_rules import Disk, check_disk
+from clusterctl.lab.ec2.volume_rules import VolumeRequest, check_disk
 
 # moto's own for an image that the lab did not make.
-DEFAULT_DISK = Disk("/dev/sda1", "gp2", 8, delete=True)
+DEFAULT_DISK = VolumeRequest("/dev/sda1", "gp2", 8, delete=True)
 
 
 class VolumeRule(Rule):
@@ -56,7 +56,7 @@ def setup_defaults(instance: Any) -> None:
         attached.delete_on_termination = disk.delete
 
 
-def disks_of(backend: Any, image: Any, asked: list[Mapping[str, Any]]) -> list[Disk]:
+def disks_of(backend: Any, image: Any, asked: list[Mapping[str, Any]]) -> list[VolumeRequest]:
     """Every EBS volume of an instance: the image's first. Refuses a snapshot that is not there."""
     mappings = {one["DeviceName"]: one for one in image.block_device_mappings} if image else {}
     found = {device: dict(one["Ebs"]) for device, one in mappings.items()}
@@ -79,14 +79,14 @@ def _given(ebs: Mapping[str, Any]) -> dict[str, Any]:
     return {key: ebs[key] for key in ebs if ebs[key] is not None}
 
 
-def _disk(backend: Any, device: str, ebs: Mapping[str, Any]) -> Disk:
+def _disk(backend: Any, device: str, ebs: Mapping[str, Any]) -> VolumeRequest:
     snapshot_id = ebs.get("SnapshotId")
     if snapshot_id and snapshot_id not in backend.snapshots:
         raise refuse("InvalidSnapshot.NotFound", f"The snapshot '{snapshot_id}' does not exist.")
     snapshot = backend.snapshots[snapshot_id] if snapshot_id else None
     iops, throughput, size = (ebs.get(key) for key in ("Iops", "Throughput", "VolumeSize"))
     load = ebs.get("VolumeInitializationRate")
-    return Disk(
+    return VolumeRequest(
         device=device,
         type=ebs.get("VolumeType") or "gp2",
         size_gib=None if size is None else int(size),

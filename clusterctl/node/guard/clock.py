@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from clusterctl.node.guard.place import Place, put, read_object
+from clusterctl.node.guard.files import GuardFiles, put, read_object
 
 KEEP_EVERY_S = 60.0
 JUMP_S = 5.0
@@ -34,7 +34,7 @@ class Clock:
     Unix time at which the first of the `boots` began that are counted.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: GuardFiles) -> None:
         self._place = place
         self._boot_id = _boot_id()
         kept = read_object(place.used)

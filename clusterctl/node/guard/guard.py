@@ -12,8 +12,8 @@ from typing import Any
 
 from clusterctl.node.guard import deadline, idle, workers
 from clusterctl.node.guard.clock import Clock, Moment
+from clusterctl.node.guard.files import GuardFiles, put, read_text
 from clusterctl.node.guard.look import Look, look
-from clusterctl.node.guard.place import Place, put, read_text
 from clusterctl.node.guard.power import PowerOff, announce
 from clusterctl.node.guard.settings import GuardSettings, parse_settings
 from clusterctl.node.guard.spot import SpotWatch
@@ -28,7 +28,7 @@ NOTHING = GuardSettings("")
 class SettingsFile:
     """The settings, read again when the file changes. One that cannot be read changes nothing."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: GuardFiles) -> None:
         self._place = place
         self._seen: object = None
         self.problem = ""
@@ -69,7 +69,7 @@ class IdleWatch:
     """Looks at this node, and where that is quiet at the workers. Runs in a thread of its own:
     neither an nvidia-smi nor a network that hangs may hold up the deadline."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: GuardFiles) -> None:
         self._place = place
         self._before: dict[str, Look] = {}
         self._idleness: idle.Idleness | None = None
@@ -112,7 +112,7 @@ class IdleWatch:
 class Guard:
     """Everything together. `ending` is why the machine is being switched off."""
 
-    def __init__(self, place: Place, program: str) -> None:
+    def __init__(self, place: GuardFiles, program: str) -> None:
         self._place = place
         self._program = program
         self._stamp = _stamp(program)

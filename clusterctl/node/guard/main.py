@@ -15,9 +15,9 @@ import os
 import sys
 from pathlib import Path
 
+from clusterctl.node.guard.files import GuardFiles, read_text
 from clusterctl.node.guard.guard import Guard
 from clusterctl.node.guard.look import look
-from clusterctl.node.guard.place import Place, read_text
 from clusterctl.node.guard.power import announce, off_soon
 from clusterctl.node.guard.settings import parse_settings
 
@@ -25,12 +25,12 @@ from clusterctl.node.guard.settings import parse_settings
 def main() -> None:
     command, arguments = (sys.argv[1:2] or [""])[0], sys.argv[2:]
     if command == "run":
-        guard(Place(*arguments), sys.argv[0])
+        guard(GuardFiles(*arguments), sys.argv[0])
     elif command == "look":
         print(json.dumps(look().as_data()))
     elif command == "off":
         print("off", flush=True)
-        announce(Place(), f"this machine is switched off now: {' '.join(arguments)}")
+        announce(GuardFiles(), f"this machine is switched off now: {' '.join(arguments)}")
         off_soon()
     elif command == "check":
         try:
@@ -41,7 +41,7 @@ def main() -> None:
         sys.exit("usage: guard run [ROOT] | look | off WHY | check FILE")
 
 
-def guard(place: Place, program: str) -> None:
+def guard(place: GuardFiles, program: str) -> None:
     """The lock is the folder's own: it needs no space on the disk, and an end releases it."""
     place.kept.mkdir(parents=True, exist_ok=True)
     lock = os.open(place.kept, os.O_RDONLY)

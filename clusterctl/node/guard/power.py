@@ -9,7 +9,7 @@ import subprocess
 import syslog
 
 from clusterctl.node.guard.commands import run
-from clusterctl.node.guard.place import Place
+from clusterctl.node.guard.files import GuardFiles
 
 WALL_TIMEOUT_S = 5.0
 AGAIN_S = 60.0
@@ -21,7 +21,7 @@ ATTEMPTS = (
 )
 
 
-def announce(place: Place, text: str) -> None:
+def announce(place: GuardFiles, text: str) -> None:
     """To everybody logged in, the console, the system's log and the guard's own."""
     place.log(text)
     line = f"clusterctl: {text}"
@@ -41,7 +41,7 @@ def announce(place: Place, text: str) -> None:
 class PowerOff:
     """One attempt a minute, each harder than the one before, for as long as it takes."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: GuardFiles) -> None:
         self._place = place
         self._count = 0
         self._last = float("-inf")

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from clusterctl.node.guard import look
-from clusterctl.node.guard.place import Place, put
+from clusterctl.node.guard.files import GuardFiles, put
 from clusterctl.node.guard.power import announce
 
 POLL_S = 5.0
@@ -68,7 +68,7 @@ class SpotWatch:
     """Asks, and tells once of each notice. An interruption also goes to the ranks that can use
     it: those that catch SIGTERM, to save their state. Others would only die two minutes early."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: GuardFiles) -> None:
         self._place = place
         self._imds: Imds | None = None
         self._said: set[str] = set()

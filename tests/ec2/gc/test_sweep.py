@@ -11,8 +11,8 @@ from clusterctl.ec2 import tags
 from clusterctl.ec2.gc.orphans import Rules, Verdict, judge, thing_id
 from clusterctl.ec2.gc.resources import (
     STOPPED_SEEN,
-    Kind,
     Resource,
+    ResourceKind,
     limit_of,
     read_machine,
     stopped_since,
@@ -60,23 +60,23 @@ def machine(
     return read_machine(described, REGION, tags.tag_dict(described["Tags"]))
 
 
-def thing(kind: Kind, **fields) -> Resource:
+def thing(kind: ResourceKind, **fields) -> Resource:
     common = {"cluster": "demo", "state": "available", "name": "clusterctl-demo"}
     return Resource(kind, f"{kind.name.lower()}-1", REGION, **{**common, **fields})
 
 
-VOLUME = thing(Kind.VOLUME, made_at=ago(days=3))
-ADDRESS = thing(Kind.ADDRESS, state="not associated")
-GROUP = thing(Kind.SECURITY_GROUP)
-PLACEMENT = thing(Kind.PLACEMENT_GROUP)
-KEY = thing(Kind.KEY_PAIR, made_at=ago(days=3))
-NEW_KEY = thing(Kind.KEY_PAIR, made_at=ago(minutes=3))
-INTERFACE = thing(Kind.INTERFACE)
+VOLUME = thing(ResourceKind.VOLUME, made_at=ago(days=3))
+ADDRESS = thing(ResourceKind.ADDRESS, state="not associated")
+GROUP = thing(ResourceKind.SECURITY_GROUP)
+PLACEMENT = thing(ResourceKind.PLACEMENT_GROUP)
+KEY = thing(ResourceKind.KEY_PAIR, made_at=ago(days=3))
+NEW_KEY = thing(ResourceKind.KEY_PAIR, made_at=ago(minutes=3))
+INTERFACE = thing(ResourceKind.INTERFACE)
 NETWORK = thing(
-    Kind.NETWORK, cluster=None, network="big", state="CREATE_COMPLETE", vpc_ids=("vpc-1",)
+    ResourceKind.NETWORK, cluster=None, network="big", state="CREATE_COMPLETE", vpc_ids=("vpc-1",)
 )
 ORPHAN, KEPT, IN_USE = Verdict.ORPHAN, Verdict.KEPT, Verdict.IN_USE
-BLIND = {"blind": frozenset({(REGION, Kind.INSTANCE)})}
+BLIND = {"blind": frozenset({(REGION, ResourceKind.INSTANCE)})}
 OLD = {"older_than_s": 3600.0}
 
 
@@ -222,13 +222,13 @@ def halted(since: str, limits: str = "stopped-days=3", seen: str = "") -> Resour
         pytest.param([GROUP], {**BLIND, "cluster": "demo"}, [KEPT], id="none seen, asked for"),
         pytest.param(
             [GROUP, VOLUME],
-            {"blind": frozenset({(REGION, Kind.KEY_PAIR)})},
+            {"blind": frozenset({(REGION, ResourceKind.KEY_PAIR)})},
             [ORPHAN, KEPT],
             id="no key pairs seen",
         ),
         pytest.param(
             [GROUP],
-            {"blind": frozenset({("us-west-2", Kind.INSTANCE)})},
+            {"blind": frozenset({("us-west-2", ResourceKind.INSTANCE)})},
             [ORPHAN],
             id="no instances seen elsewhere",
         ),

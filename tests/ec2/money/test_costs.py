@@ -5,8 +5,8 @@ import pytest
 from clusterctl.domain.findings import Severity
 from clusterctl.domain.spec import Limits, Market
 from clusterctl.ec2.money.costs import (
+    CostEstimate,
     CostLine,
-    Estimate,
     LoadCost,
     Price,
     budget_findings,
@@ -19,7 +19,7 @@ P4D = Price(21.957642, "the price list", "2026-07-20")
 
 
 def costing(hourly):
-    return Estimate((CostLine("p4d.24xlarge, on-demand", 1, hourly),))
+    return CostEstimate((CostLine("p4d.24xlarge, on-demand", 1, hourly),))
 
 
 @pytest.mark.parametrize(

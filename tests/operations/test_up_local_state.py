@@ -9,7 +9,7 @@ import pytest
 
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.operations.folder import ClusterFolder
-from clusterctl.operations.keep import (
+from clusterctl.operations.local_state import (
     Site,
     check_site,
     forget,
@@ -89,7 +89,7 @@ def test_one_command_at_a_time(folder):
     program = (
         "import sys, pathlib\n"
         "from clusterctl.operations.folder import ClusterFolder\n"
-        "from clusterctl.operations.keep import locked\n"
+        "from clusterctl.operations.local_state import locked\n"
         "with locked(ClusterFolder(pathlib.Path(sys.argv[1]))):\n"
         "    print('locked', flush=True)\n"
         "    sys.stdin.read()\n"

@@ -11,7 +11,7 @@ LOG_BYTES = 128 * 1024
 SETTINGS_BYTES = 256 * 1024
 
 
-class Place:
+class GuardFiles:
     """Where the files are; tests have a root of their own. What cannot be written is left out:
     a full disk ends no guard."""
 

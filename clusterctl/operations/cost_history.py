@@ -19,10 +19,10 @@ FILE = "costs.jsonl"
 
 
 @dataclass(frozen=True)
-class Ended:
+class PastCost:
     """Nodes of one cluster that were removed together. `usd` has what each instance cost.
 
-    Not `complete`: they cost more than is known. `account` is the site (see keep.Site): the
+    Not `complete`: they cost more than is known. `account` is the site (see local_state.Site): the
     local EC2's clusters cost nothing that anybody pays.
     """
 
@@ -41,7 +41,7 @@ class Ended:
         return sum(self.usd.values())
 
 
-def append_ended(home: Path, ended: Ended) -> None:
+def append_ended(home: Path, ended: PastCost) -> None:
     """One more line. Raises OSError."""
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     text = json.dumps(
@@ -65,7 +65,7 @@ def append_ended(home: Path, ended: Ended) -> None:
         os.close(file)
 
 
-def read_ended(home: Path, there: Collection[str] = ()) -> tuple[Ended, ...]:
+def read_ended(home: Path, there: Collection[str] = ()) -> tuple[PastCost, ...]:
     """All that was noted, in that order; lines that make no sense are passed over.
 
     An instance that was noted twice, as when `down` was run again, counts as it was noted last;
@@ -85,14 +85,14 @@ def read_ended(home: Path, there: Collection[str] = ()) -> tuple[Ended, ...]:
             if last[key] == position and key not in there
         }
         if usd:
-            kept.append(Ended(**{**vars(entry), "usd": usd}))
+            kept.append(PastCost(**{**vars(entry), "usd": usd}))
     return tuple(kept)
 
 
-def _read(line: bytes) -> Ended | None:
+def _read(line: bytes) -> PastCost | None:
     try:
         found: Any = json.loads(line)
-        return Ended(
+        return PastCost(
             account=_word(found["account"]),
             name=_word(found["name"]),
             region=_word(found["region"]),

@@ -24,7 +24,7 @@ _sleep = time.sleep
 Deed = Callable[[Launcher], Any]
 
 
-def settle(
+def make_ready(
     launcher: Launcher, name: str, members: Sequence[Instance], had_limits: bool = False
 ) -> tuple[Cluster, tuple[int, ...], bool]:
     """In the place of getting hosts ready, where there are none: they run, or it is an error."""
@@ -55,8 +55,8 @@ def hasten(put: Callable[[Any, str, Any], None] = setattr) -> None:
     put(down_module, "LAUNCH_SHOWS_WITHIN_S", 0.1)
     # Clients are kept from case to case; a command of its own has all of its repetitions left.
     put(RetryQuota, "acquire", lambda quota, amount: True)
-    put(up_module, "settle", settle)
-    put(members, "settle", settle)
+    put(up_module, "make_ready", make_ready)
+    put(members, "make_ready", make_ready)
 
 
 def up(launcher: Launcher, nodes: int = SPEC.nodes) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from clusterctl.ec2.session import without_retries
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.launcher import Launcher
-from tests.operations.deeds import COMMANDS, hasten
+from tests.operations.commands import COMMANDS, hasten
 from tests.operations.wire import Mode, wired
 
 
@@ -35,7 +35,7 @@ class Slayer:
 @contextmanager
 def slayer(endpoint_url: str) -> Iterator[Slayer]:
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.operations.slain", endpoint_url],
+        [sys.executable, "-m", "tests.operations.killed", endpoint_url],
         cwd=Path(__file__).parents[2],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
