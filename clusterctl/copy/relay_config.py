@@ -1,13 +1,17 @@
-"""What relays are told first, on their standard input: it has the secret of the copy."""
+"""What relays are told first, on their standard input: it has the secret of the copy, and with
+--encrypt its certificate and key, which are written nowhere."""
 
 from __future__ import annotations
 
 import base64
+import datetime
 import secrets
 from typing import Any
 
-from clusterctl.copy.certificate import ephemeral_pem
 from clusterctl.copy.request import CopyRequest
+
+# On either side of now: clocks of nodes may be wrong.
+VALID = datetime.timedelta(days=7)
 
 
 def common_config(request: CopyRequest) -> dict[str, Any]:
@@ -39,3 +43,33 @@ def target_config(request: CopyRequest) -> dict[str, Any]:
         "dry_run": request.dry_run,
         "several": len(request.sources) > 1,
     }
+
+
+def ephemeral_pem() -> str:
+    """A new certificate and its key, PEM, that all relays of one copy share."""
+    # Imported here: the command line starts without it.
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "clusterctl copy")])
+    now = datetime.datetime.now(datetime.timezone.utc)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - VALID)
+        .not_valid_after(now + VALID)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    return (certificate.public_bytes(serialization.Encoding.PEM) + private).decode()
