@@ -124,7 +124,7 @@ class Coordinator:
             self.stopped = True
             for peer in self.net.peers.values():
                 if peer.alive:
-                    self._order(peer, Stop(keep=not self.success))
+                    self._order(peer, Stop())
         orders, self._orders = self._orders, []
         return orders
 
@@ -201,7 +201,7 @@ class Coordinator:
 
     def _fail(self, peer: Peer, error: ClusterctlError) -> None:
         if peer.alive:
-            self._order(peer, Stop(keep=True))
+            self._order(peer, Stop())
         self._drop(peer, error)
 
     def _find_dead(self) -> None:

@@ -265,7 +265,7 @@ class _Run:
     def _tell_all_to_stop(self) -> None:
         for relay in self._relays.values():
             with contextlib.suppress(ClusterctlError):
-                relay.give(Stop(keep=True))
+                relay.give(Stop())
 
     def _wait(self, limit_s: float) -> None:
         """Until all relays that still answer have ended."""

@@ -206,7 +206,7 @@ class World:
             node.gap_told = True
             missing = self.blocks - count(node.have)
             size = missing * self.plan.block_bytes
-            self._say(node, Gap(1, size, missing, self.blocks - missing))
+            self._say(node, Gap(1, size, missing))
         if node.whole and not node.done_told:
             node.done_told, node.got_at = True, self.elapsed_s
             self._say(node, Done(1, node.received))

@@ -317,7 +317,7 @@ NONSENSE = [
     Progress(),
     Lost("nobody at all", "", "refused"),
     Lost("n1"),
-    Gap(present_blocks=10**9),
+    Gap(blocks=10**9),
     Listed(bytes=10**15),
     Done(warnings=("x" * 10**6,) * 1000),
 ]

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
-import platform
 import ssl
 import sys
 import threading
@@ -14,6 +12,18 @@ from collections.abc import Callable
 from typing import Any
 
 from clusterctl.node.relay.manifest import BadManifest, text_of
+from clusterctl.node.relay.messages import (
+    Bye,
+    Event,
+    Failed,
+    Listen,
+    Listening,
+    Order,
+    Progress,
+    Stop,
+    decode_order,
+    encode,
+)
 from clusterctl.node.relay.scan import SourceError
 from clusterctl.node.relay.serve import Server
 from clusterctl.node.relay.staging import Busy, Removed, boot_id
@@ -81,40 +91,25 @@ class Relay:
         self._out, self._ended = threading.Lock(), threading.Lock()
         self._began = self._heard = time.monotonic()
 
-    def listen(self) -> None:
+    def listen(self, bind: str = "") -> None:
         """Be reachable for the other relays. Raises OSError."""
         own, client = _addresses()
-        address, port = self.server.listen(
-            self.config.get("bind") or own, self.config.get("port", 0)
-        )
-        self.emit(
-            "listening",
-            address=address,
-            port=port,
-            client_address=client,
-            cores=os.cpu_count() or 0,
-            python=platform.python_version(),
-            pid=os.getpid(),
-        )
+        address, port = self.server.listen(bind or own, self.config.get("port", 0))
+        self.emit(Listening(address, port, client, os.cpu_count() or 0))
 
-    def on_listen(self, order: dict[str, Any]) -> None:
-        """For a relay that was told `later`: at this address of this machine."""
-        self.config["bind"] = order["bind"]
-        self.listen()
-
-    def emit(self, event: str, **fields: Any) -> None:
-        line = json.dumps({"event": event, **fields}) + "\n"
+    def emit(self, event: Event) -> None:
+        """Tell the client."""
         try:
             with self._out:
-                sys.stdout.write(line)
-                sys.stdout.flush()
+                sys.stdout.buffer.write(encode(event))
+                sys.stdout.buffer.flush()
         except OSError:
             self.end(code=1)
 
     def fail(self, error: BaseException) -> None:
         """Tell why, and end."""
         failure = failure_of(error, self.config.get("destination", ""))
-        self.emit("failed", why=str(failure), hint=failure.hint, kind=failure.kind)
+        self.emit(Failed(str(failure), failure.hint, failure.kind))
         self.end(code=1)
 
     def guarded(self, work: Callable[..., None], *arguments: Any) -> None:
@@ -134,15 +129,18 @@ class Relay:
         self.guarded(self.start)
         for line in sys.stdin.buffer:
             self._heard = time.monotonic()
-            order = json.loads(line)
-            if order["order"] == "stop":
-                self.emit("bye", clean=self.leave())
+            order = decode_order(line)
+            if isinstance(order, Stop):
+                self.emit(Bye(clean=self.leave()))
                 self.end(code=0)
-            getattr(self, "on_" + order["order"])(order)
+            if isinstance(order, Listen):
+                self.listen(order.bind)
+            elif order:
+                self.obey(order)
         self.end(code=0)
 
     def _beat(self) -> None:
-        every_s, last, told_at = self.config.get("report_s", 0.25), None, 0.0
+        every_s, last, told_at = self.config.get("report_s", 0.25), Progress(), 0.0
         while True:
             time.sleep(every_s)
             now = time.monotonic()
@@ -152,12 +150,11 @@ class Relay:
             if figures != last or now - told_at >= 1.0:
                 last, told_at = figures, now
                 self.emit(
-                    "progress",
-                    **figures,
-                    heard_s=round(now - self.heard(), 3),
-                    waits=self.waits.seconds(),
-                    cpu=round(time.process_time(), 3),
-                    wall=round(now - self._began, 3),
+                    figures._replace(
+                        waits=self.waits.seconds(),
+                        cpu=round(time.process_time(), 3),
+                        wall=round(now - self._began, 3),
+                    )
                 )
 
     def end(self, code: int) -> None:
@@ -168,16 +165,16 @@ class Relay:
 
     def start(self) -> None: ...
 
-    def figures(self) -> dict[str, Any]:
-        return {"blocks": 0, "bytes": 0, "written": 0}
+    def obey(self, order: Order) -> None:
+        """Every order but Listen and Stop."""
 
-    def heard(self) -> float:
-        return time.monotonic()
+    def figures(self) -> Progress:
+        """How far it is."""
+        return Progress()
 
     def leave(self) -> bool:
+        """Let go of what is not to stay; whether nothing does."""
         return True
-
-    def on_ping(self, order: dict[str, Any]) -> None: ...
 
 
 def host_identity() -> str:

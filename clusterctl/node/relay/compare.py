@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import stat
 from array import array
@@ -174,6 +175,6 @@ def _names(folder: bytes, unlisted: list[bytes]) -> list[bytes]:
         return []
 
 
-def shown(extra: Sequence[bytes], most: int = 20) -> list[str]:
+def shown(paths: Iterable[bytes], most: int = 20) -> tuple[str, ...]:
     """The first names, for a message."""
-    return [text_of(path) for path in extra[:most]]
+    return tuple(map(text_of, itertools.islice(paths, most)))

@@ -57,7 +57,6 @@ class Gap(NamedTuple):
     files: int = 0
     bytes: int = 0
     blocks: int = 0
-    present_blocks: int = 0
     delete: int = 0
     delete_names: tuple[str, ...] = ()
     free_bytes: int = 0
@@ -82,8 +81,8 @@ class Progress(NamedTuple):
     """The heartbeat. `blocks` it has, `bytes` it got from others.
 
     `behind`: blocks that its upstream has and it has not. `files`: those that were looked at to
-    be compared. `waits` are seconds of all its threads
-    by kind (clusterctl.node.relay.wire), `cpu` the process' seconds, `wall` those of the clock.
+    be compared. `waits` are seconds of all its threads by kind (clusterctl.node.relay.wire), `cpu`
+    the process' seconds, `wall` those of the clock.
     """
 
     blocks: int = 0
@@ -194,9 +193,7 @@ class Ping(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """End. `keep`: what has arrived is wanted by a later run."""
-
-    keep: bool = False
+    """End. What has arrived is kept where a later run can go on from it."""
 
 
 Order = Union[Listen, Begin, PullFrom, GetPiece, Ping, Stop]

@@ -51,7 +51,6 @@ class Caller:
         self._lock = threading.Lock()
         self._links: set[Link] = set()
         self.current: Upstream | None = None
-        self.heard = time.monotonic()
 
     def turn_to(self, upstream: Upstream | None) -> None:
         """Ask this one from now on. What waits for the one before is woken with PeerError."""
@@ -85,7 +84,6 @@ def fetch_manifest(caller: Caller, upstream: Upstream, digest: str) -> bytes:
         while True:
             link.send(REQUEST.pack(MANIFEST, 0))
             (length,) = LENGTH.unpack(link.read(LENGTH.size))
-            caller.heard = time.monotonic()
             if length != MISSING:
                 break
         if length > MOST_MANIFEST:
@@ -148,7 +146,6 @@ class Puller:
             link.send(REQUEST.pack(WATCH, 0))
             while self._wanted.left:
                 begins, ends = RANGE.unpack(link.read(RANGE.size))
-                self._caller.heard = time.monotonic()
                 if ends > self._layout.blocks:
                     raise PeerError("it has blocks that there are not", "corrupt")
                 self._wanted.offer(upstream, range(begins, ends))
@@ -163,7 +160,6 @@ class Puller:
             link = self._caller.dial(upstream)
             while self._ask(link, upstream, asked):
                 self._get(link, asked[0], buffer)
-                self._caller.heard = time.monotonic()
                 asked.popleft()
         finally:
             for block in asked:

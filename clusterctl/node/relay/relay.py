@@ -13,6 +13,7 @@ import signal
 import sys
 
 from clusterctl.node.relay.base import Relay, Stopped, failure_of
+from clusterctl.node.relay.messages import Failed, encode
 from clusterctl.node.relay.source import SourceRelay
 from clusterctl.node.relay.target import TargetRelay
 from clusterctl.node.relay.verify import VerifyRelay
@@ -35,7 +36,7 @@ def main() -> None:
         config = json.loads(sys.stdin.buffer.readline())
         relay = ROLES[config["role"]](config)
         if not config.get("later"):
-            relay.listen()
+            relay.listen(config.get("bind", ""))
         relay.run()
     except Stopped:
         if relay:
@@ -44,8 +45,7 @@ def main() -> None:
         if relay:
             relay.fail(error)
         failure = failure_of(error)
-        told = {"event": "failed", "why": str(failure), "hint": failure.hint, "kind": failure.kind}
-        print(json.dumps(told), flush=True)
+        print(encode(Failed(str(failure), failure.hint, failure.kind)).decode(), end="", flush=True)
     sys.exit(1)
 
 

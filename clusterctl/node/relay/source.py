@@ -6,16 +6,15 @@ import base64
 import contextlib
 import os
 import threading
-import time
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from clusterctl.node.relay.base import Relay, host_identity
 from clusterctl.node.relay.blocks import Ledger
 from clusterctl.node.relay.hashing import digests_of_files
 from clusterctl.node.relay.layout import Extent, Layout
 from clusterctl.node.relay.manifest import FILE, Entry, bytes_of, digest_of, encode, text_of
+from clusterctl.node.relay.messages import Begin, Listed, Order
 from clusterctl.node.relay.scan import SourceError, scan
 from clusterctl.node.relay.wire import CHUNK, LENGTH, Link, Waits, aligned_buffer, trailer, waited_s
 
@@ -174,30 +173,27 @@ class SourceRelay(Relay):
     """Has the data."""
 
     def start(self) -> None:
-        began = time.monotonic()
         sources, names, base = self._asked()
         found = scan(sources, names, base)
-        self._roots = [text_of(os.path.realpath(os.path.join(base, one))) for one in sources]
         self._entries, self._paths, single = found.entries, found.paths, found.single
         warnings = found.warnings
         if self.config.get("checksum"):
             self._take_digests()
         if not self._entries and not warnings:
             raise SourceError("there is nothing to copy")
-        self._blob = encode(self._entries)
-        self.server.have_manifest(self._blob)
+        blob = encode(self._entries)
+        self.server.have_manifest(blob)
         self.emit(
-            "manifest",
-            digest=digest_of(self._blob),
-            files=sum(entry.kind == FILE for entry in self._entries),
-            bytes=sum(length for entry in self._entries for _, length in entry.data),
-            entries=len(self._entries),
-            warnings=warnings[:100],
-            left_out=len(warnings),
-            single=single,
-            host=host_identity(),
-            roots=self._roots,
-            seconds=round(time.monotonic() - began, 3),
+            Listed(
+                digest=digest_of(blob),
+                files=sum(entry.kind == FILE for entry in self._entries),
+                bytes=sum(length for entry in self._entries for _, length in entry.data),
+                warnings=tuple(warnings[:100]),
+                left_out=len(warnings),
+                single=single,
+                host=host_identity(),
+                roots=tuple(text_of(os.path.realpath(os.path.join(base, one))) for one in sources),
+            )
         )
 
     def _asked(self) -> tuple[list[bytes], list[bytes] | None, bytes]:
@@ -217,8 +213,10 @@ class SourceRelay(Relay):
         for number, digest in zip(files, digests):
             self._entries[number] = self._entries[number]._replace(digest=digest)
 
-    def on_begin(self, order: dict[str, Any]) -> None:
-        layout = Layout(self._entries, order["block_bytes"])
+    def obey(self, order: Order) -> None:
+        if not isinstance(order, Begin):
+            return
+        layout = Layout(self._entries, order.block_bytes)
         content = Source(
             self._entries,
             self._paths.__getitem__,

@@ -13,6 +13,7 @@ from clusterctl.node.relay.base import Failure, Relay, host_identity
 from clusterctl.node.relay.compare import Plan, compare, destination, place, shown
 from clusterctl.node.relay.layout import Layout
 from clusterctl.node.relay.manifest import FILE, bytes_of, decode, text_of
+from clusterctl.node.relay.messages import Begin, Done, Gap, Lost, Order, Progress, PullFrom
 from clusterctl.node.relay.publish import Publisher
 from clusterctl.node.relay.pull import AGAIN_S, Caller, Puller, Upstream, fetch_manifest
 from clusterctl.node.relay.staging import Staging
@@ -20,7 +21,6 @@ from clusterctl.node.relay.store import Store
 from clusterctl.node.relay.wire import PeerError, Waits
 
 MOST_WARNINGS = 100
-MOST_SHOWN = 20
 
 
 class Target:
@@ -28,22 +28,21 @@ class Target:
 
     def __init__(self, config: dict[str, Any], waits: Waits) -> None:
         self._config, self._waits = config, waits
-        self._began = time.monotonic()
         self._settled = threading.Lock()
         self.staging: Staging | None = None
         self.compared = self.complete = False
 
-    def prepare(self, blob: bytes, begin: dict[str, Any]) -> dict[str, Any]:
-        """Look at what is there; the `gap` event. Raises Failure, OSError, Busy."""
+    def prepare(self, blob: bytes, begin: Begin) -> Gap:
+        """Look at what is there. Raises Failure, OSError, Busy."""
         dst = destination(self._config["destination"], os.path.expanduser("~"))
-        single = begin["single"] and not self._config.get("several")
+        single = begin.single and not self._config.get("several")
         self.root, self.entries = place(dst, single, decode(blob))
-        self.layout = Layout(self.entries, begin["block_bytes"])
+        self.layout = Layout(self.entries, begin.block_bytes)
         staging = self.staging = Staging(self.root)
         dry = self._config.get("dry_run")
         self._delete = bool(self._config.get("delete")) and not single
         self.notes: list[str] = []
-        if self._delete and begin.get("left_out"):
+        if self._delete and begin.left_out:
             self._delete = False
             self.notes.append("nothing was deleted: something at the source could not be read")
         self.plan = self._compare()
@@ -84,12 +83,12 @@ class Target:
             self.plan.stamps[number] = again.stamps[number]
         self.plan = self.plan._replace(missing=again.missing, retouch=retouch)
 
-    def _spare_source(self, begin: dict[str, Any]) -> None:
+    def _spare_source(self, begin: Begin) -> None:
         """Raises Failure where --delete would remove what is being copied."""
-        if begin.get("host") != host_identity():
+        if begin.host != host_identity():
             return
         extra = [self.root + b"/" + name for name in self.plan.extra]
-        for root in map(bytes_of, begin.get("roots") or ()):
+        for root in map(bytes_of, begin.roots):
             if any(root == path or root.startswith(path + b"/") for path in extra):
                 raise Failure(
                     "usage",
@@ -97,27 +96,25 @@ class Target:
                     "leave out --delete, or choose a destination that SRC is not in",
                 )
 
-    def _gap(self) -> dict[str, Any]:
+    def _gap(self) -> Gap:
         missing = self.store.ledger.missing()
-        return {
-            "files": sum(self.entries[n].kind == FILE for n in self.plan.missing),
-            "bytes": sum(map(self.layout.length, missing)),
-            "blocks": len(missing),
-            "present_blocks": self.layout.blocks - len(missing),
-            "missing": len(self.plan.missing),
-            "missing_names": shown([self.entries[n].path for n in self.plan.missing[:MOST_SHOWN]]),
-            "delete": len(self.plan.extra),
-            "delete_names": shown(self.plan.extra),
-            "free_bytes": _free_bytes(self.root),
-            "writable": not self.plan.missing or _is_writable(self.root),
-        }
+        return Gap(
+            files=sum(self.entries[n].kind == FILE for n in self.plan.missing),
+            bytes=sum(map(self.layout.length, missing)),
+            blocks=len(missing),
+            missing=len(self.plan.missing),
+            missing_names=shown(self.entries[n].path for n in self.plan.missing),
+            delete=len(self.plan.extra),
+            delete_names=shown(self.plan.extra),
+            free_bytes=_free_bytes(self.root),
+            writable=not self.plan.missing or _is_writable(self.root),
+        )
 
-    def _check_room(self, gap: dict[str, Any]) -> None:
-        if gap["bytes"] > gap["free_bytes"]:
+    def _check_room(self, gap: Gap) -> None:
+        if not gap.fits:
             raise Failure(
                 "space",
-                f"{text_of(self.root)} needs {_size(gap['bytes'])}, "
-                f"{_size(gap['free_bytes'])} are free",
+                f"{text_of(self.root)} needs {_size(gap.bytes)}, {_size(gap.free_bytes)} are free",
                 "make room there, or choose another destination",
             )
 
@@ -139,17 +136,12 @@ class Target:
         )
 
     @property
-    def written(self) -> int:
-        """Files published so far."""
-        return self._publisher.written
-
-    @property
     def problem(self) -> Exception | None:
         """Why nothing can be published any more."""
         return self._publisher.error
 
-    def finish(self) -> dict[str, Any]:
-        """Publish the rest, settle folders, delete; the `done` event. Raises OSError."""
+    def finish(self) -> Done:
+        """Publish the rest, settle folders, delete. Raises OSError."""
         with self._settled:
             self._publisher.finish()
             if self._publisher.error:
@@ -165,14 +157,13 @@ class Target:
             self.complete = True
             if self.staging and not refused:
                 self.staging.release(clear=True)
-        return {
-            "files": self._publisher.written,
-            "bytes": self.store.received,
-            "deleted": deleted,
-            "left_out": len(bad) + len(refused),
-            "warnings": warnings[:MOST_WARNINGS],
-            "seconds": round(time.monotonic() - self._began, 3),
-        }
+        return Done(
+            files=self._publisher.written,
+            bytes=self.store.received,
+            deleted=deleted,
+            left_out=len(bad) + len(refused),
+            warnings=tuple(warnings[:MOST_WARNINGS]),
+        )
 
     def _retouch(self) -> list[str]:
         refused = []
@@ -236,19 +227,20 @@ class TargetRelay(Relay):
         self._orders = 0
         self._upstream: Upstream | None = None
         self._blamed: set[int] = set()
-        self._begin: dict[str, Any] = {}
+        self._begin = Begin()
         self._has_manifest = False
         self._prepared = threading.Event()
 
-    def on_begin(self, order: dict[str, Any]) -> None:
-        self._begin = order
+    def obey(self, order: Order) -> None:
+        if isinstance(order, Begin):
+            self._begin = order
+        elif isinstance(order, PullFrom):
+            self._pull_from(order)
 
-    def on_upstream(self, order: dict[str, Any]) -> None:
-        """Pull from there from now on."""
+    def _pull_from(self, order: PullFrom) -> None:
         with self._lock:
             self._orders += 1
-            named = (order["name"], order["address"], order["port"]) if order.get("name") else None
-            upstream = Upstream(*named, self._orders) if named else None
+            upstream = Upstream(*order, self._orders) if order.name else None
             self._upstream = upstream
             self.caller.turn_to(upstream)
         if upstream and self._prepared.is_set():
@@ -259,7 +251,7 @@ class TargetRelay(Relay):
     def _get_manifest(self, caller: Caller, upstream: Upstream) -> None:
         while caller.current == upstream and not self._has_manifest:
             try:
-                blob = fetch_manifest(caller, upstream, self._begin["digest"])
+                blob = fetch_manifest(caller, upstream, self._begin.digest)
             except PeerError as error:
                 self._lost(upstream, error)
                 time.sleep(AGAIN_S)
@@ -271,13 +263,11 @@ class TargetRelay(Relay):
 
     def _prepare(self, blob: bytes) -> None:
         self.server.have_manifest(blob)
-        self.emit("gap", **self.target.prepare(blob, self._begin))
+        self.emit(self.target.prepare(blob, self._begin))
         if self.config.get("dry_run"):
             return
         store = self.target.store
-        self._puller = self.target.puller(
-            self.caller, self._begin["streams"], self._lost, self.fail
-        )
+        self._puller = self.target.puller(self.caller, self._begin.streams, self._lost, self.fail)
         self.server.have_content(store.ledger, store)
         with self._lock:
             self._prepared.set()
@@ -286,7 +276,7 @@ class TargetRelay(Relay):
             self._follow(upstream)
         while not self.target.wanted.wait(CHECK_EVERY_S):
             store.check_waiting()
-        self.emit("done", **self.target.finish())
+        self.emit(self.target.finish())
 
     def _follow(self, upstream: Upstream) -> None:
         if self.target.wanted.left:
@@ -297,23 +287,16 @@ class TargetRelay(Relay):
             first = upstream.order not in self._blamed
             self._blamed.add(upstream.order)
         if first:
-            self.emit("lost", upstream=upstream.name, why=str(error), kind=error.kind)
+            self.emit(Lost(upstream.name, str(error), error.kind))
 
-    def figures(self) -> dict[str, Any]:
+    def figures(self) -> Progress:
         if not self.target.compared:
             return super().figures()
         if self.target.problem:
             raise self.target.problem
         store = self.target.store
-        return {
-            "blocks": store.ledger.count,
-            "bytes": store.received,
-            "written": self.target.written,
-            "behind": self.target.wanted.behind(self._upstream),
-        }
-
-    def heard(self) -> float:
-        return self.caller.heard
+        behind = self.target.wanted.behind(self._upstream)
+        return Progress(store.ledger.count, store.received, behind)
 
     def leave(self) -> bool:
         return self.target.leave()

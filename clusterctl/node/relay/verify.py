@@ -17,6 +17,7 @@ from clusterctl.node.relay.compare import destination
 from clusterctl.node.relay.hashing import sha256_of, side_by_side
 from clusterctl.node.relay.manifest import FILE, FOLDER, LINK, Entry, digest_of, encode, in_order
 from clusterctl.node.relay.manifest import text_of as text
+from clusterctl.node.relay.messages import GetPiece, Looked, Order, Piece, Progress
 from clusterctl.node.relay.scan import LeftOut, scan
 
 # In place of the size of a file that could not be read, or of a folder that could not be listed.
@@ -50,21 +51,22 @@ class VerifyRelay(Relay):
         told = json.dumps(problems[:MOST_PROBLEMS]).encode()
         self._blobs = {"manifest": manifest, "problems": zlib.compress(told)}
         self.emit(
-            "looked",
-            digest=digest_of(manifest),
-            **counts,
-            problems=len(problems),
-            read_bytes=self._bytes,
-            seconds=round(time.monotonic() - began, 3),
+            Looked(
+                digest=digest_of(manifest),
+                **counts,
+                problems=len(problems),
+                read_bytes=self._bytes,
+                seconds=round(time.monotonic() - began, 3),
+            )
         )
 
-    def on_get_piece(self, order: dict[str, Any]) -> None:
-        """See messages.GetPiece."""
-        piece = self._blobs[order["blob"]][order["at"] : order["at"] + PIECE]
-        self.emit("piece", data=base64.b64encode(piece).decode())
+    def obey(self, order: Order) -> None:
+        if isinstance(order, GetPiece):
+            piece = self._blobs[order.blob][order.at : order.at + PIECE]
+            self.emit(Piece(base64.b64encode(piece).decode()))
 
-    def figures(self) -> dict[str, Any]:
-        return {"files": self._files, "bytes": self._bytes}
+    def figures(self) -> Progress:
+        return Progress(files=self._files, bytes=self._bytes)
 
     def _look(self, path: bytes) -> tuple[dict[str, int], list[Entry], list[tuple[str, str, str]]]:
         """Raises Failure, OSError."""

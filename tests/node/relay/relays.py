@@ -63,7 +63,7 @@ class RunningRelay:
         self.tell("upstream", name=name, address=other.address, port=other.port)
 
     def stop(self) -> dict[str, Any]:
-        self.tell("stop", keep=True)
+        self.tell("stop")
         bye = self.expect("bye")
         assert self.process.wait(20) == 0
         return bye
@@ -110,7 +110,6 @@ class Relays:
                 digest=manifest["digest"],
                 single=manifest["single"],
                 **{key: manifest[key] for key in ("left_out", "host", "roots")},
-                blocks=-(-manifest["bytes"] // block_bytes),
             )
         return manifest
 

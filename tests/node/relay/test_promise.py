@@ -26,6 +26,7 @@ from clusterctl.node.relay.blocks import Ledger
 from clusterctl.node.relay.hashing import digests_of_files
 from clusterctl.node.relay.layout import Layout
 from clusterctl.node.relay.manifest import Entry, decode, encode
+from clusterctl.node.relay.messages import Begin, Done
 from clusterctl.node.relay.scan import scan
 from clusterctl.node.relay.source import Source
 from clusterctl.node.relay.staging import Busy, Removed
@@ -203,7 +204,7 @@ class World:
         for node in self.nodes:
             target = Target({"destination": str(node), "checksum": checksum}, Waits())
             try:
-                target.prepare(blob, {"single": False, "block_bytes": BLOCK})
+                target.prepare(blob, Begin(BLOCK))
             except Busy:
                 raise AssertionError("the one before still holds it") from None
             targets.append(target)
@@ -250,7 +251,7 @@ class World:
             self.copy.targets[0].store.confirm(block)
         return True
 
-    def finish(self, number: int) -> dict | None:
+    def finish(self, number: int) -> Done | None:
         target = self.copy.targets[number]
         if number not in self.copy.done:
             target.store.check_waiting()
@@ -269,7 +270,7 @@ class World:
                     pass
             reports = [self.finish(number) for number in (0, 1)]
             assert all(reports), "blocks did not come"
-            assert [report["left_out"] for report in reports] == [0, 0], reports
+            assert [report.left_out for report in reports] == [0, 0], reports
             for target in self.copy.targets:
                 target.leave()
             self.check()
@@ -346,7 +347,7 @@ def test_of_a_file_that_differs_in_nothing_but_content_a_node_passes_on_its_own(
     for number in (0, 1):
         while world.move_one(number):
             pass
-        assert world.finish(number)["left_out"] == 0
+        assert world.finish(number).left_out == 0
     assert (world.source / "big").read_bytes() != older
     assert [(node / "big").read_bytes() == older for node in world.nodes] == [True, True]
     world.kill()

@@ -112,7 +112,7 @@ def interrupted(relays, data, to, how, **config):
 
 
 HOW = {
-    "told to stop": lambda relay: relay.tell("stop", keep=True),
+    "told to stop": lambda relay: relay.tell("stop"),
     "its client goes away": lambda relay: relay.process.stdin.close(),
     "SIGTERM": lambda relay: relay.process.terminate(),
     "SIGKILL": lambda relay: relay.process.kill(),
