@@ -57,7 +57,7 @@ class NamedHosts:
 @functools.lru_cache
 def complete_moto() -> None:
     """Once per process: all of the lab's completions, and a supervisor of hosts in name."""
-    from clusterctl.lab.ec2.install import complete_moto as complete
+    from clusterctl.lab.complete import complete_moto as complete
     from clusterctl.lab.faults.kinds import Lag
     from clusterctl.lab.faults.store import FAULTS
     from clusterctl.lab.hosts import supervisor

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import logging
+import re
 import socket
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -13,15 +14,18 @@ from moto.moto_server import werkzeug_app
 from werkzeug.serving import BaseWSGIServer, make_server
 
 from clusterctl.lab import gate
-from clusterctl.lab.ec2 import instances, objects, pricing
+from clusterctl.lab.ec2 import objects, pricing
 from clusterctl.lab.faults import api, checks, page
 from clusterctl.lab.faults.interruptions import with_interruptions
 from clusterctl.lab.faults.store import FAULTS
+from clusterctl.lab.hosts import instances
 from clusterctl.lab.hosts.tracker import TRACKER
+from clusterctl.lab.sessions import permits
 
 SERVICES = ("ec2", "s3", "ssm", "iam", "sts", "servicequotas", "pricing", "cloudformation")
 STATUS_PATH = "/_lab/status"
 SETTLED_WITHIN_S = 3.0
+SIGNED_FOR = re.compile(r"Credential=[^/]+/\d+/([a-z0-9-]+)/pricing/")
 # A connection on which nothing comes or goes for so long is closed, as S3 does it.
 IDLE_S = 60.0
 
@@ -78,8 +82,24 @@ def _backend(service: Any) -> gate.Wsgi:
     # A variable of the environment for this is read when moto is imported, by whomever.
     werkzeug_app.DISABLE_GLOBAL_CORS = True  # type: ignore[attr-defined]
     if service == "pricing":
-        return pricing.serve
+        return _serve_prices
     return werkzeug_app.create_backend_app(service)
+
+
+def _serve_prices(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+    """The price list. A request is for the region that it is signed for."""
+    signed = SIGNED_FOR.search(environ.get("HTTP_AUTHORIZATION", ""))
+    body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+    action = environ.get("HTTP_X_AMZ_TARGET", "").rpartition(".")[2]
+    if permits(environ[gate.IN_ENVIRON], f"pricing:{action}"):
+        status, answer = pricing.respond(
+            signed[1] if signed else "", action, json.loads(body or b"{}")
+        )
+    else:
+        text = f"You are not authorized to perform: pricing:{action}"
+        status, answer = pricing.refusal("AccessDeniedException", text)
+    start(status, [("Content-Type", "application/x-amz-json-1.1")])
+    return [json.dumps(answer).encode()]
 
 
 def _no_page(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:

@@ -30,7 +30,7 @@ import moto
 from clusterctl.domain.errors import ClusterctlError, LabError
 from clusterctl.lab import accounts, addresses, record, requirements
 from clusterctl.lab.app import make_api, make_storage
-from clusterctl.lab.ec2.install import complete_moto
+from clusterctl.lab.complete import complete_moto
 from clusterctl.lab.hosts import modes
 from clusterctl.lab.hosts.daemon.network import storage_url
 from clusterctl.lab.hosts.metadata_server import make_metadata_server

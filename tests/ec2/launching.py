@@ -17,9 +17,9 @@ from clusterctl.ec2.launch import search
 from clusterctl.ec2.launch.observe import observe
 from clusterctl.ec2.launch.plan import plan_launch
 from clusterctl.ec2.launch.record import read_launches
-from clusterctl.lab.ec2.instances import all_lab_instances
 from clusterctl.lab.faults.checks import admit
 from clusterctl.lab.faults.store import FAULTS
+from clusterctl.lab.hosts.instances import all_lab_instances
 from tests.lab.running import wait_until
 from tests.moto_ec2 import clients_with
 

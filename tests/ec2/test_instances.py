@@ -18,9 +18,9 @@ from clusterctl.ec2.instances import (
     read_instance,
     tag,
 )
-from clusterctl.lab.ec2.instances import LabInstance
 from clusterctl.lab.faults.kinds import Boot
 from clusterctl.lab.faults.store import FAULTS
+from clusterctl.lab.hosts.instances import LabInstance
 from tests.moto_ec2 import NEW_IMAGE
 
 

@@ -10,14 +10,14 @@ import sys
 ASK = """
 import random, sys
 from tests import hostless
-from clusterctl.lab.ec2 import install
+from clusterctl.lab import complete
 
-in_order = install.installers
+in_order = complete.installers
 def shuffled(*arguments):
     found = in_order(*arguments)
     random.Random(int(sys.argv[1])).shuffle(found)
     return found
-install.installers = shuffled
+complete.installers = shuffled
 hostless.complete_moto()
 
 import boto3

@@ -194,7 +194,7 @@ def test_what_is_deleted_is_room_again(monkeypatch):
         monkeypatch.setattr(FakeKey, name, FakeKey.__dict__[name])
     objects.install()
     first, second = (FakeKey(name, b"x" * 40, "1", "us-east-1") for name in "ab")
-    with pytest.raises(S3ClientError, match="holds 100 B at most"):
+    with pytest.raises(S3ClientError, match="holds 100 bytes"):
         FakeKey("c", b"x" * 21, "1", "us-east-1").dispose()
     second.value = b"y" * 60
     second.dispose()

@@ -1,4 +1,4 @@
-"""How many machines of a type a zone has: as many as one likes, or as many as a fault leaves."""
+"""How many machines of a type a zone has: as many as one likes, or as many as `install` is told."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from moto.ec2.models.instance_types import INSTANCE_TYPES
-
-from clusterctl.domain.errors import UsageError
-from clusterctl.lab.ec2.errors import EC2ServerError
 from clusterctl.lab.ec2.instance_types import offered_zones
-from clusterctl.lab.ec2.instances import all_lab_instances
-from clusterctl.lab.ec2.launch import Rule
-from clusterctl.lab.faults.kinds import Capacity
-from clusterctl.lab.faults.store import FAULTS
+from clusterctl.lab.ec2.launch import EC2ServerError, Rule, all_instances
 
 CODE = "InsufficientInstanceCapacity"
 NO_MACHINE = ("stopped", "terminated")
 
+# Of a type, a zone and the number in use: how many more there are. None: no limit.
+Left = Callable[[str, str, int], "int | None"]
+_left: list[Left] = []
 # Of a (type, zone): how many machines are set aside for the launch that this thread carries out.
 _reserved: list[Callable[[str, str], int]] = []
+
+
+def install(left: Left) -> None:
+    _left[:] = [left]
 
 
 class CapacityRule(Rule):
@@ -39,7 +39,7 @@ def count_reserved(count: Callable[[str, str], int]) -> None:
 
 def available(instance_type: str, zone: str) -> int | None:
     """How many more there are; None: no limit."""
-    left = FAULTS.capacity_left(instance_type, zone, used(instance_type, zone))
+    left = _left[0](instance_type, zone, used(instance_type, zone)) if _left else None
     return None if left is None else left + sum(one(instance_type, zone) for one in _reserved)
 
 
@@ -49,7 +49,7 @@ def used(instance_type: str, zone: str) -> int:
         (one.instance_type, one.placement.zone) == (instance_type, zone)
         and one.state not in NO_MACHINE
         and not getattr(one, "capacity_reservation_id", None)
-        for one in all_lab_instances()
+        for one in all_instances()
     )
 
 
@@ -96,19 +96,4 @@ def none_anywhere(instance_type: str, spot: bool) -> EC2ServerError:
         CODE,
         f"We currently do not have sufficient {instance_type} capacity in zones with support for "
         "'gp3' volumes. Our system will be working on provisioning additional capacity.",
-    )
-
-
-def complete(fault: Capacity) -> Capacity:
-    """The fault with what is used of it now. Raises UsageError for what the lab does not know."""
-    if fault.instance_type not in INSTANCE_TYPES:
-        raise UsageError(f"the lab has no instance type {fault.instance_type}")
-    zones = offered_zones(fault.zone[:-1], fault.instance_type)
-    if fault.zone not in zones:
-        raise UsageError(
-            f"no {fault.instance_type} is offered in {fault.zone}",
-            f"it is in {', '.join(zones)}" if zones else "name a zone, for example us-east-1a",
-        )
-    return Capacity(
-        fault.instance_type, fault.zone, fault.left, used(fault.instance_type, fault.zone)
     )

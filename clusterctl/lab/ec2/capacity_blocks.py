@@ -15,8 +15,8 @@ from moto.ec2.utils import random_id
 from clusterctl.lab.ec2.completion import add
 from clusterctl.lab.ec2.instance_types import offered_zones
 from clusterctl.lab.ec2.launch import refuse
-from clusterctl.lab.ec2.price_table import ON_DEMAND_USD
-from clusterctl.lab.ec2.reservations import BLOCK, LabReservation, keep
+from clusterctl.lab.ec2.pricing import ON_DEMAND_USD
+from clusterctl.lab.ec2.reservations import BLOCK, CapacityReservation, keep
 
 DAY_H, DAYS_APART_UNTIL, WEEK_D, LONGEST_D = 24, 14, 7, 182
 MOST_INSTANCES = 64
@@ -72,7 +72,7 @@ def purchase_capacity_block(response: Any) -> ActionResult:
         )
     response.error_on_dryrun()
     _offerings(response.ec2_backend).pop(wanted)
-    bought = LabReservation(
+    bought = CapacityReservation(
         id=random_id("cr"),
         instance_type=offering.instance_type,
         platform=response._get_param("InstancePlatform") or PLATFORM,

@@ -23,7 +23,6 @@ from clusterctl.lab.ec2.completion import override
 
 # moto looks for the name and takes it later: two requests at once made two stacks of one name.
 CREATING = threading.Lock()
-SERVED = ("AWS::EC2::", "AWS::S3::", "AWS::IAM::", "AWS::SSM::")
 
 
 class SecurityGroupEgress(CloudFormationModel):
@@ -72,7 +71,8 @@ class SecurityGroupEgress(CloudFormationModel):
         return cls(rule)
 
 
-def install() -> None:
+def install(served: tuple[str, ...] = ("AWS::",)) -> None:
+    """Only resources whose types begin with one of `served` are made."""
     _complete(VPC, _set_dns)
     _complete(Subnet, _set_public)
     _complete(SubnetRouteTableAssociation, _associate)
@@ -82,15 +82,12 @@ def install() -> None:
     parse = parsing.parse_resource
 
     def parse_resource(resource_json: dict[str, Any], resources_map: Any) -> Any:
-        """moto passes over what it does not know; the stack then claims to be complete.
-
-        What it knows of other services than the lab's runs things on this machine.
-        """
+        """moto passes over what it does not know; the stack then claims to be complete."""
         kind = resource_json["Type"]
         nothing = kind in parsing.NULL_MODELS
-        found = parse(resource_json, resources_map) if nothing or kind.startswith(SERVED) else None
+        found = parse(resource_json, resources_map) if nothing or kind.startswith(served) else None
         if found is None and not nothing:
-            raise ValidationError(message=f"The lab cannot make resources of the type {kind}")
+            raise ValidationError(message=f"Resources of the type {kind} cannot be made here")
         return found
 
     override(parsing, parse_resource)

@@ -1,4 +1,4 @@
-"""How the lab completes moto: a method in the place of moto's, or one that moto lacks.
+"""How moto is completed: a method in the place of moto's, or one that moto lacks.
 
 Each method is overridden once, so that the order in which nouns are installed does not matter:
 two overrides of one method would see each other in the order of their installation.

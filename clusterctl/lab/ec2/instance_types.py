@@ -1,4 +1,4 @@
-"""Instance types: the p3 family, which moto's tables no longer list, and what GPUs a host shows."""
+"""Instance types: the p3 family, which moto's tables no longer list."""
 
 from __future__ import annotations
 
@@ -24,15 +24,6 @@ P3_ZONES = {
     "us-west-2": ("us-west-2a", "us-west-2b", "us-west-2c"),
     "us-east-2": ("us-east-2a", "us-east-2b"),
     "eu-west-1": ("eu-west-1a", "eu-west-1b", "eu-west-1c"),
-}
-# EC2 names the chip, nvidia-smi the board.
-BOARDS = {
-    ("V100", 16384): "Tesla V100-SXM2-16GB",
-    ("V100", 32768): "Tesla V100-SXM2-32GB",
-    ("T4", 16384): "Tesla T4",
-    ("A100", 40960): "NVIDIA A100-SXM4-40GB",
-    ("A100", 81920): "NVIDIA A100-SXM4-80GB",
-    ("H100", 81920): "NVIDIA H100 80GB HBM3",
 }
 
 
@@ -68,25 +59,6 @@ def p3_type(
         GpuInfo={"Gpus": [card], "TotalGpuMemoryInMiB": 16384 * gpus},
     )
     return entry
-
-
-def simulated_gpus(instance_type: str) -> dict[str, Any]:
-    """The host's simulated nvidia-smi (`daemon.boot.HostSpec`); empty for a type without GPUs."""
-    info = INSTANCE_TYPES.get(instance_type, {}).get("GpuInfo", {})
-    cards = [card for card in info.get("Gpus", []) if card.get("Manufacturer") == "NVIDIA"]
-    if not cards or not cards[0].get("Count"):
-        return {}
-    name, memory_mib = cards[0]["Name"], cards[0]["MemoryInfo"]["SizeInMiB"]
-    board = BOARDS.get((name, memory_mib), f"NVIDIA {name}")
-    return {
-        "gpus": cards[0]["Count"],
-        "gpu_name": f"{board} (simulated)",
-        "gpu_memory_mib": memory_mib,
-    }
-
-
-def has_instance_store(instance_type: str) -> bool:
-    return bool(INSTANCE_TYPES.get(instance_type, {}).get("InstanceStorageInfo"))
 
 
 def offered_zones(region: str, instance_type: str) -> list[str]:

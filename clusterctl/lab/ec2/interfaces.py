@@ -7,17 +7,55 @@ group that is not there.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from moto.ec2.models.elastic_network_interfaces import Attachment, NetworkInterface
 from moto.ec2.models.instances import Instance
 
 from clusterctl.lab.ec2.completion import override
-from clusterctl.lab.ec2.interface_rules import Wish, check_layout, read_wishes
-from clusterctl.lab.ec2.launch import LabLaunch, Request, Rule, current_request, refuse
+from clusterctl.lab.ec2.launch import PendingLaunch, Request, Rule, current_request, refuse
 
 # The primary interface keeps moto's key, 0; cards have fewer device indices than this.
 KEYS_PER_CARD = 256
+INTERFACE, EFA, EFA_ONLY = "interface", "efa", "efa-only"
+KINDS = (INTERFACE, EFA, EFA_ONLY)
+
+
+@dataclass(frozen=True)
+class Wish:
+    """One interface that a launch asks for; `asked` is the request's own entry."""
+
+    asked: Any
+    card: int
+    device: int
+    kind: str
+
+    @property
+    def primary(self) -> bool:
+        return (self.card, self.device) == (0, 0)
+
+    @property
+    def fabric(self) -> bool:
+        return self.kind in (EFA, EFA_ONLY)
+
+    @property
+    def takes_address(self) -> bool:
+        return self.kind != EFA_ONLY and not self.asked.get("NetworkInterfaceId")
+
+
+def read_wishes(asked: Sequence[Mapping[str, Any]]) -> list[Wish]:
+    return [
+        Wish(
+            one,
+            int(one.get("NetworkCardIndex") or 0),
+            int(one.get("DeviceIndex") or 0),
+            str(one.get("InterfaceType") or INTERFACE),
+        )
+        for one in asked
+    ]
 
 
 class InterfaceRule(Rule):
@@ -37,12 +75,10 @@ class InterfaceRule(Rule):
                     f"Network interfaces and an instance-level {what} may not be specified on the "
                     "same request",
                 )
-        refused = check_layout(wishes, request.instance_type, request.type_info)
-        if refused:
-            raise refuse(refused.code, refused.message)
+        check_layout(wishes, request.instance_type, request.type_info)
         _check_groups(request.backend, wishes)
 
-    def check_launch(self, launch: LabLaunch) -> None:
+    def check_launch(self, launch: PendingLaunch) -> None:
         wishes = read_wishes(launch.request.get("NetworkInterfaces", []))
         _check_networks(launch, wishes)
         addresses = launch.count * (sum(one.takes_address for one in wishes) or 1)
@@ -53,7 +89,7 @@ class InterfaceRule(Rule):
                 "the requested number of instances.",
             )
 
-    def mark(self, launch: LabLaunch, instance: Any) -> None:
+    def mark(self, launch: PendingLaunch, instance: Any) -> None:
         for spec in launch.request.get("TagSpecifications", []):
             if spec.get("ResourceType") == "network-interface":
                 tags = {tag["Key"]: tag["Value"] for tag in spec.get("Tags", [])}
@@ -139,7 +175,7 @@ def _check_groups(backend: Any, wishes: list[Wish]) -> None:
                 raise refuse("InvalidGroup.NotFound", f"The security group '{id}' does not exist")
 
 
-def _check_networks(launch: LabLaunch, wishes: list[Wish]) -> None:
+def _check_networks(launch: PendingLaunch, wishes: list[Wish]) -> None:
     """Interfaces are in the instance's zone, and security groups in their subnet's network."""
     named = launch.request.get("SecurityGroupIds", [])
     pairs = [(launch.subnet, id) for id in named]
@@ -159,3 +195,91 @@ def _check_networks(launch: LabLaunch, wishes: list[Wish]) -> None:
                 "InvalidParameter",
                 f"Security group {id} and subnet {subnet.id} belong to different networks.",
             )
+
+
+def check_layout(wishes: Sequence[Wish], instance_type: str, info: Mapping[str, Any]) -> None:
+    """Raise the first of EC2's rules that they break; `info` as DescribeInstanceTypes has it."""
+    _check_each(wishes)
+    _check_together(wishes)
+    if info:
+        _check_cards(wishes, instance_type, info["NetworkInfo"])
+        _check_fabric(wishes, instance_type, info["NetworkInfo"])
+
+
+def _check_each(wishes: Sequence[Wish]) -> None:
+    for wish in wishes:
+        if wish.kind not in KINDS:
+            raise refuse("InvalidParameterValue", f"Invalid value '{wish.kind}' for InterfaceType.")
+        if wish.primary and wish.kind == EFA_ONLY:
+            raise refuse(
+                "InvalidParameterCombination",
+                "The primary network interface cannot be an EFA-only network interface.",
+            )
+
+
+def _check_together(wishes: Sequence[Wish]) -> None:
+    if not any(wish.primary for wish in wishes):
+        raise refuse(
+            "InvalidParameterCombination",
+            "When specifying network interfaces, you must include a device at index 0.",
+        )
+    if len({(wish.card, wish.device) for wish in wishes}) < len(wishes):
+        raise refuse(
+            "InvalidParameterValue", "Each network interface requires a unique device index."
+        )
+    if len(wishes) > 1 and any(wish.asked.get("AssociatePublicIpAddress") for wish in wishes):
+        raise refuse(
+            "InvalidParameterCombination",
+            "The associatePublicIPAddress parameter cannot be specified when launching with "
+            "multiple network interfaces.",
+        )
+
+
+def _check_cards(wishes: Sequence[Wish], instance_type: str, network: Mapping[str, Any]) -> None:
+    room = {
+        card["NetworkCardIndex"]: card["MaximumNetworkInterfaces"]
+        for card in network["NetworkCards"]
+    }
+    for card, count in sorted(Counter(wish.card for wish in wishes).items()):
+        if card not in room:
+            raise refuse(
+                "InvalidParameterValue",
+                f"Value ({card}) for parameter networkCardIndex is invalid. {instance_type} has "
+                f"{len(room)} network cards.",
+            )
+        if count > room[card]:
+            raise refuse(
+                "AttachmentLimitExceeded",
+                f"Interface count {count} exceeds the limit for {instance_type}",
+            )
+
+
+def _check_fabric(wishes: Sequence[Wish], instance_type: str, network: Mapping[str, Any]) -> None:
+    fabric = [wish for wish in wishes if wish.fabric]
+    if fabric and not network.get("EfaSupported"):
+        raise refuse(
+            "InvalidParameterCombination",
+            f"{instance_type} instances do not support Elastic Fabric Adapters.",
+        )
+    kinds = {
+        card["NetworkCardIndex"]: card.get("InterfaceTypes", KINDS)
+        for card in network["NetworkCards"]
+    }
+    for wish in fabric:
+        if wish.kind not in kinds[wish.card]:
+            raise refuse(
+                "InvalidParameterCombination",
+                f"Network card {wish.card} of {instance_type} does not support the interface type "
+                f"'{wish.kind}'.",
+            )
+    if any(count > 1 for count in Counter(wish.card for wish in fabric).values()):
+        raise refuse(
+            "InvalidParameterCombination",
+            "Only one Elastic Fabric Adapter can be attached to a network card.",
+        )
+    most = network.get("EfaInfo", {}).get("MaximumEfaInterfaces", 0)
+    if len(fabric) > most:
+        raise refuse(
+            "AttachmentLimitExceeded",
+            f"EFA interface count {len(fabric)} exceeds the limit for {instance_type}",
+        )

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+from xml.sax.saxutils import escape
 
 from moto.ec2.exceptions import EC2ClientError
+from moto.ec2.models import ec2_backends
 from moto.ec2.models.instance_types import INSTANCE_TYPES
+from werkzeug.exceptions import HTTPException
 
 # Held while what is there is counted and added to, by launches and starts: that is one step.
 LAUNCHING = threading.RLock()
@@ -61,7 +65,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class LabLaunch:
+class PendingLaunch:
     """A request on its way to become instances."""
 
     request: Request
@@ -80,11 +84,20 @@ class Rule:
     def check_request(self, request: Request) -> None:
         """Before anything else, dry runs included."""
 
-    def check_launch(self, launch: LabLaunch) -> None:
+    def check_room(self, backend: Any, count: int) -> None:
+        """Before a subnet is looked for. A fleet's and a stack's launches are asked this too."""
+
+    def check_subnet(self, subnet: Any) -> None:
+        """With the subnet settled. A fleet's and a stack's launches are asked this too."""
+
+    def check_launch(self, launch: PendingLaunch) -> None:
         """With the subnet settled, while nothing else is launched."""
 
-    def mark(self, launch: LabLaunch, instance: Any) -> None:
+    def mark(self, launch: PendingLaunch, instance: Any) -> None:
         """What the new instance shows."""
+
+    def launched(self, instances: Sequence[Any]) -> None:
+        """When all of a launch are made and tagged, a fleet's and a stack's too."""
 
     def check_start(self, backend: Any, stopped: Sequence[Any]) -> None:
         """Before these stopped instances start, while nothing else is launched."""
@@ -110,3 +123,24 @@ def current_request() -> Request | None:
 
 def refuse(code: str, message: str) -> EC2ClientError:
     return EC2ClientError(code, message)
+
+
+class EC2ServerError(HTTPException):
+    """What EC2 says with a status of 500 and above; moto answers all its errors with 400."""
+
+    def __init__(self, code: str, message: str, status: int = 500) -> None:
+        inner = f"<Error><Code>{code}</Code><Message>{escape(message)}</Message></Error>"
+        super().__init__(
+            '<?xml version="1.0" encoding="UTF-8"?>\n'
+            f"<Response><Errors>{inner}</Errors><RequestID>{uuid.uuid4()}</RequestID></Response>"
+        )
+        self.error_code, self.code = code, status
+
+    def get_headers(self, *_: Any, **__: Any) -> list[tuple[str, str]]:
+        return [("Content-Type", "text/xml;charset=UTF-8")]
+
+
+def all_instances() -> list[Any]:
+    """Of every account and region."""
+    backends = [one for account in list(ec2_backends.values()) for one in list(account.values())]
+    return [instance for backend in backends for instance in backend.all_instances()]

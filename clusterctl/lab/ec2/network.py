@@ -1,54 +1,22 @@
-"""Default VPCs inside the lab's own network, and in which subnets of others hosts can be."""
+"""Subnets, their addresses, endpoints, routes to S3; and what is in use stays: security groups with
+instances, subnets with interfaces, VPCs with groups or a gateway."""
 
 from __future__ import annotations
 
 import random
-from ipaddress import IPv4Address, IPv4Network, ip_network
+from ipaddress import IPv4Address
 from typing import Any
 
-from moto.ec2.exceptions import DefaultVpcAlreadyExists, EC2ClientError
+from moto.ec2.exceptions import DependencyViolationError, EC2ClientError
 from moto.ec2.models import EC2Backend, nat_gateways, vpcs
 from moto.ec2.models.subnets import Subnet
 
-from clusterctl.lab.addresses import REGIONS, SUBNET_PREFIX, default_network
 from clusterctl.lab.ec2.completion import override
-from clusterctl.lab.ec2.instances import all_lab_instances
 
 EVERYWHERE = "0.0.0.0/0"
-PRIVATE = tuple(IPv4Network(block) for block in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"))
 
 
-def install(network: IPv4Network) -> None:
-    elsewhere = EC2Backend.create_default_vpc
-
-    def create_default_vpc(backend: Any) -> Any:
-        if backend.region_name not in REGIONS:
-            return elsewhere(backend)
-        if backend.get_default_vpc():
-            raise DefaultVpcAlreadyExists
-        block = default_network(network, backend.region_name, backend.account_id)
-        vpc = backend.create_vpc(cidr_block=str(block), is_default=True)
-        _open_to_the_internet(backend, vpc)
-        for zone in backend.describe_availability_zones():
-            backend.create_default_subnet(zone.name)
-        return vpc
-
-    original_subnet = EC2Backend.create_default_subnet
-
-    def create_default_subnet(backend: Any, availability_zone: str) -> Any:
-        vpc = backend.get_default_vpc()
-        existing = backend.get_default_subnets()
-        if backend.region_name not in REGIONS or vpc is None or availability_zone in existing:
-            return original_subnet(backend, availability_zone)
-        blocks = list(ip_network(vpc.cidr_block).subnets(new_prefix=SUBNET_PREFIX))
-        subnet = backend.create_subnet(
-            vpc_id=vpc.id,
-            cidr_block=str(blocks[len(existing)]),
-            availability_zone=availability_zone,
-        )
-        subnet.default_for_az = subnet.map_public_ip_on_launch = True
-        return subnet
-
+def install() -> None:
     original_create = EC2Backend.create_subnet
 
     def create_subnet(backend: Any, vpc_id: str, cidr_block: str, *args: Any, **kwargs: Any) -> Any:
@@ -91,9 +59,8 @@ def install(network: IPv4Network) -> None:
     override(Subnet, request_ip)
     override(EC2Backend, create_network_interface)
     override(EC2Backend, create_subnet)
-    override(EC2Backend, create_default_vpc)
-    override(EC2Backend, create_default_subnet)
     _complete_endpoints()
+    _keep_what_is_in_use()
 
 
 def _complete_endpoints() -> None:
@@ -137,14 +104,6 @@ def _check_no_endpoint(backend: Any, table_id: str, service_name: str) -> None:
                 f"route table {table_id} already has a route with destination-prefix-list-id "
                 f"{prefixes}",
             )
-
-
-def _open_to_the_internet(backend: Any, vpc: Any) -> None:
-    """The gateway and the route that a default VPC has, and moto's has not."""
-    gateway = backend.create_internet_gateway()
-    backend.attach_internet_gateway(gateway.id, vpc.id)
-    [table] = [one for one in backend.route_tables.values() if one.vpc_id == vpc.id]
-    backend.create_route(table.id, EVERYWHERE, gateway_id=gateway.id)
 
 
 def reaches_s3(instance: Any) -> bool:
@@ -191,24 +150,55 @@ def _reserved(subnet: Any) -> list[str]:
     return [str(subnet.cidr[index]) for index in (0, 1, 2, 3, -1)]
 
 
-def check_subnet(subnet: Any, network: IPv4Network) -> None:
-    """Raises UnsupportedOperation where the lab cannot have hosts: it has each address once."""
-    if subnet.ec2_backend.get_vpc(subnet.vpc_id).is_default:
-        return
-    if not any(subnet.cidr.subnet_of(block) for block in PRIVATE):
-        blocks = ", ".join(str(block) for block in PRIVATE)
-        raise _unsupported(subnet, f"the lab has hosts in {blocks} only")
-    if subnet.cidr.overlaps(network):
-        raise _unsupported(subnet, f"the lab's default VPCs are in {network}")
-    for other in all_lab_instances():
-        if other.state == "terminated" or other.vpc_id == subnet.vpc_id:
-            continue
-        there = other.nics[0].subnet
-        if subnet.cidr.overlaps(there.cidr):
-            used = f"{there.cidr_block} of {there.vpc_id}, which {other.id} is in"
-            raise _unsupported(subnet, f"that overlaps {used}, and the lab has each address once")
+def _keep_what_is_in_use() -> None:
+    delete = EC2Backend.delete_security_group
+    remove_subnet = EC2Backend.delete_subnet
+    remove_vpc = EC2Backend.delete_vpc
+    detach = EC2Backend.detach_internet_gateway
+
+    def delete_security_group(
+        backend: Any, name: str | None = None, group_id: str | None = None
+    ) -> None:
+        if any(_uses(one, name, group_id) for one in backend.all_instances()):
+            raise EC2ClientError(
+                "DependencyViolation", f"resource {group_id or name} has a dependent object"
+            )
+        delete(backend, name, group_id)
+
+    def delete_subnet(backend: Any, subnet_id: str) -> Any:
+        if any(nic.subnet.id == subnet_id for nic in backend.enis.values()):
+            raise DependencyViolationError(
+                f"The subnet '{subnet_id}' has dependencies and cannot be deleted."
+            )
+        return remove_subnet(backend, subnet_id)
+
+    def delete_vpc(backend: Any, vpc_id: str) -> Any:
+        groups = [group.name for group in backend.groups[vpc_id].values()]
+        gateways = [one for one in backend.internet_gateways.values() if one.vpc]
+        attached = any(one.vpc.id == vpc_id for one in gateways)
+        if attached or any(name != "default" for name in groups):
+            raise DependencyViolationError(
+                f"The vpc '{vpc_id}' has dependencies and cannot be deleted."
+            )
+        return remove_vpc(backend, vpc_id)
+
+    def detach_internet_gateway(backend: Any, internet_gateway_id: str, vpc_id: str) -> None:
+        nics = [nic for nic in backend.enis.values() if nic.subnet.vpc_id == vpc_id]
+        if any(nic.public_ip for nic in nics):
+            raise DependencyViolationError(
+                f"Network {vpc_id} has some mapped public address(es). Please unmap those public "
+                "address(es) before detaching the gateway."
+            )
+        detach(backend, internet_gateway_id, vpc_id)
+
+    override(EC2Backend, delete_security_group)
+    override(EC2Backend, delete_subnet)
+    override(EC2Backend, delete_vpc)
+    override(EC2Backend, detach_internet_gateway)
 
 
-def _unsupported(subnet: Any, why: str) -> EC2ClientError:
-    text = f"No host of the lab can be in {subnet.id}, {subnet.cidr_block}: {why}."
-    return EC2ClientError("UnsupportedOperation", text)
+def _uses(instance: Any, name: str | None, group_id: str | None) -> bool:
+    if instance.state == "terminated":
+        return False
+    groups = [group for nic in instance.nics.values() for group in nic.group_set]
+    return any(group.id == group_id if group_id else group.name == name for group in groups)

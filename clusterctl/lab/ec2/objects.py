@@ -14,8 +14,6 @@ from typing import Any
 from moto.s3.exceptions import S3ClientError
 from moto.s3.models import FakeKey
 
-from clusterctl.domain.units import format_bytes
-
 App = Callable[..., Iterable[bytes]]
 
 
@@ -95,7 +93,7 @@ def _refuse(start: Callable[..., Any], status: str, code: str, message: str) -> 
 
 
 def _no_room() -> str:
-    return f"The lab's S3 holds {format_bytes(ROOM.most)} at most, half of this machine's memory."
+    return f"S3 holds {ROOM.most:,} bytes here at most: half of this machine's memory."
 
 
 def _read(key: Any) -> bytes:

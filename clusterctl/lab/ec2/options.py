@@ -1,14 +1,21 @@
-"""Options of a launch with few values, of which moto takes any; the processors of an instance."""
+"""Options of a launch with few values, of which moto takes any; processors; instance profiles.
+
+moto answers with IAM's error where there is no such profile, and gives it to the first instance
+of a launch only.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+from moto.core.exceptions import ServiceException
 from moto.core.responses import ActionResult, EmptyResult
 from moto.ec2.responses import EC2Response
+from moto.ec2.utils import filter_iam_instance_profiles
+from werkzeug.exceptions import HTTPException
 
 from clusterctl.lab.ec2.completion import override
-from clusterctl.lab.ec2.launch import LabLaunch, Request, Rule, refuse
+from clusterctl.lab.ec2.launch import PendingLaunch, Request, Rule, refuse
 
 VALUES = {
     "InstanceInitiatedShutdownBehavior": ("stop", "terminate"),
@@ -37,7 +44,7 @@ class OptionRule(Rule):
                 f"It must be between {least} and {most}.",
             )
 
-    def mark(self, launch: LabLaunch, instance: Any) -> None:
+    def mark(self, launch: PendingLaunch, instance: Any) -> None:
         info = launch.request.type_info.get("VCpuInfo", {})
         cores, asked = info.get("DefaultCores"), launch.request.get("CpuOptions") or {}
         if cores:
@@ -46,6 +53,29 @@ class OptionRule(Rule):
                 "ThreadsPerCore": asked.get("ThreadsPerCore")
                 or info.get("DefaultThreadsPerCore", 1),
             }
+
+
+class ProfileRule(Rule):
+    def check_request(self, request: Request) -> None:
+        for kind in ("name", "arn"):
+            wanted = request.get(f"IamInstanceProfile.{kind.capitalize()}")
+            if wanted and not _exists(request, kind, wanted):
+                said = "ARN" if kind == "arn" else "name"
+                raise refuse(
+                    "InvalidParameterValue",
+                    f"Value ({wanted}) for parameter iamInstanceProfile.{kind} is invalid. "
+                    f"Invalid IAM Instance Profile {said}",
+                )
+
+    def mark(self, launch: PendingLaunch, instance: Any) -> None:
+        name, arn = (launch.request.get(f"IamInstanceProfile.{key}") for key in ("Name", "Arn"))
+        # moto associates the first one itself.
+        if (name or arn) and instance.ami_launch_index:
+            launch.backend.associate_iam_instance_profile(
+                instance_id=instance.id,
+                iam_instance_profile_name=name,
+                iam_instance_profile_arn=arn,
+            )
 
 
 def install() -> None:
@@ -65,3 +95,17 @@ def install() -> None:
         return EmptyResult()
 
     override(EC2Response, modify_instance_attribute)
+
+
+def _exists(request: Request, kind: str, wanted: str) -> bool:
+    response = request.response
+    try:
+        filter_iam_instance_profiles(
+            response.current_account,
+            partition=response.partition,
+            iam_instance_profile_arn=wanted if kind == "arn" else None,
+            iam_instance_profile_name=wanted if kind == "name" else None,
+        )
+    except (ServiceException, HTTPException):
+        return False
+    return True

@@ -18,7 +18,7 @@ from moto.ec2.utils import (
 
 from clusterctl.lab.ec2.completion import add
 from clusterctl.lab.ec2.filters import matches
-from clusterctl.lab.ec2.launch import LAUNCHING, LabLaunch, Rule, refuse
+from clusterctl.lab.ec2.launch import LAUNCHING, PendingLaunch, Rule, refuse
 
 # As on EC2, where the call returns before the group can be used.
 PENDING_S = 0.3
@@ -41,7 +41,7 @@ class Group:
 class PlacementRule(Rule):
     """The group is there, takes the type, and keeps to one zone."""
 
-    def check_launch(self, launch: LabLaunch) -> None:
+    def check_launch(self, launch: PendingLaunch) -> None:
         group = _wanted_group(launch)
         if group is None:
             return
@@ -61,7 +61,7 @@ class PlacementRule(Rule):
                 f"{sorted(zones)[0]}",
             )
 
-    def mark(self, launch: LabLaunch, instance: Any) -> None:
+    def mark(self, launch: PendingLaunch, instance: Any) -> None:
         group = _wanted_group(launch)
         if group is not None:
             instance.placement.group_name = group.name
@@ -136,7 +136,7 @@ def _known(groups: dict[str, Group], wanted: str) -> Group:
     return groups[wanted]
 
 
-def _wanted_group(launch: LabLaunch) -> Group | None:
+def _wanted_group(launch: PendingLaunch) -> Group | None:
     name, id = (launch.request.get(f"Placement.{key}") for key in ("GroupName", "GroupId"))
     groups = _groups(launch.backend)
     if not name and not id:

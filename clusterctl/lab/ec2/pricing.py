@@ -1,19 +1,15 @@
-"""The price list's GetProducts, which moto does not have: on-demand instances of AmazonEC2."""
+"""The price list's GetProducts, which moto does not have: on-demand instances of AmazonEC2.
+
+The prices are the spot market's, too.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import re
-from collections.abc import Callable, Iterable
 from typing import Any
 
 from moto.ec2.models.instance_types import INSTANCE_TYPES
-
-from clusterctl.lab.addresses import REGIONS
-from clusterctl.lab.ec2.price_table import ON_DEMAND_USD
-from clusterctl.lab.ec2.sessions import permits
-from clusterctl.lab.gate import IN_ENVIRON
 
 # AWS serves the list in these regions, for all.
 SERVED_FROM = ("us-east-1", "eu-central-1", "ap-south-1")
@@ -25,32 +21,108 @@ LOCATIONS = {
 }
 MOST_PER_PAGE = 100
 PUBLISHED = "2026-07-20T00:00:00Z"
-SIGNED_FOR = re.compile(r"Credential=[^/]+/\d+/([a-z0-9-]+)/pricing/")
+
+# USD per hour, Linux, us-east-1, July 2026. AWS's list still has the types that AWS retired.
+ON_DEMAND_USD = {
+    "c5.large": 0.085,
+    "c5.xlarge": 0.17,
+    "c5n.18xlarge": 3.888,
+    "dl1.24xlarge": 13.10904,
+    "g3.16xlarge": 4.56,
+    "g3.4xlarge": 1.14,
+    "g3.8xlarge": 2.28,
+    "g3s.xlarge": 0.75,
+    "g4ad.16xlarge": 3.468,
+    "g4ad.2xlarge": 0.54117,
+    "g4ad.4xlarge": 0.867,
+    "g4ad.8xlarge": 1.734,
+    "g4ad.xlarge": 0.37853,
+    "g4dn.12xlarge": 3.912,
+    "g4dn.16xlarge": 4.352,
+    "g4dn.2xlarge": 0.752,
+    "g4dn.4xlarge": 1.204,
+    "g4dn.8xlarge": 2.176,
+    "g4dn.metal": 7.824,
+    "g4dn.xlarge": 0.526,
+    "g5.12xlarge": 5.672,
+    "g5.16xlarge": 4.096,
+    "g5.24xlarge": 8.144,
+    "g5.2xlarge": 1.212,
+    "g5.48xlarge": 16.288,
+    "g5.4xlarge": 1.624,
+    "g5.8xlarge": 2.448,
+    "g5.xlarge": 1.006,
+    "g5g.16xlarge": 2.744,
+    "g5g.2xlarge": 0.556,
+    "g5g.4xlarge": 0.828,
+    "g5g.8xlarge": 1.372,
+    "g5g.metal": 2.744,
+    "g5g.xlarge": 0.42,
+    "g6.12xlarge": 4.6016,
+    "g6.16xlarge": 3.3968,
+    "g6.24xlarge": 6.6752,
+    "g6.2xlarge": 0.9776,
+    "g6.48xlarge": 13.3504,
+    "g6.4xlarge": 1.3232,
+    "g6.8xlarge": 2.0144,
+    "g6.xlarge": 0.8048,
+    "g6e.12xlarge": 10.49264,
+    "g6e.16xlarge": 7.57719,
+    "g6e.24xlarge": 15.06559,
+    "g6e.2xlarge": 2.24208,
+    "g6e.48xlarge": 30.13118,
+    "g6e.4xlarge": 3.00424,
+    "g6e.8xlarge": 4.52856,
+    "g6e.xlarge": 1.861,
+    "g6f.2xlarge": 0.475,
+    "g6f.4xlarge": 0.95,
+    "g6f.large": 0.202,
+    "g6f.xlarge": 0.2375,
+    "g7e.12xlarge": 8.28608,
+    "g7e.24xlarge": 16.57216,
+    "g7e.2xlarge": 3.36312,
+    "g7e.48xlarge": 33.14432,
+    "g7e.4xlarge": 3.99816,
+    "g7e.8xlarge": 5.26824,
+    "gr6.4xlarge": 1.5392,
+    "gr6.8xlarge": 2.4464,
+    "gr6f.4xlarge": 1.066,
+    "m5.2xlarge": 0.384,
+    "m5.large": 0.096,
+    "m5.xlarge": 0.192,
+    "p2.16xlarge": 14.4,
+    "p2.8xlarge": 7.2,
+    "p2.xlarge": 0.9,
+    "p3.16xlarge": 24.48,
+    "p3.2xlarge": 3.06,
+    "p3.8xlarge": 12.24,
+    "p3dn.24xlarge": 31.212,
+    "p4d.24xlarge": 21.957642,
+    "p4de.24xlarge": 27.44705,
+    "p5.48xlarge": 55.04,
+    "p5.4xlarge": 6.88,
+    "p5en.48xlarge": 63.296,
+    "p6-b200.48xlarge": 113.9328,
+    "p6-b300.48xlarge": 142.416,
+    "t3.large": 0.0832,
+    "t3.medium": 0.0416,
+    "t3.micro": 0.0104,
+    "t3.small": 0.0208,
+    "trn1.2xlarge": 1.34375,
+    "trn1.32xlarge": 21.5,
+    "trn1n.32xlarge": 24.78,
+}
 
 Answer = tuple[str, dict[str, Any]]
 
 
-def serve(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
-    """The service. A request is for the region that it is signed for."""
-    signed = SIGNED_FOR.search(environ.get("HTTP_AUTHORIZATION", ""))
-    body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
-    action = environ.get("HTTP_X_AMZ_TARGET", "").rpartition(".")[2]
-    if permits(environ[IN_ENVIRON], f"pricing:{action}"):
-        status, answer = respond(signed[1] if signed else "", action, json.loads(body or b"{}"))
-    else:
-        text = f"You are not authorized to perform: pricing:{action}"
-        status, answer = _refusal("AccessDeniedException", text)
-    start(status, [("Content-Type", "application/x-amz-json-1.1")])
-    return [json.dumps(answer).encode()]
-
-
 def respond(region: str, action: str, asked: dict[str, Any]) -> Answer:
     if region not in SERVED_FROM:
-        return _refusal("AccessDeniedException", f"The price list is not served from {region}.")
+        return refusal("AccessDeniedException", f"The price list is not served from {region}.")
     if action != "GetProducts":
-        return _refusal("UnknownOperationException", f"The lab's price list has no {action}.")
+        return refusal("UnknownOperationException", f"The price list has no {action}.")
     if asked.get("ServiceCode") != "AmazonEC2":
-        return _refusal("NotFoundException", "The requested service code was not found.")
+        return refusal("NotFoundException", "The requested service code was not found.")
     found = [one for one in _products(asked) if _passes(one["product"], asked.get("Filters", []))]
     first = int(asked.get("NextToken") or 0)
     after = first + min(int(asked.get("MaxResults") or MOST_PER_PAGE), MOST_PER_PAGE)
@@ -66,7 +138,7 @@ def _products(asked: dict[str, Any]) -> list[dict[str, Any]]:
         if one.get("Field") == "instanceType" and one.get("Type", "TERM_MATCH") == "TERM_MATCH"
     ]
     kinds = [kind for kind in ON_DEMAND_USD if not named or kind in named]
-    return [product(kind, region) for kind in kinds for region in REGIONS]
+    return [product(kind, region) for kind in kinds for region in LOCATIONS]
 
 
 def product(kind: str, region: str) -> dict[str, Any]:
@@ -148,5 +220,5 @@ def _matches(value: str | None, wish: dict[str, str]) -> bool:
     return value.lower() == wanted
 
 
-def _refusal(code: str, message: str) -> Answer:
+def refusal(code: str, message: str) -> Answer:
     return "400 Bad Request", {"__type": code, "message": message}

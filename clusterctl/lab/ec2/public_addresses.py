@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from ipaddress import IPv4Network
 from typing import Any
 
@@ -12,7 +13,6 @@ from moto.ec2.models.elastic_network_interfaces import NetworkInterface
 from moto.ec2.utils import random_eip_association_id
 
 from clusterctl.lab.ec2.completion import override
-from clusterctl.lab.ec2.instances import LabInstance
 from clusterctl.lab.ec2.quotas import ELASTIC, value_of
 
 ADDRESSABLE = ("running", "stopping", "stopped")
@@ -32,7 +32,8 @@ class Pool:
         self._free.append(address)
 
 
-def install(public: IPv4Network) -> None:
+def install(public: IPv4Network, changed: Callable[[], None] = lambda: None) -> None:
+    """Addresses are of `public`; `changed` is called when an instance has another one."""
     pool = Pool(public)
     allocate = EC2Backend.allocate_address
     release = EC2Backend.release_address
@@ -41,7 +42,7 @@ def install(public: IPv4Network) -> None:
         """moto asks when it makes an interface, too: an instance gets its address later."""
         if nic.instance and not nic.public_ip and _is_auto(nic):
             nic.public_ip = _take(pool)
-            LabInstance.changed.set()
+            changed()
 
     def stop(nic: Any) -> None:
         """An elastic address stays with a stopped instance."""
@@ -71,6 +72,47 @@ def install(public: IPv4Network) -> None:
         release(backend, allocation_id=elastic.allocation_id)
         pool.give_back(elastic.public_ip)
 
+    def associate_address(
+        backend: Any,
+        instance: Any = None,
+        eni: Any = None,
+        address: str | None = None,
+        allocation_id: str | None = None,
+        reassociate: bool = False,
+    ) -> Any:
+        elastic = _find(backend, address, allocation_id)
+        nic = eni or _only_interface(instance)
+        _check_addressable(nic.instance)
+        if elastic.eni is nic:
+            return elastic
+        for there, name in ((elastic, elastic.allocation_id), (_elastic_of(nic), nic.id)):
+            if there and there.association_id and not reassociate:
+                raise EC2ClientError(
+                    "Resource.AlreadyAssociated",
+                    f"resource {name} is already associated with associate-id "
+                    f"{there.association_id}",
+                )
+        if elastic.association_id:
+            _part(elastic)
+        if _elastic_of(nic):
+            _part(_elastic_of(nic), for_another=True)
+        nic.stop()  # its own address is another's from now on
+        nic.public_ip = elastic.public_ip
+        elastic.eni, elastic.instance = nic, nic.instance
+        elastic.association_id = random_eip_association_id()
+        changed()
+        return elastic
+
+    def disassociate_address(
+        backend: Any, address: str | None = None, association_id: str | None = None
+    ) -> None:
+        if association_id:
+            elastic = backend.address_by_association([association_id])[0]
+        else:
+            elastic = _find(backend, address, None)
+        _part(elastic)
+        changed()
+
     # moto shows an empty one where there is none.
     shown = vars(NetworkInterface)["association"].fget
     association = property(lambda nic: shown(nic) or None)
@@ -81,7 +123,7 @@ def install(public: IPv4Network) -> None:
         override(EC2Backend, method)
 
 
-def settle(instance: LabInstance) -> None:
+def settle(instance: Any) -> None:
     """Give the instance the public address that its state asks for, or take it away."""
     primary = instance.nics[0]
     if instance.state in ("pending", "running"):
@@ -90,53 +132,11 @@ def settle(instance: LabInstance) -> None:
         primary.stop()
 
 
-def forget(instance: LabInstance) -> None:
+def forget(instance: Any) -> None:
     """Before an instance is terminated: its elastic addresses are its owner's again."""
     for nic in instance.nics.values():
         if _elastic_of(nic):
             _part(_elastic_of(nic))
-
-
-def associate_address(
-    backend: Any,
-    instance: Any = None,
-    eni: Any = None,
-    address: str | None = None,
-    allocation_id: str | None = None,
-    reassociate: bool = False,
-) -> Any:
-    elastic = _find(backend, address, allocation_id)
-    nic = eni or _only_interface(instance)
-    _check_addressable(nic.instance)
-    if elastic.eni is nic:
-        return elastic
-    for there, name in ((elastic, elastic.allocation_id), (_elastic_of(nic), nic.id)):
-        if there and there.association_id and not reassociate:
-            raise EC2ClientError(
-                "Resource.AlreadyAssociated",
-                f"resource {name} is already associated with associate-id {there.association_id}",
-            )
-    if elastic.association_id:
-        _part(elastic)
-    if _elastic_of(nic):
-        _part(_elastic_of(nic), for_another=True)
-    nic.stop()  # its own address is another's from now on
-    nic.public_ip = elastic.public_ip
-    elastic.eni, elastic.instance = nic, nic.instance
-    elastic.association_id = random_eip_association_id()
-    LabInstance.changed.set()
-    return elastic
-
-
-def disassociate_address(
-    backend: Any, address: str | None = None, association_id: str | None = None
-) -> None:
-    if association_id:
-        elastic = backend.address_by_association([association_id])[0]
-    else:
-        elastic = _find(backend, address, None)
-    _part(elastic)
-    LabInstance.changed.set()
 
 
 def _part(elastic: Any, for_another: bool = False) -> None:

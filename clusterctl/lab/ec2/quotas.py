@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +15,10 @@ from moto.servicequotas.models import ServiceQuotasBackend
 from moto.servicequotas.responses import ServiceQuotasResponse
 
 from clusterctl.lab.ec2.completion import add, override
-from clusterctl.lab.ec2.launch import LabLaunch, Request, Rule, refuse
-from clusterctl.lab.ec2.reservations import reserved_beside
-from clusterctl.lab.ec2.reserved_launches import reserved_places
-from clusterctl.lab.faults.store import FAULTS
+from clusterctl.lab.ec2.launch import PendingLaunch, Request, Rule, refuse
+from clusterctl.lab.ec2.reservations import reserved_beside, reserved_places
 
-# Enough for every host that a lab can run; AWS gives a new account much less, often 0 for P.
+# Enough for whatever a test launches; AWS gives a new account much less, often 0 for P.
 MANY_VCPUS = 100_000.0
 COUNTED = ("pending", "running")
 SERVICES = {
@@ -41,6 +39,7 @@ class Quota:
 
 ELASTIC = Quota("L-0263D0A3", "EC2-VPC Elastic IPs", default=5.0)
 INTERFACES = Quota("L-DF5E4CA3", "Network interfaces per Region", default=5000.0, service="vpc")
+_applied: list[Callable[[str], float | None]] = [lambda code: None]
 STANDARD = ("a", "c", "d", "h", "i", "im", "is", "m", "r", "t", "z")
 QUOTAS = (
     Quota("L-417A185B", "Running On-Demand P instances", ("p",)),
@@ -90,7 +89,7 @@ class QuotaRule(Rule):
             # What moto launches.
             request.response.params["MinCount"] = int(room)
 
-    def check_launch(self, launch: LabLaunch) -> None:
+    def check_launch(self, launch: PendingLaunch) -> None:
         """Again, while nothing else is launched."""
         each = max(1, len(launch.request.get("NetworkInterfaces") or []))
         if len(launch.backend.enis) + launch.count * each > value_of(INTERFACES):
@@ -143,8 +142,8 @@ def quota_of(instance_type: str, *, spot: bool) -> Quota | None:
 
 
 def value_of(quota: Quota) -> float:
-    lowered = FAULTS.quota(quota.code)
-    return quota.default if lowered is None else lowered
+    applied = _applied[0](quota.code)
+    return quota.default if applied is None else applied
 
 
 def vcpus(instance_type: str) -> int:
@@ -168,7 +167,9 @@ def vcpus_in_use(backend: Any, quota: Quota) -> int:
     return total
 
 
-def install() -> None:
+def install(applied: Callable[[str], float | None] = lambda code: None) -> None:
+    """`applied` gives the value of a quota's code, None for its default."""
+    _applied[:] = [applied]
     defaults = ServiceQuotasBackend.list_aws_default_service_quotas
     one = ServiceQuotasBackend.get_service_quota
 

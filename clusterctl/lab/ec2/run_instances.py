@@ -7,37 +7,32 @@ import itertools
 import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from ipaddress import IPv4Network
 from typing import Any
 
 from moto.core.responses import ActionResult
 from moto.ec2.models import EC2Backend
 from moto.ec2.models.instance_types import INSTANCE_TYPES
+from moto.ec2.models.instances import Instance
 from moto.ec2.responses import EC2Response
 
-from clusterctl.lab.addresses import REGIONS
 from clusterctl.lab.ec2 import capacity
 from clusterctl.lab.ec2.completion import override
 from clusterctl.lab.ec2.instance_types import offered_zones
-from clusterctl.lab.ec2.instances import LabInstance, all_lab_instances
 from clusterctl.lab.ec2.launch import (
     LAUNCHING,
-    LabLaunch,
+    PendingLaunch,
     Request,
     Rule,
     answering,
     current_request,
     refuse,
 )
-from clusterctl.lab.ec2.network import check_subnet
 
 USER_DATA_LIMIT = 16384
 LONGEST_TOKEN = 64
-# One bridge takes 1,024 links, and IPv4's neighbour tables overflow not far above 500.
-MOST_HOSTS = 512
 
 
-def install(network: IPv4Network, rules: Sequence[Rule]) -> None:
+def install(rules: Sequence[Rule]) -> None:
     """`rules` are asked in their order: the first that refuses names the error."""
     make, start = EC2Backend.run_instances, EC2Backend.start_instances
     respond = EC2Response.run_instances
@@ -49,17 +44,16 @@ def install(network: IPv4Network, rules: Sequence[Rule]) -> None:
     def run_on_backend(
         backend: Any, image_id: str, count: int, user_data: Any, groups: list[str], **kwargs: Any
     ) -> Any:
-        if backend.region_name not in REGIONS:
-            raise refuse("OptInRequired", f"The lab serves {', '.join(REGIONS)} only.")
-        _check_known(backend, image_id, user_data, kwargs)
         request = current_request()  # None for a fleet's and for CloudFormation's
         with LAUNCHING:
-            _check_room(count)
+            for rule in rules:
+                rule.check_room(backend, count)
+            _check_known(backend, image_id, user_data, kwargs)
             least = min(request.least, count) if request else count
-            subnet = _settle_network(backend, kwargs, network, (least, count))
+            subnet = _settle_network(backend, kwargs, rules, (least, count))
             wanted = (kwargs["instance_type"], str(subnet.availability_zone))
             count = capacity.grant(backend.region_name, wanted, least, count)
-            launch = LabLaunch(request, backend, count, subnet) if request else None
+            launch = PendingLaunch(request, backend, count, subnet) if request else None
             for rule in rules:
                 if launch:
                     rule.check_launch(launch)
@@ -68,9 +62,8 @@ def install(network: IPv4Network, rules: Sequence[Rule]) -> None:
                 for instance, rule in itertools.product(made.instances, rules):
                     if launch:
                         rule.mark(launch, instance)
-            for instance in made.instances:
-                instance.admit()
-        LabInstance.changed.set()
+            for rule in rules:
+                rule.launched(made.instances)
         return made
 
     def start_instances(backend: Any, instance_ids: list[str]) -> Any:
@@ -115,7 +108,7 @@ def _all_or_nothing(backend: Any) -> Iterator[None]:
     except Exception:
         for id in set(backend.reservations) - before:
             for instance in backend.reservations[id].instances:
-                instance.enter("terminated", "")
+                Instance.terminate(instance)  # a subclass' may only begin to
             del backend.reservations[id]
         raise
 
@@ -168,16 +161,6 @@ def _token_zone(response: Any) -> str:
     return str(response.ec2_backend.get_subnet(subnet).availability_zone)
 
 
-def _check_room(count: int) -> None:
-    there = sum(one.state != "terminated" for one in all_lab_instances())
-    if there + count > MOST_HOSTS:
-        raise refuse(
-            "InstanceLimitExceeded",
-            f"You have requested {count} more instances, and the lab runs {MOST_HOSTS} at most "
-            f"({there} are there).",
-        )
-
-
 def _check_known(backend: Any, image_id: str, user_data: Any, kwargs: dict[str, Any]) -> None:
     """Refuse what is not there, with EC2's codes."""
     if not image_id and not kwargs.get("launch_template"):
@@ -194,14 +177,15 @@ def _check_known(backend: Any, image_id: str, user_data: Any, kwargs: dict[str, 
 
 
 def _settle_network(
-    backend: Any, kwargs: dict[str, Any], network: IPv4Network, counts: tuple[int, int]
+    backend: Any, kwargs: dict[str, Any], rules: Sequence[Rule], counts: tuple[int, int]
 ) -> Any:
     """The launch's subnet: a default one where none is named, in a zone that has the type."""
     nics = kwargs.get("nics") or []
     primary = next((nic for nic in nics if int(nic.get("DeviceIndex", 0)) == 0), None)
     named = (primary or {}).get("SubnetId") or kwargs.get("subnet_id")
     subnet = backend.get_subnet(named) if named else _default_subnet(backend, kwargs, counts)
-    check_subnet(subnet, network)
+    for rule in rules:
+        rule.check_subnet(subnet)
     _check_zone(backend.region_name, subnet.availability_zone, kwargs)
     if primary is None:
         kwargs["nics"] = nics = [{"DeviceIndex": 0}]

@@ -16,8 +16,8 @@ from moto.ec2.utils import convert_tag_spec, filter_dict_attribute_mapping, rand
 from clusterctl.lab.ec2.completion import override
 from clusterctl.lab.ec2.filters import matches
 from clusterctl.lab.ec2.instance_types import offered_zones
-from clusterctl.lab.ec2.launch import LabLaunch, Request, Rule, refuse
-from clusterctl.lab.ec2.price_table import ON_DEMAND_USD
+from clusterctl.lab.ec2.launch import PendingLaunch, Request, Rule, refuse
+from clusterctl.lab.ec2.pricing import ON_DEMAND_USD
 
 PRODUCT = "Linux/UNIX"
 MARKETS = ("spot", "capacity-block", "interruptible-capacity-reservation", "on-demand")
@@ -89,7 +89,7 @@ class SpotRule(Rule):
                 f"The instance type '{request.instance_type}' is not supported as a Spot Instance.",
             )
 
-    def check_launch(self, launch: LabLaunch) -> None:
+    def check_launch(self, launch: PendingLaunch) -> None:
         offered = launch.request.get(OPTIONS + "MaxPrice")
         if launch.request.market != "spot" or not offered:
             return
@@ -101,7 +101,7 @@ class SpotRule(Rule):
                 f"request fulfillment price of {least}.",
             )
 
-    def mark(self, launch: LabLaunch, instance: Any) -> None:
+    def mark(self, launch: PendingLaunch, instance: Any) -> None:
         if launch.request.market != "spot":
             return
         request = launch.request

@@ -5,10 +5,12 @@ from __future__ import annotations
 import difflib
 
 from moto.core.utils import get_service_model
+from moto.ec2.models.instance_types import INSTANCE_TYPES
 
 from clusterctl.domain.errors import UsageError
-from clusterctl.lab.ec2 import capacity
-from clusterctl.lab.ec2.instances import all_lab_instances
+from clusterctl.lab.ec2.capacity import used
+from clusterctl.lab.ec2.instance_types import offered_zones
+from clusterctl.lab.ec2.launch import all_instances
 from clusterctl.lab.faults.hosts import ALL, HostFault, Shape
 from clusterctl.lab.faults.kinds import ANY, Capacity, Fault
 from clusterctl.lab.requirements import check_shaping
@@ -19,7 +21,7 @@ SERVICES = ("ec2", "ssm", "service-quotas", "pricing", "cloudformation", "sts", 
 def admit(fault: Fault) -> Fault:
     """The fault, completed with what the lab knows. Raises UsageError, MissingTool, LabError."""
     if isinstance(fault, Capacity):
-        return capacity.complete(fault)
+        return _with_use(fault)
     if isinstance(fault, HostFault) and fault.instance_id != ALL:
         check_host(fault.instance_id)
     if isinstance(fault, Shape):
@@ -43,8 +45,22 @@ def check_action(action: str) -> None:
 
 def check_host(instance_id: str) -> None:
     """Raises UsageError if the lab runs no host of this instance."""
-    states = {one.id: one.state for one in all_lab_instances()}
+    states = {one.id: one.state for one in all_instances()}
     if instance_id not in states:
         raise UsageError(f"no instance {instance_id}", "see `clusterctl lab status`")
     if states[instance_id] != "running":
         raise UsageError(f"{instance_id} is {states[instance_id]}, not running")
+
+
+def _with_use(fault: Capacity) -> Capacity:
+    """The fault with what is used of it now. Raises UsageError for what the lab does not know."""
+    kind = fault.instance_type
+    if kind not in INSTANCE_TYPES:
+        raise UsageError(f"the lab has no instance type {kind}")
+    zones = offered_zones(fault.zone[:-1], kind)
+    if fault.zone not in zones:
+        raise UsageError(
+            f"no {kind} is offered in {fault.zone}",
+            f"it is in {', '.join(zones)}" if zones else "name a zone, for example us-east-1a",
+        )
+    return Capacity(kind, fault.zone, fault.left, used(kind, fault.zone))

@@ -11,7 +11,7 @@ from typing import Any
 from moto.ec2.models.instances import StateReason
 
 from clusterctl.domain.errors import UsageError
-from clusterctl.lab.ec2.instances import LabInstance, all_lab_instances
+from clusterctl.lab.hosts.instances import LabInstance, all_lab_instances
 
 PATH = "/_lab/interruptions"
 BODY_LIMIT = 4096

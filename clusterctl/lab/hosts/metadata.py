@@ -8,8 +8,8 @@ from datetime import datetime, timezone
 from typing import Any, Union
 
 from clusterctl.lab.accounts import KEYS
-from clusterctl.lab.ec2.instances import LabInstance
 from clusterctl.lab.faults.interruptions import notice_of
+from clusterctl.lab.hosts.instances import LabInstance
 
 Tree = dict[str, Union["Tree", str, bytes]]
 TIME = "%Y-%m-%dT%H:%M:%SZ"

@@ -14,7 +14,7 @@ from typing import Any
 
 from werkzeug.serving import BaseWSGIServer, make_server
 
-from clusterctl.lab.ec2.instances import LabInstance, all_lab_instances
+from clusterctl.lab.hosts.instances import LabInstance, all_lab_instances
 from clusterctl.lab.hosts.metadata import lookup, tree_of
 
 TOKEN_PATH = "/latest/api/token"  # noqa: S105 - a path

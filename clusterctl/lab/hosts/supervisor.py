@@ -12,12 +12,16 @@ from typing import Any
 from clusterctl.domain.errors import LabError
 from clusterctl.lab import addresses
 from clusterctl.lab.ec2 import network, public_addresses
-from clusterctl.lab.ec2.instance_types import has_instance_store, simulated_gpus
-from clusterctl.lab.ec2.instances import LabInstance, all_lab_instances
 from clusterctl.lab.faults import interruptions
 from clusterctl.lab.faults.hosts import Cut, Frozen
 from clusterctl.lab.faults.store import FAULTS
 from clusterctl.lab.hosts.daemon.network import hardware_address
+from clusterctl.lab.hosts.instances import (
+    LabInstance,
+    all_lab_instances,
+    has_instance_store,
+    simulated_gpus,
+)
 from clusterctl.lab.hosts.namespaces import Daemon
 from clusterctl.lab.hosts.reconcile import Decision, Seen, decide
 from clusterctl.lab.hosts.tracker import TRACKER

@@ -1,4 +1,8 @@
-"""moto's instances, with states that follow real hosts instead of jumping to their ends."""
+"""moto's instances, with states that follow real hosts instead of jumping to their ends.
+
+EC2 shows one just launched not yet, all of an answer of one moment, and on the console what the
+host itself printed, a while after it did.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,22 @@ import base64
 import copy
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, ClassVar
 
+from moto.core.responses import ActionResult
 from moto.core.utils import utcnow
-from moto.ec2.exceptions import EC2ClientError
-from moto.ec2.models import ec2_backends
+from moto.ec2.exceptions import EC2ClientError, InvalidInstanceIdError
+from moto.ec2.models import EC2Backend
 from moto.ec2.models import instances as moto_instances
+from moto.ec2.models.instance_types import INSTANCE_TYPES
 from moto.ec2.models.instances import Instance, InstanceState, StateReason
+from moto.ec2.responses import EC2Response
 from moto.ec2.utils import filter_dict_attribute_mapping
 
 from clusterctl.domain.errors import LabError
+from clusterctl.lab.ec2.completion import override
+from clusterctl.lab.ec2.launch import all_instances
 from clusterctl.lab.faults.kinds import Boot
 from clusterctl.lab.faults.store import FAULTS
 from clusterctl.lab.hosts import userdata
@@ -44,7 +54,20 @@ DEATHS = {
     "Server.InternalError": "Internal error on launch",
     "Server.SpotInstanceTermination": "Spot instance termination",
 }
+LOOKS = ("DescribeInstances", "DescribeInstanceStatus")
+NAMES = ("InstanceId", "InstanceIds", "Resources", "ResourceId")
 FIRST_INDEX, CLUSTER = "clusterctl:first-index", "clusterctl:cluster"
+
+
+# EC2 names the chip, nvidia-smi the board.
+BOARDS = {
+    ("V100", 16384): "Tesla V100-SXM2-16GB",
+    ("V100", 32768): "Tesla V100-SXM2-32GB",
+    ("T4", 16384): "Tesla T4",
+    ("A100", 40960): "NVIDIA A100-SXM4-40GB",
+    ("A100", 81920): "NVIDIA A100-SXM4-80GB",
+    ("H100", 81920): "NVIDIA H100 80GB HBM3",
+}
 
 
 class LabInstance(Instance):
@@ -251,16 +274,85 @@ class LabInstance(Instance):
         )
 
 
+def simulated_gpus(instance_type: str) -> dict[str, Any]:
+    """The host's simulated nvidia-smi (`daemon.boot.HostSpec`); empty for a type without GPUs."""
+    info = INSTANCE_TYPES.get(instance_type, {}).get("GpuInfo", {})
+    cards = [card for card in info.get("Gpus", []) if card.get("Manufacturer") == "NVIDIA"]
+    if not cards or not cards[0].get("Count"):
+        return {}
+    name, memory_mib = cards[0]["Name"], cards[0]["MemoryInfo"]["SizeInMiB"]
+    board = BOARDS.get((name, memory_mib), f"NVIDIA {name}")
+    return {
+        "gpus": cards[0]["Count"],
+        "gpu_name": f"{board} (simulated)",
+        "gpu_memory_mib": memory_mib,
+    }
+
+
+def has_instance_store(instance_type: str) -> bool:
+    return bool(INSTANCE_TYPES.get(instance_type, {}).get("InstanceStorageInfo"))
+
+
 def all_lab_instances() -> list[LabInstance]:
     """Of every account and region."""
-    backends = [one for account in list(ec2_backends.values()) for one in list(account.values())]
-    found = [instance for backend in backends for instance in backend.all_instances()]
-    return [instance for instance in found if isinstance(instance, LabInstance)]
+    return [one for one in all_instances() if isinstance(one, LabInstance)]
 
 
-def install() -> None:
+def install(read_console: Callable[[str], str]) -> None:
+    """`read_console` gives what the host of an instance id has printed; empty where nothing yet."""
     moto_instances.Instance = LabInstance  # type: ignore[misc]
     filter_dict_attribute_mapping["client-token"] = "client_token"
+    call = EC2Response.call_action
+    describe, describe_status = EC2Backend.describe_instances, EC2Backend.describe_instance_status
+
+    def call_action(response: Any) -> Any:
+        hidden = [id for id in _named(response.params) if _is_hidden(response.ec2_backend, id)]
+        if hidden:
+            return response.serialized(ActionResult(InvalidInstanceIdError(hidden)))
+        if response._get_action() not in LOOKS:
+            return call(response)
+        # moto filters, and reads the states again when it writes the answer: what was asked for as
+        # shutting down would come as terminated.
+        with LabInstance.transition:
+            return call(response)
+
+    def describe_instances(backend: Any, filters: Any = None) -> list[Any]:
+        found = describe(backend, filters)
+        for reservation in found:
+            reservation.instances = [one for one in reservation.instances if _visible(one)]
+        return [reservation for reservation in found if reservation.instances]
+
+    def describe_instance_status(backend: Any, *arguments: Any, **named: Any) -> list[Any]:
+        return [one for one in describe_status(backend, *arguments, **named) if _visible(one)]
+
+    override(EC2Response, call_action)
+    override(EC2Backend, describe_instances)
+    override(EC2Backend, describe_instance_status)
+
+    def get_console_output(response: Any) -> ActionResult:
+        instance = response.ec2_backend.get_instance(response._get_param("InstanceId"))
+        late = time.monotonic() < instance.booted_at + FAULTS.console_delay_s
+        text = "" if late else read_console(instance.id)
+        shown = {"Output": base64.b64encode(text.encode()).decode()} if text else {}
+        return ActionResult({"InstanceId": instance.id, "Timestamp": utcnow(), **shown})
+
+    override(EC2Response, get_console_output)
+
+
+def _visible(instance: Any) -> bool:
+    return bool(instance.visible)
+
+
+def _named(params: Any) -> list[str]:
+    """The instance ids that a request names."""
+    values = [params.get(name) for name in NAMES]
+    flat = [one for value in values for one in (value if isinstance(value, list) else [value])]
+    return [one for one in flat if isinstance(one, str) and one.startswith("i-")]
+
+
+def _is_hidden(backend: Any, id: str) -> bool:
+    instance = backend.get_instance_by_id(id)
+    return instance is not None and not instance.visible
 
 
 def _status(state: str, reachable: bool) -> dict[str, Any]:

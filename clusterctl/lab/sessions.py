@@ -1,4 +1,4 @@
-"""Sessions: STS gives keys that the lab knows, and what they ask is held to their policy.
+"""Sessions: STS gives keys that are known, and what they ask is held to their policy.
 
 moto gives everybody the same example keys, and checks policies of users and roles only.
 """

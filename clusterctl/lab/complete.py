@@ -1,19 +1,18 @@
-"""All that completes moto, noun by noun."""
+"""What completes moto, noun by noun, and how it is tied to the lab's hosts and faults."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from ipaddress import IPv4Network
 
+from clusterctl.lab import sessions
 from clusterctl.lab.ec2 import (
+    capacity,
     capacity_blocks,
     cloudformation,
-    console,
-    dependencies,
     filters,
-    images,
     instance_types,
-    instances,
     interfaces,
     network,
     objects,
@@ -22,29 +21,27 @@ from clusterctl.lab.ec2 import (
     public_addresses,
     quotas,
     reservations,
-    reserved_launches,
     run_instances,
-    sessions,
     spot,
-    tags,
-    visibility,
     volumes,
 )
-from clusterctl.lab.ec2.capacity import CapacityRule
-from clusterctl.lab.ec2.profiles import ProfileRule
+from clusterctl.lab.faults.store import FAULTS
+from clusterctl.lab.hosts import images, instances, vpcs
 
+# What moto knows of other services runs things on this machine.
+SERVED = ("AWS::EC2::", "AWS::S3::", "AWS::IAM::", "AWS::SSM::")
 # What is wrong with a request itself is said before what there is not enough of.
 RULES = (
     options.OptionRule(),
     images.ArchitectureRule(),
     interfaces.InterfaceRule(),
     volumes.VolumeRule(),
-    ProfileRule(),
+    options.ProfileRule(),
     spot.SpotRule(),
-    reserved_launches.ReservationRule(),
+    reservations.ReservationRule(),
     placement_groups.PlacementRule(),
     quotas.QuotaRule(),
-    CapacityRule(),
+    capacity.CapacityRule(),
 )
 
 
@@ -57,29 +54,26 @@ def installers(
     gives what the host of an instance id has printed.
     """
     return [
+        lambda: capacity.install(FAULTS.capacity_left),
         capacity_blocks.install,
-        cloudformation.install,
-        lambda: console.install(read_console),
-        dependencies.install,
+        lambda: cloudformation.install(SERVED),
         filters.install,
         images.install,
         instance_types.install,
-        instances.install,
+        lambda: instances.install(read_console),
         interfaces.install,
-        lambda: network.install(inside),
+        network.install,
         objects.install,
         options.install,
         placement_groups.install,
-        lambda: public_addresses.install(public),
-        quotas.install,
+        lambda: public_addresses.install(public, instances.LabInstance.changed.set),
+        lambda: quotas.install(FAULTS.quota),
         reservations.install,
-        reserved_launches.install,
-        lambda: run_instances.install(inside, RULES),
+        lambda: run_instances.install((vpcs.HostRule(inside), *RULES)),
         sessions.install,
         spot.install,
-        tags.install,
-        visibility.install,
         volumes.install,
+        lambda: vpcs.install(inside),
     ]
 
 
@@ -87,5 +81,8 @@ def complete_moto(
     inside: IPv4Network, public: IPv4Network, read_console: Callable[[str], str]
 ) -> None:
     """Once per process, before the first request."""
+    # Read by moto. The lab has its own images, and an account's buckets are closed to the others.
+    os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"
+    os.environ["MOTO_S3_ALLOW_CROSSACCOUNT_ACCESS"] = "false"
     for install in installers(inside, public, read_console):
         install()

@@ -1,0 +1,110 @@
+"""Where hosts can be: default VPCs inside the lab's own network, and in which subnets of others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from ipaddress import IPv4Network, ip_network
+from typing import Any
+
+from moto.ec2.exceptions import DefaultVpcAlreadyExists
+from moto.ec2.models import EC2Backend
+
+from clusterctl.lab.addresses import REGIONS, SUBNET_PREFIX, default_network
+from clusterctl.lab.ec2.completion import override
+from clusterctl.lab.ec2.launch import Rule, all_instances, refuse
+from clusterctl.lab.ec2.network import EVERYWHERE
+from clusterctl.lab.hosts.instances import LabInstance
+
+PRIVATE = tuple(IPv4Network(block) for block in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"))
+# One bridge takes 1,024 links, and IPv4's neighbour tables overflow not far above 500.
+MOST_HOSTS = 512
+
+
+class HostRule(Rule):
+    """What this machine has room for. What is launched has a host from then on."""
+
+    def __init__(self, network: IPv4Network) -> None:
+        self._network = network
+
+    def check_room(self, backend: Any, count: int) -> None:
+        if backend.region_name not in REGIONS:
+            raise refuse("OptInRequired", f"The lab serves {', '.join(REGIONS)} only.")
+        there = sum(one.state != "terminated" for one in all_instances())
+        if there + count > MOST_HOSTS:
+            raise refuse(
+                "InstanceLimitExceeded",
+                f"You have requested {count} more instances, and the lab runs {MOST_HOSTS} at most "
+                f"({there} are there).",
+            )
+
+    def check_subnet(self, subnet: Any) -> None:
+        """Raises UnsupportedOperation where the lab cannot have hosts: it has each address once."""
+        if subnet.ec2_backend.get_vpc(subnet.vpc_id).is_default:
+            return
+        if not any(subnet.cidr.subnet_of(block) for block in PRIVATE):
+            blocks = ", ".join(str(block) for block in PRIVATE)
+            raise _unsupported(subnet, f"the lab has hosts in {blocks} only")
+        if subnet.cidr.overlaps(self._network):
+            raise _unsupported(subnet, f"the lab's default VPCs are in {self._network}")
+        for other in all_instances():
+            if other.state == "terminated" or other.vpc_id == subnet.vpc_id:
+                continue
+            there = other.nics[0].subnet
+            if subnet.cidr.overlaps(there.cidr):
+                used = f"{there.cidr_block} of {there.vpc_id}, which {other.id} is in"
+                raise _unsupported(
+                    subnet, f"that overlaps {used}, and the lab has each address once"
+                )
+
+    def launched(self, instances: Sequence[Any]) -> None:
+        for instance in instances:
+            instance.admit()
+        LabInstance.changed.set()
+
+
+def _unsupported(subnet: Any, why: str) -> Exception:
+    text = f"No host of the lab can be in {subnet.id}, {subnet.cidr_block}: {why}."
+    return refuse("UnsupportedOperation", text)
+
+
+def install(network: IPv4Network) -> None:
+    elsewhere = EC2Backend.create_default_vpc
+
+    def create_default_vpc(backend: Any) -> Any:
+        if backend.region_name not in REGIONS:
+            return elsewhere(backend)
+        if backend.get_default_vpc():
+            raise DefaultVpcAlreadyExists
+        block = default_network(network, backend.region_name, backend.account_id)
+        vpc = backend.create_vpc(cidr_block=str(block), is_default=True)
+        _open_to_the_internet(backend, vpc)
+        for zone in backend.describe_availability_zones():
+            backend.create_default_subnet(zone.name)
+        return vpc
+
+    original_subnet = EC2Backend.create_default_subnet
+
+    def create_default_subnet(backend: Any, availability_zone: str) -> Any:
+        vpc = backend.get_default_vpc()
+        existing = backend.get_default_subnets()
+        if backend.region_name not in REGIONS or vpc is None or availability_zone in existing:
+            return original_subnet(backend, availability_zone)
+        blocks = list(ip_network(vpc.cidr_block).subnets(new_prefix=SUBNET_PREFIX))
+        subnet = backend.create_subnet(
+            vpc_id=vpc.id,
+            cidr_block=str(blocks[len(existing)]),
+            availability_zone=availability_zone,
+        )
+        subnet.default_for_az = subnet.map_public_ip_on_launch = True
+        return subnet
+
+    override(EC2Backend, create_default_vpc)
+    override(EC2Backend, create_default_subnet)
+
+
+def _open_to_the_internet(backend: Any, vpc: Any) -> None:
+    """The gateway and the route that a default VPC has, and moto's has not."""
+    gateway = backend.create_internet_gateway()
+    backend.attach_internet_gateway(gateway.id, vpc.id)
+    [table] = [one for one in backend.route_tables.values() if one.vpc_id == vpc.id]
+    backend.create_route(table.id, EVERYWHERE, gateway_id=gateway.id)
