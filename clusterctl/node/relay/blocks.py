@@ -155,8 +155,6 @@ class Wanted:
             if self._state[block] in (WANTED, CLAIMED):
                 self._state[block] = ARRIVED
                 self._arrived += 1
-                if self.all_arrived:
-                    self._changed.notify_all()
 
     def came(self, block: int) -> None:
         """It is here."""
@@ -180,7 +178,6 @@ class Wanted:
             return sum(1 for has, state in both if has and state in (WANTED, CLAIMED))
 
     def wait(self, timeout_s: float) -> bool:
-        """Until all has arrived, at most so long. Whether nothing is missing."""
+        """At most so long, until nothing is missing; whether that is so."""
         with self._changed:
-            self._changed.wait_for(lambda: self.all_arrived, timeout_s)
-            return not self.left
+            return self._changed.wait_for(lambda: not self.left, timeout_s)

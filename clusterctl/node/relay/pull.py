@@ -168,12 +168,17 @@ class Puller:
 
     def _ask(self, link: Link, upstream: Upstream, asked: deque[int]) -> bool:
         """Have requests under way all the time; whether there are any."""
+        if not asked:
+            self._confirm(link)  # now: the next block may be a long time coming
         room = self._ahead - len(asked)
         more = self._wanted.take_more(upstream, room) if asked else self._wanted.take(upstream)
         asked.extend(more)
-        told = [REQUEST.pack(CONFIRM, link.confirmed.popleft()) for _ in range(len(link.confirmed))]
-        link.send(b"".join(told + [REQUEST.pack(BLOCK, block) for block in more]))
+        self._confirm(link, b"".join(REQUEST.pack(BLOCK, block) for block in more))
         return bool(asked)
+
+    def _confirm(self, link: Link, requests: bytes = b"") -> None:
+        told = [REQUEST.pack(CONFIRM, link.confirmed.popleft()) for _ in range(len(link.confirmed))]
+        link.send(b"".join(told) + requests)
 
     def _get(self, link: Link, block: int, buffer: memoryview) -> None:
         (length,) = LENGTH.unpack(link.read(LENGTH.size))

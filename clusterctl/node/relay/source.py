@@ -16,7 +16,7 @@ from clusterctl.node.relay.layout import Extent, Layout
 from clusterctl.node.relay.manifest import FILE, Entry, bytes_of, digest_of, encode, text_of
 from clusterctl.node.relay.messages import Begin, Listed, Order
 from clusterctl.node.relay.scan import SourceError, scan
-from clusterctl.node.relay.wire import CHUNK, LENGTH, Link, Waits, aligned_buffer, trailer, waited_s
+from clusterctl.node.relay.wire import CHUNK, LENGTH, Link, Waits, thread_buffer, trailer, waited_s
 
 
 class _Outgoing:
@@ -86,7 +86,6 @@ class Source:
         self._waits = waits
         self._lock, self._one_by_one = threading.Lock(), threading.Lock()
         self.bad: dict[int, str] = {}
-        self._of_thread = threading.local()
 
     def send_block(self, link: Link, block: int) -> None:
         """Raises PeerError."""
@@ -95,7 +94,7 @@ class Source:
         with self._one_by_one if len(extents) > 1 else contextlib.nullcontext():
             began = waited_s()
             large = len(extents) == 1
-            buffer = self._buffer()[: min(length, CHUNK) if large else length]
+            buffer = thread_buffer(min(length, CHUNK) if large else length)
             out = _Outgoing(link, LENGTH.pack(length), buffer, large)
             bad = [extent.entry for extent in extents if not self._send(out, extent)]
         out.flush(trailer(out.checksum, bad))
@@ -104,13 +103,6 @@ class Source:
 
     def confirm(self, block: int) -> None:
         """What is sent here is summed as it is sent: nobody has to say that it was right."""
-
-    def _buffer(self) -> memoryview:
-        """This thread's, with room for a block."""
-        if not hasattr(self._of_thread, "buffer"):
-            self._of_thread.buffer = aligned_buffer(self._layout.block_bytes)
-        buffer: memoryview = self._of_thread.buffer
-        return buffer
 
     def _send(self, out: _Outgoing, extent: Extent) -> bool:
         """Whether the file is good."""

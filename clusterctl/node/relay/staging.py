@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from clusterctl.node.relay.manifest import Entry
 from clusterctl.node.relay.scan import STAGING
-from clusterctl.node.relay.wire import aligned_buffer
+from clusterctl.node.relay.wire import thread_buffer
 
 RECORD = struct.Struct(">QQI")  # offset, length, crc32
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -186,7 +186,7 @@ def boot_id() -> bytes:
 
 def sum_of(descriptor: int, offset: int, length: int, checksum: int = 0) -> int:
     """The crc32 of a part of a file, after what `checksum` is of."""
-    buffer = aligned_buffer(PIECE)
+    buffer = thread_buffer(PIECE)
     while length and (size := os.preadv(descriptor, [buffer[:length]], offset)):
         checksum = zlib.crc32(buffer[:size], checksum)
         offset, length = offset + size, length - size

@@ -35,8 +35,6 @@ from clusterctl.node.relay.wire import (
 # Blocks of many small files, kept for those that ask next.
 CACHE_BYTES = 64 << 20
 FILES_AT_ONCE = 16
-# How long it takes at most until a block that was passed on is checked here.
-CONFIRMED_WITHIN_S = 2.0
 
 
 class Waiting(NamedTuple):
@@ -214,18 +212,14 @@ class Store:
         """A node behind has got it from here, and it is right there."""
         self._settle(block, good=True)
 
-    def check_waiting(self) -> None:
-        """Check the blocks that nobody has confirmed in time; all of them where no more are to
-        come. Raises OSError.
+    def check_waiting(self, within_s: float) -> None:
+        """Check the blocks that nobody has confirmed in time; all of them where nobody will.
+
+        Raises OSError.
         """
-        now = time.monotonic()
-        hurry = self.wanted.all_arrived or not self.ledger.watchers
+        since = time.monotonic() - (within_s if self.ledger.watchers else 0)
         with self._lock:
-            late = [
-                block
-                for block, one in self._waiting.items()
-                if hurry or now - one.since > CONFIRMED_WITHIN_S
-            ]
+            late = [block for block, one in self._waiting.items() if one.since <= since]
         for block in late:
             self._check(block)
 

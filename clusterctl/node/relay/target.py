@@ -214,6 +214,8 @@ def _size(size: float) -> str:
 
 
 CHECK_EVERY_S = 0.25
+# When a block that was passed on is checked here at last; and where no more are to come.
+CONFIRMED_WITHIN_S, LAST_CONFIRMED_WITHIN_S = 2.0, 0.5
 
 
 class TargetRelay(Relay):
@@ -274,8 +276,10 @@ class TargetRelay(Relay):
             upstream = self._upstream
         if upstream:
             self._follow(upstream)
-        while not self.target.wanted.wait(CHECK_EVERY_S):
-            store.check_waiting()
+        while not store.wanted.wait(CHECK_EVERY_S):
+            store.check_waiting(
+                LAST_CONFIRMED_WITHIN_S if store.wanted.all_arrived else CONFIRMED_WITHIN_S
+            )
         self.emit(self.target.finish())
 
     def _follow(self, upstream: Upstream) -> None:

@@ -68,6 +68,17 @@ def aligned_buffer(size: int) -> memoryview:
     return memoryview(mmap.mmap(-1, size))
 
 
+_OF_THREAD = threading.local()
+
+
+def thread_buffer(size: int) -> memoryview:
+    """An aligned buffer that each thread keeps: pages of a new one cost more than to sum them."""
+    buffer: memoryview | None = getattr(_OF_THREAD, "buffer", None)
+    if buffer is None or len(buffer) < size:
+        buffer = _OF_THREAD.buffer = aligned_buffer(size)
+    return buffer[:size]
+
+
 def _splice(source: int, sink: int, size: int, offset_dst: int | None = None) -> int:
     """os.splice, which Python has from 3.10 on."""
     at = None if offset_dst is None else ctypes.byref(ctypes.c_int64(offset_dst))

@@ -254,7 +254,7 @@ class World:
     def finish(self, number: int) -> Done | None:
         target = self.copy.targets[number]
         if number not in self.copy.done:
-            target.store.check_waiting()
+            target.store.check_waiting(0)
         if target.wanted.left or number in self.copy.done:
             return None
         self.copy.done.add(number)
@@ -312,7 +312,7 @@ def steps(world: World):
     yield 1, world.undisturbed
     if world.copy:
         yield 30, world.move
-        yield 1, world.copy.targets[0].store.check_waiting
+        yield 1, lambda: world.copy.targets[0].store.check_waiting(0)
         yield 4, lambda: world.finish(world.random.randrange(2))
         yield 1, world.kill
 
@@ -392,6 +392,24 @@ def test_what_someone_has_removed_is_not_gone_on_with(tmp_path):
     world.undisturbed()
 
 
+def test_the_last_blocks_wait_for_the_node_behind(tmp_path):
+    """To read them again costs as much as to receive them."""
+    world = World(tmp_path, 1)
+    world.harm = 0
+    world.begin(checksum=False)
+    while world.move_one(0):
+        pass
+    store = world.copy.targets[0].store
+    store.ledger.watchers = 1
+    waiting = list(store._waiting)  # noqa: SLF001
+    store.check_waiting(60)
+    assert waiting == list(store._waiting) != []  # noqa: SLF001
+    for block in waiting:
+        store.confirm(block)
+    assert not store.wanted.left
+    world.kill()
+
+
 def test_what_another_copy_goes_on_with_is_not_published(tmp_path):
     """Somebody has removed the folder, and begun again."""
     world = World(tmp_path, 1)
@@ -409,7 +427,7 @@ def test_what_another_copy_goes_on_with_is_not_published(tmp_path):
         if path.name != "lock":
             path.rename(staging / path.name)
     while first.targets[0].wanted.left:
-        world.move_one(0) or first.targets[0].store.check_waiting()
+        world.move_one(0) or first.targets[0].store.check_waiting(0)
     with pytest.raises(Removed):
         world.finish(0)
     assert not (world.nodes[0] / "big").exists()
