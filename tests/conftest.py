@@ -24,9 +24,17 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 botocore.loaders.create_loader = functools.lru_cache(botocore.loaders.create_loader)
 
 
+# Who asks for one of these waits for hosts, or for TensorFlow.
+MARKS = {"lab": "lab", "lab_home": "lab", "training_env": "train"}
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest drops what -m does not choose
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with the most tests that wait come first: the others fill the gaps at the end."""
     waits = ("lab", "train", "slow")
+    for item in items:
+        for fixture in MARKS.keys() & set(getattr(item, "fixturenames", ())):
+            item.add_marker(MARKS[fixture])
     waiting = Counter(
         item.path for item in items if any(item.get_closest_marker(name) for name in waits)
     )

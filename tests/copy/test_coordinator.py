@@ -339,6 +339,7 @@ def test_nothing_ever_hangs(seed):
     world.check()
 
 
+@pytest.mark.slow
 def test_a_tick_takes_time_linear_in_the_nodes():
     """Of 256 nodes one takes well under the tenth of a second after which the next is due."""
     spent = {}

@@ -22,6 +22,8 @@ from clusterctl.operations.copy import copy_to_hosts
 from tests.copy.ssh_hosts import ssh_hosts, tree
 from tests.lab.running import wait_until
 
+pytestmark = pytest.mark.slow
+
 NAMES = [b"plain", b"a b", b"q\"uo'te", b"new\nline", b"\xff\xfe", b"-rf", b"$HOME", b"*"]
 
 

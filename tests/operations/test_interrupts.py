@@ -23,6 +23,8 @@ from tests.operations.commands import up as up_three
 from tests.operations.wire import Mode
 from tests.operations.world import World
 
+pytestmark = pytest.mark.slow
+
 INTERRUPTS = (Mode.STOPPED, Mode.INTERRUPTED)
 FAILURES = (Mode.REFUSED, Mode.BROKEN, Mode.LOST, Mode.LOST_ONCE)
 

@@ -32,6 +32,8 @@ from tests.local_node import HEAD, LocalNode
 from tests.node.relay.webserver import serving
 from tests.pythons import python_or_skip
 
+pytestmark = pytest.mark.slow
+
 SECRET = "a-secret-that-nobody-may-see"
 MINE = LentKeys("AKIAMINE", SECRET, "a-token-that-nobody-may-see")
 MIB = 1 << 20

@@ -23,6 +23,8 @@ from tests.moto_ec2 import OTHER_KEY, REGION, clients_of, reset
 from tests.operations.commands import NAME, hasten
 from tests.operations.wire import Mode, WiredClients
 
+pytestmark = pytest.mark.slow
+
 SPEC = ClusterSpec(NAME, 1, "g5.xlarge")
 # What a network does to a call, and who is killed at it.
 MODES = (Mode.REFUSED, Mode.FAILED, Mode.LOST, Mode.STOPPED, Mode.INTERRUPTED)

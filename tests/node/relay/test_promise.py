@@ -33,6 +33,8 @@ from clusterctl.node.relay.staging import Busy, Removed
 from clusterctl.node.relay.target import Target
 from clusterctl.node.relay.wire import LENGTH, PeerError, Waits
 
+pytestmark = pytest.mark.slow
+
 BLOCK = 32 << 10
 NAMES = ["big", "d/big", "d/e/mid", "small", "tiny", "hole"]
 SIZES = {"big": 9, "d/big": 5, "d/e/mid": 3, "small": 0.4, "tiny": 0.01, "hole": 6}

@@ -15,6 +15,8 @@ from clusterctl.node.relay.scan import STAGING, scan
 from clusterctl.node.relay.staging import Staging
 from tests.node.relay.relays import make, tree
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 
 
