@@ -8,11 +8,9 @@ import pytest
 
 from clusterctl.config import find_file, load_settings, read_spec_file
 from clusterctl.configuration.effective import SpecDraft, shown
-from clusterctl.configuration.environment import misspelt
-from clusterctl.configuration.option import ValueKind
-from clusterctl.configuration.options import LAUNCH, OPTIONS
+from clusterctl.configuration.options import LAUNCH, OPTIONS, ValueKind
 from clusterctl.configuration.specfile import parse_spec_file
-from clusterctl.configuration.values import environment_values, merged, values_of
+from clusterctl.configuration.values import environment_values, merged, misspelt, values_of
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.spec import ClusterSpec, Disk, Limits, Market
 

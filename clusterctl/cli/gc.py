@@ -67,8 +67,7 @@ def gc(
     clusterctl gc --all-regions --delete
     clusterctl gc --cluster demo --regions us-east-1,us-west-2 --delete --yes
     """
-    from clusterctl.operations.gc import GarbageCollector, Wishes
-    from clusterctl.operations.orphan_costs import HourlyCosts
+    from clusterctl.operations.gc import GarbageCollector, HourlyCosts, Wishes
 
     if cluster is not None and not cluster.strip():
         raise UsageError("--cluster needs a name", "clusterctl gc without it looks at all clusters")

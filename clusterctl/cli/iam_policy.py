@@ -47,8 +47,7 @@ def iam_policy(
     clusterctl iam-policy node --data-bucket my-data --checkpoint-prefix my-runs/checkpoints
     """
     from clusterctl.configuration.values import parse_tag
-    from clusterctl.ec2.arns import Bounds
-    from clusterctl.ec2.policy import network_policy, node_policy, operator_policy
+    from clusterctl.ec2.policy import Bounds, network_policy, node_policy, operator_policy
 
     bounds = Bounds(region, account)
     owner = None if owner_tag is None else parse_tag(owner_tag)

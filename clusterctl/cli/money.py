@@ -1,57 +1,27 @@
-"""A cluster's money, for people and as JSON."""
+"""A cluster's money, for people and as JSON; `clusterctl costs`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import csv
+import io
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from clusterctl.cli import output
-from clusterctl.domain.findings import Severity
+from clusterctl.cli.app_context import AppContext, ClusterName, account_options
+from clusterctl.domain.cluster import check_cluster_name, is_cluster_name
+from clusterctl.domain.errors import NoSuchCluster, UsageError
 from clusterctl.domain.spec import Limits
-from clusterctl.domain.units import count, format_duration
+from clusterctl.domain.units import count, format_duration, parse_duration_s
 
 if TYPE_CHECKING:
     from clusterctl.cli.app_context import AppContext
-    from clusterctl.ec2.launch.plan import LaunchPlan
-    from clusterctl.ec2.money.spending import RunningCost, Spending
-
-
-def agreement(app: AppContext, yes: bool) -> Callable[[LaunchPlan], None]:
-    """Says what a plan's cluster is going to cost, and asks about it where somebody can answer.
-
-    Not in the lab, which nobody pays for. A no raises click.Abort.
-    """
-
-    def agree(plan: LaunchPlan) -> None:
-        from clusterctl.operations.costs import price_cache, running_cost
-
-        if app.settings.lab:
-            return
-        cost = running_cost(app.clients, plan, price_cache(app.settings.home))
-        output.note(f"price of {plan.spec.name}: {_running_words(cost)}")
-        if yes or not output.can_ask():
-            return
-        # What --dry-run would tell, too: what the image lacks, when the budget ends it.
-        output.findings([found for found in plan.findings if found.severity is Severity.INFO])
-        click.confirm("Launch?" if plan.missing else "Start?", abort=True, err=True)
-
-    return agree
-
-
-def _running_words(cost: RunningCost) -> str:
-    """`4 nodes, $88.17 an hour, $2,116.08 a day, $2.76 per GPU-hour (AWS's price list, …)`."""
-    from clusterctl.ec2.money.costs import format_usd
-
-    nodes, hourly = count(cost.nodes, "node"), cost.usd_per_hour
-    if hourly is None:
-        each = "it costs" if cost.nodes == 1 else "they cost"
-        return f"{nodes}, and nobody knows what {each} an hour: look it up"
-    per_gpu = f", {format_usd(hourly / cost.gpus)} per GPU-hour" if cost.gpus else ""
-    source = f" ({cost.price_source})" if cost.price_source else ""
-    daily = format_usd(hourly * 24)
-    return f"{nodes}, {format_usd(hourly)} an hour, {daily} a day{per_gpu}{source}"
+    from clusterctl.ec2.money.costs import Spending
+    from clusterctl.ec2.session import Clients
+    from clusterctl.operations.costs import ClusterCosts, CostReport, PastCost
 
 
 def print_spending(money: Spending) -> None:
@@ -116,3 +86,220 @@ def spending_data(money: Spending) -> dict[str, Any]:
 
 def _rounded(usd: float | None) -> float | None:
     return None if usd is None else round(usd, 4)
+
+
+HEADERS = (
+    "CLUSTER",
+    "REGION",
+    "NODES",
+    "TYPE",
+    "MARKET",
+    "SINCE (UTC)",
+    "AN HOUR",
+    "SO FAR",
+    "LIMITS",
+)
+COLUMNS = (
+    "cluster",
+    "region",
+    "nodes",
+    "type",
+    "market",
+    "since",
+    "ended_at",
+    "usd_per_hour",
+    "spent_usd",
+    "complete",
+)
+
+
+def print_costs(report: CostReport) -> None:
+    """A row per cluster, one per removal; the sums."""
+    from clusterctl.ec2.money.costs import format_usd
+
+    rows = [_row(one) for one in report.clusters] + [_ended_row(one) for one in report.ended]
+    if not rows:
+        return
+    output.table(HEADERS, rows)
+    hourly = "" if report.hourly_known else "at least "
+    spent = "" if report.complete else "at least "
+    output.line()
+    output.line(
+        f"total: {hourly}{format_usd(report.usd_per_hour)} an hour, "
+        f"{spent}{format_usd(report.spent_usd)} so far"
+    )
+    sources = dict.fromkeys(one.spending.price_source for one in report.clusters)
+    known = "; ".join(source for source in sources if source)
+    if known:
+        output.line(f"prices: {known}")
+
+
+def _row(one: ClusterCosts) -> tuple[str, ...]:
+    from clusterctl.ec2.money.costs import format_usd
+
+    money = one.spending
+    return (
+        _shown(one.name),
+        one.region,
+        one.states,
+        one.types,
+        one.markets,
+        f"{money.since:%Y-%m-%d %H:%M}",
+        format_usd(money.usd_per_hour),
+        spent_words(money),
+        limits_words(money.limits) or "-",
+    )
+
+
+def _ended_row(one: PastCost) -> tuple[str, ...]:
+    from clusterctl.ec2.money.costs import format_usd
+
+    return (
+        one.name,
+        one.region,
+        f"{len(one.usd)} removed",
+        one.instance_type,
+        one.market,
+        f"{one.since:%Y-%m-%d %H:%M}",
+        "-",
+        f"{'' if one.complete else 'at least '}{format_usd(one.spent_usd)}",
+        f"ended {one.ended_at:%Y-%m-%d %H:%M}",
+    )
+
+
+def costs_data(report: CostReport) -> dict[str, Any]:
+    """The same for `--json`."""
+    return {
+        "clusters": [
+            {
+                "name": one.name,
+                "region": one.region,
+                "nodes": len(one.instances),
+                "states": one.states,
+                "type": one.types,
+                "market": one.markets,
+                **spending_data(one.spending),
+            }
+            for one in report.clusters
+        ],
+        "ended": [
+            {
+                "name": one.name,
+                "region": one.region,
+                "nodes": len(one.usd),
+                "type": one.instance_type,
+                "market": one.market,
+                "since": one.since.isoformat(),
+                "ended_at": one.ended_at.isoformat(),
+                "spent_usd": round(one.spent_usd, 4),
+                "complete": one.complete,
+            }
+            for one in report.ended
+        ],
+        "total": {
+            "usd_per_hour": round(report.usd_per_hour, 4),
+            "spent_usd": round(report.spent_usd, 4),
+            "complete": report.complete,
+        },
+        "unseen": [{"region": region, "message": error.message} for region, error in report.unseen],
+    }
+
+
+def costs_csv(report: CostReport) -> str:
+    """The same for a spreadsheet: dollars as plain numbers, times as ISO 8601."""
+    data = costs_data(report)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for one in (*data["clusters"], *data["ended"]):
+        known = {**one, "cluster": _shown(one["name"])}
+        writer.writerow([_cell(known.get(column)) for column in COLUMNS])
+    return text.getvalue().rstrip("\n")
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "" if value is None else value
+
+
+def _shown(name: str) -> str:
+    """The name; quoted where it is none of ours: a tag can hold commands for a terminal."""
+    return name if is_cluster_name(name) else repr(name)
+
+
+@click.command()
+@click.argument("name", required=False, type=ClusterName())
+@click.option("--all-regions", is_flag=True, help="All regions enabled for the account.")
+@click.option(
+    "--since",
+    metavar="DATE",
+    help="Also what this machine has removed since: 2026-11-01 (UTC), or 30d.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
+@account_options
+def costs(
+    app: AppContext,
+    name: str | None,
+    all_regions: bool,
+    since: str | None,
+    as_json: bool,
+    as_csv: bool,
+) -> int:
+    """Show what the clusters cost, or cluster NAME: an hour, and so far.
+
+    \b
+    clusterctl costs
+    clusterctl costs --all-regions --since 2026-11-01
+    clusterctl costs --since 30d --csv
+    """
+    from clusterctl.operations.costs import cost_report
+
+    if as_json and as_csv:
+        raise UsageError("--json and --csv exclude each other", "give one of them")
+    start = None if since is None else _start(since)
+    wanted = None if name is None else check_cluster_name(name)
+    places = _places(app, all_regions)
+    report = cost_report(places, app.settings.home, wanted, start)
+    if wanted and not (report.clusters or report.ended or report.unseen):
+        raise NoSuchCluster(
+            f"there is no cluster {wanted} in {', '.join(places)}",
+            "see `clusterctl costs`; what has ended is there with --since 30d",
+        )
+    if as_json:
+        output.data(costs_data(report))
+    elif as_csv:
+        output.line(costs_csv(report))
+    else:
+        print_costs(report)
+        where = count(len(places), "region") if all_regions else ", ".join(places)
+        if not report.clusters and not report.ended:
+            output.note(f"nothing costs anything in {where}")
+        for one in report.clusters:
+            down = f"clusterctl down {one.name} --region {one.region}"
+            for found in one.spending.findings:
+                hint = found.hint.replace("clusterctl down", down)
+                output.findings([replace(found, host=one.name, hint=hint)])
+    for region, error in report.unseen:
+        output.note(f"warning: not seen: {region}: {error.message}")
+    return 1 if report.unseen else 0
+
+
+def _places(app: AppContext, all_regions: bool) -> dict[str, Clients]:
+    from clusterctl.ec2.gc.sweep import all_regions as enabled_regions
+
+    if not all_regions:
+        return {str(app.ec2.meta.region_name): app.clients}
+    return {region: app.clients.in_region(region) for region in enabled_regions(app.clients)}
+
+
+def _start(text: str) -> datetime:
+    try:
+        return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=timezone.utc)
+    except ValueError:
+        pass
+    try:
+        return datetime.now(timezone.utc) - timedelta(seconds=parse_duration_s(text))
+    except (UsageError, OverflowError):
+        raise UsageError(f"not a date: {text!r}", "write it as 2026-11-01 or 30d") from None

@@ -14,8 +14,7 @@ from clusterctl.ec2.money.costs import format_usd
 if TYPE_CHECKING:
     from clusterctl.ec2.gc.resources import Resource
     from clusterctl.ec2.gc.sweep import Unseen
-    from clusterctl.operations.gc import GcReport, Sweep
-    from clusterctl.operations.orphan_costs import HourlyCosts
+    from clusterctl.operations.gc import GcReport, HourlyCosts, Sweep
 
 HEADERS = ("KIND", "ID", "CLUSTER", "REGION", "AGE", "STATE", "$/H", "VERDICT", "WHY")
 

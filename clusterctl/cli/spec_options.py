@@ -14,14 +14,13 @@ from clusterctl.cli.app_context import AppContext
 from clusterctl.cli.params import proposed
 from clusterctl.config import load_settings
 from clusterctl.configuration.effective import SpecDraft
-from clusterctl.configuration.environment import misspelt
-from clusterctl.configuration.option import Option, ValueKind
-from clusterctl.configuration.options import LAUNCH
+from clusterctl.configuration.options import LAUNCH, Option, ValueKind
 from clusterctl.configuration.values import (
     TAG,
     Value,
     Values,
     environment_values,
+    misspelt,
     parse_tag,
     parse_value,
 )

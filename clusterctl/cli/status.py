@@ -1,21 +1,93 @@
-"""`clusterctl status`: the nodes of a cluster, and its money."""
+"""`clusterctl status`, `list` and `hosts`: what exists, as a table and as JSON."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
-from clusterctl.cli.cluster_table import cluster_data, print_nodes
 from clusterctl.cli.hostlines import show_failures
 from clusterctl.cli.money import print_spending, spending_data
-from clusterctl.domain.cluster import Cluster, NodeState
+from clusterctl.domain.cluster import Cluster, Node, NodeState
 from clusterctl.domain.errors import MissingTool
 from clusterctl.domain.ranges import format_indices
 from clusterctl.domain.results import HostOutcome
 from clusterctl.domain.units import count
+
+HEADERS = ("NODE", "STATE", "TYPE", "GPUS", "ADDRESS", "ZONE")
+# Node -> why SSH did not reach it, "" where it did; nodes that were not tried are left out.
+Reached = Mapping[str, str]
+
+
+def print_nodes(
+    cluster: Cluster, gpus: Sequence[int] | None = None, reached: Reached | None = None
+) -> None:
+    """A table: node, state, type, GPUs (as counted, where they were), address, zone, and whether
+    SSH reaches it, where that was tried.
+    """
+    rows = [
+        (
+            node.name,
+            node.state.value,
+            node.instance_type,
+            count,
+            node.address or "-",
+            node.availability_zone,
+        )
+        for node, count in zip(cluster.nodes, _counts(cluster, gpus))
+    ]
+    if reached is None:
+        output.table(HEADERS, rows)
+        return
+    shown = {None: "-", True: "yes", False: "no"}
+    ssh = [shown[_is_reached(node, reached)] for node in cluster.nodes]
+    output.table((*HEADERS, "SSH"), [(*row, word) for row, word in zip(rows, ssh)])
+
+
+def cluster_data(
+    cluster: Cluster, gpus: Sequence[int] | None = None, reached: Reached | None = None
+) -> dict[str, Any]:
+    """The same for `--json`, with what the table leaves out."""
+    nodes = [
+        {
+            "index": node.index,
+            "name": node.name,
+            "instance_id": node.instance_id,
+            "state": node.state.value,
+            "instance_type": node.instance_type,
+            "gpus": count,
+            "private_ip": node.private_ip,
+            "public_ip": node.public_ip,
+            "availability_zone": node.availability_zone,
+            "launched_at": node.launched_at.isoformat(),
+        }
+        for node, count in zip(cluster.nodes, _counts(cluster, gpus))
+    ]
+    if reached is not None:
+        for described, node in zip(nodes, cluster.nodes):
+            described["reachable"] = _is_reached(node, reached)
+            described["unreachable_because"] = reached.get(node.name) or None
+    return {
+        "name": cluster.name,
+        "region": cluster.region,
+        "ssh_user": cluster.ssh_user,
+        "nodes": nodes,
+    }
+
+
+def _is_reached(node: Node, reached: Reached) -> bool | None:
+    """None where it runs and was not tried."""
+    if node.state is not NodeState.RUNNING:
+        return False
+    return not reached[node.name] if node.name in reached else None
+
+
+def _counts(cluster: Cluster, gpus: Sequence[int] | None) -> Sequence[int]:
+    return [node.gpus for node in cluster.nodes] if gpus is None else gpus
+
 
 # Every look at a broken cluster takes so long: less than the 10 s of `run`.
 LOGIN_WITHIN_S = 4.0
@@ -87,3 +159,59 @@ def _log_in(app: AppContext, cluster: Cluster) -> tuple[HostOutcome[Any], ...]:
     except MissingTool as missing:
         output.note(f"no login was tried: {missing.message}")
         return ()
+
+
+@click.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@account_options
+def list_(app: AppContext, as_json: bool) -> None:
+    """List the clusters in this region, whoever launched them.
+
+    \b
+    clusterctl list
+    clusterctl list --region us-west-2 --json
+    """
+    from clusterctl.ec2.instances import list_clusters
+    from clusterctl.operations.status import states
+
+    clusters = list_clusters(app.ec2)
+    if as_json:
+        output.data([cluster_data(cluster) for cluster in clusters])
+    elif not clusters:
+        output.note(f"no clusters in {app.ec2.meta.region_name}")
+    else:
+        rows = [
+            (
+                cluster.name,
+                states(cluster),
+                "/".join(sorted({node.instance_type for node in cluster.nodes})),
+                cluster.gpus,
+                min(node.launched_at for node in cluster.nodes).strftime("%Y-%m-%d %H:%M %Z"),
+            )
+            for cluster in clusters
+        ]
+        output.table(("CLUSTER", "NODES", "TYPE", "GPUS", "LAUNCHED"), rows)
+
+
+@click.command(cls=ClusterCommand)
+@click.argument("name")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@account_options
+def hosts(app: AppContext, name: str, as_json: bool) -> None:
+    """Print the hosts file of cluster NAME, for mpirun, runclust and copyclust.
+
+    Private addresses, the head node first; slots are GPUs, and 1 on a node without.
+
+    \b
+    clusterctl hosts demo > hosts
+    """
+    from clusterctl.domain.hostsfile import parse_hosts_file
+    from clusterctl.operations.local_state import hosts_text
+    from clusterctl.operations.status import cluster_status
+
+    text = hosts_text(cluster_status(app.clients, app.folder(name)).cluster)
+    if as_json:
+        entries = parse_hosts_file(text).entries
+        output.data([{"host": entry.host, "slots": entry.slots} for entry in entries])
+    else:
+        output.line(text.rstrip("\n"))

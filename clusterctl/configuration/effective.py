@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from clusterctl.configuration.option import Option, ValueKind
-from clusterctl.configuration.options import LAUNCH
+from clusterctl.configuration.options import LAUNCH, Option, ValueKind
 from clusterctl.configuration.values import TAG, Values, merged
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.spec import ClusterSpec, Disk, Limits, Market

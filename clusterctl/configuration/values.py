@@ -1,14 +1,14 @@
-"""A setting's value from the text that a person wrote: on a command line, in a file, anywhere."""
+"""Values of options: parsed, checked, and read from the environment."""
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from clusterctl.configuration.option import Option, ValueKind
-from clusterctl.configuration.options import ACCOUNT, LAUNCH
+from clusterctl.configuration.options import ACCOUNT, LAUNCH, OPTIONS, Option, ValueKind
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.units import parse_duration_s
 
@@ -147,3 +147,24 @@ _PARSERS: dict[ValueKind, Any] = {
     ValueKind.DURATION: _duration,
     ValueKind.PATH: _text,
 }
+
+
+PREFIX = "CLUSTERCTL_"
+_OTHERS = ("CLUSTERCTL_HOME", "CLUSTERCTL_CONFIG")
+# A letter too many, too few or swapped; not what merely has a part in common.
+_NEAR = 0.8
+
+
+def misspelt(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """A sentence on each variable that is nearly one of ours, and so is not heeded."""
+    known = [*_OTHERS, *(option.variable for option in OPTIONS.values())]
+    short = [name[len(PREFIX) :] for name in known]
+    said = []
+    for name in sorted(environ):
+        # Others may have theirs, such as a shell's completion.
+        if name in known or not re.fullmatch(PREFIX + r"\w{1,40}", name, re.ASCII):
+            continue
+        near = difflib.get_close_matches(name[len(PREFIX) :].upper(), short, 1, _NEAR)
+        if near:
+            said.append(f"{name} is no setting; did you mean {PREFIX}{near[0]}?")
+    return tuple(said)

@@ -1,4 +1,4 @@
-"""The seam: what EC2 and botocore say, in our own words. One table."""
+"""EC2's errors, told as ours and sorted by what they call for; the gaps between two tries."""
 
 from __future__ import annotations
 
@@ -6,6 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from clusterctl.domain.errors import AwsError
+
+
+def gaps(first_s: float = 0.2, growth: float = 1.4, limit_s: float = 5.0) -> Iterator[float]:
+    """Growing gaps, without end: quick where things are quick, gentle to the API where not."""
+    gap_s = first_s
+    while True:
+        yield gap_s
+        gap_s = min(gap_s * growth, limit_s)
+
 
 # code -> (what happened, what to do). An empty message keeps EC2's own words.
 # A code that ends in "*" stands for all that begin so; the first match counts.

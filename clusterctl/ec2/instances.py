@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.cluster import Cluster, Node, NodeState
@@ -263,6 +264,20 @@ def read_instance(described: Any) -> Instance:
         tags=tagged,
         state_reason=_reason(reason.get("Code") or "", reason.get("Message") or ""),
     )
+
+
+def stopped_since(reason: str) -> datetime | None:
+    """When a stop was asked for, from `User initiated (2026-11-21 16:18:17 GMT)`.
+
+    None where EC2 does not say, as for a machine that shut itself down.
+    """
+    match = re.search(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)", reason, re.ASCII)
+    if not match:
+        return None
+    try:
+        return datetime.strptime(match[1], "%Y-%m-%d %H:%M:%S").replace(tzinfo=timezone.utc)
+    except ValueError:
+        return None
 
 
 def _reason(code: str, message: str) -> str:

@@ -1,16 +1,16 @@
-"""IAM policies with the least that clusterctl needs, made from the table of its actions. Pure."""
+"""The IAM policies that clusterctl, its users and its nodes need."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.spec import is_free_tag
 from clusterctl.ec2 import tags
-from clusterctl.ec2.arns import Bounds
 from clusterctl.ec2.policy_actions import (
     BY_CLOUDFORMATION,
     NETWORK,
@@ -19,6 +19,47 @@ from clusterctl.ec2.policy_actions import (
     Scope,
     actions_of,
 )
+
+# The part of an ARN that says whose AWS it is, by how its regions' names begin.
+PARTITIONS = {
+    "cn-": "aws-cn",
+    "us-gov-": "aws-us-gov",
+    "us-iso-": "aws-iso",
+    "us-isob-": "aws-iso-b",
+    "eusc-": "aws-eusc",
+}
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Where a policy holds: "*" is any region or account. Raises UsageError for what is neither."""
+
+    region: str = "*"
+    account: str = "*"
+
+    def __post_init__(self) -> None:
+        if self.region != "*" and not re.fullmatch(
+            r"[a-z]{2,4}(-[a-z]+)+-\d{1,2}", self.region, re.ASCII
+        ):
+            raise UsageError(f"not a region: {self.region!r}", "for example us-east-1")
+        if self.account != "*" and not re.fullmatch(r"\d{12}", self.account, re.ASCII):
+            raise UsageError(f"not an account: {self.account!r}", "its number has 12 digits")
+
+    @property
+    def partition(self) -> str:
+        for prefix, name in PARTITIONS.items():
+            if self.region.startswith(prefix):
+                return name
+        return "aws"
+
+    def arn(self, service: str, resource: str, account: str | None = None) -> str:
+        """Of something regional; `account` is "" for what is AWS's own."""
+        owner = self.account if account is None else account
+        return f"arn:{self.partition}:{service}:{self.region}:{owner}:{resource}"
+
+    def ec2(self, *kinds: str) -> list[str]:
+        return [self.arn("ec2", f"{kind}/*") for kind in kinds]
+
 
 # Of a managed policy, white space not counted.
 MOST_CHARACTERS = 6144

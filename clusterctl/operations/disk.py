@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clusterctl.bootstrap.node_checks import STORE
+from clusterctl.bootstrap.inspection import STORE
 from clusterctl.diagnostics.disk import COMMAND, TIMEOUT_S, DiskUsage, disk_findings, parse_df
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.results import CommandResult, FanoutResult

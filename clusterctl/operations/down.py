@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING
 
 from clusterctl.domain.errors import NoSuchCluster
 from clusterctl.domain.units import count
-from clusterctl.ec2.instances import Instance, find_instances
-from clusterctl.ec2.keypairs import find_key_pairs
-from clusterctl.ec2.network.vpcs import find_addresses, find_groups, release_addresses
-from clusterctl.ec2.placement import delete_placement_groups, find_placement_groups
-from clusterctl.ec2.teardown import (
+from clusterctl.ec2.cluster_resources import (
     NOT_TERMINATED,
     await_launches,
     delete_groups,
     delete_key_pairs,
+    delete_placement_groups,
+    find_key_pairs,
+    find_placement_groups,
     terminate_all,
 )
+from clusterctl.ec2.instances import Instance, find_instances
+from clusterctl.ec2.network.vpcs import find_addresses, find_groups, release_addresses
 from clusterctl.operations.costs import note_end
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.launcher import StepProgress

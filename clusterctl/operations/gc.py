@@ -1,20 +1,25 @@
-"""`gc`: what nobody needs any more, of any cluster, in any region; and away with it."""
+"""Find and remove what clusters have left behind, in one region or in all."""
 
 from __future__ import annotations
 
+import fcntl
+import json
+import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clusterctl.domain.cluster import is_cluster_name
 from clusterctl.domain.errors import ClusterctlError
+from clusterctl.domain.spec import Market
 from clusterctl.ec2 import tags
-from clusterctl.ec2.errors import translated
+from clusterctl.ec2.errors import gaps, translated
 from clusterctl.ec2.gc.orphans import (
     Judged,
     Rules,
@@ -29,16 +34,197 @@ from clusterctl.ec2.gc.removal import Left, remove, still_there
 from clusterctl.ec2.gc.resources import STOPPED_SEEN, Resource, ResourceKind
 from clusterctl.ec2.gc.sweep import RegionResources, Unseen, look, nothing_seen
 from clusterctl.ec2.instances import Instance
-from clusterctl.ec2.polling import gaps
+from clusterctl.ec2.launch.attempt import SETTLED_AFTER_S
+from clusterctl.ec2.money.costs import PUBLIC_IPV4_HOUR_USD, disk_hourly_usd
+from clusterctl.ec2.money.prices import find_price
 from clusterctl.operations.costs import note_end
-from clusterctl.operations.first_seen import FILE, note_alone
+from clusterctl.operations.down import await_sent
 from clusterctl.operations.folder import ClusterFolder
-from clusterctl.operations.local_clusters import LocalClusters, local_clusters, to_itself
-from clusterctl.operations.local_state import Site, check_account, site_of
+from clusterctl.operations.local_state import (
+    Site,
+    check_account,
+    kept_site,
+    locked,
+    sent_launches,
+    site_of,
+    write_file,
+)
 from clusterctl.transport.fanout import fan_out
 
 if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients
+
+
+# When things that have no date at EC2 were first seen unused. A file, not a tag: who may only look
+# can remember, too.
+FILE = "gc.json"
+
+
+def note_alone(
+    path: Path,
+    accounts: Mapping[str, str],
+    alone: Collection[ThingId],
+    incomplete: Collection[str],
+) -> tuple[Mapping[ThingId, datetime], ClusterctlError | None]:
+    """Remember these of the regions in `accounts`, and forget what is not alone any more.
+
+    Nothing is forgotten of the `incomplete` regions, which could not be looked at in full. The
+    second is why the file could not be written, if so: all is then seen for the first time.
+    """
+    kept = _read(path)
+    now = datetime.now(timezone.utc).replace(microsecond=0)
+    since: dict[ThingId, datetime] = {}
+    after = dict(kept)
+    for region, account in accounts.items():
+        known = kept.get(account, {})
+        entries = dict(known) if region in incomplete else {}
+        for thing in alone:
+            if thing[0] == region:
+                label = f"{thing[1].value} {thing[2]}"  # kind and id
+                since[thing] = min(_time(known.get(label)) or now, now)
+                entries[label] = since[thing].isoformat()
+        after[account] = entries
+    after = {account: entries for account, entries in after.items() if entries}
+    if after == kept:
+        return since, None
+    try:
+        write_file(path, json.dumps({"alone": after}, indent=2) + "\n")
+    except OSError as error:
+        return since, ClusterctlError(
+            f"cannot write {path}: {error}", "groups and addresses stay until it can be written"
+        )
+    return since, None
+
+
+def _read(path: Path) -> dict[str, dict[str, str]]:
+    """A file that nobody can read has seen nothing: things then stay for longer."""
+    try:
+        found: Any = json.loads(path.read_text())["alone"]
+        return {str(account): _entries(entries) for account, entries in found.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return {}
+
+
+def _entries(found: Any) -> dict[str, str]:
+    return {str(label): since for label, since in found.items() if isinstance(since, str)}
+
+
+def _time(text: str | None) -> datetime | None:
+    try:
+        time = datetime.fromisoformat(text or "")
+    except ValueError:
+        return None
+    return time if time.tzinfo is not None else None
+
+
+@dataclass(frozen=True)
+class LocalClusters:
+    """Clusters by region and name. `locked` are under way now, `unsettled` were sent a launch
+    whose outcome is not known.
+    """
+
+    here: frozenset[tuple[str, str]]
+    locked: frozenset[tuple[str, str]]
+    unsettled: frozenset[tuple[str, str]]
+
+
+def local_clusters(home: Path, sites: Mapping[str, Site]) -> LocalClusters:
+    """What `home` has of these regions, and the account that is asked there."""
+    paths = [path for path in home.glob("*") if path.is_dir() and is_cluster_name(path.name)]
+    regions = {folder: _regions(folder, sites) for folder in map(ClusterFolder, paths)}
+    recent = time.time() - SETTLED_AFTER_S
+    return LocalClusters(
+        here=_identities(regions, regions),
+        locked=_identities(
+            regions, [folder for folder in regions if _is_locked(folder.path / "lock")]
+        ),
+        unsettled=_identities(
+            regions,
+            [
+                folder
+                for folder in regions
+                if any(one.sent_at > recent for one in sent_launches(folder))
+            ],
+        ),
+    )
+
+
+@contextmanager
+def to_itself(
+    clients: Clients, folder: ClusterFolder, tell: Callable[[str], None]
+) -> Iterator[None]:
+    """No other command works on the cluster, and its launches have shown what they made."""
+    with locked(folder):
+        await_sent(clients.ec2, folder, tell)
+        yield
+
+
+def _regions(folder: ClusterFolder, sites: Mapping[str, Site]) -> frozenset[str]:
+    """Where the cluster of a folder may be. Before its site is written, that is anywhere."""
+    kept = kept_site(folder)
+    return frozenset(region for region, site in sites.items() if not kept or kept.may_be(site))
+
+
+def _identities(
+    regions: Mapping[ClusterFolder, frozenset[str]], folders: Iterable[ClusterFolder]
+) -> frozenset[tuple[str, str]]:
+    return frozenset((region, folder.path.name) for folder in folders for region in regions[folder])
+
+
+def _is_locked(lock: Path) -> bool:
+    """Whether a command holds it now. Shared, and only for a moment: nobody is kept waiting."""
+    try:
+        file = os.open(lock, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except OSError:
+        return True
+    finally:
+        os.close(file)
+
+
+_COUNTED = ("pending", "running")
+
+
+class HourlyCosts:
+    """Prices, each asked for once."""
+
+    def __init__(self, clients: Mapping[str, Clients], cache: Path | None = None) -> None:
+        self._clients = clients
+        self._cache = cache
+        self._machines: dict[tuple[str, str, Market, str], float | None] = {}
+
+    def of(self, one: Resource) -> float | None:
+        """US dollars an hour; 0 for what is free, None where nobody knows."""
+        if one.kind is ResourceKind.INSTANCE:
+            return self._machine(one) if one.state in _COUNTED else 0.0
+        if one.kind is ResourceKind.VOLUME:
+            return disk_hourly_usd(one.size_gib, one.iops, one.throughput)
+        return PUBLIC_IPV4_HOUR_USD if one.kind is ResourceKind.ADDRESS else 0.0
+
+    def total(self, resources: Iterable[Resource]) -> tuple[float, bool]:
+        """The sum of what is known, and whether that is all."""
+        costs = [self.of(one) for one in resources]
+        return sum(cost or 0.0 for cost in costs), None not in costs
+
+    def _machine(self, one: Resource) -> float | None:
+        assert one.instance is not None
+        node, market = one.instance.node, one.instance.market
+        key = (one.region, node.instance_type, market, node.availability_zone)
+        if key not in self._machines:
+            price = find_price(
+                self._clients[one.region],
+                node.instance_type,
+                market,
+                node.availability_zone if market is Market.SPOT else None,
+                self._cache,
+            )
+            self._machines[key] = price.usd_per_hour if price else None
+        return self._machines[key]
+
 
 # EC2 may show for a while what it has deleted.
 LOOKS_AFTER = 8

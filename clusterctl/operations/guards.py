@@ -7,10 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from clusterctl.bootstrap.guard.config import first_settings, joined_settings
-from clusterctl.bootstrap.guard.install import guard_update_script
-from clusterctl.bootstrap.guard.state import parse_used_h, used_command
-from clusterctl.bootstrap.guard.userdata import with_guard
+from clusterctl.bootstrap.guard import (
+    first_settings,
+    guard_update_script,
+    joined_settings,
+    parse_used_h,
+    used_command,
+    with_guard,
+)
 from clusterctl.bootstrap.trust import NodeIdentity
 from clusterctl.domain.cluster import Cluster
 from clusterctl.domain.errors import CommandFailed
@@ -24,8 +28,7 @@ from clusterctl.ec2.instances import (
     set_at_power_off,
     standing,
 )
-from clusterctl.ec2.launch.inherited import like
-from clusterctl.ec2.launch.observe import Observed
+from clusterctl.ec2.launch.observe import Observed, like
 from clusterctl.operations.costs import note_spent, spending_of
 from clusterctl.operations.launcher import Launcher, check_all
 from clusterctl.transport.connections import Connections

@@ -22,7 +22,7 @@ from clusterctl.ec2.instances import (
     untag,
     wanted_of,
 )
-from clusterctl.ec2.launch.inherited import spec_of
+from clusterctl.ec2.launch.observe import spec_of
 from clusterctl.ec2.launch.plan import LaunchPlan
 from clusterctl.ec2.tags import Unfinished
 from clusterctl.operations.down import await_sent

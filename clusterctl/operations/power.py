@@ -11,10 +11,9 @@ from clusterctl.domain.cluster import Cluster, NodeState
 from clusterctl.domain.errors import ClusterctlError, NoSuchCluster, UsageError
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.spec import Market
-from clusterctl.ec2.errors import translated
+from clusterctl.ec2.errors import gaps, translated
 from clusterctl.ec2.instances import Instance, as_cluster, find_instances
-from clusterctl.ec2.launch.inherited import spec_of
-from clusterctl.ec2.polling import gaps
+from clusterctl.ec2.launch.observe import spec_of
 from clusterctl.operations.costs import note_spent
 from clusterctl.operations.launcher import Launcher
 from clusterctl.operations.local_state import check_site, locked

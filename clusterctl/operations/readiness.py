@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING
 
 from clusterctl.bootstrap.head_programs import start_putting
 from clusterctl.bootstrap.inspection import (
+    Asked,
     Inspection,
+    check_equipment,
     check_inspection,
+    folded,
     inspection_script,
     parse_inspection,
 )
-from clusterctl.bootstrap.node_checks import Asked, check_equipment, folded
-from clusterctl.bootstrap.script import node_script
-from clusterctl.bootstrap.trust import NodeIdentity
+from clusterctl.bootstrap.trust import NodeIdentity, node_script
 from clusterctl.domain.cluster import AWAKE, Cluster, Node, NodeState
 from clusterctl.domain.errors import (
     ClusterctlError,
@@ -38,17 +39,21 @@ from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
 from clusterctl.domain.spec import Market
 from clusterctl.domain.units import format_duration
-from clusterctl.ec2.console import Consoles
+from clusterctl.ec2.errors import gaps
+from clusterctl.ec2.host_keys import Consoles
 from clusterctl.ec2.instances import Instance, as_cluster, find_instances, find_states
 from clusterctl.ec2.network.vpcs import is_local
-from clusterctl.ec2.polling import gaps
 from clusterctl.jobs.deploy import HOSTS_PATH, DeployedFiles, deploy_files, deployed_files
 from clusterctl.operations.access import cluster_targets
 from clusterctl.operations.guards import update_guards
-from clusterctl.operations.key_sources import CONSOLE_ALONE_S, AgentHostKeys, HostKeySources
-from clusterctl.operations.known_hosts import LearntHostKeys
+from clusterctl.operations.known_hosts import (
+    CONSOLE_ALONE_S,
+    AgentHostKeys,
+    HostKeySources,
+    LearntHostKeys,
+)
 from clusterctl.operations.launcher import Launcher, Stage, StepProgress, check_all
-from clusterctl.operations.views import hosts_text, ssh_config_text, write_file
+from clusterctl.operations.local_state import hosts_text, ssh_config_text, write_file
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.fanout import fan_out
 from clusterctl.transport.keys import load_key

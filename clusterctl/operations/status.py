@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from clusterctl.domain.cluster import ASLEEP, AWAKE, Cluster, Node, NodeState
 from clusterctl.domain.errors import AwsError, HostError, NoSuchCluster
-from clusterctl.ec2.gc.resources import stopped_since
 from clusterctl.ec2.instances import (
     Instance,
     as_cluster,
     find_instances,
     impaired_checks,
     leaving_of,
+    stopped_since,
     unfinished_of,
 )
 from clusterctl.ec2.tags import Unfinished

@@ -11,13 +11,13 @@ from clusterctl.domain.findings import Severity
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.spec import ClusterSpec
 from clusterctl.ec2 import tags
+from clusterctl.ec2.cluster_resources import terminate_these
 from clusterctl.ec2.instances import Instance, find_instances, members_of, unfinished_of, untag
-from clusterctl.ec2.launch.checks import check_twins
 from clusterctl.ec2.launch.execution import carry_out
 from clusterctl.ec2.launch.observe import observe
 from clusterctl.ec2.launch.plan import LaunchPlan, plan_launch
+from clusterctl.ec2.launch.preflight import check_twins
 from clusterctl.ec2.tags import Unfinished
-from clusterctl.ec2.teardown import terminate_these
 from clusterctl.operations.costs import note_end, note_spent
 from clusterctl.operations.guards import with_user_data
 from clusterctl.operations.launcher import Launcher, LaunchRefused

@@ -9,10 +9,9 @@ import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from clusterctl.bootstrap.guard.install import guard_update_script
+from clusterctl.bootstrap.guard import guard_update_script
 from clusterctl.bootstrap.inspection import MPI_KEY, inspection_script
-from clusterctl.bootstrap.script import node_script
-from clusterctl.bootstrap.trust import NodeIdentity
+from clusterctl.bootstrap.trust import NodeIdentity, node_script
 from clusterctl.node.guard.settings import GuardSettings, Worker
 from tests.lab.conftest import Instances
 from tests.lab.running import client, make_key, ssh, wait_until

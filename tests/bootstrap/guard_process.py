@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from clusterctl.bootstrap.guard.install import GUARD
+from clusterctl.bootstrap.guard import GUARD
 from clusterctl.node.guard.settings import GuardSettings
 from tests.lab.running import wait_until
 

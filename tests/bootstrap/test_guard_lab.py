@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from clusterctl.bootstrap.guard.install import guard_update_script
-from clusterctl.bootstrap.guard.userdata import guard_user_data
+from clusterctl.bootstrap.guard import guard_update_script, guard_user_data
 from clusterctl.node.guard.settings import GuardSettings
 from tests.bootstrap.guard_lab import HISTORY, RANK, Launcher, soon
 from tests.lab.running import wait_until

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from clusterctl.bootstrap.guard.install import GUARD
+from clusterctl.bootstrap.guard import GUARD
 from clusterctl.node.guard.settings import GuardSettings
 from tests.bootstrap.guard_process import GuardProcess
 from tests.lab.running import wait_until

@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from clusterctl.bootstrap.guard.config import first_settings, joined_settings, lifetime_s
-from clusterctl.bootstrap.guard.state import parse_used_h
+from clusterctl.bootstrap.guard import first_settings, joined_settings, lifetime_s, parse_used_h
 from clusterctl.bootstrap.trust import NodeIdentity
 from clusterctl.domain.spec import Limits
 from clusterctl.node.guard.settings import GuardSettings, Worker, parse_settings

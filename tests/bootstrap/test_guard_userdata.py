@@ -10,11 +10,13 @@ import subprocess
 
 import pytest
 
-from clusterctl.bootstrap.guard.install import (
+from clusterctl.bootstrap.guard import (
+    MAX_BYTES,
     guard_script,
     guard_update_script,
+    guard_user_data,
+    with_guard,
 )
-from clusterctl.bootstrap.guard.userdata import MAX_BYTES, guard_user_data, with_guard
 from clusterctl.domain.errors import UsageError
 from clusterctl.node.guard.settings import GuardSettings
 

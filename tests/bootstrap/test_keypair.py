@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import subprocess
 
-from clusterctl.bootstrap.keypair import new_key_pair
+from clusterctl.operations.local_state import new_key_pair
 from clusterctl.transport.keys import load_key
 
 

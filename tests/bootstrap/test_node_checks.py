@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from clusterctl.bootstrap.inspection import inspection_script, parse_inspection
-from clusterctl.bootstrap.node_checks import (
+from clusterctl.bootstrap.inspection import (
     Asked,
     Equipment,
     FileSystem,
     check_equipment,
     folded,
+    inspection_script,
+    parse_inspection,
 )
 from clusterctl.domain.findings import Severity
 

@@ -8,13 +8,15 @@ from pathlib import Path
 import paramiko
 import pytest
 
-from clusterctl.bootstrap.script import BEGIN, END, node_script
 from clusterctl.bootstrap.trust import (
+    BEGIN,
+    END,
     NodeIdentity,
     cluster_known_hosts,
     cluster_ssh_config,
     etc_hosts,
     known_hosts_lines,
+    node_script,
 )
 
 ED25519 = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGpKsSb4iRTaMhcPcU3cYKcwWxW8oXhGJFRSgkE3Jd2k"

@@ -13,11 +13,11 @@ import subprocess
 
 import pytest
 
+from clusterctl.cli.cluster import readable
 from clusterctl.cli.main import COMMANDS, cli, run_command
-from clusterctl.cli.plan_table import readable
 from clusterctl.ec2 import session
+from clusterctl.ec2.cluster_resources import find_key_pairs
 from clusterctl.ec2.instances import find_instances
-from clusterctl.ec2.keypairs import find_key_pairs
 from clusterctl.ec2.launch import execution as launch_module
 from clusterctl.ec2.network.vpcs import find_groups
 from clusterctl.operations import up as up_module

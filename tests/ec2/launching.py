@@ -12,11 +12,10 @@ from botocore.exceptions import ClientError
 
 from clusterctl.domain.spec import ClusterSpec
 from clusterctl.ec2.instances import find_instances
-from clusterctl.ec2.launch import execution as launch
-from clusterctl.ec2.launch import search
+from clusterctl.ec2.launch import execution
+from clusterctl.ec2.launch.attempt import read_launches
 from clusterctl.ec2.launch.observe import observe
 from clusterctl.ec2.launch.plan import plan_launch
-from clusterctl.ec2.launch.record import read_launches
 from clusterctl.lab.faults.checks import admit
 from clusterctl.lab.faults.store import FAULTS
 from clusterctl.lab.hosts.instances import all_lab_instances
@@ -73,7 +72,7 @@ class Launches:
         return self.carry_out(plan, capacity_timeout_s)
 
     def carry_out(self, plan, capacity_timeout_s: float = 0.0):
-        return launch.carry_out(
+        return execution.carry_out(
             self.client, plan, self.record, self.told.append, capacity_timeout_s
         )
 
@@ -102,9 +101,9 @@ class Launches:
 @pytest.fixture
 def launches(client, tmp_path, monkeypatch):
     made = Launches(client, tmp_path / "launch.json")
-    once = launch.without_retries(client)
-    monkeypatch.setattr(launch, "without_retries", lambda _: once)
-    monkeypatch.setattr(search, "time", made.clock)
+    once = execution.without_retries(client)
+    monkeypatch.setattr(execution, "without_retries", lambda _: once)
+    monkeypatch.setattr(execution, "time", made.clock)
     event = "provide-client-params.ec2.RunInstances"
     once.meta.events.register(event, made.keep)
     yield made

@@ -7,14 +7,13 @@ from datetime import datetime, timezone
 
 from clusterctl.domain.cluster import Node, NodeState
 from clusterctl.domain.spec import ClusterSpec
-from clusterctl.ec2.images.find import Image
+from clusterctl.ec2.cluster_resources import KeyPair, PlacementGroup
+from clusterctl.ec2.images import Image
 from clusterctl.ec2.instances import Instance
-from clusterctl.ec2.keypairs import KeyPair
 from clusterctl.ec2.launch.observe import Catalogue, Observed
 from clusterctl.ec2.machines import MachineType
 from clusterctl.ec2.money.costs import Price
 from clusterctl.ec2.network.vpcs import SecurityGroup, Subnet, Vpc
-from clusterctl.ec2.placement import PlacementGroup
 
 PUBLIC_KEY = "ssh-ed25519 AAAAkey clusterctl-demo"
 SPEC = ClusterSpec("demo", 4, "p4d.24xlarge")

@@ -9,7 +9,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from clusterctl.domain.errors import AwsError
-from clusterctl.ec2.console import AT_ONCE, PER_S, Consoles, parse_host_keys
+from clusterctl.ec2.host_keys import AT_ONCE, PER_S, Consoles, parse_host_keys
 
 ED25519 = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGpKsSb4iRTaMhcPcU3cYKcwWxW8oXhGJFRSgkE3Jd2k"
 OTHER = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAMurDY1ljmtMV8d9sHhDgH0pT0Yc3bMgmu0NGQ2vkuA"

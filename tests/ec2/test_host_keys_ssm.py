@@ -6,8 +6,8 @@ import boto3
 import pytest
 from botocore.stub import Stubber
 
-from clusterctl.ec2 import host_keys_ssm
-from clusterctl.ec2.host_keys_ssm import COMMAND, DOCUMENT, NOT_MANAGED, ask_host_keys
+from clusterctl.ec2 import host_keys
+from clusterctl.ec2.host_keys import COMMAND, DOCUMENT, NOT_MANAGED, ask_host_keys
 from tests.ec2.test_console import ECDSA, ED25519
 
 ID = "00000000-0000-4000-8000-{:012}"
@@ -78,7 +78,7 @@ class Agents:
 
 @pytest.fixture
 def agents(monkeypatch):
-    monkeypatch.setattr(host_keys_ssm.time, "sleep", lambda gap_s: None)
+    monkeypatch.setattr(host_keys.time, "sleep", lambda gap_s: None)
     return Agents()
 
 

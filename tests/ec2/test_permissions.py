@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from clusterctl.domain.errors import UsageError
-from clusterctl.ec2.arns import Bounds
 from clusterctl.ec2.policy import (
     MOST_CHARACTERS,
+    Bounds,
     network_policy,
     node_policy,
     operator_policy,

@@ -7,14 +7,14 @@ import time
 import pytest
 
 from clusterctl.domain.errors import AwsError, ClusterctlError
-from clusterctl.ec2 import placement
-from clusterctl.ec2.launch.request import tagged
-from clusterctl.ec2.placement import (
+from clusterctl.ec2 import cluster_resources
+from clusterctl.ec2.cluster_resources import (
     PlacementGroup,
     await_available,
     delete_placement_groups,
     find_placement_groups,
 )
+from clusterctl.ec2.launch.request import tagged
 from clusterctl.ec2.tags import CLUSTER
 
 
@@ -68,7 +68,7 @@ def test_one_that_takes_a_moment(states):
     ("state", "said"), [("pending", "pending"), ("", "EC2 does not show it"), ("deleting", "del")]
 )
 def test_one_that_never_comes(monkeypatch, state, said):
-    monkeypatch.setattr(placement, "AVAILABLE_WITHIN_S", 0.0)
+    monkeypatch.setattr(cluster_resources, "AVAILABLE_WITHIN_S", 0.0)
     with pytest.raises(ClusterctlError) as caught:
         await_available(States(state), "demo")
     assert said in caught.value.message
@@ -97,7 +97,7 @@ class InUse(States):
 
 @pytest.mark.parametrize("after", ["", "InvalidPlacementGroup.Unknown"])
 def test_as_long_as_it_is_in_use_it_is_tried_again(monkeypatch, after):
-    monkeypatch.setattr(placement.time, "sleep", lambda _: None)
+    monkeypatch.setattr(cluster_resources.time, "sleep", lambda _: None)
     client = InUse(3, after)
     assert delete_placement_groups(client, "demo", 60) == ("clusterctl-demo",)
     assert client.refusals == []
@@ -112,8 +112,10 @@ def test_as_long_as_it_is_in_use_it_is_tried_again(monkeypatch, after):
 )
 def test_and_not_for_ever(monkeypatch, client, code):
     start = time.monotonic()
-    monkeypatch.setattr(placement.time, "monotonic", lambda: start + 9 - len(client.refusals))
-    monkeypatch.setattr(placement.time, "sleep", lambda _: None)
+    monkeypatch.setattr(
+        cluster_resources.time, "monotonic", lambda: start + 9 - len(client.refusals)
+    )
+    monkeypatch.setattr(cluster_resources.time, "sleep", lambda _: None)
     with pytest.raises(AwsError) as caught:
         delete_placement_groups(client, "demo", 3)
     assert caught.value.code == code

@@ -86,7 +86,7 @@ def test_a_client_from_elsewhere_is_taken_as_it_is():
 
 def test_boto3_is_imported_only_when_a_client_is_made():
     program = (
-        "import sys, clusterctl.ec2.launch.execution, clusterctl.ec2.teardown;"
+        "import sys, clusterctl.ec2.launch.execution, clusterctl.ec2.cluster_resources;"
         "import clusterctl.operations.up;"
         "print([name for name in ('boto3', 'botocore', 'moto') if name in sys.modules])"
     )

@@ -6,9 +6,9 @@ import pytest
 from botocore.exceptions import ClientError
 
 from clusterctl.domain.errors import AwsError, ClusterctlError
-from clusterctl.ec2 import tags, teardown
+from clusterctl.ec2 import cluster_resources, tags
+from clusterctl.ec2.cluster_resources import find_key_pairs
 from clusterctl.ec2.instances import find_instances
-from clusterctl.ec2.keypairs import find_key_pairs
 from clusterctl.ec2.network.vpcs import find_groups, find_vpc
 from tests.ec2.launch.test_execution import PUBLIC_KEY, Trouble
 from tests.ec2.test_instances import launch
@@ -20,14 +20,16 @@ def refused(code):
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch):
-    monkeypatch.setattr(teardown.time, "sleep", lambda _: None)
+    monkeypatch.setattr(cluster_resources.time, "sleep", lambda _: None)
 
 
 def test_all_of_a_cluster_and_nothing_else(client):
     launch(client, "demo", 3)
     kept = launch(client, "other", 1)
     looks = []
-    assert teardown.terminate_all(client, "demo", 60, lambda left: looks.append(len(left))) == (
+    assert cluster_resources.terminate_all(
+        client, "demo", 60, lambda left: looks.append(len(left))
+    ) == (
         "demo-0",
         "demo-1",
         "demo-2",
@@ -39,7 +41,7 @@ def test_all_of_a_cluster_and_nothing_else(client):
 def test_stopped_instances_are_terminated_too(client):
     ids = launch(client, "demo", 2)
     client.stop_instances(InstanceIds=ids)
-    teardown.terminate_all(client, "demo", 60)
+    cluster_resources.terminate_all(client, "demo", 60)
     assert find_instances(client, "demo") == ()
 
 
@@ -50,14 +52,14 @@ def test_instances_that_show_late_are_terminated_too(client):
         if left and len(find_instances(client, "demo", ())) == 1:
             launch(client, "demo", 1, first=1)
 
-    teardown.terminate_all(client, "demo", 60, looked)
+    cluster_resources.terminate_all(client, "demo", 60, looked)
     assert find_instances(client, "demo") == ()
 
 
 def test_an_id_that_ec2_has_forgotten_does_not_save_the_others(client):
     launch(client, "demo", 3)
     trouble = Trouble(client, "terminate_instances", *[refused("InvalidInstanceID.NotFound")] * 2)
-    teardown.terminate_all(trouble, "demo", 60)
+    cluster_resources.terminate_all(trouble, "demo", 60)
     # The first for all, the second for one alone, whose turn comes again with the next look.
     assert [len(request["InstanceIds"]) for request in trouble.requests][:4] == [3, 1, 1, 1]
 
@@ -68,7 +70,7 @@ def test_what_does_not_end_in_time(client):
     deaf = Trouble(client, "terminate_instances")
     deaf._call = lambda **_: ignored
     with pytest.raises(ClusterctlError) as caught:
-        teardown.terminate_all(deaf, "demo", 0.0)
+        cluster_resources.terminate_all(deaf, "demo", 0.0)
     assert "demo-0, demo-1" in caught.value.message
     assert "clusterctl down demo" in caught.value.hint
 
@@ -88,7 +90,7 @@ def test_a_group_that_is_still_used_is_tried_again(client):
     group = make_group(client)
     other = make_group(client, "other")
     trouble = Trouble(client, "delete_security_group", *[refused("DependencyViolation")] * 3)
-    assert teardown.delete_groups(trouble, "demo", 60) == (group,)
+    assert cluster_resources.delete_groups(trouble, "demo", 60) == (group,)
     assert len(trouble.requests) == 4
     assert find_groups(client, "demo") == ()
     assert [found.group_id for found in find_groups(client, "other")] == [other]
@@ -98,14 +100,14 @@ def test_a_group_that_stays_used(client):
     make_group(client)
     trouble = Trouble(client, "delete_security_group", *[refused("DependencyViolation")] * 3)
     with pytest.raises(AwsError) as caught:
-        teardown.delete_groups(trouble, "demo", 0.0)
+        cluster_resources.delete_groups(trouble, "demo", 0.0)
     assert caught.value.code == "DependencyViolation"
 
 
 def test_a_group_that_is_gone_meanwhile(client):
     make_group(client)
     error = refused("InvalidGroup.NotFound")
-    teardown.delete_groups(Trouble(client, "delete_security_group", error), "demo", 60)
+    cluster_resources.delete_groups(Trouble(client, "delete_security_group", error), "demo", 60)
 
 
 def test_key_pairs(client):
@@ -116,7 +118,7 @@ def test_key_pairs(client):
             PublicKeyMaterial=PUBLIC_KEY.encode(),
             TagSpecifications=[{"ResourceType": "key-pair", "Tags": labels}],
         )
-    teardown.delete_key_pairs(client, ["clusterctl-demo"])
+    cluster_resources.delete_key_pairs(client, ["clusterctl-demo"])
     assert find_key_pairs(client, "demo") == ()
     assert len(find_key_pairs(client, "other")) == 1
 
@@ -131,10 +133,10 @@ def test_waiting_for_a_launch_nobody_saw_the_answer_of(client):
                 launch(client, "demo", 1, **{tags.LAUNCH: "t"})
             return getattr(client, name)
 
-    teardown.await_launches(Late(), ["t"], time.time() + 60)
+    cluster_resources.await_launches(Late(), ["t"], time.time() + 60)
     assert len(looks) == 3
 
 
 def test_a_launch_that_never_comes_is_not_waited_for_longer(client):
-    teardown.await_launches(client, ["t"], time.time() - 1)
-    teardown.await_launches(client, [], time.time() + 60)
+    cluster_resources.await_launches(client, ["t"], time.time() - 1)
+    cluster_resources.await_launches(client, [], time.time() + 60)

@@ -10,13 +10,12 @@ from unittest.mock import Mock
 
 import pytest
 
-from clusterctl.bootstrap.guard.state import UNCOUNTED_S
+from clusterctl.bootstrap.guard import UNCOUNTED_S
 from clusterctl.domain.cluster import ASLEEP
 from clusterctl.ec2 import tags
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.money import prices
-from clusterctl.ec2.money.costs import PUBLIC_IPV4_HOUR_USD, Price
-from clusterctl.ec2.money.spending import BRIEF_S
+from clusterctl.ec2.money.costs import BRIEF_S, PUBLIC_IPV4_HOUR_USD, Price
 from clusterctl.operations import costs, power
 from clusterctl.operations.costs import cost_report, note_end, note_spent
 from tests.cli.running import CommandLine

@@ -16,11 +16,11 @@ from clusterctl.domain.errors import UsageError
 from clusterctl.ec2 import session
 from clusterctl.ec2.gc import orphans as verdicts
 from clusterctl.ec2.gc import removal, resources
-from clusterctl.ec2.gc.orphans import Verdict, without_stop_time
+from clusterctl.ec2.gc.orphans import Rules, Verdict, without_stop_time
 from clusterctl.ec2.gc.resources import ResourceKind
 from clusterctl.ec2.session import Clients
 from clusterctl.operations import gc as gc_module
-from clusterctl.operations.cost_history import read_ended
+from clusterctl.operations.costs import read_ended
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.gc import GarbageCollector, Wishes
 from clusterctl.operations.local_state import keep_site, site_of
@@ -58,12 +58,10 @@ def places(client, both):
 def later(monkeypatch):
     """All that is made is an hour old when it is judged."""
 
-    class Later(datetime):
-        @classmethod
-        def now(cls, tz=None):
-            return datetime.now(tz) + timedelta(hours=1)
+    def rules(now, **others):
+        return Rules(now=now + timedelta(hours=1), **others)
 
-    monkeypatch.setattr(gc_module, "datetime", Later)
+    monkeypatch.setattr(gc_module, "Rules", rules)
 
 
 @pytest.fixture(autouse=True)

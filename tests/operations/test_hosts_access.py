@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from clusterctl.bootstrap.keypair import new_key_pair
 from clusterctl.domain.errors import UsageError
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.hosts_access import open_hosts
-from clusterctl.operations.views import ssh_config_text, write_file
+from clusterctl.operations.local_state import new_key_pair, ssh_config_text, write_file
 from clusterctl.transport.target import Target
 from tests.cli.programs import call
 from tests.operations.clusters import cluster, node

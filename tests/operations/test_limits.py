@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from clusterctl.bootstrap.guard.config import first_settings, joined_settings
+from clusterctl.bootstrap.guard import first_settings, joined_settings
 from clusterctl.domain.spec import Limits
 from clusterctl.node.guard import deadline, idle
 from clusterctl.node.guard.clock import Moment

@@ -11,11 +11,16 @@ from clusterctl.domain.errors import AwsError, ClusterctlError, UsageError
 from clusterctl.ec2 import tags
 from clusterctl.ec2.network.plan import Action, NetworkSettings, NetworkWish, stack_name
 from clusterctl.ec2.network.stack import template_version
+from clusterctl.operations import network
 from clusterctl.operations import network as operation
-from clusterctl.operations import stack_work
 from clusterctl.operations.launcher import StepProgress
-from clusterctl.operations.network import network_down, network_status, network_up, plan_network
-from clusterctl.operations.stack_work import StackFailed
+from clusterctl.operations.network import (
+    StackFailed,
+    network_down,
+    network_status,
+    network_up,
+    plan_network,
+)
 from tests.ec2.cloudformation import REASON, CloudFormation
 from tests.moto_ec2 import NEW_IMAGE, clients_of
 
@@ -37,7 +42,7 @@ class Steps(StepProgress):
 @pytest.fixture
 def clients(client, moto_url, monkeypatch):
     """moto's EC2 with a CloudFormation that takes its time."""
-    monkeypatch.setattr(stack_work, "gaps", lambda *_: itertools.repeat(0.0))
+    monkeypatch.setattr(network, "gaps", lambda *_: itertools.repeat(0.0))
     clients = clients_of(moto_url)
     clients.__dict__["cloudformation"] = CloudFormation(client)
     return clients
@@ -262,7 +267,7 @@ def test_a_lost_answer_is_an_error_and_again_goes_on(clients, monkeypatch):
     monkeypatch.setattr(clients.cloudformation, "create_stack", lost)
     with pytest.raises(AwsError):
         network_up(clients, WISH)
-    monkeypatch.setattr(stack_work, "gaps", lambda *_: itertools.repeat(0.0))
+    monkeypatch.setattr(network, "gaps", lambda *_: itertools.repeat(0.0))
     assert network_up(clients, WISH).done is Action.NOTHING
     assert len(clients.cloudformation.stacks) == 1
 

@@ -17,7 +17,7 @@ from clusterctl.operations.access import Access
 from clusterctl.operations.copy import copy_to_cluster
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.known_hosts import node_names
-from clusterctl.operations.views import hosts_text, ssh_config_text, write_file
+from clusterctl.operations.local_state import hosts_text, ssh_config_text, write_file
 from clusterctl.transport import dial
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.hostkeys import PinnedHostKeys

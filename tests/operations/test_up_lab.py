@@ -14,12 +14,11 @@ from pathlib import Path
 import pytest
 
 from clusterctl.ec2 import session
+from clusterctl.ec2.cluster_resources import NOT_TERMINATED, find_key_pairs
 from clusterctl.ec2.instances import find_instances
-from clusterctl.ec2.keypairs import find_key_pairs
 from clusterctl.ec2.launch import execution as launch
 from clusterctl.ec2.network.vpcs import find_groups
 from clusterctl.ec2.session import Clients
-from clusterctl.ec2.teardown import NOT_TERMINATED
 from clusterctl.lab.record import ACCOUNTS
 from tests.cli.running import CommandLine
 from tests.lab.running import account_of, keys_of

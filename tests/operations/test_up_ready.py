@@ -21,13 +21,16 @@ from clusterctl.domain.errors import (
 )
 from clusterctl.domain.findings import Severity
 from clusterctl.domain.results import CommandResult
-from clusterctl.ec2.console import Consoles
-from clusterctl.ec2.host_keys_ssm import HostKeyAnswers
+from clusterctl.ec2.host_keys import Consoles, HostKeyAnswers
 from clusterctl.ec2.instances import Instance
 from clusterctl.operations import readiness
 from clusterctl.operations.access import node_target
-from clusterctl.operations.key_sources import AgentHostKeys, HostKeySources
-from clusterctl.operations.known_hosts import LearntHostKeys, text_fingerprint
+from clusterctl.operations.known_hosts import (
+    AgentHostKeys,
+    HostKeySources,
+    LearntHostKeys,
+    text_fingerprint,
+)
 from clusterctl.operations.launcher import Stage, StepProgress, check_all
 from clusterctl.operations.readiness import InstanceWatch, NodeNotReady, Readiness, ready_within_s
 from tests.operations.clusters import ED25519, OTHER, cluster, node

@@ -16,7 +16,7 @@ from clusterctl.operations import up as up_module
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.known_hosts import LearntHostKeys
 from clusterctl.operations.launcher import Launcher
-from clusterctl.operations.views import hosts_text, ssh_config_text, write_file
+from clusterctl.operations.local_state import hosts_text, ssh_config_text, write_file
 from clusterctl.transport.hostkeys import PinnedHostKeys
 from clusterctl.transport.target import Target
 from tests.moto_ec2 import clients_with

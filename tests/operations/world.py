@@ -9,7 +9,7 @@ from pathlib import Path
 
 from clusterctl.domain.errors import ClusterctlError
 from clusterctl.ec2.instances import find_instances, unfinished_of
-from clusterctl.ec2.launch.record import read_launches
+from clusterctl.ec2.launch.attempt import read_launches
 from clusterctl.operations import gc as gc_module
 from clusterctl.operations.costs import price_cache
 from clusterctl.operations.folder import ClusterFolder

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.domain.units import count, format_duration
-from clusterctl.ec2.errors import throttled, translated
+from clusterctl.ec2.errors import gaps, throttled, translated
 from clusterctl.ec2.gc.resources import Resource, ResourceKind
 from clusterctl.ec2.gc.sweep import look_at
-from clusterctl.ec2.polling import gaps
 
 if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime
 from enum import Enum
 from typing import Any
 
 from clusterctl.ec2 import tags
-from clusterctl.ec2.instances import Instance, read_instance
+from clusterctl.ec2.instances import Instance, read_instance, stopped_since
 from clusterctl.ec2.network.vpcs import NETWORK
 
 # When `gc` first saw a stopped instance of which EC2 does not say since when it is.
@@ -170,20 +170,6 @@ def read_network(entry: Any, region: str, tagged: Mapping[str, str]) -> Resource
 
 def _some(text: str | None) -> tuple[str, ...]:
     return (text,) if text else ()
-
-
-def stopped_since(reason: str) -> datetime | None:
-    """When a stop was asked for, from `User initiated (2026-11-21 16:18:17 GMT)`.
-
-    None where EC2 does not say, as for a machine that shut itself down.
-    """
-    match = re.search(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)", reason, re.ASCII)
-    if not match:
-        return None
-    try:
-        return datetime.strptime(match[1], "%Y-%m-%d %H:%M:%S").replace(tzinfo=timezone.utc)
-    except ValueError:
-        return None
 
 
 def stopped_at(one: Resource) -> datetime | None:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.ec2 import tags
+from clusterctl.ec2.cluster_resources import NOT_TERMINATED
 from clusterctl.ec2.errors import translated
 from clusterctl.ec2.gc import resources
 from clusterctl.ec2.gc.resources import Resource, ResourceKind
 from clusterctl.ec2.instances import PAGE
 from clusterctl.ec2.network.vpcs import NETWORK
-from clusterctl.ec2.teardown import NOT_TERMINATED
 
 if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients

@@ -1,34 +1,110 @@
-"""Carry out a plan: its steps, in order."""
+"""Carry out a plan: its steps in order, and each launch at the first place that has room."""
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.cluster import NodeState
 from clusterctl.domain.errors import AwsError
-from clusterctl.domain.units import count
+from clusterctl.domain.units import count, format_duration
 from clusterctl.ec2 import tags
-from clusterctl.ec2.errors import throttled, translated
+from clusterctl.ec2.cluster_resources import await_available
+from clusterctl.ec2.errors import gaps, throttled, translated
 from clusterctl.ec2.instances import PRESENT, Instance, find_instances, members_of, tag
-from clusterctl.ec2.launch.attempt import MADE_JUST_NOW, Attempt
-from clusterctl.ec2.launch.capacity import Move, move_for
+from clusterctl.ec2.launch.attempt import (
+    MADE_JUST_NOW,
+    Attempt,
+    SentLaunch,
+    read_launches,
+    write_launches,
+)
+from clusterctl.ec2.launch.capacity import Move, Place, move_for, next_place, out_of_capacity
 from clusterctl.ec2.launch.plan import LaunchPlan
-from clusterctl.ec2.launch.record import SentLaunch, read_launches, write_launches
-from clusterctl.ec2.launch.search import CapacityTimeout, search
-from clusterctl.ec2.launch.steps import Step
+from clusterctl.ec2.launch.request import Step
 from clusterctl.ec2.network.vpcs import release_addresses
-from clusterctl.ec2.placement import await_available
-from clusterctl.ec2.polling import gaps
 from clusterctl.ec2.session import without_retries
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
+
+
+FIRST_WAIT_S, LONGEST_WAIT_S = 30.0, 600.0
+
+
+class CapacityTimeout:
+    """Waits for capacity, ever longer, for `timeout_s` in all."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._deadline = time.monotonic() + timeout_s
+        self._gaps = gaps(FIRST_WAIT_S, 2.0, LONGEST_WAIT_S)
+
+    def wait(self, failure: AwsError, on_step: Callable[[str], None]) -> None:
+        """Until the next try. Raises `failure` when there is no time for another."""
+        left_s = self._deadline - time.monotonic()
+        if left_s <= 0:
+            raise failure
+        wait_s = min(next(self._gaps), left_s)
+        why = "no capacity" if "Capacity" in failure.code else failure.code
+        on_step(
+            f"{why}; next try in {format_duration(wait_s)}, giving up in {format_duration(left_s)}"
+        )
+        time.sleep(wait_s)
+
+
+def search(
+    plan: LaunchPlan,
+    step: Step,
+    results: dict[str, Any],
+    attempt: Attempt,
+    timeout: CapacityTimeout,
+    on_step: Callable[[str], None],
+) -> tuple[Instance, ...]:
+    """The instances that the step launched, at the first of the plan's places that has room.
+
+    Raises AwsError: what no other place mends, or that all were tried and time is up.
+    """
+    indices = attempt.indices_of(step)
+    place = _place_of(plan, step)
+    tried: list[Place] = []
+    for number in itertools.count(1):
+        try:
+            return attempt.launch(step, results)
+        except AwsError as error:
+            move, failure = move_for(error.code), error
+        if move not in (Move.NEXT_PLACE, Move.WAIT):
+            raise failure
+        tried.append(place)
+        other = next_place(plan.places, tried, failure.message)
+        if move is Move.WAIT:
+            # Another place would not change it.
+            timeout.wait(failure, on_step)
+            tried, other = [], place
+        elif other is None:
+            bound = bool(members_of(plan.seen.instances))
+            timeout.wait(out_of_capacity(tried, failure, bound), on_step)
+            tried, other = [], plan.places[0]
+        place = other
+        # Never the same token twice after a definite answer: EC2 would compare the requests.
+        step = plan.step_at(place, indices, f"{plan.launch_id}-{indices[0]}-{number}")
+        on_step(f"{failure.code}; {step.describe()}")
+    raise AssertionError("unreachable")
+
+
+def _place_of(plan: LaunchPlan, step: Step) -> Place:
+    subnet = step.arguments["NetworkInterfaces"][0].get("SubnetId")
+    instance_type = step.arguments["InstanceType"]
+    return next(
+        place
+        for place in plan.places
+        if (place.instance_type, place.subnet_id) == (instance_type, subnet)
+    )
+
 
 ATTEMPTS = 5
 STOPS_WITHIN_S = 600.0
@@ -205,7 +281,7 @@ def _members(found: Sequence[Instance], launched: list[str]) -> tuple[Instance, 
 
 
 def _repeated(client: EC2Client, step: Step, arguments: dict[str, Any]) -> Any:
-    for wait_s in islice(gaps(0.5, 2.0), ATTEMPTS):
+    for wait_s in itertools.islice(gaps(0.5, 2.0), ATTEMPTS):
         try:
             with translated():
                 return getattr(client, step.operation)(**arguments)

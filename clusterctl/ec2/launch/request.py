@@ -1,4 +1,4 @@
-"""RunInstances: the whole request for some nodes of a cluster in one place. Pure."""
+"""What is asked of EC2: steps, network interfaces, and the whole RunInstances request. Pure."""
 
 from __future__ import annotations
 
@@ -11,15 +11,131 @@ from clusterctl.domain.spec import ClusterSpec, Disk, Market
 from clusterctl.domain.units import count
 from clusterctl.ec2 import tags
 from clusterctl.ec2.errors import translated
-from clusterctl.ec2.images.find import Image
+from clusterctl.ec2.images import Image
 from clusterctl.ec2.launch.capacity import Place
-from clusterctl.ec2.launch.interfaces import efa_wanted, layout, several
-from clusterctl.ec2.launch.steps import Step
 from clusterctl.ec2.machines import MachineType, find_machine_type
 from clusterctl.ec2.money.costs import format_limits
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
+
+
+@dataclass(frozen=True)
+class ResultOf:
+    """An argument that is known only once an earlier step has answered: a key of its answer."""
+
+    key: str
+
+    def __str__(self) -> str:
+        return f"<{self.key} of an earlier step>"
+
+
+@dataclass(frozen=True)
+class Step:
+    """`operation` is boto3's method. `done_if` are error codes that say it was done before.
+
+    `hourly_usd` is what its result costs from then on; None where that is nothing, or not known.
+    """
+
+    operation: str
+    arguments: Mapping[str, Any]
+    summary: str
+    gives: tuple[str, ...] = ()
+    done_if: tuple[str, ...] = ()
+    hourly_usd: float | None = None
+
+    def describe(self) -> str:
+        """`RunInstances: 4 x p3.16xlarge ...`, on one line."""
+        return f"{operation_name(self.operation)}: {self.summary}"
+
+    def resolved(self, results: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments with the results of earlier steps filled in."""
+        filled: dict[str, Any] = _fill(self.arguments, results)
+        return filled
+
+
+def operation_name(method: str) -> str:
+    """`RunInstances` for `run_instances`."""
+    return "".join(word.capitalize() for word in method.split("_"))
+
+
+def _fill(value: Any, results: Mapping[str, Any]) -> Any:
+    if isinstance(value, ResultOf):
+        return results[value.key]
+    if isinstance(value, Mapping):
+        return {key: _fill(part, results) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_fill(part, results) for part in value]
+    return value
+
+
+def efa_wanted(machine: MachineType, nodes: int, asked: bool | None) -> bool:
+    """EFA serves traffic between nodes: a single one has no use for it."""
+    if asked is None:
+        return machine.efa_interfaces > 0 and nodes > 1
+    return asked and machine.efa_interfaces > 0
+
+
+def efa_cards(machine: MachineType) -> tuple[int, ...]:
+    """The network cards that get an EFA.
+
+    Where EC2 does not say which take one: with one fewer than cards, card 0 has none (p6-b300).
+    """
+    cards = machine.efa_cards or tuple(range(machine.network_cards))
+    if not machine.efa_cards and machine.efa_interfaces == machine.network_cards - 1:
+        cards = cards[1:]
+    return cards[: machine.efa_interfaces]
+
+
+def layout(
+    machine: MachineType, efa: bool, subnet_id: str | None, group_id: Any, public: bool
+) -> list[dict[str, Any]]:
+    """NetworkInterfaces of RunInstances. A public address is asked for on a lone interface only.
+
+    With several network cards: an ordinary primary interface, and an EFA-only one on every card,
+    which takes no IP address. Source: AWS's guide "Maximize network bandwidth on EC2 instances with
+    multiple network cards" (efa-acc-inst-types).
+    EC2 refuses AssociatePublicIpAddress beside a second interface, even as False.
+    """
+    common: dict[str, Any] = {"Groups": [group_id], "DeleteOnTermination": True}
+    if subnet_id:
+        common["SubnetId"] = subnet_id
+    cards = efa_cards(machine) if efa else ()
+    primary = {"DeviceIndex": 0, **common}
+    if len(cards) > 1 or (cards and 0 not in cards):
+        more = [card for card in cards if card or _takes_two(machine)]
+        if 0 in cards and 0 not in more:
+            primary["InterfaceType"] = "efa"
+        return [{**primary, "NetworkCardIndex": 0}, *(_efa_only(card, common) for card in more)]
+    if cards:
+        primary["InterfaceType"] = "efa"
+    return [{**primary, "AssociatePublicIpAddress": public}]
+
+
+def several(machine: MachineType, efa: bool) -> bool:
+    """Whether nodes have more than one interface, and so no public address of their own."""
+    return len(layout(machine, efa, None, "", public=False)) > 1
+
+
+def interfaces_needed(machine: MachineType, nodes: int, spec: ClusterSpec) -> int:
+    """How many so many more nodes of a cluster take of the region's network interfaces."""
+    efa = efa_wanted(machine, spec.nodes, spec.efa)
+    return nodes * len(layout(machine, efa, None, "", public=False))
+
+
+def _takes_two(machine: MachineType) -> bool:
+    return not machine.card_interfaces or machine.card_interfaces[0] > 1
+
+
+def _efa_only(card: int, common: dict[str, Any]) -> dict[str, Any]:
+    # The primary interface is device 0 of card 0.
+    return {
+        "DeviceIndex": 0 if card else 1,
+        "NetworkCardIndex": card,
+        "InterfaceType": "efa-only",
+        **common,
+    }
+
 
 LEAST_GIB = 150
 # Big machines load images and write checkpoints faster than gp3's free share (3,000 and 125).

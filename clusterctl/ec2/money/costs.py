@@ -1,13 +1,19 @@
-"""What machines cost, whether that is within the limits, and the tag that keeps those. Pure."""
+"""What a cluster costs: estimated before a launch, and counted from its instances and tags."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from types import MappingProxyType
 
+from clusterctl.domain.cluster import ASLEEP, AWAKE, NodeState
 from clusterctl.domain.findings import Finding, Severity
+from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.spec import Limits, Market
 from clusterctl.domain.units import count, format_duration
+from clusterctl.ec2.instances import Instance, stopped_since
 
 _FIELDS = {
     "max-hours": "max_hours",
@@ -227,3 +233,262 @@ def _unpriced(limits: Limits, estimate: CostEstimate) -> Finding:
         f"{text}: {' and '.join(kept)} cannot be kept",
         hint="allow pricing:GetProducts, or limit the time instead: --max-hours",
     )
+
+
+WARN_BELOW_H = 0.5
+
+
+# A clock that differs from EC2's by more cannot sign a request. What may have run in so short a
+# time is counted as if it had.
+BRIEF_S = 300.0
+
+
+@dataclass(frozen=True)
+class NodeCost:
+    """One node. `usd_per_hour` None: its price is not known. `ran_h`: its hours in all its runs.
+
+    It cost more, and may have run for longer, for each reason in `missing`.
+    """
+
+    usd_per_hour: float | None
+    spent_usd: float
+    ran_h: float = 0.0
+    missing: tuple[str, ...] = ()
+
+    @property
+    def complete(self) -> bool:
+        return not self.missing
+
+
+@dataclass(frozen=True)
+class RunningCost:
+    """What a whole cluster costs an hour while it runs; None: nobody knows the price."""
+
+    nodes: int
+    gpus: int
+    usd_per_hour: float | None
+    price_source: str
+
+
+@dataclass(frozen=True)
+class Spending:
+    """A cluster's money. `spent_usd` is the least it has cost, and all of it if `complete`.
+
+    `ends_in_h` is until the first of its limits ends it, which `ended_by` names; None without.
+    """
+
+    usd_per_hour: float | None
+    spent_usd: float
+    complete: bool
+    price_source: str
+    limits: Limits
+    since: datetime
+    ends_in_h: float | None = None
+    ended_by: str = ""
+    findings: tuple[Finding, ...] = ()
+
+
+def first_launch(instance: Instance) -> datetime:
+    """When it was made, as far as is known."""
+    return instance.made_at or instance.node.launched_at
+
+
+def price_key(instance: Instance) -> tuple[str, Market, str]:
+    """What a node's price depends on: type, market, and for spot the zone."""
+    zone = instance.node.availability_zone if instance.market is Market.SPOT else ""
+    return instance.node.instance_type, instance.market, zone
+
+
+def node_cost(
+    instance: Instance, price: Price | None, now: datetime, used_h: float | None = None
+) -> NodeCost:
+    """One node now: what its tag has noted, and what it has cost since.
+
+    EC2 says when the last run began and, if somebody asked for it, when that was stopped; it says
+    nothing of earlier runs, nor when a machine switched itself off. What is not known is not
+    counted, and named. `used_h` are the hours of all runs at most, where the node's guard knows.
+    """
+    node, disk, spent = instance.node, instance.disk, instance.spent
+    billed = node.state in AWAKE
+    machine = price.usd_per_hour if price else 0.0
+    held = disk_hourly_usd(disk.size_gib or 0, disk.iops, disk.throughput_mib_s)
+    # A stopped machine has a public address only if it is one of its own, which costs as before.
+    own = bool(node.public_ip) and not billed
+    had_address = node.public_ip or (not billed and _gets_address(instance))
+    address = PUBLIC_IPV4_HOUR_USD if had_address else 0.0
+    hourly = held + (PUBLIC_IPV4_HOUR_USD if node.public_ip else 0.0) + (machine if billed else 0.0)
+    unpriced = [] if price else [f"the price of {node.instance_type} is not known"]
+    unpriced += ["no tag says how large its disk is"] if disk.size_gib is None else []
+    stopped = stopped_since(instance.state_since)
+    if stopped and stopped < node.launched_at:
+        stopped = None  # It tells of an earlier stop.
+    begin, why = _counted_until(instance, stopped)
+    missing = [*unpriced, *why]
+    if (begin - now).total_seconds() > BRIEF_S:
+        missing.append("its tag says what it has cost until a time that is still to come")
+    if node.state not in (*AWAKE, *ASLEEP):
+        hourly, now = 0.0, stopped or now
+    started, ended = begin, now if billed else stopped
+    if (node.launched_at - begin).total_seconds() > BRIEF_S:
+        started = node.launched_at
+        missing.append(
+            f"it was started {node.launched_at:%Y-%m-%d %H:%M} UTC; for how long it ran between "
+            f"{begin:%Y-%m-%d %H:%M} and then is not known"
+        )
+    if ended is None:
+        ended = started
+        missing.append("it switched itself off, and EC2 does not say when")
+    ran_h = _hours(started, ended)
+    usd = spent.usd + ran_h * machine + _hours(begin, now) * held
+    usd += address * (_hours(begin, now) if own else ran_h)
+    before_h = spent.ran_h
+    if before_h is None:
+        before_h = spent.usd / (machine + held) if machine else 0.0
+    ran_h += before_h
+    if used_h is not None and instance.made_at:
+        ran_h, missing = max(ran_h, used_h), unpriced
+        usd = max(usd, held * _hours(instance.made_at, now) + used_h * (machine + address))
+    return NodeCost(hourly if price or not billed else None, usd, ran_h, tuple(missing))
+
+
+def _gets_address(instance: Instance) -> bool:
+    """Whether EC2 gives it a public address for as long as it runs."""
+    return not (instance.private or instance.several_interfaces)
+
+
+def _counted_until(instance: Instance, stopped: datetime | None) -> tuple[datetime, list[str]]:
+    """Up to when the node's tag has its cost: from its launch on without a tag; what is missing."""
+    spent, launched_at = instance.spent, instance.node.launched_at
+    if spent.until:
+        return spent.until, ["an earlier run is not known whole"] if spent.at_least else []
+    if spent.usd:
+        begin = launched_at if instance.node.state in AWAKE else stopped or launched_at
+        return begin, ["an older clusterctl noted what it had cost, and not until when"]
+    if instance.made_at:
+        return instance.made_at, []
+    return launched_at, ["EC2 does not say when it was launched first"]
+
+
+def spending(
+    instances: Sequence[Instance],
+    prices: Mapping[tuple[str, Market, str], Price | None],
+    now: datetime,
+    used_h: Mapping[str, float] = MappingProxyType({}),
+) -> Spending:
+    """A cluster's money; `instances` is not empty, `prices` has each price_key.
+
+    `used_h`: for how long nodes have run in all, by instance, where their guards say so.
+    """
+    costs = [
+        node_cost(one, prices.get(price_key(one)), now, used_h.get(one.node.instance_id))
+        for one in instances
+    ]
+    known = [cost.usd_per_hour for cost in costs if cost.usd_per_hour is not None]
+    total = sum(known) if len(known) == len(costs) else None
+    # Not that of a head node that is being replaced.
+    head = min(instances, key=lambda one: (one.retired, one.node.index))
+    limits = parse_limits(head.limits_text)
+    spent = sum(cost.spent_usd for cost in costs)
+    ends, by = _end(instances, costs, limits, total, spent, now)
+    return Spending(
+        usd_per_hour=total,
+        spent_usd=spent,
+        complete=all(cost.complete for cost in costs),
+        price_source=_sources(prices, instances),
+        limits=limits,
+        since=min(first_launch(one) for one in instances),
+        ends_in_h=ends,
+        ended_by=by,
+        findings=(
+            *_endings(limits, total, spent, ends, by),
+            *_overdue(instances, limits, now),
+            *_incomplete(instances, costs),
+        ),
+    )
+
+
+def _end(
+    instances: Sequence[Instance],
+    costs: Sequence[NodeCost],
+    limits: Limits,
+    hourly: float | None,
+    spent: float,
+    now: datetime,
+) -> tuple[float | None, str]:
+    running = [(one, cost) for one, cost in zip(instances, costs) if one.node.state in AWAKE]
+    ends: list[tuple[float, str]] = []
+    if running and limits.max_hours is not None:
+        ran = max(cost.ran_h for _, cost in running)
+        ends.append((limits.max_hours - ran, "--max-hours"))
+    if running and limits.budget_usd is not None and hourly:
+        ends.append(((limits.budget_usd - spent) / hourly, "--budget"))
+    if not ends:
+        return None, ""
+    left, by = min(ends)
+    return max(0.0, left), by
+
+
+def _endings(
+    limits: Limits, hourly: float | None, spent: float, ends: float | None, by: str
+) -> list[Finding]:
+    found = []
+    if limits.max_hourly_usd is not None and hourly is not None and hourly > limits.max_hourly_usd:
+        text = (
+            f"it costs {format_usd(hourly)} an hour now, "
+            f"more than --max-hourly {format_usd(limits.max_hourly_usd)}"
+        )
+        found.append(_warning("cost.hourly", text, "remove nodes, or the cluster"))
+    if limits.budget_usd is not None and spent >= limits.budget_usd:
+        text = f"the budget of {format_usd(limits.budget_usd)} is spent: {format_usd(spent)}"
+        found.append(_warning("cost.budget", text, "remove the cluster: clusterctl down"))
+    elif limits.budget_usd is not None and hourly is None:
+        text = "the price is not known: nobody can say how long the budget lasts"
+        found.append(_warning("cost.price", text, "allow pricing:GetProducts"))
+    if ends is not None and ends < WARN_BELOW_H:
+        text = f"the nodes end in {format_duration(ends * 3600)} by {by}"
+        found.append(_warning("cost.ending", text, "let the last checkpoint be written by then"))
+    return found
+
+
+def _overdue(instances: Sequence[Instance], limits: Limits, now: datetime) -> list[Finding]:
+    asleep = [one for one in instances if one.node.state is NodeState.STOPPED]
+    if limits.stopped_days is None or not asleep:
+        return []
+    stops = [stop for one in asleep if (stop := stopped_since(one.state_since))]
+    days = max((_hours(stop, now) / 24 for stop in stops), default=0.0)
+    if days < limits.stopped_days:
+        return []
+    text = f"stopped for {days:.1f} days, {limits.stopped_days:g} were allowed: its disks cost"
+    return [_warning("cost.stopped", text, "remove it: clusterctl down, or clusterctl gc --delete")]
+
+
+def _incomplete(instances: Sequence[Instance], costs: Sequence[NodeCost]) -> list[Finding]:
+    nodes: dict[str, list[str]] = {}
+    for one, cost in zip(instances, costs):
+        for why in cost.missing:
+            nodes.setdefault(why, []).append(one.node.name)
+    return [
+        Finding(
+            "cost.incomplete",
+            Severity.INFO,
+            f"{fold_hosts(names)} cost more than that: {why}",
+            hint="all of it is on AWS's bill: see Cost Explorer",
+        )
+        for why, names in nodes.items()
+    ]
+
+
+def _sources(
+    prices: Mapping[tuple[str, Market, str], Price | None], instances: Sequence[Instance]
+) -> str:
+    used = [prices.get(price_key(one)) for one in instances]
+    return "; ".join(dict.fromkeys(f"{price.source}, {price.as_of}" for price in used if price))
+
+
+def _warning(check_id: str, message: str, hint: str) -> Finding:
+    return Finding(check_id, Severity.WARNING, message, hint=hint)
+
+
+def _hours(start: datetime, end: datetime) -> float:
+    # The two clocks may differ by a little.
+    return max(0.0, (end - start).total_seconds() / 3600)

@@ -22,8 +22,7 @@ from clusterctl.domain.errors import AwsError
 from clusterctl.domain.spec import Market
 from clusterctl.ec2.errors import translated
 from clusterctl.ec2.instances import Instance
-from clusterctl.ec2.money.costs import Price
-from clusterctl.ec2.money.spending import price_key
+from clusterctl.ec2.money.costs import Price, price_key
 
 if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients

@@ -7,9 +7,8 @@ import pytest
 from clusterctl.domain.cluster import NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.ec2.launch import attempt
-from clusterctl.ec2.launch.attempt import Attempt
-from clusterctl.ec2.launch.record import read_launches
-from clusterctl.ec2.launch.steps import Step
+from clusterctl.ec2.launch.attempt import Attempt, read_launches
+from clusterctl.ec2.launch.request import Step
 from clusterctl.ec2.tags import tag_list
 from tests.ec2.observed import instance
 

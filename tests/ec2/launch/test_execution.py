@@ -12,9 +12,9 @@ from clusterctl.domain.spec import ClusterSpec
 from clusterctl.ec2.instances import find_instances, launched_with
 from clusterctl.ec2.launch import attempt
 from clusterctl.ec2.launch import execution as launch
+from clusterctl.ec2.launch.attempt import SETTLED_AFTER_S, SentLaunch, read_launches, write_launches
 from clusterctl.ec2.launch.observe import observe
 from clusterctl.ec2.launch.plan import plan_launch
-from clusterctl.ec2.launch.record import SETTLED_AFTER_S, SentLaunch, read_launches, write_launches
 from tests.moto_ec2 import NEW_IMAGE, clients_with
 
 PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGpKsSb4iRTaMhcPcU3cYKcwWxW8oXhGJFRSgkE3Jd2k x"

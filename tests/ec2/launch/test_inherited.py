@@ -8,7 +8,7 @@ import pytest
 
 from clusterctl.domain.errors import NoSuchCluster, UsageError
 from clusterctl.domain.spec import MOST_TAGS, ClusterSpec, Disk, Limits, Market
-from clusterctl.ec2.launch.inherited import like, spec_of
+from clusterctl.ec2.launch.observe import like, spec_of
 from tests.ec2.observed import instance
 
 ASKED = ClusterSpec("demo", 6, "p4d.24xlarge")

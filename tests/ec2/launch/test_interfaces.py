@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 
-from clusterctl.ec2.launch.interfaces import efa_cards, efa_wanted, layout, several
+from clusterctl.ec2.launch.request import efa_cards, efa_wanted, layout, several
 from clusterctl.ec2.machines import MachineType, read_machine_type
 from clusterctl.lab.ec2.interfaces import check_layout, read_wishes
 from tests.ec2.observed import MACHINE, PLAIN

@@ -9,9 +9,9 @@ import pytest
 
 from clusterctl.domain.errors import ClusterctlError, MissingTool, UsageError
 from clusterctl.domain.spec import ClusterSpec
+from clusterctl.ec2.launch.attempt import SentLaunch
 from clusterctl.ec2.launch.plan import plan_launch
-from clusterctl.ec2.launch.record import SentLaunch
-from clusterctl.ec2.launch.steps import ResultOf
+from clusterctl.ec2.launch.request import ResultOf
 from clusterctl.ec2.network.vpcs import FOUND_RULE, GIVEN_RULE
 from tests.ec2.observed import (
     GROUP,

@@ -10,10 +10,9 @@ from clusterctl.domain.cluster import NodeState
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.findings import Severity
 from clusterctl.domain.spec import MOST_TAGS, Disk, Limits, Market
+from clusterctl.ec2.launch.attempt import SentLaunch
 from clusterctl.ec2.launch.plan import least_counts, plan_launch, wanted_indices
-from clusterctl.ec2.launch.record import SentLaunch
-from clusterctl.ec2.launch.request import runs
-from clusterctl.ec2.launch.steps import ResultOf
+from clusterctl.ec2.launch.request import ResultOf, runs
 from clusterctl.ec2.network.vpcs import ElasticAddress
 from clusterctl.ec2.tags import read_indices, read_unfinished
 from tests.ec2.observed import (

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from clusterctl.domain.errors import ClusterctlError
-from clusterctl.ec2.launch.record import SentLaunch, read_launches, write_launches
+from clusterctl.ec2.launch.attempt import SentLaunch, read_launches, write_launches
 
 REQUEST = {
     "ClientToken": "abc",

@@ -9,8 +9,8 @@ import pytest
 from clusterctl.domain.errors import AwsError
 from clusterctl.domain.findings import Severity
 from clusterctl.domain.spec import ClusterSpec, Market
+from clusterctl.ec2.cluster_resources import find_placement_groups
 from clusterctl.ec2.launch.capacity import find_reservation
-from clusterctl.ec2.placement import find_placement_groups
 from tests.ec2.launching import TYPE, launches
 from tests.moto_ec2 import NEW_IMAGE
 

@@ -10,7 +10,7 @@ from botocore.exceptions import ReadTimeoutError
 from clusterctl.domain.errors import AwsError
 from clusterctl.domain.spec import ClusterSpec, Disk
 from clusterctl.ec2.instances import find_instances, wanted_of
-from clusterctl.ec2.launch.record import read_launches
+from clusterctl.ec2.launch.attempt import read_launches
 from clusterctl.ec2.network.vpcs import find_addresses
 from clusterctl.ec2.tags import read_disk
 from clusterctl.lab.faults.kinds import Boot, Capacity

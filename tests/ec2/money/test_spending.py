@@ -8,8 +8,7 @@ import pytest
 from clusterctl.domain.cluster import Node, NodeState
 from clusterctl.domain.spec import Disk, Limits, Market
 from clusterctl.ec2.instances import Instance
-from clusterctl.ec2.money.costs import Price
-from clusterctl.ec2.money.spending import node_cost, price_key, spending
+from clusterctl.ec2.money.costs import Price, node_cost, price_key, spending
 from clusterctl.ec2.tags import Spent, read_spent, spent_text
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)

@@ -8,8 +8,8 @@ import pytest
 
 from clusterctl.domain.errors import AwsError, ClusterctlError, UsageError
 from clusterctl.domain.spec import ClusterSpec
-from clusterctl.ec2.launch.cluster_steps import group_steps
 from clusterctl.ec2.launch.observe import Observed
+from clusterctl.ec2.launch.plan import group_steps
 from clusterctl.ec2.network import vpcs as network
 from clusterctl.ec2.network.vpcs import (
     SecurityGroup,

@@ -6,8 +6,7 @@ from datetime import date
 import pytest
 
 from clusterctl.domain.findings import Severity
-from clusterctl.ec2.images.checks import image_findings
-from clusterctl.ec2.images.find import Image, driver_of
+from clusterctl.ec2.images import Image, driver_of, image_findings
 from clusterctl.ec2.machines import MachineType
 
 TODAY = date(2026, 11, 21)

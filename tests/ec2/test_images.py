@@ -6,14 +6,14 @@ import pytest
 from botocore.stub import Stubber
 
 from clusterctl.domain.errors import AwsError
-from clusterctl.ec2.images.checks import image_findings
-from clusterctl.ec2.images.find import (
+from clusterctl.ec2.images import (
     PARAMETER,
     Image,
     architecture_of,
     default_pattern,
     driver_of,
     find_image,
+    image_findings,
     login_user,
     newest_image,
 )

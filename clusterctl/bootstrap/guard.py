@@ -1,0 +1,335 @@
+"""The guard that ends a cluster in time: its settings, and the scripts that bring it to the nodes.
+
+Pure: the same bytes for the same settings. cloud-init starts the program at every boot, and it is
+started once when it is installed. Its parts lie uncompressed in one zip file: root on a node can
+read what watches over it. User data is short: there the program comes without its comments, which
+`up` brings later.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import gzip
+import hashlib
+import io
+import json
+import re
+import textwrap
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+from clusterctl.bootstrap.trust import NodeIdentity
+from clusterctl.domain.errors import UsageError
+from clusterctl.domain.spec import Limits
+from clusterctl.node.guard.settings import GuardSettings, Worker
+from clusterctl.node.packer import program_of
+
+__all__ = ["GuardSettings", "Worker", "first_settings", "joined_settings", "lifetime_s"]
+
+
+def lifetime_s(limits: Limits, hourly_usd: float | None) -> float | None:
+    """For how long new machines may run in all, from `max_hours` and `budget_usd`; None: no end.
+
+    `hourly_usd` is the whole cluster's. A budget without a price sets no time: the caller says
+    so.
+    """
+    times = []
+    if limits.max_hours is not None:
+        times.append(limits.max_hours * 3600)
+    if limits.budget_usd is not None and hourly_usd:
+        times.append(limits.budget_usd / hourly_usd * 3600)
+    return min(times) if times else None
+
+
+def first_settings(
+    cluster: str,
+    limits: Limits,
+    hourly_usd: float | None = None,
+    spot: bool = False,
+    at_power_off: str = "",
+) -> GuardSettings:
+    """For the user data, which is the same for all nodes and knows no addresses yet."""
+    return GuardSettings(
+        cluster,
+        lifetime_s=lifetime_s(limits, hourly_usd),
+        idle_s=None if limits.idle_minutes is None else limits.idle_minutes * 60,
+        spot=spot,
+        at_power_off=at_power_off,
+    )
+
+
+def joined_settings(
+    first: GuardSettings,
+    index: int,
+    user: str,
+    members: Sequence[NodeIdentity],
+    ends_at: float | None = None,
+) -> GuardSettings:
+    """For a node that is part of its cluster. `members` as `prepare` has them, the head first.
+
+    `ends_at` replaces the lifetime: the moment (Unix time) at which the whole cluster ends.
+    """
+    workers = tuple(Worker(member.name, member.private_ip) for member in members[1:])
+    return GuardSettings(
+        first.cluster,
+        index=index,
+        lifetime_s=None if ends_at is not None else first.lifetime_s,
+        ends_at=ends_at,
+        idle_s=first.idle_s,
+        spot=first.spot,
+        at_power_off=first.at_power_off,
+        user=user,
+        workers=workers if index == 0 else (),
+    )
+
+
+# The first boot of a machine begins this late after its launch at most.
+FIRST_BOOT_WITHIN_S = 1800.0
+# What a boot may have cost that its guard has not counted: firmware and memory tests, which large
+# machines need minutes for, and the last minute, which may not have been kept.
+UNCOUNTED_S = 600.0
+
+
+def used_command() -> str:
+    """For a POSIX shell; any login user may run it."""
+    files = "/var/lib/clusterctl/guard-used.json /proc/sys/kernel/random/boot_id /proc/uptime"
+    return f"for file in {files}; do cat $file 2>/dev/null; echo; done"
+
+
+def parse_used_h(stdout: str, made_at: float) -> float | None:
+    """For how many hours a machine that was made then (Unix time) has run at most, in all boots.
+
+    `stdout` is what `used_command` printed. None where no guard has counted from the first boot on.
+    """
+    lines = [line for line in stdout.splitlines() if line]
+    kept = _object(lines[0]) if len(lines) == 3 else None
+    if kept is None:
+        return None
+    before, last, since, boots = (
+        _number(kept.get(key)) or 0.0 for key in ("before_s", "boot_s", "since", "boots")
+    )
+    uptime = lines[2].partition(" ")[0]
+    if abs(since - made_at) > FIRST_BOOT_WITHIN_S or not re.fullmatch(r"\d+(\.\d+)?", uptime):
+        return None
+    if kept.get("boot_id") != lines[1].strip():
+        before, boots = before + last, boots + 1
+    return (before + float(uptime) + boots * UNCOUNTED_S) / 3600
+
+
+def _object(line: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+GUARD = program_of("clusterctl.node.guard.main")
+
+_PLACES = """\
+PATH=$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+lib=/usr/local/lib/clusterctl kept=/var/lib/clusterctl boots=/var/lib/cloud/scripts/per-boot
+id=$(cat /var/lib/cloud/data/instance-id 2>/dev/null)
+"""
+# A shell keeps the program running: it survives even `pkill -9 python`. It does nothing on a
+# machine that was made from an image of this one.
+BOOT_SCRIPT = (
+    """\
+#!/bin/sh
+# Keeps the guard of this node running: clusterctl ends a cluster whose time is up from inside.
+"""
+    + _PLACES
+    + """\
+[ "$id" = "$(cat $kept/guard-instance 2>/dev/null)" ] || exit 0
+if [ "$1" != stay ]; then
+    cd / && setsid sh "$0" stay </dev/null >/dev/null 2>&1 &
+    exit 0
+fi
+until python3 -IS $lib/guard run; do sleep 5; done
+"""
+)
+_INSTALL = """\
+install_guard() {
+    umask 022
+    mkdir -p $lib $kept $boots &&
+    program | base64 -d | gzip -dc >$lib/guard.new &&
+    settings >$kept/guard.json.new &&
+    python3 -IS $lib/guard.new check $kept/guard.json.new || return 1
+    # The state of another machine, of which an image was made.
+    [ "$id" = "$(cat $kept/guard-instance 2>/dev/null)" ] || rm -f $kept/guard-*
+    printf '%s\\n' "$id" >$kept/guard-instance &&
+    if cmp -s $lib/guard.new $lib/guard; then rm $lib/guard.new
+    else mv $lib/guard.new $lib/guard; fi &&
+    mv $kept/guard.json.new $kept/guard.json &&
+    boot >$boots/clusterctl-guard.new && chmod 755 $boots/clusterctl-guard.new &&
+    mv $boots/clusterctl-guard.new $boots/clusterctl-guard &&
+    $boots/clusterctl-guard
+}
+"""
+# The program ends by itself once its settings say that there is nothing to guard.
+_REMOVE = """\
+rm -f $boots/clusterctl-guard $kept/guard-good.json
+[ ! -e $kept ] || { settings >$kept/guard.json.new && mv $kept/guard.json.new $kept/guard.json; }
+"""
+
+
+def guard_script(settings: GuardSettings) -> str:
+    """The user data script: the guard is armed even if nobody ever logs in."""
+    return (
+        f"#!/bin/sh\n# clusterctl's guard of the cluster {settings.cluster}.\n"
+        + _PLACES
+        + _functions(settings, GUARD.zipapp(comments=False))
+        + _INSTALL
+        + _or_without_python(settings)
+    )
+
+
+def guard_update_script(settings: GuardSettings) -> str:
+    """For `sh -s` over SSH, as often as one likes: installs the guard, renews program and
+    settings, or, where nothing is to be guarded any more, removes it. Prints `complete`.
+
+    The login user needs `sudo -n`.
+    """
+    if settings.guards:
+        do = _functions(settings, GUARD.zipapp()) + _INSTALL + "install_guard || exit 1\n"
+    else:
+        do = _prints("settings", settings.text()) + _REMOVE
+    script = _PLACES + do + "echo complete\n"
+    return (
+        'as= && [ "$(id -u)" = 0 ] || as="sudo -n"\n'
+        f"$as sh -s <<'CLUSTERCTL_GUARD'\n{script}CLUSTERCTL_GUARD\n"
+    )
+
+
+def _functions(settings: GuardSettings, program: bytes) -> str:
+    """Each prints one file."""
+    files = {"settings": settings.text(), "boot": BOOT_SCRIPT, "program": _packed(program)}
+    return "".join(_prints(name, text) for name, text in files.items())
+
+
+def _prints(name: str, text: str) -> str:
+    return f"{name}() {{\ncat <<'END_OF_{name}'\n{text}END_OF_{name}\n}}\n"
+
+
+def _packed(content: bytes) -> str:
+    # As gzip packs, less its time stamp.
+    packer = zlib.compressobj(9, wbits=31)
+    packed = base64.b64encode(packer.compress(content) + packer.flush()).decode()
+    return textwrap.fill(packed, 76) + "\n"
+
+
+def _or_without_python(settings: GuardSettings) -> str:
+    """A node on which the program does not run has the system's own timer until its next boot."""
+    seconds = []
+    if settings.lifetime_s is not None:
+        seconds.append(f"{settings.lifetime_s:.0f}")
+    if settings.ends_at is not None:
+        seconds.append(f"$(({settings.ends_at:.0f} - $(date +%s)))")
+    lines = ["install_guard && exit 0", "echo 'clusterctl: the guard could not be installed' >&2"]
+    lines += [f'shutdown -P "+$(({one} / 60 + 1))"' for one in seconds[:1]]
+    return "\n".join([*lines, "exit 1"]) + "\n"
+
+
+MAX_BYTES = 16 * 1024  # EC2's limit, before base64
+MAX_INFLATED_BYTES = 4 * 1024 * 1024
+# How cloud-init tells what a text is; the longer of two that begin alike comes first.
+TYPES = (
+    ("#!", "text/x-shellscript"),
+    ("#cloud-boothook", "text/cloud-boothook"),
+    ("#cloud-config-archive", "text/cloud-config-archive"),
+    ("#cloud-config", "text/cloud-config"),
+    ("#include", "text/x-include-url"),
+    ("#part-handler", "text/part-handler"),
+    ("## template: jinja", "text/jinja2"),
+)
+
+
+def guard_user_data(settings: GuardSettings) -> bytes:
+    """For RunInstances where the user has none: a script."""
+    return _fitting(guard_script(settings).encode(), b"")
+
+
+def with_guard(user_data: bytes, settings: GuardSettings) -> bytes:
+    """The user's own user data and the guard's script, which runs before the user's scripts.
+
+    The user's is left as it is where nothing is to be guarded. Raises UsageError where the whole
+    is more than EC2 takes, or where the user's part cannot be read.
+    """
+    if not settings.guards:
+        return user_data
+    content = _inflated(_debased(user_data))
+    if not content.strip():
+        return guard_user_data(settings)
+    # Scripts run in the order of their names; cloud-init's own are part-001 and so on.
+    disposition = 'Content-Disposition: attachment; filename="00-clusterctl-guard"\n'
+    script = guard_script(settings).encode()
+    parts = [disposition.encode() + _part("text/x-shellscript", script), _user_part(content)]
+    boundary = b"clusterctl-" + hashlib.sha256(b"".join(parts)).hexdigest()[:32].encode()
+    head = b'MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary="%s"\n\n' % boundary
+    middle = b"".join(b"--%s\n%s\n" % (boundary, part) for part in parts)
+    return _fitting(head + middle + b"--%s--\n" % boundary, content)
+
+
+def _user_part(content: bytes) -> bytes:
+    # A multipart message is a part as it stands: cloud-init walks into it.
+    if b"mime-version:" in content[:4096].lower():
+        return content
+    text = content.lstrip().decode(errors="replace").lower()
+    kind = next((kind for start, kind in TYPES if text.startswith(start)), "text/plain")
+    return _part(kind, content)
+
+
+def _part(kind: str, content: bytes) -> bytes:
+    if content.isascii():
+        return f'Content-Type: {kind}; charset="us-ascii"\n\n'.encode() + content
+    # cloud-init reads other characters rightly in this form only.
+    header = f'Content-Type: {kind}; charset="utf-8"\nContent-Transfer-Encoding: base64\n\n'
+    return header.encode() + base64.encodebytes(content)
+
+
+def _fitting(content: bytes, user: bytes) -> bytes:
+    if len(content) <= MAX_BYTES:
+        return content
+    packed = _gzip(content)
+    if len(packed) > MAX_BYTES:
+        room = MAX_BYTES - len(_gzip(content.replace(user, b"", 1)))
+        raise UsageError(
+            f"the user data does not fit: {len(packed)} bytes with the guard, compressed, and EC2"
+            f" takes {MAX_BYTES}",
+            f"keep it under {room} bytes compressed: let it fetch what is large from S3",
+        )
+    return packed
+
+
+def _gzip(content: bytes) -> bytes:
+    packer = zlib.compressobj(9, wbits=31)
+    return packer.compress(content) + packer.flush()
+
+
+def _debased(raw: bytes) -> bytes:
+    """cloud-init undoes base64 on EC2, so that it may be given twice."""
+    try:
+        return base64.b64decode(raw.strip(), validate=True)
+    except binascii.Error:
+        return raw
+
+
+def _inflated(raw: bytes) -> bytes:
+    if not raw.startswith(b"\x1f\x8b"):
+        return raw
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(raw)) as file:
+            content = file.read(MAX_INFLATED_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as broken:
+        raise UsageError(
+            f"the user data is not valid gzip: {broken}", "give it uncompressed"
+        ) from None
+    if len(content) > MAX_INFLATED_BYTES:
+        raise UsageError("the user data is too large once it is uncompressed", "make it smaller")
+    return content

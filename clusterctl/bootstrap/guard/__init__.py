@@ -1,1 +1,0 @@
-"""The guard: ends a cluster from inside, whether or not anybody watches. See `install`."""

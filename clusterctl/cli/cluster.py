@@ -1,0 +1,608 @@
+"""The commands that change a cluster's machines: up, add, remove, replace, start, stop, down."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from clusterctl.cli import output
+from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
+from clusterctl.cli.node_options import check_nodes, indices_of, unless_training
+from clusterctl.cli.params import Duration, Indices, yes_option
+from clusterctl.cli.spec_options import spec_options
+from clusterctl.cli.status import cluster_data, print_nodes
+from clusterctl.domain.errors import ClusterctlError, MissingTool, UsageError
+from clusterctl.domain.findings import Finding, Severity
+from clusterctl.domain.ranges import fold_hosts, format_indices
+from clusterctl.domain.spec import ClusterSpec
+from clusterctl.domain.units import count
+from clusterctl.ec2.money.costs import format_usd
+
+if TYPE_CHECKING:
+    from clusterctl.configuration.effective import SpecDraft
+    from clusterctl.ec2.instances import Instance
+    from clusterctl.ec2.launch.plan import LaunchPlan
+    from clusterctl.ec2.money.costs import RunningCost
+    from clusterctl.operations.launcher import Launcher
+    from clusterctl.operations.up import UpReport
+
+
+def print_plan(plan: LaunchPlan) -> None:
+    """Every step and what it costs an hour, where else it would be tried, and the sum."""
+    if not plan.refused:
+        output.findings(plan.findings)
+    for number, step in enumerate(plan.steps, start=1):
+        cost = "" if step.hourly_usd is None else f"  [{format_usd(step.hourly_usd)} an hour]"
+        output.line(f"{number}. {step.describe()}{cost}")
+    if len(plan.places) > 1 and plan.steps:
+        others = ", ".join(f"{place.instance_type} in {place.zone}" for place in plan.places[1:])
+        output.line(f"if there is no capacity: {others}")
+    if plan.estimate:
+        for each in plan.estimate.lines:
+            output.line(f"{each.count} x {each.what}: {format_usd(each.hourly_usd)} an hour")
+        output.line(f"in all: {format_usd(plan.estimate.hourly_usd)} an hour")
+        once = plan.estimate.once
+        if once:
+            output.line(
+                f"once: {once.nodes} x disk filled from its image at {once.mib_s} MiB/s: "
+                f"at most {format_usd(once.nodes * once.usd_each)}"
+            )
+        if plan.estimate.price_source:
+            output.note(f"price: {plan.estimate.price_source}")
+    if not plan.refused:
+        output.note("nothing to do" if plan.idle else "nothing was done")
+
+
+def plan_data(plan: LaunchPlan) -> dict[str, Any]:
+    """The same for `--json`."""
+    costs = plan.estimate
+    return {
+        "launch_id": plan.launch_id,
+        "wanted": plan.wanted,
+        "missing": plan.missing,
+        "findings": [output.finding_data(finding) for finding in plan.findings],
+        "steps": [
+            {
+                "operation": step.operation,
+                "arguments": readable(step.arguments),
+                "summary": step.summary,
+                "hourly_usd": step.hourly_usd,
+            }
+            for step in plan.steps
+        ],
+        "places": [vars(place) for place in plan.places],
+        "hourly_usd": costs.hourly_usd if costs else None,
+        "cost": [{**vars(each), "hourly_usd": each.hourly_usd} for each in costs.lines]
+        if costs
+        else [],
+        "once_usd": costs.once.nodes * costs.once.usd_each if costs and costs.once else 0.0,
+        "price_source": costs.price_source if costs else "",
+    }
+
+
+def readable(value: Any) -> Any:
+    """Arguments as JSON takes them."""
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, dict):
+        return {key: readable(part) for key, part in value.items()}
+    return [readable(part) for part in value] if isinstance(value, list) else value
+
+
+trust_option = click.option(
+    "--accept-new-host-keys",
+    is_flag=True,
+    help="Where neither console nor Systems Manager tells a node's host key, trust the one it "
+    "shows. Whoever is in between then holds your session.",
+)
+
+
+def waiting_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds --timeout, --capacity-timeout and --accept-new-host-keys, for commands without the
+    options of a launch."""
+    for option in (
+        trust_option,
+        click.option(
+            "--capacity-timeout",
+            "capacity_timeout_s",
+            type=Duration(),
+            default=0.0,
+            help="How long to wait for machines where EC2 has none. Default: not at all.",
+        ),
+        click.option(
+            "--timeout",
+            "timeout_s",
+            type=Duration(),
+            help="How long nodes may take to get ready. Default: 10m, and 30m from 4 GPUs a "
+            "node on.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@contextmanager
+def launcher_of(
+    app: AppContext,
+    name: str,
+    timeout_s: float | None = None,
+    capacity_timeout_s: float = 0.0,
+    accept_new_host_keys: bool = False,
+    agree: Callable[[LaunchPlan], None] = lambda plan: None,
+) -> Iterator[Launcher]:
+    """A launcher that shows what it does. After an interrupt: what is left, and the ways on."""
+    from clusterctl.cli.node_progress import node_progress
+    from clusterctl.operations.launcher import Launcher
+
+    folder, clients = app.folder(name), app.clients
+    launcher = None
+    try:
+        with node_progress() as progress:
+            launcher = Launcher(
+                clients,
+                folder,
+                progress,
+                app.proxy_command,
+                timeout_s,
+                capacity_timeout_s,
+                accept_new_host_keys,
+                agree,
+            )
+            yield launcher
+    except KeyboardInterrupt:
+        if launcher and launcher.progress.done:
+            output.note("all that was asked for is done")
+        else:
+            output.note(_left_behind(app, name))
+            output.note_way_on()
+        raise
+
+
+def agreement(app: AppContext, yes: bool) -> Callable[[LaunchPlan], None]:
+    """Says what a plan's cluster is going to cost, and asks about it where somebody can answer.
+
+    Not in the lab, which nobody pays for. A no raises click.Abort.
+    """
+
+    def agree(plan: LaunchPlan) -> None:
+        from clusterctl.operations.costs import price_cache, running_cost
+
+        if app.settings.lab:
+            return
+        cost = running_cost(app.clients, plan, price_cache(app.settings.home))
+        output.note(f"price of {plan.spec.name}: {_running_words(cost)}")
+        if yes or not output.can_ask():
+            return
+        # What --dry-run would tell, too: what the image lacks, when the budget ends it.
+        output.findings([found for found in plan.findings if found.severity is Severity.INFO])
+        click.confirm("Launch?" if plan.missing else "Start?", abort=True, err=True)
+
+    return agree
+
+
+def _running_words(cost: RunningCost) -> str:
+    """`4 nodes, $88.17 an hour, $2,116.08 a day, $2.76 per GPU-hour (AWS's price list, …)`."""
+    from clusterctl.ec2.money.costs import format_usd
+
+    nodes, hourly = count(cost.nodes, "node"), cost.usd_per_hour
+    if hourly is None:
+        each = "it costs" if cost.nodes == 1 else "they cost"
+        return f"{nodes}, and nobody knows what {each} an hour: look it up"
+    per_gpu = f", {format_usd(hourly / cost.gpus)} per GPU-hour" if cost.gpus else ""
+    source = f" ({cost.price_source})" if cost.price_source else ""
+    daily = format_usd(hourly * 24)
+    return f"{nodes}, {format_usd(hourly)} an hour, {daily} a day{per_gpu}{source}"
+
+
+def show_report(app: AppContext, report: UpReport, as_json: bool) -> None:
+    """A cluster that is ready."""
+    cluster = report.cluster
+    if as_json:
+        hosts_file = str(app.folder(cluster.name).hosts)
+        data = cluster_data(cluster, report.gpus)
+        output.data({**data, "launched": report.launched, "hosts_file": hosts_file})
+        return
+    if report.finished:
+        output.note(f"finished what was asked for before: {report.finished.told(cluster.name)}")
+    elif not report.launched and not report.started:
+        output.note(f"nothing to do: {cluster.name} is up and ready")
+    print_nodes(cluster, report.gpus)
+    name = cluster.name
+    install = "" if report.can_train else f"install:  clusterctl env install {name}\n"
+    output.note(
+        f"log in:   clusterctl ssh {name}\n"
+        f"{install}"
+        f"copy:     clusterctl copy {name} ~/data/tf-imagenet/ '~/data/tf-imagenet/'\n"
+        f"train:    clusterctl train {name} {sum(report.gpus) or len(report.gpus)}\n"
+        f"remove:   clusterctl down {name}"
+    )
+
+
+def show_plan(plan: LaunchPlan, as_json: bool) -> None:
+    """The plan, its findings and its cost. Raises LaunchRefused where it would be."""
+    from clusterctl.cli.cluster import plan_data, print_plan
+    from clusterctl.operations.launcher import LaunchRefused
+
+    if as_json:
+        output.data(plan_data(plan))
+    else:
+        print_plan(plan)
+    if plan.refused:
+        raise LaunchRefused(plan.spec.name, () if as_json else plan.findings)
+
+
+def _left_behind(app: AppContext, name: str) -> str:
+    """What there is, and what takes it away again where that was not there before."""
+    from clusterctl.ec2.cluster_resources import NOT_TERMINATED
+    from clusterctl.ec2.instances import find_instances, unfinished_of
+    from clusterctl.ec2.network.vpcs import find_addresses
+    from clusterctl.operations.down import launches_under_way
+
+    command = str(click.get_current_context().info_name)
+    back = {
+        "up": f"to remove it all: clusterctl down {name}",
+        "start": f"to stop it again: clusterctl stop {name}",
+    }.get(command, "")
+    try:
+        there = find_instances(app.ec2, name, NOT_TERMINATED)
+        if there:
+            verbs = ("is", "costs") if len(there) == 1 else ("are", "cost")
+            what = f"there {verbs[0]} {count(len(there), 'instance')}, which {verbs[1]} money"
+        elif find_addresses(app.ec2, name):
+            what = "there is no instance yet, but an elastic address, which costs money"
+        else:
+            what = "there is no instance yet"
+        added = unfinished_of(there).add
+        if command == "add" and added:
+            indices = " ".join(map(str, added))
+            back = f"to do without them: clusterctl remove {name} {indices}"
+    except ClusterctlError:
+        what = "there may be instances"
+    if launches_under_way(app.folder(name)):
+        what += "; a launch is under way, more may appear"
+    return f"{what}; {back}" if back else what
+
+
+@click.command(cls=ClusterCommand, explicit=True)
+@click.argument("name")
+@account_options
+@spec_options
+@trust_option
+@yes_option
+@click.option("--dry-run", is_flag=True, help="Show the steps and what they cost; take none.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def up(
+    app: AppContext,
+    name: str,
+    draft: SpecDraft,
+    capacity_timeout_s: float,
+    timeout_s: float | None,
+    accept_new_host_keys: bool,
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Launch cluster NAME and wait until all its nodes are ready.
+
+    Run it again to go on after an interruption, to start what is stopped, or to launch anew what
+    is gone. What it is to be comes from the options and from clusterctl.yaml.
+
+    \b
+    clusterctl up demo --nodes 4 --instance-type p4d.24xlarge
+    clusterctl up demo --nodes 4 --instance-type p4d.24xlarge --dry-run
+    clusterctl up demo --nodes 2 --instance-type g5.12xlarge --lab
+    """
+    from clusterctl.operations.launcher import Launcher
+    from clusterctl.operations.up import plan_up
+    from clusterctl.operations.up import up as launch
+
+    spec = _spec(app, draft)
+    if dry_run:
+        show_plan(plan_up(Launcher(app.clients, app.folder(name)), spec), as_json)
+        return
+    waiting = (timeout_s, capacity_timeout_s, accept_new_host_keys)
+    with launcher_of(app, name, *waiting, agreement(app, yes)) as launcher:
+        report = launch(launcher, spec)
+    show_report(app, report, as_json)
+    _say_what_it_costs(app, name, report.instances)
+
+
+def _say_what_it_costs(app: AppContext, name: str, instances: Sequence[Instance]) -> None:
+    """Of a cluster that nothing ends but its owner."""
+    from clusterctl.ec2.money.costs import format_usd
+    from clusterctl.operations.costs import price_cache, spending_of
+
+    money = spending_of(app.clients, instances, price_cache(app.settings.home))
+    if money.limits.ends or money.limits.idle_minutes:
+        return
+    daily = None if money.usd_per_hour is None else money.usd_per_hour * 24
+    output.findings(
+        [
+            Finding(
+                "cost.unlimited",
+                Severity.WARNING,
+                f"NOTHING ENDS THIS CLUSTER: it costs {format_usd(daily)} a day until removed",
+                hint=f"have its nodes end themselves: clusterctl up {name} --max-hours 24",
+            )
+        ]
+    )
+
+
+def _spec(app: AppContext, draft: SpecDraft) -> ClusterSpec:
+    """A cluster that is there says itself how many nodes of which type it has."""
+    try:
+        return draft.spec()
+    except UsageError:
+        if "nodes" in draft.values and "instance-type" in draft.values:
+            raise
+        there = _nodes_of(app, draft.name)
+        if not there:
+            raise
+        return draft.spec(nodes=len(there), instance_type=there[0])
+
+
+def _nodes_of(app: AppContext, name: str) -> list[str]:
+    """The type of each node that the cluster is to have; none for a cluster that is not there."""
+    from clusterctl.ec2.launch.observe import spec_of
+    from clusterctl.operations.status import find_own
+
+    instances = find_own(app.clients, app.folder(name))
+    if not instances:
+        return []
+    spec = spec_of(name, instances)
+    return [spec.instance_type] * spec.nodes
+
+
+@click.command(cls=ClusterCommand)
+@click.argument("name")
+@click.argument("count", type=int, metavar="N")
+@account_options
+@waiting_options
+@yes_option
+@click.option("--dry-run", is_flag=True, help="Show the steps and what they cost; take none.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def add(
+    app: AppContext,
+    name: str,
+    count: int,
+    timeout_s: float | None,
+    capacity_timeout_s: float,
+    accept_new_host_keys: bool,
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Launch N more nodes for cluster NAME, as those that it has: type, image, zone, group.
+
+    All nodes know each other afterwards, and the hosts file has them.
+
+    \b
+    clusterctl add demo 2
+    clusterctl add demo 2 --dry-run
+    """
+    from clusterctl.operations.launcher import Launcher
+    from clusterctl.operations.members import add as launch
+    from clusterctl.operations.members import plan_add
+
+    if dry_run:
+        launcher = Launcher(app.clients, app.folder(name))
+        show_plan(plan_add(launcher, name, count), as_json)
+        return
+    waiting = (timeout_s, capacity_timeout_s, accept_new_host_keys)
+    with launcher_of(app, name, *waiting, agreement(app, yes)) as launcher:
+        report = launch(launcher, name, count)
+    show_report(app, report, as_json)
+
+
+@click.command(cls=ClusterCommand, explicit=True)
+@click.argument("name")
+@click.argument("indices", nargs=-1, required=True, type=Indices(), metavar="INDEX...")
+@yes_option
+@click.option("--force", is_flag=True, help="Also while a job runs.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@account_options
+def remove(
+    app: AppContext,
+    name: str,
+    indices: tuple[tuple[int, ...], ...],
+    yes: bool,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Terminate the nodes INDEX... of cluster NAME, and take them out of the others' hosts file.
+
+    The head node (0) stays; nodes keep their index. Asks first on a terminal.
+
+    \b
+    clusterctl remove demo 3
+    clusterctl remove demo 2-3 5 --yes
+    """
+    from clusterctl.operations.members import remove as take_away
+
+    chosen = indices_of(indices)
+    check_nodes(app, name, chosen)
+    if not yes and sys.stdin.isatty():
+        nodes = fold_hosts([f"{name}-{index}" for index in chosen])
+        click.confirm(f"Terminate {nodes}?", abort=True, err=True)
+    if not force:
+        unless_training(app, name, "it may run on the nodes to be removed")
+    with launcher_of(app, name) as launcher:
+        removed = take_away(launcher, name, chosen)
+    if as_json:
+        output.data({**cluster_data(removed.cluster), "removed": removed.removed})
+        return
+    output.line(f"removed {fold_hosts(removed.removed)}")
+    if not removed.settled:
+        left = format_indices(node.index for node in removed.cluster.nodes)
+        output.note(
+            f"not all of the others ({left}) run: they learn of it by `clusterctl start {name}`"
+        )
+
+
+@click.command(cls=ClusterCommand, explicit=True)
+@click.argument("name")
+@click.argument("indices", nargs=-1, required=True, type=Indices(), metavar="INDEX...")
+@account_options
+@waiting_options
+@yes_option
+@click.option("--force", is_flag=True, help="Also while a job runs.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def replace(
+    app: AppContext,
+    name: str,
+    indices: tuple[tuple[int, ...], ...],
+    timeout_s: float | None,
+    capacity_timeout_s: float,
+    accept_new_host_keys: bool,
+    yes: bool,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Launch new machines for the nodes INDEX... of cluster NAME, then terminate the old ones.
+
+    Same zone, placement group, image and index; what the old machines stored is gone. The old
+    ones stay if no new one is to be had. In reserved capacity the old ones go first.
+
+    \b
+    clusterctl replace demo 2
+    clusterctl replace demo 2 --capacity-timeout 1h --yes
+    """
+    from clusterctl.operations.members import replace_nodes
+
+    chosen = indices_of(indices)
+    check_nodes(app, name, chosen)
+    if not yes and sys.stdin.isatty():
+        nodes = fold_hosts([f"{name}-{index}" for index in chosen])
+        click.confirm(f"Replace {nodes}, and lose what is stored there?", abort=True, err=True)
+    if not force:
+        unless_training(app, name, "it may run on the nodes to be replaced")
+    with launcher_of(app, name, timeout_s, capacity_timeout_s, accept_new_host_keys) as launcher:
+        report = replace_nodes(launcher, name, chosen)
+    show_report(app, report, as_json)
+
+
+@click.command(cls=ClusterCommand)
+@click.argument("name")
+@account_options
+@waiting_options
+@yes_option
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def start(
+    app: AppContext,
+    name: str,
+    timeout_s: float | None,
+    capacity_timeout_s: float,
+    accept_new_host_keys: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Start the stopped nodes of cluster NAME, and wait until all are ready.
+
+    Addresses change: hosts file, known_hosts and ssh_config follow. A node that is gone is
+    launched anew, as `up` would.
+
+    \b
+    clusterctl start demo
+    clusterctl start demo --capacity-timeout 2h
+    """
+    from clusterctl.operations.power import start as power_on
+
+    waiting = (timeout_s, capacity_timeout_s, accept_new_host_keys)
+    with launcher_of(app, name, *waiting, agreement(app, yes)) as launcher:
+        report = power_on(launcher, name)
+    show_report(app, report, as_json)
+
+
+@click.command(cls=ClusterCommand, explicit=True)
+@click.argument("name")
+@click.option("--force", is_flag=True, help="Also while a job runs.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@account_options
+def stop(app: AppContext, name: str, force: bool, as_json: bool) -> None:
+    """Stop all nodes of cluster NAME, and wait until they are.
+
+    Their root volumes are kept, and cost; what is on instance store (/opt/dlami/nvme) is lost.
+    `clusterctl start` brings them back, if EC2 has machines in their zone then.
+
+    \b
+    clusterctl stop demo
+    """
+    from clusterctl.operations.power import stop as power_off
+
+    with launcher_of(app, name) as launcher:
+        found = power_off(
+            launcher,
+            name,
+            lambda cluster: None if force else _check_jobs(app, name),
+        )
+    if as_json:
+        output.data({**cluster_data(found.cluster), "stopped": found.stopped})
+    elif not found.stopped:
+        output.note(f"nothing to do: {name} is stopped")
+    else:
+        output.line(f"stopped {name}; its disks go on costing money")
+
+
+def _check_jobs(app: AppContext, name: str) -> None:
+    try:
+        unless_training(app, name, "stopping the nodes ends it")
+    except MissingTool as error:
+        raise MissingTool(
+            f"cannot ask whether a job runs: {error.message}",
+            "copy the folder from the machine that ran `up`, or stop the nodes without asking: "
+            f"clusterctl stop {name} --force",
+        ) from error
+
+
+@click.command(cls=ClusterCommand, explicit=True)
+@click.argument("name")
+@yes_option
+@click.option("--json", "as_json", is_flag=True, help="Print what was removed as JSON.")
+@account_options
+def down(app: AppContext, name: str, yes: bool, as_json: bool) -> None:
+    """Remove cluster NAME: instances, address, groups, key pair, local folder.
+
+    Everything is found by its tag, so it works without the local folder and after an
+    interrupted `up`. Asks first on a terminal.
+
+    \b
+    clusterctl down demo
+    clusterctl down demo --yes
+    """
+    from clusterctl.cli.node_progress import LineProgress
+    from clusterctl.operations.down import down as remove
+    from clusterctl.operations.down import leftovers
+
+    folder = app.folder(name)
+    if not yes and sys.stdin.isatty():
+        left = leftovers(app.clients, name, folder)
+        if left.nodes:
+            nodes = count(len(left.nodes), "node")
+            click.confirm(f"Terminate the {nodes} of {name}?", abort=True, err=True)
+    try:
+        removed = remove(app.clients, name, folder, LineProgress())
+    except KeyboardInterrupt:
+        output.note("something may be left")
+        output.note_way_on()
+        raise
+    if as_json:
+        output.data(
+            {
+                "name": name,
+                "nodes": removed.nodes,
+                "addresses": removed.addresses,
+                "security_groups": removed.groups,
+                "placement_groups": removed.placement_groups,
+                "key_pairs": removed.key_pairs,
+                "folder": removed.folder,
+            }
+        )
+    elif removed.nothing:
+        output.note(f"nothing to do: there is nothing of a cluster {name}")
+    else:
+        nodes = count(len(removed.nodes), "node")
+        output.line(f"removed {name}: {nodes}, and all that was made for it")
