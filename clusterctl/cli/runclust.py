@@ -94,7 +94,12 @@ def runclust(
     from clusterctl.operations.hosts_access import open_hosts
 
     with open_hosts(
-        hosts, user=user, key=key, home=home_folder(), connect_timeout_s=connect_timeout
+        hosts,
+        user=user,
+        key=key,
+        home=home_folder(),
+        connect_timeout_s=connect_timeout,
+        at_once=fanout,
     ) as access:
         return run(access.connections, access.targets, stdin=piped_stdin(no_stdin))
 

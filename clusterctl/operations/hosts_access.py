@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from clusterctl.domain.errors import HostError, UsageError
 from clusterctl.domain.hostsfile import HostsFile, parse_hosts_file
 from clusterctl.operations.folder import ClusterFolder
-from clusterctl.transport.connections import Connections
-from clusterctl.transport.hostkeys import PinnedHostKeys
-from clusterctl.transport.keys import identity_keys, load_key
-from clusterctl.transport.session import Identity
+from clusterctl.transport import dial
 from clusterctl.transport.target import Target
 from clusterctl.transport.user_config import UserConfig, read_user_config
+
+if TYPE_CHECKING:
+    from clusterctl.transport.connections import Connections
+    from clusterctl.transport.session import Identity
 
 
 @dataclass(frozen=True)
@@ -57,8 +59,12 @@ def open_hosts(
     connect_timeout_s: float = 10.0,
     ssh_folder: Path | None = None,
     home: Path | None = None,
+    at_once: int = 0,
 ) -> HostsAccess:
     """Access to every host of the file at `path`. Raises UsageError.
+
+    With so many of them `at_once` something is to be done now: connections to these are begun
+    before the SSH library is imported, which takes longer than all else here.
 
     Hosts that are a cluster's nodes (`cluster_of`, with the clusters' folders in `home`) are
     reached by what `up` has left there, without asking EC2. Else, without `key`: the IdentityFile
@@ -71,10 +77,22 @@ def open_hosts(
     homes = (home, *home.glob("*")) if home else ()
     sources = (path, config.folder, *config.files, *homes, *((key,) if key else ()))
     if folder:
-        nodes = open_nodes(folder, hosts, user=user, key=key, connect_timeout_s=connect_timeout_s)
+        nodes = open_nodes(
+            folder,
+            hosts,
+            user=user,
+            key=key,
+            connect_timeout_s=connect_timeout_s,
+            at_once=at_once,
+        )
         own = (folder.ssh_config, folder.key, folder.known_hosts)
         return replace(nodes, sources=(*sources, *own))
     targets = tuple(config.target(host, user) for host in hosts)
+    dial.begin(targets[:at_once])
+
+    from clusterctl.transport.connections import Connections
+    from clusterctl.transport.hostkeys import PinnedHostKeys
+
     identity = _keys(config, targets, key)
     host_keys = PinnedHostKeys(config.known_hosts_files(targets))
     sources = (*sources, *config.identity_files(targets), *host_keys.paths)
@@ -89,11 +107,21 @@ def open_nodes(
     key: Path | None = None,
     connect_timeout_s: float = 10.0,
     explain: Callable[[Target, HostError], HostError] = lambda target, error: error,
+    at_once: int = 0,
 ) -> HostsAccess:
     """Access to nodes of a cluster by what `up` has left in its folder, without asking EC2.
 
-    `explain`: see Connections. Raises UsageError, MissingTool without the cluster's key.
+    `explain`: see Connections; `at_once`: see open_hosts. Raises UsageError, MissingTool without
+    the cluster's key.
     """
+    targets = _nodes(folder, hosts, user)
+    dial.begin(targets[:at_once])
+
+    from clusterctl.transport.connections import Connections
+    from clusterctl.transport.hostkeys import PinnedHostKeys
+    from clusterctl.transport.keys import load_key
+    from clusterctl.transport.session import Identity
+
     identity = Identity((*([load_key(key)] if key else ()), load_key(folder.key)))
     host_keys = PinnedHostKeys(
         [folder.known_hosts],
@@ -101,7 +129,7 @@ def open_nodes(
         "it learns the key from the instance's console",
     )
     connections = Connections(identity, host_keys, connect_timeout_s, explain)
-    return HostsAccess(_nodes(folder, hosts, user), connections)
+    return HostsAccess(targets, connections)
 
 
 def cluster_of(
@@ -138,6 +166,9 @@ def _nodes(folder: ClusterFolder, hosts: Sequence[str], user: str | None) -> tup
 
 def _keys(config: UserConfig, targets: Sequence[Target], key: Path | None) -> Identity:
     """What is offered, in order. `key` is for the hosts, the rest then for their jump hosts."""
+    from clusterctl.transport.keys import identity_keys, load_key
+    from clusterctl.transport.session import Identity
+
     given = [load_key(key)] if key else []
     asked = [target.jump for target in targets if target.jump] if key else targets
     if asked:

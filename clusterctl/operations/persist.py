@@ -320,7 +320,7 @@ class _Keeper:
 
     def _run(self, sock: socket.socket, file: BinaryIO, call: dict[str, Any]) -> None:
         try:
-            access = self._open()
+            access = self._open(call["max_workers"])
         except ClusterctlError as error:
             self._end()
             _send(file, _error_data(error))
@@ -364,7 +364,7 @@ class _Keeper:
             watching.join()
             os.close(ours)
 
-    def _open(self) -> HostsAccess | None:
+    def _open(self, at_once: int) -> HostsAccess | None:
         """The access, opened by the first call; None if it rests on files that have changed."""
         with self._changing:
             agent = [Path(self._login.agent)] if self._login.agent else []
@@ -383,6 +383,7 @@ class _Keeper:
                     key=Path(login.key) if login.key else None,
                     home=Path(login.home),
                     ssh_folder=Path(login.ssh_folder),
+                    at_once=at_once,
                 )
                 access.connections.doubt_after_s = DOUBT_AFTER_S
                 self._marks = _marks([*access.sources, *agent])

@@ -5,9 +5,12 @@ from __future__ import annotations
 import array
 import contextlib
 import fcntl
+import select
 import socket
 import subprocess
 import termios
+import time
+from collections.abc import Iterable
 from typing import Any
 
 from clusterctl.transport.target import Target
@@ -64,10 +67,55 @@ class QuickAckSocket(HeardSocket):
         return unsent[0] > 0
 
 
+# Connections that are under way, and since when: `dial` takes them.
+_begun: dict[tuple[str, int], tuple[socket.socket, float]] = {}
+# An SSH server ends those that say nothing; and the file of a key has to be opened, too.
+BEGUN_FOR_S, MOST_BEGUN = 10.0, 256
+
+
+def begin(targets: Iterable[Target]) -> None:
+    """Have this machine connect to hosts and their servers get ready, while who asks gets ready.
+
+    Only where that does not block: a name is looked up by `dial`.
+    """
+    for target in targets:
+        while target.jump:
+            target = target.jump  # noqa: PLW2901
+        where = (target.address, target.port)
+        known = target.proxy_command or target.down or where in _begun
+        if known or len(_begun) == MOST_BEGUN:
+            continue
+        family = socket.AF_INET6 if ":" in target.address else socket.AF_INET
+        with contextlib.suppress(OSError):  # what is wrong `dial` says
+            socket.inet_pton(family, target.address)
+            sock = socket.socket(family)
+            sock.setblocking(False)
+            sock.connect_ex(where)
+            _begun[where] = (sock, time.monotonic())
+
+
+def _connect(where: tuple[str, int], timeout_s: float) -> socket.socket:
+    sock, since = _begun.pop(where, (None, 0.0))
+    if sock is None:
+        return socket.create_connection(where, timeout_s)
+    waited_s = time.monotonic() - since
+    if waited_s < BEGUN_FOR_S:
+        poller = select.poll()
+        poller.register(sock, select.POLLOUT)
+        if not poller.poll(max(0.0, timeout_s - waited_s) * 1000):
+            sock.close()
+            raise TimeoutError
+        if not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            sock.settimeout(timeout_s)
+            return sock
+    sock.close()
+    return socket.create_connection(where, timeout_s)
+
+
 def dial(target: Target, timeout_s: float) -> HeardSocket:
     """A connection to the target's SSH port. Raises OSError."""
     if not target.proxy_command:
-        return _tuned(socket.create_connection((target.address, target.port), timeout_s))
+        return _tuned(_connect((target.address, target.port), timeout_s))
     argv = proxy_argv(target)
     if target.proxy_passes_fd:
         return _tuned(_passed_socket(argv, timeout_s))

@@ -9,12 +9,14 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-import paramiko
+from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.errors import UsageError
+from clusterctl.transport import config_module
 from clusterctl.transport.target import Target
+
+if TYPE_CHECKING:
+    import paramiko
 
 MOST_INCLUDES = 16
 _INCLUDE = re.compile(r"\s*include\s", re.IGNORECASE)
@@ -56,10 +58,8 @@ class UserConfig:
         """The settings of a host, as `ssh -G` has them."""
         if host not in self._found:
             positions = sorted({*self._general, *self._named.get(host, ())})
-            config = paramiko.SSHConfig()
-            config._config = [  # type: ignore[attr-defined]
-                self._blocks[position] for position in positions
-            ]
+            config = config_module().SSHConfig()
+            config._config = [self._blocks[position] for position in positions]
             self._found[host] = config.lookup(host)
         return self._found[host]
 
@@ -143,7 +143,7 @@ def read_user_config(folder: Path, name: str = "config") -> UserConfig:
     try:
         files: list[Path] = []
         lines = _with_includes(path, folder, files) if path.exists() else []
-        return UserConfig(paramiko.SSHConfig.from_text("\n".join(lines)), folder, files)
+        return UserConfig(config_module().SSHConfig.from_text("\n".join(lines)), folder, files)
     except Exception as error:  # paramiko raises bare Exception for a line it cannot parse
         raise UsageError(f"cannot read {path}: {error}") from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import getpass
 import json
 import re
@@ -216,6 +217,20 @@ def test_running_needs_neither_boto3_nor_moto(home, hosts):
     )
     done = python(program)
     assert done.stdout.splitlines() == ["[]"]
+
+
+def test_all_hosts_are_dialled_before_the_ssh_library_is_there(home, hosts):
+    program = (
+        "import sys; from clusterctl.cli.runclust import runclust\n"
+        "dialled = []\n"
+        "sys.addaudithook(lambda event, told: event == 'socket.connect' and dialled.append(\n"
+        "    (told[1][0], 'cryptography' in sys.modules)))\n"
+        f"runclust(['-n', {str(hosts)!r}, 'echo in'], standalone_mode=False)\n"
+        "print(sorted(dialled))"
+    )
+    *said, dialled = python(program).stdout.splitlines()
+    assert len(said) == 4
+    assert ast.literal_eval(dialled) == [(f"127.0.0.{number}", False) for number in range(1, 5)]
 
 
 def test_a_named_key_with_a_passphrase_is_the_agents(home, hosts, ssh_server, monkeypatch):
