@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import functools
+import gzip
 import hashlib
 import io
 import json
 import shlex
 import tarfile
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,7 +36,7 @@ RECORD_PATH = ".clusterctl/shipped.json"
 # All nodes of a new cluster at once, so without an interpreter. What goes wrong here goes wrong
 # again in `unpack`, which says what it is.
 FIRST = f"""cd && if [ -e {RECORD_PATH} ] || [ -e examples/horovod ]; then
-cat >/dev/null; else tar -xpmf - 2>/dev/null && echo first; fi"""
+cat >/dev/null; else tar -xpzmf - 2>/dev/null && echo first; fi"""
 
 
 @dataclass(frozen=True)
@@ -106,8 +108,11 @@ def first_command(script_bytes: int) -> str:
 
 
 def first_archive(files: Mapping[str, bytes]) -> bytes:
-    """A tar archive for FIRST. The record of what was put there comes last: without it, what an
-    interrupted first time left is written anew."""
+    """A tar archive for FIRST, compressed: each node gets one, through a home's uplink.
+
+    The record of what was put there comes last: without it, what an interrupted first time left is
+    written anew.
+    """
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
     record = {RECORD_PATH: json.dumps(digests, indent=1).encode()}
     content = io.BytesIO()
@@ -116,7 +121,7 @@ def first_archive(files: Mapping[str, bytes]) -> bytes:
             member = tarfile.TarInfo(name)
             member.size, member.mode = len(data), _mode(name)
             tar.addfile(member, io.BytesIO(data))
-    return content.getvalue()
+    return gzip.compress(content.getvalue(), 6)
 
 
 def _mode(name: str) -> int:
@@ -142,7 +147,7 @@ def _below(place: str, folder: Path) -> dict[str, bytes]:
 
 
 def archive(files: Mapping[str, bytes]) -> bytes:
-    """The files as `unpack` on the node reads them; shell scripts are executable."""
+    """The files as `unpack` on the node reads them, compressed; shell scripts are executable."""
     described = {
         name: {
             "mode": _mode(name),
@@ -150,4 +155,4 @@ def archive(files: Mapping[str, bytes]) -> bytes:
         }
         for name, data in files.items()
     }
-    return json.dumps(described).encode()
+    return zlib.compress(json.dumps(described).encode())

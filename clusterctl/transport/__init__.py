@@ -54,7 +54,7 @@ class _Paramiko:
             for part in ("config", "ssh_exception"):
                 setattr(module, part, sys.modules[f"{name}.{part}"])
 
-        spec.loader.exec_module = exec_module
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
 

@@ -53,6 +53,12 @@ def test_the_tutorials_folder_is_there_and_its_scripts_can_be_run(weird_home):
     assert (weird_home / TRAINER).read_bytes() == (CHECKOUT / TRAINER).read_bytes()
 
 
+def test_what_every_node_gets_is_compressed():
+    """All of it goes through one home's uplink."""
+    size = sum(map(len, example_files().values()))
+    assert max(len(first_archive(example_files())), len(archive(example_files()))) < size * 0.6
+
+
 def test_a_second_time_writes_nothing(weird_home):
     files = {**example_files(), HOSTS_PATH: b"10.0.0.4 slots=8\n"}
     unpack(weird_home, files)

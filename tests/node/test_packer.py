@@ -6,6 +6,7 @@ import ast
 import json
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
@@ -93,14 +94,14 @@ def home(tmp_path, monkeypatch):
 def test_it_comes_on_standard_input_and_what_it_is_told_behind_it(home):
     unpack = program_of("clusterctl.node.jobs.unpack")
     told = {"a b": {"mode": 0o600, "content": "eA=="}}
-    for payload in (told, json.dumps(told).encode()):
-        done = subprocess.run(
-            ["sh", "-c", unpack.command("a b")],
-            input=unpack.stdin(payload),
-            capture_output=True,
-            check=True,
-        )
-    assert json.loads(done.stdout) == {"written": [], "same": ["a b"], "kept": []}
+    assert unpack.stdin(told) == unpack.stdin() + json.dumps(told).encode() + b"\n"
+    done = subprocess.run(
+        ["sh", "-c", unpack.command("a b")],
+        input=unpack.stdin(zlib.compress(json.dumps(told).encode())),
+        capture_output=True,
+        check=True,
+    )
+    assert json.loads(done.stdout) == {"written": ["a b"], "same": [], "kept": []}
     assert (home / "a b").read_text() == "x"
 
 

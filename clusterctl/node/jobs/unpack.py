@@ -1,4 +1,4 @@
-"""Runs on a node: put the files of the JSON on stdin into the home folder.
+"""Runs on a node: put the files of the JSON on stdin, compressed by zlib, into the home folder.
 
 stdin: {PATH: {"mode": 420, "content": BASE64}}. A file that the user changed since it was put
 there stays as it is, unless it is named in the arguments (files that are generated). Prints
@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import sys
+import zlib
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def unpack(files: dict[str, Any], generated: set[str]) -> dict[str, list[str]]:
 
 def main() -> None:
     os.chdir(os.path.expanduser("~"))
-    files = json.loads(sys.stdin.buffer.read())
+    files = json.loads(zlib.decompress(sys.stdin.buffer.read()))
     try:
         print(json.dumps(unpack(files, set(sys.argv[1:]))))
     except OSError as error:
