@@ -21,7 +21,7 @@ def follow_to_end(access: Access, job_id: str, preset: str, as_json: bool = Fals
     On GPUs of several nodes it also says which way NCCL takes between them.
     """
     from clusterctl.jobs.nccl import TransportWatch
-    from clusterctl.jobs.presets import EFA
+    from clusterctl.jobs.trainer import EFA
     from clusterctl.operations.logs import follow
 
     watch = TransportWatch(preset == EFA.name, lambda finding: output.findings([finding]))

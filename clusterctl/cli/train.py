@@ -107,8 +107,7 @@ def train(
     connection ends the following, not the job. The exit status is the job's.
     """
     from clusterctl.jobs.mpirun import mpirun_arguments, parse_variable
-    from clusterctl.jobs.plan import JobRequest
-    from clusterctl.jobs.work import clears_or_resumes
+    from clusterctl.jobs.plan import JobRequest, clears_or_resumes
     from clusterctl.operations.train import plan_training, start_training
 
     request = JobRequest(
@@ -147,12 +146,13 @@ def train(
 
 def _in_short(access: Access, plan: TrainingPlan) -> str:
     """`2 ranks on demo-[0-1]: train_imagenet_resnet_hvd.py on synthetic data (preset cpu)`."""
-    from clusterctl.jobs.presets import TRAINER
+    from clusterctl.jobs.trainer import TRAINER
 
     job = plan.job
     filled = zip(access.targets, plan.hosts.fill(job.ranks))
     where = fold_hosts([target.host for target, ranks in filled if ranks])
-    what = job.script_path or f"{TRAINER} on {(job.work and job.work.data_dir) or 'synthetic data'}"
+    data = "synthetic data" if job.synthetic else job.run.data_dir if job.run else "data"
+    what = job.script_path or f"{TRAINER} on {data}"
     then = f", then an evaluation on {access.head.host}" if job.evaluation else ""
     return f"{count(job.ranks, 'rank')} on {where}: {what} (preset {job.preset}){then}"
 

@@ -13,12 +13,19 @@ import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from pathlib import Path
 
-from clusterctl.domain.errors import NotEnoughGpus, UsageError
+from clusterctl.domain.errors import ClusterctlError, MissingTool, NotEnoughGpus, UsageError
 from clusterctl.domain.hostsfile import HostsFile
-from clusterctl.jobs.facts import Environment, HeadFacts, choose_environment
-from clusterctl.jobs.mpirun import JOB_VARIABLE, MpiLaunch, Variable, mpirun_argv
-from clusterctl.jobs.presets import (
+from clusterctl.jobs.mpirun import (
+    JOB_VARIABLE,
+    MpiLaunch,
+    MpiRun,
+    Variable,
+    mpirun_argv,
+    parse_mpirun_version,
+)
+from clusterctl.jobs.trainer import (
     DATA_FOLDER,
     EFA,
     KERNELS,
@@ -26,25 +33,83 @@ from clusterctl.jobs.presets import (
     TRAINER,
     Preset,
     TrainerOptions,
+    TrainerRun,
+    ask_trainer,
     choose_preset,
     evaluation_flags,
-    training_flags,
-)
-from clusterctl.jobs.work import (
-    Contradiction,
-    Work,
-    check_clearing,
-    clearing,
-    read_work,
+    opposite,
     switch,
-    twins,
-    value,
+    training_flags,
 )
 
 # How the names of interfaces begin that have the same address on every host.
 NO_CARDS = ("lo", "docker", "br-", "virbr", "lxcbr", "lxdbr", "podman", "cni")
 LOCAL_NAMES = {"localhost", "127.0.0.1", "::1"}
 EXAMPLES_FOLDER = "examples/horovod/tensorflow"
+# In order: one that is activated (where train.sh is typed), ours, the conda environments of the
+# tutorial's Deep Learning AMI and of later ones, their Open MPI, the system's.
+MPIRUN_PATHS = (
+    '"${VIRTUAL_ENV:-/none}"/bin/mpirun',
+    '"${CONDA_PREFIX:-/none}"/bin/mpirun',
+    # Where `env install` was told to put ours.
+    '"$(cat "$HOME"/.clusterctl/training-env 2>/dev/null || echo /none)"/bin/mpirun',
+    "/opt/clusterctl/training/bin/mpirun",
+    '"$HOME"/anaconda3/envs/tensorflow*/bin/mpirun',
+    "/opt/amazon/openmpi5/bin/mpirun",
+    "/opt/amazon/openmpi/bin/mpirun",
+    "/usr/bin/mpirun",
+)
+
+# Where the EFA installer and older images put libfabric, and aws-ofi-nccl, through which NCCL uses
+# it. NCCL looks for libnccl-net.so on the library path.
+EFA_LIBRARIES = (
+    "/opt/amazon/ofi-nccl/lib*/libnccl-net.so /opt/amazon/ofi-nccl/lib*/*/libnccl-net.so "
+    "/opt/aws-ofi-nccl/lib*/libnccl-net.so /opt/aws-ofi-nccl/install/lib*/libnccl-net.so",
+    "/opt/amazon/efa/lib*/libfabric.so.1",
+)
+
+PROBE = f"""\
+printf 'home=%s\\n' "$HOME"
+printf 'search_path=%s\\n' "$PATH"
+printf 'library_path=%s\\n' "$LD_LIBRARY_PATH"
+printf 'cpus=%s\\n' "$(nproc)"
+printf 'hostname=%s\\n' "$(hostname)"
+printf 'addresses=%s\\n' "$(hostname -I 2>/dev/null)"
+printf 'interfaces=%s\\n' "$(ip -o -4 addr show 2>/dev/null | tr -s ' ' | cut -d ' ' -f 2,4 |
+  tr '\\n' ' ')"
+[ -e /proc/driver/nvidia/version ] && echo nvidia_driver=yes
+# Without a driver, too: the lab's hosts have an nvidia-smi, and `--preset gpu --dry-run` shows the
+# line that their GPUs would get.
+if command -v nvidia-smi >/dev/null 2>&1; then
+  printf 'gpus=%s\\n' "$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ')"
+  printf 'gpu_memory_mib=%s\\n' "$(nvidia-smi --query-gpu=memory.total \\
+    --format=csv,noheader,nounits 2>/dev/null | head -n 1)"
+fi
+efa=0
+for device in /sys/class/infiniband/*/device/driver; do
+  case "$(readlink "$device")" in */efa) efa=$((efa + 1)) ;; esac
+done
+printf 'efa=%s\\n' "$efa"
+for library in {EFA_LIBRARIES[0]}; do
+  [ -e "$library" ] && printf 'ofi_nccl=%s\\n' "${{library%/*}}" && break
+done
+for library in {EFA_LIBRARIES[1]}; do
+  [ -e "$library" ] && printf 'libfabric=%s\\n' "${{library%/*}}" && break
+done
+for mpirun in {" ".join(MPIRUN_PATHS)}; do
+  [ -x "$mpirun" ] || continue
+  for python in "${{mpirun%/*}}/python" "${{mpirun%/*}}/python3" "$(command -v python3)"; do
+    [ -x "$python" ] && break
+  done
+  printf 'mpirun=%s\\n' "$mpirun"
+  printf 'version=%s\\n' "$("$mpirun" --version 2>&1 | head -n 1)"
+  printf 'python=%s\\n' "$python"
+  "$python" -c 'import importlib.util as u, sys; sys.exit(not u.find_spec("horovod"))' \\
+    2>/dev/null && echo horovod=yes
+done
+:
+"""
+
 JOB_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
 
 
@@ -59,6 +124,107 @@ def check_job_id(text: str) -> str:
     if not JOB_ID.fullmatch(text):
         raise UsageError(f"not the id of a job: {text!r}", "see `clusterctl logs NAME --list`")
     return text
+
+
+class Contradiction(UsageError):
+    """Options that cannot both be meant."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """An mpirun and the Python interpreter that belongs to it."""
+
+    mpirun: MpiRun
+    python: str
+    horovod: bool
+
+
+@dataclass(frozen=True)
+class HeadFacts:
+    """What the head node has. `environments` are in the order of preference.
+
+    `efa` counts the Elastic Fabric Adapters; `efa_libraries` are the folders of what NCCL needs for
+    them. `interfaces`: by name, each with its IPv4 address and prefix (10.0.0.4/24).
+    """
+
+    home: str
+    hostname: str = ""
+    search_path: str = ""
+    library_path: str = ""
+    cpus: int = 1
+    nvidia_driver: bool = False
+    gpu_memory_mib: int | None = None
+    addresses: tuple[str, ...] = ()
+    gpus: int = 0
+    efa: int = 0
+    efa_libraries: tuple[str, ...] = ()
+    environments: tuple[Environment, ...] = ()
+    interfaces: tuple[tuple[str, str], ...] = ()
+
+
+def parse_facts(text: str) -> HeadFacts:
+    """The facts in the output of PROBE. Raises ClusterctlError when it is not that."""
+    values: dict[str, str] = {}
+    environments: list[dict[str, str]] = []
+    for line in text.splitlines():
+        key, found, value = line.partition("=")
+        if not found:
+            continue
+        if key == "mpirun":
+            environments.append({})
+        (environments[-1] if environments else values)[key] = value
+    if "home" not in values:
+        raise ClusterctlError(
+            "the head node did not say what it has", "does its login shell end early?"
+        )
+    memory = values.get("gpu_memory_mib", "").strip()
+    gpus = values.get("gpus", "").strip()
+    interfaces = values.get("interfaces", "").split()
+    return HeadFacts(
+        home=values["home"],
+        hostname=values.get("hostname", ""),
+        search_path=values.get("search_path", ""),
+        library_path=values.get("library_path", ""),
+        cpus=int(values.get("cpus") or 1),
+        nvidia_driver="nvidia_driver" in values,
+        gpu_memory_mib=int(memory) if memory.isdigit() else None,
+        addresses=tuple(values.get("addresses", "").split()),
+        gpus=int(gpus) if gpus.isdigit() else 0,
+        efa=int(values.get("efa") or 0),
+        efa_libraries=tuple(values[key] for key in ("ofi_nccl", "libfabric") if values.get(key)),
+        environments=tuple(filter(None, map(_environment, environments))),
+        interfaces=tuple(zip(interfaces[::2], interfaces[1::2])),
+    )
+
+
+def _environment(values: dict[str, str]) -> Environment | None:
+    try:
+        version = parse_mpirun_version(values.get("version", ""))
+    except MissingTool:
+        return None
+    mpirun = MpiRun(values["mpirun"], version)
+    return Environment(mpirun, values.get("python", ""), "horovod" in values)
+
+
+def choose_environment(facts: HeadFacts, needs_horovod: bool = True) -> Environment:
+    """The first environment with Horovod, else the first. Raises MissingTool."""
+    where = facts.hostname or "the head node"
+    if not facts.environments:
+        raise MissingTool(
+            f"there is no Open MPI on {where}",
+            "launch the nodes from an image that has it, or install it there: "
+            "sudo apt-get install openmpi-bin",
+        )
+    for environment in facts.environments:
+        if environment.horovod:
+            return environment
+    if needs_horovod:
+        looked = ", ".join(environment.python for environment in facts.environments)
+        raise MissingTool(
+            f"Horovod is not installed on {where} (looked in {looked})",
+            "put it on every node: clusterctl env install NAME",
+        )
+    return facts.environments[0]
 
 
 @dataclass(frozen=True)
@@ -88,9 +254,10 @@ class JobRequest:
 class JobPlan:
     """A job as it will run: `argv`, then `evaluation`, in the folder `workdir` of the head node.
 
-    `script` is the path of a program of the user's own, and `work` is None then; as it was given,
-    a relative one is below `workdir`. `home` is that of the nodes. `clears_on_purpose`: the user
-    asked for an empty log folder in so many words. `destination`: of a copy (preset `copy`).
+    `script` is the path of a program of the user's own; as it was given, a relative one is below
+    `workdir`. `home` is that of the nodes. `run` and `refused` are the trainer's answer, what it
+    will do and its errors (`settled`). `clears_on_purpose`: the user asked for an empty log folder
+    in so many words. `destination`: of a copy (preset `copy`).
     """
 
     job_id: str
@@ -101,7 +268,8 @@ class JobPlan:
     argv: tuple[str, ...]
     evaluation: tuple[str, ...] = ()
     python: str = ""
-    work: Work | None = None
+    run: TrainerRun | None = None
+    refused: str = ""
     clears_on_purpose: bool = False
     script: str = ""
     home: str = ""
@@ -126,11 +294,8 @@ class JobPlan:
 
     @property
     def log_dir(self) -> str:
-        """The absolute path of the trainer's log folder; empty for a program of the user's own."""
-        if not self.work:
-            return ""
-        # The trainer makes the home folder of a ~, too.
-        return posixpath.join(self.workdir, _in_home(self.work.log_dir, self.home, None))
+        """The absolute path of the trainer's log folder; empty where it runs none, or refuses."""
+        return posixpath.join(self.workdir, self.run.log_dir) if self.run else ""
 
     @property
     def script_path(self) -> str:
@@ -138,15 +303,11 @@ class JobPlan:
         return posixpath.join(self.workdir, self.script) if self.script else ""
 
 
-def plan_job(
-    request: JobRequest, facts: HeadFacts, hosts: HostsFile, job_id: str, more_gpus: str
-) -> JobPlan:
-    """The plan; `more_gpus` is the hint for who asks for more than there are.
+def plan_job(request: JobRequest, facts: HeadFacts, hosts: HostsFile, job_id: str) -> JobPlan:
+    """Return the plan of a request that was checked, without the trainer's answer (`settled`).
 
-    Raises UsageError, NotEnoughGpus, MissingTool.
+    Raises UsageError, MissingTool.
     """
-    check_ranks(request.ranks, hosts.slots, more_gpus)
-    check_request(request)
     environment = choose_environment(facts, needs_horovod=request.script is None)
     preset = choose_preset(request.preset, facts.nvidia_driver, facts.efa > 0)
     exports: dict[str, str | None] = {
@@ -166,7 +327,6 @@ def plan_job(
         arguments=request.mpi_arguments,
         network=shared_network([entry.host for entry in hosts.entries], facts),
     )
-    work = read_work(launch.program, request.ranks) if request.script is None else None
     return JobPlan(
         job_id=job_id,
         ranks=request.ranks,
@@ -174,9 +334,8 @@ def plan_job(
         synthetic=request.synthetic,
         workdir=f"{facts.home}/{EXAMPLES_FOLDER}",
         argv=tuple(mpirun_argv(launch)),
-        evaluation=_evaluation(request, launch, work, environment, preset, facts, hosts),
+        evaluation=_evaluation(request, launch, environment, preset, facts, hosts),
         python=environment.python,
-        work=work,
         clears_on_purpose=bool(_clearing(request)),
         script="" if request.script is None else _in_home(request.script, facts.home, None),
         home=facts.home,
@@ -185,18 +344,24 @@ def plan_job(
     )
 
 
-def check_ranks(ranks: int, slots: int, more_gpus: str) -> None:
-    """Raises UsageError for less than one rank, NotEnoughGpus for more than there are slots."""
+def settled(plan: JobPlan, folder: Path) -> JobPlan:
+    """Return the plan with what the trainer in `folder` says that it will do."""
+    if plan.script:
+        return plan
+    lines = [argv[argv.index(TRAINER) + 1 :] for argv in (plan.argv, plan.evaluation) if argv]
+    run, refused = ask_trainer(folder, plan.home, plan.ranks, lines)
+    return replace(plan, run=run, refused=refused)
+
+
+def check_request(request: JobRequest, slots: int, more_gpus: str) -> None:
+    """Raise NotEnoughGpus, with the hint `more_gpus`, for more ranks than slots, and UsageError for
+    less than one rank and for options that speak of different runs, Contradiction among them."""
+    ranks = request.ranks
     if ranks < 1:
         raise UsageError(f"{ranks} GPUs make no sense", "ask for 1 or more")
     if ranks > slots:
-        raise NotEnoughGpus(
-            f"wanted {ranks} GPUs, {'there is' if slots == 1 else 'there are'} {slots}", more_gpus
-        )
-
-
-def check_request(request: JobRequest) -> None:
-    """Raises UsageError for options that speak of different runs, Contradiction among them."""
+        there = "there is" if slots == 1 else "there are"
+        raise NotEnoughGpus(f"wanted {ranks} GPUs, {there} {slots}", more_gpus)
     for_real_data = {
         "--data-dir": request.data_dir is not None,
         "--more-aug": request.more_augmentation,
@@ -214,7 +379,7 @@ def check_request(request: JobRequest) -> None:
         if not request.script.strip():
             raise UsageError("--script names no program", "--script '~/mine.py'")
     else:
-        check_clearing(request.clears, request.arguments)
+        _check_clearing(request.clears, request.arguments)
     if request.synthetic:
         _refuse("--synthetic", "it reads no images", for_real_data)
         _refuse(
@@ -222,6 +387,28 @@ def check_request(request: JobRequest) -> None:
         )
     if request.script is None and "--synthetic" in request.arguments and not request.synthetic:
         raise UsageError("--synthetic comes before --", "clusterctl train NAME GPUS --synthetic")
+
+
+def clears_or_resumes(clear: bool, resume: bool) -> bool | None:
+    """Return True for --clear, False for --resume, else None. Raise Contradiction for both."""
+    if clear and resume:
+        raise Contradiction(
+            "--clear and --resume contradict each other: the one deletes what the other goes on "
+            "from",
+            "leave one of them out",
+        )
+    return clear if clear or resume else None
+
+
+def _check_clearing(clears: bool | None, arguments: tuple[str, ...]) -> None:
+    """Raise Contradiction where the trainer's flags say other than --clear or --resume did."""
+    word = "--noclear_log" if clears else "--clear_log"
+    if clears is not None and word in arguments:
+        own = "--clear deletes" if clears else "--resume goes on from"
+        raise Contradiction(
+            f"{own} the checkpoints, and the trainer's {word} says the opposite",
+            "leave one of them out",
+        )
 
 
 def _refuse(option: str, because: str, others: dict[str, bool]) -> None:
@@ -254,26 +441,27 @@ def _program(request: JobRequest, python: str, preset: Preset, facts: HeadFacts)
 
 def _trainer(python: str, flags: list[str], arguments: tuple[str, ...]) -> tuple[str, ...]:
     # Where the user says --fp16, a --nofp16 of ours would be a contradiction.
-    kept = [word for word in flags if not any(twin in arguments for twin in twins(word))]
+    kept = [word for word in flags if opposite(word) not in arguments]
     return (python, "-W", "ignore", TRAINER, *kept, *arguments)
 
 
 def _clearing(request: JobRequest) -> bool | None:
     """What the user says of the log folder: by our options, or by the trainer's."""
-    return clearing(request.arguments) if request.clears is None else request.clears
+    return switch(request.arguments, "clear_log") if request.clears is None else request.clears
 
 
 def _evaluation(
     request: JobRequest,
     launch: MpiLaunch,
-    work: Work | None,
     environment: Environment,
     preset: Preset,
     facts: HeadFacts,
     hosts: HostsFile,
 ) -> tuple[str, ...]:
     """On the head node alone: only its rank 0 has the checkpoints."""
-    if work is None or work.data_dir is None or work.evaluates_only or not request.evaluate:
+    if request.script is not None or request.synthetic or not request.evaluate:
+        return ()
+    if switch(request.arguments, "eval"):
         return ()
     flags = evaluation_flags(preset, _options(request, facts), facts.gpu_memory_mib)
     program = _trainer(environment.python, flags, request.arguments)
@@ -316,14 +504,16 @@ def shared_network(hosts: Iterable[str], facts: HeadFacts) -> str:
 
 def _options(request: JobRequest, facts: HeadFacts) -> TrainerOptions:
     data_dir = request.data_dir or f"{facts.home}/{DATA_FOLDER}/"
-    counts_steps = value(request.arguments, "--num_batches") is not None
+    words = request.arguments
+    counts_steps = any(word.partition("=")[0] == "--num_batches" for word in words)
     return TrainerOptions(
         ranks=request.ranks,
         data_dir=None if request.synthetic else _in_home(data_dir, facts.home, facts.home),
         epochs=request.epochs,
         counts_steps=counts_steps and request.epochs is None,
         more_augmentation=request.more_augmentation,
-        clears=_clearing(request) is not False and not switch(request.arguments, "eval"),
+        clears=_clearing(request) is not False
+        and not (switch(words, "eval") or "--clear_log" in words),
     )
 
 

@@ -9,10 +9,9 @@ from dataclasses import replace
 
 from clusterctl.bootstrap.training import ranks_check
 from clusterctl.jobs import nccl
-from clusterctl.jobs.facts import HeadFacts
 from clusterctl.jobs.mpirun import Binding, MpiLaunch, MpiRun, mpirun_argv
-from clusterctl.jobs.plan import EXAMPLES_FOLDER, node_exports, shared_network
-from clusterctl.jobs.presets import TRAINER, Preset
+from clusterctl.jobs.plan import EXAMPLES_FOLDER, HeadFacts, node_exports, shared_network
+from clusterctl.jobs.trainer import TRAINER, Preset
 
 TIMEOUT_S = 300
 # Half an hour for all of them; twice that, to be sure.

@@ -20,13 +20,28 @@ from typing import BinaryIO
 from clusterctl.domain.errors import ClusterctlError, ConnectionLost, MissingTool, UsageError
 from clusterctl.domain.findings import Finding
 from clusterctl.domain.hostsfile import parse_hosts_file
-from clusterctl.jobs.facts import PROBE, parse_facts
 from clusterctl.jobs.mpirun import JOB_VARIABLE, LOST_DAEMON
-from clusterctl.jobs.plan import JobPlan, JobRequest, head_slots, new_job_id, plan_job
-from clusterctl.jobs.preflight.context import NotReady, errors, parse_look, question
-from clusterctl.jobs.preflight.flags import flags_findings
-from clusterctl.jobs.preflight.verdict import crowding_findings, preflight
-from clusterctl.jobs.work import Contradiction, clears_or_resumes
+from clusterctl.jobs.plan import (
+    PROBE,
+    Contradiction,
+    JobPlan,
+    JobRequest,
+    check_request,
+    clears_or_resumes,
+    head_slots,
+    new_job_id,
+    parse_facts,
+    plan_job,
+    settled,
+)
+from clusterctl.jobs.preflight import (
+    NotReady,
+    crowding_findings,
+    errors,
+    parse_look,
+    preflight,
+    question,
+)
 from clusterctl.node.jobs.preflight import look
 
 # The tutorial's scripts end with 1 on a usage error. They know no options that could contradict
@@ -85,11 +100,12 @@ def plan_here(
         clears=options.clears,
     )
     more_gpus = f"add nodes (clusterctl up NAME --nodes N), or correct {hosts_path.resolve()}"
-    plan = plan_job(request, facts, hosts, new_job_id(), more_gpus)
+    check_request(request, hosts.slots, more_gpus)
+    plan = settled(plan_job(request, facts, hosts, new_job_id()), Path.cwd())
     here = parse_look(facts.hostname or "this node", look(question(plan)))
     ranks = {here.host: min(plan.ranks, head_slots(facts, hosts))}
-    besides = [*flags_findings(plan, Path.cwd()), *crowding_findings([here], ranks)]
-    return plan, preflight(plan, [here], ranks, options.force, besides=besides)
+    crowded = crowding_findings([here], ranks)
+    return plan, preflight(plan, [here], ranks, options.force, besides=crowded)
 
 
 def main() -> None:

@@ -14,8 +14,8 @@ from clusterctl.jobs.metrics.parse import clean_lines
 from clusterctl.jobs.metrics.rows import Run
 from clusterctl.jobs.metrics.runs import holding, read_runs
 from clusterctl.jobs.plan import EXAMPLES_FOLDER
-from clusterctl.jobs.presets import SYNTHETIC_LOG_FOLDER, TRAINER
 from clusterctl.jobs.record import JobRecord, JobState
+from clusterctl.jobs.trainer import SYNTHETIC_LOG_FOLDER, TRAINER
 from clusterctl.operations.access import Access
 from clusterctl.operations.logs import NoJobs, find, read_log
 

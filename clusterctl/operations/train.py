@@ -17,25 +17,28 @@ from clusterctl.domain.results import CommandResult
 from clusterctl.domain.units import count
 from clusterctl.jobs.deploy import EXAMPLES, deploy_files, deployed_files, example_files
 from clusterctl.jobs.detached import start_job
-from clusterctl.jobs.facts import PROBE, HeadFacts, parse_facts
 from clusterctl.jobs.plan import (
+    PROBE,
+    HeadFacts,
     JobPlan,
     JobRequest,
-    check_ranks,
     check_request,
     new_job_id,
+    parse_facts,
     plan_job,
+    settled,
 )
-from clusterctl.jobs.preflight.context import (
+from clusterctl.jobs.preflight import (
     NodeLook,
     NotReady,
+    crowding_findings,
     errors,
+    in_order,
     parse_look,
+    preflight,
     question,
     together,
 )
-from clusterctl.jobs.preflight.flags import flags_findings
-from clusterctl.jobs.preflight.verdict import crowding_findings, in_order, preflight
 from clusterctl.node.packer import program_of
 from clusterctl.operations.access import Access
 from clusterctl.operations.logs import Running, refuse_beside_a_run, what_runs
@@ -80,9 +83,9 @@ def plan_training(access: Access, request: JobRequest, force: bool = False) -> T
     hosts = live_hosts(access)
     more = _more_gpus(access.cluster, request.ranks)
     # Before any connection: asking for the impossible should not need one.
-    check_ranks(request.ranks, hosts.slots, more)
-    check_request(request)
-    job = plan_job(request, head_facts(access), hosts, new_job_id(), more)
+    check_request(request, hosts.slots, more)
+    job = plan_job(request, head_facts(access), hosts, new_job_id())
+    job = settled(job, EXAMPLES / "tensorflow")
     running = what_runs(access).trainings
     return TrainingPlan(job, hosts, running, look_before(access, job, hosts, running, force))
 
@@ -134,7 +137,6 @@ def look_before(
     home = str(Path("~").expanduser())
     besides = [
         *leftovers(access.cluster.name, running),
-        *flags_findings(job, EXAMPLES / "tensorflow"),
         *crowding_findings(looks.values, with_ranks),
     ]
     found = preflight(job, looks.values, with_ranks, force, home, besides)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from clusterctl.domain.errors import ClusterctlError
-from clusterctl.jobs.facts import PROBE, Environment, HeadFacts, parse_facts
 from clusterctl.jobs.mpirun import MpiRun
+from clusterctl.jobs.plan import PROBE, Environment, HeadFacts, parse_facts
 
 SAMPLES = Path(__file__).parent / "samples"
 

@@ -10,7 +10,6 @@ import pytest
 from clusterctl.domain.errors import MissingTool, NotEnoughGpus, UsageError
 from clusterctl.domain.hostsfile import parse_hosts_file
 from clusterctl.jobs.detached import job_files
-from clusterctl.jobs.facts import Environment, HeadFacts, parse_facts
 from clusterctl.jobs.mpirun import (
     JOB_VARIABLE,
     MpiRun,
@@ -18,7 +17,16 @@ from clusterctl.jobs.mpirun import (
     parse_mpirun_version,
     parse_variable,
 )
-from clusterctl.jobs.plan import JobRequest, head_slots, plan_job, shared_network
+from clusterctl.jobs.plan import (
+    Environment,
+    HeadFacts,
+    JobRequest,
+    check_request,
+    head_slots,
+    parse_facts,
+    plan_job,
+    shared_network,
+)
 
 JOB = "20261120-154501-3f2a"
 HOSTS = parse_hosts_file("10.0.0.4 slots=8\n10.0.0.5 slots=8\n10.0.0.6 slots=8\n10.0.0.7 slots=8\n")
@@ -52,7 +60,7 @@ def with_efa(count, **changes):
 
 
 def line(request, head, hosts=HOSTS):
-    return plan_job(request, head, hosts, JOB, "add nodes").line
+    return plan_job(request, head, hosts, JOB).line
 
 
 SSH = "'-o BatchMode=yes -o ConnectTimeout=30 -o ServerAliveInterval=10 -o ServerAliveCountMax=5'"
@@ -190,7 +198,7 @@ def test_variables_and_options_of_the_users_own():
             ["--report-bindings", "-bind-to none", "--mca pml '^ucx a'"]
         ),
     )
-    plan = plan_job(request, facts(), HOSTS, JOB, "")
+    plan = plan_job(request, facts(), HOSTS, JOB)
     ours = (
         f" -x TF_CPP_MIN_LOG_LEVEL=2 -x PYTHONUNBUFFERED="
         " -x PATH=/opt/clusterctl/training/bin:/usr/local/bin:/usr/bin:/bin"
@@ -214,7 +222,7 @@ def test_variables_and_options_of_the_users_own():
         "A": "b=c",
     }
     assert described["mpi_arguments"] == list(request.mpi_arguments)
-    assert "environment" not in job_files(plan_job(JobRequest(2), facts(), HOSTS, JOB, ""))
+    assert "environment" not in job_files(plan_job(JobRequest(2), facts(), HOSTS, JOB))
 
 
 @pytest.mark.parametrize(
@@ -343,12 +351,11 @@ def test_the_trainers_flags(request_, head, flags):
 )
 def test_a_training_is_evaluated_on_the_head_node(environment, start):
     request = JobRequest(32, more_augmentation=True, arguments=("--model", "resnet18"))
-    plan = plan_job(request, with_gpus(environment, addresses=("10.0.0.4",)), HOSTS, JOB, "")
+    plan = plan_job(request, with_gpus(environment, addresses=("10.0.0.4",)), HOSTS, JOB)
     assert plan.lines == (plan.line, plan.evaluation_line)
     assert plan.evaluation_line.startswith(start)
     assert f"CLUSTERCTL_JOB={JOB}" in plan.evaluation
     assert flags_of(plan.evaluation_line) == f"{DATA} --eval --num_gpus 32 --model resnet18"
-    assert plan.workdir + "/imagenet_resnet" == plan.log_dir
 
 
 @pytest.mark.parametrize(
@@ -361,7 +368,7 @@ def test_a_training_is_evaluated_on_the_head_node(environment, start):
     ],
 )
 def test_what_is_not_evaluated(request_):
-    plan = plan_job(request_, with_gpus(), HOSTS, JOB, "")
+    plan = plan_job(request_, with_gpus(), HOSTS, JOB)
     assert (plan.evaluation, plan.evaluation_line, plan.lines) == ((), "", (plan.line,))
     assert ("--eval" in plan.argv) == ("--eval" in request_.arguments)
     assert not ("--eval" in plan.argv and "--clear_log" in plan.argv)
@@ -433,35 +440,20 @@ def test_the_users_arguments_come_last_and_keep_their_spaces():
     assert words[-3:] == ["--log_dir", "/data/my logs", "--lr=0.1"]
 
 
-@pytest.mark.parametrize(
-    ("given", "folder"),
-    [
-        ("runs", "/home/ubuntu/examples/horovod/tensorflow/runs"),
-        ("/data/my runs", "/data/my runs"),
-        # As the trainer takes it: else the checks before look elsewhere, and it deletes unasked.
-        ("~/runs", "/home/ubuntu/runs"),
-        ("~", "/home/ubuntu"),
-    ],
-)
-def test_where_the_trainer_writes(given, folder):
-    request = JobRequest(2, data_dir="/d", arguments=("--log_dir", given))
-    assert plan_job(request, facts(), HOSTS, JOB, "").log_dir == folder
-
-
 def test_a_script_of_the_users_own_gets_none_of_the_trainers_flags():
     request = JobRequest(2, script="~/it's mine.py", arguments=("-v",))
     words = shlex.split(line(request, facts()))
     assert words[-3:] == [FIVE.python, "/home/ubuntu/it's mine.py", "-v"]
-    plan = plan_job(request, facts(), HOSTS, JOB, "")
+    plan = plan_job(request, facts(), HOSTS, JOB)
     assert (plan.script_path, plan.home) == ("/home/ubuntu/it's mine.py", "/home/ubuntu")
-    below = plan_job(JobRequest(2, script="mine.py"), facts(), HOSTS, JOB, "")
+    below = plan_job(JobRequest(2, script="mine.py"), facts(), HOSTS, JOB)
     assert (below.argv[-1], below.script_path) == ("mine.py", f"{below.workdir}/mine.py")
-    assert plan_job(JobRequest(2), facts(), HOSTS, JOB, "").script_path == ""
+    assert plan_job(JobRequest(2), facts(), HOSTS, JOB).script_path == ""
 
 
 def test_a_weird_home_stays_one_word():
     head = with_gpus(home="/home/we ird'\"é", library_path="/a b/lib:/c")
-    plan = plan_job(JobRequest(8), head, HOSTS, JOB, "")
+    plan = plan_job(JobRequest(8), head, HOSTS, JOB)
     assert "/home/we ird'\"é/data/tf-imagenet/" in plan.argv
     assert "LD_LIBRARY_PATH=/a b/lib:/c" in plan.argv
     assert shlex.split(plan.line) == list(plan.argv)
@@ -524,7 +516,8 @@ def test_a_weird_home_stays_one_word():
 )
 def test_refused(request_, head, error, says):
     with pytest.raises(error, match=says) as raised:
-        plan_job(request_, head, HOSTS, JOB, "add nodes")
+        check_request(request_, HOSTS.slots, "add nodes")
+        plan_job(request_, head, HOSTS, JOB)
     assert raised.value.hint
 
 

@@ -9,9 +9,8 @@ import pytest
 
 from clusterctl.domain.hostsfile import HostsFile, HostSlots, format_hosts_file
 from clusterctl.jobs.deploy import deploy_files
-from clusterctl.jobs.facts import Environment
 from clusterctl.jobs.mpirun import MpiRun
-from clusterctl.jobs.plan import JobRequest, new_job_id, plan_job
+from clusterctl.jobs.plan import Environment, JobRequest, new_job_id, plan_job
 from clusterctl.operations.train import head_facts
 
 PLACE = """\
@@ -45,7 +44,7 @@ def test_ranks_fill_the_head_node_first(pair, environment, preset, ranks, on_hea
         shipped = deploy_files(access.connections, access.targets, format_hosts_file(hosts))
         assert not shipped.failures
         request = JobRequest(ranks, preset=preset, script="~/place.py")
-        plan = plan_job(request, facts, hosts, job, "")
+        plan = plan_job(request, facts, hosts, job)
         command = f"cd {shlex.quote(plan.workdir)} && {plan.line}"
         result = access.connections.run(access.head, command, timeout_s=60)
         names = [access.connections.run(t, "hostname").stdout.strip() for t in access.targets]

@@ -9,10 +9,16 @@ import pytest
 from clusterctl.domain.findings import Severity
 from clusterctl.domain.hostsfile import HostsFile, HostSlots
 from clusterctl.jobs.plan import JobPlan
-from clusterctl.jobs.preflight.context import NodeLook, NotReady, errors, question
-from clusterctl.jobs.preflight.data import records_of
-from clusterctl.jobs.preflight.verdict import crowding_findings, preflight
-from clusterctl.jobs.work import Work
+from clusterctl.jobs.preflight import (
+    NodeLook,
+    NotReady,
+    crowding_findings,
+    errors,
+    preflight,
+    question,
+    records_of,
+)
+from clusterctl.jobs.trainer import TrainerRun
 
 GIB = 1 << 30
 VERSIONS = {
@@ -40,20 +46,20 @@ NODE = NodeLook(
 )
 SECOND = replace(NODE, host="demo-1")
 # 1550 records x 10 epochs // (8 x 4) = 484 steps.
-WORK = Work(8, "/data", batch_size=4, epochs=10, clears=True)
+RUN = TrainerRun(8, "/data", batch_size=4, epochs=10, clears=True)
 
 
-def plan(work=WORK, evaluation=("mpirun", "--eval"), **changes):
+def plan(run=RUN, evaluation=("mpirun", "--eval"), **changes):
     values = {
         "job_id": "x",
-        "ranks": work.ranks if work else 2,
+        "ranks": run.ranks if run else 2,
         "preset": "cpu",
         "synthetic": False,
         "workdir": "/home/ubuntu/examples",
         "argv": ("/opt/mpirun",),
         "evaluation": evaluation,
         "python": "/opt/python",
-        "work": work,
+        "run": run,
     }
     return JobPlan(**{**values, **changes})
 
@@ -155,12 +161,14 @@ def test_the_trainers_tensorflow(version, keras, works):
     versions = {**VERSIONS, "tensorflow": version, "horovod_built_for": version}
     node = replace(NODE, versions={**versions, **({"keras": keras} if keras else {})})
     assert [one[0] for one in found([node])] == ([] if works else ["env.mismatch"])
-    assert found([node], plan(None, ())) == [], "programs of the user's own may use another"
+    assert found([node], plan(None, (), script="x.py")) == [], (
+        "programs of the user's own may use another"
+    )
 
 
 def test_an_evaluation_alone_reads_the_validation_files_of_all_its_ranks():
     """Its training files may be missing, cut short or others."""
-    job = plan(replace(WORK, evaluates_only=True, clears=False), evaluation=())
+    job = plan(replace(RUN, evaluates_only=True, clears=False), evaluation=())
     head = replace(checkpoints(NODE, 484), training={}, records={})
     broken = replace(SECOND, training={"train-00003-of-00004": 5}, records={"x": -1})
     assert found([head, broken], job) == []
@@ -259,7 +267,7 @@ def test_an_incomplete_set(training, validation, said):
     ],
 )
 def test_files_and_ranks(ranks, said):
-    job = plan(replace(WORK, ranks=ranks))
+    job = plan(replace(RUN, ranks=ranks))
     assert found(job=job) == [(check, severity, None, text) for check, severity, text in said]
 
 
@@ -271,7 +279,7 @@ def test_files_with_other_numbers_of_records():
 
 
 def test_a_step_of_more_images_than_there_are():
-    job = plan(replace(WORK, batch_size=194))
+    job = plan(replace(RUN, batch_size=194))
     assert found(job=job) == [
         (
             "data.few_images",
@@ -280,7 +288,7 @@ def test_a_step_of_more_images_than_there_are():
             "one step takes 194 images for each of 8 ranks, and there are 1550 in all",
         )
     ]
-    assert found(job=plan(replace(WORK, batch_size=193))) == []
+    assert found(job=plan(replace(RUN, batch_size=193))) == []
 
 
 def test_records_are_counted_as_the_trainer_does():
@@ -290,7 +298,7 @@ def test_records_are_counted_as_the_trainer_does():
     assert records_of({"train-00000-of-00001": 9}, {"train-00000-of-00001": 7}) == 7
 
 
-REMOTE = replace(WORK, data_dir="s3://bucket/imagenet")
+REMOTE = replace(RUN, data_dir="s3://bucket/imagenet")
 
 
 def test_data_elsewhere_is_not_looked_at():
@@ -384,7 +392,7 @@ def test_an_earlier_run(steps, changes, on_purpose, said, force):
     node = checkpoints(NODE, *steps)
     if "data_dir" in changes:
         node = replace(node, training={}, records={})
-    job = plan(replace(WORK, **changes), clears_on_purpose=on_purpose)
+    job = plan(replace(RUN, **changes), clears_on_purpose=on_purpose)
     [one] = found([node], job, ["demo-0"], force)
     if force and said[0] == "log.no_checkpoint":
         said = (said[0], said[1].replace("error", "warning"), said[2])
@@ -400,7 +408,7 @@ def test_a_run_on_a_worker_counts_too():
 
 def test_training_goes_on_from_what_the_head_node_has():
     """After `replace demo 0` for example, with --local_ckpt."""
-    job = plan(replace(WORK, clears=False))
+    job = plan(replace(RUN, clears=False))
     text = f"there is no checkpoint in {LOG}, but on demo-1: only rank 0's are gone on from"
     assert found([NODE, checkpoints(SECOND, 400)], job) == [
         ("log.elsewhere", "error", "demo-0", text)
@@ -410,7 +418,7 @@ def test_training_goes_on_from_what_the_head_node_has():
 
 
 def test_synthetic_training_that_clears_nothing_has_no_earlier_run():
-    job = plan(replace(WORK, data_dir=None, clears=False), evaluation=())
+    job = plan(replace(RUN, data_dir=None, clears=False), evaluation=())
     assert found([checkpoints(NODE, 400), SECOND], job) == []
 
 
@@ -439,21 +447,21 @@ def test_synthetic_training_that_clears_nothing_has_no_earlier_run():
 )
 def test_room_for_checkpoints(changes, free, said):
     nodes = [replace(node, free_bytes=free) for node in (NODE, SECOND)]
-    assert found(nodes, plan(replace(WORK, **changes))) == [
+    assert found(nodes, plan(replace(RUN, **changes))) == [
         ("disk.checkpoints", "error", "demo-0", text) for text in said
     ]
     # With --local_ckpt every node has them.
-    job = plan(replace(WORK, local_ckpt=True, **changes))
+    job = plan(replace(RUN, local_ckpt=True, **changes))
     hosts = [one[2] for one in found(nodes, job)]
     assert hosts == (["demo-[0-1]"] if said else [])
 
 
 def test_what_is_there_already_counts():
-    work = replace(WORK, epochs=None, batches=3000)
+    run = replace(RUN, epochs=None, batches=3000)
     node = replace(checkpoints(NODE, 1000, 2000), free_bytes=210 << 20)
-    assert [one[0] for one in found([node], plan(replace(work, clears=False)))] == ["log.resumed"]
+    assert [one[0] for one in found([node], plan(replace(run, clears=False)))] == ["log.resumed"]
     # 400 MiB become free.
-    anew = found([node], plan(work, clears_on_purpose=True))
+    anew = found([node], plan(run, clears_on_purpose=True))
     assert [one[:2] for one in anew] == [("log.unfinished", "warning")]
 
 
@@ -462,9 +470,9 @@ def test_what_is_there_already_counts():
 )
 def test_a_large_run_is_told_of_its_recipe(ranks, severity):
     node = replace(NODE, training=shards(ranks), records={})
-    said = found([node], plan(replace(WORK, ranks=ranks)), ["demo-0"])
+    said = found([node], plan(replace(RUN, ranks=ranks)), ["demo-0"])
     assert [one[:2] for one in said] == ([("recipe.larc", severity)] if severity else [])
-    larc = plan(replace(WORK, ranks=ranks, uses_larc=True))
+    larc = plan(replace(RUN, ranks=ranks, uses_larc=True))
     assert found([node], larc, ["demo-0"]) == []
 
 
@@ -492,7 +500,7 @@ def test_more_ranks_than_processors(cpus, in_lab, slots, ranks, said):
 
 def test_a_program_of_the_users_own_needs_the_software_alone():
     node = replace(checkpoints(NODE, 400), training={}, versions={**VERSIONS, "tensorflow": "1.15"})
-    assert found([node], plan(None, ())) == [
+    assert found([node], plan(None, (), script="x.py")) == [
         (
             "env.mismatch",
             "error",
@@ -504,7 +512,7 @@ def test_a_program_of_the_users_own_needs_the_software_alone():
     assert found([node], plan())[1][3] == ("the trainer needs TensorFlow 2, and 1.15 is installed")
 
 
-OWN = {"work": None, "evaluation": (), "home": "/home/ubuntu"}
+OWN = {"run": None, "evaluation": (), "home": "/home/ubuntu"}
 NONE = "No such file or directory"
 
 
@@ -553,7 +561,7 @@ def test_a_missing_program_and_what_was_meant(script, path, callers_home, hint):
 @pytest.mark.parametrize("error", ["", "/root/data/small: Permission denied"])
 def test_a_data_folder_of_the_callers_home(error):
     node = replace(NODE, training={}, validation={}, records={}, data_error=error)
-    job = plan(replace(WORK, data_dir="/root/data/small"), home="/home/ubuntu")
+    job = plan(replace(RUN, data_dir="/root/data/small"), home="/home/ubuntu")
     [one] = preflight(job, [node], ["demo-0"], False, "/root")
     assert one.check_id == "data.missing"
     assert one.hint.endswith("--data-dir '~/data/small'")
@@ -567,7 +575,7 @@ def test_a_data_folder_of_the_callers_home(error):
 @pytest.mark.parametrize(("folder", "quoted"), [("/a b", "'/a b/'"), ("/home/ubuntu/d/", "'~/d/'")])
 def test_data_that_a_node_has_is_copied_from_it(check_id, training, folder, quoted):
     lacking = replace(NODE, host="demo-1", training=training)
-    job = plan(replace(WORK, data_dir=folder), home="/home/ubuntu")
+    job = plan(replace(RUN, data_dir=folder), home="/home/ubuntu")
 
     def hint(nodes, home):
         found = preflight(job, nodes, ["demo-0", "demo-1"], False, home)
@@ -590,7 +598,7 @@ def test_data_that_a_node_has_is_copied_from_it(check_id, training, folder, quot
 def test_one_of_a_kind(files, ranks, batch, said):
     training = shards(files)
     node = replace(NODE, training=training, records=dict.fromkeys(training, 1))
-    job = plan(replace(WORK, ranks=ranks, batch_size=batch))
+    job = plan(replace(RUN, ranks=ranks, batch_size=batch))
     everything = preflight(job, [node], ["demo-0"])
     assert any(said in f"{one.message} {one.hint} hint {one.hint}" for one in everything)
 
@@ -608,7 +616,7 @@ def test_the_hint_of_different_data_names_a_command_that_there_is():
 def test_all_at_once_errors_first_each_with_what_to_do():
     head = replace(checkpoints(NODE, 484), free_bytes=0)
     nodes = [head, replace(SECOND, training={}, versions={})]
-    job = plan(replace(WORK, ranks=6, epochs=100, save_every=0))
+    job = plan(replace(RUN, ranks=6, epochs=100, save_every=0))
     everything = preflight(job, nodes, ["demo-0", "demo-1"])
     assert [one.check_id for one in everything] == [
         "env.missing",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.jobs.preflight.context import parse_look
+from clusterctl.jobs.preflight import parse_look
 from clusterctl.operations.train import LOOK
 from tests.pythons import python_or_skip
 

@@ -196,7 +196,7 @@ def test_without_data(trainable):
     status, _, err = typed(trainable, "./train.sh", "2")
     assert status == 1
     assert (
-        f"error: there is no training data in {trainable}/data/tf-imagenet/ (no file named" in err
+        f"error: there is no training data in {trainable}/data/tf-imagenet (no file named" in err
     )
 
 

@@ -1,11 +1,18 @@
-"""How a job is run on GPUs, and how on CPUs: binding, variables, and the trainer's flags.
+"""The trainer: its flags on GPUs and on CPUs, and what it says that it will do with them.
 
 Python 3.8 and the standard library only: this module also runs on the nodes (jobs/train_sh).
 """
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from clusterctl.domain.errors import UsageError
 from clusterctl.jobs.mpirun import Binding
@@ -193,3 +200,113 @@ def _warm_up(preset: Preset, options: TrainerOptions, most: int) -> list[str]:
     """At most a third of the run; none where the run is counted in steps: too short for it."""
     epochs = _epochs(preset, options) or 0
     return ["--warmup_epochs", str(min(most, epochs // 3))] if epochs >= 3 else []
+
+
+IMAGENET_IMAGES = 1_281_167  # the length of an epoch of synthetic data
+
+
+@dataclass(frozen=True)
+class TrainerRun:
+    """What one run of the trainer will do, as its own parser says.
+
+    `data_dir` is None for synthetic images; `log_dir` and `log_name` are as they were given, but
+    for a `~`. `batch_size` is per rank. `save_every` is in steps, 0 for once an epoch. `clears`:
+    the log folder is emptied first.
+    """
+
+    ranks: int
+    data_dir: str | None
+    log_dir: str = "imagenet_resnet"
+    log_name: str = "hvd_train.log"
+    model: str = "resnet50"
+    batch_size: int = 256
+    epochs: int | None = None
+    batches: int | None = None
+    save_every: int = 1000
+    local_ckpt: bool = False
+    clears: bool = False
+    evaluates_only: bool = False
+    uses_larc: bool = False
+
+    @property
+    def global_batch(self) -> int:
+        return max(1, self.ranks * self.batch_size)
+
+    def steps(self, records: int | None) -> int | None:
+        """Return how many steps it trains for, records x epochs // global batch; None: unknown."""
+        if self.epochs is None:
+            return self.batches
+        records = IMAGENET_IMAGES if self.data_dir is None else records
+        return None if records is None else records * self.epochs // self.global_batch
+
+    def checkpoints(self, records: int | None) -> int:
+        """Return how many checkpoints it keeps, the last one included; 0 for synthetic data."""
+        if self.data_dir is None or self.evaluates_only:
+            return 0
+        steps = self.steps(records)
+        every = self.save_every or max(1, (records or 0) // self.global_batch)
+        return 1 if steps is None else -(-steps // every)
+
+
+# Lines in, one JSON line for each out: the settled flags, or null where they are refused.
+_ASK = """
+import json, sys
+answers, sys.stdout = sys.stdout, sys.stderr
+import flags
+for words in json.load(sys.stdin):
+    try:
+        print(json.dumps(vars(flags.parse_args(words))), file=answers, flush=True)
+    except SystemExit:
+        print("null", file=answers, flush=True)
+"""
+_NAMES = {
+    "epochs": "num_epochs",
+    "batches": "num_batches",
+    "save_every": "save_checkpoints_steps",
+    "clears": "clear_log",
+    "evaluates_only": "eval",
+    "uses_larc": "use_larc",
+}
+
+
+def ask_trainer(
+    folder: Path, home: str, ranks: int, lines: Sequence[Sequence[str]]
+) -> tuple[TrainerRun | None, str]:
+    """Return what the trainer in `folder` makes of its flags, and its errors in one line.
+
+    `lines` are the flags of the training and of the evaluation: the run is that of the first. It
+    is None where the trainer refuses them, or does not answer. `home` is the nodes' home folder,
+    for a `~` in the flags. The parser imports no TensorFlow, so this takes a tenth of a second;
+    mpirun would ask it in every rank.
+    """
+    asked = subprocess.run(
+        [sys.executable, "-B", "-c", _ASK],
+        cwd=str(folder),
+        env={**os.environ, "HOME": home},
+        input=json.dumps([list(words) for words in lines]).encode(),
+        capture_output=True,
+        check=False,
+    )
+    told = asked.stderr.decode(errors="replace").splitlines()
+    if asked.returncode:
+        return None, f"does not say what it will do: {(told or ['no message'])[-1]}"
+    matches = (re.search("error: (.*)", line, re.IGNORECASE) for line in told)
+    refused = "; ".join(dict.fromkeys(match[1] for match in matches if match))
+    said = json.loads(asked.stdout.splitlines()[0])
+    names = [name for name in TrainerRun.__dataclass_fields__ if name != "ranks"]
+    run = said and TrainerRun(ranks, **{name: said[_NAMES.get(name, name)] for name in names})
+    return run, refused
+
+
+def switch(arguments: Sequence[str], name: str) -> bool | None:
+    """Return what the last of `--name` and `--noname` says; None when neither is there.
+
+    The trainer takes no beginning of a flag for the whole of it, so the words are exact.
+    """
+    said = [word == f"--{name}" for word in arguments if word in (f"--{name}", f"--no{name}")]
+    return said[-1] if said else None
+
+
+def opposite(word: str) -> str:
+    """Return the other form of a switch: `--fp16` of `--nofp16`, and the other way round."""
+    return f"--{word[4:]}" if word.startswith("--no") else f"--no{word[2:]}"

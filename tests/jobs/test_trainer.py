@@ -1,0 +1,158 @@
+"""What the trainer's own parser says of a job's lines, and what follows from it."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+
+import pytest
+
+from clusterctl.jobs.deploy import EXAMPLES
+from clusterctl.jobs.plan import Contradiction, JobPlan, clears_or_resumes, settled
+from clusterctl.jobs.preflight import NodeLook, preflight
+from clusterctl.jobs.trainer import TRAINER, TrainerRun, opposite, switch
+
+SHIPPED = EXAMPLES / "tensorflow"
+REAL = ("--data_dir", "/data of mine/", "--num_epochs", "90")
+NODE = NodeLook(host="demo-0", versions={"mpirun": "mpirun (Open MPI) 5.0.11", "python": "3.11.2"})
+
+
+def plan(*words, evaluation=(), trainer=SHIPPED, **changes):
+    argv = ("/opt/mpirun", "-np", "8", "/opt/python", TRAINER, *words)
+    then = ("/opt/mpirun", "/opt/python", TRAINER, *evaluation) if evaluation else ()
+    job = JobPlan("x", 8, "cpu", False, "/jobs", argv, then, home="/home/ubuntu", **changes)
+    return settled(job, trainer)
+
+
+def said(job, force=False):
+    found = preflight(job, [NODE], [], force)
+    return [(one.severity.value, one.message) for one in found if one.check_id == "flags.refused"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "run", "log_dir"),
+    [
+        ("--synthetic --num_batches 3", TrainerRun(8, None, batches=3), "/jobs/imagenet_resnet"),
+        (
+            "--data_dir '/a b/é' -b8 -m=resnet18 --num_epochs 90 --num_batches 7 --log_dir=/l"
+            " --log_name mine --clear_log",
+            TrainerRun(8, "/a b/é", "/l", "mine", "resnet18", 8, 90, 7, clears=True),
+            "/l",
+        ),
+        # As the trainer takes it: else the checks look elsewhere, and it deletes unasked.
+        (
+            "--data_dir '~/d' --eval --local_ckpt --use_larc --save_checkpoints_steps 0"
+            " --log_dir '~/runs'",
+            TrainerRun(
+                *(8, "/home/ubuntu/d", "/home/ubuntu/runs"),
+                save_every=0,
+                local_ckpt=True,
+                evaluates_only=True,
+                uses_larc=True,
+            ),
+            "/home/ubuntu/runs",
+        ),
+    ],
+)
+def test_what_it_will_do(flags, run, log_dir):
+    job = plan(*shlex.split(flags))
+    assert (job.run, job.refused, job.log_dir) == (run, "", log_dir)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--batchsize", "64"), "Unknown command line arg: --batchsize"),
+        (("--batch_size", "many"), "--batch_size"),
+        (("--batch_size",), "expected one argument"),
+        (("--cl",), "Unknown command line arg: --cl"),  # no beginning stands for the whole
+        (("--clear_log", "--noclear_log"), "not allowed with"),
+        (("--lr_decay_mode", "exponential"), "invalid choice: 'exponential'"),
+        (("it's",), "Unknown command line arg: it's"),
+    ],
+)
+def test_what_it_does_not_take(words, message):
+    job = plan(*REAL, *words, evaluation=(*REAL, "--eval", *words))
+    [(severity, told)] = said(job)
+    assert (severity, job.run, job.log_dir) == ("error", None, "")
+    assert told.startswith("the trainer: ")
+    assert message in told
+    assert "\n" not in told
+
+
+def test_a_mistake_in_the_second_line_only():
+    job = plan(*REAL, evaluation=("--no",))
+    assert (len(said(job)), job.run.data_dir) == (1, "/data of mine")
+
+
+def test_help_is_no_mistake():
+    assert plan("--help").refused == ""
+
+
+def test_nothing_is_asked_about_a_program_of_the_users_own(tmp_path):
+    assert plan("--no", script="x.py", trainer=tmp_path).refused == ""
+
+
+@pytest.mark.parametrize("parser", [None, "def parse_args(:"])
+def test_a_trainer_that_does_not_answer(tmp_path, parser):
+    shutil.copy(SHIPPED / "schedule.py", tmp_path)
+    if parser:
+        (tmp_path / "flags.py").write_text(parser)
+    [(severity, told)] = said(plan(*REAL, trainer=tmp_path))
+    assert (severity, "does not say what it will do" in told) == ("error", True)
+
+
+@pytest.mark.parametrize(
+    ("words", "changes", "severity"),
+    [
+        (("--mine",), {}, "warning"),
+        # Where its log folder is nobody knows, and an earlier run is never deleted unasked.
+        (("--mine", "--clear_log"), {}, "error"),
+        (("--mine", "--clear_log"), {"clears_on_purpose": True}, "warning"),
+    ],
+)
+def test_a_trainer_of_the_users_own_can_be_forced(words, changes, severity):
+    assert [one[0] for one in said(plan(*REAL, *words, **changes), force=True)] == [severity]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "epochs", "steps"),
+    # As the tutorial's tables end: tests/examples has the schedules themselves.
+    [(4, 90, 112_602), (8, 90, 56_301), (32, 90, 14_075), (256, 90, 1759), (32, 1, 156)],
+)
+def test_steps(ranks, epochs, steps):
+    run = TrainerRun(ranks, "/d", epochs=epochs)
+    assert (run.steps(1_281_167), run.steps(None)) == (steps, None)
+    assert TrainerRun(ranks, None, epochs=epochs).steps(None) == steps
+    assert TrainerRun(ranks, "/d", batches=7).steps(None) == 7
+
+
+@pytest.mark.parametrize(
+    ("run", "kept"),
+    [
+        (TrainerRun(32, "/d", epochs=90), 15),
+        (TrainerRun(32, "/d", epochs=90, save_every=0), 91),
+        (TrainerRun(32, "/d", batches=1000), 1),
+        (TrainerRun(32, "/d", batches=1001), 2),
+        (TrainerRun(32, "/d"), 1),
+        (TrainerRun(32, None, epochs=5), 0),
+        (TrainerRun(32, "/d", epochs=90, evaluates_only=True), 0),
+    ],
+)
+def test_checkpoints(run, kept):
+    assert run.checkpoints(1_281_167) == kept
+
+
+def test_switches():
+    words = ["-b", "8", "--fp16", "--nofp16", "--eval_interval", "3"]
+    assert (switch(words, "fp16"), switch(words, "eval"), switch(["--eval"], "eval")) == (
+        *(False, None, True),
+    )
+    assert (opposite("--nofp16"), opposite("--clear_log")) == ("--fp16", "--noclear_log")
+
+
+def test_clear_or_resume():
+    assert clears_or_resumes(False, False) is None
+    assert (clears_or_resumes(True, False), clears_or_resumes(False, True)) == (True, False)
+    with pytest.raises(Contradiction, match="--clear and --resume contradict each other"):
+        clears_or_resumes(True, True)
