@@ -14,7 +14,7 @@ from clusterctl.cli.params import JobId
 from clusterctl.domain.errors import UsageError
 
 if TYPE_CHECKING:
-    from clusterctl.jobs.metrics.keras import MetricDefinition
+    from clusterctl.jobs.metrics.logs import MetricDefinition
     from clusterctl.jobs.metrics.reference import Comparison, Reference
     from clusterctl.operations.results import LogText, Results
 
@@ -69,7 +69,7 @@ def results(
     Reads the trainer's tables, evaluations, and lines of Keras; compares with the tutorial's runs
     at equal epochs. With --log no cluster is needed.
     """
-    from clusterctl.jobs.metrics.keras import parse_definition
+    from clusterctl.jobs.metrics.logs import parse_definition
     from clusterctl.operations.results_plot import picture_format
 
     definitions = [parse_definition(text) for text in metrics]

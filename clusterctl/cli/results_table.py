@@ -7,9 +7,15 @@ from typing import TypeVar
 
 from clusterctl.cli import output
 from clusterctl.domain.units import count, format_duration
-from clusterctl.jobs.metrics.keras import MetricSeries
+from clusterctl.jobs.metrics.logs import (
+    IMAGENET_SAMPLES,
+    EvaluationRow,
+    MetricSeries,
+    RunFacts,
+    TrainingRow,
+)
 from clusterctl.jobs.metrics.reference import Comparison
-from clusterctl.jobs.metrics.rows import IMAGENET_SAMPLES, EvaluationRow, Run, RunFacts, TrainingRow
+from clusterctl.jobs.metrics.runs import Run
 from clusterctl.jobs.record import JobRecord, JobState
 from clusterctl.operations.results import Results, said_of
 

@@ -9,10 +9,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from clusterctl.domain.errors import ClusterctlError, CommandFailed, UsageError
-from clusterctl.jobs.metrics.keras import KERAS, MetricDefinition, MetricSeries, read_metrics
-from clusterctl.jobs.metrics.parse import clean_lines
-from clusterctl.jobs.metrics.rows import Run
-from clusterctl.jobs.metrics.runs import holding, read_runs
+from clusterctl.jobs.metrics.logs import (
+    KERAS,
+    MetricDefinition,
+    MetricSeries,
+    clean_lines,
+    read_metrics,
+)
+from clusterctl.jobs.metrics.runs import Run, holding, read_runs
 from clusterctl.jobs.plan import EXAMPLES_FOLDER
 from clusterctl.jobs.record import JobRecord, JobState
 from clusterctl.jobs.trainer import SYNTHETIC_LOG_FOLDER, TRAINER

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from clusterctl.domain.errors import UsageError
-from clusterctl.jobs.metrics.keras import MetricSeries
+from clusterctl.jobs.metrics.logs import EvaluationRow, MetricSeries, TrainingRow
 from clusterctl.jobs.metrics.reference import Comparison
-from clusterctl.jobs.metrics.rows import EvaluationRow, Run, TrainingRow
+from clusterctl.jobs.metrics.runs import Run
 from clusterctl.operations.results import Results
 
 TABLE_COLUMNS = (

@@ -12,9 +12,9 @@ from typing import Any
 
 from clusterctl.domain.errors import MissingTool, UsageError
 from clusterctl.domain.units import count
-from clusterctl.jobs.metrics.keras import MetricSeries
+from clusterctl.jobs.metrics.logs import MetricSeries, TrainingRow
 from clusterctl.jobs.metrics.reference import Reference
-from clusterctl.jobs.metrics.rows import Run, TrainingRow
+from clusterctl.jobs.metrics.runs import Run
 
 FORMATS = ("png", "svg", "pdf")
 PANEL_INCHES = (5.5, 3.2)

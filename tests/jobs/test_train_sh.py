@@ -195,9 +195,7 @@ def test_without_data(trainable):
         path.unlink()
     status, _, err = typed(trainable, "./train.sh", "2")
     assert status == 1
-    assert (
-        f"error: there is no training data in {trainable}/data/tf-imagenet (no file named" in err
-    )
+    assert f"error: there is no training data in {trainable}/data/tf-imagenet (no file named" in err
 
 
 def test_on_the_oldest_python(trainable):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.domain.errors import MissingTool, UsageError
-from clusterctl.jobs.metrics.keras import parse_definition
+from clusterctl.jobs.metrics.logs import parse_definition
 from clusterctl.jobs.metrics.reference import REFERENCES, compare
 from clusterctl.operations.results import (
     LogText,

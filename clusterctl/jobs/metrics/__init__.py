@@ -1,5 +1,4 @@
-"""What a training's log says: its rows and runs, a framework's own metrics, reference runs.
-
-Here: text in, values out. Not here: where the log lies and how it is fetched, as a table, JSON or
-plot (operations/results*.py).
+"""What a training's log says. `logs` reads lines, `runs` joins what belongs together, `reference`
+has the tutorial's runs. Not here: where a log lies, and results as JSON, CSV or a picture
+(operations/results*.py).
 """

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from clusterctl.jobs.metrics.rows import IMAGENET_SAMPLES, Run, TrainingRow, usual_interval
-from clusterctl.jobs.metrics.runs import read_runs
+from clusterctl.jobs.metrics.logs import IMAGENET_SAMPLES, TrainingRow
+from clusterctl.jobs.metrics.runs import Run, read_runs, usual_interval
 
 FOLDER = Path(__file__).parent / "reference-runs"
 # A hole in a table is not bridged: what lies in it is not known.

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.domain.errors import UsageError
-from clusterctl.jobs.metrics.keras import KERAS, parse_definition, read_metrics
-from clusterctl.jobs.metrics.parse import clean_lines
+from clusterctl.jobs.metrics.logs import KERAS, clean_lines, parse_definition, read_metrics
 
 SAMPLES = Path(__file__).parent / "samples"
 # As SageMaker's example of CIFAR-10 has them.

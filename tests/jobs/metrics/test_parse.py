@@ -6,8 +6,7 @@ import math
 
 import pytest
 
-from clusterctl.jobs.metrics.parse import clean_lines, read_sections
-from clusterctl.jobs.metrics.rows import EvaluationRow, TrainingRow
+from clusterctl.jobs.metrics.logs import EvaluationRow, TrainingRow, clean_lines, read_sections
 from tests.jobs.training_logs import HEADER, banner, evaluation, rows
 
 FIFTY = TrainingRow(50, 0.3, 19347.5, 6.515, 7.425, 0.10353)

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from clusterctl.jobs.metrics.logs import RunFacts, TrainingRow
 from clusterctl.jobs.metrics.reference import REFERENCES, at_step, choose_reference, compare
-from clusterctl.jobs.metrics.rows import Run, RunFacts, TrainingRow
-from clusterctl.jobs.metrics.runs import read_runs
+from clusterctl.jobs.metrics.runs import Run, read_runs
 from tests.jobs.training_logs import banner, evaluation, rows
 
 BY_NAME = {each.name: each for each in REFERENCES}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from clusterctl.jobs.metrics.rows import TrainingRow, throughput
-from clusterctl.jobs.metrics.runs import holding, read_runs
+from clusterctl.jobs.metrics.logs import TrainingRow
+from clusterctl.jobs.metrics.runs import holding, read_runs, throughput
 from tests.jobs.training_logs import HEADER, banner, evaluation, rows
 
 FIRST = banner() + HEADER + rows([0, 1, *range(50, 5001, 50)])

@@ -1,0 +1,352 @@
+"""What a training's log says: the trainer's JSON lines, its tables, and the metrics of others.
+
+The trainer writes a JSON line a row into `metrics.jsonl` (docs/trainer.md). All else here is for
+logs without it: the tables of this trainer's console and of the original one of the AWS Deep
+Learning AMI, Keras's lines, and what users define.
+
+    Step Epoch Speed   Loss  FinLoss   LR
+    step  epoch  top1    top5     loss   checkpoint_time(UTC)
+
+Rows are told by their numbers' decimals, which printf fixed (1, 1, 3, 3 and 5 of them in a row of
+the first table), not by their columns: wide numbers move those, and logs are cut and interleaved.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from clusterctl.domain.errors import UsageError
+
+# The trainer prints its first two rows after the steps 0 and 1: start-up counts in their speed.
+LAST_STARTUP_STEP = 1
+# The epoch column has one decimal.
+EPOCH_ROUNDING = 0.05
+IMAGENET_SAMPLES = 1_281_167
+
+
+@dataclass(frozen=True)
+class TrainingRow:
+    """One row of the trainer's table.
+
+    `images_per_s` is over all GPUs since the row before; `final_loss` is `loss` with weight decay.
+    `startup`: the speed counts time in which the program started.
+    """
+
+    step: int
+    epoch: float
+    images_per_s: float
+    loss: float
+    final_loss: float
+    learning_rate: float
+    startup: bool = False
+
+
+@dataclass(frozen=True)
+class EvaluationRow:
+    """One checkpoint on the validation images; `top1` and `top5` in percent, the time in UTC."""
+
+    step: int
+    epoch: float
+    top1: float
+    top5: float
+    loss: float
+    checkpoint_time: str
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What the log says beside its tables; None where it does not.
+
+    `resumed_from`: the steps that were done when this part of the run began. `last_part_s`: how
+    long the part that finished took, where the whole is not known since an earlier one was cut
+    short or is not in the logs.
+    """
+
+    gpus: int | None = None
+    data: str | None = None
+    training_samples: int | None = None
+    validation_samples: int | None = None
+    peak_learning_rate: float | None = None
+    tensorflow: str | None = None
+    resumed_from: int | None = None
+    finished_in_s: float | None = None
+    last_part_s: float | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run came to its end, in one part or in several."""
+        return self.finished_in_s is not None or self.last_part_s is not None
+
+    @property
+    def synthetic(self) -> bool:
+        """Whether the log's banner is whole and names no data."""
+        return self.peak_learning_rate is not None and not (self.data or self.training_samples)
+
+    @property
+    def other_data(self) -> bool:
+        """Whether it trained on images that are not ImageNet's, give or take some corrupt ones."""
+        lacking = abs((self.training_samples or IMAGENET_SAMPLES) - IMAGENET_SAMPLES)
+        return self.synthetic or lacking > IMAGENET_SAMPLES / 100
+
+
+# mpirun --tag-output, horovodrun, PRRTE with and without its job's name, with time stamps:
+# `[1,0]<stderr>:`, `[Sat Nov 21 23:08:57 2026][1,0]<stdout>: `, `[prterun-head-77@1,0]<stderr>: `.
+TAG = re.compile(r"(?:\[[^\[\]\n]{1,40}\])?\[(?:[^\s\[\]]{1,200}@)?\d{1,9},\d{1,9}\]<std\w+>:")
+# Colours and cursor movements.
+ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
+# A progress bar goes back to redraw itself: each drawing is a line of its own.
+BREAK = re.compile(r"[\n\r\x08\x0b\x0c]+")
+# Nothing that is looked for is longer; expressions of users can be slow on longer ones.
+LONGEST = 4096
+
+
+def clean_lines(text: str) -> Iterator[str]:
+    """The lines of a log, each as its program wrote it; overlong and empty ones left out.
+
+    mpirun may put the tag of a second line into the first: a line ends before every tag.
+    """
+    for drawn in BREAK.split(text):
+        for line in TAG.split(ESCAPE.sub("", drawn).replace("\0", "")):
+            if line.strip() and len(line) <= LONGEST:
+                yield line
+
+
+def _number(decimals: int) -> str:
+    return rf"(-?\d{{1,12}}\.\d{{{decimals}}}|-?nan|-?inf)"
+
+
+# Other programs' output may come right before a row, ending in a blank or colon, and right after.
+_START = r"(?<![^\s:>])"
+_TRAINING_ROW = re.compile(
+    rf"{_START}(\d{{1,12}})\s+{_number(1)}\s+{_number(1)}\s+{_number(3)}\s+{_number(3)}"
+    rf"\s+{_number(5)}"
+)
+_EVALUATION_ROW = re.compile(
+    rf"{_START}(\d{{1,12}})\s+{_number(1)}\s+{_number(3)}\s+{_number(2)}\s+{_number(2)}"
+    r"\s+(?:UTC:\s*)?(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)"
+)
+_HEADER = re.compile(r"\bStep\s+Epoch\s+Speed\s+Loss\s+FinLoss\s+LR\b")
+_FLOAT = r"([-+0-9.eE]{1,40}|nan|inf)"
+_FACTS: tuple[tuple[str, re.Pattern[str], type], ...] = (
+    # First, since the original's banner ran into the next line.
+    ("tensorflow", re.compile(r"\]TF(\d{1,4}\.\d[0-9A-Za-z.+-]*?)(?=Horovod|\s|$)"), str),
+    ("gpus", re.compile(r"Horovod size: *(\d{1,9})(?!\.?\d)"), int),
+    ("data", re.compile(r"Using data from: *(\S.*)"), str),
+    ("training_samples", re.compile(r"Found (\d{1,15}) training samples"), int),
+    ("validation_samples", re.compile(r"Validation dataset size: *(\d{1,15})\b"), int),
+    ("peak_learning_rate", re.compile(rf"Using a learning rate of {_FLOAT}"), float),
+    ("resumed_from", re.compile(r"Going on from \S.*: (\d{1,12}) of \d{1,12} steps"), int),
+    ("finished_in_s", re.compile(rf"Finished in {_FLOAT}"), float),
+)
+# Most lines say none of them.
+_ANY_FACT = re.compile(r"Horovod size|Using |Found |Validation d|Finished in|Going on|\]TF")
+
+
+@dataclass
+class Section:
+    """The output of one program: of a training run, of an evaluation, or of both."""
+
+    facts: RunFacts = RunFacts()
+    rows: list[TrainingRow] = field(default_factory=list)
+    evaluations: list[EvaluationRow] = field(default_factory=list)
+    evaluating: bool = False
+
+    def add(self, row: TrainingRow) -> None:
+        # A run that goes on from a checkpoint prints its first row with another step.
+        startup = not self.rows or row.step <= LAST_STARTUP_STEP
+        self.rows.append(replace(row, startup=startup and not self._middle(row)))
+
+    def _middle(self, row: TrainingRow) -> bool:
+        # Without a banner it is an excerpt: its first row follows others that are not shown.
+        return not self.rows and row.step > LAST_STARTUP_STEP and self.facts == RunFacts()
+
+    def learn(self, name: str, value: Any) -> None:
+        self.facts = replace(self.facts, **{name: value})
+
+    @property
+    def begun(self) -> bool:
+        """Whether a banner or a row that comes now is another program's."""
+        return bool(self.rows or self.evaluations or self.evaluating or self.facts.gpus)
+
+
+def read_sections(lines: Iterable[str]) -> list[Section]:
+    """The programs' outputs in a log, in its order; those without any row are left out."""
+    sections = [Section()]
+    for line in lines:
+        for name, value in _facts(line):
+            if name in ("tensorflow", "gpus") and sections[-1].begun:
+                sections.append(Section())
+            sections[-1].learn(name, value)
+        if line.strip() == "Evaluating":
+            sections[-1].evaluating = True
+        if _HEADER.search(line) and sections[-1].rows:
+            sections.append(Section())
+        for row in _training_rows(line):
+            _take(sections, row)
+        sections[-1].evaluations.extend(_evaluation_rows(line))
+    return [section for section in sections if section.rows or section.evaluations]
+
+
+def _take(sections: list[Section], row: TrainingRow) -> None:
+    current = sections[-1]
+    last = current.rows[-1] if current.rows else None
+    if last == replace(row, startup=last.startup if last else False):
+        return  # both streams of the program went into one log
+    if current.evaluations or current.evaluating or (last and row.step <= last.step):
+        sections.append(Section())
+    sections[-1].add(row)
+
+
+def _facts(line: str) -> Iterator[tuple[str, Any]]:
+    for name, pattern, kind in _FACTS if _ANY_FACT.search(line) else ():
+        match = pattern.search(line)
+        if match:
+            try:
+                yield name, kind(match[1].strip())
+            except ValueError:
+                continue
+
+
+def _training_rows(line: str) -> Iterator[TrainingRow]:
+    for match in _TRAINING_ROW.finditer(line):
+        epoch, speed, loss, final_loss, rate = map(float, match.groups()[1:])
+        yield TrainingRow(int(match[1]), epoch, speed, loss, final_loss, rate)
+
+
+def _evaluation_rows(line: str) -> Iterator[EvaluationRow]:
+    for match in _EVALUATION_ROW.finditer(line):
+        epoch, top1, top5, loss = map(float, match.groups()[1:5])
+        yield EvaluationRow(int(match[1]), epoch, top1, top5, loss, match[6].replace("T", " "))
+
+
+_NUMBER = r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|nan|-?inf)"
+_EPOCH = re.compile(r"^\s*Epoch (\d{1,9})/\d{1,9}\b")
+_BAR = re.compile(r"^\s*(\d{1,9})/(\d{1,9})(?= )")
+_UNITS_S = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6}
+
+
+@dataclass(frozen=True)
+class MetricDefinition:
+    """A metric is what the expression's first group holds; a group `unit` (s, ms, us) scales it.
+
+    `of_epochs`: whether a value belongs to the epoch in which it is printed.
+    """
+
+    name: str
+    regex: re.Pattern[str]
+    of_epochs: bool = True
+
+    def value(self, line: str) -> float | None:
+        """The metric in that line; None where there is none, or no number."""
+        match = self.regex.search(line)
+        if not match:
+            return None
+        try:
+            value = float(match[1])
+        except (TypeError, ValueError):
+            return None
+        return value * _UNITS_S.get(match.groupdict().get("unit") or "", 1.0)
+
+
+@dataclass(frozen=True)
+class MetricPoint:
+    """One value: in which of Keras's epochs, and in which line, redrawn bars counting as lines."""
+
+    line: int
+    epoch: int | None
+    value: float
+
+
+@dataclass(frozen=True)
+class MetricSeries:
+    """All values of one metric, in the order of the log."""
+
+    name: str
+    points: tuple[MetricPoint, ...]
+
+    @property
+    def per_epoch(self) -> dict[int, float]:
+        """The last value of each epoch."""
+        return {point.epoch: point.value for point in self.points if point.epoch is not None}
+
+
+def parse_definition(text: str) -> MetricDefinition:
+    """`NAME=REGEX` with a group in it. Raises UsageError."""
+    name, found, regex = text.partition("=")
+    example = "for example --metric 'train:loss=loss: ([0-9.]+)'"
+    if not (name.strip() and found and regex):
+        raise UsageError(f"not a metric: {text!r}", f"write NAME=REGEX, {example}")
+    try:
+        pattern = re.compile(regex)
+    except (re.error, RecursionError, OverflowError) as error:
+        message = f"metric {name.strip()}: not a regular expression: {error}"
+        raise UsageError(message, example) from None
+    if not pattern.groups:
+        raise UsageError(
+            f"metric {name.strip()}: the expression has no group (...) for the value", example
+        )
+    return MetricDefinition(name.strip(), pattern)
+
+
+def _keras(name: str, regex: str, of_epochs: bool = True) -> MetricDefinition:
+    return MetricDefinition(name, re.compile(regex), of_epochs)
+
+
+# Keras has its metrics at a line's start, or behind a bar, a time or another metric and a dash:
+# `Validation loss: 0.5` is a program's own line, and so is all that it says behind that.
+_TRAINED = (
+    r"^(?!.*[^\W\d_] (?:loss|acc(?:uracy)?): )"
+    r"(?:.*?(?:[\d.\]]|\d[mu\u00b5\u03bc]?s|/(?:step|sample|epoch)|nan|inf) - |\s*(?:- )?)"
+)
+# What Keras's own examples print of `evaluate`.
+_TESTED = r"(?<!\w)(?<![^\W\d_] )Test "
+# The step's time may stand behind the metrics (one line per epoch) or before them (the bar).
+KERAS = (
+    _keras("train:loss", rf"{_TRAINED}loss: {_NUMBER}(?= - |\s|$)"),
+    _keras("train:accuracy", rf"{_TRAINED}acc(?:uracy)?: {_NUMBER}(?= - |\s|$)"),
+    _keras("validation:loss", rf"\bval_loss: {_NUMBER}(?= - |\s|$)"),
+    _keras("validation:accuracy", rf"\bval_acc(?:uracy)?: {_NUMBER}(?= - |\s|$)"),
+    _keras("sec/steps", r"\b(\d+(?:\.\d+)?)(?P<unit>[mu\u00b5\u03bc]?s)/(?:step|sample)\b"),
+    _keras("test:loss", rf"{_TESTED}loss: {_NUMBER}(?=[,;\s]|$)", of_epochs=False),
+    _keras("test:accuracy", rf"{_TESTED}acc(?:uracy)?: {_NUMBER}(?=[,;\s]|$)", of_epochs=False),
+)
+
+
+def read_metrics(
+    lines: Iterable[str], definitions: Sequence[MetricDefinition] = KERAS
+) -> list[MetricSeries]:
+    """One series per definition, also where it is empty; two of one name are one series."""
+    points: dict[str, list[MetricPoint]] = {each.name: [] for each in definitions}
+    epochs = _Epochs()
+    for number, line in enumerate(lines, 1):
+        epochs.read(line)
+        for definition in definitions:
+            value = definition.value(line)
+            if value is not None:
+                epoch = epochs.current if definition.of_epochs else None
+                points[definition.name].append(MetricPoint(number, epoch, value))
+    return [MetricSeries(name, tuple(found)) for name, found in points.items()]
+
+
+class _Epochs:
+    """Which epoch a line of Keras belongs to: none after its bar was full, as in an evaluation."""
+
+    def __init__(self) -> None:
+        self.current: int | None = None
+        self._full: str | None = None
+
+    def read(self, line: str) -> None:
+        begins = _EPOCH.match(line)
+        if begins:
+            self.current, self._full = int(begins[1]), None
+            return
+        bar = _BAR.match(line)
+        if not bar:
+            return
+        if self._full is not None and self._full != bar[0].strip():
+            self.current = None
+        elif bar[1] == bar[2] and "ETA:" not in line:
+            self._full = bar[0].strip()
