@@ -40,6 +40,7 @@ def job_files(plan: JobPlan) -> dict[str, str]:
         "synthetic": plan.synthetic,
         "workdir": plan.workdir,
         "log_dir": plan.log_dir,
+        "log_name": plan.run.log_name if plan.run else "",
         "line": plan.line,
         "evaluation": plan.evaluation_line,
         "variables": {one.name: None if one.private else one.value for one in plan.variables},

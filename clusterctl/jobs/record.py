@@ -25,10 +25,10 @@ class JobState(Enum):
 class JobRecord:
     """One job. `line` is its whole mpirun line; a lost job has no exit status.
 
-    `evaluation` is the line that follows a training, and `log_dir` the trainer's log folder on the
-    head node; both are empty where there is none. `variables` and `mpi_arguments` are the user's
-    own; the value of a private variable is None. `destination` is where a copy brings its data;
-    empty for a training.
+    `evaluation` is the line that follows a training, `log_dir` the trainer's log folder on the head
+    node; both are empty where there is none. `log_name` is the log's name there. `variables` and
+    `mpi_arguments` are the user's own; the value of a private variable is None. `destination` is
+    where a copy brings its data; empty for a training.
     """
 
     job_id: str
@@ -42,6 +42,7 @@ class JobRecord:
     log_bytes: int
     evaluation: str = ""
     log_dir: str = ""
+    log_name: str = "hvd_train.log"
     variables: Mapping[str, str | None] = field(default_factory=dict)
     mpi_arguments: tuple[str, ...] = ()
     destination: str = ""
@@ -92,6 +93,7 @@ def _record(described: dict[str, Any]) -> JobRecord:
         log_bytes=described["log_bytes"],
         evaluation=str(plan.get("evaluation", "")),
         log_dir=str(plan.get("log_dir", "")),
+        log_name=str(plan.get("log_name") or JobRecord.log_name),
         variables=plan.get("variables", {}),
         mpi_arguments=tuple(plan.get("mpi_arguments", ())),
         destination=str(plan.get("destination", "")),

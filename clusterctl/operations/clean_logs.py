@@ -15,7 +15,7 @@ from clusterctl.jobs.trainer import SYNTHETIC_LOG_FOLDER
 from clusterctl.node.packer import program_of
 from clusterctl.operations.access import Access
 from clusterctl.operations.logs import job_running, jobs_of, refuse_beside_a_run, what_runs
-from clusterctl.operations.results import LOG_FOLDER, LOG_NAME, log_folders
+from clusterctl.operations.results import LOG_FOLDER, LOG_NAME
 from clusterctl.transport.answers import json_lines, read_each
 from clusterctl.transport.target import Target
 
@@ -106,9 +106,7 @@ def find_logs(
 def log_folders_of(records: Sequence[JobRecord]) -> tuple[tuple[str, str], ...]:
     """The usual log folders and those of these jobs, each with the name of a log there."""
     found = [(folder, LOG_NAME) for folder in USUAL]
-    for job in records:
-        if job.log_dir:
-            found += [(job.log_dir, name) for _, name in log_folders(job.line)]
+    found += [(job.log_dir, job.log_name) for job in records if job.log_dir]
     return tuple(dict.fromkeys(found))
 
 

@@ -19,12 +19,13 @@ from clusterctl.jobs.metrics.logs import (
 from clusterctl.jobs.metrics.runs import Run, holding, read_runs
 from clusterctl.jobs.plan import EXAMPLES_FOLDER
 from clusterctl.jobs.record import JobRecord, JobState
-from clusterctl.jobs.trainer import SYNTHETIC_LOG_FOLDER, TRAINER
+from clusterctl.jobs.trainer import SYNTHETIC_LOG_FOLDER
 from clusterctl.operations.access import Access
 from clusterctl.operations.logs import NoJobs, find, read_log
 
 LOG_FOLDER = "imagenet_resnet"
 LOG_NAME = "hvd_train.log"
+METRICS = "metrics.jsonl"
 ABSENT = 44
 READ_TIMEOUT_S = 600.0
 
@@ -86,7 +87,10 @@ def results_of_cluster(
         # The folder may hold a later job's logs by now.
         found = results_of([own], definitions, hint)
     else:
-        found = _with_folder(_folder_logs(access, log_folders(job.line)), own, definitions, hint)
+        # Relative to where the trainer runs, as a user would name it.
+        place = job.log_dir.partition(f"/{EXAMPLES_FOLDER}/")[2] or job.log_dir
+        folder = [(place, job.log_name)] if place else []
+        found = _with_folder(_folder_logs(access, folder), own, definitions, hint)
     return replace(found, job=job, runs=tuple(_sized(run, job) for run in found.runs))
 
 
@@ -157,7 +161,7 @@ def _sized(run: Run, job: JobRecord) -> Run:
 
 
 def read_log_files(paths: Iterable[str]) -> list[LogText]:
-    """Log files of this machine; of a folder the trainer's two. Raises UsageError."""
+    """Log files of this machine; of a folder the trainer's three. Raises UsageError."""
     return [log for path in paths for log in _local_logs(Path(path))]
 
 
@@ -180,36 +184,10 @@ def decoded(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
 
-def log_folders(line: str) -> list[tuple[str, str]]:
-    """Folder and log's name for each time that a job's line runs the trainer, relative to its
-    working folder."""
-    try:
-        words = shlex.split(line)
-    except ValueError:
-        return []
-    starts = [index for index, word in enumerate(words) if posixpath.basename(word) == TRAINER]
-    calls = [words[start:end] for start, end in zip(starts, [*starts[1:], len(words)])]
-    folders = [
-        (_option(call, "--log_dir", LOG_FOLDER), _option(call, "--log_name", LOG_NAME))
-        for call in calls
-    ]
-    return list(dict.fromkeys(folders))
-
-
-def _option(words: Sequence[str], name: str, default: str) -> str:
-    value = default
-    for word, following in zip(words, [*words[1:], default]):
-        if word == name:
-            value = following
-        elif word.startswith(name + "="):
-            value = word[len(name) + 1 :]
-    return value
-
-
-def _log_names(name: str) -> tuple[str, str]:
+def _log_names(name: str) -> tuple[str, ...]:
     # An evaluation's may be given as such, too.
     name = name[5:] if name.startswith("eval_") else name
-    return name, f"eval_{name}"
+    return name, f"eval_{name}", METRICS
 
 
 def _folder_logs(access: Access, folders: Iterable[tuple[str, str]]) -> list[LogText]:

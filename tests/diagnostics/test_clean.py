@@ -18,6 +18,7 @@ OURS = (
     ".model.ckpt-9_temp/part-00000-of-00001",
     "events.out.tfevents.1.node.v2",
     "checkpoint",
+    "metrics.jsonl",
 )
 OTHERS = (
     "thesis.tex",
@@ -33,7 +34,7 @@ OTHERS = (
 def fill(folder, names):
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(name)
+        (folder / name).write_text('{"run": "x"' if name == "metrics.jsonl" else name)
 
 
 def tree(top):
@@ -64,6 +65,13 @@ def test_a_folder_with_other_files_keeps_them(node, name):
     assert clean(node, f"{folder}/") == said
     assert tree(folder) == {*OTHERS, ".ssh", "model.ckpt-best", "sub"}
     assert clean(node, f"{folder}/")["folders"] == []
+
+
+def test_metrics_of_another_program_stay(node):
+    fill(node.home / "runs", ["model.ckpt-7.index"])
+    (node.home / "runs/metrics.jsonl").write_text('{"loss": 1}\n')
+    clean(node, "~/runs")
+    assert tree(node.home / "runs") == {"metrics.jsonl"}
 
 
 def test_the_home_folder_and_one_that_holds_nothing_else(node):

@@ -13,6 +13,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from clusterctl.jobs.metrics.runs import read_runs
+
 from .conftest import IMAGENET, after
 
 # The limit is for what hangs: on busy processors these take minutes.
@@ -94,6 +96,7 @@ def test_what_a_training_leaves(flow):
     assert [name for name in names if "tfevents" not in name] == [
         "eval_hvd_train.log",
         "hvd_train.log",
+        "metrics.jsonl",
         *(
             f"model.ckpt-{step}.{ending}"
             for step in (10, 12, 5)
@@ -115,6 +118,21 @@ def test_a_training_that_goes_on_ends_as_one_that_was_never_stopped(flow):
     assert flow.tensors["other"] == []
     assert len(flow.tensors["same"]) > 150, "62 weights, as many momenta, 40 of batch norms"
     assert row_of(flow.log, 8)[3:5] == row_of(log, 8)[3:5]
+
+
+def test_the_metrics_are_the_tables_for_programs(flow):
+    """Of a training, its evaluation, and a training that went on: rank 0 wrote each row once."""
+    for name in ("whole", "resumed"):
+        texts = [path.read_text() for path in sorted((flow.folder / name).glob("*train.log"))]
+        metrics = (flow.folder / name / "metrics.jsonl").read_text()
+        [run], [table] = read_runs([metrics]), read_runs(reversed(texts))
+        assert [row.step for row in run.rows] == [row.step for row in table.rows]
+        assert (len(run.evaluations), run.resumed_at) == (len(table.evaluations), table.resumed_at)
+        for exact, row in zip(run.rows, table.rows):
+            assert abs(exact.loss - row.loss) < 0.001
+            assert abs(exact.learning_rate - row.learning_rate) < 0.00001
+        assert read_runs([*reversed(texts), metrics]) == [run], "what is in two logs counts once"
+        assert run.facts == table.facts
 
 
 def row_of(log: str, step: int) -> list[str]:
@@ -209,7 +227,8 @@ def test_clear_log_takes_what_a_training_left_and_nothing_else(flow):
     names = sorted(path.name for path in (flow.folder / "early").iterdir())
     ending = ["model.ckpt-1.data-00000-of-00001", "model.ckpt-1.index"]
     assert names == [
-        "hvd_train.log", "mine", *ending, "model.ckpt-best.index", "model.ckpt-notes"
-    ]  # fmt: skip
+        *("hvd_train.log", "metrics.jsonl", "mine", *ending),
+        *("model.ckpt-best.index", "model.ckpt-notes"),
+    ]
     log = (flow.folder / "early" / "hvd_train.log").read_text()
     assert log.count("Horovod size: 2") == 1

@@ -13,9 +13,12 @@ the first table), not by their columns: wide numbers move those, and logs are cu
 
 from __future__ import annotations
 
+import contextlib
+import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from clusterctl.domain.errors import UsageError
@@ -147,12 +150,16 @@ _ANY_FACT = re.compile(r"Horovod size|Using |Found |Validation d|Finished in|Goi
 
 @dataclass
 class Section:
-    """The output of one program: of a training run, of an evaluation, or of both."""
+    """The output of one program: of a training run, of an evaluation, or of both.
+
+    `exact`: from `metrics.jsonl`, whose numbers are not rounded.
+    """
 
     facts: RunFacts = RunFacts()
     rows: list[TrainingRow] = field(default_factory=list)
     evaluations: list[EvaluationRow] = field(default_factory=list)
     evaluating: bool = False
+    exact: bool = False
 
     def add(self, row: TrainingRow) -> None:
         # A run that goes on from a checkpoint prints its first row with another step.
@@ -175,7 +182,12 @@ class Section:
 def read_sections(lines: Iterable[str]) -> list[Section]:
     """The programs' outputs in a log, in its order; those without any row are left out."""
     sections = [Section()]
+    written: dict[str, Section] = {}
     for line in lines:
+        said = _json_line(line)
+        if said:
+            _add_line(written.setdefault(str(said["run"]), Section(exact=True)), said)
+            continue
         for name, value in _facts(line):
             if name in ("tensorflow", "gpus") and sections[-1].begun:
                 sections.append(Section())
@@ -187,7 +199,38 @@ def read_sections(lines: Iterable[str]) -> list[Section]:
         for row in _training_rows(line):
             _take(sections, row)
         sections[-1].evaluations.extend(_evaluation_rows(line))
-    return [section for section in sections if section.rows or section.evaluations]
+    found = [*written.values(), *sections]
+    return [section for section in found if section.rows or section.evaluations]
+
+
+def _json_line(line: str) -> dict[str, Any] | None:
+    """What the trainer wrote into `metrics.jsonl`; None for all else, a cut line among it."""
+    if not line.startswith('{"run": '):
+        return None
+    try:
+        said: dict[str, Any] = json.loads(line)
+    except ValueError:
+        return None
+    return said
+
+
+def _add_line(section: Section, said: dict[str, Any]) -> None:
+    """Add a line of `metrics.jsonl` to what its run said before. Other keys and kinds are new."""
+    with contextlib.suppress(KeyError, TypeError, ValueError):
+        if said["kind"] == "train":
+            section.add(TrainingRow(*_values(TrainingRow, said)[:6]))
+        elif said["kind"] == "eval":
+            section.evaluations.append(EvaluationRow(*_values(EvaluationRow, said)))
+        else:
+            known = {each.name for each in fields(RunFacts)} & said.keys()
+            section.facts = replace(section.facts, **{name: said[name] for name in known})
+
+
+def _values(kind: type, said: dict[str, Any]) -> list[Any]:
+    """The fields of a row. Null is what was no finite number."""
+    names = [each.name for each in fields(kind) if each.name != "startup"]
+    values = [math.nan if said[name] is None else said[name] for name in names]
+    return [int(values[0]), *(v if isinstance(v, str) else float(v) for v in values[1:])]
 
 
 def _take(sections: list[Section], row: TrainingRow) -> None:

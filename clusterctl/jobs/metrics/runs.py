@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import astuple, dataclass, fields, replace
 from functools import cached_property
 
 from clusterctl.jobs.metrics.logs import (
@@ -122,37 +122,37 @@ def holding(runs: Sequence[Run], text: str) -> list[Run]:
     """Those of the runs of which this log shows a row, or an evaluation."""
     pieces = read_sections(clean_lines(text))
     rows = {_seen(row) for piece in pieces for row in piece.rows}
-    evaluations = {row for piece in pieces for row in piece.evaluations}
+    evaluations = {_seen(row) for piece in pieces for row in piece.evaluations}
     return [
         run
         for run in runs
-        if rows & {_seen(row) for row in run.rows} or evaluations & set(run.evaluations)
+        if rows & set(map(_seen, run.rows)) or evaluations & set(map(_seen, run.evaluations))
     ]
 
 
 def _distinct(sections: Iterable[Section]) -> list[Section]:
     """Without those that another one holds: the log folder and the job's log have the same run."""
-    found = list(sections)
-    contents = [
-        (frozenset(map(_seen, section.rows)), frozenset(section.evaluations)) for section in found
+    kept: dict[tuple[frozenset[str], frozenset[str]], Section] = {}
+    for section in sections:
+        content = frozenset(map(_seen, section.rows)), frozenset(map(_seen, section.evaluations))
+        if content not in kept or section.exact:
+            kept[content] = section
+    return [
+        section
+        for (rows, evaluations), section in kept.items()
+        if not any(
+            rows <= other and evaluations <= others and (rows, evaluations) != (other, others)
+            for other, others in kept
+        )
     ]
 
-    def held(index: int) -> bool:
-        rows, evaluations = contents[index]
-        return any(
-            rows <= other_rows
-            and evaluations <= other_evaluations
-            and (index > other or contents[other] != contents[index])
-            for other, (other_rows, other_evaluations) in enumerate(contents)
-            if other != index
-        )
 
-    return [section for index, section in enumerate(found) if not held(index)]
-
-
-def _seen(row: TrainingRow) -> tuple[object, ...]:
-    # As text: what is not a number equals not even itself.
-    return tuple(str(getattr(row, each.name)) for each in fields(row) if each.name != "startup")
+def _seen(row: TrainingRow | EvaluationRow) -> str:
+    """Return the row as the trainer's table has it: `metrics.jsonl` has more digits."""
+    decimals = (1, 1, 3, 3, 5) if isinstance(row, TrainingRow) else (1, 3, 2, 2)
+    step, *values = astuple(row)[:6]
+    numbers = (f"{v:.{n}f}" if math.isfinite(v) else "-" for v, n in zip(values, decimals))
+    return " ".join([str(step), *numbers, *(v for v in values if isinstance(v, str))])
 
 
 def _add(runs: list[Run], section: Section) -> None:

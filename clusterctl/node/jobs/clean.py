@@ -28,6 +28,7 @@ CHECKPOINT = re.compile(r"model\.ckpt-\d+\.index")
 # Of TensorFlow 1, too: the tutorial's own trainer.
 OURS = re.compile(r"\.?model\.ckpt-\d+\..*|events\.out\.tfevents\..*")
 UNFINISHED = re.compile(r"\.?model\.ckpt-\d+_temp.*")  # folders
+METRICS = "metrics.jsonl"
 BESIDE_CHECKPOINTS = {"checkpoint", "graph.pbtxt"}
 
 
@@ -110,6 +111,14 @@ def place(name: str) -> str:
     return re.sub(r"(/\.?)+$", "", os.path.expanduser(name)) or "/"  # noqa: PTH111
 
 
+def is_metrics(entry: os.DirEntry) -> bool:
+    """Whether the trainer wrote it: other programs have files of that name, too."""
+    if entry.name != METRICS or not entry.is_file(follow_symlinks=False):
+        return False
+    with open(entry.path, "rb") as file:  # noqa: PTH123
+        return file.read(8) == b'{"run": '
+
+
 def look(path: str, logs: set) -> tuple:
     """What a log folder has, and what of it a training wrote."""
     with os.scandir(path) as entries:
@@ -120,7 +129,7 @@ def look(path: str, logs: set) -> tuple:
         entry.path
         for entry in there
         if (
-            (OURS.fullmatch(entry.name) or entry.name in names)
+            (OURS.fullmatch(entry.name) or entry.name in names or is_metrics(entry))
             and entry.is_file(follow_symlinks=False)
         )
         or (UNFINISHED.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False))

@@ -17,6 +17,7 @@ from schedule import Schedule
 from step import Trainer
 
 UNFIT = "it is damaged, or of another --model"
+METRICS = "metrics.jsonl"
 INDEX = re.compile(r"model\.ckpt-(\d+)\.index")
 # With the folder in which TensorFlow begins a checkpoint. A copy, model.ckpt-best, is the user's.
 WRITTEN = re.compile(r"\.?model\.ckpt-\d+(\.|_temp).*|events\.out\.tfevents\..*")
@@ -160,8 +161,16 @@ def clear(folder: str, log_name: str) -> None:
     for path in Path(folder).glob("*"):
         if WRITTEN.fullmatch(path.name):
             remove(path)
-        elif path.name in logs and path.is_file():
+        elif (path.name in logs and path.is_file()) or is_metrics(path):
             path.unlink()
+
+
+def is_metrics(path: Path) -> bool:
+    """Whether a training wrote it: other programs have files of that name, too."""
+    if path.name != METRICS or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(8) == b'{"run": '
 
 
 def remove(path: Path) -> None:

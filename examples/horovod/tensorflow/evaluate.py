@@ -46,12 +46,22 @@ def evaluate(args: argparse.Namespace, log: Log) -> None:
     count = counter_of(args, model, batches.element_spec)
     state = tf.train.Checkpoint(model=model)
     log.line(HEADER)
+    log.record(
+        "begin",
+        gpus=hvd.size(),
+        tensorflow=tf.__version__,
+        data=args.data_dir,
+        validation_samples=validation.images,
+    )
     for saved in chosen:
         from_rank_0(lambda saved=saved: restore(state, saved))
         hvd.broadcast_variables(model.variables, root_rank=0)  # Horovod: and so has everyone.
         score = score_of(count, batches)
         epoch = whole_epochs(saved.step, images, images_per_step)
-        log.line(row(saved, epoch, score))
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(saved.time))
+        log.line(row(saved.step, epoch, score, when))
+        values = {name: float(value) for name, value in vars(score).items()}
+        log.record("eval", step=saved.step, epoch=epoch, **values, checkpoint_time=when)
     log.line("Finished evaluation")
 
 
@@ -106,9 +116,7 @@ def score_of(count: Count, batches: tf.data.Dataset) -> Score:
     return Score(100 * top1 / total, 100 * top5 / total, loss / total)
 
 
-def row(saved: Saved, epoch: float, score: Score) -> str:
-    when = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(saved.time))
+def row(step: int, epoch: float, score: Score, when: str) -> str:
     return (
-        f"{saved.step:5d}  {epoch:5.1f}  {score.top1:5.3f}  {score.top5:6.2f}"
-        f"  {score.loss:6.2f}  {when}"
+        f"{step:5d}  {epoch:5.1f}  {score.top1:5.3f}  {score.top5:6.2f}  {score.loss:6.2f}  {when}"
     )

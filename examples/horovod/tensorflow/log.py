@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import json
+import math
+import os
 import time
 from pathlib import Path
+from typing import Any
 
 import horovod.tensorflow as hvd
 import tensorflow as tf
-from checkpoints import clear
+from checkpoints import METRICS, clear
 from schedule import Schedule
 from step import LossScale
 
@@ -17,7 +21,8 @@ ROW = "%6i %5.1f %7.1f %6.3f %6.3f %7.5f"
 
 
 class Log:
-    """Lines for the console and the log file, from one process and without delay."""
+    """Lines for the console and the log file, from one process and without delay; and for programs
+    the same as JSON, a line each, in METRICS."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         # Horovod: one process of each host clears, and the log is opened when all have.
@@ -29,11 +34,33 @@ class Log:
             path = Path(args.log_dir, f"eval_{args.log_name}" if args.eval else args.log_name)
             path.parent.mkdir(parents=True, exist_ok=True)
             self.file = path.open("a")
+            # Two trainings may write into one folder: each line has the name of its own.
+            self.run = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{os.getpid()}"
+            self.metrics = path.with_name(METRICS).open("ab+")
+            self._end_line()
 
     def line(self, text: str) -> None:
         if self.file:
             print(text, flush=True)
             print(text, file=self.file, flush=True)
+
+    def record(self, kind: str, **values: Any) -> None:
+        """A JSON line; what is not a finite number is null in it."""
+        if not self.file:
+            return
+        for name, value in values.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                values[name] = None
+        line = {"run": self.run, "kind": kind, "time": round(time.time(), 3), **values}
+        self.metrics.write(json.dumps(line).encode() + b"\n")
+        self.metrics.flush()
+
+    def _end_line(self) -> None:
+        """A run that was killed may have left half a line: what follows is not joined to it."""
+        size = self.metrics.seek(0, os.SEEK_END)
+        self.metrics.seek(max(0, size - 1))
+        if self.metrics.read(1) not in (b"", b"\n"):
+            self.metrics.write(b"\n")
 
 
 class Table:
@@ -54,7 +81,17 @@ class Table:
         images = (step - self.last_row) * schedule.global_batch
         speed = images / (now - self.last_time)
         rate = schedule.learning_rate(step)
-        self.log.line(ROW % (step, schedule.epoch(step), speed, loss, final_loss, rate))
+        epoch = schedule.epoch(step)
+        self.log.line(ROW % (step, epoch, speed, loss, final_loss, rate))
+        self.log.record(
+            "train",
+            step=step,
+            epoch=epoch,
+            images_per_s=speed,
+            loss=loss,
+            final_loss=final_loss,
+            learning_rate=rate,
+        )
         self.last_row, self.last_time = step, now
         if str(self.scale) != self.last_scale:
             self.last_scale = str(self.scale)

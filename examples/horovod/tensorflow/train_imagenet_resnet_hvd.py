@@ -135,6 +135,16 @@ def train(args: argparse.Namespace, log: Log) -> None:
         first_step = checkpoints.resume(log.line)
         if first_step >= schedule.steps:
             return
+    log.record(
+        "begin",
+        gpus=hvd.size(),
+        tensorflow=tf.__version__,
+        data=args.data_dir,
+        training_samples=found.images if found else None,
+        peak_learning_rate=schedule.peak,
+        resumed_from=first_step or None,
+        steps=schedule.steps,
+    )
     trainer.broadcast()  # Horovod: everyone starts with the same weights.
     batches = together(lambda: training_batches(args, found, first_step))
 
@@ -153,7 +163,9 @@ def train(args: argparse.Namespace, log: Log) -> None:
                 check(trainer.scale, final_loss, schedule.steps)
                 checkpoints.save(step + 1)
     float(final_loss)  # waits, too: finished means the device
-    log.line(f"Finished in {time.time() - started}")
+    took_s = time.time() - started
+    log.line(f"Finished in {took_s}")
+    log.record("end", finished_in_s=took_s)
 
 
 def check(scale: LossScale, loss: tf.Tensor, steps: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from clusterctl.jobs.metrics.logs import TrainingRow
@@ -130,3 +132,80 @@ def made(*speeds_at):
 def test_throughput(table, expected):
     found = throughput(made(*table))
     assert found == (expected if expected is None else pytest.approx(expected, rel=1e-12))
+
+
+def line(run, kind, **values):
+    return json.dumps({"run": run, "kind": kind, "time": 1.0, **values}) + "\n"
+
+
+def trained(run, *steps, **changes):
+    """Rows as the trainer writes them; what is in them follows from the step."""
+    row = {"images_per_s": 19000.04, "final_loss": 7.1234567, **changes}
+    return "".join(
+        line(
+            run,
+            "train",
+            **{
+                "step": step,
+                "epoch": step * 8192 / 1_281_167,
+                "loss": 7 - step / 5001,
+                "learning_rate": step / 1e6,
+                **row,
+            },
+        )
+        for step in steps
+    )
+
+
+BEGIN = {"gpus": 32, "training_samples": 1_281_167, "peak_learning_rate": 3.2, "data": "/data"}
+
+
+def test_json_lines_of_a_resumed_run_that_was_killed_in_the_middle_of_a_line():
+    first = line("a", "begin", **BEGIN) + trained("a", 0, 1, 50, 100) + trained("a", 150)[:40]
+    then = line("b", "begin", **BEGIN, resumed_from=90, new_key=[1]) + trained("b", 100, 150)
+    for text in (first + "\n" + then + line("b", "end", finished_in_s=9.5), first):
+        [run] = read_runs([text])
+        assert (run.facts.gpus, run.facts.data) == (32, "/data")
+        assert [row.startup for row in run.rows][:3] == [True, True, False]
+    [run] = read_runs([first + "\n" + then])
+    assert [row.step for row in run.rows] == [0, 1, 50, 100, 150]
+    assert (run.resumed_at, run.facts.finished) == ((90,), False)
+    assert run.rows[2].loss == 7 - 50 / 5001, "nothing is rounded"
+
+
+def test_json_lines_of_two_runs_at_once_and_of_a_loss_that_is_no_number():
+    mixed = zip(
+        trained("a", 0, 50).splitlines(True), trained("b", 0, 50, loss=None).splitlines(True)
+    )
+    runs = read_runs(["".join(line for pair in mixed for line in pair)])
+    assert [run.not_a_number_from for run in runs] == [None, 0]
+    assert [[row.step for row in run.rows] for run in runs] == [[0, 50]] * 2
+
+
+def test_a_run_that_went_on_with_a_trainer_that_writes_json_lines():
+    """The first part, of an earlier version, is in the table alone, the second in both."""
+    tables = banner() + rows([0, 1, 50, 100])
+    later = "Going on from x/model.ckpt-90: 90 of 14075 steps are done\n" + rows([100, 150])
+    [table] = read_runs([tables + banner() + later])
+    exact = [
+        line(
+            "b",
+            "train",
+            step=row.step,
+            epoch=row.epoch + 0.0001,
+            images_per_s=row.images_per_s,
+            loss=row.loss + 0.0001,
+            final_loss=row.final_loss,
+            learning_rate=row.learning_rate,
+        )
+        for row in table.rows[-2:]
+    ]
+    metrics = line("b", "begin", **BEGIN, resumed_from=90) + "".join(exact)
+    [run] = read_runs([tables + banner() + later, metrics])
+    assert [row.step for row in run.rows] == [0, 1, 50, 100, 150]
+    assert (run.resumed_at, run.rows[-1].loss) == ((90,), table.rows[-1].loss + 0.0001)
+
+
+def test_lines_that_are_no_metrics_of_ours():
+    for text in ('{"run": 3', '{"run": "a"}', '{"run": "a", "kind": "train", "step": "x"}', "{}"):
+        assert read_runs([text + "\n"]) == []
