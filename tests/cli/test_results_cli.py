@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 import pytest
 
 from clusterctl.cli.results_table import how_it_went
-from clusterctl.jobs.record import JobRecord, JobState
+from clusterctl.jobs.detached import JobRecord, JobState
 from tests.cli.programs import call
 from tests.cli.running import CommandLine
 from tests.jobs.training_logs import HEADER, banner, evaluation, rows

@@ -25,17 +25,18 @@ from clusterctl.domain.errors import (
 from clusterctl.jobs import follow
 from clusterctl.jobs.detached import (
     JobRunning,
+    JobState,
     end_job,
     find_job,
+    follow_job,
     job_files,
     list_jobs,
     run_script,
     start_job,
+    tail_command,
 )
-from clusterctl.jobs.follow import follow_job, tail_command
 from clusterctl.jobs.mpirun import LOST_DAEMON, Variable
 from clusterctl.jobs.plan import JobPlan, check_job_id, new_job_id
-from clusterctl.jobs.record import JobState
 from clusterctl.operations.clean_logs import CLEAN, Cleaning
 from clusterctl.operations.logs import Running
 from tests.lab.running import wait_until

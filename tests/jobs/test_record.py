@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.domain.results import CommandResult
-from clusterctl.jobs.record import JobState, parse_jobs
+from clusterctl.jobs.detached import JobState, parse_jobs
 
 SAMPLES = Path(__file__).parent / "samples"
 

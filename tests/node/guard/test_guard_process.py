@@ -10,8 +10,8 @@ import pytest
 
 from clusterctl.bootstrap.guard import GUARD
 from clusterctl.node.guard.settings import GuardSettings
-from tests.bootstrap.guard_process import GuardProcess
 from tests.lab.running import wait_until
+from tests.node.guard.guard_process import GuardProcess
 from tests.pythons import python_or_skip
 
 pytestmark = pytest.mark.slow

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from tests.bootstrap.guard_lab import Launcher
 from tests.lab.running import wait_until
+from tests.node.guard.guard_lab import Launcher
 
 pytestmark = pytest.mark.lab
 IMDS = """\

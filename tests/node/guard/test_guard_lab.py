@@ -8,8 +8,8 @@ import pytest
 
 from clusterctl.bootstrap.guard import guard_update_script, guard_user_data
 from clusterctl.node.guard.settings import GuardSettings
-from tests.bootstrap.guard_lab import HISTORY, RANK, Launcher, soon
 from tests.lab.running import wait_until
+from tests.node.guard.guard_lab import HISTORY, RANK, Launcher, soon
 
 pytestmark = pytest.mark.lab
 NOTHING = guard_update_script(GuardSettings("demo"))
