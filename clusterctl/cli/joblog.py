@@ -9,7 +9,7 @@ from clusterctl.domain.units import format_duration
 
 if TYPE_CHECKING:
     from clusterctl.domain.errors import HostError
-    from clusterctl.jobs.record import JobRecord
+    from clusterctl.jobs.detached import JobRecord
     from clusterctl.operations.access import Access
 
 INTERRUPTED = 130

@@ -13,7 +13,7 @@ from clusterctl.cli.params import JobId
 from clusterctl.domain.units import format_duration
 
 if TYPE_CHECKING:
-    from clusterctl.jobs.record import JobRecord
+    from clusterctl.jobs.detached import JobRecord
 
 
 @click.command(cls=ClusterCommand)

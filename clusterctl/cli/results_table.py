@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from clusterctl.cli import output
 from clusterctl.domain.units import count, format_duration
+from clusterctl.jobs.detached import JobRecord, JobState
 from clusterctl.jobs.metrics.logs import (
     IMAGENET_SAMPLES,
     EvaluationRow,
@@ -16,7 +17,6 @@ from clusterctl.jobs.metrics.logs import (
 )
 from clusterctl.jobs.metrics.reference import Comparison
 from clusterctl.jobs.metrics.runs import Run
-from clusterctl.jobs.record import JobRecord, JobState
 from clusterctl.operations.results import Results, said_of
 
 ROWS_SHOWN = 24

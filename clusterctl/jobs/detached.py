@@ -1,4 +1,5 @@
-"""Jobs on the head node that outlive the connection which started them."""
+"""Jobs on the head node that outlive the connection which started them: started, listed, ended,
+and their logs followed across lost connections."""
 
 from __future__ import annotations
 
@@ -6,23 +7,129 @@ import errno
 import json
 import os
 import shlex
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from enum import Enum
 from types import MappingProxyType
+from typing import Any
 
 from clusterctl.domain.errors import (
     ClusterctlError,
     CommandFailed,
     CommandTimeout,
     ConnectionLost,
+    HostError,
+    HostUnreachable,
     UsageError,
 )
+from clusterctl.domain.results import CommandResult
 from clusterctl.jobs.mpirun import LOST_DAEMON
 from clusterctl.jobs.plan import JobPlan
-from clusterctl.jobs.record import JobRecord, parse_jobs
 from clusterctl.node.packer import program_of
 from clusterctl.transport.answers import json_lines
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.target import Target
+
+
+class JobState(Enum):
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    # Its process is gone and nobody wrote down how it ended: a reboot, or a kill -9.
+    LOST = "lost"
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """One job. `line` is its whole mpirun line; a lost job has no exit status.
+
+    `evaluation` is the line that follows a training, `log_dir` the trainer's log folder on the head
+    node; both are empty where there is none. `log_name` is the log's name there. `variables` and
+    `mpi_arguments` are the user's own; the value of a private variable is None. `destination` is
+    where a copy brings its data; empty for a training.
+    """
+
+    job_id: str
+    state: JobState
+    exit_status: int | None
+    started_at: datetime
+    duration_s: float
+    ranks: int
+    preset: str
+    line: str
+    log_bytes: int
+    evaluation: str = ""
+    log_dir: str = ""
+    log_name: str = "hvd_train.log"
+    variables: Mapping[str, str | None] = field(default_factory=dict)
+    mpi_arguments: tuple[str, ...] = ()
+    destination: str = ""
+
+    @property
+    def running(self) -> bool:
+        return self.state is JobState.RUNNING
+
+    def as_data(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            "id": self.job_id,
+            "state": self.state.value,
+            "exit_status": self.exit_status,
+            "started_at": self.started_at.isoformat(),
+            "duration_s": round(self.duration_s, 1),
+            "gpus": self.ranks,
+            "preset": self.preset,
+            "line": self.line,
+            "evaluation": self.evaluation,
+            "variables": dict(self.variables),
+            "mpi_arguments": list(self.mpi_arguments),
+            "log_dir": self.log_dir,
+            "destination": self.destination,
+            "log_bytes": self.log_bytes,
+        }
+
+
+def parse_jobs(result: CommandResult) -> list[JobRecord]:
+    """The jobs that `node/jobs/jobs.py list` printed, oldest first. Raises CommandFailed."""
+    return [_record(described) for described in json_lines(result, "looking at the jobs")]
+
+
+def _record(described: dict[str, Any]) -> JobRecord:
+    plan = described.get("plan") or {}
+    state = _state(described)
+    started = described["started_at"] or described["now"]
+    ended = described["now"] if state is JobState.RUNNING else described["ended_at"] or started
+    return JobRecord(
+        job_id=described["id"],
+        state=state,
+        exit_status=described["exit_status"],
+        started_at=datetime.fromtimestamp(started, timezone.utc),
+        duration_s=max(0.0, ended - started),
+        ranks=int(plan.get("ranks", 0)),
+        preset=str(plan.get("preset", "")),
+        line=str(plan.get("line", "")),
+        log_bytes=described["log_bytes"],
+        evaluation=str(plan.get("evaluation", "")),
+        log_dir=str(plan.get("log_dir", "")),
+        log_name=str(plan.get("log_name") or JobRecord.log_name),
+        variables=plan.get("variables", {}),
+        mpi_arguments=tuple(plan.get("mpi_arguments", ())),
+        destination=str(plan.get("destination", "")),
+    )
+
+
+def _state(described: dict[str, Any]) -> JobState:
+    if described["exit_status"] is None:
+        if described["running"]:
+            return JobState.RUNNING
+        return JobState.CANCELLED if described["cancelled"] else JobState.LOST
+    if described["exit_status"] == 0:
+        return JobState.SUCCEEDED
+    return JobState.CANCELLED if described["cancelled"] else JobState.FAILED
+
 
 JOBS = program_of("clusterctl.node.jobs.jobs")
 TIMEOUT_S = 60.0
@@ -206,3 +313,73 @@ def end_job(connections: Connections, head: Target, job_id: str) -> bool:
     )
     [answer] = json_lines(result, "ending the job")
     return bool(answer["ended"])
+
+
+BETWEEN_LOOKS_S = 0.2
+RECONNECT_AFTER_S = (1.0, 2.0, 4.0, 8.0, 16.0)
+
+
+def tail_command(job_id: str, offset: int, until_end: bool) -> str:
+    """The log from byte `offset` on; `until_end` waits for more until the job has ended."""
+    folder = f'"$HOME"/.clusterctl/jobs/{job_id}'
+    wait = f'-f -s 0.2 --pid="$(cat {folder}/pid)" ' if until_end else ""
+    return f"exec tail -c +{offset + 1} {wait}{folder}/log"
+
+
+def follow_job(
+    connections: Connections,
+    head: Target,
+    job_id: str,
+    sink: Callable[[bytes], None],
+    on_lost: Callable[[HostError, float], None] = lambda why, delay_s: None,
+) -> JobRecord:
+    """Pass the log on until the job has ended; what it came to.
+
+    A lost connection is taken up again where it broke, `on_lost(why, delay_s)` being told before
+    each attempt. Raises ConnectionLost or HostUnreachable, with what was last known of the job,
+    when that fails again and again or the head node is off; UsageError where there is no such job.
+    """
+    failures, offset, known = 0, 0, f"of job {job_id} nothing was heard"
+    while True:
+        received = _Counter(sink)
+        try:
+            job = find_job(connections, head, job_id)
+            known = _known(job)
+            command = tail_command(job_id, offset, until_end=job.running)
+            connections.run(head, command, sink=received)
+            if not job.running:
+                return job
+            time.sleep(BETWEEN_LOOKS_S)
+        except (ConnectionLost, HostUnreachable) as lost:
+            failures = 1 if received.count else failures + 1
+            if received.count:
+                known = _known(job, received.at)
+            if lost.is_off or failures > len(RECONNECT_AFTER_S):
+                raise type(lost)(lost.host, f"{lost.message}; {known}", lost.hint) from lost
+            delay_s = RECONNECT_AFTER_S[failures - 1]
+            on_lost(lost, delay_s)
+            connections.forget(head)
+            time.sleep(delay_s)
+        offset += received.count
+
+
+def _known(job: JobRecord, line_at: datetime | None = None) -> str:
+    """All that is certain of a job on a head node that is silent."""
+    at = line_at or datetime.now(timezone.utc)
+    what = "wrote its last line that came" if line_at else f"was {job.state.value}"
+    return f"job {job.job_id} {what} at {at:%H:%M:%S} UTC; what became of it since is not known"
+
+
+class _Counter:
+    """Passes standard output on, and knows how much of it there was, and when it last came."""
+
+    def __init__(self, sink: Callable[[bytes], None]) -> None:
+        self._sink = sink
+        self.count = 0
+        self.at: datetime | None = None
+
+    def __call__(self, stream: str, chunk: bytes) -> None:
+        if stream == "stdout":
+            self.count += len(chunk)
+            self.at = datetime.now(timezone.utc)
+            self._sink(chunk)

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from clusterctl.diagnostics.processes import ProcessQuery
 from clusterctl.domain.errors import HostError
 from clusterctl.domain.results import HostOutcome
-from clusterctl.jobs.detached import end_job, find_job
-from clusterctl.jobs.record import JobRecord
+from clusterctl.jobs.detached import JobRecord, end_job, find_job
 from clusterctl.operations.access import Access
 from clusterctl.operations.kill import KillReport, kill
 from clusterctl.operations.logs import running_jobs

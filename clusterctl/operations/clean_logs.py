@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 from clusterctl.domain.errors import HostError
 from clusterctl.domain.results import CommandResult, FanoutResult
+from clusterctl.jobs.detached import JobRecord
 from clusterctl.jobs.plan import EXAMPLES_FOLDER
-from clusterctl.jobs.record import JobRecord
 from clusterctl.jobs.trainer import SYNTHETIC_LOG_FOLDER
 from clusterctl.node.packer import program_of
 from clusterctl.operations.access import Access

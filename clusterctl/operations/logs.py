@@ -9,9 +9,14 @@ from typing import Any
 from clusterctl.diagnostics.processes import NodeProcess, ProcessQuery, all_of, list_processes
 from clusterctl.domain.errors import ClusterctlError, ConnectionLost, HostError, HostUnreachable
 from clusterctl.domain.results import HostOutcome
-from clusterctl.jobs.detached import JobRunning, find_job, list_jobs
-from clusterctl.jobs.follow import follow_job, tail_command
-from clusterctl.jobs.record import JobRecord
+from clusterctl.jobs.detached import (
+    JobRecord,
+    JobRunning,
+    find_job,
+    follow_job,
+    list_jobs,
+    tail_command,
+)
 from clusterctl.operations.access import Access
 
 

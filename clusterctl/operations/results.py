@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from clusterctl.domain.errors import ClusterctlError, CommandFailed, UsageError
+from clusterctl.jobs.detached import JobRecord, JobState
 from clusterctl.jobs.metrics.logs import (
     KERAS,
     MetricDefinition,
@@ -18,7 +19,6 @@ from clusterctl.jobs.metrics.logs import (
 )
 from clusterctl.jobs.metrics.runs import Run, holding, read_runs
 from clusterctl.jobs.plan import EXAMPLES_FOLDER
-from clusterctl.jobs.record import JobRecord, JobState
 from clusterctl.jobs.trainer import SYNTHETIC_LOG_FOLDER
 from clusterctl.operations.access import Access
 from clusterctl.operations.logs import NoJobs, find, read_log
