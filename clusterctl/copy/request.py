@@ -175,7 +175,9 @@ def _check_delete(request: CopyRequest) -> None:
 
 def _check_numbers(request: CopyRequest) -> None:
     if request.streams is not None and not 1 <= request.streams <= MOST_STREAMS:
-        raise UsageError(f"{request.streams} streams", f"a hop has 1 to {MOST_STREAMS}; 8 is usual")
+        raise UsageError(
+            f"{request.streams} streams", f"a hop has 1 to {MOST_STREAMS}; 24 is usual"
+        )
     block = request.block_bytes
     if block is not None and not LEAST_BLOCK <= block <= MOST_BLOCK:
         raise UsageError(

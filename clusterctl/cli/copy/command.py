@@ -85,7 +85,7 @@ def copy(
                 request,
                 watch=shown.watch,
                 urls=url_access(options, src, lambda: app.clients, app.settings.home),
-                link_rates=_link_rates(app, access) if options.show_plan or options.dry_run else {},
+                link_rates=_link_rates(app, access),
                 max_workers=options.fanout,
                 timeout_s=options.timeout_s,
             )
@@ -153,7 +153,7 @@ def _look_at_disk(
 
 
 def _link_rates(app: AppContext, access: Access) -> dict[str, float]:
-    """Bytes a second by instance type, as EC2 says: for predictions, so never in the way."""
+    """Bytes a second by instance type, as EC2 says: for the plan, and never in the way."""
     from clusterctl.domain.errors import AwsError
     from clusterctl.ec2.machines import find_machine_types
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import threading
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class Ledger:
@@ -72,18 +72,21 @@ HERE, WANTED, CLAIMED, ARRIVED = 0, 1, 2, 3
 
 
 class Wanted:
-    """The blocks that are missing. Each is asked of one of those who offer it, the lowest first.
+    """The blocks that are missing. Each is asked of one of those who offer it, in `order`.
 
     Who offers is named by any value: a new upstream is a new name, and the old one's offers end.
     """
 
-    def __init__(self, blocks: int, missing: Iterable[int]) -> None:
-        self._state = bytearray(blocks)
+    def __init__(self, order: Sequence[int], missing: Iterable[int]) -> None:
+        self._order, self._turn = order, array("I", bytes(4 * len(order)))
+        for turn, block in enumerate(order):
+            self._turn[block] = turn
+        self._state = bytearray(len(order))
         for block in missing:
             self._state[block] = WANTED
         # Those that are not HERE, and how many of them have come and are still to be checked.
         self.left, self._arrived = self._state.count(WANTED), 0
-        # For each who offers: what it has, and what of that is still to be asked for.
+        # For each who offers: what it has, and the turns of what is still to be asked for.
         self._has: dict[object, bytearray] = {}
         self._queues: dict[object, list[int]] = {}
         self._changed = threading.Condition()
@@ -108,7 +111,7 @@ class Wanted:
             for block in blocks:
                 self._has[who][block] = 1
                 if self._state[block] == WANTED:
-                    heapq.heappush(self._queues[who], block)
+                    heapq.heappush(self._queues[who], self._turn[block])
             self._changed.notify_all()
 
     def take(self, who: object, most: int = 1) -> list[int]:
@@ -132,7 +135,7 @@ class Wanted:
     def _claim(self, queue: list[int], most: int) -> list[int]:
         taken: list[int] = []
         while queue and len(taken) < most:
-            block = heapq.heappop(queue)
+            block = self._order[heapq.heappop(queue)]
             if self._state[block] == WANTED:
                 self._state[block] = CLAIMED
                 taken.append(block)
@@ -146,7 +149,7 @@ class Wanted:
                 self._state[block] = WANTED
                 for who, queue in self._queues.items():
                     if self._has[who][block]:
-                        heapq.heappush(queue, block)
+                        heapq.heappush(queue, self._turn[block])
                 self._changed.notify_all()
 
     def arrived(self, block: int) -> None:

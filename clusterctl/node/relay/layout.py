@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from clusterctl.node.relay.manifest import FILE, Entry
@@ -63,6 +66,25 @@ class Layout:
         for number, begins in enumerate(self._starts):
             ends = self._starts[number + 1] if number + 1 < len(self._starts) else self.total
             yield range(begins // self.block_bytes, -(-ends // self.block_bytes))
+
+    def in_turns(self, files: int) -> array[int]:
+        """All blocks, in an order that takes them from so many files by turns.
+
+        Writers of one file wait for each other. A block belongs to the file its first byte is of.
+        """
+        rows = zip(self._starts, self._owners, (-1, *self._owners))
+        bounds = [-(-at // self.block_bytes) for at, owner, before in rows if owner != before]
+        bounds.append(self.blocks)
+        waiting = (range(*pair) for pair in zip(bounds, bounds[1:]) if pair[0] < pair[1])
+        lanes = deque(islice(waiting, files))
+        order = array("I")
+        while lanes:
+            lane = lanes.popleft()
+            order.append(lane[0])
+            following = lane[1:] or next(waiting, None)
+            if following:
+                lanes.append(following)
+        return order
 
     def owner_of(self, segment: int) -> int:
         """The entry of segment number `segment`."""

@@ -58,7 +58,13 @@ class Target:
         self._publisher = Publisher(staging, self.entries, self._waits)
         self._publisher.stamps = self.plan.stamps
         self.store = Store(
-            staging, self.entries, self.layout, self.plan.missing, self._publisher, self._waits
+            staging,
+            self.entries,
+            self.layout,
+            self.plan.missing,
+            self._publisher,
+            self._waits,
+            begin.streams,
         )
         self.wanted = self.store.wanted
         self.compared = True

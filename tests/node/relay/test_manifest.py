@@ -122,3 +122,19 @@ def test_blocks_cover_the_data_once_and_in_order(block_bytes):
 def test_without_data_there_are_no_blocks():
     assert Layout([Entry(b"e", "f", 0, 0)], 8).blocks == 0
     assert list(Layout([], 8).by_entry()) == []
+
+
+@pytest.mark.parametrize(
+    ("files", "order"),
+    [
+        (1, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]),
+        (2, [0, 3, 1, 4, 2, 5, 7, 6, 8, 9]),
+        (9, [0, 3, 7, 8, 1, 4, 9, 2, 5, 6]),
+    ],
+)
+def test_blocks_are_taken_from_several_files_by_turns(files, order):
+    """The third has a hole; in the second no block begins."""
+    sizes = [10, 2, 14, 4, 8]
+    entries = [Entry(b"%d" % n, "f", 0, 0, size) for n, size in enumerate(sizes)]
+    entries[2] = entries[2]._replace(size=99, segments=((0, 4), (50, 10)))
+    assert list(Layout(entries, 4).in_turns(files)) == order
