@@ -37,10 +37,15 @@ def commands_of(page: Path) -> list[str]:
     return [line[2:] for block in blocks for line in block.splitlines() if line.startswith("$ ")]
 
 
-@pytest.fixture
-def shell(tmp_path, lab, monkeypatch):
-    """A user's shell on a machine with the lab running: calls return the finished process."""
-    home = tmp_path / "home"
+# Pages that launch a cluster as they tell it. The others' commands have one cluster together.
+LAUNCHES = {"README.md", "clusters.md"}
+UP, DOWN = "clusterctl up demo --nodes 2 --instance-type p3.2xlarge", "clusterctl down demo --yes"
+
+
+@pytest.fixture(scope="module")
+def home(lab, tmp_path_factory):
+    """A user's home on a machine with the lab running."""
+    home = tmp_path_factory.mktemp("home")
     (home / ".ssh").mkdir(parents=True, mode=0o700)
     (home / ".ssh" / "config").touch()
     (home / ".clusterctl").symlink_to(lab.home)
@@ -55,56 +60,85 @@ def shell(tmp_path, lab, monkeypatch):
         f'exec {shutil.which("ssh")} -F {home}/.ssh/config "$@"\n'
     )
     ssh.chmod(0o755)
+    return home
+
+
+@pytest.fixture(scope="module")
+def shell(home, lab):
+    """The user's shell: calls return the finished process, which has to succeed."""
     environ = {
         **os.environ,
         "HOME": str(home),
-        "PATH": f"{ssh.parent}:{BIN}:{os.environ['PATH']}",
+        "PATH": f"{home / 'bin'}:{BIN}:{os.environ['PATH']}",
         "CLUSTERCTL_HOME": str(lab.home),
         "CLUSTERCTL_LAB": "1",
     }
 
-    def run(command: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+    def run(command: str, **more: str) -> None:
+        done = subprocess.run(
             ["bash", "-c", command],
             cwd=home,
-            env=environ,
+            env={**environ, **more},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             timeout=240,
             check=False,
         )
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
 
     return run
 
 
-@pytest.mark.lab
+@pytest.fixture(scope="module")
+def cluster(shell):
+    """The cluster that pages speak of which do not launch one."""
+    shell(UP)
+    yield
+    shell(DOWN)
+
+
+def show(page: Path, home: Path, shell) -> None:
+    """Run the page's commands one after the other; the files that they make go with the page."""
+    before = set(home.iterdir())
+    for command in commands_of(page):
+        if command not in ELSEWHERE:
+            shell("clusterctl hosts demo > hosts || true")
+            shell(INSTEAD.get(command, command))
+    for path in {*home.iterdir()} - before:
+        path.unlink()
+
+
+def pages(wanted):
+    found = [page for page in PAGES if commands_of(page) and wanted(page.name)]
+    return pytest.mark.parametrize("page", found, ids=lambda page: page.name)
+
+
 @pytest.mark.train
-@pytest.mark.parametrize(
-    "page", [page for page in PAGES if commands_of(page)], ids=lambda page: page.name
-)
-def test_every_command_shown_works(page, shell, tmp_path):
-    commands = [command for command in commands_of(page) if command not in ELSEWHERE]
-    if page.name == "lab.md":
-        # It starts and stops a lab of its own.
-        shell = _elsewhere(shell, tmp_path / "other home")
-    elif not any("clusterctl up" in command for command in commands):
-        commands.insert(0, "clusterctl up demo --nodes 2 --instance-type p3.2xlarge")
+@pages(lambda name: name in LAUNCHES)
+def test_every_command_of_a_page_that_launches(page, home, shell):
     try:
-        for command in commands:
-            shell("clusterctl hosts demo > hosts")
-            done = shell(INSTEAD.get(command, command))
-            assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+        show(page, home, shell)
     finally:
-        shell("clusterctl down demo --yes")
-        if page.name == "lab.md":
-            shell("clusterctl lab stop")
+        shell(f"{DOWN} || true")
 
 
-def _elsewhere(shell, home: Path):
-    return lambda command: shell(
-        f"export CLUSTERCTL_HOME='{home}'; unset CLUSTERCTL_LAB; {command}"
-    )
+@pytest.mark.train
+@pages(lambda name: name not in {*LAUNCHES, "lab.md"})
+def test_every_command_shown_works(page, home, shell, cluster):
+    show(page, home, shell)
+
+
+def test_every_command_of_the_labs_page(home, shell, tmp_path):
+    """It starts and stops a lab of its own."""
+
+    def elsewhere(command: str) -> None:
+        shell(f"unset CLUSTERCTL_LAB; {command}", CLUSTERCTL_HOME=str(tmp_path / "other home"))
+
+    try:
+        show(CHECKOUT / "docs" / "lab.md", home, elsewhere)
+    finally:
+        elsewhere("clusterctl lab stop")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,11 @@ from pathlib import Path
 import pytest
 
 from clusterctl.cli.main import cli, run_command
+from clusterctl.ec2 import session
+from tests.moto_ec2 import REGION
+
+make_clients = session.Clients
+DEMO = ("demo", "--nodes", "2", "--instance-type", "p4d.24xlarge")
 
 
 @dataclass
@@ -42,3 +48,31 @@ class CommandLine:
         status = run_command(cli, [command, *self._account, *arguments])
         said = self._capsys.readouterr()
         return Ran(status, said.out, said.err)
+
+
+@functools.lru_cache
+def clients(account):
+    """The same clients for all tests that ask for the same: making one costs more than most."""
+    return make_clients(account)
+
+
+def launched(clusterctl: CommandLine, *more: str) -> Ran:
+    """A cluster whose nodes run and are never ready: moto has no hosts."""
+    ran = clusterctl("up", *DEMO, *more, "--timeout", "0.01")
+    assert ran.status == 1
+    return ran
+
+
+@pytest.fixture
+def clusterctl(client, moto_url, tmp_path, monkeypatch, capsys) -> CommandLine:
+    """The command line at moto's EC2, with a home of its own."""
+    home = tmp_path / "home"
+    for name, value in (
+        ("CLUSTERCTL_HOME", str(home)),
+        ("CLUSTERCTL_LAB", "0"),
+        ("AWS_ACCESS_KEY_ID", "test"),
+        ("AWS_SECRET_ACCESS_KEY", "test"),
+    ):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(session, "Clients", clients)
+    return CommandLine(home, capsys, ["--endpoint-url", moto_url, "--region", REGION])

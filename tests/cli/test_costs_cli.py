@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import functools
 import json
 import re
 from datetime import datetime, timedelta, timezone
@@ -14,36 +13,14 @@ from moto.ec2 import ec2_backends
 
 from clusterctl.cli.money import limits_words
 from clusterctl.domain.spec import Limits
-from clusterctl.ec2 import session, tags
+from clusterctl.ec2 import tags
 from clusterctl.ec2.instances import find_instances
 from clusterctl.operations.costs import note_end
-from tests.cli.running import CommandLine
+from tests.cli.running import clusterctl
 from tests.lab.running import wait_until
 from tests.moto_ec2 import NEW_IMAGE, REGION, client, clients_of, moto_client, moto_url
 
-__all__ = ["client", "moto_client", "moto_url"]
-
-make_clients = session.Clients
-
-
-@functools.lru_cache
-def clients(account):
-    """The same clients for all tests that ask for the same."""
-    return make_clients(account)
-
-
-@pytest.fixture
-def clusterctl(client, moto_url, tmp_path, monkeypatch, capsys):
-    for name, value in (
-        ("CLUSTERCTL_HOME", str(tmp_path)),
-        ("CLUSTERCTL_LAB", "0"),
-        ("AWS_ACCESS_KEY_ID", "test"),
-        ("AWS_SECRET_ACCESS_KEY", "test"),
-    ):
-        monkeypatch.setenv(name, value)
-    # Making a client costs more than most commands.
-    monkeypatch.setattr(session, "Clients", clients)
-    return CommandLine(tmp_path, capsys, ["--endpoint-url", moto_url, "--region", REGION])
+__all__ = ["client", "clusterctl", "moto_client", "moto_url"]
 
 
 def launch(client, name, nodes=2, instance_type="p4d.24xlarge", **tagged):
@@ -139,6 +116,7 @@ def test_tags_edited_by_hand_break_nothing(clusterctl, client, tagged):
 
 def test_status_asks_ec2_once_and_the_price_list_once_a_day(clusterctl, client, monkeypatch):
     launch(client, "demo", 32)
+    clusterctl.home.mkdir()
     asked = []
     send = Endpoint.make_request
 
@@ -307,6 +285,7 @@ def test_what_ended_elsewhere_was_not_paid_here(clusterctl, client, moto_url, ac
 
 def test_what_cannot_be_noted_does_not_stop_a_removal(clusterctl, client, moto_url):
     launch(client, "demo", 1)
+    clusterctl.home.mkdir()
     (clusterctl.home / "file").write_text("")
     home = clusterctl.home / "file"
     note_end(home, clients_of(moto_url), "demo", find_instances(client, "demo"))

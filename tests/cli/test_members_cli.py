@@ -9,8 +9,9 @@ import pytest
 
 from clusterctl.domain.cluster import NodeState
 from clusterctl.ec2.instances import find_instances
-from tests.cli.test_up_cli import client, clusterctl, launched, moto_client, moto_url
+from tests.cli.running import clusterctl, launched
 from tests.lab.running import wait_until
+from tests.moto_ec2 import client, moto_client, moto_url
 
 __all__ = ["client", "clusterctl", "moto_client", "moto_url"]
 

@@ -9,8 +9,9 @@ import pytest
 from clusterctl.copy.report import NodeReport, SourceSummary, TransferReport
 from clusterctl.ec2.instances import find_instances
 from clusterctl.operations import copy as operation
-from tests.cli.test_up_cli import client, clusterctl, launched, moto_client, moto_url
+from tests.cli.running import clusterctl, launched
 from tests.lab.running import wait_until
+from tests.moto_ec2 import client, moto_client, moto_url
 
 __all__ = ["client", "clusterctl", "moto_client", "moto_url"]
 LINE = "demo-1 is missing: the cluster has 2 nodes, 1 is there"

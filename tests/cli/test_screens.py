@@ -1,0 +1,100 @@
+"""What a user sees of each command, whole. Ids, kinds and exit statuses are asserted elsewhere.
+
+Renew the screens with `pytest tests/cli/test_screens.py --snapshot-update`, and read the diff.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from syrupy.extensions.amber import AmberSnapshotExtension
+
+from tests.cli.running import DEMO, clusterctl, launched
+from tests.moto_ec2 import client, moto_client, moto_url
+
+__all__ = ["client", "clusterctl", "moto_client", "moto_url"]
+
+# What is another one on each run.
+MASKS = (
+    (r"python -m pytest\.clusterctl", "clusterctl"),
+    (r"http://127\.0\.0\.1:\d+", "ENDPOINT"),
+    (r"\b(i|vpc|sg|subnet|pg|eipalloc|eni|vol|rtb)-[0-9a-f]{8,17}\b", r"\1-ID"),
+    (r"\b(?:10\.99|198\.18|198\.19)\.\d+\.\d+(/\d+)?", r"ADDRESS\1"),
+    (r"(\d{4}-\d\d-\d\d)[T ]\d\d:\d\d(:\d\d)?( ?UTC|Z|\+00:00)?", "TIME"),
+    (r"SHA256:[\w+/]+", "SHA256:KEY"),
+    (r"2026-11-\d\d", "TODAY"),
+    (r"/\S*/home\b", "HOME"),
+    (r"after \d+\.\d s", "after N s"),
+    (r"\$[\d.]+ so far|\$[\d.]+(?= +ended)", "$N so far"),
+    (r"(?<=TIME)( +\S+ +)\$[\d.]+", r"\1$N"),
+    (r"ends in [\d hmin]+ by", "ends in N h by"),
+    # How far hosts and instances are is a matter of time.
+    (r"(?m)^(demo-\d: |terminating demo: ).*\n", ""),
+    (r"(?m)(: not ready after N s): .*\n( +hint: if .*\n)?", r"\1: STATE\n"),
+)
+# Changes every few hours.
+SPOT = ((r"\$[\d.]+", "$N"),)
+
+
+@pytest.fixture
+def see(clusterctl, snapshot, monkeypatch):
+    """Runs a command and compares all that it says, and its exit status."""
+    monkeypatch.setattr("clusterctl.cli.status._log_in", lambda *_: ())
+    monkeypatch.setattr("sys.argv", ["clusterctl"])
+
+    def compare(*arguments: str) -> None:
+        ran = clusterctl(*arguments)
+        text = f"$ clusterctl {' '.join(arguments)}\n{ran.out}--\n{ran.err}exit {ran.status}\n"
+        for pattern, mask in MASKS + SPOT * ("--spot" in arguments):
+            text = re.sub(pattern, mask, text)
+        # Columns are as wide as their widest word.
+        text = re.sub(r" {3,}", "   ", text.replace(str(clusterctl.home), "HOME"))
+        assert text == snapshot(extension_class=AmberSnapshotExtension)
+
+    return compare
+
+
+def test_a_cluster_from_plan_to_end(see):
+    see("up", *DEMO, "--dry-run")
+    see("up", *DEMO, "--timeout", "0.01")
+    see("up", *DEMO, "--dry-run")
+    see("status", "demo")
+    see("list")
+    see("costs")
+    see("add", "demo", "1", "--dry-run")
+    see("ssh", "demo", "7")
+    see("ssh", "demo", "hostname")
+    see("gc")
+    see("down", "demo", "--yes")
+    see("down", "demo", "--yes")
+    see("costs", "--since", "1d")
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["status demo", "list", "hosts demo", "costs", "costs demo", "ssh demo", "stop demo"]
+    + ["start demo", "add demo 1", "remove demo 1", "replace demo 1", "gc", "down demo"],
+)
+def test_where_there_is_nothing(see, command):
+    see(*command.split())
+
+
+def test_limits(see, clusterctl):
+    launched(clusterctl, "--max-hours", "8", "--budget", "45", "--idle-stop", "30m")
+    see("status", "demo")
+    see("costs", "demo")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--spot", "--max-hours", "8"),
+        ("--or-type", "g5.12xlarge"),
+        ("--instance-type", "p9.huge"),
+        ("--image", "ami-0123456789abcdef0"),
+    ],
+    ids=" ".join,
+)
+def test_other_plans(see, arguments):
+    see("up", *DEMO, "--dry-run", *arguments)
