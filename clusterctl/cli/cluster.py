@@ -25,6 +25,7 @@ from clusterctl.ec2.money.costs import format_usd
 if TYPE_CHECKING:
     from clusterctl.configuration.effective import SpecDraft
     from clusterctl.ec2.instances import Instance
+    from clusterctl.ec2.launch.observe import Request
     from clusterctl.ec2.launch.plan import LaunchPlan
     from clusterctl.ec2.money.costs import RunningCost
     from clusterctl.operations.launcher import Launcher
@@ -300,13 +301,13 @@ def up(
     from clusterctl.operations.up import plan_up
     from clusterctl.operations.up import up as launch
 
-    spec = _spec(app, draft)
+    request = _request(draft)
     if dry_run:
-        show_plan(plan_up(Launcher(app.clients, app.folder(name)), spec), as_json)
+        show_plan(plan_up(Launcher(app.clients, app.folder(name)), request), as_json)
         return
     waiting = (timeout_s, capacity_timeout_s, accept_new_host_keys)
     with launcher_of(app, name, *waiting, agreement(app, yes)) as launcher:
-        report = launch(launcher, spec)
+        report = launch(launcher, request)
     show_report(app, report, as_json)
     _say_what_it_costs(app, name, report.instances)
 
@@ -332,29 +333,23 @@ def _say_what_it_costs(app: AppContext, name: str, instances: Sequence[Instance]
     )
 
 
-def _spec(app: AppContext, draft: SpecDraft) -> ClusterSpec:
+def _request(draft: SpecDraft) -> Request:
     """A cluster that is there says itself how many nodes of which type it has."""
+    from clusterctl.ec2.launch.observe import exactly, same_again
+
     try:
-        return draft.spec()
+        return exactly(draft.spec())
     except UsageError:
         if "nodes" in draft.values and "instance-type" in draft.values:
             raise
-        there = _nodes_of(app, draft.name)
+
+    def completed(there: Sequence[Instance]) -> ClusterSpec:
         if not there:
-            raise
-        return draft.spec(nodes=len(there), instance_type=there[0])
+            return draft.spec()
+        same = same_again(draft.name, there)
+        return draft.spec(nodes=same.nodes, instance_type=same.instance_type)
 
-
-def _nodes_of(app: AppContext, name: str) -> list[str]:
-    """The type of each node that the cluster is to have; none for a cluster that is not there."""
-    from clusterctl.ec2.launch.observe import spec_of
-    from clusterctl.operations.status import find_own
-
-    instances = find_own(app.clients, app.folder(name))
-    if not instances:
-        return []
-    spec = spec_of(name, instances)
-    return [spec.instance_type] * spec.nodes
+    return completed
 
 
 @click.command(cls=ClusterCommand)

@@ -20,7 +20,7 @@ from clusterctl.domain.cluster import Cluster
 from clusterctl.domain.errors import CommandFailed
 from clusterctl.domain.findings import Severity
 from clusterctl.domain.results import CommandResult
-from clusterctl.domain.spec import ClusterSpec, Market
+from clusterctl.domain.spec import Market
 from clusterctl.ec2.instances import (
     Instance,
     find_instances,
@@ -28,7 +28,7 @@ from clusterctl.ec2.instances import (
     set_at_power_off,
     standing,
 )
-from clusterctl.ec2.launch.observe import Observed, like
+from clusterctl.ec2.launch.observe import Observed
 from clusterctl.operations.costs import note_spent, spending_of
 from clusterctl.operations.launcher import Launcher, check_all
 from clusterctl.transport.connections import Connections
@@ -43,25 +43,26 @@ TIMEOUT_S = 60.0
 LEAST_LEFT_S = 120.0
 
 
-def with_user_data(clients: Clients, spec: ClusterSpec, seen: Observed) -> ClusterSpec:
-    """The spec with all of the user data that new nodes get: the user's own, and the guard's.
+def with_user_data(clients: Clients, seen: Observed) -> Observed:
+    """Settle all of the user data that new nodes get, too: the user's own, and the guard's.
 
-    Nodes that join a cluster get what its head node got.
+    Nodes that join a cluster get what its head node got. Raises AwsError.
     """
+    spec = seen.spec
     if seen.catalogue is None:
-        return spec
+        return seen
     there = standing(seen.instances)
     if there and not spec.user_data:
-        head = find_user_data(clients.ec2, there[0].node.instance_id)
-        return replace(spec, user_data=head)
-    settled = like(spec, seen.instances)
-    prices = [price.usd_per_hour for price in seen.catalogue.prices.values() if price]
-    # Which type it will be is not known yet: the dearest ends the budget first. `up` corrects it.
-    hourly = settled.nodes * max(prices) if prices else None
-    spot = settled.market is Market.SPOT
-    off = "" if spot else settled.limits.at_power_off
-    settings = first_settings(spec.name, settled.limits, hourly, spot, off)
-    return replace(spec, user_data=with_guard(spec.user_data, settings))
+        data = find_user_data(clients.ec2, there[0].node.instance_id)
+    else:
+        prices = [price.usd_per_hour for price in seen.catalogue.prices.values() if price]
+        # Which type it will be is not known yet: the dearest ends the budget first. `up` corrects.
+        hourly = spec.nodes * max(prices) if prices else None
+        spot = spec.market is Market.SPOT
+        off = "" if spot else spec.limits.at_power_off
+        settings = first_settings(spec.name, spec.limits, hourly, spot, off)
+        data = with_guard(spec.user_data, settings)
+    return replace(seen, spec=replace(spec, user_data=data))
 
 
 def update_guards(

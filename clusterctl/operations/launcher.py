@@ -86,6 +86,11 @@ class Launcher:
     agree: Callable[[LaunchPlan], None] = lambda plan: None
 
     @property
+    def name(self) -> str:
+        """The cluster's name, which is its folder's."""
+        return self.folder.path.name
+
+    @property
     def home(self) -> Path:
         return self.folder.path.parent
 

@@ -17,12 +17,13 @@ from clusterctl.ec2.instances import (
     as_cluster,
     find_instances,
     members_of,
+    standing,
     tag,
     unfinished_of,
     untag,
     wanted_of,
 )
-from clusterctl.ec2.launch.observe import spec_of
+from clusterctl.ec2.launch.observe import Request, same_again
 from clusterctl.ec2.launch.plan import LaunchPlan
 from clusterctl.ec2.tags import Unfinished
 from clusterctl.operations.down import await_sent
@@ -46,7 +47,6 @@ class RemoveReport:
 
 def plan_add(launcher: Launcher, name: str, count: int) -> LaunchPlan:
     """The steps of `add`. Changes nothing."""
-    check_site(launcher.folder, launcher.clients)
     return plan_up(launcher, _grown(launcher, name, count))
 
 
@@ -115,7 +115,6 @@ def replace_nodes(launcher: Launcher, name: str, indices: Sequence[int]) -> UpRe
         check_site(launcher.folder, launcher.clients)
         there = _as_if_never_retired(find_instances(client, name))
         _check_there(client, name, there)
-        spec = spec_of(name, there)
         before = unfinished_of(there)
         # A node that is asked for again may be the new machine already.
         fresh = [index for index in indices if index not in before.replace]
@@ -127,10 +126,10 @@ def replace_nodes(launcher: Launcher, name: str, indices: Sequence[int]) -> UpRe
         _tag(client, old, {tags.RETIRED: "yes"})
         if old:
             _tag(client, members_of(there), {tags.UNFINISHED: unfinished})
-        if spec.capacity_reservation:
+        if standing(there)[0].reservation_id:
             dismiss(launcher, name)
         try:
-            return bring_up(launcher, spec)
+            return bring_up(launcher, lambda there: same_again(name, there))
         except ClusterctlError as failure:
             # A launch of unknown outcome may still bring the new nodes: `up` settles that.
             if not sent_launches(launcher.folder):
@@ -163,14 +162,17 @@ def _close_failed_replacement(client: EC2Client, name: str, launched_none: bool)
     untag(client, [one.node.instance_id for one in retired], tags.RETIRED)
 
 
-def _grown(launcher: Launcher, name: str, count: int) -> ClusterSpec:
-    there = _instances(launcher.clients.ec2, name)
-    spec = grown(name, there, count, bool(sent_launches(launcher.folder)))
-    if unfinished_of(there).add:
-        launcher.progress.step(
-            f"going on with what was not finished: {unfinished_of(there).told(name)}"
-        )
-    return spec
+def _grown(launcher: Launcher, name: str, count: int) -> Request:
+    def request(there: Sequence[Instance]) -> ClusterSpec:
+        _check_there(launcher.clients.ec2, name, there)
+        spec = grown(name, there, count, bool(sent_launches(launcher.folder)))
+        if unfinished_of(there).add:
+            launcher.progress.step(
+                f"going on with what was not finished: {unfinished_of(there).told(name)}"
+            )
+        return spec
+
+    return request
 
 
 def grown(name: str, there: Sequence[Instance], count: int, under_way: bool) -> ClusterSpec:
@@ -191,7 +193,7 @@ def grown(name: str, there: Sequence[Instance], count: int, under_way: bool) -> 
             f"{fold_hosts(asleep)}: stopped; nodes join a cluster that runs",
             f"start it first{finishes}: clusterctl start {name}",
         )
-    spec = replace(spec_of(name, there), adds=True)
+    spec = replace(same_again(name, there), adds=True)
     if len(begun) == count:
         return spec
     if begun and (under_way or any(one.node.index in begun for one in members)):

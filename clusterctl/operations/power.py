@@ -13,7 +13,7 @@ from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.spec import Market
 from clusterctl.ec2.errors import gaps, translated
 from clusterctl.ec2.instances import Instance, as_cluster, find_instances
-from clusterctl.ec2.launch.observe import spec_of
+from clusterctl.ec2.launch.observe import same_again
 from clusterctl.operations.costs import note_spent
 from clusterctl.operations.launcher import Launcher
 from clusterctl.operations.local_state import check_site, locked
@@ -71,10 +71,9 @@ def start(launcher: Launcher, name: str) -> UpReport:
 
     What the cluster lacks is launched, as `up` would. Raises what `up` raises.
     """
-    client = launcher.clients.ec2
     with locked(launcher.folder):
         check_site(launcher.folder, launcher.clients)
-        return bring_up(launcher, spec_of(name, find_instances(client, name)))
+        return bring_up(launcher, lambda there: same_again(name, there))
 
 
 def _check_stoppable(name: str, there: Sequence[Instance]) -> None:

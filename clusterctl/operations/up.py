@@ -9,12 +9,11 @@ from clusterctl.domain.cluster import ASLEEP, Cluster
 from clusterctl.domain.errors import AwsError, MissingTool
 from clusterctl.domain.findings import Severity
 from clusterctl.domain.ranges import fold_hosts
-from clusterctl.domain.spec import ClusterSpec
 from clusterctl.ec2 import tags
 from clusterctl.ec2.cluster_resources import terminate_these
 from clusterctl.ec2.instances import Instance, find_instances, members_of, unfinished_of, untag
 from clusterctl.ec2.launch.execution import carry_out
-from clusterctl.ec2.launch.observe import observe
+from clusterctl.ec2.launch.observe import Request, observe
 from clusterctl.ec2.launch.plan import LaunchPlan, plan_launch
 from clusterctl.ec2.launch.preflight import check_twins
 from clusterctl.ec2.tags import Unfinished
@@ -53,13 +52,13 @@ class UpReport:
     finished: Unfinished = Unfinished()
 
 
-def plan_up(launcher: Launcher, spec: ClusterSpec) -> LaunchPlan:
+def plan_up(launcher: Launcher, request: Request) -> LaunchPlan:
     """The steps that `up` would take now. Changes nothing, here or at EC2."""
     check_site(launcher.folder, launcher.clients)
-    return _plan(launcher, spec, local_key(launcher.folder, spec.name))
+    return _plan(launcher, request, local_key(launcher.folder, launcher.name))
 
 
-def up(launcher: Launcher, spec: ClusterSpec) -> UpReport:
+def up(launcher: Launcher, request: Request) -> UpReport:
     """Launch what is missing, wait until every node is ready, write the views.
 
     Raises LaunchRefused with what speaks against it, AwsError, UsageError, and ClusterctlError
@@ -67,18 +66,18 @@ def up(launcher: Launcher, spec: ClusterSpec) -> UpReport:
     """
     with locked(launcher.folder):
         check_site(launcher.folder, launcher.clients)
-        return bring_up(launcher, spec)
+        return bring_up(launcher, request)
 
 
-def bring_up(launcher: Launcher, spec: ClusterSpec) -> UpReport:
+def bring_up(launcher: Launcher, request: Request) -> UpReport:
     """`up` for who holds the lock."""
-    plan, instances = launch(launcher, spec)
+    plan, instances = launch(launcher, request)
     had_limits = any(found.limits_text for found in plan.seen.instances)
-    cluster, gpus, can_train = make_ready(launcher, spec.name, instances, had_limits)
+    cluster, gpus, can_train = make_ready(launcher, plan.spec.name, instances, had_limits)
     if plan.seen.instances:
         dismiss(launcher, cluster.name)
     finished = unfinished_of(plan.seen.instances)
-    if finished or spec.adds:
+    if finished or plan.spec.adds:
         conclude(launcher, cluster.name)
     # With --min-nodes not all of them may have come.
     there = {node.index for node in cluster.nodes}
@@ -118,14 +117,14 @@ def dismiss(launcher: Launcher, name: str) -> None:
         terminate_these(client, name, ids, DISMISSED_WITHIN_S)
 
 
-def launch(launcher: Launcher, spec: ClusterSpec) -> tuple[LaunchPlan, tuple[Instance, ...]]:
+def launch(launcher: Launcher, request: Request) -> tuple[LaunchPlan, tuple[Instance, ...]]:
     """The part of `up` that talks to EC2 only: the plan as carried out, and the members now."""
     client, folder, progress = launcher.clients.ec2, launcher.folder, launcher.progress
     progress.step("looking at what is there")
-    key = local_key(folder, spec.name)
-    plan = _plan(launcher, spec, key)
+    key, name = local_key(folder, launcher.name), launcher.name
+    plan = _plan(launcher, request, key)
     if plan.refused:
-        raise LaunchRefused(spec.name, plan.findings)
+        raise LaunchRefused(name, plan.findings)
     for finding in plan.findings:
         if finding.severity is Severity.WARNING:
             progress.finding(finding)
@@ -135,24 +134,24 @@ def launch(launcher: Launcher, spec: ClusterSpec) -> tuple[LaunchPlan, tuple[Ins
     keep_key(folder, key)
 
     def before_start() -> None:
-        asleep = [one for one in find_instances(client, spec.name) if one.node.state in ASLEEP]
+        asleep = [one for one in find_instances(client, name) if one.node.state in ASLEEP]
         note_spent(launcher.clients, asleep, launcher.prices)
 
     instances = carry_out(
         client, plan, folder.launch, progress.step, launcher.capacity_timeout_s, before_start
     )
     # The lock is this machine's: another one may have launched the same nodes meanwhile.
-    check_twins(spec.name, [one.node for one in instances])
+    check_twins(name, [one.node for one in instances])
     return plan, instances
 
 
-def _plan(launcher: Launcher, spec: ClusterSpec, key: LocalKey) -> LaunchPlan:
-    seen = observe(launcher.clients, spec, launcher.folder.launch, launcher.prices)
+def _plan(launcher: Launcher, request: Request, key: LocalKey) -> LaunchPlan:
+    name, clients = launcher.name, launcher.clients
+    seen = observe(clients, name, request, launcher.folder.launch, launcher.prices)
     if seen.instances and key.unwritten is not None:
         raise MissingTool(
-            f"the key of cluster {spec.name} is not on this machine: {launcher.folder.key}",
+            f"the key of cluster {name} is not on this machine: {launcher.folder.key}",
             "copy the cluster's folder from the machine that ran `up`, "
-            f"or begin anew: clusterctl down {spec.name}",
+            f"or begin anew: clusterctl down {name}",
         )
-    complete = with_user_data(launcher.clients, spec, seen)
-    return plan_launch(complete, seen, key.public, uuid.uuid4().hex)
+    return plan_launch(with_user_data(clients, seen), key.public, uuid.uuid4().hex)

@@ -14,7 +14,7 @@ from clusterctl.domain.spec import ClusterSpec
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.launch import execution
 from clusterctl.ec2.launch.attempt import read_launches
-from clusterctl.ec2.launch.observe import observe
+from clusterctl.ec2.launch.observe import exactly, observe
 from clusterctl.ec2.launch.plan import plan_launch
 from clusterctl.lab.faults.checks import admit
 from clusterctl.lab.faults.store import FAULTS
@@ -63,8 +63,9 @@ class Launches:
 
     def plan(self, spec: ClusterSpec, launch_id: str = "launch"):
         clients = clients_with(self.client)
-        seen = observe(clients, spec, self.record, self.record.with_name("prices.json"))
-        return plan_launch(spec, seen, PUBLIC_KEY, launch_id)
+        prices = self.record.with_name("prices.json")
+        seen = observe(clients, spec.name, exactly(spec), self.record, prices)
+        return plan_launch(seen, PUBLIC_KEY, launch_id)
 
     def up(self, spec: ClusterSpec, launch_id: str = "launch", capacity_timeout_s: float = 0.0):
         plan = self.plan(spec, launch_id)

@@ -10,7 +10,7 @@ from clusterctl.domain.spec import ClusterSpec
 from clusterctl.ec2.cluster_resources import KeyPair, PlacementGroup
 from clusterctl.ec2.images import Image
 from clusterctl.ec2.instances import Instance
-from clusterctl.ec2.launch.observe import Catalogue, Observed
+from clusterctl.ec2.launch.observe import Catalogue, Observed, in_its_market, inherited
 from clusterctl.ec2.machines import MachineType
 from clusterctl.ec2.money.costs import Price
 from clusterctl.ec2.network.vpcs import SecurityGroup, Subnet, Vpc
@@ -42,6 +42,7 @@ CATALOGUE = Catalogue(
     prices={"p4d.24xlarge": Price(21.96, "a table", "2026-07-20")},
 )
 NOTHING = Observed(
+    spec=SPEC,
     region="us-east-1",
     vpc=Vpc("vpc-1", "172.31.0.0/16"),
     ssh_from="203.0.113.7/32",
@@ -108,4 +109,12 @@ def with_nodes(*indices: int) -> Observed:
         key_pair=KEY_PAIR,
         group=GROUP,
         placement_group=PlacementGroup("clusterctl-demo", "available"),
+    )
+
+
+def settled(spec: ClusterSpec, seen: Observed) -> Observed:
+    """What `observe` makes of this request where it sees that."""
+    spec = inherited(spec, seen.instances)
+    return replace(
+        seen, spec=in_its_market(spec, seen.catalogue.reservation if seen.catalogue else None)
     )

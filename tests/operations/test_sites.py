@@ -12,6 +12,7 @@ import pytest
 from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.domain.spec import ClusterSpec
 from clusterctl.ec2.instances import find_instances
+from clusterctl.ec2.launch.observe import exactly
 from clusterctl.ec2.session import Account, Clients
 from clusterctl.operations import down as down_module
 from clusterctl.operations import up as up_module
@@ -82,7 +83,10 @@ class Machine:
         self.check()
 
     def up(self) -> None:
-        self._command("up", lambda place: up_module.up(Launcher(place.clients, self.folder), SPEC))
+        def command(place: Place) -> object:
+            return up_module.up(Launcher(place.clients, self.folder), exactly(SPEC))
+
+        self._command("up", command)
 
     def down(self) -> None:
         self._command("down", lambda place: down_module.down(place.clients, NAME, self.folder))
@@ -180,7 +184,7 @@ def clusterctl(places, tmp_path, monkeypatch, capsys):
     ):
         monkeypatch.setenv(name, value)
     own = places[0]
-    up_module.up(Launcher(own.clients, ClusterFolder(tmp_path / NAME)), SPEC)
+    up_module.up(Launcher(own.clients, ClusterFolder(tmp_path / NAME)), exactly(SPEC))
     account = ["--endpoint-url", own.plain.account.endpoint_url, "--region", REGION]
     yield CommandLine(tmp_path, capsys, account)
     for place in places:
@@ -216,7 +220,7 @@ def test_every_command_with_the_wrong_credentials(clusterctl, places, monkeypatc
     namesake = ClusterFolder(clusterctl.home / "namesake" / NAME)
     for launched in (False, True):
         if launched:
-            up_module.up(Launcher(other.clients, namesake), SPEC)
+            up_module.up(Launcher(other.clients, namesake), exactly(SPEC))
         theirs = other.alive()
         for command in COMMANDS:
             ran = clusterctl(*command.split())

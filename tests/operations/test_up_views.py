@@ -11,6 +11,7 @@ from clusterctl.domain.errors import ClusterctlError
 from clusterctl.domain.spec import ClusterSpec
 from clusterctl.ec2 import tags
 from clusterctl.ec2.instances import find_instances
+from clusterctl.ec2.launch.observe import exactly
 from clusterctl.operations import members, power
 from clusterctl.operations import up as up_module
 from clusterctl.operations.folder import ClusterFolder
@@ -197,7 +198,7 @@ def test_a_known_hosts_file_that_somebody_edited(tmp_path, line):
 
 
 WRITERS = {
-    "up": lambda launcher: up_module.up(launcher, ClusterSpec("demo", 2, "g5.xlarge")),
+    "up": lambda launcher: up_module.up(launcher, exactly(ClusterSpec("demo", 2, "g5.xlarge"))),
     "add": lambda launcher: members.add(launcher, "demo", 1),
     "remove": lambda launcher: members.remove(launcher, "demo", [1]),
     "replace": lambda launcher: members.replace_nodes(launcher, "demo", [1]),
@@ -228,3 +229,23 @@ def test_what_a_tag_says_is_no_setting_of_ssh(client, tmp_path, command):
     texts = [path.read_text() for path in launcher.folder.path.iterdir() if path.name != "lock"]
     written = [text for text in texts if "touch" in text]
     assert (written, ran.exists()) == ([], False)
+
+
+def test_a_plan_is_made_of_one_look_at_the_cluster(client, tmp_path):
+    """What is asked for is settled from the very instances that the plan is made from."""
+    folder = ClusterFolder(tmp_path / "demo")
+    launcher = Launcher(clients_with(client), folder, timeout_s=0.2)
+    with pytest.raises(ClusterctlError):
+        WRITERS["up"](launcher)
+    looks: list[object] = []
+
+    def count(params, **_):
+        looks.extend(one for one in params["Filters"] if one["Name"] == f"tag:{tags.CLUSTER}")
+
+    event = "provide-client-params.ec2.DescribeInstances"
+    client.meta.events.register(event, count)
+    try:
+        plan = members.plan_add(launcher, "demo", 1)
+    finally:
+        client.meta.events.unregister(event, count)
+    assert (plan.missing, plan.spec.nodes, len(looks)) == ((2,), 3, 1)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timezone
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,7 @@ from clusterctl.ec2.launch.quotas import (
     find_interface_use,
     find_quota_uses,
 )
-from clusterctl.ec2.launch.request import efa_wanted, interfaces_needed, several
+from clusterctl.ec2.launch.request import interfaces_needed, without_address
 from clusterctl.ec2.machines import MachineType, find_machine_types
 from clusterctl.ec2.money.costs import Price, node_cost, parse_limits, price_key
 from clusterctl.ec2.money.prices import find_price, find_prices
@@ -59,8 +60,8 @@ if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients
 
 
-def like(spec: ClusterSpec, instances: Sequence[Instance]) -> ClusterSpec:
-    """The spec, with what it leaves open taken from the head node: zone, image, market, …
+def inherited(spec: ClusterSpec, instances: Sequence[Instance]) -> ClusterSpec:
+    """Return the spec with what it leaves open taken from the head node: zone, image, market, …
 
     Raises UsageError where it asks for something else than what is there.
     """
@@ -91,18 +92,23 @@ def like(spec: ClusterSpec, instances: Sequence[Instance]) -> ClusterSpec:
     )
 
 
-def spec_of(name: str, instances: Sequence[Instance]) -> ClusterSpec:
-    """The spec of a cluster that is there. Raises NoSuchCluster for one without nodes."""
+def in_its_market(spec: ClusterSpec, reservation: Reservation | None) -> ClusterSpec:
+    """Return the spec for this reservation, which may turn out to be a Capacity Block."""
+    if reservation and reservation.block and spec.market is not Market.SPOT:
+        return replace(spec, market=Market.CAPACITY_BLOCK)
+    return spec
+
+
+def same_again(name: str, instances: Sequence[Instance]) -> ClusterSpec:
+    """Ask for a cluster that is there as it is. Raises NoSuchCluster for one without nodes."""
     members = standing(instances)
     if not members:
         raise NoSuchCluster(
             f"there is no cluster {name}",
             f"see `clusterctl list`, or launch it: clusterctl up {name}",
         )
-    asked = ClusterSpec(
-        name, max(len(wanted_of(instances)), len(members)), members[0].node.instance_type
-    )
-    return like(asked, instances)
+    nodes = max(len(wanted_of(instances)), len(members))
+    return ClusterSpec(name, nodes, members[0].node.instance_type)
 
 
 def _check(spec: ClusterSpec, head: Instance) -> None:
@@ -191,16 +197,27 @@ class Catalogue:
     spent_usd: float = 0.0
 
 
+# What is asked for, given the instances that are there.
+Request = Callable[[Sequence[Instance]], ClusterSpec]
+
+
+def exactly(spec: ClusterSpec) -> Request:
+    """Ask for this, whatever is there."""
+    return lambda there: spec
+
+
 @dataclass(frozen=True)
 class Observed:
-    """The account as far as one cluster is concerned.
+    """The account as far as one cluster is concerned, and what the cluster is to be.
 
-    `instances` are alive, those that are being replaced or removed among them. `catalogue` is
-    None where nothing is missing. `ssh_from` is empty where nobody knows this machine's address
-    and the group's rules have to do. `unsettled` are launches that were sent a short while ago and
-    have shown no instance.
+    `spec` is settled: what was asked for, what it leaves open taken from the nodes that are there.
+    Everything after this look reads it here. `instances` are alive, those that are being replaced
+    or removed among them. `catalogue` is None where nothing is missing. `ssh_from` is
+    empty where nobody knows this machine's address and the group's rules have to do. `unsettled`
+    are launches that were sent a short while ago and have shown no instance.
     """
 
+    spec: ClusterSpec
     region: str
     vpc: Vpc
     ssh_from: str
@@ -212,46 +229,65 @@ class Observed:
     address: ElasticAddress | None = None
     unsettled: tuple[SentLaunch, ...] = ()
 
+    @cached_property
+    def members(self) -> tuple[Instance, ...]:
+        """The instances but for those that are being replaced or removed."""
+        return members_of(self.instances)
+
+    @property
+    def head(self) -> Instance | None:
+        """The head node, where it is there."""
+        return next((one for one in self.members if one.node.index == 0), None)
+
 
 def observe(
-    clients: Clients, spec: ClusterSpec, launch_record: Path, price_cache: Path
+    clients: Clients, name: str, request: Request, launch_record: Path, price_cache: Path
 ) -> Observed:
-    """Look, and change nothing. Raises AwsError, ClusterctlError."""
+    """Look at what there is of a cluster, and settle what it is to be. Changes nothing.
+
+    Raises AwsError, ClusterctlError, and what `request` raises.
+    """
     client = clients.ec2
     # First the launches, then the instances: what shows between the two looks is among the latter,
     # and is not launched once more.
     unsettled = _unsettled(client, launch_record)
-    instances = find_instances(client, spec.name)
+    instances = find_instances(client, name)
     shown = {one.launch_token for one in instances}
     unsettled = tuple(sent for sent in unsettled if sent.token not in shown)
-    wanted = _as_sent(like(spec, instances), unsettled)
+    asked = request(instances)
+    spec = inherited(asked, instances)
     members = members_of(instances)
     lacking = max(0, spec.nodes - len(members))
-    if spec.network and members:
-        _check_network(client, spec, members[0])
-    subnets = _subnets(clients, wanted)
-    vpc = _vpc(client, wanted, subnets)
-    key_pairs = find_key_pairs(client, spec.name)
-    groups = find_groups(client, spec.name)
-    placement_groups = find_placement_groups(client, spec.name)
-    addresses = find_addresses(client, spec.name)
+    if asked.network and members:
+        _check_network(client, asked, members[0])
+    reservation = None
+    if lacking and spec.capacity_reservation:
+        reservation = find_reservation(client, spec.capacity_reservation)
+        spec = in_its_market(spec, reservation)
+    subnets = _subnets(clients, spec)
+    vpc = _vpc(client, spec, subnets)
+    key_pairs = find_key_pairs(client, name)
+    groups = find_groups(client, name)
+    placement_groups = find_placement_groups(client, name)
+    addresses = find_addresses(client, name)
     # An `up` that was given up may have left one in another network. `down` ends that too.
     group = next((one for one in groups if one.vpc_id == vpc.vpc_id), None)
-    return Observed(
+    seen = Observed(
+        spec=spec,
         region=client.meta.region_name,
         vpc=vpc,
         ssh_from=_ssh_from(client, spec, vpc, group),
-        catalogue=(
-            _catalogue(clients, wanted, subnets, price_cache, lacking, bool(addresses), instances)
-            if lacking
-            else None
-        ),
         instances=instances,
         key_pair=key_pairs[0] if key_pairs else None,
         group=group,
         placement_group=placement_groups[0] if placement_groups else None,
         address=addresses[0] if addresses else None,
         unsettled=unsettled,
+    )
+    if not lacking:
+        return seen
+    return replace(
+        seen, catalogue=_catalogue(clients, seen, reservation, subnets, price_cache, lacking)
     )
 
 
@@ -263,13 +299,6 @@ def _check_network(client: EC2Client, spec: ClusterSpec, head: Instance) -> None
             f"cluster {spec.name} is not in network {spec.network}, but in {head.subnet_id}",
             f"leave --network out, or remove the cluster first: clusterctl down {spec.name}",
         )
-
-
-def _as_sent(spec: ClusterSpec, unsettled: tuple[SentLaunch, ...]) -> ClusterSpec:
-    """What is called the latest image may be another one since: the request must be the same."""
-    if spec.image is None and unsettled:
-        return replace(spec, image=str(unsettled[0].request.get("ImageId", "")) or None)
-    return spec
 
 
 def _subnets(clients: Clients, spec: ClusterSpec) -> tuple[Subnet, ...]:
@@ -294,38 +323,35 @@ def _vpc(client: EC2Client, spec: ClusterSpec, subnets: tuple[Subnet, ...]) -> V
 
 def _catalogue(
     clients: Clients,
-    spec: ClusterSpec,
+    seen: Observed,
+    reservation: Reservation | None,
     subnets: tuple[Subnet, ...],
     price_cache: Path,
     lacking: int,
-    has_address: bool,
-    there: tuple[Instance, ...],
 ) -> Catalogue:
-    client = clients.ec2
+    client, spec = clients.ec2, seen.spec
     machines = find_machine_types(client, spec.types)
-    market, reservation = spec.market, None
-    if spec.capacity_reservation:
-        reservation = find_reservation(client, spec.capacity_reservation)
-        market = Market.CAPACITY_BLOCK if reservation and reservation.block else market
-    alone = any(
-        spec.private or several(one, efa_wanted(one, spec.nodes, spec.efa))
-        for one in machines.values()
-    )
+    without = any(without_address(spec, one) for one in machines.values())
     most = max((interfaces_needed(one, lacking, spec) for one in machines.values()), default=0)
+    image = spec.image
+    if image is None and seen.unsettled:
+        # What is called the latest image may be another one since: the request must be the same.
+        image = str(seen.unsettled[0].request.get("ImageId", "")) or None
     return Catalogue(
         machines=machines,
-        images=_images(clients, spec.image, machines),
+        images=_images(clients, image, machines),
         offers=find_offers(client, spec.types),
         subnets=subnets,
         reservation=reservation,
         prices={
-            name: find_price(clients, name, market, spec.zone, price_cache) for name in machines
+            name: find_price(clients, name, spec.market, spec.zone, price_cache)
+            for name in machines
         },
-        quotas=find_quota_uses(clients, machines.values(), market),
-        ways_out=find_ways_out(client, subnets) if alone and spec.nodes > 1 else {},
-        addresses=find_address_use(clients) if alone and not has_address else None,
+        quotas=find_quota_uses(clients, machines.values(), spec.market),
+        ways_out=find_ways_out(client, subnets) if without and spec.nodes > 1 else {},
+        addresses=find_address_use(clients) if without and not seen.address else None,
         interfaces=find_interface_use(clients) if most >= MANY_INTERFACES else None,
-        spent_usd=_spent_usd(clients, there, price_cache),
+        spent_usd=_spent_usd(clients, seen.instances, price_cache),
     )
 
 

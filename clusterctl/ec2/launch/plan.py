@@ -9,24 +9,25 @@ from typing import Any
 from clusterctl.domain.cluster import ASLEEP, Node
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.ranges import fold_hosts
-from clusterctl.domain.spec import ClusterSpec, Market
+from clusterctl.domain.spec import ClusterSpec
 from clusterctl.domain.units import count
 from clusterctl.ec2 import tags
 from clusterctl.ec2.instances import (
     Instance,
     leaving_of,
-    members_of,
     standing,
     unfinished_of,
     wanted_of,
 )
 from clusterctl.ec2.launch.attempt import SentLaunch
 from clusterctl.ec2.launch.capacity import Place, places
-from clusterctl.ec2.launch.observe import Catalogue, Observed, like
+from clusterctl.ec2.launch.observe import Observed
 from clusterctl.ec2.launch.preflight import (
     check_request,
     check_settled,
+    cluster_estimate,
     error,
+    estimate_of,
     kept,
     limit_findings,
     preflight,
@@ -44,20 +45,20 @@ from clusterctl.ec2.launch.request import (
     runs,
     tagged,
 )
+from clusterctl.ec2.machines import MachineType
 from clusterctl.ec2.money.costs import (
     PUBLIC_IPV4_HOUR_USD,
     CostEstimate,
     LoadCost,
-    estimate,
     format_limits,
 )
-from clusterctl.ec2.network.vpcs import FOUND_RULE, GIVEN_RULE, SecurityGroup
+from clusterctl.ec2.network.vpcs import FOUND_RULE, GIVEN_RULE
 
 
-def group_steps(spec: ClusterSpec, seen: Observed) -> Iterator[Step]:
+def group_steps(seen: Observed) -> Iterator[Step]:
     """What the group lacks, all of it for a cluster without one."""
+    spec, group = seen.spec, seen.group
     name = tags.resource_name(spec.name)
-    group = seen.group
     group_id: Any = group.group_id if group else ResultOf("GroupId")
     if group is None:
         yield Step(
@@ -73,7 +74,7 @@ def group_steps(spec: ClusterSpec, seen: Observed) -> Iterator[Step]:
         )
     members = {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group_id}]}
     let_in: list[tuple[dict[str, Any], str]] = []
-    older = _outdated(spec, seen, group)
+    older = _outdated(seen)
     if group is None or (seen.ssh_from and not group.lets_in(seen.ssh_from, without=older)):
         description = GIVEN_RULE if spec.ssh_from else FOUND_RULE
         let_in.append((_ssh_rule(seen.ssh_from, description), f"SSH from {seen.ssh_from}"))
@@ -94,17 +95,17 @@ def group_steps(spec: ClusterSpec, seen: Observed) -> Iterator[Step]:
         )
 
 
-def _outdated(spec: ClusterSpec, seen: Observed, group: SecurityGroup | None) -> list[str]:
+def _outdated(seen: Observed) -> list[str]:
     """Where earlier runs of `up` let SSH in from, and this one does not.
 
     What was given with --ssh-from stays until something else is given.
     """
-    if group is None or not seen.ssh_from:
+    if seen.group is None or not seen.ssh_from:
         return []
     return [
         cidr
-        for cidr, description in group.ssh_rules
-        if cidr != seen.ssh_from and (spec.ssh_from or description == FOUND_RULE)
+        for cidr, description in seen.group.ssh_rules
+        if cidr != seen.ssh_from and (seen.spec.ssh_from or description == FOUND_RULE)
     ]
 
 
@@ -123,8 +124,8 @@ def _ssh_rule(cidr: str, description: str = "") -> dict[str, Any]:
     return {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, key: [source]}
 
 
-def key_steps(spec: ClusterSpec, seen: Observed, public_key: str) -> Iterator[Step]:
-    name = tags.resource_name(spec.name)
+def key_steps(seen: Observed, public_key: str) -> Iterator[Step]:
+    name = tags.resource_name(seen.spec.name)
     if seen.key_pair and seen.key_pair.holds(public_key):
         return
     if seen.key_pair:
@@ -138,38 +139,37 @@ def key_steps(spec: ClusterSpec, seen: Observed, public_key: str) -> Iterator[St
         {
             "KeyName": name,
             "PublicKeyMaterial": public_key.encode(),
-            "TagSpecifications": tagged(["key-pair"], base_tags(spec)),
+            "TagSpecifications": tagged(["key-pair"], base_tags(seen.spec)),
         },
         f"{name}, the public half of the cluster's key",
     )
 
 
-def placement_steps(spec: ClusterSpec, seen: Observed, launch: Launch) -> Iterator[Step]:
+def placement_steps(seen: Observed, launch: Launch) -> Iterator[Step]:
     if launch.placement_group and seen.placement_group is None:
         yield Step(
             "create_placement_group",
             {
-                "GroupName": tags.resource_name(spec.name),
+                "GroupName": tags.resource_name(seen.spec.name),
                 "Strategy": "cluster",
-                "TagSpecifications": tagged(["placement-group"], base_tags(spec)),
+                "TagSpecifications": tagged(["placement-group"], base_tags(seen.spec)),
             },
-            f"{tags.resource_name(spec.name)}: all nodes close to each other",
+            f"{tags.resource_name(seen.spec.name)}: all nodes close to each other",
             done_if=("InvalidPlacementGroup.Duplicate",),
         )
 
 
-def tag_steps(spec: ClusterSpec, seen: Observed, wanted: tuple[int, ...]) -> Iterator[Step]:
+def tag_steps(seen: Observed, wanted: tuple[int, ...]) -> Iterator[Step]:
     """What the nodes that are there say of the whole cluster."""
-    limits = format_limits(spec.limits)
-    there = members_of(seen.instances)
+    limits = format_limits(seen.spec.limits)
     labels = {tags.NODES: tags.indices_text(wanted), tags.LIMITS: limits}
-    added = _added(seen, wanted) if spec.adds else None
+    added = _added(seen, wanted) if seen.spec.adds else None
     if added:
         # Asked for again, it must not be added twice.
         labels[tags.UNFINISHED] = added.text
     stale = [
         one
-        for one in there
+        for one in seen.members
         if one.wanted != wanted or one.limits_text != limits or (added and one.unfinished != added)
     ]
     if stale:
@@ -186,7 +186,7 @@ def tag_steps(spec: ClusterSpec, seen: Observed, wanted: tuple[int, ...]) -> Ite
 def _added(seen: Observed, wanted: tuple[int, ...]) -> tags.Unfinished:
     """What is unfinished once `add` has asked for the nodes that are missing of these."""
     before = unfinished_of(seen.instances)
-    present = {found.node.index for found in members_of(seen.instances)}
+    present = {found.node.index for found in seen.members}
     return tags.Unfinished(
         add=tuple(index for index in wanted if index in before.add or index not in present),
         remove=tuple(index for index in before.remove if index not in wanted),
@@ -196,7 +196,7 @@ def _added(seen: Observed, wanted: tuple[int, ...]) -> tags.Unfinished:
 
 def stopped_nodes(seen: Observed) -> list[Node]:
     """The members that are to be started."""
-    return [found.node for found in members_of(seen.instances) if found.node.state in ASLEEP]
+    return [found.node for found in seen.members if found.node.state in ASLEEP]
 
 
 def start_steps(seen: Observed) -> Iterator[Step]:
@@ -209,35 +209,32 @@ def start_steps(seen: Observed) -> Iterator[Step]:
         )
 
 
-def needs_address(spec: ClusterSpec, seen: Observed, launch: Launch | None = None) -> bool:
+def needs_address(seen: Observed, launch: Launch | None = None) -> bool:
     """Whether the head node needs an elastic address: nodes get no public one by themselves."""
-    head = _head(seen)
-    machine = head or launch
-    return machine is not None and bool(
-        spec.private or machine.several_interfaces or (head and seen.address)
-    )
+    head = seen.head
+    if head:
+        return seen.spec.private or head.several_interfaces or seen.address is not None
+    return launch is not None and launch.without_address
 
 
-def allocate_steps(spec: ClusterSpec, seen: Observed) -> Iterator[Step]:
+def allocate_steps(seen: Observed) -> Iterator[Step]:
     """Before the launch: without it nobody gets in, and the account may be out of addresses."""
     if seen.address is None:
         yield Step(
             "allocate_address",
-            {"Domain": "vpc", "TagSpecifications": tagged(["elastic-ip"], base_tags(spec))},
-            f"{tags.resource_name(spec.name)}, for the head node: the others are reached "
+            {"Domain": "vpc", "TagSpecifications": tagged(["elastic-ip"], base_tags(seen.spec))},
+            f"{tags.resource_name(seen.spec.name)}, for the head node: the others are reached "
             "through it",
             gives=("AllocationId",),
             hourly_usd=PUBLIC_IPV4_HOUR_USD,
         )
 
 
-def associate_steps(
-    spec: ClusterSpec, seen: Observed, launch: Launch | None = None
-) -> Iterator[Step]:
+def associate_steps(seen: Observed, launch: Launch | None = None) -> Iterator[Step]:
     """The address on the head node; given back where another type of machine needs none."""
-    head = _head(seen)
+    head = seen.head
     allocation: Any = seen.address.allocation_id if seen.address else ResultOf("AllocationId")
-    if not needs_address(spec, seen, launch):
+    if not needs_address(seen, launch):
         yield Step("release_address", {"AllocationId": allocation}, "no node needs one")
     elif not (head and seen.address and seen.address.interface_id == head.interface_id):
         interface: Any = head.interface_id if head else ResultOf("HeadInterface")
@@ -252,38 +249,6 @@ def associate_steps(
         )
 
 
-def _head(seen: Observed) -> Instance | None:
-    members = members_of(seen.instances)
-    return members[0] if members and members[0].node.index == 0 else None
-
-
-def launch_of(
-    spec: ClusterSpec,
-    seen: Observed,
-    place: Place,
-    indices: tuple[int, ...],
-    least: int,
-    wanted: tuple[int, ...],
-) -> Launch:
-    """The launch of these nodes there, of which `least` have to come."""
-    catalogue = seen.catalogue
-    assert catalogue is not None
-    machine, image = catalogue.machines[place.instance_type], catalogue.images[place.instance_type]
-    assert image is not None, "a place is of a type that has an image"
-    return Launch(
-        spec=spec,
-        place=place,
-        machine=machine,
-        image=image,
-        indices=indices,
-        least=least,
-        wanted=wanted,
-        group_id=seen.group.group_id if seen.group else ResultOf("GroupId"),
-        placement_group=placement_wanted(spec, catalogue, machine.placement_strategies),
-        market=market_of(spec, catalogue),
-    )
-
-
 def least_counts(groups: Sequence[tuple[int, ...]], spare: int) -> dict[tuple[int, ...], int]:
     """How many nodes of each run have to come, where `spare` may be missing of all together."""
     least = {}
@@ -293,48 +258,12 @@ def least_counts(groups: Sequence[tuple[int, ...]], spare: int) -> dict[tuple[in
     return least
 
 
-def market_of(spec: ClusterSpec, catalogue: Catalogue) -> Market:
-    """A reservation may turn out to be a Capacity Block."""
-    reservation = catalogue.reservation
-    return Market.CAPACITY_BLOCK if reservation and reservation.block else spec.market
-
-
-def placement_wanted(spec: ClusterSpec, catalogue: Catalogue, strategies: tuple[str, ...]) -> bool:
+def placement_wanted(spec: ClusterSpec, machine: MachineType) -> bool:
     """Whether nodes go into the cluster's placement group. Reserved capacity is placed already."""
     if spec.placement_group is not None:
         return spec.placement_group
-    return spec.nodes > 1 and "cluster" in strategies and not spec.capacity_reservation
-
-
-def nodes_cost(launch: Launch, seen: Observed, nodes: int) -> CostEstimate:
-    """What so many of its nodes cost, with the addresses that they get by themselves."""
-    alone = launch.spec.private or launch.several_interfaces
-    return _estimate(launch, seen, nodes, 0 if alone else nodes)
-
-
-def cluster_cost(launch: Launch, seen: Observed) -> CostEstimate:
-    """What the whole cluster costs, of which it is a part."""
-    nodes = len(launch.wanted)
-    # The head node's elastic address, where nodes get none by themselves.
-    alone = launch.spec.private or launch.several_interfaces
-    costs = _estimate(launch, seen, nodes, 1 if alone else nodes)
-    gib = launch.image.root_gib
-    rate = load_mib_s(launch.machine, gib)
-    return replace(costs, once=LoadCost(len(launch.indices), gib, rate) if rate else None)
-
-
-def _estimate(launch: Launch, seen: Observed, nodes: int, addresses: int) -> CostEstimate:
-    assert seen.catalogue is not None
-    return estimate(
-        seen.catalogue.prices.get(launch.machine.name),
-        nodes,
-        launch.disk.size_gib or 0,
-        launch.disk.iops,
-        launch.disk.throughput_mib_s,
-        addresses,
-        instance_type=launch.machine.name,
-        market=launch.market,
-    )
+    several = spec.nodes > 1 and not spec.capacity_reservation
+    return several and "cluster" in machine.placement_strategies
 
 
 @dataclass(frozen=True)
@@ -346,7 +275,6 @@ class LaunchPlan:
     for the first. With an error among `findings` there are no steps to launch anything.
     """
 
-    spec: ClusterSpec
     seen: Observed
     launch_id: str
     wanted: tuple[int, ...]
@@ -355,6 +283,11 @@ class LaunchPlan:
     places: tuple[Place, ...] = ()
     findings: tuple[Finding, ...] = ()
     estimate: CostEstimate | None = None
+
+    @property
+    def spec(self) -> ClusterSpec:
+        """What the cluster is to be: settled when it was looked at."""
+        return self.seen.spec
 
     @property
     def stopped(self) -> tuple[int, ...]:
@@ -377,9 +310,23 @@ class LaunchPlan:
 
     def launch_at(self, place: Place, indices: tuple[int, ...]) -> Launch:
         """The launch of these nodes at another place than the step says."""
-        spare = 0 if self.spec.min_nodes is None else len(self.wanted) - self.spec.min_nodes
-        least = least_counts(runs(self.missing), spare).get(indices, len(indices))
-        return launch_of(self.spec, self.seen, place, indices, least, self.wanted)
+        spec, catalogue = self.spec, self.seen.catalogue
+        assert catalogue is not None, "observe fills it in when a node is missing"
+        machine = catalogue.machines[place.instance_type]
+        image = catalogue.images[place.instance_type]
+        assert image is not None, "a place is of a type that has an image"
+        spare = 0 if spec.min_nodes is None else len(self.wanted) - spec.min_nodes
+        return Launch(
+            spec=spec,
+            place=place,
+            machine=machine,
+            image=image,
+            indices=indices,
+            least=least_counts(runs(self.missing), spare).get(indices, len(indices)),
+            wanted=self.wanted,
+            group_id=self.seen.group.group_id if self.seen.group else ResultOf("GroupId"),
+            placement_group=placement_wanted(spec, machine),
+        )
 
     def steps_after(self, instance_type: str) -> tuple[Step, ...]:
         """What there is to do after a launch of this type: the address of the head node."""
@@ -393,52 +340,52 @@ class LaunchPlan:
         """
         first = {place.instance_type: place for place in reversed(self.places)}
         launches = [self.launch_at(first[name], self.missing) for name in instance_types]
-        if not any(needs_address(self.spec, self.seen, one) for one in launches):
+        if not any(needs_address(self.seen, one) for one in launches):
             return [], []
-        after = associate_steps(self.spec, self.seen, launches[0])
-        return list(allocate_steps(self.spec, self.seen)), list(after)
+        after = associate_steps(self.seen, launches[0])
+        return list(allocate_steps(self.seen)), list(after)
 
     def step_at(self, place: Place, indices: tuple[int, ...], token: str) -> Step:
         """The step that does it."""
-        launch = self.launch_at(place, indices)
-        return run_step(launch, token, nodes_cost(launch, self.seen, len(indices)).hourly_usd)
+        launch, nodes = self.launch_at(place, indices), len(indices)
+        addresses = 0 if launch.without_address else nodes
+        cost = estimate_of(self.seen, launch.machine, nodes, addresses)
+        return run_step(launch, token, cost.hourly_usd)
 
 
-def plan_launch(spec: ClusterSpec, seen: Observed, public_key: str, launch_id: str) -> LaunchPlan:
+def plan_launch(seen: Observed, public_key: str, launch_id: str) -> LaunchPlan:
     """Decide by difference. `public_key` is the cluster's own, an OpenSSH line.
 
     Raises UsageError or ClusterctlError where the difference cannot be made up by adding.
     """
-    spec = like(spec, seen.instances)
-    check_request(spec, seen, public_key)
-    wanted = wanted_indices(spec, seen)
-    present = {found.node.index for found in members_of(seen.instances)}
+    check_request(seen, public_key)
+    wanted = wanted_indices(seen)
+    present = {found.node.index for found in seen.members}
     missing = tuple(index for index in wanted if index not in present)
-    plan = LaunchPlan(spec, seen, launch_id, wanted, missing, ())
+    plan = LaunchPlan(seen, launch_id, wanted, missing, ())
     if missing:
-        plan = _with_launch(plan, seen, public_key)
+        plan = _with_launch(plan, public_key)
     else:
         # Nothing is launched: what is there is put right, and started where it was stopped.
-        steps = [*group_steps(spec, seen), *tag_steps(spec, seen, plan.wanted), *start_steps(seen)]
-        said = (*limit_findings(spec, spec.market, seen.instances), *ssh_findings(seen.ssh_from))
-        if needs_address(spec, seen):
-            steps += [*allocate_steps(spec, seen), *associate_steps(spec, seen)]
+        steps = [*group_steps(seen), *tag_steps(seen, plan.wanted), *start_steps(seen)]
+        said = (*limit_findings(seen), *ssh_findings(seen.ssh_from))
+        if needs_address(seen):
+            steps += [*allocate_steps(seen), *associate_steps(seen)]
         plan = replace(plan, steps=tuple(steps), findings=said)
-    there = seen.instances
-    said = (*kept(spec, there), *_tags_kept(spec, there), *unfinished_findings(spec.name, there))
+    said = (*kept(seen), *_tags_kept(seen), *unfinished_findings(seen.spec.name, seen.instances))
     plan = replace(plan, findings=(*plan.findings, *said))
     tokens = [step.arguments.get("ClientToken", "") for step in plan.steps]
     if not plan.refused:
-        check_settled(spec, seen, tokens)
+        check_settled(seen, tokens)
     return plan
 
 
-def wanted_indices(spec: ClusterSpec, seen: Observed) -> tuple[int, ...]:
+def wanted_indices(seen: Observed) -> tuple[int, ...]:
     """The indices for `spec.nodes` nodes: those the cluster has, and the next free ones.
 
     Of more that were wanted and never came, the last are wanted no longer.
     """
-    present = [found.node.index for found in members_of(seen.instances)]
+    spec, present = seen.spec, [found.node.index for found in seen.members]
     wanted = wanted_of(seen.instances) or tuple(present)
     absent = sorted({*wanted} - {*present})
     there = [*present, *absent][: spec.nodes]
@@ -449,10 +396,10 @@ def wanted_indices(spec: ClusterSpec, seen: Observed) -> tuple[int, ...]:
     return tuple(sorted((*there, *more)))
 
 
-def _tags_kept(spec: ClusterSpec, there: Sequence[Instance]) -> Iterator[Finding]:
+def _tags_kept(seen: Observed) -> Iterator[Finding]:
     """Warn of other tags than those of the nodes that are there, which keep theirs."""
-    head = standing(there)[:1]
-    lacking = [key for key, value in spec.tags for one in head if one.tags.get(key) != value]
+    head = standing(seen.instances)[:1]
+    lacking = [key for key, value in seen.spec.tags for one in head if one.tags.get(key) != value]
     if lacking:
         yield Finding(
             "tags.kept",
@@ -477,14 +424,12 @@ def unfinished_findings(name: str, instances: Sequence[Instance]) -> Iterator[Fi
         )
 
 
-def _with_launch(plan: LaunchPlan, seen: Observed, public_key: str) -> LaunchPlan:
-    spec, catalogue = plan.spec, seen.catalogue
-    assert catalogue is not None, "observe looks at the catalogue when a node is missing"
-    market = market_of(spec, catalogue)
-    verdict = preflight(spec, seen, catalogue, len(plan.missing), market)
-    found = _places(spec, catalogue, verdict.types, len(plan.missing))
+def _with_launch(plan: LaunchPlan, public_key: str) -> LaunchPlan:
+    seen, spec = plan.seen, plan.spec
+    verdict = preflight(seen, len(plan.missing))
+    found = _places(seen, verdict.types, len(plan.missing))
     groups = runs(plan.missing)
-    resent = _resent(plan, groups, seen)
+    resent = _resent(plan, groups)
     # What stands against a launch that was sent already may be that it took place.
     findings = settling(verdict.findings) if len(resent) == len(groups) else verdict.findings
     first = [place for place, _, _ in resent.values()]
@@ -506,16 +451,20 @@ def _with_launch(plan: LaunchPlan, seen: Observed, public_key: str) -> LaunchPla
     )
     steps = [
         # First: it takes EC2 a moment to make it available.
-        *placement_steps(spec, seen, plan.launch_at(found[0], first_run)),
-        *key_steps(spec, seen, public_key),
-        *group_steps(spec, seen),
-        *tag_steps(spec, seen, plan.wanted),
+        *placement_steps(seen, plan.launch_at(found[0], first_run)),
+        *key_steps(seen, public_key),
+        *group_steps(seen),
+        *tag_steps(seen, plan.wanted),
         *start_steps(seen),
         *allocated,
         *run_steps,
         *associated,
     ]
-    whole = cluster_cost(plan.launch_at(found[0], plan.missing), seen)
+    launch = plan.launch_at(found[0], plan.missing)
+    gib = launch.image.root_gib
+    rate = load_mib_s(launch.machine, gib)
+    load = LoadCost(len(plan.missing), gib, rate) if rate else None
+    whole = replace(cluster_estimate(seen, launch.machine), once=load)
     return replace(plan, steps=tuple(steps), estimate=whole)
 
 
@@ -527,16 +476,16 @@ def _no_place(spec: ClusterSpec, nodes: int) -> Finding:
     )
 
 
-def _places(
-    spec: ClusterSpec, catalogue: Catalogue, types: Sequence[str], nodes: int
-) -> tuple[Place, ...]:
+def _places(seen: Observed, types: Sequence[str], nodes: int) -> tuple[Place, ...]:
+    spec, catalogue = seen.spec, seen.catalogue
+    assert catalogue is not None, "observe fills it in when a node is missing"
     reservation = catalogue.reservation
     zone = spec.zone or (reservation.zone if reservation else None)
     return places(types, catalogue.offers, catalogue.subnets, zone, nodes)
 
 
 def _resent(
-    plan: LaunchPlan, groups: list[tuple[int, ...]], seen: Observed
+    plan: LaunchPlan, groups: list[tuple[int, ...]]
 ) -> dict[tuple[int, ...], tuple[Place, str, Any]]:
     """The launches of unknown outcome that are to be sent again: where, and as they were sent.
 
@@ -544,8 +493,8 @@ def _resent(
     """
     found = {}
     for run in groups:
-        for sent in seen.unsettled:
-            place = _place_of(sent, seen)
+        for sent in plan.seen.unsettled:
+            place = _place_of(sent, plan.seen)
             if place and sent.asks_for(run_request(plan.launch_at(place, run), sent.token)):
                 found[run] = (place, sent.token, dict(sent.request))
     return found

@@ -15,26 +15,33 @@ from clusterctl.domain.ranges import fold_hosts, format_indices
 from clusterctl.domain.spec import ClusterSpec, Limits, Market
 from clusterctl.domain.units import count
 from clusterctl.ec2.images import Image, image_findings
-from clusterctl.ec2.instances import Instance, members_of, standing
+from clusterctl.ec2.instances import Instance, standing
 from clusterctl.ec2.launch.capacity import Reservation
 from clusterctl.ec2.launch.observe import Catalogue, Observed
 from clusterctl.ec2.launch.quotas import full_finding, quota_finding
-from clusterctl.ec2.launch.request import efa_wanted, interfaces_needed, root_disk, several
+from clusterctl.ec2.launch.request import interfaces_needed, root_disk, without_address
 from clusterctl.ec2.machines import MachineType, retired_finding
-from clusterctl.ec2.money.costs import budget_findings, estimate, format_limits, parse_limits
+from clusterctl.ec2.money.costs import (
+    CostEstimate,
+    budget_findings,
+    estimate,
+    format_limits,
+    parse_limits,
+)
 
 # EC2's limit, before base64.
 USER_DATA_BYTES = 16 * 1024
 
 
-def check_request(spec: ClusterSpec, seen: Observed, public_key: str) -> None:
+def check_request(seen: Observed, public_key: str) -> None:
     """Raises where the cluster that is there is another one than the one asked for."""
+    spec = seen.spec
     if len(spec.user_data) > USER_DATA_BYTES:
         raise UsageError(
             f"the user data has {len(spec.user_data)} bytes; EC2 takes {USER_DATA_BYTES}",
             "let it fetch the rest, for example from S3",
         )
-    _check_numbers(spec, seen)
+    _check_numbers(seen)
     if seen.instances and seen.key_pair and not seen.key_pair.holds(public_key):
         raise MissingTool(
             f"the key of cluster {spec.name} is not on this machine",
@@ -57,8 +64,8 @@ def check_twins(name: str, members: Iterable[Node]) -> None:
         )
 
 
-def _check_numbers(spec: ClusterSpec, seen: Observed) -> None:
-    members = [found.node for found in members_of(seen.instances)]
+def _check_numbers(seen: Observed) -> None:
+    spec, members = seen.spec, [found.node for found in seen.members]
     check_twins(spec.name, members)
     indices = {node.index for node in members}
     if spec.nodes < len(indices):
@@ -69,13 +76,13 @@ def _check_numbers(spec: ClusterSpec, seen: Observed) -> None:
         )
 
 
-def check_settled(spec: ClusterSpec, seen: Observed, tokens: Iterable[str]) -> None:
+def check_settled(seen: Observed, tokens: Iterable[str]) -> None:
     """Raises where a launch of unknown outcome is not among those sent again with `tokens`."""
     if {sent.token for sent in seen.unsettled} - set(tokens):
         raise ClusterctlError(
-            f"an earlier `up` of {spec.name} with other settings was cut off; "
+            f"an earlier `up` of {seen.spec.name} with other settings was cut off; "
             "whether it launched anything is not known yet",
-            f"run that `up` again, or remove what there is: clusterctl down {spec.name}",
+            f"run that `up` again, or remove what there is: clusterctl down {seen.spec.name}",
         )
 
 
@@ -83,11 +90,17 @@ def check_settled(spec: ClusterSpec, seen: Observed, tokens: Iterable[str]) -> N
 class LaunchContext:
     """What every check looks at. `missing` nodes are to be launched."""
 
-    spec: ClusterSpec
     seen: Observed
-    catalogue: Catalogue
     missing: int
-    market: Market
+
+    @property
+    def spec(self) -> ClusterSpec:
+        return self.seen.spec
+
+    @property
+    def catalogue(self) -> Catalogue:
+        assert self.seen.catalogue is not None, "observe fills it in when a node is missing"
+        return self.seen.catalogue
 
 
 def error(check_id: str, message: str, hint: str) -> Finding:
@@ -204,17 +217,16 @@ def spot(context: LaunchContext) -> Iterator[Finding]:
 
 
 def limits(context: LaunchContext) -> Iterator[Finding]:
-    yield from limit_findings(context.spec, context.market, context.seen.instances)
+    yield from limit_findings(context.seen)
 
 
-def limit_findings(
-    spec: ClusterSpec, market: Market, there: Sequence[Instance]
-) -> Iterator[Finding]:
+def limit_findings(seen: Observed) -> Iterator[Finding]:
     """What the limits cannot be, alone or together, and which of those that held are gone."""
-    yield from _dropped(spec, there)
+    spec = seen.spec
+    yield from _dropped(spec, seen.instances)
     if not spec.limits.idle_minutes:
         return
-    if market is Market.SPOT:
+    if spec.market is Market.SPOT:
         yield error(
             "market.idle",
             "spot nodes cannot be stopped, only terminated",
@@ -249,10 +261,10 @@ def _dropped(spec: ClusterSpec, there: Sequence[Instance]) -> Iterator[Finding]:
 
 
 def sold(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
-    if machine.usage_classes and context.market.value not in machine.usage_classes:
+    if machine.usage_classes and context.spec.market.value not in machine.usage_classes:
         yield error(
             "type.market",
-            f"{machine.name} is not to be had as {context.market.value}",
+            f"{machine.name} is not to be had as {context.spec.market.value}",
             f"EC2 has it as {', '.join(machine.usage_classes)}",
         )
 
@@ -270,11 +282,8 @@ def quotas(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
 
 
 def _address(context: LaunchContext, machine: MachineType) -> Finding | None:
-    use, efa = (
-        context.catalogue.addresses,
-        efa_wanted(machine, context.spec.nodes, context.spec.efa),
-    )
-    if use is None or not (context.spec.private or several(machine, efa)):
+    use = context.catalogue.addresses
+    if use is None or not without_address(context.spec, machine):
         return None
     wanted = "the head node, through which the others are reached, needs an elastic address"
     return full_finding("quota.addresses", use, 1, wanted, context.seen.region)
@@ -304,12 +313,12 @@ OPTIONS = {
 }
 
 
-def kept(spec: ClusterSpec, there: Sequence[Instance]) -> Iterator[Finding]:
+def kept(seen: Observed) -> Iterator[Finding]:
     """Warn of another disk than that of the nodes that are there, which keep theirs.
 
-    `spec` is that of a cluster which grows: what was left open in it is the head node's.
+    What was left open in the settled spec is the head node's.
     """
-    members = standing(there)
+    spec, members = seen.spec, standing(seen.instances)
     if not members:
         return
     head = members[0].disk
@@ -458,14 +467,13 @@ def _no_subnet(context: LaunchContext) -> Finding:
 
 
 def interfaces(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
-    efa = efa_wanted(machine, context.spec.nodes, context.spec.efa)
     if context.spec.efa and not machine.efa_interfaces:
         yield error(
             "network.efa",
             f"{machine.name} has no EFA",
             "leave --efa out, or take a larger type",
         )
-    if several(machine, efa) and not context.spec.private:
+    if without_address(context.spec, machine) and not context.spec.private:
         yield Finding(
             "network.public",
             Severity.INFO,
@@ -477,8 +485,7 @@ def interfaces(context: LaunchContext, machine: MachineType) -> Iterator[Finding
 def way_out(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
     """What nodes without a public address, all but the head node, will not reach."""
     spec = context.spec
-    efa = efa_wanted(machine, spec.nodes, spec.efa)
-    if spec.nodes < 2 or not (spec.private or several(machine, efa)):
+    if spec.nodes < 2 or not without_address(spec, machine):
         return
     lacking: dict[str, list[str]] = {}
     for subnet in context.catalogue.subnets:
@@ -512,7 +519,7 @@ def way_out(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
 
 
 def placement(context: LaunchContext) -> Iterator[Finding]:
-    if context.spec.placement_group and context.market is Market.CAPACITY_BLOCK:
+    if context.spec.placement_group and context.spec.market is Market.CAPACITY_BLOCK:
         yield error(
             "placement.block",
             "a Capacity Block and a placement group exclude each other",
@@ -531,7 +538,7 @@ def placed(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
 
 def grown(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
     """A single node needs neither a placement group nor EFA, and cannot get them later."""
-    spec, there = context.spec, members_of(context.seen.instances)
+    spec, there = context.spec, context.seen.members
     if len(there) != 1 or spec.nodes < 2:
         return
     lacking = []
@@ -560,15 +567,13 @@ class PreflightResult:
     types: tuple[str, ...]
 
 
-def preflight(
-    spec: ClusterSpec, seen: Observed, catalogue: Catalogue, missing: int, market: Market
-) -> PreflightResult:
+def preflight(seen: Observed, missing: int) -> PreflightResult:
     """Run every check; each finding names what to do about it.
 
     Where one of several types will do, what speaks against another is a warning: that one is
     not tried.
     """
-    context = LaunchContext(spec, seen, catalogue, missing, market)
+    context, spec = LaunchContext(seen, missing), seen.spec
     common = [finding for check in CHECKS for finding in check(context)]
     by_type = {name: _of_type(context, name) for name in spec.types}
     usable = tuple(name for name, found in by_type.items() if not any(map(_is_error, found)))
@@ -619,20 +624,33 @@ def _images(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
     )
 
 
-def _money(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
-    image = context.catalogue.images.get(machine.name)
-    disk = root_disk(context.spec.disk, machine, image.root_gib if image else 0)
-    efa = efa_wanted(machine, context.spec.nodes, context.spec.efa)
-    costs = estimate(
-        context.catalogue.prices.get(machine.name),
-        context.spec.nodes,
+def estimate_of(seen: Observed, machine: MachineType, nodes: int, addresses: int) -> CostEstimate:
+    """What so many nodes of this type cost, with so many public addresses."""
+    spec, catalogue = seen.spec, seen.catalogue
+    assert catalogue is not None, "observe fills it in when a node is missing"
+    image = catalogue.images.get(machine.name)
+    disk = root_disk(spec.disk, machine, image.root_gib if image else 0)
+    return estimate(
+        catalogue.prices.get(machine.name),
+        nodes,
         disk.size_gib or 0,
         disk.iops,
         disk.throughput_mib_s,
-        1 if context.spec.private or several(machine, efa) else context.spec.nodes,
+        addresses,
         instance_type=machine.name,
-        market=context.market,
+        market=spec.market,
     )
+
+
+def cluster_estimate(seen: Observed, machine: MachineType) -> CostEstimate:
+    """What the whole cluster costs, if its nodes are of this type."""
+    nodes = seen.spec.nodes
+    # The head node's elastic address, where nodes get none by themselves.
+    return estimate_of(seen, machine, nodes, 1 if without_address(seen.spec, machine) else nodes)
+
+
+def _money(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
+    costs = cluster_estimate(context.seen, machine)
     yield from budget_findings(context.spec.limits, costs, context.catalogue.spent_usd)
 
 

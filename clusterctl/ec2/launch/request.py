@@ -117,6 +117,14 @@ def several(machine: MachineType, efa: bool) -> bool:
     return len(layout(machine, efa, None, "", public=False)) > 1
 
 
+def without_address(spec: ClusterSpec, machine: MachineType) -> bool:
+    """Whether nodes get no public address by themselves: the others are reached through the head.
+
+    EC2 gives none to who has several interfaces.
+    """
+    return spec.private or several(machine, efa_wanted(machine, spec.nodes, spec.efa))
+
+
 def interfaces_needed(machine: MachineType, nodes: int, spec: ClusterSpec) -> int:
     """How many so many more nodes of a cluster take of the region's network interfaces."""
     efa = efa_wanted(machine, spec.nodes, spec.efa)
@@ -203,15 +211,14 @@ class Launch:
     wanted: tuple[int, ...]
     group_id: Any
     placement_group: bool
-    market: Market
 
     @property
     def efa(self) -> bool:
-        return efa_wanted(self.machine, len(self.wanted), self.spec.efa)
+        return efa_wanted(self.machine, self.spec.nodes, self.spec.efa)
 
     @property
-    def several_interfaces(self) -> bool:
-        return several(self.machine, self.efa)
+    def without_address(self) -> bool:
+        return without_address(self.spec, self.machine)
 
     @property
     def disk(self) -> Disk:
@@ -226,7 +233,7 @@ def run_step(launch: Launch, token: str, hourly_usd: float | None = None) -> Ste
     nodes = f"node {name}-{launch.indices[0]}"
     if len(launch.indices) > 1:
         nodes = f"nodes {name}-[{format_indices(launch.indices)}]"
-    market = "" if launch.market is Market.ON_DEMAND else f", {launch.market.value}"
+    market = "" if launch.spec.market is Market.ON_DEMAND else f", {launch.spec.market.value}"
     summary = (
         f"{len(launch.indices)} x {machine.name}{gpus}, {nodes}, image {launch.image.image_id}, "
         f"{launch.place.zone}{market}"
@@ -243,7 +250,7 @@ def run_step(launch: Launch, token: str, hourly_usd: float | None = None) -> Ste
 def run_request(launch: Launch, token: str) -> dict[str, Any]:
     """The arguments of RunInstances."""
     spec = launch.spec
-    public = not (spec.private or launch.several_interfaces)
+    public = not launch.without_address
     return {
         "ClientToken": token,
         "ImageId": launch.image.image_id,
@@ -281,7 +288,7 @@ def run_request(launch: Launch, token: str) -> dict[str, Any]:
 def _made(launch: Launch) -> list[str]:
     """The kinds of things that the request makes."""
     kinds = ["instance", "volume", "network-interface"]
-    return [*kinds, "spot-instances-request"] if launch.market is Market.SPOT else kinds
+    return [*kinds, "spot-instances-request"] if launch.spec.market is Market.SPOT else kinds
 
 
 def base_tags(spec: ClusterSpec) -> dict[str, str]:
@@ -322,10 +329,10 @@ def _root_volume(launch: Launch) -> dict[str, Any]:
 
 def _market(launch: Launch) -> dict[str, Any]:
     request: dict[str, Any] = {}
-    if launch.market is Market.SPOT:
+    if launch.spec.market is Market.SPOT:
         spot = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
         request["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": spot}
-    if launch.market is Market.CAPACITY_BLOCK:
+    if launch.spec.market is Market.CAPACITY_BLOCK:
         request["InstanceMarketOptions"] = {"MarketType": "capacity-block"}
     if launch.spec.capacity_reservation:
         request["CapacityReservationSpecification"] = {
@@ -338,7 +345,7 @@ def _shutdown(launch: Launch) -> dict[str, str]:
     """What becomes of a node that its own timer has switched off."""
     limits = launch.spec.limits
     # A one-time spot instance is terminated in any case.
-    if launch.market is Market.SPOT or not (limits.ends or limits.idle_minutes):
+    if launch.spec.market is Market.SPOT or not (limits.ends or limits.idle_minutes):
         return {}
     return {"InstanceInitiatedShutdownBehavior": limits.at_power_off}
 
@@ -355,8 +362,8 @@ def _labels(launch: Launch, token: str) -> dict[str, str]:
         tags.DISK: tags.disk_text(launch.disk),
         tags.LAUNCH: token,
     }
-    if launch.market is not Market.ON_DEMAND:
-        labels[tags.MARKET] = launch.market.value
+    if launch.spec.market is not Market.ON_DEMAND:
+        labels[tags.MARKET] = launch.spec.market.value
     if spec.private:
         labels[tags.PRIVATE] = "yes"
     limits = format_limits(spec.limits)

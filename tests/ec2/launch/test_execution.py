@@ -13,7 +13,7 @@ from clusterctl.ec2.instances import find_instances, launched_with
 from clusterctl.ec2.launch import attempt
 from clusterctl.ec2.launch import execution as launch
 from clusterctl.ec2.launch.attempt import SETTLED_AFTER_S, SentLaunch, read_launches, write_launches
-from clusterctl.ec2.launch.observe import observe
+from clusterctl.ec2.launch.observe import exactly, observe
 from clusterctl.ec2.launch.plan import plan_launch
 from tests.moto_ec2 import NEW_IMAGE, clients_with
 
@@ -68,8 +68,9 @@ def record(tmp_path):
 
 
 def planned(client, record, spec=SPEC, launch_id="launch"):
-    seen = observe(clients_with(client), spec, record, record.with_name("prices.json"))
-    return plan_launch(spec, seen, PUBLIC_KEY, launch_id)
+    prices = record.with_name("prices.json")
+    seen = observe(clients_with(client), spec.name, exactly(spec), record, prices)
+    return plan_launch(seen, PUBLIC_KEY, launch_id)
 
 
 def carry_out(client, record, spec=SPEC, launch_id="launch"):

@@ -8,7 +8,7 @@ import pytest
 
 from clusterctl.domain.errors import NoSuchCluster, UsageError
 from clusterctl.domain.spec import MOST_TAGS, ClusterSpec, Disk, Limits, Market
-from clusterctl.ec2.launch.observe import like, spec_of
+from clusterctl.ec2.launch.observe import inherited, same_again
 from tests.ec2.observed import instance
 
 ASKED = ClusterSpec("demo", 6, "p4d.24xlarge")
@@ -52,12 +52,12 @@ SAME = ClusterSpec(
 
 
 def test_every_field_that_is_left_open_is_the_head_nodes():
-    assert like(ASKED, [HEAD, instance(1)]) == SAME
-    assert spec_of("demo", [HEAD]) == replace(SAME, nodes=4)
+    assert inherited(ASKED, [HEAD, instance(1)]) == SAME
+    assert inherited(same_again("demo", [HEAD]), [HEAD]) == replace(SAME, nodes=4)
 
 
 def test_what_was_taken_over_is_accepted_again():
-    assert like(SAME, [HEAD]) == SAME
+    assert inherited(SAME, [HEAD]) == SAME
 
 
 def test_no_field_of_a_spec_is_forgotten():
@@ -65,20 +65,20 @@ def test_no_field_of_a_spec_is_forgotten():
     everything = replace(
         ASKED, min_nodes=2, ssh_from="10.0.0.0/8", user_data=b"x", or_types=("p5.48xlarge",)
     )
-    made = like(everything, [HEAD])
+    made = inherited(everything, [HEAD])
     for field in fields(ClusterSpec):
         source = everything if field.name in kept else SAME
         assert getattr(made, field.name) == getattr(source, field.name), field.name
 
 
 def test_where_all_are_being_replaced_the_new_ones_are_like_them():
-    assert like(ASKED, [replace(HEAD, retired=True)]) == SAME
+    assert inherited(ASKED, [replace(HEAD, retired=True)]) == SAME
 
 
 def test_without_members_nothing_changes():
-    assert like(ASKED, []) == ASKED
+    assert inherited(ASKED, []) == ASKED
     with pytest.raises(NoSuchCluster) as caught:
-        spec_of("demo", [])
+        same_again("demo", [])
     assert "clusterctl up demo" in caught.value.hint
 
 
@@ -118,7 +118,7 @@ REFUSED = {
 @pytest.mark.parametrize(("head", "changes", "message"), REFUSED.values(), ids=REFUSED)
 def test_another_wish_is_refused_by_name(head, changes, message):
     with pytest.raises(UsageError) as caught:
-        like(replace(ASKED, **changes), [head])
+        inherited(replace(ASKED, **changes), [head])
     assert message in caught.value.message
     assert "leave that option out" in caught.value.hint
     assert "clusterctl down demo" in caught.value.hint
@@ -128,12 +128,12 @@ def test_another_wish_is_refused_by_name(head, changes, message):
     "image", ["Deep Learning * GPU AMI *", "/aws/service/deeplearning/ami/x86_64/x/latest/ami-id"]
 )
 def test_a_name_may_mean_another_image_by_now_the_clusters_stays(image):
-    assert like(replace(ASKED, image=image), [HEAD]).image == "ami-7"
+    assert inherited(replace(ASKED, image=image), [HEAD]).image == "ami-7"
 
 
 def test_what_ec2_does_not_show_is_not_compared():
     blank = instance(0, image_id="", subnet_id="")
-    made = like(replace(ASKED, image="ami-8", subnet_id="subnet-b"), [blank])
+    made = inherited(replace(ASKED, image="ami-8", subnet_id="subnet-b"), [blank])
     assert (made.image, made.subnet_id) == ("ami-8", None)
 
 
@@ -142,7 +142,7 @@ def test_what_ec2_does_not_show_is_not_compared():
     [("p5.48xlarge", ("p4d.24xlarge",)), ("p4d.24xlarge", ("p5.48xlarge",))],
 )
 def test_a_cluster_of_an_alternative_type_stays_of_that_type(instance_type, or_types):
-    made = like(replace(ASKED, instance_type=instance_type, or_types=or_types), [HEAD])
+    made = inherited(replace(ASKED, instance_type=instance_type, or_types=or_types), [HEAD])
     assert made.types == ("p4d.24xlarge",)
 
 
@@ -156,7 +156,7 @@ def test_a_cluster_of_an_alternative_type_stays_of_that_type(instance_type, or_t
     ],
 )
 def test_a_disk_is_as_asked_and_else_as_the_others_have_it(asked, expected):
-    assert like(replace(ASKED, disk=asked), [HEAD]).disk == expected
+    assert inherited(replace(ASKED, disk=asked), [HEAD]).disk == expected
 
 
 @pytest.mark.parametrize(
@@ -169,11 +169,11 @@ def test_a_disk_is_as_asked_and_else_as_the_others_have_it(asked, expected):
     ],
 )
 def test_new_limits_replace_all_of_the_old(asked, text, expected):
-    made = like(replace(ASKED, limits=asked), [instance(0, limits_text=text)])
+    made = inherited(replace(ASKED, limits=asked), [instance(0, limits_text=text)])
     assert made.limits == expected
 
 
 def test_own_tags_are_as_asked_and_else_as_the_others_have_them():
-    assert like(replace(ASKED, tags=(("a", "b"),)), [HEAD]).tags == (("a", "b"),)
+    assert inherited(replace(ASKED, tags=(("a", "b"),)), [HEAD]).tags == (("a", "b"),)
     many = instance(0, tags={f"k{n:02}": "x" for n in range(48)})
-    assert len(like(ASKED, [many]).tags) == MOST_TAGS
+    assert len(inherited(ASKED, [many]).tags) == MOST_TAGS

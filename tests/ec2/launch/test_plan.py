@@ -23,12 +23,13 @@ from tests.ec2.observed import (
     SPEC,
     instance,
     offering,
+    settled,
     with_nodes,
 )
 
 
 def plan(seen, spec=SPEC):
-    return plan_launch(spec, seen, PUBLIC_KEY, "launch")
+    return plan_launch(settled(spec, seen), PUBLIC_KEY, "launch")
 
 
 def lines(seen, spec=SPEC):
@@ -316,7 +317,7 @@ def sent(seen, **changes) -> SentLaunch:
     """The request that the plan for `seen` would send, as an earlier run sent it."""
     [earlier] = [
         step.arguments
-        for step in plan_launch(SPEC, seen, PUBLIC_KEY, "earlier").steps
+        for step in plan_launch(settled(SPEC, seen), PUBLIC_KEY, "earlier").steps
         if step.operation == "run_instances"
     ]
     return SentLaunch({**earlier, **changes}, sent_at=1.0)

@@ -24,12 +24,13 @@ from tests.ec2.observed import (
     SUBNETS,
     instance,
     offering,
+    settled,
     with_nodes,
 )
 
 
 def plan(seen, spec=SPEC, launch_id="launch"):
-    return plan_launch(spec, seen, PUBLIC_KEY, launch_id)
+    return plan_launch(settled(spec, seen), PUBLIC_KEY, launch_id)
 
 
 def lines(seen, spec=SPEC):
@@ -69,7 +70,7 @@ def cluster(*members, **more):
 def test_which_nodes_are_wanted(present, wanted, nodes, expected):
     seen = cluster(*(instance(index, wanted=wanted) for index in present))
     spec = replace(SPEC, nodes=nodes)
-    assert wanted_indices(spec, seen) == expected
+    assert wanted_indices(replace(seen, spec=spec)) == expected
     made = plan(seen, spec)
     assert made.wanted == expected
     assert made.missing == tuple(index for index in expected if index not in present)
@@ -273,7 +274,7 @@ def test_a_new_head_node_takes_the_address_over(machine):
 
 
 def sent(seen, spec=SPEC, zone="subnet-a", **changes) -> SentLaunch:
-    [request] = requests(plan_launch(spec, seen, PUBLIC_KEY, "earlier"))
+    [request] = requests(plan_launch(settled(spec, seen), PUBLIC_KEY, "earlier"))
     interfaces = [{**one, "SubnetId": zone} for one in request["NetworkInterfaces"]]
     return SentLaunch({**request, "NetworkInterfaces": interfaces, **changes}, sent_at=1.0)
 

@@ -26,6 +26,7 @@ from tests.ec2.observed import (
     ZONES,
     instance,
     offering,
+    settled,
     with_nodes,
 )
 
@@ -39,7 +40,7 @@ RESERVED = replace(SPEC, capacity_reservation="cr-1")
 
 
 def plan(seen=NOTHING, spec=SPEC):
-    return plan_launch(spec, seen, PUBLIC_KEY, "launch")
+    return plan_launch(settled(spec, seen), PUBLIC_KEY, "launch")
 
 
 def account(**catalogue):

@@ -5,7 +5,7 @@ from botocore.stub import Stubber
 
 from clusterctl.domain.findings import Severity
 from clusterctl.domain.spec import ClusterSpec, Market
-from clusterctl.ec2.launch.observe import observe
+from clusterctl.ec2.launch.observe import exactly, observe
 from clusterctl.ec2.launch.plan import plan_launch
 from clusterctl.ec2.launch.quotas import (
     QuotaUse,
@@ -155,18 +155,12 @@ def test_interfaces_are_counted_where_a_launch_takes_many(client, moto_url, tmp_
         "Network interfaces per Region", "L-DF5E4CA3", 3, 5000.0, "vpc"
     )
     few, many = (
-        observe(
-            clients, ClusterSpec("demo", nodes, "p5en.48xlarge"), tmp_path / "a", tmp_path / "b"
-        )
-        for nodes in (2, 400)
+        observe(clients, "demo", exactly(asked), tmp_path / "a", tmp_path / "b")
+        for asked in (ClusterSpec("demo", nodes, "p5en.48xlarge") for nodes in (2, 400))
     )
     assert few.catalogue.interfaces is None
     [found] = [
-        one
-        for one in plan_launch(
-            ClusterSpec("demo", 400, "p5en.48xlarge"), many, "key", "id"
-        ).findings
-        if one.check_id == "quota.interfaces"
+        one for one in plan_launch(many, "key", "id").findings if one.check_id == "quota.interfaces"
     ]
     assert found.message == (
         "400 more nodes (p5en.48xlarge) with 6800 network interfaces, 3 are in use, and the quota "

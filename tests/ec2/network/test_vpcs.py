@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import io
 import urllib.error
-from dataclasses import replace
 
 import pytest
 
@@ -140,7 +139,6 @@ def test_who_is_let_in(allowed, cidr, inside):
 
 def test_an_address_that_up_ran_from_is_let_in_until_it_runs_from_another(client):
     vpc = network.find_vpc(client)
-    seen = Observed(REGION, vpc, ssh_from="203.0.113.1/32")
     by_hand = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22}
     history = [
         # Where up runs, what is given with --ssh-from, and who is let in then.
@@ -157,8 +155,9 @@ def test_an_address_that_up_ran_from_is_let_in_until_it_runs_from_another(client
     group = None
     for address, given, let_in in history:
         spec = ClusterSpec("demo", 1, "c5.xlarge", ssh_from=given)
+        seen = Observed(spec, REGION, vpc, ssh_from=address, group=group)
         results: dict[str, str] = {}
-        for step in group_steps(spec, replace(seen, ssh_from=address, group=group)):
+        for step in group_steps(seen):
             answer = getattr(client, step.operation)(**step.resolved(results))
             results.update({key: answer[key] for key in step.gives})
         if group is None:
