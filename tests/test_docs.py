@@ -37,8 +37,8 @@ def commands_of(page: Path) -> list[str]:
     return [line[2:] for block in blocks for line in block.splitlines() if line.startswith("$ ")]
 
 
-# Pages that launch a cluster as they tell it. The others' commands have one cluster together.
-LAUNCHES = {"README.md", "clusters.md"}
+# Pages that begin without a cluster. The others' commands have one cluster together.
+LAUNCHES = {"README.md", "capacity.md", "clusters.md"}
 UP, DOWN = "clusterctl up demo --nodes 2 --instance-type p3.2xlarge", "clusterctl down demo --yes"
 
 
@@ -106,7 +106,7 @@ def show(page: Path, home: Path, shell) -> None:
             shell("clusterctl hosts demo > hosts || true")
             shell(INSTEAD.get(command, command))
     for path in {*home.iterdir()} - before:
-        path.unlink()
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def pages(wanted):
