@@ -1,7 +1,9 @@
-"""`clusterctl kill NAME`: end what a crashed job left on the nodes."""
+"""`clusterctl kill NAME`: end what a crashed job left. `cancel NAME`: end a job on all nodes."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
@@ -9,12 +11,58 @@ import click
 from clusterctl.cli import hostlines, output
 from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
 from clusterctl.cli.node_options import nodes_option
-from clusterctl.cli.process_table import saying_what_is_left, show_left, show_processes
+from clusterctl.cli.params import JobId
+from clusterctl.cli.train import how_it_ended
 from clusterctl.domain.ranges import fold_hosts
-from clusterctl.domain.units import count
+from clusterctl.domain.units import count, format_duration
 
 if TYPE_CHECKING:
+    from clusterctl.jobs.processes import NodeProcess
     from clusterctl.operations.kill import KillReport
+
+
+def show_processes(processes: Sequence[NodeProcess]) -> None:
+    output.table(
+        ("NODE", "PID", "RANK", "AGE", "WHAT", "COMMAND"),
+        [
+            (
+                process.host,
+                process.pid,
+                "-" if process.rank is None else process.rank,
+                format_duration(process.age_s),
+                process.role,
+                process.short_command,
+            )
+            for process in processes
+        ],
+    )
+
+
+def show_left(processes: Sequence[NodeProcess]) -> None:
+    """One line for each process that would not end."""
+    for process in processes:
+        output.note(
+            f"error: {process.host}: process {process.pid} is still there: {process.short_command}"
+        )
+    if processes:
+        name = processes[0].host.rpartition("-")[0]
+        hosts = dict.fromkeys(process.host.rpartition("-")[2] for process in processes)
+        # It is a run as long as one of these lives.
+        runs = any(process.role in ("job", "launcher") for process in processes)
+        output.note(
+            "  hint: a process that survives KILL waits for a device or a disk: "
+            f"clusterctl reboot {name} {' '.join(hosts)}{' --force' if runs else ''}"
+        )
+
+
+@contextmanager
+def saying_what_is_left(name: str) -> Iterator[None]:
+    """After Ctrl-C: some have ended, and nobody has looked which."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        output.note(f"see what is left: clusterctl kill {name} --dry-run")
+        raise
 
 
 @click.command(cls=ClusterCommand)
@@ -43,7 +91,7 @@ def kill(
     Shells, notebooks and other Python programs stay. TERM first, KILL after 5 s, then a second
     look that has to find nothing.
     """
-    from clusterctl.diagnostics.processes import ProcessQuery
+    from clusterctl.jobs.processes import ProcessQuery
     from clusterctl.operations.kill import Outcomes
     from clusterctl.operations.kill import kill as kill_processes
 
@@ -77,3 +125,46 @@ def how_they_ended(report: KillReport, dry_run: bool = False) -> str:
     left = f"{len(report.left)} left" if report.left else "none left"
     ended = sum(bool(process.ended) for process in report.ended)
     return f"ended {count(ended, 'process')} on {hosts}{by_force}; {left}"
+
+
+@click.command(cls=ClusterCommand)
+@click.argument("name")
+@click.option("--job", "job_id", type=JobId(), metavar="ID", help="This job, and nothing else.")
+@click.option("--json", "as_json", is_flag=True, help="The jobs and processes ended, as JSON.")
+@account_options
+def cancel(app: AppContext, name: str, job_id: str | None, as_json: bool) -> int:
+    """End what runs on cluster NAME: jobs, an mpirun started by hand, what either left anywhere.
+
+    \b
+    clusterctl cancel demo
+    clusterctl cancel demo --job 20261120-154501-3f2a
+
+    mpirun is asked first. What is left then on any node is ended as by `clusterctl kill`, with its
+    second look that has to find nothing. Nothing running is success; a node that does not answer
+    is not (exit status 255).
+    """
+    from clusterctl.jobs.plan import check_job_id
+    from clusterctl.operations.kill import cancel as cancel_job
+
+    job_id = check_job_id(job_id) if job_id else None
+    with app.open(name) as access, saying_what_is_left(name):
+        cancelled = cancel_job(access, job_id)
+    others = cancelled.others
+    if as_json:
+        jobs = [job.as_data() for _, job in cancelled.jobs]
+        processes = [process.as_data() for process in others.ended]
+        failures = [hostlines.failure_data(failure) for failure in others.failures]
+        output.data({"jobs": jobs, "processes": processes, "failures": failures})
+    else:
+        for before, job in cancelled.jobs:
+            output.line(how_it_ended(job) + ("" if before.running else " already"))
+        if others.found:
+            show_processes(others.found)
+            output.line(how_they_ended(others))
+        elif others.answered:
+            # Nothing is known of a node that does not answer.
+            where = f" on {fold_hosts(others.answered)}" if others.failures else ""
+            output.line(f"nothing {'of it is left' if cancelled.jobs else 'is running'}{where}")
+    show_left(others.left)
+    hostlines.show_failures(others.failures)
+    return others.exit_status

@@ -1,4 +1,4 @@
-"""`clusterctl train NAME GPUS`: a Horovod job on a cluster, detached and followed."""
+"""`clusterctl train NAME GPUS`: a Horovod job, detached. `logs NAME`: what it wrote."""
 
 from __future__ import annotations
 
@@ -9,14 +9,73 @@ import click
 
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
-from clusterctl.cli.joblog import follow_to_end, how_to_come_back
+from clusterctl.cli.params import JobId
 from clusterctl.domain.ranges import fold_hosts
-from clusterctl.domain.units import count
+from clusterctl.domain.units import count, format_duration
 
 if TYPE_CHECKING:
+    from clusterctl.domain.errors import HostError
+    from clusterctl.jobs.detached import JobRecord
     from clusterctl.jobs.plan import JobPlan
     from clusterctl.operations.access import Access
     from clusterctl.operations.train import StartedJob, TrainingPlan
+
+INTERRUPTED = 130
+
+
+def follow_to_end(access: Access, job_id: str, preset: str, as_json: bool = False) -> int:
+    """Show the log until the job ends: its exit status, or 130 after Ctrl-C.
+
+    On GPUs of several nodes it also says which way NCCL takes between them.
+    """
+    from clusterctl.jobs.nccl import TransportWatch
+    from clusterctl.jobs.trainer import EFA
+    from clusterctl.operations.logs import follow
+
+    watch = TransportWatch(preset == EFA.name, lambda finding: output.findings([finding]))
+
+    def show(chunk: bytes) -> None:
+        output.raw(chunk, "stderr" if as_json else "stdout")
+        watch.take(chunk)
+
+    def lost(why: HostError, delay_s: float) -> None:
+        output.note(f"{why.host}: {why.message}. Trying again in {format_duration(delay_s)}")
+
+    try:
+        job = follow(access, job_id, show, lost)
+    except KeyboardInterrupt:
+        output.note(f"\nno longer following; that does not end job {job_id}")
+        how_to_come_back(access.cluster.name)
+        return INTERRUPTED
+    if as_json:
+        output.data(job.as_data())
+    output.note(how_it_ended(job))
+    return exit_status(job)
+
+
+def how_to_come_back(name: str, job_id: str = "") -> None:
+    """`job_id`: where other jobs may run beside it."""
+    job = f" --job {job_id}" if job_id else ""
+    output.note(f"  follow it: clusterctl logs {name} -f{job}")
+    output.note(f"  end it:    clusterctl cancel {name}{job}")
+
+
+def how_it_ended(job: JobRecord) -> str:
+    """`job … succeeded after 42 s`."""
+    # What a cancelled mpirun ends with says nothing: 1 or 143.
+    failed = job.exit_status and job.state.value == "failed"
+    status = f" with exit status {job.exit_status}" if failed else ""
+    lost = (
+        " (its process is gone: was the head node rebooted?)" if job.state.value == "lost" else ""
+    )
+    return (
+        f"job {job.job_id} {job.state.value}{status} after {format_duration(job.duration_s)}{lost}"
+    )
+
+
+def exit_status(job: JobRecord) -> int:
+    """The job's own; 1 for one that nobody saw the end of."""
+    return 1 if job.exit_status is None else job.exit_status
 
 
 @click.command(cls=ClusterCommand)
@@ -176,3 +235,61 @@ def _show_started(started: StartedJob) -> None:
     for file, hosts in started.kept:
         output.note(f"note: ~/{file} was changed on {hosts} and stays as it is there")
     output.note(f"job {started.job.job_id} runs on the head node ({started.runs_in})")
+
+
+@click.command(cls=ClusterCommand)
+@click.argument("name")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the job ends.")
+@click.option("--job", "job_id", type=JobId(), metavar="ID", help="This job, not the latest.")
+@click.option("--list", "as_list", is_flag=True, help="List the jobs, oldest first.")
+@click.option("--json", "as_json", is_flag=True, help="The jobs as JSON, with --list.")
+@account_options
+def logs(
+    app: AppContext, name: str, follow: bool, job_id: str | None, as_list: bool, as_json: bool
+) -> int:
+    """Show the log of the latest job of cluster NAME.
+
+    \b
+    clusterctl logs demo -f
+    clusterctl logs demo --list
+    clusterctl logs demo --job 20261120-154501-3f2a
+
+    With -f the exit status is the job's.
+    """
+    from clusterctl.jobs.plan import check_job_id
+    from clusterctl.operations.logs import find, jobs_of, read_log
+
+    job_id = check_job_id(job_id) if job_id else None
+    with app.open(name) as access:
+        if as_list or as_json:
+            jobs = jobs_of(access)
+            _show(jobs, as_json)
+            return 0
+        job = find(access, job_id)
+        if follow:
+            return follow_to_end(access, job.job_id, job.preset)
+        read_log(access, job.job_id, output.raw)
+        return 0
+
+
+def _show(jobs: list[JobRecord], as_json: bool) -> None:
+    if as_json:
+        output.data([job.as_data() for job in jobs])
+    elif jobs:
+        output.table(
+            ("JOB", "STATE", "EXIT", "GPUS", "PRESET", "STARTED (UTC)", "DURATION"),
+            [
+                (
+                    job.job_id,
+                    job.state.value,
+                    "-" if job.exit_status is None else job.exit_status,
+                    job.ranks,
+                    job.preset,
+                    f"{job.started_at:%Y-%m-%d %H:%M:%S}",
+                    format_duration(job.duration_s),
+                )
+                for job in jobs
+            ],
+        )
+    else:
+        output.note("no jobs")

@@ -1,20 +1,24 @@
-"""End what jobs left running on the nodes, and prove that nothing of it is there any more."""
+"""End what jobs left running on the nodes, or a job with all that is left of it, and prove that
+nothing of it is there any more."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from clusterctl.diagnostics.processes import (
+from clusterctl.domain.errors import HostError
+from clusterctl.domain.results import FanoutResult, HostOutcome
+from clusterctl.jobs.detached import JobRecord, end_job, find_job
+from clusterctl.jobs.processes import (
     NodeProcess,
     ProcessQuery,
     all_of,
     end_processes,
     list_processes,
 )
-from clusterctl.domain.results import FanoutResult, HostOutcome
 from clusterctl.operations.access import Access
+from clusterctl.operations.logs import running_jobs
 
 Outcomes = FanoutResult[tuple[NodeProcess, ...]]
 # A process that was being started meanwhile may appear on another node: it is ended, too.
@@ -73,3 +77,42 @@ def kill(
             failures.setdefault(outcome.host, outcome)
     answered = tuple(target.host for target in targets if target.host not in failures)
     return KillReport(found, tuple(ended.values()), left, answered, tuple(failures.values()))
+
+
+@dataclass(frozen=True)
+class Cancelled:
+    """The jobs as they were before and are now, and what else was found and ended, by `kill`."""
+
+    jobs: tuple[tuple[JobRecord, JobRecord], ...]
+    others: KillReport
+
+
+def cancel(access: Access, job_id: str | None = None) -> Cancelled:
+    """End that job, or all that runs: jobs, what was started by hand, what others left.
+
+    Nothing running is success. Raises UsageError for an unknown job, HostError of the head node
+    when it goes away meanwhile; one that does not answer at all is a failure of the report.
+    """
+    silent: HostError | None = None
+    jobs: list[JobRecord] = []
+    if job_id:
+        jobs = [find_job(access.connections, access.head, job_id)]
+    else:
+        try:
+            jobs = running_jobs(access)
+        except HostError as error:
+            # The others can be dealt with all the same.
+            silent = error
+    for job in jobs:
+        if job.running:
+            end_job(access.connections, access.head, job.job_id)
+    others = kill(access, ProcessQuery(job_id=job_id))
+    if silent:
+        known = [outcome for outcome in others.failures if outcome.host != silent.host]
+        others = replace(
+            others,
+            answered=tuple(host for host in others.answered if host != silent.host),
+            failures=(HostOutcome(silent.host, error=silent), *known),
+        )
+    now = [find_job(access.connections, access.head, job.job_id) for job in jobs]
+    return Cancelled(tuple(zip(jobs, now)), others)

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from clusterctl.diagnostics.processes import NodeProcess, ProcessQuery, all_of, list_processes
 from clusterctl.domain.errors import ClusterctlError, ConnectionLost, HostError, HostUnreachable
 from clusterctl.domain.results import HostOutcome
 from clusterctl.jobs.detached import (
@@ -17,6 +16,7 @@ from clusterctl.jobs.detached import (
     list_jobs,
     tail_command,
 )
+from clusterctl.jobs.processes import NodeProcess, ProcessQuery, all_of, list_processes
 from clusterctl.operations.access import Access
 
 

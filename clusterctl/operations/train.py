@@ -7,7 +7,6 @@ import posixpath
 from dataclasses import dataclass
 from pathlib import Path
 
-from clusterctl.diagnostics.processes import NodeProcess
 from clusterctl.domain.cluster import Cluster
 from clusterctl.domain.errors import ClusterctlError, CommandFailed
 from clusterctl.domain.findings import Finding
@@ -39,6 +38,7 @@ from clusterctl.jobs.preflight import (
     question,
     together,
 )
+from clusterctl.jobs.processes import NodeProcess
 from clusterctl.node.packer import program_of
 from clusterctl.operations.access import Access
 from clusterctl.operations.logs import Running, refuse_beside_a_run, what_runs

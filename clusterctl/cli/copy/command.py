@@ -103,7 +103,7 @@ def _start(
     app: AppContext, access: Access, job: DetachedCopy, options: CopyOptions, mirror: bool = False
 ) -> None:
     """Start the job that copies, and say how to come back to it."""
-    from clusterctl.cli.joblog import how_to_come_back
+    from clusterctl.cli.train import how_to_come_back
     from clusterctl.operations.detached_copy import start_copy_job
 
     words = ["--plan"] if options.show_plan else []

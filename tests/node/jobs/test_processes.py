@@ -13,17 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.cli.process_table import saying_what_is_left, show_left
-from clusterctl.diagnostics.processes import (
+from clusterctl.cli.kill import saying_what_is_left, show_left
+from clusterctl.domain.errors import CommandFailed, HostUnreachable
+from clusterctl.domain.results import CommandResult
+from clusterctl.jobs.deploy import LAUNCHER_PATH
+from clusterctl.jobs.processes import (
     NodeProcess,
     ProcessQuery,
     end_processes,
     list_processes,
     parse_processes,
 )
-from clusterctl.domain.errors import CommandFailed, HostUnreachable
-from clusterctl.domain.results import CommandResult
-from clusterctl.jobs.deploy import LAUNCHER_PATH
 from clusterctl.node.jobs.processes import Process, ours
 from tests.local_node import HEAD, LocalNode
 from tests.pythons import python_or_skip

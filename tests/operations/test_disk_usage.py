@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.diagnostics.disk import COMMAND, DiskUsage, disk_findings, parse_df
 from clusterctl.domain.errors import CommandFailed
 from clusterctl.domain.findings import Severity
 from clusterctl.domain.results import CommandResult
+from clusterctl.operations.disk import COMMAND, DiskUsage, disk_findings, parse_df
 from tests.local_node import HEAD, LocalNode
 
 SAMPLES = Path(__file__).parent / "samples"

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.diagnostics.boot_state import (
+from clusterctl.domain.errors import CommandFailed
+from clusterctl.operations.reboot import (
     BootState,
     Mounted,
     boot_state_script,
     differences,
     parse_boot_state,
 )
-from clusterctl.domain.errors import CommandFailed
 
 MOUNTS = """\
 /dev/root / ext4 rw,relatime,discard 0 0
