@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from clusterctl.cli import output
 from clusterctl.cli.kill import saying_what_is_left, show_left
 from clusterctl.domain.errors import CommandFailed, HostUnreachable
 from clusterctl.domain.results import CommandResult
@@ -263,6 +264,7 @@ def test_a_node_that_does_not_answer_is_its_own_outcome(node):
 @pytest.mark.parametrize(("role", "ending"), [("rank", ""), ("launcher", " --force")])
 def test_what_is_left_is_said_with_what_helps(capsys, role, ending):
     two = [NodeProcess(f"d-e-{index}", 7, None, role, None, 1.0, ("x",)) for index in (3, 0)]
+    output.begin((), False)  # a test before this one may have typed options that suggestions repeat
     show_left(two)
     with pytest.raises(KeyboardInterrupt), saying_what_is_left("d-e"):
         raise KeyboardInterrupt
