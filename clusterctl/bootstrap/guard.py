@@ -130,7 +130,7 @@ def _number(value: object) -> float | None:
     return float(value) if isinstance(value, (int, float)) else None
 
 
-GUARD = program_of("clusterctl.node.guard.main")
+GUARD = program_of("clusterctl.node.guard.guard")
 
 _PLACES = """\
 PATH=$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin

@@ -1,7 +1,8 @@
-"""`clusterctl disk NAME`: how full the nodes' disks are."""
+"""`clusterctl disk NAME`: how full disks are. `clean-logs NAME`: remove logs and checkpoints."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -10,9 +11,13 @@ import click
 from clusterctl.cli import hostlines, output
 from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
 from clusterctl.cli.node_options import nodes_option
-from clusterctl.domain.units import format_bytes, format_duration
+from clusterctl.domain.errors import UsageError
+from clusterctl.domain.ranges import fold_hosts
+from clusterctl.domain.units import count, format_bytes, format_duration
 
 if TYPE_CHECKING:
+    from clusterctl.domain.results import FanoutResult
+    from clusterctl.operations.clean_logs import NodeLogs
     from clusterctl.operations.disk import CopyParts, DiskReport
 
 
@@ -92,3 +97,132 @@ def _as_data(report: DiskReport) -> dict[str, object]:
         "findings": [output.finding_data(finding) for finding in report.findings],
         "failures": [hostlines.failure_data(failure) for failure in report.nodes.failures],
     }
+
+
+@click.command(name="clean-logs", cls=ClusterCommand, explicit=True)
+@click.argument("name")
+@click.option("--jobs", is_flag=True, help="The logs of ended jobs too (clusterctl logs).")
+@click.option("--copies", is_flag=True, help="No logs: what interrupted copies have left.")
+@click.option("--yes", is_flag=True, help="Do not ask, though checkpoints go.")
+@click.option("--dry-run", is_flag=True, help="Show what would go, and remove nothing.")
+@click.option("--force", is_flag=True, help="Even while a job runs; what it writes stays.")
+@click.option("--json", "as_json", is_flag=True, help="What was removed as JSON.")
+@account_options
+def clean_logs(
+    app: AppContext,
+    name: str,
+    jobs: bool,
+    copies: bool,
+    yes: bool,
+    dry_run: bool,
+    force: bool,
+    as_json: bool,
+) -> int:
+    """Remove what trainings wrote into their log folders on every node of cluster NAME.
+
+    \b
+    clusterctl clean-logs demo --dry-run
+    clusterctl clean-logs demo --jobs
+    clusterctl clean-logs demo --copies
+
+    These are the folders of the cluster's jobs (--log_dir), ~/imagenet_resnet, and imagenet_resnet
+    and imagenet_resnet_synthetic in ~/examples/horovod/tensorflow. Other files there stay. Asks on
+    a terminal before checkpoints go; elsewhere it wants --yes for that. --copies removes no
+    logs, but what interrupted copies have left and no copy uses.
+    """
+    if copies:
+        if jobs:
+            raise UsageError("--copies removes no logs", "leave out --jobs")
+        return _discard_copies(app, name, dry_run, as_json)
+    from clusterctl.operations.clean_logs import clean_logs as clean
+    from clusterctl.operations.clean_logs import find_logs
+
+    with app.open(name) as access:
+        cleaning, result = find_logs(access, jobs, force, dry_run)
+        if not as_json:
+            _show(result)
+        if not dry_run:
+            _confirm(result, yes)
+            result = clean(access, cleaning)
+    if as_json:
+        output.data(
+            [
+                {
+                    "host": node.host,
+                    "freed_bytes": node.size_bytes,
+                    "folders": {folder.path: folder.size_bytes for folder in node.folders},
+                    "checkpoints": {
+                        folder.path: folder.checkpoints
+                        for folder in node.folders
+                        if folder.checkpoints
+                    },
+                }
+                for node in result.values
+            ]
+        )
+    verb = "would free" if dry_run else "freed"
+    for node in result.values:
+        if not as_json:
+            folders = count(len(node.folders), "folder")
+            output.line(f"{node.host}: {verb} {format_bytes(node.size_bytes)} ({folders})")
+        for sentence in node.links:
+            output.note(f"note: {node.host}: left alone: {sentence}")
+        for sentence in node.failed:
+            output.note(f"error: {node.host}: not removed: {sentence}")
+    hostlines.show_failures(result.failures)
+    if result.failures:
+        return 255
+    return int(any(node.failed for node in result.values))
+
+
+def _discard_copies(app: AppContext, name: str, dry_run: bool, as_json: bool) -> int:
+    """What interrupted copies have left; the exit status."""
+    from clusterctl.cli.disk import show_copies
+    from clusterctl.operations.disk import copy_parts
+
+    with app.open(name) as access:
+        result = copy_parts(access, discard=not dry_run)
+    found = [one for parts in result.values for one in parts]
+    if as_json:
+        output.data([one.as_data() for one in found])
+    else:
+        show_copies(found)
+        gone = [one for one in found if not (one.in_use or one.failed)]
+        size = format_bytes(sum(one.size_bytes for one in gone))
+        output.line(f"{'would free' if dry_run else 'freed'} {size} ({count(len(gone), 'folder')})")
+    for one in found:
+        if one.failed:
+            output.note(f"error: {one.host}: not removed: {one.path}: {one.failed}")
+    hostlines.show_failures(result.failures)
+    return 255 if result.failures else int(any(one.failed for one in found))
+
+
+def _show(found: FanoutResult[NodeLogs]) -> None:
+    """Every folder of every node."""
+    rows = [
+        (
+            node.host,
+            folder.path,
+            format_bytes(folder.size_bytes),
+            count(folder.checkpoints, "checkpoint") if folder.checkpoints else "",
+            folder.others or "",
+        )
+        for node in found.values
+        for folder in node.folders
+    ]
+    if rows:
+        output.table(("NODE", "FOLDER", "SIZE", "CHECKPOINTS", "OTHER FILES, KEPT"), rows)
+
+
+def _confirm(found: FanoutResult[NodeLogs], yes: bool) -> None:
+    """Ask before checkpoints are lost. Raises UsageError where nobody can be asked."""
+    hosts = [node.host for node in found.values if node.checkpoints]
+    if yes or not hosts:
+        return
+    checkpoints = count(sum(node.checkpoints for node in found.values), "checkpoint")
+    if not sys.stdin.isatty():
+        raise UsageError(
+            f"nothing is removed: {checkpoints} on {fold_hosts(hosts)} would go",
+            "look at them first: --dry-run; remove them all the same: --yes",
+        )
+    click.confirm(f"Remove {checkpoints} on {fold_hosts(hosts)}?", abort=True, err=True)

@@ -40,7 +40,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "cancel": ("clusterctl.cli.kill", "cancel", "End a job on all nodes."),
     "kill": ("clusterctl.cli.kill", "kill", "End what jobs left on the nodes."),
     "disk": ("clusterctl.cli.disk", "disk", "Show how full the nodes' disks are."),
-    "clean-logs": ("clusterctl.cli.clean_logs", "clean_logs", "Remove logs and checkpoints."),
+    "clean-logs": ("clusterctl.cli.disk", "clean_logs", "Remove logs and checkpoints."),
     "reboot": ("clusterctl.cli.reboot", "reboot", "Reboot nodes, and wait for them."),
     "gc": ("clusterctl.cli.gc", "gc", "Find and remove what clusters have left behind."),
     "config": ("clusterctl.cli.config", "config", "Settings: show them, check the file."),

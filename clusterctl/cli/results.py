@@ -133,7 +133,7 @@ def _compared(found: Results, name: str) -> list[Comparison | None]:
 
 
 def _write_csv(found: Results, file: str, metrics: bool) -> None:
-    from clusterctl.operations.results_data import as_csv, write_result
+    from clusterctl.operations.results import as_csv, write_result
 
     text = as_csv(found, metrics)
     if file == "-":
@@ -144,7 +144,7 @@ def _write_csv(found: Results, file: str, metrics: bool) -> None:
 
 
 def _draw(found: Results, comparisons: list[Comparison | None], path: Path, ending: str) -> None:
-    from clusterctl.operations.results_data import write_result
+    from clusterctl.operations.results import write_result
     from clusterctl.operations.results_plot import draw, metric_panels, run_panels
 
     beside = next((each.reference for each in comparisons if each), None)
@@ -164,7 +164,7 @@ def _show(
     all_rows: bool,
 ) -> None:
     if as_json:
-        from clusterctl.operations.results_data import as_data
+        from clusterctl.operations.results import as_data
 
         output.data(as_data(found, comparisons))
     elif not csv_on_stdout:

@@ -78,7 +78,7 @@ def test_without_comments_it_is_the_same_program(name):
 
 @pytest.mark.parametrize("how", [{}, {"compress": True}, {"comments": False}])
 def test_the_same_bytes_each_time(how):
-    names = ("clusterctl.node.guard.main",)
+    names = ("clusterctl.node.guard.guard",)
     program_of.cache_clear()
     first = program_of(*names).zipapp(**how)
     program_of.cache_clear()

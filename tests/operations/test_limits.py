@@ -12,7 +12,7 @@ import pytest
 
 from clusterctl.bootstrap.guard import first_settings, joined_settings
 from clusterctl.domain.spec import Limits
-from clusterctl.node.guard import deadline, idle
+from clusterctl.node.guard import decisions
 from clusterctl.node.guard.clock import Moment
 from clusterctl.node.guard.settings import GuardSettings
 from clusterctl.operations import guards
@@ -121,11 +121,11 @@ class World:
 
     def idles(self) -> bool:
         head = self.nodes[0]
-        limit = idle.limit_s(head.guard) if head.state == "running" else None
+        limit = decisions.limit_s(head.guard) if head.state == "running" else None
         return limit is not None and self.idle_for >= limit
 
     def _look(self, node: Node) -> None:
-        left = deadline.left_s(node.guard, node.moment(self.now))
+        left = decisions.left_s(node.guard, node.moment(self.now))
         if left is not None and left <= 0:
             self._power_off(node, "time")
 

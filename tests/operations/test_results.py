@@ -16,15 +16,18 @@ from clusterctl.domain.errors import MissingTool, UsageError
 from clusterctl.jobs.metrics.logs import parse_definition
 from clusterctl.jobs.metrics.reference import REFERENCES, compare
 from clusterctl.operations.results import (
+    TABLE_COLUMNS,
     LogText,
     NoResults,
+    as_csv,
+    as_data,
     cat_command,
     decoded,
     folder_command,
     read_log_files,
     results_of,
+    write_result,
 )
-from clusterctl.operations.results_data import TABLE_COLUMNS, as_csv, as_data, write_result
 from clusterctl.operations.results_plot import draw, metric_panels, picture_format, run_panels
 from tests.jobs.training_logs import HEADER, banner, evaluation, rows
 

@@ -1,20 +1,28 @@
-"""The guard itself: looks every second, and never ends unless there is nothing to guard."""
+"""The guard itself: looks every second, and never ends unless there is nothing to guard.
+
+run [ROOT]       guard this node; ends at once where another one does
+look             what goes on here, as JSON
+off WHY          switch off
+check FILE       whether the program runs here and the file holds settings
+"""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from clusterctl.node.guard import deadline, idle, workers
-from clusterctl.node.guard.clock import Clock, Moment
-from clusterctl.node.guard.files import GuardFiles, put, read_text
+from clusterctl.node.guard import decisions, workers
+from clusterctl.node.guard.clock import Clock, GuardFiles, Moment, put, read_text
 from clusterctl.node.guard.look import Look, look
-from clusterctl.node.guard.power import PowerOff, announce
+from clusterctl.node.guard.power import PowerOff, announce, off_soon
 from clusterctl.node.guard.settings import GuardSettings, parse_settings
 from clusterctl.node.guard.spot import SpotWatch
 
@@ -72,19 +80,19 @@ class IdleWatch:
     def __init__(self, place: GuardFiles) -> None:
         self._place = place
         self._before: dict[str, Look] = {}
-        self._idleness: idle.Idleness | None = None
+        self._idleness: decisions.Idleness | None = None
         self.report: dict[str, Any] = {}
 
     def step(self, settings: GuardSettings) -> tuple[float, str]:
         """One round: seconds until the next, and why the cluster is to end, if it is."""
-        limit = idle.limit_s(settings)
+        limit = decisions.limit_s(settings)
         if limit is None:
             self._idleness, self.report = None, {}
             return TICK_S, ""
-        interval = idle.interval_s(limit)
+        interval = decisions.interval_s(limit)
         busy = self._busy(settings)
         now_s = time.clock_gettime(time.CLOCK_BOOTTIME)
-        self._idleness = idle.after(self._idleness, now_s, bool(busy), interval)
+        self._idleness = decisions.after(self._idleness, now_s, bool(busy), interval)
         since = self._idleness.since
         for_s = 0.0 if since is None else now_s - since
         self.report = {"idle_for_s": round(for_s, 1), "busy": busy, "looked_at": time.time()}
@@ -106,7 +114,7 @@ class IdleWatch:
     def _compare(self, name: str, now: Look) -> list[str]:
         before = self._before.get(name)
         self._before[name] = now
-        return idle.reasons(name, before, now)
+        return decisions.reasons(name, before, now)
 
 
 class Guard:
@@ -140,7 +148,7 @@ class Guard:
         if not settings.guards:
             return False
         now = self._clock.read()
-        left = deadline.left_s(settings, now)
+        left = decisions.left_s(settings, now)
         self._warn(left)
         if left is not None and left <= 0 and not self.ending:
             self._end("its time is up")
@@ -157,10 +165,10 @@ class Guard:
     def _warn(self, left: float | None) -> None:
         if left is None:
             return
-        due = deadline.warning(left)
+        due = decisions.warning(left)
         if due is not None and (self._warned is None or due < self._warned):
             fate = self._settings.value.fate
-            when = deadline.in_words(left)
+            when = decisions.in_words(left)
             announce(self._place, f"this machine ends {when}, {fate}: save your work")
         self._warned = due
 
@@ -176,7 +184,7 @@ class Guard:
             "index": settings.index,
             "left_s": None if left is None else round(left),
             "used_s": round(now.used_s),
-            "idle_s": idle.limit_s(settings),
+            "idle_s": decisions.limit_s(settings),
             **self._idle.report,
             "spot": self._spot.notice,
             "ending": self.ending or None,
@@ -227,3 +235,36 @@ def _stamp(path: str) -> object:
     except OSError:
         return None
     return stat.st_mtime_ns, stat.st_ino
+
+
+def main() -> None:
+    command, arguments = (sys.argv[1:2] or [""])[0], sys.argv[2:]
+    if command == "run":
+        guard(GuardFiles(*arguments), sys.argv[0])
+    elif command == "look":
+        print(json.dumps(look().as_data()))
+    elif command == "off":
+        print("off", flush=True)
+        announce(GuardFiles(), f"this machine is switched off now: {' '.join(arguments)}")
+        off_soon()
+    elif command == "check":
+        try:
+            parse_settings(read_text(Path(arguments[0])))
+        except (OSError, ValueError) as broken:
+            sys.exit(f"{arguments[0]}: {broken}")
+    else:
+        sys.exit("usage: guard run [ROOT] | look | off WHY | check FILE")
+
+
+def guard(place: GuardFiles, program: str) -> None:
+    """The lock is the folder's own: it needs no space on the disk, and an end releases it."""
+    place.kept.mkdir(parents=True, exist_ok=True)
+    lock = os.open(place.kept, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return
+    with contextlib.suppress(OSError):
+        # What runs out of memory is a job, and this may have to end it.
+        Path("/proc/self/oom_score_adj").write_text("-1000")
+    Guard(place, program).run()

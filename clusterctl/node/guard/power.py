@@ -8,8 +8,8 @@ import os
 import subprocess
 import syslog
 
+from clusterctl.node.guard.clock import GuardFiles
 from clusterctl.node.guard.commands import run
-from clusterctl.node.guard.files import GuardFiles
 
 WALL_TIMEOUT_S = 5.0
 AGAIN_S = 60.0

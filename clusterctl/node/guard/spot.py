@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from clusterctl.node.guard import look
-from clusterctl.node.guard.files import GuardFiles, put
+from clusterctl.node.guard.clock import GuardFiles, put
 from clusterctl.node.guard.power import announce
 
 POLL_S = 5.0

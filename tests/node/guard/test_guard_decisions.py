@@ -5,8 +5,17 @@ from __future__ import annotations
 import pytest
 
 from clusterctl.node.guard.clock import Jumps, Moment
-from clusterctl.node.guard.deadline import GRACE_S, in_words, left_s, warning
-from clusterctl.node.guard.idle import Idleness, after, interval_s, limit_s, reasons
+from clusterctl.node.guard.decisions import (
+    GRACE_S,
+    Idleness,
+    after,
+    in_words,
+    interval_s,
+    left_s,
+    limit_s,
+    reasons,
+    warning,
+)
 from clusterctl.node.guard.look import Look, Process, jobs, logins, read_look
 from clusterctl.node.guard.settings import GuardSettings, Worker
 from clusterctl.node.guard.workers import ssh_argv
