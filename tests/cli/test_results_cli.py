@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from clusterctl.cli.results_table import how_it_went
+from clusterctl.cli.results import how_it_went
 from clusterctl.jobs.detached import JobRecord, JobState
 from tests.cli.programs import call
 from tests.cli.running import CommandLine
