@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from clusterctl.domain.errors import UsageError
 
 if TYPE_CHECKING:
+    from clusterctl.configuration.options import Values
     from clusterctl.configuration.specfile import SpecFile
-    from clusterctl.configuration.values import Values
     from clusterctl.configuration.yaml_tree import Problem
 
 FILE_NAME = "clusterctl.yaml"
@@ -52,7 +52,7 @@ def load_settings(
     counts. AWS_* is boto3's and comes last. Raises UsageError.
     """
     # runclust wants `home_folder` alone.
-    from clusterctl.configuration.values import Value, account_values
+    from clusterctl.configuration.options import Value, account_values
 
     file = load_spec_file(config, environ)
     flags = {"lab": lab, "region": region, "profile": profile}

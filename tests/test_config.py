@@ -10,11 +10,18 @@ from hypothesis import strategies as st
 
 from clusterctl.config import find_file, load_settings, read_spec_file
 from clusterctl.configuration.effective import SpecDraft, shown
-from clusterctl.configuration.options import LAUNCH, OPTIONS, ValueKind
+from clusterctl.configuration.options import (
+    LAUNCH,
+    OPTIONS,
+    ValueKind,
+    environment_values,
+    merged,
+    misspelt,
+    values_of,
+)
 from clusterctl.configuration.specfile import parse_spec_file
-from clusterctl.configuration.values import environment_values, merged, misspelt, values_of
+from clusterctl.domain.cluster import ClusterSpec, Disk, Limits, Market
 from clusterctl.domain.errors import UsageError
-from clusterctl.domain.spec import ClusterSpec, Disk, Limits, Market
 
 FILE = Path("clusterctl.yaml")
 BASE = "defaults:\n  instance-type: p4d.24xlarge\n"

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from clusterctl.config import worded
+from clusterctl.configuration.options import Value
 from clusterctl.configuration.specfile import parse_spec_file
-from clusterctl.configuration.values import Value
 from clusterctl.configuration.yaml_tree import MAX_BYTES, MAX_DEPTH
 from tests.broken_configs import BROKEN
 

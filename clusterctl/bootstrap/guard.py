@@ -21,8 +21,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from clusterctl.bootstrap.trust import NodeIdentity
+from clusterctl.domain.cluster import Limits
 from clusterctl.domain.errors import UsageError
-from clusterctl.domain.spec import Limits
 from clusterctl.node.guard.settings import GuardSettings, Worker
 from clusterctl.node.packer import program_of
 

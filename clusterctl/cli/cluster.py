@@ -15,10 +15,10 @@ from clusterctl.cli.node_options import check_nodes, indices_of, unless_training
 from clusterctl.cli.params import Duration, Indices, yes_option
 from clusterctl.cli.spec_options import spec_options
 from clusterctl.cli.status import cluster_data, print_nodes
+from clusterctl.domain.cluster import ClusterSpec
 from clusterctl.domain.errors import ClusterctlError, MissingTool, UsageError
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.ranges import fold_hosts, format_indices
-from clusterctl.domain.spec import ClusterSpec
 from clusterctl.domain.units import count
 from clusterctl.ec2.money.costs import format_usd
 

@@ -14,17 +14,19 @@ from clusterctl.cli.app_context import ClusterName, config_option
 from clusterctl.cli.params import Group
 from clusterctl.config import FILE_NAME, find_file, home_folder, load_spec_file, read_spec_file
 from clusterctl.configuration.effective import SpecDraft, read_user_data, shown
-from clusterctl.configuration.options import OPTIONS, Option, ValueKind
-from clusterctl.configuration.values import (
+from clusterctl.configuration.options import (
+    OPTIONS,
     TAG,
+    Option,
+    ValueKind,
     Values,
     account_values,
     environment_values,
     merged,
     misspelt,
 )
+from clusterctl.domain.cluster import MOST_NODES
 from clusterctl.domain.errors import UsageError
-from clusterctl.domain.spec import MOST_NODES
 from clusterctl.domain.units import count
 
 if TYPE_CHECKING:

@@ -46,7 +46,7 @@ def iam_policy(
     clusterctl iam-policy operator --owner-tag owner=alice
     clusterctl iam-policy node --data-bucket my-data --checkpoint-prefix my-runs/checkpoints
     """
-    from clusterctl.configuration.values import parse_tag
+    from clusterctl.configuration.options import parse_tag
     from clusterctl.ec2.policy import Bounds, network_policy, node_policy, operator_policy
 
     bounds = Bounds(region, account)

@@ -12,9 +12,8 @@ import click
 
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, ClusterName, account_options
-from clusterctl.domain.cluster import check_cluster_name, is_cluster_name
+from clusterctl.domain.cluster import Limits, check_cluster_name, is_cluster_name
 from clusterctl.domain.errors import NoSuchCluster, UsageError
-from clusterctl.domain.spec import Limits
 from clusterctl.domain.units import count, format_duration, parse_duration_s
 
 if TYPE_CHECKING:

@@ -14,10 +14,12 @@ from clusterctl.cli.app_context import AppContext
 from clusterctl.cli.params import proposed
 from clusterctl.config import load_settings
 from clusterctl.configuration.effective import SpecDraft
-from clusterctl.configuration.options import LAUNCH, Option, ValueKind
-from clusterctl.configuration.values import (
+from clusterctl.configuration.options import (
+    LAUNCH,
     TAG,
+    Option,
     Value,
+    ValueKind,
     Values,
     environment_values,
     misspelt,

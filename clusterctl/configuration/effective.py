@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from clusterctl.configuration.options import LAUNCH, Option, ValueKind
-from clusterctl.configuration.values import TAG, Values, merged
+from clusterctl.configuration.options import LAUNCH, TAG, Option, ValueKind, Values, merged
+from clusterctl.domain.cluster import ClusterSpec, Disk, Limits, Market
 from clusterctl.domain.errors import UsageError
-from clusterctl.domain.spec import ClusterSpec, Disk, Limits, Market
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,17 @@ from pathlib import Path
 from yaml.nodes import Node
 
 from clusterctl.configuration import yaml_tree
-from clusterctl.configuration.options import OPTIONS, Option, ValueKind
-from clusterctl.configuration.values import TAG, Value, Values, check_tag, merged, parse_value
+from clusterctl.configuration.options import (
+    OPTIONS,
+    TAG,
+    Option,
+    Value,
+    ValueKind,
+    Values,
+    check_tag,
+    merged,
+    parse_value,
+)
 from clusterctl.configuration.yaml_tree import Problem, Scalar, Sequence, Unreadable, read_tree
 from clusterctl.domain.cluster import check_cluster_name
 from clusterctl.domain.errors import UsageError

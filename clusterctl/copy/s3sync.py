@@ -10,9 +10,8 @@ from typing import Any
 
 from clusterctl.copy.failures import with_unquoted_home
 from clusterctl.copy.s3 import UrlSource
-from clusterctl.domain.results import CommandResult
+from clusterctl.domain.results import CommandResult, json_lines
 from clusterctl.node.packer import Program, program_of
-from clusterctl.transport.answers import json_lines
 
 TIMEOUT_S = 60.0
 

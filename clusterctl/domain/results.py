@@ -1,12 +1,16 @@
-"""What came of running something on hosts. A non-zero exit is a value; no answer is an error."""
+"""What came of running something on hosts, and what programs there have printed.
+
+A non-zero exit is a value; no answer is an error.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from clusterctl.domain.errors import ClusterctlError
+from clusterctl.domain.errors import ClusterctlError, CommandFailed
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -66,3 +70,34 @@ def exit_status_of(result: FanoutResult[CommandResult]) -> int:
     if result.failures:
         return 255
     return max((value.exit_status for value in result.values), default=0)
+
+
+def json_lines(result: CommandResult, doing: str) -> list[dict[str, Any]]:
+    """The JSON objects that a node program printed. Raises CommandFailed when it failed."""
+    if result.exit_status:
+        complaint = (result.stderr.strip().splitlines() or ["no message"])[-1]
+        hint = "the nodes need python3" if result.exit_status == 127 else ""
+        raise CommandFailed(result.host, f"{doing} failed: {complaint}", hint)
+    return list(_objects(result.stdout))
+
+
+def read_each(
+    result: FanoutResult[CommandResult], parse: Callable[[CommandResult], T]
+) -> FanoutResult[T]:
+    """Each host's output parsed; what cannot be read is that host's error."""
+
+    def read(outcome: HostOutcome[CommandResult]) -> HostOutcome[T]:
+        try:
+            value = None if outcome.value is None else parse(outcome.value)
+            return HostOutcome(outcome.host, value, outcome.error)
+        except ClusterctlError as error:
+            return HostOutcome(outcome.host, error=error)
+
+    return FanoutResult(tuple(map(read, result.outcomes)))
+
+
+def _objects(text: str) -> Iterator[dict[str, Any]]:
+    # A login shell may greet first.
+    for line in text.splitlines():
+        if line.startswith("{"):
+            yield json.loads(line)

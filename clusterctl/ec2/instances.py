@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.domain.cluster import Cluster, Node, NodeState
+from clusterctl.domain.cluster import Cluster, Disk, Market, Node, NodeState, is_user_name
 from clusterctl.domain.errors import AwsError
-from clusterctl.domain.spec import Disk, Market, is_user_name
 from clusterctl.ec2 import tags
 from clusterctl.ec2.errors import translated
 from clusterctl.ec2.tags import tag_list

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from clusterctl.domain.cluster import is_free_tag
 from clusterctl.domain.errors import UsageError
-from clusterctl.domain.spec import is_free_tag
 from clusterctl.ec2 import tags
 from clusterctl.ec2.policy_actions import (
     BY_CLOUDFORMATION,

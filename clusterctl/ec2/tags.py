@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
+from clusterctl.domain.cluster import Disk
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.ranges import fold_hosts, format_indices, parse_indices
-from clusterctl.domain.spec import Disk
 
 CLUSTER = "clusterctl:cluster"
 # One RunInstances call gives all its instances the same tags: a node's index is this number

@@ -16,10 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from clusterctl.domain.errors import CommandFailed
-from clusterctl.domain.results import CommandResult, FanoutResult
+from clusterctl.domain.results import CommandResult, FanoutResult, json_lines
 from clusterctl.jobs.plan import EXAMPLES_FOLDER
 from clusterctl.node.packer import program_of
-from clusterctl.transport.answers import json_lines
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.fanout import fan_out
 from clusterctl.transport.target import Target

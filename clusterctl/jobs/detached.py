@@ -24,11 +24,10 @@ from clusterctl.domain.errors import (
     HostUnreachable,
     UsageError,
 )
-from clusterctl.domain.results import CommandResult
+from clusterctl.domain.results import CommandResult, json_lines
 from clusterctl.jobs.mpirun import LOST_DAEMON
 from clusterctl.jobs.plan import JobPlan
 from clusterctl.node.packer import program_of
-from clusterctl.transport.answers import json_lines
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.target import Target
 

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from clusterctl.domain.results import CommandResult, FanoutResult
+from clusterctl.domain.results import CommandResult, FanoutResult, json_lines, read_each
 from clusterctl.node.packer import program_of
-from clusterctl.transport.answers import json_lines, read_each
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.target import Target
 

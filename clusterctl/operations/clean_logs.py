@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from clusterctl.domain.errors import HostError
-from clusterctl.domain.results import CommandResult, FanoutResult
+from clusterctl.domain.results import CommandResult, FanoutResult, json_lines, read_each
 from clusterctl.jobs.detached import JobRecord
 from clusterctl.jobs.plan import EXAMPLES_FOLDER
 from clusterctl.jobs.trainer import SYNTHETIC_LOG_FOLDER
@@ -16,7 +16,6 @@ from clusterctl.node.packer import program_of
 from clusterctl.operations.access import Access
 from clusterctl.operations.logs import job_running, jobs_of, refuse_beside_a_run, what_runs
 from clusterctl.operations.results import LOG_FOLDER, LOG_NAME
-from clusterctl.transport.answers import json_lines, read_each
 from clusterctl.transport.target import Target
 
 CLEAN = program_of("clusterctl.node.jobs.clean")

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 from clusterctl.bootstrap.inspection import STORE
 from clusterctl.domain.errors import CommandFailed
 from clusterctl.domain.findings import Finding, Severity
-from clusterctl.domain.results import CommandResult, FanoutResult
+from clusterctl.domain.results import CommandResult, FanoutResult, json_lines, read_each
 from clusterctl.domain.units import format_bytes, format_duration, format_rate
 from clusterctl.ec2.launch.request import root_rate
 from clusterctl.node.packer import program_of
 from clusterctl.operations.access import Access
-from clusterctl.transport.answers import json_lines, read_each
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client

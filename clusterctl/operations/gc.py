@@ -15,9 +15,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.domain.cluster import is_cluster_name
+from clusterctl.domain.cluster import Market, is_cluster_name
 from clusterctl.domain.errors import ClusterctlError
-from clusterctl.domain.spec import Market
 from clusterctl.ec2 import tags
 from clusterctl.ec2.errors import gaps, translated
 from clusterctl.ec2.gc.orphans import (

@@ -16,11 +16,10 @@ from clusterctl.bootstrap.guard import (
     with_guard,
 )
 from clusterctl.bootstrap.trust import NodeIdentity
-from clusterctl.domain.cluster import Cluster
+from clusterctl.domain.cluster import Cluster, Market
 from clusterctl.domain.errors import CommandFailed
 from clusterctl.domain.findings import Severity
 from clusterctl.domain.results import CommandResult
-from clusterctl.domain.spec import Market
 from clusterctl.ec2.instances import (
     Instance,
     find_instances,

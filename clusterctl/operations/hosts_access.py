@@ -91,7 +91,7 @@ def open_hosts(
     dial.begin(targets[:at_once])
 
     from clusterctl.transport.connections import Connections
-    from clusterctl.transport.hostkeys import PinnedHostKeys
+    from clusterctl.transport.keys import PinnedHostKeys
 
     identity = _keys(config, targets, key)
     host_keys = PinnedHostKeys(config.known_hosts_files(targets))
@@ -118,8 +118,7 @@ def open_nodes(
     dial.begin(targets[:at_once])
 
     from clusterctl.transport.connections import Connections
-    from clusterctl.transport.hostkeys import PinnedHostKeys
-    from clusterctl.transport.keys import load_key
+    from clusterctl.transport.keys import PinnedHostKeys, load_key
     from clusterctl.transport.session import Identity
 
     identity = Identity((*([load_key(key)] if key else ()), load_key(folder.key)))

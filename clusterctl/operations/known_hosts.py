@@ -17,7 +17,7 @@ from clusterctl.domain.cluster import Cluster, Node
 from clusterctl.domain.errors import AwsError, HostError, HostKeyChanged, HostUnreachable
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.ec2.host_keys import Consoles, HostKeyAnswers, ask_host_keys, parse_host_keys
-from clusterctl.transport.hostkeys import PinnedHostKeys, add_line, described
+from clusterctl.transport.keys import PinnedHostKeys, add_line, described
 from clusterctl.transport.target import Target
 
 if TYPE_CHECKING:

@@ -7,10 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from clusterctl.domain.cluster import ASLEEP, Cluster, NodeState
+from clusterctl.domain.cluster import ASLEEP, Cluster, ClusterSpec, NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError, NoSuchCluster, UsageError
 from clusterctl.domain.ranges import fold_hosts, format_indices
-from clusterctl.domain.spec import ClusterSpec
 from clusterctl.ec2 import tags
 from clusterctl.ec2.instances import (
     Instance,

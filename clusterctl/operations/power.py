@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clusterctl.domain.cluster import Cluster, NodeState
+from clusterctl.domain.cluster import Cluster, Market, NodeState
 from clusterctl.domain.errors import ClusterctlError, NoSuchCluster, UsageError
 from clusterctl.domain.ranges import fold_hosts
-from clusterctl.domain.spec import Market
 from clusterctl.ec2.errors import gaps, translated
 from clusterctl.ec2.instances import Instance, as_cluster, find_instances
 from clusterctl.ec2.launch.observe import same_again

@@ -25,7 +25,7 @@ from clusterctl.bootstrap.inspection import (
     parse_inspection,
 )
 from clusterctl.bootstrap.trust import NodeIdentity, node_script
-from clusterctl.domain.cluster import AWAKE, Cluster, Node, NodeState
+from clusterctl.domain.cluster import AWAKE, Cluster, Market, Node, NodeState
 from clusterctl.domain.errors import (
     ClusterctlError,
     CommandTimeout,
@@ -37,7 +37,6 @@ from clusterctl.domain.errors import (
 )
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
-from clusterctl.domain.spec import Market
 from clusterctl.domain.units import format_duration
 from clusterctl.ec2.errors import gaps
 from clusterctl.ec2.host_keys import Consoles

@@ -32,10 +32,15 @@ from clusterctl.copy.s3sync import (
 )
 from clusterctl.domain.errors import ClusterctlError, CommandFailed, HostError, UsageError
 from clusterctl.domain.ranges import fold_hosts
-from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
+from clusterctl.domain.results import (
+    CommandResult,
+    FanoutResult,
+    HostOutcome,
+    json_lines,
+    read_each,
+)
 from clusterctl.jobs.plan import new_job_id
 from clusterctl.node.relay.messages import Gap
-from clusterctl.transport.answers import json_lines, read_each
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.target import Target
 

@@ -12,7 +12,7 @@ from clusterctl.domain.errors import ClusterctlError, CommandFailed
 from clusterctl.domain.findings import Finding
 from clusterctl.domain.hostsfile import HostsFile, HostSlots, format_hosts_file, parse_hosts_file
 from clusterctl.domain.ranges import fold_hosts
-from clusterctl.domain.results import CommandResult
+from clusterctl.domain.results import CommandResult, json_lines, read_each
 from clusterctl.domain.units import count
 from clusterctl.jobs.deploy import EXAMPLES, deploy_files, deployed_files, example_files
 from clusterctl.jobs.detached import start_job
@@ -42,7 +42,6 @@ from clusterctl.jobs.processes import NodeProcess
 from clusterctl.node.packer import program_of
 from clusterctl.operations.access import Access
 from clusterctl.operations.logs import Running, refuse_beside_a_run, what_runs
-from clusterctl.transport.answers import json_lines, read_each
 
 LOOK = program_of("clusterctl.node.jobs.preflight")
 PROBE_TIMEOUT_S = 60.0

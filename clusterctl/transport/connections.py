@@ -15,7 +15,7 @@ from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
 from clusterctl.transport.errors import jump_failed
 from clusterctl.transport.execute import Exchange, Sink
 from clusterctl.transport.fanout import DEFAULT_FANOUT, fan_out
-from clusterctl.transport.hostkeys import PinnedHostKeys
+from clusterctl.transport.keys import PinnedHostKeys
 from clusterctl.transport.session import Identity, Session, connect, shown_key
 from clusterctl.transport.stdin import Stdin
 from clusterctl.transport.target import Target

@@ -10,7 +10,7 @@ from typing import Any
 
 import fabric
 
-from clusterctl.transport.hostkeys import PinnedHostKeys
+from clusterctl.transport.keys import PinnedHostKeys
 from clusterctl.transport.session import Identity, connect
 from clusterctl.transport.target import Target
 

@@ -25,7 +25,7 @@ from clusterctl.transport import dial
 from clusterctl.transport.dial import HeardSocket
 from clusterctl.transport.errors import jump_failed, translated, worth_retrying
 from clusterctl.transport.execute import Exchange, Sink, execute
-from clusterctl.transport.hostkeys import PinnedHostKeys, VerifyPinned
+from clusterctl.transport.keys import PinnedHostKeys, VerifyPinned
 from clusterctl.transport.stdin import Stdin
 from clusterctl.transport.target import Target
 from clusterctl.transport.wire import TunedTransport, open_tunnel

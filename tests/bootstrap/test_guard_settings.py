@@ -8,7 +8,7 @@ import pytest
 
 from clusterctl.bootstrap.guard import first_settings, joined_settings, lifetime_s, parse_used_h
 from clusterctl.bootstrap.trust import NodeIdentity
-from clusterctl.domain.spec import Limits
+from clusterctl.domain.cluster import Limits
 from clusterctl.node.guard.settings import GuardSettings, Worker, parse_settings
 
 MEMBERS = [

@@ -12,7 +12,7 @@ from botocore.endpoint import Endpoint
 from moto.ec2 import ec2_backends
 
 from clusterctl.cli.money import limits_words
-from clusterctl.domain.spec import Limits
+from clusterctl.domain.cluster import Limits
 from clusterctl.ec2 import tags
 from clusterctl.ec2.instances import find_instances
 from clusterctl.operations.costs import note_end

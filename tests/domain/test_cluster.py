@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from clusterctl.domain.cluster import ClusterSpec
 from clusterctl.domain.errors import UsageError
-from clusterctl.domain.spec import ClusterSpec
 
 
 def spec(**changes):

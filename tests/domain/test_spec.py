@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from clusterctl.domain.cluster import MOST_NODES, MOST_TAGS, ClusterSpec, Disk, Limits, Market
 from clusterctl.domain.errors import UsageError
-from clusterctl.domain.spec import MOST_NODES, MOST_TAGS, ClusterSpec, Disk, Limits, Market
 
 
 def spec(**changes):

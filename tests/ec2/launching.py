@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from clusterctl.domain.spec import ClusterSpec
+from clusterctl.domain.cluster import ClusterSpec
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.launch import execution
 from clusterctl.ec2.launch.attempt import read_launches

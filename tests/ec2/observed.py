@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timezone
 
-from clusterctl.domain.cluster import Node, NodeState
-from clusterctl.domain.spec import ClusterSpec
+from clusterctl.domain.cluster import ClusterSpec, Node, NodeState
 from clusterctl.ec2.cluster_resources import KeyPair, PlacementGroup
 from clusterctl.ec2.images import Image
 from clusterctl.ec2.instances import Instance

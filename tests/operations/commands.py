@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from clusterctl.domain.cluster import Cluster, NodeState
+from clusterctl.domain.cluster import Cluster, ClusterSpec, NodeState
 from clusterctl.domain.errors import ClusterctlError
-from clusterctl.domain.spec import ClusterSpec
 from clusterctl.ec2.instances import Instance, as_cluster, find_instances
 from clusterctl.ec2.launch.observe import exactly
 from clusterctl.operations import down as down_module

@@ -13,7 +13,7 @@ from clusterctl.domain.errors import ClusterctlError, MissingTool, UsageError
 from clusterctl.operations.access import Access, cluster_targets, open_access
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.transport.connections import Connections
-from clusterctl.transport.hostkeys import PinnedHostKeys
+from clusterctl.transport.keys import PinnedHostKeys
 from clusterctl.transport.session import Identity
 from tests.lab.running import client
 from tests.pair import eventually

@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from clusterctl.domain.cluster import NodeState
+from clusterctl.domain.cluster import Limits, NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError
-from clusterctl.domain.spec import Limits
 from clusterctl.ec2 import tags
 from clusterctl.ec2.gc import removal
 from clusterctl.ec2.instances import find_instances, list_clusters, tag

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from clusterctl.bootstrap.guard import first_settings, joined_settings
-from clusterctl.domain.spec import Limits
+from clusterctl.domain.cluster import Limits
 from clusterctl.node.guard import decisions
 from clusterctl.node.guard.clock import Moment
 from clusterctl.node.guard.settings import GuardSettings

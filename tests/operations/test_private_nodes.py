@@ -20,7 +20,7 @@ from clusterctl.operations.known_hosts import node_names
 from clusterctl.operations.local_state import hosts_text, ssh_config_text, write_file
 from clusterctl.transport import dial
 from clusterctl.transport.connections import Connections
-from clusterctl.transport.hostkeys import PinnedHostKeys
+from clusterctl.transport.keys import PinnedHostKeys
 from tests.cli.programs import call
 from tests.lab.running import wait_until
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from clusterctl.domain.cluster import ClusterSpec
 from clusterctl.domain.errors import AwsError, ClusterctlError
-from clusterctl.domain.spec import ClusterSpec
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.launch.observe import exactly
 from clusterctl.ec2.session import Account, Clients

@@ -16,8 +16,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.transport.connections import Connections
-from clusterctl.transport.hostkeys import PinnedHostKeys
-from clusterctl.transport.keys import load_key
+from clusterctl.transport.keys import PinnedHostKeys, load_key
 from clusterctl.transport.session import Identity
 from clusterctl.transport.target import Target
 

@@ -8,8 +8,7 @@ import pytest
 
 from clusterctl.domain.errors import HostKeyUnknown
 from clusterctl.transport.fabric import VerifiedConnection
-from clusterctl.transport.hostkeys import PinnedHostKeys
-from clusterctl.transport.keys import load_key
+from clusterctl.transport.keys import PinnedHostKeys, load_key
 from clusterctl.transport.session import Identity
 
 

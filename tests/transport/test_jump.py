@@ -19,8 +19,7 @@ from clusterctl.domain.errors import (
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.fabric import VerifiedConnection
 from clusterctl.transport.fanout import fan_out
-from clusterctl.transport.hostkeys import PinnedHostKeys
-from clusterctl.transport.keys import load_key
+from clusterctl.transport.keys import PinnedHostKeys, load_key
 from clusterctl.transport.session import Identity, connect
 from tests.lab.running import wait_until
 from tests.transport.conftest import free_port, keygen, running_sshd

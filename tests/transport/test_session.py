@@ -18,8 +18,7 @@ from clusterctl.domain.errors import (
     UsageError,
 )
 from clusterctl.transport.connections import most_hosts
-from clusterctl.transport.hostkeys import PinnedHostKeys
-from clusterctl.transport.keys import load_key
+from clusterctl.transport.keys import PinnedHostKeys, load_key
 from clusterctl.transport.session import Identity, connect
 from tests.lab.running import wait_until
 from tests.transport.conftest import free_port, keygen, running_sshd

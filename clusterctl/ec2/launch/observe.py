@@ -10,8 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clusterctl.domain.cluster import MOST_TAGS, ClusterSpec, Disk, Limits, Market, is_free_tag
 from clusterctl.domain.errors import AwsError, ClusterctlError, NoSuchCluster, UsageError
-from clusterctl.domain.spec import MOST_TAGS, ClusterSpec, Disk, Limits, Market, is_free_tag
 from clusterctl.ec2.cluster_resources import (
     KeyPair,
     PlacementGroup,
@@ -28,12 +28,15 @@ from clusterctl.ec2.instances import (
     wanted_of,
 )
 from clusterctl.ec2.launch.attempt import SETTLED_AFTER_S, SentLaunch, read_launches
-from clusterctl.ec2.launch.capacity import Offers, Reservation, find_offers, find_reservation
-from clusterctl.ec2.launch.quotas import (
+from clusterctl.ec2.launch.capacity import (
+    Offers,
     QuotaUse,
+    Reservation,
     find_address_use,
     find_interface_use,
+    find_offers,
     find_quota_uses,
+    find_reservation,
 )
 from clusterctl.ec2.launch.request import interfaces_needed, without_address
 from clusterctl.ec2.machines import MachineType, find_machine_types

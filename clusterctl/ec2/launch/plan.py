@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from clusterctl.domain.cluster import ASLEEP, Node
+from clusterctl.domain.cluster import ASLEEP, ClusterSpec, Node
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.ranges import fold_hosts
-from clusterctl.domain.spec import ClusterSpec
 from clusterctl.domain.units import count
 from clusterctl.ec2 import tags
 from clusterctl.ec2.instances import (

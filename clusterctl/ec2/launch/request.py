@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from clusterctl.domain.cluster import ClusterSpec, Disk, Market
 from clusterctl.domain.ranges import format_indices
-from clusterctl.domain.spec import ClusterSpec, Disk, Market
 from clusterctl.domain.units import count
 from clusterctl.ec2 import tags
 from clusterctl.ec2.errors import translated

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
 
-from clusterctl.domain.cluster import ASLEEP, AWAKE, NodeState
+from clusterctl.domain.cluster import ASLEEP, AWAKE, Limits, Market, NodeState
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.ranges import fold_hosts
-from clusterctl.domain.spec import Limits, Market
 from clusterctl.domain.units import count, format_duration
 from clusterctl.ec2.instances import Instance, stopped_since
 

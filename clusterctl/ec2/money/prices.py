@@ -18,8 +18,8 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clusterctl.domain.cluster import Market
 from clusterctl.domain.errors import AwsError
-from clusterctl.domain.spec import Market
 from clusterctl.ec2.errors import translated
 from clusterctl.ec2.instances import Instance
 from clusterctl.ec2.money.costs import Price, price_key

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from botocore.exceptions import ClientError, ReadTimeoutError
 
+from clusterctl.domain.cluster import ClusterSpec
 from clusterctl.domain.errors import AwsError, ClusterctlError
-from clusterctl.domain.spec import ClusterSpec
 from clusterctl.ec2.instances import find_instances, launched_with
 from clusterctl.ec2.launch import attempt
 from clusterctl.ec2.launch import execution as launch

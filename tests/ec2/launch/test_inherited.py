@@ -6,8 +6,8 @@ from dataclasses import fields, replace
 
 import pytest
 
+from clusterctl.domain.cluster import MOST_TAGS, ClusterSpec, Disk, Limits, Market
 from clusterctl.domain.errors import NoSuchCluster, UsageError
-from clusterctl.domain.spec import MOST_TAGS, ClusterSpec, Disk, Limits, Market
 from clusterctl.ec2.launch.observe import inherited, same_again
 from tests.ec2.observed import instance
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from clusterctl.domain.cluster import ClusterSpec, Limits
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.findings import Severity
-from clusterctl.domain.spec import ClusterSpec, Limits
 from clusterctl.ec2.launch.request import tagged
 from clusterctl.ec2.network.vpcs import NETWORK, WayOut, find_subnets, find_ways_out
 from clusterctl.operations.network import make_s3_endpoint, plan_s3_endpoint

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from clusterctl.domain.cluster import ClusterSpec
 from clusterctl.domain.errors import ClusterctlError, MissingTool, UsageError
-from clusterctl.domain.spec import ClusterSpec
 from clusterctl.ec2.launch.attempt import SentLaunch
 from clusterctl.ec2.launch.plan import plan_launch
 from clusterctl.ec2.launch.request import ResultOf

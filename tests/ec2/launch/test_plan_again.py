@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from clusterctl.domain.cluster import NodeState
+from clusterctl.domain.cluster import MOST_TAGS, Disk, Limits, Market, NodeState
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.findings import Severity
-from clusterctl.domain.spec import MOST_TAGS, Disk, Limits, Market
 from clusterctl.ec2.launch.attempt import SentLaunch
 from clusterctl.ec2.launch.plan import least_counts, plan_launch, wanted_indices
 from clusterctl.ec2.launch.request import ResultOf, runs

@@ -3,11 +3,9 @@
 import pytest
 from botocore.stub import Stubber
 
+from clusterctl.domain.cluster import ClusterSpec, Market
 from clusterctl.domain.findings import Severity
-from clusterctl.domain.spec import ClusterSpec, Market
-from clusterctl.ec2.launch.observe import exactly, observe
-from clusterctl.ec2.launch.plan import plan_launch
-from clusterctl.ec2.launch.quotas import (
+from clusterctl.ec2.launch.capacity import (
     QuotaUse,
     bucket_of,
     find_interface_use,
@@ -17,6 +15,8 @@ from clusterctl.ec2.launch.quotas import (
     quota_finding,
     used_vcpus,
 )
+from clusterctl.ec2.launch.observe import exactly, observe
+from clusterctl.ec2.launch.plan import plan_launch
 from clusterctl.ec2.machines import MachineType
 from clusterctl.ec2.session import Account, Clients
 from tests.moto_ec2 import NEW_IMAGE, clients_of

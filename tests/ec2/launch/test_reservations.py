@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from clusterctl.domain.cluster import ClusterSpec, Market
 from clusterctl.domain.errors import AwsError
 from clusterctl.domain.findings import Severity
-from clusterctl.domain.spec import ClusterSpec, Market
 from clusterctl.ec2.cluster_resources import find_placement_groups
 from clusterctl.ec2.launch.capacity import find_reservation
 from tests.ec2.launching import TYPE, launches

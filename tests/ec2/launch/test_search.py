@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from botocore.exceptions import ReadTimeoutError
 
+from clusterctl.domain.cluster import ClusterSpec, Disk
 from clusterctl.domain.errors import AwsError
-from clusterctl.domain.spec import ClusterSpec, Disk
 from clusterctl.ec2.instances import find_instances, wanted_of
 from clusterctl.ec2.launch.attempt import read_launches
 from clusterctl.ec2.network.vpcs import find_addresses

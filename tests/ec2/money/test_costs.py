@@ -2,8 +2,8 @@
 
 import pytest
 
+from clusterctl.domain.cluster import Limits, Market
 from clusterctl.domain.findings import Severity
-from clusterctl.domain.spec import Limits, Market
 from clusterctl.ec2.money.costs import (
     CostEstimate,
     CostLine,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from clusterctl.domain.spec import Limits
+from clusterctl.domain.cluster import Limits
 from clusterctl.ec2.money.costs import format_limits, parse_limits
 
 

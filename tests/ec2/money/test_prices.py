@@ -7,7 +7,7 @@ import socket
 import pytest
 from botocore.stub import ANY, Stubber
 
-from clusterctl.domain.spec import Market
+from clusterctl.domain.cluster import Market
 from clusterctl.ec2.money.costs import Price
 from clusterctl.ec2.money.prices import (
     PriceCache,

@@ -5,8 +5,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from clusterctl.domain.cluster import Node, NodeState
-from clusterctl.domain.spec import Disk, Limits, Market
+from clusterctl.domain.cluster import Disk, Limits, Market, Node, NodeState
 from clusterctl.ec2.instances import Instance
 from clusterctl.ec2.money.costs import Price, node_cost, price_key, spending
 from clusterctl.ec2.tags import Spent, read_spent, spent_text

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from clusterctl.domain.cluster import ClusterSpec
 from clusterctl.domain.errors import AwsError
 from clusterctl.domain.findings import Severity
-from clusterctl.domain.spec import ClusterSpec
 from clusterctl.ec2.launch import attempt
 from clusterctl.ec2.launch.request import tagged
 from clusterctl.ec2.network.vpcs import ElasticAddress, find_addresses, release_addresses

@@ -5,8 +5,8 @@ import urllib.error
 
 import pytest
 
+from clusterctl.domain.cluster import ClusterSpec
 from clusterctl.domain.errors import AwsError, ClusterctlError, UsageError
-from clusterctl.domain.spec import ClusterSpec
 from clusterctl.ec2.launch.observe import Observed
 from clusterctl.ec2.launch.plan import group_steps
 from clusterctl.ec2.network import vpcs as network
