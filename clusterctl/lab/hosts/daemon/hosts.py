@@ -201,8 +201,9 @@ class Hosts:
 
     def _make_tmp(self, folder: Path) -> None:
         """Empty at each boot. Part of a host's root volume, as on the images."""
-        # Folders that are nested by the thousand are too deep for Python's own rmtree.
-        subprocess.run(["rm", "-rf", "--", folder], check=False)
+        if folder.exists():
+            # Folders that are nested by the thousand are too deep for Python's own rmtree.
+            subprocess.run(["rm", "-rf", "--", folder], check=False)
         folder.mkdir(exist_ok=True)
         folder.chmod(0o1777)
 
