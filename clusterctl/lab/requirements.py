@@ -11,7 +11,7 @@ from pathlib import Path
 
 from clusterctl.domain.errors import LabError, MissingTool
 from clusterctl.lab.faults.hosts import SLOWEST_BIT
-from clusterctl.lab.hosts.daemon.shaping import shape_of
+from clusterctl.lab.hosts.daemon.host_faults import shape_of
 
 # Program -> the Debian and Ubuntu package that has it.
 PROGRAMS = {

@@ -33,7 +33,7 @@ from clusterctl.lab.app import make_api, make_storage
 from clusterctl.lab.complete import complete_moto
 from clusterctl.lab.hosts import modes
 from clusterctl.lab.hosts.daemon.network import storage_url
-from clusterctl.lab.hosts.metadata_server import make_metadata_server
+from clusterctl.lab.hosts.metadata import make_metadata_server
 from clusterctl.lab.hosts.namespaces import HOSTS_MEMORY, Daemon, NetworkTaken, Plan
 from clusterctl.lab.hosts.supervisor import Supervisor
 

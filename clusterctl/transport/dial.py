@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import array
 import contextlib
+import errno
 import fcntl
+import os
 import select
 import socket
 import subprocess
@@ -99,17 +101,18 @@ def _connect(where: tuple[str, int], timeout_s: float) -> socket.socket:
     if sock is None:
         return socket.create_connection(where, timeout_s)
     waited_s = time.monotonic() - since
-    if waited_s < BEGUN_FOR_S:
-        poller = select.poll()
-        poller.register(sock, select.POLLOUT)
-        if not poller.poll(max(0.0, timeout_s - waited_s) * 1000):
-            sock.close()
-            raise TimeoutError
-        if not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-            sock.settimeout(timeout_s)
-            return sock
-    sock.close()
-    return socket.create_connection(where, timeout_s)
+    if waited_s > BEGUN_FOR_S:
+        sock.close()
+        return socket.create_connection(where, timeout_s)
+    poller = select.poll()
+    poller.register(sock, select.POLLOUT)
+    answered = poller.poll(max(0.0, timeout_s - waited_s) * 1000)
+    failed = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) if answered else errno.ETIMEDOUT
+    if failed:
+        sock.close()
+        raise OSError(failed, os.strerror(failed))
+    sock.settimeout(timeout_s)
+    return sock
 
 
 def dial(target: Target, timeout_s: float) -> HeardSocket:

@@ -24,8 +24,7 @@ from clusterctl.lab.faults.kinds import (
 )
 from clusterctl.lab.faults.page import describe
 from clusterctl.lab.faults.store import USUAL_VISIBILITY_S, Faults
-from clusterctl.lab.hosts.daemon.host_faults import UNHARMED
-from clusterctl.lab.hosts.daemon.shaping import shape_of
+from clusterctl.lab.hosts.daemon.host_faults import UNHARMED, shape_of
 
 
 class Clock:

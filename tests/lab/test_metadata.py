@@ -10,8 +10,7 @@ import pytest
 from clusterctl.domain.errors import UsageError
 from clusterctl.lab import pages
 from clusterctl.lab.hosts.daemon.network import hardware_address
-from clusterctl.lab.hosts.metadata import lookup
-from clusterctl.lab.hosts.metadata_server import Tokens
+from clusterctl.lab.hosts.metadata import Tokens, lookup
 from tests.cli.running import CommandLine
 from tests.lab.running import client, ssh, wait_until
 

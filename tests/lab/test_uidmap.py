@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from clusterctl.lab.hosts.uidmap import IdMap, SubIds, map_for_root, map_for_user, parse_subids
+from clusterctl.lab.hosts.modes import IdMap, SubIds, map_for_root, map_for_user, parse_subids
 
 ANN = SubIds("ann", 100_000, 65_536)
 

@@ -17,7 +17,7 @@ from typing import Any
 from clusterctl.domain.errors import LabError
 from clusterctl.lab.addresses import link_name
 from clusterctl.lab.hosts.daemon import cgroups
-from clusterctl.lab.hosts.uidmap import IdMap
+from clusterctl.lab.hosts.modes import IdMap
 from clusterctl.lab.requirements import SEARCH_PATH, USER_NAMESPACES_HINT
 
 log = logging.getLogger(__name__)
