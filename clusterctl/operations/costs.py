@@ -211,7 +211,9 @@ class CostReport:
 
 
 @dataclass(frozen=True)
-class _Region:
+class Region:
+    """A region to look in, as a host of fan_out."""
+
     host: str  # A region, under the name that fan_out knows.
     clients: Clients
 
@@ -286,7 +288,7 @@ def cost_report(
             check_account(ClusterFolder(home / name), clients)
     looks = fan_out(
         lambda place: _look(place.clients, home, name),
-        [_Region(region, places[region]) for region in places],
+        [Region(region, places[region]) for region in places],
     ).outcomes
     if len(looks) == 1 and looks[0].error:
         raise looks[0].error

@@ -36,7 +36,7 @@ from clusterctl.ec2.instances import Instance
 from clusterctl.ec2.launch.attempt import SETTLED_AFTER_S
 from clusterctl.ec2.money.costs import PUBLIC_IPV4_HOUR_USD, disk_hourly_usd
 from clusterctl.ec2.money.prices import find_price
-from clusterctl.operations.costs import note_end
+from clusterctl.operations.costs import Region, note_end
 from clusterctl.operations.down import await_sent
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.local_state import (
@@ -260,12 +260,6 @@ class GcReport:
     unseen: tuple[Unseen, ...]
 
 
-@dataclass(frozen=True)
-class _Region:
-    host: str  # A region, under the name that fan_out knows.
-    clients: Clients
-
-
 class GarbageCollector:
     """An account's regions, seen from the machine with the folder `home`.
 
@@ -279,7 +273,7 @@ class GarbageCollector:
         wishes: Wishes | None = None,
         tell: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self._places = [_Region(region, clients[region]) for region in clients]
+        self._places = [Region(region, clients[region]) for region in clients]
         self._home = home
         self._wishes = wishes or Wishes()
         self._tell = tell
@@ -400,7 +394,7 @@ class GarbageCollector:
             networks=wishes.networks,
         )
 
-    def _look(self, place: _Region) -> RegionResources:
+    def _look(self, place: Region) -> RegionResources:
         kinds = [
             kind
             for kind in ResourceKind
@@ -437,7 +431,7 @@ class GarbageCollector:
             left |= {thing_id(one.resource): one for one in outcome.value or ()}
         return left
 
-    def _remove(self, place: _Region, resources: Sequence[Resource]) -> tuple[Left, ...]:
+    def _remove(self, place: Region, resources: Sequence[Resource]) -> tuple[Left, ...]:
         here = self._local().here
         busy: dict[str, ClusterctlError] = {}
         with ExitStack() as held:
@@ -454,7 +448,7 @@ class GarbageCollector:
         taken = (Left(one, busy[one.cluster]) for one in resources if one.cluster in busy)
         return (*left, *taken)
 
-    def _note_end(self, place: _Region, resources: Sequence[Resource]) -> None:
+    def _note_end(self, place: Region, resources: Sequence[Resource]) -> None:
         ending: dict[str, list[Instance]] = {}
         for one in resources:
             if one.instance is not None:

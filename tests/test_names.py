@@ -1,0 +1,43 @@
+"""Names: those that gave way to the field's word stay away, and a class's name is one class's."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from pathlib import Path
+
+import clusterctl
+
+PACKAGE = Path(clusterctl.__file__).parent
+TESTS = Path(__file__).parent
+# What the field calls otherwise: an app context, local state, known hosts, a cost history, ...
+GONE_MODULES = (
+    *("wiring", "looks", "likeness", "settle", "keep", "pins", "ledger", "meet", "shipping"),
+    *("work", "judge", "verdicts", "relinks", "hearing", "asking", "conversation", "looking"),
+    *("doorway", "deeds", "slain"),
+)
+GONE_CLASSES = ("Wiring", "Member", "Victim", "Way", "Patience", "Case")
+# These still stand for two things. A name that has become one class's leaves this list.
+SHARED = {
+    *("Found", "Group", "Lost", "Plan", "Process", "Progress", "Quota", "Relay", "Run", "Running"),
+    *("Seen", "Shown", "SourceError", "Target", "Tokens", "Wanted"),
+}
+
+
+def classes() -> Counter[str]:
+    """How often each public class of the package is defined."""
+    trees = (ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py"))
+    return Counter(one.name for tree in trees for one in tree.body if isinstance(one, ast.ClassDef))
+
+
+def test_modules_have_the_fields_words():
+    found = [*PACKAGE.rglob("*.py"), *TESTS.rglob("*.py")]
+    names = {path.stem.removeprefix("test_") for path in found}
+    assert names.isdisjoint(GONE_MODULES)
+
+
+def test_a_class_name_stands_for_one_thing():
+    counted = classes()
+    assert not counted.keys() & set(GONE_CLASSES)
+    public = {name for name, times in counted.items() if times > 1 and not name.startswith("_")}
+    assert public <= SHARED
