@@ -106,7 +106,7 @@ def test_clean_logs(pair):
         rows = {" ".join(line.split()) for line in out.splitlines()}
         assert "pair-1 /home/ubuntu/rün s 2.9 MiB 1 checkpoint" in rows
         assert "pair-1 /home/ubuntu/imagenet_resnet 2.9 MiB 1 checkpoint 1" in rows
-        assert any(row.startswith("pair-0 /home/ubuntu/rün s 4.0 KiB") for row in rows), rows
+        assert any(row.startswith("pair-0 /home/ubuntu/rün s 8.0 KiB") for row in rows), rows
         # Nobody is there to ask, or says no.
         status, _, err = pair.ctl("clean-logs", "--jobs")
         assert (status, "nothing is removed: 3 checkpoints on pair-1" in err) == (2, True), err
