@@ -68,7 +68,7 @@ class LabCluster:
         """The output of a command on a node, which has to succeed."""
         with self.access() as access:
             target = access.targets[node]
-            result = access.connections.run(target, command, stdin=stdin, timeout_s=60)
+            result = access.connections.run(target, command, stdin=stdin, timeout_s=240)
         assert result.ok, result
         return result.stdout
 
