@@ -8,12 +8,17 @@ import signal
 from collections import Counter
 
 import botocore.loaders
+import hypothesis
 import pytest
 
 from tests.lab.running import LabHome, remaining_of, why_no_lab
 from tests.pair import pair
 
 __all__ = ["pair"]
+
+# Machines that test are busy: how long an example takes says nothing.
+hypothesis.settings.register_profile("suite", deadline=None, database=None)
+hypothesis.settings.load_profile("suite")
 
 # A shell starts what runs in its background with SIGINT ignored. Commands inherit that, and no
 # Ctrl-C would reach those that the tests interrupt.

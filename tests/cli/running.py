@@ -44,8 +44,9 @@ class CommandLine:
         return " ".join(self._account)
 
     def __call__(self, command: str, *arguments: str) -> Ran:
+        """`command` is what stands before the options: `up`, `network up`."""
         self._capsys.readouterr()
-        status = run_command(cli, [command, *self._account, *arguments])
+        status = run_command(cli, [*command.split(), *self._account, *arguments])
         said = self._capsys.readouterr()
         return Ran(status, said.out, said.err)
 

@@ -52,22 +52,6 @@ def test_nodes_have_names_and_those_of_another_cluster_are_refused(
     assert len(find_instances(client, "demo")) == 2
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("start", "nosuch"),
-        ("stop", "nosuch"),
-        ("remove", "nosuch", "1"),
-        ("replace", "nosuch", "1"),
-        ("add", "nosuch", "1"),
-    ],
-)
-def test_no_such_cluster_is_the_same_everywhere(clusterctl, command):
-    ran = clusterctl(*command)
-    assert ran.status == 1
-    assert "there is no cluster nosuch" in ran.err
-
-
 def test_a_cluster_whose_key_is_elsewhere_is_stopped_with_force(running, clusterctl, client):
     shutil.rmtree(clusterctl.home / "demo")
     refused = clusterctl("stop", "demo")

@@ -5,41 +5,19 @@ from __future__ import annotations
 import pytest
 
 from clusterctl.operations import network as operation
-from tests.cli.running import CommandLine
-from tests.moto_ec2 import REGION, client, moto_client, moto_url
+from tests.cli.running import clusterctl
+from tests.moto_ec2 import client, moto_client, moto_url
 
-__all__ = ["client", "moto_client", "moto_url"]
+__all__ = ["client", "clusterctl", "moto_client", "moto_url"]
 FROM = ("--ssh-from", "203.0.113.7/32")
 
 
 @pytest.fixture
-def network(client, moto_url, tmp_path, monkeypatch, capsys):
-    for name, value in (
-        ("CLUSTERCTL_HOME", str(tmp_path)),
-        ("CLUSTERCTL_LAB", "0"),
-        ("AWS_ACCESS_KEY_ID", "test"),
-        ("AWS_SECRET_ACCESS_KEY", "test"),
-    ):
-        monkeypatch.setenv(name, value)
-    clusterctl = CommandLine(tmp_path, capsys, [])
-    account = ("--endpoint-url", moto_url, "--region", REGION)
-    return lambda command, *arguments: clusterctl("network", command, *account, *arguments)
+def network(clusterctl):
+    return lambda command, *arguments: clusterctl(f"network {command}", *arguments)
 
 
 def test_a_plan_makes_nothing(network):
-    ran = network("up", "training", "--zones", "a,c", *FROM, "--dry-run")
-    assert ran.status == 0
-    assert ran.out == (
-        "network training: create\n"
-        "  Network: training\n"
-        "  Cidr: 10.20.0.0/16\n"
-        "  FirstZone: us-east-1a\n"
-        "  FirstCidr: 10.20.0.0/18\n"
-        "  SecondZone: us-east-1c\n"
-        "  SecondCidr: 10.20.64.0/18\n"
-        "  SshFrom: 203.0.113.7/32\n"
-        "cost: 0.00 USD per hour\n"
-    )
     planned = network("up", "training", *FROM, "--dry-run", "--json").data
     assert (planned["action"], planned["parameters"]["SshFrom"]) == ("create", FROM[1])
     assert network("status", "training").status == 1
@@ -48,14 +26,10 @@ def test_a_plan_makes_nothing(network):
 def test_made_shown_and_again(network):
     made = network("up", "training", *FROM, "--json")
     assert made.status == 0
-    assert made.err.startswith("creating stack clusterctl-network-training\n")
     assert made.data["done"] == "create"
     again = network("up", "training")
     assert again.status == 0
-    assert again.err.startswith("nothing to do: network training is there\n")
-    shown = network("status", "training")
-    assert "network training: CREATE_COMPLETE\nSSH from 203.0.113.7/32\n" in shown.out
-    assert made.data["vpc_id"] in shown.out
+    assert made.data["vpc_id"] in network("status", "training").out
     status = network("status", "training", "--json").data
     assert status["subnets"] == made.data["subnets"]
     assert [subnet["free_addresses"] for subnet in status["subnets"]] == [16379, 16379]
@@ -65,19 +39,16 @@ def test_made_shown_and_again(network):
 def test_an_endpoint_for_s3(network):
     planned = network("s3", "--dry-run")
     assert planned.status == 0
-    assert planned.out.startswith("would make: S3 for subnet-")
     made = network("s3", "--json").data
     assert made["endpoint_id"].startswith("vpce-")
     again = network("s3")
     assert (again.status, again.out) == (0, "")
-    assert again.err == "nothing to do: there is an endpoint for S3\n"
     assert network("s3", "--subnet", "subnet-none").status == 2
 
 
 def test_nothing_to_remove_is_success(network):
     ran = network("down", "training")
     assert (ran.status, ran.out) == (0, "")
-    assert ran.err == "nothing to do: there is no network training\n"
     assert network("down", "training", "--json").data == {"name": "training", "removed": False}
 
 

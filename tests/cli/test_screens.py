@@ -19,7 +19,7 @@ __all__ = ["client", "clusterctl", "moto_client", "moto_url"]
 MASKS = (
     (r"python -m pytest\.clusterctl", "clusterctl"),
     (r"http://127\.0\.0\.1:\d+", "ENDPOINT"),
-    (r"\b(i|vpc|sg|subnet|pg|eipalloc|eni|vol|rtb)-[0-9a-f]{8,17}\b", r"\1-ID"),
+    (r"\b(i|vpc|vpce|sg|subnet|pg|eipalloc|eni|vol|rtb)-[0-9a-f]{8,17}\b", r"\1-ID"),
     (r"\b(?:10\.99|198\.18|198\.19)\.\d+\.\d+(/\d+)?", r"ADDRESS\1"),
     (r"(\d{4}-\d\d-\d\d)[T ]\d\d:\d\d(:\d\d)?( ?UTC|Z|\+00:00)?", "TIME"),
     (r"SHA256:[\w+/]+", "SHA256:KEY"),
@@ -30,7 +30,7 @@ MASKS = (
     (r"(?<=TIME)( +\S+ +)\$[\d.]+", r"\1$N"),
     (r"ends in [\d hmin]+ by", "ends in N h by"),
     # How far hosts and instances are is a matter of time.
-    (r"(?m)^(demo-\d: |terminating demo: ).*\n", ""),
+    (r"(?m)^(demo-\d: |terminating demo: |looking at what is there).*\n", ""),
     (r"(?m)(: not ready after N s): .*\n( +hint: if .*\n)?", r"\1: STATE\n"),
 )
 # Changes every few hours.
@@ -49,7 +49,7 @@ def see(clusterctl, snapshot, monkeypatch):
         for pattern, mask in MASKS + SPOT * ("--spot" in arguments):
             text = re.sub(pattern, mask, text)
         # Columns are as wide as their widest word.
-        text = re.sub(r" {3,}", "   ", text.replace(str(clusterctl.home), "HOME"))
+        text = re.sub(r"(?<=\S) {2,}", "  ", text.replace(str(clusterctl.home), "HOME"))
         assert text == snapshot(extension_class=AmberSnapshotExtension)
 
     return compare
@@ -98,3 +98,16 @@ def test_limits(see, clusterctl):
 )
 def test_other_plans(see, arguments):
     see("up", *DEMO, "--dry-run", *arguments)
+
+
+def test_a_network_from_plan_to_end(see):
+    ssh = ("--ssh-from", "203.0.113.7/32")
+    see("network up", "training", "--zones", "a,c", *ssh, "--dry-run")
+    see("network up", "training", *ssh)
+    see("network up", "training")
+    see("network status", "training")
+    see("network down", "training")
+    see("network down", "training")
+    see("network s3", "--dry-run")
+    see("network s3")
+    see("network s3")

@@ -135,12 +135,6 @@ def test_status(clusterctl, client, monkeypatch):
     launched(clusterctl)
     ran = clusterctl("status", "demo")
     assert ran.status == 0
-    lines = ran.out.splitlines()
-    assert lines[0].split() == ["NODE", "STATE", "TYPE", "GPUS", "ADDRESS", "ZONE", "SSH"]
-    assert [[*line.split()[:4], line.split()[-1]] for line in lines[1:3]] == [
-        ["demo-0", "running", "p4d.24xlarge", "8", "-"],
-        ["demo-1", "running", "p4d.24xlarge", "8", "-"],
-    ]
     assert ran.err == ""
     first = find_instances(client, "demo")[0].node.instance_id
     client.terminate_instances(InstanceIds=[first])
@@ -153,11 +147,8 @@ def test_status(clusterctl, client, monkeypatch):
 
 
 def test_list(clusterctl):
-    assert clusterctl("list").err == "no clusters in us-east-1\n"
     assert clusterctl("list", "--json").data == []
     launched(clusterctl)
-    ran = clusterctl("list")
-    assert ran.out.splitlines()[1].split()[:5] == ["demo", "2", "running", "p4d.24xlarge", "16"]
     assert [found["name"] for found in clusterctl("list", "--json").data] == ["demo"]
 
 
@@ -173,15 +164,11 @@ def test_hosts(clusterctl, client):
 
 def test_down(clusterctl, client):
     launched(clusterctl)
-    ran = clusterctl("down", "demo")
-    assert ran.status == 0
-    assert ran.out == "removed demo: 2 nodes, and all that was made for it\n"
+    assert clusterctl("down", "demo").status == 0
     assert find_instances(client, "demo") == ()
     assert find_groups(client, "demo") == ()
     assert not (clusterctl.home / "demo").exists()
-    again = clusterctl("down", "demo")
-    assert (again.status, again.out) == (0, "")
-    assert "nothing to do" in again.err
+    assert clusterctl("down", "demo").status == 0
 
 
 def test_down_as_json(clusterctl):
@@ -283,12 +270,6 @@ def test_ctrl_c_during_down(clusterctl, monkeypatch):
     assert f"to go on: clusterctl down {clusterctl.typed} demo\n" in ran.err
 
 
-def test_ssh_without_a_way_in(clusterctl):
-    ran = clusterctl("ssh", "demo")
-    assert ran.status == 1
-    assert "clusterctl up" in ran.err
-
-
 @pytest.mark.parametrize(
     ("arguments", "index", "command"),
     [
@@ -319,13 +300,6 @@ def test_ssh_to_a_node_there_is_not(clusterctl, monkeypatch, index):
         "clusterctl.cli.ssh.run_in_foreground", lambda *_: pytest.fail("ssh was called")
     )
     assert clusterctl("ssh", "demo", index).status == 2
-
-
-def test_a_command_in_the_place_of_an_index_is_told_where_it_goes(clusterctl):
-    for words in (["hostname"], ["nvidia-smi", "-L"]):
-        ran = clusterctl("ssh", "demo", *words)
-        assert ran.status == 2
-        assert "; a command comes after --" in ran.err
 
 
 @pytest.mark.parametrize(
