@@ -465,7 +465,6 @@ def _gap(progress: Mapping[str, Any]) -> Gap | None:
     return Gap(
         files=progress["total_files"],
         bytes=progress["total_bytes"],
-        blocks=0,
         delete=progress["delete"],
         free_bytes=progress["free"],
         delete_names=tuple(progress["delete_names"]),

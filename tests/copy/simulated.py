@@ -204,9 +204,8 @@ class World:
             node.has_manifest, node.ready_at = True, self.elapsed_s + node.compare_s
         if node.ready_at is not None and self.elapsed_s >= node.ready_at and not node.gap_told:
             node.gap_told = True
-            missing = self.blocks - count(node.have)
-            size = missing * self.plan.block_bytes
-            self._say(node, Gap(1, size, missing))
+            size = (self.blocks - count(node.have)) * self.plan.block_bytes
+            self._say(node, Gap(1, size))
         if node.whole and not node.done_told:
             node.done_told, node.got_at = True, self.elapsed_s
             self._say(node, Done(1, node.received))

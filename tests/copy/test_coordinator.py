@@ -317,7 +317,7 @@ NONSENSE = [
     Progress(),
     Lost("nobody at all", "", "refused"),
     Lost("n1"),
-    Gap(blocks=10**9),
+    Gap(files=10**9),
     Listed(bytes=10**15),
     Done(warnings=("x" * 10**6,) * 1000),
 ]

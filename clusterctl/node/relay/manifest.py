@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 FILE, FOLDER, LINK = "f", "d", "l"
 MODES = 0o7777
-# Of a destination folder that the source says nothing about: it keeps its own.
-UNKNOWN_MODE = 0
+# Of a folder that the source says nothing about: it keeps its own mode, and its time.
+UNKNOWN_MODE = -1
 # What a decoder takes at most: 64 bytes of text an entry, for ten million of them.
 MOST_BYTES = 1 << 30
 LONGEST_PATH = 1 << 16

@@ -56,7 +56,6 @@ class Gap(NamedTuple):
 
     files: int = 0
     bytes: int = 0
-    blocks: int = 0
     delete: int = 0
     delete_names: tuple[str, ...] = ()
     free_bytes: int = 0

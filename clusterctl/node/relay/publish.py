@@ -259,7 +259,11 @@ class Publisher(threading.Thread):
     def settle_folders(self) -> list[str]:
         """Give the folders their modes and times, the deepest first; what was refused."""
         refused = []
-        folders = [n for n, entry in enumerate(self._entries) if entry.kind == FOLDER]
+        folders = [
+            number
+            for number, entry in enumerate(self._entries)
+            if entry.kind == FOLDER and entry.mode != UNKNOWN_MODE
+        ]
         for number in reversed(folders):
             try:
                 self.retouch(number)
@@ -275,13 +279,12 @@ class Publisher(threading.Thread):
         with self._stamping:
             status = os.stat(path)
             same = entry.kind == FILE and status.st_ctime_ns == self.stamps[number]
-            mode = UNKNOWN_MODE if entry.mode == UNKNOWN_MODE else self.mode_for_now(number)
-            if mode not in (UNKNOWN_MODE, stat.S_IMODE(status.st_mode)):
+            mode = self.mode_for_now(number)
+            if mode != stat.S_IMODE(status.st_mode):
                 os.chmod(path, mode)
             if status.st_mtime_ns != entry.mtime_ns:
                 os.utime(path, ns=(entry.mtime_ns, entry.mtime_ns))
-            if mode != UNKNOWN_MODE:
-                self._note_opened(number)
+            self._note_opened(number)
             if same:
                 self.stamps[number] = os.stat(path).st_ctime_ns
 

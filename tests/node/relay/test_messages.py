@@ -26,7 +26,7 @@ from clusterctl.node.relay.messages import (
 TOLD = [
     Listening("10.0.0.1", 4000, "10.0.0.9", 8),
     Listed("d1", 3, 10**12, ("a: \x1b",), 1, True, "host", ("/a/\udcff",)),
-    Gap(1, 2, 3, 4, ("x",), 5, False),
+    Gap(1, 2, 3, ("x",), 4, False),
     Progress(5, 10**12, 0, {"read": 0.5}, 1.25, 2.5),
     Lost("n1", 'it said "no"\n', "refused"),
     Done(1, 2, 3, 4, ("w",)),

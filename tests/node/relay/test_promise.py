@@ -198,7 +198,6 @@ class World:
                 e._replace(digest=d) if e.kind == "f" else e for e, d in zip(entries, digests)
             ]
         blob = encode(entries)
-        assert decode(blob) is not None
         layout = Layout(entries, BLOCK)
         stamps = [entry.changed_ns for entry in entries]
         origin = Source(entries, found.paths.__getitem__, stamps.__getitem__, layout, Waits())
@@ -206,7 +205,7 @@ class World:
         for node in self.nodes:
             target = Target({"destination": str(node), "checksum": checksum}, Waits())
             try:
-                target.prepare(blob, Begin(BLOCK))
+                target.prepare(decode(blob), Begin(BLOCK))
             except Busy:
                 raise AssertionError("the one before still holds it") from None
             targets.append(target)
@@ -223,7 +222,7 @@ class World:
     def kill(self) -> None:
         if self.copy:
             for target in self.copy.targets:
-                target._publisher.finish()  # noqa: SLF001 - its thread is this process's
+                target.publisher.finish()  # noqa: SLF001 - its thread is this process's
                 os.close(target.staging._lock) if target.staging._lock >= 0 else None  # noqa: SLF001
             self.check()
         self.copy = None
@@ -365,7 +364,7 @@ def test_what_the_disk_did_not_take_is_not_gone_on_with(tmp_path, monkeypatch):
 
     world = World(tmp_path, 1)
     world.begin(checksum=False)
-    publisher = world.copy.targets[0]._publisher  # noqa: SLF001
+    publisher = world.copy.targets[0].publisher
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", broken)
         while world.move_one(0):

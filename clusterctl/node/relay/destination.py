@@ -1,0 +1,207 @@
+"""Where data comes to on a node: what it lacks there is found out, and appears whole.
+
+How the bytes come is another matter: from relays (target), or by a tool of the node's (s3files,
+webfile).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from typing import Any
+
+from clusterctl.node.relay.base import Failure, host_identity
+from clusterctl.node.relay.compare import Plan, compare, destination, place, shown
+from clusterctl.node.relay.manifest import FILE, Entry, bytes_of, text_of
+from clusterctl.node.relay.messages import Begin, Done, Gap
+from clusterctl.node.relay.publish import Publisher
+from clusterctl.node.relay.staging import Staging
+from clusterctl.node.relay.wire import Waits
+
+MOST_WARNINGS = 100
+
+
+class Destination:
+    """One destination folder: `prepare` first; `publisher` gets what is whole; `finish` when all
+    is here; `leave` in any case. The configuration has "destination", and, where they are not
+    false, "several" (sources), "delete", "checksum", "dry_run".
+    """
+
+    def __init__(self, config: dict[str, Any], waits: Waits) -> None:
+        self._config, self._waits = config, waits
+        self._settled = threading.Lock()
+        self.staging: Staging | None = None
+        self.compared = self.complete = False
+
+    def prepare(self, entries: list[Entry], begin: Begin) -> Gap:
+        """Look at what is there. Raises Failure, OSError, Busy."""
+        dst = destination(self._config["destination"], os.path.expanduser("~"))
+        single = begin.single and not self._config.get("several")
+        self.root, self.entries = place(dst, single, entries)
+        staging = self.staging = Staging(self.root)
+        dry = self._config.get("dry_run")
+        self._delete = bool(self._config.get("delete")) and not single
+        self.notes: list[str] = []
+        if self._delete and begin.left_out:
+            self._delete = False
+            self.notes.append("nothing was deleted: something at the source could not be read")
+        self.plan = self._compare()
+        self._spare_source(begin)
+        self._made_root = not os.path.isdir(self.root)
+        # What an interrupted copy left goes, too, where nothing is missing any more.
+        left = os.path.lexists(staging.folder)
+        if not dry and (self.plan.missing or self.plan.extra or left):
+            staging.acquire()
+            self._compare_again()
+            files = [self.entries[n] for n in self.plan.missing if self.entries[n].kind == FILE]
+            staging.forget_others(files)
+        self.publisher = Publisher(staging, self.entries, self._waits)
+        self.publisher.stamps = self.plan.stamps
+        self.open_content(begin)
+        self.compared = True
+        gap = self._gap()
+        if not dry:
+            self._check_room(gap)
+            # Nothing gives way while something at the source is left out: it may be what is there.
+            new = self.plan.missing
+            if begin.left_out:
+                new = [n for n in new if not os.path.lexists(self.publisher.path(n))]
+            self.publisher.make_folders(new)
+            self.publisher.start()
+            self.publish_whole()
+        return gap
+
+    def _compare(self) -> Plan:
+        checksum = self._config.get("checksum", False)
+        return compare(self.root, self.entries, checksum, self._delete)
+
+    def _compare_again(self) -> None:
+        """Now that nobody else works here: what was missing may have come meanwhile."""
+        checksum = self._config.get("checksum", False)
+        again = compare(self.root, self.entries, checksum, False, self.plan.missing)
+        retouch = sorted({*self.plan.retouch, *again.retouch})
+        for number in self.plan.missing:
+            self.plan.stamps[number] = again.stamps[number]
+        self.plan = self.plan._replace(missing=again.missing, retouch=retouch)
+
+    def _spare_source(self, begin: Begin) -> None:
+        """Raises Failure where --delete would remove what is being copied."""
+        if begin.host != host_identity():
+            return
+        extra = [self.root + b"/" + name for name in self.plan.extra]
+        for root in map(bytes_of, begin.roots):
+            if any(root == path or root.startswith(path + b"/") for path in extra):
+                raise Failure(
+                    "usage",
+                    f"{text_of(root)} is what is copied, and --delete would remove it",
+                    "leave out --delete, or choose a destination that SRC is not in",
+                )
+
+    # How the bytes come
+
+    def open_content(self, begin: Begin) -> None:
+        """Get ready for the bytes of what is missing."""
+
+    def bytes_missing(self) -> int:
+        """How many bytes have to come."""
+        return sum(self.entries[number].size for number in self.plan.missing)
+
+    def publish_whole(self) -> None:
+        """What needs no byte: empty files."""
+        assert self.staging
+        for number in self.plan.missing:
+            entry = self.entries[number]
+            if entry.kind == FILE and not entry.data:
+                self.publisher.put([(number, self.staging.part(entry), False)])
+
+    # What is missing, and whether there is room for it
+
+    def _gap(self) -> Gap:
+        free, writable = room_at(self.root)
+        return Gap(
+            files=sum(self.entries[n].kind == FILE for n in self.plan.missing),
+            bytes=self.bytes_missing(),
+            missing=len(self.plan.missing),
+            missing_names=shown(self.entries[n].path for n in self.plan.missing),
+            delete=len(self.plan.extra),
+            delete_names=shown(self.plan.extra),
+            free_bytes=free,
+            writable=writable or not self.plan.missing,
+        )
+
+    def _check_room(self, gap: Gap) -> None:
+        if not gap.fits:
+            raise Failure(
+                "space",
+                f"{text_of(self.root)} needs {_size(gap.bytes)}, {_size(gap.free_bytes)} are free",
+                "make room there, or choose another destination",
+            )
+
+    # The end
+
+    @property
+    def problem(self) -> Exception | None:
+        """Why nothing can be published any more."""
+        return self.publisher.error
+
+    def finish(self) -> Done:
+        """Publish the rest, settle folders, delete. Raises OSError."""
+        with self._settled:
+            self.publisher.finish()
+            if self.publisher.error:
+                raise self.publisher.error
+            refused = list(self.publisher.refused.values())
+            deleted, kept = self.publisher.remove(self.plan.extra) if not refused else (0, [])
+            refused += kept
+            refused += [f"{text_of(name)}: it cannot be listed" for name in self.plan.unlisted]
+            warnings = refused + self.notes + self._retouch()
+            self.complete = True
+            if self.staging and not refused:
+                self.staging.release(clear=True)
+        return Done(
+            files=self.publisher.written,
+            deleted=deleted,
+            left_out=len(refused),
+            warnings=tuple(warnings[:MOST_WARNINGS]),
+        )
+
+    def _retouch(self) -> list[str]:
+        refused = []
+        for number in self.plan.retouch:
+            try:
+                self.publisher.retouch(number)
+            except OSError as error:
+                name = text_of(self.entries[number].path)
+                refused.append(f"{name}: mode and time not set: {error.strerror}")
+        return refused + self.publisher.settle_folders()
+
+    def leave(self) -> bool:
+        """Let go of the destination. True when nothing is left there that is not published."""
+        if not self.staging:
+            return True
+        if self.compared:
+            self.publisher.close()
+        clear = self.complete or not self.staging.holds_parts()
+        self.staging.release(clear)
+        if clear and self.compared and self._made_root and not self.complete:
+            with contextlib.suppress(OSError):
+                os.rmdir(self.root)
+        return clear
+
+
+def room_at(path: bytes) -> tuple[int, bool]:
+    """How many bytes are free there, and whether it can be written to; of what is above it where
+    it is still to be made."""
+    while not os.path.exists(path):
+        path = os.path.dirname(path) or b"."
+    status = os.statvfs(path)
+    return status.f_bavail * status.f_frsize, os.access(path, os.W_OK | os.X_OK)
+
+
+def _size(size: float) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.3g} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"
