@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -12,6 +12,7 @@ from clusterctl.copy.failures import with_unquoted_home
 from clusterctl.copy.s3 import UrlSource
 from clusterctl.domain.results import CommandResult, json_lines
 from clusterctl.node.packer import Program, program_of
+from clusterctl.node.relay.messages import Done, Gap, Listed, of_fields
 
 TIMEOUT_S = 60.0
 
@@ -32,7 +33,7 @@ class SyncRecord:
     """One sync on one node. Counts are None until it knows what there is to get.
 
     `files` of `total_files` have come, `present` were there. `was_running`: until it was cancelled.
-    `progress` is all that it has told (node/relay/s3files.py, Progress).
+    `listed`, `gap`, `done` and the rest are as relays tell them (node/relay/s3files.py, Progress).
     """
 
     host: str
@@ -40,23 +41,36 @@ class SyncRecord:
     state: SyncState
     sources: tuple[str, ...]
     destination: str
-    how: str
     duration_s: float
+    how: str = ""
     exit_status: int | None = None
     why: str = ""
     hint: str = ""
     files: int | None = None
-    total_files: int | None = None
     bytes: int | None = None
-    total_bytes: int | None = None
-    present: int | None = None
+    listed: Listed | None = None
+    gap: Gap | None = None
+    done: Done | None = None
+    path: str = ""
+    remarks: tuple[str, ...] = ()
     left_out: int = 0
     was_running: bool = False
-    progress: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def running(self) -> bool:
         return self.state is SyncState.RUNNING
+
+    @property
+    def total_files(self) -> int | None:
+        return self.gap.files if self.gap else None
+
+    @property
+    def total_bytes(self) -> int | None:
+        return self.gap.bytes if self.gap else None
+
+    @property
+    def present(self) -> int | None:
+        return self.listed.files - self.gap.files if self.listed and self.gap else None
 
     @property
     def shown_state(self) -> str:
@@ -137,7 +151,6 @@ def parse_log(result: CommandResult) -> LogPart | None:
 
 def _record(host: str, told: Mapping[str, Any]) -> SyncRecord:
     ended, progress = told.get("ended") or {}, told.get("progress") or {}
-    known = progress if progress.get("listed") else {}
     now = float(told["now"])
     began = float(told.get("started_at") or now)
     until = float(ended.get("ended_at") or now)
@@ -147,7 +160,6 @@ def _record(host: str, told: Mapping[str, Any]) -> SyncRecord:
         state=_state(told["running"] is True, ended),
         sources=tuple(map(str, told.get("sources", ()))),
         destination=str(told.get("destination", "")),
-        how=str(progress.get("how", "")),
         duration_s=max(0.0, until - began),
         exit_status=ended.get("exit_status"),
         why=str(ended.get("why", "")),
@@ -156,15 +168,26 @@ def _record(host: str, told: Mapping[str, Any]) -> SyncRecord:
             str(ended.get("why", "")),
             [str(told.get("destination", ""))],
         ),
-        files=known.get("files"),
-        total_files=known.get("total_files"),
-        bytes=known.get("bytes"),
-        total_bytes=known.get("total_bytes"),
-        present=known.get("present"),
         left_out=int(ended.get("left_out") or 0),
         was_running=told.get("was_running") is True,
-        progress=progress,
+        **progress_of(progress),
     )
+
+
+def progress_of(told: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a SyncRecord, of what the node tells of its progress (Progress.as_data)."""
+    known: dict[str, Any] = {}
+    for name, kind in (("listed", Listed), ("gap", Gap), ("done", Done)):
+        if told.get(name):
+            known[name] = of_fields(kind, told[name])
+    if known:
+        known.update(files=int(told["files"]), bytes=int(told["bytes"]))
+    return {
+        **known,
+        "how": str(told.get("how", "")),
+        "path": str(told.get("path", "")),
+        "remarks": tuple(map(str, told.get("remarks", ()))),
+    }
 
 
 def _state(running: bool, ended: Mapping[str, Any]) -> SyncState:

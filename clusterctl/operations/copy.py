@@ -206,7 +206,7 @@ class _Copy:
             others = tuple(replace(first, host=target.host) for target in rest)
             return replace(report, nodes=(first, *others))
         # By its name on the first node: what is a folder there need not be one on the others.
-        path = str(records[first.host].progress["path"])
+        path = records[first.host].path
         left = None if timeout_s is None else max(1.0, timeout_s - (time.monotonic() - began))
         passed = _Copy(
             self._connections,

@@ -4,7 +4,7 @@ end (`copy`), or left (`s3sync`). And a file of a web server, on one node."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from clusterctl.copy.s3sync import (
     parse_log,
     parse_records,
     program,
+    progress_of,
     sync_order,
 )
 from clusterctl.domain.errors import ClusterctlError, CommandFailed, HostError, UsageError
@@ -40,7 +41,7 @@ from clusterctl.domain.results import (
     read_each,
 )
 from clusterctl.jobs.plan import new_job_id
-from clusterctl.node.relay.messages import Gap
+from clusterctl.node.relay.messages import Done, Listed
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.target import Target
 
@@ -385,7 +386,7 @@ def copy_by_job(
         while watched.left and (timeout_s is None or time.monotonic() - began < timeout_s):
             watched.look()
             nodes = [_progress(target.host, watched.known, rates, failed) for target in targets]
-            summary = _summary([record.progress for record in watched.known.values()])
+            summary = _summary(record.listed for record in watched.known.values())
             watch(CopyProgress(time.monotonic() - began, tuple(nodes), summary, plan=plan))
             early = time.monotonic() - began < 2
             time.sleep(BETWEEN_FIRST_LOOKS_S if early else BETWEEN_LOOKS_S)
@@ -404,7 +405,7 @@ def copy_by_job(
             error = out_of_time(host, timeout_s or 0.0)
         reports.append(_report(host, record, error))
     report = TransferReport(
-        source=_summary([record.progress for record in watched.known.values()]),
+        source=_summary(record.listed for record in watched.known.values()),
         nodes=tuple(reports),
         duration_s=time.monotonic() - began,
         plan=plan,
@@ -451,26 +452,10 @@ def _progress(
     return NodeProgress(host, stage, size, needed, rates.of(host, size), record.how)
 
 
-def _summary(told: Sequence[Mapping[str, Any]]) -> SourceSummary | None:
-    for progress in told:
-        if progress.get("listed"):
-            warnings = tuple(map(str, progress["warnings"]))
-            return SourceSummary(progress["source_files"], progress["source_bytes"], 0, warnings)
-    return None
-
-
-def _gap(progress: Mapping[str, Any]) -> Gap | None:
-    if not progress.get("listed"):
-        return None
-    return Gap(
-        files=progress["total_files"],
-        bytes=progress["total_bytes"],
-        delete=progress["delete"],
-        free_bytes=progress["free"],
-        delete_names=tuple(progress["delete_names"]),
-        writable=progress["writable"],
-        missing=progress["total_files"],
-    )
+def _summary(listed: Iterable[Listed | None]) -> SourceSummary | None:
+    """What the first that knows it says that the source has."""
+    told = next(filter(None, listed), None)
+    return told and SourceSummary(told.files, told.bytes, 0, told.warnings)
 
 
 def _report(host: str, record: SyncRecord | None, error: ClusterctlError | None) -> NodeReport:
@@ -480,17 +465,17 @@ def _report(host: str, record: SyncRecord | None, error: ClusterctlError | None)
         lost = "its process is gone: was the node rebooted?"
         again = "run the same copy again: it goes on where it stopped"
         error = CommandFailed(host, record.why or lost, record.hint or again)
-    progress = record.progress
+    done = record.done or Done()
     return NodeReport(
         host,
-        gap=_gap(progress),
+        gap=record.gap,
         received_bytes=record.bytes or 0,
         files=record.files or 0,
-        deleted=progress.get("deleted", 0),
-        left_out=record.left_out,
+        deleted=done.deleted,
+        left_out=done.left_out,
         duration_s=record.duration_s,
         error=error,
-        warnings=tuple(map(str, progress.get("warnings", ()))),
+        warnings=(*record.remarks, *done.warnings),
     )
 
 
@@ -509,18 +494,16 @@ def _looked_at(
     order = sync_order("", request.sources, request.destination, request.config)
     found = _ask(connections, targets, "look", _one_answer, order=order, timeout_s=LOOK_TIMEOUT_S)
     reports = []
-    for one in found.outcomes:
-        progress = one.value or {}
+    told = [progress_of(one.value or {}) for one in found.outcomes]
+    for one, known in zip(found.outcomes, told):
         error = one.error
-        if "why" in progress:
-            error = CommandFailed(one.host, progress["why"], progress["hint"])
-        warnings = tuple(progress.get("warnings", ()))
-        left_out = progress.get("left_out", 0)
+        if one.value and "why" in one.value:
+            error = CommandFailed(one.host, one.value["why"], one.value["hint"])
         reports.append(
-            NodeReport(one.host, _gap(progress), left_out=left_out, error=error, warnings=warnings)
+            NodeReport(one.host, known.get("gap"), error=error, warnings=known["remarks"])
         )
     return TransferReport(
-        source=_summary([value for value in found.values if value.get("listed")]),
+        source=_summary(known.get("listed") for known in told),
         nodes=tuple(reports),
         duration_s=time.monotonic() - began,
         dry_run=True,

@@ -10,6 +10,7 @@ import pytest
 from clusterctl.cli.s3sync_report import show_cancelled, show_records, show_started
 from clusterctl.copy.s3sync import SyncRecord, SyncState
 from clusterctl.domain.results import FanoutResult, HostOutcome
+from clusterctl.node.relay.messages import Gap, Listed
 from clusterctl.operations.s3sync import StartedSync, SyncFailed
 
 RECORD = SyncRecord(
@@ -18,14 +19,12 @@ RECORD = SyncRecord(
     SyncState.SUCCEEDED,
     ("s3://b",),
     "~/data",
-    "clusterctl",
     2.0,
     exit_status=0,
     files=0,
-    total_files=0,
     bytes=0,
-    total_bytes=0,
-    present=0,
+    listed=Listed(),
+    gap=Gap(),
 )
 LEFT_OUT = {"state": SyncState.INCOMPLETE, "left_out": 1, "why": "1 file was left out"}
 
@@ -37,9 +36,9 @@ def nodes(*records):
 @pytest.mark.parametrize(
     ("more", "shown", "status"),
     [
-        ({"files": 2, "total_files": 5}, ["succeeded", " 2/5 "], 0),
-        ({"present": 3}, ["succeeded", "0/0, 3 were there"], 0),
-        (LEFT_OUT | {"present": 3}, ["done, 1 left out", "0/0, 3 were there"], 1),
+        ({"files": 2, "listed": Listed(files=5), "gap": Gap(files=5)}, ["succeeded", " 2/5 "], 0),
+        ({"listed": Listed(files=3)}, ["succeeded", "0/0, 3 were there"], 0),
+        (LEFT_OUT | {"listed": Listed(files=3)}, ["done, 1 left out", "0/0, 3 were there"], 1),
         ({"state": SyncState.FAILED, "why": "no space"}, ["failed"], 1),
         ({"state": SyncState.RUNNING, "files": None}, ["running"], 0),
     ],

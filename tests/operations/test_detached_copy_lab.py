@@ -133,7 +133,7 @@ def test_cancel_keeps_what_came_until_it_is_discarded(pair, place, source):
     assert pair.on(1, f"ls -A {place}") == "another\n"
     assert parts_of(pair, place, "disk") == []
     # What a sync from S3 that was killed has left is such a thing, too, and not data.
-    left = f"{place}/.clusterctl-sync/s3-a/0"
+    left = f"{place}/.clusterctl-copy/s3-a/0"
     pair.on(1, f"mkdir -p {left}; echo part >{left}/f")
     assert pair.ctl("copy", "--from", "1", f"{place}/", place)[0] == 0
     assert pair.on(0, f"ls -A {place}") == "another\nlarge\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import signal
@@ -15,7 +14,7 @@ import pytest
 from clusterctl.copy.s3 import LentKeys, parse_source, tool_to_send
 from clusterctl.copy.s3sync import SyncState
 from clusterctl.domain.errors import CommandTimeout, ConnectionLost
-from clusterctl.node.relay import s3files, syncjobs
+from clusterctl.node.relay import syncjobs
 from clusterctl.operations.s3sync import (
     SyncRequest,
     SyncRunning,
@@ -217,7 +216,7 @@ def stuck(node):
         bucket.before = lambda key, at: at >= 2 * MIB and over.wait(60)
         wish = request(bucket, "bucket")
         sync_id = started(node, wish)
-        staging = node.home / "data" / ".clusterctl-sync"
+        staging = node.home / "data" / ".clusterctl-copy"
         wait_until(
             lambda: (
                 (node.home / "data/small").exists()
@@ -305,10 +304,18 @@ def test_an_object_that_changes_between_two_of_its_parts_is_left_out(node):
         wish = request(bucket, "bucket")
         report = copied(node, wish)
         assert (report.left_out, report.files) == (1, 1)
-        assert "left out large: it has changed since it was listed" in report.warnings
+        assert "large: it has changed since it was listed" in report.warnings
         assert sorted(tree(node.home / "data")) == ["other"]
         assert copied(node, wish).files == 1
         assert set(tree(node.home / "data")["large"]) == set(b"2")
+
+
+def test_what_looks_like_an_md5_and_is_none_keeps_nothing_out(node):
+    """As of objects that S3 encrypts with a KMS key: they come again each time."""
+    with one_bucket({"a": b"a", "empty": b""}) as bucket:
+        bucket.etag = lambda key: '"' + 32 * "0" + '"'
+        wish = request(bucket, "bucket", checksum=True)
+        assert [copied(node, wish).files for _ in range(2)] == [2, 2]
 
 
 def test_an_object_that_has_another_size_than_was_listed_is_left_out(node):
@@ -323,7 +330,7 @@ def test_an_object_that_has_another_size_than_was_listed_is_left_out(node):
         bucket.listing = listing
         report = copied(node, request(bucket, "bucket"))
         assert (report.left_out, report.files) == (1, 1)
-        assert report.warnings == ("left out small: it has changed since it was listed",)
+        assert report.warnings == ("small: it has changed since it was listed",)
         assert sorted(tree(node.home / "data")) == ["other"]
 
 
@@ -363,12 +370,26 @@ def test_what_a_file_system_cannot_hold_is_left_out(s3, node):
     assert not (node.home / "evil").exists()
 
 
+def test_of_two_sources_with_a_name_the_later_is_taken_and_all_is_well(s3, node):
+    one, two = s3.bucket({"a": b"1", "b": b"b"}), s3.bucket({"a": b"two"})
+    report, _ = copy_by_job(
+        *(node, [HEAD], request(s3, one, two, delete=True)),
+        cache=node.home / "cache",
+        send=nothing_to_send,
+        watch=lambda progress: None,
+    )
+    assert (report.exit_status, report.nodes[0].files) == (0, 2)
+    assert report.nodes[0].warnings == ("a is in several sources: the last counts",)
+    assert tree(node.home / "data") == {"a": b"two", "b": b"b"}
+
+
 def test_nothing_is_removed_while_something_is_left_out(s3, node):
     """Not even a file where a folder belongs."""
     (node.home / "data").mkdir()
     (node.home / "data/folder").write_text("mine")
     bucket = s3.bucket(dict.fromkeys(["folder/a", "b", "a//b"], b"x"))
-    assert copied(node, request(s3, bucket, delete=True)).left_out == 2
+    # The key with two slashes, which the source's summary names, and what is below the file.
+    assert copied(node, request(s3, bucket, delete=True)).left_out == 1
     assert tree(node.home / "data") == {"b": b"x", "folder": b"mine"}
     s3.client.delete_object(Bucket=bucket, Key="a//b")
     assert copied(node, request(s3, bucket, delete=True)).left_out == 0
@@ -476,21 +497,6 @@ def test_one_that_does_not_end_by_itself_was_cancelled_all_the_same(node):
         sync_id = started(node, request(bucket, "bucket", checksum=True))
         [[record]] = cancel_sync(node, [HEAD], sync_id).values
         assert (record.state, record.was_running) == (SyncState.CANCELLED, True)
-
-
-def test_only_one_works_in_a_folder_that_another_is_just_leaving(tmp_path, monkeypatch):
-    staging = os.fsencode(tmp_path / "staging")
-    held, flock = [s3files.take_lock(staging)], fcntl.flock
-
-    def late(lock, how):
-        while held:
-            s3files.leave(staging, held.pop())
-        flock(lock, how)
-
-    monkeypatch.setattr(s3files.fcntl, "flock", late)
-    s3files.take_lock(staging)
-    with pytest.raises(s3files.SourceError, match="another sync into"):
-        s3files.take_lock(staging)
 
 
 def test_a_lost_connection_is_taken_up_again(s3, node):

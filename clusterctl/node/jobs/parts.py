@@ -19,8 +19,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-# Of copies (relay/staging.py), and of those from S3 and the web (relay/s3files.py).
-STAGING = (".clusterctl-copy", ".clusterctl-sync")
+# As relay/scan.py names it.
+STAGING = ".clusterctl-copy"
 DEEPEST = 5
 # Nobody's data is there, and much else.
 SYSTEM = {f"/{name}" for name in ("boot", "dev", "etc", "proc", "run", "snap", "sys", "usr")}
@@ -37,7 +37,7 @@ def stagings() -> Iterator[str]:
             for entry in entries:
                 if not entry.is_dir(follow_symlinks=False) or entry.path in skipped:
                     continue
-                if entry.name in STAGING:
+                if entry.name == STAGING:
                     yield entry.path
                 elif depth < DEEPEST:
                     todo.append((entry.path, depth + 1))

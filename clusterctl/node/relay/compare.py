@@ -9,9 +9,9 @@ from array import array
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from clusterctl.node.relay.hashing import digests_of_files
+from clusterctl.node.relay.hashing import has_digest, side_by_side
 from clusterctl.node.relay.manifest import FOLDER, LINK, MODES, Entry, text_of
-from clusterctl.node.relay.scan import OWN_FOLDERS
+from clusterctl.node.relay.scan import STAGING
 
 SECOND_NS = 1_000_000_000
 
@@ -84,10 +84,9 @@ def compare(
                 missing.append(number)
             elif status.st_mode & MODES != entry.mode:
                 retouch.append(number)
-    digests = digests_of_files(_at(root, entries[number]) for number in doubtful)
-    for number, digest in zip(doubtful, digests):
-        same = digest and digest == entries[number].digest  # empty: it cannot be read
-        (retouch if same else missing).append(number)
+    same = side_by_side(lambda n: has_digest(_at(root, entries[n]), entries[n].digest), doubtful)
+    for number, is_same in zip(doubtful, same):
+        (retouch if is_same else missing).append(number)
     unlisted: list[bytes] = []
     extra = _extra(root, entries, folders, unlisted) if delete else []
     return Plan(sorted(missing), retouch, extra, stamps, unlisted)
@@ -151,7 +150,7 @@ def _extra(
     for folder in folders:
         prefix = b"" if folder == b"." else folder + b"/"
         for name in _names(root + b"/" + prefix, unlisted):
-            if prefix + name not in known and name not in OWN_FOLDERS:
+            if prefix + name not in known and name != STAGING:
                 found.extend(_tree(root, prefix + name, unlisted))
     return found
 

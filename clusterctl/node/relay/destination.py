@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from collections.abc import Iterable
 from typing import Any
 
 from clusterctl.node.relay.base import Failure, host_identity
@@ -115,6 +116,10 @@ class Destination:
             if entry.kind == FILE and not entry.data:
                 self.publisher.put([(number, self.staging.part(entry), False)])
 
+    def bad(self) -> Iterable[int]:
+        """The numbers of files that have changed at the source meanwhile."""
+        return ()
+
     # What is missing, and whether there is room for it
 
     def _gap(self) -> Gap:
@@ -151,18 +156,21 @@ class Destination:
             self.publisher.finish()
             if self.publisher.error:
                 raise self.publisher.error
+            names = [text_of(self.entries[number].path) for number in sorted(self.bad())]
+            gone = [f"{name}: not the same any more at the source" for name in names]
             refused = list(self.publisher.refused.values())
-            deleted, kept = self.publisher.remove(self.plan.extra) if not refused else (0, [])
+            whole = not (gone or refused)
+            deleted, kept = self.publisher.remove(self.plan.extra) if whole else (0, [])
             refused += kept
             refused += [f"{text_of(name)}: it cannot be listed" for name in self.plan.unlisted]
-            warnings = refused + self.notes + self._retouch()
+            warnings = gone + refused + self.notes + self._retouch()
             self.complete = True
             if self.staging and not refused:
                 self.staging.release(clear=True)
         return Done(
             files=self.publisher.written,
             deleted=deleted,
-            left_out=len(refused),
+            left_out=len(gone) + len(refused),
             warnings=tuple(warnings[:MOST_WARNINGS]),
         )
 

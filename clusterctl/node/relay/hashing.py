@@ -1,4 +1,4 @@
-"""SHA-256 of many files, side by side."""
+"""Digests of many files, side by side."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 PIECE = 1 << 20
+SHA256_BYTES = 32
 # More than cores where there are few: readers wait for the disk in turn.
 LEAST_READERS, MOST_READERS = 4, 32
 
@@ -18,12 +19,12 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def sha256_of(path: bytes, read: Callable[[int], object] = int) -> bytes:
-    """32 bytes; `read` hears of the bytes as they are read. Raises OSError.
+def digest_of(path: bytes, read: Callable[[int], object] = int, kind: str = "sha256") -> bytes:
+    """Of the file's content; `read` hears of the bytes as they are read. Raises OSError.
 
     Neither a link is followed nor a pipe waited for: what was a file a moment ago may be one now.
     """
-    digest = hashlib.sha256()
+    digest = hashlib.new(kind)
     view = getattr(_own, "view", None)
     if view is None:
         # Aligned to pages, which a bytearray is not: copies from the kernel are 3.3 x dearer there.
@@ -36,17 +37,28 @@ def sha256_of(path: bytes, read: Callable[[int], object] = int) -> bytes:
     return digest.digest()
 
 
-def digest_of_file(path: bytes) -> bytes:
-    """32 bytes, or empty for a file that cannot be read."""
+def has_digest(path: bytes, digest: bytes) -> bool:
+    """Whether that is the digest of its content: SHA-256, or the MD5 that S3 tells. False where
+    there is none, or the file cannot be read.
+    """
     try:
-        return sha256_of(path)
+        kind = "sha256" if len(digest) == SHA256_BYTES else "md5"
+        return bool(digest) and digest_of(path, kind=kind) == digest
+    except OSError:
+        return False
+
+
+def digest_or_none(path: bytes) -> bytes:
+    """SHA-256, or empty for a file that cannot be read."""
+    try:
+        return digest_of(path)
     except OSError:
         return b""
 
 
 def digests_of_files(paths: Iterable[bytes]) -> list[bytes]:
     """In order. Hashing lets go of the interpreter: every core takes part."""
-    return side_by_side(digest_of_file, paths)
+    return side_by_side(digest_or_none, paths)
 
 
 def side_by_side(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:

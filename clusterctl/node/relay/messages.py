@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, NamedTuple, Optional, Union
+from typing import Any, NamedTuple, Optional, TypeVar, Union
 
 LONGEST_TEXT = 2000
+Kind = TypeVar("Kind")
 NOT_TOLD = -1
 
 
@@ -249,11 +250,14 @@ def _decode(line: bytes, key: str, kinds: dict[str, Any]) -> Any:
         return None
     word = told.get(key) if isinstance(told, dict) else None
     kind = kinds.get(word) if isinstance(word, str) else None
-    if kind is None:
-        return None
-    defaults = kind._field_defaults
-    fields = {name: _fitting(told.get(name), default) for name, default in defaults.items()}
-    return kind(**fields)
+    return None if kind is None else of_fields(kind, told)
+
+
+def of_fields(kind: type[Kind], told: Any) -> Kind:
+    """A message of this kind, with what of `told` has its fields' names and types."""
+    defaults = kind._field_defaults  # type: ignore[attr-defined]
+    fields = told if isinstance(told, dict) else {}
+    return kind(**{name: _fitting(fields.get(name), one) for name, one in defaults.items()})
 
 
 def _fitting(value: Any, default: Any) -> Any:

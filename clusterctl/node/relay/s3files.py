@@ -1,8 +1,9 @@
 """Runs on a node: what a folder lacks of S3's objects comes by `s5cmd` or `aws`, whole files only.
 
-The tool lists, and it fetches into a folder beside; here it is decided what is missing, and what
-has come whole is given its name. So neither the tool's own comparison is trusted nor what it has
-left behind when it was killed. The configuration, JSON that comes on stdin:
+The tool lists and fetches: with retries, in parts, side by side. What is missing is found out as
+for any copy (Destination), and appears in the same way: no tool gives a file the object's time, or
+looks at the content, and what a killed one has left it trusts. The configuration, JSON that comes
+on stdin:
 
     {"sources": [{"bucket": B, "key_b64": K}], "names_b64": null | [...], "endpoint": null | URL,
      "region": null | R, "tool": "auto" | "s5cmd" | "aws",
@@ -16,38 +17,47 @@ import base64
 import calendar
 import contextlib
 import ctypes
-import fcntl
-import hashlib
 import json
 import os
 import re
 import shlex
 import shutil
 import signal
-import stat
 import subprocess
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from clusterctl.node.relay.base import Failure
+from clusterctl.node.relay.destination import Destination
+from clusterctl.node.relay.manifest import (
+    FILE,
+    FOLDER,
+    UNKNOWN_MODE,
+    Entry,
+    bytes_of,
+    in_order,
+    text_of,
+)
+from clusterctl.node.relay.messages import Begin, Done, Gap, Listed
+from clusterctl.node.relay.scan import STAGING
+from clusterctl.node.relay.wire import Waits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-STAGING = b".clusterctl-sync"
-# Where transfers keep what is not whole yet: never names of a data set's.
-OWN_FOLDERS = (b".clusterctl-copy", STAGING)
 LONGEST_NAME, LONGEST_PATH = 255, 4000
-MARGIN_BYTES = 64 << 20
+FILE_MODE = 0o644
+SECOND_NS = 1_000_000_000
 CHANGED = "it has changed since it was listed"
-# Warnings of one kind that are shown; the rest is counted.
-SHOWN = 10
+MOST_WARNINGS = 100
+# Of the folders for what comes.
+PREFIX = b"s3-"
 TICK_S = 0.25
 # Between looks at whether what comes in parts is still what was listed, at the least.
 CONFIRM_S = 10.0
 # For aws: so many patterns make a command line of less than 2 MiB.
 PATTERNS = 200
-AT_ONCE = 16
 TOOL_TIMEOUT_S = 20.0
 SET_DEATH_SIGNAL = 1
 _LIBC = ctypes.CDLL(None)
@@ -62,16 +72,8 @@ TOOLS = {
 MORE_PATH = ("/usr/local/bin", "/snap/bin", "~/.local/bin", "~/.clusterctl/bin")
 
 
-class SourceError(Exception):
-    """It cannot go on: `why`, and what to do."""
-
-    def __init__(self, why: str, hint: str = "") -> None:
-        super().__init__(why)
-        self.why, self.hint = why, hint
-
-
-class Found(NamedTuple):
-    """An object. `name` is its path below the destination; with a slash at its end, a folder."""
+class Object(NamedTuple):
+    """One of S3's. `name` is its path below the destination; with a slash at its end, a folder."""
 
     name: bytes
     source: int
@@ -82,68 +84,155 @@ class Found(NamedTuple):
     archived: bool
 
 
-class Tree(NamedTuple):
-    """What is to be there: files by their paths, folders; and how many objects are left out."""
-
-    files: dict[bytes, Found]
-    folders: set[bytes]
-    warnings: list[str]
-    left_out: int
-
-
 class Progress:
-    """How far it is. Files that were there already are in `present`; `listed`: all is known."""
+    """How far it is, in what relays tell of theirs. `path` is where a single file goes, as DST was
+    given; `remarks` are no reason to copy again."""
 
     def __init__(self) -> None:
-        self.how = ""
-        self.source_files = self.source_bytes = 0
-        self.total_files = self.total_bytes = 0
+        self.how = self.path = ""
+        self.listed: Listed | None = None
+        self.gap: Gap | None = None
+        self.done: Done | None = None
+        self.remarks: list[str] = []
         self.files = self.bytes = 0
-        self.present = self.left_out = self.delete = self.deleted = self.free = 0
-        self.delete_names: list[str] = []
-        self.warnings: list[str] = []
-        self.writable = True
-        self.listed = False
-        self.path = ""
 
     def as_data(self) -> dict[str, Any]:
-        return dict(vars(self))
+        events = (Listed, Gap, Done)
+        told = vars(self).items()
+        return {name: one._asdict() if isinstance(one, events) else one for name, one in told}
+
+
+class Job:
+    """What gets a destination what it lacks; `say` takes lines for the log. `run` does it, and
+    `fetch` gets the files of these numbers. Both raise Failure, OSError, Busy, Removed."""
+
+    def __init__(
+        self, config: Mapping[str, Any], destination: str, say: Callable[[str], None]
+    ) -> None:
+        self.progress = Progress()
+        self.config, self.given, self.say = config, destination, say
+
+    def run(self) -> None:
+        raise NotImplementedError
+
+    def fetch(self, missing: list[int]) -> None:
+        raise NotImplementedError
+
+    def fill(self, entries: list[Entry], listed: Listed, delete: bool = False) -> None:
+        """Find out what is missing of these entries, have it fetched, and settle the rest."""
+        progress, config = self.progress, self.config
+        dry = config.get("dry_run")
+        told = {"destination": self.given, "delete": delete, "dry_run": dry}
+        self.target = Destination({**told, "checksum": config.get("checksum")}, Waits())
+        try:
+            gap = self.target.prepare(
+                entries, Begin(single=listed.single, left_out=listed.left_out)
+            )
+            progress.listed, progress.gap = listed, gap
+            for line in (*(f"left out {text}" for text in listed.warnings), *progress.remarks):
+                self.say(line)
+            there = listed.files - gap.files
+            self.say(
+                f"files to get: {gap.files}, {gap.bytes} bytes; already there: {there}; "
+                f"by {progress.how}"
+            )
+            if dry:
+                return
+            missing = [n for n in self.target.plan.missing if self.target.entries[n].data]
+            if missing:
+                self.fetch(missing)
+            done = progress.done = self.target.finish()._replace(bytes=progress.bytes)
+            progress.files = done.files
+            for line in done.warnings:
+                self.say(line)
+        finally:
+            self.target.leave()
+
+    def put(self, number: int, part: bytes) -> None:
+        """This file is whole. Raises what keeps files from getting their names."""
+        if self.target.publisher.error:
+            raise self.target.publisher.error
+        self.target.publisher.put([(number, part, False)])
+
+    def leave_out(self, number: int, why: str) -> None:
+        name = text_of(self.target.entries[number].path)
+        self.target.publisher.refused[number] = f"{name}: {why}"
 
 
 # What is to be there
 
 
-def tree_of(found: Sequence[Found]) -> Tree:
-    """Of two files of one name the later source's is taken, as by one copy after the other."""
-    left_out: dict[str, list[bytes]] = {}
-    files: dict[bytes, Found] = {}
-    folders: set[bytes] = set()
+def chosen(found: Sequence[Object], names: Sequence[bytes]) -> list[Object]:
+    """What --files-from names, objects and folders. Raises Failure for what is not there."""
+    wanted = {name.strip(b"/"): False for name in names}
+    taken = []
     for one in found:
-        why = why_not(one)
-        path = one.name.rstrip(b"/")
-        if why:
-            left_out.setdefault(why, []).append(one.name)
-        elif one.name.endswith(b"/"):
-            folders.add(path)
-        else:
-            if path in files:
-                left_out.setdefault("a later source has it too", []).append(path)
-            files[path] = one
-    for path in files:
-        parts = path.split(b"/")
-        folders.update(b"/".join(parts[:n]) for n in range(1, len(parts)))
-    for path in [path for path in files if path in folders]:
-        left_out.setdefault("it is a file and a folder of others", []).append(path)
-        del files[path]
-    lines = []
-    for why, names in left_out.items():
-        lines += [f"left out {shown(name)}: {why}" for name in names[:SHOWN]]
-        if len(names) > SHOWN:
-            lines.append(f"left out {len(names) - SHOWN} more: {why}")
-    return Tree(files, folders, lines, sum(map(len, left_out.values())))
+        parts = one.name.rstrip(b"/").split(b"/")
+        hits = {b"/".join(parts[:n]) for n in range(1, len(parts) + 1)} & wanted.keys()
+        wanted.update(dict.fromkeys(hits, True))
+        taken += [one] if hits else []
+    for name, there in wanted.items():
+        if not there:
+            raise Failure(
+                "source", f"there is no {text_of(name)} at the source", "see --files-from"
+            )
+    return taken
 
 
-def why_not(one: Found) -> str:
+class Tree:
+    """What is to be there: `files` and `folders` by their paths, as far as a file system can hold
+    it; `left_out` is the rest, `remarks` say which source's file was taken."""
+
+    def __init__(self, found: Sequence[Object]) -> None:
+        self.files: dict[bytes, Object] = {}
+        self.folders: set[bytes] = set()
+        self.left_out: list[str] = []
+        self.remarks: list[str] = []
+        for one in found:
+            why, path = why_not(one), one.name.rstrip(b"/")
+            if why:
+                self._leave_out(one.name, why)
+            elif one.name.endswith(b"/"):
+                self.folders.add(path)
+            else:
+                # As by one copy after the other.
+                if path in self.files:
+                    self.remarks.append(f"{text_of(path)} is in several sources: the last counts")
+                self.files[path] = one
+        for path in self.files:
+            parts = path.split(b"/")
+            self.folders.update(b"/".join(parts[:n]) for n in range(1, len(parts)))
+        for path in self.files.keys() & self.folders:
+            self._leave_out(path, "it is a file and a folder of others")
+            del self.files[path]
+
+    def _leave_out(self, name: bytes, why: str) -> None:
+        self.left_out.append(f"{text_of(name)}: {why}")
+
+    def entries(self, with_folders: bool, checksum: bool) -> list[Entry]:
+        """As of a source of files. Of folders S3 says nothing but that they are there; of content
+        the MD5, where an object came in one piece and without a KMS key."""
+        found = [
+            Entry(
+                path,
+                FILE,
+                FILE_MODE,
+                one.mtime * SECOND_NS,
+                one.size,
+                digest=_md5_of(one.etag) if checksum else b"",
+            )
+            for path, one in self.files.items()
+        ]
+        folders = {b".", *self.folders} if with_folders else set()
+        found += [Entry(path, FOLDER, UNKNOWN_MODE, 0) for path in folders]
+        return sorted(found, key=lambda entry: in_order(entry.path))
+
+
+def _md5_of(etag: str) -> bytes:
+    return bytes.fromhex(etag) if re.fullmatch("[0-9a-f]{32}", etag) else b""
+
+
+def why_not(one: Object) -> str:
     """Why there can be no such file; empty if there can."""
     name = one.name[:-1] if one.name.endswith(b"/") else one.name
     parts = name.split(b"/")
@@ -153,14 +242,14 @@ def why_not(one: Found) -> str:
         return "it is no name that a file can have"
     if b"\n" in name:
         return "no tool is given names of more than one line"
-    if parts[0] in OWN_FOLDERS:
+    if parts[0].startswith(STAGING):
         return "the name is that of a folder of clusterctl's own"
     if any(len(part) > LONGEST_NAME for part in parts) or len(name) > LONGEST_PATH:
         return "its name is too long for a file"
     return "it is archived: copy it to another storage class" if one.archived else ""
 
 
-def below(source: int, key: bytes, listed: Sequence[Found]) -> list[Found]:
+def below(source: int, key: bytes, listed: Sequence[Object]) -> list[Object]:
     """Of what begins with the key: the object of that name, or else what is below `KEY/`."""
     if key and not key.endswith(b"/"):
         for one in listed:
@@ -175,32 +264,11 @@ def below(source: int, key: bytes, listed: Sequence[Found]) -> list[Found]:
     ]
 
 
-def chosen(found: Sequence[Found], names: Sequence[bytes]) -> list[Found]:
-    """What --files-from names, objects and folders. Raises SourceError for what is not there."""
-    wanted = {name.strip(b"/"): False for name in names}
-    taken = []
-    for one in found:
-        parts = one.name.rstrip(b"/").split(b"/")
-        hits = {b"/".join(parts[:n]) for n in range(1, len(parts) + 1)} & wanted.keys()
-        wanted.update(dict.fromkeys(hits, True))
-        taken += [one] if hits else []
-    for name, there in wanted.items():
-        if not there:
-            raise SourceError(f"there is no {shown(name)} at the source", "see --files-from")
-    return taken
-
-
-def shown(name: bytes) -> str:
-    text = name.decode("utf-8", "backslashreplace")
-    text = text if text.isprintable() else repr(text)
-    return text if len(text) <= 100 else f"{text[:97]}..."
-
-
 # The tools
 
 
 class Tool:
-    """A program of the node's, and how it is to get at S3. Raises SourceError where there is none.
+    """A program of the node's, and how it is to get at S3. Raises Failure where there is none.
 
     `part_bytes`: it gets larger objects in parts, which may be of different versions.
     """
@@ -242,15 +310,15 @@ class Tool:
             return [self.path, "--json", "--retry-count", str(retries), *options, *words]
         return [self.path, *words, *options]
 
-    def list_all(self) -> list[list[Found]]:
-        """What each source has. Raises SourceError."""
+    def list_all(self) -> list[list[Object]]:
+        """What each source has. Raises Failure."""
         return [
             below(number, key, self._list(bucket, key))
             for number, (bucket, key) in enumerate(self.sources)
         ]
 
-    def _list(self, bucket: str, key: bytes) -> list[Found]:
-        text = key.decode("utf-8", "surrogateescape")
+    def _list(self, bucket: str, key: bytes) -> list[Object]:
+        text = text_of(key)
         if self.name == "s5cmd":
             # Its names are patterns: what a star in a key stands for is sorted out afterwards.
             pattern = re.sub(r"[*?\[\]{}]", "?", text) + "*"
@@ -277,17 +345,17 @@ class Tool:
             ]
         return [one for one in listed if one.key.startswith(key)]
 
-    def staged(self, number: int, one: Found) -> bytes:
+    def staged(self, number: int, one: Object) -> bytes:
         """Where it puts a file, below the folder for what has come."""
         # s5cmd's files under way have digits behind their names.
         return b"f%d_" % number if self.name == "s5cmd" else b"%d/%s" % (one.source, one.name)
 
     def fetch(
-        self, wanted: Sequence[Found], everything: bool, folder: bytes, tick: Callable[[], None]
+        self, wanted: Sequence[Object], everything: bool, folder: bytes, tick: Callable[[], None]
     ) -> None:
         """Get these into the folder; `tick` is called again and again. What has not come shows in
         the folder, and in `errors`."""
-        for argv, fed in self._commands(wanted, everything, _text(folder)):
+        for argv, fed in self._commands(wanted, everything, text_of(folder)):
             with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as given:
                 given.write(fed)
                 given.seek(0)
@@ -312,14 +380,14 @@ class Tool:
                 self.errors += [line for line in map(_message, lines) if line]
 
     def _commands(
-        self, wanted: Sequence[Found], everything: bool, folder: str
+        self, wanted: Sequence[Object], everything: bool, folder: str
     ) -> list[tuple[list[str], bytes]]:
         """Command lines, each with what goes into its stdin."""
         if self.name == "s5cmd":
             copies = []
             for number, one in enumerate(wanted):
-                url = f"s3://{self.sources[one.source][0]}/{_text(one.key)}"
-                to = os.path.join(folder, _text(self.staged(number, one)))
+                url = f"s3://{self.sources[one.source][0]}/{text_of(one.key)}"
+                to = os.path.join(folder, text_of(self.staged(number, one)))
                 copies.append(f"cp --raw {shlex.quote(url)} {shlex.quote(to)}\n")
             fed = "".join(copies).encode("utf-8", "surrogateescape")
             return [(self.line("--log", "error", "run"), fed)]
@@ -329,16 +397,16 @@ class Tool:
             to = os.path.join(folder, str(source))
             if len(ours) == 1:
                 [one] = ours
-                url, to = f"s3://{bucket}/{_text(one.key)}", os.path.join(to, _text(one.name))
+                url, to = f"s3://{bucket}/{text_of(one.key)}", os.path.join(to, text_of(one.name))
                 commands.append(self.line("s3", "cp", "--only-show-errors", url, to))
                 continue
-            url = f"s3://{bucket}/{_text(key)}".rstrip("/") + "/"
+            url = f"s3://{bucket}/{text_of(key)}".rstrip("/") + "/"
             copy = ("s3", "cp", "--recursive", "--only-show-errors", url, to)
             if everything and ours:
                 commands.append(self.line(*copy))
                 continue
             for first in range(0, len(ours), PATTERNS):
-                names = [_text(one.name) for one in ours[first : first + PATTERNS]]
+                names = [text_of(one.name) for one in ours[first : first + PATTERNS]]
                 some = [
                     w for name in names for w in ("--include", re.sub(r"([*?\[])", r"[\1]", name))
                 ]
@@ -346,17 +414,11 @@ class Tool:
         return [(argv, b"") for argv in commands]
 
 
-def _object(one: Mapping[str, Any], key: str, when: str = "lastmodified") -> Found:
+def _object(one: Mapping[str, Any], key: str, when: str = "lastmodified") -> Object:
     mtime = calendar.timegm(time.strptime(one[when][:19], "%Y-%m-%dT%H:%M:%S"))
     kind = one.get("storage_class", one.get("storageclass"))
     size, etag = int(one.get("size") or 0), str(one.get("etag") or "").strip('"')
-    return Found(
-        b"", 0, key.encode("utf-8", "surrogateescape"), size, mtime, etag, kind in ARCHIVES
-    )
-
-
-def _text(name: bytes) -> str:
-    return name.decode("utf-8", "surrogateescape")
+    return Object(b"", 0, bytes_of(key), size, mtime, etag, kind in ARCHIVES)
 
 
 def _message(line: str) -> str:
@@ -375,13 +437,13 @@ def _die_with_parent() -> None:
 
 
 def pick(asked: str) -> tuple[str, str]:
-    """The name and path of the tool: s5cmd, else aws of version 2. Raises SourceError."""
+    """The name and path of the tool: s5cmd, else aws of version 2. Raises Failure."""
     for name in TOOLS if asked == "auto" else (asked,):
         path = tool_at(name)
         if path:
             return name, path
     missing = "s5cmd, or aws of version 2," if asked == "auto" else asked
-    raise SourceError(f"{missing} is not on the node", "install it there")
+    raise Failure("source", f"{missing} is not on the node", "install it there")
 
 
 def tool_at(name: str) -> str:
@@ -445,7 +507,7 @@ MEANINGS = (
 )
 
 
-def explained(said: str, tool: Tool, url: str) -> SourceError:
+def explained(said: str, tool: Tool, url: str) -> Failure:
     """What a tool's message means."""
     unsigned = tool.config.get("credentials") == "none"
     bucket = url[5:].partition("/")[0]
@@ -456,196 +518,124 @@ def explained(said: str, tool: Tool, url: str) -> SourceError:
         if found:
             words = {"url": url, "bucket": bucket}
             words["unsigned"] = " to requests without credentials" if unsigned else ""
-            return SourceError(why.format(*found.groups(), **words), hint)
-    return SourceError(f"{tool.name}: {lines[-1] if lines else 'it failed and said nothing'}")
+            return Failure("source", why.format(*found.groups(), **words), hint)
+    return Failure("source", f"{tool.name}: {lines[-1] if lines else 'it failed and said nothing'}")
 
 
 # The folder
 
 
-class Sync:
-    """One sync into one folder. `say` takes lines for the log."""
-
-    def __init__(
-        self, config: Mapping[str, Any], destination: bytes, say: Callable[[str], None]
-    ) -> None:
-        self.progress = Progress()
-        self._config, self._say = config, say
-        self._destination = os.path.expanduser(destination)
-        # By the names under which they come: what is under way, and of it what came in parts.
-        self._waiting: dict[bytes, tuple[bytes, Found]] = {}
-        self._large: dict[bytes, tuple[bytes, Found]] = {}
-        self._done = 0
-        self._confirmed_at = 0.0
+class Sync(Job):
+    """One sync into one folder."""
 
     def run(self) -> None:
-        """To the end. Raises SourceError, OSError."""
-        tool = self._tool = Tool(self._config)
+        tool = self._tool = Tool(self.config)
         self.progress.how = tool.name
         listed = tool.list_all()
-        tree, names = self._tree(listed)
-        single = names is None and len(listed) == 1 and _is_object(tool, listed, 0)
-        self._root, files = self._placed(tree.files, single)
-        self._compare(files)
-        whole = names is None and any(not _is_object(tool, listed, n) for n in range(len(listed)))
-        extra = self._extra(files, tree.folders) if self._config.get("delete") and whole else []
-        self._tell(files, tree, extra)
-        if self._config.get("dry_run"):
-            return
-        os.makedirs(self._root, exist_ok=True)
-        check_room(self._root, self.progress.total_bytes)
-        everything = len(self._missing) == sum(map(len, listed))
-        with self._staging() as folder:
-            self._folder = folder
-            for path in sorted(tree.folders):
-                self._make_folder(path)
-            if self._missing:
-                wanted = list(self._missing.values())
-                self._waiting = {
-                    tool.staged(number, one): (path, one)
-                    for number, (path, one) in enumerate(self._missing.items())
-                }
-                self._confirmed_at = time.monotonic()
-                tool.fetch(wanted, everything, folder, self._collect)
-                self._collect(last=True)
-        self._end(extra)
-
-    def _tree(self, listed: list[list[Found]]) -> tuple[Tree, list[bytes] | None]:
-        found = [one for each in listed for one in each]
-        told = self._config.get("names_b64")
-        names = None if told is None else [base64.b64decode(name) for name in told]
-        for number, each in enumerate(listed):
+        for each, (bucket, key) in zip(listed, tool.sources):
             if not each:
-                bucket, key = self._tool.sources[number]
-                raise SourceError(
-                    f"there is nothing at s3://{bucket}/{_text(key)}",
+                raise Failure(
+                    "source",
+                    f"there is nothing at s3://{bucket}/{text_of(key)}",
                     f"see what there is: aws s3 ls s3://{bucket}/",
                 )
-        return tree_of(found if names is None else chosen(found, names)), names
-
-    def _placed(self, files: dict[bytes, Found], single: bool) -> tuple[bytes, dict[bytes, Found]]:
-        """The folder that files go to, and their names there. One file may get a new name."""
-        path = self._destination
-        if not single or not files or path.endswith(b"/") or os.path.isdir(path):
-            return path, files
-        [one] = files.values()
-        return os.path.dirname(path) or b".", {os.path.basename(path): one}
-
-    def _compare(self, files: dict[bytes, Found]) -> None:
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            there = list(pool.map(self._has, files, files.values()))
-        self._missing = {path: one for has, (path, one) in zip(there, files.items()) if not has}
-
-    def _has(self, path: bytes, one: Found) -> bool:
-        """Whether the file is the object's: of its size and time; with `checksum`, of its content,
-        as far as S3 tells that: it does not of an object that was uploaded in parts."""
-        full = os.path.join(self._root, path)
-        try:
-            status = os.lstat(full)
-        except OSError:
-            return False
-        if not stat.S_ISREG(status.st_mode) or status.st_size != one.size:
-            return False
-        if self._config.get("checksum"):
-            return md5_of(full) == one.etag
-        return int(status.st_mtime) == one.mtime
-
-    def _extra(self, files: dict[bytes, Found], folders: set[bytes]) -> list[bytes]:
-        """What is in the folder and in no source, what is in a folder before it."""
-        found = []
-        for at, below_it, names in os.walk(self._root, topdown=False):
-            inside = os.path.relpath(at, self._root)
-            if inside.split(b"/")[0] in OWN_FOLDERS:
-                continue
-            for name in names + below_it:
-                path = os.path.normpath(os.path.join(inside, name))
-                if path not in files and path not in folders and path not in OWN_FOLDERS:
-                    found.append(path)
-        return found
-
-    def _tell(self, files: dict[bytes, Found], tree: Tree, extra: list[bytes]) -> None:
-        progress = self.progress
-        for warning in tree.warnings:
-            self._warn(warning)
-        progress.left_out = tree.left_out
-        progress.source_files = len(files)
-        progress.source_bytes = sum(one.size for one in files.values())
-        progress.total_files = len(self._missing)
-        progress.total_bytes = sum(one.size for one in self._missing.values())
-        progress.present = len(files) - len(self._missing)
-        progress.free, progress.writable = room_at(self._root)
-        if not tree.left_out:
-            progress.delete = len(extra)
-            progress.delete_names = [shown(path) for path in sorted(extra)[:SHOWN]]
-        progress.listed = True
-        self._say(
-            f"files to get: {len(self._missing)}, {progress.total_bytes} bytes; "
-            f"already there: {progress.present}; by {self._tool.name}"
+        found = [one for each in listed for one in each]
+        names = self.config.get("names_b64")
+        if names is not None:
+            found = chosen(found, [base64.b64decode(name) for name in names])
+        tree = Tree(found)
+        objects = [_is_object(each, key) for each, (_, key) in zip(listed, tool.sources)]
+        single = names is None and objects == [True] and len(tree.files) == 1
+        entries = tree.entries(not single, bool(self.config.get("checksum")))
+        self._objects = [tree.files.get(entry.path) for entry in entries]
+        self._all = sum(map(len, listed))
+        self.progress.remarks = tree.remarks[:MOST_WARNINGS]
+        self.fill(
+            entries,
+            Listed(
+                files=len(tree.files),
+                bytes=sum(one.size for one in tree.files.values()),
+                warnings=tuple(tree.left_out[:MOST_WARNINGS]),
+                left_out=len(tree.left_out),
+                single=single,
+            ),
+            # Beside a single object there is nothing that a source has not.
+            bool(self.config.get("delete")) and names is None and not all(objects),
         )
 
-    def _warn(self, line: str) -> None:
-        self._say(line)
-        if len(self.progress.warnings) < 100:
-            self.progress.warnings.append(line)
-
-    @contextlib.contextmanager
-    def _staging(self) -> Any:
-        """A new folder for what is not whole yet. Raises SourceError while another is at work.
-
-        It has a name of its own: what a tool that nobody ended still writes is in another one.
-        """
-        staging = os.path.join(self._root, STAGING)
-        lock = take_lock(staging)
+    def fetch(self, missing: list[int]) -> None:
+        assert self.target.staging and self.progress.gap
+        staging = self.target.staging.folder
+        _clear(staging)
+        # A folder of its own: what a tool that nobody ended still writes is in another one.
+        self._folder = tempfile.mkdtemp(prefix=PREFIX, dir=staging)
+        # By the names under which they come: what is under way, what of it came in parts, and what
+        # has been given on.
+        wanted = {number: self._object(number) for number in missing}
+        self._waiting = {
+            self._tool.staged(place, one): number
+            for place, (number, one) in enumerate(wanted.items())
+        }
+        self._large: dict[bytes, int] = {}
+        self._put: set[bytes] = set()
+        self._had = 0
+        self._confirmed_at = time.monotonic()
+        everything = self.progress.gap.files == self._all
         try:
-            _clear(staging)
-            yield tempfile.mkdtemp(prefix=b"s3-", dir=staging)
+            self._tool.fetch(list(wanted.values()), everything, self._folder, self._collect)
+            self._collect(last=True)
+            self._say_what_lacks()
+            self.target.publisher.finish()
         finally:
             _clear(staging)
-            leave(staging, lock)
 
-    def _make_folder(self, path: bytes) -> None:
-        full = os.path.join(self._root, path)
-        with contextlib.suppress(FileExistsError, NotADirectoryError, PermissionError):
-            removes = self._config.get("delete") and not self.progress.left_out
-            if removes and os.path.lexists(full) and not os.path.isdir(full):
-                os.unlink(full)
-            os.makedirs(full, exist_ok=True)
+    def _object(self, number: int) -> Object:
+        one = self._objects[number]
+        assert one
+        return one
 
     def _collect(self, last: bool = False) -> None:
-        """Give what has come whole its name, and count what is coming.
+        """Give on what has come whole, and count what is coming.
 
-        What is got in parts is published when S3 still has what was listed: parts of two versions
+        What is got in parts is given on when S3 still has what was listed: parts of two versions
         of an object are no version of it.
         """
-        ready, coming = [], 0
+        coming = 0
         for at, _, names in os.walk(self._folder):
             for name in names:
                 full = os.path.join(at, name)
                 staged = os.path.relpath(full, self._folder)
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(FileNotFoundError):  # it was the tool's for a moment
                     status = os.stat(full)
-                    coming += min(status.st_size, status.st_blocks * 512)
-                    path, one = self._waiting.get(staged, (b"", None))
-                    if one is None:
-                        continue
-                    if status.st_size != one.size:
-                        if last:
-                            self._leave_out(path, CHANGED)
-                            del self._waiting[staged]
-                    elif one.size > self._tool.part_bytes:
-                        self._large[staged] = path, one
-                    else:
-                        ready.append((staged, path, one))
-        self.progress.bytes = min(self.progress.total_bytes, self._done + coming)
+                    if staged not in self._put:
+                        coming += min(status.st_size, status.st_blocks * 512)
+                    if staged in self._waiting:
+                        self._take(staged, status.st_size, last)
+        assert self.progress.gap
+        self.progress.bytes = min(self.progress.gap.bytes, self._had + coming)
+        self.progress.files = self.target.publisher.written
         if self._large and (last or time.monotonic() - self._confirmed_at > CONFIRM_S):
-            ready += self._confirmed()
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            list(pool.map(lambda each: self._publish(*each), ready))
-        for staged, _, one in ready:
-            self._done += one.size
-            del self._waiting[staged]
+            self._confirm()
 
-    def _confirmed(self) -> list[tuple[bytes, bytes, Found]]:
+    def _take(self, staged: bytes, size: int, last: bool) -> None:
+        number = self._waiting[staged]
+        if size != self._object(number).size:
+            if last:
+                self.leave_out(number, CHANGED)
+                del self._waiting[staged]
+        elif size > self._tool.part_bytes:
+            self._large[staged] = number
+        else:
+            self._give_on(staged)
+
+    def _give_on(self, staged: bytes) -> None:
+        number = self._waiting.pop(staged)
+        self._put.add(staged)
+        self._had += self._object(number).size
+        self.put(number, os.path.join(self._folder, staged))
+
+    def _confirm(self) -> None:
+        """Give on what came in parts and is still what was listed; leave out the rest."""
         began = time.monotonic()
         now = {
             (one.source, one.key): (one.size, one.mtime, one.etag)
@@ -655,122 +645,37 @@ class Sync:
         took, self._confirmed_at = time.monotonic() - began, time.monotonic()
         # A listing of millions takes minutes: at most a tenth of the time goes into it.
         self._confirmed_at += max(0.0, 9 * took - CONFIRM_S)
-        good = []
-        for staged, (path, one) in self._large.items():
+        for staged, number in self._large.items():
+            one = self._object(number)
             if now.get((one.source, one.key)) == (one.size, one.mtime, one.etag):
-                good.append((staged, path, one))
+                self._give_on(staged)
             else:
-                self._leave_out(path, CHANGED)
+                self.leave_out(number, CHANGED)
                 del self._waiting[staged]
         self._large = {}
-        return good
 
-    def _publish(self, staged: bytes, path: bytes, one: Found) -> None:
-        """A whole file gets its name. Raises OSError for what concerns all files."""
-        part = os.path.join(self._folder, staged)
-        descriptor = os.open(part, os.O_RDWR)
-        try:
-            os.fchmod(descriptor, 0o644)
-            os.utime(descriptor, (one.mtime, one.mtime))
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        try:
-            os.replace(part, os.path.join(self._root, path))
-            self.progress.files += 1
-        except (IsADirectoryError, NotADirectoryError, FileNotFoundError, PermissionError) as error:
-            self._leave_out(path, str(error.strerror))
-
-    def _leave_out(self, path: bytes, why: str) -> None:
-        self._warn(f"left out {shown(path)}: {why}")
-        self.progress.left_out += 1
-
-    def _end(self, extra: list[bytes]) -> None:
-        """Say what has not come; remove what no source has, where all has. Raises SourceError."""
+    def _say_what_lacks(self) -> None:
+        """Why the rest has not come. Raises Failure where nothing has."""
         errors = self._tool.errors
-        for line in errors[:100]:
-            self._say(line)
-        lost = self._waiting
-        if lost and not self.progress.files:
-            raise explained("\n".join(errors), self._tool, self._url(next(iter(lost.values()))[1]))
-        for path, one in lost.values():
-            url = self._url(one)
+        for line in errors[:MOST_WARNINGS]:
+            self.say(line)
+        for number in self._waiting.values():
+            one = self._object(number)
+            url = f"s3://{self._tool.sources[one.source][0]}/{text_of(one.key)}"
             own = [line for line in errors if f"{url}:" in line or f"{url} " in line]
-            self._leave_out(path, explained("\n".join(own or errors), self._tool, url).why)
-        if self.progress.left_out:
-            return
-        for path in extra:
-            full = os.path.join(self._root, path)
-            with contextlib.suppress(FileNotFoundError):
-                (os.rmdir if os.path.isdir(full) and not os.path.islink(full) else os.unlink)(full)
-                self.progress.deleted += 1
-
-    def _url(self, one: Found) -> str:
-        return f"s3://{self._tool.sources[one.source][0]}/{_text(one.key)}"
+            failure = explained("\n".join(own or errors), self._tool, url)
+            if not self._put:
+                raise failure
+            self.leave_out(number, str(failure))
 
 
-def _is_object(tool: Tool, listed: list[list[Found]], number: int) -> bool:
+def _is_object(listed: Sequence[Object], key: bytes) -> bool:
     """Whether a source is one object, and not all that is below a prefix."""
-    return [one.key for one in listed[number]] == [tool.sources[number][1]]
-
-
-def room_at(folder: bytes) -> tuple[int, bool]:
-    """How many bytes are free there, and whether it can be written to; of what is above it where
-    it is still to be made."""
-    while not os.path.isdir(folder):
-        folder = os.path.dirname(folder) or b"."
-    status = os.statvfs(folder)
-    return status.f_bavail * status.f_frsize, os.access(folder, os.W_OK | os.X_OK)
-
-
-def check_room(folder: bytes, size: int) -> None:
-    """Raises SourceError."""
-    free, _ = room_at(folder)
-    if size + MARGIN_BYTES > free:
-        raise SourceError(
-            f"{shown(folder)} has {free} bytes free, {size} are to come",
-            "make room there, or choose another destination",
-        )
+    return [one.key for one in listed] == [key]
 
 
 def _clear(staging: bytes) -> None:
+    """Remove what tools have put there."""
     for name in os.listdir(staging):
-        if name.startswith(b"s3-"):
+        if name.startswith(PREFIX):
             shutil.rmtree(os.path.join(staging, name), ignore_errors=True)
-
-
-def md5_of(path: bytes) -> str:
-    """What S3 calls the ETag of an object that came in one piece."""
-    found = hashlib.md5()  # noqa: S324 - compared, not trusted
-    with open(path, "rb") as file:
-        for piece in iter(lambda: file.read(1 << 20), b""):
-            found.update(piece)
-    return found.hexdigest()
-
-
-def take_lock(staging: bytes) -> int:
-    """Make the folder and hold it. Raises SourceError while another holds it."""
-    path = os.path.join(staging, b"lock")
-    while True:
-        os.makedirs(staging, exist_ok=True)
-        # The one before us may just be leaving.
-        with contextlib.suppress(FileNotFoundError), contextlib.ExitStack() as opened:
-            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            opened.callback(os.close, lock)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                where = shown(os.path.dirname(staging))
-                raise SourceError(f"another sync into {where} is running", "wait for it") from None
-            if os.path.samestat(os.stat(path), os.fstat(lock)):
-                opened.pop_all()
-                return lock
-
-
-def leave(staging: bytes, lock: int) -> None:
-    """Let go of the folder; nothing of it stays but what another run can use."""
-    with contextlib.suppress(OSError):
-        if os.listdir(staging) == [b"lock"]:
-            os.unlink(os.path.join(staging, b"lock"))
-            os.rmdir(staging)
-    os.close(lock)

@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 from clusterctl.node.relay.manifest import FILE, FOLDER, LINK, MODES, Entry, in_order, text_of
 
+# Where files are until they are whole: no data of anybody's.
 STAGING = b".clusterctl-copy"
-# Also that of syncs (relay/s3files.py): neither is data of anybody's.
-OWN_FOLDERS = (STAGING, b".clusterctl-sync")
 # A file in more pieces is taken as it reads, holes as zeros.
 MOST_SEGMENTS = 10_000
 
@@ -172,7 +171,7 @@ def _walk(gathering: _Gathering, top: bytes, name: bytes) -> None:
             gathering.leave_out(folder, error)
             continue
         for child in children:
-            if child.name.startswith(OWN_FOLDERS):
+            if child.name.startswith(STAGING):
                 continue
             below = prefix + b"/" + child.name if prefix else child.name
             try:

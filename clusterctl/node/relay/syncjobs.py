@@ -29,7 +29,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from clusterctl.node.relay.s3files import TOOLS, SourceError, Sync, tool_at
+from clusterctl.node.relay.base import failure_of
+from clusterctl.node.relay.s3files import TOOLS, Job, Sync, tool_at
 from clusterctl.node.relay.webfile import WebFile
 
 SYNCS = Path.home() / ".clusterctl" / "s3sync"
@@ -126,7 +127,7 @@ def settled(folder: Path) -> dict[str, Any] | None:
         # Whether it runs comes first, for the reason that `describe` gives.
         running = alive(folder)
         ended = read_json(folder / "end.json")
-        if ended or not running or read_json(folder / "progress.json").get("listed"):
+        if ended or not running or read_json(folder / "progress.json").get("gap"):
             return ended or None
         time.sleep(0.05)
     return None
@@ -172,12 +173,9 @@ def work(folder: Path, order: dict[str, Any]) -> NoReturn:
         status = int(bool(left_out))
     except KeyboardInterrupt:
         status, why = 130, "cancelled"
-    except SourceError as error:
-        why, hint = error.why, error.hint
-    except OSError as error:
-        why = f"{error.filename}: {error.strerror}" if error.filename else str(error)
     except BaseException as error:  # noqa: BLE001 - told, in place of a trace in a log
-        why = f"{type(error).__name__}: {error}"
+        failure = failure_of(error, order["destination"])
+        why, hint = str(failure), failure.hint
     if left_out:
         why = f"{left_out} {'file was' if left_out == 1 else 'files were'} left out"
         hint = "the log says which, and why: --follow"
@@ -191,35 +189,35 @@ def write_end(folder: Path, status: int, why: str, hint: str = "", left_out: int
     write_json(folder / "end.json", {**ended, "ended_at": time.time()})
 
 
-def sync_of(order: dict[str, Any], say: Callable[[str], None]) -> Sync | WebFile:
+def job_of(order: dict[str, Any], say: Callable[[str], None]) -> Job:
     kind = WebFile if order["config"].get("url") else Sync
-    return kind(order["config"], order["destination"].encode("utf-8", "surrogateescape"), say)
+    return kind(order["config"], order["destination"], say)
 
 
 def run(folder: Path, order: dict[str, Any]) -> int:
-    """How many files were left out. Raises SourceError, OSError."""
-    sync = sync_of(order, say)
+    """How many files were left out. Raises what jobs raise."""
+    job = job_of(order, say)
 
     def report() -> None:
         with contextlib.suppress(OSError):  # on a full disk
-            write_json(folder / "progress.json", sync.progress.as_data())
+            write_json(folder / "progress.json", job.progress.as_data())
 
     def keep_reporting() -> None:
         known = False
         while True:
             # Who has started it waits for the first report that says what there is to get.
             time.sleep(REPORT_S if known else REPORT_S / 10)
-            if known or sync.progress.listed:
+            if known or job.progress.gap:
                 known = True
                 report()
 
     threading.Thread(target=keep_reporting, daemon=True).start()
     try:
-        sync.run()
+        job.run()
     finally:
         report()
-    say(f"files: {sync.progress.files}, bytes: {sync.progress.bytes}")
-    return sync.progress.left_out
+    say(f"files: {job.progress.files}, bytes: {job.progress.bytes}")
+    return sum(told.left_out for told in (job.progress.listed, job.progress.done) if told)
 
 
 def say(line: str) -> None:
@@ -230,14 +228,13 @@ def say(line: str) -> None:
 
 
 def look(order: dict[str, Any]) -> dict[str, Any]:
-    sync = sync_of({**order, "config": {**order["config"], "dry_run": True}}, lambda line: None)
     try:
-        sync.run()
-    except SourceError as error:
-        return {"why": error.why, "hint": error.hint}
-    except OSError as error:
-        return {"why": f"{error.filename}: {error.strerror}", "hint": ""}
-    return sync.progress.as_data()
+        job = job_of({**order, "config": {**order["config"], "dry_run": True}}, lambda line: None)
+        job.run()
+    except Exception as error:  # noqa: BLE001 - told, in place of a trace
+        failure = failure_of(error, order["destination"])
+        return {"why": str(failure), "hint": failure.hint}
+    return job.progress.as_data()
 
 
 def show_log(folder: Path, at: int) -> dict[str, Any]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from clusterctl.node.relay.base import Relay
 from clusterctl.node.relay.destination import Destination
 from clusterctl.node.relay.layout import Layout
-from clusterctl.node.relay.manifest import decode, text_of
+from clusterctl.node.relay.manifest import decode
 from clusterctl.node.relay.messages import Begin, Done, Lost, Order, Progress, PullFrom
 from clusterctl.node.relay.pull import AGAIN_S, Caller, Puller, Upstream, fetch_manifest
 from clusterctl.node.relay.store import Store
@@ -44,10 +45,10 @@ class Target(Destination):
     def publish_whole(self) -> None:
         self.store.publish_whole(self.plan.missing)
 
+    def bad(self) -> Iterable[int]:
+        return self.store.bad
+
     def finish(self) -> Done:
-        for number in sorted(self.store.bad):
-            name = text_of(self.entries[number].path)
-            self.publisher.refused[number] = f"{name}: not the same any more at the source"
         return super().finish()._replace(bytes=self.store.received)
 
 

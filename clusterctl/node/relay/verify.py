@@ -12,9 +12,9 @@ import time
 import zlib
 from typing import Any
 
+from clusterctl.node.relay import hashing
 from clusterctl.node.relay.base import Failure, Relay
 from clusterctl.node.relay.compare import destination
-from clusterctl.node.relay.hashing import sha256_of, side_by_side
 from clusterctl.node.relay.manifest import FILE, FOLDER, LINK, Entry, digest_of, encode, in_order
 from clusterctl.node.relay.manifest import text_of as text
 from clusterctl.node.relay.messages import GetPiece, Looked, Order, Piece, Progress
@@ -90,7 +90,7 @@ class VerifyRelay(Relay):
         unread = {_below(root, one.path): one for one in found.left_out if one.errno}
         entries = []
         items = zip(found.entries, found.paths)
-        run = side_by_side if self.config.get("content") else map
+        run = hashing.side_by_side if self.config.get("content") else map
         checked = run(self._checked, items)
         for entry, found_wrong in checked:
             closed = unread.pop(entry.path, None)  # a folder that cannot be listed
@@ -123,7 +123,7 @@ class VerifyRelay(Relay):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
             for _ in range(ATTEMPTS):
                 before = os.lstat(path)
-                digest = sha256_of(path, self._read)
+                digest = hashing.digest_of(path, self._read)
                 after = os.lstat(path)
                 if (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns):
                     size, mtime_ns = after.st_size, after.st_mtime_ns

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import fcntl
 import os
 import threading
 
@@ -77,3 +78,20 @@ def test_one_at_a_time(staging):
     other.acquire()
     other.release(clear=True)
     assert not os.path.exists(other.folder)
+
+
+def test_only_one_works_where_another_is_just_leaving(staging, monkeypatch):
+    held, flock = [staging], fcntl.flock
+
+    def late(lock, how):
+        while held:
+            held.pop().release(clear=True)
+        flock(lock, how)
+
+    monkeypatch.setattr("clusterctl.node.relay.staging.fcntl.flock", late)
+    other = Staging(staging.root)
+    other.acquire()
+    with pytest.raises(Busy):
+        Staging(staging.root).acquire()
+    assert other.is_held()
+    other.release(clear=True)
