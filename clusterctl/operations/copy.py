@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
-from clusterctl.copy.cost import EC2_FLOW
-from clusterctl.copy.plan import CopyFacts, CopyPlan, NodeFacts, plan_copy, predict
+from clusterctl.copy.plan import EC2_FLOW, CopyFacts, CopyPlan, NodeFacts, plan_copy, predict
 from clusterctl.copy.report import (
     CopyProgress,
     NodeReport,

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from clusterctl.copy.plan import (
+    PAYLOAD_SHARE,
     CopyFacts,
     CopyPlan,
     NodeFacts,
@@ -20,17 +21,8 @@ FLOW = 5e9 / 8
 
 
 def facts(count: int = 8, size: int = 150 * GB, zones: str = "a", **rates) -> CopyFacts:
-    node_rates = {key: value for key, value in rates.items() if key != "read_rate"}
-    return CopyFacts(
-        tuple(
-            NodeFacts(f"demo-{index}", zones[index % len(zones)], **node_rates)
-            for index in range(count)
-        ),
-        bytes=size,
-        files=1200,
-        read_rate=rates.get("read_rate"),
-        source_zone=zones[0],
-    )
+    nodes = [NodeFacts(f"demo-{n}", zones[n % len(zones)], **rates) for n in range(count)]
+    return CopyFacts(tuple(nodes), bytes=size, files=1200, source_zone=zones[0])
 
 
 def request(**changes) -> CopyRequest:
@@ -38,22 +30,50 @@ def request(**changes) -> CopyRequest:
 
 
 def test_a_data_set_to_eight_nodes():
-    plan = plan_copy(request(), facts(link_rate=GBIT25, flow_rate=FLOW, write_rate=1e9))
+    plan = plan_copy(request(), facts(link_rate=GBIT25, flow_rate=FLOW))
     assert plan == CopyPlan(
         order=tuple(f"demo-{index}" for index in range(8)),
         block_bytes=8 << 20,
         streams=6,
         predicted_s=plan.predicted_s,
         phases=plan.phases,
-        limited_by="target disk",
+        limited_by="link",
         why=(
             "Every node passes on what it gets, so the source sends each byte once, "
             "however many nodes there are.",
-            "How fast the disks read is not known: taken as fast enough.",
+            "How fast the disks read and write is not known: taken as fast enough.",
         ),
     )
-    assert plan.predicted_s == pytest.approx(151, abs=1)
+    assert plan.predicted_s == pytest.approx(51.6, abs=0.1)
     assert sum(plan.phases.values()) == pytest.approx(plan.predicted_s)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "streams", "flow", "seconds"),
+    [
+        *((1, 8, FLOW, 48.0), (4, 8, FLOW, 48.1), (8, 8, FLOW, 48.2), (32, 8, FLOW, 48.7)),
+        *((8, 1, FLOW, 240.0), (8, 1, 2 * FLOW, 120.0), (8, 1, None, 48.0)),
+    ],
+)
+def test_the_numbers_of_the_model(nodes, streams, flow, seconds):
+    """Of docs/copy-model.md, where links and flows carry nothing but data."""
+    rates = {"link_rate": GBIT25 / PAYLOAD_SHARE, "flow_rate": flow and flow / PAYLOAD_SHARE}
+    plan = plan_copy(request(streams=streams, block_bytes=8 << 20), facts(nodes, **rates))
+    assert plan.predicted_s - plan.phases["set-up"] == pytest.approx(seconds, abs=0.12)
+    assert plan.limited_by == "link"
+
+
+def test_small_files_cost_by_the_file():
+    small = CopyFacts((NodeFacts("a", link_rate=GBIT25),), 20_000 * 4096, 20_000)
+    plan = plan_copy(request(), small)
+    assert (plan.limited_by, plan.phases["transfer"]) == ("target disk", pytest.approx(2.8))
+
+
+def test_a_set_smaller_than_the_blocks_under_way_fills_the_chain_with_itself():
+    plan = plan_copy(request(), facts(11, 1000, link_rate=1e6))
+    assert plan.phases["fill"] == pytest.approx(10 * 1000 / 1e6 / PAYLOAD_SHARE)
+    nothing = plan_copy(request(), CopyFacts((NodeFacts("a", link_rate=1e6),)))
+    assert (nothing.predicted_s, nothing.limited_by) == (nothing.phases["set-up"], "")
 
 
 def test_its_data_are_plain():

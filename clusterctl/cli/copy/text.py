@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from clusterctl.copy.cost import payload_share
+from clusterctl.copy.plan import PAYLOAD_SHARE
 from clusterctl.copy.report import (
     CopyProgress,
     NodeProgress,
@@ -152,7 +152,7 @@ def _paces(progress: CopyProgress) -> tuple[str, str, str]:
     notes = [each] if len(rates) > 1 else []
     if not progress.slowest_link:
         return format_rate(sum(rates)) + (f" ({each})" if notes else ""), each, each
-    percents = f"{mean / payload_share() / progress.slowest_link * 100:.0f} % of the"
+    percents = f"{mean / PAYLOAD_SHARE / progress.slowest_link * 100:.0f} % of the"
     notes.append(f"{percents} slowest link")
     return f"{format_rate(sum(rates))} ({', '.join(notes)})", f"{each} ({percents} link)", each
 

@@ -35,7 +35,7 @@ def failed(index: int, message: str = "no space", hint: str = "") -> NodeReport:
 
 
 def gap(files: int = 3, size: int = 10 * MIB, **values) -> Gap:
-    return Gap(files, size, 80, **{"free_bytes": 100 * MIB, **values})
+    return Gap(files, size, **{"free_bytes": 100 * MIB, **values})
 
 
 MISSING = ClusterctlError("python3 is not there")
