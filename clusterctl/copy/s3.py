@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import importlib.util
 import os
 import re
@@ -10,12 +9,12 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Union
+from typing import Union
 from urllib.parse import urlsplit
 
+from clusterctl.copy.request import is_url
 from clusterctl.domain.errors import MissingTool, UsageError
 
 BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]", re.ASCII)
@@ -31,9 +30,6 @@ class LentKeys:
 
     def __repr__(self) -> str:
         return f"LentKeys({self.access!r})"
-
-    def as_config(self) -> dict[str, str]:
-        return {"access": self.access, "secret": self.secret, "token": self.token}
 
 
 # Whose keys the nodes use: None for their instance profile's, "none" for a public bucket.
@@ -51,10 +47,6 @@ class UrlSource:
     @property
     def is_s3(self) -> bool:
         return bool(self.bucket)
-
-
-def is_url(text: str) -> bool:
-    return text.startswith(("s3://", "http://", "https://"))
 
 
 def parse_source(text: str) -> UrlSource:
@@ -86,34 +78,6 @@ def check_endpoint(text: str | None) -> str | None:
     if text is not None and not re.fullmatch(r"https?://[^/\s@]+/?", text):
         raise UsageError(f"not an endpoint: {text!r}", "write it as https://HOST:PORT")
     return text
-
-
-def s3_config(
-    sources: Sequence[UrlSource],
-    *,
-    names: Sequence[bytes] | None = None,
-    credentials: Credentials = None,
-    endpoint: str | None = None,
-    region: str | None = None,
-    tool: str = "auto",
-    delete: bool = False,
-    checksum: bool = False,
-) -> dict[str, Any]:
-    """What a node is told (node/relay/s3files.py): it may hold keys, and goes to stdin only."""
-    lent = credentials.as_config() if isinstance(credentials, LentKeys) else credentials
-    return {
-        "sources": [
-            {"bucket": source.bucket, "key_b64": base64.b64encode(source.key).decode()}
-            for source in sources
-        ],
-        "names_b64": None if names is None else [base64.b64encode(n).decode() for n in names],
-        "credentials": lent,
-        "endpoint": check_endpoint(endpoint),
-        "region": region,
-        "tool": tool,
-        "delete": delete,
-        "checksum": checksum,
-    }
 
 
 def tool_to_send(machine: str, cache: Path) -> Path:

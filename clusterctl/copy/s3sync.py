@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 from clusterctl.copy.failures import with_unquoted_home
-from clusterctl.copy.s3 import UrlSource
 from clusterctl.domain.results import CommandResult, json_lines
 from clusterctl.node.packer import Program, program_of
 from clusterctl.node.relay.messages import Done, Gap, Listed, of_fields
@@ -117,21 +116,6 @@ class LogPart:
 def program() -> Program:
     """What runs on the node."""
     return program_of("clusterctl.node.relay.syncjobs")
-
-
-def sync_order(
-    sync_id: str,
-    sources: Sequence[UrlSource],
-    destination: str,
-    config: Mapping[str, Any],
-) -> dict[str, Any]:
-    """What `start` reads; `config` may hold keys, and so this goes to stdin only."""
-    return {
-        "id": sync_id,
-        "sources": [source.url for source in sources],
-        "destination": destination,
-        "config": dict(config),
-    }
 
 
 def parse_records(result: CommandResult) -> list[SyncRecord]:

@@ -3,6 +3,7 @@ end (`copy`), or left (`s3sync`). And a file of a web server, on one node."""
 
 from __future__ import annotations
 
+import base64
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from clusterctl.copy.report import (
     TransferReport,
 )
 from clusterctl.copy.request import CopyRequest
-from clusterctl.copy.s3 import Credentials, UrlSource, parse_source, s3_config, tool_to_send
+from clusterctl.copy.s3 import Credentials, LentKeys, UrlSource, parse_source, tool_to_send
 from clusterctl.copy.s3sync import (
     TIMEOUT_S,
     LogPart,
@@ -29,7 +30,6 @@ from clusterctl.copy.s3sync import (
     parse_records,
     program,
     progress_of,
-    sync_order,
 )
 from clusterctl.domain.errors import ClusterctlError, CommandFailed, HostError, UsageError
 from clusterctl.domain.ranges import fold_hosts
@@ -83,21 +83,37 @@ class SyncRequest:
     delete: bool = False
     checksum: bool = False
 
+    def order(self, sync_id: str = "") -> dict[str, Any]:
+        """What a node is told (node/relay/syncjobs.py): with keys, so it goes to stdin only."""
+        return {
+            "id": sync_id,
+            "sources": [source.url for source in self.sources],
+            "destination": self.destination,
+            "config": self._config if self.sources[0].is_s3 else self._web_config,
+        }
+
     @property
-    def config(self) -> dict[str, Any]:
-        """What the nodes are told."""
-        if not self.sources[0].is_s3:
-            return {"url": self.sources[0].url, "checksum": self.checksum}
-        return s3_config(
-            self.sources,
-            names=self.names,
-            credentials=self.credentials,
-            endpoint=self.endpoint,
-            region=self.region,
-            tool=self.tool,
-            delete=self.delete,
-            checksum=self.checksum,
-        )
+    def _web_config(self) -> dict[str, Any]:
+        return {"url": self.sources[0].url, "checksum": self.checksum}
+
+    @property
+    def _config(self) -> dict[str, Any]:
+        """See node/relay/s3files.py."""
+        keys = self.credentials
+        return {
+            "sources": [{"bucket": one.bucket, "key_b64": _b64(one.key)} for one in self.sources],
+            "names_b64": None if self.names is None else list(map(_b64, self.names)),
+            "credentials": vars(keys) if isinstance(keys, LentKeys) else keys,
+            "endpoint": self.endpoint,
+            "region": self.region,
+            "tool": self.tool,
+            "delete": self.delete,
+            "checksum": self.checksum,
+        }
+
+
+def _b64(name: bytes) -> str:
+    return base64.b64encode(name).decode()
 
 
 @dataclass(frozen=True)
@@ -167,14 +183,13 @@ def start_sync(
         silent = {one.host: HostOutcome(one.host, error=one.error) for one in ready.failures}
         tools = set(ready.values)
     sync_id = sync_id or new_job_id()
-    order = sync_order(sync_id, request.sources, request.destination, request.config)
     heard = [target for target in targets if target.host not in silent]
     nodes = _ask(
         connections,
         heard,
         "start",
         lambda result: _started(result, cluster, request.destination),
-        order=order,
+        order=request.order(sync_id),
     )
     ended = {**{one.host: one for one in nodes.outcomes}, **silent}
     in_order = FanoutResult(tuple(ended[target.host] for target in targets))
@@ -491,8 +506,11 @@ def _looked_at(
     tools: Sequence[str] = ["https"]
     if request.sources[0].is_s3:
         tools = ready_tools(connections, targets, request, cache, send).values
-    order = sync_order("", request.sources, request.destination, request.config)
-    found = _ask(connections, targets, "look", _one_answer, order=order, timeout_s=LOOK_TIMEOUT_S)
+    found = _ask(
+        *(connections, targets, "look", _one_answer),
+        order=request.order(),
+        timeout_s=LOOK_TIMEOUT_S,
+    )
     reports = []
     told = [progress_of(one.value or {}) for one in found.outcomes]
     for one, known in zip(found.outcomes, told):

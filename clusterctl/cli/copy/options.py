@@ -147,7 +147,8 @@ def credentials_of(
     choice: str, sources: Sequence[str], clients: Callable[[], Clients]
 ) -> Credentials:
     """Whose keys the nodes use; says what more than reading is lent to them. Raises AwsError."""
-    from clusterctl.copy.s3 import LentKeys, is_url, parse_source
+    from clusterctl.copy.request import is_url
+    from clusterctl.copy.s3 import LentKeys, parse_source
 
     if choice != "mine":
         return None if choice == "profile" else "none"
