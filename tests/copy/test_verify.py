@@ -208,9 +208,9 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize(("number", "depth"), [(2, Depth()), (0, CONTENT)], ids=["plain", "deep"])
-@pytest.mark.parametrize("change", CHANGES)
-def test_one_node_has_something_else(hosts, homes, change, number, depth):
+@pytest.mark.parametrize(("place", "change"), enumerate(CHANGES), ids=[*CHANGES])
+def test_one_node_has_something_else(hosts, homes, place, change):
+    number, depth = ((2, Depth()), (0, CONTENT))[place % 2]
     make, (kind, path, message) = CHANGES[change]
     make(homes[number])
     report = check(hosts, depth=depth)

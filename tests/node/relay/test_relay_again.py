@@ -35,17 +35,6 @@ def gap_of(relays, data, target, **options):
     return target.expect("gap")
 
 
-def test_nothing_moves_the_second_time(relays, data, tmp_path):
-    to = tmp_path / "to"
-    relays.copy(relays.source(f"{data}/"), relays.target(to))
-    before = tree(to)
-    again = relays.target(to)
-    gap = gap_of(relays, data, again)
-    assert (gap["files"], gap["bytes"]) == (0, 0)
-    assert again.expect("done")["files"] == 0
-    assert tree(to) == before
-
-
 def test_a_node_that_has_it_serves_the_next(relays, data, tmp_path):
     relays.copy(relays.source(f"{data}/"), relays.target(tmp_path / "one"))
     first, second = relays.target(tmp_path / "one"), relays.target(tmp_path / "two")
@@ -78,13 +67,6 @@ def test_times_lie_and_checksums_do_not(relays, data, tmp_path):
     assert gap_of(relays, data, target, checksum=True)["files"] == 1  # other, by its content
     target.expect("done")
     assert tree(to) == tree(data)
-
-
-def test_a_dry_run_changes_nothing(relays, data, tmp_path):
-    to = tmp_path / "not" / "there"
-    gap = gap_of(relays, data, relays.target(to, dry_run=True))
-    assert gap["files"] == 52
-    assert not to.parent.exists()
 
 
 def test_what_is_too_much_goes_only_when_asked(relays, data, tmp_path):
@@ -338,26 +320,6 @@ def test_a_destination_that_someone_removes_ends_the_relay(relays, tmp_path):
     # At once: the relay would make files in a folder that is being emptied.
     interrupted(relays, data, to, lambda relay: to.rename(tmp_path / "gone"))
     assert relays.running[-1].process.wait(20) == 1
-
-
-def test_two_at_once_to_the_same_place(relays, tmp_path):
-    data, to = tmp_path / "data", tmp_path / "to"
-    make(data, {b"big": random.Random(6).randbytes(24 * MIB)})
-    source, target = relays.source(f"{data}/"), relays.target(to)
-    relays.begin(source, target)
-    target.pull_from(source)
-    target.expect("gap")
-    other = relays.target(to)
-    relays.begin(source2 := relays.source(f"{data}/"), other)
-    other.pull_from(source2)
-    said = other.events.get(timeout=30)
-    while said["event"] == "progress":
-        said = other.events.get(timeout=30)
-    if said["event"] != "gap":  # else the first was done by then
-        assert (said["event"], said["kind"]) == ("failed", "busy")
-        assert "another copy" in said["why"]
-    target.expect("done")
-    assert tree(to) == tree(data)
 
 
 def test_nothing_is_left_where_nothing_came(relays, tmp_path):
