@@ -113,9 +113,14 @@ class LogPart:
     more: bool
 
 
-def program() -> Program:
-    """What runs on the node."""
-    return program_of("clusterctl.node.relay.syncjobs")
+# Actions of node/relay/syncjobs.py that need the modules that do the work.
+AT_WORK = ("probe", "look", "start")
+
+
+def program(action: str) -> Program:
+    """What runs on the node for this action."""
+    work = ["clusterctl.node.relay.webfile"] if action in AT_WORK else []
+    return program_of(*work, "clusterctl.node.relay.syncjobs")
 
 
 def parse_records(result: CommandResult) -> list[SyncRecord]:

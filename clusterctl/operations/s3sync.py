@@ -242,8 +242,8 @@ def _ask(
 ) -> FanoutResult[Any]:
     result = connections.run_all(
         targets,
-        program().command(action, *arguments),
-        stdin=program().stdin(order or b""),
+        program(action).command(action, *arguments),
+        stdin=program(action).stdin(order or b""),
         timeout_s=timeout_s,
     )
     return read_each(result, parse)
@@ -292,11 +292,11 @@ class Watched:
 
     def look(self) -> None:
         """Pass on what is new in the logs."""
-        left = self.left
+        left, asked = self.left, program("log")
         result = self._connections.run_all(
             left,
-            lambda target: program().command("log", self._sync_id, str(self._at[target.host])),
-            stdin=program().stdin(),
+            lambda target: asked.command("log", self._sync_id, str(self._at[target.host])),
+            stdin=asked.stdin(),
             timeout_s=TIMEOUT_S,
         )
         for target, outcome in zip(left, read_each(result, _part).outcomes):

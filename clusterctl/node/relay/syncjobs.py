@@ -8,6 +8,9 @@
     log ID AT     what its log has from byte AT on, and how it goes
     cancel ID     ends it and waits for that
 
+The first three need the modules that do the work, which are sent with them only: the others are
+asked once a second.
+
 A sync is a process of its own that outlives the connection. What it got on stdin it keeps in
 memory: keys are in no file and on no command line, and in no environment but the tool's.
 """
@@ -27,11 +30,10 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from clusterctl.node.relay.base import failure_of
-from clusterctl.node.relay.s3files import TOOLS, Job, Sync, tool_at
-from clusterctl.node.relay.webfile import WebFile
+if TYPE_CHECKING:
+    from clusterctl.node.relay.s3files import Job
 
 SYNCS = Path.home() / ".clusterctl" / "s3sync"
 KEPT = 20
@@ -174,8 +176,7 @@ def work(folder: Path, order: dict[str, Any]) -> NoReturn:
     except KeyboardInterrupt:
         status, why = 130, "cancelled"
     except BaseException as error:  # noqa: BLE001 - told, in place of a trace in a log
-        failure = failure_of(error, order["destination"])
-        why, hint = str(failure), failure.hint
+        why, hint = reason_of(error, order)
     if left_out:
         why = f"{left_out} {'file was' if left_out == 1 else 'files were'} left out"
         hint = "the log says which, and why: --follow"
@@ -189,7 +190,18 @@ def write_end(folder: Path, status: int, why: str, hint: str = "", left_out: int
     write_json(folder / "end.json", {**ended, "ended_at": time.time()})
 
 
+def reason_of(error: BaseException, order: dict[str, Any]) -> tuple[str, str]:
+    """Why it could not go on, and what to do."""
+    from clusterctl.node.relay.base import failure_of
+
+    failure = failure_of(error, order["destination"])
+    return str(failure), failure.hint
+
+
 def job_of(order: dict[str, Any], say: Callable[[str], None]) -> Job:
+    from clusterctl.node.relay.s3files import Sync
+    from clusterctl.node.relay.webfile import WebFile
+
     kind = WebFile if order["config"].get("url") else Sync
     return kind(order["config"], order["destination"], say)
 
@@ -232,8 +244,8 @@ def look(order: dict[str, Any]) -> dict[str, Any]:
         job = job_of({**order, "config": {**order["config"], "dry_run": True}}, lambda line: None)
         job.run()
     except Exception as error:  # noqa: BLE001 - told, in place of a trace
-        failure = failure_of(error, order["destination"])
-        return {"why": str(failure), "hint": failure.hint}
+        why, hint = reason_of(error, order)
+        return {"why": why, "hint": hint}
     return job.progress.as_data()
 
 
@@ -274,6 +286,8 @@ def main() -> None:
         elif action == "look":
             answers = [look(json.loads(sys.stdin.buffer.readline()))]
         elif action == "probe":
+            from clusterctl.node.relay.s3files import TOOLS, tool_at
+
             here = [name for name in TOOLS if tool_at(name)]
             answers = [{"tools": here, "machine": os.uname().machine}]
         else:
