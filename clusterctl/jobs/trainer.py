@@ -215,7 +215,7 @@ class TrainerRun:
     """
 
     ranks: int
-    data_dir: str | None
+    data_dir: str | None = None
     log_dir: str = "imagenet_resnet"
     log_name: str = "hvd_train.log"
     model: str = "resnet50"
@@ -293,9 +293,12 @@ def ask_trainer(
     matches = (re.search("error: (.*)", line, re.IGNORECASE) for line in told)
     refused = "; ".join(dict.fromkeys(match[1] for match in matches if match))
     said = json.loads(asked.stdout.splitlines()[0])
-    names = [name for name in TrainerRun.__dataclass_fields__ if name != "ranks"]
-    run = said and TrainerRun(ranks, **{name: said[_NAMES.get(name, name)] for name in names})
-    return run, refused
+    if said is None:
+        return None, refused
+    flags = {name: _NAMES.get(name, name) for name in TrainerRun.__dataclass_fields__}
+    # One that a user has changed, or of another version, may lack a flag.
+    known = {name: said[flag] for name, flag in flags.items() if flag in said}
+    return TrainerRun(**{**known, "ranks": ranks}), refused
 
 
 def switch(arguments: Sequence[str], name: str) -> bool | None:

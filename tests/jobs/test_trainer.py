@@ -102,6 +102,14 @@ def test_a_trainer_that_does_not_answer(tmp_path, parser):
     assert (severity, "does not say what it will do" in told) == ("error", True)
 
 
+def test_a_trainer_of_another_version_may_lack_a_flag(tmp_path):
+    text = (
+        "import argparse\ndef parse_args(argv): return argparse.Namespace(data_dir='/d', mine=1)\n"
+    )
+    (tmp_path / "flags.py").write_text(text)
+    assert plan(*REAL, trainer=tmp_path).run == TrainerRun(8, "/d")
+
+
 @pytest.mark.parametrize(
     ("words", "changes", "severity"),
     [
