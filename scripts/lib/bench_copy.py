@@ -12,16 +12,18 @@ from pathlib import Path
 
 from bench_copy_faults import bench_faults
 from bench_copy_shaped import bench_shaped
-from bench_copy_unshaped import bench_cpu, bench_small
+from bench_copy_unshaped import bench_chain, bench_cpu, bench_hop, bench_small
 from bench_lab import cores, quiet, running_lab
 from bench_scale import FULL, QUICK, Scale
 from bench_tables import Goal
 
-DATA_SIZE = "4GiB"
+DATA_SIZE = "5GiB"
 PARTS: dict[str, Callable[[Path, Scale], list[Goal]]] = {
     "shaped": bench_shaped,
     "faults": bench_faults,
     "cpu": bench_cpu,
+    "hop": bench_hop,
+    "chain": bench_chain,
     "small": bench_small,
 }
 

@@ -80,7 +80,7 @@ def with_killed(
 
 def others(lab: CopyLab, nodes: Sequence[int], odd: int, sample: Sample, title: str) -> Fault:
     unhurt = [node for node in nodes if node != odd]
-    others_s = lab.last_change(unhurt) - sample.began
+    others_s = max(lab.last_changes(unhurt)) - sample.began
     lab.clear(nodes)
     note(f"{title}: the others {others_s:.2f} s, the command {sample.wall_s:.2f} s")
     return Fault(others_s, sample)

@@ -24,7 +24,7 @@ from bench_lab import (
 )
 from bench_peers import PYTHON, Job
 from bench_scale import DataSet, fitting
-from bench_tables import Sample, predicted_s
+from bench_tables import Sample, plan_of
 
 PROGRAMS = ("bench_swarm.py", "bench_socket.py", "bench_digest.py")
 DESTINATION = "/data/out"
@@ -78,10 +78,9 @@ class CopyLab:
     def clear(self, nodes: Sequence[int]) -> None:
         self.on(nodes, f"rm -rf {DESTINATION} {DESTINATION}.*")
 
-    def last_change(self, nodes: Sequence[int]) -> float:
-        """The time (of the epoch) at which the last of these nodes had everything."""
-        found = self.on(nodes, LAST_CHANGE.format(folder=DESTINATION))
-        return max(float(line) for line in found)
+    def last_changes(self, nodes: Sequence[int]) -> list[float]:
+        """The time (of the epoch) at which each of these nodes had everything."""
+        return list(map(float, self.on(nodes, LAST_CHANGE.format(folder=DESTINATION))))
 
     def instance_ids(self) -> list[str]:
         nodes = json.loads(quiet("clusterctl", "status", "bench", "--json"))["nodes"]
@@ -131,4 +130,6 @@ def timed_run(argv: Sequence[str], may_fail: bool = False) -> Sample:
     if process.returncode and not may_fail:
         sys.exit(f"error: {shlex.join(argv)} ended with {process.returncode}: {err or out}")
     cpu_s = machine_cpu_s(fields) - cpu
-    return Sample(wall_s, cpu_s, cpu_s / wall_s / cores(), began, predicted_s(out))
+    plan = plan_of(out)
+    busy = cpu_s / wall_s / cores()
+    return Sample(wall_s, cpu_s, busy, began, plan.get("predicted_s"), plan.get("streams", 0))

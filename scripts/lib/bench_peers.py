@@ -19,6 +19,7 @@ class Job:
     source: str
     destination: str
     hosts: tuple[str, ...]
+    connections: int = 1
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,8 @@ def swarm(engine: str, job: Job) -> str:
 def plain_socket(job: Job) -> str:
     """Nothing but sendfile here and recv and write there, to one host after the other."""
     words = [PYTHON, "/tmp/bench_socket.py", "send", job.source, job.destination]
-    return "\n".join(f"{shlex.join([*words, host])} || exit 1" for host in job.hosts)
+    each = [shlex.join([*words, host, str(job.connections)]) for host in job.hosts]
+    return "\n".join(f"{command} || exit 1" for command in each)
 
 
 def together(commands: Iterable[str]) -> str:

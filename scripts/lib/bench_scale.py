@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 MIB = 1 << 20
 # What a host needs beside its data, and the share of memory that may be used at all.
@@ -60,7 +60,12 @@ class Scale:
     reduced: DataSet
     unshaped: DataSet
     small: DataSet
+    chain: DataSet
+    chain_nodes: int = 32
     small_nodes: tuple[int, ...] = (1, 8)
+    # What a copy costs whatever the size of its set.
+    tiny: DataSet = DataSet("tiny", 2, 4096)
+    hop: DataSet = DataSet("hop", 32, 128 * MIB)
     without_peers: bool = False
 
 
@@ -74,6 +79,7 @@ FULL = Scale(
     reduced=DataSet("reduced", 2, 16 * MIB),
     unshaped=DataSet("unshaped", 16, 128 * MIB),
     small=DataSet("small", 20_000, 4096),
+    chain=DataSet("chain", 16, 4 * MIB),
 )
 QUICK = Scale(
     nodes=(2, 8),
@@ -85,6 +91,9 @@ QUICK = Scale(
     reduced=DataSet("reduced", 4, 4 * MIB),
     unshaped=DataSet("unshaped", 4, 128 * MIB),
     small=DataSet("small", 5_000, 4096),
+    chain=DataSet("chain", 16, MIB),
+    chain_nodes=8,
+    hop=DataSet("hop", 32, 16 * MIB),
 )
 
 
@@ -92,3 +101,10 @@ def fitting(nodes: Sequence[int], data_bytes: int, available_bytes: int) -> tupl
     """Those numbers of nodes whose copies, and the source's, fit into memory."""
     room = available_bytes * SHARE
     return tuple(one for one in nodes if (one + 1) * (data_bytes + HOST_BYTES) <= room)
+
+
+def fitted(data: DataSet, available_bytes: int) -> DataSet:
+    """The set, with smaller files where it and a copy of it do not fit into memory."""
+    while not fitting([1], data.bytes, available_bytes):
+        data = replace(data, file_bytes=data.file_bytes // 2)
+    return data

@@ -6,6 +6,7 @@ import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 GAP = "  "
 
@@ -19,6 +20,7 @@ class Sample:
     busy: float
     began: float
     predicted_s: float | None = None
+    streams: int = 0
 
 
 @dataclass(frozen=True)
@@ -38,14 +40,14 @@ class Goal:
         return f"  goal   {verdict:12}  {most}, measured {self.measured:.3f}{self.unit}"
 
 
-def predicted_s(out: str) -> float | None:
-    """What `clusterctl copy --json` planned with, from its last event; None from other programs."""
+def plan_of(out: str) -> dict[str, Any]:
+    """What `clusterctl copy --json` planned with, from its last event; {} from other programs."""
     lines = out.splitlines()
     try:
         report = json.loads(lines[-1]) if lines else None
     except ValueError:
-        return None
-    return report["plan"].get("predicted_s") if isinstance(report, dict) else None
+        return {}
+    return report["plan"] if isinstance(report, dict) else {}
 
 
 def median_s(samples: Sequence[Sample]) -> float:

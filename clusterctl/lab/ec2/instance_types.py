@@ -13,11 +13,11 @@ from moto.ec2.models.instance_types import (
 )
 
 BASE = "p3dn.24xlarge"
-# Type -> vCPUs, memory in MiB, GPUs, network. AWS retired them; the tutorial's users know them.
+# Type -> vCPUs, memory in MiB, GPUs, network, Gbit/s that it always carries. AWS retired them; the tutorial's users know them.
 P3 = {
-    "p3.2xlarge": (8, 62464, 1, "Up to 10 Gigabit"),
-    "p3.8xlarge": (32, 249856, 4, "10 Gigabit"),
-    "p3.16xlarge": (64, 499712, 8, "25 Gigabit"),
+    "p3.2xlarge": (8, 62464, 1, "Up to 10 Gigabit", 2.5),
+    "p3.8xlarge": (32, 249856, 4, "10 Gigabit", 10.0),
+    "p3.16xlarge": (64, 499712, 8, "25 Gigabit", 25.0),
 }
 P3_ZONES = {
     "us-east-1": ("us-east-1a", "us-east-1b", "us-east-1c", "us-east-1d"),
@@ -28,8 +28,8 @@ P3_ZONES = {
 
 
 def install() -> None:
-    for name, (vcpus, memory_mib, gpus, network) in P3.items():
-        INSTANCE_TYPES[name] = p3_type(INSTANCE_TYPES[BASE], name, vcpus, memory_mib, gpus, network)
+    for name, facts in P3.items():
+        INSTANCE_TYPES[name] = p3_type(INSTANCE_TYPES[BASE], name, *facts)
         InstanceTypeBackend.instance_types.append(InstanceType(name))
         for region, zones in P3_ZONES.items():
             _offer(name, "region", region, [region])
@@ -37,13 +37,20 @@ def install() -> None:
 
 
 def p3_type(
-    base: dict[str, Any], name: str, vcpus: int, memory_mib: int, gpus: int, network: str
+    base: dict[str, Any],
+    name: str,
+    vcpus: int,
+    memory_mib: int,
+    gpus: int,
+    network: str,
+    gbps: float,
 ) -> dict[str, Any]:
     """What DescribeInstanceTypes says of it, made from its larger sister."""
     entry = copy.deepcopy(base)
     entry.pop("InstanceStorageInfo", None)
     entry["NetworkInfo"].pop("EfaInfo", None)
     entry["NetworkInfo"].update(NetworkPerformance=network, EfaSupported=False)
+    entry["NetworkInfo"]["NetworkCards"][0]["BaselineBandwidthInGbps"] = gbps
     entry["VCpuInfo"].update(DefaultVCpus=vcpus, DefaultCores=vcpus // 2)
     card = {
         "Name": "V100",
