@@ -13,7 +13,8 @@ from moto.ec2.models.instance_types import (
 )
 
 BASE = "p3dn.24xlarge"
-# Type -> vCPUs, memory in MiB, GPUs, network, Gbit/s that it always carries. AWS retired them; the tutorial's users know them.
+# Type -> vCPUs, memory in MiB, GPUs, network, the Gbit/s that it always carries. AWS retired them;
+# the tutorial's users know them.
 P3 = {
     "p3.2xlarge": (8, 62464, 1, "Up to 10 Gigabit", 2.5),
     "p3.8xlarge": (32, 249856, 4, "10 Gigabit", 10.0),
