@@ -103,7 +103,7 @@ trust_option = click.option(
 
 
 def waiting_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds --timeout, --capacity-timeout and --accept-new-host-keys, for commands without the
+    """Add --timeout, --capacity-timeout and --accept-new-host-keys to commands without the
     options of a launch."""
     for option in (
         trust_option,
@@ -164,7 +164,7 @@ def launcher_of(
 
 
 def agreement(app: AppContext, yes: bool) -> Callable[[LaunchPlan], None]:
-    """Says what a plan's cluster is going to cost, and asks about it where somebody can answer.
+    """Say what a plan's cluster is going to cost, and ask about it where somebody can answer.
 
     Not in the lab, which nobody pays for. A no raises click.Abort.
     """
@@ -313,7 +313,7 @@ def up(
 
 
 def _say_what_it_costs(app: AppContext, name: str, instances: Sequence[Instance]) -> None:
-    """Of a cluster that nothing ends but its owner."""
+    """Warn of what a cluster costs that nothing but its owner ends."""
     from clusterctl.ec2.money.costs import format_usd
     from clusterctl.operations.costs import price_cache, spending_of
 

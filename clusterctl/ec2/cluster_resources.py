@@ -46,7 +46,7 @@ class PlacementGroup:
 
 
 def find_placement_groups(client: EC2Client, name: str) -> tuple[PlacementGroup, ...]:
-    """Those with the cluster's tag: one, or none. Raises AwsError."""
+    """Return the groups with the cluster's tag: one, or none. Raises AwsError."""
     with translated():
         of_cluster: Any = tags.of_cluster(name)
         found = client.describe_placement_groups(Filters=[of_cluster])
@@ -159,7 +159,7 @@ def terminate_these(client: EC2Client, name: str, ids: Sequence[str], timeout_s:
 
 
 def _terminate(client: EC2Client, ids: Sequence[str]) -> list[str]:
-    """Those that EC2 has accepted."""
+    """Ask EC2 to terminate these; return the ids that it has accepted."""
     accepted = []
     for start in range(0, len(ids), BATCH):
         batch = list(ids[start : start + BATCH])

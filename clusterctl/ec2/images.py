@@ -239,7 +239,7 @@ def image_findings(
     wanted: str | None = None,
     today: date | None = None,
 ) -> list[Finding]:
-    """All there is to say about running `image`, chosen by `wanted`, on this type."""
+    """Check whether `image`, chosen by `wanted`, runs on this type; all findings."""
     today = today or datetime.now(timezone.utc).date()
     findings = _machine_findings(machine)
     if image is None:

@@ -47,7 +47,7 @@ class MachineType:
 
 
 def find_machine_types(client: EC2Client, names: Sequence[str]) -> dict[str, MachineType]:
-    """Those of `names` that this region knows, by name. Raises AwsError."""
+    """Return those of `names` that this region knows, by name. Raises AwsError."""
     try:
         found = _described(client, names)
     except AwsError as error:

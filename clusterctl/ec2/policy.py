@@ -53,7 +53,7 @@ class Bounds:
         return "aws"
 
     def arn(self, service: str, resource: str, account: str | None = None) -> str:
-        """Of something regional; `account` is "" for what is AWS's own."""
+        """Return the ARN of something regional; `account` is "" for what is AWS's own."""
         owner = self.account if account is None else account
         return f"arn:{self.partition}:{service}:{self.region}:{owner}:{resource}"
 

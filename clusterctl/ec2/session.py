@@ -117,7 +117,7 @@ class Clients:
     def pricing(self, region: str) -> PricingClient:
         """The price list is served in a few regions only, for all of them.
 
-        Nobody waits long for a price: see prices.py for what comes instead.
+        Nobody waits long for a price: see ec2/money/prices.py for what comes instead.
         """
         client: PricingClient = self._make("pricing", attempts=2, region=region, timeout_s=4)
         return client

@@ -91,7 +91,7 @@ def append_ended(home: Path, ended: PastCost) -> None:
 
 
 def read_ended(home: Path, there: Collection[str] = ()) -> tuple[PastCost, ...]:
-    """All that was noted, in that order; lines that make no sense are passed over.
+    """Return all that was noted, in that order; lines that make no sense are passed over.
 
     An instance that was noted twice, as when `down` was run again, counts as it was noted last;
     one that is `there` still has not ended.
@@ -219,7 +219,7 @@ class Region:
 
 
 def price_cache(home: Path) -> Path:
-    """Where prices are kept between two commands."""
+    """Return the file that keeps prices between two commands."""
     return home / "prices.json"
 
 

@@ -159,7 +159,7 @@ def to_itself(
 
 
 def _regions(folder: ClusterFolder, sites: Mapping[str, Site]) -> frozenset[str]:
-    """Where the cluster of a folder may be. Before its site is written, that is anywhere."""
+    """Return where a folder's cluster may be: anywhere, before its site is written."""
     kept = kept_site(folder)
     return frozenset(region for region, site in sites.items() if not kept or kept.may_be(site))
 
@@ -365,7 +365,7 @@ class GarbageCollector:
         return GcReport(gone, tuple(remaining.values()), tuple(unseen.values()))
 
     def _await_launches(self, name: str) -> None:
-        """Until launches of unknown outcome have shown what they made."""
+        """Wait until launches of unknown outcome have shown what they made."""
         here = self._local().here
         for place in self._places:
             if (place.host, name) in here:

@@ -192,7 +192,7 @@ def parse_site(text: str) -> Site:
 
 
 def site_of(clients: Clients, instances: Sequence[Instance] = ()) -> Site:
-    """Where these clients ask. Instances of theirs say whose account that is; else STS does.
+    """Return where these clients ask. Instances of theirs say whose account it is, else STS.
 
     Raises AwsError.
     """
@@ -207,7 +207,7 @@ def _endpoint(clients: Clients) -> str:
 
 
 def kept_site(folder: ClusterFolder) -> Site | None:
-    """Where the cluster of this folder is; None where the folder does not say."""
+    """Return where the cluster of this folder is; None where the folder does not say."""
     try:
         text = folder.site.read_text().strip()
     except (OSError, UnicodeDecodeError):

@@ -146,7 +146,7 @@ def _as_if_never_retired(there: Sequence[Instance]) -> tuple[Instance, ...]:
 
 
 def _close_failed_replacement(client: EC2Client, name: str, launched_none: bool) -> None:
-    """After a failed `replace`: the next one launches new machines instead of going on.
+    """Clean up after a failed `replace`: the next one launches new machines instead of going on.
 
     What is still there and has no successor is a member again. A successor that did not get ready
     stays, for `up` to go on with; another `replace` replaces it.
@@ -225,7 +225,10 @@ def _check_there(client: EC2Client, name: str, there: Sequence[Instance]) -> Non
 
 
 def _chosen(name: str, nodes: Sequence[Instance], indices: Sequence[int]) -> tuple[Instance, ...]:
-    """Those of `nodes` with these indices; of two with the same index the later. UsageError."""
+    """Return the nodes with these indices; of two with the same index the later.
+
+    Raises UsageError for an index that no node has.
+    """
     by_index = {found.node.index: found for found in nodes}
     missing = [index for index in indices if index not in by_index]
     if missing:

@@ -45,7 +45,7 @@ class CapacityTimeout:
         self._gaps = gaps(FIRST_WAIT_S, 2.0, LONGEST_WAIT_S)
 
     def wait(self, failure: AwsError, on_step: Callable[[str], None]) -> None:
-        """Until the next try. Raises `failure` when there is no time for another."""
+        """Wait until the next try. Raises `failure` when there is no time for another."""
         left_s = self._deadline - time.monotonic()
         if left_s <= 0:
             raise failure
@@ -270,7 +270,8 @@ def _known_of(made: tuple[Instance, ...]) -> Mapping[str, str]:
 
 
 def _members(found: Sequence[Instance], launched: list[str]) -> tuple[Instance, ...]:
-    """Those launched are among them whatever their state: who waits for one is told its end."""
+    """Return the members. A node that was just launched is one whatever its state: who waits for
+    it is told how it ended."""
     return members_of(
         [
             one

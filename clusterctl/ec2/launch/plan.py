@@ -95,7 +95,7 @@ def group_steps(seen: Observed) -> Iterator[Step]:
 
 
 def _outdated(seen: Observed) -> list[str]:
-    """Where earlier runs of `up` let SSH in from, and this one does not.
+    """Return the networks that earlier runs of `up` let SSH in from, and this one does not.
 
     What was given with --ssh-from stays until something else is given.
     """
@@ -217,7 +217,10 @@ def needs_address(seen: Observed, launch: Launch | None = None) -> bool:
 
 
 def allocate_steps(seen: Observed) -> Iterator[Step]:
-    """Before the launch: without it nobody gets in, and the account may be out of addresses."""
+    """Allocate the head node's address, before the launch.
+
+    Without it nobody gets in, and the account may be out of addresses.
+    """
     if seen.address is None:
         yield Step(
             "allocate_address",
@@ -500,7 +503,7 @@ def _resent(
 
 
 def _place_of(sent: SentLaunch, seen: Observed) -> Place | None:
-    """Where it was sent; None where that is unknown by now."""
+    """Return where it was sent; None where that is unknown by now."""
     catalogue = seen.catalogue
     assert catalogue is not None
     kind = str(sent.request.get("InstanceType"))

@@ -302,7 +302,7 @@ def tagged(kinds: Iterable[str], labels: Mapping[str, str]) -> list[dict[str, An
 
 
 def runs(indices: Sequence[int]) -> list[tuple[int, ...]]:
-    """Neighbours together: one RunInstances gives consecutive indices only."""
+    """Group neighbouring indices: one RunInstances gives consecutive indices only."""
     found: list[tuple[int, ...]] = []
     for index in indices:
         if found and index == found[-1][-1] + 1:

@@ -137,7 +137,7 @@ def parse_cidr(text: str) -> str:
 
 
 def caller_cidr(endpoint_url: str, vpc: Vpc) -> str:
-    """Where this machine's SSH connections come from, as the nodes see it.
+    """Return the network that this machine's SSH connections come from, as the nodes see it.
 
     A local EC2 sees no public address: its whole VPC is allowed. Raises ClusterctlError.
     """
@@ -304,7 +304,7 @@ class ElasticAddress:
 
 
 def find_addresses(client: EC2Client, name: str) -> tuple[ElasticAddress, ...]:
-    """Those with the cluster's tag: one, or none. Raises AwsError."""
+    """Return the addresses with the cluster's tag: one, or none. Raises AwsError."""
     with translated():
         of_cluster: Any = tags.of_cluster(name)
         found = client.describe_addresses(Filters=[of_cluster])["Addresses"]
