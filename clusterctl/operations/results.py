@@ -27,7 +27,7 @@ from clusterctl.jobs.metrics.logs import (
 from clusterctl.jobs.metrics.reference import Comparison
 from clusterctl.jobs.metrics.runs import Run, holding, read_runs
 from clusterctl.jobs.plan import EXAMPLES_FOLDER
-from clusterctl.jobs.trainer import SYNTHETIC_LOG_FOLDER
+from clusterctl.jobs.trainer import SYNTHETIC_LOG_FOLDER, TRAINER
 from clusterctl.operations.access import Access
 from clusterctl.operations.logs import NoJobs, find, read_log
 
@@ -97,7 +97,7 @@ def results_of_cluster(
     else:
         # Relative to where the trainer runs, as a user would name it.
         place = job.log_dir.partition(f"/{EXAMPLES_FOLDER}/")[2] or job.log_dir
-        folder = [(place, job.log_name)] if place else []
+        folder = [(place, job.log_name)] if place else log_folders(job.line)
         found = _with_folder(_folder_logs(access, folder), own, definitions, hint)
     return replace(found, job=job, runs=tuple(_sized(run, job) for run in found.runs))
 
@@ -190,6 +190,32 @@ def _local_logs(path: Path) -> list[LogText]:
 def decoded(data: bytes) -> str:
     """A log's text, whatever else is in it."""
     return data.decode("utf-8", "replace")
+
+
+def log_folders(line: str) -> list[tuple[str, str]]:
+    """Return folder and log's name of each copy of the trainer that a job's line runs as a program
+    of the user's own (--script): nobody asked its parser."""
+    try:
+        words = shlex.split(line)
+    except ValueError:
+        return []
+    starts = [index for index, word in enumerate(words) if posixpath.basename(word) == TRAINER]
+    calls = [words[start:end] for start, end in zip(starts, [*starts[1:], len(words)])]
+    folders = [
+        (_option(call, "--log_dir", LOG_FOLDER), _option(call, "--log_name", LOG_NAME))
+        for call in calls
+    ]
+    return list(dict.fromkeys(folders))
+
+
+def _option(words: Sequence[str], name: str, default: str) -> str:
+    value = default
+    for word, following in zip(words, [*words[1:], default]):
+        if word == name:
+            value = following
+        elif word.startswith(name + "="):
+            value = word[len(name) + 1 :]
+    return value
 
 
 def _log_names(name: str) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from clusterctl.operations.results import (
     cat_command,
     decoded,
     folder_command,
+    log_folders,
     read_log_files,
     results_of,
     write_result,
@@ -179,6 +180,30 @@ def test_files_are_replaced_in_one_step(tmp_path):
     for place in (tmp_path, tmp_path / "none" / "rows.csv", target / "rows.csv"):
         with pytest.raises(UsageError, match="cannot write"):
             write_result(place, b"new")
+
+
+@pytest.mark.parametrize(
+    ("line", "folders"),
+    [
+        ("mpirun -np 2 python train_imagenet_resnet_hvd.py --synthetic",
+         [("imagenet_resnet", "hvd_train.log")]),
+        ("mpirun python -W ignore /x/train_imagenet_resnet_hvd.py --log_dir a --log_dir 'b c'",
+         [("b c", "hvd_train.log")]),
+        ("mpirun python train_imagenet_resnet_hvd.py --log_dir=/a --log_name=x.log\n"
+         "mpirun python train_imagenet_resnet_hvd.py --log_dir=/a --log_name=x.log --eval",
+         [("/a", "x.log")]),
+        ("mpirun python train_imagenet_resnet_hvd.py --log_dir a && "
+         "mpirun python train_imagenet_resnet_hvd.py --log_dir b --eval",
+         [("a", "hvd_train.log"), ("b", "hvd_train.log")]),
+        ("mpirun python train_imagenet_resnet_hvd.py --log_dir", [("imagenet_resnet",) * 1
+         + ("hvd_train.log",)]),
+        ("mpirun python mine.py --log_dir a", []),
+        ("mpirun python 'train_imagenet_resnet_hvd.py", []),
+        ("", []),
+    ],
+)  # fmt: skip
+def test_log_folders_of_a_line(line, folders):
+    assert log_folders(line) == folders
 
 
 @pytest.mark.parametrize(
