@@ -19,8 +19,6 @@ from clusterctl.node.relay.messages import NOT_TOLD, Done, Gap, Listening, Progr
 SOURCE = "the source"
 # The rate of a node is that of so many seconds.
 WINDOW_S = 2.0
-# After so many nodes in vain the source itself is tried.
-MOST_IN_VAIN = 2
 MOST_MOVES = 20
 MOST_WARNINGS = 100
 
@@ -218,8 +216,6 @@ class Topology:
             roots = [self.source]
         else:
             roots = [one for one in self.order if one.alive and self.is_complete(one)]
-        if len(peer.avoid) >= MOST_IN_VAIN and SOURCE not in peer.avoid:
-            groups = (roots, *groups)
         nobody: str | None = ""
         for one in itertools.chain(*map(reversed, groups), roots):
             if one is not peer:
