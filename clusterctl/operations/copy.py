@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from clusterctl.copy.plan import EC2_FLOW, CopyFacts, CopyPlan, NodeFacts, plan_copy, predict
 from clusterctl.copy.report import (
@@ -20,12 +21,14 @@ from clusterctl.copy.request import CopyRequest
 from clusterctl.copy.s3 import Credentials
 from clusterctl.copy.transfer import Transfer
 from clusterctl.domain.errors import ClusterctlError, CommandFailed, UsageError
-from clusterctl.operations.access import Access
 from clusterctl.operations.hosts_access import HostsAccess
 from clusterctl.operations.s3sync import Send, copy_by_job, sync_of
 from clusterctl.operations.verify import Depth, errors_of, verify
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.target import Target
+
+if TYPE_CHECKING:  # it needs clusterctl.ec2, which a head node has not
+    from clusterctl.operations.access import Access
 
 # All logins go through one jump host, and above 10 at once its sshd drops some (MaxStartups).
 JUMP_LOGINS = 8

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -138,3 +139,14 @@ def as_wheel(found, folder: Path) -> Path:
             if ".." not in file.parts and "__pycache__" not in file.parts:
                 wheel.write(found.locate_file(file), file.as_posix())
     return path
+
+
+def test_the_programs_import_nothing_that_is_not_there():
+    """Of their own modules those of AWS and the lab (NOT_THERE) stay here."""
+    code = (
+        "import sys; sys.modules.update(dict.fromkeys(['clusterctl.ec2', 'clusterctl.lab']))\n"
+        "import clusterctl.cli.runclust, clusterctl.cli.copyclust, clusterctl.cli.copy.view\n"
+        "import clusterctl.operations.copy, clusterctl.operations.verify\n"
+        "import clusterctl.operations.hosts_access"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
