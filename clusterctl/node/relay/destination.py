@@ -64,10 +64,12 @@ class Destination:
         gap = self._gap()
         if not dry:
             self._check_room(gap)
-            # Nothing gives way while something at the source is left out: it may be what is there.
             new = self.plan.missing
             if begin.left_out:
-                new = [n for n in new if not os.path.lexists(self.publisher.path(n))]
+                # No file gives way: it may be what was left out. A link to another folder of the
+                # copy does: what is below both would be the same files.
+                paths = {n: self.publisher.path(n) for n in new}
+                new = [n for n in new if os.path.isdir(paths[n]) or not os.path.lexists(paths[n])]
             self.publisher.make_folders(new)
             self.publisher.start()
             self.publish_whole()
@@ -90,9 +92,16 @@ class Destination:
         """Raises Failure where --delete would remove what is being copied."""
         if begin.host != host_identity():
             return
-        extra = [self.root + b"/" + name for name in self.plan.extra]
+        real: dict[bytes, bytes] = {}  # a folder of the destination may be a link that is followed
+        extra = set()
+        for path in self.plan.extra:
+            folder, name = os.path.split(self.root + b"/" + path)
+            if folder not in real:
+                real[folder] = os.path.realpath(folder)
+            extra.add(os.path.join(real[folder], name))
         for root in map(bytes_of, begin.roots):
-            if any(root == path or root.startswith(path + b"/") for path in extra):
+            parts = root.split(b"/")
+            if any(b"/".join(parts[:n]) in extra for n in range(2, len(parts) + 1)):
                 raise Failure(
                     "usage",
                     f"{text_of(root)} is what is copied, and --delete would remove it",

@@ -279,6 +279,8 @@ class Publisher(threading.Thread):
         entry, path = self._entries[number], self.path(number)
         with self._stamping:
             status = os.stat(path)
+            if entry.kind == FOLDER and not stat.S_ISDIR(status.st_mode):  # it could not be made
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
             same = entry.kind == FILE and status.st_ctime_ns == self.stamps[number]
             mode = self.mode_for_now(number)
             if mode != stat.S_IMODE(status.st_mode):

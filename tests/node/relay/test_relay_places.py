@@ -157,6 +157,40 @@ def test_nothing_is_deleted_where_the_source_could_not_be_read(relays, data, tmp
     assert (tmp_path / "to" / "extra").exists()
 
 
+def test_what_is_left_out_at_the_source_mixes_no_folders_and_touches_nothing_outside(
+    relays, tmp_path
+):
+    """Then no file gives way to a folder; a link to another folder of the copy does."""
+    src, to, outside = tmp_path / "src", tmp_path / "to", tmp_path / "outside"
+    make(src, {b"a/x": b"one", b"b/x": b"another", b"c/x": b"x"})
+    os.mkfifo(src / "fifo")
+    make(to, {b"a/y": b"y"})
+    (to / "b").symlink_to("a")
+    outside.write_bytes(b"o")
+    outside.chmod(0o600)
+    (to / "c").symlink_to(outside)
+    before = outside.stat()
+    [done] = relays.copy(relays.source(f"{src}/"), relays.target(to))
+    assert done["left_out"] == 1
+    assert f"{to}/c/x: Not a directory" in done["warnings"]
+    assert ((to / "a/x").read_bytes(), (to / "b/x").read_bytes()) == (b"one", b"another")
+    assert os.readlink(to / "c") == str(outside)
+    assert outside.stat() == before
+
+
+def test_the_source_is_not_what_is_deleted_through_a_link(relays, tmp_path):
+    data, to = tmp_path / "data", tmp_path / "to"
+    make(data, {b"set/d/x": b"x"})
+    to.mkdir()
+    (to / "d").symlink_to(data)
+    target = relays.target(to, delete=True)
+    relays.begin(source := relays.source(f"{data}/set/"), target)
+    target.pull_from(source)
+    with pytest.raises(AssertionError, match="is what is copied"):
+        target.expect("done")
+    assert sorted(tree(data)) == [b"set", b"set/d", b"set/d/x"]
+
+
 def test_the_source_is_not_what_is_deleted(relays, data, tmp_path):
     source = relays.source(f"{data}/sub/")
     target = relays.target(data, delete=True)
