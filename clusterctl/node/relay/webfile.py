@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import calendar
 import contextlib
+import errno
 import hashlib
 import http.client
 import os
@@ -34,6 +35,8 @@ ATTEMPTS = 8
 # So many connections in a row that nobody answers are no hiccup.
 SILENT_ATTEMPTS = 3
 PIECE = 1 << 20
+# What writing says without a name; a connection says none of these.
+OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 TEMPORARY = (408, 425, 429, 500, 502, 503, 504)
 
 
@@ -132,6 +135,7 @@ class WebFile(Job):
             if _size(part) < size:
                 raise OSError("the answer was cut short")
             if _size(part) > size:
+                os.unlink(part)  # of no use to another run
                 raise Failure(
                     "source", f"{self._url} has changed since it was looked at", "copy it again"
                 )
@@ -165,7 +169,7 @@ class WebFile(Job):
             try:
                 return work()
             except (OSError, http.client.HTTPException) as error:
-                if isinstance(error, OSError) and error.filename:
+                if isinstance(error, OSError) and (error.filename or error.errno in OF_THE_DISK):
                     raise
                 attempt = 1 if self.progress.bytes > had else attempt + 1
                 had = self.progress.bytes

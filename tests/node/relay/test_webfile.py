@@ -95,6 +95,31 @@ def test_a_part_of_another_version_is_not_taken(web, tmp_path):
     assert not (tmp_path / "f").exists()
 
 
+def test_a_full_disk_is_no_fault_of_the_server(web, tmp_path, monkeypatch):
+    web.misdeeds.extend([Handler.serve, half, hang_up])
+    monkeypatch.setattr(webfile, "ATTEMPTS", 1)
+    with pytest.raises(Failure):
+        pull(web, tmp_path)
+    monkeypatch.undo()
+    web.misdeeds.clear()
+    [part] = [path for path in (tmp_path / ".clusterctl-copy").iterdir() if path.name != "lock"]
+    part.unlink()
+    part.symlink_to("/dev/full")
+    asked = len(web.requests)
+    with pytest.raises(OSError, match="No space left"):
+        pull(web, tmp_path)
+    assert len(web.requests) == asked + 2
+
+
+def test_too_much_is_kept_for_no_other_run(web, tmp_path):
+    same = {"ETag": '"1"'}
+    web.misdeeds.extend([Handler.serve, lambda handler: handler.say(200, BODY + b"more", same)])
+    with pytest.raises(Failure, match="has changed"):
+        pull(web, tmp_path)
+    pull(web, tmp_path)
+    assert (tmp_path / "f").read_bytes() == BODY
+
+
 @pytest.mark.parametrize("etag", ['W/"1"', ""])
 def test_without_a_strong_etag_it_begins_again(web, tmp_path, etag):
     web.etags["/f"] = etag
