@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import resource
 import threading
 from collections.abc import Callable, Sequence
 
@@ -12,6 +10,7 @@ import paramiko
 
 from clusterctl.domain.errors import ConnectionLost, HostError, HostUnreachable
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
+from clusterctl.transport.dial import most_hosts
 from clusterctl.transport.errors import jump_failed
 from clusterctl.transport.execute import Exchange, Sink
 from clusterctl.transport.fanout import DEFAULT_FANOUT, fan_out
@@ -19,11 +18,6 @@ from clusterctl.transport.keys import PinnedHostKeys
 from clusterctl.transport.session import Identity, Session, connect, shown_key
 from clusterctl.transport.stdin import Stdin
 from clusterctl.transport.target import Target
-
-# A connection has a socket, and while a command runs a pipe.
-FILES_PER_HOST = 3
-# What this program has open beside.
-OTHER_FILES = 64
 
 
 class _Opening:
@@ -271,18 +265,3 @@ class Connections:
 
 def _for_host(sink: Callable[[str, str, bytes], None], host: str) -> Sink:
     return lambda stream, chunk: sink(host, stream, chunk)
-
-
-def most_hosts() -> int:
-    """How many hosts this process can be connected to at once.
-
-    Lifts the soft limit on open files to the hard one: 1,024 is too few for some hundred hosts.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-            soft = hard
-    if soft == resource.RLIM_INFINITY:
-        soft = 1 << 20
-    return max(1, (soft - OTHER_FILES) // FILES_PER_HOST)

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import resource
 import select
 import socket
 import subprocess
@@ -71,8 +72,27 @@ class QuickAckSocket(HeardSocket):
 
 # Connections that are under way, and since when: `dial` takes them.
 _begun: dict[tuple[str, int], tuple[socket.socket, float]] = {}
-# An SSH server ends those that say nothing; and the file of a key has to be opened, too.
+# An SSH server ends those that say nothing.
 BEGUN_FOR_S, MOST_BEGUN = 10.0, 256
+# A connection has a socket, and while a command runs a pipe.
+FILES_PER_HOST = 3
+# What this program has open beside: modules and keys are files, too.
+OTHER_FILES = 64
+
+
+def most_hosts() -> int:
+    """How many hosts this process can be connected to at once.
+
+    Lifts the soft limit on open files to the hard one: 1,024 is too few for some hundred hosts.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+    if soft == resource.RLIM_INFINITY:
+        soft = 1 << 20
+    return max(1, (soft - OTHER_FILES) // FILES_PER_HOST)
 
 
 def begin(targets: Iterable[Target]) -> None:
@@ -80,12 +100,13 @@ def begin(targets: Iterable[Target]) -> None:
 
     Only where that does not block: a name is looked up by `dial`.
     """
+    most = min(MOST_BEGUN, most_hosts())
     for target in targets:
         while target.jump:
             target = target.jump  # noqa: PLW2901
         where = (target.address, target.port)
         known = target.proxy_command or target.down or where in _begun
-        if known or len(_begun) == MOST_BEGUN:
+        if known or len(_begun) >= most:
             continue
         family = socket.AF_INET6 if ":" in target.address else socket.AF_INET
         with contextlib.suppress(OSError):  # what is wrong `dial` says

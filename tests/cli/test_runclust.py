@@ -278,6 +278,15 @@ def test_json_says_where_output_was_cut(home, hosts):
     assert (len(cut["stdout"]), cut["truncated"]) == (16 << 20, True)
 
 
+def test_few_files_may_be_open(home, hosts):
+    silent = [f"127.0.9.{number}" for number in range(1, 91)]
+    hosts.write_text(hosts.read_text() + "".join(f"{host}\n" for host in silent))
+    few = f"ulimit -n 64; exec {BIN}/runclust --connect-timeout 1 {hosts} 'echo in'"
+    done = subprocess.run(["bash", "-c", few], capture_output=True, text=True, check=False)
+    assert sorted(done.stdout.splitlines())[:4] == lines(1, 2, 3, 4, text="in")
+    assert {line.split(": ")[0] for line in done.stderr.splitlines()} <= set(silent)
+
+
 def test_sigterm_ends_it_as_ctrl_c_does(home, hosts):
     process = sleeping_everywhere(hosts)
     process.terminate()

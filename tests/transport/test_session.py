@@ -17,7 +17,7 @@ from clusterctl.domain.errors import (
     KeyRefused,
     UsageError,
 )
-from clusterctl.transport.connections import most_hosts
+from clusterctl.transport.dial import most_hosts
 from clusterctl.transport.keys import PinnedHostKeys, load_key
 from clusterctl.transport.session import Identity, connect
 from tests.lab.running import wait_until
