@@ -199,7 +199,7 @@ def read_sections(lines: Iterable[str]) -> list[Section]:
         for row in _training_rows(line):
             _take(sections, row)
         sections[-1].evaluations.extend(_evaluation_rows(line))
-    found = [*written.values(), *sections]
+    found = [*sections, *written.values()]
     return [section for section in found if section.rows or section.evaluations]
 
 
@@ -209,28 +209,34 @@ def _json_line(line: str) -> dict[str, Any] | None:
         return None
     try:
         said: dict[str, Any] = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return said
 
 
+_TYPES: dict[str, type] = {"int": int, "float": float, "str": str}
+
+
 def _add_line(section: Section, said: dict[str, Any]) -> None:
     """Add a line of `metrics.jsonl` to what its run said before. Other keys and kinds are new."""
-    with contextlib.suppress(KeyError, TypeError, ValueError):
+    # What is of another type than the trainer's own is a line of something else's.
+    with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
         if said["kind"] == "train":
-            section.add(TrainingRow(*_values(TrainingRow, said)[:6]))
+            section.add(TrainingRow(**_values(TrainingRow, said, math.nan)))
         elif said["kind"] == "eval":
-            section.evaluations.append(EvaluationRow(*_values(EvaluationRow, said)))
+            section.evaluations.append(EvaluationRow(**_values(EvaluationRow, said, math.nan)))
         else:
-            known = {each.name for each in fields(RunFacts)} & said.keys()
-            section.facts = replace(section.facts, **{name: said[name] for name in known})
+            section.facts = replace(section.facts, **_values(RunFacts, said))
 
 
-def _values(kind: type, said: dict[str, Any]) -> list[Any]:
-    """The fields of a row. Null is what was no finite number."""
-    names = [each.name for each in fields(kind) if each.name != "startup"]
-    values = [math.nan if said[name] is None else said[name] for name in names]
-    return [int(values[0]), *(v if isinstance(v, str) else float(v) for v in values[1:])]
+def _values(kind: type, said: dict[str, Any], null: float | None = None) -> dict[str, Any]:
+    """The fields of a dataclass that are there, each as its type. A row's null was no finite
+    number."""
+    there = {each.name: str(each.type) for each in fields(kind) if each.name in said}
+    return {
+        name: null if said[name] is None else _TYPES[declared.split()[0]](said[name])
+        for name, declared in there.items()
+    }
 
 
 def _take(sections: list[Section], row: TrainingRow) -> None:

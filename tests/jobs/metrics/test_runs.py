@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 
@@ -201,11 +202,22 @@ def test_a_run_that_went_on_with_a_trainer_that_writes_json_lines():
         for row in table.rows[-2:]
     ]
     metrics = line("b", "begin", **BEGIN, resumed_from=90) + "".join(exact)
-    [run] = read_runs([tables + banner() + later, metrics])
-    assert [row.step for row in run.rows] == [0, 1, 50, 100, 150]
-    assert (run.resumed_at, run.rows[-1].loss) == ((90,), table.rows[-1].loss + 0.0001)
+    for texts in ([tables + banner() + later, metrics], [tables + banner() + later + metrics]):
+        [run] = read_runs(texts)
+        assert [row.step for row in run.rows] == [0, 1, 50, 100, 150]
+        assert (run.resumed_at, run.rows[-1].loss) == ((90,), table.rows[-1].loss + 0.0001)
 
 
-def test_lines_that_are_no_metrics_of_ours():
-    for text in ('{"run": 3', '{"run": "a"}', '{"run": "a", "kind": "train", "step": "x"}', "{}"):
-        assert read_runs([text + "\n"]) == []
+@pytest.mark.parametrize(
+    "text",
+    [
+        *('{"run": 3', '{"run": "a"}', "{}", '{"run": ' + "[" * 4000),
+        '{"run": "a", "kind": "begin", "resumed_from": "x"}',
+        *(trained("a", 0, **wrong) for wrong in ({"step": "x"}, {"step": math.inf}, {"loss": {}})),
+        trained("a", 0, final_loss=10**400),
+    ],
+)
+def test_lines_that_are_no_metrics_of_ours(text):
+    assert read_runs([text + "\n"]) == []
+    [run] = read_runs([text + "\n" + line("a", "begin", **BEGIN) + trained("a", 0, 1)])
+    assert (run.facts.resumed_from, len(run.rows)) == (None, 2)
