@@ -16,7 +16,7 @@ from clusterctl.cli.params import Duration, Indices, yes_option
 from clusterctl.cli.spec_options import spec_options
 from clusterctl.cli.status import cluster_data, print_nodes
 from clusterctl.domain.cluster import ClusterSpec
-from clusterctl.domain.errors import ClusterctlError, MissingTool, UsageError
+from clusterctl.domain.errors import MissingTool, UsageError
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.ranges import fold_hosts, format_indices
 from clusterctl.domain.units import count
@@ -225,7 +225,6 @@ def show_report(app: AppContext, report: UpReport, as_json: bool) -> None:
 
 def show_plan(plan: LaunchPlan, as_json: bool) -> None:
     """The plan, its findings and its cost. Raises LaunchRefused where it would be."""
-    from clusterctl.cli.cluster import plan_data, print_plan
     from clusterctl.operations.launcher import LaunchRefused
 
     if as_json:
@@ -261,7 +260,7 @@ def _left_behind(app: AppContext, name: str) -> str:
         if command == "add" and added:
             indices = " ".join(map(str, added))
             back = f"to do without them: clusterctl remove {name} {indices}"
-    except ClusterctlError:
+    except Exception:  # of an import that the interrupt cut short, say: boto3 is no more then
         what = "there may be instances"
     if launches_under_way(app.folder(name)):
         what += "; a launch is under way, more may appear"

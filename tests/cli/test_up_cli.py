@@ -229,6 +229,22 @@ def test_ctrl_c_before_anything_was_launched(clusterctl, monkeypatch):
     assert "no instance yet" in ran.err
 
 
+def test_ctrl_c_that_cuts_an_import_short(clusterctl, monkeypatch):
+    """What a module lacks then is none of this program's errors."""
+
+    def observe(*_):
+        raise KeyboardInterrupt
+
+    def find_instances(*_):
+        raise AttributeError("module 'boto3' has no attribute 'utils'")
+
+    monkeypatch.setattr(up_module, "observe", observe)
+    monkeypatch.setattr("clusterctl.ec2.instances.find_instances", find_instances)
+    ran = clusterctl("up", *DEMO)
+    assert ran.status == 130
+    assert "there may be instances" in ran.err
+
+
 def test_ctrl_c_while_only_an_address_is_there(clusterctl, monkeypatch):
     def search(*_):
         raise KeyboardInterrupt
