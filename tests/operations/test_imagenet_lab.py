@@ -46,7 +46,7 @@ def test_from_raw_images_to_the_result(imagenet):
     # The other node has no data yet, which is said before mpirun starts.
     status, _, err = imagenet.ctl("train", "2", "--dry-run")
     assert status == 1
-    assert "error: pair-1: there is no training data in /home/ubuntu/data/tf-imagenet/" in err
+    assert "error: pair-1: there is no training data in /home/ubuntu/data/tf-imagenet " in err
     copy = ("--from", "0", "~/data/tf-imagenet/", "~/data/tf-imagenet/")
     assert imagenet.ctl("copy", *copy)[0] == 0
 

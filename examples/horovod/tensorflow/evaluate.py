@@ -48,7 +48,7 @@ def evaluate(args: argparse.Namespace, log: Log) -> None:
     log.line(HEADER)
     log.record(
         "begin",
-        gpus=hvd.size(),
+        gpus=hvd.size(),  # Horovod: the ranks that evaluate.
         tensorflow=tf.__version__,
         data=args.data_dir,
         validation_samples=validation.images,

@@ -137,7 +137,7 @@ def train(args: argparse.Namespace, log: Log) -> None:
             return
     log.record(
         "begin",
-        gpus=hvd.size(),
+        gpus=hvd.size(),  # Horovod: the ranks that train.
         tensorflow=tf.__version__,
         data=args.data_dir,
         training_samples=found.images if found else None,
