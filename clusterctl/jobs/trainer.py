@@ -288,11 +288,12 @@ def ask_trainer(
         check=False,
     )
     told = asked.stderr.decode(errors="replace").splitlines()
-    if asked.returncode:
+    try:
+        said, *_ = map(json.loads, [] if asked.returncode else asked.stdout.splitlines())
+    except ValueError:  # one that a user has changed may end early, or print
         return None, f"does not say what it will do: {(told or ['no message'])[-1]}"
     matches = (re.search("error: (.*)", line, re.IGNORECASE) for line in told)
     refused = "; ".join(dict.fromkeys(match[1] for match in matches if match))
-    said = json.loads(asked.stdout.splitlines()[0])
     if said is None:
         return None, refused
     flags = {name: _NAMES.get(name, name) for name in TrainerRun.__dataclass_fields__}

@@ -93,7 +93,7 @@ def test_nothing_is_asked_about_a_program_of_the_users_own(tmp_path):
     assert plan("--no", script="x.py", trainer=tmp_path).refused == ""
 
 
-@pytest.mark.parametrize("parser", [None, "def parse_args(:"])
+@pytest.mark.parametrize("parser", [None, "def parse_args(:", "raise SystemExit"])
 def test_a_trainer_that_does_not_answer(tmp_path, parser):
     shutil.copy(SHIPPED / "schedule.py", tmp_path)
     if parser:
