@@ -117,7 +117,8 @@ def scan(sources: Sequence[bytes], names: Sequence[bytes] | None, base: bytes) -
 def _expand(pattern: bytes) -> list[bytes]:
     if os.path.lexists(pattern) or not glob.has_magic(pattern):
         return [pattern]
-    matches = sorted(glob.glob(pattern))
+    found = sorted(glob.glob(pattern))
+    matches = [one for one in found if not os.path.basename(one).startswith(STAGING)]
     if not matches:
         raise SourceError(f"nothing matches {text_of(pattern)}")
     return matches
@@ -143,6 +144,9 @@ def _take_names(gathering: _Gathering, root: bytes, names: Sequence[bytes]) -> N
         if not name or name == b"." or name.split(b"/")[0] == b"..":
             raise SourceError(f"not a name below {text_of(root)}: {text_of(raw)}")
         path = os.path.join(root, name)
+        if b"/" + STAGING in b"/" + name:  # it would take the place of what this copy puts there
+            gathering.leave_out(path, "an interrupted copy has left it")
+            continue
         try:
             status = os.lstat(path)
         except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import random
 import tempfile
@@ -331,3 +332,18 @@ def test_nothing_is_left_where_nothing_came(relays, tmp_path):
     time.sleep(0)
     assert target.stop()["clean"]
     assert not (to / os.fsdecode(STAGING)).exists()
+
+
+def test_what_an_interrupted_copy_left_at_the_source_is_no_data_though_it_is_named(
+    relays, tmp_path
+):
+    src = tmp_path / "src"
+    make(src, {b".clusterctl-copy/lock": b"", b".clusterctl-copy/5": b"part", b".x": b"x"})
+    names = [base64.b64encode(name).decode() for name in (b".clusterctl-copy/lock", b".x")]
+    named = relays.source(str(src), names_b64=names)
+    [done] = relays.copy(named, target := relays.target(tmp_path / "named"))
+    assert (done["files"], done["left_out"], target.stop()["clean"]) == (1, 0, True)
+    [done] = relays.copy(relays.source(f"{src}/.*"), relays.target(f"{tmp_path}/matched/"))
+    assert done["files"] == 1
+    for place in ("named", "matched"):
+        assert sorted(tree(tmp_path / place)) == [b".x"]
