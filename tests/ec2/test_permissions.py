@@ -35,7 +35,7 @@ from tests.moto_ec2 import REGION
 ROOT = Path(__file__).parents[2]
 SOURCES = [
     path
-    for folder in ("ec2", "operations", "cli", "bootstrap", "data", "diagnostics", "jobs")
+    for folder in ("ec2", "operations", "cli", "bootstrap", "copy", "transport", "jobs")
     for path in sorted((ROOT / "clusterctl" / folder).rglob("*.py"))
     if "shipped-examples" not in path.parts
 ]
