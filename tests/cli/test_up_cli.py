@@ -381,16 +381,18 @@ def on_a_terminal(home, account, arguments, answer=""):
         with contextlib.ExitStack() as failing:
             failing.callback(process.kill)
             with contextlib.suppress(OSError):  # Linux's end of file
-                more = b"?"
+                more, answered = b"?", False
                 while more:
-                    if select.select([ours], [], [], 5)[0]:
+                    silent = not select.select([ours], [], [], 5)[0]
+                    if not silent:
                         more = os.read(ours, 4096)
                         said += more
-                    # Python sees a Ctrl-C that came just before it reads after that only.
-                    elif answer != "\x03":
-                        continue
-                    if answer and said.endswith(b"? [y/N]: "):
+                    # A signal between the question and the read of its answer is seen by Python
+                    # after that read only: whoever is not heard presses Ctrl-C again.
+                    again = silent and answer == "\x03"
+                    if answer and b"? [y/N]: " in said and (again or not answered):
                         os.write(ours, answer.encode())
+                        answered = True
             failing.pop_all()
         os.close(ours)
     return process.returncode, said.replace(b"\r\n", b"\n").decode()
