@@ -389,6 +389,21 @@ PAIRS = (
         "Have a host's /data be written to again.",
         "is not read-only",
     ),
+    Pair(
+        "gpu",
+        "Have a GPU of a running host be broken, until `heal`: nvidia-smi and the kernel say so.",
+        "heal",
+        "Have the GPUs of a host be whole again. The kernel's line stays.",
+        "has no broken GPU",
+        (
+            click.Option(["--gpu"], type=click.IntRange(0), default=0, show_default=True),
+            click.Option(["--lost"], is_flag=True, help="nvidia-smi does not list it."),
+            click.Option(["--ecc"], type=click.IntRange(0), default=0, help="Bad memory reads."),
+            click.Option(["--remap"], default="", help="Of a memory row: pending or failed."),
+            click.Option(["--xid"], type=click.IntRange(0), default=0, help="The driver's number."),
+        ),
+        example=f"{SOME_NODE} --gpu 1 --xid 79 --lost",
+    ),
 )
 
 

@@ -86,6 +86,8 @@ JSON = st.one_of(SCALARS, st.lists(SCALARS, max_size=3), st.dictionaries(st.text
         {"kind": "shape", "instance_id": "all; reboot", "up": 10**9},
         {"kind": "fill", "instance_id": ID, "left": -1},
         {"kind": "readonly", "instance_id": "/data"},
+        {"kind": "gpu", "instance_id": ID, "gpu": 1},
+        {"kind": "gpu", "instance_id": ID, "remap": "soon"},
     ],
 )
 def test_what_makes_no_sense_is_refused(value):
@@ -143,6 +145,10 @@ def test_any_request_is_a_fault_or_one_line_of_refusal(good, data):
             f"{ID}: /data is full but for 10.0 MiB",
         ),
         ({"kind": "readonly", "instance_id": ID}, f"{ID}: /data is read-only"),
+        (
+            {"kind": "gpu", "instance_id": ID, "gpu": 1, "lost": True, "xid": 79},
+            f"{ID}: GPU 1: is lost, Xid 79",
+        ),
     ],
 )
 def test_every_kind_has_words(value, words):

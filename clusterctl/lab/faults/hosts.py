@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.units import format_bytes, format_link
-from clusterctl.lab.faults.fields import whole, word
+from clusterctl.lab.faults.fields import flag, whole, word
 
 ALL = "all"
 SLOWEST_BIT, FASTEST_BIT = 1_000_000, 100_000_000_000
@@ -127,3 +127,41 @@ class ReadOnly(HostFault):
     @property
     def words(self) -> str:
         return f"{self.instance_id}: /data is read-only"
+
+
+@dataclass(frozen=True)
+class BrokenGpu(HostFault):
+    """A GPU of a host is lost, or has uncorrectable ECC errors, or a row to remap, or the kernel
+    says an Xid of it."""
+
+    gpu: int = 0
+    lost: bool = False
+    ecc: int = 0
+    remap: str = ""
+    xid: int = 0
+
+    effect: ClassVar[str] = "gpu"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        flag("lost", self.lost)
+        for what in ("gpu", "ecc", "xid"):
+            whole(what, getattr(self, what))
+        if self.remap not in ("", "pending", "failed"):
+            raise UsageError("a remapped row is pending or failed", "choose one of them")
+        if not (self.lost or self.ecc or self.remap or self.xid):
+            raise UsageError("nothing is wrong with it", "name --lost, --ecc, --remap or --xid")
+
+    @property
+    def degree(self) -> Any:
+        return {name: value for name, value in asdict(self).items() if name != "instance_id"}
+
+    @property
+    def words(self) -> str:
+        wrong = (
+            "is lost" if self.lost else "",
+            f"has {self.ecc} uncorrectable errors" if self.ecc else "",
+            f"has a remapped row {self.remap}" if self.remap else "",
+            f"Xid {self.xid}" if self.xid else "",
+        )
+        return f"{self.instance_id}: GPU {self.gpu}: {', '.join(filter(None, wrong))}"

@@ -8,7 +8,7 @@ from typing import Any, Union
 
 from clusterctl.domain.errors import UsageError
 from clusterctl.lab.faults.fields import MOST, flag, number, text, whole, word
-from clusterctl.lab.faults.hosts import Cut, Filled, Frozen, HostFault, ReadOnly, Shape
+from clusterctl.lab.faults.hosts import BrokenGpu, Cut, Filled, Frozen, HostFault, ReadOnly, Shape
 
 ANY = "*"
 LONGEST_S = 86400.0
@@ -170,6 +170,7 @@ KINDS: dict[str, type[Any]] = {
     "shape": Shape,
     "fill": Filled,
     "readonly": ReadOnly,
+    "gpu": BrokenGpu,
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -19,6 +20,7 @@ UNHARMED: Mapping[str, Any] = {
     "shape": None,  # or bits a second down and up, 0 for no limit
     "left": None,  # or bytes
     "readonly": False,
+    "gpu": None,  # or what its stand-in for nvidia-smi reads, and an Xid for the kernel's log
 }
 # These are gone with its processes, its link and its mounts. The others it keeps.
 ENDED_WITH_THE_BOOT: Mapping[str, Any] = {"frozen": False, "cut": False, "readonly": False}
@@ -53,12 +55,40 @@ def set_readonly(host: HostState, readonly: bool) -> None:
     volumes.set_readonly(host.pid, readonly)
 
 
+# In the host: the file of the stand-ins for nvidia-smi, and a line of the kernel's.
+_BREAK_GPU = """
+cd /etc/clusterctl-lab && [ -e gpus.txt ] || exit 1
+[ -e gpus.whole ] || cp gpus.txt gpus.whole
+if [ -n "$lost" ]; then sed "${lost}d" gpus.whole >gpus.txt; else cp gpus.whole gpus.txt; fi
+if [ "$fault" = null ]; then rm -f gpu-fault.json; else echo "$fault" >gpu-fault.json; fi
+[ -z "$line" ] || { read -r up _ </proc/uptime; echo "[$up] $line" >>kmsg; }
+"""
+
+
+def break_gpu(host: HostState, wanted: dict[str, Any] | None) -> None:
+    """Have the simulated GPU answer as a broken one; None: as a whole one."""
+    broken = wanted or {"gpu": -1, "lost": False, "xid": 0}
+    bus = f"PCI:0000:00:{0x17 + broken['gpu']:02x}"
+    environment = {
+        **os.environ,
+        "fault": json.dumps(wanted),
+        # A GPU that is lost is not listed.
+        "lost": str(broken["gpu"] + 1) if broken["lost"] else "",
+        "line": f"NVRM: Xid ({bus}): {broken['xid']}, pid='<unknown>'" if broken["xid"] else "",
+    }
+    enter = ["nsenter", f"--target={host.pid}", "--mount", "--time", "sh", "-c", _BREAK_GPU]
+    done = subprocess.run(enter, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ValueError(done.stderr.strip() or "it has no GPU")
+
+
 APPLY_FAULT: Mapping[str, Callable[[HostState, Any], None]] = {
     "frozen": freeze,
     "cut": cut,
     "shape": shape,
     "left": fill,
     "readonly": set_readonly,
+    "gpu": break_gpu,
 }
 
 

@@ -88,7 +88,7 @@ def layer_files(
         File("etc/shadow", locked.encode(), 0o640),
         File("etc/sudoers", sudoers.encode(), 0o440),
         File("etc/ssh/sshd_config", host["sshd_config"] + f"{set_env}\n".encode()),
-        File("usr/bin/cloud-init", host["cloud-init"], 0o755),
+        *(File(f"usr/bin/{name}", host[name], 0o755) for name in ("cloud-init", "dmesg")),
         File(f"{TOOLS}/init", host["init"], 0o755),
         File(f"{TOOLS}/final-stage", host["final-stage"], 0o755),
         File(f"{TOOLS}/nvidia-smi", host["nvidia-smi"], 0o755),

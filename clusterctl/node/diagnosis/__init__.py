@@ -1,0 +1,1 @@
+"""Looks at a node and its processes, for `diagnose` and `doctor`."""

@@ -1,0 +1,56 @@
+"""What a host of the lab says of itself, with hardware that the lab has broken."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+from clusterctl.node.packer import program_of
+
+
+def test_all_facts_of_a_host_that_has_broken_hardware(instances, faults):
+    """As the sampler asks: the module packed, sent over SSH and run on the node."""
+    one = instances.up(InstanceType="p3.16xlarge")[0]
+    broken = {"gpu": 3, "lost": True, "ecc": 0, "remap": "", "xid": 79}
+    assert faults("gpu", instance_id=one["InstanceId"], **broken)["problem"] == ""
+    instances.run(one, "sudo hostname twin")
+    program = program_of("clusterctl.node.diagnosis.host")
+    packed = subprocess.run(
+        ["base64", "-w0"], input=program.stdin(), capture_output=True, check=True
+    ).stdout.decode()
+
+    def facts():
+        said = json.loads(instances.run(one, f"echo {packed} | base64 -d | {program.command()}"))
+        assert said.pop("errors") == {}
+        return said
+
+    found = facts()
+    assert set(found) == {
+        *("system", "memory", "limits", "interfaces", "efa", "kernel_log", "gpus", "nvlink"),
+        *("fabric_manager", "filesystems", "clock"),
+    }
+    assert found["system"]["hostname"] == "twin"
+    assert {one["path"] for one in found["filesystems"]} >= {"/data", "/home", "/dev/shm"}  # noqa: S108
+    [data] = [one for one in found["filesystems"] if one["path"] == "/data"]
+    assert (data["size_bytes"], data["readonly"]) == (2**30, False)
+    assert [one["address"] for one in found["interfaces"] if one["name"] == "eth0"] == [
+        f"{one['PrivateIpAddress']}/16"
+    ]
+    assert found["gpus"]["driver"] == "580.95.05"
+    assert [gpu["bus"][-4:-2] for gpu in found["gpus"]["gpus"]] == [
+        f"{number:02x}" for number in range(0x17, 0x1F) if number != 0x1A
+    ]
+    [line] = found["kernel_log"]
+    assert line["text"].startswith("NVRM: Xid (PCI:0000:00:1a): 79,")
+    assert 0 <= line["age_s"] < 60
+    assert len(instances.run(one, "nvidia-smi -L").splitlines()) == 7
+    faults("gpu", instance_id=one["InstanceId"], gpu=0, ecc=2, remap="failed")
+    instances.run(one, "sudo ip link set eth0 mtu 1400")
+    found = facts()
+    assert [interface["mtu"] for interface in found["interfaces"]] == [1400, 65536]
+    first, *others = found["gpus"]["gpus"]
+    assert first["ecc"] == {"volatile_dram_uncorrectable": 2, "aggregate_dram_uncorrectable": 2}
+    assert (first["remap_failed"], first["remap_pending"]) == (True, False)
+    assert [gpu["ecc"] for gpu in others] == [{}] * 7
+    faults.clear()
+    assert [gpu["ecc"] for gpu in facts()["gpus"]["gpus"]] == [{}] * 8
