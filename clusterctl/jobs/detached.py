@@ -93,10 +93,11 @@ class JobRecord:
 
 def parse_jobs(result: CommandResult) -> list[JobRecord]:
     """The jobs that `node/jobs/jobs.py list` printed, oldest first. Raises CommandFailed."""
-    return [_record(described) for described in json_lines(result, "looking at the jobs")]
+    return [read_record(described) for described in json_lines(result, "looking at the jobs")]
 
 
-def _record(described: dict[str, Any]) -> JobRecord:
+def read_record(described: dict[str, Any]) -> JobRecord:
+    """One job, as `node/jobs/jobs.py` describes it."""
     plan = described.get("plan") or {}
     state = _state(described)
     started = described["started_at"] or described["now"]

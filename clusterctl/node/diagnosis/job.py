@@ -1,0 +1,123 @@
+"""What the head node has of a job: its record, its log's two ends, the trainer's last numbers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from pathlib import Path
+
+from clusterctl.node.jobs import jobs, processes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+FIRST_LINES = 40
+METRICS_LINES = 200
+LONGEST_LINE = 4096
+MOST_BYTES = 2 << 20
+METRICS = "metrics.jsonl"
+LOGS = (".log", ".out", ".txt", "log")
+
+
+def look(job_id: str | None, log_lines: int) -> dict[str, Any]:
+    """That job, or the one that runs, or the one that was started by hand, or the latest.
+
+    {"found": a record as `jobs.describe` has it, or null, ...what JobEvidence holds of files}.
+    """
+    folders = [jobs.JOBS / job_id] if job_id else jobs.folders()
+    records = [jobs.describe(folder) for folder in folders if folder.is_dir()]
+    trainings = [one for one in records if not one["plan"].get("destination")]
+    running = [one for one in trainings if one["running"]]
+    launchers = [one for one in processes.find(None, False) if one.role == "launcher"]
+    by_hand = [one for one in launchers if processes.JOB not in one.environ]
+    chosen = (running or ([] if by_hand and not job_id else trainings))[-1:]
+    others = [one["id"] for one in running[:-1]]
+    if chosen:
+        return {**_of_record(chosen[0], log_lines), "others": others}
+    return {**(_by_hand(by_hand[0], log_lines) if by_hand else {}), "found": None, "others": []}
+
+
+def _of_record(record: dict[str, Any], log_lines: int) -> dict[str, Any]:
+    folder = jobs.JOBS / record["id"]
+    plan = record["plan"]
+    workdir = Path(os.path.expanduser(plan.get("workdir") or "~"))  # noqa: PTH111
+    log_dir = workdir / plan["log_dir"] if plan.get("log_dir") else None
+    return {
+        "found": record,
+        "hosts": jobs.text_in(workdir / "hosts"),
+        **_log(folder / "log", log_lines),
+        **_metrics(log_dir / METRICS if log_dir else None),
+    }
+
+
+def _by_hand(launcher: processes.Process, log_lines: int) -> dict[str, Any]:
+    """Of an mpirun that somebody typed: its files are those that it and the ranks here write."""
+    told = processes.describe(launcher)
+    paths = _open_paths([one for one in processes.find(None, False) if one.role == "rank"])
+    outputs = _open_paths([launcher], ("1", "2"))
+    metrics = next((path for path in paths if path.endswith("/" + METRICS)), None)
+    beside = [path for path in paths if metrics and Path(path).parent == Path(metrics).parent]
+    log = next((path for path in [*outputs, *beside] if path.endswith(LOGS)), None)
+    hosts = ""
+    words = [*launcher.argv, ""]
+    for word, value in zip(words, words[1:]):
+        if word in ("--hostfile", "-hostfile", "--machinefile", "-machinefile"):
+            with contextlib.suppress(OSError):
+                cwd = os.readlink(f"/proc/{launcher.pid}/cwd")  # noqa: PTH115
+                hosts = jobs.text_in(Path(cwd, value))
+    return {
+        "line": launcher.argv,
+        "age_s": told["age_s"],
+        "log_dir": str(Path(metrics).parent) if metrics else "",
+        "hosts": hosts,
+        **_log(Path(log) if log else None, log_lines),
+        **_metrics(Path(metrics) if metrics else None),
+    }
+
+
+def _open_paths(found: list[processes.Process], only: tuple[str, ...] = ()) -> list[str]:
+    paths: list[str] = []
+    for one in found:
+        with contextlib.suppress(OSError):
+            for name in only or sorted(os.listdir(f"/proc/{one.pid}/fd"), key=int):  # noqa: PTH208
+                with contextlib.suppress(OSError):
+                    path = os.readlink(f"/proc/{one.pid}/fd/{name}")  # noqa: PTH115
+                    if path.startswith("/") and os.path.isfile(path):  # noqa: PTH113
+                        paths.append(path)
+    return paths
+
+
+def _log(path: Path | None, lines: int) -> dict[str, Any]:
+    try:
+        if path is None:
+            return {}
+        state = path.stat()
+        with path.open("rb") as file:
+            first = file.read(FIRST_LINES * 512).splitlines()[:FIRST_LINES]
+            file.seek(max(0, state.st_size - MOST_BYTES))
+            last = file.read(MOST_BYTES).splitlines()[-lines:]
+    except OSError as error:
+        return {"log_error": f"{path}: {error.strerror}"}
+    return {
+        "log_bytes": state.st_size,
+        "log_silent_s": round(max(0.0, time.time() - state.st_mtime), 1),
+        "log_first": [_line(line) for line in first],
+        "log": [_line(line) for line in last],
+    }
+
+
+def _line(raw: bytes) -> str:
+    return raw[:LONGEST_LINE].decode(errors="replace")
+
+
+def _metrics(path: Path | None) -> dict[str, Any]:
+    found = _log(path, METRICS_LINES)
+    rows = []
+    for line in found.get("log", []):
+        with contextlib.suppress(ValueError):
+            row = json.loads(line)
+            rows += [row] if isinstance(row, dict) else []
+    return {"metrics": rows, "metrics_silent_s": found.get("log_silent_s")}

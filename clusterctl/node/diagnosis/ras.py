@@ -1,0 +1,64 @@
+"""What NCCL's RAS says: since 2.24 every process with NCCL listens for that question.
+
+One socket a node, shared by its ranks; ranks of separate jobs have separate addresses. Protocol:
+src/ras/client_support.cc of NCCL, lines of text over TCP.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+
+MOST_BYTES = 1 << 20
+
+
+def ask_ras(addresses: list[str], within_s: float) -> str:
+    """The first answer, as JSON where that is served (2.28.7), else as text; empty where nobody
+    listens. Raises OSError where somebody listens and says nothing: its process may be frozen."""
+    deadline = time.monotonic() + within_s
+    silent = ""
+    for address in addresses:
+        try:
+            said = _ask(address, deadline)
+        except ConnectionRefusedError:
+            continue
+        except (OSError, ValueError) as error:
+            silent = f"{address} listens, and does not answer ({error})"
+            continue
+        if said:
+            return said
+        silent = f"{address} listens, and ends the connection"
+    if silent:
+        raise OSError(silent)
+    return ""
+
+
+def _ask(address: str, deadline: float) -> str:
+    name, _, port = address.rpartition(":")
+    left_s = lambda: max(0.05, deadline - time.monotonic())  # noqa: E731
+    with socket.create_connection((name.strip("[]"), int(port)), left_s()) as connection:
+        lines = connection.makefile("rwb")
+
+        def say(text: str) -> str:
+            connection.settimeout(left_s())
+            lines.write(text.encode() + b"\n")
+            lines.flush()
+            return lines.readline(MOST_BYTES).decode(errors="replace").strip()
+
+        if not say("CLIENT PROTOCOL 2").startswith("SERVER PROTOCOL"):
+            return ""
+        # For the processes that it asks in its turn.
+        say(f"TIMEOUT {max(1, int(left_s()) - 1)}")
+        say("SET FORMAT json")
+        lines.write(b"VERBOSE STATUS\n")
+        lines.flush()
+        said = bytearray()
+        with contextlib.suppress(socket.timeout):
+            while len(said) < MOST_BYTES and deadline > time.monotonic():
+                connection.settimeout(left_s())
+                chunk = lines.read1(1 << 16)
+                if not chunk:
+                    break
+                said += chunk
+        return said.decode(errors="replace").strip()

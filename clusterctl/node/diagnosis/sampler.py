@@ -1,0 +1,392 @@
+"""Runs on a node: what the processes of MPI jobs do, looked at a few times, and what the node is
+like. JSON in the shape of `clusterctl/diagnosis/evidence.py`.
+
+stdin: a line of JSON, the question (operations/diagnose.py); then, after the line that this program
+prints first, {"machine": TEXT, "has_py_spy": BOOLEAN}, an empty line, which is answered by
+{"clock": SECONDS}; then a line with the number of bytes of py-spy that follow, compressed by zlib,
+0 for none. The last line printed is the answer, {"host": HostEvidence, "job": what job.py has, or
+null}. The end of stdin ends all.
+
+Every question that may hang is asked in a process of its own (host.ask). No process is stopped,
+attached to or continued: /proc and the memory of a process are read as they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import struct
+import sys
+import threading
+import time
+import zlib
+from pathlib import Path
+
+from clusterctl.node.diagnosis import host, job, ras, stacks
+from clusterctl.node.jobs import processes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+NICENESS = 5
+MOST_FILES = 64
+MOST_SOCKETS = 256
+MOST_THREADS = 1024
+TICKS = os.sysconf("SC_CLK_TCK")
+PAGE = os.sysconf("SC_PAGE_SIZE")
+# Of those whose first argument is a descriptor, a path's address, or neither.
+CALLS = {
+    "x86_64": {
+        "fd": {
+            0: "read", 1: "write", 8: "lseek", 16: "ioctl", 17: "pread64", 18: "pwrite64",
+            19: "readv", 20: "writev", 42: "connect", 43: "accept", 44: "sendto",
+            45: "recvfrom", 46: "sendmsg", 47: "recvmsg", 72: "fcntl", 73: "flock",
+            74: "fsync", 75: "fdatasync", 77: "ftruncate", 3: "close", 5: "fstat",
+            217: "getdents64", 285: "fallocate", 40: "sendfile", 138: "fstatfs",
+        },
+        "path": {2: "open", 4: "stat", 6: "lstat", 21: "access", 83: "mkdir", 87: "unlink"},
+        "at": {257: "openat", 262: "newfstatat", 263: "unlinkat", 332: "statx"},
+        "": {
+            7: "poll", 23: "select", 24: "sched_yield", 35: "nanosleep", 61: "wait4",
+            130: "rt_sigsuspend", 202: "futex", 230: "clock_nanosleep", 232: "epoll_wait",
+            271: "ppoll", 281: "epoll_pwait", 34: "pause", 162: "sync", 9: "mmap", 26: "msync",
+        },
+    },
+    "aarch64": {
+        "fd": {
+            63: "read", 64: "write", 62: "lseek", 29: "ioctl", 67: "pread64", 68: "pwrite64",
+            65: "readv", 66: "writev", 203: "connect", 202: "accept", 206: "sendto",
+            207: "recvfrom", 211: "sendmsg", 212: "recvmsg", 25: "fcntl", 32: "flock",
+            82: "fsync", 83: "fdatasync", 46: "ftruncate", 57: "close", 80: "fstat",
+            61: "getdents64", 47: "fallocate", 71: "sendfile", 44: "fstatfs",
+        },
+        "path": {},
+        "at": {56: "openat", 79: "newfstatat", 35: "unlinkat", 291: "statx"},
+        "": {
+            73: "ppoll", 124: "sched_yield", 101: "nanosleep", 260: "wait4",
+            133: "rt_sigsuspend", 98: "futex", 115: "clock_nanosleep", 22: "epoll_pwait",
+        },
+    },
+}
+# include/net/tcp_states.h; the timers as `ss` names them.
+TCP_STATES = (
+    *("", "ESTAB", "SYN-SENT", "SYN-RECV", "FIN-WAIT-1", "FIN-WAIT-2", "TIME-WAIT", "UNCONN"),
+    *("CLOSE-WAIT", "LAST-ACK", "LISTEN", "CLOSING", "NEW-SYN-RECV"),
+)
+TCP_TIMERS = {1: "on", 2: "keepalive", 3: "timewait", 4: "persist"}
+VARIABLES = ("HOROVOD_", "NCCL_", "OMPI_MCA_", "PRTE_MCA_", "CUDA_VISIBLE_DEVICES", "FI_", "TF_")
+DULL = ("/dev/null", "/dev/urandom", "/dev/random", "/dev/pts/", "/proc/", "/sys/")
+
+
+def main() -> None:
+    question = json.loads(sys.stdin.buffer.readline())
+    with contextlib.suppress(OSError):
+        os.nice(NICENESS)
+    spy = stacks.PySpy(question["py_spy"])
+    tell({"machine": os.uname().machine, "has_py_spy": spy.is_here})
+    sys.stdin.buffer.readline()
+    tell({"clock": time.time()})
+    length = int(sys.stdin.buffer.readline() or 0)
+    if length:
+        spy.put(zlib.decompress(sys.stdin.buffer.read(length)))
+    # Threads and forks go badly together: this one does nothing but end the program.
+    threading.Thread(target=end_with_stdin, daemon=True).start()
+    tell(answer(question, spy))
+
+
+def tell(data: dict[str, Any]) -> None:
+    # A line at once: another process may hold the pipe open after this one has ended.
+    sys.stdout.write(json.dumps(data) + "\n")
+    sys.stdout.flush()
+
+
+def end_with_stdin() -> None:
+    while os.read(0, 1 << 16):
+        pass
+    os._exit(1)
+
+
+def answer(question: dict[str, Any], spy: stacks.PySpy) -> dict[str, Any]:
+    """What is asked for, and in `problems` why some of it is missing."""
+    began = time.monotonic()
+    within_s = question["within_s"]
+    questions = {
+        "processes": lambda: look(question["samples"], question["spacing_s"], spy),
+        "facts": lambda: host.facts(within_s - 0.5),
+        "NCCL's RAS": lambda: ras.ask_ras(ras_addresses(), min(3.0, within_s - 0.5)),
+    }
+    if question["head"]:
+        questions["the job's record"] = lambda: job.look(question["job"], question["log_lines"])
+    said, errors = host.ask(questions, within_s)
+    return {
+        "job": said.get("the job's record"),
+        "host": {
+            "asked_s": round(time.monotonic() - began, 2),
+            "processes": said.get("processes", []),
+            "facts": said.get("facts", {}),
+            "ras": said.get("NCCL's RAS", ""),
+            "problems": [f"{name}: {why}" for name, why in errors.items()],
+        },
+    }
+
+
+def ras_addresses() -> list[str]:
+    """Where the ranks here would be asked; NCCL listens on this one where nothing else is said."""
+    ranks = [one for one in processes.find(None, False) if one.role == "rank"]
+    told = {one.environ.get(b"NCCL_RAS_ADDR", b"localhost:28028") for one in ranks}
+    return sorted(map(processes.text, told))
+
+
+def look(samples: int, spacing_s: float, spy: stacks.PySpy) -> list[dict[str, Any]]:
+    """The processes of jobs, those that come and go meanwhile among them, with their samples."""
+    began = time.monotonic()
+    parent = os.getppid()
+    known: dict[tuple[int, int], dict[str, Any]] = {}
+    for number in range(samples):
+        if number and not known:
+            break  # nothing runs here: nothing to wait for
+        pause_s = began + number * spacing_s - time.monotonic()
+        time.sleep(max(0.0, pause_s))
+        if os.getppid() != parent:
+            break  # nobody waits for it any more
+        found = processes.ours(processes.all_processes(), parent)
+        mark_jobs(found)
+        tables: dict[str, Any] = {}
+        taken = []
+        for one in found:
+            with contextlib.suppress(OSError, ValueError, IndexError):  # it has ended
+                sample = sample_of(one, round(time.monotonic() - began, 3), tables)
+                entry = known.setdefault(one.identity, describe(one))
+                entry["samples"].append(sample)
+                if one.role == "rank":
+                    taken.append((one, sample))
+        stacks.fill(taken, spy, is_last=number == samples - 1)
+    return list(known.values())
+
+
+def mark_jobs(found: list[processes.Process]) -> None:
+    """A daemon on another node was started over SSH and carries no job's id; its ranks do."""
+    by_pid = {one.pid: one for one in found}
+    for one in found:
+        mark = one.environ.get(processes.JOB)
+        above = by_pid.get(one.ppid)
+        while mark and above and processes.JOB not in above.environ:
+            above.environ[processes.JOB] = mark
+            above = by_pid.get(above.ppid)
+
+
+def describe(one: processes.Process) -> dict[str, Any]:
+    told = processes.describe(one)
+    environ = {processes.text(name): processes.text(value) for name, value in one.environ.items()}
+
+    def number(*names: str) -> int | None:
+        texts = (environ.get(name, "") for name in names)
+        return next((int(text) for text in texts if text.isdigit()), None)
+
+    local = number("OMPI_COMM_WORLD_LOCAL_RANK", "PMIX_LOCAL_RANK", "HOROVOD_LOCAL_RANK")
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = [] if local is None else [local]
+    if visible is not None:
+        listed = [int(word) for word in visible.split(",") if word.strip().isdigit()]
+        # One rank of several that see the same GPUs takes that of its local rank.
+        gpus = listed[local : local + 1] if local is not None and len(listed) > 1 else listed
+    cwd = ""
+    with contextlib.suppress(OSError):
+        cwd = os.readlink(f"/proc/{one.pid}/cwd")  # noqa: PTH115
+    return {
+        "pid": one.pid,
+        "parent": one.ppid,
+        "role": told["role"],
+        "rank": number("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "HOROVOD_RANK")
+        if one.role == "rank"
+        else None,
+        "local_rank": local if one.role == "rank" else None,
+        "size": number("OMPI_COMM_WORLD_SIZE", "HOROVOD_SIZE"),
+        "job_id": told["job"],
+        "gpus": gpus if one.role == "rank" else [],
+        "argv": told["argv"],
+        "cwd": cwd,
+        "age_s": told["age_s"],
+        "variables": {name: value for name, value in environ.items() if name.startswith(VARIABLES)},
+        "samples": [],
+    }
+
+
+def sample_of(one: processes.Process, at_s: float, tables: dict[str, Any]) -> dict[str, Any]:
+    """One look at a process. Raises OSError when it has ended."""
+    folder = f"/proc/{one.pid}"
+    fields = stat_fields(folder)
+    paths = descriptors(one.pid)
+    tasks = tasks_of(one.pid)
+    telling = telling_task(one.pid, tasks, paths)
+    counts = [numbers(f"{folder}/task/{task}/schedstat") for task in tasks]
+    moved = dict(line.split(": ") for line in text_of(f"{folder}/io").splitlines() if ": " in line)
+    if not tables:
+        tables.update(tcp_sockets(one.pid))
+    return {
+        "at_s": at_s,
+        "state": fields[0],
+        "wait_channel": telling[1],
+        "syscall": telling[2],
+        "cpu_s": (int(fields[11]) + int(fields[12])) / TICKS,
+        "run_wait_s": round(sum(count[1] for count in counts if len(count) > 2) / 1e9, 4),
+        "rss_bytes": int(fields[21]) * PAGE,
+        # What it asked for, from the page cache too: progress, wherever the bytes came from.
+        "read_bytes": int(moved.get("rchar", 0)),
+        "written_bytes": int(moved.get("wchar", 0)),
+        "context_switches": sum(count[2] for count in counts if len(count) > 2),
+        "threads_running": sum(state_of(f"{folder}/task/{task}") in ("R", "D") for task in tasks),
+        "threads": int(fields[17]),
+        "files": files(one.pid, paths),
+        "sockets": [
+            tables[inode]
+            for inode in (path[8:-1] for path in paths.values() if path.startswith("socket:["))
+            if inode in tables
+        ][:MOST_SOCKETS],
+        "stacks": [],
+        "stack_source": "",
+        "stack_error": "",
+    }
+
+
+def text_of(path: str) -> str:
+    """Empty where it cannot be read."""
+    try:
+        return Path(path).read_text(errors="backslashreplace")
+    except (OSError, ValueError):
+        return ""
+
+
+def numbers(path: str) -> list[int]:
+    return [int(word) for word in text_of(path).split() if word.isdigit()]
+
+
+def stat_fields(folder: str) -> list[str]:
+    """Those after the name, which may hold anything. Raises OSError."""
+    raw = Path(folder, "stat").read_bytes()
+    return raw.rpartition(b")")[2].decode().split()
+
+
+def state_of(folder: str) -> str:
+    try:
+        return stat_fields(folder)[0]
+    except (OSError, IndexError):
+        return ""
+
+
+def tasks_of(pid: int) -> list[int]:
+    """The threads, the main one first."""
+    try:
+        found = sorted(map(int, os.listdir(f"/proc/{pid}/task")))  # noqa: PTH208
+    except OSError:
+        return []
+    return found[:MOST_THREADS]
+
+
+def descriptors(pid: int) -> dict[int, str]:
+    """What each is open on; empty of a process that may not be looked into."""
+    found = {}
+    with contextlib.suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208
+            with contextlib.suppress(OSError):
+                found[int(name)] = os.fsencode(
+                    os.readlink(f"/proc/{pid}/fd/{name}")  # noqa: PTH115
+                ).decode(errors="backslashreplace")
+    return found
+
+
+def files(pid: int, paths: dict[int, str]) -> list[dict[str, Any]]:
+    found = []
+    for fd, path in sorted(paths.items()):
+        if path.startswith("/") and not path.startswith(DULL):
+            words = text_of(f"/proc/{pid}/fdinfo/{fd}").split()
+            position = int(words[1]) if words[:1] == ["pos:"] else 0
+            found.append({"fd": fd, "path": path, "position": position})
+    return found[:MOST_FILES]
+
+
+def telling_task(pid: int, tasks: list[int], paths: dict[int, str]) -> tuple[int, str, str]:
+    """Of the main thread, or of another that waits for a file while the main one waits for
+    threads: its number, where it waits in the kernel, and its call."""
+    first = ("", "")
+    for task in tasks:
+        folder = f"/proc/{pid}/task/{task}"
+        state = state_of(folder)
+        if task != tasks[0] and state == "R":
+            continue
+        channel = text_of(f"{folder}/wchan")
+        call = call_of(pid, text_of(f"{folder}/syscall"), paths)
+        here = ("" if channel == "0" else channel, call)
+        if task == tasks[0]:
+            first = here
+            if state in ("R", "T", "t") or " /" in call:
+                break
+        elif state == "D" or " /" in call:
+            return (task, *here)
+    return (tasks[0] if tasks else pid, *first)
+
+
+def call_of(pid: int, said: str, paths: dict[int, str]) -> str:
+    """`read /data/train-00017`, `futex`; `running`, or empty where it may not be seen."""
+    words = said.split()
+    if not words or words == ["running"] or not words[0].isdigit():
+        return " ".join(words[:1])
+    number = int(words[0])
+    for kind, names in CALLS.get(os.uname().machine, {}).items():
+        name = names.get(number)
+        if name is None:
+            continue
+        if kind == "fd":
+            fd = int(words[1], 16) & 0xFFFFFFFF
+            return f"{name} {paths.get(fd, fd)}"
+        if kind in ("path", "at"):
+            return f"{name} {string_at(pid, int(words[1 if kind == 'path' else 2], 16))}".strip()
+        return name
+    return f"call {number}"
+
+
+def string_at(pid: int, address: int) -> str:
+    """A path in the memory of a process; empty where that may not be read."""
+    try:
+        with open(f"/proc/{pid}/mem", "rb", 0) as memory:  # noqa: PTH123
+            memory.seek(address)
+            return memory.read(256).partition(b"\0")[0].decode(errors="backslashreplace")
+    except (OSError, ValueError, OverflowError):
+        return ""
+
+
+def tcp_sockets(pid: int) -> dict[str, dict[str, Any]]:
+    """The TCP connections that the process sees, by inode. The kernel's table has all that `ss`
+    would say: queues, timer, retransmissions."""
+    found: dict[str, dict[str, Any]] = {"": {}}
+    for name in ("tcp", "tcp6"):
+        for line in text_of(f"/proc/{pid}/net/{name}").splitlines()[1:]:
+            words = line.split()
+            if len(words) < 10:
+                continue
+            send, _, receive = words[4].partition(":")
+            found[words[9]] = {
+                "local": endpoint(words[1]),
+                "peer": endpoint(words[2]),
+                "state": TCP_STATES[int(words[3], 16)],
+                "send_queue_bytes": int(send, 16),
+                "receive_queue_bytes": int(receive, 16),
+                "timer": TCP_TIMERS.get(int(words[5][:2], 16), ""),
+                "retransmits": int(words[6], 16),
+            }
+    return found
+
+
+def endpoint(text: str) -> str:
+    """`0100007F:1F90` as 127.0.0.1:8080: words of 32 bits in the order of this machine."""
+    address, _, port = text.partition(":")
+    words = [int(address[at : at + 8], 16) for at in range(0, len(address), 8)]
+    raw = struct.pack(f"={len(words)}I", *words)
+    if len(raw) == 16 and raw.startswith(b"\0" * 10 + b"\xff\xff"):
+        raw = raw[12:]
+    family = socket.AF_INET if len(raw) == 4 else socket.AF_INET6
+    shown = socket.inet_ntop(family, raw)
+    return f"{shown if len(raw) == 4 else f'[{shown}]'}:{int(port, 16)}"
