@@ -1,0 +1,98 @@
+"""A bundle goes through a file and back, without secrets; what is none is told in one line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import stat
+
+import pytest
+
+from clusterctl.diagnosis import bundle
+from clusterctl.diagnosis.evidence import Evidence, HostEvidence, JobEvidence, ProcessEvidence
+from clusterctl.domain.errors import ClusterctlError, UsageError
+
+SECRET = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
+TEXTS = {
+    "mpirun -np 2 -x HOROVOD_FUSION_THRESHOLD=0 python t.py": None,
+    "max key: 3 keys/s, 512 tokens: 3, monkey=1, tokenizer=bert": None,
+    "grad/conv1 key=12 NCCL_DEBUG=INFO https://host:80/a?b=c": None,
+    f"AWS_SECRET_ACCESS_KEY={SECRET}": "AWS_SECRET_ACCESS_KEY=[redacted]",
+    f"python t.py --api-key {SECRET} --steps 3": "python t.py --api-key [redacted] --steps 3",
+    f"--wandb_token={SECRET} -b 2": "--wandb_token=[redacted] -b 2",
+    f'{{"password": "{SECRET} x", "a": 1}}': '{"password": [redacted], "a": 1}',
+    "key AKIAIOSFODNN7EXAMPLE here": "key [redacted] here",
+    f"git clone https://me:{SECRET[:9]}@x.org/r": "git clone https://[redacted]@x.org/r",
+    "GET /o?X-Amz-Signature=ab12&n=1": "GET /o?X-Amz-Signature=[redacted]&n=1",
+    f"Authorization: Bearer {SECRET}": None,
+    "x hf_abcdefghijklmnopqrst y": "x [redacted] y",
+}
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_text_without_its_secrets(text):
+    said = bundle.redacted_text(text)
+    assert SECRET[:9] not in said
+    if "Bearer" not in text:
+        assert said == (TEXTS[text] or text)
+
+
+def test_there_and_back(tmp_path):
+    process = ProcessEvidence(
+        pid=3,
+        argv=("python", "--token", SECRET, "-b", "2"),
+        variables={"HOROVOD_SECRET_KEY": SECRET, "NCCL_DEBUG": "INFO"},
+    )
+    key = ("-----BEGIN OPENSSH PRIVATE KEY-----", SECRET, "-----END OPENSSH PRIVATE KEY-----")
+    evidence = Evidence(
+        cluster="demo",
+        job=JobEvidence(log=("Step 1", *key, "Step 2"), line=f"mpirun -x A_TOKEN={SECRET} x"),
+        hosts=(HostEvidence(host="demo-0", processes=(process,)),),
+    )
+    path = tmp_path / "b.json.gz"
+    bundle.save(evidence, path)
+    assert [one.name for one in tmp_path.iterdir()] == ["b.json.gz"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert SECRET.encode() not in gzip.decompress(path.read_bytes())
+    again = bundle.load(path)
+    gone = "[redacted]"
+    assert again.job.log == ("Step 1", gone, gone, gone, "Step 2")
+    assert again.job.line == f"mpirun -x A_TOKEN={gone} x"
+    [seen] = again.hosts[0].processes
+    assert seen.argv == ("python", "--token", gone, "-b", "2")
+    assert seen.variables == {"HOROVOD_SECRET_KEY": gone, "NCCL_DEBUG": "INFO"}
+    assert again == bundle.load(path)
+    with pytest.raises(ClusterctlError, match="cannot write the bundle"):
+        bundle.save(evidence, tmp_path / "none" / "b")
+
+
+def test_what_is_no_bundle_is_told(tmp_path, monkeypatch):
+    good = tmp_path / "good"
+    bundle.save(Evidence(cluster="demo"), good)
+    packed = good.read_bytes()
+    later = {"kind": bundle.KIND, "format": 99, "version": "9.0", "evidence": {}}
+    cases = {
+        "cut short": packed[: len(packed) // 2],
+        "damaged": packed[:20] + b"\xff\xff\xff\xff" + packed[24:],
+        "no bundle": b"hello",
+        "is no bundle": gzip.compress(b'{"a": 1}'),
+        "by clusterctl 9.0": json.dumps(later).encode(),
+        "no  bundle": b"[" * 100_000,
+        "no   bundle": b"",
+    }
+    for said, content in cases.items():
+        (tmp_path / "x").write_bytes(content)
+        with pytest.raises(UsageError) as caught:
+            bundle.load(tmp_path / "x")
+        assert " ".join(said.split()) in caught.value.message, said
+    for path in (tmp_path / "none", tmp_path):
+        with pytest.raises(UsageError, match="cannot read"):
+            bundle.load(path)
+    monkeypatch.setattr(bundle, "MOST_BYTES", 10)
+    with pytest.raises(UsageError, match="holds more"):
+        bundle.load(good)
+    later["format"] = 1
+    later["evidence"] = {"cluster": "demo", "news": {"a": 1}}
+    (tmp_path / "x").write_text(json.dumps(later))
+    monkeypatch.undo()
+    assert bundle.load(tmp_path / "x") == Evidence(cluster="demo")
