@@ -106,7 +106,7 @@ def parse_equipment(said: Mapping[str, Sequence[str]]) -> Equipment:
 
 def check_equipment(host: str, found: Equipment, asked: Asked) -> tuple[Finding, ...]:
     """What a user should know of one node."""
-    return (*_store(host, found), *_efa(host, found, asked), *_root(host, found, asked))
+    return (*_store(host, found), *efa_findings(host, found.efa, asked), *_root(host, found, asked))
 
 
 def _store(host: str, found: Equipment) -> Iterator[Finding]:
@@ -136,10 +136,11 @@ def _not_mounted(host: str, why: str) -> Finding:
     )
 
 
-def _efa(host: str, found: Equipment, asked: Asked) -> Iterator[Finding]:
+def efa_findings(host: str, devices: int | None, asked: Asked) -> Iterator[Finding]:
+    """`devices`: None without EFA's driver."""
     if not asked.efa:
         return
-    if found.efa is None:
+    if devices is None:
         yield Finding(
             "efa.driver",
             Severity.INFO,
@@ -147,11 +148,11 @@ def _efa(host: str, found: Equipment, asked: Asked) -> Iterator[Finding]:
             host,
             "Deep Learning AMIs have the driver: --image",
         )
-    elif found.efa < asked.efa:
+    elif devices < asked.efa:
         yield Finding(
             "efa.count",
             Severity.WARNING,
-            f"{found.efa} of {count(asked.efa, 'EFA device')} there",
+            f"{devices} of {count(asked.efa, 'EFA device')} there",
             host,
             "reboot the node, or replace it: the slowest node sets the pace of all",
         )

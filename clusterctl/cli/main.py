@@ -38,6 +38,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "logs": ("clusterctl.cli.train", "logs", "Jobs: list them, show or follow their logs."),
     "results": ("clusterctl.cli.results", "results", "What training came to; compare, draw."),
     "cancel": ("clusterctl.cli.kill", "cancel", "End a job on all nodes."),
+    "doctor": ("clusterctl.cli.doctor", "doctor", "How the nodes differ, and what is wrong."),
     "kill": ("clusterctl.cli.kill", "kill", "End what jobs left on the nodes."),
     "disk": ("clusterctl.cli.disk", "disk", "Show how full the nodes' disks are."),
     "clean-logs": ("clusterctl.cli.disk", "clean_logs", "Remove logs and checkpoints."),

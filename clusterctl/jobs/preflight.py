@@ -140,7 +140,7 @@ _NAMES = {
     "tensorflow": "TensorFlow",
     "horovod": "Horovod",
 }
-_INSTALL = "install the same on every node: clusterctl env install NAME"
+INSTALL = "install the same on every node: clusterctl env install NAME"
 
 
 def environment_findings(context: JobContext) -> list[Finding]:
@@ -161,12 +161,12 @@ def environment_findings(context: JobContext) -> list[Finding]:
     built = [
         (node.host, text)
         for node in context.nodes
-        for text in _built_for_another(node.versions, not context.plan.script)
+        for text in built_otherwise(node.versions, not context.plan.script)
     ]
     return [
-        *together("env.missing", missing, _INSTALL),
-        *together("env.differs", other, _INSTALL),
-        *together("env.mismatch", built, _INSTALL),
+        *together("env.missing", missing, INSTALL),
+        *together("env.differs", other, INSTALL),
+        *together("env.mismatch", built, INSTALL),
     ]
 
 
@@ -219,7 +219,10 @@ def _series(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def _built_for_another(versions: Mapping[str, str], is_trainer: bool) -> Iterable[str]:
+def built_otherwise(versions: Mapping[str, str], is_trainer: bool) -> Iterable[str]:
+    """What does not fit together in one environment."""
+    if "horovod_error" in versions:
+        yield f"Horovod cannot be loaded: {versions['horovod_error'].rpartition('/')[2]}"
     tensorflow, built_for = versions.get("tensorflow"), versions.get("horovod_built_for")
     if tensorflow and built_for and _series(tensorflow) != _series(built_for):
         yield f"Horovod was built for TensorFlow {built_for}, and {tensorflow} is installed"

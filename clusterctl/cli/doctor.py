@@ -1,0 +1,113 @@
+"""`clusterctl doctor NAME`: how the nodes differ, and what is wrong with each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from clusterctl.cli import hostlines, output
+from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
+from clusterctl.cli.node_options import nodes_option
+from clusterctl.domain.ranges import fold_hosts
+from clusterctl.domain.units import count
+
+if TYPE_CHECKING:
+    from clusterctl.diagnosis.drift import Table
+    from clusterctl.operations.doctor import DoctorReport
+
+
+@click.command(cls=ClusterCommand)
+@click.argument("name")
+@nodes_option
+@click.option("--all", "all_columns", is_flag=True, help="Also the columns that are all the same.")
+@click.option("--all-to-all", is_flag=True, help="Does each node reach each other one, too?")
+@click.option("--data-dir", metavar="DIR", default="", help="Where the training data are.")
+@click.option("--fix", is_flag=True, help="End leftover ranks, give hostnames back; look again.")
+@click.option("--json", "as_json", is_flag=True, help="All that the nodes said, as JSON.")
+@account_options
+def doctor(
+    app: AppContext,
+    name: str,
+    indices: tuple[int, ...] | None,
+    all_columns: bool,
+    all_to_all: bool,
+    data_dir: str,
+    fix: bool,
+    as_json: bool,
+) -> int:
+    """Look at every node of cluster NAME: what differs from the others, and what is wrong.
+
+    \b
+    clusterctl doctor demo
+    clusterctl doctor demo --all
+    clusterctl doctor demo --fix
+
+    One row a node, of what is not the same on all; what few nodes have is marked with *. Exit
+    status 0: all is well, 1: warnings, 2: errors.
+    """
+    from clusterctl.diagnosis.drift import measures
+    from clusterctl.operations.doctor import doctor as look
+    from clusterctl.operations.doctor import mend
+    from clusterctl.operations.logs import refuse_while_training
+    from clusterctl.operations.status import cluster_status
+
+    found = cluster_status(app.clients, app.folder(name))
+    with app.access(found.cluster) as access:
+        if fix:
+            refuse_while_training(access, "what it uses would be changed")
+        report = look(access, found.instances, indices, data_dir, all_to_all)
+        if fix and mend(access, report, output.note):
+            report = look(access, found.instances, indices, data_dir, all_to_all)
+    if as_json:
+        output.data(_as_data(report))
+        return report.exit_status
+    if report.nodes:
+        _show(report.table, all_columns)
+    output.findings(report.findings)
+    if not report.exit_status:
+        hosts = fold_hosts([node.host for node in report.nodes])
+        output.line(f"nothing is wrong with {hosts}: {measures(report.nodes)}")
+    return report.exit_status
+
+
+def _show(table: Table, all_columns: bool) -> None:
+    headings = tuple(table.cells) if all_columns else table.differing
+    rows = []
+    for row, host in enumerate(table.hosts):
+        cells = (
+            (table.cells[name][row] or "-") + ("*" if table.odd(name, row) else "")
+            for name in headings
+        )
+        rows.append((host, *cells))
+    if headings:
+        output.table(("NODE", *headings), rows)
+    same = [
+        f"{name} {table.norms[name]}"
+        for name in table.cells
+        if name not in headings and table.norms[name]
+    ]
+    if same:
+        where = "on" if len(table.hosts) == 1 else "the same on all"
+        nodes = fold_hosts(table.hosts) if len(table.hosts) == 1 else count(len(rows), "node")
+        output.line(f"{where} {nodes}: {', '.join(same)}")
+
+
+def _as_data(report: DoctorReport) -> dict[str, object]:
+    table = report.table
+    return {
+        "nodes": [
+            {
+                "host": node.host,
+                "values": {name: cells[row] for name, cells in table.cells.items()},
+                "odd": [name for name in table.cells if table.odd(name, row)],
+                "clock_offset_s": round(node.clock_offset_s, 4),
+                "clock_error_s": round(node.clock_error_s, 4),
+                "facts": node.said,
+            }
+            for row, node in enumerate(report.nodes)
+        ],
+        "norms": table.norms,
+        "findings": [output.finding_data(finding) for finding in report.findings],
+        "failures": [hostlines.failure_data(failure) for failure in report.failures],
+    }

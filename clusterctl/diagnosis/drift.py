@@ -1,0 +1,530 @@
+"""How the nodes of a cluster differ, and what is wrong with each: answers in, findings out.
+
+What most nodes have is the norm. Where two values are as frequent, the first node's counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+from zlib import crc32
+
+from clusterctl.bootstrap.inspection import Asked, efa_findings
+from clusterctl.bootstrap.training import FOLDER
+from clusterctl.domain.findings import Finding, Severity
+from clusterctl.domain.units import count, format_bytes, format_duration
+from clusterctl.jobs.plan import NO_CARDS
+from clusterctl.jobs.preflight import INSTALL, built_otherwise
+
+CROWDED, FULL = 0.90, 0.98
+# Signatures and certificates take minutes. From here the logs of two nodes cannot be compared.
+SKEW_S = 1.0
+# What every distribution gives. Open MPI and NCCL want a descriptor for each peer and more; EFA
+# registers what it sends.
+LEAST_NOFILE, LEAST_MEMLOCK = 1024, 1 << 30
+LEAST_SHM = 64 << 20
+ERROR, WARNING, INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
+
+
+@dataclass(frozen=True)
+class NodeLook:
+    """What one node said (`node/diagnosis/doctor.py`), and what is known of it from elsewhere.
+
+    `clock_offset_s` is its clock less this machine's, known to `clock_error_s`.
+    """
+
+    host: str
+    instance_type: str = ""
+    address: str = ""
+    said: Mapping[str, Any] = field(default_factory=dict)
+    gpus: int = 0
+    efa: int = 0
+    clock_offset_s: float = 0.0
+    clock_error_s: float = 0.0
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        return self.said.get("versions") or {}
+
+    @property
+    def cards(self) -> Sequence[Mapping[str, Any]]:
+        return (self.said.get("gpus") or {}).get("gpus") or ()
+
+    @property
+    def index(self) -> str:
+        return self.host.rpartition("-")[2]
+
+
+def clock_of(sent_s: float, back_s: float, clock: Mapping[str, float]) -> tuple[float, float]:
+    """A node's clock less ours, and how far that may be off: half of the way's time (RFC 5905).
+
+    `clock` has the node's time when it began to answer and when it had.
+    """
+    first_s, last_s = clock["first_s"], clock["last_s"]
+    on_the_way_s = max(0.0, (back_s - sent_s) - (last_s - first_s))
+    return ((first_s - sent_s) + (last_s - back_s)) / 2, on_the_way_s / 2
+
+
+def interface(node: NodeLook) -> Mapping[str, Any]:
+    """The one with the node's own address: mpirun is told the network that it is in."""
+    found = node.said.get("interfaces") or ()
+    return next((one for one in found if one["address"].split("/")[0] == node.address), {})
+
+
+def nccl_interface(node: NodeLook) -> str:
+    """The one that NCCL takes for itself: the first that is up and not among those left out."""
+    if node.said.get("efa"):
+        return f"EFA x {len(node.said['efa'])}"
+    found = node.said.get("interfaces") or ()
+    there = [one["name"] for one in found if one["address"] and one["state"] != "down"]
+    left = [name for name in there if not name.startswith((*NO_CARDS, "veth"))]
+    return next((name for name in left if name.startswith("ib")), left[0] if left else "")
+
+
+def _limit(node: NodeLook, name: str) -> str:
+    limits = node.said.get("limits")
+    if not limits:
+        return ""
+    value = limits.get(name)
+    if value is None:
+        return "unlimited"
+    return format_bytes(value) if name.endswith("bytes") else str(value)
+
+
+def _scripts(node: NodeLook) -> str:
+    """A hash of them all, for the eye."""
+    there = node.said.get("scripts")
+    return f"{crc32(repr(sorted(there.items())).encode()):08x}" if there else ""
+
+
+def _text(*path: str) -> Callable[[NodeLook], str]:
+    def value(node: NodeLook) -> str:
+        found: Any = node.said
+        for name in path:
+            found = (found or {}).get(name)
+        return "" if found is None else str(found)
+
+    return value
+
+
+def _mpirun(node: NodeLook) -> str:
+    return node.versions.get("mpirun", "").rpartition(" ")[2]
+
+
+def _on_path(node: NodeLook) -> str:
+    found = node.said.get("mpirun_on_path")
+    return f"{found[0]} {found[1].rpartition(' ')[2]}" if found else ""
+
+
+# Heading -> what a node has, and how bad it is to be otherwise.
+COLUMNS: Mapping[str, tuple[Callable[[NodeLook], str], Severity]] = {
+    "TYPE": (lambda node: node.instance_type, WARNING),
+    "KERNEL": (_text("system", "kernel"), WARNING),
+    "CPUS": (_text("system", "cpus"), WARNING),
+    "GPUS": (lambda node: str(len(node.cards)), INFO),  # against the type's: gpu.count
+    "DRIVER": (_text("gpus", "driver"), WARNING),
+    "CUDA": (_text("gpus", "cuda"), WARNING),
+    "NCCL": (_text("versions", "nccl"), ERROR),
+    "MPIRUN": (_mpirun, ERROR),
+    "MPIRUN ON PATH": (_on_path, WARNING),
+    "PYTHON": (_text("versions", "python"), WARNING),
+    "TENSORFLOW": (_text("versions", "tensorflow"), ERROR),
+    "HOROVOD": (_text("versions", "horovod"), ERROR),
+    "HOROVOD HAS": (_text("versions", "horovod_has"), ERROR),
+    "SCRIPTS": (_scripts, WARNING),
+    "DATA": (lambda node: " ".join(map(str, node.said.get("data") or ())), WARNING),
+    "MTU": (lambda node: str(interface(node).get("mtu", "")), WARNING),
+    "MPI IF": (lambda node: str(interface(node).get("name", "")), INFO),
+    "NCCL IF": (nccl_interface, INFO),
+    "EFA": (lambda node: str(len(node.said.get("efa") or ())), INFO),
+    "NOFILE": (lambda node: _limit(node, "nofile"), WARNING),
+    "MEMLOCK": (lambda node: _limit(node, "memlock_bytes"), WARNING),
+    "FABRIC": (_text("fabric_manager"), ERROR),
+}
+HINTS = {
+    "SCRIPTS": "`train` ships the examples, and leaves alone what was changed there; the head "
+    "node's everywhere: clusterctl copy NAME --from 0 '~/examples/horovod/' "
+    "'~/examples/horovod/'",
+    "DATA": "compare them: clusterctl data verify NAME",
+    "TYPE": "the slowest node sets the pace of all; another machine in its place: clusterctl "
+    "replace NAME",
+    "KERNEL": "an update came with a reboot, or is waiting for one: clusterctl reboot NAME",
+    "MTU": "large frames vanish between interfaces of different MTU: sudo ip link set {name} mtu "
+    "{norm}",
+    **dict.fromkeys(("NCCL", "MPIRUN", "PYTHON", "TENSORFLOW", "HOROVOD", "HOROVOD HAS"), INSTALL),
+}
+
+
+@dataclass(frozen=True)
+class Table:
+    """What each node has, by heading, and what most have. Cells that differ are `odd`."""
+
+    hosts: tuple[str, ...]
+    cells: Mapping[str, tuple[str, ...]]
+    norms: Mapping[str, str]
+
+    def odd(self, heading: str, row: int) -> bool:
+        return self.cells[heading][row] != self.norms[heading]
+
+    @property
+    def differing(self) -> tuple[str, ...]:
+        """The headings under which not all is the same."""
+        return tuple(name for name, cells in self.cells.items() if len(set(cells)) > 1)
+
+
+def drift(nodes: Sequence[NodeLook]) -> Table:
+    cells = {name: tuple(value(node) for node in nodes) for name, (value, _) in COLUMNS.items()}
+    norms = {name: _norm(values) for name, values in cells.items()}
+    return Table(tuple(node.host for node in nodes), cells, norms)
+
+
+def _norm(values: Sequence[str]) -> str:
+    # Of equally frequent ones, the first is the one met first.
+    return Counter(values).most_common(1)[0][0] if values else ""
+
+
+def findings(nodes: Sequence[NodeLook]) -> list[Finding]:
+    """Of nodes that answered. That nobody gets through to the others is no news."""
+    names = {node.address: node.host for node in nodes}
+    found = [*_drift(nodes), *_clocks(nodes), *_names(nodes)]
+    for node in nodes:
+        for check in (_facts, _gpus, _xids, _efa, _network, _limits, _disks, _software):
+            found += check(node)
+        found += _mesh(node, names)
+    return found
+
+
+def measures(nodes: Sequence[NodeLook]) -> str:
+    """What is as it should be and never the same: how far clocks are apart, the fullest disk."""
+    far_ms = max((abs(node.clock_offset_s) for node in nodes), default=0.0) * 1000
+    error_ms = max((node.clock_error_s for node in nodes), default=0.0) * 1000
+    shares = [
+        (one["used_bytes"] / room, one["path"], node.host)
+        for node in nodes
+        for one in node.said.get("filesystems") or ()
+        for room in [one["used_bytes"] + one["free_bytes"]]
+        if room
+    ]
+    share, path, host = max(shares, default=(0.0, "/", ""))
+    clocks = f"clocks within {max(far_ms, error_ms):.0f} ms of this machine's"
+    return f"{clocks}, fullest disk {share * 100:.0f} % ({path} on {host})"
+
+
+def _drift(nodes: Sequence[NodeLook]) -> Iterator[Finding]:
+    table = drift(nodes)
+    for heading in table.differing:
+        severity = COLUMNS[heading][1]
+        if severity is INFO:
+            continue
+        for row, node in enumerate(nodes):
+            if not table.odd(heading, row) or _unasked(node, heading):
+                continue
+            cell, norm = table.cells[heading][row], table.norms[heading]
+            what = heading.lower() if heading not in ("NCCL", "MTU", "CUDA") else heading
+            others = f"most have {norm}" if len(nodes) > 2 else f"{nodes[0].host} has {norm}"
+            message = f"{what}: {cell or 'none'}, {others if norm else 'the others have none'}"
+            if heading == "SCRIPTS":
+                message = _script_message(node, nodes, table)
+            name = interface(node).get("name", "eth0")
+            hint = HINTS.get(heading, "").format(name=name, norm=norm)
+            check_id = f"drift.{heading.lower().replace(' ', '_')}"
+            yield Finding(check_id, severity, message, node.host, hint)
+
+
+def _unasked(node: NodeLook, heading: str) -> bool:
+    """Whether the node did not say; that is another finding."""
+    asked = {"SCRIPTS": "scripts", "DATA": "data", "KERNEL": "system", "MTU": "interfaces"}
+    by_versions = ("NCCL", "MPIRUN", "PYTHON", "TENSORFLOW", "HOROVOD", "HOROVOD HAS")
+    name = "versions" if heading in by_versions else asked.get(heading, "")
+    return bool(name) and name not in node.said
+
+
+def _script_message(node: NodeLook, nodes: Sequence[NodeLook], table: Table) -> str:
+    norm = next(
+        other.said.get("scripts") or {}
+        for row, other in enumerate(nodes)
+        if not table.odd("SCRIPTS", row)
+    )
+    there = node.said.get("scripts") or {}
+    names = sorted(n for n in {*there, *norm} if there.get(n) != norm.get(n))
+    more = f" and {count(len(names) - 1, 'other file')}" if len(names) > 1 else ""
+    return f"other examples than most nodes: {names[0]}{more}"
+
+
+def _clocks(nodes: Sequence[NodeLook]) -> Iterator[Finding]:
+    timed = [node for node in nodes if node.clock_error_s < float("inf")]
+    if not timed:
+        return
+    # A majority that is off together is right, and this machine wrong.
+    middle_s = median(node.clock_offset_s for node in timed) if len(timed) > 2 else 0.0
+    here_off = len(timed) > 2 and all(
+        abs(node.clock_offset_s) - node.clock_error_s > SKEW_S for node in timed
+    )
+    for node in timed:
+        off_s = node.clock_offset_s - (middle_s if here_off else 0.0)
+        if abs(off_s) - node.clock_error_s > SKEW_S:
+            way = "ahead" if off_s > 0 else "behind"
+            message = f"its clock is {format_duration(abs(off_s))} {way}"
+            hint = (
+                "log lines of several nodes cannot be put in order, and AWS refuses signatures "
+                f"from 5 min on: clusterctl run NAME --nodes {node.index} 'sudo chronyc makestep'"
+            )
+            yield Finding("clock.skew", WARNING, message, node.host, hint)
+    if here_off:
+        message = (
+            f"this machine's clock is {format_duration(abs(middle_s))} "
+            f"{'behind' if middle_s > 0 else 'ahead of'} that of the nodes"
+        )
+        yield Finding("clock.here", WARNING, message, hint="set it: timedatectl set-ntp true")
+
+
+def _names(nodes: Sequence[NodeLook]) -> Iterator[Finding]:
+    by_name: dict[str, list[NodeLook]] = {}
+    for node in nodes:
+        name = (node.said.get("system") or {}).get("hostname")
+        if name:
+            by_name.setdefault(name, []).append(node)
+    for name, twins in by_name.items():
+        for node in twins if len(twins) > 1 else ():
+            others = ", ".join(one.host for one in twins if one is not node)
+            yield Finding(
+                "hostname.duplicate",
+                ERROR,
+                f"its hostname is {name}, as that of {others}: Horovod takes their ranks for those "
+                "of one machine",
+                node.host,
+                "give each its own again: clusterctl doctor NAME --fix",
+            )
+
+
+def _facts(node: NodeLook) -> Iterator[Finding]:
+    for what, why in (node.said.get("errors") or {}).items():
+        hangs = why.startswith("no answer")
+        mount = what.partition("mount ")[2]
+        message = (
+            f"{mount}: the file system gives no answer" if mount and hangs else f"{what}: {why}"
+        )
+        hint = "what touches it hangs, too: see `mount` and `dmesg` there" if mount else ""
+        severity = ERROR if hangs and (mount or what == "gpus") else WARNING
+        check_id = "fact.hangs" if hangs else "fact.unknown"
+        yield Finding(check_id, severity, message, node.host, hint)
+
+
+def _again(node: NodeLook) -> str:
+    return (
+        f"clusterctl reboot NAME {node.index}; if it comes back so: clusterctl quarantine NAME "
+        f"{node.index}, and clusterctl replace NAME {node.index}"
+    )
+
+
+def _gpus(node: NodeLook) -> Iterator[Finding]:
+    if not node.gpus or "gpus" in (node.said.get("errors") or {}):
+        return
+    if len(node.cards) < node.gpus:
+        seen = f"nvidia-smi sees {count(len(node.cards), 'GPU')}, its type has {node.gpus}"
+        yield Finding("gpu.count", ERROR, seen, node.host, _again(node))
+    for number, card in enumerate(node.cards):
+        which = f"GPU {number} ({card['bus']})"
+        bad = {name: n for name, n in card["ecc"].items() if name.startswith("volatile")}
+        if bad:
+            told = ", ".join(f"{n} {name[9:].replace('_', ' ')}" for name, n in bad.items())
+            message = f"{which} has memory errors since its last reset: {told}"
+            yield Finding("gpu.ecc", ERROR, message, node.host, _again(node))
+        if card["remap_failed"]:
+            message = f"{which}: a bad memory row could not be remapped"
+            hint = f"another machine in its place: clusterctl replace NAME {node.index}"
+            yield Finding("gpu.remap", ERROR, message, node.host, hint)
+        elif card["remap_pending"]:
+            message = f"{which}: a bad memory row is remapped at the next reset"
+            hint = f"clusterctl reboot NAME {node.index}"
+            yield Finding("gpu.remap", WARNING, message, node.host, hint)
+        slowed = [name for name in card["throttled"] if name.startswith(("hw_", "sw_thermal"))]
+        if slowed:
+            message = f"{which} is slowed down: {', '.join(slowed).replace('_', ' ')}"
+            hint = f"if it stays so: clusterctl replace NAME {node.index}"
+            yield Finding("gpu.throttled", WARNING, message, node.host, hint)
+    for gpu, links in (node.said.get("nvlink") or {}).items():
+        message = f"GPU {gpu}: NVLink {', '.join(map(str, links))} inactive"
+        yield Finding("gpu.nvlink", ERROR, message, node.host, _again(node))
+    manager = node.said.get("fabric_manager")
+    if manager not in (None, "active"):
+        restart = "'sudo systemctl restart nvidia-fabricmanager'"
+        hint = f"clusterctl run NAME --nodes {node.index} {restart}"
+        message = f"nvidia-fabricmanager is {manager or 'not there'}: NVSwitch carries nothing"
+        yield Finding("gpu.fabric", ERROR, message, node.host, hint)
+    for told in node.said.get("dcgm") or ():
+        yield Finding("gpu.dcgm", ERROR, f"dcgmi diag -r 1: {told}", node.host, _again(node))
+
+
+# What NVIDIA's catalogue and AWS's health checks call for (docs of Xid errors; driver r590).
+XIDS: Mapping[int, tuple[str, Severity]] = {
+    **dict.fromkeys((13, 31, 32, 69, 94, 126), ("the program's own fault, mostly", WARNING)),
+    **dict.fromkeys((43, 45, 63, 92, 121), ("tells of another error, or of one mended", INFO)),
+    **dict.fromkeys((46, 62, 109, 158), ("the GPU gave no answer in time", ERROR)),
+    **dict.fromkeys((48, 95), ("a memory error that could not be mended", ERROR)),
+    64: ("a bad memory row could not be remapped", ERROR),
+    74: ("an error of NVLink", ERROR),
+    79: ("the GPU has fallen off the bus", ERROR),
+    **dict.fromkeys((110, 119, 120), ("the GPU's own processor failed", ERROR)),
+    **dict.fromkeys((136, 140, 143, 155, 156), ("the GPU wants a reset", ERROR)),
+    **dict.fromkeys(range(144, 151), ("an error of NVLink 5", WARNING)),
+    54: ("the auxiliary power is not connected", ERROR),
+    **dict.fromkeys((151, 168), ("the machine wants a restart", ERROR)),
+    154: ("the driver names what would help", WARNING),
+}
+XID = re.compile(r"NVRM: Xid \(((?:PCI:)?[0-9a-fA-F:.]+)\).*?: (\d+)")
+
+
+def _xids(node: NodeLook) -> Iterator[Finding]:
+    seen: Counter[tuple[str, int]] = Counter()
+    ages: dict[tuple[str, int], float | None] = {}
+    for line in node.said.get("kernel_log") or ():
+        match = XID.search(line["text"])
+        if match:
+            key = (match[1].removeprefix("PCI:"), int(match[2]))
+            seen[key] += 1
+            ages[key] = line["age_s"]
+    for (bus, number), times in seen.items():
+        meaning, severity = XIDS.get(
+            number, ("not in our list: see NVIDIA's Xid catalogue", WARNING)
+        )
+        age_s = ages[(bus, number)]
+        when = "" if age_s is None else f", {format_duration(age_s)} ago"
+        often = f" {times} times" if times > 1 else ""
+        hint = _again(node) if severity is ERROR else ""
+        yield Finding(
+            "gpu.xid",
+            severity,
+            f"Xid {number} of GPU {bus}{often}{when}: {meaning}",
+            node.host,
+            hint,
+        )
+
+
+def _efa(node: NodeLook) -> Iterator[Finding]:
+    if "efa" in node.said:
+        yield from efa_findings(node.host, len(node.said["efa"]) or None, Asked(efa=node.efa))
+
+
+def _network(node: NodeLook) -> Iterator[Finding]:
+    found = node.said.get("interfaces")
+    if found is None:
+        return
+    own, nccl = interface(node), nccl_interface(node)
+    if not own:
+        message = f"no interface has its address, {node.address}"
+        hint = f"clusterctl reboot NAME {node.index}"
+        yield Finding("net.interface", ERROR, message, node.host, hint)
+    elif nccl and not nccl.startswith("EFA") and nccl != own["name"]:
+        message = f"NCCL would take {nccl}, and the cluster's network is on {own['name']}"
+        hint = f"train with -x NCCL_SOCKET_IFNAME={own['name']}"
+        yield Finding("net.interface", WARNING, message, node.host, hint)
+
+
+def _limits(node: NodeLook) -> Iterator[Finding]:
+    limits = node.said.get("limits") or {}
+    for name, least, what in (
+        ("nofile", LEAST_NOFILE, "open files (nofile)"),
+        ("memlock_bytes", LEAST_MEMLOCK if node.efa else 0, "locked memory (memlock)"),
+    ):
+        value = limits.get(name)
+        if value is not None and value < least:
+            shown, wanted = (
+                (format_bytes(value), format_bytes(least))
+                if "bytes" in name
+                else (
+                    str(value),
+                    str(least),
+                )
+            )
+            soft = "memlock unlimited" if "bytes" in name else "nofile 65536"
+            yield Finding(
+                f"limits.{name.partition('_')[0]}",
+                WARNING,
+                f"a rank may have {shown} of {what}: fewer than {wanted}",
+                node.host,
+                f"echo '* - {soft}' | sudo tee /etc/security/limits.d/clusterctl.conf, and log in "
+                "anew",
+            )
+
+
+def disk_findings(host: str, system: Mapping[str, Any]) -> Iterator[Finding]:
+    """Of one file system: an error from 98 % on, a warning above 90 %, of room and of inodes."""
+    path = system["path"]
+    # As df: what only root may use does not count.
+    room = system["used_bytes"] + system["free_bytes"]
+    free = format_bytes(system["free_bytes"])
+    inodes = system["inodes"]
+    parts = (
+        ("", system["used_bytes"] / room if room else 0.0, f"% full, {free} free"),
+        (
+            "inodes.",
+            (inodes - system["inodes_free"]) / inodes if inodes else 0.0,
+            f"% of its inodes are used, {system['inodes_free']} are free",
+        ),
+    )
+    if path == "/dev/shm":  # noqa: S108
+        if system["free_bytes"] < min(LEAST_SHM, room // 2):
+            yield Finding(
+                "shm.full",
+                ERROR,
+                f"{path} has {free} left: ranks of one node talk through it",
+                host,
+                "see what is there (ls -l /dev/shm); what killed ranks left is theirs: "
+                "clusterctl run NAME --nodes "
+                f"{host.rpartition('-')[2]} 'rm -f /dev/shm/nccl-* /dev/shm/*_segment*'",
+            )
+        return
+    for kind, share, words in parts:
+        if share > CROWDED:
+            full = share >= FULL
+            is_are = "" if kind else "is "
+            yield Finding(
+                f"disk.{kind}{'full' if full else 'crowded'}",
+                ERROR if full else WARNING,
+                f"{path}{':' if kind else ''} {is_are}{share * 100:.0f} {words}",
+                host,
+                "see what fills it (clusterctl disk NAME), remove old logs and checkpoints "
+                "(clusterctl clean-logs NAME --jobs), or enlarge the root volume: "
+                "clusterctl disk grow NAME GIB",
+            )
+    if system["readonly"] and path != "/":
+        message = f"{path} is read-only: a volume that fails becomes so"
+        yield Finding("disk.readonly", ERROR, message, host, "see `dmesg` there")
+
+
+def _disks(node: NodeLook) -> Iterator[Finding]:
+    for system in node.said.get("filesystems") or ():
+        yield from disk_findings(node.host, system)
+
+
+def _software(node: NodeLook) -> Iterator[Finding]:
+    if "versions" not in node.said:
+        return
+    if "mpirun" not in node.versions or "horovod" not in node.versions:
+        lacks = "Horovod" if "mpirun" in node.versions else "Open MPI"
+        hint = "make it: clusterctl env install NAME"
+        message = f"no {lacks} to train with (clusterctl's own is in {FOLDER})"
+        yield Finding("env.missing", WARNING, message, node.host, hint)
+    for text in built_otherwise(node.versions, is_trainer=False):
+        yield Finding("env.mismatch", ERROR, text, node.host, INSTALL)
+    here, other = node.versions.get("mpirun"), node.said.get("mpirun_on_path")
+    if here and other and other[1] and other[1] != here:
+        message = (
+            f"`mpirun` in a shell there is {other[0]} ({other[1].rpartition(' ')[2]}), jobs take "
+            f"{here.rpartition(' ')[2]}"
+        )
+        hint = "type the whole path of the one that is meant; clusterctl's jobs do"
+        yield Finding("mpi.two", INFO, message, node.host, hint)
+
+
+def _mesh(node: NodeLook, names: Mapping[str, str]) -> Iterator[Finding]:
+    for address, why in (node.said.get("unreached") or {}).items():
+        if address in names:
+            message = f"cannot get through to {names[address]} ({address}): {why}"
+            hint = "keys, host keys and names are put right by: clusterctl up NAME"
+            yield Finding("ssh.mesh", ERROR, message, node.host, hint)

@@ -1,0 +1,152 @@
+"""Runs on a node: all that `doctor` compares between nodes. JSON in, JSON out; changes nothing.
+
+stdin: {"python": PATH, "mpirun": PATH, "data_dir": PATH, "peers": [ADDRESS], "over_ssh": BOOLEAN,
+"within_s": SECONDS}. `peers` are reached as mpirun does it (the head node), or to their port 22
+alone. Prints the facts of `host`, and
+
+    {"versions": {"mpirun": TEXT, ...}, "mpirun_on_path": [PATH, TEXT], "scripts": {NAME: HASH},
+     "data": [HASH, FILES], "unreached": {ADDRESS: TEXT}, "dcgm": [TEXT] or null}
+
+and under "errors" what did not answer in time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from clusterctl.node.diagnosis import host
+from clusterctl.node.jobs import preflight
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+RECORD = ".clusterctl/shipped.json"
+PEER_S = 5.0
+DCGM_S = 30.0
+
+
+def look(asked: dict[str, Any]) -> dict[str, Any]:
+    questions = {
+        "versions": lambda: preflight.versions(asked["python"], asked["mpirun"]),
+        "mpirun_on_path": mpirun_on_path,
+        "scripts": scripts,
+        "data": lambda: data(asked["data_dir"]),
+        "unreached": lambda: unreached(asked["peers"], asked["over_ssh"]),
+        "dcgm": dcgm,
+    }
+    found = host.facts()
+    answers, errors = host.ask(questions, asked["within_s"])
+    found["errors"].update(errors)
+    found["clock"]["last_s"] = time.time()
+    return {**found, **answers}
+
+
+def mpirun_on_path() -> list[str] | None:
+    """What a shell's `mpirun` would be, and its version: it may be another one than a job's."""
+    path = shutil.which("mpirun")
+    said = host.output([path, "--version"]) if path else None
+    return [path, (said or "").split("\n")[0]] if path else None
+
+
+def scripts() -> dict[str, str]:
+    """The shipped examples as they are now. The hosts file differs from cluster to cluster."""
+    home = Path.home()
+    names = json.loads((home / RECORD).read_text()) if (home / RECORD).exists() else {}
+    found = {}
+    for name in sorted(names):
+        if not name.endswith("/hosts"):
+            try:
+                found[name] = hashlib.sha256((home / name).read_bytes()).hexdigest()[:12]
+            except OSError as error:
+                found[name] = str(error.strerror)
+    return found
+
+
+def data(folder: str) -> list[object] | None:
+    """A hash of the training files' names and sizes, and how many there are; None: none."""
+    found = preflight.listing(os.path.expanduser(folder))  # noqa: PTH111
+    sizes = sorted({**found["train"], **found["validation"]}.items())
+    if not sizes:
+        return None
+    return [hashlib.sha256(json.dumps(sizes).encode()).hexdigest()[:12], len(sizes)]
+
+
+def unreached(peers: list[str], over_ssh: bool) -> dict[str, str]:
+    """Why which of them do not answer. All at once."""
+    if not over_ssh:
+        return {peer: why for peer in peers for why in [_greeting(peer)] if why}
+    ssh = ("ssh", "-n", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={PEER_S:.0f}")
+    started = {
+        peer: subprocess.Popen(
+            [*ssh, peer, "true"], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+        for peer in peers
+    }
+    deadline = time.monotonic() + 2 * PEER_S
+    failed = {}
+    for peer, process in started.items():
+        try:
+            _, said = process.communicate(timeout=max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            failed[peer] = f"no answer within {2 * PEER_S:.0f} s"
+            continue
+        if process.returncode:
+            lines = said.strip().splitlines() or [f"exit status {process.returncode}"]
+            failed[peer] = lines[-1]
+    return failed
+
+
+def _greeting(peer: str) -> str:
+    with contextlib.closing(socket.socket()) as there:
+        there.settimeout(PEER_S)
+        try:
+            there.connect((peer, 22))
+            return "" if there.recv(4) == b"SSH-" else "port 22 is not SSH's"
+        except OSError as error:
+            return error.strerror or str(error)
+
+
+def dcgm() -> list[str] | None:
+    """What fails in NVIDIA's diagnosis of level 1, which takes seconds; None: it is not there."""
+    if not shutil.which("dcgmi"):
+        return None
+    # Its exit status tells of what it found, too.
+    said = host.output(["sh", "-c", "dcgmi diag -r 1 -j; :"], DCGM_S) or ""
+    try:
+        return failed_tests(json.loads(said))
+    except ValueError:
+        return [f"dcgmi diag -r 1 -j says nothing of use: {said.strip()[:200]!r}"]
+
+
+def failed_tests(answer: Any, name: str = "") -> list[str]:
+    """Each test that failed, with its warnings. The layout differs between versions 2, 3 and 4."""
+    if isinstance(answer, list):
+        return [text for one in answer for text in failed_tests(one, name)]
+    if not isinstance(answer, dict):
+        return []
+    name = str(answer.get("name") or answer.get("entity_id") or name)
+    if str(answer.get("status", "")).lower() == "fail":
+        warnings = answer.get("warnings") or answer.get("warning") or answer.get("info") or ""
+        told = warnings if isinstance(warnings, str) else _warnings(warnings)
+        return [f"{name}: {told}".rstrip(": ")]
+    return [text for one in answer.values() for text in failed_tests(one, name)]
+
+
+def _warnings(found: Any) -> str:
+    texts = (one.get("warning", "") if isinstance(one, dict) else str(one) for one in found)
+    return "; ".join(filter(None, texts))
+
+
+def main() -> None:
+    print(json.dumps(look(json.loads(sys.stdin.buffer.read()))))

@@ -1,0 +1,162 @@
+"""`doctor`: every node looked at, compared with the others; what is safe to mend, mended."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from clusterctl.bootstrap.inspection import folded
+from clusterctl.bootstrap.training import FOLDER
+from clusterctl.diagnosis.drift import NodeLook, Table, clock_of, drift, findings
+from clusterctl.domain.errors import ClusterctlError
+from clusterctl.domain.findings import Finding, Severity
+from clusterctl.domain.results import FanoutResult, HostOutcome, json_lines
+from clusterctl.domain.units import count
+from clusterctl.ec2.instances import Instance
+from clusterctl.jobs.plan import choose_environment
+from clusterctl.jobs.preflight import in_order
+from clusterctl.jobs.processes import ProcessQuery
+from clusterctl.jobs.trainer import DATA_FOLDER
+from clusterctl.node.packer import program_of
+from clusterctl.operations.access import Access
+from clusterctl.operations.kill import kill
+from clusterctl.operations.logs import what_runs
+from clusterctl.operations.train import head_facts, leftovers
+from clusterctl.transport.fanout import fan_out
+from clusterctl.transport.target import Target
+
+DOCTOR = program_of("clusterctl.node.diagnosis.doctor")
+LOGIN_WITHIN_S = 6.0
+# What a node may take for its questions; a busy one is slow to load TensorFlow's libraries.
+WITHIN_S, ANSWER_WITHIN_S = 30.0, 60.0
+FIX_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True)
+class DoctorReport:
+    """The nodes that answered, those that did not, and what was found."""
+
+    nodes: tuple[NodeLook, ...]
+    failures: tuple[HostOutcome[Any], ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def table(self) -> Table:
+        return drift(self.nodes)
+
+    @property
+    def exit_status(self) -> int:
+        """2 where a finding is an error, 1 for a warning, else 0."""
+        severities = {finding.severity for finding in self.findings}
+        return 2 if Severity.ERROR in severities else int(Severity.WARNING in severities)
+
+
+def doctor(
+    access: Access,
+    instances: Sequence[Instance],
+    indices: Sequence[int] | None = None,
+    data_dir: str = "",
+    all_to_all: bool = False,
+) -> DoctorReport:
+    """Look at these nodes, or at all. A node that does not answer is a finding."""
+    access.connections.ask_again = False
+    access.connections.connect_timeout_s = LOGIN_WITHIN_S
+    targets = access.select(indices)
+    python, mpirun = _environment(access)
+    addresses = {node.name: node.private_ip for node in access.cluster.nodes}
+    efa = {one.node.name: one.efa_interfaces for one in instances}
+    nodes = {node.name: node for node in access.cluster.nodes}
+
+    def one(target: Target) -> NodeLook:
+        is_head = target.host == access.head.host
+        peers = [ip for host, ip in addresses.items() if is_head or host != target.host]
+        asked = {
+            "python": python,
+            "mpirun": mpirun,
+            "data_dir": data_dir or f"~/{DATA_FOLDER}",
+            "peers": peers if is_head or all_to_all else [],
+            "over_ssh": is_head,
+            "within_s": WITHIN_S,
+        }
+        sent_s = time.time()
+        result = access.connections.run(
+            target,
+            DOCTOR.command(),
+            stdin=DOCTOR.stdin(json.dumps(asked).encode()),
+            timeout_s=ANSWER_WITHIN_S,
+        )
+        back_s = time.time()
+        [said] = json_lines(result, "looking at it")
+        offset_s, error_s = clock_of(sent_s, back_s, said["clock"])
+        node = nodes[target.host]
+        return NodeLook(
+            target.host,
+            node.instance_type,
+            node.private_ip,
+            said,
+            node.gpus,
+            efa.get(target.host, 0),
+            offset_s,
+            error_s,
+        )
+
+    looked: FanoutResult[NodeLook] = fan_out(one, targets)
+    found = [*_unreachable(looked.failures), *findings(looked.values)]
+    running = what_runs(access).trainings
+    found += leftovers(access.cluster.name, running)
+    return DoctorReport(tuple(looked.values), tuple(looked.failures), in_order(folded(found)))
+
+
+def _environment(access: Access) -> tuple[str, str]:
+    """The python and the mpirun that a job would have; clusterctl's own where the head node does
+    not say."""
+    try:
+        chosen = choose_environment(head_facts(access), needs_horovod=False)
+    except ClusterctlError:
+        return f"{FOLDER}/bin/python", f"{FOLDER}/bin/mpirun"
+    return chosen.python, chosen.mpirun.path
+
+
+def _unreachable(failures: Sequence[HostOutcome[Any]]) -> list[Finding]:
+    return [
+        Finding("node.silent", Severity.ERROR, one.error.message, one.host, one.error.hint)
+        for one in failures
+        if one.error
+    ]
+
+
+def mend(access: Access, report: DoctorReport, tell: Callable[[str], None]) -> int:
+    """Mend what is safe: leftover ranks are ended, nodes of one hostname get their own again.
+
+    Returns how much was done. Raises JobRunning while a run goes on, HostError.
+    """
+    done = 0
+    ids = {finding.check_id for finding in report.findings}
+    if "job.leftovers" in ids:
+        ended = kill(access, ProcessQuery())
+        tell(f"ended {count(len(ended.ended), 'process')} that an earlier job has left")
+        done += 1
+    if "hostname.duplicate" in ids:
+        done += _rename(access, report, tell)
+    return done
+
+
+def _rename(access: Access, report: DoctorReport, tell: Callable[[str], None]) -> int:
+    names = [str(node.said["system"]["hostname"]) for node in report.nodes]
+    twins = [node for node, name in zip(report.nodes, names) if names.count(name) > 1]
+    for target in access.targets:
+        for node in twins:
+            own = f"ip-{node.address.replace('.', '-')}"
+            if target.host == node.host and node.said["system"]["hostname"] != own:
+                quoted = shlex.quote(own)
+                command = (
+                    f"sudo -n hostname {quoted} && "
+                    f"echo {quoted} | sudo -n tee /etc/hostname >/dev/null"
+                )
+                access.connections.run(target, command, timeout_s=FIX_TIMEOUT_S)
+                tell(f"{node.host}: its hostname is {own} again")
+    return len(twins)

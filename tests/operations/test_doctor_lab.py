@@ -1,0 +1,83 @@
+"""`clusterctl doctor` on real hosts: each fault is there, and is named."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+
+from tests.skew import skewed
+
+# What any machine may have that the tests run on.
+OF_THE_MACHINE = {"mpi.two", "env.missing"}
+
+
+def look(pair, *options, status=None):
+    """The report, and (check, host) of its findings."""
+    ended, out, err = pair.ctl("doctor", "--json", *options)
+    report = json.loads(out)
+    found = {(one["check"], one["host"]) for one in report["findings"]}
+    assert status in (None, ended), (report["findings"], err)
+    return report, {one for one in found if one[0] not in OF_THE_MACHINE}
+
+
+def test_a_sound_cluster_is_sound_and_its_nodes_are_alike(pair):
+    report, found = look(pair, "--all-to-all", status=0)
+    assert found == set()
+    assert [node["odd"] for node in report["nodes"]] == [[], []]
+    assert all(abs(node["clock_offset_s"]) < 1 for node in report["nodes"])
+    values = report["nodes"][1]["values"]
+    assert (values["TYPE"], values["GPUS"], values["MPI IF"]) == ("p3.2xlarge", "1", "eth0")
+    assert len(report["nodes"][0]["values"]["SCRIPTS"]) == 8
+
+
+BREAK = """
+sudo hostname {twin}; sudo ip link set eth0 mtu 1400; sed -i '1i ulimit -n 256' ~/.bashrc
+echo '# mine' >>~/examples/horovod/tensorflow/train.sh
+cp -p ~/.ssh/authorized_keys keys.before; sed -i /clusterctl-mpi/d ~/.ssh/authorized_keys
+dd if=/dev/zero of=/dev/shm/left bs=1M status=none
+OMPI_COMM_WORLD_RANK=3 setsid sleep 1000 </dev/null >/dev/null 2>&1 &
+echo "[1.5] Out of memory" | sudo tee -a /etc/clusterctl-lab/kmsg >/dev/null
+"""
+MEND = """
+sudo hostname {own}; sudo ip link set eth0 mtu 1500; sed -i 1d ~/.bashrc; rm -f /dev/shm/left
+sed -i '$d' ~/examples/horovod/tensorflow/train.sh; mv keys.before ~/.ssh/authorized_keys
+pkill -x sleep; :
+"""
+
+
+def test_everything_that_is_wrong_with_a_node_is_named_and_what_is_safe_is_mended(pair):
+    twin, own = (pair.on(node, "hostname").strip() for node in (0, 1))
+    with contextlib.ExitStack() as stack:
+        pair.on(1, BREAK.format(twin=twin))
+        stack.callback(pair.on, 1, MEND.format(own=own))
+        stack.enter_context(pair.fault(1, "gpu", "heal", "--lost", "--xid", "79"))
+        stack.enter_context(pair.fault(1, "fill", "drain"))
+        stack.enter_context(skewed(pair, 1, 90))
+        report, found = look(pair, status=2)
+        assert found == {
+            *((check, "pair-1") for check in (
+                "gpu.count", "gpu.xid", "clock.skew", "disk.full", "shm.full", "limits.nofile",
+                "drift.nofile", "drift.mtu", "drift.scripts", "job.leftovers",
+            )),
+            ("hostname.duplicate", "pair-0"),
+            ("hostname.duplicate", "pair-1"),
+            ("ssh.mesh", "pair-0"),
+        }  # fmt: skip
+        assert 88 < report["nodes"][1]["clock_offset_s"] < 92
+        assert report["nodes"][1]["odd"] == ["GPUS", "SCRIPTS", "MTU", "NOFILE"]
+        [scripts] = [one for one in report["findings"] if one["check"] == "drift.scripts"]
+        assert "examples/horovod/tensorflow/train.sh" in scripts["message"]
+        _, found = look(pair, "--fix", status=2)
+        mended = {"job.leftovers", "hostname.duplicate"}
+        assert not mended & {check for check, _ in found}
+        assert pair.on(1, "hostname").strip() == own
+
+
+def test_a_node_that_is_frozen_is_a_finding_in_ec2s_words(pair):
+    with pair.fault(1, "freeze", "thaw"):
+        report, found = look(pair, status=2)
+    assert found == {("node.silent", "pair-1")}
+    assert [node["host"] for node in report["nodes"]] == ["pair-0"]
+    [silent] = [one for one in report["findings"] if one["check"] == "node.silent"]
+    assert "running since" in silent["message"]
+    assert "clusterctl replace pair 1" in silent["hint"]
