@@ -244,6 +244,8 @@ class Coordinator:
         net.block_bytes, net.streams = max(1, planned.block_bytes), planned.streams
         net.blocks = min(math.ceil(summary.bytes / net.block_bytes), MOST_BLOCKS)
         self.summary = replace(summary, blocks=net.blocks)
+        # Who comes later may not have it.
+        net.gmac = all(peer.at.gmac for peer in net.peers.values() if peer.alive)
         self._order(net.source, self._begin_order)
         for name in dict.fromkeys((*planned.order, *there)):
             if name in there:
@@ -266,6 +268,7 @@ class Coordinator:
             listed.left_out,
             listed.host,
             listed.roots,
+            net.gmac,
         )
 
     # Links

@@ -145,6 +145,7 @@ class Topology:
     blocks: int = 0
     block_bytes: int = 1
     streams: int = 1
+    gmac: bool = False
 
     @property
     def source(self) -> Peer:

@@ -56,8 +56,8 @@ Planner = Callable[[SourceSummary, Sequence[str]], CopyPlan]
 class Transfer:
     """One copy. `source` is the node that the sources are on, None: this machine.
 
-    `slowest_link` is for the progress, in bytes a second. `predict` gives a plan the time for so
-    many files and bytes.
+    `slowest_link` is for the progress, in bytes a second, and asked once there is a plan. `predict`
+    gives a plan the time for so many files and bytes.
     """
 
     connections: Connections
@@ -65,7 +65,7 @@ class Transfer:
     request: CopyRequest
     plan: Planner
     source: Target | None = None
-    slowest_link: float | None = None
+    slowest_link: Callable[[], float | None] = lambda: None
     predict: Callable[[CopyPlan, int, int], CopyPlan] | None = None
     max_logins: int = 64
     timeout_s: float | None = None
@@ -255,7 +255,7 @@ class _Run:
                 progress_of(
                     self._coordinator,
                     now - self._began,
-                    self._transfer.slowest_link,
+                    self._transfer.slowest_link() if self._planned else None,
                     self._plan_data,
                 )
             )

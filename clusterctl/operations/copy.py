@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from clusterctl.copy.plan import EC2_FLOW, CopyFacts, CopyPlan, NodeFacts, plan_copy, predict
@@ -32,6 +33,8 @@ if TYPE_CHECKING:  # it needs clusterctl.ec2, which a head node has not
 
 # All logins go through one jump host, and above 10 at once its sshd drops some (MaxStartups).
 JUMP_LOGINS = 8
+# The plan waits so long for the links' rates, which are asked for beside the logins.
+RATES_WITHIN_S = 3.0
 
 Watch = Callable[[CopyProgress], None]
 
@@ -56,30 +59,41 @@ def copy_to_cluster(
     *,
     watch: Watch,
     urls: UrlAccess = UrlAccess(),  # noqa: B008
-    link_rates: Mapping[str, float] = MappingProxyType({}),
+    link_rates: Callable[[], Mapping[str, float]] = dict,
     max_workers: int = 64,
     timeout_s: float | None = None,
 ) -> TransferReport:
     """SRC to DST on these nodes of a cluster. Raises UsageError when nothing could be done.
 
-    `link_rates` are bytes a second by instance type, where they are known. `max_workers` is how
-    many log in at once, at most JUMP_LOGINS behind a jump host.
+    `link_rates` finds out bytes a second by instance type, where they are known, beside the
+    logins; it raises nothing. `max_workers` is how many log in at once, at most JUMP_LOGINS behind
+    a jump host.
     """
     by_index = {node.index: access.target(node) for node in access.cluster.nodes}
     zones = {node.name: node.availability_zone for node in access.cluster.nodes}
-    links = {node.name: link_rates.get(node.instance_type) for node in access.cluster.nodes}
+    types = {node.name: node.instance_type for node in access.cluster.nodes}
     source = _chosen(by_index, request.from_node)
-    facts = tuple(
-        NodeFacts(
-            target.host,
-            zones.get(target.host, ""),
-            link_rate=links.get(target.host),
-            flow_rate=EC2_FLOW,
+    rates: dict[str, float] = {}
+    asking = threading.Thread(target=lambda: rates.update(link_rates()), daemon=True)
+
+    def facts() -> tuple[NodeFacts, ...]:
+        if not asking.ident:
+            asking.start()
+        asking.join(RATES_WITHIN_S)
+        return tuple(
+            NodeFacts(
+                target.host,
+                zones.get(target.host, ""),
+                link_rate=rates.get(types.get(target.host, "")),
+                flow_rate=EC2_FLOW,
+            )
+            for target in targets
         )
-        for target in targets
-    )
+
     source_zone = zones.get(source.host, "") if source else ""
     copy = _Copy(access.connections, targets, request, source, facts, source_zone, urls)
+    if not request.has_urls:  # from S3 each node pulls as fast as it can
+        asking.start()
     return copy.run(watch, max_workers, timeout_s)
 
 
@@ -95,7 +109,7 @@ def copy_to_hosts(
     """The same for the hosts of a hosts file, in its order."""
     source = _chosen(dict(enumerate(hosts.targets)), request.from_node)
     facts = tuple(NodeFacts(target.host) for target in hosts.targets)
-    copy = _Copy(hosts.connections, hosts.targets, request, source, facts, "", urls)
+    copy = _Copy(hosts.connections, hosts.targets, request, source, lambda: facts, "", urls)
     return copy.run(watch, max_workers, timeout_s)
 
 
@@ -113,7 +127,7 @@ def sender(connections: Connections, max_workers: int = 64) -> Send:
     def send(path: Path, destination: str, targets: Sequence[Target]) -> None:
         facts = tuple(NodeFacts(target.host) for target in targets)
         request = CopyRequest((str(path),), destination)
-        copy = _Copy(connections, targets, request, None, facts, "", UrlAccess())
+        copy = _Copy(connections, targets, request, None, lambda: facts, "", UrlAccess())
         report = copy.run(lambda progress: None, max_workers, None)
         for node in report.failed:
             assert node.error
@@ -151,7 +165,7 @@ class _Copy:
         targets: Sequence[Target],
         request: CopyRequest,
         source: Target | None,
-        facts: tuple[NodeFacts, ...],
+        facts: Callable[[], tuple[NodeFacts, ...]],
         source_zone: str,
         urls: UrlAccess,
     ) -> None:
@@ -159,7 +173,8 @@ class _Copy:
             raise UsageError("there is no node to copy to")
         self._connections, self._targets = connections, tuple(targets)
         self._request, self._source = request, source
-        self._facts, self._source_zone, self._urls = facts, source_zone, urls
+        self._facts = functools.lru_cache(maxsize=None)(facts)
+        self._source_zone, self._urls = source_zone, urls
         self._there: tuple[str, ...] = ()
 
     def run(self, watch: Watch, max_workers: int, timeout_s: float | None) -> TransferReport:
@@ -215,7 +230,7 @@ class _Copy:
             rest,
             replace(self._request, sources=(path,), destination=path),
             self._targets[0],
-            tuple(facts for facts in self._facts if facts.host != first.host),
+            lambda: tuple(facts for facts in self._facts() if facts.host != first.host),
             self._source_zone,
             self._urls,
         )
@@ -227,9 +242,8 @@ class _Copy:
             one_copy_s=report.duration_s,
         )
 
-    @property
     def _slowest_link(self) -> float | None:
-        links = [self._request.link_rate or facts.link_rate for facts in self._facts]
+        links = [self._request.link_rate or facts.link_rate for facts in self._facts()]
         return min((link for link in links if link), default=None)
 
     def _plan(self, summary: SourceSummary, there: Sequence[str]) -> CopyPlan:
@@ -241,7 +255,7 @@ class _Copy:
 
     def _facts_of(self, files: int, size: int) -> CopyFacts:
         return CopyFacts(
-            nodes=tuple(node for node in self._facts if node.host in self._there),
+            nodes=tuple(node for node in self._facts() if node.host in self._there),
             bytes=size,
             files=files,
             source_zone=self._source_zone,

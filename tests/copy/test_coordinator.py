@@ -7,9 +7,11 @@ import time
 
 import pytest
 
+from clusterctl.copy.coordinator import Coordinator
 from clusterctl.copy.health import Health
 from clusterctl.copy.topology import SOURCE, Peer, PeerState, Timeouts, Topology
 from clusterctl.node.relay.messages import (
+    Begin,
     Done,
     Gap,
     Listed,
@@ -17,7 +19,7 @@ from clusterctl.node.relay.messages import (
     Lost,
     Progress,
 )
-from tests.copy.simulated import World, every, scenario
+from tests.copy.simulated import Plan, World, every, scenario
 
 # Detection and relinking, in simulated seconds.
 NOTICED_S = 4.0
@@ -309,6 +311,21 @@ def test_a_fast_node_of_the_tail_that_lost_the_source_at_that_moment_ends_nothin
     health.lost(peer, 99.0, Lost(SOURCE, "closed", "closed"))
     health.look(100.0)
     assert (peer.upstream, peer.state) == ("", PeerState.TAIL)
+
+
+@pytest.mark.parametrize("without", ["", "n1", SOURCE, "late"])
+def test_blocks_are_summed_by_gmac_where_all_that_may_take_part_can(without):
+    coordinator = Coordinator(["n0", "n1"], lambda *_: Plan(("n0", "n1")))
+    orders = []
+    for now, name in enumerate((SOURCE, "n0", "n1")):
+        coordinator.hear(0.5 * now, name, Listed("d", 1, 1 << 20))
+        if without != "late" or name != "n1":
+            coordinator.hear(0.5 * now, name, Listening(name, 4000, gmac=name != without))
+        orders += coordinator.tick(0.5 * now)
+    for tenth in range(100):
+        orders += coordinator.tick(1.0 + tenth / 10)
+    begun = {order.gmac for _, order in orders if isinstance(order, Begin)}
+    assert begun == {not without}
 
 
 NONSENSE = [

@@ -14,7 +14,9 @@ from clusterctl.config import load_settings
 from clusterctl.copy.request import CopyRequest
 from clusterctl.copy.s3 import LentKeys
 from clusterctl.domain.errors import CommandTimeout, HostError
+from clusterctl.operations import copy as operation
 from clusterctl.operations.copy import UrlAccess, copy_to_cluster
+from tests.lab.running import wait_until
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
 
@@ -123,6 +125,30 @@ def test_the_command_twice(cluster, tmp_path):
     assert [node["bytes"] for node in report["nodes"]] == [0] * 4
     names = cluster.on(3, "cd twice; ls -A1b").splitlines()
     assert sorted(names) == sorted([r"\377\376", r"a\ b", r"new\nline", "q\"uo'te"])
+
+
+def test_ec2_is_asked_for_the_links_beside_the_logins(cluster, tmp_path, monkeypatch):
+    """It answers when a relay runs, and the plan has it. For S3, which needs no plan, it is not."""
+    asked = []
+
+    def rates():
+        asked.append("ec2")
+        wait_until(lambda: cluster.on(0, "pgrep -f [z]lib.decompress || true"), "a relay")
+        return {"p3.2xlarge": 3e8}
+
+    def copy(source):
+        with cluster.open() as access:
+            request = CopyRequest((source,), "~/links/")
+            return copy_to_cluster(
+                access, access.targets, request, watch=lambda progress: None, link_rates=rates
+            )
+
+    monkeypatch.setattr(operation, "RATES_WITHIN_S", 60)
+    (tmp_path / "file").write_bytes(b"x")
+    report = copy(f"{tmp_path}/file")
+    assert report.plan["predicted_s"] > 0
+    assert copy("s3://there-is-none/file").failed
+    assert asked == ["ec2"]
 
 
 def test_a_machine_that_freezes(cluster, shaped, large):

@@ -85,7 +85,7 @@ def copy(
                 request,
                 watch=shown.watch,
                 urls=url_access(options, src, lambda: app.clients, app.settings.home),
-                link_rates=_link_rates(app, access),
+                link_rates=lambda: _link_rates(app, access),
                 max_workers=options.fanout,
                 timeout_s=options.timeout_s,
             )

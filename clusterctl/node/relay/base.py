@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from clusterctl.node.relay.hashing import gmac_is_faster
 from clusterctl.node.relay.manifest import BadManifest, text_of
 from clusterctl.node.relay.messages import (
     Bye,
@@ -95,7 +96,7 @@ class Relay:
         """Be reachable for the other relays. Raises OSError."""
         own, client = _addresses()
         address, port = self.server.listen(bind or own, self.config.get("port", 0))
-        self.emit(Listening(address, port, client, os.cpu_count() or 0))
+        self.emit(Listening(address, port, client, os.cpu_count() or 0, gmac_is_faster()))
 
     def emit(self, event: Event) -> None:
         """Tell the client."""

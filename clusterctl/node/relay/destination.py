@@ -14,6 +14,7 @@ from typing import Any
 
 from clusterctl.node.relay.base import Failure, host_identity
 from clusterctl.node.relay.compare import Plan, compare, destination, place, shown
+from clusterctl.node.relay.hashing import Crc32, Gmac
 from clusterctl.node.relay.manifest import FILE, Entry, bytes_of, text_of
 from clusterctl.node.relay.messages import Begin, Done, Gap
 from clusterctl.node.relay.publish import Publisher
@@ -40,7 +41,7 @@ class Destination:
         dst = destination(self._config["destination"], os.path.expanduser("~"))
         single = begin.single and not self._config.get("several")
         self.root, self.entries = place(dst, single, entries)
-        staging = self.staging = Staging(self.root)
+        staging = self.staging = Staging(self.root, Gmac if begin.gmac else Crc32)
         dry = self._config.get("dry_run")
         self._delete = bool(self._config.get("delete")) and not single
         self.notes: list[str] = []

@@ -1,13 +1,17 @@
-"""Digests of many files, side by side."""
+"""Digests of many files, side by side; checksums of blocks on their way."""
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import hashlib
 import mmap
 import os
 import threading
+import time
+import zlib
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import Any, TypeVar, Union
 
 PIECE = 1 << 20
 SHA256_BYTES = 32
@@ -91,3 +95,108 @@ def side_by_side(work: Callable[[Item], Result], items: Iterable[Item]) -> list[
     if errors:
         raise errors[0]
     return [results[number] for number in range(len(results))]
+
+
+class Crc32:
+    """A block's checksum where OpenSSL cannot be had.
+
+    A GiB takes 0.3 s of an AMD EPYC's core by the zlib of Debian 12, 0.9 s by the 1.2.11 of
+    Ubuntu 20.04 and 22.04, which goes by four bytes at a time.
+    """
+
+    def __init__(self) -> None:
+        self._sum = 0
+
+    def update(self, data: Union[bytes, memoryview]) -> None:
+        self._sum = zlib.crc32(data, self._sum)
+
+    def value(self) -> int:
+        return self._sum
+
+
+class Gmac:
+    """A block's checksum by the instructions that processors have for AES-GCM: 0.15 s per GiB.
+
+    56 bits of the tag. Its key is known: it finds accidents, not attackers. `update` takes bytes or
+    what can be written to.
+    """
+
+    def __init__(self) -> None:
+        self._openssl = _openssl()
+        self._context = ctypes.c_void_p(self._openssl.EVP_CIPHER_CTX_new())
+        cipher = self._openssl.EVP_aes_128_gcm()
+        self._openssl.EVP_EncryptInit_ex(self._context, cipher, None, bytes(16), bytes(12))
+
+    def __del__(self) -> None:
+        if hasattr(self, "_context"):
+            self._openssl.EVP_CIPHER_CTX_free(self._context)
+
+    def update(self, data: Union[bytes, memoryview]) -> None:
+        """Raises OSError."""
+        if len(data):
+            at: Any = data if isinstance(data, bytes) else _address(data)
+            size = ctypes.byref(ctypes.c_int())
+            self._openssl.EVP_EncryptUpdate(self._context, None, size, at, len(data))
+
+    def value(self) -> int:
+        """Once, at the end. Raises OSError."""
+        tag = ctypes.create_string_buffer(16)
+        self._openssl.EVP_EncryptFinal_ex(self._context, tag, ctypes.byref(ctypes.c_int()))
+        self._openssl.EVP_CIPHER_CTX_ctrl(self._context, GET_TAG, 16, tag)
+        return int.from_bytes(tag.raw[:7], "big")
+
+
+Sum = Union[Crc32, Gmac]
+GET_TAG = 0x10  # EVP_CTRL_GCM_GET_TAG
+_P = ctypes.c_void_p
+
+
+def _address(view: memoryview) -> Any:
+    return ctypes.byref(ctypes.c_char.from_buffer(view))
+
+
+def _done(result: Any, *_: object) -> Any:
+    if result != 1:
+        raise OSError("OpenSSL cannot sum")
+    return result
+
+
+@functools.lru_cache(maxsize=None)
+def _openssl() -> Any:
+    """The library that hashlib has loaded. Raises ImportError, OSError, AttributeError."""
+    import _hashlib
+
+    found = ctypes.CDLL(_hashlib.__file__)
+    found.EVP_CIPHER_CTX_new.restype = found.EVP_aes_128_gcm.restype = _P
+    found.EVP_CIPHER_CTX_free.argtypes = [_P]
+    found.EVP_EncryptInit_ex.argtypes = [_P] * 5
+    found.EVP_EncryptUpdate.argtypes = [_P] * 4 + [ctypes.c_int]
+    found.EVP_EncryptFinal_ex.argtypes = [_P] * 3
+    found.EVP_CIPHER_CTX_ctrl.argtypes = [_P, ctypes.c_int, ctypes.c_int, _P]
+    for name in ("Init_ex", "Update", "Final_ex"):
+        getattr(found, f"EVP_Encrypt{name}").errcheck = _done
+    found.EVP_CIPHER_CTX_ctrl.errcheck = _done
+    return found
+
+
+def gmac_is_faster() -> bool:
+    """Whether this machine has it, right, and faster than CRC-32: a processor without carry-less
+    multiplication is ten times slower, and a newer zlib uses it, too.
+    """
+    try:
+        known = Gmac()
+        known.update(b"clusterctl")
+        return known.value() == 0x8BB3DD77178386 and _cost_s(Gmac) < _cost_s(Crc32)
+    except (ImportError, OSError, AttributeError):
+        return False
+
+
+def _cost_s(kind: Callable[[], Sum]) -> float:
+    """CPU seconds for 256 KiB, the best of three."""
+    data, costs = bytes(1 << 18), []
+    for _ in range(3):
+        began, total = time.thread_time(), kind()
+        total.update(data)
+        total.value()
+        costs.append(time.thread_time() - began)
+    return min(costs)

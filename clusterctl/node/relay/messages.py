@@ -22,13 +22,15 @@ NOT_TOLD = -1
 class Listening(NamedTuple):
     """Other relays may connect. `cores`: processors that the relay may use; 0 is not told.
 
-    `client_address` is the client's as the node sees it, "" outside of SSH.
+    `client_address` is the client's as the node sees it, "" outside of SSH. `gmac`: whether that
+    is the checksum it would rather take.
     """
 
     address: str = ""
     port: int = 0
     client_address: str = ""
     cores: int = 0
+    gmac: bool = False
 
 
 class Listed(NamedTuple):
@@ -162,7 +164,10 @@ class Listen(NamedTuple):
 
 
 class Begin(NamedTuple):
-    """How the data is cut into blocks; the rest is from the source's `Listed`."""
+    """How the data is cut into blocks, and summed: by GMAC where all would rather, else by CRC-32.
+
+    The rest is from the source's `Listed`.
+    """
 
     block_bytes: int = 1
     streams: int = 1
@@ -171,6 +176,7 @@ class Begin(NamedTuple):
     left_out: int = 0
     host: str = ""
     roots: tuple[str, ...] = ()
+    gmac: bool = False
 
 
 class PullFrom(NamedTuple):

@@ -6,12 +6,11 @@ import base64
 import contextlib
 import os
 import threading
-import zlib
 from collections.abc import Callable, Sequence
 
 from clusterctl.node.relay.base import Relay, host_identity
 from clusterctl.node.relay.blocks import Ledger
-from clusterctl.node.relay.hashing import digests_of_files
+from clusterctl.node.relay.hashing import Crc32, Gmac, Sum, digests_of_files
 from clusterctl.node.relay.layout import Extent, Layout
 from clusterctl.node.relay.manifest import FILE, Entry, bytes_of, digest_of, encode, text_of
 from clusterctl.node.relay.messages import Begin, Listed, Order
@@ -20,18 +19,20 @@ from clusterctl.node.relay.wire import CHUNK, LENGTH, Link, Waits, thread_buffer
 
 
 class _Outgoing:
-    """Pieces of a block on their way out; `checksum` is of all of them.
+    """Pieces of a block on their way out; `total` is of all of them.
 
     Pieces of small files are sent together. Large ones go from the page cache by sendfile, once
     they have been read for the checksum: a copy to the socket costs more than that. Where the
     file is written to between the two, the checksum is wrong for whoever gets the block.
     """
 
-    def __init__(self, link: Link, head: bytes, buffer: memoryview, large: bool) -> None:
+    def __init__(
+        self, link: Link, head: bytes, buffer: memoryview, large: bool, total: Sum
+    ) -> None:
         self._link, self._buffer = link, buffer
         self._by_sendfile = large and not link.secured
         self._used, self._head = 0, head
-        self.checksum = 0
+        self.total = total
         self.seconds = 0.0
 
     def room(self, most: int) -> memoryview:
@@ -41,7 +42,6 @@ class _Outgoing:
         return self._buffer[self._used : self._used + most]
 
     def filled(self, size: int) -> None:
-        self.checksum = zlib.crc32(self._buffer[self._used : self._used + size], self.checksum)
         self._used += size
 
     def filled_from(self, descriptor: int, at: int, size: int) -> None:
@@ -49,21 +49,26 @@ class _Outgoing:
         if not self._by_sendfile:
             self.filled(size)
             return
-        self.checksum = zlib.crc32(self._buffer[:size], self.checksum)
+        self.total.update(self._buffer[:size])
         began = waited_s()
         self._link.send(self._head)
         self._head = b""
         self._link.send_file(descriptor, at, size)
         self.seconds += waited_s() - began
 
-    def flush(self, more: bytes = b"") -> None:
+    def flush(self) -> None:
         """Raises PeerError."""
+        self.total.update(self._buffer[: self._used])
         began = waited_s()
         self._link.send(self._head)
         self._link.send(self._buffer[: self._used])
-        self._link.send(more)
         self._used, self._head = 0, b""
         self.seconds += waited_s() - began
+
+    def end(self, bad: Sequence[int]) -> None:
+        """Raises PeerError."""
+        self.flush()
+        self._link.send(trailer(self.total.value(), bad))
 
 
 class Source:
@@ -81,7 +86,9 @@ class Source:
         stamp: Callable[[int], int],
         layout: Layout,
         waits: Waits,
+        new_sum: Callable[[], Sum],
     ) -> None:
+        self._new_sum = new_sum
         self._entries, self._path, self._stamp, self._layout = entries, path, stamp, layout
         self._waits = waits
         self._lock, self._one_by_one = threading.Lock(), threading.Lock()
@@ -95,9 +102,9 @@ class Source:
             began = waited_s()
             large = len(extents) == 1
             buffer = thread_buffer(min(length, CHUNK) if large else length)
-            out = _Outgoing(link, LENGTH.pack(length), buffer, large)
+            out = _Outgoing(link, LENGTH.pack(length), buffer, large, self._new_sum())
             bad = [extent.entry for extent in extents if not self._send(out, extent)]
-        out.flush(trailer(out.checksum, bad))
+        out.end(bad)
         self._waits.add("send", out.seconds)
         self._waits.add("read", waited_s() - began - out.seconds)
 
@@ -215,5 +222,6 @@ class SourceRelay(Relay):
             lambda number: self._entries[number].changed_ns,
             layout,
             self.waits,
+            Gmac if order.gmac else Crc32,
         )
         self.server.have_content(Ledger(layout.blocks, b"\1" * layout.blocks), content)

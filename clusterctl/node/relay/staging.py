@@ -10,14 +10,17 @@ import shutil
 import socket
 import struct
 import threading
-import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import BinaryIO
 
+from clusterctl.node.relay.hashing import Crc32, Sum
 from clusterctl.node.relay.manifest import Entry
 from clusterctl.node.relay.scan import STAGING
 from clusterctl.node.relay.wire import thread_buffer
 
-RECORD = struct.Struct(">QQI")  # offset, length, crc32
+RECORD = struct.Struct(">QQQ")  # offset, length, checksum
+# Those of versions before are `.log`: their records are shorter.
+JOURNALS = b".journal"
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 JOURNAL = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 PIECE = 1 << 20
@@ -39,8 +42,9 @@ class Staging:
     the disk.
     """
 
-    def __init__(self, root: bytes) -> None:
+    def __init__(self, root: bytes, sums: Callable[[], Sum] = Crc32) -> None:
         self.root = root
+        self.new_sum = sums
         self.folder = os.path.join(root, STAGING)
         self._lock = -1
         self._noting = threading.Lock()
@@ -102,7 +106,7 @@ class Staging:
         """This piece of the part has come."""
         record = RECORD.pack(offset, length, checksum)
         with self._noting:  # else two begin the same journal
-            journal = os.open(self.part(entry) + b".log", JOURNAL, 0o600)
+            journal = os.open(self.part(entry) + JOURNALS, JOURNAL, 0o600)
             try:
                 head = b"" if os.fstat(journal).st_size else self._boot
                 os.write(journal, head + record)
@@ -115,7 +119,7 @@ class Staging:
             return []
         path = self.part(entry)
         try:
-            with open(path + b".log", "rb") as journal:
+            with open(path + JOURNALS, "rb") as journal:
                 boot, rows = journal.read(len(self._boot)), journal.read()
             with open(path, "rb", buffering=0) as part:
                 size = os.fstat(part.fileno()).st_size
@@ -125,12 +129,17 @@ class Staging:
                     (offset, length)
                     for offset, length, checksum in noted
                     if offset + length <= size
-                    and (boot == self._boot or sum_of(part.fileno(), offset, length) == checksum)
+                    and (boot == self._boot or self._sum(part, offset, length) == checksum)
                 ]
         except FileNotFoundError:
             self.drop(entry)
             return []
         return _merged(found)
+
+    def _sum(self, part: BinaryIO, offset: int, length: int) -> int:
+        total = self.new_sum()
+        add_part(total, part.fileno(), offset, length)
+        return total.value()
 
     def forget_others(self, wanted: Sequence[Entry]) -> None:
         """Remove what is left of files that are not wanted any more, or have changed since."""
@@ -146,7 +155,7 @@ class Staging:
     def drop(self, entry: Entry) -> None:
         """The entry's part is published, or will never be."""
         # The journal first: cut off here, it would vouch for a part that another copy begins.
-        for path in (self.part(entry) + b".log", self.part(entry)):
+        for path in (self.part(entry) + JOURNALS, self.part(entry)):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
 
@@ -172,7 +181,7 @@ def _journals(folder: bytes) -> set[bytes]:
         names = os.listdir(folder)
     except OSError:
         return set()
-    return {name[: -len(b".log")] for name in names if name.endswith(b".log")}
+    return {name[: -len(JOURNALS)] for name in names if name.endswith(JOURNALS)}
 
 
 def boot_id() -> bytes:
@@ -184,13 +193,12 @@ def boot_id() -> bytes:
         return os.urandom(36)  # never the same: everything is read again
 
 
-def sum_of(descriptor: int, offset: int, length: int, checksum: int = 0) -> int:
-    """The crc32 of a part of a file, after what `checksum` is of."""
+def add_part(total: Sum, descriptor: int, offset: int, length: int) -> None:
+    """A part of a file to a checksum, as far as there is one."""
     buffer = thread_buffer(PIECE)
     while length and (size := os.preadv(descriptor, [buffer[:length]], offset)):
-        checksum = zlib.crc32(buffer[:size], checksum)
+        total.update(buffer[:size])
         offset, length = offset + size, length - size
-    return checksum
 
 
 def _merged(pieces: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -6,7 +6,6 @@ import contextlib
 import os
 import threading
 import time
-import zlib
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
@@ -17,7 +16,7 @@ from clusterctl.node.relay.layout import Extent, Layout, left_over
 from clusterctl.node.relay.manifest import FILE, LEAST_RESUMED, Entry, text_of
 from clusterctl.node.relay.publish import Publisher
 from clusterctl.node.relay.source import Source
-from clusterctl.node.relay.staging import Removed, Staging, sum_of
+from clusterctl.node.relay.staging import Removed, Staging, add_part
 from clusterctl.node.relay.wire import (
     CHUNK,
     LENGTH,
@@ -78,7 +77,9 @@ class Store:
         state = left_over(entries, layout, missing, staging.pieces)
         self._left, self._resumed = state.left, state.resumed
         self._begun = set(state.resumed)  # which have a part
-        self._here = Source(entries, publisher.path, publisher.stamp, layout, waits)
+        self._here = Source(
+            entries, publisher.path, publisher.stamp, layout, waits, staging.new_sum
+        )
         self.ledger = Ledger(layout.blocks, state.here)
         self.wanted = Wanted(
             layout.in_turns(-(-streams // STREAMS_OF_A_FILE)), self.ledger.missing()
@@ -115,7 +116,9 @@ class Store:
             began = waited_s()
             link.read_into(data)
             self._waits.add("receive", waited_s() - began)
-            checksum = zlib.crc32(data)
+            total = self._staging.new_sum()
+            total.update(data)
+            checksum = total.value()
         told, bad = read_trailer(link, checksum, extents)
         if checksum is None and not bad:
             self._accept_unseen(link, block, told)
@@ -149,7 +152,8 @@ class Store:
 
     def _stream(self, link: Link, extent: Extent, buffer: memoryview) -> int:
         """One piece of one file, written as it comes. Its checksum."""
-        checksum, at, end = 0, extent.offset, extent.offset + extent.length
+        at, end = extent.offset, extent.offset + extent.length
+        total = self._staging.new_sum()
         descriptor = self._open_part(extent.entry)
         turn = self._turns[extent.entry % FILES_AT_ONCE]
         receiving = writing = 0.0
@@ -159,7 +163,7 @@ class Store:
                 began = waited_s()
                 link.read_into(view)
                 received = waited_s()
-                checksum = zlib.crc32(view, checksum)
+                total.update(view)
                 if descriptor >= 0:
                     with turn:
                         write_at(descriptor, view, at)
@@ -171,7 +175,7 @@ class Store:
                 os.close(descriptor)
             self._waits.add("receive", receiving)
             self._waits.add("write", writing)
-        return checksum
+        return total.value()
 
     def accept(
         self,
@@ -234,12 +238,13 @@ class Store:
         if extent.entry not in self._left:  # it has turned bad, and nothing of it is here
             return self._settle(block, good=True)
         with contextlib.suppress(FileNotFoundError):  # just now
+            total = self._staging.new_sum()
             descriptor = os.open(self._part(extent, False), os.O_RDONLY)
             try:
-                checksum = sum_of(descriptor, extent.offset, extent.length)
+                add_part(total, descriptor, extent.offset, extent.length)
             finally:
                 os.close(descriptor)
-            return self._settle(block, good=checksum + 1 == self._sums[block])
+            return self._settle(block, good=total.value() + 1 == self._sums[block])
         return self._settle(block, good=True)
 
     def _settle(self, block: int, good: bool) -> bool:
@@ -399,7 +404,9 @@ class Store:
             bytes(extent.length) if extent.entry in bad else self._read(extent)
             for extent in extents
         ]
-        send_whole(link, b"".join(parts), bad)
+        total = self._staging.new_sum()
+        total.update(data := b"".join(parts))
+        send_whole(link, data, total.value(), bad)
 
     def _read(self, extent: Extent) -> bytes:
         descriptor = self._open_for_reading(extent)
@@ -420,14 +427,14 @@ class Store:
 
     def _checksum(self, extents: Sequence[Extent]) -> int:
         """Of what an earlier copy left."""
-        checksum = 0
+        total = self._staging.new_sum()
         for extent in extents:
             descriptor = self._open_for_reading(extent)
             try:
-                checksum = sum_of(descriptor, extent.offset, extent.length, checksum)
+                add_part(total, descriptor, extent.offset, extent.length)
             finally:
                 os.close(descriptor)
-        return checksum
+        return total.value()
 
     def _open_for_reading(self, extent: Extent) -> int:
         for whole in (self._is_whole(extent), False):

@@ -27,7 +27,6 @@ import struct
 import sys
 import threading
 import time
-import zlib
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -37,7 +36,7 @@ NONCE_BYTES = 32
 MAC_BYTES = 32
 REQUEST = struct.Struct(">BI")
 LENGTH = struct.Struct(">I")
-TRAILER = struct.Struct(">II")  # crc32 of the block's bytes, number of bad entries
+TRAILER = struct.Struct(">QI")  # checksum of the block's bytes, number of bad entries
 NUMBER = struct.Struct(">I")
 RANGE = struct.Struct(">II")
 MANIFEST, BLOCK, WATCH, CONFIRM = 1, 2, 3, 4
@@ -247,11 +246,11 @@ def trailer(checksum: int, bad: Sequence[int]) -> bytes:
     return TRAILER.pack(checksum, len(bad)) + b"".join(map(NUMBER.pack, bad))
 
 
-def send_whole(link: Link, data: bytes, bad: Sequence[int]) -> None:
+def send_whole(link: Link, data: bytes, checksum: int, bad: Sequence[int]) -> None:
     """The whole answer to BLOCK. Raises PeerError."""
     link.send(LENGTH.pack(len(data)))
     link.send(data)
-    link.send(trailer(zlib.crc32(data), bad))
+    link.send(trailer(checksum, bad))
 
 
 def dial(

@@ -41,6 +41,7 @@ class RunningRelay:
         threading.Thread(target=self._read, daemon=True).start()
         listening = self.expect("listening")
         self.address, self.port = listening["address"], listening["port"]
+        self.gmac = listening["gmac"]
 
     def _read(self) -> None:
         for line in self.process.stdout:
@@ -98,10 +99,15 @@ class Relays:
         return relay
 
     def begin(
-        self, source: RunningRelay, *targets: RunningRelay, block_bytes: int = 1 << 16
+        self,
+        source: RunningRelay,
+        *targets: RunningRelay,
+        block_bytes: int = 1 << 16,
+        gmac: bool = True,
     ) -> dict[str, Any]:
         """The source's manifest, told to all of them."""
         manifest = source.expect("manifest")
+        gmac = gmac and all(relay.gmac for relay in (source, *targets))
         for relay in (source, *targets):
             relay.tell(
                 "begin",
@@ -109,6 +115,7 @@ class Relays:
                 streams=3,
                 digest=manifest["digest"],
                 single=manifest["single"],
+                gmac=gmac,
                 **{key: manifest[key] for key in ("left_out", "host", "roots")},
             )
         return manifest

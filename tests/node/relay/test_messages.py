@@ -24,13 +24,13 @@ from clusterctl.node.relay.messages import (
 )
 
 TOLD = [
-    Listening("10.0.0.1", 4000, "10.0.0.9", 8),
+    Listening("10.0.0.1", 4000, "10.0.0.9", 8, True),
     Listed("d1", 3, 10**12, ("a: \x1b",), 1, True, "host", ("/a/\udcff",)),
     Gap(1, 2, 3, ("x",), 4, False),
     Progress(5, 10**12, 0, {"read": 0.5}, 1.25, 2.5),
     Lost("n1", 'it said "no"\n', "refused"),
     Done(1, 2, 3, 4, ("w",)),
-    Begin(1 << 20, 8, "d1", True, 2, "host", ("/a",)),
+    Begin(1 << 20, 8, "d1", True, 2, "host", ("/a",), True),
     PullFrom("n1", "10.0.0.1", 4000),
 ]
 

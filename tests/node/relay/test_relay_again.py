@@ -296,7 +296,7 @@ def test_after_a_reboot_what_came_is_read_again(relays, tmp_path):
     data, to = tmp_path / "data", tmp_path / "to"
     make(data, {b"big": random.Random(5).randbytes(24 * MIB)})
     interrupted(relays, data, to, HOW["SIGKILL"])
-    [journal] = (to / os.fsdecode(STAGING)).glob("*.log")
+    [journal] = (to / os.fsdecode(STAGING)).glob("*.journal")
     journal.write_bytes(b"0" * 36 + journal.read_bytes()[36:] + b"torn")
     part = journal.with_suffix("")
     with part.open("r+b") as file:

@@ -46,7 +46,7 @@ def data(tmp_path):
 
 def serving(relays, data):
     source = relays.source(f"{data}/")
-    relays.begin(source)
+    relays.begin(source, gmac=False)
     return source
 
 

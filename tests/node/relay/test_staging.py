@@ -5,7 +5,9 @@ import os
 import threading
 
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from clusterctl.node.relay.hashing import Crc32, Gmac
 from clusterctl.node.relay.manifest import Entry
 from clusterctl.node.relay.staging import Busy, Staging
 
@@ -60,13 +62,13 @@ def test_pieces(staging, noted, pieces):
     assert Staging(staging.root).pieces(ENTRY) == pieces
 
 
-@pytest.mark.parametrize("size", [0, 3, 36, 40, 75])
+@pytest.mark.parametrize("size", [0, 3, 36, 40, 83])
 def test_a_torn_journal(staging, size):
     filled(staging)
     staging.note(ENTRY, 0, 10, 0)
     staging.note(ENTRY, 20, 10, 0)
-    os.truncate(staging.part(ENTRY) + b".log", size)
-    assert Staging(staging.root).pieces(ENTRY) == ([(0, 10)] if size > 36 + 20 else [])
+    os.truncate(staging.part(ENTRY) + b".journal", size)
+    assert Staging(staging.root).pieces(ENTRY) == ([(0, 10)] if size > 36 + 24 else [])
 
 
 def test_one_at_a_time(staging):
@@ -95,3 +97,25 @@ def test_only_one_works_where_another_is_just_leaving(staging, monkeypatch):
         Staging(staging.root).acquire()
     assert other.is_held()
     other.release(clear=True)
+
+
+@pytest.mark.parametrize("size", [0, 1, 4096, 100_001])
+def test_gmac_is_what_another_library_makes_it(size):
+    data = bytearray(os.urandom(size))
+    total = Gmac()
+    for part in (bytes(data[: size // 3]), memoryview(data)[size // 3 :]):
+        total.update(part)
+    tag = AESGCM(bytes(16)).encrypt(bytes(12), b"", bytes(data))
+    assert total.value() == int.from_bytes(tag[:7], "big")
+
+
+def test_after_a_boot_pieces_are_summed_again_by_the_kind_that_made_them(staging):
+    filled(staging)
+    for kind, offset in ((Gmac, 0), (Crc32, 10)):
+        total = kind()
+        total.update(bytes(10))
+        staging.note(ENTRY, offset, 10, total.value())
+    with open(staging.part(ENTRY) + b".journal", "r+b") as journal:
+        journal.write(b"another boot")
+    assert Staging(staging.root, Gmac).pieces(ENTRY) == [(0, 10)]
+    assert Staging(staging.root, Crc32).pieces(ENTRY) == [(10, 10)]
