@@ -37,6 +37,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "train": ("clusterctl.cli.train", "train", "Train on the cluster's GPUs, detached."),
     "logs": ("clusterctl.cli.train", "logs", "Jobs: list them, show or follow their logs."),
     "results": ("clusterctl.cli.results", "results", "What training came to; compare, draw."),
+    "explain": ("clusterctl.cli.explain", "explain", "Say what failed first in a log."),
     "cancel": ("clusterctl.cli.kill", "cancel", "End a job on all nodes."),
     "doctor": ("clusterctl.cli.doctor", "doctor", "How the nodes differ, and what is wrong."),
     "kill": ("clusterctl.cli.kill", "kill", "End what jobs left on the nodes."),

@@ -1,0 +1,174 @@
+"""`clusterctl explain [FILE...]`: what failed first in a log, and what only followed from it."""
+
+from __future__ import annotations
+
+import gzip
+import sys
+import textwrap
+from collections.abc import Iterator
+from typing import IO, TYPE_CHECKING, Any, cast
+
+import click
+
+from clusterctl.cli import output
+from clusterctl.domain.errors import UsageError
+from clusterctl.domain.findings import Severity
+from clusterctl.domain.ranges import format_indices
+from clusterctl.domain.units import count
+
+if TYPE_CHECKING:
+    from clusterctl.explain.engine import Explanation, LogFinding
+
+STATUSES = {Severity.INFO: 0, Severity.WARNING: 1, Severity.ERROR: 2}
+SHOWN = 12
+PIECE = 1 << 20
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("files", nargs=-1, metavar="[FILE]...")
+@click.option("--json", "as_json", is_flag=True, help="All findings as JSON.")
+def explain(files: tuple[str, ...], as_json: bool) -> int:
+    """Say what failed first in logs: a job's, a kernel's, cloud-init's. No cluster is needed.
+
+    \b
+    clusterctl explain train.log
+    clusterctl logs demo | clusterctl explain
+    clusterctl explain train.log dmesg-*.txt.gz --json
+
+    Without FILE, and for -, it reads standard input. What it does not know it leaves unexplained.
+    The exit status is 2 if there is an error, 1 if there are warnings only, 0 otherwise.
+    """
+    from clusterctl.explain.engine import explain as explained
+    from clusterctl.explain.engine import joined
+
+    if not files and sys.stdin.isatty():
+        raise UsageError("no log was given", "name a file: clusterctl explain FILE")
+    names = dict.fromkeys(files or ("-",))
+    found = joined([explained(_pieces(name), "" if len(names) == 1 else name) for name in names])
+    if as_json:
+        output.data(_as_data(found))
+    else:
+        _show(found)
+    return STATUSES[found.severity]
+
+
+def _pieces(name: str) -> Iterator[bytes]:
+    """The log in pieces, unpacked if it is a gzip file. Raises UsageError."""
+    if name == "-":
+        yield from iter(lambda: sys.stdin.buffer.read(PIECE), b"")
+        return
+    try:
+        with open(name, "rb") as raw:  # noqa: PTH123
+            packed = raw.read(2) == b"\x1f\x8b"
+            raw.seek(0)
+            log = cast("IO[bytes]", gzip.GzipFile(fileobj=raw)) if packed else raw
+            yield from iter(lambda: log.read(PIECE), b"")
+    except (OSError, EOFError) as error:
+        raise UsageError(
+            f"cannot read {name}: {getattr(error, 'strerror', None) or error}", "name a log file"
+        ) from None
+
+
+def _show(found: Explanation) -> None:
+    from clusterctl.explain.signature import Role
+
+    lead = found.lead
+    if lead is None and not found.unknown:
+        output.line(f"{count(found.lines, 'line')}: nothing that this catalogue knows to be wrong")
+    if found.unknown:
+        if lead is None:
+            output.line("The first exception is not in the catalogue. It is where to look:")
+        else:
+            output.line("Not in the catalogue, and not explained:")
+        for thrown in found.unknown:
+            rank = f", rank {thrown.rank}" if thrown.rank else ""
+            output.line(f"  {_where(thrown.origin, thrown.line)}{rank}: {thrown.text}")
+        output.line()
+    if lead:
+        if lead.signature.role is Role.SYMPTOM:
+            output.line("The log shows a symptom and no cause of it by itself:")
+        elif lead.signature.role is Role.CONSEQUENCE:
+            output.line("Only consequences are in this log: something else failed before them.")
+        _show_finding(lead)
+    after = [
+        one
+        for role in (Role.ROOT, Role.SYMPTOM, Role.CONSEQUENCE)
+        for one in found.of(role)
+        if one is not lead
+    ]
+    for title, role in (
+        ("Also found, each a cause of its own or one more effect:", Role.ROOT),
+        ("Symptoms and consequences:", None),
+    ):
+        rows = [one for one in after if (one.signature.role is Role.ROOT) == (role is Role.ROOT)]
+        if rows:
+            output.line(title)
+        for one in rows[:SHOWN]:
+            times = f", {one.count} times" if one.count > 1 else ""
+            head = f"{_where(one.origin, one.line)}{times}: {one.signature.id}: {one.cause}"
+            output.line(textwrap.fill(head, 98, initial_indent="  ", subsequent_indent="      "))
+        if len(rows) > SHOWN:
+            output.line(f"  and {len(rows) - SHOWN} more (--json has all)")
+    harmless = found.of(Role.HARMLESS)
+    if harmless:
+        lines = count(sum(one.count for one in harmless), "line")
+        output.line(f"Harmless: {lines} ({', '.join(one.signature.id for one in harmless)})")
+
+
+def _show_finding(one: LogFinding) -> None:
+    ranks = f", ranks {format_indices(one.ranks)}" if len(one.ranks) > 1 else ""
+    hosts = f", {count(len(one.hosts), 'host')}" if len(one.hosts) > 1 else ""
+    times = f", {one.count} times" if one.count > 1 else ""
+    known = one.signature
+    output.line(
+        f"{known.severity.value}: {known.id}, {_where(one.origin, one.line)}{times}{ranks}{hosts}"
+    )
+    output.line(f"  | {one.text[:200]}")
+    for title, text in (
+        ("cause", one.cause),
+        ("do", one.remedy),
+        ("not", known.mistaken_for),
+        ("source", known.source),
+    ):
+        for at, part in enumerate(text.splitlines()):
+            head = f"  {title + ':' if not at else '':8}"
+            # A command is one line, to be copied.
+            width = 98 if len(text.splitlines()) == 1 else 10_000
+            output.line(textwrap.fill(part, width, initial_indent=head, subsequent_indent=" " * 10))
+
+
+def _where(origin: str, line: int) -> str:
+    return f"{origin}:{line}" if origin else f"line {line}"
+
+
+def _as_data(found: Explanation) -> dict[str, Any]:
+    return {
+        "severity": found.severity.value,
+        "lines": found.lines,
+        "lead": _finding_data(found.lead) if found.lead else None,
+        "findings": [_finding_data(one) for one in found.findings],
+        "unknown": [
+            {"file": one.origin, "line": one.line, "rank": one.rank, "text": one.text}
+            for one in found.unknown
+        ],
+    }
+
+
+def _finding_data(one: LogFinding) -> dict[str, Any]:
+    known = one.signature
+    return {
+        "signature": known.id,
+        "role": known.role.value,
+        "severity": known.severity.value,
+        "file": one.origin,
+        "line": one.line,
+        "count": one.count,
+        "text": one.text,
+        "values": dict(one.values),
+        "ranks": sorted(one.ranks),
+        "hosts": sorted(one.hosts),
+        "cause": one.cause,
+        "hint": one.remedy,
+        "mistaken_for": known.mistaken_for,
+        "source": known.source,
+    }

@@ -1,0 +1,77 @@
+"""What Python and shells say, of any program: last in the catalogue, since others know better."""
+
+from __future__ import annotations
+
+from clusterctl.explain.signature import Role, Signature
+
+SIGNATURES = (
+    Signature(
+        "python.no-module",
+        r"(?:ModuleNotFoundError|ImportError): No module named '?(?P<module>[\w.]+)",
+        "Python finds no {module}: another environment's Python, or it is not installed on that "
+        "node",
+        "name the environment's Python by its whole path in the job's line, and install {module} "
+        "on every node; "
+        "logins by mpirun activate nothing",
+        "docs.python.org",
+    ),
+    Signature(
+        "python.cannot-import",
+        r"ImportError: cannot import name '?(?P<name>\w+)'? from '?(?P<module>[\w.]+)",
+        "{module} has no {name} in the version that is installed (or a file of yours has its name)",
+        "the version that the program wants; `python -c 'import {module}; "
+        "print({module}.__file__)'` shows which is taken",
+        "docs.python.org",
+    ),
+    Signature(
+        "python.memory",
+        r"^(?:\S+: )?MemoryError\b|numpy\.core\._exceptions\._ArrayMemoryError"
+        r"|Unable to allocate (?P<size>[\d.]+ \w+) for an array|std::bad_alloc"
+        r"|DefaultCPUAllocator: (?:can't|not enough)",
+        "the host's memory does not suffice for what the program asks for ({size})",
+        "smaller arrays, batches or buffers; fewer workers; a larger machine",
+        "docs.python.org",
+    ),
+    Signature(
+        "python.no-file",
+        r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>[^']+)'"
+        r"|NotFoundError: (?P<file>/\S+); No such file or directory"
+        r"|python\d?[\d.]*: can't open file '(?P<script>[^']+)'",
+        "{path} is not on that host",
+        "copy it to the same path on every node (`clusterctl copy`), and check the working "
+        "directory",
+        "docs.python.org",
+    ),
+    Signature(
+        "python.permission",
+        r"PermissionError: \[Errno 13\] Permission denied: '(?P<path>[^']+)'",
+        "this user may not read or write {path}",
+        "its owner and mode on that host (`ls -ld`): made by root, as a rule",
+        "docs.python.org",
+    ),
+    Signature(
+        "python.interrupted",
+        r"^KeyboardInterrupt\b|mpirun: Forwarding signal|Received signal 2|caught SIGINT",
+        "somebody pressed Ctrl-C, or the job was cancelled",
+        "nothing, if that was meant; where it hung before is what to look at",
+        "docs.python.org",
+        role=Role.CONSEQUENCE,
+    ),
+    Signature(
+        "shell.not-found",
+        r"(?:bash|sh|zsh): (?:line \d+: |\d+: )?(?P<command>[\w./+-]+): (?:command not found"
+        r"|not found|No such file or directory)"
+        r"|/usr/bin/env: [‘'\"]?(?P<name>[\w.+-]+)['’\"]?: No such file",
+        "the shell does not find {command} on that host",
+        "its whole path: logins without a terminal have another PATH; or install it",
+        "man bash, exit status 127",
+    ),
+    Signature(
+        "python.address-in-use",
+        r"OSError: \[Errno 98\] Address already in use|EADDRINUSE"
+        r"|errno: 98 - Address already in use",
+        "a port is taken: as a rule by a job that was left over",
+        "`ss -ltnp` on that host; `clusterctl kill NAME`; another port (--master_port)",
+        "man 2 bind",
+    ),
+)
