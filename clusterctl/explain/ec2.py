@@ -11,9 +11,9 @@ _CLOUD_INIT = "docs.cloud-init.io/en/latest/explanation/failure_states.html"
 SIGNATURES = (
     Signature(
         "ec2.capacity",
-        r"InsufficientInstanceCapacity"
-        r"|We currently do not have sufficient (?P<type>\S+) capacity|Insufficient capacity",
-        "EC2 has no machine of that type ({type}) free there just now",
+        r"InsufficientInstanceCapacity(?:.*sufficient (?P<type>\S+) capacity)?"
+        r"|do not have sufficient (?P<type2>\S+) capacity|Insufficient capacity",
+        "EC2 has no machine of that type free there just now",
         "another zone (the message names those that have some), time or type; a reservation "
         "(ODCR, Capacity Block); "
         "`clusterctl up --zones`",
@@ -32,9 +32,10 @@ SIGNATURES = (
     ),
     Signature(
         "ec2.unauthorized",
-        r"UnauthorizedOperation|is not authorized to perform: (?P<action>[\w:*-]+)"
-        r"|AccessDenied(?:Exception)?\b",
-        "these credentials may not do that ({action})",
+        r"UnauthorizedOperation(?:.* not authorized to perform: (?P<action2>[\w:*-]+))?"
+        r"|is not authorized to perform: (?P<action>[\w:*-]+)"
+        r"|AccessDenied(?:Exception)?\b(?:.* not authorized to perform: (?P<action3>[\w:*-]+))?",
+        "these credentials may not do that",
         "`clusterctl iam-policy` prints what is needed; `aws sts decode-authorization-message` "
         "reads an encoded one; "
         "whose credentials they are: `aws sts get-caller-identity`",
@@ -133,7 +134,7 @@ SIGNATURES = (
         r"Client\.(?P<reason>InternalError|VolumeLimitExceeded|InvalidSnapshot\.NotFound"
         r"|InstanceInitiatedShutdown|UserInitiatedShutdown|InvalidParameterValue)"
         r"|Server\.(?:InternalError|ScheduledStop)",
-        "the instance ended with the state reason {reason}: InternalError of the client is as a "
+        "the instance was ended by EC2: Client.InternalError of the client is as a "
         "rule a volume whose "
         "KMS key may not be used",
         "`clusterctl status NAME`; the permissions of the key; for Server.InternalError launch "
@@ -266,7 +267,7 @@ SIGNATURES = (
         "apt.not-valid-yet",
         r"is not valid yet \(invalid for another (?P<time>[^)]+)\)"
         r"|Release file for \S+ is not valid yet",
-        "this host's clock is behind ({time})",
+        "this host's clock is behind",
         "chrony or `timedatectl set-ntp true`, then again",
         "Debian/apt: apt-pkg/acquire-item.cc",
     ),
@@ -304,8 +305,8 @@ SIGNATURES = (
     Signature(
         "apt.unlocatable",
         r"E: Unable to locate package (?P<package>\S+)"
-        r"|E: Package '(?P<name>[^']+)' has no installation candidate"
-        r"|E: Version '(?P<version>[^']+)' for '\S+' was not found",
+        r"|E: Package '(?P<package2>[^']+)' has no installation candidate"
+        r"|E: Version '[^']+' for '(?P<package3>[^']+)' was not found",
         "no repository has {package}: the lists are old, or the name or release is another",
         "apt-get update first; the name for this release",
         "Debian/apt",
@@ -314,7 +315,7 @@ SIGNATURES = (
         "apt.fetch",
         r"E: Failed to fetch (?P<url>\S+)|E: Unable to fetch some archives"
         r"|Some index files failed to download",
-        "a package could not be fetched from {url}",
+        "a package or a list could not be fetched",
         "the text behind it; the way to the internet (NAT, proxy); apt-get update again",
         "Debian/apt",
         role=Role.SYMPTOM,
@@ -365,7 +366,7 @@ SIGNATURES = (
     Signature(
         "pip.no-version",
         r"No matching distribution found for (?P<package>\S+)"
-        r"|Could not find a version that satisfies the requirement (?P<name>\S+)",
+        r"|Could not find a version that satisfies the requirement (?P<package2>\S+)",
         "pip finds no {package} for this Python, this machine, or at that index",
         "`python --version` against what the package supports (tensorflow 1 ended with 3.7); the "
         "index and the network",
@@ -375,7 +376,7 @@ SIGNATURES = (
         "pip.build",
         r"Failed building wheel for (?P<package>[\w.-]+)|Failed to build (?P<name>[\w.-]+)"
         r"|error: subprocess-exited-with-error|metadata-generation-failed|legacy-install-failure",
-        "{package} could not be built: the compiler's or setup's own error is above",
+        "a package could not be built: the compiler's or setup's own error is above",
         "the first `error` above it",
         "pip",
         role=Role.CONSEQUENCE,

@@ -19,9 +19,9 @@ from clusterctl.explain.signature import Role, Signature, any_of, literals, rare
 CATALOGUE: tuple[Signature, ...] = (
     *horovod.SIGNATURES,
     *tensorflow.HARMLESS,
+    *mpi.SIGNATURES,
     *nccl.SIGNATURES,
     *gpu.SIGNATURES,
-    *mpi.SIGNATURES,
     *tensorflow.SIGNATURES,
     *network.SIGNATURES,
     *ec2.SIGNATURES,
@@ -374,7 +374,7 @@ class _Reader:
 
 def _named(match: re.Match[str]) -> dict[str, str]:
     """The pattern's groups. `name`, `name2` and `name_` are one value in several alternatives."""
-    return {name.rstrip("_23456789"): text for name, text in match.groupdict().items() if text}
+    return {name.rstrip("23456789"): text for name, text in match.groupdict().items() if text}
 
 
 def _clean(text: str) -> str:

@@ -126,7 +126,6 @@ _XIDS = (
         "144 145 146 147 148 149 150",
         "an NVLink error (Blackwell)",
         "a 154 beside it says what to do; if it comes again, " + _REPLACE,
-        warning=True,
     ),
     _xid(
         "171 172",
@@ -359,7 +358,7 @@ SIGNATURES = (
     Signature(
         "gpu.device-assert",
         r"device-side assert triggered|Assertion `(?P<check>[^`]+)` failed",
-        "a check in a GPU kernel failed: as a rule an index or a label out of range (`{check}`)",
+        "a check in a GPU kernel failed: as a rule an index or a label out of range ",
         "the `Assertion` line says which; labels from 0 to classes-1; run it once on the CPU for "
         "the place",
         "pytorch/pytorch",
@@ -436,7 +435,7 @@ SIGNATURES = (
         r"(?:ImportError|OSError): (?P<library>lib(?:cudart|cublas|cublasLt|cudnn|cufft|curand"
         r"|cusolver|cusparse|nccl|cupti|nvrtc|nvinfer|cuda"
         r"|nvidia-ml)[\w.-]*\.so[.\d]*): cannot open shared object"
-        r"|(?P<lib2>lib(?:cudart|cublas|cublasLt|cudnn|cufft|curand|cusolver|cusparse|nccl"
+        r"|(?P<library2>lib(?:cudart|cublas|cublasLt|cudnn|cufft|curand|cusolver|cusparse|nccl"
         r"|cuda)\.so[.\d]*): cannot open shared object file: No such file or directory(?!;"
         r" LD_LIBRARY_PATH)",
         "{library} is not there: the program was built for another CUDA than the one that is "

@@ -67,8 +67,7 @@ SIGNATURES = (
         "mpi.not-enough-slots",
         r"[Tt]here are not enough slots available in the system to satisfy the (?P<slots>\d+)"
         r"|(?:not enough|insufficient) slots available",
-        "more ranks are asked for ({slots}) than the hosts have slots; `--host a,b` gives one "
-        "slot each",
+        "more ranks are asked for than the hosts have slots; `--host a,b` gives one slot each",
         "slots=GPUs on each line of the hosts file (`clusterctl hosts NAME`), or --host a:8,b:8; "
         "fewer ranks with -np",
         _HELP4,
@@ -96,7 +95,7 @@ SIGNATURES = (
         "mpi.orted-not-found",
         r"\b(?P<daemon>orted): (?:[Cc]ommand |)(?:not found|No such file|[Pp]ermission denied"
         r"|cannot execute)"
-        r"|\b(?P<daemon5>prted): (?:[Cc]ommand |)(?:not found|No such file|[Pp]ermission denied"
+        r"|\b(?P<daemon2>prted): (?:[Cc]ommand |)(?:not found|No such file|[Pp]ermission denied"
         r"|cannot execute)",
         "a remote host has no Open MPI where mpirun looks for it: logins without a terminal have "
         "another PATH, or it is not installed at that place",
@@ -117,7 +116,7 @@ SIGNATURES = (
         "mpi.library-missing",
         r"(?P<library>lib(?:mpi|mpi_cxx|open-rte|open-pal|orte|prrte"
         r"|pmix)[\w.-]*\.so[.\d]*): cannot open shared object"
-        r"|(?P<found>libmpi\w*\.so[.\d]*) => not found",
+        r"|(?P<library2>libmpi\w*\.so[.\d]*) => not found",
         "{library} is not there: another Open MPI than the one this was built with, or none in the "
         "library path (5.0 has no libmpi_cxx)",
         "LD_LIBRARY_PATH to the Open MPI of the build, passed with -x LD_LIBRARY_PATH; or build "
@@ -420,7 +419,7 @@ SIGNATURES = (
         r"(?:mpirun|prterun|orterun"
         r"|mpiexec)(?:\.real)? noticed that process rank (?P<rank>\d+) with PID (?P<pid>\d+) on"
         r" node\s+(?P<host>\S+)\s+exited\s+on\s+signal\s+(?P<signal>\d+)"
-        r"|noticed that process rank (?P<rank_>\d+) with PID",
+        r"|noticed that process rank (?P<rank2>\d+) with PID",
         "{rank} on {host} was the first to end by a signal: {meaning}",
         "dmesg of {host} around that time (an OOM line, a segfault line, an Xid), and that "
         "rank's own "
@@ -436,7 +435,7 @@ SIGNATURES = (
         r"(?:mpirun|prterun|orterun"
         r"|mpiexec)(?:\.real)? has exited due to process rank (?P<rank>\d+) with PID "
         r"(?P<pid>\d+) on node\s+(?P<host>\S+) exiting\s+improperly"
-        r"|has exited due to process rank (?P<rank_>\d+) with PID",
+        r"|has exited due to process rank (?P<rank2>\d+) with PID",
         "{rank} on {host} ended without MPI's finalize: it left early (sys.exit, an exception "
         "that was "
         "swallowed, a crash at its end)",
@@ -581,7 +580,7 @@ SIGNATURES = (
     ),
     Signature(
         "mpi.ucx",
-        r"UCX  ERROR (?P<error>.{3,100})|pml_ucx\.c:\d+ +Error",
+        r"UCX  ERROR (?P<error>.{3,100})|pml_ucx\.c:\d+ +Error(?P<error2>.{3,100})",
         "UCX, Open MPI's InfiniBand layer, failed: {error}",
         "on EC2 leave it out: --mca pml ob1 --mca btl tcp,self (5.0 adds sm)",
         "openucx/ucx",

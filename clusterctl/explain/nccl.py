@@ -32,7 +32,8 @@ SIGNATURES = (
     ),
     Signature(
         "nccl.no-interface",
-        r"Bootstrap : no socket interface found|no device found matching|no socket interface found"
+        r"Bootstrap : no socket interface found|no device found matching"
+        r"|Socket creation failed : Address family not supported|no socket interface found"
         r"|NET/Socket : [Nn]o interface found|Bootstrap: no socket interface",
         "NCCL finds no network interface: what NCCL_SOCKET_IFNAME names is not on this host, or "
         "is down",
@@ -252,7 +253,7 @@ SIGNATURES = (
         "nccl.connect",
         r"connect to (?P<peer>\S+?) (?:returned|failed ?:) ?(?P<error>[A-Z][\w ]+?)(?:, |\s*$| \()"
         r"|[Cc]onnect to (?P<to>[\w.:%-]+<\d+>) ?(?:returned|failed ?:) ?(?P<why>[A-Z][\w ]+)"
-        r"|Call to connect returned (?P<reason>[A-Z][\w ]+?)(?:, |$)",
+        r"|Call to connect (?:returned|timeout :|failed :) (?P<reason>[A-Z][\w ]+)",
         "a rank reaches a peer's NCCL port not at all: its rank died or did not start, the "
         "security group has no rule for the cluster itself, or the address is one of an interface "
         "that the others cannot reach (docker0, a second card)",

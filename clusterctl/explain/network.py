@@ -22,7 +22,7 @@ SIGNATURES = (
         "ssh.key-missing",
         r"Identity file (?P<path>\S+) not accessible"
         r"|Load key \"(?P<key>[^\"]+)\": (?P<error>[\w ]+)",
-        "ssh cannot read the key file: {error}",
+        "ssh cannot read the key file",
         "the path after -i; `invalid format` or `error in libcrypto` is a file that was damaged "
         "or made on Windows",
         "openssh-portable: ssh.c",
@@ -80,7 +80,7 @@ SIGNATURES = (
         "ssh.timeout",
         r"connect to host (?P<host>\S+) port (?P<port>\d+): (?:Connection timed out"
         r"|Operation timed out|Connection timeout)"
-        r"|ssh: connect to host \S+ port \d+: Operation timed out",
+        r"",
         "no answer from {host} on port {port}: the security group does not let this address in "
         "(it may have "
         "changed), there is no public address or route, or the instance is not up",
@@ -198,11 +198,8 @@ SIGNATURES = (
     ),
     Signature(
         "rsync.denied",
-        r"rsync: (?:\[\w+\] )?\w+ \"?(?P<path>/[^\"\n]*?)\"?(?: \(in \w+\))? failed: "
-        r"(?P<error>Permission denied|No such file or directory|Read-only file system"
-        r"|Operation not permitted|Not a directory)[^\n]*"
-        r"|rsync: (?:\[\w+\] )?(?:link_stat|change_dir|opendir|mkstemp|mkdir|send_files|chgrp"
-        r"|set_times|failed to set times)[^\n]*failed",
+        r"rsync: (?:\[\w+\] )?[\w ]+ \"(?P<path>[^\"\n]+)\"(?: \(in \w+\))?:? (?:failed: )?"
+        r"(?P<error>[A-Z][\w -]+) \(\d+\)",
         "rsync cannot use {path}: {error}",
         "the path, its owner, and the folder above it, which has to exist, on the host that is "
         "named",

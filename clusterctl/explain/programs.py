@@ -28,15 +28,15 @@ SIGNATURES = (
         r"^(?:\S+: )?MemoryError\b|numpy\.core\._exceptions\._ArrayMemoryError"
         r"|Unable to allocate (?P<size>[\d.]+ \w+) for an array|std::bad_alloc"
         r"|DefaultCPUAllocator: (?:can't|not enough)",
-        "the host's memory does not suffice for what the program asks for ({size})",
+        "the host's memory does not suffice for what the program asks for",
         "smaller arrays, batches or buffers; fewer workers; a larger machine",
         "docs.python.org",
     ),
     Signature(
         "python.no-file",
         r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>[^']+)'"
-        r"|NotFoundError: (?P<file>/\S+); No such file or directory"
-        r"|python\d?[\d.]*: can't open file '(?P<script>[^']+)'",
+        r"|NotFoundError: (?P<path2>/\S+); No such file or directory"
+        r"|python\d?[\d.]*: can't open file '(?P<path3>[^']+)'",
         "{path} is not on that host",
         "copy it to the same path on every node (`clusterctl copy`), and check the working "
         "directory",
@@ -61,7 +61,7 @@ SIGNATURES = (
         "shell.not-found",
         r"(?:bash|sh|zsh): (?:line \d+: |\d+: )?(?P<command>[\w./+-]+): (?:command not found"
         r"|not found|No such file or directory)"
-        r"|/usr/bin/env: [‘'\"]?(?P<name>[\w.+-]+)['’\"]?: No such file",
+        r"|/usr/bin/env: [‘'\"]?(?P<command2>[\w.+-]+)['’\"]?: No such file",
         "the shell does not find {command} on that host",
         "its whole path: logins without a terminal have another PATH; or install it",
         "man bash, exit status 127",

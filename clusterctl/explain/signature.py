@@ -24,8 +24,8 @@ class Signature:
     """A known line. `cause` and `remedy` hold the names of the pattern's groups in braces, and
     `{rank}` and `{host}`, which the line's tag may tell where the pattern does not.
 
-    `lines`: over how many lines the pattern may extend, where `\\s` stands for their ends; it has to
-    begin with plain text then. `read` makes values of these lines; None: they are something else.
+    `lines`: over how many lines the pattern may extend, where `\\s` stands for their ends; such a
+    pattern begins with plain text. `read` makes values of these lines; None: not this one.
     `source` is where the text and its meaning are from. Of two signatures that match the same line
     the one that is earlier in the catalogue counts.
     """
@@ -46,7 +46,7 @@ def literals(pattern: str) -> tuple[str, ...]:
     """Plain text of which each line that the pattern matches has one piece; one for each of its
     alternatives. Raises ValueError where an alternative has none that is worth searching for.
     """
-    return tuple(dict.fromkeys(text for branch in _branches(pattern) for text in _texts(branch)))
+    return tuple(dict.fromkeys(text for branch in branches(pattern) for text in _texts(branch)))
 
 
 def _texts(branch: str) -> tuple[str, ...]:
@@ -66,7 +66,7 @@ def _texts(branch: str) -> tuple[str, ...]:
     return (run,)
 
 
-def _branches(pattern: str) -> list[str]:
+def branches(pattern: str) -> list[str]:
     """The alternatives of the pattern's outermost level."""
     branches, depth, start, at = [], 0, 0, 0
     while at < len(pattern):
