@@ -1,0 +1,157 @@
+"""`clusterctl diagnose [NAME] [JOB]`: why a job is stuck, on one screen."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from clusterctl.cli import output
+from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
+from clusterctl.cli.params import JobId
+from clusterctl.domain.errors import UsageError
+
+if TYPE_CHECKING:
+    from clusterctl.diagnosis.case import Cause
+    from clusterctl.diagnosis.evidence import Evidence
+    from clusterctl.diagnosis.verdict import Diagnosis
+
+WIDTH = 98
+SHOWN = 12
+
+
+@click.command(cls=ClusterCommand, instead="bundle")
+@click.argument("name", required=False)
+@click.argument("job", type=JobId(), required=False)
+@click.option("--tree", "as_tree", is_flag=True, help="Show the stacks of all ranks as one tree.")
+@click.option("--json", "as_json", is_flag=True, help="Verdict, findings and tree as JSON.")
+@click.option(
+    "--save",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Pack all that was seen, without secrets, for a colleague or a report.",
+)
+@click.option(
+    "--from",
+    "bundle",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Look at what --save has packed; no cluster is asked.",
+)
+@account_options
+def diagnose(
+    app: AppContext,
+    name: str | None,
+    job: str | None,
+    as_tree: bool,
+    as_json: bool,
+    save: Path | None,
+    bundle: Path | None,
+) -> int:
+    """Say why the job of cluster NAME is stuck or slow, or how it is known that it is not.
+
+    \b
+    clusterctl diagnose demo
+    clusterctl diagnose demo --tree
+    clusterctl diagnose demo --save stuck.json.gz
+    clusterctl diagnose --from stuck.json.gz --tree
+
+    All nodes are looked at, three times within seconds; nothing is stopped or changed. Without JOB
+    it is the job that runs, else the latest. The exit status is 2 if something is broken, 1 if
+    there are warnings, 0 if all is well.
+    """
+    from clusterctl.diagnosis import bundle as bundles
+    from clusterctl.diagnosis.verdict import diagnose as conclude
+
+    if bundle:
+        if name:
+            raise UsageError(
+                "a bundle is looked at, and a cluster is named", "leave one of them out"
+            )
+        evidence = bundles.load(bundle)
+    else:
+        from clusterctl.operations.diagnose import collect
+
+        assert name
+        with app.open(name) as access:
+            evidence = collect(access, job)
+    found = conclude(evidence)
+    if save:
+        bundles.save(evidence, save)
+        output.note(f"all that was seen is in {save}: clusterctl diagnose --from {save} shows it")
+    if as_json:
+        from clusterctl.diagnosis.tree import merge
+
+        ranks = [one for host in evidence.hosts for one in host.ranks]
+        output.data(
+            {
+                "cluster": evidence.cluster,
+                "job": evidence.job.job_id if evidence.job else None,
+                "taken_at": evidence.taken_at,
+                "took_s": evidence.took_s,
+                **found.as_data(),
+                "tree": merge(ranks).as_data(),
+            }
+        )
+    else:
+        for line in screen(evidence, found):
+            output.line(line)
+        for line in tree_of(evidence, found) if as_tree else ():
+            output.line(line)
+    return found.exit_status
+
+
+def screen(evidence: Evidence, found: Diagnosis) -> list[str]:
+    """The verdict, the findings, what was clean."""
+    lines = [*_wrapped(found.verdict), ""]
+    shown = [one for one in found.findings if one.message != found.verdict]
+    lead = [one for one in found.findings if one.message == found.verdict]
+    for one in lead:
+        lines += [*_details(one), ""]
+    for one in shown[:SHOWN]:
+        head = f"{one.severity.value}: {one.message} [{one.check_id}]"
+        lines += [*_wrapped(head, "  "), *_details(one)]
+    if len(shown) > SHOWN:
+        lines.append(f"and {len(shown) - SHOWN} more findings (--json has all)")
+    if shown:
+        lines.append("")
+    if found.clean:
+        lines += _wrapped(f"clean: {'; '.join(found.clean)}", "  ")
+    problems = sorted({f"{host.host}: {text}" for host in evidence.hosts for text in host.problems})
+    for text in problems[:4]:
+        lines += _wrapped(f"not seen: {text}", "  ")
+    if len(problems) > 4:
+        lines.append(f"and {len(problems) - 4} more that was not seen (--json)")
+    lines.append(f"looked for {evidence.took_s:.1f} s, {evidence.taken_at}")
+    return lines
+
+
+def _details(one: Cause) -> list[str]:
+    shown = [line for text in one.evidence[:6] for line in _wrapped(text[:400], "      ", "    | ")]
+    hint = output.suggested(one.hint)
+    return [*shown, *(_wrapped(hint, "        ", "  hint: ") if hint else [])]
+
+
+def _wrapped(text: str, further: str = "", first: str = "") -> list[str]:
+    """Lines of the screen's width. Commands and paths are not cut."""
+    return textwrap.wrap(
+        text,
+        WIDTH,
+        initial_indent=first,
+        subsequent_indent=further,
+        break_long_words=False,
+        break_on_hyphens=False,
+    ) or [""]
+
+
+def tree_of(evidence: Evidence, found: Diagnosis) -> list[str]:
+    """The merged stacks, the odd ones marked."""
+    from clusterctl.diagnosis.tree import merge, tree_lines
+
+    ranks = [one for host in evidence.hosts for one in host.ranks]
+    if not ranks:
+        return ["", "no rank was seen: there is no tree"]
+    odd = frozenset(rank for one in found.findings if one.ranks for rank in one.ranks)
+    return ["", *tree_lines(merge(ranks), odd)]

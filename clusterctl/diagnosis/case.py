@@ -1,0 +1,373 @@
+"""Evidence put in order for the rules: ranks with their hosts, who waits, who moved, since when."""
+
+from __future__ import annotations
+
+import functools
+import re
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from clusterctl.diagnosis import horovod
+from clusterctl.diagnosis.evidence import (
+    Evidence,
+    Frame,
+    HostEvidence,
+    JobEvidence,
+    ProcessEvidence,
+    Sample,
+)
+from clusterctl.diagnosis.tree import (
+    WAITING,
+    Place,
+    collective_of,
+    is_user,
+    main_thread,
+    place_of,
+    sample_path,
+)
+from clusterctl.domain.findings import Finding, Severity
+from clusterctl.domain.ranges import format_indices
+from clusterctl.domain.units import format_duration
+
+# Without a new step or line for so long, and for so many of the job's own intervals, a job that
+# could be at long work is called stuck.
+STUCK_AFTER_S = 10.0
+STUCK_AFTER_STEPS = 4
+# A log or a row so young is a step that was just made.
+ADVANCED_WITHIN_S = 2.0
+# Younger jobs may have ranks that are still being started.
+STARTED_AFTER_S = 5.0
+RUNNING = "running"
+# A file system on which a write of any size fails.
+FULL_BYTES = 64 << 10
+_COMPLAINT = re.compile(
+    r"(?i)error|exception|traceback|warn|fail|stall|cannot|can't|unable|missing ranks|\bready ranks"
+    r"|\d+: \[|no space|retry|trying again"
+)
+
+
+@dataclass(frozen=True)
+class Cause(Finding):
+    """A finding with the ranks that it is about and the lines that show it.
+
+    `blocks`: it is a reason for the job to stand still. Of these the first is the verdict.
+    """
+
+    ranks: tuple[int, ...] = ()
+    evidence: tuple[str, ...] = ()
+    blocks: bool = True
+
+
+@dataclass(frozen=True)
+class Rank:
+    """A rank that was seen, on its host."""
+
+    process: ProcessEvidence
+    host: HostEvidence
+
+    @property
+    def number(self) -> int:
+        return -1 if self.process.rank is None else self.process.rank
+
+    @functools.cached_property
+    def samples(self) -> tuple[Sample, ...]:
+        return self.process.samples
+
+    @property
+    def last(self) -> Sample:
+        return self.samples[-1] if self.samples else Sample()
+
+    @functools.cached_property
+    def places(self) -> tuple[Place, ...]:
+        return tuple(place_of(main_thread(sample)) for sample in self.samples)
+
+    @functools.cached_property
+    def place(self) -> Place:
+        """Where it was at all looks; UNKNOWN if it was here and there."""
+        return self.places[0] if len(set(self.places)) == 1 else Place.UNKNOWN
+
+    @functools.cached_property
+    def states(self) -> str:
+        return "".join(sample.state for sample in self.samples)
+
+    def was(self, state: str) -> bool:
+        """Whether it was in that state at every look."""
+        return bool(self.states) and set(self.states) == {state}
+
+    @functools.cached_property
+    def waits(self) -> bool:
+        """Whether it waited for other ranks, or may have, at every look."""
+        return bool(self.places) and all(
+            place in WAITING and sample.state in "RS"
+            for place, sample in zip(self.places, self.samples)
+        )
+
+    @functools.cached_property
+    def moved(self) -> bool:
+        """Whether it was somewhere else at another look, or read on in a file."""
+        if len({sample_path(sample) for sample in self.samples}) > 1:
+            return True
+        positions: dict[str, int] = {}
+        for sample in self.samples:
+            for file in sample.files:
+                if positions.setdefault(file.path, file.position) != file.position:
+                    return True
+        return False
+
+    @functools.cached_property
+    def shared_frames(self) -> tuple[Frame, ...]:
+        """The calls, outermost first, that it was in at all looks; lines may differ."""
+        stacks = [main_thread(sample) for sample in self.samples]
+        if not stacks or not all(stacks):
+            return ()
+        shared: list[Frame] = []
+        for frames in zip(*stacks):
+            if len({(one.function, one.file) for one in frames}) > 1:
+                break
+            shared.append(frames[-1])
+        return tuple(shared)
+
+    @property
+    def user_call(self) -> Frame | None:
+        """The innermost call of the user's own code that it was in at all looks."""
+        return next((one for one in reversed(self.shared_frames) if is_user(one)), None)
+
+    @functools.cached_property
+    def span_s(self) -> float:
+        """How long it was looked at."""
+        return self.samples[-1].at_s - self.samples[0].at_s if self.samples else 0.0
+
+    def grown(self, name: str) -> float:
+        """How much a sum of the samples grew while it was looked at."""
+        if not self.samples:
+            return 0.0
+        grown: float = getattr(self.last, name) - getattr(self.samples[0], name)
+        return max(0.0, grown)
+
+
+def called(host: HostEvidence) -> str:
+    """`demo-1 (10.0.3.7)`."""
+    return f"{host.host} ({host.address})" if host.address else host.host
+
+
+def who(ranks: Sequence[Rank]) -> str:
+    """`rank 5 on demo-1 (10.0.3.7) GPU 1`, `ranks 8-15 on demo-1 (10.0.3.7)`."""
+    numbers = [one.number for one in ranks]
+    hosts = list(dict.fromkeys(called(one.host) for one in ranks))
+    where = hosts[0] if len(hosts) == 1 else f"{len(hosts)} hosts"
+    if len(ranks) > 1:
+        return f"ranks {format_indices(numbers)} on {where}"
+    gpus = ranks[0].process.gpus if ranks[0].host.facts.get("gpus") else ()
+    gpu = f" GPU {format_indices(gpus)}" if gpus else ""
+    return f"rank {numbers[0]} on {where}{gpu}"
+
+
+class Case:
+    """The evidence, and what the rules ask of it again and again."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        self.evidence = evidence
+        self.cluster = evidence.cluster or "NAME"
+        self.job: JobEvidence = evidence.job or JobEvidence()
+        self.is_running = evidence.job is not None and self.job.state in (RUNNING, "")
+        every = [
+            Rank(one, host) for host in evidence.hosts for one in host.ranks if one.rank is not None
+        ]
+        ours = [one for one in every if (one.process.job_id or "") == self.job.job_id]
+        ours = ours if self.is_running else []
+        # One that ends while it is looked at is no rank any more.
+        last = {
+            host.host: max((s.at_s for p in host.processes for s in p.samples), default=0.0)
+            for host in evidence.hosts
+        }
+        gap = [b.at_s - a.at_s for one in ours for a, b in zip(one.samples, one.samples[1:])]
+        spacing_s = max(gap, default=1.0)
+        self.gone = [
+            one for one in ours if one.samples and one.last.at_s < last[one.host.host] - spacing_s
+        ]
+        self.ranks = [one for one in ours if one not in self.gone]
+        known = {(one.host.host, one.process.pid) for one in ours}
+        self.left_over = [one for one in every if (one.host.host, one.process.pid) not in known]
+
+    @functools.cached_property
+    def size(self) -> int:
+        return self.job.size or max((one.process.size or 0 for one in self.ranks), default=0)
+
+    @functools.cached_property
+    def by_number(self) -> dict[int, Rank]:
+        return {one.number: one for one in self.ranks}
+
+    @functools.cached_property
+    def host_of(self) -> dict[int, HostEvidence]:
+        """By rank: where it was seen, else where the hosts file puts it, slot after slot."""
+        by_name = {one.address: one for one in self.evidence.hosts}
+        by_name |= {one.host: one for one in self.evidence.hosts}
+        slots = [
+            by_name[name]
+            for name, number in self.job.hosts.items()
+            for _ in range(number)
+            if name in by_name
+        ]
+        whole = len(slots) == sum(self.job.hosts.values())
+        found = dict(enumerate(slots[: self.size])) if whole else {}
+        return found | {one.number: one.host for one in self.ranks}
+
+    @functools.cached_property
+    def hosts(self) -> list[HostEvidence]:
+        """Those that the job uses; all, where that is not known."""
+        used = {one.host for one in self.host_of.values()}
+        return [one for one in self.evidence.hosts if one.host in used or not used]
+
+    @functools.cached_property
+    def silent(self) -> list[HostEvidence]:
+        return [host for host in self.evidence.hosts if host.error]
+
+    @functools.cached_property
+    def waiting(self) -> list[Rank]:
+        """Those that waited for others at every look, in the same place."""
+        return [one for one in self.ranks if one.waits and not one.moved]
+
+    def others_wait(self, suspects: Iterable[int]) -> bool:
+        """Whether all but these, and one at least, wait."""
+        out = set(suspects)
+        rest = [one for one in self.ranks if one.number not in out]
+        return bool(rest) and all(one.waits and not one.moved for one in rest)
+
+    @functools.cached_property
+    def stall(self) -> horovod.Stall | None:
+        """Horovod's last report, unless the job went on after it."""
+        reports = horovod.stalls(self.job.log)
+        if not reports:
+            return None
+        after = self.job.log[reports[-1].last + 1 :]
+        went_on = [line for line in after if line.strip() and not _COMPLAINT.search(line)]
+        return None if went_on and self.is_running else reports[-1]
+
+    @functools.cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        rows = [row for row in self.job.metrics if isinstance(row.get("time"), (int, float))]
+        run = rows[-1].get("run") if rows else None
+        return [row for row in rows if row.get("run") == run]
+
+    @functools.cached_property
+    def rhythm_s(self) -> float:
+        """The usual time between two rows of the trainer's, or two lines of the log; 0: unknown."""
+        times = [float(row["time"]) for row in self.rows]
+        gaps = [b - a for a, b in zip(times, times[1:]) if b > a]
+        if len(gaps) >= 2:
+            return statistics.median(gaps)
+        return 0.0
+
+    @functools.cached_property
+    def quiet_s(self) -> float | None:
+        """How long the job has said nothing that is a step; None where no file shows that."""
+        complains = bool(self.job.log) and bool(_COMPLAINT.search(self.job.log[-1]))
+        said = [self.job.metrics_silent_s] if self.rows else []
+        if self.job.log_silent_s is not None and not (complains or self.stall):
+            said.append(self.job.log_silent_s)
+        known = [one for one in said if one is not None]
+        return min(known) if known else None
+
+    @property
+    def patience_s(self) -> float:
+        return max(STUCK_AFTER_S, STUCK_AFTER_STEPS * self.rhythm_s)
+
+    @functools.cached_property
+    def is_quiet(self) -> bool:
+        """Whether it has been silent for longer than it ever is between two steps."""
+        if self.stall or self.quiet_s is None:
+            return True
+        return self.quiet_s >= self.patience_s
+
+    @functools.cached_property
+    def advances(self) -> str:
+        """How it is known that the job makes steps; empty: it is not."""
+        if not self.is_running:
+            return ""
+        silent_s = self.job.metrics_silent_s
+        if self.rows and silent_s is not None:
+            within_s = max(ADVANCED_WITHIN_S, min(STUCK_AFTER_STEPS * self.rhythm_s, 600.0))
+            if silent_s <= within_s:
+                last = self.rows[-1]
+                step = f"step {last['step']}" if "step" in last else "a row of metrics"
+                often = f", one every {format_duration(self.rhythm_s)}" if self.rhythm_s else ""
+                return f"{step} was recorded {format_duration(silent_s)} ago{often}"
+        if self.quiet_s is not None and self.quiet_s <= ADVANCED_WITHIN_S:
+            return f"its log grew {format_duration(self.quiet_s)} ago"
+        moved = [one for one in self.ranks if one.moved]
+        if moved and len(moved) == len(self.ranks):
+            return "every rank moved between two looks"
+        return ""
+
+    @property
+    def since(self) -> str:
+        """` for 214 s`, at least; empty where no file shows since when."""
+        if self.job.metrics_silent_s is not None and self.rows:
+            return f" for {format_duration(self.job.metrics_silent_s)}"
+        return f" for {format_duration(self.quiet_s)}" if self.quiet_s and self.is_quiet else ""
+
+    @functools.cached_property
+    def since_start_s(self) -> float | None:
+        """How long ago the job was started, by the clock of this machine."""
+        try:
+            taken, started = map(
+                datetime.fromisoformat, (self.evidence.taken_at, self.job.started_at)
+            )
+            return (taken - started).total_seconds()
+        except (ValueError, TypeError):
+            return self.job.age_s or None
+
+    def waited_for(self, ranks: Iterable[int]) -> str:
+        """What the others wait for these ranks in: "allreduce `grad/conv1`"."""
+        absent = self.stall.absent(self.size) if self.stall else {}
+        tensors = list(dict.fromkeys(name for one in ranks for name in absent.get(one, ())))
+        out = set(ranks)
+        waiting = [one for one in self.waiting if one.number not in out]
+        places = {one.place for one in waiting}
+        kinds = {collective_of(main_thread(one.last)) for one in waiting} - {""}
+        kind = kinds.pop() if len(kinds) == 1 else ""
+        if tensors:
+            kind = kind or next(
+                (word for word in ("allgather", "broadcast") if word in tensors[0].lower()),
+                "allreduce",
+            )
+            more = f" and {len(tensors) - 1} more" if len(tensors) > 1 else ""
+            where = horovod.place_in_model(tensors[0])
+            return f"{kind} `{tensors[0]}`{f', {where},' if where else ''}{more}"
+        if kind:
+            return f"Horovod's {kind}"
+        if places == {Place.INIT}:
+            return "hvd.init"
+        return "a compiled step" if Place.GRAPH in places else "Horovod"
+
+
+def combine(found: Iterable[tuple[str, Severity, Rank, str, tuple[str, ...], str]]) -> list[Cause]:
+    """Causes of single ranks, those alike on one host as one: (check, severity, rank, what, shown,
+    hint)."""
+    groups: dict[tuple[str, Severity, str, str, str], tuple[list[Rank], list[str]]] = {}
+    for check, severity, rank, what, shown, hint in found:
+        key = (check, severity, rank.host.host, what, hint)
+        ranks, lines = groups.setdefault(key, ([], []))
+        ranks.append(rank)
+        lines += shown
+    causes = []
+    for (check, severity, host, what, hint), (ranks, lines) in groups.items():
+        verb = what.replace("{s}", "" if len(ranks) > 1 else "s")
+        for one, many in (("{is}", "are"), ("{has}", "have")):
+            verb = verb.replace(one, many if len(ranks) > 1 else one[1:-1])
+        numbers = tuple(sorted(one.number for one in ranks))
+        causes.append(
+            Cause(
+                check,
+                severity,
+                f"{who(ranks)} {verb}",
+                host,
+                hint,
+                ranks=numbers,
+                evidence=tuple(dict.fromkeys(lines))[:8],
+            )
+        )
+    return causes

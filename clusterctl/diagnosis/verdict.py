@@ -1,0 +1,1037 @@
+"""From what was seen to what it means: findings, the verdict first, and what was clean.
+
+A rule is a function of the case that yields causes. Rules stand in the order in which they make the
+verdict: what stands still itself comes before what waits, and what is seen before what is inferred.
+Where the evidence leaves several causes possible, the message names them and what would tell.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sized
+from dataclasses import dataclass, replace
+from typing import Any
+
+from clusterctl.diagnosis import nccl
+from clusterctl.diagnosis.case import (
+    FULL_BYTES,
+    STARTED_AFTER_S,
+    Case,
+    Cause,
+    Rank,
+    called,
+    combine,
+)
+from clusterctl.diagnosis.evidence import Evidence, HostEvidence, ProcessEvidence, Sample
+from clusterctl.diagnosis.tree import Place, label, main_thread, others, rank_set
+from clusterctl.domain.findings import Severity
+from clusterctl.domain.ranges import fold_hosts, format_indices
+from clusterctl.domain.units import count, format_bytes, format_duration
+
+ERROR, WARNING, INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
+STATUSES = {INFO: 0, WARNING: 1, ERROR: 2}
+HEALTHY = "healthy"
+# A clock this far from the others' makes their logs hard to read, TLS and S3 fail at 15 min.
+SKEW_S = 2.0
+SKEW_FATAL_S = 300.0
+FEW_DESCRIPTORS = 64
+QUEUED_BYTES = 32 << 10
+# Of its looks a straggler is at its own work in so many, and the others wait in so many of theirs.
+BUSY_SHARE, WAIT_SHARE = 0.75, 0.5
+SLOWED = 1.5
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """`verdict` in a sentence; `check_id` of the finding that it is made from, or `healthy`,
+    `unknown`, `idle`, `starting`, `ended`. `clean`: what was looked at and is well."""
+
+    verdict: str
+    check_id: str
+    findings: tuple[Cause, ...] = ()
+    clean: tuple[str, ...] = ()
+
+    @property
+    def severity(self) -> Severity:
+        return max((one.severity for one in self.findings), key=STATUSES.__getitem__, default=INFO)
+
+    @property
+    def exit_status(self) -> int:
+        return STATUSES[self.severity]
+
+    def as_data(self) -> dict[str, Any]:
+        """For `--json`."""
+        lead = self.findings[0] if self.findings else None
+        about = lead if lead and lead.check_id == self.check_id else None
+        return {
+            "verdict": self.verdict,
+            "check": self.check_id,
+            "severity": self.severity.value,
+            "host": about.host if about else None,
+            "ranks": list(about.ranks) if about else [],
+            "findings": [
+                {
+                    "check": one.check_id,
+                    "severity": one.severity.value,
+                    "host": one.host,
+                    "ranks": list(one.ranks),
+                    "message": one.message,
+                    "evidence": list(one.evidence),
+                    "hint": one.hint,
+                }
+                for one in self.findings
+            ],
+            "clean": list(self.clean),
+        }
+
+
+def diagnose(evidence: Evidence) -> Diagnosis:
+    """What the evidence means."""
+    case = Case(evidence)
+    found = [cause for rule in RULES for cause in rule(case)]
+    if any(one.check_id == "rank.exception" for one in found):
+        found = [one for one in found if one.check_id not in ("log.exception",)]
+    blockers = [one for one in found if one.blocks and one.severity is not INFO]
+    lead = min(blockers, key=lambda one: -STATUSES[one.severity], default=None)
+    rest = [one for one in found if one is not lead]
+    rest.sort(key=lambda one: -STATUSES[one.severity])
+    clean = tuple(_clean(case, found))
+    if lead is None:
+        check, words = _without_cause(case, rest)
+        return Diagnosis(words, check, tuple(rest), clean)
+    lead = _whole(case, lead, rest)
+    return Diagnosis(lead.message, lead.check_id, (lead, *rest), clean)
+
+
+def _whole(case: Case, lead: Cause, rest: list[Cause]) -> Cause:
+    """The verdict's finding with what the others wait for and what its host suffers from."""
+    message, shown = lead.message, list(lead.evidence)
+    blocked = case.is_running and not case.advances and lead.check_id.startswith(("rank.", "disk."))
+    waiting = [one for one in case.waiting if one.number not in lead.ranks]
+    if blocked and lead.ranks and waiting and "wait" not in message:
+        what = case.waited_for(lead.ranks)
+        message += f"; {_ranks_wait(waiting)} in {what}{case.since}"
+    for one in rest:
+        same = one.host and one.host == lead.host and not one.ranks
+        if same and one.check_id in ("disk.full", "mount.dead") and lead.check_id != one.check_id:
+            message += f"; {one.message}"
+    absent = case.stall.absent(case.size) if case.stall else {}
+    for rank in lead.ranks:
+        if rank in absent:
+            shown.append(f"Horovod: missing rank {rank}: {', '.join(absent[rank][:6])}")
+    return replace(lead, message=message, evidence=tuple(shown))
+
+
+def _ranks_wait(waiting: list[Rank]) -> str:
+    if len(waiting) == 1:
+        return f"rank {waiting[0].number} waits for it"
+    return f"{len(waiting)} ranks wait for it"
+
+
+def _without_cause(case: Case, rest: list[Cause]) -> tuple[str, str]:
+    """The check id and the sentence where nothing blocks the job, or nothing is known to."""
+    job = case.job
+    name = f"job {job.job_id}" if job.job_id else "the job"
+    beside = "; see the warnings" if any(one.severity is not INFO for one in rest) else ""
+    if case.evidence.job is None:
+        return "idle", f"no job runs on {case.cluster}, and none has run{beside}"
+    if not case.is_running:
+        age = f" after {format_duration(job.age_s)}" if job.age_s else ""
+        if job.state == "succeeded":
+            return HEALTHY, f"{name} ended well{age}{beside}"
+        if job.state == "cancelled":
+            return "ended", f"{name} was cancelled{age}{beside}"
+        return "ended", f"{name} {job.state}{age}, and nothing that was seen says why{beside}"
+    whole = f"all {case.size} ranks are there" if case.size else "no rank was seen"
+    if case.advances:
+        return HEALTHY, f"{name} is healthy: {case.advances}, and {whole}{beside}"
+    places = Counter(one.place for one in case.ranks)
+    if case.ranks and (places[Place.IMPORT] or job.age_s < 60):
+        what = places.most_common(1)[0][0].value if places else ""
+        return "starting", f"{name} is starting: {whole}, most of them {what}{beside}"
+    if case.ranks and len(case.ranks) == len(case.waiting):
+        return "unknown", (
+            f"nothing is wrong with any rank or host that was seen: {whole} and wait in "
+            f"{case.waited_for(())}{case.since}. That is a long step, or ranks that wait for each "
+            "other: Horovod reports the second after one or two minutes. Look again then"
+        )
+    silence = f"; it has said nothing{case.since}" if case.since else ""
+    return HEALTHY, (
+        f"nothing is wrong with {name}: {whole}, at work or waiting as ranks do between steps"
+        f"{silence}{beside}"
+    )
+
+
+# ---- hosts that are silent, daemons, processes ----------------------------------------------
+
+
+def silent_hosts(case: Case) -> Iterator[Cause]:
+    used = {host.host for host in case.hosts}
+    for host in case.silent:
+        matters = case.is_running and host.host in used
+        ranks = tuple(sorted(one for one, at in case.host_of.items() if at.host == host.host))
+        what, shown = _silence(case, host)
+        there = f"; {_plural_ranks(ranks)} {_are(ranks)} there" if ranks else ""
+        check = "host.key" if re.search(r"host key", host.error) else "host.silent"
+        if "off" in what:
+            check = "host.off"
+        severity = ERROR if matters and not (case.advances and check == "host.silent") else WARNING
+        hints = {
+            "host.off": f"clusterctl start {case.cluster}, or replace it: clusterctl replace "
+            f"{case.cluster} {host.index}; the job has to be started again",
+            "host.key": "another machine may answer at its address: see "
+            f"`clusterctl status {case.cluster}` before you trust it",
+            "host.silent": f"clusterctl reboot {case.cluster} {host.index}; if that does not help: "
+            f"clusterctl replace {case.cluster} {host.index}",
+        }
+        message = f"{called(host)} {what}{there}"
+        if matters:
+            message += case.since and f", and the job has made no step{case.since}"
+        # A key that changed says nothing of the job.
+        blocks = matters and check != "host.key"
+        yield Cause(check, severity, message, host.host, hints[check], ranks, shown, blocks)
+
+
+def _are(ranks: Sized) -> str:
+    return "are" if len(ranks) > 1 else "is"
+
+
+def _plural_ranks(ranks: Iterable[int]) -> str:
+    listed = list(ranks)
+    return f"{'ranks' if len(listed) > 1 else 'rank'} {format_indices(listed)}"
+
+
+def _silence(case: Case, host: HostEvidence) -> tuple[str, tuple[str, ...]]:
+    """Why a host says nothing, by EC2's words, SSH's error and its peers' sockets."""
+    shown = [f"SSH: {host.error}"] + ([host.ec2] if host.ec2 else [])
+    said = f"{host.error} {host.ec2}"
+    retransmits = persist = queued = 0
+    for other in case.evidence.hosts:
+        for process in other.processes:
+            for socket in process.samples[-1].sockets if process.samples else ():
+                if host.address and socket.peer.rpartition(":")[0] == host.address:
+                    retransmits = max(retransmits, socket.retransmits)
+                    persist += socket.timer == "persist"
+                    queued += socket.send_queue_bytes
+    if retransmits or persist or queued:
+        shown.append(
+            f"sockets to it: {format_bytes(queued)} unsent, {retransmits} retransmissions, "
+            f"{persist} with a closed window"
+        )
+    if re.search(r"\b(stopped|stopping|terminated|shutting-down)\b|no such instance", said):
+        state = re.search(r"stopped|stopping|terminated|shutting-down", said)
+        return f"is off: EC2 has it as {state[0] if state else 'gone'}", tuple(shown)
+    if "host key" in host.error:
+        return "shows another host key than the one that is pinned", tuple(shown)
+    if "refused every key" in host.error:
+        return "refuses the cluster's key", tuple(shown)
+    if "answers none in time" in host.error or "did not end" in host.error:
+        return "takes connections and answers none: it is frozen, or far too busy", tuple(shown)
+    if persist and not retransmits:
+        return "answers no longer, and its kernel still takes packets: frozen", tuple(shown)
+    if retransmits or "did not answer in time" in host.error or "no route" in host.error:
+        more = ", and its peers' packets to it are not acknowledged" if retransmits else ""
+        return f"cannot be reached: its link is cut, or it is down{more}", tuple(shown)
+    return f"gives no answer: {host.error}", tuple(shown)
+
+
+def daemons(case: Case) -> Iterator[Cause]:
+    if not case.is_running:
+        return
+    for host in case.hosts:
+        for process in host.processes:
+            if process.role not in ("launcher", "daemon") or not process.samples:
+                continue
+            if (process.job_id or "") != case.job.job_id:
+                continue
+            states = {sample.state for sample in process.samples}
+            name = "mpirun" if process.role == "launcher" else "mpirun's daemon (prted)"
+            if states == {"T"} or states == {"t"}:
+                yield Cause(
+                    f"{process.role}.stopped",
+                    ERROR,
+                    f"{name} on {called(host)} is stopped (state T): ranks' output and the job's "
+                    "end stay with it",
+                    host.host,
+                    _on(case, host, f"kill -CONT {process.pid}"),
+                    evidence=(_process_line(process),),
+                )
+            elif states == {"Z"}:
+                yield Cause(
+                    f"{process.role}.ended",
+                    ERROR,
+                    f"{name} on {called(host)} has ended",
+                    host.host,
+                    f"clusterctl cancel {case.cluster}, and start the job again",
+                    evidence=(_process_line(process),),
+                )
+
+
+def _on(case: Case, host: HostEvidence, command: str) -> str:
+    return f"clusterctl run {case.cluster} --nodes {host.index} '{command}'"
+
+
+def _process_line(process: ProcessEvidence) -> str:
+    last = process.samples[-1] if process.samples else Sample()
+    parts = [f"pid {process.pid}", f"state {''.join(one.state for one in process.samples)}"]
+    parts += [f"in {last.syscall}"] if last.syscall and last.syscall != "running" else []
+    parts += [f"wchan {last.wait_channel}"] if last.wait_channel else []
+    return ", ".join(parts)
+
+
+def _rank_lines(rank: Rank) -> tuple[str, ...]:
+    """What shows where a rank is: its process, and the inner end of its stack."""
+    frames = main_thread(rank.last)
+    stack = " > ".join(label(frame) for frame in frames[-4:])
+    line = f"rank {rank.number}: {_process_line(rank.process)}"
+    return (line, f"rank {rank.number}: {stack}") if stack else (line,)
+
+
+def processes(case: Case) -> Iterator[Cause]:
+    """Ranks whose state says it all: stopped, traced, ended, in the kernel."""
+    found = []
+    for rank in case.ranks:
+        shown = _rank_lines(rank)
+        if rank.was("T"):
+            hint = _on(case, rank.host, f"kill -CONT {rank.process.pid}")
+            found.append(("rank.stopped", ERROR, rank, "{is} stopped (state T)", shown, hint))
+        elif rank.was("t"):
+            what = "{is} held by a debugger (state t)"
+            found.append(
+                ("rank.traced", ERROR, rank, what, shown, "detach the debugger, or let it go on")
+            )
+        elif rank.was("Z"):
+            hint = f"clusterctl logs {case.cluster}"
+            found.append(("rank.exited", ERROR, rank, "{has} ended (state Z)", shown, hint))
+        elif rank.was("D") and not rank.moved and not case.advances:
+            full = _full_disks(rank)
+            at_full = _no_further(case, rank, full, "", shown)
+            found.append(at_full if full else _in_kernel(case, rank, shown))
+    yield from combine(found)
+
+
+def _in_kernel(
+    case: Case, rank: Rank, shown: tuple[str, ...]
+) -> tuple[str, Severity, Rank, str, tuple[str, ...], str]:
+    path = _path_in(rank.last.syscall)
+    where = f" on {path}" if path else ""
+    call = rank.last.syscall.partition(" ")[0]
+    what = f"{{is}} blocked in the kernel (state D){where}"
+    if call and call != "running":
+        what += f", in {call}"
+    channel = rank.last.wait_channel
+    if re.search(r"nfs|rpc_|fuse|request_wait|ceph|cifs", channel):
+        what += f" ({channel}: a remote file system does not answer)"
+    elif re.search(r"nvidia|nv_|os_acquire", channel):
+        what += f" ({channel}: the GPU's driver does not answer)"
+    elif channel:
+        what += f" ({channel})"
+    hint = (
+        "no signal ends such a process but what it waits for: look at that file system or device; "
+        f"clusterctl reboot {case.cluster} {rank.host.index} ends it"
+    )
+    severity = ERROR if case.others_wait([rank.number]) or case.is_quiet else WARNING
+    return ("rank.uninterruptible", severity, rank, what, shown, hint)
+
+
+def _path_in(syscall: str) -> str:
+    found = re.match(r"\w+ (/.*)", syscall)
+    return found[1] if found else ""
+
+
+def missing_ranks(case: Case) -> Iterator[Cause]:
+    """Ranks that the job's size tells of and that run nowhere."""
+    if not case.is_running or not case.size:
+        return
+    silent = {host.host for host in case.silent}
+    blind = {host.host for host in case.hosts if not host.error and _sees_nothing(host)}
+    unseen = [
+        rank
+        for rank in range(case.size)
+        if rank not in case.by_number
+        and (rank not in case.host_of or case.host_of[rank].host not in silent | blind)
+    ]
+    if not unseen or (silent and any(rank not in case.host_of for rank in unseen)):
+        return
+    if any(one.place is Place.ENDED for one in case.ranks) and case.advances:
+        return
+    ages = [one.process.age_s for one in case.ranks]
+    if not ages:
+        if case.job.age_s > 30:
+            yield Cause(
+                "ranks.none",
+                ERROR,
+                f"no rank runs anywhere, {format_duration(case.job.age_s)} after the start",
+                hint=f"clusterctl logs {case.cluster} says how far mpirun got; end it: clusterctl "
+                f"cancel {case.cluster}",
+            )
+        return
+    if max(ages) < STARTED_AFTER_S:
+        return
+    by_host: dict[str, list[int]] = {}
+    for rank in unseen:
+        by_host.setdefault(called(case.host_of[rank]) if rank in case.host_of else "", []).append(
+            rank
+        )
+    for where, ranks in by_host.items():
+        first = case.host_of.get(ranks[0])
+        place = f" on {where}" if where else ""
+        yield Cause(
+            "rank.missing",
+            ERROR,
+            f"{_plural_ranks(ranks)}{place} {_are(ranks)} gone: of the job's {case.size} ranks "
+            f"{len(case.ranks)} run",
+            first.host if first else None,
+            f"clusterctl logs {case.cluster} may say why it ended; then clusterctl cancel "
+            f"{case.cluster}",
+            tuple(ranks),
+            tuple(_gone_line(case, rank) for rank in ranks[:6]),
+        )
+
+
+def _sees_nothing(host: HostEvidence) -> bool:
+    return any(text.startswith("processes:") for text in host.problems)
+
+
+def _gone_line(case: Case, number: int) -> str:
+    ended = [one for one in case.gone if one.number == number]
+    if ended:
+        return f"rank {number}: pid {ended[0].process.pid} ended while it was looked at"
+    where = f" on {case.host_of[number].host}" if number in case.host_of else ""
+    return f"rank {number}: no process{where}"
+
+
+# ---- what ranks do ---------------------------------------------------------------------------
+
+
+def ended_ranks(case: Case) -> Iterator[Cause]:
+    """Ranks whose main program is over while others go on: an exception, or a return."""
+    ended = [one for one in case.ranks if one.place is Place.ENDED]
+    rest = [one for one in case.ranks if one.place is not Place.ENDED]
+    if not ended or not rest or case.advances:
+        return
+    failed = _exception(case)
+    found = []
+    for rank in ended:
+        at = main_thread(rank.last)[0].function
+        threads = [one.thread for one in others(rank.last)][:3]
+        kept = f" and is kept by its thread {threads[0]}" if threads and at == "_shutdown" else ""
+        kept = "{has} left the program" + kept + ", while the others go on"
+        what = f"{kept}: {failed}" if failed else kept
+        hint = (
+            f"clusterctl logs {case.cluster} has its last words; then clusterctl cancel "
+            f"{case.cluster}"
+        )
+        check = "rank.exception" if failed else "rank.left"
+        found.append((check, ERROR, rank, what, _rank_lines(rank), hint))
+    yield from combine(found)
+
+
+def suspects(case: Case) -> list[Rank]:
+    """The ranks that are at something of their own at every look, while all others wait."""
+    out = [
+        one
+        for one in case.ranks
+        if one.samples and not one.waits and one.place not in (Place.IMPORT, Place.ENDED)
+    ]
+    few = len(out) * 2 < len(case.ranks) or (len(out) == 1 and len(case.ranks) == 2)
+    if not out or not few or not case.others_wait(one.number for one in out):
+        return []
+    # One that was in a step as well goes through its program.
+    return [one for one in out if not any(place in _STEPS for place in one.places)]
+
+
+_STEPS = (Place.COLLECTIVE, Place.GRAPH, Place.INIT)
+
+
+def odd_ranks(case: Case) -> Iterator[Cause]:
+    """Ranks that keep the others waiting: in a file, in a loop, on a disk that is full."""
+    if case.advances:
+        return
+    found = []
+    for rank in suspects(case):
+        if not (set(rank.states) <= set("RSD")):
+            continue
+        shown = _rank_lines(rank)
+        full = _full_disks(rank)
+        path = _path_in(rank.last.syscall) if _same_call(rank) else ""
+        call = rank.user_call
+        where = f" in {label(call)}" if call else ""
+        if full:
+            found.append(_no_further(case, rank, full, where, shown))
+        elif path and not rank.was("R") and "S" in rank.states and not rank.moved:
+            kind = "opening" if rank.last.syscall.startswith("open") else "reading"
+            kind = "writing" if rank.last.syscall.startswith(("write", "pwrite")) else kind
+            channel = rank.last.wait_channel
+            pipe = " (a pipe: nobody is at its other end)" if _is_pipe(channel) else ""
+            what = f"{{is}} blocked {kind} {path}{pipe}{where}"
+            hint = f"see what is at {path}: {_on(case, rank.host, f'ls -l {path}')}"
+            found.append(("rank.io", ERROR, rank, what, shown, hint))
+        elif rank.place is Place.DATA:
+            what = "{is} waiting for the next batch of data: its input is stuck, or slow"
+            hint = f"clusterctl diagnose {case.cluster} --tree shows its threads"
+            severity = ERROR if case.is_quiet else WARNING
+            found.append(("rank.data", severity, rank, what, shown, hint))
+        elif call is None and rank.place is Place.UNKNOWN:
+            continue
+        elif rank.moved or "R" in rank.states or rank.place is Place.USER:
+            found.append(_busy(case, rank, where, shown))
+        elif case.is_quiet:
+            inner = rank.shared_frames[-1:]
+            deep = f", {label(inner[0])}" if inner else ""
+            what = f"{{is}} blocked{where}{deep}"
+            hint = f"clusterctl diagnose {case.cluster} --tree shows its whole stack"
+            found.append(("rank.blocked", ERROR, rank, what, shown, hint))
+    yield from combine(found)
+
+
+def _no_further(
+    case: Case, rank: Rank, disk: str, where: str, shown: tuple[str, ...]
+) -> tuple[str, Severity, Rank, str, tuple[str, ...], str]:
+    hint = (
+        f"clusterctl disk {case.cluster} says what fills it; clusterctl clean-logs {case.cluster} "
+        "makes room"
+    )
+    what = f"get{{s}} no further{where}: {disk} on that host is full"
+    return ("disk.full", ERROR, rank, what, shown, hint)
+
+
+def _busy(
+    case: Case, rank: Rank, where: str, shown: tuple[str, ...]
+) -> tuple[str, Severity, Rank, str, tuple[str, ...], str]:
+    looks = f"{len(rank.samples)} looks in {format_duration(rank.span_s)}"
+    cpu = rank.grown("cpu_s") / rank.span_s if rank.span_s else 0.0
+    runs = "R" in rank.states
+    deed = "{is} busy" if runs else "{is}"
+    deed += f"{where or ' in its own code'} at all {looks}"
+    still = not rank.moved
+    if runs:
+        deed += " on one line: a loop in C, or of that line" if still else ": a loop, or long work"
+    hint = (
+        f"look again (clusterctl diagnose {case.cluster}): a rank at work comes out of it; a loop "
+        f"has to be mended, after clusterctl cancel {case.cluster}"
+    )
+    severity = ERROR if case.is_quiet else WARNING
+    shown = (*shown, f"rank {rank.number}: {cpu:.0%} of a processor")
+    return ("rank.busy", severity, rank, deed, shown, hint)
+
+
+def _same_call(rank: Rank) -> bool:
+    return len({sample.syscall for sample in rank.samples}) == 1
+
+
+def _is_pipe(channel: str) -> bool:
+    return bool(re.search(r"wait_for_partner|fifo|pipe", channel))
+
+
+def _full_disks(rank: Rank) -> str:
+    """The full file system that the rank has files on, or writes to; empty: none."""
+    systems = rank.host.facts.get("filesystems")
+    full = {
+        str(one["path"])
+        for one in (systems if isinstance(systems, list) else ())
+        if isinstance(one, dict) and _is_full(one)
+    } - {"/dev/shm"}  # noqa: S108
+    every = {str(one.get("path")) for one in systems or () if isinstance(one, dict)}
+    used = {rank.process.cwd, *(file.path for one in rank.samples for file in one.files)}
+    used |= {_path_in(sample.syscall) for sample in rank.samples}
+    for path in sorted(filter(None, used)):
+        mounts = [one for one in every if _is_below(path, one)]
+        mount = max(mounts, key=len, default="")
+        if mount in full:
+            return mount
+    return ""
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return folder == "/" or path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def _is_full(system: dict[str, Any]) -> bool:
+    size, free = system.get("size_bytes") or 0, system.get("free_bytes") or 0
+    inodes, left = system.get("inodes") or 0, system.get("inodes_free") or 0
+    return bool((size and free < FULL_BYTES) or (inodes and not left))
+
+
+# ---- what the libraries say -----------------------------------------------------------------
+
+
+def stalled(case: Case) -> Iterator[Cause]:
+    """Horovod's report: who is missing from which tensors."""
+    stall = case.stall
+    if stall is None or not case.is_running:
+        return
+    absent = stall.absent(case.size)
+    shown = tuple(line.strip()[:300] for line in case.job.log[stall.at : stall.last + 1][:8])
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for rank, tensors in absent.items():
+        groups.setdefault(tensors, []).append(rank)
+    if not groups:
+        return
+    hint = (
+        "all ranks have to run the same code on as many batches: compare the scripts and the data "
+        f"of these nodes; then clusterctl cancel {case.cluster}"
+    )
+    if len(groups) == 1:
+        [(tensors, ranks)] = groups.items()
+        hosts = {case.host_of[rank].host for rank in ranks if rank in case.host_of}
+        where = f" on {fold_hosts(sorted(hosts))}" if hosts else ""
+        here = [case.by_number[rank] for rank in ranks if rank in case.by_number]
+        do = "; ".join(sorted({_doing(one) for one in here}))
+        verb = "have" if len(ranks) > 1 else "has"
+        yield Cause(
+            "rank.missed" if len(ranks) > 1 else "rank.skipped",
+            ERROR,
+            f"{_plural_ranks(ranks)}{where} {verb} not entered {case.waited_for(ranks)}{case.since}"
+            + (f": {'they are' if len(ranks) > 1 else 'it is'} {do}" if do else ""),
+            next(iter(hosts)) if len(hosts) == 1 else None,
+            hint,
+            tuple(ranks),
+            shown,
+        )
+        return
+    # Several groups miss different tensors: they wait for each other.
+    listed = sorted(groups.items(), key=lambda item: (len(item[1]), item[1]))
+    fewest, few = listed[0]
+    odd = len(few) * 2 < case.size and len(few) < len(listed[1][1])
+    hosts = {case.host_of[rank].host for rank in few if rank in case.host_of}
+    says = "; ".join(
+        f"{_plural_ranks(ranks)} {'have' if len(ranks) > 1 else 'has'} not submitted "
+        f"{_tensors(tensors)}"
+        for tensors, ranks in listed[:4]
+    )
+    s = "" if len(few) > 1 else "s"
+    probably = f": probably {_plural_ranks(few)} skip{s} `{fewest[0]}`, or submit{s} it later"
+    yield Cause(
+        "ranks.order",
+        ERROR,
+        "ranks wait for each other, since they do not submit the same tensors in the same order: "
+        f"{says}{probably if odd else ''}",
+        next(iter(hosts)) if odd and len(hosts) == 1 else None,
+        hint,
+        tuple(few) if odd else (),
+        shown,
+    )
+
+
+def _tensors(names: tuple[str, ...]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(f"`{name}`" for name in names[:3]) + more
+
+
+def _doing(rank: Rank) -> str:
+    call = rank.user_call
+    return f"{rank.place.value}" + (f", {label(call)}" if call else "")
+
+
+def ras(case: Case) -> Iterator[Cause]:
+    """NCCL's own view: who lags in a communicator, while nothing moves."""
+    if case.advances or not case.is_running:
+        return
+    seen: set[str] = set()
+    for host in case.evidence.hosts:
+        for one in nccl.read_ras(host.ras):
+            if one.name in seen:
+                continue
+            seen.add(one.name)
+            lost = (*one.dead, *one.silent)
+            if lost:
+                word = "considers dead" if one.dead else "gets no answer from"
+                yield _of_ras(case, "nccl.silent", lost, f"NCCL {word} {{who}}")
+            elif one.behind and len(one.behind) * 2 < max(one.size, len(one.counts)):
+                most = max(one.counts.values())
+                least = min(one.counts.values())
+                yield _of_ras(
+                    case,
+                    "nccl.behind",
+                    one.behind,
+                    f"{{who}} lag{'' if len(one.behind) > 1 else 's'} in NCCL: {least} collectives "
+                    f"launched, the others {most}",
+                )
+
+
+def _of_ras(case: Case, check: str, ranks: tuple[int, ...], message: str) -> Cause:
+    hosts = {case.host_of[rank].host for rank in ranks if rank in case.host_of}
+    where = f" on {fold_hosts(sorted(hosts))}" if hosts else ""
+    return Cause(
+        check,
+        ERROR if case.is_quiet else WARNING,
+        message.format(who=f"{_plural_ranks(ranks)}{where}"),
+        next(iter(hosts)) if len(hosts) == 1 else None,
+        f"clusterctl diagnose {case.cluster} --tree shows where they are",
+        ranks,
+    )
+
+
+# ---- the log, the kernels --------------------------------------------------------------------
+
+
+_RAISED = re.compile(r"(?:\[[\w.@,-]+\]<std\w+>: ?)?[\w.]*(?:Error|Exception|Interrupt)\b(?::|$)")
+
+
+def _exception(case: Case) -> str:
+    """The first exception of the log that is no consequence of another rank's."""
+    raised = [
+        line.strip()
+        for line in case.job.log
+        if _RAISED.match(line) and "Horovod has been shut down" not in line
+    ]
+    return raised[0][:300] if raised else ""
+
+
+def ended_job(case: Case) -> Iterator[Cause]:
+    """Why a job that has ended did not end well."""
+    job = case.job
+    if case.evidence.job is None or case.is_running or job.state in ("succeeded", "cancelled"):
+        return
+    failed = _exception(case)
+    status = f" with exit status {job.exit_status}" if job.exit_status is not None else ""
+    if failed:
+        yield Cause(
+            "log.exception",
+            ERROR,
+            f"job {job.job_id} {job.state}{status}: {failed}",
+            hint=f"clusterctl logs {case.cluster}",
+        )
+
+
+# ---- hosts -----------------------------------------------------------------------------------
+
+
+def host_facts(case: Case) -> Iterator[Cause]:
+    """Disks, shared memory, mounts, memory, GPUs, descriptors of the hosts that answered."""
+    for host in case.evidence.hosts:
+        facts = host.facts
+        blocks = case.is_running and not case.advances
+        for system in facts.get("filesystems") or ():
+            if isinstance(system, dict) and _is_full(system):
+                yield _full(case, host, str(system.get("path")), system, blocks)
+        errors = facts.get("errors")
+        for name, why in errors.items() if isinstance(errors, dict) else ():
+            if name.startswith("mount "):
+                yield Cause(
+                    "mount.dead",
+                    ERROR if blocks else WARNING,
+                    f"{name[6:]} on {called(host)} does not answer ({why})",
+                    host.host,
+                    f"see to its server; clusterctl reboot {case.cluster} {host.index} lets go",
+                    blocks=blocks,
+                )
+        yield from _gpus(case, host)
+
+
+def _full(case: Case, host: HostEvidence, path: str, system: dict[str, Any], blocks: bool) -> Cause:
+    no_inodes = (system.get("free_bytes") or 0) >= FULL_BYTES
+    what = "has no inode left" if no_inodes else "is full"
+    shared = path == "/dev/shm"  # noqa: S108
+    hint = f"clusterctl disk {case.cluster}; clusterctl clean-logs {case.cluster} makes room"
+    if shared:
+        hint = f"{_on(case, host, 'ls -lS /dev/shm')}: what dead jobs left there can go"
+    return Cause(
+        "shm.full" if shared else "disk.full",
+        ERROR if blocks else WARNING,
+        f"{path} on {called(host)} {what}",
+        host.host,
+        hint,
+        evidence=(f"{path}: {format_bytes(system.get('free_bytes') or 0)} free",),
+        blocks=blocks,
+    )
+
+
+def _gpus(case: Case, host: HostEvidence) -> Iterator[Cause]:
+    listed = host.facts.get("gpus")
+    gpus = listed.get("gpus") if isinstance(listed, dict) else None
+    for index, gpu in enumerate(gpus if isinstance(gpus, list) else ()):
+        if not isinstance(gpu, dict):
+            continue
+        action = gpu.get("recovery_action") or "None"
+        if action not in ("None", "N/A") or gpu.get("remap_failed"):
+            needs = action if action not in ("None", "N/A") else "a replacement: row remap failed"
+            yield Cause(
+                "gpu.broken",
+                ERROR,
+                f"GPU {index} on {called(host)} needs {needs}",
+                host.host,
+                f"clusterctl replace {case.cluster} {host.index}",
+                blocks=case.is_running and not case.advances,
+            )
+        slowed = [one for one in gpu.get("throttled") or () if re.search(r"hw_|thermal|brake", one)]
+        if slowed:
+            clock = gpu.get("clock_mhz")
+            yield Cause(
+                "gpu.throttled",
+                WARNING,
+                f"GPU {index} on {called(host)} is slowed down by {', '.join(slowed)}"
+                + (f", to {clock:.0f} MHz" if clock else ""),
+                host.host,
+                f"if it stays so: clusterctl replace {case.cluster} {host.index}",
+                blocks=False,
+            )
+
+
+def descriptors(case: Case) -> Iterator[Cause]:
+    found = []
+    for rank in case.ranks:
+        limit = rank.host.facts.get("limits")
+        most = limit.get("nofile") if isinstance(limit, dict) else None
+        held = max((file.fd for file in rank.last.files), default=0)
+        if isinstance(most, int) and most - held <= FEW_DESCRIPTORS and held > most // 2:
+            what = f"{{has}} {held} files open of the {most} that the limit allows"
+            hint = "raise the limit: nofile in limits.conf"
+            found.append(("rank.descriptors", WARNING, rank, what, (), hint))
+    yield from (replace(one, blocks=False) for one in combine(found))
+
+
+def clocks(case: Case) -> Iterator[Cause]:
+    known = [
+        (host.clock_offset_s, host)
+        for host in case.evidence.hosts
+        if host.clock_offset_s is not None
+    ]
+    if not known:
+        return
+    # This machine's clock may be wrong itself, where all others agree.
+    middle = sorted(offset for offset, _ in known)[len(known) // 2] if len(known) > 2 else 0.0
+    for offset, host in known:
+        apart = offset - middle
+        if abs(apart) > SKEW_S + (host.clock_error_s or 0.0):
+            way = "ahead" if apart > 0 else "behind"
+            yield Cause(
+                "clock.skew",
+                WARNING,
+                f"the clock of {called(host)} is {format_duration(abs(apart))} {way}",
+                host.host,
+                _on(case, host, "sudo chronyc makestep"),
+                blocks=False,
+            )
+
+
+def hostnames(case: Case) -> Iterator[Cause]:
+    """Two hosts of one name: Horovod and NCCL take their ranks for those of one machine."""
+    named: dict[str, list[HostEvidence]] = {}
+    for host in case.evidence.hosts:
+        system = host.facts.get("system")
+        name = system.get("hostname") if isinstance(system, dict) else None
+        if isinstance(name, str) and name:
+            named.setdefault(name, []).append(host)
+    for name, hosts in named.items():
+        if len(hosts) > 1:
+            yield Cause(
+                "host.name",
+                ERROR if case.is_running and not case.advances else WARNING,
+                f"{fold_hosts([one.host for one in hosts])} all call themselves {name}: NCCL and "
+                "Horovod take their ranks for those of one machine",
+                hosts[-1].host,
+                _on(case, hosts[-1], f"sudo hostnamectl set-hostname {hosts[-1].host}"),
+                blocks=case.is_running and not case.advances,
+            )
+
+
+def left_over(case: Case) -> Iterator[Cause]:
+    """Ranks of other jobs, and the memory that they hold."""
+    others_now = set(case.job.others)
+    by_host: dict[str, list[Rank]] = {}
+    for rank in case.left_over:
+        if (rank.process.job_id or "") not in others_now:
+            by_host.setdefault(rank.host.host, []).append(rank)
+    for ranks in by_host.values():
+        host = ranks[0].host
+        held = sum(one.last.rss_bytes for one in ranks)
+        pids = {one.process.pid for one in ranks}
+        gpu = _gpu_memory(host, pids)
+        also = f" and {format_bytes(gpu)} of GPU memory" if gpu else ""
+        jobs = sorted({one.process.job_id or "an mpirun typed by hand" for one in ranks})
+        yield Cause(
+            "ranks.leftover",
+            WARNING,
+            f"left over on {called(host)}: {count(len(ranks), 'rank')} of {', '.join(jobs[:2])}, "
+            f"with {format_bytes(held)} of memory{also}",
+            host.host,
+            f"clusterctl kill {case.cluster} --nodes {host.index}",
+            evidence=tuple(_process_line(one.process) for one in ranks[:4]),
+            blocks=not case.is_running,
+        )
+
+
+def _gpu_memory(host: HostEvidence, pids: set[int]) -> int:
+    listed = host.facts.get("gpus")
+    gpus = listed.get("gpus") if isinstance(listed, dict) else None
+    held = 0.0
+    for gpu in gpus if isinstance(gpus, list) else ():
+        for one in gpu.get("processes") or () if isinstance(gpu, dict) else ():
+            if one.get("pid") in pids:
+                held += one.get("memory_mib") or 0
+    return int(held) << 20
+
+
+# ---- slow, not stuck ------------------------------------------------------------------------
+
+
+def stragglers(case: Case) -> Iterator[Cause]:
+    """Ranks at their own work while the others wait, in a job that makes steps."""
+    if not case.advances or len(case.ranks) < 2:
+        return
+    own = {one.number: _own_share(one) for one in case.ranks}
+    slow = [one for one in case.ranks if own[one.number] >= BUSY_SHARE and len(one.samples) > 1]
+    rest = [share for number, share in own.items() if number not in {one.number for one in slow}]
+    if not slow or not rest or len(slow) * 2 > len(case.ranks):
+        return
+    if sum(rest) / len(rest) > 1 - WAIT_SHARE:
+        return
+    found = []
+    for rank in slow:
+        what = f"{{is}} slower than the others, which wait for it: it is {_slow_at(rank)}"
+        hint = f"clusterctl diagnose {case.cluster} --tree shows where it spends its time"
+        found.append(("rank.straggler", WARNING, rank, what, _rank_lines(rank), hint))
+    yield from combine(found)
+
+
+def _own_share(rank: Rank) -> float:
+    """In which part of its looks a rank was at work of its own."""
+    work = (Place.USER, Place.LIBRARY, Place.DATA)
+    own = [
+        place in work or sample.state in "DT" for place, sample in zip(rank.places, rank.samples)
+    ]
+    return sum(own) / len(own) if own else 0.0
+
+
+def _slow_at(rank: Rank) -> str:
+    """What a slow rank spends its time on."""
+    span = rank.span_s or 1.0
+    if rank.grown("run_wait_s") / span > 1.0:
+        return "waiting for a processor: too much else runs on that host"
+    if rank.place is Place.DATA or all(one is Place.DATA for one in rank.places):
+        return "waiting for its data"
+    path = _path_in(rank.last.syscall)
+    if path:
+        return f"in {rank.last.syscall}"
+    call = rank.user_call
+    return f"in {label(call)}" if call else "at work of its own"
+
+
+def slow_links(case: Case) -> Iterator[Cause]:
+    """Hosts that data queue up for, or from, at every look."""
+    if not case.is_running:
+        return
+    hosts = {host.address: host for host in case.evidence.hosts if host.address}
+    queues: Counter[tuple[str, str]] = Counter()
+    for host in case.evidence.hosts:
+        for process in host.processes:
+            looks = len(process.samples)
+            pairs: dict[tuple[str, str], list[int]] = {}
+            for sample in process.samples:
+                for socket in sample.sockets:
+                    peer = socket.peer.rpartition(":")[0]
+                    if peer in hosts and peer != host.address:
+                        pairs.setdefault((socket.local, socket.peer), []).append(
+                            socket.send_queue_bytes
+                        )
+            for (_, peer), sizes in pairs.items():
+                if len(sizes) == looks and looks > 1 and min(sizes) >= QUEUED_BYTES:
+                    key = (host.address, peer.rpartition(":")[0])
+                    queues[key] += min(sizes)
+    if not queues:
+        return
+    weight: Counter[str] = Counter()
+    for (one, other), queued in queues.items():
+        weight[one] += queued
+        weight[other] += queued
+    [(address, most)] = weight.most_common(1)
+    total = sum(queues.values())
+    ties = [one for one, bytes_ in weight.items() if bytes_ == most]
+    if most < 0.7 * total or hosts[address].error:
+        return
+    ends = " or ".join(called(hosts[one]) for one in ties[:2])
+    yield Cause(
+        "link.slow",
+        WARNING if case.advances else ERROR,
+        f"data queue up in front of the network of {ends}: at every look "
+        f"{format_bytes(most)} were unsent. Its link is slow, or it does not read"
+        if len(ties) == 1
+        else f"data queue up between {ends}: the link of one of them is slow",
+        hosts[address].host if len(ties) == 1 else None,
+        f"compare it with the others: clusterctl verify {case.cluster}; or replace it: clusterctl "
+        f"replace {case.cluster} {hosts[address].index}",
+        evidence=tuple(
+            f"{one} -> {other}: {format_bytes(queued)} unsent"
+            for (one, other), queued in queues.most_common(4)
+        ),
+        blocks=True,
+    )
+
+
+def slowed_down(case: Case) -> Iterator[Cause]:
+    """A training that makes fewer images a second than it did."""
+    speeds = [
+        float(row["images_per_s"])
+        for row in case.rows
+        if row.get("kind") == "train"
+        and isinstance(row.get("images_per_s"), (int, float))
+        and row["images_per_s"] > 0
+    ]
+    # The first rows have the start in them.
+    past, now = sorted(speeds[2:-3]), sorted(speeds[-3:])
+    if not case.advances or len(past) < 5:
+        return
+    usual, last = past[len(past) // 2], now[1]
+    if usual > SLOWED * last:
+        yield Cause(
+            "job.slower",
+            WARNING,
+            f"the last steps made {last:.1f} images/s, those before {usual:.1f}",
+            hint=f"clusterctl watch {case.cluster} shows processors, disks and links as they are",
+            evidence=("images/s of the last rows: " + ", ".join(f"{x:.1f}" for x in speeds[-5:]),),
+        )
+
+
+RULES: tuple[Callable[[Case], Iterable[Cause]], ...] = (
+    silent_hosts,
+    processes,
+    daemons,
+    missing_ranks,
+    ended_ranks,
+    odd_ranks,
+    stalled,
+    ras,
+    ended_job,
+    host_facts,
+    hostnames,
+    stragglers,
+    slow_links,
+    slowed_down,
+    left_over,
+    descriptors,
+    clocks,
+)
+
+
+def _clean(case: Case, found: list[Cause]) -> Iterator[str]:
+    """What was looked at without a finding."""
+    checks = {one.check_id for one in found}
+    hosts = case.evidence.hosts
+    answered = [host for host in hosts if not host.error]
+    if answered and len(answered) == len(hosts):
+        yield f"{count(len(hosts), 'host')} answered"
+    if case.is_running and case.ranks and not checks & {"rank.missing", "ranks.none"}:
+        if len(case.ranks) == case.size:
+            yield f"ranks {rank_set(case.by_number)}: all there"
+        if not any(check.startswith("rank.") for check in checks):
+            yield "no rank is stopped, dead, or alone in what it does"
+    launched = any(one.role == "launcher" for host in hosts for one in host.processes)
+    if launched and not any(check.startswith(("launcher", "daemon")) for check in checks):
+        yield "mpirun and its daemons"
+    if case.is_running and case.job.log and not case.stall:
+        yield "no stall report of Horovod is open"
+    told = (
+        ("filesystems", ("disk.full", "shm.full", "mount.dead"), "disks, /dev/shm and mounts"),
+        ("gpus", ("gpu.broken", "gpu.throttled"), "GPUs"),
+        ("system", ("host.name",), "hostnames"),
+    )
+    for fact, bad, words in told:
+        if any(host.facts.get(fact) for host in answered) and not checks & set(bad):
+            yield words
+    if any(host.clock_offset_s is not None for host in answered) and "clock.skew" not in checks:
+        yield "clocks"
+    if answered and "ranks.leftover" not in checks:
+        yield "no rank of another job"

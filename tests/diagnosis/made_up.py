@@ -1,0 +1,193 @@
+"""Evidence of jobs that never ran: one of any size, and what is changed to make it sick."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from clusterctl.diagnosis.evidence import (
+    Evidence,
+    Frame,
+    HostEvidence,
+    JobEvidence,
+    OpenFile,
+    ProcessEvidence,
+    Sample,
+    Socket,
+    ThreadStack,
+)
+
+JOB = "20261123-004105-3f2a"
+ENV = "/opt/clusterctl/training/lib/python3.12"
+TF = f"{ENV}/site-packages/tensorflow/python"
+SCRIPT = "/home/ubuntu/train.py"
+MAIN = (Frame("<module>", SCRIPT, 161), Frame("main", SCRIPT, 120))
+# What TensorFlow calls between a step and where it waits.
+INNER = tuple(Frame(f"call_{n}", f"{TF}/eager/function.py", 10 * n) for n in range(20))
+QUICK = Frame("quick_execute", f"{TF}/eager/execute.py", 53)
+STEP = (*MAIN, Frame("step", SCRIPT, 77), *INNER, QUICK)
+ALLREDUCE = (*MAIN, Frame("step", SCRIPT, 77), *INNER, Frame("horovod_allreduce", "<string>", 110))
+INIT = (*MAIN, Frame("init", f"{ENV}/site-packages/horovod/common/basics.py", 56))
+IMPORTS = (
+    Frame("<module>", SCRIPT, 3),
+    Frame("_find_and_load", "<frozen importlib._bootstrap>", 1176),
+    Frame("<module>", f"{TF}/ops/math_ops.py", 90),
+)
+NEXT = (*MAIN, Frame("__next__", f"{TF}/data/ops/iterator_ops.py", 810)) + (
+    Frame("_next_internal", f"{TF}/data/ops/iterator_ops.py", 773),
+    Frame("iterator_get_next", f"{TF}/ops/gen_dataset_ops.py", 3028),
+)
+SHUTDOWN = (Frame("_shutdown", "/usr/lib/python3.12/threading.py", 1600),)
+GIB = 1 << 30
+
+
+def own(function: str, line: int = 30) -> tuple[Frame, ...]:
+    """A stack that ends in the user's own code."""
+    return (*MAIN, Frame(function, SCRIPT, line))
+
+
+def samples(*frames: tuple[Frame, ...], state: str = "S", **more: object) -> tuple[Sample, ...]:
+    """Three looks, one second apart; one stack stands for all."""
+    stacks = frames * 3 if len(frames) == 1 else frames
+    more = {"syscall": "futex" if state == "S" else "running", **more}
+    return tuple(
+        Sample(
+            at_s=float(at),
+            state=state,
+            cpu_s=10.0 + at,
+            rss_bytes=GIB,
+            threads=20,
+            stacks=(ThreadStack("MainThread", 1, calls),) if calls else (),
+            stack_source="py-spy" if calls else "",
+            **more,  # type: ignore[arg-type]
+        )
+        for at, calls in enumerate(stacks)
+    )
+
+
+def facts(host: str, **more: object) -> dict[str, object]:
+    """What a healthy host says of itself."""
+    places = ("/", "/data", "/dev/shm")
+    systems = [
+        {
+            "path": path,
+            "size_bytes": 100 * GIB,
+            "free_bytes": 50 * GIB,
+            "inodes": 9,
+            "inodes_free": 5,
+        }
+        for path in places
+    ]
+    found = {
+        "system": {"hostname": host, "cpus": 64},
+        "limits": {"nofile": 1024},
+        "filesystems": systems,
+        "kernel_log": [],
+        "errors": {},
+    }
+    return {**found, **more}
+
+
+def job_of(
+    hosts: int = 4,
+    per_host: int = 2,
+    stack: tuple[Frame, ...] = ALLREDUCE,
+    *,
+    quiet_s: float = 214.0,
+    log: tuple[str, ...] = ("step 7 loss 0.1",),
+    **job: object,
+) -> Evidence:
+    """A job whose ranks are all at one place, and whose log has been silent for so long."""
+    size = hosts * per_host
+    found = []
+    for index in range(hosts):
+        ranks = [
+            ProcessEvidence(
+                pid=1000 + rank,
+                role="rank",
+                rank=rank,
+                local_rank=rank % per_host,
+                size=size,
+                job_id=JOB,
+                gpus=(rank % per_host,),
+                cwd="/home/ubuntu",
+                age_s=600.0,
+                samples=samples(stack),
+            )
+            for rank in range(index * per_host, (index + 1) * per_host)
+        ]
+        role = "daemon" if index else "launcher"
+        above = ProcessEvidence(
+            pid=900, role=role, job_id=JOB, age_s=600.0, samples=samples((), syscall="poll")
+        )
+        found.append(
+            HostEvidence(
+                index=index,
+                host=f"demo-{index}",
+                address=address(index),
+                slots=per_host,
+                clock_offset_s=0.001,
+                clock_error_s=0.002,
+                processes=(above, *ranks),
+                facts=facts(f"demo-{index}"),
+            )
+        )
+    job = {"state": "running", "age_s": 600.0, "size": size, **job}
+    return Evidence(
+        cluster="demo",
+        taken_at="2026-11-23T00:51:05+00:00",
+        took_s=3.2,
+        job=JobEvidence(
+            job_id=JOB,
+            started_at="2026-11-23T00:41:05+00:00",
+            log_silent_s=quiet_s,
+            log=log,
+            hosts={one.address: per_host for one in found},
+            **job,  # type: ignore[arg-type]
+        ),
+        hosts=tuple(found),
+    )
+
+
+def address(index: int) -> str:
+    return f"10.0.{index // 250}.{index % 250 + 5}"
+
+
+def with_host(evidence: Evidence, index: int, **changed: object) -> Evidence:
+    """The same with other fields of that host."""
+    hosts = list(evidence.hosts)
+    hosts[index] = replace(hosts[index], **changed)  # type: ignore[arg-type]
+    return replace(evidence, hosts=tuple(hosts))
+
+
+def with_job(evidence: Evidence, **changed: object) -> Evidence:
+    return replace(evidence, job=replace(evidence.job, **changed))  # type: ignore[arg-type, type-var]
+
+
+def with_processes(
+    evidence: Evidence, change: Callable[[ProcessEvidence], ProcessEvidence | None]
+) -> Evidence:
+    """The same with each process as `change` makes it; None: it is not there."""
+    hosts = tuple(
+        replace(host, processes=tuple(filter(None, map(change, host.processes))))
+        for host in evidence.hosts
+    )
+    return replace(evidence, hosts=hosts)
+
+
+def with_rank(evidence: Evidence, *ranks: int, **changed: object) -> Evidence:
+    """The same with other fields of these ranks."""
+
+    def change(one: ProcessEvidence) -> ProcessEvidence:
+        return replace(one, **changed) if one.rank in ranks else one  # type: ignore[arg-type]
+
+    return with_processes(evidence, change)
+
+
+def file(path: str, *positions: int) -> tuple[tuple[OpenFile, ...], ...]:
+    """What is open at each look."""
+    return tuple((OpenFile(7, path, position),) for position in positions)
+
+
+def socket_to(host: int, **more: object) -> Socket:
+    return Socket(local=f"{address(0)}:40000", peer=f"{address(host)}:1024", state="ESTAB", **more)  # type: ignore[arg-type]

@@ -1,0 +1,246 @@
+"""Each rule: evidence made up of a healthy job and one thing that is wrong, and the verdict."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from clusterctl.diagnosis.verdict import diagnose
+from tests.diagnosis.made_up import (
+    ALLREDUCE,
+    GIB,
+    IMPORTS,
+    INIT,
+    INNER,
+    JOB,
+    NEXT,
+    QUICK,
+    SHUTDOWN,
+    STEP,
+    facts,
+    job_of,
+    own,
+    samples,
+    socket_to,
+    with_host,
+    with_job,
+    with_processes,
+    with_rank,
+)
+
+STUCK = job_of()
+STALL = (
+    "[2026-11-23 00:51:01.  1234: W horovod/common/stall_inspector.cc:107] One or more tensors "
+    "were submitted to be reduced, gathered or broadcasted by subset of ranks and are waiting for "
+    "remainder of ranks for more than 60 seconds. ",
+    "Missing ranks:",
+)
+
+
+def gone(rank):
+    return with_processes(STUCK, lambda one: None if one.rank == rank else one)
+
+
+def silent(error, ec2="", **sockets):
+    evidence = with_host(STUCK, 3, error=error, ec2=ec2, processes=(), facts={})
+    if sockets:
+        last = samples(ALLREDUCE, sockets=(socket_to(3, **sockets),))
+        evidence = with_rank(evidence, 0, samples=last)
+    return evidence
+
+
+def stalled(*lines):
+    return with_job(job_of(stack=STEP), log=("step 7", *STALL, *lines))
+
+
+def full(path):
+    systems = [
+        {"path": path, "size_bytes": 100 * GIB, "free_bytes": 0, "inodes": 9, "inodes_free": 5}
+    ]
+    told = facts("demo-2", filesystems=systems)
+    return with_host(STUCK, 2, facts=told)
+
+
+WRITES = samples(own("save"), state="D", syscall="fsync /data/model.ckpt")
+# What is wrong -> the evidence, the verdict's check, its host, its ranks.
+SICK = {
+    "stopped": (with_rank(STUCK, 5, samples=samples((), state="T")), "rank.stopped", 2, (5,)),
+    "stopped in a step": (
+        with_rank(job_of(stack=STEP, quiet_s=3), 5, samples=samples(STEP, state="T")),
+        "rank.stopped",
+        2,
+        (5,),
+    ),
+    "traced": (with_rank(STUCK, 5, samples=samples((), state="t")), "rank.traced", 2, (5,)),
+    "a zombie": (with_rank(STUCK, 5, samples=samples((), state="Z")), "rank.exited", 2, (5,)),
+    "in the kernel": (
+        with_rank(STUCK, 5, samples=samples((), state="D", syscall="read /data/x")),
+        "rank.uninterruptible",
+        2,
+        (5,),
+    ),
+    "gone": (gone(5), "rank.missing", 2, (5,)),
+    "gone before init": (
+        with_processes(job_of(stack=INIT), lambda one: None if one.rank == 5 else one),
+        "rank.missing",
+        2,
+        (5,),
+    ),
+    "daemon stopped": (
+        with_processes(
+            STUCK,
+            lambda one: (
+                replace(one, pid=1, samples=samples((), state="T")) if one.role == "daemon" else one
+            ),
+        ),
+        "daemon.stopped",
+        1,
+        (),
+    ),
+    "mpirun stopped": (
+        with_processes(
+            STUCK,
+            lambda one: (
+                replace(one, samples=samples((), state="T")) if one.role == "launcher" else one
+            ),
+        ),
+        "launcher.stopped",
+        0,
+        (),
+    ),
+    "frozen": (
+        silent("takes connections and answers none in time at 10.0.0.8: frozen or too busy"),
+        "host.silent",
+        3,
+        (6, 7),
+    ),
+    "cut": (silent("did not answer in time", retransmits=7, timer="on"), "host.silent", 3, (6, 7)),
+    "off": (
+        silent("its instance is i-0 stopped", "EC2 has i-0 as stopped"),
+        "host.off",
+        3,
+        (6, 7),
+    ),
+    "a loop": (
+        with_rank(
+            STUCK, 5, samples=samples(own("spin", 3), own("spin", 4), own("spin", 3), state="R")
+        ),
+        "rank.busy",
+        2,
+        (5,),
+    ),
+    "a loop in C": (
+        with_rank(STUCK, 5, samples=samples(own("spin"), state="R")),
+        "rank.busy",
+        2,
+        (5,),
+    ),
+    "a pipe": (
+        with_rank(
+            STUCK,
+            5,
+            samples=samples(
+                own("load"), syscall="openat /data/fifo", wait_channel="wait_for_partner"
+            ),
+        ),
+        "rank.io",
+        2,
+        (5,),
+    ),
+    "a full disk": (with_rank(full("/data"), 5, samples=WRITES), "disk.full", 2, (5,)),
+    "no data": (with_rank(STUCK, 5, samples=samples(NEXT)), "rank.data", 2, (5,)),
+    "blocked in a library": (
+        with_rank(
+            STUCK, 5, samples=samples((*own("load"), *INNER[:1]), syscall="recvfrom socket:[9]")
+        ),
+        "rank.blocked",
+        2,
+        (5,),
+    ),
+    "an exception beside a thread": (
+        with_rank(
+            with_job(STUCK, log=("step 7", "RuntimeError: loss is NaN at step 7")),
+            5,
+            samples=samples(SHUTDOWN),
+        ),
+        "rank.exception",
+        2,
+        (5,),
+    ),
+    "left": (with_rank(STUCK, 5, samples=samples(SHUTDOWN)), "rank.left", 2, (5,)),
+    "skipped": (stalled("5: [grads/conv2, grads/dense]"), "rank.skipped", 2, (5,)),
+    "missed by several": (stalled("2: [grads/a]", "3: [grads/a]"), "rank.missed", 1, (2, 3)),
+    "order": (
+        stalled(*(f"{rank}: [grads/dense]" for rank in range(8) if rank != 5), "5: [grads/conv2]"),
+        "ranks.order",
+        2,
+        (5,),
+    ),
+    "same name": (
+        with_host(STUCK, 3, facts=facts("demo-2")),
+        "host.name",
+        3,
+        (),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SICK)
+def test_what_is_wrong_is_named(name):
+    evidence, check, host, ranks = SICK[name]
+    found = diagnose(evidence)
+    assert (found.check_id, found.findings[0].ranks) == (check, ranks), found
+    assert found.findings[0].host == f"demo-{host}"
+    assert found.exit_status == 2
+
+
+HEALTHY = {
+    "steps, seen by the log": job_of(quiet_s=1.0),
+    "steps, seen by its rows": with_job(
+        job_of(stack=STEP, quiet_s=40),
+        metrics=tuple({"kind": "train", "step": n, "time": 100.0 + 20 * n} for n in range(5)),
+        metrics_silent_s=30.0,
+    ),
+    "importing": job_of(stack=IMPORTS, age_s=10.0),
+    "the first step is compiled": job_of(stack=STEP, age_s=40.0),
+    "rank 0 saves": with_rank(
+        job_of(quiet_s=8.0), 0, samples=samples((*own("save"), *INNER, QUICK))
+    ),
+    "a long evaluation": job_of(stack=STEP, quiet_s=300.0),
+    "no output at all": job_of(stack=STEP, log=(), quiet_s=600.0),
+    "all at their own work": job_of(stack=own("augment"), quiet_s=60.0),
+    "ended": with_processes(job_of(state="succeeded"), lambda _: None),
+    "a stall that passed": with_job(
+        job_of(quiet_s=1.0), log=(*STALL, "5: [grads/conv2]", "step 8 loss 0.1")
+    ),
+    "starting ranks": with_processes(
+        job_of(stack=IMPORTS, age_s=2.0),
+        lambda one: None if one.rank == 7 else replace(one, age_s=1.0),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_what_is_well_is_not_called_sick(name):
+    found = diagnose(HEALTHY[name])
+    assert found.exit_status == 0, found
+    assert found.check_id in ("healthy", "starting", "unknown")
+
+
+def test_a_verdict_says_who_waits_and_since_when():
+    evidence = with_rank(STUCK, 5, samples=samples((), state="T"))
+    assert diagnose(evidence).verdict == (
+        "rank 5 on demo-2 (10.0.0.7) is stopped (state T); 7 ranks wait for it in Horovod's "
+        "allreduce for 3 min 34 s"
+    )
+
+
+def test_what_others_left_is_a_warning():
+    extra = replace(STUCK.hosts[1].ranks[0], job_id="20261101-000000-dead", pid=77)
+    healthy = job_of(quiet_s=1.0)
+    evidence = with_host(healthy, 1, processes=(*healthy.hosts[1].processes, extra))
+    found = diagnose(evidence)
+    assert (found.check_id, found.exit_status) == ("healthy", 1)
+    assert [one.check_id for one in found.findings] == ["ranks.leftover"]
+    assert JOB not in found.findings[0].message
