@@ -73,10 +73,11 @@ def _show(found: Explanation) -> None:
     from clusterctl.explain.signature import Role
 
     lead = found.lead
-    if lead is None and not found.unknown:
+    fatal = [one for one in found.unknown if one.fatal]
+    if lead is None and not fatal:
         output.line(f"{count(found.lines, 'line')}: nothing that this catalogue knows to be wrong")
     if found.unknown:
-        if lead is None:
+        if lead is None and fatal:
             output.line("The first exception is not in the catalogue. It is where to look:")
         else:
             output.line("Not in the catalogue, and not explained:")

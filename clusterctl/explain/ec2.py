@@ -120,6 +120,17 @@ SIGNATURES = (
         _ERRORS,
     ),
     Signature(
+        "ec2.cfn-signal",
+        r"Failed to receive \d+ resource signal\(s\) within the specified duration"
+        r"|WaitCondition timed out",
+        "CloudFormation waited in vain for a node to say that it is set up: its user data failed "
+        "or could not reach AWS",
+        "/var/log/cloud-init-output.log and cfn-init.log on that node (keep it: "
+        "--disable-rollback); its way to the internet",
+        "aws/aws-parallelcluster#2105",
+        role=Role.SYMPTOM,
+    ),
+    Signature(
         "ec2.spot",
         r"Server\.SpotInstance(?:Termination|Shutdown)|instance-terminated-no-capacity"
         r"|spot/instance-action|SpotMaxPriceTooLow|capacity-not-available"
@@ -344,7 +355,7 @@ SIGNATURES = (
     ),
     Signature(
         "dkms.build",
-        r"Bad return status for module build on kernel: (?P<kernel>\S+)|Error! Bad return status"
+        r"Bad return status for module build on kernel: ?(?P<kernel>\S*)"
         r"|ERROR: An error occurred while performing the step: \"Building kernel modules\""
         r"|The kernel module failed to (?:build|load)",
         "the driver's module could not be built for this kernel: headers or compiler are missing "

@@ -42,6 +42,10 @@ MOST_ALIKE = 1000
 _ROLES = list(Role)
 _SEVERITIES = [Severity.ERROR, Severity.WARNING, Severity.INFO]
 _TRACEBACK = "Traceback (most recent call last)"
+# What programs call errors themselves: shown where no signature knows the line. The first two end
+# a process, as an exception of Python's does.
+_FATAL = ("what():  ", "Check failed: ")
+_COMPLAINTS = (*_FATAL, "NCCL WARN ", "rsync error: ", "UCX  ERROR ")
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07")
 # `[1,6]<stderr>:`, `[prterun-demo-0-17@1,6]<stderr>:`, horovodrun's `[6]<stderr>:`, PyTorch's
 # `[rank6]:` and torchrun's `[default6]:`.
@@ -99,12 +103,15 @@ class LogFinding:
 
 @dataclass(frozen=True)
 class Unknown:
-    """An exception that the catalogue does not know: the last line of its traceback."""
+    """What the catalogue does not know: the last line of an exception's traceback, or a line that
+    its program calls an error, which ends no process (`fatal` is False).
+    """
 
     line: int
     text: str
     rank: str = ""
     origin: str = ""
+    fatal: bool = True
 
 
 @dataclass(frozen=True)
@@ -129,23 +136,23 @@ class Explanation:
         ranked = [one for role in _ROLES[:3] for one in self.of(role)]
         ranked.sort(key=lambda one: _SEVERITIES.index(one.signature.severity))
         first = ranked[0] if ranked else None
-        if first and self.unknown and first.signature.role is not Role.ROOT:
-            return None
-        if first and self.unknown and first.signature.severity is not Severity.ERROR:
-            return None
+        sure = first and first.signature.role is Role.ROOT
+        if first and not (sure and first.signature.severity is Severity.ERROR):
+            return None if any(one.fatal for one in self.unknown) else first
         return first
 
     @property
     def severity(self) -> Severity:
         """ERROR, WARNING, or INFO where nothing is known to be wrong."""
-        if self.unknown:
+        if any(one.fatal for one in self.unknown):
             return Severity.ERROR
         bad = (
             one.signature.severity
             for one in self.findings
             if one.signature.role is not Role.HARMLESS
         )
-        return min(bad, key=_SEVERITIES.index, default=Severity.INFO)
+        least = Severity.WARNING if self.unknown else Severity.INFO
+        return min((*bad, least), key=_SEVERITIES.index)
 
 
 def explain(pieces: Iterable[bytes | str], origin: str = "") -> Explanation:
@@ -194,7 +201,8 @@ class _Table:
         self.entries = [
             (one, literals(one.pattern), re.compile(one.pattern, re.ASCII)) for one in catalogue
         ]
-        texts = {text for _, plain, _ in self.entries for text in plain} | {_TRACEBACK}
+        texts = {text for _, plain, _ in self.entries for text in plain}
+        texts |= {_TRACEBACK, *_COMPLAINTS}
         rare = {rarest(text.translate(_NO_DIGITS)) for text in texts}
         self.candidate = re.compile(any_of(rare).encode())
 
@@ -317,6 +325,15 @@ class _Reader:
             if self._matched(one, pattern, block, text):
                 shape.matched = one.id
                 return
+        if any(complaint in text for complaint in _COMPLAINTS):
+            self._note_unknown(
+                self._line + 1, _clean(text), text, any(one in text for one in _FATAL)
+            )
+
+    def _note_unknown(self, line: int, said: str, raw: str, fatal: bool) -> None:
+        rank = _place(raw).get("rank", "")
+        if sum(one.fatal is fatal for one in self._unknown) < MOST_UNKNOWN:
+            self._unknown.append(Unknown(line, said.strip()[:600], rank, self._origin, fatal))
 
     def _matched(self, one: Signature, pattern: re.Pattern[str], block: str, raw: str) -> bool:
         """Note the signature if the line, or the block that it begins, is really it."""
@@ -345,7 +362,7 @@ class _Reader:
 
     def _traceback(self, lines: Sequence[bytes], number: int, text: str) -> None:
         """Note the exception of a traceback that no signature explains."""
-        if len(self._unknown) >= MOST_UNKNOWN or self._line < self._traceback_ends:
+        if self._line < self._traceback_ends:
             return
         said = _following(lines, number, FOLLOWING)
         indent = len(said[0]) - len(said[0].lstrip())
@@ -366,10 +383,7 @@ class _Reader:
             for one, pattern in TABLE.matching(line):
                 if one.role is not Role.HARMLESS and pattern.search("\n".join(message[at:])):
                     return
-        rank = _place(text).get("rank", "")
-        self._unknown.append(
-            Unknown(self._line + 1 + after, said[after].strip()[:600], rank, self._origin)
-        )
+        self._note_unknown(self._line + 1 + after, said[after], text, fatal=True)
 
 
 def _named(match: re.Match[str]) -> dict[str, str]:

@@ -248,11 +248,13 @@ SIGNATURES = (
     ),
     Signature(
         "gpu.fabric-manager",
-        r"CUDA_ERROR_SYSTEM_NOT_READY|system not yet initialized|cudaErrorSystemNotReady|Error 802"
-        r"|nv(?:idia)?-fabricmanager.*(?:[Ff]ailed|version|error)"
+        r"CUDA_ERROR_SYSTEM_NOT_READY|system not yet initialized|cudaErrorSystemNotReady"
+        r"|Error 802|nv(?:idia)?-fabricmanager.*(?:[Ff]ailed|version|error)"
         r"|[Ff]abric manager NVIDIA GPU driver interface version \S+ don't match"
-        r"|Fabric Manager.*[Ff]ailed"
-        r"|NVSwitches don't match",
+        r"|Fabric Manager.*[Ff]ailed|NVSwitches don't match"
+        r"|not all local fabric manager instances finished"
+        r"|fabric manager error handler is called"
+        r"|failed to configure all the available GPUs or NVSwitches",
         "GPUs with an NVSwitch wait for the fabric manager: it is down, or of another version "
         "than the driver",
         "`systemctl status nvidia-fabricmanager`; its version has to be the driver's, to the "
@@ -378,8 +380,8 @@ SIGNATURES = (
     ),
     Signature(
         "gpu.cudnn-version",
-        r"Loaded runtime CuDNN library: (?P<loaded>[\d.]+) but source was compiled with: "
-        r"(?P<wanted>[\d.]+)"
+        r"Loaded runtime CuDNN library: (?P<loaded>[\w.]+)(?: \([\w ]+\))? but source was"
+        r" compiled with:? (?P<wanted>[\w.]+)|Loaded cudnn library: (?P<loaded2>\w+)"
         r"|cuDNN version incompatibility: PyTorch was compiled against (?P<built>.+?) but"
         r"|CUDNN_STATUS_(?:SUBLIBRARY_)?VERSION_MISMATCH",
         "another cuDNN is loaded than the program was built with",

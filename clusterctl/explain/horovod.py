@@ -178,6 +178,34 @@ SIGNATURES = (
         "horovod/horovod: docs/gpus.rst; #1048",
     ),
     Signature(
+        "horovod.cuda-not-found",
+        r"Could NOT find CUDA\w* \(missing|CUDA_TOOLKIT_ROOT_DIR not found"
+        r"|Specify CUDA_TOOLKIT_ROOT_DIR"
+        r"|No CMAKE_CUDA_COMPILER could be found|fatal error: (?P<header>cuda\w*\.h): No such file",
+        "the build does not find CUDA's compiler or headers",
+        "HOROVOD_CUDA_HOME=/usr/local/cuda (the folder with include/ and bin/nvcc), and its bin "
+        "first in PATH",
+        "horovod/horovod#2397: docs/gpus.rst",
+    ),
+    Signature(
+        "horovod.compiler-missing",
+        r"CMAKE_CXX_COMPILER not set, after EnableLanguage|No CMAKE_CXX_COMPILER could be found"
+        r"|unable to execute '(?P<compiler>[\w.+-]+)': No such file"
+        r"|error: command '(?P<compiler2>[\w.+/-]*(?:gcc|g\+\+|cc))' failed: No such file",
+        "there is no C++ compiler on this machine",
+        "install g++ and make (apt-get install build-essential), and build again",
+        "horovod/horovod#3373",
+    ),
+    Signature(
+        "horovod.nvcc-compiler",
+        r"unsupported GNU version! gcc versions later than (?P<gcc>\d+) are not supported"
+        r"|Unsupported gpu architecture '(?P<architecture>compute_\d+)'",
+        "CUDA's compiler does not take this C++ compiler or this GPU's architecture",
+        "an older g++ (CC, CXX, -ccbin), or a CUDA that fits; HOROVOD_BUILD_CUDA_CC_LIST names "
+        "the GPUs",
+        "horovod/horovod#2462",
+    ),
+    Signature(
         "horovod.compiler",
         r"#error \"?C\+\+(?P<standard>\d+) or later compatible compiler is required"
         r"|C\+\+(?P<std>\d+) or later compatible compiler is required",
@@ -323,7 +351,8 @@ SIGNATURES = (
         "horovod.mpi-unavailable",
         r"MPI (?:controller|support) (?:is )?(?:not|has not been) (?:built|available|enabled)"
         r"|Horovod has not been built with (?P<what>MPI|Gloo|NCCL|DDL|CCL)"
-        r"|This installation of Horovod was not (?:built|compiled) with",
+        r"|This installation of Horovod was not (?:built|compiled) with"
+        r"|Neither MPI nor Gloo support has been built",
         "this Horovod was built without what the job asks for",
         "see `horovodrun --check-build`; build it again with HOROVOD_WITH_MPI=1 or "
         "HOROVOD_GPU_OPERATIONS=NCCL, with Open MPI's mpicxx in PATH",
@@ -380,8 +409,8 @@ SIGNATURES = (
     ),
     Signature(
         "horovod.gloo-timeout",
-        r"Gloo connectFullMesh failed|\[[\w/.]*gloo/\S+:\d+\] (?:Connect timeout|connect timeout"
-        r"|timed out connecting)",
+        r"Gloo connectFullMesh failed|gloo/\S+:\d+\] (?:[Cc]onnect timeout|timed out connecting"
+        r"|Connection timed out|Connection refused|no route)",
         "a rank reached no other by Gloo in time: it did not start, or the interface is one that "
         "the others cannot reach",
         "see whether all ranks started; HOROVOD_GLOO_IFACE (or --network-interfaces) names the "

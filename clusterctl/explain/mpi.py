@@ -126,7 +126,9 @@ SIGNATURES = (
     ),
     Signature(
         "mpi.mixed-versions",
-        r"undefined symbol: (?P<symbol>(?:ompi|opal|orte|mca|pmix|prte|PMIx|MPI)_\w+)",
+        r"undefined symbol: (?P<symbol>(?:ompi|opal|orte|mca|pmix|prte|PMIx|MPI)_\w+)"
+        r"|Symbol `(?P<symbol2>(?:ompi|opal|orte|mca|pmix"
+        r"|prte)_\w+)\' has different size in shared object",
         "two versions of Open MPI are mixed: one's library does not have the other's {symbol}",
         "one Open MPI: `ldd` shows which libmpi is loaded; mpirun, PATH and LD_LIBRARY_PATH of the "
         "same installation; build Horovod again with it",
@@ -231,11 +233,22 @@ SIGNATURES = (
         lines=2,
     ),
     Signature(
+        "mpi.help-file",
+        r"I couldn't open the help file",
+        "Open MPI wanted to say something and does not find the file with its own words: the "
+        "topic's name "
+        "stands two lines above; its installation is incomplete, moved (OPAL_PREFIX), or its "
+        "disk fails",
+        "the topic's name; the same path and version of Open MPI on all nodes",
+        "open-mpi/ompi#10622: opal/util/show_help.c",
+        role=Role.SYMPTOM,
+    ),
+    Signature(
         "mpi.session-dir",
         r"unable to create (?:the )?(?:session|job) director|orte_session_dir.*failed"
         r"|[Uu]nable to create a? ?sub-directory .*(?:/tmp|ompi|prte|openmpi)"
         r"|orte_init: .*session|opal_os_dirpath_create|pmix_mkdir|help-(?:orte|prte"
-        r"|opal)-?\w*.*session_dir",
+        r"|opal)-?\w*.*session_dir|ERROR_LOG: Error in file \S*session_dir\.c",
         "Open MPI cannot make its folder in the temporary directory: it is full, or another user's",
         "`df -h /tmp; ls -ld /tmp/ompi.* /tmp/prte.*` on that host; TMPDIR to a folder of yours",
         "open-mpi/ompi v4.1: orte/util/session_dir.c; #4510",
@@ -565,6 +578,17 @@ SIGNATURES = (
         "daemons cannot connect to each other",
         _INTERFACES,
         _HELP4,
+        role=Role.SYMPTOM,
+    ),
+    Signature(
+        "mpi.error-log",
+        r"(?:ORTE|PRTE|OPAL"
+        r"|PMIX)[_ ]ERROR(?:_LOG)?: (?P<error>.+?) in file (?P<file>\S+) at line \d+",
+        "a part of Open MPI failed: {error}, in {file}",
+        "the text above and below it in words; with none, the same Open MPI and PMIx on all "
+        "nodes, and "
+        "`mpirun` by its whole path",
+        "open-mpi/ompi: ORTE_ERROR_LOG; openpmix/prrte: PRTE_ERROR_LOG",
         role=Role.SYMPTOM,
     ),
     Signature(

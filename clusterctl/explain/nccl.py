@@ -411,7 +411,8 @@ SIGNATURES = (
     Signature(
         "efa.no-provider",
         r"NET/OFI Could(?:n't| not) find any optimal provider|provider efa output empty list"
-        r"|NET/OFI No eligible providers were found|No eligible providers were found",
+        r"|NET/OFI No eligible providers were found|No eligible providers were found"
+        r"|fi_getinfo: provider efa returned -61",
         "aws-ofi-nccl finds no EFA that it may use: the interfaces are not attached, the driver or "
         "libfabric is missing, or the container lacks /dev/infiniband",
         "`fi_info -p efa` on the node; interfaces of type efa on the instance; in a container "
@@ -469,6 +470,28 @@ SIGNATURES = (
         "missing",
         "the security group: all traffic from and to its own id (not 0.0.0.0/0 alone)",
         "aws/aws-ofi-nccl#663",
+    ),
+    Signature(
+        "efa.endpoint",
+        r"NET/OFI (?:Creating new endpoint|Couldn't (?:open|create|enable|bind)"
+        r"|Unable to (?:open|create|enable|bind))[^\n]*",
+        "aws-ofi-nccl could not set up the network: EFA's driver, libfabric and the plugin do "
+        "not fit, or a limit is reached",
+        "dmesg for efa; `fi_info -p efa`; ulimit -l; the versions of efa-installer and "
+        "aws-ofi-nccl on all nodes",
+        "aws/aws-ofi-nccl#889, #22",
+        role=Role.SYMPTOM,
+    ),
+    Signature(
+        "efa.remote-memory",
+        r"Remote memory registration is invalid|prov_errno[=:] ?7\b"
+        r"|Local memory registration is invalid",
+        "EFA refused a transfer: the memory that it names is not registered at the other end (or "
+        "no more)",
+        "a fault of the program or library that uses libfabric: its version; the peer may have "
+        "ended meanwhile",
+        "pmodels/mpich#7853, " + _EFA_CODES,
+        role=Role.SYMPTOM,
     ),
     Signature(
         "efa.alloc-pd",

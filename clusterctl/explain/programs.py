@@ -68,8 +68,8 @@ SIGNATURES = (
     ),
     Signature(
         "python.address-in-use",
-        r"OSError: \[Errno 98\] Address already in use|EADDRINUSE"
-        r"|errno: 98 - Address already in use",
+        r"Address already in use|EADDRINUSE|No address added out of total"
+        r"|Could not start gRPC server",
         "a port is taken: as a rule by a job that was left over",
         "`ss -ltnp` on that host; `clusterctl kill NAME`; another port (--master_port)",
         "man 2 bind",

@@ -301,14 +301,6 @@ SIGNATURES = (
         role=Role.SYMPTOM,
     ),
     Signature(
-        "tf.address-in-use",
-        r"(?:Could not start gRPC server|Server could not be started|Failed to add port"
-        r"|No address added out of total).*|Address already in use",
-        "a port is taken: as a rule by a job that was left over",
-        "`ss -ltnp` on that host; `clusterctl kill NAME`; another port",
-        "grpc/grpc; pytorch: EADDRINUSE",
-    ),
-    Signature(
         "torch.worker-killed",
         r"DataLoader worker \(pid\(?s?\)?:? ?(?P<pid>[\d, ]+)\) (?:is killed by signal: "
         r"(?P<signal>[\w ]+)|exited unexpectedly)",
@@ -363,7 +355,10 @@ SIGNATURES = (
         r"RendezvousTimeoutError|RendezvousConnectionError"
         r"|connection to the C10d store has failed"
         r"|Timed out after \d+ seconds waiting for clients|Timed out waiting for clients"
-        r"|waiting for clients\. \d+/\d+ clients joined",
+        r"|waiting for clients\. \d+/\d+ clients joined|RendezvousClosedError"
+        r"|The client socket has timed out after \d+s while trying to connect"
+        r"|The client socket has failed to connect to any network address"
+        r"|connect\(\) timed out\. Original timeout was",
         "not all nodes came to the meeting point in time: some did not start, or cannot reach "
         "its address and port",
         "MASTER_ADDR and MASTER_PORT the same everywhere, and open between the nodes; all nodes "

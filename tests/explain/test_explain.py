@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import random
 import re
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
+from clusterctl.cli.main import cli, run_command
+from clusterctl.domain.findings import Severity
 from clusterctl.explain.engine import CATALOGUE, explain
-from clusterctl.explain.signature import branches
+from clusterctl.explain.signature import Role, branches
 
 LOGS = sorted((Path(__file__).parent / "logs").glob("*.txt"))
 SAMPLES = Path(__file__).parent.parent
@@ -78,3 +83,112 @@ def test_pieces_may_be_cut_anywhere():
     assert explain(log) == whole
     assert explain([log.encode()[at : at + 7] for at in range(0, len(log.encode()), 7)]) == whole
     assert whole.lines == log.count("\n") + (not log.endswith("\n"))
+
+
+HEALTHY = """\
+2026-11-22 10:07:44.569715: I tensorflow/core/platform/cpu_feature_guard.cc:193] This TensorFlow \
+binary is optimized with oneAPI Deep Neural Network Library (oneDNN)
+2026-11-22 10:07:45.1: W tensorflow/compiler/tf2tensorrt/utils/py_utils.cc:38] TF-TRT Warning: \
+Could not find TensorRT
+2026-11-22 10:07:45.2: E tensorflow/compiler/xla/stream_executor/cuda/cuda_dnn.cc:9342] Unable to \
+register cuDNN factory: Attempting to register factory for plugin cuDNN when one has already been \
+registered
+W tensorflow/core/framework/cpu_allocator_impl.cc:83] Allocation of 411041792 exceeds 10% of free \
+system memory.
+[1,0]<stderr>:demo-0:4711:4790 [0] NCCL INFO NET/Plugin: Failed to find ncclCollNetPlugin_v6 symbol.
+[1,0]<stderr>:demo-0:4711:4790 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/IPC
+Warning: Permanently added '10.0.3.7' (ED25519) to the list of known hosts.
+[demo-0:04242] 1 more process has sent help message help-mpi-btl-base.txt / btl:no-nics
+2026-11-22 10:09:00: I tensorflow/core/framework/local_rendezvous.cc:404] Local rendezvous is \
+aborting with status: OUT_OF_RANGE: End of sequence
+"""
+
+
+def noise(where: str) -> list[str]:
+    found = sorted(SAMPLES.glob(where))
+    assert found, where
+    return [path.read_text(errors="replace") for path in found]
+
+
+@pytest.mark.parametrize(
+    "logs",
+    [[HEALTHY], noise("jobs/metrics/samples/*"), noise("jobs/samples/nccl-p*.txt")],
+    ids=["warnings of a healthy start", "our trainings", "NCCL on EFA"],
+)
+def test_a_healthy_log_is_not_called_sick(logs):
+    for log in logs:
+        found = explain([log])
+        assert found.severity is Severity.INFO, [one.signature.id for one in found.findings]
+        assert found.lead is None and not found.unknown
+
+
+def test_the_first_root_leads_and_what_follows_from_it_is_told_with_its_ranks():
+    """As Horovod and mpirun fail: every rank complains, and mpirun names a victim."""
+    ranks = "".join(
+        f"[1,{rank}]<stderr>:UnknownError: Horovod has been shut down. This was caused by an "
+        f"exception on one of the ranks\n"
+        for rank in range(4, 32)
+    )
+    oom = "[1,3]<stderr>:ResourceExhaustedError: OOM when allocating tensor with shape[256,64]\n"
+    tail = "mpirun detected that one or more processes exited with non-zero status, thus causing\n"
+    found = explain([HEALTHY, ranks, oom, tail])
+    assert found.lead and found.lead.signature.id == "gpu.oom"
+    assert (found.lead.line, found.lead.values["rank"]) == (HEALTHY.count("\n") + 29, "3")
+    after = {one.signature.id: one for one in found.of(Role.CONSEQUENCE)}
+    assert list(after) == ["horovod.shut-down", "mpi.exit-code"]
+    assert after["horovod.shut-down"].count == 28
+    assert after["horovod.shut-down"].ranks == frozenset(range(4, 32))
+
+
+def test_an_exception_that_nobody_knows_is_shown_and_sends_there():
+    log = (
+        "[1,2]<stderr>:Traceback (most recent call last):\n"
+        "[1,0]<stdout>:   100   0.6 22000.0  6.935  7.850 0.00100\n"
+        '[1,2]<stderr>:  File "train.py", line 7, in <module>\n'
+        "[1,2]<stderr>:    config['lr']\n"
+        "[1,2]<stderr>:KeyError: 'lr'\n"
+        "Primary job  terminated normally, but 1 process returned\n"
+    )
+    found = explain([log])
+    assert found.lead is None and found.severity is Severity.ERROR
+    assert [(one.line, one.rank, one.text) for one in found.unknown] == [(4, "2", "KeyError: 'lr'")]
+
+
+def test_the_rebuild_of_horovod_is_a_command_for_the_environment_of_the_line():
+    path = next(path for path in LOGS if "tf-symbol-registrar" in path.name)
+    lead = explain([sample(path)[1]]).lead
+    assert lead
+    env = "/home/ubuntu/.virtualenvs/venv"
+    assert f"{env}/bin/pip uninstall -y horovod" in lead.remedy.splitlines()
+    assert "HOROVOD_WITH_TENSORFLOW=1" in lead.remedy
+
+
+def test_memory_does_not_grow_with_the_log(tmp_path):
+    """Ten times the log, the same memory: lines that vary in letters, too."""
+    letters = random.Random(2)
+
+    def pieces(megabytes):
+        for _ in range(megabytes):
+            words = "".join(letters.choices("abcdefghijklmnop \n", k=1 << 12))
+            yield (words * 256 + "NCCL WARN Connection closed by remote peer\n").encode()
+
+    peaks = []
+    for megabytes in (4, 40):
+        tracemalloc.start()
+        explain(pieces(megabytes))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < peaks[0] + (40 << 20), peaks
+
+
+def test_the_command(tmp_path, capsys):
+    bad, healthy = tmp_path / "bad.log.gz", tmp_path / "healthy.log"
+    bad.write_bytes(gzip.compress(b"kernel: NVRM: Xid (PCI:0000:10:1c): 79, pid=1, fallen off\n"))
+    healthy.write_text(HEALTHY)
+    assert run_command(cli, ["explain", str(healthy)]) == 0
+    assert run_command(cli, ["explain", str(healthy), str(bad), "--json"]) == 2
+    told = json.loads("{" + capsys.readouterr().out.partition("\n{")[2])
+    assert told["lead"]["signature"] == "xid.79"
+    assert told["lead"]["values"]["gpu"] == "0000:10:1c"
+    assert (told["lead"]["file"], told["lead"]["line"]) == (str(bad), 1)
+    assert run_command(cli, ["explain", str(tmp_path / "none")]) == 2
