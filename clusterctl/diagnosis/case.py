@@ -31,6 +31,7 @@ from clusterctl.diagnosis.tree import (
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.ranges import format_indices
 from clusterctl.domain.units import format_duration
+from clusterctl.explain.engine import Explanation, explain
 
 # Without a new step or line for so long, and for so many of the job's own intervals, a job that
 # could be at long work is called stuck.
@@ -245,6 +246,50 @@ class Case:
         after = self.job.log[reports[-1].last + 1 :]
         went_on = [line for line in after if line.strip() and not _COMPLAINT.search(line)]
         return None if went_on and self.is_running else reports[-1]
+
+    @functools.cached_property
+    def explained(self) -> Explanation:
+        """What the log says, its beginning too where that is not among its last lines."""
+        first = () if self.job.log_first == self.job.log[: len(self.job.log_first)] else ("",)
+        lines = (*(self.job.log_first if first else ()), *self.job.log)
+        return explain(["\n".join(lines)]) if lines else Explanation()
+
+    def kernel_lines(self, host: HostEvidence) -> list[str]:
+        """What the host's kernel has said since the job was started."""
+        since_s = self.since_start_s
+        listed = host.facts.get("kernel_log")
+        return [
+            str(one.get("text"))
+            for one in (listed if isinstance(listed, list) else ())
+            if isinstance(one, dict)
+            and isinstance(one.get("age_s"), (int, float))
+            and since_s is not None
+            and one["age_s"] <= since_s
+        ]
+
+    @functools.cached_property
+    def first_to_end(self) -> tuple[int, ...]:
+        """The ranks that mpirun saw end first: they may be victims of another."""
+        text = "\n".join(self.job.log)
+        found = re.search(r"process rank (\d+) with PID", text) or re.search(
+            r"Process name: \[[^\],]+,\s*(\d+)\]", text
+        )
+        return (int(found[1]),) if found else ()
+
+    def rank_of_pid(self, host: HostEvidence, pid: int) -> int | None:
+        """By what was seen on that host, and by mpirun's report of its end."""
+        for one in (*self.ranks, *self.gone):
+            if one.host.host == host.host and one.process.pid == pid:
+                return one.number
+        found = re.search(rf"process rank (\d+) with PID {pid}\b", "\n".join(self.job.log))
+        if found:
+            return int(found[1])
+        missing = [
+            rank
+            for rank, at in self.host_of.items()
+            if at.host == host.host and rank not in self.by_number
+        ]
+        return missing[0] if len(missing) == 1 else None
 
     @functools.cached_property
     def rows(self) -> list[dict[str, Any]]:

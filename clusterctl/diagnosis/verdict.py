@@ -28,6 +28,8 @@ from clusterctl.diagnosis.tree import Place, label, main_thread, others, rank_se
 from clusterctl.domain.findings import Severity
 from clusterctl.domain.ranges import fold_hosts, format_indices
 from clusterctl.domain.units import count, format_bytes, format_duration
+from clusterctl.explain.engine import Explanation, LogFinding, explain
+from clusterctl.explain.signature import Role
 
 ERROR, WARNING, INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
 STATUSES = {INFO: 0, WARNING: 1, ERROR: 2}
@@ -90,9 +92,9 @@ def diagnose(evidence: Evidence) -> Diagnosis:
     """What the evidence means."""
     case = Case(evidence)
     found = [cause for rule in RULES for cause in rule(case)]
-    if any(one.check_id == "rank.exception" for one in found):
-        found = [one for one in found if one.check_id not in ("log.exception",)]
     blockers = [one for one in found if one.blocks and one.severity is not INFO]
+    if not blockers and not case.is_running:
+        blockers = [one for one in found if one.severity is not INFO]
     lead = min(blockers, key=lambda one: -STATUSES[one.severity], default=None)
     rest = [one for one in found if one is not lead]
     rest.sort(key=lambda one: -STATUSES[one.severity])
@@ -604,7 +606,7 @@ def stalled(case: Case) -> Iterator[Cause]:
     s = "" if len(few) > 1 else "s"
     probably = f": probably {_plural_ranks(few)} skip{s} `{fewest[0]}`, or submit{s} it later"
     yield Cause(
-        "ranks.order",
+        "rank.skipped" if odd else "ranks.order",
         ERROR,
         "ranks wait for each other, since they do not submit the same tensors in the same order: "
         f"{says}{probably if odd else ''}",
@@ -667,33 +669,176 @@ def _of_ras(case: Case, check: str, ranks: tuple[int, ...], message: str) -> Cau
 # ---- the log, the kernels --------------------------------------------------------------------
 
 
-_RAISED = re.compile(r"(?:\[[\w.@,-]+\]<std\w+>: ?)?[\w.]*(?:Error|Exception|Interrupt)\b(?::|$)")
-
-
 def _exception(case: Case) -> str:
-    """The first exception of the log that is no consequence of another rank's."""
-    raised = [
-        line.strip()
-        for line in case.job.log
-        if _RAISED.match(line) and "Horovod has been shut down" not in line
-    ]
-    return raised[0][:300] if raised else ""
+    """The log's first exception or known error that is no consequence of another."""
+    if case.explained.unknown:
+        return case.explained.unknown[0].text
+    root = _root(case)
+    return f"{root.text.strip()[:200]} ({root.cause})" if root else ""
 
 
-def ended_job(case: Case) -> Iterator[Cause]:
-    """Why a job that has ended did not end well."""
-    job = case.job
-    if case.evidence.job is None or case.is_running or job.state in ("succeeded", "cancelled"):
+def _root(case: Case) -> LogFinding | None:
+    lead = case.explained.lead
+    is_cause = lead and lead.signature.role is Role.ROOT and lead.signature.severity is ERROR
+    return lead if is_cause else None
+
+
+def kernels(case: Case) -> Iterator[Cause]:
+    """What the hosts' kernels have said since the job began: memory, GPUs, disks."""
+    if case.evidence.job is None or case.job.state == "succeeded":
         return
-    failed = _exception(case)
+    blocks = not case.advances and case.job.state != "cancelled"
+    for host in case.hosts:
+        lines = case.kernel_lines(host)
+        said = explain(["\n".join(lines)]) if lines else Explanation()
+        for role in (Role.ROOT, Role.SYMPTOM):
+            for one in said.of(role):
+                severe = blocks and role is Role.ROOT and one.signature.severity is ERROR
+                yield _of_kernel(case, host, one, ERROR if severe else WARNING, severe)
+
+
+def _of_kernel(
+    case: Case, host: HostEvidence, one: LogFinding, severity: Severity, blocks: bool
+) -> Cause:
+    check = one.signature.id
+    ranks: tuple[int, ...] = ()
+    message = f"the kernel of {called(host)}: {one.cause}"
+    if "oom" in check:
+        pids = re.findall(r"Killed process (\d+)|[, ]pid=(\d+)", "\n".join(case.kernel_lines(host)))
+        numbers = {case.rank_of_pid(host, int(first or second)) for first, second in pids} - {None}
+        if numbers:
+            ranks = tuple(sorted(number for number in numbers if number is not None))
+            check = "rank.oom"
+            was = "were" if len(ranks) > 1 else "was"
+            message = f"{_plural_ranks(ranks)} on {called(host)} {was} killed: {one.cause}"
+    gpu = one.values.get("gpu", "")
+    index = _gpu_index(host, gpu)
+    if index is not None:
+        using = [r.number for r in case.ranks if r.host is host and index in r.process.gpus]
+        ranks = tuple(sorted(using))
+        message += f" (GPU {index}{f', {_plural_ranks(ranks)}' if ranks else ''})"
+    hint = one.remedy.replace("NAME NODE", f"{case.cluster} {host.index}")
+    return Cause(check, severity, message, host.host, hint, ranks, (one.text[:300],), blocks)
+
+
+def _gpu_index(host: HostEvidence, bus: str) -> int | None:
+    """`0000:00:1e` is what nvidia-smi has as 00000000:00:1e.0."""
+    for index, gpu in enumerate(_gpus_of(host)):
+        known = str(gpu.get("bus") or "").lower().rpartition(".")[0]
+        if bus and known and known.endswith(bus.lower().removeprefix("pci:")):
+            return index
+    return None
+
+
+def ended_by_cause(case: Case) -> Iterator[Cause]:
+    """Why a job that has ended did not end well, where its log has the cause."""
+    job = case.job
+    if job.state == "succeeded":
+        for line in job.log[-40:]:
+            found = re.search(r"Nothing to train: (\S+) has all (\d+) steps", line)
+            if found:
+                yield Cause(
+                    "log.nothing_left",
+                    WARNING,
+                    f"job {job.job_id} ended at once: the checkpoint {found[1]} has all "
+                    f"{found[2]} steps, so that nothing was left to train",
+                    hint="train longer (--epochs), or anew (--clear)",
+                    evidence=(line.strip()[:300],),
+                )
+    root = _root(case)
+    if not _failed(case) or not (root or case.explained.unknown):
+        return
+    yield _failure(case, root)
+
+
+def ended_unexplained(case: Case) -> Iterator[Cause]:
+    """The same where the log has no more than consequences, or nothing."""
+    if _failed(case) and not (_root(case) or case.explained.unknown):
+        yield _failure(case, case.explained.lead)
+
+
+def _failed(case: Case) -> bool:
+    ended = case.evidence.job is not None and not case.is_running
+    return ended and case.job.state not in ("succeeded", "cancelled")
+
+
+_NO_ROOM = {"system.no-space", "mpi.backing-file", "nccl.shm-full", "torch.shm", "system.bus-error"}
+
+
+def _failure(case: Case, one: LogFinding | None) -> Cause:
+    job = case.job
     status = f" with exit status {job.exit_status}" if job.exit_status is not None else ""
-    if failed:
-        yield Cause(
-            "log.exception",
-            ERROR,
-            f"job {job.job_id} {job.state}{status}: {failed}",
-            hint=f"clusterctl logs {case.cluster}",
-        )
+    begin = f"job {job.job_id} {job.state}{status}"
+    hint = f"clusterctl logs {case.cluster}{f' --job {job.job_id}' if job.job_id else ''}"
+    ranks = case.first_to_end
+    at = case.host_of.get(ranks[0]) if ranks else None
+    by = ""
+    if ranks:
+        by = f"; mpirun saw rank {ranks[0]} end first" + (f", on {called(at)}" if at else "")
+    if one is None:
+        unknown = case.explained.unknown
+        if unknown:
+            text = f"{begin}: {unknown[0].text[:300]}{by}"
+            shown = (f"line {unknown[0].line}: {unknown[0].text[:300]}",)
+            if unknown[0].rank.isdigit():
+                ranks = (int(unknown[0].rank),)
+                at = case.host_of.get(ranks[0])
+            host = at.host if at else None
+            return Cause("log.exception", ERROR, text, host, hint, ranks, shown)
+        text = f"{begin}, and its log does not say why{by}"
+        return Cause("job.failed", ERROR, text, at.host if at else None, hint, ranks)
+    if one.ranks:
+        ranks, by = tuple(sorted(one.ranks)), ""
+        at = case.host_of.get(ranks[0])
+    named = [host for host in case.evidence.hosts if one.values.get("host") in _names(host)]
+    at = named[0] if named else at
+    full = _full_places(case) if one.signature.id in _NO_ROOM else []
+    if full:
+        [(at, path), *_] = full
+        check = "shm.full" if path == "/dev/shm" else "disk.full"  # noqa: S108
+        text = f"{begin}: {path} on {called(at)} is full"
+        return Cause(check, ERROR, text, at.host, one.remedy, ranks, (one.text[:300],))
+    only = ""
+    if one.signature.role is Role.SYMPTOM:
+        only = ", and its log has no cause of that"
+    elif one.signature.role is Role.CONSEQUENCE:
+        only = ", which is a consequence: its log does not have the cause"
+    text = f"{begin}: {one.cause}{only}{by}"
+    shown = (f"line {one.line}: {one.text[:300]}",)
+    return Cause(one.signature.id, ERROR, text, at.host if at else None, one.remedy, ranks, shown)
+
+
+def _names(host: HostEvidence) -> set[str]:
+    system = host.facts.get("system")
+    own = system.get("hostname") if isinstance(system, dict) else ""
+    return {host.host, host.address, str(own)} - {""}
+
+
+def _full_places(case: Case) -> list[tuple[HostEvidence, str]]:
+    return [
+        (host, str(system.get("path")))
+        for host in case.evidence.hosts
+        for system in host.facts.get("filesystems") or ()
+        if isinstance(system, dict) and _is_full(system)
+    ]
+
+
+def logged(case: Case) -> Iterator[Cause]:
+    """An error in the log of a job that stands still and has not ended."""
+    if not case.is_running or case.advances or not case.is_quiet:
+        return
+    root = _root(case)
+    if root and not root.signature.id.startswith("horovod.stall"):
+        ranks = tuple(sorted(root.ranks))
+        at = case.host_of.get(ranks[0]) if ranks else None
+        text = f"the log says: {root.cause}"
+        shown = (f"line {root.line}: {root.text[:300]}",)
+        host = at.host if at else None
+        yield Cause(root.signature.id, ERROR, text, host, root.remedy, ranks, shown)
+    for one in () if root else case.explained.unknown[:1]:
+        text = f"the log has an exception: {one.text[:300]}"
+        hint = f"clusterctl logs {case.cluster}"
+        yield Cause("log.exception", ERROR, text, hint=hint, evidence=(f"line {one.line}",))
 
 
 # ---- hosts -----------------------------------------------------------------------------------
@@ -739,12 +884,14 @@ def _full(case: Case, host: HostEvidence, path: str, system: dict[str, Any], blo
     )
 
 
-def _gpus(case: Case, host: HostEvidence) -> Iterator[Cause]:
+def _gpus_of(host: HostEvidence) -> list[dict[str, Any]]:
     listed = host.facts.get("gpus")
     gpus = listed.get("gpus") if isinstance(listed, dict) else None
-    for index, gpu in enumerate(gpus if isinstance(gpus, list) else ()):
-        if not isinstance(gpu, dict):
-            continue
+    return [gpu for gpu in (gpus if isinstance(gpus, list) else ()) if isinstance(gpu, dict)]
+
+
+def _gpus(case: Case, host: HostEvidence) -> Iterator[Cause]:
+    for index, gpu in enumerate(_gpus_of(host)):
         action = gpu.get("recovery_action") or "None"
         if action not in ("None", "N/A") or gpu.get("remap_failed"):
             needs = action if action not in ("None", "N/A") else "a replacement: row remap failed"
@@ -842,24 +989,25 @@ def left_over(case: Case) -> Iterator[Cause]:
         gpu = _gpu_memory(host, pids)
         also = f" and {format_bytes(gpu)} of GPU memory" if gpu else ""
         jobs = sorted({one.process.job_id or "an mpirun typed by hand" for one in ranks})
+        # Its own ranks, which have outlived it: nobody ends them.
+        own = not case.is_running and any(one.process.job_id == case.job.job_id for one in ranks)
         yield Cause(
             "ranks.leftover",
-            WARNING,
+            ERROR if own else WARNING,
             f"left over on {called(host)}: {count(len(ranks), 'rank')} of {', '.join(jobs[:2])}, "
             f"with {format_bytes(held)} of memory{also}",
             host.host,
             f"clusterctl kill {case.cluster} --nodes {host.index}",
+            tuple(sorted({one.number for one in ranks})) if own else (),
             evidence=tuple(_process_line(one.process) for one in ranks[:4]),
             blocks=not case.is_running,
         )
 
 
 def _gpu_memory(host: HostEvidence, pids: set[int]) -> int:
-    listed = host.facts.get("gpus")
-    gpus = listed.get("gpus") if isinstance(listed, dict) else None
     held = 0.0
-    for gpu in gpus if isinstance(gpus, list) else ():
-        for one in gpu.get("processes") or () if isinstance(gpu, dict) else ():
+    for gpu in _gpus_of(host):
+        for one in gpu.get("processes") or ():
             if one.get("pid") in pids:
                 held += one.get("memory_mib") or 0
     return int(held) << 20
@@ -989,18 +1137,21 @@ RULES: tuple[Callable[[Case], Iterable[Cause]], ...] = (
     silent_hosts,
     processes,
     daemons,
+    kernels,
     missing_ranks,
     ended_ranks,
     odd_ranks,
     stalled,
     ras,
-    ended_job,
+    ended_by_cause,
+    left_over,
+    ended_unexplained,
     host_facts,
+    logged,
     hostnames,
     stragglers,
     slow_links,
     slowed_down,
-    left_over,
     descriptors,
     clocks,
 )

@@ -62,6 +62,21 @@ def full(path):
     return with_host(STUCK, 2, facts=told)
 
 
+ENDED = with_processes(job_of(state="failed", exit_status=137, log=("step 7",)), lambda one: None)
+KILLED = [
+    {"age_s": 3000.0, "text": "Out of memory: Killed process 1004 (python)"},
+    {"age_s": 30.0, "text": "Out of memory: Killed process 1005 (python) total-vm:9kB"},
+]
+EXITED = "  Process name: [prterun-demo-0-77@1,5] Exit code: 1"
+FULL_SHM = {"path": "/dev/shm", "size_bytes": GIB, "free_bytes": 0}
+XID = [{"age_s": 9.0, "text": "NVRM: Xid (PCI:0000:00:1e): 79, GPU has fallen off the bus."}]
+GPUS = {"gpus": [{"bus": "00000000:00:1d.0"}, {"bus": "00000000:00:1e.0"}]}
+
+
+def failed(*log):
+    return with_job(ENDED, log=("step 7", *log))
+
+
 WRITES = samples(own("save"), state="D", syscall="fsync /data/model.ckpt")
 # What is wrong -> the evidence, the verdict's check, its host, its ranks.
 SICK = {
@@ -171,9 +186,69 @@ SICK = {
     "left": (with_rank(STUCK, 5, samples=samples(SHUTDOWN)), "rank.left", 2, (5,)),
     "skipped": (stalled("5: [grads/conv2, grads/dense]"), "rank.skipped", 2, (5,)),
     "missed by several": (stalled("2: [grads/a]", "3: [grads/a]"), "rank.missed", 1, (2, 3)),
-    "order": (
+    "skipped, and then another": (
         stalled(*(f"{rank}: [grads/dense]" for rank in range(8) if rank != 5), "5: [grads/conv2]"),
-        "ranks.order",
+        "rank.skipped",
+        2,
+        (5,),
+    ),
+    "killed for memory": (
+        with_host(gone(5), 2, facts=facts("demo-2", kernel_log=KILLED)),
+        "rank.oom",
+        2,
+        (5,),
+    ),
+    "killed for memory, and ended": (
+        with_host(
+            with_job(
+                ENDED, log=("process rank 5 with PID 1005 on node demo-2 exited on signal 9",)
+            ),
+            2,
+            facts=facts("demo-2", kernel_log=KILLED),
+        ),
+        "rank.oom",
+        2,
+        (5,),
+    ),
+    "a corrupted record": (
+        failed("DataLossError: corrupted record at 0", EXITED),
+        "tf.data-loss",
+        2,
+        (5,),
+    ),
+    "an exception": (
+        failed(
+            "Traceback (most recent call last):",
+            '  File "train.py", line 3, in main',
+            "MyError: no such thing",
+            EXITED,
+        ),
+        "log.exception",
+        2,
+        (5,),
+    ),
+    "full shared memory": (
+        with_host(
+            failed("OSError: [Errno 28] No space left on device: '/dev/shm/x'", EXITED),
+            2,
+            facts=facts("demo-2", filesystems=[FULL_SHM]),
+        ),
+        "shm.full",
+        2,
+        (5,),
+    ),
+    "its own ranks outlive it": (
+        with_processes(
+            with_job(STUCK, state="failed", exit_status=1),
+            lambda one: one if one.rank == 5 else None,
+        ),
+        "ranks.leftover",
+        2,
+        (5,),
+    ),
+    "a GPU fell off": (
+        with_host(STUCK, 2, facts=facts("demo-2", kernel_log=XID, gpus=GPUS)),
+        "xid.79",
         2,
         (5,),
     ),
