@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
+import os
 import shlex
+import subprocess
+import sys
+import tempfile
 import threading
 import time
+import zipfile
 import zlib
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, distribution
@@ -22,7 +27,7 @@ import clusterctl
 from clusterctl.diagnosis.evidence import Evidence, HostEvidence, JobEvidence, decode
 from clusterctl.domain.errors import ClusterctlError, CommandTimeout, UsageError
 from clusterctl.domain.hostsfile import parse_hosts_file
-from clusterctl.domain.results import json_lines
+from clusterctl.domain.results import CommandResult, json_lines
 from clusterctl.jobs.detached import read_record
 from clusterctl.node.packer import program_of
 from clusterctl.operations.access import Access
@@ -30,12 +35,23 @@ from clusterctl.transport.fanout import fan_out
 from clusterctl.transport.target import Target
 
 SAMPLER = program_of("clusterctl.node.diagnosis.sampler")
+# For the clock nothing is as quick; and which py-spy is there.
+GREETING = (
+    "echo clusterctl $(date +%s.%N) $(uname -m)"
+    " $(cd ~/.local/share/clusterctl 2>/dev/null && echo py-spy-*)"
+)
 CONNECT_WITHIN_S = 4.0
-# Beyond the samples: for facts of a slow node.
-BESIDE_S = 3.5
+# Beyond the samples: for the stacks of the last one, and the facts of a slow node.
+BESIDE_S = 3.0
+ENDING_S = 1.5
 # Once for each node: through a home's uplink it takes long.
 SEND_WITHIN_S = 30.0
 LOG_LINES = 2000
+DOWNLOAD_WITHIN_S = 60.0
+PIP_DOWNLOAD = (
+    *("-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"),
+    *("--no-deps", "--only-binary", ":all:"),
+)
 
 
 @dataclass(frozen=True)
@@ -43,31 +59,95 @@ class Looking:
     """How often each process is looked at, and what lies between."""
 
     samples: int = 3
-    spacing_s: float = 1.0
+    spacing_s: float = 1.5
 
     @property
     def within_s(self) -> float:
-        return self.samples * self.spacing_s + BESIDE_S
+        return (self.samples - 1) * self.spacing_s + BESIDE_S
 
 
 @dataclass(frozen=True)
-class PySpyFile:
-    """The program that reads stacks, as it is installed here."""
+class PySpy:
+    """The program that reads stacks; `name` has its digest, and is what nodes keep it by."""
 
-    machine: str
-    path: Path
+    name: str
+    packed: bytes
 
-    @functools.cached_property
-    def content(self) -> bytes:
-        return self.path.read_bytes()
 
-    @functools.cached_property
-    def name(self) -> str:
-        return f"py-spy-{hashlib.sha256(self.content).hexdigest()[:16]}"
+@dataclass
+class PySpies:
+    """One for each kind of machine: that of this package, else of pip's wheel, kept in `cache`."""
 
-    @functools.cached_property
-    def packed(self) -> bytes:
-        return zlib.compress(self.content, 6)
+    cache: Path
+    _found: dict[str, tuple[PySpy | None, str]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def of(self, machine: str) -> tuple[PySpy | None, str]:
+        """The program for `uname -m`, or why there is none."""
+        with self._lock:
+            if machine not in self._found:
+                self._found[machine] = self._find(machine)
+            return self._found[machine]
+
+    def _find(self, machine: str) -> tuple[PySpy | None, str]:
+        own = installed_py_spy()
+        path = own if own and machine_of(own) == machine else self.cache / f"py-spy-{machine}"
+        try:
+            if not path.exists():
+                download_py_spy(machine, path)
+            content = path.read_bytes()
+        except (OSError, ValueError, zipfile.BadZipFile) as error:
+            return None, f"there is no py-spy for {machine}: {error}"
+        name = f"py-spy-{hashlib.sha256(content).hexdigest()[:16]}"
+        return PySpy(name, zlib.compress(content, 6)), ""
+
+
+def installed_py_spy() -> Path | None:
+    """The one that pip put beside this package."""
+    try:
+        files = distribution("py-spy").files or ()
+    except PackageNotFoundError:
+        return None
+    paths = (Path(str(file.locate())) for file in files if file.name.startswith("py-spy"))
+    return next((path for path in paths if path.is_file()), None)
+
+
+def machine_of(program: Path) -> str:
+    """For which machine a Linux program is, as `uname -m` has it; of another system's empty."""
+    with program.open("rb") as file:
+        start = file.read(20)
+    number = int.from_bytes(start[18:20], "little") if start.startswith(b"\x7fELF") else 0
+    return {62: "x86_64", 183: "aarch64"}.get(number, "")
+
+
+def download_py_spy(machine: str, path: Path) -> None:
+    """Put the program of pip's wheel for another machine at `path`. Raises OSError with advice."""
+    advice = f"put one there, of the wheel that PyPI has: {path}"
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            argv = [sys.executable, *PIP_DOWNLOAD, "--dest", folder, "py-spy"]
+            for tag in ("2_5", "2_17", "2_28"):
+                argv += ["--platform", f"manylinux_{tag}_{machine}"]
+            done = subprocess.run(
+                argv,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=DOWNLOAD_WITHIN_S,
+                check=False,
+            )
+            wheels = list(Path(folder).glob("*.whl"))
+            if done.returncode or not wheels:
+                said = done.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
+                raise OSError(f"pip: {said[-1]}; {advice}")
+            with zipfile.ZipFile(wheels[0]) as wheel:
+                [member] = [one for one in wheel.namelist() if one.endswith("/scripts/py-spy")]
+                content = wheel.read(member)
+    except subprocess.TimeoutExpired:
+        raise OSError(f"pip did not end within {DOWNLOAD_WITHIN_S:g} s; {advice}") from None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    draft.write_bytes(content)
+    draft.replace(path)
 
 
 def collect(
@@ -81,11 +161,10 @@ def collect(
     """
     began, taken_at = time.monotonic(), datetime.now(timezone.utc)
     access.connections.connect_timeout_s = CONNECT_WITHIN_S
-    spy = installed_py_spy()
-    head = access.head.host
+    spies = PySpies(access.folder.path.parent)
 
     def one(target: Target) -> tuple[HostEvidence, dict[str, Any] | None]:
-        return ask(access, target, target.host == head, job_id, looking, spy)
+        return ask(access, target, job_id, looking, spies)
 
     outcomes = fan_out(one, access.targets).outcomes
     nodes = {node.name: node for node in access.cluster.nodes}
@@ -114,136 +193,60 @@ def collect(
 def ask(
     access: Access,
     target: Target,
-    is_head: bool,
     job_id: str | None,
     looking: Looking,
-    spy: PySpyFile | None,
+    spies: PySpies,
 ) -> tuple[HostEvidence, dict[str, Any] | None]:
     """What one node says, and of the head node what it has of the job. Raises HostError."""
-    within_s = looking.within_s
+    run = functools.partial(access.connections.run, target)
+    access.connections.session(target)  # to log in takes longer than to ask
+    asked_at = time.time()
+    result = run(GREETING, timeout_s=CONNECT_WITHIN_S)
+    answered_at = time.time()
+    # A login shell may greet first.
+    words = [*result.stdout.rpartition("clusterctl ")[2].split(), "", ""]
+    machine, kept = words[1], words[2:]
+    spy, why = spies.of(machine)
+    send = spy.packed if spy and spy.name not in kept else b""
     question = {
         "py_spy": spy.name if spy else "",
+        "py_spy_missing": why,
+        "py_spy_bytes": len(send),
         "samples": looking.samples,
         "spacing_s": looking.spacing_s,
-        "within_s": within_s,
-        "head": is_head,
+        "within_s": looking.within_s,
+        "head": target.host == access.head.host,
         "job": job_id,
         "log_lines": LOG_LINES,
     }
-    talk = Talk(SAMPLER.stdin(question), spy)
+    within_s = looking.within_s + ENDING_S + (SEND_WITHIN_S if send else 0)
     problems = []
     try:
-        result = access.connections.run(
-            target,
-            SAMPLER.command(),
-            stdin=talk,
-            sink=talk.hear,
-            timeout_s=within_s + CONNECT_WITHIN_S + (SEND_WITHIN_S if spy else 0),
-        )
-        json_lines(replace(result, stdout="", stderr=talk.complaint), "looking at it")
-    except CommandTimeout:
+        stdin = SAMPLER.stdin(question) + send
+        result = run(SAMPLER.command(), stdin=stdin, timeout_s=within_s)
+    except CommandTimeout as late:
         # A process that hangs in the kernel keeps the program from ending, not from answering.
-        if talk.answer is None:
+        if not late.stdout.endswith("}\n"):
             raise
-        problems.append("what looked at it did not end")
-    finally:
-        talk.close()
-    if talk.answer is None:
-        raise ClusterctlError(f"what looked at {target.host} ended without an answer")
-    host = decode(HostEvidence, talk.answer.get("host"))
-    if spy is None:
-        problems.append(
-            "no stacks by py-spy: it is not installed beside clusterctl: pip install py-spy"
-        )
-    elif talk.refused:
-        problems.append(talk.refused)
-    return (
-        replace(
-            host,
-            clock_offset_s=talk.offset_s,
-            clock_error_s=talk.error_s,
-            problems=(*host.problems, *problems),
-        ),
-        talk.answer.get("job"),
+        result = CommandResult(target.host, SAMPLER.command(), 0, late.stdout, "", within_s)
+        problems.append("what looked at it hangs there")
+    [said] = json_lines(result, "looking at it") or [{}]
+    host = decode(HostEvidence, said.get("host"))
+    host = replace(
+        host,
+        clock_offset_s=round(float(words[0] or 0) - (asked_at + answered_at) / 2, 4),
+        clock_error_s=round((answered_at - asked_at) / 2, 4),
+        problems=(*host.problems, *problems),
     )
-
-
-@dataclass
-class Talk:
-    """The standard input of the program on a node, which depends on what it says (node/diagnosis/
-    sampler.py). It ends when the answer is there."""
-
-    data: bytes
-    spy: PySpyFile | None
-    answer: dict[str, Any] | None = None
-    complaint: str = ""
-    refused: str = ""
-    offset_s: float | None = None
-    error_s: float | None = None
-    _asked_at: float = 0.0
-    _has_py_spy: bool = False
-    _line: bytearray = field(default_factory=bytearray)
-    _ended: bool = False
-    _change: threading.Condition = field(default_factory=threading.Condition)
-
-    def read_at(self, offset: int, wait_s: float) -> bytes | None:
-        """See transport.stdin.Stdin."""
-        with self._change:
-            self._change.wait_for(lambda: len(self.data) > offset or self._ended, wait_s)
-            if len(self.data) > offset:
-                return self.data[offset : offset + (1 << 16)]
-            return b"" if self._ended else None
-
-    def close(self) -> None:
-        with self._change:
-            self._ended = True
-            self._change.notify_all()
-
-    def hear(self, stream: str, chunk: bytes) -> None:
-        """Take output of the program."""
-        now = time.time()
-        if stream == "stderr":
-            self.complaint = (self.complaint + chunk.decode(errors="replace"))[-4000:]
-            return
-        self._line += chunk
-        while b"\n" in self._line:
-            line, _, rest = bytes(self._line).partition(b"\n")
-            self._line = bytearray(rest)
-            # A login shell may greet first.
-            if line.startswith(b"{"):
-                self._take(json.loads(line), now)
-
-    def _take(self, said: dict[str, Any], now: float) -> None:
-        if "machine" in said:
-            self._has_py_spy = said["has_py_spy"]
-            if self.spy and not self._has_py_spy and said["machine"] != self.spy.machine:
-                self.refused = (
-                    f"no stacks by py-spy: it runs on {said['machine']}, and the one here is for "
-                    f"{self.spy.machine}"
-                )
-            self._asked_at = time.time()
-            self._say(b"\n")
-        elif "clock" in said:
-            self.error_s = round((now - self._asked_at) / 2, 4)
-            self.offset_s = round(said["clock"] - (now + self._asked_at) / 2, 4)
-            send = b""
-            if self.spy and not self._has_py_spy and not self.refused:
-                send = self.spy.packed
-            self._say(b"%d\n" % len(send) + send)
-        else:
-            self.answer = said
-            self.close()
-
-    def _say(self, data: bytes) -> None:
-        with self._change:
-            self.data += data
-            self._change.notify_all()
+    return host, said.get("job")
 
 
 def _silent(error: ClusterctlError | None) -> HostEvidence:
-    """What is known of a host that did not say anything. The error has EC2's words in it."""
-    said = str(error.message) if error else "no answer"
+    """What is known of a host that did not say anything. The error may have EC2's words in it."""
+    said = error.message if error else "no answer"
     what, _, ec2 = said.partition("; EC2 ")
+    if said.startswith("its instance is "):
+        return HostEvidence(error=said, ec2=said)
     return HostEvidence(error=what, ec2=f"EC2 {ec2}" if ec2 else "")
 
 
@@ -260,6 +263,9 @@ def job_of(
     record = read_record(told["found"]) if told.get("found") else None
     ranks = [rank for host in hosts for rank in host.ranks]
     wanted = record.job_id if record else job_id
+    if not told and ranks:
+        # The head node is silent: what runs says itself what it is.
+        wanted = Counter(rank.job_id for rank in ranks).most_common(1)[0][0]
     sizes = [rank.size for rank in ranks if rank.size and rank.job_id == wanted]
     if not (record or told.get("line") or sizes):
         return None
@@ -287,30 +293,10 @@ def job_of(
         }
     else:
         common |= {
-            "job_id": job_id or "",
+            "job_id": wanted or "",
             "state": "running",
             "age_s": told.get("age_s", max((rank.age_s for rank in ranks), default=0.0)),
             "size": max(sizes, default=0),
             "line": shlex.join(told.get("line", ())),
         }
     return decode(JobEvidence, common)
-
-
-@functools.lru_cache(maxsize=1)
-def installed_py_spy() -> PySpyFile | None:
-    """The one that pip put beside this package."""
-    try:
-        files = distribution("py-spy").files or ()
-    except PackageNotFoundError:
-        return None
-    paths = [Path(str(file.locate())) for file in files if file.name == "py-spy"]
-    here = [path for path in paths if path.is_file()]
-    return PySpyFile(_machine_of(here[0]), here[0]) if here else None
-
-
-def _machine_of(program: Path) -> str:
-    """For which machine an ELF file is, as `uname -m` has it; of another system's program empty."""
-    with program.open("rb") as file:
-        start = file.read(20)
-    number = int.from_bytes(start[18:20], "little") if start.startswith(b"\x7fELF") else 0
-    return {62: "x86_64", 183: "aarch64"}.get(number, "")

@@ -7,12 +7,40 @@ import json
 import pytest
 
 from clusterctl.diagnosis.evidence import Evidence, decode
+from clusterctl.operations import diagnose
 from clusterctl.operations.diagnose import collect
 from tests.pair import eventually
 
 pytestmark = [pytest.mark.lab, pytest.mark.train]
 
 TINY = ("-m", "resnet18", "--image_size", "32", "-b", "2", "--num_batches", "1000000")
+
+
+# Rank 0 has 300 threads, one of them at a pipe that nobody writes to; rank 1 has a name to trip
+# over and is at such a pipe itself. Both have a child with the ranks' variables.
+STUCK = """\
+import ctypes, os, subprocess, sys, threading, time
+rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
+subprocess.Popen(["sleep", "600"])
+data = open("/data/part", "rb")
+data.seek(1234)
+def feed():
+    open("/data/feed").read()
+if rank:
+    ctypes.CDLL(None).prctl(15, b"a\\n) R (b", 0, 0, 0)
+    print("up", file=open("/data/up", "w"), flush=True)
+    feed()
+for _ in range(299):
+    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+threading.Thread(target=feed, name="feeder").start()
+print("up", file=open("/data/up", "w"), flush=True)
+threading.Event().wait()
+"""
+BY_HAND = (
+    "cd ~/examples/horovod/tensorflow; setsid /opt/clusterctl/training/bin/mpirun -np 2"
+    " --hostfile hosts -x NCCL_DEBUG=INFO -x A_SECRET=hush python3 /home/ubuntu/stuck.py"
+    " </dev/null >/data/stuck.log 2>&1 &"
+)
 
 
 def seen(pair, job_id=None):
@@ -74,3 +102,92 @@ def test_a_training_and_its_end(pair, trained):
     ended = seen(pair, trained)
     assert ended.job.state == "cancelled"
     assert [host.processes for host in ended.hosts] == [(), ()]
+
+
+@pytest.fixture
+def by_hand(pair):
+    """An mpirun that somebody typed, whose ranks are stuck."""
+    pair.put("stuck.py", STUCK)
+    for node in (0, 1):
+        pair.on(node, "rm -rf /data/*; mkfifo /data/feed; truncate -s 5000 /data/part")
+    pair.on(0, BY_HAND)
+    for node in (0, 1):
+        eventually(lambda n=node: "up" in pair.on(n, "ls /data"), f"the rank of node {node}")
+    yield pair
+    pair.ctl("kill")
+    for node in (0, 1):
+        pair.on(node, "rm -rf /data/* stuck.py ~/.local/share/clusterctl/py-spy*")
+
+
+def rank_of(evidence, number):
+    [found] = [rank for host in evidence.hosts for rank in host.ranks if rank.rank == number]
+    return found
+
+
+def test_stuck_ranks_of_an_mpirun_by_hand(by_hand):
+    by_hand.on(1, "pkill -STOP -o prted")
+    evidence = seen(by_hand)
+    job = evidence.job
+    assert (job.job_id, job.state, job.size, job.log_bytes) == ("", "running", 2, 0)
+    assert job.line.startswith("/opt/clusterctl/training/bin/prterun -np 2 --hostfile hosts ")
+    assert job.hosts == {host.address: host.slots for host in evidence.hosts}
+    first, second = rank_of(evidence, 0), rank_of(evidence, 1)
+    for rank in (first, second):
+        assert rank.variables["NCCL_DEBUG"] == "INFO"
+        assert "A_SECRET" not in rank.variables
+        for sample in rank.samples:
+            assert sample.syscall == "openat /data/feed"
+            assert sample.wait_channel == "wait_for_partner"
+            files = {one.path: one.position for one in sample.files}
+            assert files["/data/part"] == 1234
+            assert (sample.stack_source, sample.stack_error) == ("py-spy", "")
+    sample = first.samples[0]
+    assert (sample.state, sample.threads, len(sample.stacks)) == ("S", 301, 64)
+    stacks = [one for one in second.samples[0].stacks if one.thread == "MainThread"]
+    assert [frame.function for frame in stacks[0].frames] == ["<module>", "feed"]
+    children = [one.argv for one in evidence.hosts[1].processes if one.role == "child"]
+    assert children == [("sleep", "600")]
+    daemons = [one.samples[0].state for one in evidence.hosts[1].processes if one.role == "daemon"]
+    assert "T" in daemons
+
+
+# What stands for a kernel that forbids ptrace.
+REFUSES = "#!/bin/sh\necho Error: Permission denied >&2\nexit 1\n"
+
+
+def test_what_is_missing_is_said_and_the_rest_is_there(by_hand):
+    """On node 0 nobody may look into a process; on node 1 nothing can be kept."""
+    name = diagnose.PySpies(by_hand.lab.home).of("x86_64")[0].name
+    place = "~/.local/share/clusterctl"
+    by_hand.on(
+        0, f"mkdir -p {place}; cat >{place}/{name}; chmod +x {place}/{name}", REFUSES.encode()
+    )
+    by_hand.on(1, f"mkdir -p {place}; rm -r {place}; touch {place}")
+    try:
+        evidence = seen(by_hand)
+    finally:
+        by_hand.on(1, f"rm {place}")
+    refused = rank_of(evidence, 0).samples[0]
+    assert "Permission denied; nor by sudo: Error: Permission" in refused.stack_error
+    assert "kernel.yama.ptrace_scope=0" in refused.stack_error
+    assert refused.syscall == "openat /data/feed"
+    assert rank_of(evidence, 1).samples[0].stack_source == "py-spy"
+    assert [host.problems for host in evidence.hosts] == [(), ()]
+
+
+def test_hosts_that_are_silent_are_evidence(by_hand):
+    no_python = "sudo -n mount --bind /dev/null $(readlink -f /usr/bin/python3)"
+    by_hand.on(0, no_python)
+    try:
+        with by_hand.fault(1, "freeze", "thaw"):
+            evidence = seen(by_hand)
+    finally:
+        by_hand.on(0, "sudo -n umount $(readlink -f /usr/bin/python3)")
+    assert evidence.took_s < 15
+    first, second = evidence.hosts
+    assert "looking at it failed: " in first.error
+    assert "python3: Permission denied" in first.error
+    assert (second.processes, second.ec2.startswith("EC2 has i-")) == ((), True)
+    assert second.error
+    assert evidence.job is None
+    assert evidence.cluster == "pair"

@@ -1,14 +1,11 @@
 """Runs on a node: what the processes of MPI jobs do, looked at a few times, and what the node is
 like. JSON in the shape of `clusterctl/diagnosis/evidence.py`.
 
-stdin: a line of JSON, the question (operations/diagnose.py); then, after the line that this program
-prints first, {"machine": TEXT, "has_py_spy": BOOLEAN}, an empty line, which is answered by
-{"clock": SECONDS}; then a line with the number of bytes of py-spy that follow, compressed by zlib,
-0 for none. The last line printed is the answer, {"host": HostEvidence, "job": what job.py has, or
-null}. The end of stdin ends all.
+stdin: a line of JSON, the question (operations/diagnose.py), and py-spy, compressed by zlib, where
+it is not here. Prints {"host": HostEvidence, "job": what job.py has, or null}.
 
-Every question that may hang is asked in a process of its own (host.ask). No process is stopped,
-attached to or continued: /proc and the memory of a process are read as they are.
+Every question that may hang is asked in a process of its own (host.ask), and ends by its deadline
+where the connection is cut. No process is continued, and none that is stopped is attached to.
 """
 
 from __future__ import annotations
@@ -16,10 +13,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import socket
 import struct
 import sys
-import threading
 import time
 import zlib
 from pathlib import Path
@@ -78,6 +75,7 @@ TCP_STATES = (
 )
 TCP_TIMERS = {1: "on", 2: "keepalive", 3: "timewait", 4: "persist"}
 VARIABLES = ("HOROVOD_", "NCCL_", "OMPI_MCA_", "PRTE_MCA_", "CUDA_VISIBLE_DEVICES", "FI_", "TF_")
+SECRET = re.compile("SECRET|TOKEN|PASSW")
 DULL = ("/dev/null", "/dev/urandom", "/dev/random", "/dev/pts/", "/proc/", "/sys/")
 
 
@@ -85,28 +83,11 @@ def main() -> None:
     question = json.loads(sys.stdin.buffer.readline())
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
-    spy = stacks.PySpy(question["py_spy"])
-    tell({"machine": os.uname().machine, "has_py_spy": spy.is_here})
-    sys.stdin.buffer.readline()
-    tell({"clock": time.time()})
-    length = int(sys.stdin.buffer.readline() or 0)
-    if length:
-        spy.put(zlib.decompress(sys.stdin.buffer.read(length)))
-    # Threads and forks go badly together: this one does nothing but end the program.
-    threading.Thread(target=end_with_stdin, daemon=True).start()
-    tell(answer(question, spy))
-
-
-def tell(data: dict[str, Any]) -> None:
-    # A line at once: another process may hold the pipe open after this one has ended.
-    sys.stdout.write(json.dumps(data) + "\n")
+    spy = stacks.PySpy(question["py_spy"], question["py_spy_missing"])
+    if question["py_spy_bytes"]:
+        spy.put(zlib.decompress(sys.stdin.buffer.read(question["py_spy_bytes"])))
+    sys.stdout.write(json.dumps(answer(question, spy)) + "\n")
     sys.stdout.flush()
-
-
-def end_with_stdin() -> None:
-    while os.read(0, 1 << 16):
-        pass
-    os._exit(1)
 
 
 def answer(question: dict[str, Any], spy: stacks.PySpy) -> dict[str, Any]:
@@ -154,6 +135,7 @@ def look(samples: int, spacing_s: float, spy: stacks.PySpy) -> list[dict[str, An
             break  # nobody waits for it any more
         found = processes.ours(processes.all_processes(), parent)
         mark_jobs(found)
+        mark_ranks(found)
         tables: dict[str, Any] = {}
         taken = []
         for one in found:
@@ -163,7 +145,7 @@ def look(samples: int, spacing_s: float, spy: stacks.PySpy) -> list[dict[str, An
                 entry["samples"].append(sample)
                 if one.role == "rank":
                     taken.append((one, sample))
-        stacks.fill(taken, spy, is_last=number == samples - 1)
+        stacks.fill(taken, spy)
     return list(known.values())
 
 
@@ -176,6 +158,21 @@ def mark_jobs(found: list[processes.Process]) -> None:
         while mark and above and processes.JOB not in above.environ:
             above.environ[processes.JOB] = mark
             above = by_pid.get(above.ppid)
+
+
+def mark_ranks(found: list[processes.Process]) -> None:
+    """What a rank starts inherits its variables, and a script may have started the rank: of each
+    rank one process is it, the first Python or else the first. The others are its children."""
+    by_rank: dict[tuple[bytes, bytes], list[processes.Process]] = {}
+    for one in found:
+        if one.role == "rank":
+            key = (one.environ.get(b"PMIX_NAMESPACE", b""), one.environ[processes.RANK])
+            by_rank.setdefault(key, []).append(one)
+    for several in by_rank.values():
+        ordered = sorted(several, key=lambda one: (one.started_ticks, one.pid))
+        own = next(filter(processes.is_python, ordered), ordered[0])
+        for one in several:
+            one.role = "rank" if one is own else "child"
 
 
 def describe(one: processes.Process) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """The Python stacks of ranks: by py-spy, else by the trainer's own faulthandler.
 
 py-spy runs with --nonblocking: it reads the memory of a process and neither attaches nor stops it.
-So it reads a stopped process, too, which without that option it cannot; measured: 10 ms of a
-processor, where native frames as well cost 1.4 s and stop the process meanwhile.
+So it reads a stopped process, too, which without that option it cannot. Measured: 10 ms of a
+processor, where native frames as well cost 1.4 s and stop the process meanwhile. A Python that runs
+may change what is being read; only where that fails again and again is it stopped for it (15 ms).
 """
 
 from __future__ import annotations
@@ -21,9 +22,12 @@ from clusterctl.node.jobs import processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 FOLDER = Path.home() / ".local" / "share" / "clusterctl"
+SUDO = ("sudo", "-n")
+TRIES = 3
 AT_ONCE = 4
 WITHIN_S = 2.0
 MOST_THREADS = 64
@@ -37,10 +41,11 @@ DUMP_WITHIN_S = 0.5
 class PySpy:
     """The program on this node, named by its digest; `why` there is none."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, why: str = "") -> None:
         self.path = str(FOLDER / name) if name else ""
-        self.why = "" if name else "py-spy was not sent"
+        self.why = why
         self.sudo: tuple[str, ...] = ()
+        self._no_sudo = ""
         self._memory = -1
 
     @property
@@ -68,21 +73,31 @@ class PySpy:
                 file.write(content)
             self.path = f"/proc/{os.getpid()}/fd/{self._memory}"
 
-    def dump(self, pid: int) -> list[dict[str, Any]]:
+    def dump(self, pid: int, blocking: bool = False) -> list[dict[str, Any]]:
         """The stacks of a process. Raises OSError with the reason."""
         if not self.is_here:
-            raise OSError(self.why or "py-spy is not here")
-        argv = [self.path, "dump", "--nonblocking", "--json", "--pid", str(pid)]
+            raise FileNotFoundError(self.why or "py-spy is not here")
+        how = [] if blocking else ["--nonblocking"]
+        argv = [self.path, "dump", *how, "--json", "--pid", str(pid)]
         try:
             return _read_py_spy(_output([*self.sudo, *argv]))
-        except PermissionError:
+        except PermissionError as refused:
             if self.sudo:
                 raise
-            self.sudo = ("sudo", "-n")
-            return _read_py_spy(_output([*self.sudo, *argv]))
+            if not self._no_sudo:
+                try:
+                    _output([*SUDO, "true"])
+                    self.sudo = SUDO
+                    return _read_py_spy(_output([*SUDO, *argv]))
+                except OSError as error:
+                    self._no_sudo = str(error)
+            raise PermissionError(
+                f"{refused}; nor by sudo: {self._no_sudo}; to permit it on that node: "
+                "sudo sysctl kernel.yama.ptrace_scope=0"
+            ) from None
 
 
-def fill(taken: list[tuple[processes.Process, dict[str, Any]]], spy: PySpy, is_last: bool) -> None:
+def fill(taken: list[tuple[processes.Process, dict[str, Any]]], spy: PySpy) -> None:
     """Add the stacks to the samples of these processes, or why there are none."""
     todo = list(taken)
     lock = threading.Lock()
@@ -107,17 +122,25 @@ def _fill_one(pid: int, sample: dict[str, Any], spy: PySpy) -> None:
         # To read its memory may wait for the same lock, and could not be ended.
         sample["stack_error"] = "it waits in the kernel (state D): not looked into"
         return
-    try:
-        sample["stacks"], sample["stack_source"] = spy.dump(pid), "py-spy"
-        return
-    except OSError as error:
-        sample["stack_error"] = str(error)
-    if sample["state"] in "Tt":
-        return
-    with contextlib.suppress(OSError):
-        found = _by_faulthandler(pid)
-        if found:
-            sample["stacks"], sample["stack_source"] = found, "faulthandler"
+    refused: list[str] = []
+
+    def tried(source: str, way: Callable[[], list[dict[str, Any]]]) -> bool:
+        try:
+            sample["stacks"] = way()
+        except OSError as error:
+            refused.append(str(error))
+            return isinstance(error, (PermissionError, FileNotFoundError))
+        sample["stack_source"] = source if sample["stacks"] else ""
+        return bool(sample["stacks"])
+
+    # It changes while it is read: another time it may not.
+    any(tried("py-spy", lambda: spy.dump(pid)) for _ in range(TRIES))
+    if not sample["stacks"] and sample["state"] not in ("T", "t"):
+        tried("faulthandler", lambda: by_faulthandler(pid)) or tried(
+            "py-spy", lambda: by_stopping(pid, spy)
+        )
+    if not sample["stacks"]:
+        sample["stack_error"] = refused[0] if refused else "no thread of it runs Python"
 
 
 def _output(argv: list[str]) -> str:
@@ -165,7 +188,14 @@ def _read_py_spy(text: str) -> list[dict[str, Any]]:
         raise OSError(f"py-spy printed what cannot be read: {error}") from None
 
 
-def _by_faulthandler(pid: int) -> list[dict[str, Any]]:
+def by_stopping(pid: int, spy: PySpy) -> list[dict[str, Any]]:
+    """With ptrace, of a process that nobody else has stopped. Raises OSError."""
+    if processes.read_process(pid).state not in "RS":
+        raise OSError("it is stopped by now")
+    return spy.dump(pid, blocking=True)
+
+
+def by_faulthandler(pid: int) -> list[dict[str, Any]]:
     """What a process that shares its memory for it writes on the signal. Raises OSError."""
     for name in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208
         path = f"/proc/{pid}/fd/{name}"

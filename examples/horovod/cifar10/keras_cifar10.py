@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from cifar10_data import SUBSETS, DataError, count_records, first_line, parse_record, record_file
-from epoch_log import Diverged, EpochLog
+from epoch_log import Diverged, EpochLog, offer_stacks
 from flag_types import local_folder, positive
 from saved_model import save
 
@@ -92,6 +92,7 @@ def start(seed: int) -> None:
     import horovod.tensorflow.keras
 
     tf, hvd = tensorflow, horovod.tensorflow.keras
+    offer_stacks()
     hvd.init()  # Horovod: meet the other processes; from here on each knows its rank.
     gpus = tf.config.list_physical_devices("GPU")
     for gpu in gpus:

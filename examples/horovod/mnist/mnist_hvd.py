@@ -25,7 +25,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from epoch_log import Diverged, EpochLog
+from epoch_log import Diverged, EpochLog, offer_stacks
 from flag_types import local_folder, positive
 from mnist_data import DataError, load
 from saved_model import save
@@ -88,6 +88,7 @@ def start(seed: int) -> None:
     import horovod.tensorflow.keras
 
     tf, hvd = tensorflow, horovod.tensorflow.keras
+    offer_stacks()
     hvd.init()  # Horovod: meet the other processes; from here on each knows its rank.
     gpus = tf.config.list_physical_devices("GPU")
     for gpu in gpus:

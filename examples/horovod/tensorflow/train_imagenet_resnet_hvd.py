@@ -50,6 +50,7 @@ from agreement import (
     Problem,
     end,
     from_rank_0,
+    offer_stacks,
     same_everywhere,
     together,
 )
@@ -84,6 +85,7 @@ def start(args: argparse.Namespace) -> None:
     """Meet the other processes, take a device."""
     if getattr(tf.keras, "__version__", "2").startswith("3"):
         raise Problem("Keras 3 does not train with Horovod: take TensorFlow 2.15, or tf_keras")
+    offer_stacks()
     hvd.init()  # Horovod: from here on each process knows its rank.
     if hvd.rank() == 0 and hvd.cross_size() > 1 and "NCCL_DEBUG" not in os.environ:
         # Horovod: one process says which network its NCCL takes between the nodes.

@@ -1,0 +1,170 @@
+"""The stacks of real processes, and what is not done to get them."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from clusterctl.node.diagnosis import sampler, stacks
+from clusterctl.operations.diagnose import installed_py_spy
+
+NAME = "py-spy-0123"
+EMPTY = ("stacks", "stack_source", "stack_error")
+
+EXAMPLES = Path(__file__).parents[3] / "examples" / "horovod"
+REFUSED = "#!/bin/sh\necho 'Error: Permission Denied (os error 13)' >&2; exit 1\n"
+INNER = """
+def inner():
+    print("here", flush=True)
+    time.sleep(600)
+inner()
+"""
+OFFERS = "import sys, time\nfrom epoch_log import offer_stacks\noffer_stacks()\n" + INNER
+
+
+class Processes:
+    def __init__(self) -> None:
+        self.all: list[subprocess.Popen[str]] = []
+
+    def python(self, text: str, folder: str = "mnist") -> int:
+        process = subprocess.Popen(
+            [sys.executable, "-c", text],
+            cwd=EXAMPLES / folder,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.all.append(process)
+        assert process.stdout.readline() == "here\n"
+        return process.pid
+
+
+@pytest.fixture
+def processes():
+    made = Processes()
+    yield made
+    for process in made.all:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def spy(tmp_path, monkeypatch):
+    """py-spy as a node has it."""
+    monkeypatch.setattr(stacks, "FOLDER", tmp_path)
+    made = stacks.PySpy(NAME)
+    assert not made.is_here
+    made.put(installed_py_spy().read_bytes())
+    assert made.is_here
+    return made
+
+
+@pytest.fixture
+def refused(spy):
+    """One that is not permitted to look, nor root's."""
+    Path(spy.path).write_text(REFUSED)
+    return spy
+
+
+def sample(pid: int, spy) -> dict:
+    found = {"state": sampler.state_of(f"/proc/{pid}"), **dict.fromkeys(EMPTY, "")}
+    stacks._fill_one(pid, found, spy)
+    return found
+
+
+def functions(found: dict) -> list[str]:
+    return [frame["function"] for frame in found["stacks"][0]["frames"]]
+
+
+def state(pid: int) -> str:
+    return re.search(r"State:\s(\w)", Path(f"/proc/{pid}/status").read_text())[1]
+
+
+def test_a_stopped_process_is_read_and_stays_as_it_is(processes, spy):
+    pid = processes.python("import time" + INNER)
+    found = sample(pid, spy)
+    assert (found["stack_source"], functions(found)) == ("py-spy", ["<module>", "inner"])
+    assert found["stacks"][0]["frames"][1]["line"] == 4
+    os.kill(pid, signal.SIGSTOP)
+    while state(pid) != "T":
+        time.sleep(0.01)
+    found = sample(pid, spy)
+    assert (found["state"], functions(found)) == ("T", ["<module>", "inner"])
+    assert state(pid) == "T"
+
+
+@pytest.mark.parametrize("folder", ["mnist", "cifar10"])
+def test_faulthandler_where_ptrace_is_refused(processes, refused, folder):
+    pid = processes.python(OFFERS, folder)
+    for _ in range(3):
+        found = sample(pid, refused)
+        assert (found["stack_source"], functions(found)) == ("faulthandler", ["<module>", "inner"])
+        assert len(found["stacks"]) == 1, "what was there before is gone"
+        assert found["stack_error"] == ""
+    assert processes.all[0].poll() is None
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "import time",
+        # It has the signal for a purpose of its own.
+        "import signal, os, time\nsignal.signal(signal.SIGRTMIN + 7, lambda *a: os._exit(3))",
+        # It has the memory, and took the signal back.
+        "import faulthandler, signal, time\nfrom epoch_log import offer_stacks\noffer_stacks()\n"
+        "faulthandler.unregister(signal.SIGRTMIN + 7)",
+    ],
+)
+def test_nobody_else_is_sent_a_signal(processes, refused, before):
+    pid = processes.python(before + INNER)
+    found = sample(pid, refused)
+    assert not found["stacks"]
+    assert "Permission Denied" in found["stack_error"]
+    time.sleep(0.1)
+    assert processes.all[0].poll() is None
+
+
+def test_py_spy_is_kept_once_and_in_memory_where_there_is_no_room(processes, tmp_path, monkeypatch):
+    content = installed_py_spy().read_bytes()
+    monkeypatch.setattr(stacks, "FOLDER", tmp_path / "here")
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "py-spy-older").write_text("")
+    stacks.PySpy(NAME).put(content)
+    assert [one.name for one in (tmp_path / "here").iterdir()] == [NAME]
+    assert stacks.PySpy(NAME).is_here
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(stacks, "FOLDER", tmp_path / "file" / "none")
+    spy = stacks.PySpy(NAME)
+    spy.put(content)
+    assert spy.path.startswith("/proc/")
+    pid = processes.python("import time" + INNER)
+    assert functions(sample(pid, spy)) == ["<module>", "inner"]
+
+
+def test_a_python_that_runs_all_the_time(processes, spy):
+    deep = "def f(n): return n and f(n - 1)\nprint('here', flush=True)\nwhile True: f(50)\n"
+    pid = processes.python(deep)
+    for _ in range(5):
+        found = sample(pid, spy)
+        assert (found["stack_source"], functions(found)[0]) == ("py-spy", "<module>")
+
+
+def test_what_faulthandler_writes():
+    """Of Python 3.8 and of 3.14, which names threads."""
+    text = """\
+Thread 0x00007f02 (most recent call first):
+  File "/usr/lib/threading.py", line 324 in wait
+  File "a b.py", line ?? in f
+
+Current thread 0x00007f01 [worker 1] (most recent call first):
+  File "x.py", line 3 in <module>
+"""
+    [waits, current] = stacks.read_faulthandler(text)
+    assert [(one["function"], one["line"]) for one in waits["frames"]] == [("f", 0), ("wait", 324)]
+    assert (waits["thread"], current["thread"], current["active"]) == ("", "worker 1", True)
