@@ -442,6 +442,7 @@ def remove(
 @click.argument("indices", nargs=-1, required=True, type=Indices(), metavar="INDEX...")
 @account_options
 @waiting_options
+@click.option("--with-data", "data", metavar="DIR", help="Then bring DIR from the nearest node.")
 @yes_option
 @click.option("--force", is_flag=True, help="Also while a job runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -452,10 +453,11 @@ def replace(
     timeout_s: float | None,
     capacity_timeout_s: float,
     accept_new_host_keys: bool,
+    data: str | None,
     yes: bool,
     force: bool,
     as_json: bool,
-) -> None:
+) -> int:
     """Launch new machines for the nodes INDEX... of cluster NAME, then terminate the old ones.
 
     Same zone, placement group, image and index; what the old machines stored is gone. The old
@@ -463,6 +465,7 @@ def replace(
 
     \b
     clusterctl replace demo 2
+    clusterctl replace demo 2 --with-data '~/data/tf-imagenet'
     clusterctl replace demo 2 --capacity-timeout 1h --yes
     """
     from clusterctl.operations.members import replace_nodes
@@ -477,6 +480,26 @@ def replace(
     with launcher_of(app, name, timeout_s, capacity_timeout_s, accept_new_host_keys) as launcher:
         report = replace_nodes(launcher, name, chosen)
     show_report(app, report, as_json)
+    return _bring_data(app, name, chosen, data, as_json) if data else 0
+
+
+def _bring_data(
+    app: AppContext, name: str, indices: tuple[int, ...], folder: str, as_json: bool
+) -> int:
+    """Copy what is in the folder of the nearest node to these; the exit status."""
+    from clusterctl.cli.copy.options import CopyOptions, request_of
+    from clusterctl.cli.copy.view import showing
+    from clusterctl.operations.copy import copy_to_cluster
+    from clusterctl.operations.members import nearest_peer
+
+    options = CopyOptions(quiet=as_json)
+    whole = folder.rstrip("/") + "/"
+    with showing(options) as shown, app.open(name) as access:
+        peer = nearest_peer(access.cluster, indices)
+        output.note(f"copying {whole} from {peer.name}")
+        request = request_of(options, (whole,), whole, peer.index)
+        shown.report = copy_to_cluster(access, access.select(indices), request, watch=shown.watch)
+    return shown.finish()
 
 
 @click.command(cls=ClusterCommand)

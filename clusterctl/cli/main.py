@@ -24,6 +24,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "add": ("clusterctl.cli.cluster", "add", "Launch more nodes."),
     "remove": ("clusterctl.cli.cluster", "remove", "Terminate some nodes."),
     "replace": ("clusterctl.cli.cluster", "replace", "New machines for some nodes."),
+    "quarantine": ("clusterctl.cli.quarantine", "quarantine", "Leave a bad node out of all."),
+    "release": ("clusterctl.cli.quarantine", "release", "Bring such a node back."),
     "status": ("clusterctl.cli.status", "status", "Show the nodes of a cluster."),
     "list": ("clusterctl.cli.status", "list_", "List the clusters of a region."),
     "costs": ("clusterctl.cli.money", "costs", "Show what the clusters cost, and have cost."),

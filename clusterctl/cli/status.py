@@ -16,6 +16,7 @@ from clusterctl.domain.errors import MissingTool
 from clusterctl.domain.ranges import format_indices
 from clusterctl.domain.results import HostOutcome
 from clusterctl.domain.units import count
+from clusterctl.operations.status import shown_state
 
 HEADERS = ("NODE", "STATE", "TYPE", "GPUS", "ADDRESS", "ZONE")
 # Node -> why SSH did not reach it, "" where it did; nodes that were not tried are left out.
@@ -31,7 +32,7 @@ def print_nodes(
     rows = [
         (
             node.name,
-            node.state.value,
+            shown_state(node),
             node.instance_type,
             count,
             node.address or "-",
@@ -57,6 +58,7 @@ def cluster_data(
             "name": node.name,
             "instance_id": node.instance_id,
             "state": node.state.value,
+            "quarantined": node.quarantined or None,
             "instance_type": node.instance_type,
             "gpus": count,
             "private_ip": node.private_ip,
@@ -129,6 +131,14 @@ def status(app: AppContext, name: str, as_json: bool) -> None:
     output.line()
     print_spending(money)
     output.findings(money.findings)
+    for node in found.cluster.nodes:
+        if node.quarantined:
+            since, _, reason = node.quarantined.partition(" ")
+            output.note(
+                f"{node.name} is in quarantine since {since}{': ' if reason else ''}{reason}; "
+                f"`clusterctl release {name} {node.index}` brings it back, "
+                f"`clusterctl replace {name} {node.index}` gives it another machine"
+            )
     for node in found.leaving:
         output.note(
             f"{node.name} ({node.instance_id}, {node.state.value}) is being replaced or removed; "

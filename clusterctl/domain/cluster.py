@@ -29,7 +29,10 @@ ASLEEP = (NodeState.STOPPING, NodeState.STOPPED)
 
 @dataclass(frozen=True)
 class Node:
-    """One machine of a cluster. Index 0 is the head node; `gpus` is what its type promises."""
+    """One machine of a cluster. Index 0 is the head node; `gpus` is what its type promises.
+
+    `quarantined`: since when, and why, no command takes it unless it is named; else empty.
+    """
 
     index: int
     name: str
@@ -41,6 +44,7 @@ class Node:
     public_ip: str | None
     availability_zone: str
     launched_at: datetime
+    quarantined: str = ""
 
     @property
     def address(self) -> str:
@@ -72,6 +76,11 @@ class Cluster:
     @property
     def gpus(self) -> int:
         return sum(node.gpus for node in self.nodes)
+
+    @property
+    def in_service(self) -> tuple[Node, ...]:
+        """The nodes that commands are for where none is named: those not in quarantine."""
+        return tuple(node for node in self.nodes if node == self.head or not node.quarantined)
 
     @property
     def missing(self) -> tuple[int, ...]:

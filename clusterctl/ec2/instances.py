@@ -230,6 +230,7 @@ def read_instance(described: Any) -> Instance:
         public_ip=described.get("PublicIpAddress") or None,
         availability_zone=(described.get("Placement") or {}).get("AvailabilityZone", ""),
         launched_at=described["LaunchTime"],
+        quarantined=tagged.get(tags.QUARANTINED, ""),
     )
     return Instance(
         node=node,

@@ -33,6 +33,8 @@ LIMITS = "clusterctl:limits"
 SPENT = "clusterctl:spent-usd"
 # A node whose replacement is under way.
 RETIRED = "clusterctl:retired"
+# A node that no command takes unless it is named: since when, and why.
+QUARANTINED = "clusterctl:quarantined"
 # What `add`, `remove` and `replace` were asked for and are not done with: `add 2-3 remove 1-1`.
 UNFINISHED = "clusterctl:unfinished"
 # EC2's limit of a tag's value.

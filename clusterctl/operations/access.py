@@ -42,11 +42,19 @@ class Access:
 
     @property
     def targets(self) -> tuple[Target, ...]:
-        """Every node, head first."""
-        return tuple(map(cluster_targets(self.cluster, self.proxy_command), self.cluster.nodes))
+        """The nodes that are in service, head first: what a command is for by default."""
+        return tuple(map(self.target, self.cluster.in_service))
+
+    @property
+    def everyone(self) -> tuple[Target, ...]:
+        """Every node, those in quarantine too."""
+        return tuple(map(self.target, self.cluster.nodes))
 
     def select(self, indices: Sequence[int] | None = None) -> tuple[Target, ...]:
-        """The nodes with these indices, or all. Raises UsageError naming those there are not."""
+        """The nodes with these indices, in service or not; None: all that are in service.
+
+        Raises UsageError naming those there are not.
+        """
         if indices is None:
             return self.targets
         by_index = {node.index: node for node in self.cluster.nodes}
@@ -104,7 +112,7 @@ def node_target(
 def log_in_everywhere(access: Access, within_s: float) -> FanoutResult[Session]:
     """Try every node at once; each step of a login (dial, greeting, proof) may take `within_s`."""
     access.connections.connect_timeout_s = within_s
-    return fan_out(access.connections.session, access.targets)
+    return fan_out(access.connections.session, access.everyone)
 
 
 def open_access(

@@ -36,13 +36,19 @@ CONNECT_TIMEOUT_S = 10
 def hosts_text(cluster: Cluster, gpus: Sequence[int] | None = None) -> str:
     """The hosts file: private addresses, head first. `gpus`: as counted, else as the type has.
 
-    A node without GPU takes one rank: Horovod then runs on its CPU.
+    A node without GPU takes one rank: Horovod then runs on its CPU. Of one in quarantine there is a
+    comment.
     """
-    counted = gpus if gpus is not None else [node.gpus for node in cluster.nodes]
-    entries = (
-        HostSlots(node.private_ip, max(count, 1)) for node, count in zip(cluster.nodes, counted)
+    counted = gpus if gpus is not None else [node.gpus for node in cluster.in_service]
+    entries = tuple(
+        HostSlots(node.private_ip, max(count, 1))
+        for node, count in zip(cluster.in_service, counted)
     )
-    return format_hosts_file(HostsFile(tuple(entries)))
+    return format_hosts_file(HostsFile(entries)) + "".join(
+        f"# {node.private_ip}: {node.name}, in quarantine since {node.quarantined}\n"
+        for node in cluster.nodes
+        if node not in cluster.in_service
+    )
 
 
 def ssh_config_text(

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from clusterctl.domain.cluster import ASLEEP, Cluster, ClusterSpec, NodeState
+from clusterctl.domain.cluster import ASLEEP, Cluster, ClusterSpec, Node, NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError, NoSuchCluster, UsageError
 from clusterctl.domain.ranges import fold_hosts, format_indices
 from clusterctl.ec2 import tags
@@ -34,6 +35,11 @@ from clusterctl.operations.up import UpReport, bring_up, conclude, dismiss, plan
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
 
+    from clusterctl.ec2.session import Clients
+    from clusterctl.operations.folder import ClusterFolder
+
+MOST_OF_A_REASON = 200
+
 
 @dataclass(frozen=True)
 class RemoveReport:
@@ -42,6 +48,69 @@ class RemoveReport:
     cluster: Cluster
     removed: tuple[str, ...]
     settled: bool
+
+
+def set_quarantine(
+    clients: Clients, folder: ClusterFolder, indices: Sequence[int], reason: str | None
+) -> Cluster:
+    """Take these nodes out of all that names no node, for this reason; None: bring them back.
+
+    Returns the cluster as it is then. Raises UsageError, NoSuchCluster, AwsError.
+    """
+    client, name = clients.ec2, folder.path.name
+    if reason is not None and (len(reason) > MOST_OF_A_REASON or not reason.isprintable()):
+        raise UsageError(
+            f"a reason has up to {MOST_OF_A_REASON} characters, and no line breaks",
+            "a tag of EC2 keeps it",
+        )
+    with locked(folder):
+        check_site(folder, clients)
+        there = _instances(client, name)
+        chosen = _chosen(name, members_of(there), indices)
+        head = members_of(there)[0]
+        if reason is not None and head in chosen:
+            raise UsageError(
+                f"{head.node.name} is the head node, and jobs start there: it cannot be in "
+                "quarantine",
+                f"replace it: clusterctl replace {name} {head.node.index}",
+            )
+        ids = [found.node.instance_id for found in chosen]
+        now = f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ} {reason}".strip()
+        if reason is None:
+            untag(client, ids, tags.QUARANTINED)
+        else:
+            _tag(client, chosen, {tags.QUARANTINED: now})
+        cluster = as_cluster(client, name, there)
+        assert cluster is not None, "there is no cluster without instances"
+        # As it was just tagged: EC2 may show it a moment later.
+        nodes = (
+            replace(node, quarantined="" if reason is None else now)
+            if node.instance_id in ids
+            else node
+            for node in cluster.nodes
+        )
+        return replace(cluster, nodes=tuple(nodes))
+
+
+def nearest_peer(cluster: Cluster, indices: Sequence[int]) -> Node:
+    """The node in service that data for these come from: in the first one's zone if there is one,
+    and no head node if there is another. Raises UsageError where there is none."""
+    by_index = {node.index: node for node in cluster.nodes}
+    first = by_index[min(indices)]
+    peers = [node for node in cluster.in_service if node.index not in indices]
+    if not peers:
+        raise UsageError(
+            f"no other node of {cluster.name} is in service: nobody has the data",
+            "copy them from here: clusterctl copy NAME FOLDER/ FOLDER/",
+        )
+    return min(
+        peers,
+        key=lambda node: (
+            node.availability_zone != first.availability_zone,
+            node == cluster.head,
+            abs(node.index - first.index),
+        ),
+    )
 
 
 def plan_add(launcher: Launcher, name: str, count: int) -> LaunchPlan:

@@ -381,9 +381,11 @@ def make_ready(
     cluster = as_cluster(launcher.clients.ec2, name, members)
     assert cluster is not None, "there is no cluster without instances"
     facts = _reach_and_join(launcher, cluster, members, had_limits)
-    cluster = replace(cluster, nodes=tuple(fact.node for fact in facts))
+    ready = {fact.node.index: fact.node for fact in facts}
     gpus = gpus_of(facts)
+    cluster = replace(cluster, nodes=tuple(ready.get(one.index, one) for one in cluster.nodes))
     write_file(launcher.folder.hosts, hosts_text(cluster, gpus))
+    cluster = replace(cluster, nodes=tuple(ready.values()))
     return cluster, gpus, all(fact.found.training for fact in facts)
 
 
@@ -396,13 +398,15 @@ def ready_within_s(cluster: Cluster) -> float:
 def _reach_and_join(
     launcher: Launcher, cluster: Cluster, instances: Sequence[Instance], had_limits: bool
 ) -> list[ReadyNode]:
-    """Wait for the nodes and make them one cluster; what each said, in order.
+    """Wait for the nodes and make them one cluster; what each said, in order. One in quarantine is
+    not waited for: what is wrong with it would fail all.
 
     Raises ClusterctlError naming every node that failed.
     """
     client, folder, progress = launcher.clients.ec2, launcher.folder, launcher.progress
     timeout_s = launcher.timeout_s or ready_within_s(cluster)
-    progress.nodes([node.name for node in cluster.nodes])
+    awaited = cluster.in_service
+    progress.nodes([node.name for node in awaited])
     host_keys = LearntHostKeys(folder.known_hosts)
     identity = Identity((load_key(folder.key),))
     with Connections(identity, host_keys, CONNECT_TIMEOUT_S) as connections:
@@ -432,7 +436,7 @@ def _reach_and_join(
 
         readiness = Readiness(watch, connections, sources, target_of, progress, timeout_s, checked)
         try:
-            waited = readiness.wait(cluster.nodes)
+            waited = readiness.wait(awaited)
         finally:
             # Also where a node failed: its owner will want to log in and look.
             write_file(folder.known_hosts, host_keys.text(cluster.nodes))
@@ -441,7 +445,12 @@ def _reach_and_join(
         check_all(cluster, waited)
         facts = waited.values
         targets = [target_of(fact.node) for fact in facts]
-        members = _join(connections, facts, targets, cluster, progress)
+        away = [
+            NodeIdentity(node.name, node.private_ip, node.public_ip, "", host_keys.recall(node))
+            for node in cluster.nodes
+            if node not in awaited
+        ]
+        members = _join(connections, facts, targets, cluster, progress, away)
         limited = had_limits or any(found.limits_text for found in instances)
         if limited or any(found.market is Market.SPOT for found in instances):
             update_guards(launcher, cluster, connections, targets, members)
@@ -461,7 +470,9 @@ def _join(
     targets: Sequence[Target],
     cluster: Cluster,
     progress: StepProgress,
+    away: Sequence[NodeIdentity],
 ) -> list[NodeIdentity]:
+    """`away`: the nodes in quarantine. The others know them, for the day of their return."""
     members = [
         NodeIdentity(
             name=fact.node.name,
@@ -476,8 +487,9 @@ def _join(
     for target in targets:
         progress.node(target.host, Stage.PREPARE)
     head, mpi_key = targets[0], facts[0].found.mpi_key
+    everyone = [*members, *away]
     scripts = {
-        is_head: node_script(members, mpi_key, head.user, is_head) for is_head in (True, False)
+        is_head: node_script(everyone, mpi_key, head.user, is_head) for is_head in (True, False)
     }
     text = hosts_text(replace(cluster, nodes=tuple(fact.node for fact in facts)), gpus_of(facts))
     shipped = deploy_files(connections, targets, text, lambda target: scripts[target is head])

@@ -81,9 +81,15 @@ def cluster_status(clients: Clients, folder: ClusterFolder) -> ClusterStatus:
 
 def states(cluster: Cluster, missing: int = 0) -> str:
     """The nodes counted by state, commonest first."""
-    counts = Counter(node.state.value for node in cluster.nodes)
+    counts = Counter(shown_state(node) for node in cluster.nodes)
     parts = [f"{count} {state}" for state, count in counts.most_common()]
     return ", ".join([*parts, f"{missing} missing"] if missing else parts)
+
+
+def shown_state(node: Node) -> str:
+    """EC2's word; of a running node in quarantine that it is there."""
+    runs = node.state is NodeState.RUNNING
+    return "quarantined" if runs and node.quarantined else node.state.value
 
 
 def in_ec2s_words(instance: Instance, impaired: str = "") -> str:

@@ -12,7 +12,7 @@ from clusterctl.domain.errors import ClusterctlError, CommandFailed
 from clusterctl.domain.findings import Finding
 from clusterctl.domain.hostsfile import HostsFile, HostSlots, format_hosts_file, parse_hosts_file
 from clusterctl.domain.ranges import fold_hosts
-from clusterctl.domain.results import CommandResult, json_lines, read_each
+from clusterctl.domain.results import CommandResult, FanoutResult, json_lines, read_each
 from clusterctl.domain.units import count
 from clusterctl.jobs.deploy import EXAMPLES, deploy_files, deployed_files, example_files
 from clusterctl.jobs.detached import start_job
@@ -41,6 +41,7 @@ from clusterctl.jobs.preflight import (
 from clusterctl.jobs.processes import NodeProcess
 from clusterctl.node.packer import program_of
 from clusterctl.operations.access import Access
+from clusterctl.operations.local_state import hosts_text, write_file
 from clusterctl.operations.logs import Running, refuse_beside_a_run, what_runs
 
 LOOK = program_of("clusterctl.node.jobs.preflight")
@@ -172,6 +173,14 @@ def head_facts(access: Access) -> HeadFacts:
     return parse_facts(result.stdout)
 
 
+def spread_hosts(access: Access) -> FanoutResult[CommandResult]:
+    """Write the hosts file anew here, and on every node that is in service. One outcome each."""
+    text = format_hosts_file(live_hosts(access))
+    away = hosts_text(access.cluster).split("#", 1)[1:]
+    write_file(access.folder.hosts, text + "".join(f"#{comments}" for comments in away))
+    return deploy_files(access.connections, access.targets, text)
+
+
 def live_hosts(access: Access) -> HostsFile:
     """The hosts file of the cluster as it is now, head first.
 
@@ -184,11 +193,13 @@ def live_hosts(access: Access) -> HostsFile:
     return HostsFile(
         tuple(
             HostSlots(node.private_ip, counted.get(node.private_ip, max(node.gpus, 1)))
-            for node in access.cluster.nodes
+            for node in access.cluster.in_service
         )
     )
 
 
 def _more_gpus(cluster: Cluster, ranks: int) -> str:
     per_node = max(cluster.head.gpus, 1)
-    return f"add nodes: clusterctl up {cluster.name} --nodes {-(-ranks // per_node)}"
+    away = len(cluster.nodes) - len(cluster.in_service)
+    aside = f" ({count(away, 'node')} in quarantine)" if away else ""
+    return f"add nodes{aside}: clusterctl up {cluster.name} --nodes {-(-ranks // per_node) + away}"

@@ -1,0 +1,98 @@
+"""A node in quarantine is asked by no command that names no node: here it does not even answer."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from clusterctl.cli.main import COMMANDS
+from clusterctl.domain.errors import UsageError
+from clusterctl.operations.members import nearest_peer
+from tests.operations.clusters import cluster, node
+
+# What each command that takes a cluster does by default. A new one has to be added here.
+DEFAULTS = {
+    "run": ["--", "hostname"],
+    "copy": ["--dry-run", "/etc/hostname", "/data/"],
+    "data": ["verify", "/etc/hostname"],
+    "env": ["status"],
+    "train": ["1", "--synthetic", "--dry-run"],
+    "cancel": [],
+    "kill": [],
+    "disk": [],
+    "clean-logs": ["--dry-run"],
+    "doctor": [],
+    "reboot": None,  # below: it would take a node down
+    "s3sync": None,  # as copy --detach: access.select
+}
+# These are for one node, for the whole cluster as EC2 has it, or for none.
+NOT_FOR_NODES = {
+    *("up", "down", "stop", "start", "add", "remove", "replace", "quarantine", "release"),
+    *("status", "list", "costs", "ssh", "hosts", "logs", "results", "gc", "config", "network"),
+    *("iam-policy", "lab"),
+}
+
+
+def test_every_command_is_known_here():
+    from_others = set(COMMANDS) - DEFAULTS.keys() - NOT_FOR_NODES
+    assert from_others <= {"diagnose", "explain", "watch"}
+
+
+def test_quarantine_replacement_and_release(pair):
+    status, out, err = pair.ctl("quarantine", "1", "--reason", "GPU 0 lost")
+    assert (status, out) == (0, "pair-1: in quarantine; 1 node in service, with 1 slot\n"), err
+    with pair.fault(1, "freeze", "thaw"):
+        for command, arguments in DEFAULTS.items():
+            if arguments is None:
+                continue
+            words = [command, *(arguments[:1] if command in ("data", "env") else ())]
+            rest = arguments[len(words) - 1 :]
+            status, out, err = pair.ctl(" ".join(words), *rest)
+            assert status in (0, 1 if command == "doctor" else 0), (command, out, err)
+            assert "pair-1" not in out + err, command
+        status, out, err = pair.ctl("up", "--nodes", "2")
+        assert status == 0, err
+    status, out, _ = pair.ctl("hosts")
+    lines = out.splitlines()
+    assert lines[0].endswith(" slots=1")
+    assert lines[1].startswith("# 10.")
+    assert "pair-1, in quarantine since 20" in lines[1]
+    kept = [line for line in pair.access().folder.hosts.read_text().splitlines() if line[0] != "#"]
+    assert kept == lines[:1]
+    assert pair.on(0, "cat examples/horovod/tensorflow/hosts | grep -v ^#").splitlines() == kept
+    described = json.loads(pair.ctl("status", "--json")[1])
+    assert described["state"] == "1 running, 1 quarantined"
+    assert described["nodes"][1]["quarantined"].endswith(" GPU 0 lost")
+    # Named, it is reached as ever.
+    assert pair.ctl("run", "--nodes", "1", "--", "hostname")[0] == 0
+    assert pair.ctl("train", "2", "--synthetic", "--dry-run")[0] == 2
+    status, _, err = pair.ctl("quarantine", "0")
+    assert (status, "clusterctl replace pair 0" in err) == (2, True)
+    assert pair.ctl("release", "1")[:2] == (
+        0,
+        "pair-1: in service again; 2 nodes in service, with 2 slots\n",
+    )
+    pair.ctl("quarantine", "1")
+    pair.on(0, "mkdir -p /data/set && echo records >/data/set/train-0")
+    status, _, err = pair.ctl("replace", "1", "--yes", "--with-data", "/data/set")
+    assert status == 0, err
+    assert pair.on(1, "cat /data/set/train-0") == "records\n"
+    assert len(pair.ctl("hosts")[1].splitlines()) == 2
+    assert pair.on(0, "ssh -o BatchMode=yes pair-1 hostname").startswith("ip-10-")
+
+
+def test_data_come_from_the_nearest_node_that_is_in_service():
+    a, b = "us-east-1a", "us-east-1b"
+    nodes = (
+        node(0, availability_zone=b),
+        node(1, availability_zone=a),
+        node(2, availability_zone=a),
+        node(3, availability_zone=b, quarantined="2026-11-23T00:00:00Z"),
+        node(4, availability_zone=b),
+    )
+    there = cluster(*nodes)
+    assert [nearest_peer(there, [index]).index for index in (1, 2, 3, 4)] == [2, 1, 4, 0]
+    assert nearest_peer(there, [1, 2]).index == 4
+    with pytest.raises(UsageError, match="in service"):
+        nearest_peer(there, [0, 1, 2, 4])
