@@ -24,18 +24,30 @@ if TYPE_CHECKING:
 @click.command(cls=ClusterCommand)
 @click.argument("name")
 @nodes_option
+@click.option(
+    "--grow", type=click.IntRange(1, 65_536), metavar="GIB", help="Root volumes so large."
+)
 @click.option("--json", "as_json", is_flag=True, help="Sizes and findings as JSON.")
 @account_options
-def disk(app: AppContext, name: str, indices: tuple[int, ...] | None, as_json: bool) -> int:
+def disk(
+    app: AppContext, name: str, indices: tuple[int, ...] | None, grow: int | None, as_json: bool
+) -> int:
     """Show how full the disks of cluster NAME are: /, /data, /opt/dlami/nvme, the home folder.
 
     \b
     clusterctl disk demo
     clusterctl disk demo --nodes 0 --json
+    clusterctl disk demo --grow 500
 
-    Then what interrupted copies have left there. Above 90 % is a warning; from 98 % on it is an
+    What fills those that are nearly full, when the others are full at the present rate, and what
+    interrupted copies have left there. Above 90 % is a warning; from 98 % on it is an
     error, and the exit status 1.
+
+    --grow makes the root volumes larger (EBS takes a change every six hours, and none back), and
+    the file systems on them. Nothing is stopped for that.
     """
+    if grow:
+        return _grow(app, name, indices, grow, as_json)
     from clusterctl.operations.disk import disk as ask_disks
 
     with app.open(name) as access:
@@ -44,7 +56,7 @@ def disk(app: AppContext, name: str, indices: tuple[int, ...] | None, as_json: b
         output.data(_as_data(report))
     else:
         output.table(
-            ("NODE", "MOUNT", "SIZE", "FREE", "USED"),
+            ("NODE", "MOUNT", "SIZE", "FREE", "USED", "INODES", "FULL IN"),
             [
                 (
                     usage.host,
@@ -52,17 +64,50 @@ def disk(app: AppContext, name: str, indices: tuple[int, ...] | None, as_json: b
                     format_bytes(usage.size_bytes),
                     format_bytes(usage.free_bytes),
                     f"{usage.used_percent} %",
+                    f"{usage.inodes_percent} %",
+                    "-" if usage.full_in_s is None else format_duration(usage.full_in_s),
                 )
-                for usages in report.nodes.values
-                for usage in usages
+                for node in report.nodes.values
+                for usage in node.usages
             ],
         )
+        _show_fills(report)
         show_copies(report.copies)
         if any(not one.in_use for one in report.copies):
             output.note(f"run the same copies again, or: clusterctl clean-logs {name} --copies")
         output.findings(report.findings)
     hostlines.show_failures(report.nodes.failures)
     return report.exit_status
+
+
+def _grow(
+    app: AppContext, name: str, indices: tuple[int, ...] | None, gib: int, as_json: bool
+) -> int:
+    """Make root volumes so large; the exit status."""
+    from clusterctl.operations.disk import grow_disks
+
+    with app.open(name) as access:
+        result = grow_disks(access, app.ec2, indices, gib)
+    if as_json:
+        failures = [hostlines.failure_data(failure) for failure in result.failures]
+        output.data({"grown": [vars(one) for one in result.values], "failures": failures})
+    else:
+        for one in result.values:
+            output.line(f"{one.host}: {one.before_gib} GiB, now {one.gib}; {one.said}")
+    hostlines.show_failures(result.failures)
+    return max((one.error.exit_status for one in result.failures if one.error), default=0)
+
+
+def _show_fills(report: DiskReport) -> None:
+    """What takes the most where it is nearly full."""
+    rows = [
+        (usage.host, path, format_bytes(size) + ("" if usage.whole else " at least"))
+        for node in report.nodes.values
+        for usage in node.usages
+        for path, size in usage.fills
+    ]
+    if rows:
+        output.table(("NODE", "FOLDER", "SIZE"), rows)
 
 
 def show_copies(copies: Sequence[CopyParts]) -> None:
@@ -83,15 +128,9 @@ def show_copies(copies: Sequence[CopyParts]) -> None:
 def _as_data(report: DiskReport) -> dict[str, object]:
     return {
         "disks": [
-            {
-                "host": usage.host,
-                "mount": usage.mount,
-                "size_bytes": usage.size_bytes,
-                "free_bytes": usage.free_bytes,
-                "used_percent": usage.used_percent,
-            }
-            for usages in report.nodes.values
-            for usage in usages
+            {**vars(usage), "full_in_s": usage.full_in_s}
+            for node in report.nodes.values
+            for usage in node.usages
         ],
         "copies": [one.as_data() for one in report.copies],
         "findings": [output.finding_data(finding) for finding in report.findings],
@@ -102,6 +141,12 @@ def _as_data(report: DiskReport) -> dict[str, object]:
 @click.command(name="clean-logs", cls=ClusterCommand, explicit=True)
 @click.argument("name")
 @click.option("--jobs", is_flag=True, help="The logs of ended jobs too (clusterctl logs).")
+@click.option(
+    "--keep-last",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Only what is older: each folder keeps its log and N checkpoints; with --jobs, N jobs.",
+)
 @click.option("--copies", is_flag=True, help="No logs: what interrupted copies have left.")
 @click.option("--yes", is_flag=True, help="Do not ask, though checkpoints go.")
 @click.option("--dry-run", is_flag=True, help="Show what would go, and remove nothing.")
@@ -112,6 +157,7 @@ def clean_logs(
     app: AppContext,
     name: str,
     jobs: bool,
+    keep_last: int | None,
     copies: bool,
     yes: bool,
     dry_run: bool,
@@ -123,6 +169,7 @@ def clean_logs(
     \b
     clusterctl clean-logs demo --dry-run
     clusterctl clean-logs demo --jobs
+    clusterctl clean-logs demo --keep-last 2
     clusterctl clean-logs demo --copies
 
     These are the folders of the cluster's jobs (--log_dir), ~/imagenet_resnet, and imagenet_resnet
@@ -131,14 +178,14 @@ def clean_logs(
     logs, but what interrupted copies have left and no copy uses.
     """
     if copies:
-        if jobs:
-            raise UsageError("--copies removes no logs", "leave out --jobs")
+        if jobs or keep_last:
+            raise UsageError("--copies removes no logs", "leave out --jobs and --keep-last")
         return _discard_copies(app, name, dry_run, as_json)
     from clusterctl.operations.clean_logs import clean_logs as clean
     from clusterctl.operations.clean_logs import find_logs
 
     with app.open(name) as access:
-        cleaning, result = find_logs(access, jobs, force, dry_run)
+        cleaning, result = find_logs(access, jobs, force, dry_run, keep_last or 0)
         if not as_json:
             _show(result)
         if not dry_run:

@@ -18,7 +18,7 @@ from clusterctl.domain.units import count, format_duration
 
 if TYPE_CHECKING:
     from clusterctl.jobs.processes import NodeProcess
-    from clusterctl.operations.kill import KillReport
+    from clusterctl.operations.kill import HeldMemory, KillReport
 
 
 def show_processes(processes: Sequence[NodeProcess]) -> None:
@@ -67,6 +67,7 @@ def saying_what_is_left(name: str) -> Iterator[None]:
 
 @click.command(cls=ClusterCommand)
 @click.argument("name")
+@click.argument("job_id", required=False, type=JobId(), metavar="[JOB]")
 @nodes_option
 @click.option(
     "--all-python", is_flag=True, help="Every Python process of the SSH user too (pkill -9 python)."
@@ -77,20 +78,24 @@ def saying_what_is_left(name: str) -> Iterator[None]:
 def kill(
     app: AppContext,
     name: str,
+    job_id: str | None,
     indices: tuple[int, ...] | None,
     all_python: bool,
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """End what jobs left on the nodes of cluster NAME: ranks, mpirun, its daemons.
+    """End what jobs left on the nodes of cluster NAME: ranks, mpirun, its daemons; of JOB alone
+    where it is named.
 
     \b
     clusterctl kill demo --dry-run
     clusterctl kill demo --nodes 1-3
+    clusterctl kill demo 20261120-154501-3f2a --dry-run
 
     Shells, notebooks and other Python programs stay. TERM first, KILL after 5 s, then a second
-    look that has to find nothing.
+    look that has to find nothing, and that the GPUs' memory is free.
     """
+    from clusterctl.jobs.plan import check_job_id
     from clusterctl.jobs.processes import ProcessQuery
     from clusterctl.operations.kill import Outcomes
     from clusterctl.operations.kill import kill as kill_processes
@@ -101,15 +106,30 @@ def kill(
             show_processes(processes)
 
     with app.open(name) as access, saying_what_is_left(name):
-        query = ProcessQuery(all_python=all_python)
+        query = ProcessQuery(check_job_id(job_id) if job_id else None, all_python)
         report = kill_processes(access, query, indices, dry_run, found)
     if as_json:
-        output.data([process.as_data() for process in report.ended or report.found])
+        output.data(report.as_data(hostlines.failure_data))
     elif report.found or report.answered:
         output.line(how_they_ended(report, dry_run))
     show_left(report.left)
+    show_held(report.held or ())
     hostlines.show_failures(report.failures)
     return report.exit_status
+
+
+def show_held(held: Sequence[HeldMemory]) -> None:
+    """One line for each GPU whose memory is not free."""
+    for one in held:
+        who = f"process {', '.join(map(str, one.pids))}" if one.pids else "no process that is there"
+        output.note(f"error: {one.host}: GPU {one.gpu} still holds {one.mib} MiB, of {who}")
+    if held:
+        name = held[0].host.rpartition("-")[0]
+        hosts = dict.fromkeys(one.host.rpartition("-")[2] for one in held)
+        output.note(
+            "  hint: end what is somebody else's there; else the driver has lost count: "
+            f"clusterctl reboot {name} {' '.join(hosts)}"
+        )
 
 
 def how_they_ended(report: KillReport, dry_run: bool = False) -> str:
@@ -123,6 +143,8 @@ def how_they_ended(report: KillReport, dry_run: bool = False) -> str:
     forced = sum(process.ended == "killed" for process in report.ended)
     by_force = f" ({forced} by force)" if forced else ""
     left = f"{len(report.left)} left" if report.left else "none left"
+    if report.held == ():
+        left += ", GPU memory is free"
     ended = sum(bool(process.ended) for process in report.ended)
     return f"ended {count(ended, 'process')} on {hosts}{by_force}; {left}"
 
@@ -152,9 +174,7 @@ def cancel(app: AppContext, name: str, job_id: str | None, as_json: bool) -> int
     others = cancelled.others
     if as_json:
         jobs = [job.as_data() for _, job in cancelled.jobs]
-        processes = [process.as_data() for process in others.ended]
-        failures = [hostlines.failure_data(failure) for failure in others.failures]
-        output.data({"jobs": jobs, "processes": processes, "failures": failures})
+        output.data({"jobs": jobs, **others.as_data(hostlines.failure_data)})
     else:
         for before, job in cancelled.jobs:
             output.line(how_it_ended(job) + ("" if before.running else " already"))
@@ -166,5 +186,6 @@ def cancel(app: AppContext, name: str, job_id: str | None, as_json: bool) -> int
             where = f" on {fold_hosts(others.answered)}" if others.failures else ""
             output.line(f"nothing {'of it is left' if cancelled.jobs else 'is running'}{where}")
     show_left(others.left)
+    show_held(others.held or ())
     hostlines.show_failures(others.failures)
     return others.exit_status

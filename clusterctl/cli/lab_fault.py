@@ -400,6 +400,7 @@ PAIRS = (
             click.Option(["--lost"], is_flag=True, help="nvidia-smi does not list it."),
             click.Option(["--ecc"], type=click.IntRange(0), default=0, help="Bad memory reads."),
             click.Option(["--remap"], default="", help="Of a memory row: pending or failed."),
+            click.Option(["--memory"], type=click.IntRange(0), default=0, help="MiB never freed."),
             click.Option(["--xid"], type=click.IntRange(0), default=0, help="The driver's number."),
         ),
         example=f"{SOME_NODE} --gpu 1 --xid 79 --lost",

@@ -490,7 +490,7 @@ def disk_findings(host: str, system: Mapping[str, Any]) -> Iterator[Finding]:
                 host,
                 "see what fills it (clusterctl disk NAME), remove old logs and checkpoints "
                 "(clusterctl clean-logs NAME --jobs), or enlarge the root volume: "
-                "clusterctl disk grow NAME GIB",
+                "clusterctl disk NAME --grow GIB",
             )
     if system["readonly"] and path != "/":
         message = f"{path} is read-only: a volume that fails becomes so"

@@ -52,6 +52,15 @@ TABLE: dict[str, tuple[str, str]] = {
     "OptInRequired": ("", "enable the service for your account, or take another region"),
     "PendingVerification": ("", "AWS is still checking the account; try again in some minutes"),
     # What is asked for
+    "VolumeModificationRateExceeded": (
+        "EBS takes the next change of a volume six hours after the last one",
+        "wait, or free room meanwhile: clusterctl clean-logs NAME --jobs",
+    ),
+    "IncorrectModificationState": (
+        "the volume's last change is still going on",
+        "wait until `aws ec2 describe-volumes-modifications` says completed; EBS takes the next "
+        "change six hours after that one",
+    ),
     "InvalidInstanceType": (
         "EC2 has no such instance type here: {message}",
         "see `aws ec2 describe-instance-types`; EC2 no longer offers p2, p3 and g3",

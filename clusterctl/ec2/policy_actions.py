@@ -102,6 +102,8 @@ OPERATOR: tuple[tuple[str, Scope, tuple[str, ...]], ...] = (
     ("stopping and starting nodes", Scope.OWN, ("ec2:StopInstances", "ec2:StartInstances")),
     ("what a node's user data are", Scope.OWN, ("ec2:DescribeInstanceAttribute",)),
     ("whether a power-off stops or terminates", Scope.OWN, ("ec2:ModifyInstanceAttribute",)),
+    ("larger disks", Scope.READ, ("ec2:DescribeVolumesModifications",)),
+    ("larger disks", Scope.OWN, ("ec2:ModifyVolume",)),
     ("removing nodes", Scope.OWN, ("ec2:TerminateInstances",)),
     (
         "what was left behind",

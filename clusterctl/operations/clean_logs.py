@@ -32,11 +32,13 @@ USUAL = (
 @dataclass(frozen=True)
 class Cleaning:
     """What is to be removed: a training's files in `folders` (path, log's name), but for those in
-    `keep`; with `jobs` also the ended jobs' own folders."""
+    `keep`; with `jobs` also the ended jobs' own folders. `keep_last`: but for so many checkpoints
+    of each folder, with all else in it, and so many jobs."""
 
     folders: tuple[tuple[str, str], ...] = ()
     keep: tuple[str, ...] = ()
     jobs: bool = False
+    keep_last: int = 0
     dry_run: bool = False
     force: bool = False
 
@@ -80,7 +82,11 @@ class NodeLogs:
 
 
 def find_logs(
-    access: Access, jobs: bool = False, force: bool = False, dry_run: bool = False
+    access: Access,
+    jobs: bool = False,
+    force: bool = False,
+    dry_run: bool = False,
+    keep_last: int = 0,
 ) -> tuple[Cleaning, FanoutResult[NodeLogs]]:
     """What there is to remove on every node, and how to. Nothing is removed yet.
 
@@ -98,7 +104,7 @@ def find_logs(
     if by_hand or any(not job.log_dir for job in running.jobs):
         # A program of the user's own, or train.sh: nobody knows where, but the usual is likely.
         keep += USUAL
-    cleaning = Cleaning(log_folders_of(records), tuple(keep), jobs, force=force)
+    cleaning = Cleaning(log_folders_of(records), tuple(keep), jobs, keep_last, force=force)
     return cleaning, _on(access, access.targets, replace(cleaning, dry_run=True))
 
 

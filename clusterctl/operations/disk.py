@@ -2,49 +2,102 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from clusterctl.bootstrap.inspection import STORE
-from clusterctl.domain.errors import CommandFailed
+from clusterctl.diagnosis.drift import CROWDED, disk_findings
+from clusterctl.domain.errors import AwsError, CommandFailed, UsageError
 from clusterctl.domain.findings import Finding, Severity
+from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.results import CommandResult, FanoutResult, json_lines, read_each
 from clusterctl.domain.units import format_bytes, format_duration, format_rate
+from clusterctl.ec2 import tags
+from clusterctl.ec2.instances import find_instances, tag
 from clusterctl.ec2.launch.request import root_rate
+from clusterctl.ec2.volumes import enlarge, root_volumes
 from clusterctl.node.packer import program_of
 from clusterctl.operations.access import Access
+from clusterctl.transport.fanout import fan_out
+from clusterctl.transport.target import Target
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
 
-# The root volume, the data volume, the Deep Learning AMI's striped local disks, and the home
-# folder, where it is a volume of its own. What a node does not have is left out.
-MOUNTS = ("/", "/data", "/opt/dlami/nvme", '"$HOME"')
-COMMAND = (
-    f"for path in {' '.join(MOUNTS)}; do"
-    ' [ -d "$path" ] && LC_ALL=C df -P -k -- "$path" | tail -n 1; done; :'
-)
-TIMEOUT_S = 30.0
-CROWDED_PERCENT = 90
-FULL_PERCENT = 98
+DISK = program_of("clusterctl.node.diagnosis.disk")
+TIMEOUT_S = 45.0
+# Two looks so far apart say how fast it fills; what fills it is looked for so long.
+APART_S, WALK_S = 2.0, 5.0
 _LINE = re.compile(r"^(.+?)\s+(\d+)\s+(\d+)\s+(\d+)\s+(\d+)%\s+(/.*)$")
 
 
 @dataclass(frozen=True)
 class DiskUsage:
-    """One file system of a node, as a user who is not root may fill it."""
+    """One file system of a node, as a user who is not root may fill it.
+
+    `grows` is in bytes a second, `fills` the folders that take the most where it is nearly full:
+    all of them were looked at if `whole`.
+    """
 
     host: str
     mount: str
     size_bytes: int
     free_bytes: int
     used_percent: int
+    inodes_percent: int = 0
+    grows: float = 0.0
+    fills: tuple[tuple[str, int], ...] = ()
+    whole: bool = True
+
+    @property
+    def full_in_s(self) -> float | None:
+        """Until it is full at the present rate; None: it does not grow."""
+        return self.free_bytes / self.grows if self.grows > 0 else None
+
+
+@dataclass(frozen=True)
+class NodeDisks:
+    """A node's file systems, and what is worth a word."""
+
+    usages: tuple[DiskUsage, ...]
+    findings: tuple[Finding, ...]
+
+
+def parse_disks(result: CommandResult) -> NodeDisks:
+    """What `node/diagnosis/disk.py` printed. Raises CommandFailed."""
+    [answer] = json_lines(result, "looking at the disks")
+    usages: list[DiskUsage] = []
+    found: list[Finding] = []
+    for system in answer["filesystems"]:
+        used, room = system["used_bytes"], system["used_bytes"] + system["free_bytes"]
+        inodes = system["inodes"]
+        usages.append(
+            DiskUsage(
+                host=result.host,
+                mount=system["path"],
+                size_bytes=system["size_bytes"],
+                free_bytes=system["free_bytes"],
+                # Rounded up, as by df.
+                used_percent=-(-100 * used // room) if room else 0,
+                inodes_percent=100 * (inodes - system["inodes_free"]) // inodes if inodes else 0,
+                grows=system["grows"],
+                fills=tuple((path, size) for path, size in system.get("fills", ())),
+                whole=system.get("whole", True),
+            )
+        )
+        found += disk_findings(result.host, system)
+    for path, why in answer["errors"].items():
+        message = f"{path}: the file system: {why}"
+        hint = "what touches it hangs, too: see `mount` and `dmesg` there"
+        found.append(Finding("disk.hangs", Severity.ERROR, message, result.host, hint))
+    return NodeDisks(tuple(usages), tuple(found))
 
 
 def parse_df(result: CommandResult) -> list[DiskUsage]:
-    """The file systems that COMMAND printed, each once. Raises CommandFailed when there is none."""
+    """The file systems that `df -P -k` printed, each once. Raises CommandFailed without any."""
     seen: dict[str, DiskUsage] = {}
     for line in result.stdout.splitlines():
         match = _LINE.match(line)
@@ -62,22 +115,85 @@ def parse_df(result: CommandResult) -> list[DiskUsage]:
     return list(seen.values())
 
 
-def disk_findings(usage: DiskUsage, cluster: str) -> list[Finding]:
-    """An error from 98 % on, a warning above 90 %."""
-    if usage.used_percent <= CROWDED_PERCENT:
-        return []
-    full = usage.used_percent >= FULL_PERCENT
-    return [
-        Finding(
-            check_id="disk.full" if full else "disk.crowded",
-            severity=Severity.ERROR if full else Severity.WARNING,
-            host=usage.host,
-            message=f"{usage.mount} is {usage.used_percent} % full, "
-            f"{format_bytes(usage.free_bytes)} free",
-            hint=f"remove old logs and checkpoints: clusterctl clean-logs {cluster} --jobs; "
-            "or enlarge the volume",
+# For `sh -s MOUNT`. growpart exits with 1 where the partition is as large already. What sits on no
+# device of its own (a host of the lab) has nothing that could be grown.
+GROW = """
+mount=$1 source=$(findmnt -nvo SOURCE "$1") kind=$(findmnt -nvo FSTYPE "$1")
+as_root=sudo; [ "$(id -u)" != 0 ] || as_root=
+fail() { echo "$*" >&2; exit 3; }
+case $source in /dev/*) ;; *) echo "no device: $source"; exit 0 ;; esac
+name=$(basename "$(readlink -f "$source")")
+if [ -e "/sys/class/block/$name/partition" ]; then
+    disk=$(basename "$(dirname "$(readlink -f "/sys/class/block/$name")")")
+    number=$(cat "/sys/class/block/$name/partition")
+    said=$($as_root growpart "/dev/$disk" "$number" 2>&1 </dev/null)
+    [ $? -le 1 ] || fail "growpart /dev/$disk $number: $said"
+fi
+case $kind in
+ext*) said=$($as_root resize2fs "$source" 2>&1 </dev/null) || fail "resize2fs $source: $said" ;;
+xfs) said=$($as_root xfs_growfs "$mount" 2>&1 </dev/null) || fail "xfs_growfs $mount: $said" ;;
+*) fail "a file system of the type $kind, which nobody here knows how to grow" ;;
+esac
+echo "grown: $source"
+"""
+GROW_TIMEOUT_S = 300.0
+
+
+@dataclass(frozen=True)
+class GrownDisk:
+    """A root volume that was `before_gib` large, and what its node says of its file system."""
+
+    host: str
+    before_gib: int
+    gib: int
+    said: str
+
+
+def grow_disks(
+    access: Access, client: EC2Client, indices: Sequence[int] | None, gib: int
+) -> FanoutResult[GrownDisk]:
+    """Make the root volumes of these nodes, or of all, so large, and the file systems on them.
+
+    One that is so large already gets its file system only: cut off anywhere, it goes on when it is
+    run again. Later nodes get the size, too. Raises UsageError, AwsError.
+    """
+    nodes = {node.name: node for node in access.cluster.nodes}
+    targets = access.select(indices)
+    ids = [nodes[target.host].instance_id for target in targets]
+    volumes = root_volumes(client, ids)
+    disks = {
+        found.node.instance_id: found.disk for found in find_instances(client, access.cluster.name)
+    }
+    large = [t.host for t in targets if volumes[nodes[t.host].instance_id].size_gib > gib]
+    if large:
+        raise UsageError(
+            f"{fold_hosts(large)}: larger than {gib} GiB, and no volume can be made smaller",
+            f"see `clusterctl disk {access.cluster.name}`",
         )
-    ]
+
+    def one(target: Target) -> GrownDisk:
+        id = nodes[target.host].instance_id
+        volume = volumes[id]
+        if volume.size_gib < gib:
+            try:
+                enlarge(client, volume.id, gib)
+            except AwsError as refused:
+                text = f"its volume {volume.id} was not made larger: {refused.message}"
+                raise CommandFailed(target.host, text, refused.hint) from refused
+        tag(client, [id], {tags.DISK: tags.disk_text(replace(disks[id], size_gib=gib))})
+        result = access.connections.run(
+            target, "sh -s /", stdin=GROW.encode(), timeout_s=GROW_TIMEOUT_S
+        )
+        if not result.ok:
+            raise CommandFailed(
+                target.host,
+                f"its volume has {gib} GiB, and its file system could not be grown: "
+                f"{result.stderr.strip()}",
+                "the same command tries again",
+            )
+        return GrownDisk(target.host, volume.size_gib, gib, result.stdout.strip())
+
+    return fan_out(one, targets)
 
 
 PARTS = program_of("clusterctl.node.jobs.parts")
@@ -183,7 +299,7 @@ def copy_parts(
 class DiskReport:
     """Each node's file systems, what interrupted copies left there, and what is worth a word."""
 
-    nodes: FanoutResult[list[DiskUsage]]
+    nodes: FanoutResult[NodeDisks]
     findings: tuple[Finding, ...]
     copies: tuple[CopyParts, ...] = ()
 
@@ -197,13 +313,14 @@ class DiskReport:
 
 def disk(access: Access, indices: Sequence[int] | None = None) -> DiskReport:
     """Ask these nodes, or all. One outcome per node."""
-    result = access.connections.run_all(access.select(indices), COMMAND, timeout_s=TIMEOUT_S)
-    nodes = read_each(result, parse_df)
-    findings = [
-        finding
-        for usages in nodes.values
-        for usage in usages
-        for finding in disk_findings(usage, access.cluster.name)
-    ]
+    asked = {"apart_s": APART_S, "walk_s": WALK_S, "full": CROWDED}
+    result = access.connections.run_all(
+        access.select(indices),
+        DISK.command(),
+        stdin=DISK.stdin(json.dumps(asked).encode()),
+        timeout_s=TIMEOUT_S,
+    )
+    nodes = read_each(result, parse_disks)
+    findings = [finding for node in nodes.values for finding in node.findings]
     copies = copy_parts(access, indices)
     return DiskReport(nodes, tuple(findings), tuple(one for all_ in copies.values for one in all_))

@@ -1,14 +1,16 @@
 """End what jobs left running on the nodes, or a job with all that is left of it, and prove that
-nothing of it is there any more."""
+nothing of it is there any more: no process, and no GPU memory."""
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from clusterctl.domain.errors import HostError
-from clusterctl.domain.results import FanoutResult, HostOutcome
+from clusterctl.domain.errors import CommandFailed, HostError
+from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome, read_each
 from clusterctl.jobs.detached import JobRecord, end_job, find_job
 from clusterctl.jobs.processes import (
     NodeProcess,
@@ -19,17 +21,53 @@ from clusterctl.jobs.processes import (
 )
 from clusterctl.operations.access import Access
 from clusterctl.operations.logs import running_jobs
+from clusterctl.transport.target import Target
 
 Outcomes = FanoutResult[tuple[NodeProcess, ...]]
+FREED_WITHIN_S = 5.0
 # A process that was being started meanwhile may appear on another node: it is ended, too.
 ROUNDS = 2
+
+
+# A driver keeps some hundred MiB of each GPU for itself.
+FREE_BELOW_MIB = 1024
+GPU_USE = """command -v nvidia-smi >/dev/null || exit 0
+csv=--format=csv,noheader,nounits
+nvidia-smi --query-gpu=index,memory.used $csv && echo && nvidia-smi --query-compute-apps=pid $csv"""
+GPU_TIMEOUT_S = 20.0
+
+
+@dataclass(frozen=True)
+class HeldMemory:
+    """MiB of a GPU that are not free, and which processes use GPUs of that host: none may."""
+
+    host: str
+    gpu: int
+    mib: int
+    pids: tuple[int, ...]
+
+
+def parse_gpu_use(result: CommandResult) -> list[HeldMemory]:
+    """What GPU_USE printed. Raises CommandFailed: nvidia-smi fails where a GPU is lost."""
+    gpus, _, apps = result.stdout.partition("\n\n")
+    if not result.ok:
+        said = (result.stdout + result.stderr).strip()
+        raise CommandFailed(result.host, f"nvidia-smi does not say what is free: {said[:200]}")
+    pids = tuple(int(word) for word in apps.split() if word.isdigit())
+    rows = (re.findall(r"\d+", line) for line in gpus.splitlines())
+    return [
+        HeldMemory(result.host, int(row[0]), int(row[1]), pids)
+        for row in rows
+        if len(row) == 2 and int(row[1]) >= FREE_BELOW_MIB
+    ]
 
 
 @dataclass(frozen=True)
 class KillReport:
     """What was found, how it ended, and what the last look still saw.
 
-    `answered` are the nodes that said so; the others are in `failures`.
+    `answered` are the nodes that said so; the others are in `failures`. `held`: GPU memory of nodes
+    where something was ended; None where none of them has a GPU, or nothing was ended.
     """
 
     found: tuple[NodeProcess, ...]
@@ -37,13 +75,23 @@ class KillReport:
     left: tuple[NodeProcess, ...]
     answered: tuple[str, ...]
     failures: tuple[HostOutcome[Any], ...]
+    held: tuple[HeldMemory, ...] | None = None
 
     @property
     def exit_status(self) -> int:
-        """255 if a host could not be reached, 1 if something would not end, else 0."""
+        """255 if a host could not be reached, 1 if something is left or holds memory, else 0."""
         if self.failures:
             return 255
-        return 1 if self.left else 0
+        return 1 if self.left or self.held else 0
+
+    def as_data(self, failure_data: Callable[[HostOutcome[Any]], Any]) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            "processes": [process.as_data() for process in self.ended or self.found],
+            "left": [process.as_data() for process in self.left],
+            "gpu_memory_held": None if self.held is None else [asdict(one) for one in self.held],
+            "failures": [failure_data(failure) for failure in self.failures],
+        }
 
 
 def kill(
@@ -76,7 +124,29 @@ def kill(
         for outcome in (*looked.failures, *told.failures):
             failures.setdefault(outcome.host, outcome)
     answered = tuple(target.host for target in targets if target.host not in failures)
-    return KillReport(found, tuple(ended.values()), left, answered, tuple(failures.values()))
+    held = None
+    if ended:
+        busy = {process.host for process in ended.values()}
+        held = _held(access, [t for t in targets if t.host in busy - failures.keys()], failures)
+    return KillReport(found, tuple(ended.values()), left, answered, tuple(failures.values()), held)
+
+
+def _held(
+    access: Access, targets: Sequence[Target], failures: dict[str, HostOutcome[Any]]
+) -> tuple[HeldMemory, ...] | None:
+    """The memory that GPUs of these nodes still hold: a driver frees it a moment after the end."""
+    deadline = time.monotonic() + FREED_WITHIN_S
+    while True:
+        said = access.connections.run_all(targets, GPU_USE, timeout_s=GPU_TIMEOUT_S)
+        looked = read_each(said, parse_gpu_use)
+        held = tuple(one for value in looked.values for one in value)
+        if not held or time.monotonic() > deadline:
+            break
+        time.sleep(0.5)
+    for outcome in looked.failures:
+        failures.setdefault(outcome.host, outcome)
+    has_gpus = any(outcome.value and outcome.value.stdout.strip() for outcome in said.outcomes)
+    return held if has_gpus else None
 
 
 @dataclass(frozen=True)

@@ -146,8 +146,8 @@ def test_any_request_is_a_fault_or_one_line_of_refusal(good, data):
         ),
         ({"kind": "readonly", "instance_id": ID}, f"{ID}: /data is read-only"),
         (
-            {"kind": "gpu", "instance_id": ID, "gpu": 1, "lost": True, "xid": 79},
-            f"{ID}: GPU 1: is lost, Xid 79",
+            {"kind": "gpu", "instance_id": ID, "gpu": 1, "lost": True, "memory": 9, "xid": 79},
+            f"{ID}: GPU 1: is lost, holds 9 MiB, Xid 79",
         ),
     ],
 )

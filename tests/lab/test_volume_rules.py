@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
+from moto.core.utils import utcnow
 from moto.ec2.exceptions import EC2ClientError
 
-from clusterctl.lab.ec2.volumes import VolumeRequest, check_disk
+from clusterctl.lab.ec2.volumes import VolumeRequest, _state_of, check_change, check_disk
 
 
 def disk(type="gp3", size_gib=100, **others):
@@ -71,4 +74,27 @@ def test_volumes_that_are_made(wish):
 def test_volumes_that_are_refused(wish, code, text):
     with pytest.raises(EC2ClientError, match=re.escape(text)) as refused:
         check_disk(wish)
+    assert refused.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("age_s", "size", "code"),
+    [
+        (0.1, 200, "IncorrectModificationState"),
+        (1, 200, "IncorrectModificationState"),
+        (60, 200, "VolumeModificationRateExceeded"),
+        (7 * 3600, 200, None),
+        (None, 200, None),
+        (None, 50, "InvalidParameterValue"),
+    ],
+)
+def test_a_volume_is_changed_once_in_six_hours(age_s, size, code):
+    change = SimpleNamespace(start_time=utcnow() - timedelta(seconds=age_s or 0))
+    change.modification_state = _state_of(change)
+    volume = SimpleNamespace(id="vol-1", size=100, modifications=[change] if age_s else [])
+    if code is None:
+        check_change(volume, size)
+        return
+    with pytest.raises(EC2ClientError) as refused:
+        check_change(volume, size)
     assert refused.value.code == code

@@ -7,13 +7,14 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from clusterctl.cli.app_context import AppContext
 from clusterctl.config import load_settings
 from clusterctl.ec2.launch.request import root_rate
-from clusterctl.operations.disk import SlowDisk, find_slow_disk
+from clusterctl.operations.disk import GROW, SlowDisk, find_slow_disk
 
 pytestmark = [pytest.mark.lab]
 
@@ -24,7 +25,7 @@ def test_disk(pair):
     status, out, err = pair.ctl("disk")
     assert (status, err) == (0, "")
     header, *rows = [line.split() for line in out.splitlines()]
-    assert header == ["NODE", "MOUNT", "SIZE", "FREE", "USED"]
+    assert header == ["NODE", "MOUNT", "SIZE", "FREE", "USED", "INODES", "FULL", "IN"]
     assert {(row[0], row[1]) for row in rows} >= {
         (node, mount) for node in ("pair-0", "pair-1") for mount in ("/", "/data")
     }
@@ -34,16 +35,97 @@ def test_disk(pair):
     ("left", "status", "check"), [("64MiB", 0, "disk.crowded"), ("0", 1, "disk.full")]
 )
 def test_a_full_volume_is_found(pair, left, status, check):
+    pair.on(1, "mkdir -p /data/old/run; head -c 20M /dev/zero >/data/old/run/big; echo >/data/b")
     with pair.fault(1, "fill", "drain", "--left", left):
         ended, out, err = pair.ctl("disk", "--json")
         assert ended == status
-        [finding] = json.loads(out)["findings"]
+        report = json.loads(out)
+        [data] = [one for one in report["disks"] if one["fills"]]
+        assert (data["mount"], data["whole"]) == ("/data", True)
+        assert data["fills"] == [["/data/old/run", 20 << 20]]
+        [finding] = report["findings"]
         assert (finding["check"], finding["host"]) == (check, "pair-1")
         assert re.match(r"/data is (9\d|100) % full", finding["message"])
         assert "clusterctl clean-logs pair" in finding["hint"]
         status, out, err = pair.ctl("disk")
         assert finding["message"] in err
         assert re.search(r"pair-1 +/data +1\.0 GiB", out)
+        assert re.search(r"pair-1 +/data/old/run +20\.0 MiB\n", out)
+    pair.on(1, "rm -r /data/old /data/b")
+
+
+def test_when_a_disk_that_grows_is_full(pair):
+    grows = "setsid sh -c 'while head -c 1M /dev/zero >>/data/grows; do sleep 0.1; done'"
+    pair.on(1, f"{grows} </dev/null >/dev/null 2>&1 & echo $! >grows")
+    try:
+        disks = json.loads(pair.ctl("disk", "--json")[1])["disks"]
+        full_in_s = {one["host"]: one["full_in_s"] for one in disks if one["mount"] == "/data"}
+        assert full_in_s["pair-0"] is None
+        assert 10 < full_in_s["pair-1"] < 3600
+    finally:
+        pair.on(1, "pkill -x sh; rm -f /data/grows grows; :")
+
+
+def test_root_volumes_grow_once_in_six_hours(pair):
+    status, out, err = pair.ctl("disk", "--grow", "200", "--nodes", "1")
+    assert (status, err) == (0, "")
+    assert re.fullmatch(r"pair-1: \d+ GiB, now 200; no device: \S+\n", out)
+    status, _, err = pair.ctl("disk", "--grow", "250", "--nodes", "1")
+    assert (status, err.startswith("pair-1: its volume vol-")) == (1, True), err
+    # A file system alone is no change of the volume.
+    status, out, err = pair.ctl("disk", "--grow", "200", "--nodes", "1")
+    assert (status, out[:30]) == (0, "pair-1: 200 GiB, now 200; no de"[:30]), err
+    status, _, err = pair.ctl("disk", "--grow", "10")
+    assert (status, "pair-[0-1]: larger than 10 GiB" in err) == (2, True), err
+
+
+@pytest.mark.parametrize(
+    ("source", "kind", "growpart", "ran", "said"),
+    [
+        ("/dev/nvme0n1p1", "ext4", 0, ["growpart {dev}/nvme0n1 1", "resize2fs {dev}/nvme0n1p1"], 0),
+        ("/dev/nvme0n1p1", "xfs", 1, ["growpart {dev}/nvme0n1 1", "xfs_growfs /"], 0),
+        ("/dev/nvme0n1p1", "ext4", 2, ["growpart {dev}/nvme0n1 1"], 3),
+        ("/dev/nvme1n1", "ext4", 0, ["resize2fs {dev}/nvme1n1"], 0),
+        ("/dev/nvme1n1", "btrfs", 0, [], 3),
+        ("tmpfs", "tmpfs", 0, [], 0),
+    ],
+)
+def test_what_grows_a_file_system(tmp_path, source, kind, growpart, ran, said):
+    """By programs in the place of those that would: no kernel here lets a test resize a disk."""
+    dev, blocks, bin = (tmp_path / name for name in ("dev", "block", "bin"))
+    (tmp_path / "sys/nvme0n1/nvme0n1p1").mkdir(parents=True)
+    (tmp_path / "sys/nvme0n1/nvme0n1p1/partition").write_text("1\n")
+    (tmp_path / "sys/nvme1n1").mkdir()
+    for folder in (dev, blocks, bin):
+        folder.mkdir()
+    for name in ("nvme0n1/nvme0n1p1", "nvme1n1"):
+        (blocks / Path(name).name).symlink_to(tmp_path / "sys" / name)
+        (dev / Path(name).name).touch()
+    placed = source.replace("/dev", str(dev))
+    for name, does in {
+        "findmnt": f'case $2 in SOURCE) echo "{placed}" ;; *) echo {kind} ;; esac',
+        **{name: f'echo {name} "$@" >>{tmp_path}/ran' for name in ("resize2fs", "xfs_growfs")},
+        "growpart": f'echo growpart "$@" >>{tmp_path}/ran; exit {growpart}',
+        "sudo": 'exec "$@"',
+    }.items():
+        (bin / name).write_text(f"#!/bin/sh\n{does}\n")
+        (bin / name).chmod(0o755)
+    script = GROW.replace("/sys/class/block", str(blocks)).replace("/dev/", f"{dev}/")
+    script = script.replace(f"{dev}/null", "/dev/null")
+    path = f"{bin}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["sh", "-s", "/"],
+        input=script,
+        text=True,
+        env={"PATH": path},
+        capture_output=True,
+        check=False,
+    )
+    log = tmp_path / "ran"
+    assert (log.read_text().splitlines() if log.exists() else []) == [
+        line.format(dev=dev) for line in ran
+    ]
+    assert done.returncode == said, done.stderr
 
 
 def test_a_dead_node_is_one_line(pair):

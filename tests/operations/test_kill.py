@@ -61,9 +61,14 @@ def test_the_jobs_own_end_by_force_and_the_users_stay(deaf):
     assert "would end" in shown
     assert alive(deaf, 1, own)
 
-    status, out, err = deaf.ctl("kill", "--json")
-    assert status == 0, err
-    ended = json.loads(out)
+    assert deaf.ctl("kill", "20261120-154501-3f2a")[:2] == (0, "nothing to end\n")
+    with deaf.fault(1, "gpu", "heal", "--memory", "14000"):
+        status, out, err = deaf.ctl("kill", "--json")
+    assert status == 1, "what a GPU still holds is no success"
+    report = json.loads(out)
+    held = {"host": "pair-1", "gpu": 0, "mib": 14000, "pids": []}
+    assert (report["left"], report["gpu_memory_held"], report["failures"]) == ([], [held], [])
+    ended = report["processes"]
     ranks = {process["rank"]: process for process in ended if process["role"] == "rank"}
     assert {rank: process["host"] for rank, process in ranks.items()} == {0: "pair-0", 1: "pair-1"}
     assert ranks[1]["argv"] == ["deaf\n\t\x1b[31m 'é\" \\xff", "/home/ubuntu/deaf.py", "now"]

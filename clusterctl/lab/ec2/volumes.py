@@ -1,6 +1,7 @@
 """The volumes that come with an instance: the image's, as the request changes and adds to them.
 
-moto makes an 8 GiB root volume whatever the image says, and forgets a request's performance.
+moto makes an 8 GiB root volume whatever the image says, and forgets a request's performance. It
+takes any change of a volume at once: EBS takes one in six hours, none smaller, and needs a while.
 """
 
 from __future__ import annotations
@@ -9,6 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from moto.core.utils import utcnow
+from moto.ec2.models import EC2Backend
+from moto.ec2.models.elastic_block_store import VolumeModification
 from moto.ec2.models.instances import Instance
 from moto.ec2.responses import EC2Response
 
@@ -19,6 +23,8 @@ IOPS_TYPES = ("io1", "io2")
 TYPES = ("standard", "gp2", "gp3", "st1", "sc1", *IOPS_TYPES)
 GP3_IOPS, GP3_THROUGHPUT, GP3_SIZE = (3000, 80_000), (125, 2000), (1, 65_536)
 LOAD_MIB_S = (100, 300)
+# Days on EBS, for the largest volumes.
+MODIFYING_S, OPTIMIZING_S, NEXT_CHANGE_S = 0.3, 2.0, 6 * 3600
 IOPS_PER_GIB, THROUGHPUT_PER_IOPS = 500, 0.25
 
 
@@ -64,6 +70,42 @@ class VolumeRule(Rule):
 def install() -> None:
     override(EC2Response, _parse_block_device_mapping)
     override(Instance, setup_defaults)
+    modify = EC2Backend.modify_volume
+
+    def modify_volume(
+        backend: Any, volume_id: str, target_size: Any = None, *more: Any, **named: Any
+    ) -> Any:
+        check_change(backend.get_volume(volume_id), target_size and int(target_size))
+        return modify(backend, volume_id, target_size and int(target_size), *more, **named)
+
+    override(EC2Backend, modify_volume)
+    VolumeModification.modification_state = property(_state_of)  # type: ignore[assignment, method-assign]
+
+
+def _state_of(change: Any) -> str:
+    age_s = (utcnow() - change.start_time).total_seconds()
+    if age_s < MODIFYING_S:
+        return "modifying"
+    return "optimizing" if age_s < OPTIMIZING_S else "completed"
+
+
+def check_change(volume: Any, size_gib: int | None) -> None:
+    """Raise the first of EBS's rules that a change of a volume breaks."""
+    if size_gib is not None and size_gib < volume.size:
+        raise refuse("InvalidParameterValue", "New size cannot be smaller than existing size")
+    for change in volume.modifications[-1:]:
+        if change.modification_state != "completed":
+            raise refuse(
+                "IncorrectModificationState",
+                f"Cannot modify volume {volume.id} in modification state "
+                f"{change.modification_state.upper()}",
+            )
+        if (utcnow() - change.start_time).total_seconds() < NEXT_CHANGE_S:
+            raise refuse(
+                "VolumeModificationRateExceeded",
+                "You've reached the maximum modification rate per volume limit. Wait at least 6 "
+                "hours between modifications per EBS volume.",
+            )
 
 
 def _parse_block_device_mapping(_: Any) -> list[Any]:

@@ -131,26 +131,28 @@ class ReadOnly(HostFault):
 
 @dataclass(frozen=True)
 class BrokenGpu(HostFault):
-    """A GPU of a host is lost, or has uncorrectable ECC errors, or a row to remap, or the kernel
-    says an Xid of it."""
+    """A GPU of a host is lost, or has uncorrectable ECC errors, or a row to remap, or `memory` MiB
+    that nobody frees, or the kernel says an Xid of it."""
 
     gpu: int = 0
     lost: bool = False
     ecc: int = 0
     remap: str = ""
     xid: int = 0
+    memory: int = 0
 
     effect: ClassVar[str] = "gpu"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         flag("lost", self.lost)
-        for what in ("gpu", "ecc", "xid"):
+        for what in ("gpu", "ecc", "xid", "memory"):
             whole(what, getattr(self, what))
         if self.remap not in ("", "pending", "failed"):
             raise UsageError("a remapped row is pending or failed", "choose one of them")
-        if not (self.lost or self.ecc or self.remap or self.xid):
-            raise UsageError("nothing is wrong with it", "name --lost, --ecc, --remap or --xid")
+        if not (self.lost or self.ecc or self.remap or self.xid or self.memory):
+            hint = "name --lost, --ecc, --remap, --memory or --xid"
+            raise UsageError("nothing is wrong with it", hint)
 
     @property
     def degree(self) -> Any:
@@ -162,6 +164,7 @@ class BrokenGpu(HostFault):
             "is lost" if self.lost else "",
             f"has {self.ecc} uncorrectable errors" if self.ecc else "",
             f"has a remapped row {self.remap}" if self.remap else "",
+            f"holds {self.memory} MiB" if self.memory else "",
             f"Xid {self.xid}" if self.xid else "",
         )
         return f"{self.instance_id}: GPU {self.gpu}: {', '.join(filter(None, wrong))}"

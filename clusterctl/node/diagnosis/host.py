@@ -58,7 +58,7 @@ def facts(within_s: float = WITHIN_S) -> dict[str, Any]:
         "nvlink": nvlink,
         "fabric_manager": fabric_manager,
     }
-    asked = {f"mount {path}": _filesystem_question(path) for path in mounts()}
+    asked = {f"mount {path}": filesystem_question(path) for path in mounts()}
     answers, errors = ask({**questions, **asked}, within_s)
     systems = [answers.pop(name) for name in asked if name in answers]
     clock["last_s"] = time.time()
@@ -288,7 +288,7 @@ def mounts() -> list[str]:
     return list(found.values())
 
 
-def _filesystem_question(path: str) -> Callable[[], dict[str, Any]]:
+def filesystem_question(path: str) -> Callable[[], dict[str, Any]]:
     return lambda: filesystem(path)
 
 

@@ -1,8 +1,9 @@
 """Runs on a node: remove what trainings wrote into log folders, and ended jobs' own folders.
 
-stdin: {"folders": [[PATH, LOG NAME]], "keep": [PATH], "jobs": BOOLEAN, "dry_run": BOOLEAN,
-"force": BOOLEAN}; a PATH may begin with ~. Prints {"busy": ID} when a job runs here (with `force`
-only that job's own folder is left alone then), else, of what there is or was,
+stdin: {"folders": [[PATH, LOG NAME]], "keep": [PATH], "jobs": BOOLEAN, "keep_last": N, "dry_run":
+BOOLEAN, "force": BOOLEAN}; a PATH may begin with ~. With N of 1 or more, of each folder the older
+checkpoints alone go, and the older jobs' folders. Prints {"busy": ID} when a job runs here (with
+`force` only that job's own folder is left alone then), else, of what there is or was,
 
     {"folders": [{"path": TEXT, "bytes": N, "checkpoints": N, "others": N}], "failed": [TEXT],
      "links": [TEXT]}
@@ -25,6 +26,7 @@ from pathlib import Path
 JOBS = Path.home() / ".clusterctl" / "jobs"
 JOB_IDS = "[0-9]" * 8 + "-" + "[0-9]" * 6 + "-" + "[0-9a-f]" * 4
 CHECKPOINT = re.compile(r"model\.ckpt-\d+\.index")
+OF_STEP = re.compile(r"model\.ckpt-(\d+)\..*")
 # Of TensorFlow 1, too: the tutorial's own trainer.
 OURS = re.compile(r"\.?model\.ckpt-\d+\..*|events\.out\.tfevents\..*")
 UNFINISHED = re.compile(r"\.?model\.ckpt-\d+_temp.*")  # folders
@@ -90,7 +92,7 @@ def clean(asked: dict) -> dict:
             names.setdefault(os.path.realpath(path), set()).update({log, f"eval_{log}"})
     for path, logs in names.items():
         try:
-            folder, paths = look(path, logs)
+            folder, paths = look(path, logs, asked["keep_last"])
         except OSError as error:
             if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
                 failed.append(f"{error.filename}: {error.strerror}")
@@ -100,7 +102,7 @@ def clean(asked: dict) -> dict:
             if not asked["dry_run"]:
                 with contextlib.suppress(OSError):  # something else is left in it
                     os.rmdir(path)  # noqa: PTH106
-    for job in jobs if asked["jobs"] else []:
+    for job in jobs[: max(0, len(jobs) - asked["keep_last"])] if asked["jobs"] else []:
         if job.name not in running and not is_link(str(job)):
             take({"path": str(job), "checkpoints": 0, "others": 0}, [str(job)])
     return {"folders": found, "failed": failed, "links": sorted(set(links))}
@@ -119,10 +121,12 @@ def is_metrics(entry: os.DirEntry) -> bool:
         return file.read(8) == b'{"run": '
 
 
-def look(path: str, logs: set) -> tuple:
-    """What a log folder has, and what of it a training wrote."""
+def look(path: str, logs: set, keep_last: int = 0) -> tuple:
+    """What a log folder has, and what of it a training wrote and may go."""
     with os.scandir(path) as entries:
         there = list(entries)
+    if keep_last:
+        return older(path, there, keep_last)
     checkpoints = sum(bool(CHECKPOINT.fullmatch(entry.name)) for entry in there)
     names = logs | BESIDE_CHECKPOINTS if checkpoints else logs
     ours = [
@@ -136,3 +140,21 @@ def look(path: str, logs: set) -> tuple:
     ]
     others = len(there) - len(ours)
     return {"path": path, "checkpoints": checkpoints, "others": others}, ours
+
+
+def older(path: str, there: list, keep_last: int) -> tuple:
+    """The checkpoints of a log folder but the last ones, which alone go."""
+    whole = {step_of(entry.name) for entry in there if CHECKPOINT.fullmatch(entry.name)}
+    going = set(sorted(whole)[:-keep_last])
+    paths = [
+        entry.path
+        for entry in there
+        if step_of(entry.name) in going and entry.is_file(follow_symlinks=False)
+    ]
+    return {"path": path, "checkpoints": len(going), "others": len(there) - len(paths)}, paths
+
+
+def step_of(name: str) -> int:
+    """-1: no part of a checkpoint."""
+    found = OF_STEP.fullmatch(name)
+    return int(found[1]) if found else -1

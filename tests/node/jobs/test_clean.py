@@ -67,6 +67,22 @@ def test_a_folder_with_other_files_keeps_them(node, name):
     assert clean(node, f"{folder}/")["folders"] == []
 
 
+def test_the_last_checkpoints_stay_with_all_else(node):
+    runs = node.home / "runs"
+    parts = ("index", "data-00000-of-00001")
+    fill(runs, [f"model.ckpt-{step}.{part}" for step in (5, 40, 100) for part in parts])
+    fill(runs, ["hvd_train.log", "model.ckpt-200.data-00000-of-00001", "metrics.jsonl"])
+    jobs = node.home / ".clusterctl/jobs"
+    fill(jobs, [f"2026112{day}-000000-aaaa/log" for day in (1, 2, 3)])
+    before = tree(node.home)
+    said = clean(node, "~/runs", keep_last=2, jobs=True)
+    going = {f"runs/model.ckpt-5.{part}" for part in parts}
+    going |= {".clusterctl/jobs/20261121-000000-aaaa", ".clusterctl/jobs/20261121-000000-aaaa/log"}
+    assert before - tree(node.home) == going
+    assert [one["checkpoints"] for one in said["folders"]] == [1, 0]
+    assert clean(node, "~/runs", keep_last=4, jobs=True)["folders"] == []
+
+
 def test_metrics_of_another_program_stay(node):
     fill(node.home / "runs", ["model.ckpt-7.index"])
     (node.home / "runs/metrics.jsonl").write_text('{"loss": 1}\n')

@@ -1,0 +1,65 @@
+"""EBS volumes of nodes made larger."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from clusterctl.domain.errors import AwsError
+from clusterctl.ec2.errors import gaps, translated
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+
+MODIFIED_WITHIN_S = 900.0
+
+
+@dataclass(frozen=True)
+class Volume:
+    id: str
+    size_gib: int
+
+
+def root_volumes(client: EC2Client, instance_ids: Sequence[str]) -> dict[str, Volume]:
+    """The root volume of each instance, by its id. Raises AwsError."""
+    with translated():
+        pages = client.get_paginator("describe_instances")
+        found = pages.paginate(InstanceIds=list(instance_ids))
+        machines = [
+            one for page in found for group in page["Reservations"] for one in group["Instances"]
+        ]
+        ids = {
+            mapping["Ebs"]["VolumeId"]: machine["InstanceId"]
+            for machine in machines
+            for mapping in machine["BlockDeviceMappings"]
+            if mapping["DeviceName"] == machine["RootDeviceName"]
+        }
+        described = client.describe_volumes(VolumeIds=list(ids))["Volumes"] if ids else []
+    return {ids[one["VolumeId"]]: Volume(one["VolumeId"], one["Size"]) for one in described}
+
+
+def enlarge(client: EC2Client, volume_id: str, gib: int) -> None:
+    """Ask for the size, and wait until a file system may use it, which is long before all blocks
+    are as fast as the volume. Raises AwsError: EBS takes one change in six hours, for example."""
+    with translated():
+        client.modify_volume(VolumeId=volume_id, Size=gib)
+    deadline = time.monotonic() + MODIFIED_WITHIN_S
+    for gap_s in gaps(0.5, 1.4, 10.0):
+        with translated():
+            answer = client.describe_volumes_modifications(VolumeIds=[volume_id])
+        # The last change is described as long as EBS remembers it, and earlier ones are not.
+        [*_, change] = answer["VolumesModifications"]
+        if change["ModificationState"] in ("optimizing", "completed"):
+            return
+        if change["ModificationState"] == "failed":
+            said = change.get("StatusMessage") or "EBS does not say why"
+            raise AwsError("VolumeModificationFailed", f"{volume_id} could not be changed: {said}")
+        if time.monotonic() > deadline:
+            raise AwsError(
+                "VolumeModificationSlow",
+                f"{volume_id} is still being changed after {MODIFIED_WITHIN_S / 60:.0f} min",
+                "the same command goes on",
+            )
+        time.sleep(gap_s)
