@@ -109,9 +109,9 @@ class LabCluster:
 
     def answers(self, node: int) -> bool:
         with self.access() as access:
-            access.connections.connect_timeout_s = 2.0
+            access.connections.connect_timeout_s = 5.0
             try:
-                return access.connections.run(access.targets[node], "true", timeout_s=2).ok
+                return access.connections.run(access.targets[node], "true", timeout_s=5).ok
             except ClusterctlError:
                 return False
 

@@ -12,6 +12,7 @@ CHECKOUT = Path(__file__).parent.parent
 
 @pytest.mark.lab
 @pytest.mark.train
+@pytest.mark.timeout(1200)
 def test_the_demo():
     done = subprocess.run(
         ["./scripts/demo"],
@@ -20,7 +21,7 @@ def test_the_demo():
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=290,
+        timeout=1100,
         check=False,
     )
     assert done.returncode == 0, done.stdout

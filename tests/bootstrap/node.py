@@ -47,6 +47,6 @@ class ShellNode:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=240,
             preexec_fn=lambda: os.umask(0o022),
         )

@@ -12,7 +12,7 @@ BIN = Path(sys.executable).parent
 def call(*argv: object, stdin: bytes | None = None) -> subprocess.CompletedProcess[str]:
     words = [str(BIN / str(argv[0])), *map(str, argv[1:])]
     given = {"stdin": subprocess.DEVNULL} if stdin is None else {"input": stdin}
-    done = subprocess.run(words, capture_output=True, timeout=60, check=False, **given)
+    done = subprocess.run(words, capture_output=True, timeout=240, check=False, **given)
     return subprocess.CompletedProcess(
         words, done.returncode, done.stdout.decode(), done.stderr.decode()
     )

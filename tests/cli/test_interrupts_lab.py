@@ -18,7 +18,7 @@ from tests.cli.running import CommandLine
 from tests.lab.running import client
 from tests.operations.leaks import everything
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.lab
 
 NAME = "cutoff"
 UP = f"up {NAME} --nodes 2 --instance-type p3.2xlarge"

@@ -90,7 +90,7 @@ def test_two_first_calls_at_once_share_a_keeper(home, hosts, runtime, ssh_server
     argv = [BIN / "runclust", "--persist", "-n", hosts, "echo in"]
     calls = [subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=-2) for _ in range(3)]
     for process in calls:
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=240)
         assert (process.returncode, len(out.splitlines())) == (0, 4), out
     assert len(keepers(runtime)) == 1
     assert ssh_server.logins == before + 4
@@ -113,7 +113,7 @@ def test_a_keeper_that_was_killed_is_not_missed(home, hosts, runtime):
         assert "begun" in running.stdout.readline()
     for keeper in keepers(runtime):
         os.kill(keeper, signal.SIGKILL)
-    _, said = running.communicate(timeout=30)
+    _, said = running.communicate(timeout=240)
     assert running.returncode == 255
     assert said.splitlines() == ["127.0.0.[1-4]: the process that keeps its connection has ended"]
 
@@ -213,7 +213,7 @@ def test_who_ends_early_ends_the_commands_and_no_connection(pair_hosts, runtime,
         assert "begun" in process.stdout.readline()
     assert len(pgrep("-f", f"^sleep {marker}")) == 2
     process.send_signal(how)
-    _, said = process.communicate(timeout=30)
+    _, said = process.communicate(timeout=240)
     if how == signal.SIGINT:
         assert (process.returncode, said.strip()) == (130, "interrupted")
     wait_until(lambda: not pgrep("-f", f"^sleep {marker}"), "the commands to end", 20)

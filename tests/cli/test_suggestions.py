@@ -163,7 +163,7 @@ def typed(pair):
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=240,
             check=False,
         )
         return done.returncode, done.stdout, done.stderr

@@ -196,7 +196,7 @@ def test_a_relay_that_does_not_start(tmp_path, data, name):
                 targets=access.targets,
                 request=CopyRequest((f"{data}/",), "~/broken"),
                 plan=_plan(access.targets),
-                timeouts=Timeouts(start_s=4.0),
+                timeouts=Timeouts(start_s=10.0 if name == "says nothing" else 240.0),
             ).run()
         assert [node.host for node in report.failed] == ["host2"], report
         assert message in report.failed[0].error.message
@@ -341,7 +341,7 @@ def test_an_interrupt_ends_every_relay_and_the_same_copy_goes_on(hosts, tmp_path
     staging = hosts.home(2) / name / ".clusterctl-copy"
     wait_until(lambda: process.poll() is not None or staging.exists(), "data comes")
     process.send_signal(number)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=240)
     assert "Traceback" not in err
     assert process.returncode == 130, (out, err)
     wait_until(lambda: not relays_of(str(hosts.folder)), "all relays ended", 10)
@@ -467,7 +467,7 @@ def test_no_way_to_the_source(tmp_path, data, monkeypatch):
     with ssh_hosts(tmp_path, "AllowTcpForwarding no") as hosts:
         began = time.monotonic()
         report = copy(hosts, f"{data}/", "~/nowhere", 2)
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - began < 240
     assert not report.ok
     assert "cannot connect to the source" in report.nodes[0].error.message
 

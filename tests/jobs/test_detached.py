@@ -59,7 +59,7 @@ def plan(home, script, job_id=JOB):
     )
 
 
-def eventually(reached, timeout_s=60.0):
+def eventually(reached, timeout_s=240.0):
     wait_until(reached, "the job", timeout_s)
 
 
@@ -250,17 +250,17 @@ def test_a_job_that_is_being_started_is_neither_lost_nor_cleaned_away(node):
     put_env(node, SLOW_ENV)
     clean = (CLEAN.command(), CLEAN.stdin(Cleaning(jobs=True, force=True).payload))
     with ThreadPoolExecutor() as pool:
-        started = pool.submit(start_job, node, HEAD, plan(node.home, "exec sleep 60"), "demo")
+        started = pool.submit(start_job, node, HEAD, plan(node.home, "exec sleep 600"), "demo")
         eventually((node.home / "launched").exists)
         cleaned = pool.submit(lambda: node.run(HEAD, clean[0], stdin=clean[1]))
         listed = pool.submit(list_jobs, node, HEAD)
         # They wait for the start, which waits for this file.
         wait([cleaned, listed], timeout=1.0)
         (node.home / "go").touch()
-        assert started.result(timeout=60)
-        assert [job.running for job in listed.result(timeout=60)] == [True], "it is not lost"
+        assert started.result(timeout=240)
+        assert [job.running for job in listed.result(timeout=240)] == [True], "it is not lost"
         nothing = {"folders": [], "failed": [], "links": []}
-        assert json.loads(cleaned.result(timeout=60).stdout) == nothing
+        assert json.loads(cleaned.result(timeout=240).stdout) == nothing
     assert find_job(node, HEAD, JOB).running
     unforced = node.run(HEAD, clean[0], stdin=CLEAN.stdin(Cleaning(jobs=True).payload)).stdout
     assert json.loads(unforced) == {"busy": JOB}, "a job that was started since it was asked"
@@ -352,7 +352,7 @@ def test_a_cancelled_job_passes_the_signal_on_and_says_so(node):
 
 
 def test_a_job_whose_process_was_killed_is_lost(node):
-    start_job(node, HEAD, plan(node.home, "exec sleep 60"), "demo")
+    start_job(node, HEAD, plan(node.home, "exec sleep 600"), "demo")
     os.killpg(os.getpgid(int((folder(node) / "pid").read_text())), signal.SIGKILL)
     eventually(lambda: find_job(node, HEAD, JOB).state is JobState.LOST)
     assert find_job(node, HEAD, JOB).exit_status is None

@@ -40,7 +40,7 @@ def test_ranks_of_this_host_alone_need_no_hosts_file_and_no_free_cores(mpirun, t
         env={**os.environ, **ALLOW_ROOT},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -83,7 +83,7 @@ def test_every_host_is_dialled_from_here_with_keep_alives(mpirun, hosts, tmp_pat
             cwd=tmp_path,
             env={**os.environ, **ALLOW_ROOT},
             capture_output=True,
-            timeout=60,
+            timeout=240,
             check=False,
         )
     finally:

@@ -45,7 +45,7 @@ def start(node, *argv, python=sys.executable, **environ):
 
 def typed(node, *argv, **options):
     with start(node, *argv, **options) as process:
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=240)
     assert "Traceback" not in err, err
     return process.returncode, out, err
 
@@ -145,7 +145,7 @@ def test_told_to_end_it_does_not_evaluate(trainable):
     process = start(trainable, "./train.sh", "2", WAIT="yes")
     eventually((trainable / "ready").exists, "the training")
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=120) == 128 + signal.SIGTERM
+    assert process.wait(timeout=240) == 128 + signal.SIGTERM
     train, ended = ran(trainable)
     assert (train.startswith("mpirun"), ended) == (True, "ended")
 

@@ -198,7 +198,7 @@ def once_client(record: LabRecord, service: str = "ec2", attempts: int = 1):
     from botocore.config import Config
 
     retries = {"mode": "standard", "total_max_attempts": attempts}
-    config = Config(retries=retries, max_pool_connections=32, read_timeout=20)
+    config = Config(retries=retries, max_pool_connections=32, read_timeout=120)
     return client(record, service=service, config=config)
 
 
@@ -222,7 +222,7 @@ def make_key(folder: Path, name: str) -> Path:
     return key
 
 
-def wait_until(true, what: str, timeout_s: float = 120):
+def wait_until(true, what: str, timeout_s: float = 240):
     """The first true value of `true()`. Fails with `what` at the deadline.
 
     It is long, since it costs time only where a test fails, and machines that test are busy.
@@ -242,12 +242,12 @@ def ssh(
     address: str,
     command: str,
     user: str = "ubuntu",
-    timeout_s: float = 60,
+    timeout_s: float = 240,
     given: str | None = None,
 ):
     """One command on a host, through the system's ssh; `given` is its standard input."""
     options = ["IdentitiesOnly=yes", "StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null"]
-    options += ["LogLevel=ERROR", "BatchMode=yes", "ConnectTimeout=5"]
+    options += ["LogLevel=ERROR", "BatchMode=yes", "ConnectTimeout=20"]
     if record.proxy_command:
         options += ["ProxyCommand=" + shlex.join(record.proxy_command), "ProxyUseFdpass=yes"]
     flags = [flag for option in options for flag in ("-o", option)]

@@ -42,7 +42,7 @@ def test_all_facts_of_a_host_that_has_broken_hardware(instances, faults):
     ]
     [line] = found["kernel_log"]
     assert line["text"].startswith("NVRM: Xid (PCI:0000:00:1a): 79,")
-    assert 0 <= line["age_s"] < 60
+    assert 0 <= line["age_s"] < 600
     assert len(instances.run(one, "nvidia-smi -L").splitlines()) == 7
     faults("gpu", instance_id=one["InstanceId"], gpu=0, ecc=2, remap="failed")
     instances.run(one, "sudo ip link set eth0 mtu 1400")

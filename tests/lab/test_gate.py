@@ -31,7 +31,7 @@ EVIL = "http://evil.example"
 def send(lab, method, path, body=b"", headers=None):
     """The status, the headers and the body of the answer to one raw request."""
     url = urllib.parse.urlsplit(lab.endpoint_url)
-    connection = http.client.HTTPConnection(url.hostname, url.port, timeout=10)
+    connection = http.client.HTTPConnection(url.hostname, url.port, timeout=60)
     connection.request(method, path, body, headers or {})
     answer = connection.getresponse()
     said = answer.status, {key.lower(): value for key, value in answer.getheaders()}, answer.read()

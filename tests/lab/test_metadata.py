@@ -23,7 +23,7 @@ method, path, *headers = sys.argv[1:]
 url = "http://169.254.169.254" + path
 request = urllib.request.Request(url, method=method, headers=dict(h.split("=", 1) for h in headers))
 try:
-    with urllib.request.urlopen(request, timeout=5) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         print(answer.status, answer.read().decode())
 except urllib.error.HTTPError as refused:
     print(refused.code)

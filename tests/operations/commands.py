@@ -31,7 +31,7 @@ def make_ready(
     cluster = as_cluster(launcher.clients.ec2, name, members)
     assert cluster
     ids = [node.instance_id for node in cluster.nodes]
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 240
     while True:
         found = find_instances(launcher.clients.ec2, cluster.name, states=())
         nodes = tuple(one.node for one in found if one.node.instance_id in ids)

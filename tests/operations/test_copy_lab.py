@@ -18,7 +18,7 @@ from clusterctl.operations import copy as operation
 from clusterctl.operations.copy import UrlAccess, copy_to_cluster
 from tests.lab.running import wait_until
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.lab
 
 NAME = "copies"
 MIB = 1 << 20

@@ -10,7 +10,7 @@ import pytest
 
 from tests.pair import eventually
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.lab
 MIB = 1 << 20
 SUMS = "cd {0} && find . -type f -print0 | sort -z | xargs -0 sha256sum"
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.bootstrap.wheels import make_wheelhouse
 
-pytestmark = [pytest.mark.lab, pytest.mark.train, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.lab, pytest.mark.train]
 
 FOLDER = "/opt/tiny-training/environment"
 WHEELS = ".cache/clusterctl"

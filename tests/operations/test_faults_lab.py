@@ -11,7 +11,7 @@ from tests.cli.running import CommandLine
 from tests.lab.running import account_of
 from tests.operations.leaks import everything
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.lab
 
 NAME = "breaks"
 UP = ("up", NAME, "--instance-type", "p3.2xlarge", "--nodes")

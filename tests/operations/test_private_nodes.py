@@ -103,7 +103,7 @@ def test_openssh_and_copies_go_the_same_way(pair, tmp_path):
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=240,
         )
         assert done.stdout.split()[2:3] == [INSIDE], done.stderr
         request = CopyRequest((str(source),), "/tmp/copied there")
@@ -131,13 +131,13 @@ def test_a_node_that_vanishes_behind_the_head_is_noticed(pair, tmp_path, monkeyp
                 ended.append(error)
 
         threading.Thread(target=run, daemon=True).start()
-        assert began.wait(30)
+        assert began.wait(240)
         with pair.cut_off(1):
-            wait_until(lambda: ended, "somebody to notice", timeout_s=60)
+            wait_until(lambda: ended, "somebody to notice")
         assert isinstance(ended[0], ConnectionLost), ended
         pair.on(0, f"sudo -n ip route replace {INSIDE} via {_address(pair)}")
         # And its neighbour's way is as good as before.
-        assert access.connections.run(access.targets[0], "true", timeout_s=20).ok
+        assert access.connections.run(access.targets[0], "true", timeout_s=240).ok
 
 
 def test_a_quiet_command_is_not_taken_for_a_dead_node(pair, tmp_path, monkeypatch):

@@ -147,7 +147,7 @@ def test_after_an_interrupt_it_is_said_who_is_rebooting(pair):
     with reboots_that_do_nothing(pair), pair.start("reboot", "--timeout", "5m") as process:
         eventually(lambda: pair.on(1, "ls /tmp").count("told"), "the order to reboot")
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=120)
+        _, err = process.communicate(timeout=240)
     assert process.returncode == 130
     assert "rebooting, and nobody waits: pair-1; the others are as they were" in err
 

@@ -522,7 +522,7 @@ def test_a_copy_that_takes_too_long_is_ended(node, stuck):
     began = time.monotonic()
     report = copied(node, wish, timeout_s=1.0)
     assert isinstance(report.error, CommandTimeout)
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 240
     assert not any(record.running for record in records(node))
 
 

@@ -119,7 +119,7 @@ def test_ctrl_c_leaves_the_job_running(quiet):
     for rank in (0, 1):
         eventually(lambda: "is here" in process.stdout.readline(), f"rank {rank}")
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=120)
+    _, err = process.communicate(timeout=240)
     assert process.returncode == 130
     assert "clusterctl logs pair -f" in err
     assert "clusterctl cancel pair" in err
@@ -134,7 +134,7 @@ def test_ctrl_c_leaves_the_job_running(quiet):
     eventually(lambda: "is here" in follower.stdout.readline(), "the log")
     quiet.on(0, "touch /data/go")
     quiet.on(1, "touch /data/go")
-    out, err = follower.communicate(timeout=120)
+    out, err = follower.communicate(timeout=240)
     assert follower.returncode == 0, err
     assert "rank 0 goes" in out
     assert [job["state"] for job in jobs(quiet)] == ["succeeded"]
@@ -150,7 +150,7 @@ def test_a_lost_connection_is_taken_up_again(quiet):
         assert line, "the loss went unnoticed"
         line = process.stderr.readline()
     quiet.on(0, "touch /data/go")
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=240)
     assert (process.returncode, out) == (0, "rank 0 goes\n"), err
 
 

@@ -236,8 +236,8 @@ def test_a_node_that_dies(world, state, when):
 )
 def test_a_node_that_hangs_names_the_stage(world, hang, stage):
     hang(world)
-    error = failure(world, timeout_s=0.05)
-    assert error.message == f"not ready after 0.1 s: {stage.value}"
+    error = failure(world, timeout_s=2.0)
+    assert error.message == f"not ready after 2.0 s: {stage.value}"
 
 
 def test_cloud_init_that_does_not_end(world):
@@ -334,9 +334,9 @@ def test_nobody_is_asked_before_the_console_had_its_time_or_without_a_profile(wo
 
 def test_why_the_agents_told_nothing_is_said_in_the_end(world):
     silent(world, HostKeyAnswers({"i-0": (ED25519,)}, {"i-1": "not allowed: ssm:SendCommand"}))
-    error = failure(world, timeout_s=0.2)
+    error = failure(world, timeout_s=2.0)
     assert error.message == (
-        "not ready after 0.2 s: waiting for its host key on the console; "
+        "not ready after 2.0 s: waiting for its host key on the console; "
         "over Systems Manager: not allowed: ssm:SendCommand"
     )
     assert "--accept-new-host-keys" in error.hint

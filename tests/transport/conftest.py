@@ -103,7 +103,7 @@ def running_sshd(folder: Path, settings: str = "") -> Iterator[SshServer]:
 
 
 def _wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 240
     while time.monotonic() < deadline and process.poll() is None:
         with socket.socket() as sock:
             if sock.connect_ex(("127.0.0.1", port)) == 0:

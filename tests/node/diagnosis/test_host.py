@@ -14,21 +14,21 @@ from clusterctl.node.diagnosis import host
 
 def test_what_hangs_dies_or_fails_is_named_and_holds_nothing_up():
     questions = {
-        "hangs": lambda: time.sleep(60),
+        "hangs": lambda: time.sleep(600),
         "dies": lambda: os._exit(3),
         "fails": lambda: 1 / 0,
         "large": lambda: "x" * 300_000,
         "none": lambda: None,
     }
     began = time.monotonic()
-    answers, errors = host.ask(questions, 1.0)
-    assert time.monotonic() - began < 20
+    answers, errors = host.ask(questions, 5.0)
+    assert time.monotonic() - began < 240
     assert {name: len(value or "") for name, value in answers.items()} == {
         "large": 300_000,
         "none": 0,
     }
     assert errors == {
-        "hangs": "no answer within 1 s",
+        "hangs": "no answer within 5 s",
         "dies": "its process died",
         "fails": "ZeroDivisionError: division by zero",
     }
@@ -38,11 +38,11 @@ def test_a_question_that_hangs_holds_no_output_open():
     """SSH waits for the end of a program's output, whoever has it open. Nor is a process left."""
     text = (
         "import time; from clusterctl.node.diagnosis import host\n"
-        "def hangs(): open('/proc/self/comm', 'w').write('hangs-here'); time.sleep(60)\n"
+        "def hangs(): open('/proc/self/comm', 'w').write('hangs-here'); time.sleep(600)\n"
         "print(host.ask({'q': hangs}, 0.5)[1])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", text], capture_output=True, text=True, timeout=30, check=True
+        [sys.executable, "-c", text], capture_output=True, text=True, timeout=240, check=True
     )
     assert done.stdout == "{'q': 'no answer within 0.5 s'}\n", done.stderr
     left = subprocess.run(["pgrep", "-x", "hangs-here"], capture_output=True, check=False)

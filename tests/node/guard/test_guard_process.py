@@ -97,7 +97,7 @@ def test_broken_settings_at_the_start_leave_the_last_good_ones(guard):
 
 
 def test_no_settings_at_all_guard_nothing(guard):
-    assert guard.start().wait(timeout=120) == 0
+    assert guard.start().wait(timeout=240) == 0
     assert guard.ends == []
 
 
@@ -106,7 +106,7 @@ def test_limits_removed_end_the_guard_and_not_the_machine(guard):
     process = guard.start()
     wait_until(guard.state, "a state")
     guard.tell(GuardSettings("demo"))
-    assert process.wait(timeout=120) == 0
+    assert process.wait(timeout=240) == 0
     assert guard.ends == []
     assert guard.state() == {}
 
@@ -115,7 +115,7 @@ def test_one_guard_at_a_time(guard):
     guard.tell(LONG)
     first = guard.start()
     wait_until(guard.state, "a state")
-    assert guard.start().wait(timeout=120) == 0
+    assert guard.start().wait(timeout=240) == 0
     assert first.poll() is None
     # The lock falls with its holder, however it ends.
     first.kill()
@@ -186,15 +186,15 @@ def test_other_pythons(guard, version, short):
     guard.python = str(python_or_skip(version))
     guard.program.write_bytes(GUARD.zipapp(comments=not short))
     guard.tell(over())
-    assert guard.start("check", str(guard.settings)).wait(timeout=120) == 0
+    assert guard.start("check", str(guard.settings)).wait(timeout=240) == 0
     guard.start()
     assert ended(guard)
-    looked = guard.start("look").communicate(timeout=120)[0]
+    looked = guard.start("look").communicate(timeout=240)[0]
     assert '"cpu_s"' in looked
 
 
 def test_check_tells_what_is_wrong(guard):
     guard.tell("{")
     process = guard.start("check", str(guard.settings))
-    assert "guard.json" in process.communicate(timeout=120)[1]
+    assert "guard.json" in process.communicate(timeout=240)[1]
     assert process.returncode == 1

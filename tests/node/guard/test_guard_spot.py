@@ -83,15 +83,15 @@ def test_the_notice_reaches_whoever_can_use_it(node):
     saving = background(node, "env OMPI_COMM_WORLD_RANK=0 python3 saves.py")
     plain = background(node, "env OMPI_COMM_WORLD_RANK=1 sleep 1000")
     wait_until(lambda: len(exists(node, "ready-*")) == 2, "two processes of the saving rank")
-    wait_until(lambda: exists(node, "asked"), "a question", timeout_s=60)
+    wait_until(lambda: exists(node, "asked"), "a question")
     assert notice(node) is None
 
     node.on(0, 'echo \'{"noticeTime": "2026-11-05T11:00:00Z"}\' >imds-rebalance')
-    wait_until(lambda: notice(node) == "rebalance", "the recommendation", timeout_s=60)
+    wait_until(lambda: notice(node) == "rebalance", "the recommendation")
     assert exists(node, "saved-*") == []
 
     node.on(0, f"touch imds-expire; echo '{NOTICE}' >imds-instance-action")
-    wait_until(lambda: exists(node, "saved-*"), "the rank to save its state", timeout_s=90)
+    wait_until(lambda: exists(node, "saved-*"), "the rank to save its state")
     assert exists(node, "saved-*") == [f"saved-{saving}"]
     assert node.on(0, f"kill -0 {plain} && echo alive") == "alive"
     noted = json.loads(node.on(0, "cat /run/clusterctl/spot-interruption"))

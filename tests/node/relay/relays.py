@@ -34,7 +34,13 @@ class RunningRelay:
             cwd="/",
             **({} if user is None else {"user": user, "group": user, "extra_groups": []}),
         )
-        config = {"secret": SECRET, "bind": "127.0.0.1", "report_s": 0.05, **config}
+        config = {
+            "secret": SECRET,
+            "bind": "127.0.0.1",
+            "report_s": 0.05,
+            "silence_s": 600,
+            **config,
+        }
         self.process.stdin.write(program.stdin(config))
         self.process.stdin.flush()
         self.events: queue.Queue[dict[str, Any]] = queue.Queue()
@@ -51,7 +57,7 @@ class RunningRelay:
     def expect(self, name: str, **fields: Any) -> dict[str, Any]:
         """The next event of that name, with these fields. A failure fails the test."""
         while True:
-            event = self.events.get(timeout=60)
+            event = self.events.get(timeout=240)
             if event["event"] == name and fields.items() <= event.items():
                 return event
             assert event["event"] not in ("failed", "eof"), event

@@ -423,9 +423,9 @@ def test_no_folder_can_be_there(relays, tmp_path):
     source, target = relays.source(f"{tmp_path}/data/"), relays.target(tmp_path / "data/x/to")
     relays.begin(source, target)
     target.pull_from(source)
-    said = target.events.get(timeout=30)
+    said = target.events.get(timeout=240)
     while said["event"] != "failed":
-        said = target.events.get(timeout=30)
+        said = target.events.get(timeout=240)
     assert (said["kind"], said["hint"]) == ("usage", "a part of the path is no folder")
     assert said["why"] == f"{tmp_path}/data/x/to: Not a directory"
     assert target.process.wait(20) == 1

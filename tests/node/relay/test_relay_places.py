@@ -196,9 +196,9 @@ def test_the_source_is_not_what_is_deleted(relays, data, tmp_path):
     target = relays.target(data, delete=True)
     relays.begin(source, target)
     target.pull_from(source)
-    said = target.events.get(timeout=30)
+    said = target.events.get(timeout=240)
     while said["event"] != "failed":
-        said = target.events.get(timeout=30)
+        said = target.events.get(timeout=240)
     assert said["kind"] == "usage"
     assert "is what is copied" in said["why"]
     assert target.process.wait(20) == 1
