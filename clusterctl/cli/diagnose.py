@@ -11,7 +11,7 @@ import click
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
 from clusterctl.cli.params import JobId
-from clusterctl.domain.errors import UsageError
+from clusterctl.domain.errors import ClusterctlError, UsageError
 
 if TYPE_CHECKING:
     from clusterctl.diagnosis.case import Cause
@@ -26,6 +26,13 @@ SHOWN = 12
 @click.argument("name", required=False)
 @click.argument("job", type=JobId(), required=False)
 @click.option("--tree", "as_tree", is_flag=True, help="Show the stacks of all ranks as one tree.")
+@click.option(
+    "--html",
+    "page",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write a page with the verdict, hosts and ranks as a grid, the tree and the evidence.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Verdict, findings and tree as JSON.")
 @click.option(
     "--save",
@@ -46,6 +53,7 @@ def diagnose(
     name: str | None,
     job: str | None,
     as_tree: bool,
+    page: Path | None,
     as_json: bool,
     save: Path | None,
     bundle: Path | None,
@@ -56,7 +64,7 @@ def diagnose(
     clusterctl diagnose demo
     clusterctl diagnose demo --tree
     clusterctl diagnose demo --save stuck.json.gz
-    clusterctl diagnose --from stuck.json.gz --tree
+    clusterctl diagnose --from stuck.json.gz --html stuck.html
 
     All nodes are looked at, three times within seconds; nothing is stopped or changed. Without JOB
     it is the job that runs, else the latest. The exit status is 2 if something is broken, 1 if
@@ -81,6 +89,8 @@ def diagnose(
     if save:
         bundles.save(evidence, save)
         output.note(f"all that was seen is in {save}: clusterctl diagnose --from {save} shows it")
+    if page:
+        write_page(evidence, found, page)
     if as_json:
         from clusterctl.diagnosis.tree import merge
 
@@ -101,6 +111,17 @@ def diagnose(
         for line in tree_of(evidence, found) if as_tree else ():
             output.line(line)
     return found.exit_status
+
+
+def write_page(evidence: Evidence, found: Diagnosis, path: Path) -> None:
+    """Write the page. Raises ClusterctlError."""
+    from clusterctl.diagnosis.page import page
+
+    try:
+        path.write_text(page(evidence, found), "utf-8", "backslashreplace")
+    except OSError as error:
+        raise ClusterctlError(f"cannot write {path}: {error.strerror}") from None
+    output.note(f"the page is {path}")
 
 
 def screen(evidence: Evidence, found: Diagnosis) -> list[str]:

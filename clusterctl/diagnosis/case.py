@@ -83,7 +83,7 @@ class Rank:
 
     @functools.cached_property
     def places(self) -> tuple[Place, ...]:
-        return tuple(place_of(main_thread(sample)) for sample in self.samples)
+        return tuple(map(_place, self.samples))
 
     @functools.cached_property
     def place(self) -> Place:
@@ -147,6 +147,13 @@ class Rank:
             return 0.0
         grown: float = getattr(self.last, name) - getattr(self.samples[0], name)
         return max(0.0, grown)
+
+
+def _place(sample: Sample) -> Place:
+    """By its stack; without one, a thread that sleeps for no file or time is taken to wait."""
+    place = place_of(main_thread(sample))
+    sleeps = sample.state == "S" and sample.syscall.startswith(("futex", "epoll", "poll", "ppoll"))
+    return Place.GRAPH if place is Place.UNKNOWN and sleeps else place
 
 
 def called(host: HostEvidence) -> str:
@@ -232,10 +239,11 @@ class Case:
         return [one for one in self.ranks if one.waits and not one.moved]
 
     def others_wait(self, suspects: Iterable[int]) -> bool:
-        """Whether all but these, and one at least, wait."""
+        """Whether all but these, and one at least, wait, and nearly all of them in one place."""
         out = set(suspects)
         rest = [one for one in self.ranks if one.number not in out]
-        return bool(rest) and all(one.waits and not one.moved for one in rest)
+        still = sum(not one.moved for one in rest)
+        return bool(rest) and all(one.waits for one in rest) and still >= 0.9 * len(rest)
 
     @functools.cached_property
     def stall(self) -> horovod.Stall | None:
@@ -246,6 +254,19 @@ class Case:
         after = self.job.log[reports[-1].last + 1 :]
         went_on = [line for line in after if line.strip() and not _COMPLAINT.search(line)]
         return None if went_on and self.is_running else reports[-1]
+
+    @functools.cached_property
+    def stalled_s(self) -> float:
+        """For how long at least, by the reports since the job last went on."""
+        first = last = self.stall
+        for one in reversed(horovod.stalls(self.job.log)):
+            after = self.job.log[one.last + 1 : first.at if first and one is not first else None]
+            if any(line.strip() and not _COMPLAINT.search(line) for line in after):
+                break
+            first = one
+        if not first or not last:
+            return 0.0
+        return first.after_s + last.seconds_since(first) + (self.job.log_silent_s or 0.0)
 
     @functools.cached_property
     def explained(self) -> Explanation:
@@ -350,6 +371,8 @@ class Case:
     @property
     def since(self) -> str:
         """` for 214 s`, at least; empty where no file shows since when."""
+        if self.stall:
+            return f" for {format_duration(self.stalled_s)}"
         if self.job.metrics_silent_s is not None and self.rows:
             return f" for {format_duration(self.job.metrics_silent_s)}"
         return f" for {format_duration(self.quiet_s)}" if self.quiet_s and self.is_quiet else ""

@@ -11,12 +11,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 _BEGINS = re.compile(r"One or more tensors were submitted to be reduced, gathered or broadcasted")
 _RANKS = re.compile(r"(?:^|>: ?|\s)(\d+)(!?): \[(.*)$")
 _OLD = re.compile(r"(\S+) \[(ready|missing) ranks: ([\d, ]+)(\]?)")
 _HEADS = re.compile(r"(Missing ranks|Stalled ranks|Stalled ops):")
 _TIME = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\.[ \d]{6}: ")
+_MORE_THAN = re.compile(r"for more than (\d+) seconds")
 _STEP = re.compile(r"HorovodAllreduce_(?:[A-Za-z]*grads?(?:_and_vars)?)_(\d+)(?:_\d+)?$")
 # A report's own lines, and what follows it before the program says anything else.
 _SPAN = 4200
@@ -26,17 +28,26 @@ _SPAN = 4200
 class Stall:
     """A report: which tensors wait for which ranks. `at` is the log's line, from 0.
 
-    `ready` has the ranks that have arrived, in the oldest format; who is missing then takes the
-    job's size. `ends`: Horovod shuts the job down for it. `is_cut`: there are more tensors.
+    `after_s` is how long Horovod waits before it reports. `ready` has the ranks that have arrived,
+    in the oldest format; who is missing then takes the job's size. `ends`: Horovod shuts the job
+    down for it. `is_cut`: there are more tensors.
     """
 
     at: int
     last: int
     time: str = ""
+    after_s: float = 0.0
     missing: tuple[tuple[int, tuple[str, ...]], ...] = ()
     ready: tuple[tuple[str, tuple[int, ...]], ...] = ()
     ends: bool = False
     is_cut: bool = False
+
+    def seconds_since(self, earlier: Stall) -> float:
+        """By the clock of rank 0's host; 0 where a report has no time."""
+        if not self.time or not earlier.time:
+            return 0.0
+        apart = datetime.fromisoformat(self.time) - datetime.fromisoformat(earlier.time)
+        return max(0.0, apart.total_seconds())
 
     def absent(self, size: int) -> dict[int, tuple[str, ...]]:
         """By rank, the tensors that it has not submitted."""
@@ -84,11 +95,13 @@ def _stall(lines: Sequence[str], start: int, end: int) -> Stall:
         elif number > start + 3 and number > last + 1:
             break
     time = _TIME.search(lines[start])
+    after = _MORE_THAN.search(" ".join(lines[start : last + 1]))
     shuts = shuts or any("Will shutdown" in line for line in lines[start : last + 2])
     return Stall(
         start,
         last,
         time[1] if time else "",
+        float(after[1]) if after else 0.0,
         tuple((rank, tuple(names)) for rank, names in sorted(missing.items())),
         tuple(ready.items()),
         shuts,

@@ -475,8 +475,6 @@ def odd_ranks(case: Case) -> Iterator[Cause]:
             hint = f"clusterctl diagnose {case.cluster} --tree shows its threads"
             severity = ERROR if case.is_quiet else WARNING
             found.append(("rank.data", severity, rank, what, shown, hint))
-        elif call is None and rank.place is Place.UNKNOWN:
-            continue
         elif rank.moved or "R" in rank.states or rank.place is Place.USER:
             found.append(_busy(case, rank, where, shown))
         elif case.is_quiet:
@@ -506,15 +504,17 @@ def _busy(
     cpu = rank.grown("cpu_s") / rank.span_s if rank.span_s else 0.0
     runs = "R" in rank.states
     deed = "{is} busy" if runs else "{is}"
-    deed += f"{where or ' in its own code'} at all {looks}"
-    still = not rank.moved
-    if runs:
-        deed += " on one line: a loop in C, or of that line" if still else ": a loop, or long work"
+    seen = bool(rank.shared_frames)
+    deed += f"{where or (' in its own code' if seen else '')} at all {looks}"
+    if runs and seen and not rank.moved:
+        deed += " on one line: a loop in C, or of that line"
+    elif runs:
+        deed += ": a loop, or long work"
     hint = (
         f"look again (clusterctl diagnose {case.cluster}): a rank at work comes out of it; a loop "
         f"has to be mended, after clusterctl cancel {case.cluster}"
     )
-    severity = ERROR if case.is_quiet else WARNING
+    severity = ERROR if case.is_quiet and (seen or case.stall) else WARNING
     shown = (*shown, f"rank {rank.number}: {cpu:.0%} of a processor")
     return ("rank.busy", severity, rank, deed, shown, hint)
 
@@ -565,7 +565,8 @@ def stalled(case: Case) -> Iterator[Cause]:
     if stall is None or not case.is_running:
         return
     absent = stall.absent(case.size)
-    shown = tuple(line.strip()[:300] for line in case.job.log[stall.at : stall.last + 1][:8])
+    lines = case.job.log[stall.at : stall.last + 1]
+    shown = tuple(line.strip()[-200:] for line in lines if len(lines) == 1 or "[" in line[:40])[-8:]
     groups: dict[tuple[str, ...], list[int]] = {}
     for rank, tensors in absent.items():
         groups.setdefault(tensors, []).append(rank)
@@ -579,8 +580,10 @@ def stalled(case: Case) -> Iterator[Cause]:
         [(tensors, ranks)] = groups.items()
         hosts = {case.host_of[rank].host for rank in ranks if rank in case.host_of}
         where = f" on {fold_hosts(sorted(hosts))}" if hosts else ""
+        if len(hosts) == 1:
+            where = f" on {called(case.host_of[ranks[0]])}"
         here = [case.by_number[rank] for rank in ranks if rank in case.by_number]
-        do = "; ".join(sorted({_doing(one) for one in here}))
+        do = "; ".join(sorted({_doing(one) for one in here} - {""}))
         verb = "have" if len(ranks) > 1 else "has"
         yield Cause(
             "rank.missed" if len(ranks) > 1 else "rank.skipped",
@@ -624,6 +627,8 @@ def _tensors(names: tuple[str, ...]) -> str:
 
 def _doing(rank: Rank) -> str:
     call = rank.user_call
+    if rank.place is Place.UNKNOWN:
+        return f"in {label(call)}" if call else ""
     return f"{rank.place.value}" + (f", {label(call)}" if call else "")
 
 

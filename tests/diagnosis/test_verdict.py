@@ -319,3 +319,21 @@ def test_what_others_left_is_a_warning():
     assert (found.check_id, found.exit_status) == ("healthy", 1)
     assert [one.check_id for one in found.findings] == ["ranks.leftover"]
     assert JOB not in found.findings[0].message
+
+
+def test_without_stacks_what_the_kernel_says_is_enough():
+    waits = with_rank(STUCK, *range(8), samples=samples(()))
+    opens = samples((), syscall="openat /data/fifo", wait_channel="wait_for_partner")
+    found = diagnose(with_rank(waits, 5, samples=opens))
+    assert (found.check_id, found.findings[0].ranks) == ("rank.io", (5,))
+    found = diagnose(with_rank(waits, 5, samples=samples((), state="R")))
+    assert (found.check_id, found.findings[0].ranks, found.exit_status) == ("rank.busy", (5,), 1)
+    assert diagnose(waits).exit_status == 0
+
+
+def test_how_long_is_said_by_all_reports_since_the_last_step():
+    later = tuple(line.replace("00:51:01", "00:53:01") for line in STALL)
+    one = "5: [grads/conv2]"
+    log = (*STALL, one, "step 7", *STALL, one, *later, one)
+    found = diagnose(with_job(job_of(stack=STEP, quiet_s=20.0), log=log))
+    assert "has not entered allreduce `grads/conv2` for 3 min 20 s" in found.verdict

@@ -1,0 +1,113 @@
+"""What Horovod and NCCL say, in the formats of their versions."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from clusterctl.diagnosis import horovod, nccl
+
+BEGIN = (
+    "[2026-11-22 10:07:44.5 9715: W /tmp/horovod/common/stall_inspector.cc:107] One or more "
+    "tensors were submitted to be reduced, gathered or broadcasted by subset of ranks and are "
+    "waiting for remainder of ranks for more than 60 seconds. This may indicate that different "
+    "ranks are trying to submit different tensors or that only subset of ranks is submitting "
+    "tensors, which will cause deadlock. "
+)
+FORMATS = {
+    "0.13.5 and before": (
+        [BEGIN.replace("[2026", "WARNING: ["), "Stalled ops: grads/a [ready ranks: 0, 2]"],
+        {1: ("grads/a",), 3: ("grads/a",)},
+    ),
+    "0.13.5, one line, two tensors": (
+        [BEGIN + "Stalled ops:grads/a [ready ranks: 0, 1, 2], grads/b [ready ranks: 0, 1, 2]"],
+        {3: ("grads/a", "grads/b")},
+    ),
+    "0.13.6 to 0.16.1": (
+        [BEGIN, "Stalled ops:", "grads/a [missing ranks: 1]", "grads/b [missing ranks: 1, 3]"],
+        {1: ("grads/a", "grads/b"), 3: ("grads/b",)},
+    ),
+    "0.16.2 to 0.20.0": (
+        [BEGIN, "Stalled ranks:", "3: [grads/a, grads/b]"],
+        {3: ("grads/a", "grads/b")},
+    ),
+    "0.20.1 and later": (
+        [BEGIN, "Missing ranks:", "1: [grads/a]", "3: [grads/a, grads/b ...]"],
+        {1: ("grads/a",), 3: ("grads/a", "grads/b")},
+    ),
+    "tagged by mpirun": (
+        [f"[1,0]<stderr>:{BEGIN}", "[1,0]<stderr>:Missing ranks:", "[1,0]<stderr>:3: [grads/a]"],
+        {3: ("grads/a",)},
+    ),
+    "shuts down": (
+        [
+            BEGIN,
+            "Missing ranks:",
+            "1!: [grads/a]",
+            "stalled for longer than 60 s. Will shutdown.",
+        ],
+        {1: ("grads/a",)},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_who_is_missing_in_every_format(name):
+    lines, absent = FORMATS[name]
+    [stall] = horovod.stalls(["step 7", *lines, "step 8"])
+    assert stall.absent(4) == absent
+    assert stall.ends == (name == "shuts down")
+    assert stall.is_cut == (name == "0.20.1 and later")
+
+
+def test_the_last_report_counts_and_a_tensor_has_a_place():
+    lines = [*FORMATS["0.20.1 and later"][0], "step 9", *FORMATS["0.16.2 to 0.20.0"][0]]
+    assert [one.at for one in horovod.stalls(lines)] == [0, 5]
+    name = "DistributedSGD_Allreduce/cond_2/HorovodAllreduce_grads_2_0"
+    assert horovod.place_in_model(name) == "the gradient of trainable_variables[2]"
+    assert not horovod.place_in_model("HorovodAllreduce")
+
+
+TEXT = """\
+Communicators... (0.00s)
+=============
+
+Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors
+    #  in group  per comm  per node  per comm  in group
+    0         1         4       7-8        32        32   RUNNING  MISMATCH
+
+Errors
+======
+
+#0-0 (27a079b828ff1a75) MISMATCH
+  Communicator ranks have different collective operation counts
+  26 ranks have launched up to operation 6650
+  6 ranks have launched up to operation 6649
+  Rank 0 -- GPU 0 managed by process 483072 on node 172.16.64.210
+  Rank 2 -- GPU 2 managed by process 483074 on node 172.16.64.210
+"""
+
+
+def counts(done):
+    return {"Broadcast": 1, "AllReduce": done}
+
+
+JSON = {
+    "communicators": [
+        {
+            "hash": "27a0",
+            "size": 4,
+            "ranks": [{"rank": n, "collective_counts": counts(9 - (n == 2))} for n in range(3)],
+            "missing_ranks": [{"rank": 3, "status": {"unresponsive": True}}],
+        }
+    ]
+}
+
+
+def test_nccls_view_as_text_and_as_json():
+    [text] = nccl.read_ras(TEXT)
+    assert (text.name, text.behind) == ("27a079b828ff1a75", (0, 2))
+    [told] = nccl.read_ras(f"SERVER\n{json.dumps(JSON)}\n")
+    assert (told.behind, told.silent, told.size) == ((2,), (3,), 4)
+    assert nccl.read_ras("") == nccl.read_ras("{ torn") == ()

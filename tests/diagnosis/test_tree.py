@@ -1,0 +1,166 @@
+"""The merged tree, and verdicts over thousands of ranks."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterctl.diagnosis.evidence import Frame, ProcessEvidence
+from clusterctl.diagnosis.page import page
+from clusterctl.diagnosis.tree import Branch, Place, merge, path_of, place_of, tree_lines
+from clusterctl.diagnosis.verdict import diagnose
+from tests.diagnosis.made_up import (
+    ALLREDUCE,
+    IMPORTS,
+    INIT,
+    INNER,
+    MAIN,
+    NEXT,
+    SHUTDOWN,
+    STEP,
+    job_of,
+    own,
+    samples,
+    with_processes,
+    with_rank,
+)
+
+TORCH = "/opt/env/lib/python3.12/site-packages/horovod/torch/mpi_ops.py"
+PLACES = {
+    ALLREDUCE: Place.COLLECTIVE,
+    STEP: Place.GRAPH,
+    INIT: Place.INIT,
+    IMPORTS: Place.IMPORT,
+    NEXT: Place.DATA,
+    SHUTDOWN: Place.ENDED,
+    own("load"): Place.USER,
+    (*MAIN, INNER[0]): Place.LIBRARY,
+    (*MAIN, Frame("synchronize", TORCH, 1)): Place.COLLECTIVE,
+    (*ALLREDUCE, Frame("futex_wait", "libc.so.6", 0, native=True)): Place.COLLECTIVE,
+    # Horovod's Python around an operation that is only being built.
+    (*MAIN, Frame("allreduce", TORCH.replace("torch", "tensorflow"), 1), INNER[0]): Place.LIBRARY,
+    (): Place.UNKNOWN,
+}
+
+
+@pytest.mark.parametrize("frames", PLACES, ids=lambda frames: frames[-1].function if frames else "")
+def test_where_a_stack_is(frames):
+    assert place_of(frames) is PLACES[frames]
+
+
+def test_equal_waits_are_one_branch_whatever_line_and_address():
+    waits = (*ALLREDUCE, Frame("__futex_wait+0x1f3@@GLIBC_2.34", "/lib/libc.so.6", native=True))
+    moved = tuple(Frame(f.function, f.file, f.line + 1) if f in INNER else f for f in ALLREDUCE)
+    assert path_of(waits) == path_of(ALLREDUCE) == path_of(moved)
+    assert path_of(own("load", 3)) != path_of(own("load", 4))
+
+
+def test_the_odd_one_out_and_who_moved():
+    evidence = with_rank(job_of(4, 8), 17, samples=samples(own("load")))
+    evidence = with_rank(evidence, 3, samples=samples(STEP, ALLREDUCE, STEP))
+    tree = merge(rank for host in evidence.hosts for rank in host.ranks)
+    lines = tree_lines(tree, frozenset({17}))
+    shown = [line.strip() for line in lines if line.strip().startswith(("ranks", "+"))]
+    assert shown == [
+        "ranks 0-31 (32)",
+        "+ ranks 0-16,18-31 (31); moved: 3",
+        "+ ranks 0-16,18-31 (31); moved: 3",
+        "+ ranks 3; moved: 3",
+        "+ ranks 17; <- differs",
+    ]
+
+
+FRAMES = st.lists(
+    st.builds(Frame, st.sampled_from("abc"), st.sampled_from(["/x.py", "/lib/python3/y.py"])),
+    max_size=5,
+).map(tuple)
+
+
+@given(st.lists(st.tuples(FRAMES, FRAMES, FRAMES), max_size=8))
+def test_no_rank_is_lost_and_none_is_made_up(stacks):
+    ranks = [
+        ProcessEvidence(rank=number, role="rank", samples=samples(*looks))
+        for number, looks in enumerate(stacks)
+    ]
+    tree = merge(ranks)
+    assert tree.ranks == set(range(len(stacks)))
+
+    def check(branch: Branch) -> None:
+        below = set().union(branch.ends, *(one.ranks for one in branch.children.values()))
+        assert below == branch.ranks
+        assert branch.moved <= branch.ranks
+        for one in branch.children.values():
+            check(one)
+
+    check(tree)
+
+
+def apart(looks):
+    return tuple(
+        replace(
+            look,
+            stacks=tuple(
+                replace(stack, frames=tuple(Frame(**vars(frame)) for frame in stack.frames))
+                for stack in look.stacks
+            ),
+        )
+        for look in looks
+    )
+
+
+def test_four_thousand_ranks_on_five_hundred_hosts():
+    """Merged and judged within 5 s of a processor."""
+    evidence = with_rank(
+        job_of(512, 8), 2717, samples=samples(own("load"), syscall="openat /data/fifo")
+    )
+    # As read from JSON: no two ranks share a frame.
+    evidence = with_processes(evidence, lambda one: replace(one, samples=apart(one.samples)))
+    began = time.process_time()
+    found = diagnose(evidence)
+    tree = merge(rank for host in evidence.hosts for rank in host.ranks)
+    took_s = time.process_time() - began
+    assert (found.check_id, found.findings[0].host) == ("rank.io", "demo-339")
+    assert found.findings[0].ranks == (2717,)
+    assert len(tree.ranks) == 4096
+    assert len(tree_lines(tree)) < 60
+    assert took_s < 5
+
+
+HOSTILE = '<script>alert("x")</script>\x1b[31m&'
+
+
+class Tags(HTMLParser):
+    """Notes tags, and those that were not closed in order."""
+
+    VOID = ("meta", "br", "!doctype")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: set[str] = set()
+
+    def handle_starttag(self, tag, attrs):
+        self.seen.add(tag)
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_a_page_is_whole_and_says_hostile_names_harmlessly():
+    evidence = job_of(3, 4, log=(HOSTILE,))
+    stack = (*MAIN, Frame(HOSTILE, f"/{HOSTILE}", 3))
+    evidence = with_rank(evidence, 5, samples=samples(stack, state="R"), argv=(HOSTILE,))
+    text = page(evidence, diagnose(evidence))
+    tags = Tags()
+    tags.feed(text)
+    assert not tags.open
+    assert not tags.seen & {"script", "link", "img", "iframe"}
+    assert "\x1b" not in text
+    assert text.count("&lt;script&gt;") >= 4
