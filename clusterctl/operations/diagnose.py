@@ -67,11 +67,16 @@ class Looking:
 
 
 @dataclass(frozen=True)
-class PySpy:
+class PySpyFile:
     """The program that reads stacks; `name` has its digest, and is what nodes keep it by."""
 
     name: str
-    packed: bytes
+    content: bytes
+
+    @functools.cached_property
+    def packed(self) -> bytes:
+        """For a node that lacks it; to pack takes longer than all else here."""
+        return zlib.compress(self.content, 6)
 
 
 @dataclass
@@ -79,17 +84,17 @@ class PySpies:
     """One for each kind of machine: that of this package, else of pip's wheel, kept in `cache`."""
 
     cache: Path
-    _found: dict[str, tuple[PySpy | None, str]] = field(default_factory=dict)
+    _found: dict[str, tuple[PySpyFile | None, str]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def of(self, machine: str) -> tuple[PySpy | None, str]:
+    def of(self, machine: str) -> tuple[PySpyFile | None, str]:
         """The program for `uname -m`, or why there is none."""
         with self._lock:
             if machine not in self._found:
                 self._found[machine] = self._find(machine)
             return self._found[machine]
 
-    def _find(self, machine: str) -> tuple[PySpy | None, str]:
+    def _find(self, machine: str) -> tuple[PySpyFile | None, str]:
         own = installed_py_spy()
         path = own if own and machine_of(own) == machine else self.cache / f"py-spy-{machine}"
         try:
@@ -99,7 +104,7 @@ class PySpies:
         except (OSError, ValueError, zipfile.BadZipFile) as error:
             return None, f"there is no py-spy for {machine}: {error}"
         name = f"py-spy-{hashlib.sha256(content).hexdigest()[:16]}"
-        return PySpy(name, zlib.compress(content, 6)), ""
+        return PySpyFile(name, content), ""
 
 
 def installed_py_spy() -> Path | None:

@@ -8,11 +8,13 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 from pathlib import Path
 
 import pytest
 
 from clusterctl.node.diagnosis import sampler, stacks
+from clusterctl.operations import diagnose
 from clusterctl.operations.diagnose import installed_py_spy
 
 NAME = "py-spy-0123"
@@ -168,3 +170,30 @@ Current thread 0x00007f01 [worker 1] (most recent call first):
     [waits, current] = stacks.read_faulthandler(text)
     assert [(one["function"], one["line"]) for one in waits["frames"]] == [("f", 0), ("wait", 324)]
     assert (waits["thread"], current["thread"], current["active"]) == ("", "worker 1", True)
+
+
+def test_py_spy_for_each_kind_of_machine(tmp_path, monkeypatch):
+    own = diagnose.installed_py_spy()
+    machine = diagnose.machine_of(own)
+    spies = diagnose.PySpies(tmp_path)
+    spy, why = spies.of(machine)
+    assert (zlib.decompress(spy.packed), why) == (own.read_bytes(), "")
+    assert list(tmp_path.iterdir()) == [], "nothing was fetched"
+
+    wheel = diagnose.download_py_spy
+    monkeypatch.setattr(diagnose, "installed_py_spy", lambda: None)
+    monkeypatch.setattr(diagnose, "download_py_spy", lambda machine, path: path.write_bytes(b"x"))
+    again = diagnose.PySpies(tmp_path)
+    assert again.of("riscv64")[0].content == b"x"
+    assert [one.name for one in tmp_path.iterdir()] == ["py-spy-riscv64"]
+
+    monkeypatch.setattr(diagnose, "download_py_spy", wheel)
+    refused = subprocess.CompletedProcess([], 1, b"", b"ERROR: no network\n")
+    monkeypatch.setattr(diagnose.subprocess, "run", lambda *a, **k: refused)
+    found, why = again.of("s390x")
+    path = tmp_path / "py-spy-s390x"
+    assert found is None
+    assert why == (
+        "there is no py-spy for s390x: pip: ERROR: no network; "
+        f"put one there, of the wheel that PyPI has: {path}"
+    )

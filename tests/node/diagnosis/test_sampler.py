@@ -1,0 +1,112 @@
+"""What is read of processes and of NCCL's RAS, and who is taken for a rank."""
+
+from __future__ import annotations
+
+import os
+import socket
+import socketserver
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from clusterctl.node.diagnosis import ras, sampler
+from clusterctl.node.jobs.processes import Process, read_process
+
+SAID = {
+    "CLIENT PROTOCOL 2": "SERVER PROTOCOL 2\n",
+    "TIMEOUT 1": "OK\n",
+    "SET FORMAT json": "OK\n",
+    "VERBOSE STATUS": '{"communicators": []}\n',
+}
+
+
+class Ras(socketserver.StreamRequestHandler):
+    """As src/ras/client_support.cc of NCCL answers."""
+
+    def handle(self) -> None:
+        for line in self.rfile:
+            asked = line.decode().strip()
+            if self.server.frozen:
+                time.sleep(3)
+            self.wfile.write(SAID[asked].encode())
+            if asked == "VERBOSE STATUS":
+                return
+
+
+@pytest.fixture
+def nccl():
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Ras) as server:
+        server.daemon_threads, server.frozen = True, False
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        server.where = f"localhost:{server.server_address[1]}"
+        yield server
+        server.shutdown()
+
+
+def test_ras(nccl):
+    nobody = socket.create_server(("127.0.0.1", 0))
+    where = f"localhost:{nobody.getsockname()[1]}"
+    nobody.close()
+    assert ras.ask_ras([where], 2.5) == ""
+    assert ras.ask_ras([where, nccl.where], 2.5) == '{"communicators": []}'
+    nccl.frozen = True
+    began = time.monotonic()
+    with pytest.raises(OSError, match="listens, and does not answer"):
+        ras.ask_ras([nccl.where], 0.5)
+    assert time.monotonic() - began < 2
+
+
+def test_which_process_is_the_rank():
+    """A script started the rank, and the rank its workers; another job has the same numbers."""
+
+    def process(pid, name, rank, space=b"a"):
+        environ = {sampler.processes.RANK: rank, b"PMIX_NAMESPACE": space}
+        made = Process(pid, 1, name, [name], environ, started_ticks=pid)
+        made.role = "rank"
+        return made
+
+    found = [
+        process(9, "python3", b"0"),
+        process(5, "bash", b"0"),
+        process(7, "python3", b"0"),
+        process(6, "a.out", b"1"),
+        process(8, "python3", b"0", b"b"),
+    ]
+    sampler.mark_ranks(found)
+    roles = {one.pid: one.role for one in found}
+    assert roles == {5: "child", 7: "rank", 9: "child", 6: "rank", 8: "rank"}
+
+
+def test_a_process_that_ends_while_it_is_looked_at():
+    argv = [sys.executable, "-c", "print('up', flush=True); input()"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(argv, stdin=pipe, stdout=pipe) as process:
+        assert process.stdout.readline() == b"up\n"
+        one = read_process(process.pid)
+        assert sampler.sample_of(one, 0.0, {})["rss_bytes"] > 0
+        process.kill()
+        process.wait()
+        with pytest.raises(OSError):
+            sampler.sample_of(one, 1.0, {})
+        assert sampler.call_of(process.pid, "0 0x3 0x1", {3: "/a b"}) in ("read /a b", "call 0")
+
+
+def test_a_socket_with_its_queues():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        where = "{}:{}".format(*server.getsockname())
+        with socket.create_connection(server.getsockname()) as client, server.accept()[0]:
+            client.send(b"x" * 1000)
+            mine = sampler.tcp_sockets(os.getpid())
+            of = {path[8:-1] for path in sampler.descriptors(os.getpid()).values()}
+            other = next(
+                one
+                for inode, one in mine.items()
+                if inode in of and one and one["local"] == where and one["state"] == "ESTAB"
+            )
+    assert other["receive_queue_bytes"] == 1000
+    assert other["peer"].startswith("127.0.0.1:")
+    assert sampler.endpoint("0" * 24 + "01000000:0050") in ("[::1]:80", "[::100:0]:80")
+    assert sampler.endpoint("0" * 16 + "FFFF00000100007F:0050") == "127.0.0.1:80"
