@@ -151,12 +151,12 @@ def screen(evidence: Evidence, found: Diagnosis) -> list[str]:
 
 def _details(one: Cause) -> list[str]:
     shown = [line for text in one.evidence[:6] for line in _wrapped(text[:400], "      ", "    | ")]
-    hint = output.suggested(one.hint)
-    return [*shown, *(_wrapped(hint, "        ", "  hint: ") if hint else [])]
+    # On one line: there are commands in it, to be copied.
+    return [*shown, f"  hint: {output.suggested(one.hint)}"] if one.hint else shown
 
 
 def _wrapped(text: str, further: str = "", first: str = "") -> list[str]:
-    """Lines of the screen's width. Commands and paths are not cut."""
+    """Lines of the screen's width. Words are not cut: paths are among them."""
     return textwrap.wrap(
         text,
         WIDTH,

@@ -10,7 +10,7 @@ from clusterctl.diagnosis.evidence import Evidence
 from clusterctl.diagnosis.tree import STATES, Branch, label, main_thread, merge
 from clusterctl.diagnosis.verdict import Diagnosis
 from clusterctl.domain.ranges import format_indices
-from clusterctl.domain.units import format_bytes, format_duration
+from clusterctl.domain.units import count, format_bytes, format_duration
 
 # Of each class that many ranks are shown with their whole evidence.
 MOST_DETAILS = 64
@@ -203,5 +203,5 @@ def _log(case: Case) -> Iterable[str]:
     if case.job.log:
         lines = "\n".join(case.job.log[-60:])
         yield "<h2>The log's last lines</h2>"
-        yield f"<details open><summary>{len(case.job.log[-60:])} lines</summary>"
+        yield f"<details open><summary>{count(len(case.job.log[-60:]), 'line')}</summary>"
         yield f"<pre>{_text(lines)}</pre></details>"

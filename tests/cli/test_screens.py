@@ -10,7 +10,9 @@ import re
 import pytest
 from syrupy.extensions.amber import AmberSnapshotExtension
 
+from clusterctl.diagnosis import bundle
 from tests.cli.running import DEMO, clusterctl, launched
+from tests.diagnosis.made_up import job_of, own, samples, with_rank
 from tests.moto_ec2 import client, moto_client, moto_url
 
 __all__ = ["client", "clusterctl", "moto_client", "moto_url"]
@@ -111,3 +113,12 @@ def test_a_network_from_plan_to_end(see):
     see("network s3", "--dry-run")
     see("network s3")
     see("network s3")
+
+
+def test_a_rank_that_keeps_the_others_waiting(see, clusterctl, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    opens = samples(own("load"), syscall="openat /data/fifo", wait_channel="wait_for_partner")
+    bundle.save(with_rank(job_of(), 5, samples=opens), tmp_path / "stuck.json.gz")
+    see("diagnose", "--from", "stuck.json.gz", "--tree")
+    see("diagnose", "demo", "--from", "stuck.json.gz")
+    see("diagnose", "--from", "nothing.json.gz")
