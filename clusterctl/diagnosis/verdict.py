@@ -97,6 +97,12 @@ def diagnose(evidence: Evidence) -> Diagnosis:
         blockers = [one for one in found if one.severity is not INFO]
     lead = min(blockers, key=lambda one: -STATUSES[one.severity], default=None)
     rest = [one for one in found if one is not lead]
+    if lead:
+        # Horovod's report of these ranks is told with the verdict.
+        told = ("rank.skipped", "rank.missed")
+        rest = [
+            one for one in rest if one.check_id not in told or not {*one.ranks} <= {*lead.ranks}
+        ]
     rest.sort(key=lambda one: -STATUSES[one.severity])
     clean = tuple(_clean(case, found))
     if lead is None:
@@ -506,7 +512,7 @@ def _busy(
     deed = "{is} busy" if runs else "{is}"
     seen = bool(rank.shared_frames)
     deed += f"{where or (' in its own code' if seen else '')} at all {looks}"
-    if runs and seen and not rank.moved:
+    if runs and rank.place is Place.USER and not rank.moved:
         deed += " on one line: a loop in C, or of that line"
     elif runs:
         deed += ": a loop, or long work"

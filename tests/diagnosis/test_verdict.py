@@ -337,3 +337,11 @@ def test_how_long_is_said_by_all_reports_since_the_last_step():
     log = (*STALL, one, "step 7", *STALL, one, *later, one)
     found = diagnose(with_job(job_of(stack=STEP, quiet_s=20.0), log=log))
     assert "has not entered allreduce `grads/conv2` for 3 min 20 s" in found.verdict
+
+
+def test_a_report_of_horovod_is_told_with_the_rank_that_it_is_about():
+    loop = samples(own("f", 3), own("f", 4), own("f", 3), state="R")
+    found = diagnose(with_rank(stalled("5: [grads/conv2]"), 5, samples=loop))
+    assert [one.check_id for one in found.findings] == ["rank.busy"]
+    assert "7 ranks wait for it in allreduce `grads/conv2`" in found.verdict
+    assert "Horovod: missing rank 5: grads/conv2" in found.findings[0].evidence
