@@ -25,6 +25,8 @@ ELSEWHERE = {
     "~/clusterctl-venv/bin/pip install '.[lab]'": "./scripts/demo installs the same",
 }
 INSTEAD = {
+    "clusterctl train demo 32 --detach --watchdog 5m --watchdog-cancel": "clusterctl train demo 2 "
+    "--synthetic --dry-run --watchdog 5m --watchdog-cancel",
     "clusterctl train demo 32": "clusterctl train demo 32 --synthetic --dry-run",  # 32 GPUs
     # tests/test_demo.py runs it whole
     "clusterctl train demo 2 --synthetic": "clusterctl train demo 2 --synthetic --dry-run",

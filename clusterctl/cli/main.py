@@ -39,6 +39,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "train": ("clusterctl.cli.train", "train", "Train on the cluster's GPUs, detached."),
     "logs": ("clusterctl.cli.train", "logs", "Jobs: list them, show or follow their logs."),
     "diagnose": ("clusterctl.cli.diagnose", "diagnose", "Why a job is stuck, or that it is not."),
+    "watch": ("clusterctl.cli.watch", "watch", "Watch nodes, ranks and the job, live."),
     "results": ("clusterctl.cli.results", "results", "What training came to; compare, draw."),
     "explain": ("clusterctl.cli.explain", "explain", "Say what failed first in a log."),
     "cancel": ("clusterctl.cli.kill", "cancel", "End a job on all nodes."),

@@ -247,6 +247,55 @@ def live(view: Any) -> Any:
     return Live(shown, console=console, refresh_per_second=8, transient=True)
 
 
+def has_screen() -> bool:
+    """Whether the whole terminal can be drawn on, and somebody is there to press keys."""
+    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout))
+
+
+@contextmanager
+def screen(view: Any) -> Iterator[Callable[[float], str]]:
+    """The whole terminal for a view. What it yields draws the view and waits for a key: that key,
+    or empty after so many seconds.
+
+    However the block ends, by Ctrl-C, TERM or HUP, too, the terminal is as it was before.
+    """
+    import select
+    import signal
+    import termios
+    import tty
+
+    from rich.console import Console
+    from rich.live import Live
+
+    fd = sys.stdin.fileno()
+    before = termios.tcgetattr(fd)
+
+    def end(number: int, frame: Any) -> None:
+        sys.exit(128 + number)
+
+    # Suspended, it would leave its screen and its settings to the shell.
+    handlers: dict[signal.Signals, Any] = {signal.SIGTERM: end, signal.SIGHUP: end}
+    handlers[signal.SIGTSTP] = signal.SIG_IGN
+    kept = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        tty.setcbreak(fd)
+        shown = _VisibleView(view)
+        with Live(shown, console=Console(), screen=True, auto_refresh=False) as drawn:
+
+            def key(wait_s: float) -> str:
+                drawn.refresh()
+                if not select.select([fd], [], [], wait_s)[0]:
+                    return ""
+                # Nothing to read any more: the terminal is gone.
+                return os.read(fd, 1).decode(errors="replace") or "q"
+
+            yield key
+    finally:
+        termios.tcsetattr(fd, termios.TCSADRAIN, before)
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+
+
 class _VisibleView:
     """A view of rich's with the names and messages in it made visible."""
 

@@ -1,0 +1,236 @@
+"""`clusterctl watch NAME`: nodes and ranks as they are now, drawn again and again."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from clusterctl.cli import output
+from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
+from clusterctl.cli.params import Duration
+from clusterctl.domain.ranges import fold_hosts, format_indices
+from clusterctl.domain.units import count, format_duration, format_rate
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions
+
+    from clusterctl.diagnosis.evidence import JobEvidence
+    from clusterctl.operations.watch import Watch, WatchedNode
+
+COLUMNS = ("NODE", "RANKS", "CPU", "GPU", "MEMORY", "NET IN/OUT", "DISK IN/OUT", "FULLEST", "SEEN")
+# Intervals without a line, after which a node is called silent.
+SILENT_AFTER = 3
+SHORTEST_S, REDRAWN_S = 1.0, 0.5
+STALLED = re.compile(r"\d+!?: \[|\S+ \[(ready|missing) ranks: ")
+STATES = {"T": "stopped", "t": "traced", "D": "uninterruptible", "Z": "ended"}
+
+
+class View:
+    """What is shown of a watch: the job's lines, and a row for each node."""
+
+    def __init__(self, name: str, watch: Watch, interval_s: float) -> None:
+        self.name, self.watch, self.interval_s = name, watch, interval_s
+
+    def lines(self) -> list[str]:
+        job = self.watch.job
+        now = time.monotonic()
+        shown = [
+            f"{self.name}: {job_line(job, self.watch.nodes)}",
+            f"last stall: {last_stall(job)}",
+        ]
+        silent = silent_nodes(self.watch.nodes, now, self.interval_s)
+        return shown + ([f"no answer: {fold_hosts(silent)}"] if silent else [])
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Any]:
+        from rich.table import Table
+        from rich.text import Text
+
+        for line in self.lines():
+            yield Text(line, no_wrap=True, overflow="ellipsis")
+        yield Text()
+        table = Table.grid(padding=(0, 2))
+        for column in COLUMNS:
+            table.add_column(column, no_wrap=True)
+        table.add_row(*(Text(column, style="bold") for column in COLUMNS))
+        now = time.monotonic()
+        # The job's lines, an empty one, the heads, the keys.
+        room = max(1, (options.height or console.size.height) - len(self.lines()) - 3)
+        nodes = self.watch.nodes
+        for node in in_order(nodes, now, self.interval_s)[:room]:
+            silent = is_silent(node, now, self.interval_s)
+            style = "red" if silent or node_troubles(node) else ""
+            cells = cells_of(node, now, self.interval_s)
+            table.add_row(*(Text(cell, style=style) for cell in cells))
+        yield table
+        more = f"{count(len(nodes) - room, 'more node')}; " if len(nodes) > room else ""
+        yield Text(f"{more}q quits", style="dim")
+
+
+def in_order(nodes: Sequence[WatchedNode], now: float, interval_s: float) -> list[WatchedNode]:
+    """Those with trouble first: not all rows fit on every screen."""
+    troubled = lambda node: is_silent(node, now, interval_s) or bool(node_troubles(node))  # noqa: E731
+    return sorted(nodes, key=lambda node: not troubled(node))
+
+
+def is_silent(node: WatchedNode, now: float, interval_s: float) -> bool:
+    return node.at is None or now - node.at > SILENT_AFTER * interval_s + 1
+
+
+def silent_nodes(nodes: Sequence[WatchedNode], now: float, interval_s: float) -> list[str]:
+    return [node.host for node in nodes if is_silent(node, now, interval_s)]
+
+
+def node_troubles(node: WatchedNode) -> list[str]:
+    """`rank 5 stopped`, by state; what the node could not say."""
+    by_state: dict[str, list[int]] = {}
+    for rank in node.said.get("ranks", ()):
+        if rank["state"] in STATES:
+            by_state.setdefault(rank["state"], []).append(rank["rank"])
+    troubles = [f"{format_indices(ranks)} {STATES[state]}" for state, ranks in by_state.items()]
+    return troubles + [f"{what}: {why}" for what, why in node.said.get("errors", {}).items()]
+
+
+def cells_of(node: WatchedNode, now: float, interval_s: float) -> tuple[str, ...]:
+    """One for each of COLUMNS."""
+    said, seen = node.said, "-" if node.at is None else f"{format_duration(now - node.at)} ago"
+    if is_silent(node, now, interval_s):
+        return (node.host, node.error or "no answer", *[""] * (len(COLUMNS) - 3), seen)
+    gpus = (said.get("gpus") or {}).get("gpus", ())
+    uses = [gpu["utilization_percent"] for gpu in gpus if gpu["utilization_percent"] is not None]
+    watts = sum(gpu["power_w"] or 0 for gpu in gpus)
+    memory = said.get("memory", {})
+    systems = said.get("filesystems", ())
+    full = max(systems, key=_share, default=None)
+    return (
+        node.host,
+        ranks_cell(said.get("ranks", ())) + "".join(f" {text}" for text in node_troubles(node)),
+        f"{said['cpu']:.0%}",
+        f"{sum(uses) / len(uses):.0f}% {watts:.0f} W" if uses else "-",
+        f"{1 - memory['MemAvailable'] / memory['MemTotal']:.0%}" if memory else "-",
+        "/".join(map(format_rate, said["net"])),
+        "/".join(map(format_rate, said["disk"])),
+        f"{full['path']} {_share(full):.0%}" if full else "-",
+        seen,
+    )
+
+
+def ranks_cell(ranks: Sequence[dict[str, Any]]) -> str:
+    """`0-7 RRRRRSRR 98%`: each rank's state, and the processor's share of all."""
+    if not ranks:
+        return "none"
+    states = "".join(rank["state"] for rank in ranks)
+    busy = sum(rank["cpu"] for rank in ranks) / len(ranks)
+    return f"{format_indices([rank['rank'] for rank in ranks])} {states} {busy:.0%}"
+
+
+def _share(system: dict[str, Any]) -> float:
+    used, free = system["used_bytes"], system["free_bytes"]
+    return used / (used + free) if used + free else 0.0
+
+
+def job_line(job: JobEvidence | None, nodes: Sequence[WatchedNode]) -> str:
+    """`job … running for 12 min 03 s, 32 ranks; step 1200, 10234 images/s, 3 s ago`."""
+    if job is None:
+        return "no job has run, or its head node has not answered yet"
+    what = f"job {job.job_id} {job.state}" if job.job_id else "an mpirun typed by hand, running"
+    size = job.size or sum(len(node.said.get("ranks", ())) for node in nodes)
+    text = f"{what} for {format_duration(job.age_s)}, {count(size, 'rank')}"
+    trained = [row for row in job.metrics if row.get("kind") == "train"]
+    if trained:
+        speed, step = trained[-1].get("images_per_s"), trained[-1].get("step")
+        shown = f"{speed:.1f} images/s" if isinstance(speed, (int, float)) else "no speed"
+        silent = format_duration(job.metrics_silent_s or 0.0)
+        return f"{text}; step {step}, {shown}, {silent} ago"
+    if job.log_silent_s is not None:
+        text += f"; its log grew {format_duration(job.log_silent_s)} ago"
+    return text
+
+
+def last_stall(job: JobEvidence | None) -> str:
+    """The last line of Horovod's in the log's end that names ranks and what they lack."""
+    said = [line.strip() for line in (job.log if job else ()) if STALLED.match(line.strip())]
+    return said[-1] if said else "none"
+
+
+@click.command(cls=ClusterCommand)
+@click.argument("name")
+@click.option(
+    "--interval",
+    "interval_s",
+    type=Duration(),
+    default="2s",
+    show_default=True,
+    help="Between two looks.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line and interval.")
+@account_options
+def watch(app: AppContext, name: str, interval_s: float, as_json: bool) -> int:
+    """Watch the nodes and ranks of cluster NAME, and the job that runs on them.
+
+    \b
+    clusterctl watch demo
+    clusterctl watch demo --interval 10s
+    clusterctl watch demo --interval 30s >>watch.log
+
+    On a terminal the screen is drawn again and again until q is pressed. Elsewhere each interval
+    has a line. A node that is frozen or gone keeps its row, which says when it last answered.
+    """
+    from clusterctl.operations.watch import watching
+
+    interval_s = max(SHORTEST_S, interval_s)
+    with app.open(name) as access, watching(access, interval_s) as seen:
+        view = View(name, seen, interval_s)
+        if not as_json and output.has_screen():
+            with output.screen(view) as key:
+                while key(REDRAWN_S) != "q":
+                    pass
+            return 0
+        while True:
+            time.sleep(interval_s)
+            if as_json:
+                output.event(event_of(view))
+            else:
+                output.line(line_of(view))
+
+
+def event_of(view: View) -> dict[str, Any]:
+    """What a line of --json holds."""
+    now = time.monotonic()
+    job = view.watch.job
+    nodes = [
+        {
+            "host": node.host,
+            "seen_s": None if node.at is None else round(now - node.at, 1),
+            "error": node.error,
+            **{name: value for name, value in node.said.items() if name != "job"},
+        }
+        for node in view.watch.nodes
+    ]
+    about = job and {
+        **{name: getattr(job, name) for name in ("job_id", "state", "size", "age_s")},
+        "log_silent_s": job.log_silent_s,
+        "metrics": job.metrics[-1] if job.metrics else None,
+    }
+    return {"cluster": view.name, "job": about, "last_stall": last_stall(job), "nodes": nodes}
+
+
+def line_of(view: View) -> str:
+    """`00:41:05 demo: job …; no answer: demo-2; demo-1: 5 stopped`."""
+    now = time.monotonic()
+    nodes = view.watch.nodes
+    silent = silent_nodes(nodes, now, view.interval_s)
+    said = [f"{datetime.now():%H:%M:%S} {view.name}: {job_line(view.watch.job, nodes)}"]
+    said += [f"no answer: {fold_hosts(silent)}"] if silent else []
+    for node in nodes:
+        if node.host not in silent:
+            said += [f"{node.host}: {text}" for text in node_troubles(node)]
+    answer = [node for node in nodes if node.host not in silent]
+    if answer:
+        busy = sum(node.said["cpu"] for node in answer) / len(answer)
+        said.append(f"{count(len(answer), 'node')} at {busy:.0%} CPU")
+    return "; ".join(said)

@@ -1,0 +1,128 @@
+"""Runs on a node: what it and its ranks do, a line of JSON every few seconds until stdin ends.
+
+    watch INTERVAL_S HEAD     HEAD is 1 on the head node, which also says what it has of the job
+
+Rates are those since the line before, in bytes a second, and shares of a processor's time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+from clusterctl.node.diagnosis import host, job, sampler
+from clusterctl.node.jobs import processes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+LOG_LINES = 200
+SECTOR = 512
+# Disks of disks, which would count twice.
+MADE_OF_OTHERS = ("loop", "ram", "dm-", "md", "zram")
+
+
+def main() -> None:
+    interval_s, is_head = float(sys.argv[1]), sys.argv[2] == "1"
+    with contextlib.suppress(OSError):
+        os.nice(sampler.NICENESS)
+    # Threads and forks go badly together: this one does nothing but end the program.
+    threading.Thread(target=end_with_stdin, daemon=True).start()
+    before = counters()
+    pause_s = min(1.0, interval_s)
+    while True:
+        time.sleep(pause_s)
+        now = counters()
+        line = line_of(before, now, slow_facts(is_head, interval_s))
+        sys.stdout.write(json.dumps(line) + "\n")
+        sys.stdout.flush()
+        before = now
+        pause_s = max(0.1, now["at"] + interval_s - time.monotonic())
+
+
+def end_with_stdin() -> None:
+    while os.read(0, 1 << 16):
+        pass
+    os._exit(0)
+
+
+def counters() -> dict[str, Any]:
+    """What only grows, and the ranks with theirs."""
+    busy = [int(word) for word in sampler.text_of("/proc/stat").split("\n")[0].split()[1:9]]
+    net = [0, 0]
+    for line in sampler.text_of("/proc/net/dev").splitlines()[2:]:
+        name, _, rest = line.partition(":")
+        if name.strip() != "lo":
+            words = rest.split()
+            net = [net[0] + int(words[0]), net[1] + int(words[8])]
+    disk = [0, 0]
+    for words in map(str.split, sampler.text_of("/proc/diskstats").splitlines()):
+        if not words[2].startswith(MADE_OF_OTHERS) and Path("/sys/block", words[2]).exists():
+            disk = [disk[0] + int(words[5]) * SECTOR, disk[1] + int(words[9]) * SECTOR]
+    ranks = {}
+    found = processes.find(None, False)
+    sampler.mark_ranks(found)
+    for one in found:
+        if one.role == "rank":
+            with contextlib.suppress(OSError, ValueError, IndexError):  # it has ended
+                ranks[one.identity] = _rank(one)
+    return {
+        "at": time.monotonic(),
+        "cpu": [sum(busy), sum(busy) - busy[3] - busy[4]],
+        "net": net,
+        "disk": disk,
+        "ranks": ranks,
+    }
+
+
+def _rank(one: processes.Process) -> dict[str, Any]:
+    folder = f"/proc/{one.pid}"
+    fields = sampler.stat_fields(folder)
+    channel = sampler.text_of(f"{folder}/wchan")
+    return {
+        "rank": int(one.environ[processes.RANK]),
+        "pid": one.pid,
+        "state": fields[0],
+        "wait_channel": "" if channel == "0" else channel,
+        "rss_bytes": int(fields[21]) * sampler.PAGE,
+        "cpu_s": (int(fields[11]) + int(fields[12])) / sampler.TICKS,
+    }
+
+
+def slow_facts(is_head: bool, within_s: float) -> dict[str, Any]:
+    """What may hang: a dead mount, a lost GPU. `errors` says of those that are missing why."""
+    questions = {"gpus": host.gpus, "memory": host.memory}
+    for path in host.mounts():
+        questions[f"mount {path}"] = lambda path=path: host.filesystem(path)  # type: ignore[misc]
+    if is_head:
+        questions["job"] = lambda: job.look(None, LOG_LINES)
+    said, errors = host.ask(questions, max(1.0, within_s))
+    systems = [said.pop(name) for name in list(said) if name.startswith("mount ")]
+    return {**said, "filesystems": systems, "errors": errors}
+
+
+def line_of(before: dict[str, Any], now: dict[str, Any], slow: dict[str, Any]) -> dict[str, Any]:
+    passed_s = max(0.001, now["at"] - before["at"])
+
+    def rates(name: str) -> list[float]:
+        return [round((b - a) / passed_s) for a, b in zip(before[name], now[name])]
+
+    ticks = [b - a for a, b in zip(before["cpu"], now["cpu"])]
+    ranks = []
+    for identity, rank in now["ranks"].items():
+        last = before["ranks"].get(identity, rank)
+        cpu = (rank["cpu_s"] - last["cpu_s"]) / passed_s
+        ranks.append({**rank, "cpu": round(cpu, 2)})
+    return {
+        "cpu": round(ticks[1] / ticks[0], 3) if ticks[0] else 0.0,
+        "net": rates("net"),
+        "disk": rates("disk"),
+        "ranks": sorted(ranks, key=lambda rank: rank["rank"]),
+        **slow,
+    }

@@ -1,0 +1,162 @@
+"""watch on two hosts of the lab: drawn on a real terminal, and as lines where there is none."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import termios
+import threading
+
+import pytest
+
+from tests.pair import eventually
+
+pytestmark = pytest.mark.lab
+
+# Two ranks by /usr/bin/mpirun: one sleeps, one is busy.
+RANK = """\
+import os, time
+while True:
+    if os.environ["OMPI_COMM_WORLD_RANK"] == "0":
+        time.sleep(0.1)
+"""
+MPIRUN = (
+    "cd ~/examples/horovod/tensorflow; setsid /usr/bin/mpirun -np 2 --hostfile hosts"
+    " --map-by node python3 /home/ubuntu/rank.py </dev/null >/dev/null 2>&1 &"
+)
+# A shell has the terminal, as at a user's: what its leader's end takes with it is lost.
+SHELL = 'trap : INT; trap "" HUP; "$@"; echo "ended with $?"; exec sleep 600'
+CODES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
+NORMAL_SCREEN, SHOWN_CURSOR = "\x1b[?1049l", "\x1b[?25h"
+
+
+@pytest.fixture(scope="module")
+def ranks(pair):
+    pair.put("rank.py", RANK)
+    pair.on(0, MPIRUN)
+    eventually(lambda: pair.on(1, "pgrep -f '[r]ank.py' || :"), "the rank of node 1")
+    yield pair
+    pair.ctl("kill")
+    for node in (0, 1):
+        pair.on(node, "rm rank.py")
+
+
+class Terminal:
+    """`clusterctl watch pair` on a terminal of its own; `seen` is all that was drawn."""
+
+    def __init__(self, pair, *options: str) -> None:
+        self.fd, inner = pty.openpty()
+        termios.tcsetwinsize(inner, (24, 140))
+        self.before = termios.tcgetattr(inner)
+        argv = [sys.executable, "-m", "clusterctl", "watch", pair.name, "--interval", "1s"]
+        environ = {**pair.environ, "TERM": "xterm-256color"}
+        self.process = subprocess.Popen(
+            ["sh", "-c", SHELL, "sh", *argv, *options],
+            env=environ,
+            stdin=inner,
+            stdout=inner,
+            stderr=inner,
+            start_new_session=True,
+            # ^C is for the processes of the terminal that is theirs.
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509
+        )
+        self.inner = inner
+        self.seen = ""
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        while chunk := os.read(self.fd, 1 << 16):
+            self.seen += chunk.decode(errors="replace")
+
+    def screen(self) -> str:
+        """What is on it now: each drawing begins at the top."""
+        return CODES.sub("", self.seen.rpartition("\x1b[H")[2])
+
+    def shows(self, pattern: str) -> None:
+        try:
+            eventually(lambda: re.search(pattern, self.screen()), pattern)
+        except AssertionError:
+            raise AssertionError(f"{pattern} is not on:\n{self.screen()}") from None
+
+    def signal(self, number: int) -> None:
+        """To clusterctl, not to the shell."""
+        search = ["pgrep", "-P", str(self.process.pid)]
+        os.kill(int(subprocess.run(search, stdout=subprocess.PIPE, check=True).stdout), number)
+
+    def end(self, how) -> int:
+        """The exit status; the terminal has to be as it was."""
+        how()
+        ended = eventually(lambda: re.search(r"ended with (\d+)", self.seen), "its end")
+        assert termios.tcgetattr(self.inner) == self.before
+        assert NORMAL_SCREEN in self.seen
+        assert SHOWN_CURSOR in self.seen
+        assert "Traceback" not in self.seen
+        return int(ended[1])
+
+
+@pytest.fixture
+def terminal(ranks):
+    made = Terminal(ranks)
+    yield made
+    os.killpg(made.process.pid, signal.SIGKILL)
+    made.process.wait()
+
+
+def test_a_frozen_node_is_a_row_and_q_quits(ranks, terminal):
+    terminal.shows(r"an mpirun typed by hand, running .*, 2 ranks")
+    terminal.shows(r"pair-0 +0 [SR] \d+% ")
+    terminal.shows(r"pair-1 +1 R \d+% ")
+    with ranks.fault(1, "freeze", "thaw"):
+        terminal.shows(r"no answer: pair-1")
+        terminal.shows(r"pair-1 +no answer .* \d+(\.\d)? s ago")
+        terminal.shows(r"pair-0 +0 [SR] \d+% .* [01]\.\d s ago")
+    terminal.shows(r"pair-1 +1 R .* [01]\.\d s ago")
+    assert terminal.end(lambda: os.write(terminal.fd, b"q")) == 0
+
+
+@pytest.mark.parametrize(
+    ("how", "status"),
+    [
+        (lambda terminal: os.write(terminal.fd, b"\x03"), 130),
+        (lambda terminal: terminal.signal(signal.SIGINT), 130),
+        (lambda terminal: terminal.signal(signal.SIGTERM), 143),
+        (lambda terminal: terminal.signal(signal.SIGHUP), 129),
+    ],
+    ids=["^C", "INT", "TERM", "HUP"],
+)
+def test_the_terminal_is_as_it_was(terminal, how, status):
+    terminal.shows("pair-0 ")
+    assert terminal.end(lambda: how(terminal)) == status
+
+
+@pytest.mark.parametrize("as_json", [False, True], ids=["lines", "json"])
+def test_lines_where_there_is_no_terminal(ranks, as_json):
+    ranks.on(1, "kill -STOP $(pgrep -f '[r]ank.py')")
+    options = ("--interval", "1s", *(("--json",) if as_json else ()))
+    process = ranks.start("watch", *options)
+    try:
+        if as_json:
+            stopped = lambda node: [one["state"] for one in node.get("ranks", ())] == ["T"]  # noqa: E731
+            eventually(
+                lambda: stopped(json.loads(process.stdout.readline())["nodes"][1]), "the stopped"
+            )
+        else:
+            line = eventually(
+                lambda: (
+                    (said := process.stdout.readline()) and "pair-1: 1 stopped" in said and said
+                ),
+                "the stopped rank",
+            )
+            assert re.match(r"\d\d:\d\d:\d\d pair: an mpirun typed by hand, running for ", line)
+            assert "; 2 nodes at " in line
+    finally:
+        ranks.on(1, "kill -CONT $(pgrep -f '[r]ank.py')")
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err.strip()) == (130, "interrupted")
