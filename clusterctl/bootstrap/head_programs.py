@@ -1,4 +1,5 @@
-"""`runclust` and `copyclust` on the head node, where the tutorial types them (docs/runclust.md).
+"""`runclust` and `copyclust` on the head node, where the tutorial types them (docs/runclust.md),
+and what looks after jobs there (`train --watchdog`).
 
 Their libraries are those of this machine where the head node has the same Python, else pip's there.
 """
@@ -27,7 +28,12 @@ from clusterctl.transport.connections import Connections
 from clusterctl.transport.target import Target
 
 PACKAGE = Path(clusterctl.__file__).parent
-# The two programs import neither: they do not ask AWS.
+PROGRAMS = {
+    "runclust": "cli.runclust",
+    "copyclust": "cli.copyclust",
+    "clusterctl-watchdog": "operations.watchdog",
+}
+# They import neither: they do not ask AWS.
 NOT_THERE = ("ec2", "lab")
 LIBRARIES = ("click", "paramiko", "rich")
 # What these can do without, for what they are used for here: 7 of 30 MB.
@@ -47,7 +53,7 @@ _LAUNCHER = """\
 #!{python} -I
 import os, sys
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.realpath(__file__))) + "/lib")
-from clusterctl.cli.{program} import main
+from clusterctl.{module} import main
 main()
 """
 _ON_PATH = f'PATH="$PATH:$HOME/{FOLDER}/bin"  # runclust and copyclust, by clusterctl'
@@ -175,9 +181,9 @@ def parse_look(stdout: str) -> list[Interpreter]:
 def put_script(stamp: str, python: Interpreter, hosts_path: str, pip: Sequence[str] = ()) -> str:
     """For `sh`, with the archive as its input. What was there stays until the new one is whole."""
     launchers = "".join(
-        f"printf %s {shlex.quote(_LAUNCHER.format(python=python.path, program=program))} "
+        f"printf %s {shlex.quote(_LAUNCHER.format(python=python.path, module=module))} "
         f">$new/bin/{program}\n"
-        for program in ("runclust", "copyclust")
+        for program, module in PROGRAMS.items()
     )
     return f"""\
 set -eu

@@ -9,7 +9,8 @@ import click
 
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
-from clusterctl.cli.params import JobId
+from clusterctl.cli.params import Duration, JobId
+from clusterctl.domain.errors import UsageError
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count, format_duration
 
@@ -125,6 +126,14 @@ def exit_status(job: JobRecord) -> int:
     metavar="OPTION",
     help="Give mpirun this option, in place of ours of that name: '--mca NAME VALUE'.",
 )
+@click.option(
+    "--watchdog",
+    "watchdog_s",
+    type=Duration(),
+    metavar="TIME",
+    help="Diagnose the job on the head node when it has made no step for so long, such as 5m.",
+)
+@click.option("--watchdog-cancel", is_flag=True, help="Then end the job.")
 @click.option("-d", "--detach", is_flag=True, help="Return once the job runs.")
 @click.option("--dry-run", is_flag=True, help="Show the mpirun lines, and start nothing.")
 @click.option("-v", "--verbose", is_flag=True, help="Print the mpirun lines that run.")
@@ -147,6 +156,8 @@ def train(
     preset: str,
     variables: tuple[str, ...],
     mpi_args: tuple[str, ...],
+    watchdog_s: float | None,
+    watchdog_cancel: bool,
     detach: bool,
     dry_run: bool,
     verbose: bool,
@@ -161,6 +172,7 @@ def train(
     clusterctl train demo 256 --more-aug --epochs 90
     clusterctl train demo 8 --synthetic -- --batch_size 128 --num_batches 200
     clusterctl train demo 32 -x NCCL_DEBUG=INFO --mpi-arg --report-bindings
+    clusterctl train demo 256 --detach --watchdog 5m --watchdog-cancel
 
     What follows -- goes to the trainer. The job runs detached on the head node: Ctrl-C or a lost
     connection ends the following, not the job. The exit status is the job's.
@@ -169,6 +181,8 @@ def train(
     from clusterctl.jobs.plan import JobRequest, clears_or_resumes
     from clusterctl.operations.train import plan_training, start_training
 
+    if watchdog_cancel and not watchdog_s:
+        raise UsageError("--watchdog-cancel needs a time", "say how long: --watchdog 5m")
     request = JobRequest(
         ranks=gpus,
         synthetic=synthetic,
@@ -193,7 +207,13 @@ def train(
             return 0
         for line in [_in_short(access, plan), *(plan.job.lines if verbose else ())]:
             output.note(line)
-        started = start_training(access, plan, force)
+        watchdog = ""
+        if watchdog_s:
+            from clusterctl.operations.watchdog import prepare
+
+            cache, offline = app.settings.home, bool(app.settings.lab)
+            watchdog = prepare(access, watchdog_s, watchdog_cancel, cache, offline)
+        started = start_training(access, plan, force, watchdog)
         _show_started(started)
         if not detach:
             return follow_to_end(access, started.job.job_id, started.job.preset, as_json)
@@ -276,6 +296,9 @@ def _show(jobs: list[JobRecord], as_json: bool) -> None:
     if as_json:
         output.data([job.as_data() for job in jobs])
     elif jobs:
+        for job in jobs:
+            for text in job.watchdog:
+                output.note(f"job {job.job_id}, its watchdog at {text}")
         output.table(
             ("JOB", "STATE", "EXIT", "GPUS", "PRESET", "STARTED (UTC)", "DURATION"),
             [

@@ -15,6 +15,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
+from clusterctl.bootstrap.head_programs import FOLDER
 from clusterctl.domain.errors import (
     ClusterctlError,
     CommandFailed,
@@ -48,7 +49,8 @@ class JobRecord:
     `evaluation` is the line that follows a training, `log_dir` the trainer's log folder on the head
     node; both are empty where there is none. `log_name` is the log's name there. `variables` and
     `mpi_arguments` are the user's own; the value of a private variable is None. `destination` is
-    where a copy brings its data; empty for a training.
+    where a copy brings its data; empty for a training. `watchdog` is what that has said, a line
+    each time.
     """
 
     job_id: str
@@ -66,6 +68,7 @@ class JobRecord:
     variables: Mapping[str, str | None] = field(default_factory=dict)
     mpi_arguments: tuple[str, ...] = ()
     destination: str = ""
+    watchdog: tuple[str, ...] = ()
 
     @property
     def running(self) -> bool:
@@ -87,6 +90,7 @@ class JobRecord:
             "mpi_arguments": list(self.mpi_arguments),
             "log_dir": self.log_dir,
             "destination": self.destination,
+            "watchdog": list(self.watchdog),
             "log_bytes": self.log_bytes,
         }
 
@@ -118,6 +122,7 @@ def read_record(described: dict[str, Any]) -> JobRecord:
         variables=plan.get("variables", {}),
         mpi_arguments=tuple(plan.get("mpi_arguments", ())),
         destination=str(plan.get("destination", "")),
+        watchdog=tuple(described.get("watchdog", "").splitlines()),
     )
 
 
@@ -159,6 +164,8 @@ def job_files(plan: JobPlan) -> dict[str, str]:
         "job.json": json.dumps(description, indent=1) + "\n",
         "run": run_script(plan),
     }
+    if plan.watchdog:
+        files["watchdog.json"] = plan.watchdog
     private = {one.name: one.value for one in plan.variables if one.private}
     if private:
         files["environment"] = json.dumps(private)
@@ -175,6 +182,7 @@ def run_script(plan: JobPlan) -> str:
     evaluation = _EVALUATION.format(line=line, quoted=shlex.quote(line)) if line else ""
     has_private = any(one.private for one in plan.variables)
     private, execute = (_PRIVATE, _WITH_PRIVATE) if has_private else ("", "exec")
+    watchdog = _WATCHDOG.format(job_id=plan.job_id) if plan.watchdog else ""
     return f"""\
 #!/bin/sh
 # Job {plan.job_id} of clusterctl. TERM ends it: `clusterctl cancel` sends that here.
@@ -182,7 +190,7 @@ folder=$(cd "$(dirname "$0")" && pwd) || exit
 # Written over what was reserved: on a full disk there is no room for another file.
 keep() {{ printf '%s\\n' "$2" 1<>"$folder/$1"; }}
 {private}keep pid $$ || exit
-echo "job {plan.job_id}: its output is in $folder/log"
+{watchdog}echo "job {plan.job_id}: its output is in $folder/log"
 ended=
 line=
 trap 'ended=yes; [ -z "$line" ] || kill -TERM "$line" 2>/dev/null' TERM INT HUP
@@ -225,6 +233,11 @@ _WITH_PRIVATE = "exec python3 -ISc " + shlex.quote(
     "[signal.signal(one, signal.SIG_DFL) for one in (signal.SIGPIPE, signal.SIGXFSZ)]; "
     "os.execv(sys.argv[1], sys.argv[1:])"
 )
+# Without the job's mark: it is what may end all that has it.
+_WATCHDOG = f"""\
+env -u CLUSTERCTL_JOB setsid "$HOME"/{FOLDER}/bin/clusterctl-watchdog {{job_id}} \\
+    </dev/null >"$folder/watchdog.log" 2>&1 &
+"""
 # 143: ended by TERM, between the lines.
 _EVALUATION = """\
 if [ "$status" -eq 0 ] && [ -n "$ended" ]; then

@@ -257,7 +257,8 @@ class JobPlan:
     `script` is the path of a program of the user's own; as it was given, a relative one is below
     `workdir`. `home` is that of the nodes. `run` and `refused` are the trainer's answer, what it
     will do and its errors (`settled`). `clears_on_purpose`: the user asked for an empty log folder
-    in so many words. `destination`: of a copy (preset `copy`).
+    in so many words. `destination`: of a copy (preset `copy`). `watchdog`: the settings of what
+    looks after the job there (operations/watchdog.py).
     """
 
     job_id: str
@@ -276,6 +277,7 @@ class JobPlan:
     variables: tuple[Variable, ...] = ()
     mpi_arguments: tuple[str, ...] = ()
     destination: str = ""
+    watchdog: str = ""
 
     @property
     def line(self) -> str:

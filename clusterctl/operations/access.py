@@ -10,7 +10,6 @@ from clusterctl.domain.errors import ClusterctlError, HostError, MissingTool, Us
 from clusterctl.domain.ranges import format_indices
 from clusterctl.domain.results import FanoutResult
 from clusterctl.operations.folder import ClusterFolder
-from clusterctl.operations.known_hosts import ClusterHostKeys
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.fanout import fan_out
 from clusterctl.transport.keys import load_key
@@ -135,6 +134,9 @@ def open_access(
             f"the key of cluster {cluster.name} is not on this machine: {folder.key}",
             "copy the folder from the machine that ran `up`; `clusterctl down` works without it",
         )
+    # Where a head node looks after a job (operations/watchdog.py) there is nothing that asks EC2.
+    from clusterctl.operations.known_hosts import ClusterHostKeys
+
     identity = Identity((load_key(folder.key),))
     host_keys = ClusterHostKeys(folder.known_hosts, cluster)
     connections = Connections(identity, host_keys, explain=explain)

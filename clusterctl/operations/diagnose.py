@@ -29,6 +29,7 @@ from clusterctl.domain.errors import ClusterctlError, CommandTimeout, UsageError
 from clusterctl.domain.hostsfile import parse_hosts_file
 from clusterctl.domain.results import CommandResult, json_lines
 from clusterctl.jobs.detached import read_record
+from clusterctl.node.diagnosis.stacks import FOLDER as NODES_PY_SPY
 from clusterctl.node.packer import program_of
 from clusterctl.operations.access import Access
 from clusterctl.transport.fanout import fan_out
@@ -108,13 +109,13 @@ class PySpies:
 
 
 def installed_py_spy() -> Path | None:
-    """The one that pip put beside this package."""
+    """The one that pip put beside this package; on a node, what an earlier look has left there."""
     try:
         files = distribution("py-spy").files or ()
     except PackageNotFoundError:
-        return None
-    paths = (Path(str(file.locate())) for file in files if file.name.startswith("py-spy"))
-    return next((path for path in paths if path.is_file()), None)
+        files = ()
+    paths = [Path(str(file.locate())) for file in files if file.name.startswith("py-spy")]
+    return next((path for path in (*paths, *NODES_PY_SPY.glob("py-spy-*")) if path.is_file()), None)
 
 
 def machine_of(program: Path) -> str:

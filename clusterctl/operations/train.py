@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import posixpath
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from clusterctl.domain.cluster import Cluster
@@ -90,8 +90,11 @@ def plan_training(access: Access, request: JobRequest, force: bool = False) -> T
     return TrainingPlan(job, hosts, running, look_before(access, job, hosts, running, force))
 
 
-def start_training(access: Access, plan: TrainingPlan, force: bool = False) -> StartedJob:
-    """Put the files on every node and start the job. Raises NotReady, JobRunning, HostError."""
+def start_training(
+    access: Access, plan: TrainingPlan, force: bool = False, watchdog: str = ""
+) -> StartedJob:
+    """Put the files on every node and start the job, looked after by a watchdog with these settings
+    (`watchdog.prepare`). Raises NotReady, JobRunning, HostError."""
     plan.check()
     if not force:
         refuse_beside_a_run(access, plan.running, "two would share its GPUs")
@@ -108,7 +111,8 @@ def start_training(access: Access, plan: TrainingPlan, force: bool = False) -> S
     for result in shipped.values:
         for name in deployed_files(result).kept:
             kept.setdefault(name, []).append(result.host)
-    runs_in = start_job(access.connections, access.head, plan.job, access.cluster.name, force)
+    job = replace(plan.job, watchdog=watchdog)
+    runs_in = start_job(access.connections, access.head, job, access.cluster.name, force)
     folded = tuple((name, fold_hosts(hosts)) for name, hosts in kept.items())
     return StartedJob(plan.job, runs_in, folded)
 

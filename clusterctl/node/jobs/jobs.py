@@ -93,6 +93,7 @@ def describe(folder: Path) -> dict:
         "ended_at": mtime_of(log if exit_status is None else folder / "exit_status"),
         "now": time.time(),
         "log_bytes": log.stat().st_size if log.exists() else 0,
+        "watchdog": text_in(folder / "watchdog"),
     }
 
 

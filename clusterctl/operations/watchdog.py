@@ -1,0 +1,175 @@
+"""The watchdog of a job: it runs beside the job on the head node, so that nobody's laptop has to.
+
+When the job has made no step for long enough, all nodes are looked at as `diagnose` does, over the
+head node's own SSH keys. What was seen stays in the job's folder, the verdict in the job's log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import sys
+import time
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from clusterctl.bootstrap.head_programs import put_programs
+from clusterctl.diagnosis.bundle import save
+from clusterctl.diagnosis.evidence import decode
+from clusterctl.diagnosis.verdict import diagnose as conclude
+from clusterctl.domain.cluster import Cluster, Node, NodeState
+from clusterctl.domain.errors import ClusterctlError
+from clusterctl.domain.units import format_duration
+from clusterctl.jobs.deploy import HOSTS_PATH
+from clusterctl.node.jobs import jobs
+from clusterctl.operations.access import Access
+from clusterctl.operations.diagnose import Looking, collect
+from clusterctl.operations.folder import ClusterFolder
+from clusterctl.operations.hosts_access import open_hosts
+from clusterctl.operations.kill import cancel
+
+SETTINGS, BUNDLE, SAID = "watchdog.json", "diagnosis.gz", "watchdog"
+# Before the first step: libraries are imported, data is opened, the first batch is compiled.
+START_UP = 3
+# What Horovod writes about a job that makes no steps is none.
+NO_STEP = re.compile(
+    r"stall_inspector|tensors were submitted to be reduced|subset of ranks and are waiting|"
+    r"cause deadlock|^(Missing|Stalled) ranks:|^\d+!?: \[|^\s*$"
+)
+
+
+@dataclass(frozen=True)
+class WatchedHost:
+    index: int = 0
+    name: str = ""
+    address: str = ""
+    gpus: int = 0
+
+
+@dataclass(frozen=True)
+class WatchdogSettings:
+    """After how long it looks, whether it then ends the job, and the nodes that it asks."""
+
+    cluster: str = ""
+    user: str = ""
+    after_s: float = 0.0
+    cancels: bool = False
+    hosts: tuple[WatchedHost, ...] = ()
+
+
+def prepare(access: Access, after_s: float, cancels: bool, cache: Path, offline: bool) -> str:
+    """Bring what it needs to the nodes, and look once, so that it is known to work. The settings
+    as JSON. Raises ClusterctlError; a node that is silent is the job's own trouble."""
+    put_programs(access.connections, access.head, HOSTS_PATH, cache, offline)
+    collect(access, looking=Looking(samples=1))
+    hosts = tuple(
+        WatchedHost(node.index, node.name, node.private_ip, node.gpus)
+        for node in access.cluster.nodes
+    )
+    cluster = access.cluster
+    settings = WatchdogSettings(cluster.name, cluster.ssh_user, after_s, cancels, hosts)
+    return json.dumps(asdict(settings)) + "\n"
+
+
+class Progress:
+    """Whether a job makes steps, by what it writes: its log and the trainer's metrics."""
+
+    def __init__(self, folder: Path) -> None:
+        plan = jobs.describe(folder)["plan"]
+        log_dir = plan.get("log_dir")
+        self._log = folder / "log"
+        self._metrics = Path(plan["workdir"], log_dir, "metrics.jsonl") if log_dir else None
+        self._read = 0
+        self._rows = _size(self._metrics)
+        self.has_stepped = False
+        self.began = self.last = time.monotonic()
+
+    def look(self) -> None:
+        rows, now = _size(self._metrics), time.monotonic()
+        if rows != self._rows:
+            self._rows, self.has_stepped, self.last = rows, True, now
+        with contextlib.suppress(OSError), self._log.open("rb") as log:
+            log.seek(self._read)
+            # A line that is not whole yet is read again.
+            lines = log.read(1 << 20).rpartition(b"\n")[0]
+            self._read += len(lines) + bool(lines)
+            if any(not NO_STEP.search(one) for one in lines.decode(errors="replace").splitlines()):
+                self.last = now
+
+    def silent_s(self, after_s: float) -> float | None:
+        """For how long it has made no step, if that is too long."""
+        now = time.monotonic()
+        if not self.has_stepped and now - self.began < START_UP * after_s:
+            return None
+        return now - self.last if now - self.last > after_s else None
+
+
+def _size(path: Path | None) -> int:
+    try:
+        return path.stat().st_size if path else 0
+    except OSError:
+        return 0
+
+
+def main() -> None:
+    """Watch the job whose id is the argument until it has ended. Runs on the head node."""
+    folder = jobs.JOBS / sys.argv[1]
+    settings = decode(WatchdogSettings, json.loads((folder / SETTINGS).read_text()))
+    progress = Progress(folder)
+    looked_at = 0.0
+    while jobs.pid_of(folder):
+        time.sleep(min(5.0, settings.after_s / 5))
+        progress.look()
+        silent_s = progress.silent_s(settings.after_s)
+        # Once for each time that it stops.
+        if silent_s is not None and looked_at != progress.last and jobs.pid_of(folder):
+            looked_at = progress.last
+            _fire(folder, settings, silent_s)
+
+
+def _fire(folder: Path, settings: WatchdogSettings, silent_s: float) -> None:
+    """Diagnose the job, keep what was seen, and end it if that is wanted."""
+    said = f"no step for {format_duration(silent_s)}"
+    try:
+        with head_access(settings) as access:
+            evidence = collect(access, folder.name)
+            save(evidence, folder / BUNDLE)
+            _say(folder, f"{said}: {conclude(evidence).verdict}")
+            bundle = f".clusterctl/jobs/{folder.name}/{BUNDLE}"
+            fetch = f"clusterctl ssh {settings.cluster} -- cat {bundle}"
+            show = "clusterctl diagnose --from stuck.gz"
+            _say(folder, f"all that was seen: {fetch} >stuck.gz && {show}")
+            if settings.cancels:
+                _say(folder, "the job is ended, as --watchdog-cancel asks")
+                cancel(access, folder.name)
+    except ClusterctlError as error:
+        _say(folder, f"{said}; {error.message}")
+
+
+def _say(folder: Path, text: str) -> None:
+    """In the job's log, where a user looks, and where `clusterctl logs --list` does."""
+    now = datetime.now(timezone.utc)
+    with contextlib.suppress(OSError), (folder / SAID).open("a") as file:
+        file.write(f"{now:%Y-%m-%d %H:%M:%S} UTC: {text}\n")
+    with contextlib.suppress(OSError), (folder / "log").open("a") as log:
+        log.write(f"clusterctl watchdog, {now:%H:%M:%S} UTC: {text}\n")
+
+
+def head_access(settings: WatchdogSettings) -> Access:
+    """The cluster as its own head node reaches it: by private addresses and ~/.ssh."""
+    some: dict[str, Any] = dict.fromkeys(("instance_id", "instance_type", "availability_zone"), "")
+    some |= {
+        "state": NodeState.RUNNING,
+        "public_ip": None,
+        "launched_at": datetime.now(timezone.utc),
+    }
+    nodes = tuple(
+        Node(index=one.index, name=one.name, gpus=one.gpus, private_ip=one.address, **some)
+        for one in settings.hosts
+    )
+    cluster = Cluster(settings.cluster, "", settings.user, nodes)
+    connections = open_hosts(Path.home() / HOSTS_PATH).connections
+    return Access(cluster, ClusterFolder(Path.home() / ".clusterctl"), connections)

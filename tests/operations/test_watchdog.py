@@ -1,0 +1,77 @@
+"""train --watchdog on two hosts of the lab: a job that hangs is diagnosed by its head node."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+import pytest
+
+from clusterctl.diagnosis.bundle import load
+from tests.pair import eventually
+
+pytestmark = [pytest.mark.lab, pytest.mark.train]
+
+# Makes steps until /data/hang is there; what Horovod says of such a job then is no step.
+HANGS = """\
+import os, sys, time
+while True:
+    if not os.path.exists("/data/hang"):
+        print("step", flush=True)
+    else:
+        print("Missing ranks:\\n1: [grads/conv1]", flush=True)
+    time.sleep(0.5)
+"""
+
+
+@pytest.fixture
+def hanging(pair):
+    """The cluster with the program; nothing is left of its jobs."""
+    pair.put("hangs.py", HANGS)
+    yield pair
+    pair.ctl("cancel")
+    pair.ctl("clean-logs", "--jobs", "--force", "--yes")
+    for node in (0, 1):
+        pair.on(node, "rm -f /data/hang hangs.py")
+
+
+def job(pair):
+    return json.loads(pair.ctl("logs", "--list", "--json")[1])[-1]
+
+
+@pytest.mark.parametrize("cancels", [False, True], ids=["diagnoses", "cancels"])
+def test_a_job_that_hangs_is_diagnosed_without_this_machine(hanging, tmp_path, cancels):
+    run = ("train", "2", "--detach", "--json", "--script", "~/hangs.py", "--watchdog", "3s")
+    status, out, err = hanging.ctl(*run, *(("--watchdog-cancel",) if cancels else ()))
+    assert status == 0, err
+    job_id = json.loads(out)["id"]
+    eventually(lambda: hanging.ctl("logs")[1].count("step") > 24, "steps for longer than its start")
+    assert job(hanging)["watchdog"] == []
+
+    for node in (0, 1):
+        hanging.on(node, "touch /data/hang")
+    [said, *_] = eventually(lambda: job(hanging)["watchdog"], "the watchdog")
+    assert " UTC: no step for " in said
+    log = hanging.ctl("logs")[1]
+    assert "clusterctl watchdog, " in log
+    folder = f".clusterctl/jobs/{job_id}"
+    bundle = tmp_path / "bundle"
+    bundle.write_bytes(base64.b64decode(hanging.on(0, f"base64 {folder}/diagnosis.gz")))
+    seen = load(bundle)
+    assert {host.host: host.error for host in seen.hosts} == {"pair-0": "", "pair-1": ""}
+    ranks = [rank for host in seen.hosts for rank in host.ranks]
+    assert [rank.rank for rank in ranks] == [0, 1]
+    assert all(rank.samples[-1].stacks for rank in ranks), "py-spy went there with the job"
+    if cancels:
+        eventually(lambda: job(hanging)["state"] == "cancelled", "the job's end")
+        for node in (0, 1):
+            assert hanging.on(node, "pgrep -f 'hangs[.]py|prte[d]|prteru[n]' || echo none") == (
+                "none\n"
+            )
+    else:
+        assert job(hanging)["state"] == "running"
+        assert hanging.ctl("cancel")[0] == 0
+    eventually(
+        lambda: hanging.on(0, "pgrep -f '[c]lusterctl-watchdog' || echo none") == "none\n",
+        "the watchdog's end",
+    )
