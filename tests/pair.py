@@ -1,4 +1,4 @@
-"""A cluster of two nodes in the lab, made by `clusterctl up` once for all tests that use it."""
+"""Clusters in the lab made by `clusterctl up`; that of two nodes is there once for all tests."""
 
 from __future__ import annotations
 
@@ -31,18 +31,19 @@ while :; do sleep 0.1; done
 
 @dataclass(frozen=True)
 class LabCluster:
-    """`clusterctl ... pair ...` as a user types it, and what tests need beside it."""
+    """`clusterctl ... NAME ...` as a user types it, and what tests need beside it."""
 
     lab: LabRecord
+    name: str = NAME
 
     @property
     def environ(self) -> dict[str, str]:
         return {**os.environ, "CLUSTERCTL_HOME": str(self.lab.home), "CLUSTERCTL_LAB": "1"}
 
     def start(self, command: str, *arguments: str) -> subprocess.Popen[str]:
-        """`clusterctl COMMAND pair ARGUMENTS...`, running; COMMAND may be two words."""
+        """`clusterctl COMMAND NAME ARGUMENTS...`, running; COMMAND may be two words."""
         return subprocess.Popen(
-            [sys.executable, "-m", "clusterctl", *command.split(), NAME, *arguments],
+            [sys.executable, "-m", "clusterctl", *command.split(), self.name, *arguments],
             env=self.environ,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -62,7 +63,7 @@ class LabCluster:
         return process.returncode, out, err
 
     def access(self) -> Access:
-        return AppContext(load_settings(self.environ)).open(NAME)
+        return AppContext(load_settings(self.environ)).open(self.name)
 
     def on(self, node: int, command: str, stdin: bytes = b"") -> str:
         """The output of a command on a node, which has to succeed."""
@@ -74,7 +75,9 @@ class LabCluster:
 
     def put(self, path: str, text: str) -> None:
         """A file in the home folder of every node."""
-        for node in (0, 1):
+        with self.access() as access:
+            nodes = range(len(access.targets))
+        for node in nodes:
             self.on(node, f"cat > {path}", text.encode())
 
     @contextlib.contextmanager

@@ -1,0 +1,116 @@
+"""Sums three named tensors a step on every rank, and misbehaves on order. Runs on a lab's nodes.
+
+An order is a word: `RANK:WORD` on the line, for the fourth step, or a file /data/order.RANK on that
+rank's host, which most words obey as long as the file is there.
+"""
+
+import collections
+import itertools
+import os
+import sys
+import time
+from pathlib import Path
+
+RANK = int(os.environ["OMPI_COMM_WORLD_RANK"])
+ORDER = Path(f"/data/order.{RANK}")
+GIVEN = dict(word.split(":") for word in sys.argv[1:]).get(str(RANK), "")
+TENSORS = ["grads/conv1", "grads/conv2", "grads/dense"]
+# 64 KB: enough for a link to be felt.
+VALUES = 16 * 1024
+
+
+def held():
+    return ORDER.exists()
+
+
+def order():
+    try:
+        return ORDER.read_text().strip()
+    except OSError:
+        return ""
+
+
+def endless_python_loop():
+    while held():
+        pass
+
+
+def endless_c_loop():
+    collections.deque(itertools.repeat(None), maxlen=0)
+
+
+def read_a_fifo():
+    Path("/data/fifo").read_text()
+
+
+def spawn_in_d_state():
+    # The child opens the FIFO before it executes anything. Until then its parent waits in vfork,
+    # which no signal but KILL ends: state D, as for a mount that is gone.
+    opens = (os.POSIX_SPAWN_OPEN, 0, "/data/fifo", os.O_RDONLY, 0)
+    os.waitpid(os.posix_spawn("/bin/true", ["true"], {}, file_actions=[opens]), 0)
+
+
+def write_a_checkpoint():
+    while held():
+        try:
+            with Path("/data/model.ckpt-7.data").open("wb") as file:
+                file.write(bytes(1 << 20))
+                os.fsync(file.fileno())
+        except OSError as error:
+            if not said:
+                said.append(error)
+                print(f"rank {RANK}: cannot save the checkpoint, trying again: {error}", flush=True)
+            time.sleep(0.1)
+
+
+said = []
+
+
+SPOILED = {
+    "loop": endless_python_loop,
+    "c-loop": endless_c_loop,
+    "fifo": read_a_fifo,
+    "spawn": spawn_in_d_state,
+    "checkpoint": write_a_checkpoint,
+}
+
+
+def main():
+    Path(f"/data/pid.{RANK}").write_text(str(os.getpid()))
+    import horovod.tensorflow as hvd
+    import tensorflow as tf
+
+    hvd.init()
+
+    def step_of(names):
+        def step(value):
+            for name in names:
+                value = hvd.allreduce(value, name=name, op=hvd.Average)
+            return value
+
+        return tf.function(step)
+
+    steps = {
+        "": step_of(TENSORS),
+        "skip": step_of([TENSORS[0], TENSORS[2]]),
+        "swap": step_of([TENSORS[1], TENSORS[0], TENSORS[2]]),
+    }
+    value, told = tf.zeros([VALUES]), 0.0
+    for number in itertools.count():
+        word = GIVEN if number == 3 and GIVEN else order()
+        if word in SPOILED:
+            SPOILED[word]()
+        elif word == "slow":
+            # Work of its own, as of a host that reads its data ten times slower.
+            until = time.monotonic() + 0.5
+            while time.monotonic() < until:
+                pass
+        value = steps[word if word in steps else ""](value)
+        if RANK == 0 and time.monotonic() > told + 1:
+            print(f"step {number} loss {float(value[0]):.1f}", flush=True)
+            told = time.monotonic()
+        time.sleep(0.02)
+
+
+if __name__ == "__main__":
+    main()
