@@ -42,6 +42,7 @@ GREETING = (
     " $(cd ~/.local/share/clusterctl 2>/dev/null && echo py-spy-*)"
 )
 CONNECT_WITHIN_S = 4.0
+DOUBT_AFTER_S = 3.0
 # Beyond the samples: for the stacks of the last one, and the facts of a slow node.
 BESIDE_S = 3.0
 ENDING_S = 1.5
@@ -167,6 +168,8 @@ def collect(
     """
     began, taken_at = time.monotonic(), datetime.now(timezone.utc)
     access.connections.connect_timeout_s = CONNECT_WITHIN_S
+    # The host of a connection that was kept may stand still by now.
+    access.connections.doubt_after_s = DOUBT_AFTER_S
     spies = PySpies(access.folder.path.parent)
 
     def one(target: Target) -> tuple[HostEvidence, dict[str, Any] | None]:

@@ -179,8 +179,10 @@ def test_hosts_that_are_silent_are_evidence(by_hand):
     no_python = "sudo -n mount --bind /dev/null $(readlink -f /usr/bin/python3)"
     by_hand.on(0, no_python)
     try:
-        with by_hand.fault(1, "freeze", "thaw"):
-            evidence = seen(by_hand)
+        with by_hand.access() as access:
+            access.connections.run(access.targets[1], "true")
+            with by_hand.fault(1, "freeze", "thaw"):
+                evidence = collect(access)
     finally:
         by_hand.on(0, "sudo -n umount $(readlink -f /usr/bin/python3)")
     assert evidence.took_s < 15
