@@ -345,3 +345,29 @@ def test_a_report_of_horovod_is_told_with_the_rank_that_it_is_about():
     assert [one.check_id for one in found.findings] == ["rank.busy"]
     assert "7 ranks wait for it in allreduce `grads/conv2`" in found.verdict
     assert "Horovod: missing rank 5: grads/conv2" in found.findings[0].evidence
+
+
+RUNS = job_of(quiet_s=1.0)
+QUEUED = samples(ALLREDUCE, sockets=(socket_to(2, send_queue_bytes=1 << 20),))
+WARNED = {
+    "a straggler": (with_rank(RUNS, 5, samples=samples(own("load"))), "rank.straggler", "demo-2"),
+    "a slow link": (
+        with_rank(with_rank(RUNS, 0, samples=QUEUED), 2, 6, samples=QUEUED),
+        "link.slow",
+        "demo-2",
+    ),
+    "a clock": (with_host(RUNS, 2, clock_offset_s=-90.0), "clock.skew", "demo-2"),
+    "a mount": (
+        with_host(RUNS, 2, facts=facts("demo-2", errors={"mount /nfs": "no answer"})),
+        "mount.dead",
+        "demo-2",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WARNED)
+def test_a_job_that_goes_on_is_warned_of(name):
+    evidence, check, host = WARNED[name]
+    found = diagnose(evidence)
+    assert found.exit_status == 1, found
+    assert [(one.check_id, one.host) for one in found.findings] == [(check, host)]
