@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from clusterctl.domain.findings import Severity
 from clusterctl.explain import ec2, gpu, horovod, mpi, nccl, network, programs, system, tensorflow
-from clusterctl.explain.signature import Role, Signature, any_of, literals, rarest
+from clusterctl.explain.signature import Role, Signature, any_line_with, literals
 
 # In this order: of two signatures for the same line the earlier counts.
 CATALOGUE: tuple[Signature, ...] = (
@@ -50,7 +50,8 @@ _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07")
 # `[1,6]<stderr>:`, `[prterun-demo-0-17@1,6]<stderr>:`, horovodrun's `[6]<stderr>:`, PyTorch's
 # `[rank6]:` and torchrun's `[default6]:`.
 _TAG = re.compile(
-    r"\[(?:[\w.@-]+,)?(?P<rank>\d+)\](?:\[[\w.:-]+\])?<std(?:out|err|diag)>: ?"
+    r"(?:\w{3} \w{3} +\d+ [\d:]{8} \d{4})?\[(?:[\w.@-]+,)?(?P<rank>\d+)\](?:\[[\w.:-]+\])?<std"
+    r"(?:out|err|diag)>: ?"
     r"|\[(?:rank|default)(?P<torch>\d+)\]: ?"
 )
 _PLACES = tuple(
@@ -179,6 +180,14 @@ def joined(parts: Sequence[Explanation]) -> Explanation:
     )
 
 
+# What differs between lines that are alike.
+_VARYING = b"0123456789"
+
+
+def _shape(text: str) -> str:
+    return text.encode().translate(None, _VARYING).decode()
+
+
 def _blocks(pieces: Iterable[bytes | str]) -> Iterator[bytes]:
     """The log in blocks of at least a megabyte, the last but one excepted."""
     held: list[bytes] = []
@@ -203,8 +212,16 @@ class _Table:
         ]
         texts = {text for _, plain, _ in self.entries for text in plain}
         texts |= {_TRACEBACK, *_COMPLAINTS}
-        rare = {rarest(text.translate(_NO_DIGITS)) for text in texts}
-        self.candidate = re.compile(any_of(rare).encode())
+        self._candidate = re.compile(any_line_with({_shape(text) for text in texts}).encode())
+
+    def hits(self, shapes: bytes, start: int = 0) -> re.Match[bytes] | None:
+        """The first place in these shapes that may be a signature's plain text."""
+        return self._candidate.search(shapes, start)
+
+    def first(self, text: str) -> int:
+        """Where the first plain text of a signature begins; 0 if there is none."""
+        places = (text.find(piece) for _, plain, _ in self.entries for piece in plain)
+        return min((at for at in places if at >= 0), default=0)
 
     def matching(self, text: str) -> list[tuple[Signature, re.Pattern[str]]]:
         """The signatures whose plain text the line has."""
@@ -215,13 +232,12 @@ class _Table:
         ]
 
 
-_NO_DIGITS = {ord(digit): None for digit in "0123456789"}
 TABLE = _Table(CATALOGUE)
 
 
 @dataclass
 class _Shape:
-    """Lines that differ in digits only, and have a signature's plain text."""
+    """Lines that differ in digits only, and may have a signature's plain text."""
 
     signatures: list[tuple[Signature, re.Pattern[str]]] | None = None
     seen: int = 0
@@ -231,8 +247,8 @@ class _Shape:
 class _Reader:
     """Goes through one log, block by block.
 
-    Lines that differ in digits only have one shape. A log of any size has few shapes, and each is
-    compared with the catalogue once: the rest is set operations.
+    Lines that differ in digits only have one shape. A log of any size has few shapes,
+    and each is compared with the catalogue once: the rest is set operations.
     """
 
     def __init__(self, origin: str) -> None:
@@ -261,7 +277,7 @@ class _Reader:
                 return data
             keep = min(1, len(lines) - 1)  # endless lines are cut anywhere
         done = len(lines) - keep
-        shapes = data.translate(None, b"0123456789").split(b"\n")[:done]
+        shapes = data.translate(None, _VARYING).split(b"\n")[:done]
         self._sort(shapes)
         hot = self._hot
         if not hot.keys().isdisjoint(shapes):
@@ -288,7 +304,7 @@ class _Reader:
         joined = b"\n".join(listed)
         self._cold_size += len(joined)
         position, at, begins = 0, 0, 0
-        while found := TABLE.candidate.search(joined, position):
+        while found := TABLE.hits(joined, position):
             while begins + len(listed[at]) < found.start():
                 begins += len(listed[at]) + 1
                 at += 1
@@ -308,13 +324,14 @@ class _Reader:
         line = lines[number]
         if b"\r" in line.rstrip(b"\r"):  # a progress bar's former states
             parts = line.split(b"\r")
-            line = next((part for part in parts if TABLE.candidate.search(part)), parts[-1])
+            hit = (part for part in parts if TABLE.hits(part.translate(None, _VARYING)))
+            line = next(hit, parts[-1])
         text = line.decode(errors="replace")
-        if len(text) > LONGEST_LINE:
-            # Where a progress bar or a dump has no line ends: what is around the first known text.
-            found = TABLE.candidate.search(line)
-            at = max(found.start() - LONGEST_LINE // 2, 0) if found else 0
-            text = line[at : at + LONGEST_LINE].decode(errors="replace")
+        if (
+            len(text) > LONGEST_LINE
+        ):  # a dump without line ends: what is around the first known text
+            at = max(TABLE.first(text) - LONGEST_LINE // 2, 0)
+            text = text[at : at + LONGEST_LINE]
         if _TRACEBACK in text:
             self._traceback(lines, number, text)
             return
@@ -407,7 +424,7 @@ def _following(lines: Sequence[bytes], number: int, count: int) -> list[str]:
     for line in lines[number : number + min(4 * count, FOLLOWING)]:
         raw = line[:LONGEST_LINE].decode(errors="replace")
         tag = _TAG.search(raw)
-        mark = tag[0].strip() if tag else ""
+        mark = f"{tag['rank']},{tag['torch']}" if tag else ""
         own = mark if own is None else own
         if mark == own:
             found.append(_clean(raw))

@@ -75,7 +75,6 @@ SIGNATURES = (
     Signature(
         "nccl.shm-full",
         r"[Ff]ailed to extend (?P<path>/dev/shm/nccl\S*)"
-        r"|Error while creating shared memory segment (?P<segment>/dev/shm/nccl\S*)"
         r"|Error: failed to extend /dev/shm|Call to (?:ftruncate"
         r"|posix_fallocate) failed.*(?:No space left|Interrupted)",
         "/dev/shm is too small or full",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -143,13 +143,25 @@ def _class_end(pattern: str, at: int) -> int:
 _FREQUENT = " etosrainl_dcp0mu1ghfb.2,/:-\"y3)(4I5v6w78=9NTk'CSELROPAFxMDGV><*"
 
 
-def rarest(text: str) -> str:
-    """The piece of a text, of six letters at least, with the rarest first letter: a search passes
-    over what does not begin so.
+def any_line_with(texts: Iterable[str]) -> str:
+    """A pattern that is found in what has one of these texts.
+
+    A search passes quickly over what no text begins with, so each begins at its rarest letter; what
+    is before that letter is looked for only where too little follows.
     """
-    starts = range(max(len(text) - 5, 1))
-    start = max(starts, key=lambda at: _FREQUENT.find(text[at]) % 100)
-    return text[start : start + 12]
+    heads: dict[str, tuple[set[str], list[str]]] = {}
+    for text in texts:
+        at = max(range(len(text)), key=lambda at: _FREQUENT.find(text[at]) % 100)
+        tails, others = heads.setdefault(text[at], (set(), []))
+        tail = text[at + 1 : at + 13]
+        if len(tail) >= 5:
+            tails.add(tail)
+        else:
+            others.append(f"(?<={re.escape(text[: at + 1])}){re.escape(tail)}")
+    return "|".join(
+        re.escape(head) + f"(?:{'|'.join(([any_of(tails)] if tails else []) + others)})"
+        for head, (tails, others) in sorted(heads.items())
+    )
 
 
 def any_of(texts: set[str]) -> str:
