@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import sys
 import textwrap
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 STATUSES = {Severity.INFO: 0, Severity.WARNING: 1, Severity.ERROR: 2}
 SHOWN = 12
 PIECE = 1 << 20
+_PACKED = (b"\xfd7zXZ", b"BZh", b"\x28\xb5\x2f\xfd")  # xz, bzip2, zstd
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -52,17 +54,23 @@ def explain(files: tuple[str, ...], as_json: bool) -> int:
     return STATUSES[found.severity]
 
 
-def _pieces(name: str) -> Iterator[bytes]:
-    """The log in pieces, unpacked if it is a gzip file. Raises UsageError."""
+def _pieces(name: str) -> Iterator[bytes | str]:
+    """The log in pieces, unpacked if it is a gzip file, decoded if UTF-16. Raises UsageError."""
     if name == "-":
         yield from iter(lambda: sys.stdin.buffer.read(PIECE), b"")
         return
     try:
         with open(name, "rb") as raw:  # noqa: PTH123
-            packed = raw.read(2) == b"\x1f\x8b"
+            head = raw.read(6)
             raw.seek(0)
+            if head.startswith(_PACKED):
+                raise UsageError(f"{name} is compressed", "unpack it, or name a .gz file")
+            packed = head.startswith(b"\x1f\x8b")
             log = cast("IO[bytes]", gzip.GzipFile(fileobj=raw)) if packed else raw
-            yield from iter(lambda: log.read(PIECE), b"")
+            pieces = iter(lambda: log.read(PIECE), b"")
+            # What PowerShell's `>` writes.
+            wide = head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+            yield from codecs.iterdecode(pieces, "utf-16", "replace") if wide else pieces
     except (OSError, EOFError) as error:
         raise UsageError(
             f"cannot read {name}: {getattr(error, 'strerror', None) or error}", "name a log file"

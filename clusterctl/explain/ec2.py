@@ -53,6 +53,24 @@ SIGNATURES = (
         "botocore: credentials.py",
     ),
     Signature(
+        "ec2.bad-image",
+        r"InvalidAMIID\.\w+|The image id '\[(?P<image>ami-\w+)\]' does not exist"
+        r"|Not authorized for images: \[(?P<image2>ami-\w+)\]",
+        "the image is not in this region, or is not shared with the account any more",
+        "leave --image out: `clusterctl up` finds the newest; images have another id in each "
+        "region",
+        _ERRORS,
+    ),
+    Signature(
+        "ec2.clock",
+        r"Signature (?:expired|not yet current): (?P<here>\w+) is (?:now |still )?(?:earlier|later)"
+        r" than (?P<there>\w+)",
+        "this machine's clock is wrong: it signed the call at {here}, and EC2's limit was {there}",
+        "`timedatectl`; chrony or systemd-timesyncd has to run",
+        _ERRORS,
+        mistaken_for="wrong credentials",
+    ),
+    Signature(
         "ec2.credentials-expired",
         r"ExpiredToken|RequestExpired|The security token included in the request is (?:expired"
         r"|invalid)|InvalidClientTokenId|AuthFailure\b|token (?:has|is) expired"
@@ -75,14 +93,6 @@ SIGNATURES = (
         r"|In order to use this AWS Marketplace product you need to accept terms",
         "the account is not enabled for this region, service or image",
         "accept the image's terms, or enable the region; a new account is verified within hours",
-        _ERRORS,
-    ),
-    Signature(
-        "ec2.bad-image",
-        r"InvalidAMIID\.\w+|The image id '\[(?P<image>ami-\w+)\]' does not exist",
-        "the image is not in this region, or is not shared with the account any more",
-        "leave --image out: `clusterctl up` finds the newest; images have another id in each "
-        "region",
         _ERRORS,
     ),
     Signature(

@@ -104,6 +104,17 @@ _XIDS = (
         "look at the other Xid of this moment, or at the program",
         _AFTER,
     ),
+    Signature(
+        "xid.before",
+        _XID + r"\d+)\b.*caused by previous Xid (?P<before>\d+)",
+        "GPU {gpu} lost its programs since Xid {before} had happened (144-150: NVLink; 48, 94, 95: "
+        "memory; 79: off the bus)",
+        "the first Xid of that boot in the host's dmesg; reset the GPU (reboot the node), and if "
+        "it comes again, " + _REPLACE,
+        _XID_SOURCE,
+        _SYMPTOM,
+        mistaken_for="a fault of the programs that were ended",
+    ),
     _xid(
         "45",
         "a program's channels were removed since it ended or was killed",
@@ -178,6 +189,14 @@ SIGNATURES = (
         "reboot the node; if it comes again, " + _REPLACE,
         "NVIDIA/NVSentinel#155, leptonai/gpud#1209",
         mistaken_for="a fault of the driver's installation",
+    ),
+    Signature(
+        "gpu.nouveau",
+        r"NVRM: The NVIDIA probe routine was not called for \d+ device"
+        r"|NVRM: nouveau, rivafb, nvidiafb or rivatv",
+        "another driver (nouveau, or vfio for a virtual machine) holds the GPU",
+        "`lspci -k` names it; `blacklist nouveau` in /etc/modprobe.d, update-initramfs -u, reboot",
+        "NVIDIA/open-gpu-kernel-modules: kernel-open/nvidia/nv.c",
     ),
     Signature(
         "gpu.probe-failed",
@@ -262,6 +281,16 @@ SIGNATURES = (
         "or replace the image or the node",
         "dstackai/dstack#2348, aws-samples/awsome-distributed-training#33",
         mistaken_for="a fault of the framework",
+    ),
+    Signature(
+        "gpu.compat",
+        r"forward compatibility was attempted on non supported HW"
+        r"|CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE|cudaErrorCompatNotSupportedOnDevice",
+        "the host's driver is older than the CUDA of the container, and its compatibility library "
+        "is not for this GPU; or the driver was upgraded without a reboot",
+        "a newer driver (image) on the host, or a container of an older CUDA; reboot after an "
+        "upgrade; no /usr/local/cuda/compat in LD_LIBRARY_PATH",
+        "docs.nvidia.com/deploy/cuda-compatibility; gpustack/gpustack#1254",
     ),
     Signature(
         "gpu.driver-too-old",
@@ -394,7 +423,8 @@ SIGNATURES = (
         r"|could not create cudnn handle: (?P<error2>\w+)|CUDNN_STATUS_NOT_INITIALIZED"
         r"|Failed to get convolution algorithm"
         r"|failed to create cublas handle|CUBLAS_STATUS_NOT_INITIALIZED"
-        r"|could not create cublas handle|Failed to create cublas handle",
+        r"|could not create cublas handle|Failed to create cublas handle"
+        r"|Blas \w*GEMM\w* launch failed",
         "cuDNN or cuBLAS could not start: the GPU's memory is taken (several ranks on one GPU), "
         "or the "
         "library does not fit the driver",

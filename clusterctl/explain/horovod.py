@@ -144,6 +144,27 @@ SIGNATURES = (
         read=_rebuilt,
     ),
     Signature(
+        "horovod.local-rank",
+        r"local_rank\(\)\][^\n]*\n(?:[ ~^]+\n)?IndexError: list index out of range",
+        "this rank's number on its host is as high as the GPUs that it sees, or higher: more ranks "
+        "than GPUs on the host, or GPUs that the framework does not find",
+        "slots=GPUs for each host; `nvidia-smi -L` and CUDA_VISIBLE_DEVICES there; the framework's "
+        "own lines above, if it found fewer",
+        "horovod/horovod#1755",
+        lines=3,
+    ),
+    Signature(
+        "horovod.framework-library",
+        r"(?P<library>lib(?:torch\w*|c10\w*|tensorflow_framework|tensorflow_cc)\.so[.\d]*): cannot "
+        r"open shared object file",
+        "a module was built against another PyTorch or TensorFlow than is installed: {library} is "
+        "part of the framework",
+        "build that module anew; Horovod: `clusterctl env install NAME`, or pip uninstall horovod "
+        "and pip install --no-cache-dir --no-binary horovod, on every node",
+        "horovod/horovod#3476",
+        mistaken_for="a wrong LD_LIBRARY_PATH",
+    ),
+    Signature(
         "horovod.not-built",
         r"Extension horovod\.(?P<name>\w+) has not been built",
         "this Horovod was built without its part for {name}, or its library is gone",
@@ -229,6 +250,15 @@ SIGNATURES = (
         "the build finds no CMake",
         "pip install 'cmake<4' in the same environment, and build again with --no-build-isolation",
         "horovod/horovod#2744, #3170",
+    ),
+    Signature(
+        "horovod.device-mismatch",
+        r"Mismatched \w+ CPU/GPU device selection",
+        "one rank has the tensor on a GPU and another on the CPU: as a rule the framework of one "
+        "node finds no GPU",
+        "the log of the ranks without a GPU (libraries that it could not load, cuInit); the same "
+        "GPU build, driver and CUDA_VISIBLE_DEVICES on all nodes",
+        "horovod/horovod#398",
     ),
     Signature(
         "horovod.tensor-order",
@@ -387,6 +417,14 @@ SIGNATURES = (
         "--network-interfaces where hosts have several networks",
         "horovod/horovod: horovod/runner/launch.py; #2161",
         role=Role.SYMPTOM,
+    ),
+    Signature(
+        "horovod.elastic-no-hosts",
+        r"No hosts from previous set remaining, unable to broadcast state",
+        "all hosts that had the job's state are gone or left out: the new ones have nobody to get "
+        "it from",
+        "start it again from the last checkpoint; see why the old hosts were lost",
+        "horovod/horovod: horovod/runner/elastic/driver.py; #3197",
     ),
     Signature(
         "horovod.elastic-slots",

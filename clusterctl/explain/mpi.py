@@ -258,7 +258,8 @@ SIGNATURES = (
         r"[Ii]t appears as if there is not enough space for"
         r"|there is not enough space for (?P<path>/\S+)"
         r"|[Aa] system call failed during shared memory initialization"
-        r"|unable to allocate shared memory|shmem: mmap: an error occurred",
+        r"|unable to allocate shared memory|shmem: mmap: an error occurred"
+        r"|PMIX ERROR: OUT-OF-RESOURCE in file gds_",
         "the temporary directory or /dev/shm has no room for Open MPI's shared memory",
         "`df -h /tmp /dev/shm` on that host; remove what dead jobs left; TMPDIR to a disk with "
         "room",
@@ -603,8 +604,19 @@ SIGNATURES = (
         lines=3,
     ),
     Signature(
+        "mpi.ucx-cma",
+        r"process_vm_(?:readv|writev)\(.*returned -1: (?P<error>Operation not permitted"
+        r"|Bad address)",
+        "ranks of one host may not read each other's memory ({error}): they are in different "
+        "containers or user namespaces, or Yama's ptrace_scope forbids it",
+        "UCX_TLS=^cma, or --mca pml ob1 --mca btl tcp,self; else one container for all ranks of a "
+        "host, --cap-add SYS_PTRACE, ptrace_scope 0",
+        "openucx/ucx#8958",
+    ),
+    Signature(
         "mpi.ucx",
-        r"UCX  ERROR (?P<error>.{3,100})|pml_ucx\.c:\d+ +Error(?P<error2>.{3,100})",
+        r"UCX  ERROR (?!.*max locked memory)(?P<error>.{3,100})"
+        r"|pml_ucx\.c:\d+ +Error(?P<error2>.{3,100})",
         "UCX, Open MPI's InfiniBand layer, failed: {error}",
         "on EC2 leave it out: --mca pml ob1 --mca btl tcp,self (5.0 adds sm)",
         "openucx/ucx",

@@ -68,7 +68,7 @@ SIGNATURES = (
         "nccl.duplicate-gpu",
         r"Duplicate GPU detected : rank (?P<rank>\d+) and rank (?P<other>\d+) both on CUDA"
         r" device (?P<gpu>\w+)",
-        "ranks {other} and {rank} use the same GPU ({gpu})",
+        "rank {other} and {rank} use the same GPU ({gpu})",
         "one GPU a rank: pin it by the local rank, and no more slots on a host than it has GPUs",
         "NVIDIA/nccl: src/init.cc",
     ),
@@ -86,11 +86,13 @@ SIGNATURES = (
     Signature(
         "nccl.shm-missing",
         r"[Cc]all to (?:shm_)?open failed.*No such file|shmOpen.*No such file"
-        r"|Call to open failed : Permission denied",
+        r"|Call to open failed : Permission denied|Error while attaching to shared memory segment",
         "a rank does not see the shared memory that its neighbour made: they run in different "
-        "containers, or share a host's name without sharing the host",
-        "unique host names, one /dev/shm for all ranks of a host; else NCCL_SHM_DISABLE=1",
-        "NVIDIA/nccl#290",
+        "containers, share a host's name without sharing the host, or systemd has removed it "
+        "(RemoveIPC), or the neighbour has died",
+        "unique host names, one /dev/shm for all ranks of a host; RemoveIPC=no in logind.conf; "
+        "else NCCL_SHM_DISABLE=1",
+        "NVIDIA/nccl#290; docs troubleshooting",
     ),
     Signature(
         "nccl.cuda-ipc",
@@ -213,7 +215,8 @@ SIGNATURES = (
         "nccl.memlock",
         r"Call to ibv_(?:create_cq|reg_mr\w*|create_qp"
         r"|alloc_pd)\w* failed with error Cannot allocate memory"
-        r"|Call to ibv_\w+ failed(?: with error)? Cannot allocate memory",
+        r"|Call to ibv_\w+ failed(?: with error)? Cannot allocate memory"
+        r"|Please set max locked memory \(ulimit -l\) to",
         "the limit of locked memory (ulimit -l) is too low for RDMA",
         "memlock unlimited in /etc/security/limits.conf (containers: --ulimit memlock=-1), for the "
         "logins by which mpirun starts its daemons too",
@@ -238,6 +241,16 @@ SIGNATURES = (
         role=Role.SYMPTOM,
     ),
     Signature(
+        "nccl.ib-queue",
+        r"Call to ibv_create_(?:cq|qp|srq) failed\s*$",
+        "the RDMA card gave NCCL no queue, and this version does not say why: as a rule the limit "
+        "of locked memory (ulimit -l)",
+        "`ulimit -l` in the job itself: unlimited in /etc/security/limits.conf (containers: "
+        "--ulimit memlock=-1); NCCL_IB_DISABLE=1 to test",
+        "NVIDIA/nccl#380; NVIDIA/nccl-tests#206",
+        role=Role.SYMPTOM,
+    ),
+    Signature(
         "nccl.ib-gdr",
         r"Call to ibv_(?:reg_mr\w*|modify_qp) failed with error (?P<error>Bad address"
         r"|Invalid argument|Connection timed out|No such device|Network is unreachable)"
@@ -247,6 +260,16 @@ SIGNATURES = (
         "ibv_modify_qp timed "
         "out: NCCL_IB_GID_INDEX, the cards' subnet (NCCL_IB_HCA names those that reach each other)",
         "NVIDIA/nccl#214, #307, #676",
+    ),
+    Signature(
+        "nccl.connect-again",
+        r"NCCL INFO Call to connect returned [\w ]+, retrying",
+        "a rank tries again to reach a peer that does not listen yet: of no account, unless it "
+        "goes on",
+        "if the job does not start: see whether the peer's rank runs; " + _IFNAME,
+        "NVIDIA/nccl: src/include/socket.h",
+        role=Role.SYMPTOM,
+        severity=Severity.WARNING,
     ),
     Signature(
         "nccl.connect",
@@ -435,6 +458,15 @@ SIGNATURES = (
         "aws/aws-ofi-nccl: src/nccl_ofi_net.cpp",
     ),
     Signature(
+        "efa.mr-limit",
+        r"infiniband efa_\d+: Failed to (?:register mr \[-12\]|process command REG_MR)"
+        r"|Unable to register MR: Cannot allocate memory",
+        "EFA takes no more memory to register: its limit of pages (about 96 GB of 4 KiB pages a "
+        "card), or the limit of locked memory",
+        "huge pages for the large buffers, or fewer of them; `ulimit -l` unlimited",
+        "ofiwg/libfabric#9739; NVIDIA/nccl#563",
+    ),
+    Signature(
         "efa.register",
         r"Unable to register memory \(type = 2\)[^\n]*RC: -22|Unable to register memory",
         "EFA could not register GPU memory: efa-installer before 1.29.1 with NCCL 2.19 or newer, "
@@ -507,6 +539,16 @@ SIGNATURES = (
         "a process with EFA was forked (data loaders, subprocess)",
         "FI_EFA_USE_HUGE_PAGE=0; kernels before 5.15 need FI_EFA_FORK_SAFE=1",
         "ofiwg/libfabric: prov/efa/src/efa_fork_support.c",
+    ),
+    Signature(
+        "efa.handshake",
+        r"[Uu]nresponsive receiver|EFA device but handshake failed",
+        "EFA's card reaches the peer, and the peer does not answer: its process is dead or frozen, "
+        "or the security group lacks the rule for itself",
+        "the peer's process and host; with all of them alive: the security group, all traffic from "
+        "and to its own id (0.0.0.0/0 alone is not enough for EFA)",
+        _EFA_CODES + "; gardener/gardener-extension-provider-aws#1832",
+        role=Role.SYMPTOM,
     ),
     Signature(
         "efa.peer",

@@ -71,7 +71,7 @@ SIGNATURES = (
         r"|reset) by (?P<host>[\w.:-]+) port (?P<port>\d+)|banner exchange: Connection",
         "the SSH server dropped the connection before the login: too many at a time "
         "(MaxStartups), it was "
-        "just starting, or it blocks this address",
+        "just starting, it blocks this address, or the port is not SSH's",
         "fewer at a time, and again; MaxStartups 100:30:500 in sshd_config; `journalctl -u ssh` "
         "on the host",
         _SSH + "; openpmix/prrte#1493",
@@ -164,7 +164,8 @@ SIGNATURES = (
         "ssh.fork-limit",
         r"(?:fork|pthread_create|posix_spawn\w*): (?:retry: )?Resource temporarily unavailable"
         r"|BlockingIOError: \[Errno 11\] Resource temporarily unavailable|can't start new thread"
-        r"|pthread_create failed for thread",
+        r"|pthread_create failed for thread|creation via pthread_create\(\) failed"
+        r"|libgomp: Thread creation failed|OMP: System error #11",
         "the limit of processes and threads of this user (ulimit -u, a cgroup's pids.max) is "
         "reached",
         "what runs there (`ps -eLf | wc -l`); OPENBLAS_NUM_THREADS=1, OMP_NUM_THREADS=1; a "
@@ -182,7 +183,7 @@ SIGNATURES = (
     Signature(
         "rsync.protocol",
         r"protocol version mismatch -- is your shell clean\?|unexpected tag \d+ \["
-        r"|invalid message \d+:",
+        r"|invalid message \d+:|rsync error: protocol incompatibility",
         "the login shell of the other host prints something, and rsync reads it as its own "
         "protocol",
         "`ssh HOST true` has to print nothing: put echo behind a test for interactive shells in "

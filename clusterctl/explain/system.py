@@ -11,7 +11,7 @@ SIGNATURES = (
     Signature(
         "kernel.memcg-oom",
         r"Memory cgroup out of memory: Kill(?:ed)? process (?P<pid>\d+) \((?P<process>[^)]+)\)"
-        r"|oom-kill:constraint=CONSTRAINT_MEMCG",
+        r"|oom-kill:constraint=CONSTRAINT_MEMCG|mem_cgroup_out_of_memory\+0x",
         "the kernel killed a process since its cgroup's limit was reached (a "
         "container's, a service's, "
         "Slurm's): the host need not be short of memory",
@@ -191,8 +191,33 @@ SIGNATURES = (
         role=Role.HARMLESS,
     ),
     Signature(
+        "system.quota",
+        r"[Dd]isk quota exceeded|\[Errno 122\]|EDQUOT",
+        "a user's or project's quota on that file system is used up",
+        "`quota -s` or `lfs quota -h PATH` there; delete, another folder, or a larger quota",
+        "man 2 write; open-mmlab/mmdetection#12069",
+        mistaken_for="a full disk: df shows room",
+    ),
+    Signature(
+        "system.semaphores",
+        r"No space left on device\. +joblib will operate|_multiprocessing\.SemLock\([^\n]*\n"
+        r"(?:[^\n]*\n){0,3}OSError: \[Errno 28\]",
+        "/dev/shm has no room for a semaphore of Python's multiprocessing",
+        "`df -h /dev/shm` on that host; a container: --shm-size=8g or --ipc=host",
+        "python: Lib/multiprocessing/synchronize.py",
+        mistaken_for="a full disk",
+        lines=5,
+    ),
+    Signature(
+        "system.io-error",
+        r"\[Errno 5\] Input/output error(?:: '(?P<path>[^']+)')?",
+        "a file system fails: its disk, or the server of a network file system",
+        "`dmesg -T` on that host, and the file system of the path in the line",
+        "man 2 read",
+    ),
+    Signature(
         "system.no-space",
-        r"No space left on device|ENOSPC|[Dd]isk quota exceeded|not enough free disk space",
+        r"No space left on device|ENOSPC|not enough free disk space",
         "a disk is full (or has no inodes left, or /dev/shm or /tmp is meant)",
         "`clusterctl disk NAME` (df -h and df -i on that host): the volume of the path in the "
         "line; `clusterctl clean-logs NAME`, a larger volume",
@@ -243,7 +268,8 @@ SIGNATURES = (
     ),
     Signature(
         "system.killed",
-        r"^(?:.*: )?(?:line \d+: +)?\d* *Killed(?: +.*)?$",
+        r"^(?:.*: )?(?:line \d+: +)?\d* *Killed(?: +.*)?$|failed \(exitcode: -9\)"
+        r"|exitcode +: -9 |Signal 9 \(SIGKILL\) received by PID",
         "a process was killed by signal 9; the log does not say by whom",
         "`dmesg -T | grep -i -e oom -e 'killed process'` on that host: with such a line it was "
         "memory, else a scheduler or a person",

@@ -126,7 +126,8 @@ SIGNATURES = (
     ),
     Signature(
         "tf.dynamic-library",
-        r"Could not load dynamic library '(?P<library>[^']+)'",
+        r"Could not load dynamic library '[^']+'; dlerror: (?P<library>lib[^\s:]+): cannot open"
+        r"|Could not load dynamic library '(?P<library2>[^']+)'",
         "TensorFlow does not find {library}",
         _DEVICES,
         "NVIDIA/tensorflow#110",
@@ -141,6 +142,23 @@ SIGNATURES = (
         "SYSTEM_NOT_READY: the fabric manager",
         "tensorflow/tensorflow",
         severity=Severity.WARNING,
+    ),
+    Signature(
+        "tf.device-mapped",
+        r"TensorFlow device \(GPU:\d+\) is being mapped to multiple CUDA devices",
+        "two sessions of one process use different GPUs: the GPU is not pinned, or not in all of "
+        "them",
+        "visible_device_list = str(hvd.local_rank()) in the configuration of every session (and of "
+        "the Estimator's RunConfig)",
+        "tensorflow/tensorflow#19083; horovod/horovod#676",
+    ),
+    Signature(
+        "tf.libdevice",
+        r"libdevice not found at|libdevice is required by this HLO module but was not found",
+        "XLA does not find CUDA's libdevice.10.bc",
+        "XLA_FLAGS=--xla_gpu_cuda_data_dir=DIR, where DIR/nvvm/libdevice/libdevice.10.bc is there "
+        "(of the CUDA toolkit, or of the package nvidia-cuda-nvcc)",
+        "tensorflow/tensorflow#60790; conda-forge/tensorflow-feedstock#369",
     ),
     Signature(
         "tf.gpu-device-busy",
@@ -377,10 +395,21 @@ SIGNATURES = (
         role=Role.CONSEQUENCE,
     ),
     Signature(
+        "torch.collective-mismatch",
+        r"Detected mismatch between collectives on ranks\. Rank (?P<rank>\d+) is running collective"
+        r": .*, but Rank (?P<other>\d+) is running collective",
+        "{rank} and rank {other} call different collectives, or tensors of different shape: their "
+        "programs have gone different ways",
+        "the line's end says in what they differ; code that depends on the rank, data of different "
+        "length, a frozen or unused part of the model",
+        "pytorch/pytorch: ProcessGroupWrapper.cpp",
+    ),
+    Signature(
         "torch.child-failed",
         r"ChildFailedError|torch\.distributed\.elastic\.multiprocessing\.(?:errors"
-        r"|api):?.*(?:failed|FAILED|failed \(exitcode)"
-        r"|failed \(exitcode: -?\d+\) local_rank: (?P<local>\d+)",
+        r"|api):?.*(?:FAILED|failed(?! \(exitcode: -9\)))"
+        r"|failed \(exitcode: -?(?!9\))\d+\) local_rank: (?P<local>\d+)"
+        r"|Root Cause \(first observed failure\)|^ +exitcode +: [1-9]\d* +\(pid: \d+\)",
         "torchrun tells which of its ranks ended with an error first; exitcode -9 is a kill, -11 "
         "a segmentation fault",
         "`Root Cause (first observed failure)` names rank and host: that rank's own traceback is "

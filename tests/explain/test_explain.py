@@ -192,3 +192,15 @@ def test_the_command(tmp_path, capsys):
     assert told["lead"]["values"]["gpu"] == "0000:10:1c"
     assert (told["lead"]["file"], told["lead"]["line"]) == (str(bad), 1)
     assert run_command(cli, ["explain", str(tmp_path / "none")]) == 2
+    wide, packed = tmp_path / "wide.log", tmp_path / "bad.log.xz"
+    wide.write_bytes("kernel: NVRM: Xid (PCI:0000:10:1c): 79, fallen off\r\n".encode("utf-16"))
+    assert run_command(cli, ["explain", str(wide), "--json"]) == 2
+    assert '"xid.79"' in capsys.readouterr().out
+    packed.write_bytes(b"\xfd7zXZ\0")
+    assert run_command(cli, ["explain", str(packed)]) == 2
+    assert "compressed" in capsys.readouterr().err
+
+
+def test_a_rank_that_waits_for_its_peer_to_listen_is_no_error():
+    log = "demo-1:301:301 [0] NCCL INFO Call to connect returned Connection refused, retrying\n"
+    assert explain([log, HEALTHY]).severity is Severity.WARNING
