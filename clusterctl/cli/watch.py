@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
 
     from clusterctl.diagnosis.evidence import JobEvidence
+    from clusterctl.operations.access import Access
     from clusterctl.operations.watch import Watch, WatchedNode
 
 COLUMNS = ("NODE", "RANKS", "CPU", "GPU", "MEMORY", "NET IN/OUT", "DISK IN/OUT", "FULLEST", "SEEN")
@@ -35,6 +36,7 @@ class View:
 
     def __init__(self, name: str, watch: Watch, interval_s: float) -> None:
         self.name, self.watch, self.interval_s = name, watch, interval_s
+        self.finding = "none yet"
 
     def lines(self) -> list[str]:
         job = self.watch.job
@@ -58,8 +60,10 @@ class View:
             table.add_column(column, no_wrap=True)
         table.add_row(*(Text(column, style="bold") for column in COLUMNS))
         now = time.monotonic()
+        said = Text(f"last finding: {self.finding}").wrap(console, options.max_width)
         # The job's lines, an empty one, the heads, the keys.
-        room = max(1, (options.height or console.size.height) - len(self.lines()) - 3)
+        room = (options.height or console.size.height) - len(self.lines()) - len(said) - 3
+        room = max(1, room)
         nodes = self.watch.nodes
         for node in in_order(nodes, now, self.interval_s)[:room]:
             silent = is_silent(node, now, self.interval_s)
@@ -68,7 +72,8 @@ class View:
             table.add_row(*(Text(cell, style=style) for cell in cells))
         yield table
         more = f"{count(len(nodes) - room, 'more node')}; " if len(nodes) > room else ""
-        yield Text(f"{more}q quits", style="dim")
+        yield from said
+        yield Text(f"{more}d diagnoses, q quits", style="dim")
 
 
 def in_order(nodes: Sequence[WatchedNode], now: float, interval_s: float) -> list[WatchedNode]:
@@ -177,8 +182,9 @@ def watch(app: AppContext, name: str, interval_s: float, as_json: bool) -> int:
     clusterctl watch demo --interval 10s
     clusterctl watch demo --interval 30s >>watch.log
 
-    On a terminal the screen is drawn again and again until q is pressed. Elsewhere each interval
-    has a line. A node that is frozen or gone keeps its row, which says when it last answered.
+    On a terminal the screen is drawn again and again until q is pressed; d looks at the job as
+    `clusterctl diagnose` does, and shows the verdict. Elsewhere each interval has a line. A node
+    that is frozen or gone keeps its row, which says when it last answered.
     """
     from clusterctl.operations.watch import watching
 
@@ -187,8 +193,12 @@ def watch(app: AppContext, name: str, interval_s: float, as_json: bool) -> int:
         view = View(name, seen, interval_s)
         if not as_json and output.has_screen():
             with output.screen(view) as key:
-                while key(REDRAWN_S) != "q":
-                    pass
+                while (pressed := key(REDRAWN_S)) != "q":
+                    if pressed == "d":
+                        view.finding = "looking at all nodes, for some seconds"
+                        if key(0) == "q":  # it is drawn
+                            break
+                        view.finding = verdict_now(access)
             return 0
         while True:
             time.sleep(interval_s)
@@ -196,6 +206,17 @@ def watch(app: AppContext, name: str, interval_s: float, as_json: bool) -> int:
                 output.event(event_of(view))
             else:
                 output.line(line_of(view))
+
+
+def verdict_now(access: Access) -> str:
+    """`00:41:05 rank 5 on …; hint: …`. Nothing is drawn meanwhile."""
+    from clusterctl.diagnosis.verdict import diagnose
+    from clusterctl.operations.diagnose import collect
+
+    found = diagnose(collect(access))
+    lead = found.findings[0] if found.findings else None
+    hint = f"\nhint: {output.suggested(lead.hint)}" if lead and lead.hint else ""
+    return f"{datetime.now():%H:%M:%S} {found.verdict}{hint}"
 
 
 def event_of(view: View) -> dict[str, Any]:

@@ -120,6 +120,19 @@ def test_a_frozen_node_is_a_row_and_q_quits(ranks, terminal):
     assert terminal.end(lambda: os.write(terminal.fd, b"q")) == 0
 
 
+def test_d_diagnoses(ranks, terminal):
+    terminal.shows(r"pair-1 +1 R ")
+    ranks.on(1, "kill -STOP $(pgrep -f '[r]ank.py')")
+    try:
+        os.write(terminal.fd, b"d")
+        terminal.shows(r"last finding: [\d:]+ rank 1 on pair-1 .* is stopped")
+        terminal.shows(r"hint: clusterctl run pair --nodes 1 'kill -CONT \d+'")
+    finally:
+        ranks.on(1, "kill -CONT $(pgrep -f '[r]ank.py')")
+    terminal.shows(r"pair-1 +1 R .* [01]\.\d s ago")
+    assert terminal.end(lambda: os.write(terminal.fd, b"q")) == 0
+
+
 @pytest.mark.parametrize(
     ("how", "status"),
     [
