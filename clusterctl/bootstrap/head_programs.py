@@ -35,7 +35,7 @@ PROGRAMS = {
 }
 # They import neither: they do not ask AWS.
 NOT_THERE = ("ec2", "lab")
-LIBRARIES = ("click", "paramiko", "rich")
+LIBRARIES = ("ahocorasick-rs", "click", "paramiko", "rich")
 # What these can do without, for what they are used for here: 7 of 30 MB.
 UNUSED = {"invoke", "markdown-it-py", "mdurl", "pycparser", "pygments"}
 # Below the home folder. Nobody has to be root, and no other program is replaced.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -84,8 +84,7 @@ def branches(pattern: str) -> list[str]:
 
 
 def _parts(branch: str) -> tuple[list[str], list[str]]:
-    """The runs of plain text on the outermost level, in order, and the groups that have to "
-    "match."""
+    """The runs of plain text on the outermost level, in order; the groups that have to match."""
     runs, groups, run, at = [], [], "", 0
     while at < len(branch):
         char = branch[at]
@@ -137,49 +136,3 @@ def _class_end(pattern: str, at: int) -> int:
     while pattern[at] != "]":
         at += 2 if pattern[at] == "\\" else 1
     return at
-
-
-# Characters of logs, the most frequent first; what is not here is rarer still.
-_FREQUENT = " etosrainl_dcp0mu1ghfb.2,/:-\"y3)(4I5v6w78=9NTk'CSELROPAFxMDGV><*"
-
-
-def any_line_with(texts: Iterable[str]) -> str:
-    """A pattern that is found in what has one of these texts.
-
-    A search passes quickly over what no text begins with, so each begins at its rarest letter; what
-    is before that letter is looked for only where too little follows.
-    """
-    heads: dict[str, tuple[set[str], list[str]]] = {}
-    for text in texts:
-        at = max(range(len(text)), key=lambda at: _FREQUENT.find(text[at]) % 100)
-        tails, others = heads.setdefault(text[at], (set(), []))
-        tail = text[at + 1 : at + 13]
-        if len(tail) >= 5:
-            tails.add(tail)
-        else:
-            others.append(f"(?<={re.escape(text[: at + 1])}){re.escape(tail)}")
-    return "|".join(
-        re.escape(head) + f"(?:{'|'.join(([any_of(tails)] if tails else []) + others)})"
-        for head, (tails, others) in sorted(heads.items())
-    )
-
-
-def any_of(texts: set[str]) -> str:
-    """A pattern for any of these texts, as a tree of their beginnings.
-
-    `re` tries alternatives one after the other: with the tree it gives up after one or two letters,
-    and by the set of first letters it skips most positions without trying at all.
-    """
-    heads: dict[str, set[str]] = {}
-    for text in texts:
-        heads.setdefault(text[:1], set()).add(text[1:])
-    if "" in heads:  # one of the texts ends here, and what is longer needs no look
-        return ""
-    branches = []
-    for head, tails in sorted(heads.items()):
-        branches.append(_escaped(head) + any_of(tails))
-    return branches[0] if len(branches) == 1 else f"(?:{'|'.join(branches)})"
-
-
-def _escaped(char: str) -> str:
-    return char if char.isalnum() or char in " _/'\"`:,=<>!-" else "\\" + char

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bench_copy import bench_copy
+from bench_explain import bench_explain
 from bench_input import bench_input
 from bench_lab import (
     cluster,
@@ -68,6 +69,7 @@ def main() -> None:
     # With options of their own.
     alone = {
         "copy": bench_copy,
+        "explain": bench_explain,
         "input": bench_input,
         "launch": bench_launch,
         "preprocess": bench_preprocess,

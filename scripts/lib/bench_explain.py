@@ -1,0 +1,57 @@
+"""Processor seconds of `clusterctl explain` for a log of 100 MB, beside grep's for the same texts.
+
+Three kinds: a training's rows, one known error on every line, and text of which no two lines are
+alike. `grep -F` counts the lines that have a signature's plain text, and tells no more of them.
+
+    ./scripts/bench explain
+"""
+
+from __future__ import annotations
+
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from clusterctl.explain.engine import CATALOGUE
+from clusterctl.explain.signature import literals
+
+SIZE = 100 << 20
+DOCS = Path(__file__).parents[2] / "docs" / "copy.md"
+
+
+def bench_explain(words: list[str]) -> None:
+    if words:
+        sys.exit(f"error: explain takes no options, not {' '.join(words)}")
+    chance = random.Random(1)  # noqa: S311 - no secret
+    prose = DOCS.read_text().split()
+    error = "Horovod has been shut down. This was caused by an exception"
+    kinds = {
+        "rows of a training": lambda n: f"{n:6} {n / 5004:5.1f} {20_000 + n % 99:7.1f}  6.9  7.8",
+        "the same error": lambda n: f"[1,{n % 8}]<stderr>:[10:07:44.{n:06}: E x.cc] {error}",
+        "no line like another": lambda n: f"{' '.join(chance.choices(prose, k=12))} {n:x}",
+    }
+    with tempfile.TemporaryDirectory(prefix="bench-explain-") as name:
+        texts, log = Path(name, "texts"), Path(name, "log")
+        texts.write_text("\n".join(text for one in CATALOGUE for text in literals(one.pattern)))
+        print(f"{SIZE >> 20} MiB of log, seconds of processor")
+        for title, line in kinds.items():
+            with log.open("w") as file:
+                number = 0
+                while file.tell() < SIZE:
+                    file.writelines(f"{line(number + one)}\n" for one in range(10_000))
+                    number += 10_000
+            ours = cpu_s(["clusterctl", "explain", log])
+            grep = cpu_s(["grep", "-c", "-a", "-F", "-f", texts, log])
+            print(f"  {title:22} explain {ours:5.2f}   grep -c -F {grep:5.2f}")
+
+
+def cpu_s(argv: list[str | Path]) -> float:
+    """User and system time of a command and what it starts."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    # Into /dev/null grep writes nothing, and ends with the first line found.
+    subprocess.run(argv, stdout=subprocess.PIPE, check=False)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
