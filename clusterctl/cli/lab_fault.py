@@ -396,7 +396,7 @@ PAIRS = (
         "Have the GPUs of a host be whole again. The kernel's line stays.",
         "has no broken GPU",
         (
-            click.Option(["--gpu"], type=click.IntRange(0), default=0, show_default=True),
+            click.Option(["--gpu"], type=click.IntRange(0), default=0, help="Which one."),
             click.Option(["--lost"], is_flag=True, help="nvidia-smi does not list it."),
             click.Option(["--ecc"], type=click.IntRange(0), default=0, help="Bad memory reads."),
             click.Option(["--remap"], default="", help="Of a memory row: pending or failed."),
