@@ -279,7 +279,7 @@ SIGNATURES = (
     ),
     Signature(
         "apt.hash",
-        r"Hash Sum mismatch|File has unexpected size|Mirror sync in progress",
+        r"Hash Sum mismatch|File has unexpected size|Mirror sync in progress|: BADSIG [0-9A-F]+",
         "a mirror was in the middle of its renewal, or a proxy holds old files",
         "apt-get update again in some minutes; rm -rf /var/lib/apt/lists/*",
         "Debian/apt: apt-pkg/acquire-item.cc",

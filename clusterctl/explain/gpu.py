@@ -266,6 +266,16 @@ SIGNATURES = (
         "NVIDIA/nvidia-docker#1034, moby/moby",
     ),
     Signature(
+        "gpu.no-nvswitch",
+        r"NV_WARN_NOTHING_TO_DO",
+        "the fabric manager finds no NVSwitch: the machine has none and does not need it; or, on "
+        "B200 and later, NVLSM or the modules mlx5_ib and ib_umad are missing",
+        "without NVSwitches: `sudo systemctl disable nvidia-fabricmanager`; B200: install nvlsm "
+        "and linux-modules-extra-$(uname -r)",
+        "NVIDIA/gpu-operator#610, #2781",
+        mistaken_for="a fabric manager that is broken or of the wrong version",
+    ),
+    Signature(
         "gpu.fabric-manager",
         r"CUDA_ERROR_SYSTEM_NOT_READY|system not yet initialized|cudaErrorSystemNotReady"
         r"|Error 802|nv(?:idia)?-fabricmanager.*(?:[Ff]ailed|version|error)"

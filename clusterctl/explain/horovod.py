@@ -236,6 +236,22 @@ SIGNATURES = (
         "measured with torch 2.13; horovod/horovod#3996",
     ),
     Signature(
+        "horovod.cmake-old",
+        r"By not providing \"FindPython\.cmake\"",
+        "CMake is older than 3.12, which cannot look for Python",
+        "pip install 'cmake<4' in the environment that builds, first in PATH",
+        "horovod/horovod#2301",
+    ),
+    Signature(
+        "horovod.framework-not-found",
+        r"Could NOT find (?P<name>Tensorflow|Pytorch|Mxnet) \(missing: ",
+        "the environment that builds Horovod does not have {name}: it is not installed there, or "
+        "pip builds in an environment of its own",
+        "install {name} first, then pip install --no-build-isolation --no-binary horovod horovod; "
+        "in clusterctl's environment `clusterctl env install NAME`",
+        "horovod/horovod#3428",
+    ),
+    Signature(
         "horovod.cmake-minimum",
         r"Compatibility with CMake < 3\.5 has been removed from CMake",
         "CMake 4 refuses the old CMakeLists of a part that Horovod brings along (gloo)",

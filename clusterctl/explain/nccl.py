@@ -31,10 +31,20 @@ SIGNATURES = (
         role=Role.HARMLESS,
     ),
     Signature(
+        "nccl.foreign-address",
+        r"No interface found in the same subnet as remote address (?P<address>\S+?)<"
+        r"|Call to bind failed ?: Cannot assign requested address",
+        "an address that NCCL was given (NCCL_COMM_ID, MASTER_ADDR) is of no interface of this "
+        "host or container",
+        "in a container --network host; the address as `ip -br addr` shows it there; " + _IFNAME,
+        "NVIDIA/nccl#331",
+    ),
+    Signature(
         "nccl.no-interface",
         r"Bootstrap : no socket interface found|no device found matching"
         r"|Socket creation failed : Address family not supported|no socket interface found"
-        r"|NET/Socket : [Nn]o interface found|Bootstrap: no socket interface",
+        r"|NET/Socket : [Nn]o interface found|Bootstrap: no socket interface"
+        r"|is neither AF_INET\(2\) nor AF_INET6\(10\)",
         "NCCL finds no network interface: what NCCL_SOCKET_IFNAME names is not on this host, or "
         "is down",
         _IFNAME,

@@ -61,6 +61,7 @@ SIGNATURES = (
     Signature(
         "kernel.panic",
         r"Kernel panic - not syncing|BUG: unable to handle (?:kernel|page)|Oops: \d+ \[#"
+        r"|kernel BUG at "
         r"|general protection fault: \d+ \[#",
         "the kernel crashed",
         "replace the node; its console (`aws ec2 get-console-output`) has the stack",

@@ -199,6 +199,15 @@ SIGNATURES = (
         "tensorflow/tensorflow",
     ),
     Signature(
+        "tf.end-of-sequence",
+        r"^ +\(\d+\) (?:Out of range|OUT_OF_RANGE): +End of sequence",
+        "the data set ended on some replicas before the step was over",
+        "repeat() the data set, or steps_per_epoch that every replica's share has; "
+        "drop_remainder=True",
+        "tensorflow/tensorflow#34262",
+        role=Role.SYMPTOM,
+    ),
+    Signature(
         "tf.ran-out-of-data",
         r"ran out of data; interrupting training",
         "a rank's share of the data ends before its steps do: it leaves, and the others wait for "
@@ -367,6 +376,17 @@ SIGNATURES = (
         "counted twice)",
         "find_unused_parameters=True, or take those parts out; no reentrant checkpointing with it",
         "pytorch/pytorch: reducer.cpp",
+    ),
+    Signature(
+        "torch.store-barrier",
+        r"in store based barrier on rank: (?P<rank>\d+).*world_size=(?P<size>\d+), "
+        r"worker_count=(?P<count>\d+)",
+        "{count} ranks came to the start, and {size} were wanted: some did not start, or (more "
+        "than wanted) others use the same store: a job that was left over, or another world size",
+        "see that all ranks run and have the same WORLD_SIZE; `clusterctl kill NAME`; another "
+        "--master_port",
+        "pytorch/pytorch: distributed_c10d.py",
+        role=Role.SYMPTOM,
     ),
     Signature(
         "torch.rendezvous",
