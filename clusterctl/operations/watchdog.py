@@ -11,6 +11,7 @@ import json
 import re
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -34,11 +35,13 @@ from clusterctl.operations.kill import cancel
 SETTINGS, BUNDLE, SAID = "watchdog.json", "diagnosis.gz", "watchdog"
 # Before the first step: libraries are imported, data is opened, the first batch is compiled.
 START_UP = 3
-# What Horovod writes about a job that makes no steps is none.
+OWN = "clusterctl watchdog, "
+# What Horovod writes about a job that makes no steps is none, nor what the watchdog does.
 NO_STEP = re.compile(
-    r"stall_inspector|tensors were submitted to be reduced|subset of ranks and are waiting|"
+    rf"^{OWN}|stall_inspector|tensors were submitted to be reduced|subset of ranks and are waiting|"
     r"cause deadlock|^(Missing|Stalled) ranks:|^\d+!?: \[|^\s*$"
 )
+LOOK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ def prepare(access: Access, after_s: float, cancels: bool, cache: Path, offline:
     collect(access, looking=Looking(samples=1))
     hosts = tuple(
         WatchedHost(node.index, node.name, node.private_ip, node.gpus)
-        for node in access.cluster.nodes
+        for node in access.cluster.in_service
     )
     cluster = access.cluster
     settings = WatchdogSettings(cluster.name, cluster.ssh_user, after_s, cancels, hosts)
@@ -93,9 +96,12 @@ class Progress:
             self._rows, self.has_stepped, self.last = rows, True, now
         with contextlib.suppress(OSError), self._log.open("rb") as log:
             log.seek(self._read)
-            # A line that is not whole yet is read again.
-            lines = log.read(1 << 20).rpartition(b"\n")[0]
-            self._read += len(lines) + bool(lines)
+            content = log.read(LOOK_BYTES)
+            # A line that is not whole yet is read again, one that is endless is taken as it is.
+            lines, end, rest = content.rpartition(b"\n")
+            if not end and len(content) == LOOK_BYTES:
+                lines, rest = content, b""
+            self._read += len(content) - len(rest)
             if any(not NO_STEP.search(one) for one in lines.decode(errors="replace").splitlines()):
                 self.last = now
 
@@ -127,26 +133,39 @@ def main() -> None:
         # Once for each time that it stops.
         if silent_s is not None and looked_at != progress.last and jobs.pid_of(folder):
             looked_at = progress.last
-            _fire(folder, settings, silent_s)
+            _fire(folder, settings, progress, silent_s)
 
 
-def _fire(folder: Path, settings: WatchdogSettings, silent_s: float) -> None:
-    """Diagnose the job, keep what was seen, and end it if that is wanted."""
-    said = f"no step for {format_duration(silent_s)}"
-    try:
-        with head_access(settings) as access:
+def _fire(folder: Path, settings: WatchdogSettings, progress: Progress, silent_s: float) -> None:
+    """Diagnose the job, keep what was seen, and end it if that is wanted and it still stands."""
+    stopped, said = progress.last, f"no step for {format_duration(silent_s)}"
+    with _telling(folder, said), head_access(settings) as access:
+        # A diagnosis that fails, on a full disk for example, keeps no hung job alive.
+        with _telling(folder, f"{said}; not all is kept"):
             evidence = collect(access, folder.name)
-            save(evidence, folder / BUNDLE)
             _say(folder, f"{said}: {conclude(evidence).verdict}")
+            save(evidence, folder / BUNDLE)
             bundle = f".clusterctl/jobs/{folder.name}/{BUNDLE}"
             fetch = f"clusterctl ssh {settings.cluster} -- cat {bundle}"
             show = "clusterctl diagnose --from stuck.gz"
             _say(folder, f"all that was seen: {fetch} >stuck.gz && {show}")
-            if settings.cancels:
-                _say(folder, "the job is ended, as --watchdog-cancel asks")
-                cancel(access, folder.name)
+        progress.look()
+        if settings.cancels and progress.last != stopped:
+            _say(folder, "the job makes steps again, and is not ended")
+        elif settings.cancels:
+            _say(folder, "the job is ended, as --watchdog-cancel asks")
+            cancel(access, folder.name)
+
+
+@contextlib.contextmanager
+def _telling(folder: Path, failed: str) -> Iterator[None]:
+    """Say what failed, whatever it is: the watchdog lives as long as its job."""
+    try:
+        yield
     except ClusterctlError as error:
-        _say(folder, f"{said}; {error.message}")
+        _say(folder, f"{failed}: {error.message}")
+    except Exception as error:
+        _say(folder, f"{failed}: {error!r}")
 
 
 def _say(folder: Path, text: str) -> None:
@@ -155,7 +174,7 @@ def _say(folder: Path, text: str) -> None:
     with contextlib.suppress(OSError), (folder / SAID).open("a") as file:
         file.write(f"{now:%Y-%m-%d %H:%M:%S} UTC: {text}\n")
     with contextlib.suppress(OSError), (folder / "log").open("a") as log:
-        log.write(f"clusterctl watchdog, {now:%H:%M:%S} UTC: {text}\n")
+        log.write(f"{OWN}{now:%H:%M:%S} UTC: {text}\n")
 
 
 def head_access(settings: WatchdogSettings) -> Access:

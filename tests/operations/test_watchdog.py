@@ -39,6 +39,10 @@ def job(pair):
     return json.loads(pair.ctl("logs", "--list", "--json")[1])[-1]
 
 
+def folder_of(job_id):
+    return f".clusterctl/jobs/{job_id}"
+
+
 @pytest.mark.parametrize("cancels", [False, True], ids=["diagnoses", "cancels"])
 def test_a_job_that_hangs_is_diagnosed_without_this_machine(hanging, tmp_path, cancels):
     run = ("train", "2", "--detach", "--json", "--script", "~/hangs.py", "--watchdog", "3s")
@@ -54,7 +58,7 @@ def test_a_job_that_hangs_is_diagnosed_without_this_machine(hanging, tmp_path, c
     assert " UTC: no step for " in said
     log = hanging.ctl("logs")[1]
     assert "clusterctl watchdog, " in log
-    folder = f".clusterctl/jobs/{job_id}"
+    folder = folder_of(job_id)
     bundle = tmp_path / "bundle"
     bundle.write_bytes(base64.b64decode(hanging.on(0, f"base64 {folder}/diagnosis.gz")))
     seen = load(bundle)
@@ -69,9 +73,28 @@ def test_a_job_that_hangs_is_diagnosed_without_this_machine(hanging, tmp_path, c
                 "none\n"
             )
     else:
-        assert job(hanging)["state"] == "running"
+        stalls = hanging.ctl("logs")[1].count("Missing ranks")
+        eventually(
+            lambda: hanging.ctl("logs")[1].count("Missing ranks") > stalls + 24,
+            "the job hanging for twice as long again",
+        )
+        state = job(hanging)
+        told = [" UTC: no step for " in one for one in state["watchdog"]]
+        assert (state["state"], told) == ("running", [True, False]), "it is told once"
         assert hanging.ctl("cancel")[0] == 0
     eventually(
         lambda: hanging.on(0, "pgrep -f '[c]lusterctl-watchdog' || echo none") == "none\n",
         "the watchdog's end",
     )
+
+
+def test_a_job_is_ended_where_the_diagnosis_cannot_be_kept(hanging):
+    hanging.on(0, "touch /data/hang")
+    run = ("train", "1", "--detach", "--json", "--script", "~/hangs.py")
+    status, out, err = hanging.ctl(*run, "--watchdog", "1s", "--watchdog-cancel")
+    assert status == 0, err
+    hanging.on(0, f"mkdir -p {folder_of(json.loads(out)['id'])}/diagnosis.gz/x")
+    eventually(lambda: job(hanging)["state"] == "cancelled", "the job's end")
+    said = "\n".join(job(hanging)["watchdog"])
+    assert "not all is kept: cannot write the bundle" in said
+    assert said.endswith("the job is ended, as --watchdog-cancel asks")
