@@ -12,6 +12,7 @@ from clusterctl.ec2.errors import gaps, translated
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
+    from mypy_boto3_ec2.type_defs import VolumeModificationTypeDef
 
 MODIFIED_WITHIN_S = 900.0
 
@@ -40,26 +41,41 @@ def root_volumes(client: EC2Client, instance_ids: Sequence[str]) -> dict[str, Vo
     return {ids[one["VolumeId"]]: Volume(one["VolumeId"], one["Size"]) for one in described}
 
 
-def enlarge(client: EC2Client, volume_id: str, gib: int) -> None:
-    """Ask for the size, and wait until a file system may use it, which is long before all blocks
-    are as fast as the volume. Raises AwsError: EBS takes one change in six hours, for example."""
-    with translated():
-        client.modify_volume(VolumeId=volume_id, Size=gib)
+def enlarge(client: EC2Client, volume: Volume, gib: int) -> None:
+    """Ask for the size, unless it has it or somebody who was cut off has asked, and wait until a
+    file system may use it, which is long before all blocks are as fast as the volume.
+
+    Raises AwsError: EBS takes one change in six hours, for example.
+    """
+    change = _last_change(client, volume.id)
+    if not (change and change["TargetSize"] == gib and change["ModificationState"] != "failed"):
+        if volume.size_gib >= gib:
+            return
+        with translated():
+            client.modify_volume(VolumeId=volume.id, Size=gib)
     deadline = time.monotonic() + MODIFIED_WITHIN_S
     for gap_s in gaps(0.5, 1.4, 10.0):
-        with translated():
-            answer = client.describe_volumes_modifications(VolumeIds=[volume_id])
-        # The last change is described as long as EBS remembers it, and earlier ones are not.
-        [*_, change] = answer["VolumesModifications"]
-        if change["ModificationState"] in ("optimizing", "completed"):
+        change = _last_change(client, volume.id)
+        # EC2 may still describe the one before it, or none.
+        state = change["ModificationState"] if change and change["TargetSize"] == gib else ""
+        if state in ("optimizing", "completed"):
             return
-        if change["ModificationState"] == "failed":
+        if change and state == "failed":
             said = change.get("StatusMessage") or "EBS does not say why"
-            raise AwsError("VolumeModificationFailed", f"{volume_id} could not be changed: {said}")
+            raise AwsError("VolumeModificationFailed", f"{volume.id} could not be changed: {said}")
         if time.monotonic() > deadline:
             raise AwsError(
                 "VolumeModificationSlow",
-                f"{volume_id} is still being changed after {MODIFIED_WITHIN_S / 60:.0f} min",
+                f"{volume.id} is still being changed after {MODIFIED_WITHIN_S / 60:.0f} min",
                 "the same command goes on",
             )
         time.sleep(gap_s)
+
+
+def _last_change(client: EC2Client, volume_id: str) -> VolumeModificationTypeDef | None:
+    # By a filter: to name a volume that was never changed is an error.
+    with translated():
+        answer = client.describe_volumes_modifications(
+            Filters=[{"Name": "volume-id", "Values": [volume_id]}]
+        )
+    return max(answer["VolumesModifications"], key=lambda one: one["StartTime"], default=None)

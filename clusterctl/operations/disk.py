@@ -174,12 +174,11 @@ def grow_disks(
     def one(target: Target) -> GrownDisk:
         id = nodes[target.host].instance_id
         volume = volumes[id]
-        if volume.size_gib < gib:
-            try:
-                enlarge(client, volume.id, gib)
-            except AwsError as refused:
-                text = f"its volume {volume.id} was not made larger: {refused.message}"
-                raise CommandFailed(target.host, text, refused.hint) from refused
+        try:
+            enlarge(client, volume, gib)
+        except AwsError as refused:
+            text = f"its volume {volume.id} was not made larger: {refused.message}"
+            raise CommandFailed(target.host, text, refused.hint) from refused
         tag(client, [id], {tags.DISK: tags.disk_text(replace(disks[id], size_gib=gib))})
         result = access.connections.run(
             target, "sh -s /", stdin=GROW.encode(), timeout_s=GROW_TIMEOUT_S
