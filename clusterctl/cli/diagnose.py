@@ -90,7 +90,8 @@ def diagnose(
         bundles.save(evidence, save)
         output.note(f"all that was seen is in {save}: clusterctl diagnose --from {save} shows it")
     if page:
-        write_page(evidence, found, page)
+        shown = bundles.without_secrets(evidence)
+        write_page(shown, conclude(shown), page)
     if as_json:
         from clusterctl.diagnosis.tree import merge
 

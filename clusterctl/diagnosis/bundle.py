@@ -38,6 +38,8 @@ _FORMS = (
     (re.compile(r"\b(?:gh[pousr]|github_pat|hf|sk|xox[bp]|glpat)[-_][\w-]{16,}"), GONE),
     (re.compile(r"\bey[\w-]{10,}\.ey[\w-]{10,}\.[\w-]*"), GONE),
     (re.compile(r"\b(Bearer|Basic)\s+[\w.+/=-]{8,}"), rf"\1 {GONE}"),
+    # As `train -x` takes them for private.
+    (re.compile(r"\b([A-Z][A-Z0-9_]*_(?:KEY|PASS|PWD)=)[^\s,;&\"']+"), rf"\1{GONE}"),
     (re.compile(r"(X-Amz-(?:Signature|Credential|Security-Token)=)[^\s&]+", re.I), rf"\1{GONE}"),
 )
 _KEY_BEGINS = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")
@@ -94,6 +96,11 @@ def load(path: Path) -> Evidence:
             "pip install --upgrade clusterctl",
         )
     return decode(Evidence, data.get("evidence"))
+
+
+def without_secrets(evidence: Evidence) -> Evidence:
+    """As a bundle has it: what is shown to others."""
+    return decode(Evidence, redacted(evidence.as_data()))
 
 
 def redacted(value: Any) -> Any:

@@ -25,6 +25,9 @@ TEXTS = {
     f"git clone https://me:{SECRET[:9]}@x.org/r": "git clone https://[redacted]@x.org/r",
     "GET /o?X-Amz-Signature=ab12&n=1": "GET /o?X-Amz-Signature=[redacted]&n=1",
     f"Authorization: Bearer {SECRET}": None,
+    f"mpirun -x DB_PASS={SECRET} -x MY_KEY={SECRET} x": (
+        "mpirun -x DB_PASS=[redacted] -x MY_KEY=[redacted] x"
+    ),
     "x hf_abcdefghijklmnopqrst y": "x [redacted] y",
 }
 
