@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import stat
+import subprocess
+import sys
 
 import pytest
 
@@ -67,6 +69,17 @@ def test_there_and_back(tmp_path):
     assert again == bundle.load(path)
     with pytest.raises(ClusterctlError, match="cannot write the bundle"):
         bundle.save(evidence, tmp_path / "none" / "b")
+
+
+def test_a_page_has_no_secrets_either(tmp_path):
+    log = (f"AWS_SECRET_ACCESS_KEY={SECRET}", "Step 2")
+    evidence = Evidence(cluster="demo", job=JobEvidence(log=log, state="running"))
+    seen, page = tmp_path / "seen", tmp_path / "page.html"
+    seen.write_text(json.dumps({"kind": bundle.KIND, "format": 1, "evidence": evidence.as_data()}))
+    command = [sys.executable, "-m", "clusterctl", "diagnose", "--from", seen, "--html", page]
+    subprocess.run(command, check=False)
+    text = page.read_text()
+    assert ("AWS_SECRET_ACCESS_KEY" in text, SECRET in text) == (True, False)
 
 
 def test_what_is_no_bundle_is_told(tmp_path, monkeypatch):
