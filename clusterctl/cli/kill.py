@@ -105,8 +105,9 @@ def kill(
         if processes and not as_json:
             show_processes(processes)
 
+    # Empty, as of a shell's variable that is not set, it must not stand for all that runs.
+    query = ProcessQuery(None if job_id is None else check_job_id(job_id), all_python)
     with app.open(name) as access, saying_what_is_left(name):
-        query = ProcessQuery(check_job_id(job_id) if job_id else None, all_python)
         report = kill_processes(access, query, indices, dry_run, found)
     if as_json:
         output.data(report.as_data(hostlines.failure_data))
@@ -168,7 +169,7 @@ def cancel(app: AppContext, name: str, job_id: str | None, as_json: bool) -> int
     from clusterctl.jobs.plan import check_job_id
     from clusterctl.operations.kill import cancel as cancel_job
 
-    job_id = check_job_id(job_id) if job_id else None
+    job_id = None if job_id is None else check_job_id(job_id)
     with app.open(name) as access, saying_what_is_left(name):
         cancelled = cancel_job(access, job_id)
     others = cancelled.others

@@ -114,3 +114,10 @@ def test_a_node_there_is_not(pair):
     status, _, err = pair.ctl("kill", "--nodes", "0-7")
     assert status == 2
     assert "has no node 2-7" in err
+
+
+@pytest.mark.parametrize("typed", [("kill", ""), ("cancel", "--job", "")])
+def test_an_empty_job_is_not_all_that_runs(pair, typed):
+    """As `kill NAME "$JOB"` is, where that variable is not set."""
+    status, _, err = pair.ctl(*typed)
+    assert (status, "not the id of a job: ''" in err) == (2, True), err
