@@ -68,7 +68,7 @@ class LabCluster:
     def on(self, node: int, command: str, stdin: bytes = b"") -> str:
         """The output of a command on a node, which has to succeed."""
         with self.access() as access:
-            target = access.targets[node]
+            target = access.everyone[node]
             result = access.connections.run(target, command, stdin=stdin, timeout_s=240)
         assert result.ok, result
         return result.stdout
@@ -114,7 +114,7 @@ class LabCluster:
         with self.access() as access:
             access.connections.connect_timeout_s = 5.0
             try:
-                return access.connections.run(access.targets[node], "true", timeout_s=5).ok
+                return access.connections.run(access.everyone[node], "true", timeout_s=5).ok
             except ClusterctlError:
                 return False
 

@@ -62,12 +62,13 @@ def first_settings(
 
 def joined_settings(
     first: GuardSettings,
-    index: int,
+    index: int | None,
     user: str,
     members: Sequence[NodeIdentity],
     ends_at: float | None = None,
 ) -> GuardSettings:
-    """For a node that is part of its cluster. `members` as `prepare` has them, the head first.
+    """For a node that is part of its cluster; in quarantine it has no `index`. `members` as
+    `prepare` has them, the head first.
 
     `ends_at` replaces the lifetime: the moment (Unix time) at which the whole cluster ends.
     """

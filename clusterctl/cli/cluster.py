@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -468,7 +469,7 @@ def replace(
     clusterctl replace demo 2 --with-data '~/data/tf-imagenet'
     clusterctl replace demo 2 --capacity-timeout 1h --yes
     """
-    from clusterctl.operations.members import replace_nodes
+    from clusterctl.operations.members import nearest_peer, replace_nodes
 
     chosen = indices_of(indices)
     check_nodes(app, name, chosen)
@@ -477,6 +478,9 @@ def replace(
         click.confirm(f"Replace {nodes}, and lose what is stored there?", abort=True, err=True)
     if not force:
         unless_training(app, name, "it may run on the nodes to be replaced")
+    if data:
+        with app.open(name) as access:
+            nearest_peer(access.cluster, chosen)  # before anything is lost
     with launcher_of(app, name, timeout_s, capacity_timeout_s, accept_new_host_keys) as launcher:
         report = replace_nodes(launcher, name, chosen)
     show_report(app, report, as_json)
@@ -496,7 +500,11 @@ def _bring_data(
     whole = folder.rstrip("/") + "/"
     with showing(options) as shown, app.open(name) as access:
         peer = nearest_peer(access.cluster, indices)
-        output.note(f"copying {whole} from {peer.name}")
+        nodes = format_indices(indices)
+        output.note(
+            f"copying {whole} from {peer.name}; if it is cut off: clusterctl copy {name} "
+            f"{shlex.quote(whole)} {shlex.quote(whole)} --from {peer.index} --nodes {nodes}"
+        )
         request = request_of(options, (whole,), whole, peer.index)
         shown.report = copy_to_cluster(access, access.select(indices), request, watch=shown.watch)
     return shown.finish()

@@ -74,6 +74,8 @@ def _set(
         words = "in quarantine" if reason is not None else "in service again"
         nodes = count(len(cluster.in_service), "node")
         output.line(f"{names}: {words}; {nodes} in service, with {count(left, 'slot')}")
+    if reason is None:
+        output.note(f"limits, and keys of later nodes: clusterctl up {name} brings them to {names}")
     if running:
         output.note(
             f"{running} runs on, on {names} too. To go on with the rest: "

@@ -18,8 +18,8 @@ from clusterctl.bootstrap.guard import (
 from clusterctl.bootstrap.trust import NodeIdentity
 from clusterctl.domain.cluster import Cluster, Market
 from clusterctl.domain.errors import CommandFailed
-from clusterctl.domain.findings import Severity
-from clusterctl.domain.results import CommandResult
+from clusterctl.domain.findings import Finding, Severity
+from clusterctl.domain.results import CommandResult, FanoutResult
 from clusterctl.ec2.instances import (
     Instance,
     find_instances,
@@ -70,11 +70,13 @@ def update_guards(
     connections: Connections,
     targets: Sequence[Target],
     members: Sequence[NodeIdentity],
+    away: Sequence[Target] = (),
 ) -> None:
     """Tell every node when to end, and the head node whom to look after; and EC2 what a power-off
-    means. `members`: head first.
+    means. `members`: head first. `away`: nodes in quarantine, which cost as others do. One that
+    cannot be told is a finding.
 
-    Raises AwsError, and ClusterctlError naming the nodes that could not be told.
+    Raises AwsError, and ClusterctlError naming the other nodes that could not be told.
     """
     instances = find_instances(launcher.clients.ec2, cluster.name)
     spending = spending_of(launcher.clients, instances, launcher.prices)
@@ -100,6 +102,9 @@ def update_guards(
         target.host: joined_settings(first, index, cluster.ssh_user, members, ends_at)
         for index, target in enumerate(targets)
     }
+    # The head node does not ask them whether they idle: each judges for itself.
+    alone = joined_settings(first, None, cluster.ssh_user, members, ends_at)
+    settings |= {target.host: alone for target in away}
 
     def one(target: Target) -> CommandResult:
         script = guard_update_script(settings[target.host]).encode()
@@ -113,11 +118,29 @@ def update_guards(
             )
         return result
 
+    def tell_guards() -> None:
+        told = fan_out(one, (*targets, *away)).outcomes
+        check_all(cluster, FanoutResult(told[: len(targets)]))
+        for failure in told[len(targets) :]:
+            if failure.error and spending.limits.ends:
+                index = failure.host.rpartition("-")[2]
+                launcher.progress.finding(
+                    Finding(
+                        "cost.untold",
+                        Severity.WARNING,
+                        "in quarantine, it could not be told when to end (what it was told before, "
+                        f"if anything, holds): {failure.error.message}",
+                        failure.host,
+                        f"when it answers: clusterctl up {cluster.name}; or: clusterctl remove "
+                        f"{cluster.name} {index}",
+                    )
+                )
+
     ids = [found.node.instance_id for found in instances]
     change_limits(
         "" if spot else spending.limits.at_power_off,
         set_behavior=lambda behavior: set_at_power_off(launcher.clients.ec2, ids, behavior),
-        tell_guards=lambda: check_all(cluster, fan_out(one, targets)),
+        tell_guards=tell_guards,
     )
 
 

@@ -95,8 +95,8 @@ def set_quarantine(
 def nearest_peer(cluster: Cluster, indices: Sequence[int]) -> Node:
     """The node in service that data for these come from: in the first one's zone if there is one,
     and no head node if there is another. Raises UsageError where there is none."""
-    by_index = {node.index: node for node in cluster.nodes}
-    first = by_index[min(indices)]
+    # One that is being replaced has no machine for a while.
+    zones = [node.availability_zone for node in cluster.nodes if node.index == min(indices)]
     peers = [node for node in cluster.in_service if node.index not in indices]
     if not peers:
         raise UsageError(
@@ -106,9 +106,9 @@ def nearest_peer(cluster: Cluster, indices: Sequence[int]) -> Node:
     return min(
         peers,
         key=lambda node: (
-            node.availability_zone != first.availability_zone,
+            node.availability_zone not in zones,
             node == cluster.head,
-            abs(node.index - first.index),
+            abs(node.index - min(indices)),
         ),
     )
 

@@ -439,8 +439,12 @@ def _reach_and_join(
             waited = readiness.wait(awaited)
         finally:
             # Also where a node failed: its owner will want to log in and look.
-            write_file(folder.known_hosts, host_keys.text(cluster.nodes))
             seen = replace(cluster, nodes=tuple(watch.latest(node) for node in cluster.nodes))
+            for node in seen.nodes:
+                if node.index not in {one.index for one in awaited} and host_keys.recall(node):
+                    # Its address may be another one since it was stopped and started.
+                    host_keys.learn(node, host_keys.recall(node), host_keys.was_unseen(node))
+            write_file(folder.known_hosts, host_keys.text(cluster.nodes))
             write_file(folder.ssh_config, ssh_config_text(seen, folder, launcher.proxy_command))
         check_all(cluster, waited)
         facts = waited.values
@@ -453,7 +457,8 @@ def _reach_and_join(
         members = _join(connections, facts, targets, cluster, progress, away)
         limited = had_limits or any(found.limits_text for found in instances)
         if limited or any(found.market is Market.SPOT for found in instances):
-            update_guards(launcher, cluster, connections, targets, members)
+            left_out = [target_of(node) for node in cluster.nodes if node not in awaited]
+            update_guards(launcher, cluster, connections, targets, members, left_out)
         findings = [finding for fact in facts for finding in fact.findings]
         if reason := why_no_programs[0]():
             findings.append(_no_programs(launcher, targets[0].host, reason))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
@@ -10,7 +11,9 @@ from clusterctl.cli.main import COMMANDS
 from clusterctl.domain.errors import UsageError
 from clusterctl.operations.members import nearest_peer
 from tests.operations.clusters import cluster, node
+from tests.pair import LabCluster
 
+GUARD = "sudo cat /var/lib/clusterctl/guard.json"
 # What each command that takes a cluster does by default. A new one has to be added here.
 DEFAULTS = {
     "run": ["--", "hostname"],
@@ -75,11 +78,34 @@ def test_quarantine_replacement_and_release(pair):
     )
     pair.ctl("quarantine", "1")
     pair.on(0, "mkdir -p /data/set && echo records >/data/set/train-0")
+    before = json.loads(pair.ctl("list", "--json")[1])
+    status, _, err = pair.ctl("replace", "0", "--yes", "--with-data", "/data/set")
+    assert (status, "no other node of pair is in service" in err) == (2, True), err
+    assert json.loads(pair.ctl("list", "--json")[1]) == before, "the data are where they were"
     status, _, err = pair.ctl("replace", "1", "--yes", "--with-data", "/data/set")
     assert status == 0, err
     assert pair.on(1, "cat /data/set/train-0") == "records\n"
     assert len(pair.ctl("hosts")[1].splitlines()) == 2
     assert pair.on(0, "ssh -o BatchMode=yes pair-1 hostname").startswith("ip-10-")
+
+
+def test_a_node_in_quarantine_is_told_when_to_end(lab):
+    """It costs as others do."""
+    limited = LabCluster(lab, "limited")
+    try:
+        status, _, err = limited.ctl("up", "--nodes", "2", "--instance-type", "p3.2xlarge")
+        assert status == 0, err
+        assert limited.ctl("quarantine", "1")[0] == 0
+        status, _, err = limited.ctl("up", "--nodes", "2", "--max-hours", "5")
+        assert (status, "cost.untold" in err) == (0, False), err
+        told = [json.loads(limited.on(node, GUARD)) for node in (0, 1)]
+        assert "index" not in told[1] or told[1]["index"] is None, "it judges alone if it idles"
+        assert told[0]["ends_at"] == told[1]["ends_at"] > time.time()
+        with limited.fault(1, "freeze", "thaw"):
+            status, _, err = limited.ctl("up", "--nodes", "2", "--max-hours", "6")
+        assert (status, "warning: limited-1: in quarantine" in err) == (0, True), err
+    finally:
+        limited.ctl("down", "--yes")
 
 
 def test_data_come_from_the_nearest_node_that_is_in_service():
@@ -94,5 +120,6 @@ def test_data_come_from_the_nearest_node_that_is_in_service():
     there = cluster(*nodes)
     assert [nearest_peer(there, [index]).index for index in (1, 2, 3, 4)] == [2, 1, 4, 0]
     assert nearest_peer(there, [1, 2]).index == 4
+    assert nearest_peer(there, [5]).index == 4, "whose machine is gone"
     with pytest.raises(UsageError, match="in service"):
         nearest_peer(there, [0, 1, 2, 4])

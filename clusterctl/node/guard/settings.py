@@ -26,7 +26,8 @@ class GuardSettings:
     `lifetime_s` counts the seconds that the machine has run since it was made, in all its boots;
     the time for which it was stopped is not counted, since it is not paid for. `ends_at` is a
     Unix time. The earlier of the two holds. `index` is None until `up` has made the node part of
-    its cluster; the head node (0) judges for all its `workers` whether the cluster idles.
+    its cluster, and in quarantine; the head node (0) judges for all its `workers` whether the
+    cluster idles.
     `at_power_off` is what EC2 does when the machine switches itself off: `stop` keeps the disks,
     `terminate` deletes them; empty where nobody has said.
     """
