@@ -44,6 +44,7 @@ STARTED_AFTER_S = 5.0
 RUNNING = "running"
 # A file system on which a write of any size fails.
 FULL_BYTES = 64 << 10
+_STEP = re.compile(r"(?i)\b(?:step|epoch|iter(?:ation)?|batch)\b\W*\d|images?/s")
 _COMPLAINT = re.compile(
     r"(?i)error|exception|traceback|warn|fail|stall|cannot|can't|unable|missing ranks|\bready ranks"
     r"|\d+: \[|no space|retry|trying again"
@@ -173,7 +174,7 @@ def who(ranks: Sequence[Rank]) -> str:
     return f"rank {numbers[0]} on {where}{gpu}"
 
 
-class Case:
+class Scene:
     """The evidence, and what the rules ask of it again and again."""
 
     def __init__(self, evidence: Evidence) -> None:
@@ -269,11 +270,28 @@ class Case:
         return first.after_s + last.seconds_since(first) + (self.job.log_silent_s or 0.0)
 
     @functools.cached_property
+    def _lines(self) -> list[str]:
+        """The log, its beginning too where that is not among its last lines."""
+        first = self.job.log_first
+        return [*(() if first == self.job.log[: len(first)] else first), *self.job.log]
+
+    @functools.cached_property
+    def whole_log(self) -> Explanation:
+        """What the log says from its beginning on."""
+        return explain(["\n".join(self._lines)]) if self._lines else Explanation()
+
+    @functools.cached_property
     def explained(self) -> Explanation:
-        """What the log says, its beginning too where that is not among its last lines."""
-        first = () if self.job.log_first == self.job.log[: len(self.job.log_first)] else ("",)
-        lines = (*(self.job.log_first if first else ()), *self.job.log)
-        return explain(["\n".join(lines)]) if lines else Explanation()
+        """What the log says that the job did not survive: no two steps follow it."""
+        steps = [at for at, line in enumerate(self._lines) if _STEP.search(line)]
+        if len(steps) < 2:
+            return self.whole_log
+        # The lines keep their numbers.
+        late = explain(["\n" * steps[-2] + "\n".join(self._lines[steps[-2] :])])
+        lead = self.whole_log.lead
+        stall = lead and lead.signature.id.startswith("horovod.stall")
+        # What a rank had printed may be written at its end, after the error.
+        return late if self.is_running or late.lead or late.unknown or stall else self.whole_log
 
     def kernel_lines(self, host: HostEvidence) -> list[str]:
         """What the host's kernel has said since the job was started."""

@@ -98,7 +98,12 @@ class ProcessEvidence:
 
     `gpus` are those the rank may use (CUDA_VISIBLE_DEVICES or its local rank), as nvidia-smi counts
     them. `variables` are those of its environment that say how it communicates: HOROVOD_*, NCCL_*,
-    OMPI_MCA_*, without secrets.
+    OMPI_MCA_*, without secrets. `sources` are digests of its script and of the modules beside it
+    that the script imports, by name, as far as they are older than the process.
+
+    Between the samples a rank is glanced at ten times a second. `glances` has a letter for each:
+    w where the main thread waits for other threads, z where it sleeps, else its state. `unsent`
+    counts, by connection (`local peer`), the glances at which QUEUED_BYTES or more were unsent.
     """
 
     pid: int = 0
@@ -113,6 +118,9 @@ class ProcessEvidence:
     cwd: str = ""
     age_s: float = 0.0
     variables: dict[str, str] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)
+    glances: str = ""
+    unsent: dict[str, int] = field(default_factory=dict)
     samples: tuple[Sample, ...] = ()
 
 
@@ -123,6 +131,7 @@ class HostEvidence:
     `facts` is what `node/diagnosis/host.py` answers: disks, memory, kernel lines, GPUs and more.
     `ras` is the answer of NCCL's RAS, as JSON or text, empty where nobody listens. `clock_offset_s`
     is this host's clock less the clock of the machine that asked, known to `clock_error_s`.
+    `network_bytes_s` is what it sent and received while it was looked at.
     """
 
     index: int = 0
@@ -134,6 +143,7 @@ class HostEvidence:
     quarantined: str = ""
     clock_offset_s: Optional[float] = None
     clock_error_s: Optional[float] = None
+    network_bytes_s: Optional[float] = None
     asked_s: float = 0.0
     processes: tuple[ProcessEvidence, ...] = ()
     facts: dict[str, Any] = field(default_factory=dict)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from clusterctl.diagnosis.case import Case, Rank, called
+from clusterctl.diagnosis.case import Rank, Scene, called
 from clusterctl.diagnosis.evidence import Evidence
 from clusterctl.diagnosis.tree import STATES, Branch, label, main_thread, merge
 from clusterctl.diagnosis.verdict import Diagnosis
@@ -53,7 +53,7 @@ details > summary { cursor: pointer } details { margin: .25rem 0 }
 
 def page(evidence: Evidence, found: Diagnosis) -> str:
     """A whole HTML document. Every word of hosts, logs and stacks in it is escaped."""
-    case = Case(evidence)
+    case = Scene(evidence)
     bad = {rank for one in found.findings if one.severity.value != "info" for rank in one.ranks}
     title = f"{evidence.cluster}: {found.check_id}"
     job = f"job {case.job.job_id}, " if case.job.job_id else ""
@@ -98,7 +98,7 @@ def _findings(found: Diagnosis) -> Iterable[str]:
         yield f'<h2>Looked at, and well</h2><p class="dim">{_text("; ".join(found.clean))}</p>'
 
 
-def _grid(case: Case, bad: set[int]) -> Iterable[str]:
+def _grid(case: Scene, bad: set[int]) -> Iterable[str]:
     """Hosts and their ranks; a rank that is missing has a cell, too."""
     if not case.host_of and not case.evidence.hosts:
         return
@@ -118,7 +118,7 @@ def _grid(case: Case, bad: set[int]) -> Iterable[str]:
     yield "</div>"
 
 
-def _cell(case: Case, number: int, is_bad: bool) -> str:
+def _cell(case: Scene, number: int, is_bad: bool) -> str:
     rank = case.by_number.get(number)
     kind, says = "away", "not seen"
     if rank:
@@ -128,7 +128,7 @@ def _cell(case: Case, number: int, is_bad: bool) -> str:
     return f'<span class="cell {kind}" title="rank {number}: {_text(says)}">{number}</span>'
 
 
-def _tree(case: Case, bad: set[int]) -> Iterable[str]:
+def _tree(case: Scene, bad: set[int]) -> Iterable[str]:
     root = merge(rank.process for rank in case.ranks)
     if root.ranks:
         yield "<h2>Stacks of all ranks</h2>"
@@ -162,7 +162,7 @@ def _branches(branch: Branch, above: set[int], bad: set[int]) -> str:
     return "".join(items)
 
 
-def _details(case: Case, bad: set[int]) -> Iterable[str]:
+def _details(case: Scene, bad: set[int]) -> Iterable[str]:
     """What was seen of each rank of a finding; one of the others, for comparison."""
     listed = [rank for rank in case.ranks if rank.number in bad][:MOST_DETAILS]
     rest = [rank for rank in case.ranks if rank.number not in bad][:1]
@@ -199,7 +199,7 @@ def _rank_lines(rank: Rank) -> Iterable[str]:
         yield f"{one.local} - {one.peer} {one.state} {queued}{timer}"
 
 
-def _log(case: Case) -> Iterable[str]:
+def _log(case: Scene) -> Iterable[str]:
     if case.job.log:
         lines = "\n".join(case.job.log[-60:])
         yield "<h2>The log's last lines</h2>"

@@ -17,11 +17,12 @@ from clusterctl.diagnosis import nccl
 from clusterctl.diagnosis.case import (
     FULL_BYTES,
     STARTED_AFTER_S,
-    Case,
     Cause,
     Rank,
+    Scene,
     called,
     combine,
+    who,
 )
 from clusterctl.diagnosis.evidence import Evidence, HostEvidence, ProcessEvidence, Sample
 from clusterctl.diagnosis.tree import Place, label, main_thread, others, rank_set
@@ -38,7 +39,11 @@ HEALTHY = "healthy"
 SKEW_S = 2.0
 SKEW_FATAL_S = 300.0
 FEW_DESCRIPTORS = 64
-QUEUED_BYTES = 32 << 10
+QUEUED_BYTES = 16 << 10
+# A link on which data queue up at so many looks, while its host moves less than this.
+QUEUED_SHARE, SLOW_BYTES_S, STARVED = 0.5, 20e6, 0.95
+# Of so many glances a straggler works in 6 of 10, and the others in 3 at most.
+GLANCES, WORKS_SHARE, RESTS_SHARE = 15, 0.6, 0.3
 # Of its looks a straggler is at its own work in so many, and the others wait in so many of theirs.
 BUSY_SHARE, WAIT_SHARE = 0.75, 0.5
 SLOWED = 1.5
@@ -90,19 +95,14 @@ class Diagnosis:
 
 def diagnose(evidence: Evidence) -> Diagnosis:
     """What the evidence means."""
-    case = Case(evidence)
+    case = Scene(evidence)
     found = [cause for rule in RULES for cause in rule(case)]
+    found = _folded(case, found)
     blockers = [one for one in found if one.blocks and one.severity is not INFO]
     if not blockers and not case.is_running:
         blockers = [one for one in found if one.severity is not INFO]
     lead = min(blockers, key=lambda one: -STATUSES[one.severity], default=None)
     rest = [one for one in found if one is not lead]
-    if lead:
-        # Horovod's report of these ranks is told with the verdict.
-        told = ("rank.skipped", "rank.missed")
-        rest = [
-            one for one in rest if one.check_id not in told or not {*one.ranks} <= {*lead.ranks}
-        ]
     rest.sort(key=lambda one: -STATUSES[one.severity])
     clean = tuple(_clean(case, found))
     if lead is None:
@@ -112,7 +112,39 @@ def diagnose(evidence: Evidence) -> Diagnosis:
     return Diagnosis(lead.message, lead.check_id, (lead, *rest), clean)
 
 
-def _whole(case: Case, lead: Cause, rest: list[Cause]) -> Cause:
+def _folded(case: Scene, found: list[Cause]) -> list[Cause]:
+    """Without those that another finding explains: they are its evidence."""
+    kept = list(found)
+    for one in found:
+        if one.check_id in ("rank.skipped", "rank.missed"):
+            into = [x for x in kept if x.ranks and {*one.ranks} <= {*x.ranks} and x is not one]
+            into = [x for x in into if x.check_id.startswith(("rank.", "disk.", "host."))]
+        elif one.check_id in _NO_ROOM | {"disk.full"} and not one.ranks:
+            into = [x for x in kept if x.check_id == "disk.full" and x.ranks]
+            into = [x for x in into if not one.host or one.host == x.host]
+        elif one.check_id in ("rank.io", "rank.blocked"):
+            # A child that has not executed anything yet is its rank twice.
+            into = [x for x in kept if x.check_id == "rank.uninterruptible"]
+            into = [x for x in into if {*one.ranks} <= {*x.ranks}]
+        elif not case.is_running and _is_of_link(one):
+            into = [x for x in kept if x.check_id == "host.off" and x.blocks]
+        else:
+            continue
+        if into:
+            at = kept.index(into[0])
+            shown = tuple(dict.fromkeys((*into[0].evidence, *one.evidence)))
+            worse = max(one.severity, into[0].severity, key=STATUSES.__getitem__)
+            kept[at] = replace(into[0], severity=worse, evidence=shown)
+            kept.remove(one)
+    return kept
+
+
+def _is_of_link(one: Cause) -> bool:
+    """Whether a host that is gone has such an end of the job as its consequence."""
+    return one.check_id.startswith(("ssh.", "mpi.", "prrte.", "net", "job.failed"))
+
+
+def _whole(case: Scene, lead: Cause, rest: list[Cause]) -> Cause:
     """The verdict's finding with what the others wait for and what its host suffers from."""
     message, shown = lead.message, list(lead.evidence)
     blocked = case.is_running and not case.advances and lead.check_id.startswith(("rank.", "disk."))
@@ -137,7 +169,7 @@ def _ranks_wait(waiting: list[Rank]) -> str:
     return f"{len(waiting)} ranks wait for it"
 
 
-def _without_cause(case: Case, rest: list[Cause]) -> tuple[str, str]:
+def _without_cause(case: Scene, rest: list[Cause]) -> tuple[str, str]:
     """The check id and the sentence where nothing blocks the job, or nothing is known to."""
     job = case.job
     name = f"job {job.job_id}" if job.job_id else "the job"
@@ -174,7 +206,7 @@ def _without_cause(case: Case, rest: list[Cause]) -> tuple[str, str]:
 # ---- hosts that are silent, daemons, processes ----------------------------------------------
 
 
-def silent_hosts(case: Case) -> Iterator[Cause]:
+def silent_hosts(case: Scene) -> Iterator[Cause]:
     used = {host.host for host in case.hosts}
     for host in case.silent:
         matters = case.is_running and host.host in used
@@ -184,6 +216,11 @@ def silent_hosts(case: Case) -> Iterator[Cause]:
         check = "host.key" if re.search(r"host key", host.error) else "host.silent"
         if "off" in what:
             check = "host.off"
+        # The job has ended by it, unless the log has a reason of its own.
+        ended = _failed(case) and check == "host.off" and host.host in used
+        root = _root(case)
+        if ended and not case.explained.unknown and (not root or _is_of_link(_failure(case, root))):
+            matters = True
         severity = ERROR if matters and not (case.advances and check == "host.silent") else WARNING
         hints = {
             "host.off": f"clusterctl start {case.cluster}, or replace it: clusterctl replace "
@@ -194,7 +231,9 @@ def silent_hosts(case: Case) -> Iterator[Cause]:
             f"clusterctl replace {case.cluster} {host.index}",
         }
         message = f"{called(host)} {what}{there}"
-        if matters:
+        if matters and not case.is_running:
+            message += f": job {case.job.job_id} {case.job.state} without it"
+        elif matters:
             message += case.since and f", and the job has made no step{case.since}"
         # A key that changed says nothing of the job.
         blocks = matters and check != "host.key"
@@ -210,7 +249,7 @@ def _plural_ranks(ranks: Iterable[int]) -> str:
     return f"{'ranks' if len(listed) > 1 else 'rank'} {format_indices(listed)}"
 
 
-def _silence(case: Case, host: HostEvidence) -> tuple[str, tuple[str, ...]]:
+def _silence(case: Scene, host: HostEvidence) -> tuple[str, tuple[str, ...]]:
     """Why a host says nothing, by EC2's words, SSH's error and its peers' sockets."""
     shown = [f"SSH: {host.error}"] + ([host.ec2] if host.ec2 else [])
     said = f"{host.error} {host.ec2}"
@@ -244,28 +283,37 @@ def _silence(case: Case, host: HostEvidence) -> tuple[str, tuple[str, ...]]:
     return f"gives no answer: {host.error}", tuple(shown)
 
 
-def daemons(case: Case) -> Iterator[Cause]:
+def daemons(case: Scene) -> Iterator[Cause]:
     if not case.is_running:
         return
     for host in case.hosts:
-        for process in host.processes:
-            if process.role not in ("launcher", "daemon") or not process.samples:
-                continue
-            if (process.job_id or "") != case.job.job_id:
+        at_host = [
+            one
+            for one in host.processes
+            if one.role in ("launcher", "daemon") and one.samples
+            if (one.job_id or "") == case.job.job_id
+        ]
+        for process in at_host:
+            # prted's parent waits for it, and is stopped and ended with it.
+            if any(process.parent == one.pid and one.role == process.role for one in at_host):
                 continue
             states = {sample.state for sample in process.samples}
+            family = [process, *(one for one in at_host if one.parent == process.pid)]
+            pids = " ".join(str(one.pid) for one in family if _is_stopped(one))
+            shown = tuple(_process_line(one) for one in family if _is_stopped(one))
+            states = {"T"} if pids else states
             name = "mpirun" if process.role == "launcher" else "mpirun's daemon (prted)"
-            if states == {"T"} or states == {"t"}:
+            if states == {"T"}:
                 yield Cause(
                     f"{process.role}.stopped",
                     ERROR,
                     f"{name} on {called(host)} is stopped (state T): ranks' output and the job's "
                     "end stay with it",
                     host.host,
-                    _on(case, host, f"kill -CONT {process.pid}"),
-                    evidence=(_process_line(process),),
+                    _on(case, host, f"kill -CONT {pids}"),
+                    evidence=shown,
                 )
-            elif states == {"Z"}:
+            elif any({sample.state for sample in one.samples} == {"Z"} for one in family):
                 yield Cause(
                     f"{process.role}.ended",
                     ERROR,
@@ -276,7 +324,12 @@ def daemons(case: Case) -> Iterator[Cause]:
                 )
 
 
-def _on(case: Case, host: HostEvidence, command: str) -> str:
+def _is_stopped(process: ProcessEvidence) -> bool:
+    states = {sample.state for sample in process.samples}
+    return len(states) == 1 and states <= {"T", "t"} and process.role in ("launcher", "daemon")
+
+
+def _on(case: Scene, host: HostEvidence, command: str) -> str:
     return f"clusterctl run {case.cluster} --nodes {host.index} '{command}'"
 
 
@@ -296,7 +349,7 @@ def _rank_lines(rank: Rank) -> tuple[str, ...]:
     return (line, f"rank {rank.number}: {stack}") if stack else (line,)
 
 
-def processes(case: Case) -> Iterator[Cause]:
+def processes(case: Scene) -> Iterator[Cause]:
     """Ranks whose state says it all: stopped, traced, ended, in the kernel."""
     found = []
     for rank in case.ranks:
@@ -320,7 +373,7 @@ def processes(case: Case) -> Iterator[Cause]:
 
 
 def _in_kernel(
-    case: Case, rank: Rank, shown: tuple[str, ...]
+    case: Scene, rank: Rank, shown: tuple[str, ...]
 ) -> tuple[str, Severity, Rank, str, tuple[str, ...], str]:
     path = _path_in(rank.last.syscall)
     where = f" on {path}" if path else ""
@@ -348,7 +401,7 @@ def _path_in(syscall: str) -> str:
     return found[1] if found else ""
 
 
-def missing_ranks(case: Case) -> Iterator[Cause]:
+def missing_ranks(case: Scene) -> Iterator[Cause]:
     """Ranks that the job's size tells of and that run nowhere."""
     if not case.is_running or not case.size:
         return
@@ -402,7 +455,7 @@ def _sees_nothing(host: HostEvidence) -> bool:
     return any(text.startswith("processes:") for text in host.problems)
 
 
-def _gone_line(case: Case, number: int) -> str:
+def _gone_line(case: Scene, number: int) -> str:
     ended = [one for one in case.gone if one.number == number]
     if ended:
         return f"rank {number}: pid {ended[0].process.pid} ended while it was looked at"
@@ -413,7 +466,7 @@ def _gone_line(case: Case, number: int) -> str:
 # ---- what ranks do ---------------------------------------------------------------------------
 
 
-def ended_ranks(case: Case) -> Iterator[Cause]:
+def ended_ranks(case: Scene) -> Iterator[Cause]:
     """Ranks whose main program is over while others go on: an exception, or a return."""
     ended = [one for one in case.ranks if one.place is Place.ENDED]
     rest = [one for one in case.ranks if one.place is not Place.ENDED]
@@ -436,7 +489,7 @@ def ended_ranks(case: Case) -> Iterator[Cause]:
     yield from combine(found)
 
 
-def suspects(case: Case) -> list[Rank]:
+def suspects(case: Scene) -> list[Rank]:
     """The ranks that are at something of their own at every look, while all others wait."""
     out = [
         one
@@ -453,7 +506,7 @@ def suspects(case: Case) -> list[Rank]:
 _STEPS = (Place.COLLECTIVE, Place.GRAPH, Place.INIT)
 
 
-def odd_ranks(case: Case) -> Iterator[Cause]:
+def odd_ranks(case: Scene) -> Iterator[Cause]:
     """Ranks that keep the others waiting: in a file, in a loop, on a disk that is full."""
     if case.advances:
         return
@@ -462,7 +515,7 @@ def odd_ranks(case: Case) -> Iterator[Cause]:
         if not (set(rank.states) <= set("RSD")):
             continue
         shown = _rank_lines(rank)
-        full = _full_disks(rank)
+        full = _full_disks(rank) or _full_by_log(case, rank)
         path = _path_in(rank.last.syscall) if _same_call(rank) else ""
         call = rank.user_call
         where = f" in {label(call)}" if call else ""
@@ -493,7 +546,7 @@ def odd_ranks(case: Case) -> Iterator[Cause]:
 
 
 def _no_further(
-    case: Case, rank: Rank, disk: str, where: str, shown: tuple[str, ...]
+    case: Scene, rank: Rank, disk: str, where: str, shown: tuple[str, ...]
 ) -> tuple[str, Severity, Rank, str, tuple[str, ...], str]:
     hint = (
         f"clusterctl disk {case.cluster} says what fills it; clusterctl clean-logs {case.cluster} "
@@ -504,7 +557,7 @@ def _no_further(
 
 
 def _busy(
-    case: Case, rank: Rank, where: str, shown: tuple[str, ...]
+    case: Scene, rank: Rank, where: str, shown: tuple[str, ...]
 ) -> tuple[str, Severity, Rank, str, tuple[str, ...], str]:
     looks = f"{len(rank.samples)} looks in {format_duration(rank.span_s)}"
     cpu = rank.grown("cpu_s") / rank.span_s if rank.span_s else 0.0
@@ -552,6 +605,18 @@ def _full_disks(rank: Rank) -> str:
     return ""
 
 
+def _full_by_log(case: Scene, rank: Rank) -> str:
+    """The full file system of its host, where the log has that a write has failed for room."""
+    paths = [path for host, path in _full_places(case) if host is rank.host]
+    root = _root(case)
+    if not root or root.signature.id not in _NO_ROOM or root.ranks - {rank.number}:
+        return ""
+    named = re.search(r"\brank (\d+)\b", root.text)
+    if named and int(named[1]) != rank.number:
+        return ""
+    return next((path for path in paths if path != "/dev/shm"), "")  # noqa: S108
+
+
 def _is_below(path: str, folder: str) -> bool:
     return folder == "/" or path == folder or path.startswith(folder.rstrip("/") + "/")
 
@@ -565,7 +630,7 @@ def _is_full(system: dict[str, Any]) -> bool:
 # ---- what the libraries say -----------------------------------------------------------------
 
 
-def stalled(case: Case) -> Iterator[Cause]:
+def stalled(case: Scene) -> Iterator[Cause]:
     """Horovod's report: who is missing from which tensors."""
     stall = case.stall
     if stall is None or not case.is_running:
@@ -638,7 +703,7 @@ def _doing(rank: Rank) -> str:
     return f"{rank.place.value}" + (f", {label(call)}" if call else "")
 
 
-def ras(case: Case) -> Iterator[Cause]:
+def ras(case: Scene) -> Iterator[Cause]:
     """NCCL's own view: who lags in a communicator, while nothing moves."""
     if case.advances or not case.is_running:
         return
@@ -664,7 +729,7 @@ def ras(case: Case) -> Iterator[Cause]:
                 )
 
 
-def _of_ras(case: Case, check: str, ranks: tuple[int, ...], message: str) -> Cause:
+def _of_ras(case: Scene, check: str, ranks: tuple[int, ...], message: str) -> Cause:
     hosts = {case.host_of[rank].host for rank in ranks if rank in case.host_of}
     where = f" on {fold_hosts(sorted(hosts))}" if hosts else ""
     return Cause(
@@ -680,7 +745,7 @@ def _of_ras(case: Case, check: str, ranks: tuple[int, ...], message: str) -> Cau
 # ---- the log, the kernels --------------------------------------------------------------------
 
 
-def _exception(case: Case) -> str:
+def _exception(case: Scene) -> str:
     """The log's first exception or known error that is no consequence of another."""
     if case.explained.unknown:
         return case.explained.unknown[0].text
@@ -688,13 +753,13 @@ def _exception(case: Case) -> str:
     return f"{root.text.strip()[:200]} ({root.cause})" if root else ""
 
 
-def _root(case: Case) -> LogFinding | None:
+def _root(case: Scene) -> LogFinding | None:
     lead = case.explained.lead
     is_cause = lead and lead.signature.role is Role.ROOT and lead.signature.severity is ERROR
     return lead if is_cause else None
 
 
-def kernels(case: Case) -> Iterator[Cause]:
+def kernels(case: Scene) -> Iterator[Cause]:
     """What the hosts' kernels have said since the job began: memory, GPUs, disks."""
     if case.evidence.job is None or case.job.state == "succeeded":
         return
@@ -709,7 +774,7 @@ def kernels(case: Case) -> Iterator[Cause]:
 
 
 def _of_kernel(
-    case: Case, host: HostEvidence, one: LogFinding, severity: Severity, blocks: bool
+    case: Scene, host: HostEvidence, one: LogFinding, severity: Severity, blocks: bool
 ) -> Cause:
     check = one.signature.id
     ranks: tuple[int, ...] = ()
@@ -741,7 +806,7 @@ def _gpu_index(host: HostEvidence, bus: str) -> int | None:
     return None
 
 
-def ended_by_cause(case: Case) -> Iterator[Cause]:
+def ended_by_cause(case: Scene) -> Iterator[Cause]:
     """Why a job that has ended did not end well, where its log has the cause."""
     job = case.job
     if job.state == "succeeded":
@@ -762,13 +827,13 @@ def ended_by_cause(case: Case) -> Iterator[Cause]:
     yield _failure(case, root)
 
 
-def ended_unexplained(case: Case) -> Iterator[Cause]:
+def ended_unexplained(case: Scene) -> Iterator[Cause]:
     """The same where the log has no more than consequences, or nothing."""
     if _failed(case) and not (_root(case) or case.explained.unknown):
         yield _failure(case, case.explained.lead)
 
 
-def _failed(case: Case) -> bool:
+def _failed(case: Scene) -> bool:
     ended = case.evidence.job is not None and not case.is_running
     return ended and case.job.state not in ("succeeded", "cancelled")
 
@@ -776,7 +841,7 @@ def _failed(case: Case) -> bool:
 _NO_ROOM = {"system.no-space", "mpi.backing-file", "nccl.shm-full", "torch.shm", "system.bus-error"}
 
 
-def _failure(case: Case, one: LogFinding | None) -> Cause:
+def _failure(case: Scene, one: LogFinding | None) -> Cause:
     job = case.job
     status = f" with exit status {job.exit_status}" if job.exit_status is not None else ""
     begin = f"job {job.job_id} {job.state}{status}"
@@ -825,7 +890,7 @@ def _names(host: HostEvidence) -> set[str]:
     return {host.host, host.address, str(own)} - {""}
 
 
-def _full_places(case: Case) -> list[tuple[HostEvidence, str]]:
+def _full_places(case: Scene) -> list[tuple[HostEvidence, str]]:
     return [
         (host, str(system.get("path")))
         for host in case.evidence.hosts
@@ -834,7 +899,7 @@ def _full_places(case: Case) -> list[tuple[HostEvidence, str]]:
     ]
 
 
-def logged(case: Case) -> Iterator[Cause]:
+def logged(case: Scene) -> Iterator[Cause]:
     """An error in the log of a job that stands still and has not ended."""
     if not case.is_running or case.advances or not case.is_quiet:
         return
@@ -846,6 +911,12 @@ def logged(case: Case) -> Iterator[Cause]:
         shown = (f"line {root.line}: {root.text[:300]}",)
         host = at.host if at else None
         yield Cause(root.signature.id, ERROR, text, host, root.remedy, ranks, shown)
+    lead = case.whole_log.lead
+    stall = lead and lead.signature.id.startswith("horovod.stall")
+    if lead and not root and not stall and lead.signature.severity is ERROR:
+        text = f"earlier in the log, and the job went on: {lead.cause}"
+        shown = (f"line {lead.line}: {lead.text[:300]}",)
+        yield Cause(lead.signature.id, INFO, text, None, lead.remedy, (), shown, blocks=False)
     for one in () if root else case.explained.unknown[:1]:
         text = f"the log has an exception: {one.text[:300]}"
         hint = f"clusterctl logs {case.cluster}"
@@ -855,7 +926,7 @@ def logged(case: Case) -> Iterator[Cause]:
 # ---- hosts -----------------------------------------------------------------------------------
 
 
-def host_facts(case: Case) -> Iterator[Cause]:
+def host_facts(case: Scene) -> Iterator[Cause]:
     """Disks, shared memory, mounts, memory, GPUs, descriptors of the hosts that answered."""
     for host in case.evidence.hosts:
         facts = host.facts
@@ -877,7 +948,9 @@ def host_facts(case: Case) -> Iterator[Cause]:
         yield from _gpus(case, host)
 
 
-def _full(case: Case, host: HostEvidence, path: str, system: dict[str, Any], blocks: bool) -> Cause:
+def _full(
+    case: Scene, host: HostEvidence, path: str, system: dict[str, Any], blocks: bool
+) -> Cause:
     no_inodes = (system.get("free_bytes") or 0) >= FULL_BYTES
     what = "has no inode left" if no_inodes else "is full"
     shared = path == "/dev/shm"  # noqa: S108
@@ -901,7 +974,7 @@ def _gpus_of(host: HostEvidence) -> list[dict[str, Any]]:
     return [gpu for gpu in (gpus if isinstance(gpus, list) else ()) if isinstance(gpu, dict)]
 
 
-def _gpus(case: Case, host: HostEvidence) -> Iterator[Cause]:
+def _gpus(case: Scene, host: HostEvidence) -> Iterator[Cause]:
     for index, gpu in enumerate(_gpus_of(host)):
         action = gpu.get("recovery_action") or "None"
         if action not in ("None", "N/A") or gpu.get("remap_failed"):
@@ -928,7 +1001,7 @@ def _gpus(case: Case, host: HostEvidence) -> Iterator[Cause]:
             )
 
 
-def descriptors(case: Case) -> Iterator[Cause]:
+def descriptors(case: Scene) -> Iterator[Cause]:
     found = []
     for rank in case.ranks:
         limit = rank.host.facts.get("limits")
@@ -941,7 +1014,7 @@ def descriptors(case: Case) -> Iterator[Cause]:
     yield from (replace(one, blocks=False) for one in combine(found))
 
 
-def clocks(case: Case) -> Iterator[Cause]:
+def clocks(case: Scene) -> Iterator[Cause]:
     known = [
         (host.clock_offset_s, host)
         for host in case.evidence.hosts
@@ -965,7 +1038,7 @@ def clocks(case: Case) -> Iterator[Cause]:
             )
 
 
-def hostnames(case: Case) -> Iterator[Cause]:
+def hostnames(case: Scene) -> Iterator[Cause]:
     """Two hosts of one name: Horovod and NCCL take their ranks for those of one machine."""
     named: dict[str, list[HostEvidence]] = {}
     for host in case.evidence.hosts:
@@ -986,7 +1059,7 @@ def hostnames(case: Case) -> Iterator[Cause]:
             )
 
 
-def left_over(case: Case) -> Iterator[Cause]:
+def left_over(case: Scene) -> Iterator[Cause]:
     """Ranks of other jobs, and the memory that they hold."""
     others_now = set(case.job.others)
     by_host: dict[str, list[Rank]] = {}
@@ -1027,23 +1100,41 @@ def _gpu_memory(host: HostEvidence, pids: set[int]) -> int:
 # ---- slow, not stuck ------------------------------------------------------------------------
 
 
-def stragglers(case: Case) -> Iterator[Cause]:
+def stragglers(case: Scene) -> Iterator[Cause]:
     """Ranks at their own work while the others wait, in a job that makes steps."""
     if not case.advances or len(case.ranks) < 2:
         return
-    own = {one.number: _own_share(one) for one in case.ranks}
-    slow = [one for one in case.ranks if own[one.number] >= BUSY_SHARE and len(one.samples) > 1]
-    rest = [share for number, share in own.items() if number not in {one.number for one in slow}]
-    if not slow or not rest or len(slow) * 2 > len(case.ranks):
-        return
-    if sum(rest) / len(rest) > 1 - WAIT_SHARE:
-        return
+    own = {one.number: _own_share(one) for one in case.ranks if len(one.samples) > 1}
+    works = {
+        one.number: sum(letter in "RD" for letter in one.process.glances) / len(one.process.glances)
+        for one in case.ranks
+        if len(one.process.glances) >= GLANCES
+    }
+    numbers = _apart(own, BUSY_SHARE, 1 - WAIT_SHARE) or _apart(works, WORKS_SHARE, RESTS_SHARE)
+    # Others wait for the one that saves, or evaluates, and that passes.
+    slow = [one for one in case.ranks if one.number in numbers and not _saves(one)]
     found = []
     for rank in slow:
         what = f"{{is}} slower than the others, which wait for it: it is {_slow_at(rank)}"
         hint = f"clusterctl diagnose {case.cluster} --tree shows where it spends its time"
         found.append(("rank.straggler", WARNING, rank, what, _rank_lines(rank), hint))
     yield from combine(found)
+
+
+def _apart(shares: dict[int, float], most: float, least: float) -> set[int]:
+    """The few whose share is `most` or more, where that of the others is `least` or less."""
+    slow = {number for number, share in shares.items() if share >= most}
+    rest = [share for number, share in shares.items() if number not in slow]
+    few = rest and len(slow) * 2 <= len(shares)
+    return slow if few and sum(rest) / len(rest) <= least else set()
+
+
+def _saves(rank: Rank) -> bool:
+    return any(
+        re.search(r"(?i)save|checkpoint|export|evaluat", frame.function)
+        for sample in rank.samples
+        for frame in main_thread(sample)
+    )
 
 
 def _own_share(rank: Rank) -> float:
@@ -1069,27 +1160,44 @@ def _slow_at(rank: Rank) -> str:
     return f"in {label(call)}" if call else "at work of its own"
 
 
-def slow_links(case: Case) -> Iterator[Cause]:
+def slow_links(case: Scene) -> Iterator[Cause]:
     """Hosts that data queue up for, or from, at every look."""
-    if not case.is_running:
+    if not case.is_running or case.silent:
         return
     hosts = {host.address: host for host in case.evidence.hosts if host.address}
+    # By connection, whichever end: the looks at which data were unsent, all looks, the most bytes.
+    seen: dict[frozenset[str], list[int]] = {}
+    starved: set[str] = set()
     queues: Counter[tuple[str, str]] = Counter()
     for host in case.evidence.hosts:
         for process in host.processes:
-            looks = len(process.samples)
-            pairs: dict[tuple[str, str], list[int]] = {}
+            # Who gets no processor reads late: its queues say nothing of the link.
+            rank = Rank(process, host)
+            slow = rank.span_s and rank.grown("run_wait_s") > STARVED * rank.span_s
             for sample in process.samples:
                 for socket in sample.sockets:
-                    peer = socket.peer.rpartition(":")[0]
-                    if peer in hosts and peer != host.address:
-                        pairs.setdefault((socket.local, socket.peer), []).append(
-                            socket.send_queue_bytes
-                        )
-            for (_, peer), sizes in pairs.items():
-                if len(sizes) == looks and looks > 1 and min(sizes) >= QUEUED_BYTES:
-                    key = (host.address, peer.rpartition(":")[0])
-                    queues[key] += min(sizes)
+                    if socket.peer.rpartition(":")[0] in hosts.keys() - {host.address}:
+                        if slow:
+                            starved |= {socket.local}
+                        of = seen.setdefault(frozenset((socket.local, socket.peer)), [0, 0, 0])
+                        of[0] += socket.send_queue_bytes >= QUEUED_BYTES
+                        of[1] += 1
+                        of[2] = max(of[2], socket.send_queue_bytes)
+            for ends, number in process.unsent.items():
+                if frozenset(ends.split()) in seen:
+                    of = seen[frozenset(ends.split())]
+                    of[0] += number
+                    of[1] += len(process.glances)
+    for pair, (queued, looks, most) in seen.items():
+        if pair & starved:
+            continue
+        if looks > 1 and queued >= QUEUED_SHARE * looks:
+            one, other = sorted(end.rpartition(":")[0] for end in pair)
+            rates = [hosts[end].network_bytes_s for end in (one, other)]
+            known = [rate for rate in rates if rate is not None]
+            # A fast link may be full as well; of two hosts none stands out.
+            if min(known, default=SLOW_BYTES_S) < SLOW_BYTES_S or (not known and len(hosts) > 2):
+                queues[one, other] += max(most, QUEUED_BYTES)
     if not queues:
         return
     weight: Counter[str] = Counter()
@@ -1099,19 +1207,25 @@ def slow_links(case: Case) -> Iterator[Cause]:
     [(address, most)] = weight.most_common(1)
     total = sum(queues.values())
     ties = [one for one, bytes_ in weight.items() if bytes_ == most]
+    if len(ties) == 2:
+        # What the slow one holds up goes on between the other and the rest.
+        moved = sorted((hosts[one].network_bytes_s or 0.0, one) for one in ties)
+        if 0 < moved[0][0] < 0.7 * moved[1][0]:
+            ties = [moved[0][1]]
+            address = ties[0]
     if most < 0.7 * total or hosts[address].error:
         return
     ends = " or ".join(called(hosts[one]) for one in ties[:2])
     yield Cause(
         "link.slow",
-        WARNING if case.advances else ERROR,
-        f"data queue up in front of the network of {ends}: at every look "
+        WARNING,
+        f"data queue up in front of the network of {ends}: at most looks up to "
         f"{format_bytes(most)} were unsent. Its link is slow, or it does not read"
         if len(ties) == 1
         else f"data queue up between {ends}: the link of one of them is slow",
         hosts[address].host if len(ties) == 1 else None,
-        f"compare it with the others: clusterctl verify {case.cluster}; or replace it: clusterctl "
-        f"replace {case.cluster} {hosts[address].index}",
+        f"see its traffic beside the others': clusterctl watch {case.cluster}; or replace it: "
+        f"clusterctl replace {case.cluster} {hosts[address].index}",
         evidence=tuple(
             f"{one} -> {other}: {format_bytes(queued)} unsent"
             for (one, other), queued in queues.most_common(4)
@@ -1120,7 +1234,7 @@ def slow_links(case: Case) -> Iterator[Cause]:
     )
 
 
-def slowed_down(case: Case) -> Iterator[Cause]:
+def slowed_down(case: Scene) -> Iterator[Cause]:
     """A training that makes fewer images a second than it did."""
     speeds = [
         float(row["images_per_s"])
@@ -1144,7 +1258,53 @@ def slowed_down(case: Case) -> Iterator[Cause]:
         )
 
 
-RULES: tuple[Callable[[Case], Iterable[Cause]], ...] = (
+def scripts(case: Scene) -> Iterator[Cause]:
+    """Ranks that were started from another script, or with another module beside it."""
+    names = {name for rank in case.ranks for name in rank.process.sources}
+    for name in sorted(names):
+        by_digest: dict[str, list[Rank]] = {}
+        for rank in case.ranks:
+            if name in rank.process.sources:
+                by_digest.setdefault(rank.process.sources[name], []).append(rank)
+        if len(by_digest) < 2:
+            continue
+        usual = max(by_digest, key=lambda digest: len(by_digest[digest]))
+        odd = [rank for digest, ranks in by_digest.items() if digest != usual for rank in ranks]
+        hosts = list(dict.fromkeys(rank.host.host for rank in odd))
+        blocks = bool(case.stall) and not case.advances
+        yield Cause(
+            "script.differs",
+            ERROR if blocks else WARNING,
+            f"{who(odd)} run{'' if len(odd) > 1 else 's'} another {name} than the other ranks",
+            hosts[0] if len(hosts) == 1 else None,
+            f"copy it to all: clusterctl copy {case.cluster} FILE DST; then start the job again",
+            tuple(sorted(rank.number for rank in odd)),
+            tuple(
+                f"{name} {digest} on {fold_hosts(sorted({rank.host.host for rank in ranks}))}"
+                for digest, ranks in by_digest.items()
+            ),
+            blocks,
+        )
+
+
+def quarantined(case: Scene) -> Iterator[Cause]:
+    """Hosts that were put into quarantine, and that the job uses all the same."""
+    used = {rank.host.host for rank in case.ranks}
+    for host in case.evidence.hosts:
+        if host.quarantined and host.host in used:
+            since, _, why = host.quarantined.partition(" ")
+            yield Cause(
+                "host.quarantined",
+                WARNING,
+                f"{called(host)} is in quarantine since {since}{why and f' ({why})'}, and the job "
+                "uses it",
+                host.host,
+                f"clusterctl release {case.cluster} {host.index} brings it back",
+                blocks=False,
+            )
+
+
+RULES: tuple[Callable[[Scene], Iterable[Cause]], ...] = (
     silent_hosts,
     processes,
     daemons,
@@ -1152,6 +1312,7 @@ RULES: tuple[Callable[[Case], Iterable[Cause]], ...] = (
     missing_ranks,
     ended_ranks,
     odd_ranks,
+    scripts,
     stalled,
     ras,
     ended_by_cause,
@@ -1165,10 +1326,11 @@ RULES: tuple[Callable[[Case], Iterable[Cause]], ...] = (
     slowed_down,
     descriptors,
     clocks,
+    quarantined,
 )
 
 
-def _clean(case: Case, found: list[Cause]) -> Iterator[str]:
+def _clean(case: Scene, found: list[Cause]) -> Iterator[str]:
     """What was looked at without a finding."""
     checks = {one.check_id for one in found}
     hosts = case.evidence.hosts

@@ -16,7 +16,7 @@ SIGNATURES = (
         "EC2 has no machine of that type free there just now",
         "another zone (the message names those that have some), time or type; a reservation "
         "(ODCR, Capacity Block); "
-        "`clusterctl up --zones`",
+        "`clusterctl up --zone ZONE`",
         _ERRORS,
         mistaken_for="a quota: that is VcpuLimitExceeded",
     ),

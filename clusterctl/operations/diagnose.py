@@ -187,7 +187,8 @@ def collect(
             host = _silent(outcome.error)
         address = node.private_ip or node.address
         slots = max(node.gpus, 1)
-        hosts.append(replace(host, index=node.index, host=node.name, address=address, slots=slots))
+        host = replace(host, index=node.index, host=node.name, address=address, slots=slots)
+        hosts.append(replace(host, quarantined=node.quarantined))
     job = job_of(told, hosts, job_id)
     return Evidence(
         cluster=access.cluster.name,

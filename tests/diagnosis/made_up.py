@@ -189,5 +189,5 @@ def file(path: str, *positions: int) -> tuple[tuple[OpenFile, ...], ...]:
     return tuple((OpenFile(7, path, position),) for position in positions)
 
 
-def socket_to(host: int, **more: object) -> Socket:
-    return Socket(local=f"{address(0)}:40000", peer=f"{address(host)}:1024", state="ESTAB", **more)  # type: ignore[arg-type]
+def socket_to(host: int, at: int = 0, **more: object) -> Socket:
+    return Socket(local=f"{address(at)}:40000", peer=f"{address(host)}:1024", state="ESTAB", **more)  # type: ignore[arg-type]

@@ -270,6 +270,44 @@ def test_what_is_wrong_is_named(name):
     assert found.exit_status == 2
 
 
+def queued(at, **more):
+    """Ranks of that host have data for demo-2 to send."""
+    return samples(ALLREDUCE, sockets=(socket_to(2, at, send_queue_bytes=1 << 20, **more),))
+
+
+def glanced(evidence, letters, *ranks):
+    """Three looks say nothing; at the glances between them these ranks did so."""
+    evidence = with_rank(evidence, *range(8), glances="wwwwwwwwwz" * 3)
+    return with_rank(evidence, *ranks, glances=letters)
+
+
+def with_network(evidence, rate):
+    hosts = tuple(replace(host, network_bytes_s=rate) for host in evidence.hosts)
+    return replace(evidence, hosts=hosts)
+
+
+def drained(evidence, run_waits=(0.0, 0.0, 0.0)):
+    """Between the looks much is unsent, at the looks by chance nothing."""
+    for rank, at in ((0, 0), (2, 1), (6, 3)):
+        one = socket_to(2, at)
+        evidence = with_rank(
+            evidence,
+            rank,
+            samples=tuple(
+                replace(look, run_wait_s=waited)
+                for look, waited in zip(samples(ALLREDUCE, sockets=(one,)), run_waits)
+            ),
+            glances="w" * 20,
+            unsent={f"{one.local} {one.peer}": 18},
+        )
+    return evidence
+
+
+def scripted(evidence, **sources):
+    evidence = with_rank(evidence, *range(8), sources={"train.py": "aa", "data.py": "dd"})
+    return with_rank(evidence, 4, 5, sources={"train.py": "aa", "data.py": "dd", **sources})
+
+
 HEALTHY = {
     "steps, seen by the log": job_of(quiet_s=1.0),
     "steps, seen by its rows": with_job(
@@ -282,6 +320,17 @@ HEALTHY = {
     "rank 0 saves": with_rank(
         job_of(quiet_s=8.0), 0, samples=samples((*own("save"), *INNER, QUICK))
     ),
+    "rank 0 saves, seen between the looks": glanced(
+        with_rank(job_of(quiet_s=1.0), 0, samples=samples((*own("save"), *INNER, QUICK))),
+        "R" * 30,
+        0,
+    ),
+    "all work": glanced(job_of(quiet_s=1.0), "RRRRRRRwRR" * 3, *range(8)),
+    "a fast link that is full": with_network(drained(job_of(quiet_s=1.0)), 1e9),
+    "ranks that get no processor": with_network(
+        drained(job_of(quiet_s=1.0), run_waits=(1.0, 3.0, 5.0)), 2e5
+    ),
+    "the same scripts": scripted(job_of(quiet_s=1.0)),
     "a long evaluation": job_of(stack=STEP, quiet_s=300.0),
     "no output at all": job_of(stack=STEP, log=(), quiet_s=600.0),
     "all at their own work": job_of(stack=own("augment"), quiet_s=60.0),
@@ -348,12 +397,25 @@ def test_a_report_of_horovod_is_told_with_the_rank_that_it_is_about():
 
 
 RUNS = job_of(quiet_s=1.0)
-QUEUED = samples(ALLREDUCE, sockets=(socket_to(2, send_queue_bytes=1 << 20),))
+
 WARNED = {
     "a straggler": (with_rank(RUNS, 5, samples=samples(own("load"))), "rank.straggler", "demo-2"),
     "a slow link": (
-        with_rank(with_rank(RUNS, 0, samples=QUEUED), 2, 6, samples=QUEUED),
+        with_rank(with_rank(RUNS, 0, samples=queued(0)), 2, samples=queued(1)),
         "link.slow",
+        "demo-2",
+    ),
+    "a slow link, between the looks": (with_network(drained(RUNS), 2e5), "link.slow", "demo-2"),
+    "a straggler, between the looks": (
+        glanced(RUNS, "RRRRRRRwRR" * 3, 5),
+        "rank.straggler",
+        "demo-2",
+    ),
+    "a straggler at its disk": (glanced(RUNS, "DDDDDDDwRR" * 3, 5), "rank.straggler", "demo-2"),
+    "another module": (scripted(RUNS, **{"data.py": "ee"}), "script.differs", "demo-2"),
+    "in quarantine": (
+        with_host(RUNS, 2, quarantined="2026-11-22 its GPU is slow"),
+        "host.quarantined",
         "demo-2",
     ),
     "a clock": (with_host(RUNS, 2, clock_offset_s=-90.0), "clock.skew", "demo-2"),
@@ -371,3 +433,66 @@ def test_a_job_that_goes_on_is_warned_of(name):
     found = diagnose(evidence)
     assert found.exit_status == 1, found
     assert [(one.check_id, one.host) for one in found.findings] == [(check, host)]
+
+
+FULL_DISK = with_job(
+    with_host(STUCK, 2, facts=full("/data").hosts[2].facts),
+    log=("step 7", "rank 5: cannot save, trying again: [Errno 28] No space left on device"),
+)
+RETRIES = samples(own("save", 3), own("save", 4), own("save", 3), state="R")
+
+
+def test_a_rank_that_retries_on_a_full_disk_has_it_as_its_cause():
+    found = diagnose(with_rank(FULL_DISK, 5, samples=RETRIES))
+    assert [(one.check_id, one.host, one.ranks) for one in found.findings] == [
+        ("disk.full", "demo-2", (5,))
+    ]
+    # Of another rank's host it says nothing.
+    found = diagnose(with_rank(FULL_DISK, 3, samples=RETRIES))
+    assert (found.check_id, found.findings[0].ranks) == ("rank.busy", (3,))
+
+
+def test_an_error_that_the_job_survived_is_told_below_the_verdict():
+    log = ("rank 5: [Errno 28] No space left on device", "step 8 loss 0.1", "step 9 loss 0.1")
+    loop = with_rank(with_job(STUCK, log=log), 5, samples=RETRIES)
+    found = diagnose(loop)
+    assert [(one.check_id, one.severity.value) for one in found.findings] == [
+        ("rank.busy", "error"),
+        ("system.no-space", "info"),
+    ]
+    assert diagnose(with_job(HEALTHY["a long evaluation"], log=log)).exit_status == 0
+
+
+def test_a_host_that_is_off_is_why_the_job_has_failed():
+    log = (
+        *STALL,
+        "5: [grads/a]",
+        "step 6",
+        "step 7",
+        "client_loop: send disconnect: Broken pipe",
+        "Daemon exit status: 255",
+    )
+    off = with_host(failed(*log), 3, error="its instance is stopped", facts={})
+    found = diagnose(off)
+    assert [(one.check_id, one.host, one.ranks) for one in found.findings] == [
+        ("host.off", "demo-3", (6, 7))
+    ]
+    assert any("client_loop" in line for line in found.findings[0].evidence)
+    # It was stopped later, and the job failed for a reason of its own.
+    own_reason = with_job(off, log=("DataLossError: corrupted record at 0", EXITED))
+    assert diagnose(own_reason).check_id == "tf.data-loss"
+
+
+def test_a_daemon_and_its_parent_are_one_finding():
+    daemon = replace(STUCK.hosts[1].processes[0], samples=samples((), state="T"))
+    child = replace(daemon, pid=901, parent=900)
+    hosts = (daemon, child, *STUCK.hosts[1].processes[1:])
+    [found] = diagnose(with_host(STUCK, 1, processes=hosts)).findings
+    assert (found.check_id, len(found.evidence)) == ("daemon.stopped", 2)
+    assert found.hint.endswith("'kill -CONT 900 901'")
+
+
+def test_another_script_is_why_a_rank_skips():
+    found = diagnose(scripted(stalled("4: [grads/a]", "5: [grads/a]"), **{"train.py": "bb"}))
+    assert (found.check_id, found.findings[0].host) == ("script.differs", "demo-2")
+    assert found.findings[0].ranks == (4, 5)

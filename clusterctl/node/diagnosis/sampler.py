@@ -11,6 +11,7 @@ where the connection is cut. No process is continued, and none that is stopped i
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 NICENESS = 5
+GLANCE_S = 0.1
+# So much unsent at most glances: a link that is slower than what is sent.
+QUEUED_BYTES = 16 << 10
+MOST_SOURCES = 32
 MOST_FILES = 64
 MOST_SOCKETS = 256
 MOST_THREADS = 1024
@@ -38,33 +43,91 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 CALLS = {
     "x86_64": {
         "fd": {
-            0: "read", 1: "write", 8: "lseek", 16: "ioctl", 17: "pread64", 18: "pwrite64",
-            19: "readv", 20: "writev", 42: "connect", 43: "accept", 44: "sendto",
-            45: "recvfrom", 46: "sendmsg", 47: "recvmsg", 72: "fcntl", 73: "flock",
-            74: "fsync", 75: "fdatasync", 77: "ftruncate", 3: "close", 5: "fstat",
-            217: "getdents64", 285: "fallocate", 40: "sendfile", 138: "fstatfs",
+            0: "read",
+            1: "write",
+            8: "lseek",
+            16: "ioctl",
+            17: "pread64",
+            18: "pwrite64",
+            19: "readv",
+            20: "writev",
+            42: "connect",
+            43: "accept",
+            44: "sendto",
+            45: "recvfrom",
+            46: "sendmsg",
+            47: "recvmsg",
+            72: "fcntl",
+            73: "flock",
+            74: "fsync",
+            75: "fdatasync",
+            77: "ftruncate",
+            3: "close",
+            5: "fstat",
+            217: "getdents64",
+            285: "fallocate",
+            40: "sendfile",
+            138: "fstatfs",
         },
         "path": {2: "open", 4: "stat", 6: "lstat", 21: "access", 83: "mkdir", 87: "unlink"},
         "at": {257: "openat", 262: "newfstatat", 263: "unlinkat", 332: "statx"},
         "": {
-            7: "poll", 23: "select", 24: "sched_yield", 35: "nanosleep", 61: "wait4",
-            130: "rt_sigsuspend", 202: "futex", 230: "clock_nanosleep", 232: "epoll_wait",
-            271: "ppoll", 281: "epoll_pwait", 34: "pause", 162: "sync", 9: "mmap", 26: "msync",
+            7: "poll",
+            23: "select",
+            24: "sched_yield",
+            35: "nanosleep",
+            61: "wait4",
+            130: "rt_sigsuspend",
+            202: "futex",
+            230: "clock_nanosleep",
+            232: "epoll_wait",
+            271: "ppoll",
+            281: "epoll_pwait",
+            34: "pause",
+            162: "sync",
+            9: "mmap",
+            26: "msync",
         },
     },
     "aarch64": {
         "fd": {
-            63: "read", 64: "write", 62: "lseek", 29: "ioctl", 67: "pread64", 68: "pwrite64",
-            65: "readv", 66: "writev", 203: "connect", 202: "accept", 206: "sendto",
-            207: "recvfrom", 211: "sendmsg", 212: "recvmsg", 25: "fcntl", 32: "flock",
-            82: "fsync", 83: "fdatasync", 46: "ftruncate", 57: "close", 80: "fstat",
-            61: "getdents64", 47: "fallocate", 71: "sendfile", 44: "fstatfs",
+            63: "read",
+            64: "write",
+            62: "lseek",
+            29: "ioctl",
+            67: "pread64",
+            68: "pwrite64",
+            65: "readv",
+            66: "writev",
+            203: "connect",
+            202: "accept",
+            206: "sendto",
+            207: "recvfrom",
+            211: "sendmsg",
+            212: "recvmsg",
+            25: "fcntl",
+            32: "flock",
+            82: "fsync",
+            83: "fdatasync",
+            46: "ftruncate",
+            57: "close",
+            80: "fstat",
+            61: "getdents64",
+            47: "fallocate",
+            71: "sendfile",
+            44: "fstatfs",
         },
         "path": {},
         "at": {56: "openat", 79: "newfstatat", 35: "unlinkat", 291: "statx"},
         "": {
-            73: "ppoll", 124: "sched_yield", 101: "nanosleep", 260: "wait4",
-            133: "rt_sigsuspend", 98: "futex", 115: "clock_nanosleep", 22: "epoll_pwait",
+            73: "ppoll",
+            124: "sched_yield",
+            101: "nanosleep",
+            260: "wait4",
+            133: "rt_sigsuspend",
+            98: "futex",
+            115: "clock_nanosleep",
+            22: "epoll_pwait",
         },
     },
 }
@@ -74,6 +137,8 @@ TCP_STATES = (
     *("CLOSE-WAIT", "LAST-ACK", "LISTEN", "CLOSING", "NEW-SYN-RECV"),
 )
 TCP_TIMERS = {1: "on", 2: "keepalive", 3: "timewait", 4: "persist"}
+# As a main thread calls while the threads of a library work.
+WAITS = ("futex", "poll", "ppoll", "select", "epoll_wait", "epoll_pwait")
 VARIABLES = ("HOROVOD_", "NCCL_", "OMPI_MCA_", "PRTE_MCA_", "CUDA_VISIBLE_DEVICES", "FI_", "TF_")
 SECRET = re.compile("SECRET|TOKEN|PASSW")
 DULL = ("/dev/null", "/dev/urandom", "/dev/random", "/dev/pts/", "/proc/", "/sys/")
@@ -94,8 +159,18 @@ def answer(question: dict[str, Any], spy: stacks.PySpy) -> dict[str, Any]:
     """What is asked for, and in `problems` why some of it is missing."""
     began = time.monotonic()
     within_s = question["within_s"]
-    questions = {
-        "processes": lambda: look(question["samples"], question["spacing_s"], spy),
+
+    def looks() -> dict[str, Any]:
+        before, at = network_bytes(), time.monotonic()
+        seen = look(question["samples"], question["spacing_s"], spy)
+        span_s = time.monotonic() - at
+        return {
+            "processes": seen,
+            "network_bytes_s": (sum(network_bytes()) - sum(before)) / span_s if seen else None,
+        }
+
+    questions: dict[str, Any] = {
+        "processes": looks,
         "facts": lambda: host.facts(within_s - 0.5),
         "NCCL's RAS": lambda: ras.ask_ras(ras_addresses(), min(3.0, within_s - 0.5)),
     }
@@ -106,7 +181,7 @@ def answer(question: dict[str, Any], spy: stacks.PySpy) -> dict[str, Any]:
         "job": said.get("the job's record"),
         "host": {
             "asked_s": round(time.monotonic() - began, 2),
-            "processes": said.get("processes", []),
+            **said.get("processes", {}),
             "facts": said.get("facts", {}),
             "ras": said.get("NCCL's RAS", ""),
             "problems": [f"{name}: {why}" for name, why in errors.items()],
@@ -129,8 +204,7 @@ def look(samples: int, spacing_s: float, spy: stacks.PySpy) -> list[dict[str, An
     for number in range(samples):
         if number and not known:
             break  # nothing runs here: nothing to wait for
-        pause_s = began + number * spacing_s - time.monotonic()
-        time.sleep(max(0.0, pause_s))
+        glance(known, began + number * spacing_s)
         if os.getppid() != parent:
             break  # nobody waits for it any more
         found = processes.ours(processes.all_processes(), parent)
@@ -143,10 +217,77 @@ def look(samples: int, spacing_s: float, spy: stacks.PySpy) -> list[dict[str, An
                 sample = sample_of(one, round(time.monotonic() - began, 3), tables)
                 entry = known.setdefault(one.identity, describe(one))
                 entry["samples"].append(sample)
+                entry["sources"] = entry["sources"] or sources(one, entry)
                 if one.role == "rank":
                     taken.append((one, sample))
         stacks.fill(taken, spy)
     return list(known.values())
+
+
+def glance(known: dict[tuple[int, int], dict[str, Any]], until: float) -> None:
+    """Look at the ranks' main threads and queues until then, at what costs next to nothing."""
+    ranks = [one for one in known.values() if one["role"] == "rank"]
+    calls = CALLS.get(os.uname().machine, {}).get("", {})
+    names = {str(number): name for number, name in calls.items()}
+    while True:
+        time.sleep(max(0.0, min(GLANCE_S, until - time.monotonic())))
+        if time.monotonic() >= until:
+            return
+        queued: set[str] | None = None
+        for one in ranks:
+            state = state_of(f"/proc/{one['pid']}")
+            if not state:
+                continue  # it has ended
+            call = names.get(text_of(f"/proc/{one['pid']}/syscall").partition(" ")[0], "")
+            if state == "S":
+                state = "w" if call in WAITS else "z" if "sleep" in call else "S"
+            one["glances"] += state
+            if queued is None:
+                queued = queues(one["pid"])
+            for line in queued & {
+                f"{s['local']} {s['peer']}" for s in one["samples"][-1]["sockets"]
+            }:
+                one["unsent"][line] = one["unsent"].get(line, 0) + 1
+
+
+def queues(pid: int) -> set[str]:
+    """The connections that have QUEUED_BYTES or more to send."""
+    found = set()
+    for name in ("tcp", "tcp6"):
+        for line in text_of(f"/proc/{pid}/net/{name}").splitlines()[1:]:
+            words = line.split()
+            if len(words) > 4 and int(words[4].partition(":")[0], 16) >= QUEUED_BYTES:
+                found.add(f"{endpoint(words[1])} {endpoint(words[2])}")
+    return found
+
+
+def network_bytes() -> list[int]:
+    """What all links but the loopback have received and sent."""
+    net = [0, 0]
+    for line in text_of("/proc/net/dev").splitlines()[2:]:
+        name, _, rest = line.partition(":")
+        if name.strip() != "lo":
+            words = rest.split()
+            net = [net[0] + int(words[0]), net[1] + int(words[8])]
+    return net
+
+
+def sources(one: processes.Process, told: dict[str, Any]) -> dict[str, str]:
+    """Digests of a rank's script and of the modules beside it that it imports, by name. A file that
+    was changed after the start is left out: what runs is older."""
+    scripts = [word for word in told["argv"][1:] if word.endswith(".py")]
+    if one.role != "rank" or not scripts:
+        return {}
+    script = Path(told["cwd"], scripts[0])
+    imported = re.findall(r"(?m)^\s*(?:from|import) (\w+)", text_of(str(script)))
+    beside = [script.with_name(f"{name}.py") for name in sorted(set(imported))]
+    started = time.time() - told["age_s"]
+    found = {}
+    for path in [script, *beside][:MOST_SOURCES]:
+        with contextlib.suppress(OSError):
+            if path.stat().st_ctime < started:
+                found[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    return found
 
 
 def mark_jobs(found: list[processes.Process]) -> None:
@@ -208,6 +349,9 @@ def describe(one: processes.Process) -> dict[str, Any]:
         "cwd": cwd,
         "age_s": told["age_s"],
         "variables": {name: value for name, value in environ.items() if name.startswith(VARIABLES)},
+        "sources": {},
+        "glances": "",
+        "unsent": {},
         "samples": [],
     }
 

@@ -55,12 +55,7 @@ def end_with_stdin() -> None:
 def counters() -> dict[str, Any]:
     """What only grows, and the ranks with theirs."""
     busy = [int(word) for word in sampler.text_of("/proc/stat").split("\n")[0].split()[1:9]]
-    net = [0, 0]
-    for line in sampler.text_of("/proc/net/dev").splitlines()[2:]:
-        name, _, rest = line.partition(":")
-        if name.strip() != "lo":
-            words = rest.split()
-            net = [net[0] + int(words[0]), net[1] + int(words[8])]
+    net = sampler.network_bytes()
     disk = [0, 0]
     for words in map(str.split, sampler.text_of("/proc/diskstats").splitlines()):
         if not words[2].startswith(MADE_OF_OTHERS) and Path("/sys/block", words[2]).exists():
