@@ -21,7 +21,7 @@ from clusterctl.diagnosis.evidence import (
 )
 from clusterctl.diagnosis.tree import (
     WAITING,
-    Place,
+    Activity,
     collective_of,
     is_user,
     main_thread,
@@ -83,13 +83,13 @@ class Rank:
         return self.samples[-1] if self.samples else Sample()
 
     @functools.cached_property
-    def places(self) -> tuple[Place, ...]:
+    def places(self) -> tuple[Activity, ...]:
         return tuple(map(_place, self.samples))
 
     @functools.cached_property
-    def place(self) -> Place:
+    def place(self) -> Activity:
         """Where it was at all looks; UNKNOWN if it was here and there."""
-        return self.places[0] if len(set(self.places)) == 1 else Place.UNKNOWN
+        return self.places[0] if len(set(self.places)) == 1 else Activity.UNKNOWN
 
     @functools.cached_property
     def states(self) -> str:
@@ -150,11 +150,11 @@ class Rank:
         return max(0.0, grown)
 
 
-def _place(sample: Sample) -> Place:
+def _place(sample: Sample) -> Activity:
     """By its stack; without one, a thread that sleeps for no file or time is taken to wait."""
     place = place_of(main_thread(sample))
     sleeps = sample.state == "S" and sample.syscall.startswith(("futex", "epoll", "poll", "ppoll"))
-    return Place.GRAPH if place is Place.UNKNOWN and sleeps else place
+    return Activity.GRAPH if place is Activity.UNKNOWN and sleeps else place
 
 
 def called(host: HostEvidence) -> str:
@@ -284,10 +284,16 @@ class Scene:
     def explained(self) -> Explanation:
         """What the log says that the job did not survive: no two steps follow it."""
         steps = [at for at, line in enumerate(self._lines) if _STEP.search(line)]
-        if len(steps) < 2:
+        cut = steps[-2] if len(steps) > 1 else 0
+        # A report of ranks that have not come has passed with the next step.
+        ends = [
+            one.last + 1 for one in horovod.stalls(self._lines) if steps and one.last < steps[-1]
+        ]
+        cut = max([cut, *ends])
+        if not cut:
             return self.whole_log
         # The lines keep their numbers.
-        late = explain(["\n" * steps[-2] + "\n".join(self._lines[steps[-2] :])])
+        late = explain(["\n" * cut + "\n".join(self._lines[cut:])])
         lead = self.whole_log.lead
         stall = lead and lead.signature.id.startswith("horovod.stall")
         # What a rank had printed may be written at its end, after the error.
@@ -425,9 +431,9 @@ class Scene:
             return f"{kind} `{tensors[0]}`{f', {where},' if where else ''}{more}"
         if kind:
             return f"Horovod's {kind}"
-        if places == {Place.INIT}:
+        if places == {Activity.INIT}:
             return "hvd.init"
-        return "a compiled step" if Place.GRAPH in places else "Horovod"
+        return "a compiled step" if Activity.GRAPH in places else "Horovod"
 
 
 def combine(found: Iterable[tuple[str, Severity, Rank, str, tuple[str, ...], str]]) -> list[Cause]:

@@ -18,7 +18,7 @@ from clusterctl.diagnosis.evidence import Frame, ProcessEvidence, Sample, Thread
 from clusterctl.domain.ranges import format_indices
 
 
-class Place(Enum):
+class Activity(Enum):
     """Where a main thread is, as far as it matters to the other ranks."""
 
     COLLECTIVE = "in a collective"
@@ -33,7 +33,7 @@ class Place(Enum):
 
 
 # Others that are there wait for a rank that is not. A compiled step may hold the collective.
-WAITING = (Place.COLLECTIVE, Place.INIT, Place.GRAPH)
+WAITING = (Activity.COLLECTIVE, Activity.INIT, Activity.GRAPH)
 _COLLECTIVES = re.compile(
     r"(?:horovod_|_?grouped_|_)?(allreduce|allgather|broadcast|alltoall|reducescatter|barrier|join)\w*"
 )
@@ -62,27 +62,27 @@ def main_thread(sample: Sample) -> tuple[Frame, ...]:
 
 
 @functools.lru_cache(maxsize=16384)
-def place_of(frames: tuple[Frame, ...]) -> Place:
+def place_of(frames: tuple[Frame, ...]) -> Activity:
     """What a main thread with these calls is doing."""
     python = [frame for frame in frames if not frame.native]
     if not python:
-        return Place.UNKNOWN
+        return Activity.UNKNOWN
     inner = python[-1]
     if any("importlib" in frame.file for frame in python[-12:]):
-        return Place.IMPORT
+        return Activity.IMPORT
     # Python waits for the other threads of a program that is over, and runs what it left to do.
     if python[0].function in ("_shutdown", "_python_exit", "_run_exitfuncs"):
-        return Place.ENDED
+        return Activity.ENDED
     if "/horovod/" in inner.file and inner.function in ("init", "shutdown"):
-        return Place.INIT if inner.function == "init" else Place.ENDED
+        return Activity.INIT if inner.function == "init" else Activity.ENDED
     if _is_collective(inner):
-        return Place.COLLECTIVE
+        return Activity.COLLECTIVE
     if inner.function in _GRAPH:
         near = python[-4:-1]
-        return Place.COLLECTIVE if any(map(_is_op, near)) else Place.GRAPH
+        return Activity.COLLECTIVE if any(map(_is_op, near)) else Activity.GRAPH
     if any(frame.function in ("iterator_get_next", "_next_internal") for frame in python[-3:]):
-        return Place.DATA
-    return Place.USER if is_user(inner) else Place.LIBRARY
+        return Activity.DATA
+    return Activity.USER if is_user(inner) else Activity.LIBRARY
 
 
 def _is_op(frame: Frame) -> bool:

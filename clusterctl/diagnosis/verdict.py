@@ -25,7 +25,7 @@ from clusterctl.diagnosis.case import (
     who,
 )
 from clusterctl.diagnosis.evidence import Evidence, HostEvidence, ProcessEvidence, Sample
-from clusterctl.diagnosis.tree import Place, label, main_thread, others, rank_set
+from clusterctl.diagnosis.tree import Activity, label, main_thread, others, rank_set
 from clusterctl.domain.findings import Severity
 from clusterctl.domain.ranges import fold_hosts, format_indices
 from clusterctl.domain.units import count, format_bytes, format_duration
@@ -187,7 +187,7 @@ def _without_cause(case: Scene, rest: list[Cause]) -> tuple[str, str]:
     if case.advances:
         return HEALTHY, f"{name} is healthy: {case.advances}, and {whole}{beside}"
     places = Counter(one.place for one in case.ranks)
-    if case.ranks and (places[Place.IMPORT] or job.age_s < 60):
+    if case.ranks and (places[Activity.IMPORT] or job.age_s < 60):
         what = places.most_common(1)[0][0].value if places else ""
         return "starting", f"{name} is starting: {whole}, most of them {what}{beside}"
     if case.ranks and len(case.ranks) == len(case.waiting):
@@ -415,7 +415,7 @@ def missing_ranks(case: Scene) -> Iterator[Cause]:
     ]
     if not unseen or (silent and any(rank not in case.host_of for rank in unseen)):
         return
-    if any(one.place is Place.ENDED for one in case.ranks) and case.advances:
+    if any(one.place is Activity.ENDED for one in case.ranks) and case.advances:
         return
     ages = [one.process.age_s for one in case.ranks]
     if not ages:
@@ -468,8 +468,8 @@ def _gone_line(case: Scene, number: int) -> str:
 
 def ended_ranks(case: Scene) -> Iterator[Cause]:
     """Ranks whose main program is over while others go on: an exception, or a return."""
-    ended = [one for one in case.ranks if one.place is Place.ENDED]
-    rest = [one for one in case.ranks if one.place is not Place.ENDED]
+    ended = [one for one in case.ranks if one.place is Activity.ENDED]
+    rest = [one for one in case.ranks if one.place is not Activity.ENDED]
     if not ended or not rest or case.advances:
         return
     failed = _exception(case)
@@ -494,7 +494,7 @@ def suspects(case: Scene) -> list[Rank]:
     out = [
         one
         for one in case.ranks
-        if one.samples and not one.waits and one.place not in (Place.IMPORT, Place.ENDED)
+        if one.samples and not one.waits and one.place not in (Activity.IMPORT, Activity.ENDED)
     ]
     few = len(out) * 2 < len(case.ranks) or (len(out) == 1 and len(case.ranks) == 2)
     if not out or not few or not case.others_wait(one.number for one in out):
@@ -503,7 +503,7 @@ def suspects(case: Scene) -> list[Rank]:
     return [one for one in out if not any(place in _STEPS for place in one.places)]
 
 
-_STEPS = (Place.COLLECTIVE, Place.GRAPH, Place.INIT)
+_STEPS = (Activity.COLLECTIVE, Activity.GRAPH, Activity.INIT)
 
 
 def odd_ranks(case: Scene) -> Iterator[Cause]:
@@ -529,12 +529,12 @@ def odd_ranks(case: Scene) -> Iterator[Cause]:
             what = f"{{is}} blocked {kind} {path}{pipe}{where}"
             hint = f"see what is at {path}: {_on(case, rank.host, f'ls -l {path}')}"
             found.append(("rank.io", ERROR, rank, what, shown, hint))
-        elif rank.place is Place.DATA:
+        elif rank.place is Activity.DATA:
             what = "{is} waiting for the next batch of data: its input is stuck, or slow"
             hint = f"clusterctl diagnose {case.cluster} --tree shows its threads"
             severity = ERROR if case.is_quiet else WARNING
             found.append(("rank.data", severity, rank, what, shown, hint))
-        elif rank.moved or "R" in rank.states or rank.place is Place.USER:
+        elif rank.moved or "R" in rank.states or rank.place is Activity.USER:
             found.append(_busy(case, rank, where, shown))
         elif case.is_quiet:
             inner = rank.shared_frames[-1:]
@@ -565,7 +565,7 @@ def _busy(
     deed = "{is} busy" if runs else "{is}"
     seen = bool(rank.shared_frames)
     deed += f"{where or (' in its own code' if seen else '')} at all {looks}"
-    if runs and rank.place is Place.USER and not rank.moved:
+    if runs and rank.place is Activity.USER and not rank.moved:
         deed += " on one line: a loop in C, or of that line"
     elif runs:
         deed += ": a loop, or long work"
@@ -698,7 +698,7 @@ def _tensors(names: tuple[str, ...]) -> str:
 
 def _doing(rank: Rank) -> str:
     call = rank.user_call
-    if rank.place is Place.UNKNOWN:
+    if rank.place is Activity.UNKNOWN:
         return f"in {label(call)}" if call else ""
     return f"{rank.place.value}" + (f", {label(call)}" if call else "")
 
@@ -1139,7 +1139,7 @@ def _saves(rank: Rank) -> bool:
 
 def _own_share(rank: Rank) -> float:
     """In which part of its looks a rank was at work of its own."""
-    work = (Place.USER, Place.LIBRARY, Place.DATA)
+    work = (Activity.USER, Activity.LIBRARY, Activity.DATA)
     own = [
         place in work or sample.state in "DT" for place, sample in zip(rank.places, rank.samples)
     ]
@@ -1151,7 +1151,7 @@ def _slow_at(rank: Rank) -> str:
     span = rank.span_s or 1.0
     if rank.grown("run_wait_s") / span > 1.0:
         return "waiting for a processor: too much else runs on that host"
-    if rank.place is Place.DATA or all(one is Place.DATA for one in rank.places):
+    if rank.place is Activity.DATA or all(one is Activity.DATA for one in rank.places):
         return "waiting for its data"
     path = _path_in(rank.last.syscall)
     if path:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from clusterctl.diagnosis.evidence import Frame, ProcessEvidence
 from clusterctl.diagnosis.page import page
-from clusterctl.diagnosis.tree import Branch, Place, merge, path_of, place_of, tree_lines
+from clusterctl.diagnosis.tree import Activity, Branch, merge, path_of, place_of, tree_lines
 from clusterctl.diagnosis.verdict import diagnose
 from tests.diagnosis.made_up import (
     ALLREDUCE,
@@ -32,19 +32,23 @@ from tests.diagnosis.made_up import (
 
 TORCH = "/opt/env/lib/python3.12/site-packages/horovod/torch/mpi_ops.py"
 PLACES = {
-    ALLREDUCE: Place.COLLECTIVE,
-    STEP: Place.GRAPH,
-    INIT: Place.INIT,
-    IMPORTS: Place.IMPORT,
-    NEXT: Place.DATA,
-    SHUTDOWN: Place.ENDED,
-    own("load"): Place.USER,
-    (*MAIN, INNER[0]): Place.LIBRARY,
-    (*MAIN, Frame("synchronize", TORCH, 1)): Place.COLLECTIVE,
-    (*ALLREDUCE, Frame("futex_wait", "libc.so.6", 0, native=True)): Place.COLLECTIVE,
+    ALLREDUCE: Activity.COLLECTIVE,
+    STEP: Activity.GRAPH,
+    INIT: Activity.INIT,
+    IMPORTS: Activity.IMPORT,
+    NEXT: Activity.DATA,
+    SHUTDOWN: Activity.ENDED,
+    own("load"): Activity.USER,
+    (*MAIN, INNER[0]): Activity.LIBRARY,
+    (*MAIN, Frame("synchronize", TORCH, 1)): Activity.COLLECTIVE,
+    (*ALLREDUCE, Frame("futex_wait", "libc.so.6", 0, native=True)): Activity.COLLECTIVE,
     # Horovod's Python around an operation that is only being built.
-    (*MAIN, Frame("allreduce", TORCH.replace("torch", "tensorflow"), 1), INNER[0]): Place.LIBRARY,
-    (): Place.UNKNOWN,
+    (
+        *MAIN,
+        Frame("allreduce", TORCH.replace("torch", "tensorflow"), 1),
+        INNER[0],
+    ): Activity.LIBRARY,
+    (): Activity.UNKNOWN,
 }
 
 
