@@ -65,7 +65,9 @@ def missing_ranks(report: str) -> dict[int, list[str]]:
     for tensor, ranks in re.findall(r"(\S+) \[missing ranks: ([\d, ]+)", report):
         for rank in re.findall(r"\d+", ranks):
             absent.setdefault(int(rank), []).append(tensor.removeprefix("ops:"))
-    for rank, tensors in re.findall(r"(?:^|\n)[^\[\n]*?\b(\d+)!?: \[([^\]\n]+)", report):
+    for rank, tensors in re.findall(
+        r"(?:^|\n)(?:\[\d+,\d+\]<\w+>)?[^\[\n]*?\b(\d+)!?: \[([^\]\n]+)", report
+    ):
         absent.setdefault(int(rank), []).extend(tensors.replace(" ...", "").split(", "))
     return absent
 

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from clusterctl.diagnosis import horovod, nccl
+from clusterctl.explain.horovod import missing_ranks
 
 BEGIN = (
     "[2026-11-22 10:07:44.5 9715: W /tmp/horovod/common/stall_inspector.cc:107] One or more "
@@ -111,3 +112,8 @@ def test_nccls_view_as_text_and_as_json():
     [told] = nccl.read_ras(f"SERVER\n{json.dumps(JSON)}\n")
     assert (told.behind, told.silent, told.size) == ((2,), (3,), 4)
     assert nccl.read_ras("") == nccl.read_ras("{ torn") == ()
+
+
+def test_explain_finds_the_missing_ranks_behind_mpiruns_tags():
+    report = "[1,0]<stderr>:Missing ranks:\n[1,0]<stderr>:2: [grads/a, grads/b]\n3!: [grads/a]"
+    assert missing_ranks(report) == {2: ["grads/a", "grads/b"], 3: ["grads/a"]}
