@@ -1,19 +1,23 @@
 """Sums three named tensors a step on every rank, and misbehaves on order. Runs on a lab's nodes.
 
-An order is a word: `RANK:WORD` on the line, for the fourth step, or a file /data/order.RANK on that
-rank's host, which most words obey as long as the file is there.
+An order is a word: `RANK:WORD` on the line, for the fourth step, `RANK:early-WORD` before anything
+is imported, or a file /data/order.RANK on that rank's host, which most words obey as long as the
+file is there.
 """
 
 import collections
 import itertools
 import os
+import resource
 import sys
+import threading
 import time
 from pathlib import Path
 
 RANK = int(os.environ["OMPI_COMM_WORLD_RANK"])
 ORDER = Path(f"/data/order.{RANK}")
 GIVEN = dict(word.split(":") for word in sys.argv[1:]).get(str(RANK), "")
+IS_EARLY = any(":early-" in word for word in sys.argv[1:])
 TENSORS = ["grads/conv1", "grads/conv2", "grads/dense"]
 # 64 KB: enough for a link to be felt.
 VALUES = 16 * 1024
@@ -66,17 +70,59 @@ def write_a_checkpoint():
 said = []
 
 
+def fail_beside_a_thread():
+    # Python waits for it before it exits, and mpirun sees a rank that runs.
+    threading.Thread(target=time.sleep, args=(3600,), name="loader").start()
+    raise RuntimeError("loss is NaN at step 7")
+
+
+def keep_opening_files():
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+    [Path("/dev/null").open() for _ in range(100)]  # noqa: SIM115
+
+
+def fill_shared_memory():
+    with Path("/dev/shm/loader").open("wb") as file:
+        while True:
+            file.write(bytes(1 << 20))
+
+
+def read_a_torn_record():
+    import tensorflow as tf
+
+    for _ in tf.data.TFRecordDataset("/data/train-00017-of-01024"):
+        pass
+
+
+def load_an_operation():
+    import ctypes
+
+    ctypes.CDLL("/data/horovod/tensorflow/mpi_lib.so")
+
+
 SPOILED = {
     "loop": endless_python_loop,
     "c-loop": endless_c_loop,
     "fifo": read_a_fifo,
     "spawn": spawn_in_d_state,
     "checkpoint": write_a_checkpoint,
+    "raise": fail_beside_a_thread,
+    "files": keep_opening_files,
+    "shm": fill_shared_memory,
+    "record": read_a_torn_record,
+    "symbol": load_an_operation,
 }
 
 
 def main():
     Path(f"/data/pid.{RANK}").write_text(str(os.getpid()))
+    if GIVEN == "leave":
+        # Neither an error for mpirun nor a rank that the others will ever meet.
+        os._exit(0)
+    if IS_EARLY:
+        # The rest wait as they would in hvd.init, without the seconds that it takes to get there.
+        SPOILED[GIVEN[len("early-") :]]() if GIVEN else time.sleep(3600)
+        return
     import horovod.tensorflow as hvd
     import tensorflow as tf
 
@@ -101,8 +147,8 @@ def main():
         if word in SPOILED:
             SPOILED[word]()
         elif word == "slow":
-            # Work of its own, as of a host that reads its data ten times slower.
-            until = time.monotonic() + 0.5
+            # Work of its own, as of a host that reads its data many times slower.
+            until = time.monotonic() + 1.2
             while time.monotonic() < until:
                 pass
         value = steps[word if word in steps else ""](value)
