@@ -267,15 +267,6 @@ def killed_daemon(sick: SickCluster) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def left_over(sick: SickCluster) -> Iterator[None]:
-    """A rank that runs sees the end of its daemon, and ends; one that is stopped is left."""
-    sick.stepping()
-    sick.signal(2, "STOP")
-    with killed_daemon(sick):
-        yield
-
-
-@contextlib.contextmanager
 def powered_off(sick: SickCluster) -> Iterator[None]:
     sick.stepping()
     sick.on(2, "setsid sudo -n sh -c 'sleep 0.5; poweroff' </dev/null >/dev/null 2>&1 &")
@@ -470,7 +461,6 @@ FAULTS = [
         ("mpi.daemon-lost",),
         1,
     ),
-    Fault("leftover ranks", left_over, ("ranks.leftover",), 1, 2, is_verdict=False),
     Fault("too few file descriptors", fails("files"), ("system.too-many-files",), 1, 2),
     Fault(
         "a corrupted TFRecord",
