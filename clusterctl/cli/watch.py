@@ -31,7 +31,7 @@ STALLED = re.compile(r"\d+!?: \[|\S+ \[(ready|missing) ranks: ")
 STATES = {"T": "stopped", "t": "traced", "D": "uninterruptible", "Z": "ended"}
 
 
-class View:
+class LiveView:
     """What is shown of a watch: the job's lines, and a row for each node."""
 
     def __init__(self, name: str, watch: Watch, interval_s: float) -> None:
@@ -190,7 +190,7 @@ def watch(app: AppContext, name: str, interval_s: float, as_json: bool) -> int:
 
     interval_s = max(SHORTEST_S, interval_s)
     with app.open(name) as access, watching(access, interval_s) as seen:
-        view = View(name, seen, interval_s)
+        view = LiveView(name, seen, interval_s)
         if not as_json and output.has_screen():
             with output.screen(view) as key:
                 while (pressed := key(REDRAWN_S)) != "q":
@@ -219,7 +219,7 @@ def verdict_now(access: Access) -> str:
     return f"{datetime.now():%H:%M:%S} {found.verdict}{hint}"
 
 
-def event_of(view: View) -> dict[str, Any]:
+def event_of(view: LiveView) -> dict[str, Any]:
     """What a line of --json holds."""
     now = time.monotonic()
     job = view.watch.job
@@ -240,7 +240,7 @@ def event_of(view: View) -> dict[str, Any]:
     return {"cluster": view.name, "job": about, "last_stall": last_stall(job), "nodes": nodes}
 
 
-def line_of(view: View) -> str:
+def line_of(view: LiveView) -> str:
     """`00:41:05 demo: job …; no answer: demo-2; demo-1: 5 stopped`."""
     now = time.monotonic()
     nodes = view.watch.nodes

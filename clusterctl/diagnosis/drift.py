@@ -31,7 +31,7 @@ ERROR, WARNING, INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
 
 
 @dataclass(frozen=True)
-class NodeLook:
+class ExaminedNode:
     """What one node said (`node/diagnosis/doctor.py`), and what is known of it from elsewhere.
 
     `clock_offset_s` is its clock less this machine's, known to `clock_error_s`.
@@ -69,13 +69,13 @@ def clock_of(sent_s: float, back_s: float, clock: Mapping[str, float]) -> tuple[
     return ((first_s - sent_s) + (last_s - back_s)) / 2, on_the_way_s / 2
 
 
-def interface(node: NodeLook) -> Mapping[str, Any]:
+def interface(node: ExaminedNode) -> Mapping[str, Any]:
     """The one with the node's own address: mpirun is told the network that it is in."""
     found = node.said.get("interfaces") or ()
     return next((one for one in found if one["address"].split("/")[0] == node.address), {})
 
 
-def nccl_interface(node: NodeLook) -> str:
+def nccl_interface(node: ExaminedNode) -> str:
     """The one that NCCL takes for itself: the first that is up and not among those left out."""
     if node.said.get("efa"):
         return f"EFA x {len(node.said['efa'])}"
@@ -85,7 +85,7 @@ def nccl_interface(node: NodeLook) -> str:
     return next((name for name in left if name.startswith("ib")), left[0] if left else "")
 
 
-def _limit(node: NodeLook, name: str) -> str:
+def _limit(node: ExaminedNode, name: str) -> str:
     limits = node.said.get("limits")
     if not limits:
         return ""
@@ -95,14 +95,14 @@ def _limit(node: NodeLook, name: str) -> str:
     return format_bytes(value) if name.endswith("bytes") else str(value)
 
 
-def _scripts(node: NodeLook) -> str:
+def _scripts(node: ExaminedNode) -> str:
     """A hash of them all, for the eye."""
     there = node.said.get("scripts")
     return f"{crc32(repr(sorted(there.items())).encode()):08x}" if there else ""
 
 
-def _text(*path: str) -> Callable[[NodeLook], str]:
-    def value(node: NodeLook) -> str:
+def _text(*path: str) -> Callable[[ExaminedNode], str]:
+    def value(node: ExaminedNode) -> str:
         found: Any = node.said
         for name in path:
             found = (found or {}).get(name)
@@ -111,17 +111,17 @@ def _text(*path: str) -> Callable[[NodeLook], str]:
     return value
 
 
-def _mpirun(node: NodeLook) -> str:
+def _mpirun(node: ExaminedNode) -> str:
     return node.versions.get("mpirun", "").rpartition(" ")[2]
 
 
-def _on_path(node: NodeLook) -> str:
+def _on_path(node: ExaminedNode) -> str:
     found = node.said.get("mpirun_on_path")
     return f"{found[0]} {found[1].rpartition(' ')[2]}" if found else ""
 
 
 # Heading -> what a node has, and how bad it is to be otherwise.
-COLUMNS: Mapping[str, tuple[Callable[[NodeLook], str], Severity]] = {
+COLUMNS: Mapping[str, tuple[Callable[[ExaminedNode], str], Severity]] = {
     "TYPE": (lambda node: node.instance_type, WARNING),
     "KERNEL": (_text("system", "kernel"), WARNING),
     "CPUS": (_text("system", "cpus"), WARNING),
@@ -176,7 +176,7 @@ class Table:
         return tuple(name for name, cells in self.cells.items() if len(set(cells)) > 1)
 
 
-def drift(nodes: Sequence[NodeLook]) -> Table:
+def drift(nodes: Sequence[ExaminedNode]) -> Table:
     cells = {name: tuple(value(node) for node in nodes) for name, (value, _) in COLUMNS.items()}
     norms = {name: _norm(values) for name, values in cells.items()}
     return Table(tuple(node.host for node in nodes), cells, norms)
@@ -187,7 +187,7 @@ def _norm(values: Sequence[str]) -> str:
     return Counter(values).most_common(1)[0][0] if values else ""
 
 
-def findings(nodes: Sequence[NodeLook]) -> list[Finding]:
+def findings(nodes: Sequence[ExaminedNode]) -> list[Finding]:
     """Of nodes that answered. That nobody gets through to the others is no news."""
     names = {node.address: node.host for node in nodes}
     found = [*_drift(nodes), *_clocks(nodes), *_names(nodes)]
@@ -198,7 +198,7 @@ def findings(nodes: Sequence[NodeLook]) -> list[Finding]:
     return found
 
 
-def measures(nodes: Sequence[NodeLook]) -> str:
+def measures(nodes: Sequence[ExaminedNode]) -> str:
     """What is as it should be and never the same: how far clocks are apart, the fullest disk."""
     far_ms = max((abs(node.clock_offset_s) for node in nodes), default=0.0) * 1000
     error_ms = max((node.clock_error_s for node in nodes), default=0.0) * 1000
@@ -214,7 +214,7 @@ def measures(nodes: Sequence[NodeLook]) -> str:
     return f"{clocks}, fullest disk {share * 100:.0f} % ({path} on {host})"
 
 
-def _drift(nodes: Sequence[NodeLook]) -> Iterator[Finding]:
+def _drift(nodes: Sequence[ExaminedNode]) -> Iterator[Finding]:
     table = drift(nodes)
     for heading in table.differing:
         severity = COLUMNS[heading][1]
@@ -235,7 +235,7 @@ def _drift(nodes: Sequence[NodeLook]) -> Iterator[Finding]:
             yield Finding(check_id, severity, message, node.host, hint)
 
 
-def _unasked(node: NodeLook, heading: str) -> bool:
+def _unasked(node: ExaminedNode, heading: str) -> bool:
     """Whether the node did not say; that is another finding."""
     asked = {"SCRIPTS": "scripts", "DATA": "data", "KERNEL": "system", "MTU": "interfaces"}
     by_versions = ("NCCL", "MPIRUN", "PYTHON", "TENSORFLOW", "HOROVOD", "HOROVOD HAS")
@@ -243,7 +243,7 @@ def _unasked(node: NodeLook, heading: str) -> bool:
     return bool(name) and name not in node.said
 
 
-def _script_message(node: NodeLook, nodes: Sequence[NodeLook], table: Table) -> str:
+def _script_message(node: ExaminedNode, nodes: Sequence[ExaminedNode], table: Table) -> str:
     norm = next(
         other.said.get("scripts") or {}
         for row, other in enumerate(nodes)
@@ -255,7 +255,7 @@ def _script_message(node: NodeLook, nodes: Sequence[NodeLook], table: Table) -> 
     return f"other examples than most nodes: {names[0]}{more}"
 
 
-def _clocks(nodes: Sequence[NodeLook]) -> Iterator[Finding]:
+def _clocks(nodes: Sequence[ExaminedNode]) -> Iterator[Finding]:
     timed = [node for node in nodes if node.clock_error_s < float("inf")]
     if not timed:
         return
@@ -282,8 +282,8 @@ def _clocks(nodes: Sequence[NodeLook]) -> Iterator[Finding]:
         yield Finding("clock.here", WARNING, message, hint="set it: timedatectl set-ntp true")
 
 
-def _names(nodes: Sequence[NodeLook]) -> Iterator[Finding]:
-    by_name: dict[str, list[NodeLook]] = {}
+def _names(nodes: Sequence[ExaminedNode]) -> Iterator[Finding]:
+    by_name: dict[str, list[ExaminedNode]] = {}
     for node in nodes:
         name = (node.said.get("system") or {}).get("hostname")
         if name:
@@ -301,7 +301,7 @@ def _names(nodes: Sequence[NodeLook]) -> Iterator[Finding]:
             )
 
 
-def _facts(node: NodeLook) -> Iterator[Finding]:
+def _facts(node: ExaminedNode) -> Iterator[Finding]:
     for what, why in (node.said.get("errors") or {}).items():
         hangs = why.startswith("no answer")
         mount = what.partition("mount ")[2]
@@ -314,14 +314,14 @@ def _facts(node: NodeLook) -> Iterator[Finding]:
         yield Finding(check_id, severity, message, node.host, hint)
 
 
-def _again(node: NodeLook) -> str:
+def _again(node: ExaminedNode) -> str:
     return (
         f"clusterctl reboot NAME {node.index}; if it comes back so: clusterctl quarantine NAME "
         f"{node.index}, and clusterctl replace NAME {node.index}"
     )
 
 
-def _gpus(node: NodeLook) -> Iterator[Finding]:
+def _gpus(node: ExaminedNode) -> Iterator[Finding]:
     if not node.gpus or "gpus" in (node.said.get("errors") or {}):
         return
     if len(node.cards) < node.gpus:
@@ -379,7 +379,7 @@ XIDS: Mapping[int, tuple[str, Severity]] = {
 XID = re.compile(r"NVRM: Xid \(((?:PCI:)?[0-9a-fA-F:.]+)\).*?: (\d+)")
 
 
-def _xids(node: NodeLook) -> Iterator[Finding]:
+def _xids(node: ExaminedNode) -> Iterator[Finding]:
     seen: Counter[tuple[str, int]] = Counter()
     ages: dict[tuple[str, int], float | None] = {}
     for line in node.said.get("kernel_log") or ():
@@ -405,12 +405,12 @@ def _xids(node: NodeLook) -> Iterator[Finding]:
         )
 
 
-def _efa(node: NodeLook) -> Iterator[Finding]:
+def _efa(node: ExaminedNode) -> Iterator[Finding]:
     if "efa" in node.said:
         yield from efa_findings(node.host, len(node.said["efa"]) or None, Asked(efa=node.efa))
 
 
-def _network(node: NodeLook) -> Iterator[Finding]:
+def _network(node: ExaminedNode) -> Iterator[Finding]:
     found = node.said.get("interfaces")
     if found is None:
         return
@@ -425,7 +425,7 @@ def _network(node: NodeLook) -> Iterator[Finding]:
         yield Finding("net.interface", WARNING, message, node.host, hint)
 
 
-def _limits(node: NodeLook) -> Iterator[Finding]:
+def _limits(node: ExaminedNode) -> Iterator[Finding]:
     limits = node.said.get("limits") or {}
     for name, least, what in (
         ("nofile", LEAST_NOFILE, "open files (nofile)"),
@@ -497,12 +497,12 @@ def disk_findings(host: str, system: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding("disk.readonly", ERROR, message, host, "see `dmesg` there")
 
 
-def _disks(node: NodeLook) -> Iterator[Finding]:
+def _disks(node: ExaminedNode) -> Iterator[Finding]:
     for system in node.said.get("filesystems") or ():
         yield from disk_findings(node.host, system)
 
 
-def _software(node: NodeLook) -> Iterator[Finding]:
+def _software(node: ExaminedNode) -> Iterator[Finding]:
     if "versions" not in node.said:
         return
     if "mpirun" not in node.versions or "horovod" not in node.versions:
@@ -522,7 +522,7 @@ def _software(node: NodeLook) -> Iterator[Finding]:
         yield Finding("mpi.two", INFO, message, node.host, hint)
 
 
-def _mesh(node: NodeLook, names: Mapping[str, str]) -> Iterator[Finding]:
+def _mesh(node: ExaminedNode, names: Mapping[str, str]) -> Iterator[Finding]:
     for address, why in (node.said.get("unreached") or {}).items():
         if address in names:
             message = f"cannot get through to {names[address]} ({address}): {why}"

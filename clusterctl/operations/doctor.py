@@ -11,7 +11,7 @@ from typing import Any
 
 from clusterctl.bootstrap.inspection import folded
 from clusterctl.bootstrap.training import FOLDER
-from clusterctl.diagnosis.drift import NodeLook, Table, clock_of, drift, findings
+from clusterctl.diagnosis.drift import ExaminedNode, Table, clock_of, drift, findings
 from clusterctl.domain.errors import ClusterctlError
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.results import FanoutResult, HostOutcome, json_lines
@@ -40,7 +40,7 @@ FIX_TIMEOUT_S = 30.0
 class DoctorReport:
     """The nodes that answered, those that did not, and what was found."""
 
-    nodes: tuple[NodeLook, ...]
+    nodes: tuple[ExaminedNode, ...]
     failures: tuple[HostOutcome[Any], ...]
     findings: tuple[Finding, ...]
 
@@ -71,7 +71,7 @@ def doctor(
     efa = {one.node.name: one.efa_interfaces for one in instances}
     nodes = {node.name: node for node in access.cluster.nodes}
 
-    def one(target: Target) -> NodeLook:
+    def one(target: Target) -> ExaminedNode:
         is_head = target.host == access.head.host
         peers = [ip for host, ip in addresses.items() if is_head or host != target.host]
         asked = {
@@ -93,7 +93,7 @@ def doctor(
         [said] = json_lines(result, "looking at it")
         offset_s, error_s = clock_of(sent_s, back_s, said["clock"])
         node = nodes[target.host]
-        return NodeLook(
+        return ExaminedNode(
             target.host,
             node.instance_type,
             node.private_ip,
@@ -104,7 +104,7 @@ def doctor(
             error_s,
         )
 
-    looked: FanoutResult[NodeLook] = fan_out(one, targets)
+    looked: FanoutResult[ExaminedNode] = fan_out(one, targets)
     found = [*_unreachable(looked.failures), *findings(looked.values)]
     running = what_runs(access).trainings
     found += leftovers(access.cluster.name, running)

@@ -7,7 +7,7 @@ import copy
 import pytest
 
 from clusterctl.cli.doctor import _show
-from clusterctl.diagnosis.drift import NodeLook, clock_of, drift, findings
+from clusterctl.diagnosis.drift import ExaminedNode, clock_of, drift, findings
 from clusterctl.node.diagnosis.doctor import failed_tests
 
 CARD = {
@@ -46,7 +46,7 @@ def nodes(number, **changes):
             for name in way:
                 at = at[int(name)] if isinstance(at, list) else at[name]
             at[int(last) if isinstance(at, list) else last] = value
-        made.append(NodeLook(f"demo-{index}", "p4d.24xlarge", f"10.0.0.{index + 4}", said, 2))
+        made.append(ExaminedNode(f"demo-{index}", "p4d.24xlarge", f"10.0.0.{index + 4}", said, 2))
     return made
 
 
@@ -113,7 +113,7 @@ def test_of_two_that_differ_the_head_nodes_value_is_the_norm():
 )
 def test_clocks(offsets_s, found):
     timed = [
-        NodeLook(**{**vars(node), "clock_offset_s": offset_s, "clock_error_s": 0.1})
+        ExaminedNode(**{**vars(node), "clock_offset_s": offset_s, "clock_error_s": 0.1})
         for node, offset_s in zip(nodes(3), offsets_s)
     ]
     assert [(one.check_id, one.host) for one in findings(timed)] == found
