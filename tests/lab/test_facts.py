@@ -54,3 +54,11 @@ def test_all_facts_of_a_host_that_has_broken_hardware(instances, faults):
     assert [gpu["ecc"] for gpu in others] == [{}] * 7
     faults.clear()
     assert [gpu["ecc"] for gpu in facts()["gpus"]["gpus"]] == [{}] * 8
+
+
+def test_a_host_whose_only_gpu_is_lost_has_no_devices(instances, faults):
+    one = instances.up(InstanceType="p3.2xlarge")[0]
+    broken = {"gpu": 0, "lost": True, "ecc": 0, "remap": ""}
+    assert faults("gpu", instance_id=one["InstanceId"], **broken)["problem"] == ""
+    said = instances.run(one, "nvidia-smi --query-gpu=index --format=csv || echo $?")
+    assert said.split("\n")[:2] == ["No devices were found", "6"]

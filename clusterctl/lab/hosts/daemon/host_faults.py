@@ -60,7 +60,8 @@ _BREAK_GPU = """
 cd /etc/clusterctl-lab && [ -e gpus.txt ] || exit 1
 [ -e gpus.whole ] || cp gpus.txt gpus.whole
 if [ -n "$lost" ]; then sed "${lost}d" gpus.whole >gpus.txt; else cp gpus.whole gpus.txt; fi
-if [ "$fault" = null ]; then rm -f gpu-fault.json; else echo "$fault" >gpu-fault.json; fi
+if [ "$fault" = null ]; then rm -f gpu-fault.json
+else echo "$fault" >gpu-fault.new && mv gpu-fault.new gpu-fault.json; fi
 [ -z "$line" ] || { read -r up _ </proc/uptime; echo "[$up] $line" >>kmsg; }
 """
 

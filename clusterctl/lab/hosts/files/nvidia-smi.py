@@ -63,6 +63,9 @@ def gpus() -> list[dict[str, Any]]:
 def query(fields: str, style: str) -> None:
     names = [field.strip() for field in fields.split(",")]
     rows = gpus()
+    if not rows:
+        print("No devices were found")
+        sys.exit(6)  # as NVIDIA's own
     for name in names:
         if name not in rows[0]:
             print(f'Field "{name}" is not a valid field to query.\n')
