@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 COLUMNS = ("NODE", "RANKS", "CPU", "GPU", "MEMORY", "NET IN/OUT", "DISK IN/OUT", "FULLEST", "SEEN")
 # Intervals without a line, after which a node is called silent.
 SILENT_AFTER = 3
+LONGEST_ERROR = 44  # characters of a row
 SHORTEST_S, REDRAWN_S = 1.0, 0.5
 STALLED = re.compile(r"\d+!?: \[|\S+ \[(ready|missing) ranks: ")
 STATES = {"T": "stopped", "t": "traced", "D": "uninterruptible", "Z": "ended"}
@@ -56,8 +58,10 @@ class LiveView:
             yield Text(line, no_wrap=True, overflow="ellipsis")
         yield Text()
         table = Table.grid(padding=(0, 2))
+        widest = max((len(node.host) for node in self.watch.nodes), default=0)
         for column in COLUMNS:
-            table.add_column(column, no_wrap=True)
+            # Narrow terminals take from the others: without its name a row tells nothing.
+            table.add_column(column, no_wrap=True, min_width=widest * (column == "NODE"))
         table.add_row(*(Text(column, style="bold") for column in COLUMNS))
         now = time.monotonic()
         said = Text(f"last finding: {self.finding}").wrap(console, options.max_width)
@@ -104,7 +108,8 @@ def cells_of(node: WatchedNode, now: float, interval_s: float) -> tuple[str, ...
     """One for each of COLUMNS."""
     said, seen = node.said, "-" if node.at is None else f"{format_duration(now - node.at)} ago"
     if is_silent(node, now, interval_s):
-        return (node.host, node.error or "no answer", *[""] * (len(COLUMNS) - 3), seen)
+        why = textwrap.shorten(node.error or "no answer", LONGEST_ERROR, placeholder="…")
+        return (node.host, why, *[""] * (len(COLUMNS) - 3), seen)
     gpus = (said.get("gpus") or {}).get("gpus", ())
     uses = [gpu["utilization_percent"] for gpu in gpus if gpu["utilization_percent"] is not None]
     watts = sum(gpu["power_w"] or 0 for gpu in gpus)

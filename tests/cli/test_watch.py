@@ -114,8 +114,9 @@ def test_a_frozen_node_is_a_row_and_q_quits(ranks, terminal):
     terminal.shows(r"pair-1 +1 R \d+% ")
     with ranks.fault(1, "freeze", "thaw"):
         terminal.shows(r"no answer: pair-1")
-        terminal.shows(r"pair-1 +no answer .* \d+(\.\d)? s ago")
-        terminal.shows(r"pair-0 +0 [SR] \d+% .* [01]\.\d s ago")
+        # On a crowded machine it is dialled again meanwhile, which says more.
+        terminal.shows(r"pair-1 +(no answer|takes connections)")
+        terminal.shows(r"pair-0 +0 [SR] \d+% .* \d+(\.\d)? s ago")
     terminal.shows(r"pair-1 +1 R .* [01]\.\d s ago")
     assert terminal.end(lambda: os.write(terminal.fd, b"q")) == 0
 
