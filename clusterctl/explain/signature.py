@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -68,18 +68,13 @@ def _texts(branch: str) -> tuple[str, ...]:
 
 def branches(pattern: str) -> list[str]:
     """The alternatives of the pattern's outermost level."""
-    branches, depth, start, at = [], 0, 0, 0
-    while at < len(pattern):
-        if pattern[at] == "\\":
-            at += 1
-        elif pattern[at] == "[":
-            at = _class_end(pattern, at)
-        elif pattern[at] in "()":
-            depth += 1 if pattern[at] == "(" else -1
-        elif pattern[at] == "|" and not depth:
+    branches, depth, start = [], 0, 0
+    for at, char in _syntax(pattern):
+        if char in "()":
+            depth += 1 if char == "(" else -1
+        elif char == "|" and not depth:
             branches.append(pattern[start:at])
             start = at + 1
-        at += 1
     return [*branches, pattern[start:]]
 
 
@@ -115,18 +110,26 @@ def _parts(branch: str) -> tuple[list[str], list[str]]:
     return [text for text in (*runs, run) if text], groups
 
 
-def _group_end(pattern: str, at: int) -> int:
-    """Where the group that begins at `at` ends."""
+def _group_end(pattern: str, start: int) -> int:
+    """Where the group that begins at `start` ends. Raises ValueError where it does not."""
     depth = 0
-    while True:
+    for at, char in _syntax(pattern, start):
+        if char in "()":
+            depth += 1 if char == "(" else -1
+            if not depth:
+                return at
+    raise ValueError(f"a group of {pattern!r} has no end")
+
+
+def _syntax(pattern: str, at: int = 0) -> Iterator[tuple[int, str]]:
+    """The characters from `at` on that are neither escaped nor in a class, and where they are."""
+    while at < len(pattern):
         if pattern[at] == "\\":
             at += 1
         elif pattern[at] == "[":
             at = _class_end(pattern, at)
-        elif pattern[at] in "()":
-            depth += 1 if pattern[at] == "(" else -1
-            if not depth:
-                return at
+        else:
+            yield at, pattern[at]
         at += 1
 
 
