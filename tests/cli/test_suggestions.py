@@ -171,7 +171,17 @@ def typed(pair):
     return run
 
 
+@pytest.fixture
+def data_on_the_second(pair):
+    pair.on(0, "rm -rf data/tf-imagenet")
+    pair.on(1, "mkdir -p data/tf-imagenet; touch data/tf-imagenet/train-00000-of-00001")
+    yield
+    for node in (0, 1):
+        pair.on(node, "rm -rf data/tf-imagenet")
+
+
 @pytest.mark.lab
+@pytest.mark.usefixtures("data_on_the_second")
 @pytest.mark.parametrize(
     ("line", "suggested"),
     [
@@ -185,9 +195,7 @@ def typed(pair):
         ("remove pair 0 --lab", "clusterctl replace pair --lab 0"),
     ],
 )
-def test_what_is_pasted_works(pair, typed, line, suggested):
-    pair.on(0, "rm -rf data/tf-imagenet")
-    pair.on(1, "mkdir -p data/tf-imagenet; touch data/tf-imagenet/train-00000-of-00001")
+def test_what_is_pasted_works(typed, line, suggested):
     _, _, err = typed(f"clusterctl {line}")
     assert suggested in err
     said = suggested.replace("ssh pair --lab", "ssh pair --lab -- hostname")

@@ -19,7 +19,8 @@ from tests.pair import eventually
 
 pytestmark = pytest.mark.lab
 
-# Two ranks by /usr/bin/mpirun: one sleeps, one is busy.
+# Two ranks by /usr/bin/mpirun: one sleeps, one is busy. Its ssh would end after 30 s of a frozen
+# node, and the job with it, which is less than a crowded machine may take to draw that.
 RANK = """\
 import os, time
 while True:
@@ -28,7 +29,8 @@ while True:
 """
 MPIRUN = (
     "cd ~/examples/horovod/tensorflow; setsid /usr/bin/mpirun -np 2 --hostfile hosts"
-    " --map-by node python3 /home/ubuntu/rank.py </dev/null >/dev/null 2>&1 &"
+    " --map-by node --mca plm_rsh_args '-o ServerAliveInterval=0' python3 /home/ubuntu/rank.py"
+    " </dev/null >/dev/null 2>&1 &"
 )
 # A shell has the terminal, as at a user's: what its leader's end takes with it is lost.
 SHELL = 'trap : INT; trap "" HUP; "$@"; echo "ended with $?"; exec sleep 600'
