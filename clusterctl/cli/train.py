@@ -102,8 +102,8 @@ def exit_status(job: JobRecord) -> int:
 @click.option(
     "--script",
     metavar="PATH",
-    help="Run this Python program of the nodes, not the trainer: '~/mine.py'. A relative PATH is "
-    "below ~/examples/horovod/tensorflow there.",
+    help="Run this Python program, not the trainer. 'mine.py' is here, and its folder is shipped; "
+    "what begins with '~/' (quoted) or '/' is on the nodes.",
 )
 @click.option(
     "--preset",
@@ -231,7 +231,7 @@ def _in_short(access: Access, plan: TrainingPlan) -> str:
     filled = zip(access.targets, plan.hosts.fill(job.ranks))
     where = fold_hosts([target.host for target, ranks in filled if ranks])
     data = "synthetic data" if job.synthetic else job.run.data_dir if job.run else "data"
-    what = job.script_path or f"{TRAINER} on {data}"
+    what = str(plan.code or job.script_path or f"{TRAINER} on {data}")
     then = f", then an evaluation on {access.head.host}" if job.evaluation else ""
     return f"{count(job.ranks, 'rank')} on {where}: {what} (preset {job.preset}){then}"
 

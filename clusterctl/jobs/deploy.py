@@ -8,16 +8,21 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import shlex
+import subprocess
 import tarfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from clusterctl.domain.errors import CommandFailed
+from clusterctl.domain.errors import CommandFailed, UsageError
 from clusterctl.domain.results import CommandResult, FanoutResult, json_lines
-from clusterctl.jobs.plan import EXAMPLES_FOLDER
+from clusterctl.domain.units import count, format_bytes
+from clusterctl.jobs.plan import CODE_FOLDER, EXAMPLES_FOLDER, is_on_nodes
 from clusterctl.node.packer import program_of
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.fanout import fan_out
@@ -155,3 +160,139 @@ def archive(files: Mapping[str, bytes]) -> bytes:
         for name, data in files.items()
     }
     return zlib.compress(json.dumps(described).encode())
+
+
+# A folder goes to each node by itself, through one home's uplink.
+MOST_CODE_BYTES = 64 << 20
+MOST_CODE_FILES = 10_000
+CODE_TIMEOUT_S = 600.0
+# Outside a git work tree. So are names that begin with a dot, and virtual environments.
+NO_CODE = {"__pycache__", "node_modules", "venv"}
+
+
+@dataclass(frozen=True)
+class Code:
+    """A program here with what goes to the nodes with it: `files`, by their paths below `folder`.
+
+    `commit` is that of a git work tree, and `changed` what differs from it, a line each; both are
+    empty where there is none.
+    """
+
+    folder: Path
+    script: str
+    files: tuple[str, ...]
+    size_bytes: int
+    commit: str = ""
+    changed: str = ""
+
+    def __str__(self) -> str:
+        more = f" and {count(len(self.files) - 1, 'other file')}" if len(self.files) > 1 else ""
+        return f"{self.script}{more} from here ({format_bytes(self.size_bytes)})"
+
+    def as_data(self) -> dict[str, Any]:
+        """For the job's record."""
+        return {**vars(self), "folder": str(self.folder), "changed": self.changed.splitlines()}
+
+    def archive(self) -> bytes:
+        """A compressed tar archive. Raises UsageError for a file that cannot be read."""
+        content = io.BytesIO()
+        try:
+            with tarfile.open(fileobj=content, mode="w:gz", compresslevel=6) as tar:
+                for name in self.files:
+                    tar.add(self.folder / name, name, recursive=False)
+        except OSError as error:
+            raise UsageError(f"cannot read {error.filename}: {error.strerror}") from None
+        return content.getvalue()
+
+
+def code_of(script: str) -> Code | None:
+    """The program that --script names, with its folder; None for one of the nodes.
+
+    In a git work tree what git keeps or would add, else all but NO_CODE. Raises UsageError: no such
+    program, one that may be meant here or there, a folder that is too large to be shipped.
+    """
+    path = Path(script)
+    if is_on_nodes(script):
+        if path.is_file():
+            raise UsageError(
+                f"--script {script}: is the program here meant, or that of the nodes?",
+                f"cd {shlex.quote(str(path.parent))} and --script {shlex.quote(path.name)} ships "
+                f"what is here; --script '~/{path.name}' runs what is on the nodes",
+            )
+        return None
+    if not path.is_file():
+        what = "is a folder" if path.is_dir() else "there is no such file here"
+        raise UsageError(
+            f"--script {script}: {what}",
+            f"name a Python program; one of the nodes is '~/{path.name}', quoted",
+        )
+    folder = path.resolve().parent
+    if folder in (Path.home().resolve(), *Path.home().resolve().parents):
+        raise UsageError(
+            f"--script {script}: its folder is {folder}, and would be shipped whole",
+            "put the program into a folder of its own",
+        )
+    commit = _git(folder, "rev-parse", "HEAD").strip()
+    listed = _git(folder, "ls-files", "-z", "-co", "--exclude-standard").split("\0")[:-1]
+    names = sorted(set(listed) or _walk(folder))
+    found = [name for name in names if (folder / name).is_symlink() or (folder / name).is_file()]
+    # A program that git ignores is what was asked for.
+    files = tuple(dict.fromkeys([path.name, *found]))
+    sizes = Counter[str]()
+    for name in files:
+        sizes[name.partition("/")[0]] += (folder / name).lstat().st_size
+    size = sum(sizes.values())
+    if size > MOST_CODE_BYTES or len(files) > MOST_CODE_FILES:
+        largest = ", ".join(f"{name} ({format_bytes(n)})" for name, n in sizes.most_common(3))
+        raise UsageError(
+            f"--script {script}: {count(len(files), 'file')} of {format_bytes(size)} in {folder} "
+            f"are too much to ship; at most {MOST_CODE_FILES} of {format_bytes(MOST_CODE_BYTES)} "
+            f"in all. The largest: {largest}",
+            "name what the program does not need in .gitignore of a git work tree, or move it out "
+            "of the folder; data comes to the nodes with `clusterctl copy`",
+        )
+    changed = _git(folder, "status", "--porcelain", "--", ".") if commit else ""
+    return Code(folder, path.name, files, size, commit, changed)
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    """What git prints; nothing where it fails, or where there is none."""
+    argv = ["git", "-C", str(folder), *arguments]
+    try:
+        done = subprocess.run(argv, capture_output=True, check=False, stdin=subprocess.DEVNULL)
+    except OSError:
+        return ""
+    return os.fsdecode(done.stdout) if done.returncode == 0 else ""
+
+
+def _walk(folder: Path) -> Iterator[str]:
+    for place, folders, names in os.walk(folder):
+        folders[:] = [
+            name
+            for name in folders
+            if not name.startswith(".")
+            and name not in NO_CODE
+            and not Path(place, name, "pyvenv.cfg").exists()
+        ]
+        for name in names:
+            if not name.startswith(".") and not name.endswith(".pyc"):
+                yield Path(place, name).relative_to(folder).as_posix()
+
+
+def ship_code(
+    connections: Connections, targets: Sequence[Target], code: Code, job_id: str
+) -> FanoutResult[CommandResult]:
+    """Put it into a folder of the job on every node, so that nothing changes what a job imports
+    while it runs. A CommandFailed, on a full disk for example, is that node's outcome."""
+    archive, place = code.archive(), f"{CODE_FOLDER}/{job_id}"
+
+    def one(target: Target) -> CommandResult:
+        script = f"cd && umask 077 && mkdir -p {place} && tar -xzf - -C {place}"
+        command = shlex.join(["sh", "-c", script])
+        result = connections.run(target, command, stdin=archive, timeout_s=CODE_TIMEOUT_S)
+        if not result.ok:
+            said = (result.stderr.strip().splitlines() or ["no message"])[-1]
+            raise CommandFailed(target.host, f"cannot put {code.script} there: {said}")
+        return result
+
+    return fan_out(one, targets)

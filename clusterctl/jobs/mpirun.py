@@ -87,7 +87,8 @@ class MpiLaunch:
 
     An export of None has the value that it has in mpirun's environment. `arguments` are options
     of the user's own, which replace ours. `alone`: all ranks on the host where the line is typed,
-    whatever the hosts file says. `network`: the one that all hosts are in, such as 10.0.0.0/24;
+    whatever the hosts file says. `folder`: where the ranks run; empty for where the line is typed.
+    `network`: the one that all hosts are in, such as 10.0.0.0/24;
     empty where it is not known.
     """
 
@@ -101,6 +102,7 @@ class MpiLaunch:
     alone: bool = False
     arguments: tuple[str, ...] = ()
     network: str = ""
+    folder: str = ""
 
 
 def parse_mpirun_version(text: str) -> str:
@@ -127,6 +129,7 @@ def mpirun_argv(launch: MpiLaunch) -> list[str]:
         *where,
         ["--bind-to", binding[launch.binding]],
         ["--map-by", "slot"],
+        *([["--wdir", launch.folder]] if launch.folder else []),
         *(["-x", export] for export in exports),
         *(["--mca", name, value] for name, value in (*transport, interfaces, *launch.settings)),
     ]

@@ -46,6 +46,8 @@ from clusterctl.jobs.trainer import (
 NO_CARDS = ("lo", "docker", "br-", "virbr", "lxcbr", "lxdbr", "podman", "cni")
 LOCAL_NAMES = {"localhost", "127.0.0.1", "::1"}
 EXAMPLES_FOLDER = "examples/horovod/tensorflow"
+# A job's own copy of a program from here, below the home folder of every node.
+CODE_FOLDER = ".clusterctl/code"
 # In order: one that is activated (where train.sh is typed), ours, the conda environments of the
 # tutorial's Deep Learning AMI and of later ones, their Open MPI, the system's.
 MPIRUN_PATHS = (
@@ -229,8 +231,8 @@ def choose_environment(facts: HeadFacts, needs_horovod: bool = True) -> Environm
 
 @dataclass(frozen=True)
 class JobRequest:
-    """What the user asked for. `script` is a program of theirs on the nodes, relative to the folder
-    that the job runs in.
+    """What the user asked for. `script` is a program of theirs, here or on the nodes
+    (`is_on_nodes`).
 
     `clears`: empty the log folder first (True), go on from what it holds (False), or empty it
     where it holds no checkpoint (None). `mpi_arguments` are options for mpirun, as its words.
@@ -254,11 +256,12 @@ class JobRequest:
 class JobPlan:
     """A job as it will run: `argv`, then `evaluation`, in the folder `workdir` of the head node.
 
-    `script` is the path of a program of the user's own; as it was given, a relative one is below
-    `workdir`. `home` is that of the nodes. `run` and `refused` are the trainer's answer, what it
-    will do and its errors (`settled`). `clears_on_purpose`: the user asked for an empty log folder
-    in so many words. `destination`: of a copy (preset `copy`). `watchdog`: the settings of what
-    looks after the job there (operations/watchdog.py).
+    `script_path` is that of a program of the user's own on the nodes, empty where the trainer runs;
+    `code` the folder there into which its folder is shipped from here. `home` is that of the nodes.
+    `run` and `refused` are the trainer's answer, what it will do and its errors (`settled`).
+    `clears_on_purpose`: the user asked for an empty log folder in so many words. `destination`: of
+    a copy (preset `copy`). `watchdog`: the settings of what looks after the job there
+    (operations/watchdog.py).
     """
 
     job_id: str
@@ -272,7 +275,8 @@ class JobPlan:
     run: TrainerRun | None = None
     refused: str = ""
     clears_on_purpose: bool = False
-    script: str = ""
+    script_path: str = ""
+    code: str = ""
     home: str = ""
     variables: tuple[Variable, ...] = ()
     mpi_arguments: tuple[str, ...] = ()
@@ -299,10 +303,10 @@ class JobPlan:
         """The absolute path of the trainer's log folder; empty where it runs none, or refuses."""
         return posixpath.join(self.workdir, self.run.log_dir) if self.run else ""
 
-    @property
-    def script_path(self) -> str:
-        """The absolute path of the user's own program; empty where the trainer runs."""
-        return posixpath.join(self.workdir, self.script) if self.script else ""
+
+def is_on_nodes(script: str) -> bool:
+    """Tell a program of the nodes (`~/mine.py`, `/opt/mine.py`) from one that is here."""
+    return script.startswith(("~", "/"))
 
 
 def plan_job(request: JobRequest, facts: HeadFacts, hosts: HostsFile, job_id: str) -> JobPlan:
@@ -318,6 +322,7 @@ def plan_job(request: JobRequest, facts: HeadFacts, hosts: HostsFile, job_id: st
         **{one.name: None if one.private else one.value for one in request.variables},
         JOB_VARIABLE: job_id,
     }
+    script, code = _script(request.script, facts.home, job_id)
     launch = MpiLaunch(
         mpirun=environment.mpirun,
         hosts=len(hosts.entries),
@@ -325,7 +330,8 @@ def plan_job(request: JobRequest, facts: HeadFacts, hosts: HostsFile, job_id: st
         binding=preset.binding,
         settings=preset.settings,
         exports=tuple(exports.items()),
-        program=_program(request, environment.python, preset, facts),
+        program=_program(request, script, environment.python, preset, facts),
+        folder=code,
         arguments=request.mpi_arguments,
         network=shared_network([entry.host for entry in hosts.entries], facts),
     )
@@ -339,7 +345,8 @@ def plan_job(request: JobRequest, facts: HeadFacts, hosts: HostsFile, job_id: st
         evaluation=_evaluation(request, launch, environment, preset, facts, hosts),
         python=environment.python,
         clears_on_purpose=bool(_clearing(request)),
-        script="" if request.script is None else _in_home(request.script, facts.home, None),
+        script_path=script,
+        code=code,
         home=facts.home,
         variables=request.variables,
         mpi_arguments=request.mpi_arguments,
@@ -348,7 +355,7 @@ def plan_job(request: JobRequest, facts: HeadFacts, hosts: HostsFile, job_id: st
 
 def settled(plan: JobPlan, folder: Path) -> JobPlan:
     """Return the plan with what the trainer in `folder` says that it will do."""
-    if plan.script:
+    if plan.script_path:
         return plan
     lines = [argv[argv.index(TRAINER) + 1 :] for argv in (plan.argv, plan.evaluation) if argv]
     run, refused = ask_trainer(folder, plan.home, plan.ranks, lines)
@@ -379,7 +386,7 @@ def check_request(request: JobRequest, slots: int, more_gpus: str) -> None:
     if request.script is not None:
         _refuse("--script", "it runs your program, not the trainer", for_the_trainer)
         if not request.script.strip():
-            raise UsageError("--script names no program", "--script '~/mine.py'")
+            raise UsageError("--script names no program", "--script mine.py")
     else:
         _check_clearing(request.clears, request.arguments)
     if request.synthetic:
@@ -434,9 +441,19 @@ def node_exports(mpirun: str, preset: Preset, facts: HeadFacts) -> list[tuple[st
     return paths
 
 
-def _program(request: JobRequest, python: str, preset: Preset, facts: HeadFacts) -> tuple[str, ...]:
-    if request.script is not None:
-        return (python, _in_home(request.script, facts.home, None), *request.arguments)
+def _script(script: str | None, home: str, job_id: str) -> tuple[str, str]:
+    """The path of the user's program on the nodes, and the folder that is shipped there for it."""
+    if script is None or is_on_nodes(script):
+        return _in_home(script or "", home, None), ""
+    code = f"{home}/{CODE_FOLDER}/{job_id}"
+    return f"{code}/{posixpath.basename(script)}", code
+
+
+def _program(
+    request: JobRequest, script: str, python: str, preset: Preset, facts: HeadFacts
+) -> tuple[str, ...]:
+    if script:
+        return (python, script, *request.arguments)
     flags = training_flags(preset, _options(request, facts), facts.gpu_memory_mib)
     return _trainer(python, flags, request.arguments)
 

@@ -161,7 +161,7 @@ def environment_findings(context: JobContext) -> list[Finding]:
     built = [
         (node.host, text)
         for node in context.nodes
-        for text in built_otherwise(node.versions, not context.plan.script)
+        for text in built_otherwise(node.versions, not context.plan.script_path)
     ]
     return [
         *together("env.missing", missing, INSTALL),
@@ -182,16 +182,8 @@ def script_findings(context: JobContext) -> list[Finding]:
 
 
 def _script_hint(context: JobContext) -> str:
-    given = context.plan.script
-    quote = quote_hint(context, "--script", given)
-    if quote:
-        return quote
-    copy = "put it there on every node (clusterctl copy NAME FILE DIR)"
-    if given.startswith("/"):
-        return copy
-    return (
-        f"a relative PATH is below {context.plan.workdir} on the nodes: {copy}, or name it from ~/"
-    )
+    quote = quote_hint(context, "--script", context.plan.script_path)
+    return quote or "put it there on every node (clusterctl copy NAME FILE DIR)"
 
 
 def _differences(node: NodeLook, head: NodeLook) -> Iterable[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import posixpath
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,7 +15,15 @@ from clusterctl.domain.hostsfile import HostsFile, HostSlots, format_hosts_file,
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.results import CommandResult, FanoutResult, json_lines, read_each
 from clusterctl.domain.units import count
-from clusterctl.jobs.deploy import EXAMPLES, deploy_files, deployed_files, example_files
+from clusterctl.jobs.deploy import (
+    EXAMPLES,
+    Code,
+    code_of,
+    deploy_files,
+    deployed_files,
+    example_files,
+    ship_code,
+)
 from clusterctl.jobs.detached import start_job
 from clusterctl.jobs.plan import (
     PROBE,
@@ -52,13 +61,14 @@ PROBE_TIMEOUT_S = 60.0
 class TrainingPlan:
     """A job, the hosts file it runs with, and what speaks against it or is worth a word.
 
-    `running` is what runs already.
+    `running` is what runs already, `code` what is shipped from here.
     """
 
     job: JobPlan
     hosts: HostsFile
     running: Running
     findings: tuple[Finding, ...] = ()
+    code: Code | None = None
 
     def check(self) -> None:
         """Raises NotReady when a finding is an error."""
@@ -84,10 +94,12 @@ def plan_training(access: Access, request: JobRequest, force: bool = False) -> T
     more = _more_gpus(access.cluster, request.ranks)
     # Before any connection: asking for the impossible should not need one.
     check_request(request, hosts.slots, more)
+    code = code_of(request.script) if request.script else None
     job = plan_job(request, head_facts(access), hosts, new_job_id())
     job = settled(job, EXAMPLES / "tensorflow")
     running = what_runs(access).trainings
-    return TrainingPlan(job, hosts, running, look_before(access, job, hosts, running, force))
+    findings = look_before(access, job, hosts, running, force)
+    return TrainingPlan(job, hosts, running, findings, code)
 
 
 def start_training(
@@ -99,22 +111,30 @@ def start_training(
     if not force:
         refuse_beside_a_run(access, plan.running, "two would share its GPUs")
     text = format_hosts_file(plan.hosts)
-    shipped = deploy_files(access.connections, access.targets, text)
-    if shipped.failures:
-        first = shipped.failures[0].error
-        raise ClusterctlError(
-            f"not every node can be reached: {fold_hosts([f.host for f in shipped.failures])}"
-            + (f" ({first.message})" if first else ""),
-            f"mpirun needs all of them; see `clusterctl status {access.cluster.name}`",
-        )
+    shipped = _on_all(access, deploy_files(access.connections, access.targets, text))
+    if plan.code:
+        _on_all(access, ship_code(access.connections, access.targets, plan.code, plan.job.job_id))
     kept: dict[str, list[str]] = {}
-    for result in shipped.values:
+    for result in shipped:
         for name in deployed_files(result).kept:
             kept.setdefault(name, []).append(result.host)
     job = replace(plan.job, watchdog=watchdog)
-    runs_in = start_job(access.connections, access.head, job, access.cluster.name, force)
+    record = {"code.json": json.dumps(plan.code.as_data(), indent=1)} if plan.code else {}
+    runs_in = start_job(access.connections, access.head, job, access.cluster.name, force, record)
     folded = tuple((name, fold_hosts(hosts)) for name, hosts in kept.items())
     return StartedJob(plan.job, runs_in, folded)
+
+
+def _on_all(access: Access, shipped: FanoutResult[CommandResult]) -> Sequence[CommandResult]:
+    """What came of it on every node. Raises ClusterctlError for those where it failed."""
+    if shipped.failures:
+        first = shipped.failures[0].error
+        raise ClusterctlError(
+            f"not every node got its files: {fold_hosts([f.host for f in shipped.failures])}"
+            + (f" ({first.message})" if first else ""),
+            f"mpirun needs all of them; see `clusterctl status {access.cluster.name}`",
+        )
+    return shipped.values
 
 
 def look_before(
@@ -122,7 +142,8 @@ def look_before(
 ) -> tuple[Finding, ...]:
     """What speaks against the job on any node: one question to all of them at once."""
     asked = question(job)
-    if posixpath.relpath(job.script_path or "/", job.home or "/") in example_files():
+    path = posixpath.relpath(job.script_path or "/", job.home or "/")
+    if job.code or path in example_files():
         asked["script"] = ""  # the start puts it there
     payload = json.dumps(asked).encode()
     answers = access.connections.run_all(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.domain.errors import CommandFailed
+from clusterctl.domain.errors import CommandFailed, UsageError
 from clusterctl.domain.results import CommandResult
 from clusterctl.jobs.deploy import (
     HOSTS_PATH,
@@ -17,11 +17,14 @@ from clusterctl.jobs.deploy import (
     UNPACK,
     DeployedFiles,
     archive,
+    code_of,
     deployed_files,
     example_files,
     first_archive,
     first_command,
+    ship_code,
 )
+from tests.local_node import HEAD, LocalNode
 from tests.pythons import python_or_skip
 
 CHECKOUT = Path(__file__).parents[2]
@@ -176,3 +179,83 @@ def test_an_installed_package_holds_the_examples(tmp_path):
         [sys.executable, "-c", listed], cwd=tmp_path / "built", capture_output=True, check=True
     )
     assert {TRAINER, UTIL} <= set(out.stdout.decode().split())
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A user's folder, which is the current one; a file's content is its name."""
+    folder = tmp_path / "proj ect"
+    for name in (
+        "mine.py",
+        "lib/model.py",
+        "lib/__pycache__/model.pyc",
+        "runs/big.bin",
+        ".env",
+        "env39/pyvenv.cfg",
+        "env39/bin/python",
+        "é.txt",
+    ):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+    (folder / "link").symlink_to("lib/model.py")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def git(*arguments):
+    identity = ("-c", "user.name=a", "-c", "user.email=a@b")
+    subprocess.run(["git", *identity, *arguments], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_a_programs_folder_goes_with_it(project, weird_home):
+    whole = ("mine.py", "lib/model.py", "link", "runs/big.bin", "é.txt")
+    plain = code_of("mine.py")
+    assert (plain.files, plain.commit, str(plain)) == (
+        whole, "", "mine.py and 4 other files from here (49 B)"
+    )  # fmt: skip
+    node = LocalNode(weird_home)
+    assert not ship_code(node, [HEAD], plain, "20261120-154501-3f2a").failures
+    there = weird_home / ".clusterctl/code/20261120-154501-3f2a"
+    assert (there / "runs/big.bin").read_text() == "runs/big.bin"
+    assert (there / "link").readlink() == Path("lib/model.py")
+    assert there.stat().st_mode & 0o777 == 0o700
+    (weird_home / ".clusterctl/code/full").write_text("")
+    [failed] = ship_code(node, [HEAD], plain, "full").failures
+    assert "cannot put mine.py there: " in str(failed.error)
+
+    git("init", "-q")
+    (project / ".gitignore").write_text("runs\nenv*\n*.pyc\n.env\n")
+    git("add", "mine.py", "lib/model.py")
+    git("commit", "-qm", "first")
+    (project / "lib/model.py").unlink()
+    of_git = code_of("../proj ect/mine.py")
+    assert of_git.files == ("mine.py", ".gitignore", "link", "é.txt")
+    assert len(of_git.commit) == 40
+    assert "D lib/model.py" in of_git.changed
+    assert code_of("runs/big.bin").files == ("big.bin",), "one that git ignores"
+
+
+@pytest.mark.parametrize(
+    ("script", "says", "hint"),
+    [
+        ("none.py", "there is no such file here", "'~/none.py', quoted"),
+        ("lib", "is a folder", "name a Python program"),
+        ("{here}/mine.py", "is the program here meant, or that of the nodes", "--script mine.py"),
+        ("../atop.py", "its folder is ", "a folder of its own"),
+        ("mine.py", "in all. The largest: runs (64.0 MiB), ", ".gitignore"),
+    ],
+)
+def test_what_is_not_shipped(project, monkeypatch, script, says, hint):
+    (project.parent / "atop.py").touch()
+    monkeypatch.setenv("HOME", str(project.parent / "user"))
+    with (project / "runs/big.bin").open("wb") as file:
+        file.truncate(64 << 20)
+    with pytest.raises(UsageError) as raised:
+        code_of(script.format(here=project))
+    assert says in raised.value.message
+    assert hint in raised.value.hint
+
+
+@pytest.mark.parametrize("script", ["~/mine.py", "/opt/none/mine.py"])
+def test_a_program_of_the_nodes_is_not_shipped(project, script):
+    assert code_of(script) is None

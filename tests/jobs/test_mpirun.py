@@ -446,8 +446,10 @@ def test_a_script_of_the_users_own_gets_none_of_the_trainers_flags():
     assert words[-3:] == [FIVE.python, "/home/ubuntu/it's mine.py", "-v"]
     plan = plan_job(request, facts(), HOSTS, JOB)
     assert (plan.script_path, plan.home) == ("/home/ubuntu/it's mine.py", "/home/ubuntu")
-    below = plan_job(JobRequest(2, script="mine.py"), facts(), HOSTS, JOB)
-    assert (below.argv[-1], below.script_path) == ("mine.py", f"{below.workdir}/mine.py")
+    here = plan_job(JobRequest(2, script="../my proj/mine.py"), facts(), HOSTS, JOB)
+    code = f"/home/ubuntu/.clusterctl/code/{JOB}"
+    assert (here.argv[-1], here.script_path, here.code) == (*2 * [f"{code}/mine.py"], code)
+    assert f" --map-by slot --wdir {code} " in here.line
     assert plan_job(JobRequest(2), facts(), HOSTS, JOB).script_path == ""
 
 
@@ -523,7 +525,7 @@ def test_refused(request_, head, error, says):
 
 def test_a_script_runs_without_horovod():
     plain = Environment(FOUR.mpirun, "/usr/bin/python3", False)
-    assert line(JobRequest(1, script="x.py"), facts(plain)).endswith("/usr/bin/python3 x.py")
+    assert line(JobRequest(1, script="/x.py"), facts(plain)).endswith("/usr/bin/python3 /x.py")
 
 
 def test_the_first_environment_with_horovod_is_taken():

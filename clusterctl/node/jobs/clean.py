@@ -1,4 +1,5 @@
-"""Runs on a node: remove what trainings wrote into log folders, and ended jobs' own folders.
+"""Runs on a node: remove what trainings wrote into log folders, and ended jobs' own folders,
+with the programs that were shipped for them.
 
 stdin: {"folders": [[PATH, LOG NAME]], "keep": [PATH], "jobs": BOOLEAN, "keep_last": N, "dry_run":
 BOOLEAN, "force": BOOLEAN}; a PATH may begin with ~. With N of 1 or more, of each folder the older
@@ -24,6 +25,7 @@ import sys
 from pathlib import Path
 
 JOBS = Path.home() / ".clusterctl" / "jobs"
+CODE = Path.home() / ".clusterctl" / "code"  # what `train --script` shipped, on every node
 JOB_IDS = "[0-9]" * 8 + "-" + "[0-9]" * 6 + "-" + "[0-9a-f]" * 4
 CHECKPOINT = re.compile(r"model\.ckpt-\d+\.index")
 OF_STEP = re.compile(r"model\.ckpt-(\d+)\..*")
@@ -51,6 +53,16 @@ def runs(job: Path) -> bool:
     except (OSError, ValueError):
         return False
     return b"CLUSTERCTL_JOB=" + os.fsencode(job.name) in environ
+
+
+def has_processes(job: str) -> bool:
+    """Whether any process here has the job's mark: a node that is not the head keeps no record."""
+    mark = b"CLUSTERCTL_JOB=" + os.fsencode(job)
+    for environ in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if mark in environ.read_bytes().split(b"\0"):
+                return True
+    return False
 
 
 def main() -> None:
@@ -102,9 +114,11 @@ def clean(asked: dict) -> dict:
             if not asked["dry_run"]:
                 with contextlib.suppress(OSError):  # something else is left in it
                     os.rmdir(path)  # noqa: PTH106
-    for job in jobs[: max(0, len(jobs) - asked["keep_last"])] if asked["jobs"] else []:
-        if job.name not in running and not is_link(str(job)):
-            take({"path": str(job), "checkpoints": 0, "others": 0}, [str(job)])
+    ids = sorted({job.name for job in (*jobs, *CODE.glob(JOB_IDS))}) if asked["jobs"] else []
+    for name in ids[: max(0, len(ids) - asked["keep_last"])]:
+        own = [str(top / name) for top in (JOBS, CODE) if (top / name).is_dir()]
+        if not has_processes(name) and not any(map(is_link, own)):
+            take({"path": own[0], "checkpoints": 0, "others": 0}, own)
     return {"folders": found, "failed": failed, "links": sorted(set(links))}
 
 
