@@ -42,7 +42,11 @@ class ThreadStack:
 
 @dataclass(frozen=True)
 class Socket:
-    """A TCP connection of a rank. `timer` is the kernel's: on, keepalive, timewait, persist."""
+    """A TCP connection of a rank. `timer` is the kernel's: on, keepalive, timewait, persist.
+
+    Since it was opened `acked_bytes` have reached the peer. For `sending_s` of that time there was
+    something to send that the peer's window had room for. `rtt_s` is the smoothed round trip.
+    """
 
     local: str = ""
     peer: str = ""
@@ -51,6 +55,9 @@ class Socket:
     receive_queue_bytes: int = 0
     timer: str = ""
     retransmits: int = 0
+    rtt_s: float = 0.0
+    acked_bytes: int = 0
+    sending_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -102,8 +109,7 @@ class ProcessEvidence:
     that the script imports, by name, as far as they are older than the process.
 
     Between the samples a rank is glanced at ten times a second. `glances` has a letter for each:
-    w where the main thread waits for other threads, z where it sleeps, else its state. `unsent`
-    counts, by connection (`local peer`), the glances at which QUEUED_BYTES or more were unsent.
+    w where the main thread waits for other threads, z where it sleeps, else its state.
     """
 
     pid: int = 0
@@ -120,7 +126,6 @@ class ProcessEvidence:
     variables: dict[str, str] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
     glances: str = ""
-    unsent: dict[str, int] = field(default_factory=dict)
     samples: tuple[Sample, ...] = ()
 
 

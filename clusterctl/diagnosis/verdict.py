@@ -39,9 +39,10 @@ HEALTHY = "healthy"
 SKEW_S = 2.0
 SKEW_FATAL_S = 300.0
 FEW_DESCRIPTORS = 64
-QUEUED_BYTES = 16 << 10
-# A link on which data queue up at so many looks, while its host moves less than this.
-QUEUED_SHARE, SLOW_BYTES_S, STARVED = 0.5, 20e6, 0.95
+# A link is slow when at least so much is sent over it, for such a share of the time, with such a
+# round trip, and that many times as slowly as over another. Acknowledgements that Linux delays come
+# after 40 ms, whatever the link is.
+MOVED_BYTES, SENDING_SHARE, ROUND_TRIP_S, TIMES_SLOWER = 64 << 10, 0.25, 0.05, 8
 # Of so many glances a straggler works in 6 of 10, and the others in 3 at most.
 GLANCES, WORKS_SHARE, RESTS_SHARE = 15, 0.6, 0.3
 # Of its looks a straggler is at its own work in so many, and the others wait in so many of theirs.
@@ -208,7 +209,10 @@ def _without_cause(case: Scene, rest: list[Cause]) -> tuple[str, str]:
 
 def silent_hosts(case: Scene) -> Iterator[Cause]:
     used = {host.host for host in case.hosts}
+    slow = {cause.host for cause in slow_links(case)} if case.silent else set()
     for host in case.silent:
+        if host.host in slow:
+            continue  # what is asked of it does not get through in time
         matters = case.is_running and host.host in used
         ranks = tuple(sorted(one for one, at in case.host_of.items() if at.host == host.host))
         what, shown = _silence(case, host)
@@ -1160,78 +1164,82 @@ def _slow_at(rank: Rank) -> str:
     return f"in {label(call)}" if call else "at work of its own"
 
 
+@dataclass(frozen=True)
+class _Traffic:
+    """What a rank sent to another host between its first and its last look: for `share` of the
+    time, at `bytes_s` in that time, with `rtt_s` on average."""
+
+    share: float
+    bytes_s: float
+    rtt_s: float
+
+    @property
+    def text(self) -> str:
+        return (
+            f"{format_bytes(int(self.bytes_s))}/s for {self.share:.0%} of the time, round trip "
+            f"{format_duration(self.rtt_s)}"
+        )
+
+
+def _traffic(case: Scene) -> dict[tuple[str, str], _Traffic]:
+    """The busiest by the addresses of the two hosts, that of the sender first."""
+    hosts = {host.address for host in case.evidence.hosts if host.address}
+    found: dict[tuple[str, str], _Traffic] = {}
+    for rank in case.ranks:
+        looks = [{(one.local, one.peer): one for one in look.sockets} for look in rank.samples]
+        for ends, last in looks[-1].items() if looks and rank.span_s else ():
+            first, peer = looks[0].get(ends), last.peer.rpartition(":")[0]
+            moved = last.acked_bytes - first.acked_bytes if first else 0
+            if not first or moved < MOVED_BYTES or peer not in hosts - {rank.host.address}:
+                continue
+            sending_s = max(last.sending_s - first.sending_s, 1e-3)
+            rtts = [look[ends].rtt_s for look in looks if ends in look]
+            one = _Traffic(sending_s / rank.span_s, moved / sending_s, sum(rtts) / len(rtts))
+            pair = (rank.host.address, peer)
+            found[pair] = max(one, found.get(pair, one), key=lambda traffic: traffic.share)
+    return found
+
+
 def slow_links(case: Scene) -> Iterator[Cause]:
-    """Hosts that data queue up for, or from, at every look."""
-    if not case.is_running or case.silent:
-        return
-    hosts = {host.address: host for host in case.evidence.hosts if host.address}
-    # By connection, whichever end: the looks at which data were unsent, all looks, the most bytes.
-    seen: dict[frozenset[str], list[int]] = {}
-    starved: set[str] = set()
-    queues: Counter[tuple[str, str]] = Counter()
-    for host in case.evidence.hosts:
-        for process in host.processes:
-            # Who gets no processor reads late: its queues say nothing of the link.
-            rank = Rank(process, host)
-            slow = rank.span_s and rank.grown("run_wait_s") > STARVED * rank.span_s
-            for sample in process.samples:
-                for socket in sample.sockets:
-                    if socket.peer.rpartition(":")[0] in hosts.keys() - {host.address}:
-                        if slow:
-                            starved |= {socket.local}
-                        of = seen.setdefault(frozenset((socket.local, socket.peer)), [0, 0, 0])
-                        of[0] += socket.send_queue_bytes >= QUEUED_BYTES
-                        of[1] += 1
-                        of[2] = max(of[2], socket.send_queue_bytes)
-            for ends, number in process.unsent.items():
-                if frozenset(ends.split()) in seen:
-                    of = seen[frozenset(ends.split())]
-                    of[0] += number
-                    of[1] += len(process.glances)
-    for pair, (queued, looks, most) in seen.items():
-        if pair & starved:
-            continue
-        if looks > 1 and queued >= QUEUED_SHARE * looks:
-            one, other = sorted(end.rpartition(":")[0] for end in pair)
-            rates = [hosts[end].network_bytes_s for end in (one, other)]
-            known = [rate for rate in rates if rate is not None]
-            # A fast link may be full as well; of two hosts none stands out.
-            if min(known, default=SLOW_BYTES_S) < SLOW_BYTES_S or (not known and len(hosts) > 2):
-                queues[one, other] += max(most, QUEUED_BYTES)
-    if not queues:
-        return
-    weight: Counter[str] = Counter()
-    for (one, other), queued in queues.items():
-        weight[one] += queued
-        weight[other] += queued
-    [(address, most)] = weight.most_common(1)
-    total = sum(queues.values())
-    ties = [one for one, bytes_ in weight.items() if bytes_ == most]
-    if len(ties) == 2:
-        # What the slow one holds up goes on between the other and the rest.
-        moved = sorted((hosts[one].network_bytes_s or 0.0, one) for one in ties)
-        if 0 < moved[0][0] < 0.7 * moved[1][0]:
-            ties = [moved[0][1]]
-            address = ties[0]
-    if most < 0.7 * total or hosts[address].error:
-        return
-    ends = " or ".join(called(hosts[one]) for one in ties[:2])
-    yield Cause(
-        "link.slow",
-        WARNING,
-        f"data queue up in front of the network of {ends}: at most looks up to "
-        f"{format_bytes(most)} were unsent. Its link is slow, or it does not read"
-        if len(ties) == 1
-        else f"data queue up between {ends}: the link of one of them is slow",
-        hosts[address].host if len(ties) == 1 else None,
-        f"see its traffic beside the others': clusterctl watch {case.cluster}; or replace it: "
-        f"clusterctl replace {case.cluster} {hosts[address].index}",
-        evidence=tuple(
-            f"{one} -> {other}: {format_bytes(queued)} unsent"
-            for (one, other), queued in queues.most_common(4)
-        ),
-        blocks=True,
-    )
+    """Hosts that data crawl to, or from, while they are quick between others."""
+    traffic = _traffic(case) if case.is_running else {}
+    quickest = max((one.bytes_s for one in traffic.values()), default=0.0)
+    nearest_s = min((one.rtt_s for one in traffic.values()), default=0.0)
+    pairs = {frozenset(ends) for ends in traffic}
+    slow = {
+        frozenset(ends): one
+        for ends, one in traffic.items()
+        if one.share >= SENDING_SHARE and one.rtt_s >= ROUND_TRIP_S
+        # Of two hosts none can be compared.
+        if len(pairs) == 1
+        or (one.bytes_s * TIMES_SLOWER <= quickest and one.rtt_s >= TIMES_SLOWER * nearest_s)
+    }
+    well = {end for pair in pairs - slow.keys() for end in pair}
+    crawling = sorted(slow, key=sorted)
+    hosts = {host.address: host for host in case.evidence.hosts}
+    while crawling:
+        every = Counter(end for pair in crawling for end in sorted(pair))
+        counted = Counter({end: n for end, n in every.items() if end not in well}) or every
+        most = max(counted.values())
+        ends = [hosts[end] for end in counted if counted[end] == most]
+        named = ends[0] if len(ends) == 1 or len(crawling) > 1 else None
+        of = [pair for pair in crawling if not named or named.address in pair]
+        crawling = [pair for pair in crawling if pair not in of]
+        shown = tuple(f"{' - '.join(sorted(pair))}: {slow[pair].text}" for pair in of[:4])
+        if pairs - slow.keys():
+            shown += (f"the quickest other: {format_bytes(int(quickest))}/s",)
+        host = named or ends[-1]
+        yield Cause(
+            "link.slow",
+            WARNING,
+            f"the link of {called(host)} is slow: data crawl between it and other hosts"
+            if named
+            else f"the link between {' and '.join(map(called, ends))} is slow: data crawl over it",
+            named.host if named else None,
+            f"see its traffic beside the others': clusterctl watch {case.cluster}; or replace it: "
+            f"clusterctl replace {case.cluster} {host.index}",
+            evidence=(*shown, *((f"SSH: {host.error}",) if host.error else ())),
+        )
 
 
 def slowed_down(case: Scene) -> Iterator[Cause]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 import os
 import shlex
 import subprocess
@@ -48,6 +49,8 @@ BESIDE_S = 3.0
 ENDING_S = 1.5
 # Once for each node: through a home's uplink it takes long.
 SEND_WITHIN_S = 30.0
+# One node whose greeting takes so long, and so many times another's, has a slow link.
+SLOW_GREETING_S, SLOW_GREETING = 0.3, 10
 LOG_LINES = 2000
 DOWNLOAD_WITHIN_S = 60.0
 PIP_DOWNLOAD = (
@@ -86,6 +89,7 @@ class PySpies:
     """One for each kind of machine: that of this package, else of pip's wheel, kept in `cache`."""
 
     cache: Path
+    _quickest_s: float = math.inf
     _found: dict[str, tuple[PySpyFile | None, str]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -95,6 +99,12 @@ class PySpies:
             if machine not in self._found:
                 self._found[machine] = self._find(machine)
             return self._found[machine]
+
+    def fits(self, greeting_s: float) -> bool:
+        """Whether the program can be sent to a node that took so long to greet. Over a link that is
+        far slower than the others' it would take all the time that there is."""
+        self._quickest_s = min(self._quickest_s, greeting_s)
+        return greeting_s < max(SLOW_GREETING_S, SLOW_GREETING * self._quickest_s)
 
     def _find(self, machine: str) -> tuple[PySpyFile | None, str]:
         own = installed_py_spy()
@@ -217,7 +227,12 @@ def ask(
     words = [*result.stdout.rpartition("clusterctl ")[2].split(), "", ""]
     machine, kept = words[1], words[2:]
     spy, why = spies.of(machine)
-    send = spy.packed if spy and spy.name not in kept else b""
+    fits = spies.fits(answered_at - asked_at)
+    send = b""
+    if spy and spy.name not in kept and fits:
+        send = spy.packed
+    elif spy and spy.name not in kept:
+        spy, why = None, "its link is too slow to send py-spy over it"
     question = {
         "py_spy": spy.name if spy else "",
         "py_spy_missing": why,

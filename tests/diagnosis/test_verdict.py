@@ -270,36 +270,39 @@ def test_what_is_wrong_is_named(name):
     assert found.exit_status == 2
 
 
-def queued(at, **more):
-    """Ranks of that host have data for demo-2 to send."""
-    return samples(ALLREDUCE, sockets=(socket_to(2, at, send_queue_bytes=1 << 20, **more),))
-
-
 def glanced(evidence, letters, *ranks):
     """Three looks say nothing; at the glances between them these ranks did so."""
     evidence = with_rank(evidence, *range(8), glances="wwwwwwwwwz" * 3)
     return with_rank(evidence, *ranks, glances=letters)
 
 
-def with_network(evidence, rate):
-    hosts = tuple(replace(host, network_bytes_s=rate) for host in evidence.hosts)
-    return replace(evidence, hosts=hosts)
+WELL, CRAWLING, DELAYED = (20e6, 0.02, 0.001), (1e5, 0.8, 0.3), (1e6, 0.6, 0.04)
 
 
-def drained(evidence, run_waits=(0.0, 0.0, 0.0)):
-    """Between the looks much is unsent, at the looks by chance nothing."""
-    for rank, at in ((0, 0), (2, 1), (6, 3)):
-        one = socket_to(2, at)
-        evidence = with_rank(
-            evidence,
-            rank,
-            samples=tuple(
-                replace(look, run_wait_s=waited)
-                for look, waited in zip(samples(ALLREDUCE, sockets=(one,)), run_waits)
-            ),
-            glances="w" * 20,
-            unsent={f"{one.local} {one.peer}": 18},
+def sends(evidence, links):
+    """By the hosts at both ends: at how many bytes/s a rank sends, for which share of the time,
+    with which round trip."""
+    of: dict[int, list[tuple]] = {}
+    for (one, other), link in links.items():
+        of.setdefault(one, []).append((other, link))
+    for host, flows in of.items():
+        looks = tuple(
+            replace(
+                look,
+                sockets=tuple(
+                    socket_to(
+                        to,
+                        host,
+                        rtt_s=rtt_s,
+                        acked_bytes=int(bytes_s * share * look.at_s),
+                        sending_s=share * look.at_s,
+                    )
+                    for to, (bytes_s, share, rtt_s) in flows
+                ),
+            )
+            for look in samples(ALLREDUCE)
         )
+        evidence = with_rank(evidence, 2 * host, samples=looks)
     return evidence
 
 
@@ -326,9 +329,12 @@ HEALTHY = {
         0,
     ),
     "all work": glanced(job_of(quiet_s=1.0), "RRRRRRRwRR" * 3, *range(8)),
-    "a fast link that is full": with_network(drained(job_of(quiet_s=1.0)), 1e9),
-    "ranks that get no processor": with_network(
-        drained(job_of(quiet_s=1.0), run_waits=(1.0, 3.0, 5.0)), 2e5
+    "links that are full": sends(
+        job_of(quiet_s=1.0), {(0, 1): (1e9, 1.0, 0.06), (1, 2): (9e8, 1.0, 0.08)}
+    ),
+    "acknowledgements are delayed": sends(job_of(quiet_s=1.0), {(0, 1): WELL, (0, 2): DELAYED}),
+    "all links are slow": sends(
+        job_of(quiet_s=1.0), {(0, 1): CRAWLING, (1, 2): (2e5, 0.7, 0.2), (0, 2): CRAWLING}
     ),
     "the same scripts": scripted(job_of(quiet_s=1.0)),
     "a long evaluation": job_of(stack=STEP, quiet_s=300.0),
@@ -400,12 +406,23 @@ RUNS = job_of(quiet_s=1.0)
 
 WARNED = {
     "a straggler": (with_rank(RUNS, 5, samples=samples(own("load"))), "rank.straggler", "demo-2"),
-    "a slow link": (
-        with_rank(with_rank(RUNS, 0, samples=queued(0)), 2, samples=queued(1)),
+    "a slow link": (sends(RUNS, {(0, 1): WELL, (0, 2): CRAWLING}), "link.slow", "demo-2"),
+    "a slow link in a ring": (
+        sends(RUNS, {(0, 1): WELL, (1, 2): CRAWLING, (2, 3): CRAWLING, (3, 0): WELL}),
         "link.slow",
         "demo-2",
     ),
-    "a slow link, between the looks": (with_network(drained(RUNS), 2e5), "link.slow", "demo-2"),
+    "a link so slow that nothing else passes": (
+        with_host(
+            sends(RUNS, {(0, 1): WELL, (0, 2): CRAWLING}),
+            2,
+            error="did not end within 7.5 s: python3",
+            processes=(),
+        ),
+        "link.slow",
+        "demo-2",
+    ),
+    "a slow link between two": (sends(RUNS, {(0, 2): CRAWLING}), "link.slow", None),
     "a straggler, between the looks": (
         glanced(RUNS, "RRRRRRRwRR" * 3, 5),
         "rank.straggler",

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 NICENESS = 5
 GLANCE_S = 0.1
-# So much unsent at most glances: a link that is slower than what is sent.
-QUEUED_BYTES = 16 << 10
 MOST_SOURCES = 32
 MOST_FILES = 64
 MOST_SOCKETS = 256
@@ -136,6 +134,8 @@ TCP_STATES = (
     *("", "ESTAB", "SYN-SENT", "SYN-RECV", "FIN-WAIT-1", "FIN-WAIT-2", "TIME-WAIT", "UNCONN"),
     *("CLOSE-WAIT", "LAST-ACK", "LISTEN", "CLOSING", "NEW-SYN-RECV"),
 )
+# linux/netlink.h, linux/sock_diag.h; INET_DIAG_INFO.
+NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, INFO = 4, 20, 2
 TCP_TIMERS = {1: "on", 2: "keepalive", 3: "timewait", 4: "persist"}
 # As a main thread calls while the threads of a library work.
 WAITS = ("futex", "poll", "ppoll", "select", "epoll_wait", "epoll_pwait")
@@ -225,7 +225,7 @@ def look(samples: int, spacing_s: float, spy: stacks.PySpy) -> list[dict[str, An
 
 
 def glance(known: dict[tuple[int, int], dict[str, Any]], until: float) -> None:
-    """Look at the ranks' main threads and queues until then, at what costs next to nothing."""
+    """Look at the ranks' main threads until then, at what costs next to nothing."""
     ranks = [one for one in known.values() if one["role"] == "rank"]
     calls = CALLS.get(os.uname().machine, {}).get("", {})
     names = {str(number): name for number, name in calls.items()}
@@ -233,7 +233,6 @@ def glance(known: dict[tuple[int, int], dict[str, Any]], until: float) -> None:
         time.sleep(max(0.0, min(GLANCE_S, until - time.monotonic())))
         if time.monotonic() >= until:
             return
-        queued: set[str] | None = None
         for one in ranks:
             state = state_of(f"/proc/{one['pid']}")
             if not state:
@@ -242,23 +241,6 @@ def glance(known: dict[tuple[int, int], dict[str, Any]], until: float) -> None:
             if state == "S":
                 state = "w" if call in WAITS else "z" if "sleep" in call else "S"
             one["glances"] += state
-            if queued is None:
-                queued = queues(one["pid"])
-            for line in queued & {
-                f"{s['local']} {s['peer']}" for s in one["samples"][-1]["sockets"]
-            }:
-                one["unsent"][line] = one["unsent"].get(line, 0) + 1
-
-
-def queues(pid: int) -> set[str]:
-    """The connections that have QUEUED_BYTES or more to send."""
-    found = set()
-    for name in ("tcp", "tcp6"):
-        for line in text_of(f"/proc/{pid}/net/{name}").splitlines()[1:]:
-            words = line.split()
-            if len(words) > 4 and int(words[4].partition(":")[0], 16) >= QUEUED_BYTES:
-                found.add(f"{endpoint(words[1])} {endpoint(words[2])}")
-    return found
 
 
 def network_bytes() -> list[int]:
@@ -351,7 +333,6 @@ def describe(one: processes.Process) -> dict[str, Any]:
         "variables": {name: value for name, value in environ.items() if name.startswith(VARIABLES)},
         "sources": {},
         "glances": "",
-        "unsent": {},
         "samples": [],
     }
 
@@ -366,7 +347,7 @@ def sample_of(one: processes.Process, at_s: float, tables: dict[str, Any]) -> di
     counts = [numbers(f"{folder}/task/{task}/schedstat") for task in tasks]
     moved = dict(line.split(": ") for line in text_of(f"{folder}/io").splitlines() if ": " in line)
     if not tables:
-        tables.update(tcp_sockets(one.pid))
+        tables.update(tcp_sockets())
     return {
         "at_s": at_s,
         "state": fields[0],
@@ -499,35 +480,62 @@ def string_at(pid: int, address: int) -> str:
         return ""
 
 
-def tcp_sockets(pid: int) -> dict[str, dict[str, Any]]:
-    """The TCP connections that the process sees, by inode. The kernel's table has all that `ss`
-    would say: queues, timer, retransmissions."""
+def tcp_sockets() -> dict[str, dict[str, Any]]:
+    """This host's TCP connections by inode: what `ss -tinO` shows, from where it has it
+    (sock_diag(7), linux/inet_diag.h, struct tcp_info of linux/tcp.h; any user may ask)."""
     found: dict[str, dict[str, Any]] = {"": {}}
-    for name in ("tcp", "tcp6"):
-        for line in text_of(f"/proc/{pid}/net/{name}").splitlines()[1:]:
-            words = line.split()
-            if len(words) < 10:
-                continue
-            send, _, receive = words[4].partition(":")
-            found[words[9]] = {
-                "local": endpoint(words[1]),
-                "peer": endpoint(words[2]),
-                "state": TCP_STATES[int(words[3], 16)],
-                "send_queue_bytes": int(send, 16),
-                "receive_queue_bytes": int(receive, 16),
-                "timer": TCP_TIMERS.get(int(words[5][:2], 16), ""),
-                "retransmits": int(words[6], 16),
-            }
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as kernel:
+        kernel.settimeout(1.0)
+        for family in (socket.AF_INET, socket.AF_INET6):
+            asked = struct.pack("=BBBxI48x", family, socket.IPPROTO_TCP, 1 << INFO - 1, 0xFFF)
+            # A dump (NLM_F_REQUEST | NLM_F_ROOT | NLM_F_MATCH) of SOCK_DIAG_BY_FAMILY.
+            kernel.send(struct.pack("=IHHII", 16 + len(asked), 20, 0x301, 0, 0) + asked)
+            is_last = False
+            while not is_last:
+                said = kernel.recv(1 << 18)
+                while said and not is_last:
+                    length, kind = struct.unpack_from("=IH", said)
+                    is_last = kind != SOCK_DIAG_BY_FAMILY  # the end, or an error
+                    if not is_last:
+                        inode, one = connection(said[16:length])
+                        found[inode] = one
+                    said = said[length + 3 & ~3 :]
     return found
 
 
-def endpoint(text: str) -> str:
-    """`0100007F:1F90` as 127.0.0.1:8080: words of 32 bits in the order of this machine."""
-    address, _, port = text.partition(":")
-    words = [int(address[at : at + 8], 16) for at in range(0, len(address), 8)]
-    raw = struct.pack(f"={len(words)}I", *words)
-    if len(raw) == 16 and raw.startswith(b"\0" * 10 + b"\xff\xff"):
-        raw = raw[12:]
-    family = socket.AF_INET if len(raw) == 4 else socket.AF_INET6
-    shown = socket.inet_ntop(family, raw)
-    return f"{shown if len(raw) == 4 else f'[{shown}]'}:{int(port, 16)}"
+def connection(said: bytes) -> tuple[str, dict[str, Any]]:
+    """The inode of a connection, and what it is like, of a struct inet_diag_msg."""
+    family, state, timer, retransmits = said[:4]
+    ports = struct.unpack_from("!HH", said, 4)
+    received, unsent, _, inode = struct.unpack_from("=4I", said, 56)
+    ends = [endpoint(family, said[at : at + 16], port) for at, port in zip((8, 24), ports)]
+    one = {
+        "local": ends[0],
+        "peer": ends[1],
+        "state": TCP_STATES[state],
+        "send_queue_bytes": unsent,
+        "receive_queue_bytes": received,
+        "timer": TCP_TIMERS.get(timer, ""),
+        "retransmits": retransmits,
+    }
+    at = 72
+    while at + 4 <= len(said):
+        length, kind = struct.unpack_from("=HH", said, at)
+        # Older kernels have a shorter struct.
+        if kind == INFO and length >= 4 + 184:
+            info = said[at + 4 : at + length]
+            one["rtt_s"] = struct.unpack_from("=I", info, 68)[0] / 1e6
+            one["acked_bytes"] = struct.unpack_from("=Q", info, 120)[0]
+            busy_us, closed_us = struct.unpack_from("=QQ", info, 168)
+            one["sending_s"] = (busy_us - closed_us) / 1e6
+        at += max(4, length + 3 & ~3)
+    return str(inode), one
+
+
+def endpoint(family: int, raw: bytes, port: int) -> str:
+    """`127.0.0.1:8080`, and `[::1]:8080`; an IPv4 address that was mapped into IPv6 as such."""
+    if family == socket.AF_INET6 and raw.startswith(b"\0" * 10 + b"\xff\xff"):
+        family, raw = socket.AF_INET, raw[12:]
+    if family == socket.AF_INET:
+        return f"{socket.inet_ntop(family, raw[:4])}:{port}"
+    return f"[{socket.inet_ntop(family, raw)}]:{port}"
