@@ -137,6 +137,15 @@ class Piece(NamedTuple):
     data: str = ""
 
 
+class Measured(NamedTuple):
+    """What `Measure` has found. `figures`: rtt_p50 and rtt_p99 in seconds; one_out, one_back,
+    many_out and many_back in bytes a second, over one connection and over many. `why` not."""
+
+    name: str = ""
+    why: str = ""
+    figures: dict[str, float] = {}  # never changed
+
+
 class Failed(NamedTuple):
     """The relay gives up, and ends. For `kind` see clusterctl.node.relay.base."""
 
@@ -151,7 +160,9 @@ class Bye(NamedTuple):
     clean: bool = True
 
 
-Event = Union[Listening, Listed, Gap, Progress, Lost, Done, Looked, Piece, Failed, Bye]
+Event = Union[
+    Listening, Listed, Gap, Progress, Lost, Done, Looked, Piece, Measured, Failed, Bye
+]
 
 
 # Orders
@@ -194,6 +205,16 @@ class GetPiece(NamedTuple):
     at: int = 0
 
 
+class Measure(NamedTuple):
+    """Measure the way to this relay and back, each of four ways of sending for so many seconds."""
+
+    name: str = ""
+    address: str = ""
+    port: int = 0
+    streams: int = 1
+    seconds: float = 1.0
+
+
 class Ping(NamedTuple):
     """The client is still there."""
 
@@ -202,7 +223,7 @@ class Stop(NamedTuple):
     """End. What has arrived is kept where a later run can go on from it."""
 
 
-Order = Union[Listen, Begin, PullFrom, GetPiece, Ping, Stop]
+Order = Union[Listen, Begin, PullFrom, GetPiece, Measure, Ping, Stop]
 Message = Union[Event, Order]
 
 EVENTS: dict[str, Any] = {
@@ -214,6 +235,7 @@ EVENTS: dict[str, Any] = {
     "done": Done,
     "looked": Looked,
     "piece": Piece,
+    "measured": Measured,
     "failed": Failed,
     "bye": Bye,
 }
@@ -222,6 +244,7 @@ ORDERS: dict[str, Any] = {
     "begin": Begin,
     "upstream": PullFrom,
     "get_piece": GetPiece,
+    "measure": Measure,
     "ping": Ping,
     "stop": Stop,
 }

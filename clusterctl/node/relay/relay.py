@@ -14,6 +14,7 @@ import sys
 
 from clusterctl.node.relay.base import Relay, Stopped, failure_of
 from clusterctl.node.relay.messages import Failed, encode
+from clusterctl.node.relay.probe import ProbeRelay
 from clusterctl.node.relay.source import SourceRelay
 from clusterctl.node.relay.target import TargetRelay
 from clusterctl.node.relay.verify import VerifyRelay
@@ -22,6 +23,7 @@ ROLES: dict[str, type[Relay]] = {
     "source": SourceRelay,
     "target": TargetRelay,
     "verify": VerifyRelay,
+    "probe": ProbeRelay,
 }
 
 

@@ -1,0 +1,124 @@
+"""`clusterctl bench NAME --network`: what the network between the nodes carries."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clusterctl.cli import output
+from clusterctl.cli.app_context import AppContext
+from clusterctl.domain.findings import Severity
+from clusterctl.domain.units import count, format_duration
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from clusterctl.bench.network import NetworkReport
+    from clusterctl.operations.bench_network import Step
+
+# Larger matrices are no table any more; --plot draws them.
+MOST_COLUMNS = 16
+
+
+def bench_network(
+    app: AppContext,
+    name: str,
+    *,
+    streams: int,
+    seconds: float,
+    force: bool,
+    as_json: bool,
+    plot: str | None,
+) -> int:
+    """Measure, print, draw; the exit status is 1 if something is wrong, 255 for a silent node."""
+    from clusterctl.bench.network import findings
+    from clusterctl.ec2.machines import find_machine_types
+    from clusterctl.operations.bench_network import heat_maps, measure_network
+    from clusterctl.operations.results import write_result
+    from clusterctl.operations.results_plot import picture_format
+
+    ending = picture_format(Path(plot)) if plot else ""
+    with app.open(name) as access:
+        types = find_machine_types(
+            app.ec2, sorted({node.instance_type for node in access.cluster.in_service})
+        )
+        link = min((one.link_gbps for one in types.values()), default=0.0) * 1e9 / 8
+        view = _Progress()
+        with output.live(view) if output.is_live() else contextlib.nullcontext():
+            report = measure_network(
+                access,
+                streams=streams,
+                seconds=seconds,
+                link=link,
+                force=force,
+                watch=view.watch,
+            )
+    found = findings(report, name)
+    if plot:
+        write_result(Path(plot), heat_maps(report, ending))
+        output.note(f"wrote {plot}")
+    if as_json:
+        told = [output.finding_data(one) for one in found]
+        output.data({**report.as_data(), "findings": told})
+    else:
+        show(report)
+        output.findings(found)
+    if report.failures:
+        return 255
+    return int(any(one.severity is not Severity.INFO for one in found))
+
+
+class _Progress:
+    """How far it is, and how long it takes; drawn by rich again and again."""
+
+    def __init__(self) -> None:
+        self._step: Step | None = None
+        self._began = self._stepped = time.monotonic()
+
+    def watch(self, step: Step) -> None:
+        if step.done == 0:
+            self._began = time.monotonic()
+        self._step, self._stepped = step, time.monotonic()
+
+    def __rich__(self) -> Text:
+        from rich.text import Text
+
+        step = self._step
+        if step is None or not step.pairs:
+            return Text(step.doing if step else "")
+        text = f"{step.done} of {count(step.pairs, 'pair')}"
+        if step.done:
+            left = (self._stepped - self._began) / step.done * (step.pairs - step.done)
+            left -= time.monotonic() - self._stepped
+            text += f", about {format_duration(max(0.0, left))} left"
+        return Text(text)
+
+
+def show(report: NetworkReport) -> None:
+    """The matrix where it fits, the figures of all pairs, and the allreduces."""
+    from clusterctl.bench.network import allreduce_lines, matrix, summary
+
+    names = [node.rpartition("-")[2] for node in report.nodes]
+    if report.many and len(names) <= MOST_COLUMNS:
+        rows = (
+            [node, *("-" if value != value else f"{value * 8e-9:.3g}" for value in values)]
+            for node, values in zip(report.nodes, matrix(report, report.many))
+        )
+        output.table([f"GBIT/S, {count(report.streams, 'STREAM')}, TO", *names], list(rows))
+        output.line()
+    for text in summary(report):
+        output.line(text)
+    for table in report.allreduce:
+        output.line()
+        if table.error:
+            output.note(f"{table.program}: {table.error}")
+            continue
+        output.line(f"allreduce by {table.program}, {count(table.ranks, 'rank')}")
+        rows_of = allreduce_lines(table)
+        told = any(row[-1] for row in rows_of)
+        headers = ("SIZE", "TIME", "BUS BANDWIDTH", f"EXPECTED ({table.source})")
+        width = len(headers) if told else len(headers) - 1
+        output.table(headers[:width], [row[:width] for row in rows_of])
+    output.note(f"measured in {format_duration(report.took_s)}")

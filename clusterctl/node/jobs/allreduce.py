@@ -1,0 +1,57 @@
+"""Time MPI's allreduce where OSU's micro-benchmarks are not installed: mpirun starts it as a rank.
+
+It needs Open MPI's library and no compiler: in Open MPI, MPI_COMM_WORLD and the like are addresses
+of symbols. Rank 0 prints the lines that osu_allreduce prints: bytes, and microseconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import sys
+
+SIZES = (8, 1 << 10, 1 << 16, 1 << 20, 1 << 24, 1 << 26)
+LASTS_S = 0.5  # a size
+MOST_ROUNDS = 1000
+# What takes longer once has no larger sizes after it.
+LONGEST_S = 5.0
+
+
+def main() -> None:
+    """Its argument is the folder of mpirun's installation."""
+    for path in (f"{sys.argv[1]}/lib/libmpi.so", f"{sys.argv[1]}/lib64/libmpi.so", "libmpi.so.40"):
+        with contextlib.suppress(OSError):
+            mpi = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+            break
+    else:
+        sys.exit("Open MPI's library libmpi.so is not there")
+    names = ("comm_world", "float", "double", "op_sum")
+    world, single, double, plus = (
+        ctypes.byref(ctypes.c_char.in_dll(mpi, f"ompi_mpi_{name}")) for name in names
+    )
+    mpi.MPI_Wtime.restype = ctypes.c_double
+    mpi.MPI_Init(None, None)
+    rank = ctypes.c_int()
+    mpi.MPI_Comm_rank(world, ctypes.byref(rank))
+
+    def seconds(size: int, times: int) -> float:
+        ours, sums = ctypes.create_string_buffer(size), ctypes.create_string_buffer(size)
+        mpi.MPI_Barrier(world)
+        began = mpi.MPI_Wtime()
+        for _ in range(times):
+            mpi.MPI_Allreduce(ours, sums, ctypes.c_int(size // 4), single, plus, world)
+        took = ctypes.c_double((mpi.MPI_Wtime() - began) / times)
+        # All ranks go on with rank 0's time, or they would make different numbers of rounds.
+        mpi.MPI_Bcast(ctypes.byref(took), ctypes.c_int(1), double, ctypes.c_int(0), world)
+        return took.value
+
+    for size in SIZES:
+        seconds(size, 1)  # connections are made
+        took = seconds(size, 1)
+        if took < LONGEST_S:
+            took = seconds(size, max(1, min(MOST_ROUNDS, int(LASTS_S / took))))
+        if not rank.value:
+            print(size, f"{took * 1e6:.2f}", flush=True)
+        if took >= LONGEST_S:
+            break
+    mpi.MPI_Finalize()

@@ -1,0 +1,403 @@
+"""Measure the network between the nodes: each pair by itself, then all together by MPI and NCCL."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import secrets
+import shlex
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+from clusterctl.bench.network import (
+    EXPECTED,
+    AllreduceTable,
+    NetworkReport,
+    Pair,
+    allreduce_of_mpi,
+    allreduce_of_nccl,
+    disjoint,
+    matrix,
+    outliers,
+    rounds,
+)
+from clusterctl.copy.session import Ended, Inbox, News, RemoteRelay
+from clusterctl.domain.errors import UsageError
+from clusterctl.domain.results import CommandResult
+from clusterctl.jobs.mpirun import JOB_VARIABLE, Binding, MpiLaunch, mpirun_argv
+from clusterctl.jobs.plan import (
+    HeadFacts,
+    choose_environment,
+    new_job_id,
+    node_exports,
+    shared_network,
+)
+from clusterctl.jobs.trainer import CPU, Preset, choose_preset
+from clusterctl.node.jobs import allreduce
+from clusterctl.node.packer import program_of
+from clusterctl.node.relay.messages import (
+    Failed,
+    Listening,
+    Measure,
+    Measured,
+    Ping,
+    Stop,
+    printable,
+)
+from clusterctl.operations.access import Access
+from clusterctl.operations.logs import refuse_while_training
+from clusterctl.operations.train import head_facts, live_hosts
+
+TURN_S = 0.25
+PING_S = 5.0
+# A relay tells each second that it is there. Longer than the pause that a measurement makes of it
+# on a node with few processors.
+SILENT_AFTER_S = 10.0
+ENDS_WITHIN_S = 60.0  # a relay that hears nothing
+LOGIN_WITHIN_S = 30.0
+SLACK_S = 25.0  # for the connections of a pair, and the patience of its two relays
+LEAVE_WITHIN_S = 5.0
+MPI_WITHIN_S = 180
+MOST_LOGINS = 64
+MOST_WRITTEN = 12  # nodes whose figures are written into the picture
+
+FIND = """\
+for one in "$(command -v osu_allreduce)" /opt/osu*/libexec/osu-micro-benchmarks/mpi/collective/\
+osu_allreduce /usr/local/libexec/osu-micro-benchmarks/mpi/collective/osu_allreduce \
+"$HOME"/osu-micro-benchmarks*/c/mpi/collective/*/osu_allreduce; do
+  [ -x "$one" ] && echo "osu=$one" && break
+done
+for one in "$(command -v all_reduce_perf)" /opt/nccl-tests/build/all_reduce_perf \
+/usr/local/cuda-*/efa/test-cuda-*/all_reduce_perf "$HOME"/nccl-tests/build/all_reduce_perf; do
+  [ -x "$one" ] && echo "nccl=$one" && break
+done
+:"""
+
+
+@dataclass(frozen=True)
+class Step:
+    """How far it is: pairs done of all that there are, or what is done now."""
+
+    done: int
+    pairs: int
+    doing: str = ""
+
+
+def measure_network(
+    access: Access,
+    *,
+    streams: int,
+    seconds: float,
+    link: float = 0.0,
+    force: bool = False,
+    watch: Callable[[Step], None] = lambda step: None,
+) -> NetworkReport:
+    """Return what all pairs of nodes in service carry. A node that does not answer is in it.
+
+    Raises UsageError with less than two nodes, JobRunning while a job runs unless forced. However
+    it ends, KeyboardInterrupt included, nothing is left running on the nodes that can be reached.
+    """
+    names = [target.host for target in access.targets]
+    if len(names) < 2:
+        raise UsageError(
+            f"{access.cluster.name} has one node in service: there is no network to measure",
+            f"add one: clusterctl up {access.cluster.name} --nodes 2",
+        )
+    if not force:
+        refuse_while_training(access, "the measurement would slow it down, and it the measurement")
+    began, now = time.monotonic(), datetime.now(timezone.utc)
+    with _Probes(access, streams, seconds, watch) as probes:
+        probes.listen()
+        probes.play(rounds(names))
+        behind = outliers(probes.report(names))
+        probes.play(disjoint(behind.again(probes.report(names))))
+        report = probes.report(names)
+    types = {node.name: node.instance_type for node in access.cluster.nodes}
+    report = replace(
+        report,
+        instance_types=tuple(sorted({types[name] for name in names})),
+        link=link,
+        measured_at=now.isoformat(timespec="seconds"),
+    )
+    tables = tuple(_allreduces(access, report, watch))
+    return replace(report, allreduce=tables, took_s=round(time.monotonic() - began, 1))
+
+
+@dataclass
+class _Probes:
+    """The relays that measure, one on each node, for as long as the block takes."""
+
+    access: Access
+    streams: int
+    seconds: float
+    watch: Callable[[Step], None]
+    failures: dict[str, str] = field(default_factory=dict)
+    broken: dict[Pair, str] = field(default_factory=dict)
+    figures: dict[Pair, dict[str, float]] = field(default_factory=dict)
+
+    def __enter__(self) -> _Probes:
+        self._inbox = Inbox()
+        self._heard: dict[str, float] = {}
+        self._at: dict[str, Listening] = {}
+        self._pinged_at = time.monotonic()
+        program = program_of("clusterctl.node.relay.relay")
+        config = {
+            "role": "probe",
+            "secret": secrets.token_hex(32),
+            "report_s": 1.0,
+            "silence_s": ENDS_WITHIN_S,
+        }
+        logins = threading.Semaphore(MOST_LOGINS)
+        self._relays = {
+            target.host: RemoteRelay(
+                target.host, target, self.access.connections, self._inbox, logins, program, config
+            )
+            for target in self.access.targets
+        }
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for name, relay in self._relays.items():
+            if name not in self.failures:
+                relay.give(Stop())
+        deadline = time.monotonic() + LEAVE_WITHIN_S
+        for name, relay in self._relays.items():
+            if name not in self.failures:
+                relay.join(max(0.0, deadline - time.monotonic()))
+            relay.end()
+
+    def report(self, names: Sequence[str]) -> NetworkReport:
+        """What is known by now."""
+        found = {**self.figures}
+
+        def rates(word: str) -> dict[Pair, float]:
+            ways = {pair: figures[f"{word}_out"] for pair, figures in found.items()}
+            back = {pair[::-1]: figures[f"{word}_back"] for pair, figures in found.items()}
+            return {**ways, **back}
+
+        def times(word: str) -> dict[Pair, float]:
+            one = {pair: figures[word] for pair, figures in found.items()}
+            return {**one, **{pair[::-1]: took for pair, took in one.items()}}
+
+        return NetworkReport(
+            nodes=tuple(names),
+            streams=self.streams,
+            seconds=self.seconds,
+            many=rates("many"),
+            one=rates("one"),
+            rtt=times("rtt_p50"),
+            rtt_p99=times("rtt_p99"),
+            failures=dict(self.failures),
+            broken={
+                pair: why
+                for pair, why in self.broken.items()
+                if pair not in found and not self.failures.keys() & {*pair}
+            },
+        )
+
+    def listen(self) -> None:
+        """Until every relay can be reached by the others, or has failed."""
+        self.watch(Step(0, 0, "logging in"))
+        deadline = time.monotonic() + LOGIN_WITHIN_S
+        while waiting := self._relays.keys() - self._at.keys() - self.failures.keys():
+            self._turn()
+            if time.monotonic() > deadline:
+                for name in waiting:
+                    self._fail(name, f"no answer within {LOGIN_WITHIN_S:g} s")
+
+    def play(self, plan: list[list[Pair]]) -> None:
+        """Measure these pairs, round by round. Of what is measured again the better is kept."""
+        pairs, done = sum(map(len, plan)), 0
+        for games in plan:
+            self.watch(Step(done, pairs))
+            waiting = {}
+            for one, other in games:
+                if not {one, other} & self.failures.keys():
+                    there = self._at[other]
+                    order = Measure(other, there.address, there.port, self.streams, self.seconds)
+                    self._relays[one].give(order)
+                    waiting[one] = other
+            limit_s = 6 * self.seconds + SLACK_S
+            deadline = time.monotonic() + limit_s
+            while waiting:
+                for name, told in self._turn():
+                    if isinstance(told, Measured) and waiting.get(name) == told.name:
+                        self._take((name, waiting.pop(name)), told)
+                late = time.monotonic() > deadline
+                for one, other in list(waiting.items()):
+                    # The other one tells of a node that has failed, after its own patience.
+                    if late or one in self.failures:
+                        self.broken[one, other] = f"not measured within {limit_s:g} s"
+                        del waiting[one]
+            done += len(games)
+
+    def _take(self, pair: Pair, told: Measured) -> None:
+        if told.why or not told.figures:
+            self.broken[pair] = printable(told.why)
+            return
+        before = self.figures.get(pair, told.figures)
+        self.figures[pair] = {
+            name: (min if name.startswith("rtt") else max)(value, before.get(name, value))
+            for name, value in told.figures.items()
+        }
+
+    def _turn(self) -> list[tuple[str, News]]:
+        now = time.monotonic()
+        news = self._inbox.take(TURN_S)
+        for name, told in news:
+            self._heard[name] = now
+            if isinstance(told, Listening):
+                self._at[name] = told
+            elif isinstance(told, Ended):
+                self._fail(name, told.error.message if told.error else "its relay has ended")
+            elif isinstance(told, Failed):
+                self._fail(name, printable(told.why))
+        for name in self._at:
+            if now - self._heard[name] > SILENT_AFTER_S:
+                self._fail(name, f"it fell silent for {SILENT_AFTER_S:g} s")
+        if now - self._pinged_at > PING_S:
+            self._pinged_at = now
+            for relay in self._relays.values():
+                relay.give(Ping())
+        return news
+
+    def _fail(self, name: str, why: str) -> None:
+        if name not in self.failures:
+            self.failures[name] = why
+            self._relays[name].end()
+
+
+def _allreduces(
+    access: Access, report: NetworkReport, watch: Callable[[Step], None]
+) -> Iterable[AllreduceTable]:
+    """By MPI between the nodes that answered, a rank each; by nccl-tests where all GPUs are."""
+    names = [name for name in report.nodes if name not in report.failures]
+    addresses = {node.name: node.private_ip for node in access.cluster.nodes}
+    hosts = [addresses[name] for name in names]
+    if len(hosts) < 2 or access.head.host not in names:
+        return
+    facts = head_facts(access)
+    if not facts.environments:
+        yield AllreduceTable("MPI", len(hosts), error="there is no Open MPI on the head node")
+        return
+    found = access.connections.run(access.head, FIND, timeout_s=30).stdout
+    tools = dict(re.findall(r"(?m)^(osu|nccl)=(.+)$", found))
+    watch(Step(0, 0, "allreduce by MPI"))
+    table = AllreduceTable("", 0)
+    if "osu" in tools:
+        osu = (tools["osu"], "-m", "8:67108864")
+        table = _by_mpi(access, facts, hosts, osu, "osu_allreduce")
+    if not table.rows:
+        prefix = choose_environment(facts, needs_horovod=False).mpirun.path.rpartition("/bin/")[0]
+        text = Path(allreduce.__file__).read_text()
+        program = ("python3", "-ISuc", f"{text}\nmain()\n", prefix)
+        table = _by_mpi(access, facts, hosts, program, "MPI_Allreduce")
+    yield table
+    if "nccl" in tools:
+        watch(Step(0, 0, "allreduce by NCCL"))
+        yield _by_nccl(access, facts, report, hosts, tools["nccl"])
+
+
+def _by_mpi(
+    access: Access, facts: HeadFacts, hosts: list[str], program: tuple[str, ...], name: str
+) -> AllreduceTable:
+    slots = dict.fromkeys(hosts, 1)
+    result = _mpirun(access, facts, slots, program, CPU)
+    rows = allreduce_of_mpi(result.stdout, len(hosts))
+    return AllreduceTable(name, len(hosts), rows, error="" if rows else _complaint(result))
+
+
+def _by_nccl(
+    access: Access, facts: HeadFacts, report: NetworkReport, hosts: list[str], path: str
+) -> AllreduceTable:
+    slots = {one.host: one.slots for one in live_hosts(access).entries if one.host in hosts}
+    ranks = sum(slots.values())
+    preset = choose_preset("gpu", nvidia_driver=True, efa=facts.efa > 0)
+    program = (path, "-b", "1M", "-e", "1G", "-f", "4", "-g", "1")
+    result = _mpirun(access, facts, slots, program, preset)
+    [instance_type, *others] = report.instance_types
+    mixed = "" if others else instance_type
+    return AllreduceTable(
+        "all_reduce_perf (nccl-tests)",
+        ranks,
+        rows := allreduce_of_nccl(result.stdout, mixed, len(hosts)),
+        source=EXPECTED.get((mixed, len(hosts)), ("", {}))[0],
+        error="" if rows else _complaint(result),
+    )
+
+
+def _mpirun(
+    access: Access,
+    facts: HeadFacts,
+    slots: Mapping[str, int],
+    program: tuple[str, ...],
+    preset: Preset,
+) -> CommandResult:
+    """Run it on these hosts to its end. Raises HostError of the head node."""
+    mpirun = choose_environment(facts, needs_horovod=False).mpirun
+    launch = MpiLaunch(
+        mpirun=mpirun,
+        hosts=len(slots),
+        ranks=sum(slots.values()),
+        binding=Binding.NONE,
+        settings=preset.settings,
+        exports=(
+            *preset.exports,
+            *node_exports(mpirun.path, preset, facts),
+            # `kill` ends what has it, should the connection be lost meanwhile.
+            (JOB_VARIABLE, new_job_id()),
+        ),
+        program=program,
+        network=shared_network(slots, facts),
+    )
+    argv = mpirun_argv(launch)
+    at = argv.index("--hostfile")
+    argv[at : at + 2] = ["--host", ",".join(f"{host}:{number}" for host, number in slots.items())]
+    # In the foreground: else the signal that ends the command does not reach it.
+    line = f"exec timeout --foreground -k 10 {MPI_WITHIN_S} {shlex.join(argv)}"
+    return access.connections.run(access.head, line, timeout_s=MPI_WITHIN_S + 30)
+
+
+def _complaint(result: CommandResult) -> str:
+    said = [one.strip() for one in result.stderr.splitlines() if one.strip(" -")]
+    why = "it did not end in time" if result.exit_status == 124 else "it printed no figures"
+    return printable(f"{why} (exit status {result.exit_status}): {' '.join(said)[:300]}")
+
+
+def heat_maps(report: NetworkReport, ending: str) -> bytes:
+    """A picture of that format: senders down, receivers across, a map for each figure."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    maps = (
+        (f"{report.streams} streams, Gbit/s", report.many, 8e-9, "viridis"),
+        ("one stream, Gbit/s", report.one, 8e-9, "viridis"),
+        ("there and back, µs", report.rtt, 1e6, "viridis_r"),
+    )
+    indices = [name.rpartition("-")[2] for name in report.nodes]
+    side = max(3.6, len(indices) * 0.28)
+    out = io.BytesIO()
+    with matplotlib.rc_context({"svg.hashsalt": "clusterctl"}):
+        figure = Figure(figsize=(3 * side * 1.2, side), layout="constrained")
+        for axes, (title, values, unit, colours) in zip(figure.subplots(1, 3), maps):
+            cells = [[value * unit for value in row] for row in matrix(report, values)]
+            image = axes.imshow(cells, cmap=colours)
+            axes.set_title(title)
+            axes.set_xlabel("to node")
+            axes.set_ylabel("from node")
+            axes.set_xticks(range(len(indices)), indices)
+            axes.set_yticks(range(len(indices)), indices)
+            figure.colorbar(image, shrink=0.8)
+            if len(indices) <= MOST_WRITTEN:
+                for row, line in enumerate(cells):
+                    for column, value in enumerate(line):
+                        if not math.isnan(value):
+                            text = f"{value:.3g}"
+                            axes.text(column, row, text, ha="center", va="center", color="0.5")
+        figure.savefig(out, format=ending, dpi=120)
+    return out.getvalue()

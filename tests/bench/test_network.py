@@ -1,0 +1,142 @@
+"""The tournament, and who is called slow."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterctl.bench.network import (
+    NetworkReport,
+    allreduce_of_mpi,
+    allreduce_of_nccl,
+    disjoint,
+    findings,
+    rounds,
+)
+
+GBIT = 1e9 / 8
+
+
+def names(number):
+    return [f"demo-{index}" for index in range(number)]
+
+
+@given(st.integers(2, 65))
+def test_each_node_meets_each_other_once_and_never_two_at_a_time(number):
+    played = rounds(names(number))
+    assert len(played) == number - 1 + number % 2
+    assert {len(games) for games in played} == {number // 2}
+    for games in played:
+        busy = [name for pair in games for name in pair]
+        assert len(busy) == len(set(busy))
+    met = [frozenset(pair) for games in played for pair in games]
+    assert len(met) == len(set(met)) == number * (number - 1) // 2
+
+
+@given(st.sets(st.sampled_from(list(itertools.combinations(names(9), 2)))))
+def test_what_is_measured_again_is_disjoint_and_whole(pairs):
+    again = disjoint(pairs)
+    assert {pair for games in again for pair in games} == pairs
+    for games in again:
+        assert len({name for pair in games for name in pair}) == 2 * len(games)
+
+
+def measured(number, rate, rtt=lambda one, other: 50e-6, noise=0.02, seed=1):
+    """A report of so many nodes. `rate(sender, receiver)` in Gbit/s, by index."""
+    varied = random.Random(seed)
+    pairs = list(itertools.permutations(range(number), 2))
+    node = names(number)
+    many = {
+        (node[a], node[b]): rate(a, b) * GBIT * varied.uniform(1 - noise, 1 + noise)
+        for a, b in pairs
+    }
+    took = {(node[a], node[b]): rtt(min(a, b), max(a, b)) for a, b in pairs}
+    return NetworkReport(
+        tuple(node), 8, 1.0, many=many, one=many, rtt=took, rtt_p99=took, instance_types=("x",)
+    )
+
+
+def blamed(report):
+    return {(one.check_id, one.host) for one in findings(report, "demo")}
+
+
+@pytest.mark.parametrize("number", [3, 4, 5, 8, 32])
+@pytest.mark.parametrize(
+    ("rate", "rtt", "expected"),
+    [
+        (lambda a, b: 10, None, set()),
+        # One node is slow, in both ways or in one, and no link of it is named beside it.
+        (lambda a, b: 1 if 2 in (a, b) else 10, None, {("bench.slow-node", "demo-2")}),
+        (lambda a, b: 1 if b == 2 else 10, None, {("bench.slow-node", "demo-2")}),
+        (lambda a, b: 1 if a == 2 else 10, None, {("bench.slow-node", "demo-2")}),
+        # One link, one way.
+        (lambda a, b: 5 if (a, b) == (0, 1) else 10, None, {("bench.slow-link", "demo-0")}),
+        (
+            lambda a, b: 10,
+            lambda a, b: 900e-6 if 2 in (a, b) else 50e-6,
+            {("bench.late-node", "demo-2")},
+        ),
+        (
+            lambda a, b: 10,
+            lambda a, b: 900e-6 if (a, b) == (0, 1) else 50e-6,
+            {("bench.late-link", "demo-0")},
+        ),
+    ],
+)
+def test_who_falls_behind(number, rate, rtt, expected):
+    assert blamed(measured(number, rate, rtt or (lambda a, b: 50e-6))) == expected
+
+
+@given(st.integers(3, 40), st.floats(0, 0.07), st.integers(0, 99))
+def test_even_noise_blames_nobody(number, noise, seed):
+    assert blamed(measured(number, lambda a, b: 10, noise=noise, seed=seed)) == set()
+
+
+@given(st.integers(6, 40), st.floats(0, 0.1), st.integers(0, 99), st.floats(0.05, 0.5))
+def test_a_node_of_half_the_rate_or_less_is_named_through_noise(number, noise, seed, share):
+    report = measured(
+        number, lambda a, b: 10 * share if 5 in (a, b) else 10, noise=noise, seed=seed
+    )
+    assert ("bench.slow-node", "demo-5") in blamed(report)
+
+
+def test_of_two_nodes_only_the_slower_way_is_told():
+    assert blamed(measured(2, lambda a, b: 1 if a else 10)) == {("bench.slow-link", "demo-1")}
+    assert blamed(measured(2, lambda a, b: 1)) == set()
+
+
+OSU = """
+# OSU MPI Allreduce Latency Test v7.3
+# Datatype: MPI_CHAR.
+# Size       Avg Latency(us)
+8                      52.41
+1048576              1843.20
+"""
+# Without the columns of the in-place runs, and with AWS's bandwidths for two p5.48xlarge.
+NCCL = """\
+#                                                              out-of-place
+#       size         count      type   redop    root     time   algbw   busbw #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)
+           8             2     float     sum      -1    69.07    0.00    0.00      0
+     1048576        262144     float     sum      -1    122.8    8.54   16.01      0
+  1073741824     268435456     float     sum      -1     4605  233.16  437.18      0
+# Out of bounds values : 0 OK
+# Avg bus bandwidth    : 106.213
+"""
+
+
+def test_allreduces_are_read():
+    [small, large] = allreduce_of_mpi(OSU, 4)
+    assert (small.bytes, small.seconds) == (8, pytest.approx(52.41e-6))
+    assert large.busbw == pytest.approx(1048576 / 1843.2e-6 * 1.5)
+    rows = allreduce_of_nccl(NCCL, "p5.48xlarge", 2)
+    assert [(row.bytes, row.busbw / 1e9, row.expected) for row in rows] == [
+        (8, 0.0, None),
+        (1048576, 16.01, 16e9),
+        (1073741824, 437.18, 437e9),
+    ]
+    assert allreduce_of_nccl(NCCL, "g5.48xlarge", 2)[-1].expected is None
