@@ -13,8 +13,8 @@ import sys
 SIZES = (8, 1 << 10, 1 << 16, 1 << 20, 1 << 24, 1 << 26)
 LASTS_S = 0.5  # a size
 MOST_ROUNDS = 1000
-# What takes longer once has no larger sizes after it.
-LONGEST_S = 5.0
+# What takes longer once is not measured again, and has no larger sizes after it.
+LONGEST_S = 1.0
 
 
 def main() -> None:
@@ -46,12 +46,13 @@ def main() -> None:
         return took.value
 
     for size in SIZES:
-        seconds(size, 1)  # connections are made
-        took = seconds(size, 1)
-        if took < LONGEST_S:
-            took = seconds(size, max(1, min(MOST_ROUNDS, int(LASTS_S / took))))
+        took = seconds(size, 1)  # connections are made, too
+        last = took > LONGEST_S
+        if not last:
+            took = seconds(size, 2)
+            took = seconds(size, max(2, min(MOST_ROUNDS, int(LASTS_S / took))))
         if not rank.value:
             print(size, f"{took * 1e6:.2f}", flush=True)
-        if took >= LONGEST_S:
+        if last:
             break
     mpi.MPI_Finalize()

@@ -1,0 +1,85 @@
+"""`clusterctl bench NAME --network` on four hosts of the lab, whose links have a rate."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from clusterctl.bench.network import findings
+from clusterctl.operations.bench_network import measure_network
+from tests.pair import LabCluster, eventually
+
+pytestmark = [pytest.mark.lab, pytest.mark.train]
+
+MBIT = 1e6 / 8
+
+
+@pytest.fixture(scope="module")
+def quad(lab):
+    cluster = LabCluster(lab, "quad")
+    status, _, err = cluster.ctl("up", "--nodes", "4", "--instance-type", "p3.2xlarge")
+    assert status == 0, err
+    # Whatever else this machine does, it carries more than that.
+    shape(cluster, "shape", "all", "--rate", "400mbit")
+    yield cluster
+    shape(cluster, "unshape", "all")
+    cluster.ctl("down", "--yes")
+
+
+def shape(cluster, *arguments):
+    argv = [sys.executable, "-m", "clusterctl", "lab", "fault", *arguments]
+    subprocess.run(argv, env=cluster.environ, check=True)
+
+
+def measured(cluster, watch=lambda step: None):
+    with cluster.access() as access:
+        return measure_network(access, streams=3, seconds=0.3, watch=watch)
+
+
+def left_on(cluster, node):
+    """Relays, ranks and listeners on a node, sshd's own left out."""
+    left = "pgrep -af 'clusterctl:|[m]pirun|MPI_Allreduce' | grep -v pgrep; "
+    return cluster.on(node, left + "ss -Hltn | grep -v ':22 '; :")
+
+
+def blamed(report):
+    return [(one.check_id, one.host) for one in findings(report, "quad")]
+
+
+def test_a_slow_link_is_named_and_nobody_else(quad):
+    with quad.fault(2, "shape", "unshape", "--rate", "100mbit"):
+        report = measured(quad)
+    assert blamed(report) == [("bench.slow-node", "quad-2")]
+    assert len(report.many) == len(report.one) == len(report.rtt) == 12
+    for pair, rate in report.many.items():
+        limit = 100 if "quad-2" in pair else 400
+        assert 0.5 * limit < rate / MBIT < 1.1 * limit, pair
+    [table] = report.allreduce
+    assert (table.program, table.ranks, table.error) == ("MPI_Allreduce", 4, "")
+    assert [row.bytes for row in table.rows][:3] == [8, 1024, 65536]
+    # No rank's link carries more than the slowest.
+    assert table.rows[3].busbw < 100 * MBIT
+    assert [left_on(quad, node) for node in range(4)] == [""] * 4
+
+
+def test_a_node_that_freezes_in_the_middle_is_a_row(quad):
+    frozen = []
+
+    def freeze(step):
+        if step.done == 2 and not frozen:
+            frozen.append(quad.fault(3, "freeze", "thaw"))
+            frozen[0].__enter__()
+
+    try:
+        report = measured(quad, freeze)
+    finally:
+        frozen[0].__exit__(None, None, None)
+    assert list(report.failures) == ["quad-3"]
+    assert blamed(report)[0] == ("bench.no-answer", "quad-3")
+    met = {pair for pair in report.many if "quad-3" not in pair}
+    assert len(met) == 6
+    assert [table.ranks for table in report.allreduce] == [3]
+    eventually(lambda: not any(left_on(quad, node) for node in range(4)), "relays to be gone")
