@@ -23,7 +23,7 @@ SIGMAS, MAD_TO_SIGMA = 4.0, 1.4826
 SLOWER_BY = 0.15
 LATER_BY = 1.0
 # Rates of the two ways between two nodes that have no third one to be compared with.
-ONE_WAY_BY = 0.3
+ONE_WAY_BY = 0.5
 MOST_LINKS = 10
 PARTNERS_AGAIN = 3
 

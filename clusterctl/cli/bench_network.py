@@ -106,7 +106,7 @@ def show(report: NetworkReport) -> None:
             [node, *("-" if value != value else f"{value * 8e-9:.3g}" for value in values)]
             for node, values in zip(report.nodes, matrix(report, report.many))
         )
-        output.table([f"GBIT/S, {count(report.streams, 'STREAM')}, TO", *names], list(rows))
+        output.table([f"Gbit/s, {count(report.streams, 'stream')}, to".upper(), *names], list(rows))
         output.line()
     for text in summary(report):
         output.line(text)

@@ -83,3 +83,44 @@ def test_a_node_that_freezes_in_the_middle_is_a_row(quad):
     assert len(met) == 6
     assert [table.ranks for table in report.allreduce] == [3]
     eventually(lambda: not any(left_on(quad, node) for node in range(4)), "relays to be gone")
+
+
+def test_its_command_with_nccl_tests_where_they_are(quad, tmp_path):
+    # No GPU is here: what stands in prints a row as they do, once.
+    row = "1073741824 268435456 float sum -1 4605 233.16 437.18 0 4600 233.4 437.6 0"
+    program = f'#!/bin/sh\n[ "$OMPI_COMM_WORLD_RANK" != 0 ] || echo "  {row}"\n'
+    path = "nccl-tests/build/all_reduce_perf"
+    for node in range(4):
+        quad.on(node, f"mkdir -p nccl-tests/build; cat >{path}; chmod +x {path}", program.encode())
+    picture = tmp_path / "network.svg"
+    options = ("--network", "--streams", "3", "--seconds", "0.2")
+    status, out, err = quad.ctl("bench", *options, "--plot", str(picture))
+    for node in range(4):
+        quad.on(node, "rm -r nccl-tests")
+    assert (status, err.splitlines()[0]) == (0, f"wrote {picture}")
+    header, *rows = [line.split() for line in out.partition("\n\n")[0].splitlines()]
+    assert header == ["GBIT/S,", "3", "STREAMS,", "TO", "0", "1", "2", "3"]
+    assert [row[0] for row in rows] == [f"quad-{index}" for index in range(4)]
+    assert [row.index("-") for row in rows] == [1, 2, 3, 4]
+    assert "the type always carries 2.5 Gbit/s" in out
+    assert "allreduce by MPI_Allreduce, 4 ranks" in out
+    assert "allreduce by all_reduce_perf (nccl-tests), 4 ranks" in out
+    assert out.splitlines()[-1].split() == ["1.0", "GiB", "4605", "µs", "3497", "Gbit/s"]
+    assert "there and back" in picture.read_text()
+
+
+def test_ctrl_c_in_the_middle_leaves_nothing(quad):
+    process = quad.start("bench", "--network", "--seconds", "5")
+    eventually(lambda: left_on(quad, 1), "the measurement to begin")
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, "Traceback" in err) == (130, False)
+    eventually(lambda: not any(left_on(quad, node) for node in range(4)), "relays to be gone")
+
+
+def test_it_does_not_disturb_a_run(quad):
+    mpirun = "/opt/clusterctl/training/bin/mpirun --host localhost -np 1 sleep 600"
+    quad.on(0, f"setsid {mpirun} </dev/null >/dev/null 2>&1 & echo")
+    status, _, err = quad.ctl("bench", "--network")
+    quad.ctl("kill")
+    assert (status, "--force" in err) == (1, True)

@@ -160,9 +160,7 @@ class Bye(NamedTuple):
     clean: bool = True
 
 
-Event = Union[
-    Listening, Listed, Gap, Progress, Lost, Done, Looked, Piece, Measured, Failed, Bye
-]
+Event = Union[Listening, Listed, Gap, Progress, Lost, Done, Looked, Piece, Measured, Failed, Bye]
 
 
 # Orders
