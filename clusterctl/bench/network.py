@@ -78,7 +78,7 @@ class AllreduceTable:
 
 
 @dataclass(frozen=True)
-class NetworkReport:
+class NetworkFigures:
     """What was measured. `many`, `one`: rates by (from, to), over `streams` connections and over
     one; `rtt`, `rtt_p99`: a small message's way there and back, the same for (a, b) and (b, a).
 
@@ -159,7 +159,7 @@ class Outliers:
     late_nodes: Mapping[str, tuple[float, float]]
     late_links: Mapping[Pair, tuple[float, float]]
 
-    def again(self, report: NetworkReport) -> list[Pair]:
+    def again(self, report: NetworkFigures) -> list[Pair]:
         """What to measure a second time before anybody is blamed: each link that falls behind, and
         of each node the links that were its best. The worst first, twice the nodes at most."""
         worst = sorted(self.links, key=lambda pair: self.links[pair][0] / self.links[pair][1])
@@ -171,7 +171,7 @@ class Outliers:
         return list(found)[: 2 * len(report.nodes)]
 
 
-def outliers(report: NetworkReport) -> Outliers:
+def outliers(report: NetworkFigures) -> Outliers:
     """Who falls behind whom. Of two nodes only a way that is slower than the way back is told."""
     many, rtt = report.many, report.rtt
     sends, receives = _reached(many, 0), _reached(many, 1)
@@ -227,7 +227,7 @@ def _behind(values: Mapping[Any, float], by: float) -> dict[Any, tuple[float, fl
     return {key: (value, middle) for key, value in values.items() if value < limit}
 
 
-def findings(report: NetworkReport, cluster: str) -> list[Finding]:
+def findings(report: NetworkFigures, cluster: str) -> list[Finding]:
     """What is wrong, worst first: who does not answer, slow nodes, slow links."""
     behind = outliers(report)
     two = len({pair[0] for pair in report.many}) == 2
@@ -349,12 +349,12 @@ def allreduce_of_nccl(text: str, instance_type: str, nodes: int) -> tuple[Allred
     )
 
 
-def matrix(report: NetworkReport, values: Mapping[Pair, float]) -> list[list[float]]:
+def matrix(report: NetworkFigures, values: Mapping[Pair, float]) -> list[list[float]]:
     """Rows send, columns receive; NaN where nothing was measured."""
     return [[values.get((one, other), math.nan) for other in report.nodes] for one in report.nodes]
 
 
-def summary(report: NetworkReport) -> list[str]:
+def summary(report: NetworkFigures) -> list[str]:
     """The figures of all pairs together, a line each."""
     if not report.many:
         return []

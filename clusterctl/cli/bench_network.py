@@ -15,8 +15,8 @@ from clusterctl.domain.units import count, format_duration
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from clusterctl.bench.network import NetworkReport
-    from clusterctl.operations.bench_network import Step
+    from clusterctl.bench.network import NetworkFigures
+    from clusterctl.operations.bench_network import NetworkProgress
 
 # Larger matrices are no table any more; --plot draws them.
 MOST_COLUMNS = 16
@@ -74,10 +74,10 @@ class _Progress:
     """How far it is, and how long it takes; drawn by rich again and again."""
 
     def __init__(self) -> None:
-        self._step: Step | None = None
+        self._step: NetworkProgress | None = None
         self._began = self._stepped = time.monotonic()
 
-    def watch(self, step: Step) -> None:
+    def watch(self, step: NetworkProgress) -> None:
         if step.done == 0:
             self._began = time.monotonic()
         self._step, self._stepped = step, time.monotonic()
@@ -96,7 +96,7 @@ class _Progress:
         return Text(text)
 
 
-def show(report: NetworkReport) -> None:
+def show(report: NetworkFigures) -> None:
     """The matrix where it fits, the figures of all pairs, and the allreduces."""
     from clusterctl.bench.network import allreduce_lines, matrix, summary
 

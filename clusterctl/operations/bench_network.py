@@ -17,7 +17,7 @@ from pathlib import Path
 from clusterctl.bench.network import (
     EXPECTED,
     AllreduceTable,
-    NetworkReport,
+    NetworkFigures,
     Pair,
     allreduce_of_mpi,
     allreduce_of_nccl,
@@ -80,7 +80,7 @@ done
 
 
 @dataclass(frozen=True)
-class Step:
+class NetworkProgress:
     """How far it is: pairs done of all that there are, or what is done now."""
 
     done: int
@@ -95,8 +95,8 @@ def measure_network(
     seconds: float,
     link: float = 0.0,
     force: bool = False,
-    watch: Callable[[Step], None] = lambda step: None,
-) -> NetworkReport:
+    watch: Callable[[NetworkProgress], None] = lambda step: None,
+) -> NetworkFigures:
     """Return what all pairs of nodes in service carry. A node that does not answer is in it.
 
     Raises UsageError with less than two nodes, JobRunning while a job runs unless forced. However
@@ -135,7 +135,7 @@ class _Probes:
     access: Access
     streams: int
     seconds: float
-    watch: Callable[[Step], None]
+    watch: Callable[[NetworkProgress], None]
     failures: dict[str, str] = field(default_factory=dict)
     broken: dict[Pair, str] = field(default_factory=dict)
     figures: dict[Pair, dict[str, float]] = field(default_factory=dict)
@@ -171,7 +171,7 @@ class _Probes:
                 relay.join(max(0.0, deadline - time.monotonic()))
             relay.end()
 
-    def report(self, names: Sequence[str]) -> NetworkReport:
+    def report(self, names: Sequence[str]) -> NetworkFigures:
         """What is known by now."""
         found = {**self.figures}
 
@@ -184,7 +184,7 @@ class _Probes:
             one = {pair: figures[word] for pair, figures in found.items()}
             return {**one, **{pair[::-1]: took for pair, took in one.items()}}
 
-        return NetworkReport(
+        return NetworkFigures(
             nodes=tuple(names),
             streams=self.streams,
             seconds=self.seconds,
@@ -202,7 +202,7 @@ class _Probes:
 
     def listen(self) -> None:
         """Until every relay can be reached by the others, or has failed."""
-        self.watch(Step(0, 0, "logging in"))
+        self.watch(NetworkProgress(0, 0, "logging in"))
         deadline = time.monotonic() + LOGIN_WITHIN_S
         while waiting := self._relays.keys() - self._at.keys() - self.failures.keys():
             self._turn()
@@ -214,7 +214,7 @@ class _Probes:
         """Measure these pairs, round by round. Of what is measured again the better is kept."""
         pairs, done = sum(map(len, plan)), 0
         for games in plan:
-            self.watch(Step(done, pairs))
+            self.watch(NetworkProgress(done, pairs))
             waiting = {}
             for one, other in games:
                 if not {one, other} & self.failures.keys():
@@ -273,7 +273,7 @@ class _Probes:
 
 
 def _allreduces(
-    access: Access, report: NetworkReport, watch: Callable[[Step], None]
+    access: Access, report: NetworkFigures, watch: Callable[[NetworkProgress], None]
 ) -> Iterable[AllreduceTable]:
     """By MPI between the nodes that answered, a rank each; by nccl-tests where all GPUs are."""
     names = [name for name in report.nodes if name not in report.failures]
@@ -287,7 +287,7 @@ def _allreduces(
         return
     found = access.connections.run(access.head, FIND, timeout_s=30).stdout
     tools = dict(re.findall(r"(?m)^(osu|nccl)=(.+)$", found))
-    watch(Step(0, 0, "allreduce by MPI"))
+    watch(NetworkProgress(0, 0, "allreduce by MPI"))
     table = AllreduceTable("", 0)
     if "osu" in tools:
         osu = (tools["osu"], "-m", "8:67108864")
@@ -299,7 +299,7 @@ def _allreduces(
         table = _by_mpi(access, facts, hosts, program, "MPI_Allreduce")
     yield table
     if "nccl" in tools:
-        watch(Step(0, 0, "allreduce by NCCL"))
+        watch(NetworkProgress(0, 0, "allreduce by NCCL"))
         yield _by_nccl(access, facts, report, hosts, tools["nccl"])
 
 
@@ -313,7 +313,7 @@ def _by_mpi(
 
 
 def _by_nccl(
-    access: Access, facts: HeadFacts, report: NetworkReport, hosts: list[str], path: str
+    access: Access, facts: HeadFacts, report: NetworkFigures, hosts: list[str], path: str
 ) -> AllreduceTable:
     slots = {one.host: one.slots for one in live_hosts(access).entries if one.host in hosts}
     ranks = sum(slots.values())
@@ -369,7 +369,7 @@ def _complaint(result: CommandResult) -> str:
     return printable(f"{why} (exit status {result.exit_status}): {' '.join(said)[:300]}")
 
 
-def heat_maps(report: NetworkReport, ending: str) -> bytes:
+def heat_maps(report: NetworkFigures, ending: str) -> bytes:
     """A picture of that format: senders down, receivers across, a map for each figure."""
     import matplotlib
     from matplotlib.figure import Figure

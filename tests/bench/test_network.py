@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterctl.bench.network import (
-    NetworkReport,
+    NetworkFigures,
     allreduce_of_mpi,
     allreduce_of_nccl,
     disjoint,
@@ -55,7 +55,7 @@ def measured(number, rate, rtt=lambda one, other: 50e-6, noise=0.02, seed=1):
         for a, b in pairs
     }
     took = {(node[a], node[b]): rtt(min(a, b), max(a, b)) for a, b in pairs}
-    return NetworkReport(
+    return NetworkFigures(
         tuple(node), 8, 1.0, many=many, one=many, rtt=took, rtt_p99=took, instance_types=("x",)
     )
 
