@@ -18,6 +18,8 @@ from clusterctl.domain.units import count
 if TYPE_CHECKING:
     from clusterctl.operations.access import Access
 
+LOGIN_WITHIN_S = 6.0
+
 
 @click.command(cls=ClusterCommand, explicit=True)
 @click.argument("name")
@@ -58,6 +60,7 @@ def release(app: AppContext, name: str, indices: tuple[tuple[int, ...], ...], as
 def _set(
     app: AppContext, name: str, chosen: tuple[int, ...], reason: str | None, as_json: bool
 ) -> int:
+    from clusterctl.operations.guards import regroup
     from clusterctl.operations.members import set_quarantine
     from clusterctl.operations.train import live_hosts, spread_hosts
 
@@ -66,6 +69,8 @@ def _set(
     names = fold_hosts([f"{name}-{index}" for index in chosen])
     with app.access(cluster) as access:
         told = spread_hosts(access)
+        access.connections.connect_timeout_s = LOGIN_WITHIN_S
+        guards = regroup(access, chosen)
         left = live_hosts(access).slots
         running = _running(access) if reason is not None else ""
     if as_json:
@@ -81,8 +86,17 @@ def _set(
             f"{running} runs on, on {names} too. To go on with the rest: "
             f"clusterctl cancel {name}; then clusterctl train {name} {left}"
         )
+    away = {node.name: node.index for node in cluster.nodes if node not in cluster.in_service}
+    for failure in guards.failures:
+        if failure.host in away:
+            output.note(
+                f"{failure.host} does not answer: --idle-stop ends it neither with the others nor "
+                f"by itself; this does: clusterctl remove {name} {away[failure.host]}"
+            )
+    untold = [one for one in guards.failures if one.host not in away]
     hostlines.show_failures(told.failures)
-    return 255 if told.failures else 0
+    hostlines.show_failures(untold)
+    return 255 if told.failures or untold else 0
 
 
 def _running(access: Access) -> str:

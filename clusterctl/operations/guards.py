@@ -28,6 +28,8 @@ from clusterctl.ec2.instances import (
     standing,
 )
 from clusterctl.ec2.launch.observe import Observed
+from clusterctl.node.guard.settings import GuardSettings, Worker, parse_settings
+from clusterctl.operations.access import Access
 from clusterctl.operations.costs import note_spent, spending_of
 from clusterctl.operations.launcher import Launcher, check_all
 from clusterctl.transport.connections import Connections
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients
 
 TIMEOUT_S = 60.0
+SETTINGS_COMMAND = "sudo -n cat /var/lib/clusterctl/guard.json 2>/dev/null || :"
 # Between a new end and the nodes' switching off EC2 has to hear what that means.
 LEAST_LEFT_S = 120.0
 
@@ -107,16 +110,7 @@ def update_guards(
     settings |= {target.host: alone for target in away}
 
     def one(target: Target) -> CommandResult:
-        script = guard_update_script(settings[target.host]).encode()
-        result = connections.run(target, "sh -s", timeout_s=TIMEOUT_S, stdin=script)
-        if not result.ok or not result.stdout.endswith("complete\n"):
-            reason = result.stderr.strip() or f"exit status {result.exit_status}"
-            raise CommandFailed(
-                target.host,
-                f"its guard could not be set: {reason}",
-                "limits are kept by the nodes: give the login user `sudo -n`, or no limits",
-            )
-        return result
+        return _tell(connections, target, settings[target.host])
 
     def tell_guards() -> None:
         told = fan_out(one, (*targets, *away)).outcomes
@@ -142,6 +136,48 @@ def update_guards(
         set_behavior=lambda behavior: set_at_power_off(launcher.clients.ec2, ids, behavior),
         tell_guards=tell_guards,
     )
+
+
+def regroup(access: Access, indices: Sequence[int]) -> FanoutResult[bool]:
+    """After these nodes went into quarantine, or came back: have the head node's guard ask those in
+    service only whether they idle, and theirs judge for themselves. True: it ends for idleness.
+
+    One that does not answer is a failure; none is asked where idleness ends nothing.
+    """
+    service = access.cluster.in_service
+    workers = tuple(Worker(node.name, node.private_ip) for node in service[1:])
+    own = {node.name: node.index for node in service}
+
+    def one(target: Target) -> bool:
+        said = access.connections.run(target, SETTINGS_COMMAND, timeout_s=TIMEOUT_S).stdout
+        settings = parse_settings(said) if said.strip() else None
+        if settings is None or settings.idle_s is None:
+            return False
+        is_head = target.host == access.head.host
+        index = 0 if is_head else own.get(target.host)
+        new = replace(settings, index=index, workers=workers if is_head else ())
+        if new != settings:
+            _tell(access.connections, target, new)
+        return True
+
+    head = fan_out(one, (access.head,))
+    if not any(head.values):
+        return head
+    return FanoutResult((*head.outcomes, *fan_out(one, access.select(indices)).outcomes))
+
+
+def _tell(connections: Connections, target: Target, settings: GuardSettings) -> CommandResult:
+    """Give a guard its settings. Raises CommandFailed, HostError."""
+    script = guard_update_script(settings).encode()
+    result = connections.run(target, "sh -s", timeout_s=TIMEOUT_S, stdin=script)
+    if not result.ok or not result.stdout.endswith("complete\n"):
+        reason = result.stderr.strip() or f"exit status {result.exit_status}"
+        raise CommandFailed(
+            target.host,
+            f"its guard could not be set: {reason}",
+            "limits are kept by the nodes: give the login user `sudo -n`, or no limits",
+        )
+    return result
 
 
 def _used_h(

@@ -243,7 +243,7 @@ def out_of_memory(sick: SickCluster) -> Iterator[None]:
     try:
         yield
     finally:
-        sick.on(1, "sudo -n rm -r /etc/clusterctl-lab")
+        sick.on(1, "sudo -n rm /etc/clusterctl-lab/kmsg")
         sick.end()
 
 

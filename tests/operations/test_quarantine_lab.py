@@ -93,9 +93,25 @@ def test_a_node_in_quarantine_is_told_when_to_end(lab):
     """It costs as others do."""
     limited = LabCluster(lab, "limited")
     try:
-        status, _, err = limited.ctl("up", "--nodes", "2", "--instance-type", "p3.2xlarge")
+        size = ("--nodes", "2", "--instance-type", "p3.2xlarge")
+        status, _, err = limited.ctl("up", *size, "--idle-stop", "2h")
         assert status == 0, err
+
+        def idle_judges():
+            told = [json.loads(limited.on(node, GUARD)) for node in (0, 1)]
+            return [one["name"] for one in told[0].get("workers", ())], told[1].get("index")
+
+        assert idle_judges() == (["limited-1"], 1)
         assert limited.ctl("quarantine", "1")[0] == 0
+        assert idle_judges() == ([], None), (
+            "what froze there would keep the head node from stopping"
+        )
+        assert limited.ctl("release", "1")[0] == 0
+        assert idle_judges() == (["limited-1"], 1)
+        with limited.fault(1, "freeze", "thaw"):
+            status, _, err = limited.ctl("quarantine", "1")
+        assert (status, "clusterctl remove limited 1" in err) == (0, True), err
+        assert idle_judges() == ([], 1)
         status, _, err = limited.ctl("up", "--nodes", "2", "--max-hours", "5")
         assert (status, "cost.untold" in err) == (0, False), err
         told = [json.loads(limited.on(node, GUARD)) for node in (0, 1)]
