@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -12,6 +13,7 @@ import click
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
 from clusterctl.cli.params import JobId
+from clusterctl.cli.train import INTERRUPTED, exit_status, how_it_ended, note_lost
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.units import count, format_duration
 
@@ -22,12 +24,14 @@ if TYPE_CHECKING:
         MetricDefinition,
         MetricSeries,
         RunFacts,
+        Said,
         TrainingRow,
     )
     from clusterctl.jobs.metrics.reference import Comparison, Reference
     from clusterctl.jobs.metrics.runs import Run
     from clusterctl.operations.results import LogText, Results
 
+TRAINING_COLUMNS = ("STEP", "EPOCH", "IMAGES/S", "LOSS", "FINAL LOSS", "LR")
 REFERENCES = ("auto", "imagenet-32", "imagenet-256", "synthetic-4", "none")
 
 
@@ -39,8 +43,13 @@ REFERENCES = ("auto", "imagenet-32", "imagenet-256", "synthetic-4", "none")
     "--log", "logs", multiple=True, metavar="FILE...", help="Read these logs; - is stdin."
 )
 @click.option("--log-dir", metavar="DIR", help="Read this log folder of the head node.")
+@click.option("-f", "--follow", is_flag=True, help="Show rows as they come, until the job ends.")
 @click.option(
-    "--metric", "metrics", multiple=True, metavar="NAME=REGEX", help="Read this metric, too."
+    "--metric",
+    "metrics",
+    multiple=True,
+    metavar="NAME=REGEX",
+    help="Read this metric, too; @FILE: SageMaker's metric_definitions as JSON.",
 )
 @click.option(
     "--reference",
@@ -61,6 +70,7 @@ def results(
     more: tuple[str, ...],
     logs: tuple[str, ...],
     log_dir: str | None,
+    follow: bool,
     metrics: tuple[str, ...],
     reference: str,
     all_rows: bool,
@@ -73,20 +83,30 @@ def results(
     \b
     clusterctl results demo
     clusterctl results demo 20261120-154501-3f2a --csv rows.csv
+    clusterctl results demo --follow
     clusterctl results --log imagenet_resnet/*.log --plot run.png
     clusterctl results demo --metric 'loss=loss: ([0-9.]+)'
 
     Reads the trainer's tables, evaluations, and lines of Keras; compares with the tutorial's runs
     at equal epochs. With --log no cluster is needed.
     """
-    from clusterctl.jobs.metrics.logs import parse_definition
+    from clusterctl.jobs.metrics.logs import parse_definitions
     from clusterctl.operations.results_plot import picture_format
 
-    definitions = [parse_definition(text) for text in metrics]
+    definitions = parse_definitions(metrics)
     if as_json and csv_file == "-":
         raise UsageError("--json and --csv - both want standard output", "name a file: --csv FILE")
     ending = picture_format(Path(plot)) if plot else ""
     files = [*logs, *filter(None, (name, job)), *more] if logs else []
+    status = 0
+    if follow:
+        if files or log_dir is not None or more:
+            raise UsageError("--follow is for a job", "one cluster, and one job")
+        assert name is not None
+        job, status = _follow(app, name, job, _Rows(definitions, csv_file, as_json))
+        if as_json or csv_file == "-" or status == INTERRUPTED:
+            return status
+        output.line()
     if files:
         if log_dir is not None:
             raise UsageError("--log reads files here, --log-dir those of a cluster", "give one")
@@ -100,7 +120,86 @@ def results(
     if plot:
         _draw(found, comparisons, Path(plot), ending)
     _show(found, comparisons, as_json, csv_file == "-", all_rows)
-    return 0
+    return status
+
+
+def _follow(app: AppContext, name: str, job: str | None, rows: _Rows) -> tuple[str, int]:
+    """Show what the job's log adds until it ends: its id, and its exit status."""
+    from clusterctl.jobs.plan import check_job_id
+    from clusterctl.operations.logs import find, follow
+
+    with app.open(name) as access:
+        job_id = find(access, check_job_id(job) if job else None, training=True).job_id
+        output.note(f"job {job_id}")
+        try:
+            ended = follow(access, job_id, rows.take, note_lost)
+        except KeyboardInterrupt:
+            output.note(f"\nno longer following; that does not end job {job_id}")
+            return job_id, INTERRUPTED
+    output.note(how_it_ended(ended))
+    return job_id, exit_status(ended)
+
+
+class _Rows:
+    """Prints the rows and metrics of a log that grows, and keeps them as they come (--csv FILE)."""
+
+    def __init__(
+        self, definitions: list[MetricDefinition], csv_file: str | None, as_json: bool
+    ) -> None:
+        from clusterctl.jobs.metrics.logs import GrowingLog
+        from clusterctl.operations.results import csv_header
+
+        self._log, self._as_json, self._metrics = (
+            GrowingLog(definitions),
+            as_json,
+            bool(definitions),
+        )
+        self._csv_file, self._titled = csv_file, False
+        self._shown_at: dict[str, float] = {}
+        self._keep(csv_header(self._metrics), "w")
+
+    def take(self, chunk: bytes) -> None:
+        from clusterctl.operations.results import said_csv, said_data
+
+        for said in self._log.feed(chunk):
+            self._keep(said_csv(said, self._metrics), "a")
+            if self._as_json:
+                output.event(said_data(said))
+            elif self._csv_file != "-":
+                self._show(said)
+
+    def _keep(self, text: str, mode: str) -> None:
+        if self._csv_file == "-":
+            output.raw(text.encode())
+        elif self._csv_file and text:
+            try:
+                with Path(self._csv_file).open(mode) as file:
+                    file.write(text)
+            except OSError as error:
+                raise UsageError(f"cannot write {self._csv_file}: {error.strerror}") from None
+
+    def _show(self, said: Said) -> None:
+        from clusterctl.jobs.metrics.logs import EvaluationRow
+
+        if isinstance(said, tuple):
+            name, point = said
+            # A bar of Keras's is drawn again and again.
+            if time.monotonic() - self._shown_at.get(name, -1.0) >= 1.0:
+                self._shown_at[name] = time.monotonic()
+                epoch = "" if point.epoch is None else f" (epoch {point.epoch})"
+                output.line(f"{name} {point.value:.6g}{epoch}")
+        elif isinstance(said, EvaluationRow):
+            output.line(
+                f"step {said.step}, epoch {said.epoch:.1f}: top-1 {said.top1:.3f} %, "
+                f"top-5 {said.top5:.2f} %, loss {said.loss:.2f}"
+            )
+        else:
+            titles = [] if self._titled else [TRAINING_COLUMNS]
+            self._titled = True
+            for cells in (*titles, _cells(said)):
+                widths = (8, 7, 11, 8, 12, 0)
+                padded = (str(cell).ljust(width) for cell, width in zip(cells, widths))
+                output.line("".join(padded).rstrip())
 
 
 def _of_files(files: list[str], definitions: list[MetricDefinition]) -> Results:
@@ -225,7 +324,7 @@ def show_run(run: Run, title: str, all_rows: bool) -> None:
     if run.rows:
         output.line()
         output.table(
-            ("STEP", "EPOCH", "IMAGES/S", "LOSS", "FINAL LOSS", "LR"),
+            TRAINING_COLUMNS,
             [_cells(row) for row in chosen(run.rows, all_rows)],
         )
         _note_left_out(len(run.rows), all_rows)

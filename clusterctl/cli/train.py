@@ -39,11 +39,8 @@ def follow_to_end(access: Access, job_id: str, preset: str, as_json: bool = Fals
         output.raw(chunk, "stderr" if as_json else "stdout")
         watch.take(chunk)
 
-    def lost(why: HostError, delay_s: float) -> None:
-        output.note(f"{why.host}: {why.message}. Trying again in {format_duration(delay_s)}")
-
     try:
-        job = follow(access, job_id, show, lost)
+        job = follow(access, job_id, show, note_lost)
     except KeyboardInterrupt:
         output.note(f"\nno longer following; that does not end job {job_id}")
         how_to_come_back(access.cluster.name)
@@ -52,6 +49,11 @@ def follow_to_end(access: Access, job_id: str, preset: str, as_json: bool = Fals
         output.data(job.as_data())
     output.note(how_it_ended(job))
     return exit_status(job)
+
+
+def note_lost(why: HostError, delay_s: float) -> None:
+    """Tell that a log's connection is taken up again."""
+    output.note(f"{why.host}: {why.message}. Trying again in {format_duration(delay_s)}")
 
 
 def how_to_come_back(name: str, job_id: str = "") -> None:

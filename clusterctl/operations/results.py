@@ -20,6 +20,7 @@ from clusterctl.jobs.metrics.logs import (
     EvaluationRow,
     MetricDefinition,
     MetricSeries,
+    Said,
     TrainingRow,
     clean_lines,
     read_metrics,
@@ -352,6 +353,38 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def csv_header(metrics: bool) -> str:
+    """The first line of the tables of all runs, or of the metrics."""
+    return _csv_line(METRIC_COLUMNS if metrics else TABLE_COLUMNS)
+
+
+def said_csv(said: Said, metrics: bool) -> str:
+    """A line of what a log adds while it is followed; empty for what the table does not have."""
+    if isinstance(said, tuple):
+        name, point = said
+        return _csv_line((name, point.epoch, point.line, point.value)) if metrics else ""
+    if metrics:
+        return ""
+    if isinstance(said, TrainingRow):
+        return _csv_line((1, *_training_line(said)))
+    return _csv_line((1, *_evaluation_line(said)))
+
+
+def said_data(said: Said) -> dict[str, Any]:
+    """The same for `--json`."""
+    if isinstance(said, tuple):
+        fields = {"kind": "metric", "metric": said[0], **asdict(said[1])}
+    else:
+        fields = {"kind": "train" if isinstance(said, TrainingRow) else "eval", **asdict(said)}
+    return {name: _plain(value) for name, value in fields.items()}
+
+
+def _csv_line(cells: Sequence[Any]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow(cells)
+    return text.getvalue()
 
 
 def as_csv(results: Results, metrics: bool) -> str:

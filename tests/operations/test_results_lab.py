@@ -45,7 +45,7 @@ def steps(run):
     return [row.step for row in run.rows]
 
 
-def test_a_job_its_log_folder_and_a_folder_by_itself(quiet):
+def test_a_job_its_log_folder_and_a_folder_by_itself(quiet, tmp_path):
     with quiet.access() as access:
         with pytest.raises(NoResults, match="no job has run on pair") as none:
             results_of_cluster(access)
@@ -72,7 +72,20 @@ def test_a_job_its_log_folder_and_a_folder_by_itself(quiet):
         [run] = running.runs
         assert steps(run) == [0, 1, 50, 100, 150, 200]
         assert (run.resumed_at, run.facts.finished_in_s) == ((100,), None)
+        # Followed: rows are on the screen and in the file before the job ends.
+        kept = tmp_path / "rows.csv"
+        following = quiet.start("results", job_id, "--follow", "--csv", str(kept))
+        assert following.stdout
+        shown = [following.stdout.readline().split()[0] for _ in range(4)]
+        assert shown == ["STEP", "100", "150", "200"]
+        assert [line.split(",")[2] for line in kept.read_text().splitlines()] == [
+            *("step", "100", "150", "200")
+        ]
         quiet.on(0, "touch /data/go")
+        out, err = following.communicate(timeout=240)
+        assert (following.returncode, "Traceback" in err) == (0, False)
+        assert out.startswith("step 210, epoch 90.0: top-1 1.500 %")
+        assert kept.read_text().splitlines()[-1].startswith("1,eval,210,90.0,")
         eventually(lambda: not results_of_cluster(access).job.running, "the end")
 
         ended = results_of_cluster(access)

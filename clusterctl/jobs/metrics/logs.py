@@ -13,13 +13,15 @@ the first table), not by their columns: wide numbers move those, and logs are cu
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Union
 
 from clusterctl.domain.errors import UsageError
 
@@ -322,6 +324,25 @@ class MetricSeries:
         return {point.epoch: point.value for point in self.points if point.epoch is not None}
 
 
+def parse_definitions(texts: Iterable[str]) -> list[MetricDefinition]:
+    """Each is `NAME=REGEX`, or `@FILE` with SageMaker's `metric_definitions` as JSON: a list of
+    {"Name": ..., "Regex": ...}. Raises UsageError."""
+    found: list[MetricDefinition] = []
+    for text in texts:
+        if not text.startswith("@"):
+            found.append(parse_definition(text))
+            continue
+        try:
+            listed = json.loads(Path(text[1:]).read_text())
+            found += [parse_definition(f"{one['Name']}={one['Regex']}") for one in listed]
+        except OSError as error:
+            raise UsageError(f"--metric {text}: {error.strerror}", "name a file: @FILE") from None
+        except (ValueError, KeyError, TypeError, RecursionError):
+            example = '[{"Name": "train:loss", "Regex": "loss: ([0-9.]+)"}]'
+            raise UsageError(f"{text[1:]} is no list of metrics", f"as JSON: {example}") from None
+    return found
+
+
 def parse_definition(text: str) -> MetricDefinition:
     """`NAME=REGEX` with a group in it. Raises UsageError."""
     name, found, regex = text.partition("=")
@@ -399,3 +420,42 @@ class _Epochs:
             self.current = None
         elif bar[1] == bar[2] and "ETA:" not in line:
             self._full = bar[0].strip()
+
+
+# A metric's name and value, beside the rows of tables.
+Said = Union[TrainingRow, EvaluationRow, tuple[str, MetricPoint]]
+
+
+class GrowingLog:
+    """Reads a log while it is written: what each chunk of it adds."""
+
+    def __init__(self, definitions: Sequence[MetricDefinition] = ()) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._rest = ""
+        self._lines = 0
+        self._epochs = _Epochs()
+        self._last: TrainingRow | None = None
+        # Keras's, until there is a table.
+        self._definitions, self._asked = definitions or KERAS, bool(definitions)
+
+    def feed(self, chunk: bytes) -> list[Said]:
+        """The rows and metrics of the lines that end in this chunk."""
+        text = self._rest + self._decoder.decode(chunk)
+        end = max(text.rfind("\n"), text.rfind("\r")) + 1
+        # What is longer is left out when it ends, however long it gets.
+        self._rest = text[end : end + LONGEST + 1]
+        found: list[Said] = []
+        for line in clean_lines(text[:end]):
+            self._lines += 1
+            for row in _training_rows(line):
+                if row != self._last:  # both streams of the program may go into one log
+                    self._last = row
+                    found.append(row)
+            found.extend(_evaluation_rows(line))
+            self._epochs.read(line)
+            for definition in self._definitions if self._asked or not self._last else ():
+                value = definition.value(line)
+                if value is not None:
+                    epoch = self._epochs.current if definition.of_epochs else None
+                    found.append((definition.name, MetricPoint(self._lines, epoch, value)))
+        return found

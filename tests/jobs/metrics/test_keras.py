@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import math
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from clusterctl.domain.errors import UsageError
-from clusterctl.jobs.metrics.logs import KERAS, clean_lines, parse_definition, read_metrics
+from clusterctl.jobs.metrics.logs import (
+    KERAS,
+    LONGEST,
+    GrowingLog,
+    TrainingRow,
+    clean_lines,
+    parse_definition,
+    parse_definitions,
+    read_metrics,
+    read_sections,
+)
+from tests.jobs.training_logs import HEADER, banner, evaluation, rows
 
 SAMPLES = Path(__file__).parent / "samples"
 # As SageMaker's example of CIFAR-10 has them.
@@ -65,6 +80,40 @@ def test_sagemakers_definitions_as_they_are():
         [1.2112],
         [60.0],
     ]
+
+
+def test_sagemakers_list_in_a_file(tmp_path):
+    file = tmp_path / "definitions.json"
+    listed = [dict(zip(("Name", "Regex"), text.split("=", 1))) for text in SAGEMAKER]
+    file.write_text(json.dumps(listed))
+    assert parse_definitions([f"@{file}"]) == parse_definitions(SAGEMAKER)
+    for wrong in ("1", '[{"Name": "loss"}]', "[1]", "loss"):
+        file.write_text(wrong)
+        with pytest.raises(UsageError, match="no list of metrics"):
+            parse_definitions([f"@{file}"])
+    with pytest.raises(UsageError, match="No such file"):
+        parse_definitions(["@/none"])
+
+
+@given(st.lists(st.integers(1, 3000), min_size=1, max_size=8))
+def test_a_log_that_grows_says_the_same_in_whatever_pieces_it_comes(sizes):
+    keras = (SAMPLES / "keras-terminal.txt").read_bytes()
+    table = (banner() + HEADER + rows([0, 1, 50, 100]) + evaluation()).encode()
+    text, log = keras + b"x" * 3 * LONGEST + b" loss: 1.0\n" + table, GrowingLog()
+    found = []
+    for size in itertools.cycle(sizes):
+        if not text:
+            break
+        found += log.feed(text[:size])
+        text = text[size:]
+    metrics = [one for one in found if isinstance(one, tuple)]
+    whole = read(keras.decode())
+    for name, series in whole.items():
+        assert [point for said, point in metrics if said == name] == list(series.points)
+    [run, evaluated] = read_sections(clean_lines(table.decode()))
+    seen = [one for one in found if isinstance(one, TrainingRow)]
+    assert [row.step for row in seen] == [row.step for row in run.rows]
+    assert [one for one in found if one not in metrics + seen] == evaluated.evaluations
 
 
 @pytest.mark.parametrize(
