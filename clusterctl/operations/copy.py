@@ -46,10 +46,10 @@ class UrlAccess:
     `cache` keeps tools for nodes that have none.
     """
 
+    cache: Path
     credentials: Credentials = None
     endpoint: str | None = None
     region: str | None = None
-    cache: Path = Path()
 
 
 def copy_to_cluster(
@@ -58,7 +58,7 @@ def copy_to_cluster(
     request: CopyRequest,
     *,
     watch: Watch,
-    urls: UrlAccess = UrlAccess(),  # noqa: B008
+    urls: UrlAccess | None = None,
     link_rates: Callable[[], Mapping[str, float]] = dict,
     max_workers: int = 64,
     timeout_s: float | None = None,
@@ -102,7 +102,7 @@ def copy_to_hosts(
     request: CopyRequest,
     *,
     watch: Watch,
-    urls: UrlAccess = UrlAccess(),  # noqa: B008
+    urls: UrlAccess | None = None,
     max_workers: int = 64,
     timeout_s: float | None = None,
 ) -> TransferReport:
@@ -127,7 +127,7 @@ def sender(connections: Connections, max_workers: int = 64) -> Send:
     def send(path: Path, destination: str, targets: Sequence[Target]) -> None:
         facts = tuple(NodeFacts(target.host) for target in targets)
         request = CopyRequest((str(path),), destination)
-        copy = _Copy(connections, targets, request, None, lambda: facts, "", UrlAccess())
+        copy = _Copy(connections, targets, request, None, lambda: facts, "", None)
         report = copy.run(lambda progress: None, max_workers, None)
         for node in report.failed:
             assert node.error
@@ -167,7 +167,7 @@ class _Copy:
         source: Target | None,
         facts: Callable[[], tuple[NodeFacts, ...]],
         source_zone: str,
-        urls: UrlAccess,
+        urls: UrlAccess | None,
     ) -> None:
         if not targets:
             raise UsageError("there is no node to copy to")
@@ -199,9 +199,9 @@ class _Copy:
 
     def _from_urls(self, seen: _Seen, max_workers: int, timeout_s: float | None) -> TransferReport:
         """S3: a job on every node. A web server: one on the first node, which passes it on."""
-        asked = sync_of(
-            self._request, self._urls.credentials, self._urls.endpoint, self._urls.region
-        )
+        urls = self._urls
+        assert urls, "sources that are URLs come with their UrlAccess"
+        asked = sync_of(self._request, urls.credentials, urls.endpoint, urls.region)
         pulling, rest = self._targets, self._targets[:0]
         if not asked.sources[0].is_s3:
             pulling, rest = self._targets[:1], self._targets[1:]
@@ -210,7 +210,7 @@ class _Copy:
             self._connections,
             pulling,
             asked,
-            cache=self._urls.cache,
+            cache=urls.cache,
             send=sender(self._connections, max_workers),
             watch=seen,
             dry_run=self._request.dry_run,

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -50,12 +51,15 @@ class Cluster:
         done = self.ctl("lab", "fault", *words)
         assert done.returncode == 0, done.stderr
 
+    @property
+    def urls(self):
+        return UrlAccess(Path(self.environ["CLUSTERCTL_HOME"]) / "cache", self.keys)
+
     def copy(self, source, destination, watch=lambda progress: None, **options):
-        urls = UrlAccess(credentials=self.keys)
         with self.open() as access:
             request = CopyRequest((str(source),), destination, **options)
             return copy_to_cluster(
-                access, access.targets, request, watch=watch, urls=urls, timeout_s=120
+                access, access.targets, request, watch=watch, urls=self.urls, timeout_s=120
             )
 
     def on(self, number, command):
@@ -140,7 +144,12 @@ def test_ec2_is_asked_for_the_links_beside_the_logins(cluster, tmp_path, monkeyp
         with cluster.open() as access:
             request = CopyRequest((source,), "~/links/")
             return copy_to_cluster(
-                access, access.targets, request, watch=lambda progress: None, link_rates=rates
+                access,
+                access.targets,
+                request,
+                watch=lambda progress: None,
+                urls=cluster.urls,
+                link_rates=rates,
             )
 
     monkeypatch.setattr(operation, "RATES_WITHIN_S", 60)

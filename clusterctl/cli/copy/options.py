@@ -136,10 +136,10 @@ def url_access(
     from clusterctl.operations.copy import UrlAccess
 
     return UrlAccess(
+        home / "cache",
         credentials_of(options.credentials, sources, clients),
         check_endpoint(options.s3_endpoint),
         options.s3_region,
-        home / "cache",
     )
 
 
