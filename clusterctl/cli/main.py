@@ -42,6 +42,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "watch": ("clusterctl.cli.watch", "watch", "Watch nodes, ranks and the job, live."),
     "results": ("clusterctl.cli.results", "results", "What training came to; compare, draw."),
     "bench": ("clusterctl.cli.bench", "bench", "How training scales: runs, report, comparison."),
+    "tuning": ("clusterctl.cli.tuning", "tuning", "What Horovod's timeline and autotuner say."),
     "explain": ("clusterctl.cli.explain", "explain", "Say what failed first in a log."),
     "cancel": ("clusterctl.cli.kill", "cancel", "End a job on all nodes."),
     "doctor": ("clusterctl.cli.doctor", "doctor", "How the nodes differ, and what is wrong."),

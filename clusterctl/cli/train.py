@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
-from clusterctl.cli.params import Duration, JobId
-from clusterctl.domain.errors import UsageError
+from clusterctl.cli.params import Duration, JobId, Size
+from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count, format_duration
 
@@ -81,7 +82,31 @@ def exit_status(job: JobRecord) -> int:
     return 1 if job.exit_status is None else job.exit_status
 
 
-@click.command(cls=ClusterCommand)
+class TrainCommand(ClusterCommand):
+    """Its help has the options in groups; those that are in none come last."""
+
+    GROUPS = (
+        ("What is trained", "synthetic data_dir epochs more_aug no_eval clear resume script"),
+        ("How it runs", "preset variables mpi_args"),
+        (
+            "Horovod (docs/tuning.md)",
+            "fusion_threshold cycle_time_s hierarchical_allreduce autotune timeline stall_check_s "
+            "stall_shutdown_s",
+        ),
+    )
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        options = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
+        records = {one.name: one.get_help_record(ctx) for one in options}
+        groups = [
+            (title, [records.pop(name) for name in names.split()]) for title, names in self.GROUPS
+        ]
+        for title, found in [*groups, ("Options", [*records.values()])]:
+            with formatter.section(title):
+                formatter.write_dl([record for record in found if record])
+
+
+@click.command(cls=TrainCommand)
 @click.argument("name")
 @click.argument("gpus", type=int)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
@@ -129,6 +154,42 @@ def exit_status(job: JobRecord) -> int:
     help="Give mpirun this option, in place of ours of that name: '--mca NAME VALUE'.",
 )
 @click.option(
+    "--fusion-threshold",
+    type=Size(),
+    metavar="SIZE",
+    help="Gather gradients into buffers of so much, such as 32MiB; 0: none.",
+)
+@click.option(
+    "--cycle-time",
+    "cycle_time_s",
+    type=Duration(none=True),
+    metavar="TIME",
+    help="Look so often for gradients to send, such as 5ms.",
+)
+@click.option(
+    "--hierarchical-allreduce/--no-hierarchical-allreduce",
+    default=None,
+    help="Add up within each node first, then between nodes.",
+)
+@click.option("--autotune", is_flag=True, help="Let Horovod look for the best of these three.")
+@click.option(
+    "--timeline", is_flag=True, help="Record where the gradients' time goes, and show it."
+)
+@click.option(
+    "--stall-check",
+    "stall_check_s",
+    type=Duration(none=True),
+    metavar="TIME",
+    help="Name ranks that others wait for after so long, 60s if not given; 0: never.",
+)
+@click.option(
+    "--stall-shutdown",
+    "stall_shutdown_s",
+    type=Duration(none=True),
+    metavar="TIME",
+    help="End the job when ranks were waited for so long; never, if not given.",
+)
+@click.option(
     "--watchdog",
     "watchdog_s",
     type=Duration(),
@@ -158,6 +219,13 @@ def train(
     preset: str,
     variables: tuple[str, ...],
     mpi_args: tuple[str, ...],
+    fusion_threshold: int | None,
+    cycle_time_s: float | None,
+    hierarchical_allreduce: bool | None,
+    autotune: bool,
+    timeline: bool,
+    stall_check_s: float | None,
+    stall_shutdown_s: float | None,
     watchdog_s: float | None,
     watchdog_cancel: bool,
     detach: bool,
@@ -179,6 +247,7 @@ def train(
     What follows -- goes to the trainer. The job runs detached on the head node: Ctrl-C or a lost
     connection ends the following, not the job. The exit status is the job's.
     """
+    from clusterctl.jobs.horovod import Knobs
     from clusterctl.jobs.mpirun import mpirun_arguments, parse_variable
     from clusterctl.jobs.plan import JobRequest, clears_or_resumes
     from clusterctl.operations.train import plan_training, start_training
@@ -198,6 +267,15 @@ def train(
         clears=clears_or_resumes(clear, resume),
         variables=tuple(parse_variable(text, os.environ) for text in variables),
         mpi_arguments=mpirun_arguments(mpi_args),
+        knobs=Knobs(
+            fusion_threshold,
+            cycle_time_s,
+            hierarchical_allreduce,
+            stall_check_s,
+            stall_shutdown_s,
+            autotune,
+            timeline,
+        ),
     )
     with app.open(name) as access:
         plan = plan_training(access, request, force)
@@ -218,11 +296,24 @@ def train(
         started = start_training(access, plan, force, watchdog)
         _show_started(started)
         if not detach:
-            return follow_to_end(access, started.job.job_id, started.job.preset, as_json)
+            status = follow_to_end(access, started.job.job_id, started.job.preset, as_json)
+            if (autotune or timeline) and not as_json and status != INTERRUPTED:
+                _show_tuning(access, started.job.job_id)
+            return status
         if as_json:
             output.data({"id": started.job.job_id, **_lines(started.job)})
         how_to_come_back(name)
         return 0
+
+
+def _show_tuning(access: Access, job_id: str) -> None:
+    """Whatever comes of it, the job's own exit status is what counts."""
+    from clusterctl.cli.tuning import show_tuning
+
+    try:
+        show_tuning(access, job_id, Path())
+    except ClusterctlError as error:
+        output.note(f"no timeline: {error.message}; try again: clusterctl tuning NAME {job_id}")
 
 
 def _in_short(access: Access, plan: TrainingPlan) -> str:

@@ -6,13 +6,13 @@ import re
 
 from clusterctl.domain.errors import UsageError
 
-_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 def parse_duration_s(text: str) -> float:
-    """Seconds of `90`, `1.5m`, `2h`, `1d`. Raises UsageError."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhd]?)\s*", text, re.ASCII)
+    """Seconds of `90`, `5ms`, `1.5m`, `2h`, `1d`. Raises UsageError."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|[smhd]?)\s*", text, re.ASCII)
     if not match:
         raise UsageError(f"not a duration: {text!r}", "write it as 90, 30s, 5m or 2h")
     return float(match[1]) * _SECONDS[match[2]]

@@ -11,12 +11,13 @@ import re
 import secrets
 import shlex
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
 from clusterctl.domain.errors import ClusterctlError, MissingTool, NotEnoughGpus, UsageError
 from clusterctl.domain.hostsfile import HostsFile
+from clusterctl.jobs.horovod import OF_TRAINING, Knobs
 from clusterctl.jobs.mpirun import (
     JOB_VARIABLE,
     MpiLaunch,
@@ -48,6 +49,7 @@ LOCAL_NAMES = {"localhost", "127.0.0.1", "::1"}
 EXAMPLES_FOLDER = "examples/horovod/tensorflow"
 # A job's own copy of a program from here, below the home folder of every node.
 CODE_FOLDER = ".clusterctl/code"
+JOBS_FOLDER = ".clusterctl/jobs"  # on the head node
 # In order: one that is activated (where train.sh is typed), ours, the conda environments of the
 # tutorial's Deep Learning AMI and of later ones, their Open MPI, the system's.
 MPIRUN_PATHS = (
@@ -250,6 +252,7 @@ class JobRequest:
     clears: bool | None = None
     variables: tuple[Variable, ...] = ()
     mpi_arguments: tuple[str, ...] = ()
+    knobs: Knobs = field(default_factory=Knobs)
 
 
 @dataclass(frozen=True)
@@ -317,7 +320,7 @@ def plan_job(request: JobRequest, facts: HeadFacts, hosts: HostsFile, job_id: st
     environment = choose_environment(facts, needs_horovod=request.script is None)
     preset = choose_preset(request.preset, facts.nvidia_driver, facts.efa > 0)
     exports: dict[str, str | None] = {
-        **dict(preset.exports),
+        **request.knobs.environment(dict(preset.exports), f"{facts.home}/{JOBS_FOLDER}/{job_id}"),
         **dict(node_exports(environment.mpirun.path, preset, facts)),
         **{one.name: None if one.private else one.value for one in request.variables},
         JOB_VARIABLE: job_id,
@@ -371,6 +374,7 @@ def check_request(request: JobRequest, slots: int, more_gpus: str) -> None:
     if ranks > slots:
         there = "there is" if slots == 1 else "there are"
         raise NotEnoughGpus(f"wanted {ranks} GPUs, {there} {slots}", more_gpus)
+    request.knobs.check()
     for_real_data = {
         "--data-dir": request.data_dir is not None,
         "--more-aug": request.more_augmentation,
@@ -484,7 +488,9 @@ def _evaluation(
         return ()
     flags = evaluation_flags(preset, _options(request, facts), facts.gpu_memory_mib)
     program = _trainer(environment.python, flags, request.arguments)
-    here = replace(launch, ranks=head_slots(facts, hosts), program=program, alone=True)
+    exports = tuple(one for one in launch.exports if one[0] not in OF_TRAINING)
+    ranks = head_slots(facts, hosts)
+    here = replace(launch, ranks=ranks, exports=exports, program=program, alone=True)
     return tuple(mpirun_argv(here))
 
 

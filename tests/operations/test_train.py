@@ -140,6 +140,44 @@ def test_the_line_is_the_same_dry_and_wet(quiet):
     assert JOB_ID.sub("ID", same) == JOB_ID.sub("ID", wet["line"])
 
 
+KNOBS = """\
+import tensorflow as tf, horovod.tensorflow as hvd
+hvd.init()
+for step in range(40):
+    for number, size in enumerate((100, 50_000, 500_000)):
+        hvd.allreduce(tf.ones([size]), name=f"t{number}")
+"""
+
+
+def test_the_timeline_and_the_autotuner_of_four_ranks_are_fetched(quiet, tmp_path, monkeypatch):
+    (tmp_path / "steps").mkdir()
+    (tmp_path / "steps" / "steps.py").write_text(KNOBS)
+    hosts = Path(quiet.lab.home, "pair", "hosts")
+    kept = hosts.read_text()
+    short = [("WARMUP_SAMPLES", 1), ("STEPS_PER_SAMPLE", 1), ("BAYES_OPT_MAX_SAMPLES", 2)]
+    faster = [word for name, n in short for word in ("-x", f"HOROVOD_AUTOTUNE_{name}={n}")]
+    monkeypatch.chdir(tmp_path)
+    try:
+        hosts.write_text(kept.replace("slots=1", "slots=2"))
+        knobs = ("--timeline", "--autotune", "--cycle-time", "2ms", *faster)
+        status, out, err = quiet.ctl("train", "4", *knobs, "--script", "steps/steps.py")
+    finally:
+        hosts.write_text(kept)
+    assert (status, "for the next run: --fusion-threshold " in out) == (0, True), err
+    assert " --cycle-time 2ms " in out, "what is given is not tuned"
+    assert "open it in https://ui.perfetto.dev" in err
+
+    said = json.loads(quiet.ctl("tuning", "--json")[1])
+    trace = json.loads(Path(said["files"][0]).read_text())
+    assert {one["name"] for one in trace if one.get("ph") == "X"} == {"0", "1", "2", "3"}
+    # Of the last step Horovod may not write the end before the program has ended.
+    rows = {one["below"]: one["tensors"] in (39, 40) for one in said["timeline"]["sizes"]}
+    assert rows == {1 << 10: True, 1 << 20: True, 1 << 23: True}
+    phases = said["timeline"]["phases"]
+    assert min(phases["negotiate"], phases["allreduce"]) > 0
+    assert max(phases.values()) < said["timeline"]["span_s"]
+
+
 def test_ctrl_c_leaves_the_job_running(quiet):
     process = quiet.start("train", "2", "--script", "~/stay.py")
     # mpirun may warn of setpgid first: the parent and the child race for it.

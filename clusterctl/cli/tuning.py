@@ -1,0 +1,120 @@
+"""`clusterctl tuning NAME [JOB]`: what Horovod's timeline and autotuner say of a job."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from clusterctl.cli import output
+from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
+from clusterctl.cli.params import JobId
+from clusterctl.domain.units import count, format_bytes
+
+if TYPE_CHECKING:
+    from clusterctl.jobs.horovod import Timeline, Tuned
+    from clusterctl.operations.access import Access
+
+MEANING = {
+    "negotiate": "some ranks have a gradient, others do not yet",
+    "wait for data": "the GPU still computes it",
+    "queue": "all ranks have it, and it waits for its turn",
+    "copy": "into and out of the fusion buffer",
+    "allreduce": "on the network, or between the GPUs of a node",
+    "none of these": "nothing to send: computing, reading data",
+}
+
+
+@click.command(cls=ClusterCommand)
+@click.argument("name")
+@click.argument("job", required=False, type=JobId())
+@click.option(
+    "--output",
+    "folder",
+    default=".",
+    metavar="DIR",
+    help="Bring the files here, not to the current folder.",
+)
+@click.option("--json", "as_json", is_flag=True, help="All of it as JSON.")
+@account_options
+def tuning(app: AppContext, name: str, job: str | None, folder: str, as_json: bool) -> None:
+    """Show where the time of a job's gradients went, and what Horovod's autotuner found.
+
+    \b
+    clusterctl tuning demo
+    clusterctl tuning demo 20261120-154501-3f2a --json
+
+    The job is the latest, and was started with `train --timeline` or --autotune.
+    """
+    from clusterctl.operations.logs import find
+
+    with app.open(name) as access:
+        show_tuning(access, find(access, job, training=True).job_id, Path(folder), as_json)
+
+
+def show_tuning(access: Access, job_id: str, folder: Path, as_json: bool = False) -> None:
+    """Bring what the job wrote here, and print what it says."""
+    from clusterctl.operations.tuning import fetch_tuning
+
+    found = fetch_tuning(access, job_id, folder)
+    if as_json:
+        tuned = found.tuned
+        output.data(
+            {
+                "job": job_id,
+                "files": [str(one) for one in (found.timeline_file, found.autotune_file) if one],
+                "timeline": asdict(found.timeline) if found.timeline else None,
+                "autotune": {**asdict(tuned), "options": tuned.options} if tuned else None,
+            }
+        )
+        return
+    if found.timeline:
+        _timeline(found.timeline)
+        output.note(f"the trace is in {found.timeline_file}: open it in https://ui.perfetto.dev")
+    if found.autotune_file:
+        _autotune(found.tuned)
+        output.note(f"the autotuner's log is in {found.autotune_file}")
+
+
+def _timeline(timeline: Timeline) -> None:
+    rows = [
+        (phase, _ms(spent), f"{100 * spent / (timeline.span_s or 1):.0f} %", MEANING[phase])
+        for phase, spent in timeline.phases.items()
+    ]
+    output.table(("PHASE", "TIME", "SHARE", "AT LEAST ONE TENSOR"), rows)
+    output.line("")
+    phases = ("negotiate", "queue", "copy", "allreduce")
+    output.table(
+        ("TENSORS OF", "NUMBER", "SIZE", *(f"{phase.upper()} EACH" for phase in phases)),
+        [
+            (
+                f"less than {format_bytes(row.below)}" if row.below else "more",
+                row.tensors,
+                format_bytes(row.size_bytes),
+                *(_ms(row.seconds.get(phase, 0) / row.tensors) for phase in phases),
+            )
+            for row in timeline.sizes
+        ],
+    )
+    rank, waited_s = next(iter(timeline.waited_for.items()), ("", 0.0))
+    if rank:
+        output.line(
+            f"\nall others waited for rank {rank} alone the longest: {_ms(waited_s)} in all"
+        )
+
+
+def _autotune(tuned: Tuned | None) -> None:
+    if tuned is None:
+        output.line("the autotuner had no time for a sample: let the job make some hundred steps")
+        return
+    tried = f"the best of {count(tuned.tried, 'sample')}, {tuned.score * 1e6 / 2**20:.1f} MiB/s"
+    end = "" if tuned.finished else "; the job ended before it had tried all"
+    output.line(f"autotune: {tried}{end}")
+    output.line(f"for the next run: {shlex.join(tuned.options)}")
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:.3g} ms" if seconds < 1 else f"{seconds:.1f} s"

@@ -1,0 +1,154 @@
+"""Horovod's knobs as variables, and what its timeline and its autotuner's log say."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from clusterctl.domain.errors import UsageError
+from clusterctl.jobs.horovod import Knobs, SizeRow, Timeline, read_autotune, read_timeline
+
+PRESET = {"HOROVOD_FUSION_THRESHOLD": "16777216", "HOROVOD_HIERARCHICAL_ALLREDUCE": "1", "X": "y"}
+
+
+@pytest.mark.parametrize(
+    ("knobs", "changes"),
+    [
+        (Knobs(), {}),
+        (
+            Knobs(32 << 20, 0.0025, False, stall_check_s=0),
+            {
+                "HOROVOD_FUSION_THRESHOLD": "33554432",
+                "HOROVOD_CYCLE_TIME": "2.5",
+                "HOROVOD_HIERARCHICAL_ALLREDUCE": "0",
+                "HOROVOD_STALL_CHECK_DISABLE": "1",
+            },
+        ),
+        (
+            Knobs(hierarchical_allreduce=True, stall_check_s=30, stall_shutdown_s=600),
+            {
+                "HOROVOD_STALL_CHECK_TIME_SECONDS": "30",
+                "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "600",
+            },
+        ),
+        # What has a variable is not tuned: the preset's give way, what was asked for stays.
+        (
+            Knobs(fusion_threshold_bytes=0, autotune=True, timeline=True),
+            {
+                "HOROVOD_FUSION_THRESHOLD": "0",
+                "HOROVOD_HIERARCHICAL_ALLREDUCE": None,
+                "HOROVOD_AUTOTUNE": "1",
+                "HOROVOD_AUTOTUNE_LOG": "/jobs/x/autotune.csv",
+                "HOROVOD_TIMELINE": "/jobs/x/timeline.json",
+            },
+        ),
+    ],
+)
+def test_knobs_are_variables(knobs, changes):
+    expected = {name: value for name, value in {**PRESET, **changes}.items() if value is not None}
+    assert knobs.environment(PRESET, "/jobs/x") == expected
+
+
+@pytest.mark.parametrize(
+    ("knobs", "says"),
+    [
+        (Knobs(stall_shutdown_s=30), "30 s comes before the check, after 1 min 00 s"),
+        (Knobs(stall_check_s=0, stall_shutdown_s=30), "turns off"),
+    ],
+)
+def test_a_time_that_horovod_would_ignore_is_refused(knobs, says):
+    Knobs(stall_check_s=10, stall_shutdown_s=30).check()
+    with pytest.raises(UsageError, match=says):
+        knobs.check()
+
+
+def event(kind, pid, at, name=None, **args):
+    return {"ph": kind, "pid": pid, "ts": at, **({"name": name} if name else {}), "args": args}
+
+
+def reduced(pid, starts, shape, *phases):
+    """A tensor that rank 0 has at starts[0], rank 1 at starts[1]; both agree 10 us later."""
+    first, last = starts
+    yield event("B", pid, first, "NEGOTIATE_ALLREDUCE")
+    yield event("X", pid, first, "0")
+    yield event("X", pid, last, "1")
+    yield event("E", pid, last + 10)
+    yield event("B", pid, last + 30, "ALLREDUCE")
+    for name, began, ended in phases:
+        yield event("B", pid, began, name)
+        yield event("E", pid, ended)
+    yield event("E", pid, 1000, dtype="float32", shape=shape)
+
+
+# Two tensors in one fused buffer, both from 500 to 900 on the wire.
+TRACE = sorted(
+    [
+        *reduced(1, (100, 300), "[10, 10]", ("MEMCPY_IN_FUSION_BUFFER", 340, 350),
+                 ("MPI_ALLREDUCE", 500, 900)),
+        *reduced(2, (200, 300), "[1024, 1024]", ("WAIT_FOR_DATA", 340, 400),
+                 ("MPI_ALLREDUCE", 500, 900)),
+    ],
+    key=lambda record: record["ts"],
+)  # fmt: skip
+
+
+def test_the_timelines_phases_are_added_up():
+    head = [{"name": "process_name", "ph": "M", "pid": 0, "args": {"start_time": 1}}]
+    text = "[\n" + ",".join(json.dumps(record) for record in [*head, *TRACE])
+    timeline = read_timeline([text + "]"])
+    both = {"queue": 20e-6, "allreduce": 400e-6}
+    assert timeline == Timeline(
+        span_s=900e-6,
+        phases={
+            "negotiate": 210e-6,
+            "wait for data": 60e-6,
+            "queue": 20e-6,
+            "copy": 10e-6,
+            "allreduce": 400e-6,
+            "none of these": pytest.approx(210e-6),
+        },
+        sizes=(
+            SizeRow(1024, 1, 400, pytest.approx({"negotiate": 210e-6, "copy": 10e-6, **both})),
+            SizeRow(1 << 23, 1, 4 << 20,
+                    pytest.approx({"negotiate": 110e-6, "wait for data": 60e-6, **both})),
+        ),
+        waited_for={"1": 300e-6},
+    )  # fmt: skip
+    # In pieces, and cut off as a killed job leaves it.
+    assert read_timeline([text[at : at + 7] for at in range(0, len(text), 7)]) == timeline
+    assert read_timeline([text[:-30]]).sizes == timeline.sizes[:1]
+    with pytest.raises(UsageError, match="no operation that ended"):
+        read_timeline(["[\n"])
+
+
+HEADER = (
+    "hierarchical_allreduce,hierarchical_allgather,torus_allreduce,cache_enabled,"
+    "cycle_time_ms,tensor_fusion_threshold,score\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "tried", "finished"),
+    [
+        # Horovod's own lines, of two ranks on this machine, shortened.
+        (
+            ("0,0,0, 0,5,4,0.769379", "0,1,0, 1,10,8,7.73", "0,0,0, 1,10,8,7.86914",
+             "0,0,0, 1,10,8,7.86914"),
+            "--fusion-threshold 8MiB --cycle-time 10ms --no-hierarchical-allreduce",
+            3,
+            True,
+        ),
+        (
+            ("1,1,0, 0,2.5,32.25,9", "0,0,0, 1,50,32,1.6", "0,0,0, 1,5"),
+            "--fusion-threshold 32.25MiB --cycle-time 2.5ms --hierarchical-allreduce "
+            "-x HOROVOD_HIERARCHICAL_ALLGATHER=1 -x HOROVOD_CACHE_CAPACITY=0",
+            2,
+            False,
+        ),
+    ],
+)  # fmt: skip
+def test_the_autotuners_best_is_offered_as_options(rows, options, tried, finished):
+    tuned = read_autotune(HEADER + "\n".join(rows))
+    assert (" ".join(tuned.options), tuned.tried, tuned.finished) == (options, tried, finished)
+    assert read_autotune(HEADER) is None
