@@ -86,12 +86,6 @@ def diagnose(
         with app.open(name) as access:
             evidence = collect(access, job)
     found = conclude(evidence)
-    if save:
-        bundles.save(evidence, save)
-        output.note(f"all that was seen is in {save}: clusterctl diagnose --from {save} shows it")
-    if page:
-        shown = bundles.without_secrets(evidence)
-        write_page(shown, conclude(shown), page)
     if as_json:
         from clusterctl.diagnosis.tree import merge
 
@@ -111,6 +105,13 @@ def diagnose(
             output.line(line)
         for line in tree_of(evidence, found) if as_tree else ():
             output.line(line)
+    # A disk that is full keeps nobody from the verdict.
+    if save:
+        bundles.save(evidence, save)
+        output.note(f"all that was seen is in {save}: clusterctl diagnose --from {save} shows it")
+    if page:
+        shown = bundles.without_secrets(evidence)
+        write_page(shown, conclude(shown), page)
     return found.exit_status
 
 

@@ -47,6 +47,8 @@ def doctor(
     status 0: all is well, 1: warnings, 2: errors.
     """
     from clusterctl.diagnosis.drift import measures
+    from clusterctl.domain.errors import HostError
+    from clusterctl.jobs.detached import JobRunning
     from clusterctl.operations.doctor import doctor as look
     from clusterctl.operations.doctor import mend
     from clusterctl.operations.logs import refuse_while_training
@@ -55,7 +57,11 @@ def doctor(
     found = cluster_status(app.clients, app.folder(name))
     with app.access(found.cluster) as access:
         if fix:
-            refuse_while_training(access, "what it uses would be changed")
+            try:
+                refuse_while_training(access, "what it uses would be changed")
+            except (JobRunning, HostError) as refusal:
+                refusal.hint = f"end it: clusterctl cancel {name}; or look without --fix"
+                raise
         report = look(access, found.instances, indices, data_dir, all_to_all)
         if fix and mend(access, report, output.note):
             report = look(access, found.instances, indices, data_dir, all_to_all)

@@ -26,8 +26,8 @@ Reached = Mapping[str, str]
 def print_nodes(
     cluster: Cluster, gpus: Sequence[int] | None = None, reached: Reached | None = None
 ) -> None:
-    """A table: node, state, type, GPUs (as counted, where they were), address, zone, and whether
-    SSH reaches it, where that was tried.
+    """A table: node, state, type, GPUs (as counted on those in service, where they were), address,
+    zone, and whether SSH reaches it, where that was tried.
     """
     rows = [
         (
@@ -88,7 +88,9 @@ def _is_reached(node: Node, reached: Reached) -> bool | None:
 
 
 def _counts(cluster: Cluster, gpus: Sequence[int] | None) -> Sequence[int]:
-    return [node.gpus for node in cluster.nodes] if gpus is None else gpus
+    """By node; in quarantine none are counted."""
+    counted = dict(zip((node.index for node in cluster.in_service), gpus or ()))
+    return [counted.get(node.index, node.gpus) for node in cluster.nodes]
 
 
 # Every look at a broken cluster takes so long: less than the 10 s of `run`.

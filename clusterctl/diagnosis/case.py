@@ -326,9 +326,13 @@ class Scene:
         for one in (*self.ranks, *self.gone):
             if one.host.host == host.host and one.process.pid == pid:
                 return one.number
-        found = re.search(rf"process rank (\d+) with PID {pid}\b", "\n".join(self.job.log))
-        if found:
-            return int(found[1])
+        # Two hosts may have processes of one number.
+        said = re.findall(
+            rf"process rank (\d+) with PID {pid} on node (\S+)", "\n".join(self.job.log)
+        )
+        for rank, node in said:
+            if node in host.names:
+                return int(rank)
         missing = [
             rank
             for rank, at in self.host_of.items()

@@ -156,6 +156,13 @@ class HostEvidence:
     problems: tuple[str, ...] = ()
 
     @property
+    def names(self) -> set[str]:
+        """What logs may call it."""
+        system = self.facts.get("system")
+        own = system.get("hostname") if isinstance(system, dict) else ""
+        return {self.host, self.address, str(own)} - {""}
+
+    @property
     def ranks(self) -> tuple[ProcessEvidence, ...]:
         return tuple(process for process in self.processes if process.role == "rank")
 

@@ -213,7 +213,7 @@ def silent_hosts(case: Scene) -> Iterator[Cause]:
     for host in case.silent:
         if host.host in slow:
             continue  # what is asked of it does not get through in time
-        matters = case.is_running and host.host in used
+        matters = case.is_running and (host.host in used or bool(host.quarantined))
         ranks = tuple(sorted(one for one, at in case.host_of.items() if at.host == host.host))
         what, shown = _silence(case, host)
         there = f"; {_plural_ranks(ranks)} {_are(ranks)} there" if ranks else ""
@@ -870,7 +870,7 @@ def _failure(case: Scene, one: LogFinding | None) -> Cause:
     if one.ranks:
         ranks, by = tuple(sorted(one.ranks)), ""
         at = case.host_of.get(ranks[0])
-    named = [host for host in case.evidence.hosts if one.values.get("host") in _names(host)]
+    named = [host for host in case.evidence.hosts if one.values.get("host") in host.names]
     at = named[0] if named else at
     full = _full_places(case) if one.signature.id in _NO_ROOM else []
     if full:
@@ -886,12 +886,6 @@ def _failure(case: Scene, one: LogFinding | None) -> Cause:
     text = f"{begin}: {one.cause}{only}{by}"
     shown = (f"line {one.line}: {one.text[:300]}",)
     return Cause(one.signature.id, ERROR, text, at.host if at else None, one.remedy, ranks, shown)
-
-
-def _names(host: HostEvidence) -> set[str]:
-    system = host.facts.get("system")
-    own = system.get("hostname") if isinstance(system, dict) else ""
-    return {host.host, host.address, str(own)} - {""}
 
 
 def _full_places(case: Scene) -> list[tuple[HostEvidence, str]]:
@@ -1296,10 +1290,10 @@ def scripts(case: Scene) -> Iterator[Cause]:
 
 
 def quarantined(case: Scene) -> Iterator[Cause]:
-    """Hosts that were put into quarantine, and that the job uses all the same."""
+    """Hosts that were put into quarantine, and that the job uses all the same, or may."""
     used = {rank.host.host for rank in case.ranks}
     for host in case.evidence.hosts:
-        if host.quarantined and host.host in used:
+        if host.quarantined and (host.host in used or (host.error and case.is_running)):
             since, _, why = host.quarantined.partition(" ")
             yield Cause(
                 "host.quarantined",

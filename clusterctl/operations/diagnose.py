@@ -174,7 +174,8 @@ def collect(
 ) -> Evidence:
     """Look at that job, or the one that runs, or was started by hand, or else the latest.
 
-    Raises UsageError for an unknown job. A host that cannot be asked is in the evidence.
+    Raises UsageError for an unknown job. A host that cannot be asked is in the evidence. One in
+    quarantine is there if ranks of the job are, or may be.
     """
     began, taken_at = time.monotonic(), datetime.now(timezone.utc)
     access.connections.connect_timeout_s = CONNECT_WITHIN_S
@@ -185,7 +186,7 @@ def collect(
     def one(target: Target) -> tuple[HostEvidence, dict[str, Any] | None]:
         return ask(access, target, job_id, looking, spies)
 
-    outcomes = fan_out(one, access.targets).outcomes
+    outcomes = fan_out(one, access.everyone).outcomes
     nodes = {node.name: node for node in access.cluster.nodes}
     hosts, told = [], None
     for outcome in outcomes:
@@ -200,6 +201,7 @@ def collect(
         host = replace(host, index=node.index, host=node.name, address=address, slots=slots)
         hosts.append(replace(host, quarantined=node.quarantined))
     job = job_of(told, hosts, job_id)
+    hosts = without_strangers(job, hosts)
     return Evidence(
         cluster=access.cluster.name,
         taken_at=taken_at.isoformat(timespec="seconds"),
@@ -208,6 +210,22 @@ def collect(
         job=job,
         hosts=tuple(hosts),
     )
+
+
+def without_strangers(job: JobEvidence | None, hosts: list[HostEvidence]) -> list[HostEvidence]:
+    """Those in service, and of those in quarantine the ones that have ranks of the job, or are
+    silent while ranks are missing."""
+    ranks = {
+        host.host: {one.rank for one in host.ranks if job and one.job_id == job.job_id}
+        for host in hosts
+    }
+    seen = set().union(*ranks.values())
+    is_short = job is not None and job.state == "running" and len(seen) < job.size
+    return [
+        host
+        for host in hosts
+        if not host.quarantined or ranks[host.host] or (host.error and is_short)
+    ]
 
 
 def ask(

@@ -84,6 +84,20 @@ class KillReport:
             return 255
         return 1 if self.left or self.held else 0
 
+    def beside(self, other: KillReport) -> KillReport:
+        """This report, and of the other's nodes those where something was found."""
+        hosts = {process.host for process in other.found}
+        held = None if self.held is None and other.held is None else ()
+        return replace(
+            self,
+            found=self.found + other.found,
+            ended=self.ended + other.ended,
+            left=self.left + other.left,
+            answered=self.answered + tuple(host for host in other.answered if host in hosts),
+            failures=self.failures + tuple(one for one in other.failures if one.host in hosts),
+            held=held if held is None else (self.held or ()) + (other.held or ()),
+        )
+
     def as_data(self, failure_data: Callable[[HostOutcome[Any]], Any]) -> dict[str, Any]:
         """For `--json`."""
         return {
@@ -177,6 +191,10 @@ def cancel(access: Access, job_id: str | None = None) -> Cancelled:
         if job.running:
             end_job(access.connections, access.head, job.job_id)
     others = kill(access, ProcessQuery(job_id=job_id))
+    # Of those in quarantine nobody is promised anything, but what these jobs have there is ended.
+    away = [node.index for node in access.cluster.nodes if node not in access.cluster.in_service]
+    for job in jobs if away else ():
+        others = others.beside(kill(access, ProcessQuery(job_id=job.job_id), away))
     if silent:
         known = [outcome for outcome in others.failures if outcome.host != silent.host]
         others = replace(

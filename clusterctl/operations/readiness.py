@@ -375,8 +375,8 @@ def make_ready(
 ) -> tuple[Cluster, tuple[int, ...], bool]:
     """Wait until all nodes of a cluster are ready and know each other.
 
-    `members` are its instances as EC2 has just shown them. Returns the cluster as it is then, its
-    GPUs, and whether every node has an environment to train in.
+    `members` are its instances as EC2 has just shown them. Returns the cluster as it is then, the
+    GPUs of those in service, and whether every node has an environment to train in.
     """
     cluster = as_cluster(launcher.clients.ec2, name, members)
     assert cluster is not None, "there is no cluster without instances"
@@ -385,7 +385,8 @@ def make_ready(
     gpus = gpus_of(facts)
     cluster = replace(cluster, nodes=tuple(ready.get(one.index, one) for one in cluster.nodes))
     write_file(launcher.folder.hosts, hosts_text(cluster, gpus))
-    cluster = replace(cluster, nodes=tuple(ready.values()))
+    there = tuple(one for one in cluster.nodes if one.index in ready or one.quarantined)
+    cluster = replace(cluster, nodes=there)
     return cluster, gpus, all(fact.found.training for fact in facts)
 
 

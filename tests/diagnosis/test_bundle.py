@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from clusterctl.cli.main import cli, run_command
 from clusterctl.diagnosis import bundle
 from clusterctl.diagnosis.evidence import Evidence, HostEvidence, JobEvidence, ProcessEvidence
 from clusterctl.domain.errors import ClusterctlError, UsageError
@@ -112,3 +113,13 @@ def test_what_is_no_bundle_is_told(tmp_path, monkeypatch):
     (tmp_path / "x").write_text(json.dumps(later))
     monkeypatch.undo()
     assert bundle.load(tmp_path / "x") == Evidence(cluster="demo")
+
+
+def test_a_bundle_that_cannot_be_written_keeps_nobody_from_the_verdict(tmp_path, capsys):
+    there = tmp_path / "b.json.gz"
+    bundle.save(Evidence(cluster="demo"), there)
+    words = ["diagnose", "--from", str(there), "--save", str(tmp_path / "none" / "c.json.gz")]
+    assert run_command(cli, words) == 1
+    said = capsys.readouterr()
+    assert said.out.startswith("no job runs on demo")
+    assert "cannot write the bundle" in said.err

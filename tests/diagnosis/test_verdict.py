@@ -210,6 +210,18 @@ SICK = {
         2,
         (5,),
     ),
+    "killed for memory, a victim on another host has the number": (
+        with_host(
+            with_job(
+                ENDED, log=("process rank 1 with PID 1005 on node demo-0 exited on signal 6",)
+            ),
+            2,
+            facts=facts("demo-2", kernel_log=KILLED),
+        ),
+        "kernel.oom",
+        2,
+        (),
+    ),
     "a corrupted record": (
         failed("DataLossError: corrupted record at 0", EXITED),
         "tf.data-loss",

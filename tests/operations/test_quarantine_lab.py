@@ -11,7 +11,7 @@ from clusterctl.cli.main import COMMANDS
 from clusterctl.domain.errors import UsageError
 from clusterctl.operations.members import nearest_peer
 from tests.operations.clusters import cluster, node
-from tests.pair import LabCluster
+from tests.pair import LabCluster, eventually
 
 GUARD = "sudo cat /var/lib/clusterctl/guard.json"
 # What each command that takes a cluster does by default. A new one has to be added here.
@@ -76,7 +76,7 @@ def test_quarantine_replacement_and_release(pair):
         0,
         "pair-1: in service again; 2 nodes in service, with 2 slots\n",
     )
-    pair.ctl("quarantine", "1")
+    the_job_of_a_quarantined_node_is_seen_and_ended(pair)
     pair.on(0, "mkdir -p /data/set && echo records >/data/set/train-0")
     before = json.loads(pair.ctl("list", "--json")[1])
     status, _, err = pair.ctl("replace", "0", "--yes", "--with-data", "/data/set")
@@ -87,6 +87,29 @@ def test_quarantine_replacement_and_release(pair):
     assert pair.on(1, "cat /data/set/train-0") == "records\n"
     assert len(pair.ctl("hosts")[1].splitlines()) == 2
     assert pair.on(0, "ssh -o BatchMode=yes pair-1 hostname").startswith("ip-10-")
+
+
+def the_job_of_a_quarantined_node_is_seen_and_ended(pair):
+    """The ranks there are the job's, though the hosts file no longer has them."""
+    pair.put("wait.py", "import time\ntime.sleep(600)\n")
+    run = ("train", "2", "--detach", "--script", "~/wait.py", "--")
+    status, _, err = pair.ctl(*run)
+    assert status == 0, err
+    eventually(lambda: pair.on(1, "pgrep -f [w]ait.py || :"), "the rank of pair-1")
+    status, out, err = pair.ctl("quarantine", "1", "--json")
+    assert json.loads(out)["running"].startswith("job "), err
+    rank = pair.on(1, "pgrep -f '[p]ython.*wait.py'").split()[-1]
+    pair.on(1, f"kill -STOP {rank}")
+    seen = json.loads(pair.ctl("diagnose", "--json")[1])
+    assert (seen["check"], seen["host"], seen["ranks"]) == ("rank.stopped", "pair-1", [1])
+    assert "host.quarantined" in {one["check"] for one in seen["findings"]}
+    status, _, err = pair.ctl("doctor", "--fix")
+    assert (status, "--force" in err, "clusterctl cancel pair" in err) == (1, False, True), err
+    # What mpirun's end does not reach.
+    pair.on(1, "pkill -STOP -f '[p]rted'")
+    status, out, err = pair.ctl("cancel", timeout_s=120)
+    assert (status, "pair-1" in out) == (0, True), out + err
+    assert not pair.on(1, "pgrep -f '[w]ait.py|[p]rted' || :")
 
 
 def test_a_node_in_quarantine_is_told_when_to_end(lab):

@@ -163,9 +163,14 @@ def find(job: str | None, all_python: bool) -> list[Process]:
 
 def of_job(job: bytes, processes: dict[int, Process], wanted: set[int]) -> set[int]:
     marked = {pid for pid in wanted if processes[pid].environ.get(JOB) == job}
-    # A daemon on another node was started over SSH and carries no mark; its ranks do.
-    parents = {processes[pid].ppid for pid in marked}
-    return marked | {pid for pid in parents & wanted if processes[pid].role == "daemon"}
+    # A daemon on another node was started over SSH and carries no mark; its ranks do. There are
+    # two of prted, one above the other.
+    while above := {processes[pid].ppid for pid in marked} & wanted - marked:
+        above = {pid for pid in above if processes[pid].role == "daemon"}
+        if not above:
+            break
+        marked |= above
+    return marked
 
 
 def descendants(roots: set[int], processes: dict[int, Process]) -> set[int]:
