@@ -1,4 +1,4 @@
-"""`clusterctl train NAME GPUS`: a Horovod job, detached. `logs NAME`: what it wrote."""
+"""`clusterctl train NAME GPUS`: a Horovod job, detached."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
-from clusterctl.cli.params import Duration, JobId, Size
+from clusterctl.cli.params import Duration, Size
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count, format_duration
@@ -46,9 +46,27 @@ def follow_to_end(access: Access, job_id: str, preset: str, as_json: bool = Fals
         output.note(f"\nno longer following; that does not end job {job_id}")
         how_to_come_back(access.cluster.name)
         return INTERRUPTED
+    return tell_end(access, job, as_json)
+
+
+def tell_end(access: Access, job: JobRecord, as_json: bool = False) -> int:
+    """How it ended, and of one that failed where its logs are now, and the first error. The exit
+    status."""
     if as_json:
         output.data(job.as_data())
     output.note(how_it_ended(job))
+    if job.state.value in ("failed", "lost"):
+        from clusterctl.operations.logs import fetch, first_error
+
+        place = access.folder.path / "jobs" / job.job_id
+        try:
+            fetch(access, job.job_id, place)
+        except ClusterctlError as error:
+            output.note(f"its logs could not be brought here: {error.message}")
+            return exit_status(job)
+        for line in first_error(place / "log"):
+            output.note(line)
+        output.note(f"its record and logs are in {place}")
     return exit_status(job)
 
 
@@ -69,9 +87,10 @@ def how_it_ended(job: JobRecord) -> str:
     # What a cancelled mpirun ends with says nothing: 1 or 143.
     failed = job.exit_status and job.state.value == "failed"
     status = f" with exit status {job.exit_status}" if failed else ""
-    lost = (
-        " (its process is gone: was the head node rebooted?)" if job.state.value == "lost" else ""
-    )
+    lost = ""
+    if job.state.value == "lost":
+        why = "the head node was rebooted" if job.rebooted else "was it killed?"
+        lost = f" (its process is gone: {why})"
     return (
         f"job {job.job_id} {job.state.value}{status} after {format_duration(job.duration_s)}{lost}"
     )
@@ -197,7 +216,16 @@ class TrainCommand(ClusterCommand):
     help="Diagnose the job on the head node when it has made no step for so long, such as 5m.",
 )
 @click.option("--watchdog-cancel", is_flag=True, help="Then end the job.")
-@click.option("-d", "--detach", is_flag=True, help="Return once the job runs.")
+@click.option("-d", "--detach", is_flag=True, help="Return once the job runs, or is queued.")
+@click.option("--queue", is_flag=True, help="After the jobs that are there, one after another.")
+@click.option(
+    "--retries",
+    type=click.IntRange(0),
+    default=0,
+    metavar="N",
+    help="Start again from the last checkpoint when a node is lost, up to N times.",
+)
+@click.option("--min-gpus", type=click.IntRange(1), metavar="G", help="Then with as few as G GPUs.")
 @click.option("--dry-run", is_flag=True, help="Show the mpirun lines, and start nothing.")
 @click.option("-v", "--verbose", is_flag=True, help="Print the mpirun lines that run.")
 @click.option("--force", is_flag=True, help="Even while another job runs, or checks fail.")
@@ -229,6 +257,9 @@ def train(
     watchdog_s: float | None,
     watchdog_cancel: bool,
     detach: bool,
+    queue: bool,
+    retries: int,
+    min_gpus: int | None,
     dry_run: bool,
     verbose: bool,
     force: bool,
@@ -250,8 +281,13 @@ def train(
     from clusterctl.jobs.horovod import Knobs
     from clusterctl.jobs.mpirun import mpirun_arguments, parse_variable
     from clusterctl.jobs.plan import JobRequest, clears_or_resumes
-    from clusterctl.operations.train import plan_training, start_training
+    from clusterctl.operations.costs import price_cache
+    from clusterctl.operations.train import machines_of, plan_training, start_training
 
+    if queue and force:
+        raise UsageError("--queue waits for other jobs, --force does not", "leave one out")
+    if min_gpus and not (retries and min_gpus <= gpus):
+        raise UsageError("--min-gpus is for --retries, and at most GPUS", "--retries 3")
     if watchdog_cancel and not watchdog_s:
         raise UsageError("--watchdog-cancel needs a time", "say how long: --watchdog 5m")
     request = JobRequest(
@@ -293,7 +329,9 @@ def train(
 
             cache, offline = app.settings.home, bool(app.settings.lab)
             watchdog = prepare(access, watchdog_s, watchdog_cancel, cache, offline)
-        started = start_training(access, plan, force, watchdog)
+        how = "queue" if queue else "force" if force else "refuse"
+        machines = machines_of(app.clients, name, price_cache(app.settings.home))
+        started = start_training(access, plan, how, watchdog, machines, retries, min_gpus)
         _show_started(started)
         if not detach:
             status = follow_to_end(access, started.job.job_id, started.job.preset, as_json)
@@ -347,65 +385,6 @@ def _lines(job: JobPlan) -> dict[str, str]:
 def _show_started(started: StartedJob) -> None:
     for file, hosts in started.kept:
         output.note(f"note: ~/{file} was changed on {hosts} and stays as it is there")
-    output.note(f"job {started.job.job_id} runs on the head node ({started.runs_in})")
-
-
-@click.command(cls=ClusterCommand)
-@click.argument("name")
-@click.option("-f", "--follow", is_flag=True, help="Go on until the job ends.")
-@click.option("--job", "job_id", type=JobId(), metavar="ID", help="This job, not the latest.")
-@click.option("--list", "as_list", is_flag=True, help="List the jobs, oldest first.")
-@click.option("--json", "as_json", is_flag=True, help="The jobs as JSON, with --list.")
-@account_options
-def logs(
-    app: AppContext, name: str, follow: bool, job_id: str | None, as_list: bool, as_json: bool
-) -> int:
-    """Show the log of the latest job of cluster NAME.
-
-    \b
-    clusterctl logs demo -f
-    clusterctl logs demo --list
-    clusterctl logs demo --job 20261120-154501-3f2a
-
-    With -f the exit status is the job's.
-    """
-    from clusterctl.jobs.plan import check_job_id
-    from clusterctl.operations.logs import find, jobs_of, read_log
-
-    job_id = check_job_id(job_id) if job_id else None
-    with app.open(name) as access:
-        if as_list or as_json:
-            jobs = jobs_of(access)
-            _show(jobs, as_json)
-            return 0
-        job = find(access, job_id)
-        if follow:
-            return follow_to_end(access, job.job_id, job.preset)
-        read_log(access, job.job_id, output.raw)
-        return 0
-
-
-def _show(jobs: list[JobRecord], as_json: bool) -> None:
-    if as_json:
-        output.data([job.as_data() for job in jobs])
-    elif jobs:
-        for job in jobs:
-            for text in job.watchdog:
-                output.note(f"job {job.job_id}, its watchdog at {text}")
-        output.table(
-            ("JOB", "STATE", "EXIT", "GPUS", "PRESET", "STARTED (UTC)", "DURATION"),
-            [
-                (
-                    job.job_id,
-                    job.state.value,
-                    "-" if job.exit_status is None else job.exit_status,
-                    job.ranks,
-                    job.preset,
-                    f"{job.started_at:%Y-%m-%d %H:%M:%S}",
-                    format_duration(job.duration_s),
-                )
-                for job in jobs
-            ],
-        )
-    else:
-        output.note("no jobs")
+    after = started.started.after
+    when = f"waits for job {after[-1]}, {count(len(after), 'job')} before it" if after else "runs"
+    output.note(f"job {started.job.job_id} {when} on the head node ({started.started.runs_in})")

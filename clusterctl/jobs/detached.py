@@ -10,7 +10,7 @@ import shlex
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from enum import Enum
 from types import MappingProxyType
 from typing import Any
@@ -28,12 +28,14 @@ from clusterctl.domain.errors import (
 from clusterctl.domain.results import CommandResult, json_lines
 from clusterctl.jobs.mpirun import LOST_DAEMON
 from clusterctl.jobs.plan import JobPlan
+from clusterctl.node.jobs.jobs import METRICS
 from clusterctl.node.packer import program_of
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.target import Target
 
 
 class JobState(Enum):
+    QUEUED = "queued"
     RUNNING = "running"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -50,7 +52,8 @@ class JobRecord:
     node; both are empty where there is none. `log_name` is the log's name there. `variables` and
     `mpi_arguments` are the user's own; the value of a private variable is None. `destination` is
     where a copy brings its data; empty for a training. `watchdog` is what that has said, a line
-    each time.
+    each time. `waits_for` are the jobs before it in the queue. `nodes` is what node/jobs/jobs.py
+    says of nodes.json, where the job was asked for by its id; its docstring has all of the record.
     """
 
     job_id: str
@@ -69,10 +72,33 @@ class JobRecord:
     mpi_arguments: tuple[str, ...] = ()
     destination: str = ""
     watchdog: tuple[str, ...] = ()
+    argv: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+    usd_per_hour: float | None = None
+    git: Mapping[str, Any] | None = None
+    nodes: tuple[Mapping[str, Any], ...] = ()
+    attempts: tuple[Mapping[str, Any], ...] = ()
+    step: int | None = None
+    images_per_s: float | None = None
+    waits_for: tuple[str, ...] = ()
+    rebooted: bool = False
 
     @property
     def running(self) -> bool:
-        return self.state is JobState.RUNNING
+        """Whether it has not ended: it may wait for its turn."""
+        return self.state in (JobState.RUNNING, JobState.QUEUED)
+
+    @property
+    def usd(self) -> float | None:
+        """What its nodes cost while it ran; None where a price is not known."""
+        if self.usd_per_hour is None:
+            return None
+        return 0.0 if self.state is JobState.QUEUED else self.usd_per_hour * self.duration_s / 3600
+
+    @property
+    def ended_at(self) -> datetime:
+        """Of a job that has ended."""
+        return self.started_at + timedelta(seconds=self.duration_s)
 
     def as_data(self) -> dict[str, Any]:
         """For `--json`."""
@@ -80,8 +106,20 @@ class JobRecord:
             "id": self.job_id,
             "state": self.state.value,
             "exit_status": self.exit_status,
+            "waits_for": list(self.waits_for),
+            "head_rebooted": self.rebooted,
             "started_at": self.started_at.isoformat(),
+            "ended_at": None if self.running else self.ended_at.isoformat(),
             "duration_s": round(self.duration_s, 1),
+            "usd": None if self.usd is None else round(self.usd, 4),
+            "usd_per_hour": self.usd_per_hour,
+            "step": self.step,
+            "images_per_s": self.images_per_s,
+            "hosts": list(self.hosts),
+            "argv": list(self.argv),
+            "git": None if self.git is None else dict(self.git),
+            "attempts": [dict(one) for one in self.attempts],
+            **({"nodes": [dict(one) for one in self.nodes]} if self.nodes else {}),
             "gpus": self.ranks,
             "preset": self.preset,
             "line": self.line,
@@ -105,7 +143,10 @@ def read_record(described: dict[str, Any]) -> JobRecord:
     plan = described.get("plan") or {}
     state = _state(described)
     started = described["started_at"] or described["now"]
-    ended = described["now"] if state is JobState.RUNNING else described["ended_at"] or started
+    ended = described["ended_at"] or started
+    if state in (JobState.RUNNING, JobState.QUEUED):
+        ended = described["now"]
+    row = described.get("row") or {}
     return JobRecord(
         job_id=described["id"],
         state=state,
@@ -123,13 +164,23 @@ def read_record(described: dict[str, Any]) -> JobRecord:
         mpi_arguments=tuple(plan.get("mpi_arguments", ())),
         destination=str(plan.get("destination", "")),
         watchdog=tuple(described.get("watchdog", "").splitlines()),
+        argv=tuple(plan.get("argv", ())),
+        hosts=tuple(plan.get("hosts", ())),
+        usd_per_hour=plan.get("usd_per_hour"),
+        git=plan.get("git"),
+        nodes=tuple(described.get("nodes", ())),
+        attempts=tuple(described.get("attempts", ())),
+        step=row.get("step"),
+        images_per_s=row.get("images_per_s"),
+        waits_for=tuple(described.get("waits_for", ())),
+        rebooted=bool(described.get("rebooted")),
     )
 
 
 def _state(described: dict[str, Any]) -> JobState:
     if described["exit_status"] is None:
         if described["running"]:
-            return JobState.RUNNING
+            return JobState.QUEUED if described.get("queued") else JobState.RUNNING
         return JobState.CANCELLED if described["cancelled"] else JobState.LOST
     if described["exit_status"] == 0:
         return JobState.SUCCEEDED
@@ -137,6 +188,7 @@ def _state(described: dict[str, Any]) -> JobState:
 
 
 JOBS = program_of("clusterctl.node.jobs.jobs")
+AFTER = program_of("clusterctl.node.jobs.after")
 TIMEOUT_S = 60.0
 
 
@@ -144,8 +196,12 @@ class JobRunning(ClusterctlError):
     """Another job is running on the cluster."""
 
 
-def job_files(plan: JobPlan) -> dict[str, str]:
-    """The files of the job's folder: its line, its description, and what runs it."""
+def job_files(plan: JobPlan, record: Mapping[str, Any] = MappingProxyType({})) -> dict[str, str]:
+    """The files of the job's folder: its line, its description, and what runs it.
+
+    `record` is what else job.json has. After a lost node the job is started again up to `retries`
+    times, with at least `min_ranks`.
+    """
     description = {
         "ranks": plan.ranks,
         "preset": plan.preset,
@@ -153,17 +209,24 @@ def job_files(plan: JobPlan) -> dict[str, str]:
         "workdir": plan.workdir,
         "log_dir": plan.log_dir,
         "log_name": plan.run.log_name if plan.run else "",
+        "argv": plan.argv,
+        "script": plan.script_path,
+        "retries": 0,
+        "min_ranks": plan.ranks,
         "line": plan.line,
         "evaluation": plan.evaluation_line,
         "variables": {one.name: None if one.private else one.value for one in plan.variables},
         "mpi_arguments": plan.mpi_arguments,
         "destination": plan.destination,
+        **record,
     }
     files = {
         "command": " &&\n".join(plan.lines) + "\n",
         "job.json": json.dumps(description, indent=1) + "\n",
         "run": run_script(plan),
     }
+    if not plan.destination:
+        files["after.py"] = AFTER.text
     if plan.watchdog:
         files["watchdog.json"] = plan.watchdog
     private = {one.name: one.value for one in plan.variables if one.private}
@@ -176,10 +239,13 @@ def run_script(plan: JobPlan) -> str:
     """The shell script that runs the lines, keeps their output, and notes how it ended.
 
     The evaluation runs when the training succeeded and nobody ended the job; it begins in the log
-    with its line.
+    with its line. What runs after a failure says by its status whether to start again.
     """
     line = plan.evaluation_line
     evaluation = _EVALUATION.format(line=line, quoted=shlex.quote(line)) if line else ""
+    path = shlex.quote(f"{plan.log_dir}/{METRICS}")
+    metrics = _METRICS.format(path=path, name=METRICS) if plan.log_dir else ""
+    after = "" if plan.destination else _AFTER
     has_private = any(one.private for one in plan.variables)
     private, execute = (_PRIVATE, _WITH_PRIVATE) if has_private else ("", "exec")
     watchdog = _WATCHDOG.format(job_id=plan.job_id) if plan.watchdog else ""
@@ -190,11 +256,12 @@ folder=$(cd "$(dirname "$0")" && pwd) || exit
 # Written over what was reserved: on a full disk there is no room for another file.
 keep() {{ printf '%s\\n' "$2" 1<>"$folder/$1"; }}
 {private}keep pid $$ || exit
-{watchdog}echo "job {plan.job_id}: its output is in $folder/log"
+{_TURN}{watchdog}echo "job {plan.job_id}: its output is in $folder/log"
 ended=
 line=
 trap 'ended=yes; [ -z "$line" ] || kill -TERM "$line" 2>/dev/null' TERM INT HUP
 run() {{
+    before=$(wc -c <"$folder/log")
     (
         cd {shlex.quote(plan.workdir)} && {execute} "$@"
     ) </dev/null >>"$folder/log" 2>&1 &
@@ -210,12 +277,44 @@ run() {{
     done
     line=
     # Open MPI 5 says 0, too, when it has lost a node.
-    if [ "$status" -eq 0 ] && grep -qE {shlex.quote(LOST_DAEMON)} "$folder/log"; then
+    if [ "$status" -eq 0 ] && tail -c +$((before + 1)) "$folder/log" |
+        grep -qE {shlex.quote(LOST_DAEMON)}; then
         status={ConnectionLost.exit_status}
     fi
 }}
 run {plan.line}
-{evaluation}keep exit_status "$status"
+{after}{evaluation}{metrics}keep exit_status "$status"
+"""
+
+
+# The jobs before it in the queue: a number that is used again by another process is none of them.
+_TURN = """\
+if [ -e "$folder/after" ]; then
+    for id in $(cat "$folder/after"); do
+        while grep -qzxF "CLUSTERCTL_JOB=$id" "/proc/$(cat "$folder/../$id/pid")/environ"; do
+            sleep 1
+        done 2>/dev/null
+    done
+    mv "$folder/after" "$folder/waited" && touch "$folder/waited"
+fi
+touch "$folder/exit_status"
+"""
+_AFTER = """\
+while [ "$status" -ne 0 ] && [ -z "$ended" ]; do
+    failed=$status
+    run python3 -ISu "$folder/after.py" "$folder" "$failed" "$before"
+    if [ "$status" -ne 0 ]; then
+        status=$failed
+        break
+    fi
+    run sh "$folder/again"
+done
+"""
+# Older ones are those of an earlier job, and a later one may delete these.
+_METRICS = """\
+if [ {path} -nt "$folder/exit_status" ]; then
+    cp {path} "$folder/{name}" 2>/dev/null || rm -f "$folder/{name}"
+fi
 """
 
 
@@ -249,30 +348,40 @@ fi
 """
 
 
+@dataclass(frozen=True)
+class Started:
+    """What a job runs in (`tmux session …`, `nohup`), and the jobs that it waits for."""
+
+    runs_in: str
+    after: tuple[str, ...] = ()
+
+
 def start_job(
     connections: Connections,
     head: Target,
     plan: JobPlan,
     cluster: str,
-    force: bool = False,
+    how: str = "refuse",
     more_files: Mapping[str, str] = MappingProxyType({}),
-) -> str:
-    """Start it on the head node: `tmux session …` or `nohup`. Raises JobRunning, CommandFailed.
+    record: Mapping[str, Any] = MappingProxyType({}),
+) -> Started:
+    """Start it on the head node. Raises JobRunning, CommandFailed.
 
-    `more_files` go into the job's folder.
+    `how`: beside others (force), after them (queue), or not if there are any (refuse).
+    `more_files` go into the job's folder, `record` into its job.json.
     """
     try:
         result = connections.run(
             head,
-            JOBS.command("start", plan.job_id, "force" if force else "refuse"),
-            stdin=JOBS.stdin(json.dumps({**job_files(plan), **more_files}).encode()),
+            JOBS.command("start", plan.job_id, how),
+            stdin=JOBS.stdin(json.dumps({**job_files(plan, record), **more_files}).encode()),
             timeout_s=TIMEOUT_S,
         )
     except (CommandTimeout, ConnectionLost) as lost:
         raise ConnectionLost(
             lost.host,
             f"{lost.message}; job {plan.job_id} may run there all the same",
-            f"see whether it does: clusterctl logs {cluster} --list",
+            f"see whether it does: clusterctl jobs {cluster}",
         ) from lost
     if os.strerror(errno.ENOSPC) in result.stderr:
         raise CommandFailed(
@@ -283,7 +392,7 @@ def start_job(
     [answer] = json_lines(result, "starting the job")
     if "busy" in answer:
         raise in_the_way(str(answer["busy"]), cluster, plan.destination)
-    return str(answer["with"])
+    return Started(str(answer["with"]), tuple(answer.get("after", ())))
 
 
 def in_the_way(job_id: str, cluster: str, destination: str) -> JobRunning:
@@ -298,7 +407,7 @@ def in_the_way(job_id: str, cluster: str, destination: str) -> JobRunning:
     return JobRunning(
         f"job {job_id} is running on {cluster}",
         f"follow it (clusterctl logs {cluster} -f), end it (clusterctl cancel {cluster}), "
-        "or start another beside it: --force",
+        "start this one after it (--queue) or beside it (--force)",
     )
 
 
@@ -315,7 +424,7 @@ def find_job(connections: Connections, head: Target, job_id: str) -> JobRecord:
     """One job. Raises UsageError when there is none of that id, HostError."""
     jobs = list_jobs(connections, head, job_id)
     if not jobs:
-        raise UsageError(f"there is no job {job_id}", "see `clusterctl logs NAME --list`")
+        raise UsageError(f"there is no job {job_id}", "see `clusterctl jobs NAME`")
     return jobs[0]
 
 
@@ -332,21 +441,22 @@ BETWEEN_LOOKS_S = 0.2
 RECONNECT_AFTER_S = (1.0, 2.0, 4.0, 8.0, 16.0)
 
 
-def tail_command(job_id: str, offset: int, until_end: bool) -> str:
-    """The log from byte `offset` on; `until_end` waits for more until the job has ended."""
+def tail_command(job_id: str, offset: int, until_end: bool, silent: bool = False) -> str:
+    """The log from byte `offset` on; `until_end` waits for more until the job has ended. `silent`:
+    waits only."""
     folder = f'"$HOME"/.clusterctl/jobs/{job_id}'
     wait = f'-f -s 0.2 --pid="$(cat {folder}/pid)" ' if until_end else ""
-    return f"exec tail -c +{offset + 1} {wait}{folder}/log"
+    return f"exec tail -c +{offset + 1} {wait}" + ("/dev/null" if silent else f"{folder}/log")
 
 
 def follow_job(
     connections: Connections,
     head: Target,
     job_id: str,
-    sink: Callable[[bytes], None],
+    sink: Callable[[bytes], None] | None,
     on_lost: Callable[[HostError, float], None] = lambda why, delay_s: None,
 ) -> JobRecord:
-    """Pass the log on until the job has ended; what it came to.
+    """Pass the log on until the job has ended; what it came to. Without a sink: only wait.
 
     A lost connection is taken up again where it broke, `on_lost(why, delay_s)` being told before
     each attempt. Raises ConnectionLost or HostUnreachable, with what was last known of the job,
@@ -354,11 +464,11 @@ def follow_job(
     """
     failures, offset, known = 0, 0, f"of job {job_id} nothing was heard"
     while True:
-        received = _Counter(sink)
+        received = _Counter(sink or (lambda chunk: None))
         try:
             job = find_job(connections, head, job_id)
             known = _known(job)
-            command = tail_command(job_id, offset, until_end=job.running)
+            command = tail_command(job_id, offset, job.running, silent=sink is None)
             connections.run(head, command, sink=received)
             if not job.running:
                 return job

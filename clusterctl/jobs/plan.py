@@ -126,7 +126,7 @@ def new_job_id() -> str:
 def check_job_id(text: str) -> str:
     """Return the id itself. Raises UsageError."""
     if not JOB_ID.fullmatch(text):
-        raise UsageError(f"not the id of a job: {text!r}", "see `clusterctl logs NAME --list`")
+        raise UsageError(f"not the id of a job: {text!r}", "see `clusterctl jobs NAME`")
     return text
 
 

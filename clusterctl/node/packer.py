@@ -66,13 +66,17 @@ class Program:
         return tuple(ordered)
 
     @functools.cached_property
-    def _sent(self) -> bytes:
+    def text(self) -> str:
+        """All of it as the text of one Python program."""
         loads = "".join(
             f"load({name!r}, {_path_of(name).read_text()!r}, {_is_package(name)})\n"
             for name in self.modules
         )
-        text = f"{_LOADER}{loads}sys.modules[{self.names[-1]!r}].main()\n"
-        return zlib.compress(text.encode(), 9)
+        return f"{_LOADER}{loads}sys.modules[{self.names[-1]!r}].main()\n"
+
+    @functools.cached_property
+    def _sent(self) -> bytes:
+        return zlib.compress(self.text.encode(), 9)
 
     def argv(self, *arguments: str, python: str = "python3") -> list[str]:
         """`-IS`: nothing of the node's own packages is looked for, which is half of the start. What

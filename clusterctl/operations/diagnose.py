@@ -301,7 +301,7 @@ def job_of(
     Raises UsageError for a job that the head node does not know.
     """
     if told and job_id and not told.get("found"):
-        raise UsageError(f"there is no job {job_id}", "see `clusterctl logs NAME --list`")
+        raise UsageError(f"there is no job {job_id}", "see `clusterctl jobs NAME`")
     told = told or {}
     record = read_record(told["found"]) if told.get("found") else None
     ranks = [rank for host in hosts for rank in host.ranks]

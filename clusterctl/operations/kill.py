@@ -187,7 +187,8 @@ def cancel(access: Access, job_id: str | None = None) -> Cancelled:
         except HostError as error:
             # The others can be dealt with all the same.
             silent = error
-    for job in jobs:
+    # The last of the queue first: with the one that runs, the next would begin.
+    for job in reversed(jobs):
         if job.running:
             end_job(access.connections, access.head, job.job_id)
     others = kill(access, ProcessQuery(job_id=job_id))

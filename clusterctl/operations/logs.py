@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import tarfile
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from clusterctl.domain.errors import ClusterctlError, ConnectionLost, HostError, HostUnreachable
+from clusterctl.domain.errors import (
+    ClusterctlError,
+    CommandFailed,
+    ConnectionLost,
+    HostError,
+    HostUnreachable,
+    UsageError,
+)
 from clusterctl.domain.results import HostOutcome
 from clusterctl.jobs.detached import (
+    JOBS,
     JobRecord,
     JobRunning,
+    JobState,
     find_job,
     follow_job,
     list_jobs,
@@ -18,6 +32,8 @@ from clusterctl.jobs.detached import (
 )
 from clusterctl.jobs.processes import NodeProcess, ProcessQuery, all_of, list_processes
 from clusterctl.operations.access import Access
+
+RECORD = "record.json"
 
 
 class NoJobs(ClusterctlError):
@@ -118,9 +134,11 @@ def job_running(cluster: str, job_id: str, because: str) -> JobRunning:
     )
 
 
-def find(access: Access, job_id: str | None, training: bool = False) -> JobRecord:
-    """That job, or the latest, or the latest training. Raises UsageError for an unknown id, NoJobs,
-    HostError."""
+def find(
+    access: Access, job_id: str | None, training: bool = False, latest: bool = False
+) -> JobRecord:
+    """That job, or the latest that has begun, or the latest training; `latest`: the last of the
+    queue, too. Raises UsageError for an unknown id, NoJobs, HostError."""
     if job_id:
         return find_job(access.connections, access.head, job_id)
     jobs = [job for job in jobs_of(access) if not (training and job.destination)]
@@ -129,7 +147,8 @@ def find(access: Access, job_id: str | None, training: bool = False) -> JobRecor
         raise NoJobs(
             f"no job has run on {name}", f"start one: clusterctl train {name} GPUS --synthetic"
         )
-    return jobs[-1]
+    begun = [job for job in jobs if job.state is not JobState.QUEUED]
+    return (jobs if latest or not begun else begun)[-1]
 
 
 def read_log(access: Access, job_id: str, sink: Callable[[bytes], None]) -> None:
@@ -158,3 +177,72 @@ def follow(
         again = f"then: clusterctl logs {access.cluster.name} -f --job {job_id}"
         hint = f"{lost.hint}; {again}" if lost.hint else again
         raise type(lost)(lost.host, lost.message, hint) from lost
+
+
+def wait_for(access: Access, job_id: str) -> JobRecord:
+    """The job when it has ended. Raises as `follow`."""
+    return follow_job(access.connections, access.head, job_id, None)
+
+
+def fetch(access: Access, job_id: str, place: Path) -> None:
+    """Bring what is kept of a job into a folder here: whole files only, record.json last.
+
+    Raises UsageError for a folder that holds another job's, and where it cannot be written;
+    HostError.
+    """
+    job = find_job(access.connections, access.head, job_id)
+    record = place / RECORD
+    try:
+        other = json.loads(record.read_text()).get("id") if record.exists() else job_id
+        if other != job_id:
+            raise UsageError(f"{place} holds job {other}", "name another folder")
+        place.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".fetch-", dir=place) as draft:
+            _unpack(access, job_id, Path(draft))
+            data = {"cluster": access.cluster.name, **job.as_data()}
+            code = Path(draft, "code.json")
+            if code.exists():
+                data["code"] = json.loads(code.read_text())
+            Path(draft, RECORD).write_text(json.dumps(data, indent=1) + "\n")
+            brought = [path for path in Path(draft).iterdir() if path.name != RECORD]
+            for path in (*brought, Path(draft, RECORD)):
+                path.replace(place / path.name)
+    except OSError as error:
+        raise UsageError(f"cannot write {error.filename or place}: {error.strerror}") from None
+
+
+def _unpack(access: Access, job_id: str, folder: Path) -> None:
+    """The files of `pack` (node/jobs/jobs.py). Raises CommandFailed when they are not whole."""
+    with tempfile.TemporaryFile(dir=folder) as archive:
+
+        def take(stream: str, chunk: bytes) -> None:
+            if stream == "stdout":
+                archive.write(chunk)
+
+        command = JOBS.command("pack", job_id)
+        result = access.connections.run(access.head, command, stdin=JOBS.stdin(), sink=take)
+        if not result.ok:
+            raise CommandFailed(result.host, f"job {job_id} could not be packed")
+        archive.seek(0)
+        with tarfile.open(fileobj=archive, mode="r:") as files:
+            for entry in files:
+                content = files.extractfile(entry)
+                # A plain name: nothing lands outside.
+                if content and "/" not in entry.name:
+                    with (folder / entry.name).open("wb") as file:
+                        shutil.copyfileobj(content, file)
+
+
+def first_error(log: Path) -> list[str]:
+    """What `explain` holds for the first error of a log, in lines; none where it knows none."""
+    from clusterctl.explain.engine import explain
+
+    with log.open("rb") as file:
+        found = explain(iter(lambda: file.read(1 << 20), b""))
+    lead = found.lead
+    if lead:
+        where = f", rank {min(lead.ranks)}" if lead.ranks else ""
+        where += f", {min(lead.hosts)}" if lead.hosts else ""
+        texts = [f"first error, line {lead.line}{where}: {lead.text[:200]}", f"  {lead.cause}"]
+        return [*texts, f"  hint: {lead.remedy.splitlines()[0]}"] if lead.remedy else texts
+    return [f"first error, line {one.line}: {one.text[:200]}" for one in found.unknown[:1]]

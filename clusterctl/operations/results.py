@@ -88,7 +88,7 @@ def results_of_cluster(
     except NoJobs as none:
         return _before_jobs(access, none, definitions)
     name = access.cluster.name
-    hint = f"see what it wrote: clusterctl logs {name}; other jobs: clusterctl logs {name} --list"
+    hint = f"see what it wrote: clusterctl logs {name}; other jobs: clusterctl jobs {name}"
     if job.state is not JobState.SUCCEEDED:
         hint = f"that job {said_of(job)}; {hint}"
     own = LogText(f"the log of job {job.job_id}", _job_log(access, job))

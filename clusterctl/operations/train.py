@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import posixpath
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
 from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.cluster import Cluster
 from clusterctl.domain.errors import ClusterctlError, CommandFailed
@@ -24,7 +27,7 @@ from clusterctl.jobs.deploy import (
     example_files,
     ship_code,
 )
-from clusterctl.jobs.detached import start_job
+from clusterctl.jobs.detached import Started, start_job
 from clusterctl.jobs.plan import (
     PROBE,
     HeadFacts,
@@ -53,6 +56,9 @@ from clusterctl.operations.access import Access
 from clusterctl.operations.local_state import hosts_text, write_file
 from clusterctl.operations.logs import Running, refuse_beside_a_run, what_runs
 
+if TYPE_CHECKING:
+    from clusterctl.ec2.session import Clients
+
 LOOK = program_of("clusterctl.node.jobs.preflight")
 PROBE_TIMEOUT_S = 60.0
 
@@ -61,7 +67,8 @@ PROBE_TIMEOUT_S = 60.0
 class TrainingPlan:
     """A job, the hosts file it runs with, and what speaks against it or is worth a word.
 
-    `running` is what runs already, `code` what is shipped from here.
+    `running` is what runs already, `code` what is shipped from here, `versions` what is installed,
+    by node.
     """
 
     job: JobPlan
@@ -69,6 +76,7 @@ class TrainingPlan:
     running: Running
     findings: tuple[Finding, ...] = ()
     code: Code | None = None
+    versions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def check(self) -> None:
         """Raises NotReady when a finding is an error."""
@@ -78,10 +86,11 @@ class TrainingPlan:
 
 @dataclass(frozen=True)
 class StartedJob:
-    """A job that runs. `kept`: per file that users changed on nodes, the hosts that kept theirs."""
+    """A job that runs, or waits for others. `kept`: per file that users changed on nodes, the hosts
+    that kept theirs."""
 
     job: JobPlan
-    runs_in: str
+    started: Started
     kept: tuple[tuple[str, str], ...]
 
 
@@ -98,17 +107,26 @@ def plan_training(access: Access, request: JobRequest, force: bool = False) -> T
     job = plan_job(request, head_facts(access), hosts, new_job_id())
     job = settled(job, EXAMPLES / "tensorflow")
     running = what_runs(access).trainings
-    findings = look_before(access, job, hosts, running, force)
-    return TrainingPlan(job, hosts, running, findings, code)
+    findings, versions = look_before(access, job, hosts, running, force)
+    return TrainingPlan(job, hosts, running, findings, code, versions)
 
 
 def start_training(
-    access: Access, plan: TrainingPlan, force: bool = False, watchdog: str = ""
+    access: Access,
+    plan: TrainingPlan,
+    how: str = "refuse",
+    watchdog: str = "",
+    machines: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+    retries: int = 0,
+    min_gpus: int | None = None,
 ) -> StartedJob:
     """Put the files on every node and start the job, looked after by a watchdog with these settings
-    (`watchdog.prepare`). Raises NotReady, JobRunning, HostError."""
+    (`watchdog.prepare`). Raises NotReady, JobRunning, HostError.
+
+    `how`: see start_job. `machines` is for the record: what `machines_of` knows of each node.
+    """
     plan.check()
-    if not force:
+    if how == "refuse":
         refuse_beside_a_run(access, plan.running, "two would share its GPUs")
     text = format_hosts_file(plan.hosts)
     shipped = _on_all(access, deploy_files(access.connections, access.targets, text))
@@ -119,10 +137,70 @@ def start_training(
         for name in deployed_files(result).kept:
             kept.setdefault(name, []).append(result.host)
     job = replace(plan.job, watchdog=watchdog)
-    record = {"code.json": json.dumps(plan.code.as_data(), indent=1)} if plan.code else {}
-    runs_in = start_job(access.connections, access.head, job, access.cluster.name, force, record)
+    nodes = _node_records(access, plan, machines)
+    files = {"nodes.json": json.dumps(nodes, indent=1)}
+    if plan.code:
+        files["code.json"] = json.dumps(plan.code.as_data(), indent=1)
+    prices: list[Any] = [node.get("usd_per_hour") for node in nodes]
+    is_work_tree = plan.code and plan.code.commit
+    record = {
+        "hosts": [node["name"] for node in nodes],
+        "usd_per_hour": None if None in prices else sum(prices),
+        "git": {"commit": plan.code.commit, "changed": len(plan.code.changed.splitlines())}
+        if plan.code and is_work_tree
+        else None,
+        "retries": retries,
+        "min_ranks": min_gpus or plan.job.ranks,
+    }
+    started = start_job(
+        access.connections, access.head, job, access.cluster.name, how, files, record
+    )
     folded = tuple((name, fold_hosts(hosts)) for name, hosts in kept.items())
-    return StartedJob(plan.job, runs_in, folded)
+    return StartedJob(plan.job, started, folded)
+
+
+def _node_records(
+    access: Access, plan: TrainingPlan, machines: Mapping[str, Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """The nodes with ranks, head first, as nodes.json has them (node/jobs/jobs.py)."""
+    filled = zip(access.cluster.in_service, plan.hosts.entries, plan.hosts.fill(plan.job.ranks))
+    return [
+        {
+            "name": node.name,
+            "address": entry.host,
+            "slots": entry.slots,
+            "ranks": ranks,
+            "instance_type": node.instance_type,
+            "availability_zone": node.availability_zone,
+            **machines.get(node.name, {}),
+            "versions": dict(plan.versions.get(node.name, {})),
+        }
+        for node, entry, ranks in filled
+        # The head node runs mpirun, whether or not it has ranks.
+        if ranks or node == access.cluster.head
+    ]
+
+
+def machines_of(clients: Clients, name: str, cache: Path) -> dict[str, dict[str, Any]]:
+    """What EC2 says of each node of a cluster, by its name, for a job's record. `cache` is the file
+    that keeps prices. Raises AwsError."""
+    # Where a head node looks after a job (operations/watchdog.py) there is nothing that asks EC2.
+    from clusterctl.ec2.instances import find_instances, members_of
+    from clusterctl.ec2.money.costs import node_cost, price_key
+    from clusterctl.ec2.money.prices import find_prices
+
+    instances = members_of(find_instances(clients.ec2, name))
+    prices, now = find_prices(clients, instances, cache), datetime.now(timezone.utc)
+    return {
+        one.node.name: {
+            "image": one.image_id,
+            "market": one.market.value,
+            "efa": one.efa,
+            "placement_group": one.placement_group,
+            "usd_per_hour": node_cost(one, prices.get(price_key(one)), now).usd_per_hour,
+        }
+        for one in instances
+    }
 
 
 def _on_all(access: Access, shipped: FanoutResult[CommandResult]) -> Sequence[CommandResult]:
@@ -139,8 +217,9 @@ def _on_all(access: Access, shipped: FanoutResult[CommandResult]) -> Sequence[Co
 
 def look_before(
     access: Access, job: JobPlan, hosts: HostsFile, running: Running, force: bool = False
-) -> tuple[Finding, ...]:
-    """What speaks against the job on any node: one question to all of them at once."""
+) -> tuple[tuple[Finding, ...], dict[str, Mapping[str, str]]]:
+    """What speaks against the job on any node, and what is installed there: one question to all of
+    them at once."""
     asked = question(job)
     path = posixpath.relpath(job.script_path or "/", job.home or "/")
     if job.code or path in example_files():
@@ -156,7 +235,7 @@ def look_before(
     hint = f"mpirun needs all nodes; see `clusterctl status {access.cluster.name}`"
     unreachable = together("node.unreachable", silent, hint)
     if not looks.values or looks.outcomes[0].error:
-        return tuple(unreachable)
+        return tuple(unreachable), {}
     per_host = zip(access.targets, hosts.fill(job.ranks))
     with_ranks = {target.host: ranks for target, ranks in per_host if ranks}
     home = str(Path("~").expanduser())
@@ -165,7 +244,7 @@ def look_before(
         *crowding_findings(looks.values, with_ranks),
     ]
     found = preflight(job, looks.values, with_ranks, force, home, besides)
-    return in_order([*unreachable, *found])
+    return in_order([*unreachable, *found]), {one.host: one.versions for one in looks.values}
 
 
 def leftovers(cluster: str, running: Running) -> list[Finding]:

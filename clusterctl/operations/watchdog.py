@@ -169,7 +169,7 @@ def _telling(folder: Path, failed: str) -> Iterator[None]:
 
 
 def _say(folder: Path, text: str) -> None:
-    """In the job's log, where a user looks, and where `clusterctl logs --list` does."""
+    """In the job's log, where a user looks, and where `clusterctl jobs` does."""
     now = datetime.now(timezone.utc)
     with contextlib.suppress(OSError), (folder / SAID).open("a") as file:
         file.write(f"{now:%Y-%m-%d %H:%M:%S} UTC: {text}\n")

@@ -97,7 +97,7 @@ class SickCluster(LabCluster):
 
     def ended(self) -> None:
         def over() -> bool:
-            [*_, job] = json.loads(self.ctl("logs", "--list", "--json")[1])
+            [*_, job] = json.loads(self.ctl("jobs", "--json")[1])
             return job["state"] != "running"
 
         eventually(over, "the job's end")
@@ -558,7 +558,7 @@ def test_no_healthy_job_is_called_sick(sick, example):
     assert status == 0, err
     try:
         looks = [sick.diagnose() for _ in range(LOOKS)]
-        assert sick.ctl("logs", "--list")[1].count("running") == 1, sick.log()
+        assert sick.ctl("jobs")[1].count("running") == 1, sick.log()
     finally:
         sick.end()
     wrong = [finding for look in looks for finding in look["findings"] if is_sick(finding)]

@@ -34,6 +34,9 @@ def node(request, weird_home, tmp_path):
         "touch",
         "grep",
         "dirname",
+        "cp",
+        "mv",
+        "wc",
     ):
         (tools / name).symlink_to(f"/usr/bin/{name}")
     if request.param == "python3.8":

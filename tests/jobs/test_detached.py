@@ -74,11 +74,12 @@ folder=$(cd "$(dirname "$0")" && pwd) || exit
 # Written over what was reserved: on a full disk there is no room for another file.
 keep() {{ printf '%s\\n' "$2" 1<>"$folder/$1"; }}
 keep pid $$ || exit
-echo "job {JOB}: its output is in $folder/log"
+{detached._TURN}echo "job {JOB}: its output is in $folder/log"
 ended=
 line=
 trap 'ended=yes; [ -z "$line" ] || kill -TERM "$line" 2>/dev/null' TERM INT HUP
 run() {{
+    before=$(wc -c <"$folder/log")
     (
         cd '/home/we ird/x' && exec "$@"
     ) </dev/null >>"$folder/log" 2>&1 &
@@ -94,12 +95,13 @@ run() {{
     done
     line=
     # Open MPI 5 says 0, too, when it has lost a node.
-    if [ "$status" -eq 0 ] && grep -qE '{LOST_DAEMON}' "$folder/log"; then
+    if [ "$status" -eq 0 ] && tail -c +$((before + 1)) "$folder/log" |
+        grep -qE '{LOST_DAEMON}'; then
         status=255
     fi
 }}
 run '/opt/it'"'"'s/mpirun' -np 2 'a b'
-"""
+{detached._AFTER}"""
 
 
 AND_EVALUATION = """\
@@ -134,7 +136,7 @@ def test_a_job_runs_to_its_end(node, status, state):
     words = f"echo 'out é'; echo err >&2; env | grep ^CLUSTERCTL_JOB; pwd; exit {status}"
     how = start_job(node, HEAD, plan(node.home, words), "demo")
     has_tmux = (Path(node.environ["PATH"]) / "tmux").exists()
-    assert how == (f"tmux session clusterctl-{JOB}" if has_tmux else "nohup")
+    assert how.runs_in == (f"tmux session clusterctl-{JOB}" if has_tmux else "nohup")
     chunks = []
     job = follow_job(node, HEAD, JOB, chunks.append)
     assert (job.state, job.exit_status, job.ranks, job.preset) == (state, status, 2, "cpu")
@@ -226,7 +228,7 @@ def test_a_second_job_waits_for_leave(node):
         start_job(node, HEAD, plan(node.home, "true", OTHER), "demo")
     assert "--force" in refused.value.hint
     assert not folder(node, OTHER).exists()
-    start_job(node, HEAD, plan(node.home, "true", OTHER), "demo", force=True)
+    start_job(node, HEAD, plan(node.home, "true", OTHER), "demo", "force")
     assert follow_job(node, HEAD, OTHER, lambda _: None).state is JobState.SUCCEEDED
     assert end_job(node, HEAD, JOB)
 
@@ -280,7 +282,7 @@ def test_a_job_whose_process_ends_before_its_mark_did_not_start(node):
 
 def test_what_is_written_at_the_end_has_its_room_from_the_start(node):
     """Nothing in the folder is made or gets longer, whether the job ends or is cancelled."""
-    start_job(node, HEAD, plan(node.home, "sleep 60 & wait"), "demo")
+    start_job(node, HEAD, plan(node.home, "exec sleep 60"), "demo")
     before = {path.name: path.stat() for path in folder(node).iterdir()}
     assert end_job(node, HEAD, JOB)
     after = {path.name: path.stat() for path in folder(node).iterdir()}
@@ -336,7 +338,7 @@ def test_a_start_without_an_answer_says_that_the_job_may_run(node):
     node.trouble = [CommandTimeout("demo-0", "did not end within 1 min")]
     with pytest.raises(ConnectionLost, match=f"job {JOB} may run there all the same") as raised:
         start_job(node, HEAD, plan(node.home, "true"), "demo")
-    assert raised.value.hint == "see whether it does: clusterctl logs demo --list"
+    assert raised.value.hint == "see whether it does: clusterctl jobs demo"
 
 
 def test_a_cancelled_job_passes_the_signal_on_and_says_so(node):

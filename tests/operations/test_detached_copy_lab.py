@@ -45,7 +45,7 @@ def detached(pair, *words):
 
 
 def job(pair, job_id):
-    status, out, err = pair.ctl("logs", "--list", "--json")
+    status, out, err = pair.ctl("jobs", "--json")
     assert status == 0, err
     [found] = [one for one in json.loads(out) if one["id"] == job_id]
     return found

@@ -60,7 +60,7 @@ def test_from_raw_images_to_the_result(imagenet):
     assert "Horovod size: 1\n" in evaluated, "the head node has one GPU"
     assert "Validation dataset size: 16\n" in evaluated
     assert "Finished evaluation\n" in evaluated
-    [job] = json.loads(imagenet.ctl("logs", "--list", "--json")[1])
+    [job] = json.loads(imagenet.ctl("jobs", "--json")[1])
     assert (job["state"], job["gpus"]) == ("succeeded", 2)
     assert f"+ {job['evaluation']}\n" in out
     assert imagenet.ctl("logs")[1] == out, "one job, one log"

@@ -39,7 +39,7 @@ def quiet(pair):
 
 
 def jobs(pair):
-    status, out, err = pair.ctl("logs", "--list", "--json")
+    status, out, err = pair.ctl("jobs", "--json")
     assert status == 0, err
     return json.loads(out)
 
@@ -65,7 +65,7 @@ def test_synthetic_training(quiet):
     assert JOB_ID.fullmatch(job["id"])
     assert f"job {job['id']} succeeded after " in err
     assert quiet.ctl("logs")[1] == out
-    assert "succeeded  0     2     cpu" in quiet.ctl("logs", "--list")[1]
+    assert "succeeded  0     2     cpu" in quiet.ctl("jobs")[1]
     # A smoke test leaves the checkpoints of a real run alone, and the results are its own.
     assert quiet.on(0, f"ls {real}") == "hvd_train.log\nmodel.ckpt-40.index\n"
     status, _, err = quiet.ctl("results")

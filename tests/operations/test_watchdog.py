@@ -36,7 +36,7 @@ def hanging(pair):
 
 
 def job(pair):
-    return json.loads(pair.ctl("logs", "--list", "--json")[1])[-1]
+    return json.loads(pair.ctl("jobs", "--json")[1])[-1]
 
 
 def folder_of(job_id):

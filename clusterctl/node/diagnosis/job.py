@@ -30,7 +30,7 @@ def look(job_id: str | None, log_lines: int) -> dict[str, Any]:
     folders = [jobs.JOBS / job_id] if job_id else jobs.folders()
     records = [jobs.describe(folder) for folder in folders if folder.is_dir()]
     trainings = [one for one in records if not one["plan"].get("destination")]
-    running = [one for one in trainings if one["running"]]
+    running = [one for one in trainings if one["running"] and not one["queued"]]
     launchers = [one for one in processes.find(None, False) if one.role == "launcher"]
     by_hand = [one for one in launchers if processes.JOB not in one.environ]
     chosen = (running or ([] if by_hand and not job_id else trainings))[-1:]

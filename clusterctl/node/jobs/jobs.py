@@ -1,14 +1,33 @@
 """Runs on the head node: start, list and end jobs, each a folder in ~/.clusterctl/jobs.
 
-    start ID FORCE   files of the job as a JSON object on stdin; prints how it was started, or
-                     {"busy": ID} when another job is in its way and FORCE is not "force": for a
-                     training any other, for a copy one to the same destination
-    list [ID]        one JSON line per job
+    start ID HOW     files of the job as a JSON object on stdin; prints how it was started, or
+                     {"busy": ID} when another job is in its way and HOW is "refuse": for a
+                     training any other, for a copy one to the same destination. With "queue" it
+                     begins when those have ended; prints {"after": [ID]} as well
+    list [ID]        one JSON line per job; of one that is named also what is in nodes.json
     cancel ID        asks the job to end and waits for it
+    pack ID          what is kept of the job, as a tar archive on stdout
 
 A job runs when the process in its `pid` file lives and carries the job's id in its environment:
 process numbers are used again, after a reboot all the more. What is written while it runs (`pid`,
 `exit_status`, the name `cancelled`) has its room from the start: jobs fill disks.
+
+The record of a job, in its folder. All times are seconds since 1970, of the head node's clock.
+
+    job.json        what was asked for: argv (exact), line and evaluation (as a shell reads them),
+                    ranks, preset, workdir, log_dir, script, variables (null: private),
+                    mpi_arguments, hosts (names of the nodes with ranks, the head node first),
+                    usd_per_hour (of these nodes; null: not known), git ({commit, changed}: how
+                    many files differ from it; null where nothing of a work tree was shipped)
+    nodes.json      of each node with ranks: name, address, slots, ranks, instance_type,
+                    availability_zone, image, market, efa, placement_group, usd_per_hour,
+                    versions (tensorflow, horovod, mpirun, nccl, driver, kernel, python, keras)
+    code.json       the program that was shipped: folder, script, files, commit, changed
+    boot_id         of the head node when the job was started
+    after, waited   the jobs that it waits for; renamed when its turn has come
+    attempts        a JSON line for each end by a failure (see after.py)
+    log             all output; metrics.jsonl, when it has ended, the trainer's rows
+    watchdog, diagnosis.gz   what `train --watchdog` said and saw
 """
 
 from __future__ import annotations
@@ -21,6 +40,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -31,6 +51,10 @@ JOB_IDS = "[0-9]" * 8 + "-" + "[0-9]" * 6 + "-" + "[0-9a-f]" * 4
 ORDER_FILE = "job.json"  # written by nobody but `start`
 RESERVED_BYTES = 32
 CANCEL_TIMEOUT_S = 15.0
+METRICS = "metrics.jsonl"
+ROW_BYTES = 1 << 14
+# What `pack` takes, in this order.
+KEPT = ("job.json", "nodes.json", "code.json", "attempts", "command", "watchdog", "diagnosis.gz")
 START_TIMEOUT_S = 10.0
 
 
@@ -65,6 +89,45 @@ def text_in(path: Path) -> str:
         return ""
 
 
+def boot_id() -> str:
+    """Changes when this machine boots."""
+    return text_in(Path("/proc/sys/kernel/random/boot_id")).strip()
+
+
+def awaited_by(folder: Path) -> list:
+    """The jobs that a queued one waits for, and that have not ended. None: its turn has come."""
+    return [name for name in text_in(folder / "after").split() if pid_of(JOBS / name)]
+
+
+def metrics_of(folder: Path, plan: dict) -> Path | None:
+    """The trainer's rows of a job: its own copy when it has ended, else what it writes."""
+    if (folder / METRICS).exists():
+        return folder / METRICS
+    log_dir = plan.get("log_dir")
+    path = Path(plan.get("workdir", ""), log_dir, METRICS) if log_dir and pid_of(folder) else None
+    # Older ones are those of an earlier job.
+    began = mtime_of(folder / "waited") or mtime_of(folder / ORDER_FILE) or 0
+    return path if path and (mtime_of(path) or 0) >= began else None
+
+
+def last_row(path: Path | None) -> dict:
+    """Step and images a second of the last row that has a step; empty where there is none."""
+    try:
+        if path is None:
+            return {}
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - ROW_BYTES))
+            lines = file.read(ROW_BYTES).splitlines()
+    except OSError:
+        return {}
+    for line in reversed(lines):
+        with contextlib.suppress(ValueError):
+            row = json.loads(line)
+            if isinstance(row, dict) and row.get("kind") == "train":
+                return {name: row.get(name) for name in ("step", "epoch", "images_per_s")}
+    return {}
+
+
 def destination_of(description: str) -> str:
     """Where a copy brings its data; empty for a training."""
     try:
@@ -83,13 +146,19 @@ def describe(folder: Path) -> dict:
         plan = {}
     log = folder / "log"
     exit_status = exit_status_of(folder)
+    boot = text_in(folder / "boot_id").strip()
     return {
         "id": folder.name,
         "plan": plan,
         "running": running,
         "exit_status": exit_status,
         "cancelled": (folder / "cancelled").exists(),
-        "started_at": mtime_of(folder / ORDER_FILE),
+        "queued": running and (folder / "after").exists(),
+        "waits_for": awaited_by(folder) if running else [],
+        "rebooted": bool(boot) and boot != boot_id(),
+        "attempts": [json.loads(line) for line in text_in(folder / "attempts").splitlines()],
+        "row": last_row(metrics_of(folder, plan)),
+        "started_at": mtime_of(folder / "waited") or mtime_of(folder / ORDER_FILE),
         "ended_at": mtime_of(log if exit_status is None else folder / "exit_status"),
         "now": time.time(),
         "log_bytes": log.stat().st_size if log.exists() else 0,
@@ -112,7 +181,7 @@ def wait_until(reached: Callable[[], bool], timeout_s: float) -> bool:
     return True
 
 
-def start(job_id: str, force: bool, files: dict) -> dict:
+def start(job_id: str, how: str, files: dict) -> dict:
     JOBS.mkdir(parents=True, exist_ok=True)
     # Also of what earlier versions made.
     JOBS.chmod(0o700)
@@ -125,8 +194,10 @@ def start(job_id: str, force: bool, files: dict) -> dict:
             for folder in folders()
             if pid_of(folder) and destination_of(text_in(folder / "job.json")) == wanted
         ]
-        if busy and not force:
+        if busy and how == "refuse":
             return {"busy": busy[-1]}
+        if how == "queue":
+            files["after"] = "".join(name + "\n" for name in busy)
         folder = JOBS / job_id
         folder.mkdir(mode=0o700)
         try:
@@ -134,7 +205,7 @@ def start(job_id: str, force: bool, files: dict) -> dict:
         except OSError as error:
             shutil.rmtree(folder, ignore_errors=True)
             sys.exit(f"{folder}: {error.strerror}")
-        how, pid = launch(folder)
+        runs_in, pid = launch(folder)
         while not (folder / "pid").read_text().strip():
             # Not a matter of time: a job whose process lives may still begin.
             if not lives(pid) and not (folder / "pid").read_text().strip():
@@ -142,7 +213,7 @@ def start(job_id: str, force: bool, files: dict) -> dict:
                     (folder / "environment").unlink()
                 sys.exit(f"the job did not start: see {folder}")
             time.sleep(0.05)
-    return {"started": job_id, "with": how}
+    return {"started": job_id, "with": runs_in, "after": busy if how == "queue" else []}
 
 
 def wait_for_start() -> None:
@@ -165,6 +236,7 @@ def got_shared(lock: TextIO) -> bool:
 def write_files(folder: Path, files: dict) -> None:
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8", errors="surrogateescape")
+    (folder / "boot_id").write_text(boot_id() + "\n")
     (folder / "log").touch()
     for name in ("pid", "exit_status", "not_cancelled"):
         with (folder / name).open("wb") as file:
@@ -228,8 +300,25 @@ def mark_cancelled(folder: Path) -> None:
             (folder / "cancelled").touch()
 
 
+def pack(folder: Path) -> None:
+    """What is kept of a job, on stdout; of a file that grows, what it has now. Raises OSError."""
+    described = describe(folder)
+    paths: list = [folder / name for name in KEPT]
+    paths += [folder / "log", metrics_of(folder, described["plan"])]
+    with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as archive:
+        for path in paths:
+            if path and path.is_file():
+                with path.open("rb") as file:
+                    name = METRICS if path.name == METRICS else str(path.relative_to(folder))
+                    info = archive.gettarinfo(arcname=name, fileobj=file)
+                    archive.addfile(info, file)
+
+
 def main() -> None:
     try:
+        if sys.argv[1] == "pack":
+            pack(JOBS / sys.argv[2])
+            return
         for answer in answers(sys.argv[1], sys.argv[2:]):
             print(json.dumps(answer))
     except OSError as error:
@@ -240,9 +329,12 @@ def answers(action: str, arguments: list) -> list:
     """What is printed, each on a line. Raises OSError."""
     if action == "start":
         files = json.loads(sys.stdin.buffer.read())
-        return [start(arguments[0], arguments[1] == "force", files)]
+        return [start(arguments[0], arguments[1], files)]
     wait_for_start()
     if action == "cancel":
         return [cancel(arguments[0])]
-    wanted = [JOBS / name for name in arguments]
-    return [describe(folder) for folder in wanted or folders() if folder.is_dir()]
+    if arguments:
+        folder = JOBS / arguments[0]
+        told = {"nodes": json.loads(text_in(folder / "nodes.json") or "[]")}
+        return [{**describe(folder), **told}] if folder.is_dir() else []
+    return [describe(folder) for folder in folders()]

@@ -32,6 +32,7 @@ CHECKPOINT = re.compile(r"model\.ckpt-(\d+)\..*")
 FRAME_BYTES = 16  # of a TFRecord around its data: the length, its CRC, the data's CRC
 MOST_RECORDS = 100_000
 TIMEOUT_S = 60.0
+DRIVER = "/proc/driver/nvidia/version"
 LAB = "/usr/lib/clusterctl-lab"  # on every host of the lab
 VERSIONS = """
 import json, os, sys
@@ -214,7 +215,10 @@ def free_bytes(folder: str) -> int | None:
 
 def versions(python: str, mpirun: str) -> dict[str, str]:
     """What is installed. What does not start is not in it."""
-    found: dict[str, str] = {}
+    found = {"kernel": os.uname().release}
+    with contextlib.suppress(OSError):
+        driver = re.search(r"Kernel Module(?: for \S+)?\s+([\d.]+)", Path(DRIVER).read_text())
+        found.update({"driver": driver[1]} if driver else {})
     said = output([mpirun, "--version"])
     if said:
         found["mpirun"] = said.splitlines()[0]

@@ -1,0 +1,153 @@
+"""`clusterctl jobs`, `logs`, `wait` and `fetch`: what becomes of the jobs of a cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from clusterctl.cli import output
+from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
+from clusterctl.cli.params import JobId
+from clusterctl.cli.train import follow_to_end, tell_end
+from clusterctl.domain.units import count, format_duration
+
+if TYPE_CHECKING:
+    from clusterctl.jobs.detached import JobRecord
+
+
+@click.command(cls=ClusterCommand)
+@click.argument("name")
+@click.option("--json", "as_json", is_flag=True, help="The records as JSON.")
+@account_options
+def jobs(app: AppContext, name: str, as_json: bool) -> int:
+    """List the jobs of cluster NAME, oldest first.
+
+    \b
+    clusterctl jobs demo
+    clusterctl jobs demo --json
+
+    COST is that of the nodes with ranks, for as long as the job has run. STEP is the trainer's
+    last.
+    """
+    from clusterctl.operations.logs import jobs_of
+
+    with app.open(name) as access:
+        found = jobs_of(access)
+    if as_json:
+        output.data([job.as_data() for job in found])
+        return 0
+    if not found:
+        output.note("no jobs")
+        return 0
+    output.table(
+        ("JOB", "STATE", "EXIT", "GPUS", "STARTED (UTC)", "LASTED", "COST", "STEP"),
+        [
+            (
+                job.job_id,
+                job.state.value,
+                "-" if job.exit_status is None else job.exit_status,
+                job.ranks,
+                "-" if job.waits_for else f"{job.started_at:%Y-%m-%d %H:%M:%S}",
+                "-" if job.waits_for else format_duration(job.duration_s),
+                "-" if job.usd is None else f"${job.usd:.2f}",
+                "-" if job.step is None else job.step,
+            )
+            for job in found
+        ],
+    )
+    for job in found:
+        for text in told_of(job):
+            output.note(f"job {job.job_id}{text}")
+    return 0
+
+
+def told_of(job: JobRecord) -> list[str]:
+    """What a row has no room for."""
+    told = [f", its watchdog at {text}" for text in job.watchdog]
+    if job.waits_for:
+        before = count(len(job.waits_for), "job")
+        told.append(f" begins after {job.waits_for[-1]}: {before} before it")
+    if job.state.value == "lost" and job.rebooted:
+        told.append(" was lost when the head node rebooted")
+    for number, attempt in enumerate(job.attempts, 1):
+        lost = [*attempt.get("silent", ()), *attempt.get("rebooted", ())]
+        why = f": {attempt['why']}" if attempt.get("why") else ""
+        if attempt.get("lost"):
+            told.append(f", attempt {number} lost {', '.join(lost) or 'a node'}{why}")
+        elif why:
+            told.append(f", attempt {number}{why}")
+    return told
+
+
+@click.command(cls=ClusterCommand)
+@click.argument("name")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the job ends.")
+@click.option("--job", "job_id", type=JobId(), metavar="ID", help="This job, not the latest.")
+@account_options
+def logs(app: AppContext, name: str, follow: bool, job_id: str | None) -> int:
+    """Show the log of the latest job of cluster NAME that has begun.
+
+    \b
+    clusterctl logs demo -f
+    clusterctl logs demo --job 20261120-154501-3f2a
+
+    With -f the exit status is the job's. Ctrl-C ends the following, not the job.
+    """
+    from clusterctl.jobs.plan import check_job_id
+    from clusterctl.operations.logs import find, read_log
+
+    job_id = check_job_id(job_id) if job_id else None
+    with app.open(name) as access:
+        job = find(access, job_id)
+        if follow:
+            return follow_to_end(access, job.job_id, job.preset)
+        read_log(access, job.job_id, output.raw)
+        return 0
+
+
+@click.command(cls=ClusterCommand)
+@click.argument("name")
+@click.argument("job_id", required=False, type=JobId(), metavar="[JOB]")
+@click.option("--json", "as_json", is_flag=True, help="The record as JSON.")
+@account_options
+def wait(app: AppContext, name: str, job_id: str | None, as_json: bool) -> int:
+    """Wait until JOB of cluster NAME has ended, or the latest: its exit status.
+
+    \b
+    clusterctl wait demo
+    clusterctl wait demo 20261120-154501-3f2a --json
+
+    A lost connection is taken up again, as by `logs -f`. A job that nobody saw the end of is 1.
+    """
+    from clusterctl.jobs.plan import check_job_id
+    from clusterctl.operations.logs import find, wait_for
+
+    with app.open(name) as access:
+        job = find(access, None if job_id is None else check_job_id(job_id), latest=True)
+        return tell_end(access, wait_for(access, job.job_id), as_json)
+
+
+@click.command(cls=ClusterCommand)
+@click.argument("name")
+@click.argument("job_id", type=JobId(), metavar="JOB")
+@click.argument("place", type=click.Path(path_type=Path), metavar="DIR")
+@account_options
+def fetch(app: AppContext, name: str, job_id: str, place: Path) -> int:
+    """Bring what is kept of JOB of cluster NAME into the folder DIR here.
+
+    \b
+    clusterctl fetch demo 20261120-154501-3f2a runs/first
+
+    record.json, its log, the trainer's metrics.jsonl, and what a watchdog saw (diagnosis.gz). It
+    may be done again, while the job runs, too: a file in DIR is the old or the new one, whole, and
+    record.json is the last of them.
+    """
+    from clusterctl.jobs.plan import check_job_id
+    from clusterctl.operations.logs import fetch as fetch_job
+
+    with app.open(name) as access:
+        fetch_job(access, check_job_id(job_id), place)
+    output.line(f"job {job_id} is in {place}: {', '.join(sorted(p.name for p in place.iterdir()))}")
+    return 0

@@ -1,0 +1,244 @@
+"""Runs on the head node when a job's line has failed: ends what it left on any node, and says
+whether it is started again.
+
+    FOLDER STATUS OFFSET    the job's folder, how mpirun ended, where in the log its output begins
+    end --job ID            on the other nodes, over the head node's own SSH (processes.py)
+
+Exit status 0: start again what is in the folder's file `again`. Only a job that lost a node is
+started again, at most `retries` times: when all its nodes answer, or, a minute after the others
+do, on what is left of them. Nodes in quarantine are not in the hosts file. Each failure is a line
+in the folder's `attempts`: {"ended_at", "exit_status", "ranks", "silent": [NAME], "rebooted":
+[NAME], "lost": BOOLEAN, "killed": {NAME: PROCESSES}, "retried": BOOLEAN, "why": TEXT}.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import shlex
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from clusterctl.node.jobs import jobs, processes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+# As jobs/mpirun.py has it, and what ssh says of a connection that ends.
+LOST = re.compile(
+    rb"lost communication with a remote daemon|A daemon failed to report back"
+    rb"|Timeout, server \S+ not responding|client_loop: send disconnect"
+)
+SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5")
+ANSWER_WITHIN_S = 45.0
+# A node that reboots is back within minutes; one that spot took never is.
+LEFT_FOR_S = 60.0
+WAIT_S = 900.0
+LOOK_EVERY_S = 5.0
+AT_ONCE = 64
+
+
+def main() -> None:
+    if sys.argv[1] == "end":
+        print(time.clock_gettime(time.CLOCK_BOOTTIME))
+        processes.main()
+        return
+    folder = Path(sys.argv[1])
+    sys.exit(0 if after(folder, int(sys.argv[2]), int(sys.argv[3])) else 1)
+
+
+def after(folder: Path, status: int, offset: int) -> bool:
+    """Sweep, note what was seen, and decide."""
+    plan = json.loads((folder / "job.json").read_text())
+    nodes = json.loads(jobs.text_in(folder / "nodes.json") or "[]")
+    began = jobs.mtime_of(folder / "exit_status") or 0.0
+    silent, rebooted, killed = sweep(folder.name, nodes, began)
+    lost = bool(silent or rebooted) or has_lost(folder / "log", offset)
+    earlier = jobs.text_in(folder / "attempts").count("\n")
+    attempt = {
+        "ended_at": time.time(),
+        "exit_status": status,
+        "ranks": ranks_of(folder, plan),
+        "silent": silent,
+        "rebooted": rebooted,
+        "lost": lost,
+        "killed": killed,
+    }
+    where = ", ".join(silent + rebooted) or "a node"
+    for name, count in killed.items():
+        say(f"ended {count} processes that the job had left on {name}")
+    if lost:
+        say(f"the job lost {where}")
+    if not plan.get("retries"):
+        why = ""
+    elif not lost:
+        why = "not started again: no node was lost, the failure is the job's own"
+    elif earlier >= plan["retries"]:
+        why = f"not started again: it was {earlier} times, as --retries says"
+    else:
+        why = ""
+        ranks, why = wait_for_nodes(plan, nodes, folder)
+        if ranks:
+            # Begins anew: what a node's boot is compared with.
+            (folder / "exit_status").touch()
+    retried = bool(lost and plan.get("retries") and not why.startswith("not "))
+    note(folder, {**attempt, "retried": retried, "why": why})
+    if why:
+        say(why)
+    return retried
+
+
+def say(text: str) -> None:
+    print(f"clusterctl: {text}", flush=True)
+
+
+def note(folder: Path, attempt: dict[str, Any]) -> None:
+    with contextlib.suppress(OSError), (folder / "attempts").open("a") as file:
+        file.write(json.dumps(attempt) + "\n")
+
+
+def ranks_of(folder: Path, plan: dict[str, Any]) -> int:
+    words = shlex.split(jobs.text_in(folder / "again"))[1:] or plan["argv"]
+    return int(words[words.index("-np") + 1]) if "-np" in words else plan["ranks"]
+
+
+def has_lost(log: Path, offset: int) -> bool:
+    """Whether mpirun or its ssh say so in what the last line wrote."""
+    with contextlib.suppress(OSError), log.open("rb") as file:
+        file.seek(offset)
+        for block in iter(lambda: file.read(1 << 20), b""):
+            if LOST.search(block):
+                return True
+            file.seek(-min(len(block) - 1, 100), 1) if len(block) == 1 << 20 else None
+    return False
+
+
+def sweep(job: str, nodes: list[dict[str, Any]], began: float) -> tuple[list, list, dict]:
+    """End the job's processes on all its nodes. Which were silent, which booted since it began, and
+    how many processes were ended on each."""
+    here, *others = nodes or [{"name": "the head node"}]
+    killed = {here["name"]: len(processes.end(job, False))}
+    program = Path(sys.argv[0]).read_bytes()
+    argv = ["python3", "-ISu", "-", "end", "--job", job]
+    silent, rebooted = [], []
+    age_s = time.time() - began
+    for node, said in zip(others, ask(others, argv, program)):
+        if said is None:
+            silent.append(node["name"])
+            continue
+        uptime, *ended = said.splitlines()
+        killed[node["name"]] = len(ended)
+        if float(uptime) < age_s:
+            rebooted.append(node["name"])
+    return silent, rebooted, {name: count for name, count in killed.items() if count}
+
+
+def ask(nodes: list[dict[str, Any]], argv: list[str], stdin: bytes = b"") -> list[str | None]:
+    """What a command says on each node; None of one that does not answer."""
+
+    def one(node: dict[str, Any]) -> str | None:
+        try:
+            done = subprocess.run(
+                [*SSH, node["address"], shlex.join(argv)],
+                input=stdin,
+                stdout=subprocess.PIPE,
+                timeout=ANSWER_WITHIN_S,
+                check=True,
+            )
+        except (OSError, subprocess.SubprocessError):
+            return None
+        return done.stdout.decode(errors="replace")
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return list(pool.map(one, nodes))
+
+
+def wait_for_nodes(
+    plan: dict[str, Any], nodes: list[dict[str, Any]], folder: Path
+) -> tuple[int, str]:
+    """How many ranks begin anew, with their line in `again`; 0, and why not, when too few nodes are
+    back in time. The hosts file is read anew each time: it may have other nodes by then."""
+    names = {node["address"]: node["name"] for node in nodes}
+    head = nodes[0]["address"] if nodes else ""
+    deadline = time.monotonic() + WAIT_S
+    enough_since = None
+    while True:
+        hosts = read_hosts(Path(plan["workdir"], "hosts"))
+        others = [{"address": host} for host in hosts if host != head]
+        said = ask(others, ["true"])
+        up = {head} | {one["address"] for one, text in zip(others, said) if text is not None}
+        slots = {host: hosts[host] for host in hosts if host in up}
+        ranks = fitting(plan, sum(slots.values()))
+        now = time.monotonic()
+        enough_since = (enough_since or now) if ranks else None
+        if ranks == plan["ranks"] or (enough_since and now - enough_since > LEFT_FOR_S):
+            break
+        if now > deadline:
+            return 0, (
+                f"not started again: within {WAIT_S / 60:.0f} minutes only {sum(slots.values())} "
+                f"of at least {plan['min_ranks']} GPUs were there"
+            )
+        time.sleep(LOOK_EVERY_S)
+    used = [names.get(host, host) for host in slots]
+    line = line_of(plan, ranks, folder, slots)
+    (folder / "again").write_text("exec " + shlex.join(line) + "\n")
+    return ranks, f"starting again with {ranks} ranks on {', '.join(used)}"
+
+
+def read_hosts(path: Path) -> dict[str, int]:
+    """The slots of each host, in order. Empty where the file cannot be read."""
+    found = {}
+    for line in jobs.text_in(path).splitlines():
+        match = re.match(r"\s*([^\s#]+).*?slots\s*=\s*(\d+)", line)
+        if match:
+            found[match[1]] = int(match[2])
+    return found
+
+
+def fitting(plan: dict[str, Any], slots: int) -> int:
+    """The most ranks that these slots hold and the job may have; 0: too few.
+
+    The trainer goes on from a checkpoint with as many images a step as before: its ranks have to
+    divide them.
+    """
+    if slots >= plan["ranks"]:
+        return int(plan["ranks"])
+    argv = plan["argv"]
+    batch = batch_at(argv) if plan["log_dir"] else None
+    if "-np" not in argv:
+        return 0
+    for ranks in range(slots, max(plan["min_ranks"], 1) - 1, -1):
+        if batch is None or int(argv[batch]) * plan["ranks"] % ranks == 0:
+            return ranks
+    return 0
+
+
+def batch_at(argv: list[str]) -> int | None:
+    """Where the trainer's batch size stands."""
+    places = [at + 1 for at, word in enumerate(argv[:-1]) if word in ("-b", "--batch_size")]
+    return places[-1] if places else None
+
+
+def line_of(plan: dict[str, Any], ranks: int, folder: Path, slots: dict[str, int]) -> list[str]:
+    """The job's line for these hosts, going on from what the trainer has saved."""
+    argv = list(plan["argv"])
+    if ranks < plan["ranks"]:
+        argv[argv.index("-np") + 1] = str(ranks)
+        batch = batch_at(argv) if plan["log_dir"] else None
+        if batch is not None:
+            argv[batch] = str(int(argv[batch]) * plan["ranks"] // ranks)
+    if "--hostfile" in argv:
+        text = "".join(f"{host} slots={count}\n" for host, count in slots.items())
+        (folder / "hosts").write_text(text)
+        argv[argv.index("--hostfile") + 1] = str(folder / "hosts")
+    # What lies there is this job's own once it has begun to write; else it is still to be cleared.
+    log = Path(plan["workdir"], plan["log_dir"] or "-", plan["log_name"] or "-")
+    began = jobs.mtime_of(folder / "waited") or jobs.mtime_of(folder / "job.json") or 0.0
+    if (jobs.mtime_of(log) or 0.0) >= began:
+        argv = [word for word in argv if word != "--clear_log"]
+    return argv
