@@ -249,10 +249,12 @@ def put_env(node, script):
 
 
 def test_a_job_that_is_being_started_is_neither_lost_nor_cleaned_away(node):
+    # To clean looks at every process of this machine.
+    own = new_job_id()
     put_env(node, SLOW_ENV)
     clean = (CLEAN.command(), CLEAN.stdin(Cleaning(jobs=True, force=True).payload))
     with ThreadPoolExecutor() as pool:
-        started = pool.submit(start_job, node, HEAD, plan(node.home, "exec sleep 600"), "demo")
+        started = pool.submit(start_job, node, HEAD, plan(node.home, "exec sleep 600", own), "demo")
         eventually((node.home / "launched").exists)
         cleaned = pool.submit(lambda: node.run(HEAD, clean[0], stdin=clean[1]))
         listed = pool.submit(list_jobs, node, HEAD)
@@ -263,12 +265,12 @@ def test_a_job_that_is_being_started_is_neither_lost_nor_cleaned_away(node):
         assert [job.running for job in listed.result(timeout=240)] == [True], "it is not lost"
         nothing = {"folders": [], "failed": [], "links": []}
         assert json.loads(cleaned.result(timeout=240).stdout) == nothing
-    assert find_job(node, HEAD, JOB).running
+    assert find_job(node, HEAD, own).running
     unforced = node.run(HEAD, clean[0], stdin=CLEAN.stdin(Cleaning(jobs=True).payload)).stdout
-    assert json.loads(unforced) == {"busy": JOB}, "a job that was started since it was asked"
-    assert end_job(node, HEAD, JOB)
+    assert json.loads(unforced) == {"busy": own}, "a job that was started since it was asked"
+    assert end_job(node, HEAD, own)
     [ended] = json.loads(node.run(HEAD, clean[0], stdin=clean[1]).stdout)["folders"]
-    assert (ended["path"], folder(node).exists()) == (str(folder(node)), False)
+    assert (ended["path"], folder(node, own).exists()) == (str(folder(node, own)), False)
 
 
 def test_a_job_whose_process_ends_before_its_mark_did_not_start(node):
@@ -421,6 +423,8 @@ def test_of_a_head_node_that_is_off_is_said_what_was_last_known_and_at_once(node
     known = rf"its instance is stopped; job {JOB} wrote its last line that came at [\d:]+ UTC; "
     assert re.fullmatch(known + "what became of it since is not known", caught.value.message)
     assert caught.value.hint == "switch it on"
+    monkeypatch.undo()
+    assert end_job(node, HEAD, JOB)
 
 
 def test_the_command_that_follows():
