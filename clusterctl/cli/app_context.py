@@ -6,15 +6,21 @@ import functools
 import os
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from clusterctl.cli import output
-from clusterctl.cli.params import CLUSTERS, proposed
-from clusterctl.config import Settings, home_folder, load_settings
+from clusterctl.cli.params import (
+    CLUSTERS,
+    clusters_here,
+    clusters_launched,
+    launched_here,
+    proposed,
+)
+from clusterctl.config import Settings, load_settings
 from clusterctl.domain.cluster import check_cluster_name, is_cluster_name
 from clusterctl.domain.errors import LabError, UsageError
 
@@ -175,7 +181,7 @@ class ClusterCommand(click.Command):
             if here:
                 there = f"here {'is' if len(here) == 1 else 'are'} {', '.join(here)}"
             else:
-                elsewhere = ", ".join(folder.path.name for folder in _launched())
+                elsewhere = ", ".join(folder.path.name for folder in clusters_launched())
                 there = "there is none on this machine"
                 there += f" but in another place: {elsewhere}" if elsewhere else ""
             hint = f"say its name: {ctx.command_path} {named}"
@@ -186,49 +192,9 @@ class ClusterCommand(click.Command):
         return [here[0], *args]
 
 
-def launched_here(name: str) -> bool:
-    """Whether this machine has launched a cluster of that name, and has not seen its end."""
-    from clusterctl.operations.folder import ClusterFolder
-
-    return is_cluster_name(name) and ClusterFolder(home_folder() / name).launched
-
-
 def _could_be_name(word: str) -> bool:
     """Whether it is neither no name at all nor that of a node of a cluster here: `demo-1`."""
     return is_cluster_name(word) and not launched_here(word.rpartition("-")[0])
-
-
-def clusters_here(given: Mapping[str, Any]) -> list[str]:
-    """The clusters that were launched from this machine and that a command would find with these
-    options of `account_options`, by what their folders say: of the lab, or of AWS, and of the
-    region that was named. Raises UsageError.
-    """
-    return [folder.path.name for folder in _launched() if _is_meant(folder, given)]
-
-
-def _launched() -> list[ClusterFolder]:
-    from clusterctl.operations.folder import ClusterFolder
-
-    home = home_folder()
-    paths = sorted(home.iterdir()) if home.is_dir() else []
-    return [ClusterFolder(path) for path in paths if launched_here(path.name)]
-
-
-def _is_meant(folder: ClusterFolder, given: Mapping[str, Any]) -> bool:
-    config = given.get("config")
-    settings = load_settings(
-        lab=given.get("lab"),
-        region=given.get("region"),
-        config=Path(config) if config else None,
-        cluster=folder.path.name,
-    )
-    try:
-        region, _, where = folder.site.read_text().partition(" at ")
-    except (OSError, UnicodeDecodeError):  # an older version wrote none
-        return True
-    other = given.get("endpoint_url") or os.environ.get("AWS_ENDPOINT_URL")
-    is_local = where.startswith("a local EC2")
-    return is_local == bool(settings.lab or other) and settings.region in (None, region)
 
 
 def _complete_suggestions(context: click.Context) -> Callable[[str], str]:

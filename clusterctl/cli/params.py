@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from clusterctl.config import home_folder, load_settings
+from clusterctl.domain.cluster import is_cluster_name
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.ranges import parse_indices, parse_nodes
 from clusterctl.domain.units import format_bytes, parse_bytes, parse_duration_s, parse_rate
@@ -106,10 +110,48 @@ class JobId(click.ParamType):
         return proposed(lambda: _jobs_of(ctx), incomplete)
 
 
+def launched_here(name: str) -> bool:
+    """Whether this machine has launched a cluster of that name, and has not seen its end."""
+    from clusterctl.operations.folder import ClusterFolder
+
+    return is_cluster_name(name) and ClusterFolder(home_folder() / name).launched
+
+
+def clusters_here(given: Mapping[str, Any]) -> list[str]:
+    """The clusters that were launched from this machine and that a command would find with these
+    options of `account_options`, by what their folders say: of the lab, or of AWS, and of the
+    region that was named. Raises UsageError.
+    """
+    return [folder.path.name for folder in clusters_launched() if _is_meant(folder, given)]
+
+
+def clusters_launched() -> list[ClusterFolder]:
+    from clusterctl.operations.folder import ClusterFolder
+
+    home = home_folder()
+    paths = sorted(home.iterdir()) if home.is_dir() else []
+    return [ClusterFolder(path) for path in paths if launched_here(path.name)]
+
+
+def _is_meant(folder: ClusterFolder, given: Mapping[str, Any]) -> bool:
+    config = given.get("config")
+    settings = load_settings(
+        lab=given.get("lab"),
+        region=given.get("region"),
+        config=Path(config) if config else None,
+        cluster=folder.path.name,
+    )
+    try:
+        region, _, where = folder.site.read_text().partition(" at ")
+    except (OSError, UnicodeDecodeError):  # an older version wrote none
+        return True
+    other = given.get("endpoint_url") or os.environ.get("AWS_ENDPOINT_URL")
+    is_local = where.startswith("a local EC2")
+    return is_local == bool(settings.lab or other) and settings.region in (None, region)
+
+
 def _meant(ctx: click.Context) -> ClusterFolder:
     """The folder of the cluster whose name was given, or left out."""
-    from clusterctl.cli.app_context import clusters_here
-    from clusterctl.config import home_folder
     from clusterctl.operations.folder import ClusterFolder
 
     # After an option that has no value yet click leaves the other words unparsed.

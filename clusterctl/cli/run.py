@@ -7,15 +7,10 @@ from typing import Any
 
 import click
 
-from clusterctl.cli.app_context import (
-    AppContext,
-    ClusterCommand,
-    account_options,
-    clusters_here,
-    launched_here,
-)
+from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
 from clusterctl.cli.fanout_options import fanout_options, piped_stdin
 from clusterctl.cli.node_options import node_options, selected
+from clusterctl.cli.params import clusters_here, launched_here
 from clusterctl.cli.run_on import QuotedCommand, run_on
 
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from clusterctl.copy import failures
 from clusterctl.copy.health import Health
-from clusterctl.copy.report import SourceSummary
+from clusterctl.copy.plan import SourceSummary
 from clusterctl.copy.topology import SOURCE, Peer, PeerState, Timeouts, Topology
 from clusterctl.domain.errors import ClusterctlError
 from clusterctl.node.relay.messages import (

@@ -49,6 +49,16 @@ NO_LINK = "The links' rate is not known, so neither is the time: --link-rate say
 
 
 @dataclass(frozen=True)
+class SourceSummary:
+    """What the source has. `warnings`: what it left out, one line each."""
+
+    files: int
+    bytes: int
+    blocks: int
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class NodeFacts:
     """One node: what its link and one TCP flow on it carry, in bytes a second, headers included."""
 

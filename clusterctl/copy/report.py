@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from clusterctl.copy.plan import SourceSummary
 from clusterctl.copy.topology import Peer
 from clusterctl.domain.errors import ClusterctlError
 from clusterctl.node.relay.messages import Done, Gap, Progress
@@ -23,16 +24,6 @@ class NodeStage(Enum):
     COPYING = "copying"
     DONE = "done"
     FAILED = "failed"
-
-
-@dataclass(frozen=True)
-class SourceSummary:
-    """What the source has. `warnings`: what it left out, one line each."""
-
-    files: int
-    bytes: int
-    blocks: int
-    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,10 @@ from typing import Any
 
 from clusterctl.copy.coordinator import Coordinator
 from clusterctl.copy.failures import AGAIN, out_of_time, with_unquoted_home
-from clusterctl.copy.plan import CopyPlan
+from clusterctl.copy.plan import CopyPlan, SourceSummary
 from clusterctl.copy.relay_config import common_config, source_config, target_config
 from clusterctl.copy.report import (
     CopyProgress,
-    SourceSummary,
     TransferReport,
     progress_of,
     report_of,

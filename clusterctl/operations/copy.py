@@ -10,12 +10,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.copy.plan import EC2_FLOW, CopyFacts, CopyPlan, NodeFacts, plan_copy, predict
+from clusterctl.copy.plan import (
+    EC2_FLOW,
+    CopyFacts,
+    CopyPlan,
+    NodeFacts,
+    SourceSummary,
+    plan_copy,
+    predict,
+)
 from clusterctl.copy.report import (
     CopyProgress,
     NodeReport,
     NodeStage,
-    SourceSummary,
     TransferReport,
 )
 from clusterctl.copy.request import CopyRequest

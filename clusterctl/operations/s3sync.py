@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from clusterctl.copy.failures import out_of_time, with_unquoted_home
+from clusterctl.copy.plan import SourceSummary
 from clusterctl.copy.report import (
     CopyProgress,
     NodeProgress,
     NodeReport,
     NodeStage,
-    SourceSummary,
     TransferReport,
 )
 from clusterctl.copy.request import CopyRequest

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from clusterctl.copy.report import NodeReport, SourceSummary, TransferReport
+from clusterctl.copy.plan import SourceSummary
+from clusterctl.copy.report import NodeReport, TransferReport
 from clusterctl.ec2.instances import find_instances
 from clusterctl.operations import copy as operation
 from tests.cli.running import clusterctl, launched

@@ -7,7 +7,8 @@ import json
 import pytest
 
 from clusterctl.cli.copy import text, view
-from clusterctl.copy.report import NodeReport, SourceSummary, TransferReport
+from clusterctl.copy.plan import SourceSummary
+from clusterctl.copy.report import NodeReport, TransferReport
 from clusterctl.domain.errors import (
     ClusterctlError,
     CommandFailed,

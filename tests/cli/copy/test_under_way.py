@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from clusterctl.cli.copy import text, view
-from clusterctl.copy.report import CopyProgress, NodeProgress, NodeStage, SourceSummary
+from clusterctl.copy.plan import SourceSummary
+from clusterctl.copy.report import CopyProgress, NodeProgress, NodeStage
 
 MIB = 1 << 20
 COPYING, DONE, FAILED = NodeStage.COPYING, NodeStage.DONE, NodeStage.FAILED

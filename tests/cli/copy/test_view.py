@@ -10,12 +10,12 @@ import pytest
 from clusterctl.cli import output
 from clusterctl.cli.copy import view
 from clusterctl.cli.copy.options import CopyOptions
+from clusterctl.copy.plan import SourceSummary
 from clusterctl.copy.report import (
     CopyProgress,
     NodeProgress,
     NodeReport,
     NodeStage,
-    SourceSummary,
     TransferReport,
 )
 from clusterctl.domain.errors import CommandFailed, UsageError
