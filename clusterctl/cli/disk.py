@@ -27,10 +27,16 @@ if TYPE_CHECKING:
 @click.option(
     "--grow", type=click.IntRange(1, 65_536), metavar="GIB", help="Root volumes so large."
 )
+@click.option("--yes", is_flag=True, help="Do not ask whether --grow may cost what it says.")
 @click.option("--json", "as_json", is_flag=True, help="Sizes and findings as JSON.")
 @account_options
 def disk(
-    app: AppContext, name: str, indices: tuple[int, ...] | None, grow: int | None, as_json: bool
+    app: AppContext,
+    name: str,
+    indices: tuple[int, ...] | None,
+    grow: int | None,
+    yes: bool,
+    as_json: bool,
 ) -> int:
     """Show how full the disks of cluster NAME are: /, /data, /opt/dlami/nvme, the home folder.
 
@@ -44,10 +50,11 @@ def disk(
     error, and the exit status 1.
 
     --grow makes the root volumes larger (EBS takes a change every six hours, and none back), and
-    the file systems on them. Nothing is stopped for that.
+    the file systems on them. Nothing is stopped for that. What they cost more is said, and on a
+    terminal asked about.
     """
     if grow:
-        return _grow(app, name, indices, grow, as_json)
+        return _grow(app, name, indices, grow, yes, as_json)
     from clusterctl.operations.disk import disk as ask_disks
 
     with app.open(name) as access:
@@ -81,13 +88,27 @@ def disk(
 
 
 def _grow(
-    app: AppContext, name: str, indices: tuple[int, ...] | None, gib: int, as_json: bool
+    app: AppContext,
+    name: str,
+    indices: tuple[int, ...] | None,
+    gib: int,
+    yes: bool,
+    as_json: bool,
 ) -> int:
-    """Make root volumes so large; the exit status."""
+    """Make root volumes so large; the exit status. A no raises click.Abort."""
+    from clusterctl.ec2.money.costs import GP3_GIB_MONTH_USD, format_usd
     from clusterctl.operations.disk import grow_disks
 
+    def agree(added_gib: int) -> None:
+        if app.settings.lab or not added_gib:
+            return
+        monthly = format_usd(added_gib * GP3_GIB_MONTH_USD)
+        output.note(f"{added_gib} GiB more cost {monthly} a month (us-east-1), as long as they are")
+        if not yes and output.can_ask():
+            click.confirm("Grow?", abort=True, err=True)
+
     with app.open(name) as access:
-        result = grow_disks(access, app.ec2, indices, gib)
+        result = grow_disks(access, app.ec2, indices, gib, agree)
     if as_json:
         failures = [hostlines.failure_data(failure) for failure in result.failures]
         output.data({"grown": [vars(one) for one in result.values], "failures": failures})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -150,12 +150,17 @@ class GrownDisk:
 
 
 def grow_disks(
-    access: Access, client: EC2Client, indices: Sequence[int] | None, gib: int
+    access: Access,
+    client: EC2Client,
+    indices: Sequence[int] | None,
+    gib: int,
+    agree: Callable[[int], None],
 ) -> FanoutResult[GrownDisk]:
     """Make the root volumes of these nodes, or of all, so large, and the file systems on them.
 
     One that is so large already gets its file system only: cut off anywhere, it goes on when it is
-    run again. Later nodes get the size, too. Raises UsageError, AwsError.
+    run again. Later nodes get the size, too. `agree` hears first how many GiB are added in all.
+    Raises UsageError, AwsError, and what `agree` raises.
     """
     nodes = {node.name: node for node in access.cluster.nodes}
     targets = access.select(indices)
@@ -170,6 +175,8 @@ def grow_disks(
             f"{fold_hosts(large)}: larger than {gib} GiB, and no volume can be made smaller",
             f"see `clusterctl disk {access.cluster.name}`",
         )
+
+    agree(sum(gib - volumes[id].size_gib for id in ids))
 
     def one(target: Target) -> GrownDisk:
         id = nodes[target.host].instance_id

@@ -459,6 +459,10 @@ def test_on_a_terminal_money_is_asked_for(lab, tmp_path):
         )
         assert price("3 nodes", done.stderr), done.stderr
         assert len(find_instances(ec2, name)) == 3
+        status, said = run("disk", "--grow", "1000", answer="n\n")
+        assert status == 130, said
+        assert re.search(rf"\d+ GiB more cost {USD} a month.*\nGrow\? \[y/N\]", said), said
+        assert {one.disk.size_gib for one in find_instances(ec2, name)} != {1000}
     finally:
         assert run("down", "--yes")[0] == 0
 
