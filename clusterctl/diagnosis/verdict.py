@@ -1159,7 +1159,7 @@ def _slow_at(rank: Rank) -> str:
 
 
 @dataclass(frozen=True)
-class _Traffic:
+class SentData:
     """What a rank sent to another host between its first and its last look: for `share` of the
     time, at `bytes_s` in that time, with `rtt_s` on average."""
 
@@ -1175,10 +1175,10 @@ class _Traffic:
         )
 
 
-def _traffic(case: Scene) -> dict[tuple[str, str], _Traffic]:
+def _traffic(case: Scene) -> dict[tuple[str, str], SentData]:
     """The busiest by the addresses of the two hosts, that of the sender first."""
     hosts = {host.address for host in case.evidence.hosts if host.address}
-    found: dict[tuple[str, str], _Traffic] = {}
+    found: dict[tuple[str, str], SentData] = {}
     for rank in case.ranks:
         looks = [{(one.local, one.peer): one for one in look.sockets} for look in rank.samples]
         for ends, last in looks[-1].items() if looks and rank.span_s else ():
@@ -1188,7 +1188,7 @@ def _traffic(case: Scene) -> dict[tuple[str, str], _Traffic]:
                 continue
             sending_s = max(last.sending_s - first.sending_s, 1e-3)
             rtts = [look[ends].rtt_s for look in looks if ends in look]
-            one = _Traffic(sending_s / rank.span_s, moved / sending_s, sum(rtts) / len(rtts))
+            one = SentData(sending_s / rank.span_s, moved / sending_s, sum(rtts) / len(rtts))
             pair = (rank.host.address, peer)
             found[pair] = max(one, found.get(pair, one), key=lambda traffic: traffic.share)
     return found
