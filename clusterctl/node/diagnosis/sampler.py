@@ -37,96 +37,44 @@ MOST_SOCKETS = 256
 MOST_THREADS = 1024
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def named(text: str) -> dict[int, str]:
+    """Names by number, of a text of both in turn."""
+    words = text.split()
+    return dict(zip(map(int, words[::2]), words[1::2]))
+
+
 # Of those whose first argument is a descriptor, a path's address, or neither.
 CALLS = {
     "x86_64": {
-        "fd": {
-            0: "read",
-            1: "write",
-            8: "lseek",
-            16: "ioctl",
-            17: "pread64",
-            18: "pwrite64",
-            19: "readv",
-            20: "writev",
-            42: "connect",
-            43: "accept",
-            44: "sendto",
-            45: "recvfrom",
-            46: "sendmsg",
-            47: "recvmsg",
-            72: "fcntl",
-            73: "flock",
-            74: "fsync",
-            75: "fdatasync",
-            77: "ftruncate",
-            3: "close",
-            5: "fstat",
-            217: "getdents64",
-            285: "fallocate",
-            40: "sendfile",
-            138: "fstatfs",
-        },
-        "path": {2: "open", 4: "stat", 6: "lstat", 21: "access", 83: "mkdir", 87: "unlink"},
-        "at": {257: "openat", 262: "newfstatat", 263: "unlinkat", 332: "statx"},
-        "": {
-            7: "poll",
-            23: "select",
-            24: "sched_yield",
-            35: "nanosleep",
-            61: "wait4",
-            130: "rt_sigsuspend",
-            202: "futex",
-            230: "clock_nanosleep",
-            232: "epoll_wait",
-            271: "ppoll",
-            281: "epoll_pwait",
-            34: "pause",
-            162: "sync",
-            9: "mmap",
-            26: "msync",
-        },
+        "fd": named(
+            "0 read 1 write 8 lseek 16 ioctl 17 pread64 18 pwrite64 19 readv 20 writev "
+            "42 connect 43 accept 44 sendto 45 recvfrom 46 sendmsg 47 recvmsg 72 fcntl "
+            "73 flock 74 fsync 75 fdatasync 77 ftruncate 3 close 5 fstat 217 getdents64 "
+            "285 fallocate 40 sendfile 138 fstatfs"
+        ),
+        "path": named("2 open 4 stat 6 lstat 21 access 83 mkdir 87 unlink"),
+        "at": named("257 openat 262 newfstatat 263 unlinkat 332 statx"),
+        "": named(
+            "7 poll 23 select 24 sched_yield 35 nanosleep 61 wait4 130 rt_sigsuspend "
+            "202 futex 230 clock_nanosleep 232 epoll_wait 271 ppoll 281 epoll_pwait "
+            "34 pause 162 sync 9 mmap 26 msync"
+        ),
     },
     "aarch64": {
-        "fd": {
-            63: "read",
-            64: "write",
-            62: "lseek",
-            29: "ioctl",
-            67: "pread64",
-            68: "pwrite64",
-            65: "readv",
-            66: "writev",
-            203: "connect",
-            202: "accept",
-            206: "sendto",
-            207: "recvfrom",
-            211: "sendmsg",
-            212: "recvmsg",
-            25: "fcntl",
-            32: "flock",
-            82: "fsync",
-            83: "fdatasync",
-            46: "ftruncate",
-            57: "close",
-            80: "fstat",
-            61: "getdents64",
-            47: "fallocate",
-            71: "sendfile",
-            44: "fstatfs",
-        },
+        "fd": named(
+            "63 read 64 write 62 lseek 29 ioctl 67 pread64 68 pwrite64 65 readv 66 writev "
+            "203 connect 202 accept 206 sendto 207 recvfrom 211 sendmsg 212 recvmsg "
+            "25 fcntl 32 flock 82 fsync 83 fdatasync 46 ftruncate 57 close 80 fstat "
+            "61 getdents64 47 fallocate 71 sendfile 44 fstatfs"
+        ),
         "path": {},
-        "at": {56: "openat", 79: "newfstatat", 35: "unlinkat", 291: "statx"},
-        "": {
-            73: "ppoll",
-            124: "sched_yield",
-            101: "nanosleep",
-            260: "wait4",
-            133: "rt_sigsuspend",
-            98: "futex",
-            115: "clock_nanosleep",
-            22: "epoll_pwait",
-        },
+        "at": named("56 openat 79 newfstatat 35 unlinkat 291 statx"),
+        "": named(
+            "73 ppoll 124 sched_yield 101 nanosleep 260 wait4 133 rt_sigsuspend 98 futex "
+            "115 clock_nanosleep 22 epoll_pwait"
+        ),
     },
 }
 # include/net/tcp_states.h; the timers as `ss` names them.
