@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from clusterctl.diagnosis import horovod
 from clusterctl.diagnosis.evidence import (
     Evidence,
     Frame,
@@ -32,6 +31,7 @@ from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.ranges import format_indices
 from clusterctl.domain.units import format_duration
 from clusterctl.explain.engine import Explanation, explain
+from clusterctl.explain.stalls import Stall, place_in_model, stalls
 
 # Without a new step or line for so long, and for so many of the job's own intervals, a job that
 # could be at long work is called stuck.
@@ -247,9 +247,9 @@ class Scene:
         return bool(rest) and all(one.waits for one in rest) and still >= 0.9 * len(rest)
 
     @functools.cached_property
-    def stall(self) -> horovod.Stall | None:
+    def stall(self) -> Stall | None:
         """Horovod's last report, unless the job went on after it."""
-        reports = horovod.stalls(self.job.log)
+        reports = stalls(self.job.log)
         if not reports:
             return None
         after = self.job.log[reports[-1].last + 1 :]
@@ -260,7 +260,7 @@ class Scene:
     def stalled_s(self) -> float:
         """For how long at least, by the reports since the job last went on."""
         first = last = self.stall
-        for one in reversed(horovod.stalls(self.job.log)):
+        for one in reversed(stalls(self.job.log)):
             after = self.job.log[one.last + 1 : first.at if first and one is not first else None]
             if any(line.strip() and not _COMPLAINT.search(line) for line in after):
                 break
@@ -286,9 +286,7 @@ class Scene:
         steps = [at for at, line in enumerate(self._lines) if _STEP.search(line)]
         cut = steps[-2] if len(steps) > 1 else 0
         # A report of ranks that have not come has passed with the next step.
-        ends = [
-            one.last + 1 for one in horovod.stalls(self._lines) if steps and one.last < steps[-1]
-        ]
+        ends = [one.last + 1 for one in stalls(self._lines) if steps and one.last < steps[-1]]
         cut = max([cut, *ends])
         if not cut:
             return self.whole_log
@@ -431,7 +429,7 @@ class Scene:
                 "allreduce",
             )
             more = f" and {len(tensors) - 1} more" if len(tensors) > 1 else ""
-            where = horovod.place_in_model(tensors[0])
+            where = place_in_model(tensors[0])
             return f"{kind} `{tensors[0]}`{f', {where},' if where else ''}{more}"
         if kind:
             return f"Horovod's {kind}"

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from clusterctl.domain.findings import Severity
 from clusterctl.domain.ranges import format_indices
 from clusterctl.explain.signature import Role, Signature
+from clusterctl.explain.stalls import Stall, read_stall
 
 _REBUILD = (
     "build Horovod anew with the libraries that are there now. In clusterctl's environment: "
@@ -55,44 +56,33 @@ def _rebuilt(text: str) -> Mapping[str, str]:
     }
 
 
-def missing_ranks(report: str) -> dict[int, list[str]]:
-    """Who is absent from which tensors, of a stall report in any of Horovod's formats.
-
-    The oldest names who has arrived (`ready ranks`): then nobody can be told to be missing from
-    one line, and the result is empty.
-    """
-    absent: dict[int, list[str]] = {}
-    for tensor, ranks in re.findall(r"(\S+) \[missing ranks: ([\d, ]+)", report):
-        for rank in re.findall(r"\d+", ranks):
-            absent.setdefault(int(rank), []).append(tensor.removeprefix("ops:"))
-    for rank, tensors in re.findall(
-        r"(?:^|\n)(?:\[\d+,\d+\]<\w+>)?[^\[\n]*?\b(\d+)!?: \[([^\]\n]+)", report
-    ):
-        absent.setdefault(int(rank), []).extend(tensors.replace(" ...", "").split(", "))
-    return absent
+def _stall(report: str) -> Stall:
+    lines = report.splitlines()
+    return read_stall(lines, 0, len(lines))
 
 
 def _one_group(report: str) -> Mapping[str, str] | None:
     """Values of a stall in which all that are missing are missing from the same tensors."""
-    ready = re.search(r"(\S+) \[ready ranks: ([\d, ]+)", report)
-    if ready and "missing ranks" not in report:
-        arrived = format_indices([int(rank) for rank in re.findall(r"\d+", ready[2])])
-        return {"missing": f"all but {arrived}", "tensor": ready[1]}
-    absent = missing_ranks(report)
+    stall = _stall(report)
+    if stall.ready and not stall.missing:
+        # The oldest format names who has arrived.
+        tensor, arrived = stall.ready[0]
+        return {"missing": f"all but {format_indices(arrived)}", "tensor": tensor}
+    absent = dict(stall.missing)
     if not absent or _diverged(absent):
         return None
     return {"missing": format_indices(sorted(absent)), "tensor": next(iter(absent.values()))[0]}
 
 
 def _several_groups(report: str) -> Mapping[str, str] | None:
-    absent = missing_ranks(report)
+    absent = dict(_stall(report).missing)
     if not _diverged(absent):
         return None
     told = (f"rank {rank} not {tensors[0]}" for rank, tensors in sorted(absent.items()))
     return {"groups": "; ".join(list(told)[:4])}
 
 
-def _diverged(absent: Mapping[int, list[str]]) -> bool:
+def _diverged(absent: Mapping[int, tuple[str, ...]]) -> bool:
     """Whether two ranks wait for each other: neither has sent what the other has."""
     sets = [set(tensors) for tensors in absent.values()]
     return any(not one & other for at, one in enumerate(sets) for other in sets[:at])

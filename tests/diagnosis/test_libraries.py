@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from clusterctl.diagnosis import horovod, nccl
-from clusterctl.explain.horovod import missing_ranks
+from clusterctl.diagnosis import nccl
+from clusterctl.explain.stalls import place_in_model, read_stall, stalls
 
 BEGIN = (
     "[2026-11-22 10:07:44.5 9715: W /tmp/horovod/common/stall_inspector.cc:107] One or more "
@@ -56,7 +56,7 @@ FORMATS = {
 @pytest.mark.parametrize("name", FORMATS)
 def test_who_is_missing_in_every_format(name):
     lines, absent = FORMATS[name]
-    [stall] = horovod.stalls(["step 7", *lines, "step 8"])
+    [stall] = stalls(["step 7", *lines, "step 8"])
     assert stall.absent(4) == absent
     assert stall.ends == (name == "shuts down")
     assert stall.is_cut == (name == "0.20.1 and later")
@@ -64,10 +64,10 @@ def test_who_is_missing_in_every_format(name):
 
 def test_the_last_report_counts_and_a_tensor_has_a_place():
     lines = [*FORMATS["0.20.1 and later"][0], "step 9", *FORMATS["0.16.2 to 0.20.0"][0]]
-    assert [one.at for one in horovod.stalls(lines)] == [0, 5]
+    assert [one.at for one in stalls(lines)] == [0, 5]
     name = "DistributedSGD_Allreduce/cond_2/HorovodAllreduce_grads_2_0"
-    assert horovod.place_in_model(name) == "the gradient of trainable_variables[2]"
-    assert not horovod.place_in_model("HorovodAllreduce")
+    assert place_in_model(name) == "the gradient of trainable_variables[2]"
+    assert not place_in_model("HorovodAllreduce")
 
 
 TEXT = """\
@@ -116,4 +116,5 @@ def test_nccls_view_as_text_and_as_json():
 
 def test_explain_finds_the_missing_ranks_behind_mpiruns_tags():
     report = "[1,0]<stderr>:Missing ranks:\n[1,0]<stderr>:2: [grads/a, grads/b]\n3!: [grads/a]"
-    assert missing_ranks(report) == {2: ["grads/a", "grads/b"], 3: ["grads/a"]}
+    stall = read_stall(report.splitlines(), 0, 3)
+    assert dict(stall.missing) == {2: ("grads/a", "grads/b"), 3: ("grads/a",)}

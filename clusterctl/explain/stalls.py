@@ -62,10 +62,11 @@ def stalls(lines: Sequence[str]) -> tuple[Stall, ...]:
     """All reports of a log, in order."""
     starts = [number for number, line in enumerate(lines) if _BEGINS.search(line)]
     ends = [*starts[1:], len(lines)]
-    return tuple(_stall(lines, start, end) for start, end in zip(starts, ends))
+    return tuple(read_stall(lines, start, end) for start, end in zip(starts, ends))
 
 
-def _stall(lines: Sequence[str], start: int, end: int) -> Stall:
+def read_stall(lines: Sequence[str], start: int, end: int) -> Stall:
+    """The report that these lines have."""
     missing: dict[int, list[str]] = {}
     ready: dict[str, tuple[int, ...]] = {}
     shuts = is_cut = False
