@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import shlex
 import signal
@@ -395,6 +396,43 @@ def test_a_lost_connection_is_taken_up_where_it_broke(node, monkeypatch):
     assert job.state is JobState.SUCCEEDED
     assert b"".join(chunks) == b"one\ntwo\n"
     assert lost == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_connections_that_break_at_any_byte_lose_and_repeat_nothing(node, monkeypatch, seed):
+    """Of binary garbage, a line of a megabyte, and a log that goes on while it is followed."""
+    monkeypatch.setattr(detached, "RECONNECT_AFTER_S", (0.0,) * 1000)
+    monkeypatch.setattr(detached, "BETWEEN_LOOKS_S", 0.0)
+    rng = random.Random(seed)
+    written = rng.randbytes(200_000) + b"x" * (1 << 20) + b"\n" + rng.randbytes(5000)
+    start_job(node, HEAD, plan(node.home, "true"), "demo")
+    eventually(lambda: not find_job(node, HEAD, JOB).running)
+    log = folder(node) / "log"
+    there = [0]
+    whole = node.run
+
+    def run(target, command, *, sink=None, **options):
+        if sink is None:
+            return whole(target, command, **options)
+        there[0] = min(len(written), there[0] + rng.choice([1, 4096, 600_000]))
+        log.write_bytes(written[: there[0]])
+        out = []
+        result = whole(target, command, sink=lambda stream, chunk: out.append((stream, chunk)))
+        content = b"".join(chunk for stream, chunk in out if stream == "stdout")
+        is_last = there[0] == len(written) and rng.random() < 0.5
+        rest = content[: None if is_last else rng.randint(0, len(content))]
+        while rest:
+            size = rng.choice([1, 77, 32768, len(rest)])
+            sink("stdout", rest[:size])
+            rest = rest[size:]
+        if not is_last:
+            raise ConnectionLost("demo-0", "the connection was lost")
+        return result
+
+    monkeypatch.setattr(node, "run", run)
+    chunks = []
+    follow_job(node, HEAD, JOB, chunks.append)
+    assert b"".join(chunks) == written
 
 
 def test_a_head_node_that_stays_away_ends_the_following(node, monkeypatch):

@@ -1,0 +1,56 @@
+"""Which line is run again after a lost node."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from clusterctl.node.jobs.after import fitting, has_lost, line_of
+
+ARGV = ["mpirun", "-np", "8", "--hostfile", "hosts", "t.py", "-b", "96", "--clear_log"]
+
+
+def plan(tmp_path, **more):
+    plain = {"argv": ARGV, "ranks": 8, "min_ranks": 2, "workdir": str(tmp_path), "log_name": "l"}
+    return {**plain, "log_dir": "logs", **more}
+
+
+@pytest.mark.parametrize(
+    ("slots", "more", "ranks"),
+    [
+        (9, {}, 8),
+        (8, {}, 8),
+        (7, {}, 6),  # 8 x 96 images a step are not divided by 7
+        (7, {"log_dir": ""}, 7),
+        (5, {}, 4),
+        (1, {}, 0),
+        (7, {"min_ranks": 8}, 0),
+        (7, {"argv": ["torchrun", "t.py"]}, 0),
+    ],
+)
+def test_how_many_ranks_fit(tmp_path, slots, more, ranks):
+    assert fitting(plan(tmp_path, **more), slots) == ranks
+
+
+@pytest.mark.parametrize("has_begun", [True, False])
+def test_the_line_for_fewer_hosts(tmp_path, has_begun):
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "job.json").touch()
+    (tmp_path / "logs" / "l").touch()
+    os.utime(tmp_path / "logs" / "l", (9e9, 9e9) if has_begun else (1, 1))
+    line = line_of(plan(tmp_path), 6, tmp_path, {"10.0.0.4": 4, "10.0.0.6": 2})
+    clear = [] if has_begun else ["--clear_log"]
+    hosts = str(tmp_path / "hosts")
+    assert line == ["mpirun", "-np", "6", "--hostfile", hosts, "t.py", "-b", "128", *clear]
+    assert (tmp_path / "hosts").read_text() == "10.0.0.4 slots=4\n10.0.0.6 slots=2\n"
+
+
+@pytest.mark.parametrize("before", [0, 50, (1 << 20) - 10, (1 << 20) + 5])
+def test_what_mpirun_says_of_a_lost_node_is_found_behind_the_offset_alone(tmp_path, before):
+    log = tmp_path / "log"
+    log.write_bytes(
+        b"\xff" * before + b"ORTE has lost communication with a remote daemon." + b"x" * 9
+    )
+    assert has_lost(log, 0)
+    assert not has_lost(log, before + 20)

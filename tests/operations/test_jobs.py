@@ -1,0 +1,70 @@
+"""jobs, wait, fetch, and the queue and the retries on the head node, on two hosts of the lab."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.operations.test_train import jobs, quiet  # noqa: F401 - a fixture
+from tests.pair import eventually
+
+pytestmark = [pytest.mark.lab, pytest.mark.train]
+
+
+def started(pair, *options):
+    status, out, err = pair.ctl("train", *options[:1], "--detach", "--json", *options[1:])
+    assert status == 0, err
+    return json.loads(out)["id"], err
+
+
+def test_a_queue_runs_in_order_and_a_job_is_taken_out(quiet, tmp_path):  # noqa: F811
+    stay = ("1", "--script", "~/stay.py")
+    first, _ = started(quiet, *stay)
+    second, told = started(quiet, *stay, "--queue", "--", "7")
+    assert f"waits for job {first}, 1 job before it" in told
+    third, told = started(quiet, *stay, "--queue")
+    assert f"waits for job {second}, 2 jobs before it" in told
+    assert [job["state"] for job in jobs(quiet)] == ["running", "queued", "queued"]
+    eventually(lambda: "rank 0 is here" in quiet.ctl("logs")[1], "the log of what runs")
+    assert quiet.ctl("cancel", "--job", third)[0] == 0
+    assert [job["state"] for job in jobs(quiet)] == ["running", "queued", "cancelled"]
+    quiet.on(0, "touch /data/go")
+    status, _, err = quiet.ctl("wait", second)
+    place = quiet.lab.home / "pair" / "jobs" / second
+    assert (status, f"its record and logs are in {place}" in err) == (7, True), err
+    assert [job["state"] for job in jobs(quiet)] == ["succeeded", "failed", "cancelled"]
+    began = {job["id"]: job for job in jobs(quiet)}
+    assert began[second]["started_at"] >= began[first]["ended_at"]
+
+    for _ in range(2):
+        status, out, err = quiet.ctl("fetch", second, str(tmp_path / "run"))
+        assert status == 0, err
+    record = json.loads((tmp_path / "run" / "record.json").read_text())
+    assert (record["exit_status"], record["argv"][1:3]) == (7, ["-np", "1"])
+    [node] = record["nodes"]
+    assert (node["name"], node["ranks"], node["instance_type"]) == ("pair-0", 1, "p3.2xlarge")
+    assert node["image"].startswith("ami-")
+    assert node["usd_per_hour"] > 3
+    assert {"tensorflow", "horovod", "mpirun", "kernel"} <= node["versions"].keys()
+    assert "rank 0 goes" in (tmp_path / "run" / "log").read_text()
+    status, _, err = quiet.ctl("fetch", first, str(tmp_path / "run"))
+    assert (status, f"holds job {second}" in err) == (2, True)
+
+
+def test_a_lost_node_is_a_reason_to_start_again_and_an_exception_is_none(quiet):  # noqa: F811
+    job_id, _ = started(quiet, "2", "--script", "~/stay.py", "--retries", "2", "--", "7")
+    eventually(lambda: "rank 1 is here" in quiet.ctl("logs")[1], "both ranks")
+    quiet.on(1, "pkill -9 -u $(id -u) -f '[p]rted'")
+    eventually(lambda: quiet.ctl("logs")[1].count("rank 1 is here") == 2, "both ranks again")
+    log = quiet.ctl("logs")[1]
+    assert "clusterctl: starting again with 2 ranks on pair-0, pair-1" in log
+    assert quiet.on(1, "pgrep -fc 'stay[.]py'") == "1\n", "the lost rank was ended"
+    for node in (0, 1):
+        quiet.on(node, "touch /data/go")
+    status, _, err = quiet.ctl("wait", job_id)
+    assert status == 7, err
+    first, second = jobs(quiet)[0]["attempts"]
+    assert (first["lost"], first["retried"], first["killed"]["pair-1"]) == (True, True, 1)
+    assert (second["lost"], second["retried"]) == (False, False)
+    assert "the failure is the job's own" in second["why"]
