@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -236,6 +237,18 @@ def is_live() -> bool:
 def can_ask() -> bool:
     """Whether there is somebody to answer a question: stdin and stderr are terminals."""
     return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
+
+
+def has_status_line() -> bool:
+    """Whether a line below the output is seen, and disturbs no reader of it."""
+    return sys.stdout.isatty() and sys.stderr.isatty()
+
+
+def status_line(text: str) -> None:
+    """Draw the line that the cursor is in anew; with an empty text it is as it was before."""
+    width = shutil.get_terminal_size().columns - 1
+    sys.stderr.write(f"\r\x1b[2K{_IN_LINES.sub(_visible, text)[:width]}")
+    sys.stderr.flush()
 
 
 def live(view: Any) -> Any:

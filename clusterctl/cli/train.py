@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,12 +12,12 @@ import click
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
 from clusterctl.cli.params import Duration, Size
-from clusterctl.domain.errors import ClusterctlError, UsageError
+from clusterctl.domain.errors import ClusterctlError, HostError, UsageError
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count, format_duration
 
 if TYPE_CHECKING:
-    from clusterctl.domain.errors import HostError
+    from clusterctl.domain.findings import Finding
     from clusterctl.jobs.detached import JobRecord
     from clusterctl.jobs.plan import JobPlan
     from clusterctl.operations.access import Access
@@ -30,18 +31,36 @@ def follow_to_end(access: Access, job_id: str, preset: str, as_json: bool = Fals
 
     On GPUs of several nodes it also says which way NCCL takes between them.
     """
+    from clusterctl.cli.training_status import StatusLine, TrainingStatus
     from clusterctl.jobs.nccl import TransportWatch
     from clusterctl.jobs.trainer import EFA
-    from clusterctl.operations.logs import follow
+    from clusterctl.operations.logs import find, follow
 
-    watch = TransportWatch(preset == EFA.name, lambda finding: output.findings([finding]))
+    status = None
+    if output.has_status_line():
+        with contextlib.suppress(HostError):  # following is what takes a connection up again
+            status = TrainingStatus(find(access, job_id))
+    line = StatusLine(status)
+
+    def tell(finding: Finding) -> None:
+        line.clear()
+        output.findings([finding])
+
+    def lost(why: HostError, delay_s: float) -> None:
+        line.clear()
+        note_lost(why, delay_s)
+
+    watch = TransportWatch(preset == EFA.name, tell)
 
     def show(chunk: bytes) -> None:
-        output.raw(chunk, "stderr" if as_json else "stdout")
+        line.raw(chunk, "stderr" if as_json else "stdout")
         watch.take(chunk)
 
     try:
-        job = follow(access, job_id, show, note_lost)
+        try:
+            job = follow(access, job_id, show, lost)
+        finally:
+            line.clear()
     except KeyboardInterrupt:
         output.note(f"\nno longer following; that does not end job {job_id}")
         how_to_come_back(access.cluster.name)

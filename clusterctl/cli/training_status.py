@@ -1,0 +1,103 @@
+"""How far a training is, in the last line of a terminal, while its log goes by above."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING
+
+from clusterctl.cli import output
+from clusterctl.domain.units import format_duration
+from clusterctl.jobs.metrics.logs import EvaluationRow, GrowingLog, Said, TrainingRow
+
+if TYPE_CHECKING:
+    from clusterctl.jobs.detached import JobRecord
+
+# Below that much of a run nobody knows how long the rest takes.
+LEAST_DONE = 0.005
+
+
+class TrainingStatus:
+    """Reads the log of a job along."""
+
+    def __init__(self, job: JobRecord) -> None:
+        self._usd_per_hour = job.usd_per_hour
+        # By the clock here: the head node's may be wrong.
+        self._began = time.monotonic() - job.duration_s
+        self._log = GrowingLog()
+        self._row: TrainingRow | None = None
+        self._first_done = 0.0
+        self._top1: float | None = None
+        self._metrics: dict[str, float] = {}
+        # The user's own come after ours, and count.
+        found = re.findall(r" --num_(epochs|batches)[ =](\d+)", job.line)
+        self._unit, self._total = found[-1][0] if found else "", int(found[-1][1]) if found else 0
+
+    def take(self, chunk: bytes) -> None:
+        """Read what the log adds."""
+        for said in self._log.feed(chunk):
+            self._learn(said)
+
+    def _learn(self, said: Said) -> None:
+        if isinstance(said, tuple):
+            self._metrics[said[0]] = said[1].value
+        elif isinstance(said, EvaluationRow):
+            self._top1 = said.top1
+        else:
+            if self._row is None:
+                self._first_done = self._done(said)
+            self._row = said
+
+    def _done(self, row: TrainingRow) -> float:
+        """The part of the whole run; 0 where its length is not known."""
+        at = row.epoch if self._unit == "epochs" else row.step
+        return min(1.0, at / self._total) if self._total else 0.0
+
+    def text(self, now: float) -> str:
+        """`step 350, epoch 2.2 of 90, 19000.0 images/s, 1 h 38 min left, $4.10 so far`; empty
+        before the first row. A run that went on is measured by what it has done since."""
+        elapsed_s = now - self._began
+        parts = []
+        row = self._row
+        if row:
+            epochs, steps = (
+                f" of {self._total}" if self._unit == unit else "" for unit in ("epochs", "batches")
+            )
+            parts = [f"step {row.step}{steps}", f"epoch {row.epoch:.1f}{epochs}"]
+            parts.append(f"{row.images_per_s:.1f} images/s")
+            done = self._done(row)
+            if done - self._first_done >= LEAST_DONE:
+                left_s = (1 - done) * elapsed_s / (done - self._first_done)
+                parts.append(f"{format_duration(left_s)} left")
+        parts += [f"{name} {value:.4g}" for name, value in self._metrics.items() if not row]
+        if parts and self._top1 is not None:
+            parts.append(f"top-1 {self._top1:.2f} %")
+        if parts and self._usd_per_hour is not None:
+            parts.append(f"${self._usd_per_hour * elapsed_s / 3600:.2f} so far")
+        return ", ".join(parts)
+
+
+class StatusLine:
+    """Keeps the status below what is printed."""
+
+    def __init__(self, status: TrainingStatus | None) -> None:
+        self._status = status
+        self._shown = False
+
+    def raw(self, chunk: bytes, stream: str) -> None:
+        """Print a part of the log, and the status below it."""
+        self.clear()
+        output.raw(chunk, stream)
+        if self._status:
+            self._status.take(chunk)
+            # What is printed may end within a line: nothing is drawn over that.
+            text = self._status.text(time.monotonic()) if chunk.endswith(b"\n") else ""
+            if text:
+                self._shown = True
+                output.status_line(text)
+
+    def clear(self) -> None:
+        """Before anything else is printed."""
+        if self._shown:
+            output.status_line("")
+        self._shown = False
