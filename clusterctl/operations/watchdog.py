@@ -22,7 +22,7 @@ from clusterctl.diagnosis.bundle import save
 from clusterctl.diagnosis.evidence import decode
 from clusterctl.diagnosis.verdict import diagnose as conclude
 from clusterctl.domain.cluster import Cluster, Node, NodeState
-from clusterctl.domain.errors import ClusterctlError
+from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.units import format_duration
 from clusterctl.jobs.deploy import HOSTS_PATH
 from clusterctl.node.jobs import jobs
@@ -35,6 +35,7 @@ from clusterctl.operations.kill import cancel
 SETTINGS, BUNDLE, SAID = "watchdog.json", "diagnosis.gz", "watchdog"
 # Before the first step: libraries are imported, data is opened, the first batch is compiled.
 START_UP = 3
+LEAST_S = 1.0
 OWN = "clusterctl watchdog, "
 # What Horovod writes about a job that makes no steps is none, nor what the watchdog does.
 NO_STEP = re.compile(
@@ -65,7 +66,13 @@ class WatchdogSettings:
 
 def prepare(access: Access, after_s: float, cancels: bool, cache: Path, offline: bool) -> str:
     """Bring what it needs to the nodes, and look once, so that it is known to work. The settings
-    as JSON. Raises ClusterctlError; a node that is silent is the job's own trouble."""
+    as JSON. Raises UsageError for a time in which no job makes steps, ClusterctlError; a node that
+    is silent is the job's own trouble."""
+    if after_s < LEAST_S:
+        raise UsageError(
+            f"--watchdog {after_s:g}s is shorter than steps may be",
+            f"give it {LEAST_S:g}s or more, such as 5m",
+        )
     put_programs(access.connections, access.head, HOSTS_PATH, cache, offline)
     collect(access, looking=Looking(samples=1))
     hosts = tuple(

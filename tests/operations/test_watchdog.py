@@ -91,6 +91,8 @@ def test_a_job_that_hangs_is_diagnosed_without_this_machine(hanging, tmp_path, c
 def test_a_job_is_ended_where_the_diagnosis_cannot_be_kept(hanging):
     hanging.on(0, "touch /data/hang")
     run = ("train", "1", "--detach", "--json", "--script", "~/hangs.py")
+    status, _, err = hanging.ctl(*run, "--watchdog", "1ms", "--watchdog-cancel")
+    assert (status, "give it 1s or more" in err) == (2, True), err
     status, out, err = hanging.ctl(*run, "--watchdog", "1s", "--watchdog-cancel")
     assert status == 0, err
     hanging.on(0, f"mkdir -p {folder_of(json.loads(out)['id'])}/diagnosis.gz/x")
