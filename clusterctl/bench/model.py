@@ -1,0 +1,227 @@
+"""The shape of scaling: how long a step takes on n GPUs, fitted to sizes that were measured.
+
+A step of n GPUs on N nodes with g GPUs each, m bytes of gradients, at weak scaling:
+
+    step(n)   = max(input(n), compute + exposed(n) + straggler(n))
+    input(n)  = g * batch / rate                 rate: images a second that one node can read
+    exposed   = max(0, allreduce(n) - overlap)   overlap: what hides behind the backward pass
+    straggler = sigma * E[max of n normals]      all wait for the slowest; E by Blom, Statistical
+                                                 Estimates, 1958: inverse normal of
+                                                 (n - 3/8) / (n + 1/4)
+
+and the allreduce, in Hockney's t = alpha + m/beta (Parallel Computing 20, 1994):
+
+    ring          2(n-1) alpha + 2(n-1)/n m/beta          Patarasuk & Yuan, JPDC 69, 2009
+    tree          2 log2(n) alpha + 2 m/beta              NCCL's double tree, after Sanders, Speck
+                                                          & Traeff, Parallel Computing 35, 2009
+    hierarchical  2(g-1)/g m/local + ring or tree of N    Horovod, HIERARCHICAL_ALLREDUCE
+
+All is linear in 1/beta, 1/local, alpha and sigma, so least squares finds them: as few of them as
+explain what was measured, and never below zero. A constant overlap is part of the compute term.
+One alpha and beta misfit a whole table of message sizes; here the message is always the same.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+
+from clusterctl.bench.statistics import t_quantile
+
+# Trainable parameters (torchvision's table of models): four bytes of gradient each.
+PARAMETERS = {
+    "resnet18": 11_689_512,
+    "resnet34": 21_797_672,
+    "resnet50": 25_557_032,
+    "resnet101": 44_549_160,
+    "resnet152": 60_192_808,
+}
+# Beyond so many times the largest size that was measured a prediction is a guess, and called one.
+FARTHEST = 2.0
+
+
+def slowest_of(ranks: int) -> float:
+    """The expected largest of so many standard normal values."""
+    return NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25)) if ranks > 1 else 0.0
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a simulated cluster is made of: seconds, bytes, and bytes a second. `input_s` is how
+    long a full node takes to read one step's images."""
+
+    gpus_per_node: int
+    compute_s: float
+    gradient_bytes: float
+    local_rate: float
+    network_rate: float
+    latency_s: float = 0.0
+    straggler_s: float = 0.0
+    overlap_s: float = 0.0
+    input_s: float = 0.0
+
+    def allreduce_s(self, gpus: int, algorithm: str) -> float:
+        """Seconds of one allreduce of the gradients: `ring`, `tree`, or `hierarchical`."""
+        size, nodes = self.gradient_bytes, -(-gpus // self.gpus_per_node)
+        rate = self.network_rate if nodes > 1 else self.local_rate
+        if gpus == 1:
+            return 0.0
+        if algorithm == "ring":
+            return 2 * (gpus - 1) * self.latency_s + 2 * (gpus - 1) / gpus * size / rate
+        if algorithm == "tree":
+            return 2 * math.log2(gpus) * self.latency_s + 2 * size / rate
+        local = min(gpus, self.gpus_per_node)
+        between = 2 * (nodes - 1) * self.latency_s + 2 * (nodes - 1) / nodes * size / rate
+        return 2 * (local - 1) / local * size / self.local_rate + between
+
+    def step_s(self, gpus: int, algorithm: str) -> float:
+        """Seconds of a step."""
+        exposed = max(0.0, self.allreduce_s(gpus, algorithm) - self.overlap_s)
+        share = min(gpus, self.gpus_per_node) / self.gpus_per_node
+        computed = self.compute_s + exposed + self.straggler_s * slowest_of(gpus)
+        return max(share * self.input_s, computed)
+
+
+Term = Callable[[int, int, int], float]  # of GPUs, nodes, GPUs in a node
+# What may be fitted, and by how many seconds a unit of it counts. In the order in which they are
+# preferred where two explain the measurements as well.
+TERMS: Mapping[str, Term] = {
+    "compute": lambda gpus, nodes, local: 1.0,
+    "network bandwidth, ring": lambda gpus, nodes, local: 2 * (nodes - 1) / nodes,
+    "straggler": lambda gpus, nodes, local: slowest_of(gpus),
+    "network bandwidth, tree": lambda gpus, nodes, local: 2.0 * (nodes > 1),
+    "network latency, tree": lambda gpus, nodes, local: 2 * math.log2(nodes),
+    "network latency, ring": lambda gpus, nodes, local: 2.0 * (nodes - 1),
+    "bandwidth within a node": lambda gpus, nodes, local: 2 * (local - 1) / local,
+}
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Seconds of a step; `percent`: half of the interval in which a run of that size is expected
+    with 95 % certainty, None where too few sizes were measured to tell. `far`: a guess."""
+
+    gpus: int
+    step_s: float
+    percent: float | None
+    far: bool
+
+
+@dataclass(frozen=True)
+class Model:
+    """Fitted seconds per unit of each term. `residuals` are relative, by size; `freedom` is what
+    the sizes leave of their number."""
+
+    per_node: int
+    seconds: Mapping[str, float]
+    residuals: Mapping[int, float]
+    freedom: int
+    input_s: float
+    inverse: tuple[tuple[float, ...], ...]
+
+    @property
+    def spread(self) -> float | None:
+        """The residuals' standard deviation; None where the fit is exact whatever was measured."""
+        squares = sum(error * error for error in self.residuals.values())
+        return math.sqrt(squares / self.freedom) if self.freedom > 0 else None
+
+    @property
+    def unexplained(self) -> float:
+        """What fits are compared by."""
+        squares = sum(error * error for error in self.residuals.values())
+        return math.sqrt(squares / max(self.freedom, 1))
+
+    def step_s(self, gpus: int) -> float:
+        """Seconds of a step on so many GPUs."""
+        units = _units(gpus, self.per_node, self.seconds)
+        computed = sum(u * s for u, s in zip(units, self.seconds.values()))
+        return max(computed, _input_share(gpus, self.per_node) * self.input_s)
+
+    def predict(self, gpus: int) -> Prediction | None:
+        """The step of a size. None for several nodes where one alone was measured: nothing is known
+        of its network then, and the line rate is no substitute (arXiv 2006.10103)."""
+        largest = max(self.residuals)
+        if gpus > self.per_node >= largest:
+            return None
+        step_s, percent = self.step_s(gpus), None
+        if self.spread is not None:
+            row = [unit / step_s for unit in _units(gpus, self.per_node, self.seconds)]
+            lever = sum(a * b * v for a, line in zip(row, self.inverse) for b, v in zip(row, line))
+            percent = 100 * t_quantile(self.freedom) * self.spread * math.sqrt(1 + lever)
+        return Prediction(gpus, step_s, percent, gpus > FARTHEST * largest)
+
+
+def fit(steps_s: Mapping[int, float], per_node: int, input_s: float = 0.0) -> Model | None:
+    """The model of a table of GPUs -> seconds of a step. None for fewer than two sizes.
+
+    `input_s`: what a full node takes to read one step's images, where that is known. Sizes that it
+    explains say nothing about the rest. The relative errors' squares are least. Three terms need
+    five sizes; fewer sizes have two.
+    """
+    bound = {n for n, t in steps_s.items() if t <= 1.05 * input_s * _input_share(n, per_node)}
+    free = {n: t for n, t in steps_s.items() if n not in bound}
+    if len(free) < 2:
+        return None
+    most = 3 if len(free) >= 5 else 2
+    others = [name for name in TERMS if name != "compute"]
+    choices = [
+        ("compute", *more) for size in range(most) for more in itertools.combinations(others, size)
+    ]
+    found = [m for names in choices if (m := _solve(free, steps_s, per_node, names, input_s))]
+    # Of two that explain it as well, the first: it has fewer terms, or more likely ones.
+    return min(found, key=lambda model: round(model.unexplained, 6), default=None)
+
+
+def _solve(
+    free: Mapping[int, float],
+    steps_s: Mapping[int, float],
+    per_node: int,
+    names: Sequence[str],
+    input_s: float,
+) -> Model | None:
+    """Least squares by the normal equations; None where a term is negative or not told apart."""
+    rows = [[u / t for u in _units(n, per_node, names)] for n, t in free.items()]
+    size = len(names)
+    if len(rows) < size:
+        return None
+    squares = [[sum(r[i] * r[j] for r in rows) for j in range(size)] for i in range(size)]
+    inverse = _inverted(squares)
+    if inverse is None:
+        return None
+    sums = [sum(r[i] for r in rows) for i in range(size)]
+    seconds = [sum(v * s for v, s in zip(line, sums)) for line in inverse]
+    if min(seconds) < 0:
+        return None
+    fitted, lines = dict(zip(names, seconds)), tuple(map(tuple, inverse))
+    model = Model(per_node, fitted, {}, len(steps_s) - size - bool(input_s), input_s, lines)
+    residuals = {n: model.step_s(n) / t - 1 for n, t in steps_s.items()}
+    return replace(model, residuals=residuals)
+
+
+def _units(gpus: int, per_node: int, names: Sequence[str] | Mapping[str, float]) -> list[float]:
+    nodes, local = -(-gpus // per_node), min(gpus, per_node)
+    return [TERMS[name](gpus, nodes, local) for name in names]
+
+
+def _input_share(gpus: int, per_node: int) -> float:
+    return min(gpus, per_node) / per_node
+
+
+def _inverted(matrix: Sequence[Sequence[float]]) -> list[list[float]] | None:
+    """Gauss and Jordan, with pivots; None for one that has no inverse."""
+    size = len(matrix)
+    rows = [[*line, *(float(i == j) for j in range(size))] for i, line in enumerate(matrix)]
+    scale = max(abs(v) for line in matrix for v in line)
+    for i in range(size):
+        pivot = max(range(i, size), key=lambda row: abs(rows[row][i]))
+        if abs(rows[pivot][i]) < 1e-10 * scale:
+            return None
+        rows[i], rows[pivot] = rows[pivot], rows[i]
+        rows[i] = [value / rows[i][i] for value in rows[i]]
+        for j in range(size):
+            if j != i:
+                rows[j] = [a - rows[j][i] * b for a, b in zip(rows[j], rows[i])]
+    return [line[size:] for line in rows]

@@ -1,0 +1,306 @@
+"""A benchmark: its runs one after another, each kept in a folder here as soon as it has ended.
+
+The folder has `benchmark.json` (settings, seed, machines), `runs.jsonl` (a line a run), `logs/`,
+and while a run is on its way `under-way.json`: a benchmark that was cut off goes on from that.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clusterctl.bench.plan import REAL, SYNTHETIC, RunKey, Settings
+from clusterctl.bench.results import Benchmark, MeasuredRun, measured
+from clusterctl.domain.errors import AwsError, ClusterctlError, HostError, UsageError
+from clusterctl.ec2.machines import find_machine_type
+from clusterctl.ec2.money.costs import price_key
+from clusterctl.ec2.money.prices import find_prices
+from clusterctl.jobs.detached import JobRecord, JobState, list_jobs
+from clusterctl.jobs.metrics.logs import IMAGENET_SAMPLES
+from clusterctl.jobs.mpirun import parse_variable
+from clusterctl.jobs.plan import JobRequest
+from clusterctl.operations.access import Access
+from clusterctl.operations.kill import cancel
+from clusterctl.operations.local_state import write_file
+from clusterctl.operations.logs import follow
+from clusterctl.operations.results import results_of_cluster, said_of
+from clusterctl.operations.train import TrainingPlan, live_hosts, plan_training, start_training
+
+if TYPE_CHECKING:
+    from clusterctl.ec2.session import Clients
+    from clusterctl.operations.status import ClusterStatus
+
+ABOUT, RUNS, UNDER_WAY = "benchmark.json", "runs.jsonl", "under-way.json"
+
+
+def read_benchmark(folder: Path) -> Benchmark:
+    """What a folder holds. Raises UsageError where that is no benchmark."""
+    try:
+        said = json.loads((folder / ABOUT).read_text())
+        settings = Settings(**said["settings"])
+        return Benchmark(
+            folder.resolve().name, settings, said["seed"], said["about"], _runs(folder)
+        )
+    except FileNotFoundError:
+        raise UsageError(
+            f"there is no benchmark in {folder}", "make one: clusterctl bench NAME --gpus 1,8"
+        ) from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"cannot read the benchmark in {folder}: {error}") from None
+
+
+def _runs(folder: Path) -> tuple[MeasuredRun, ...]:
+    """Those that were kept. A line that was cut off while it was written is passed over."""
+    path, found = folder / RUNS, {}
+    for line in path.read_text().splitlines() if path.exists() else ():
+        try:
+            run = MeasuredRun.of(json.loads(line))
+        except (ValueError, KeyError, TypeError):
+            continue
+        found[run.key] = run
+    return tuple(found.values())
+
+
+def open_benchmark(
+    folder: Path, settings: Settings, seed: int, about: Mapping[str, Any]
+) -> Benchmark:
+    """The benchmark in a folder, to go on with, else a new one, which is not written yet.
+
+    Raises UsageError where the folder holds one of other settings or machines: their runs do not
+    compare.
+    """
+    if not (folder / ABOUT).exists():
+        return Benchmark(folder.resolve().name, settings, seed, about)
+    kept = read_benchmark(folder)
+    differing = [
+        f"{name.replace('_', ' ')} was {one or 'none'}, now {other or 'none'}"
+        for name, one in kept.settings.as_data().items()
+        if one != (other := settings.as_data()[name])
+    ]
+    if kept.about.get("types") != about.get("types"):
+        differing.append(f"machines were {kept.about.get('types')}, now {about.get('types')}")
+    if differing:
+        raise UsageError(
+            f"{folder} holds another benchmark: {'; '.join(differing)}",
+            "give the same options to go on with it, or another folder: --out DIR",
+        )
+    return kept
+
+
+def write_benchmark(folder: Path, benchmark: Benchmark) -> None:
+    """Its settings; runs are added by `run_benchmark`. Raises UsageError."""
+    said = {
+        "settings": benchmark.settings.as_data(),
+        "seed": benchmark.seed,
+        "about": dict(benchmark.about),
+    }
+    try:
+        (folder / "logs").mkdir(parents=True, exist_ok=True)
+        write_file(folder / ABOUT, json.dumps(said, indent=1) + "\n")
+    except OSError as error:
+        raise UsageError(
+            f"cannot write {error.filename}: {error.strerror}", "choose another: --out DIR"
+        ) from None
+
+
+def about_cluster(clients: Clients, status: ClusterStatus, access: Access, home: Path) -> Any:
+    """What a reader has to know of the machines, as JSON has it. A machine's price is None where
+    nobody says. Raises HostError, AwsError."""
+    nodes = access.cluster.in_service
+    types = sorted({node.instance_type for node in nodes})
+    machines = [_machine(clients, name) for name in types]
+    by_id = {one.node.instance_id: one for one in status.instances}
+    own = [by_id[node.instance_id] for node in nodes if node.instance_id in by_id]
+    prices = find_prices(clients, own, home / "prices.json")
+    found = [prices[price_key(one)] for one in own]
+    return {
+        "cluster": access.cluster.name,
+        "region": access.cluster.region,
+        "zones": sorted({node.availability_zone for node in nodes}),
+        "types": types,
+        "nodes": len(nodes),
+        "per_node": live_hosts(access).entries[0].slots,
+        "gpu": ", ".join(sorted({m.gpu_name for m in machines if m and m.gpu_name})),
+        "market": sorted({one.market.value for one in own}),
+        "placement_group": sorted({one.placement_group for one in own if one.placement_group}),
+        "network_gbps": sum(m.link_gbps * m.network_cards for m in machines[:1] if m),
+        "efa_interfaces": max((one.efa_interfaces for one in own), default=0),
+        "images": sorted({one.image_id for one in own}),
+        "hourly_usd": [price and price.usd_per_hour for price in found],
+        "price": sorted({f"{price.source}, {price.as_of}" for price in found if price}),
+    }
+
+
+def _machine(clients: Clients, name: str) -> Any:
+    try:
+        return find_machine_type(clients.ec2, name)
+    except AwsError:
+        return None  # a retired type that runs on
+
+
+def request_of(settings: Settings, gpus: int, data: str) -> JobRequest:
+    """The training that one run is."""
+    return JobRequest(
+        ranks=gpus,
+        synthetic=data == SYNTHETIC,
+        data_dir=settings.data_dir if data == REAL else None,
+        preset=settings.preset,
+        arguments=settings.flags(),
+        evaluate=False,
+        variables=tuple(parse_variable(text, os.environ) for text in settings.variables),
+        mpi_arguments=settings.mpi_arguments,
+    )
+
+
+def plan_largest(
+    access: Access, settings: Settings, sizes: Sequence[int], force: bool
+) -> dict[str, TrainingPlan]:
+    """The runs of the largest size, by data, looked at before anything starts.
+
+    Raises NotEnoughGpus, UsageError, MissingTool, HostError.
+    """
+    largest = max(sizes)
+    return {
+        data: plan_training(access, request_of(settings, largest, data), force)
+        for data in settings.kinds
+    }
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Who is told: of a run that starts, of its log's bytes, of a lost connection, of its result."""
+
+    starts: Callable[[RunKey, str], None]
+    log: Callable[[bytes], None]
+    lost: Callable[[HostError, float], None]
+    ended: Callable[[MeasuredRun], None]
+
+
+def run_benchmark(
+    access: Access,
+    benchmark: Benchmark,
+    folder: Path,
+    keys: Sequence[RunKey],
+    watch: Watch,
+    force: bool = False,
+) -> Benchmark:
+    """Make these runs in this order, and keep each; a run that was under way first.
+
+    Raises ClusterctlError when one fails: those before it are kept. Ctrl-C ends the run that is
+    under way, on all nodes.
+    """
+    rest = list(keys)
+    going = _under_way(access, folder, rest)
+    while rest:
+        if going is None:
+            rest.sort(key=keys.index)
+            going = _start(access, benchmark, folder, rest[0], force)
+        run = _finish(access, benchmark, folder, going, watch)
+        with (folder / RUNS).open("a") as file:
+            # A cut line of before is ended first, and passed over by whoever reads.
+            file.write(json.dumps(asdict(run)) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        (folder / UNDER_WAY).unlink()
+        benchmark = replace(benchmark, runs=(*benchmark.runs, run))
+        watch.ended(run)
+        rest.remove(run.key)
+        going = None
+    return benchmark
+
+
+@dataclass(frozen=True)
+class _Going:
+    """A run that was started: all of its result that is known by then."""
+
+    job_id: str
+    gpus: int
+    data: str
+    repeat: int
+    batch: int
+    nodes: int
+    hourly_usd: float | None
+
+    @property
+    def key(self) -> RunKey:
+        return RunKey(self.gpus, self.data, self.repeat)
+
+
+def _start(access: Access, benchmark: Benchmark, folder: Path, key: RunKey, force: bool) -> _Going:
+    request = request_of(benchmark.settings, key.gpus, key.data)
+    plan = plan_training(access, request, force)
+    plan.check()
+    nodes = sum(ranks > 0 for ranks in plan.hosts.fill(key.gpus))
+    prices = benchmark.about.get("hourly_usd", [])[:nodes]
+    usd = None if None in prices or len(prices) < nodes else sum(prices)
+    batch = plan.job.run.global_batch if plan.job.run else 0
+    going = _Going(plan.job.job_id, **asdict(key), batch=batch, nodes=nodes, hourly_usd=usd)
+    # Before it starts: a connection that is lost now may have started it all the same.
+    write_file(folder / UNDER_WAY, json.dumps(asdict(going)) + "\n")
+    start_training(access, plan, force)
+    return going
+
+
+def _under_way(access: Access, folder: Path, wanted: Sequence[RunKey]) -> _Going | None:
+    """The run that was started when the benchmark was cut off, if it runs still or succeeded."""
+    try:
+        going = _Going(**json.loads((folder / UNDER_WAY).read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+    jobs = list_jobs(access.connections, access.head, going.job_id)
+    alive = [job for job in jobs if job.state in (JobState.RUNNING, JobState.SUCCEEDED)]
+    return going if alive and going.key in wanted else None
+
+
+def _finish(
+    access: Access, benchmark: Benchmark, folder: Path, going: _Going, watch: Watch
+) -> MeasuredRun:
+    """Follow a run to its end, and read what it came to. Raises ClusterctlError."""
+    watch.starts(going.key, going.job_id)
+    log = folder / "logs" / f"{going.gpus}-{going.data}-{going.repeat}.log"
+    try:
+        with log.open("wb") as file:
+
+            def take(chunk: bytes) -> None:
+                file.write(chunk)
+                watch.log(chunk)
+
+            job = follow(access, going.job_id, take, watch.lost)
+    except KeyboardInterrupt:
+        cancel(access, going.job_id)
+        raise
+    if job.state is not JobState.SUCCEEDED:
+        failed = ClusterctlError(
+            f"the run of {going.key} {said_of(job)}", f"why: clusterctl explain {log}"
+        )
+        failed.exit_status = job.exit_status or 1
+        raise failed
+    return _result(access, benchmark.settings, going, job)
+
+
+def _result(access: Access, settings: Settings, going: _Going, job: JobRecord) -> MeasuredRun:
+    found = results_of_cluster(access)
+    if found.job is None or found.job.job_id != going.job_id:
+        found = results_of_cluster(access, going.job_id)  # another ran meanwhile
+    run = found.runs[-1] if found.runs else None
+    rows, speed = measured(run.rows if run else (), settings.warmup)
+    if run is None or not speed:
+        raise ClusterctlError(
+            f"the run of {going.key} has no row behind its warm-up",
+            "were --num_batches or --display_every given to the trainer?",
+        )
+    return MeasuredRun(
+        **asdict(going.key),
+        rows=tuple((row.step, row.images_per_s) for row in rows),
+        images_per_s=speed,
+        batch=going.batch,
+        images=run.facts.training_samples or IMAGENET_SAMPLES,
+        nodes=going.nodes,
+        hourly_usd=going.hourly_usd,
+        wall_s=job.duration_s,
+        job=job.as_data(),
+    )
