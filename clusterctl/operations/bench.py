@@ -21,7 +21,7 @@ from clusterctl.ec2.money.costs import price_key
 from clusterctl.ec2.money.prices import find_prices
 from clusterctl.jobs.detached import JobRecord, JobState, list_jobs
 from clusterctl.jobs.metrics.logs import IMAGENET_SAMPLES
-from clusterctl.jobs.mpirun import parse_variable
+from clusterctl.jobs.mpirun import Variable
 from clusterctl.jobs.plan import JobRequest
 from clusterctl.operations.access import Access
 from clusterctl.operations.kill import cancel
@@ -142,8 +142,10 @@ def _machine(clients: Clients, name: str) -> Any:
         return None  # a retired type that runs on
 
 
-def request_of(settings: Settings, gpus: int, data: str) -> JobRequest:
-    """The training that one run is."""
+def request_of(
+    settings: Settings, gpus: int, data: str, variables: Sequence[Variable]
+) -> JobRequest:
+    """The training that one run is. `variables` have the values that the settings must not keep."""
     return JobRequest(
         ranks=gpus,
         synthetic=data == SYNTHETIC,
@@ -151,13 +153,17 @@ def request_of(settings: Settings, gpus: int, data: str) -> JobRequest:
         preset=settings.preset,
         arguments=settings.flags(),
         evaluate=False,
-        variables=tuple(parse_variable(text, os.environ) for text in settings.variables),
+        variables=tuple(variables),
         mpi_arguments=settings.mpi_arguments,
     )
 
 
 def plan_largest(
-    access: Access, settings: Settings, sizes: Sequence[int], force: bool
+    access: Access,
+    settings: Settings,
+    variables: Sequence[Variable],
+    sizes: Sequence[int],
+    force: bool,
 ) -> dict[str, TrainingPlan]:
     """The runs of the largest size, by data, looked at before anything starts.
 
@@ -165,14 +171,14 @@ def plan_largest(
     """
     largest = max(sizes)
     return {
-        data: plan_training(access, request_of(settings, largest, data), force)
+        data: plan_training(access, request_of(settings, largest, data, variables), force)
         for data in settings.kinds
     }
 
 
 @dataclass(frozen=True)
 class Watch:
-    """Who is told: of a run that starts, of its log's bytes, of a lost connection, of its result."""
+    """Who is told of a run's start, its log's bytes, a lost connection, its result."""
 
     starts: Callable[[RunKey, str], None]
     log: Callable[[bytes], None]
@@ -186,6 +192,7 @@ def run_benchmark(
     folder: Path,
     keys: Sequence[RunKey],
     watch: Watch,
+    variables: Sequence[Variable] = (),
     force: bool = False,
 ) -> Benchmark:
     """Make these runs in this order, and keep each; a run that was under way first.
@@ -197,20 +204,26 @@ def run_benchmark(
     going = _under_way(access, folder, rest)
     while rest:
         if going is None:
-            rest.sort(key=keys.index)
-            going = _start(access, benchmark, folder, rest[0], force)
+            request = request_of(benchmark.settings, rest[0].gpus, rest[0].data, variables)
+            going = _start(access, benchmark, folder, rest[0], request, force)
         run = _finish(access, benchmark, folder, going, watch)
-        with (folder / RUNS).open("a") as file:
-            # A cut line of before is ended first, and passed over by whoever reads.
-            file.write(json.dumps(asdict(run)) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        (folder / UNDER_WAY).unlink()
+        _keep(folder, run)
         benchmark = replace(benchmark, runs=(*benchmark.runs, run))
         watch.ended(run)
         rest.remove(run.key)
         going = None
     return benchmark
+
+
+def _keep(folder: Path, run: MeasuredRun) -> None:
+    with (folder / RUNS).open("ab+") as file:
+        # A line that was cut off must not swallow this one.
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+        broken = file.read(1) not in (b"", b"\n")
+        file.write(b"\n" * broken + json.dumps(asdict(run)).encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    (folder / UNDER_WAY).unlink()
 
 
 @dataclass(frozen=True)
@@ -230,8 +243,14 @@ class _Going:
         return RunKey(self.gpus, self.data, self.repeat)
 
 
-def _start(access: Access, benchmark: Benchmark, folder: Path, key: RunKey, force: bool) -> _Going:
-    request = request_of(benchmark.settings, key.gpus, key.data)
+def _start(
+    access: Access,
+    benchmark: Benchmark,
+    folder: Path,
+    key: RunKey,
+    request: JobRequest,
+    force: bool,
+) -> _Going:
     plan = plan_training(access, request, force)
     plan.check()
     nodes = sum(ranks > 0 for ranks in plan.hosts.fill(key.gpus))

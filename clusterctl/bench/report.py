@@ -1,0 +1,592 @@
+"""A benchmark as a report: blocks, which become Markdown or one self-contained page of HTML; CSV,
+JSON.
+
+The page loads nothing from elsewhere and runs no script: its pictures are SVG, in the colours of
+the reader's light or dark mode.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import io
+import itertools
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from html import escape
+from importlib import resources
+from typing import Any, Union
+
+from clusterctl.bench.model import FARTHEST, PARAMETERS, Model
+from clusterctl.bench.plan import REAL
+from clusterctl.bench.results import EPOCHS, Benchmark, SizeResult, by_size, model_of
+from clusterctl.bench.statistics import LEVEL, Estimate
+from clusterctl.domain.units import count, format_duration
+from clusterctl.jobs.metrics.logs import IMAGENET_SAMPLES
+
+NONE = "–"
+# What a model predicts where nobody says for which sizes: up to the tutorial's largest run.
+LARGEST_PREDICTED = 256
+
+
+@dataclass(frozen=True)
+class Text:
+    """A paragraph; `level` makes it a heading, 1 or 2."""
+
+    text: str
+    level: int = 0
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells under a header; numbers are to the right where `numbers`."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[object]]
+    numbers: bool = True
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Points x, y, low, high by rising x. `kind`: measured, model, ideal or published."""
+
+    label: str
+    kind: str
+    points: Sequence[tuple[float, float, float, float]]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Curves over the number of GPUs; a logarithmic y axis begins at the lowest point."""
+
+    title: str
+    curves: Sequence[Curve] = field(default_factory=tuple)
+    logarithmic: bool = False
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Command lines, as they are typed."""
+
+    lines: Sequence[str]
+
+
+Block = Union[Text, Table, Chart, Lines]
+
+
+@functools.cache
+def published() -> tuple[Mapping[str, Any], ...]:
+    """The runs of others that come with clusterctl, each with its source."""
+    text = resources.files("clusterctl.bench").joinpath("published.json").read_text()
+    return tuple(json.loads(text)["runs"])
+
+
+def published_for(benchmark: Benchmark) -> list[Mapping[str, Any]]:
+    """Those of the same GPU and data; none for ResNets but 50, and none for runs on processors."""
+    on_gpus = any(run.job.get("preset") in ("gpu", "efa") for run in benchmark.runs)
+    other = [w for w in benchmark.settings.arguments if w in PARAMETERS and w != "resnet50"]
+    if not on_gpus or other:
+        return []
+    return [
+        each
+        for each in published()
+        if each["gpu"] == benchmark.about.get("gpu") and each["data"] in benchmark.settings.kinds
+    ]
+
+
+def blocks(benchmark: Benchmark, predicted: Sequence[int] = ()) -> list[Block]:
+    """The whole report. `predicted`: sizes for the model, beside powers of two."""
+    results = by_size(benchmark)
+    models = {kind: model_of(benchmark, kind) for kind in benchmark.settings.kinds}
+    return [
+        Text(f"How ResNet training scales on {benchmark.about.get('cluster', benchmark.name)}", 1),
+        Text(_summary(benchmark, results)),
+        *charts(benchmark, results, models),
+        Text("Speed", 2),
+        speed_table(results),
+        Text(
+            f"± is half of the {LEVEL:.0%} interval of Student's t over repeated runs; of an "
+            "efficiency, by the delta method with Welch's degrees of freedom. The speed is all "
+            "images by all seconds of the measured steps. Efficiency is images/s of a GPU against "
+            "one GPU alone, and against one full node, on the same kind of data."
+        ),
+        Text("Where a step's time goes, and what an epoch costs", 2),
+        cost_table(results),
+        Text(_shares_and_prices(benchmark)),
+        *itertools.chain.from_iterable(
+            _model(model, kind, benchmark, predicted) for kind, model in models.items()
+        ),
+        *_published(benchmark),
+        Text("How it was measured", 2),
+        Text(_method(benchmark)),
+        Table(("what", "value"), facts(benchmark), numbers=False),
+        Text("The exact command of the first run of each size and kind of data:"),
+        Lines(_commands(benchmark)),
+        Text("All runs", 2),
+        _runs(benchmark),
+    ]  # fmt: skip
+
+
+def _summary(benchmark: Benchmark, results: Sequence[SizeResult]) -> str:
+    if not results:
+        return "No run has finished yet."
+    last = results[-1]
+    against = last.against_gpu or last.against_node
+    base = "one GPU" if last.against_gpu else "one node"
+    said = f", {_percent(against)} of the speed of {base} on each GPU" if against else ""
+    return (
+        f"{count(last.gpus, 'GPU')} train {last.images_per_s.value:,.1f} images/s on {last.data} "
+        f"data{said}: {format_duration(last.epoch_s)} an epoch."
+    )
+
+
+def speed_table(results: Sequence[SizeResult]) -> Table:
+    """The speeds and efficiencies by size."""
+    return Table(
+        ("GPUs", "data", "runs", "images/s", "±", "per GPU", "vs 1 GPU", "vs 1 node"),
+        [
+            (
+                each.gpus,
+                each.data,
+                each.runs,
+                f"{each.images_per_s.value:,.1f}",
+                _half(each.images_per_s),
+                f"{each.per_gpu:,.1f}",
+                _percent(each.against_gpu),
+                _percent(each.against_node),
+            )
+            for each in results
+        ],
+    )
+
+
+def cost_table(results: Sequence[SizeResult]) -> Table:
+    """Shares of the step, time and money."""
+    return Table(
+        ("GPUs", "data", "step", "compute", "allreduce", "input", "$ an epoch", "90 epochs", "$"),
+        [
+            (
+                each.gpus,
+                each.data,
+                f"{1000 * each.step_s.value:,.1f} ms",
+                *(
+                    _share(getattr(each.shares, name) if each.shares else None)
+                    for name in ("compute", "allreduce", "input")
+                ),
+                _usd(each.epoch_usd),
+                format_duration(EPOCHS * each.epoch_s),
+                _usd(None if each.epoch_usd is None else EPOCHS * each.epoch_usd),
+            )
+            for each in results
+        ],
+    )
+
+
+def _half(value: Estimate) -> str:
+    return NONE if value.percent is None else f"{value.percent:.1f} %"
+
+
+def _percent(value: Estimate | None) -> str:
+    if value is None:
+        return NONE
+    half = f" ± {value.percent * value.value:.1f}" if value.percent is not None else ""
+    return f"{100 * value.value:.1f}{half} %"
+
+
+def _share(value: float | None) -> str:
+    return NONE if value is None else f"{100 * value:.0f} %"
+
+
+def _usd(value: float | None) -> str:
+    return NONE if value is None else f"{value:,.2f}" if value >= 0.1 else f"{value:.4f}"
+
+
+def _shares_and_prices(benchmark: Benchmark) -> str:
+    prices = "; ".join(benchmark.about.get("price", ())) or "nobody says what a node costs"
+    market = ", ".join(benchmark.about.get("market", ()))
+    return (
+        "Shares are by difference between runs, not by a profile: compute is the step of one GPU "
+        "on synthetic data; allreduce is what the step grows by with more GPUs, so it holds only "
+        "what does not hide behind the backward pass, and waiting for the slowest rank; input is what "
+        "real data adds at the same size. A difference below zero is noise and counts as none. "
+        f"{NONE}: the runs that would tell it were not made. Dollars are of the nodes that have "
+        f"ranks, whole nodes, {market or 'at the prices'} ({prices}), for training alone: launch, "
+        "data and evaluation come on top."
+    )
+
+
+def _model(
+    model: Model | None, kind: str, benchmark: Benchmark, predicted: Sequence[int]
+) -> list[Block]:
+    title = Text(f"The model: {kind} data", 2)
+    if model is None:
+        return [title, Text("Fewer than two sizes were measured: there is nothing to fit.")]
+    batch = _batch_per_gpu(benchmark)
+    rows = []
+    for gpus in predicted_sizes(model, predicted):
+        said = model.predict(gpus)
+        if said is None:
+            continue
+        error = NONE if said.percent is None else f"{said.percent:.1f} %"
+        how = "measured" if gpus in model.residuals else "a guess" if said.far else "predicted"
+        off = f"{100 * model.residuals[gpus]:+.1f} %" if gpus in model.residuals else NONE
+        speed = gpus * batch / said.step_s
+        step = f"{1000 * said.step_s:,.1f} ms"
+        rows.append((gpus, how, step, f"{speed:,.1f}", error, off))
+    terms = "; ".join(f"{name} {1000 * s:,.2f} ms" for name, s in model.seconds.items())
+    bound = f" A node reads one step in {1000 * model.input_s:,.1f} ms." if model.input_s else ""
+    unknown = "" if max(model.residuals) > model.per_node else (
+        " Only one node was measured: nothing is said of several. Measure one size on two nodes."
+    )  # fmt: skip
+    return [
+        title,
+        Text(
+            f"Milliseconds a unit of each term (formulas: docs/benchmarks.md): {terms}.{bound}"
+            f" ± is where a run of that size is expected with {LEVEL:.0%} certainty; {NONE}: too "
+            "few sizes to tell. Off: the fit's error at a size that was measured. Beyond "
+            f"{FARTHEST:.0f} times the largest size that was measured it is a guess.{unknown}"
+        ),
+        Table(("GPUs", "", "step", "images/s", "±", "off"), rows),
+    ]
+
+
+def predicted_sizes(model: Model, more: Sequence[int] = ()) -> list[int]:
+    """What was measured, powers of two up to LARGEST_PREDICTED, and those that are asked for."""
+    powers = [2**k for k in range(LARGEST_PREDICTED.bit_length())]
+    return sorted({*powers, *model.residuals, *more})
+
+
+def _batch_per_gpu(benchmark: Benchmark) -> float:
+    return benchmark.runs[-1].batch / benchmark.runs[-1].gpus if benchmark.runs else 0.0
+
+
+def charts(
+    benchmark: Benchmark, results: Sequence[SizeResult], models: Mapping[str, Model | None]
+) -> list[Chart]:
+    """Images a second, and those of a GPU, over the number of GPUs."""
+    if not results:
+        return []
+    batch, largest = _batch_per_gpu(benchmark), max(each.gpus for each in results)
+    total: list[Curve] = []
+    for kind in benchmark.settings.kinds:
+        ours = [each for each in results if each.data == kind]
+        if ours:
+            points = [(float(e.gpus), *_with_bounds(e.images_per_s)) for e in ours]
+            total.append(Curve(f"{kind} data", "measured", points))
+        model = models.get(kind)
+        if model:
+            farthest = FARTHEST * max(model.residuals)
+            sizes = [n for n in predicted_sizes(model) if n <= farthest and model.predict(n)]
+            line = [_level(n, n * batch / model.step_s(n)) for n in sizes]
+            total.append(Curve(f"model, {kind} data", "model", line))
+    for each in published_for(benchmark):
+        speeds = each["images_per_s"].items()
+        line = [_level(int(n), v) for n, v in speeds if int(n) <= 4 * largest]
+        if line:
+            total.append(Curve(each["title"], "published", line))
+    first = results[0]
+    top = max(point[0] for curve in total for point in curve.points)
+    line = [_level(n, n * first.per_gpu) for n in (first.gpus, top)]
+    ideal = Curve(f"as fast as on {count(first.gpus, 'GPU')}", "ideal", line)
+    per_gpu = [
+        Curve(c.label, c.kind, [(n, y / n, low / n, high / n) for n, y, low, high in c.points])
+        for c in [ideal, *total]
+    ]
+    return [
+        Chart("images/s", [ideal, *total], logarithmic=True),
+        Chart("images/s of each GPU", per_gpu),
+    ]
+
+
+def _level(gpus: float, value: float) -> tuple[float, float, float, float]:
+    """A point without an interval."""
+    return gpus, value, value, value
+
+
+def _with_bounds(value: Estimate) -> tuple[float, float, float]:
+    low = value.value if value.low is None else value.low
+    high = value.value if value.high is None or math.isinf(value.high) else value.high
+    return value.value, low, high
+
+
+def _published(benchmark: Benchmark) -> list[Block]:
+    found = published_for(benchmark)
+    if not found:
+        return []
+    rows = [
+        (
+            each["title"],
+            "; ".join(f"{gpus}: {speed:,}" for gpus, speed in each["images_per_s"].items()),
+            each["source"],
+        )
+        for each in found
+    ]
+    return [
+        Text("Published runs on this GPU", 2),
+        Text(
+            "GPUs and images/s, as they were published: with other software, batches and networks. "
+            "They tell whether yours are of the right size, no more."
+        ),
+        Table(("run", "images/s", "source"), rows, numbers=False),
+    ]
+
+
+def _method(benchmark: Benchmark) -> str:
+    settings = benchmark.settings
+    data = " and ".join(
+        f"{kind} data" + (f" ({settings.data_dir})" if kind == REAL else "")
+        for kind in settings.kinds
+    )
+    return (
+        f"Each run is a launch of its own, on {data}: {count(settings.warmup, 'step')} of warm-up "
+        f"that do not count, then {count(settings.steps, 'step')} that do. The sizes and repeats "
+        f"came in random order, seed {benchmark.seed}; runs that were added later came in random "
+        "order among themselves. The batch of a GPU is the same at every size (weak scaling)."
+    )
+
+
+def facts(benchmark: Benchmark) -> list[tuple[str, str]]:
+    """What makes it reproducible: machines, and versions as the job's records have them."""
+    about, runs = benchmark.about, benchmark.runs
+    known: dict[str, dict[str, None]] = {}
+    for run in runs:
+        for node in run.job.get("nodes", ()):
+            for name, value in (node.get("versions") or {}).items():
+                known.setdefault(str(name), {})[str(value)] = None
+    gbps = about.get("network_gbps")
+    efas = about.get("efa_interfaces")
+    starts = sorted(str(run.job.get("started_at")) for run in runs)
+    said: list[tuple[str, object]] = [
+        ("instance types", about.get("types")),
+        ("nodes, GPUs or ranks of each", [about.get("nodes"), about.get("per_node")]),
+        ("GPU of the type", about.get("gpu")),
+        ("region, zones", [about.get("region"), *about.get("zones", ())]),
+        ("market", about.get("market")),
+        ("placement group", about.get("placement_group") or "none"),
+        ("network", f"{gbps:g} Gbit/s always, by EC2" if gbps else "EC2 does not say"),
+        ("EFA", count(efas, "interface") if efas else "none"),
+        ("image", about.get("images")),
+        ("preset", sorted({str(run.job.get("preset")) for run in runs})),
+        ("batch of a GPU", f"{_batch_per_gpu(benchmark):g}" if runs else ""),
+        ("an epoch", sorted({f"{run.images:,} images" for run in runs})),
+        *((name, list(values)) for name, values in sorted(known.items())),
+        ("first run, last run (UTC)", [starts[0], starts[-1]] if starts else ""),
+    ]
+    return [(name, _listed(value)) for name, value in said if value]
+
+
+def _listed(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+def _commands(benchmark: Benchmark) -> list[str]:
+    first: dict[tuple[int, str], str] = {}
+    for run in benchmark.runs:
+        first.setdefault((run.gpus, run.data), str(run.job.get("line", "")))
+    return [first[key] for key in sorted(first)]
+
+
+def _runs(benchmark: Benchmark) -> Table:
+    return Table(
+        ("job", "GPUs", "data", "repeat", "images/s", "slowest row", "fastest row", "whole run"),
+        [
+            (
+                run.job.get("id", NONE),
+                run.gpus,
+                run.data,
+                run.repeat,
+                f"{run.images_per_s:,.1f}",
+                f"{min(speed for _, speed in run.rows):,.1f}",
+                f"{max(speed for _, speed in run.rows):,.1f}",
+                format_duration(run.wall_s),
+            )
+            for run in benchmark.runs
+        ],
+    )
+
+
+def markdown(report: Iterable[Block], picture: str = "") -> str:
+    """The report as Markdown; the charts are in `picture`, a file beside it."""
+    parts = []
+    for block in report:
+        if isinstance(block, Text):
+            parts.append(f"{'#' * block.level} {block.text}".strip())
+        elif isinstance(block, Lines):
+            parts.append("\n".join(["```", *block.lines, "```"]))
+        elif isinstance(block, Table):
+            rule = [":--" if not block.numbers else "--:"] * len(block.header)
+            rows = [block.header, rule, *block.rows]
+            cells = ([str(cell).replace("|", "\\|") for cell in row] for row in rows)
+            parts.append("\n".join(f"| {' | '.join(row)} |" for row in cells))
+        elif picture:
+            parts.append(f"![{block.title}]({picture})")
+            picture = ""
+    return "\n\n".join(parts) + "\n"
+
+
+def html(report: Iterable[Block], data: Mapping[str, Any]) -> str:
+    """The report as one page, with all its data as JSON in it."""
+    report = list(report)
+    title = next((b.text for b in report if isinstance(b, Text) and b.level == 1), "")
+    # `</script>` in a string would end the block.
+    kept = json.dumps(data).replace("<", "\\u003c")
+    return (
+        f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<style>{_STYLE}</style>\n<main>\n{''.join(map(_html, report))}</main>\n"
+        f'<script type="application/json" id="data">{kept}</script></html>\n'
+    )
+
+
+def _html(block: Block) -> str:
+    if isinstance(block, Text):
+        tag = f"h{block.level}" if block.level else "p"
+        return f"<{tag}>{escape(block.text)}</{tag}>\n"
+    if isinstance(block, Lines):
+        return "".join(f"<pre>{escape(line)}</pre>\n" for line in block.lines)
+    if isinstance(block, Chart):
+        return f"<figure>{svg(block)}<figcaption>{escape(block.title)}</figcaption></figure>\n"
+    head = "".join(f"<th>{escape(name)}</th>" for name in block.header)
+    rows = "".join(
+        "<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>\n"
+        for row in block.rows
+    )
+    kind = "numbers" if block.numbers else "words"
+    return f'<table class="{kind}"><thead><tr>{head}</tr></thead><tbody>\n{rows}</tbody></table>\n'
+
+
+_COLOURS = ("#2b6cb0", "#c05621", "#2f855a", "#805ad5", "#b83280", "#718096", "#975a16", "#285e61")
+_STYLE = """
+:root { color-scheme: light dark; --line: #d0d4da; --soft: #f4f6f8; }
+@media (prefers-color-scheme: dark) { :root { --line: #3a4149; --soft: #1d2228; } }
+body { font: 16px/1.5 system-ui, sans-serif; margin: 0; }
+main { max-width: 54rem; margin: auto; padding: 1rem; }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums;
+  font-size: .85rem; margin: .5rem 0 1rem; }
+th, td { padding: .25rem .4rem; border-bottom: 1px solid var(--line); text-align: left;
+  overflow-wrap: anywhere; vertical-align: top; }
+.numbers th, .numbers td { text-align: right; }
+pre { background: var(--soft); padding: .6rem; font-size: .75rem; white-space: pre-wrap;
+  overflow-wrap: anywhere; }
+figure { margin: 1rem 0; } figcaption { font-size: .85rem; text-align: center; }
+svg { width: 100%; height: auto; }
+@media (max-width: 40rem) { th, td { padding: .2rem .15rem; font-size: .68rem; } }
+"""
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 760, 380, 70, 40, 12
+LEGEND_ROW = 17
+
+
+def svg(chart: Chart) -> str:
+    """A chart as SVG that takes its text's colour from where it is shown; x doubles from mark to
+    mark."""
+    points = [point for curve in chart.curves for point in curve.points]
+    if not points:
+        return ""
+    xs = sorted({point[0] for point in points})
+    low = min(p[2] for p in points) if chart.logarithmic else 0.0
+    high = max(p[3] for p in points)
+    scale = math.log2 if chart.logarithmic else float
+    y0, y1 = scale(low), scale(high * (1.0 if chart.logarithmic else 1.08))
+    x0, x1 = math.log2(xs[0]), math.log2(xs[-1])
+
+    def x_at(gpus: float) -> float:
+        return (
+            LEFT
+            + 10
+            + (WIDTH - LEFT - 30) * ((math.log2(gpus) - x0) / (x1 - x0) if x1 > x0 else 0.5)
+        )
+
+    def y_at(value: float) -> float:
+        return HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * ((scale(value) - y0) / ((y1 - y0) or 1))
+
+    parts = [
+        f'<line x1="{LEFT}" x2="{WIDTH - 10}" y1="{y_at(v):.1f}" y2="{y_at(v):.1f}" '
+        f'stroke="currentColor" opacity=".15"/>'
+        f'<text x="{LEFT - 8}" y="{y_at(v) + 4:.1f}" text-anchor="end">{v:,g}</text>'
+        for v in _marks(low, high, chart.logarithmic)
+    ]
+    parts += [
+        f'<text x="{x_at(n):.1f}" y="{HEIGHT - BOTTOM + 20}" text-anchor="middle">{n:g}</text>'
+        for n in sorted({2**k for k in range(math.ceil(x0), math.floor(x1) + 1)} or xs)
+    ]
+    parts.append(f'<text x="{WIDTH / 2}" y="{HEIGHT - 4}" text-anchor="middle">GPUs</text>')
+    for number, curve in enumerate(chart.curves):
+        colour = "currentColor" if curve.kind == "ideal" else _COLOURS[number % len(_COLOURS)]
+        # Between sizes that were measured nothing is known: their line is thin.
+        style = {
+            "measured": 'stroke-width="2"',
+            "model": 'stroke-width="1.5" stroke-dasharray="6 4"',
+            "ideal": 'stroke-width="1" stroke-dasharray="2 4" opacity=".6"',
+            "published": 'stroke-width="1" opacity=".5"',
+        }[curve.kind]
+        path = " ".join(f"{x_at(x):.1f},{y_at(y):.1f}" for x, y, *_ in curve.points)
+        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" {style}/>')
+        for x, y, bottom, top in curve.points if curve.kind in ("measured", "published") else ():
+            size = 4 if curve.kind == "measured" else 2.5
+            parts.append(
+                f'<circle cx="{x_at(x):.1f}" cy="{y_at(y):.1f}" r="{size}" fill="{colour}"/>'
+            )
+            if top > bottom:
+                bar = f'y1="{y_at(bottom):.1f}" y2="{y_at(top):.1f}" stroke="{colour}"'
+                parts.append(f'<line x1="{x_at(x):.1f}" x2="{x_at(x):.1f}" {bar}/>')
+        at = HEIGHT + 12 + number * LEGEND_ROW
+        parts.append(
+            f'<line x1="{LEFT}" x2="{LEFT + 26}" y1="{at - 4}" y2="{at - 4}" '
+            f'stroke="{colour}" {style}/>'
+            f'<text x="{LEFT + 34}" y="{at}">{escape(curve.label)}</text>'
+        )
+    height = HEIGHT + 14 + len(chart.curves) * LEGEND_ROW
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" '
+        f'aria-label="{escape(chart.title)}" font-family="system-ui, sans-serif" font-size="13" '
+        f'fill="currentColor">{"".join(parts)}</svg>'
+    )
+
+
+def _marks(low: float, high: float, logarithmic: bool) -> list[float]:
+    """Round values for an axis: 1, 2 and 5 of a power of ten."""
+    if logarithmic:
+        powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+        return [m * 10.0**k for k in powers for m in (1, 2, 5) if low <= m * 10.0**k <= high]
+    step = 10 ** math.floor(math.log10(high / 2)) if high > 0 else 1
+    step = next(step * m for m in (1, 2, 5, 10) if high / (step * m) <= 6)
+    return [step * k for k in range(int(high * 1.08 / step) + 1)]
+
+
+def as_csv(results: Sequence[SizeResult]) -> str:
+    """A line for each size and kind of data."""
+    text = io.StringIO()
+    lines = [each.as_data() for each in results]
+    if lines:
+        writer = csv.DictWriter(text, list(lines[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(lines)
+    return text.getvalue()
+
+
+def as_data(benchmark: Benchmark) -> dict[str, Any]:
+    """All of it, for JSON."""
+    models = {kind: model_of(benchmark, kind) for kind in benchmark.settings.kinds}
+    return {
+        "name": benchmark.name,
+        "settings": benchmark.settings.as_data(),
+        "seed": benchmark.seed,
+        "about": dict(benchmark.about),
+        "sizes": [each.as_data() for each in by_size(benchmark)],
+        "models": {
+            kind: model
+            and {
+                "seconds": dict(model.seconds),
+                "input_s": model.input_s,
+                "residuals": dict(model.residuals),
+                "predictions": [
+                    asdict(said) for n in predicted_sizes(model) if (said := model.predict(n))
+                ],
+            }
+            for kind, model in models.items()
+        },
+        "imagenet_images": IMAGENET_SAMPLES,
+        "runs": [asdict(run) for run in benchmark.runs],
+    }
