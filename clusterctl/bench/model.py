@@ -140,6 +140,16 @@ class Model:
         computed = sum(u * s for u, s in zip(units, self.seconds.values()))
         return max(computed, _input_share(gpus, self.per_node) * self.input_s)
 
+    def reading(self, input_s: float, steps_s: Mapping[int, float]) -> Model:
+        """The same on real data, of which a full node reads a step's images in `input_s`."""
+        freedom = len(steps_s) - bool(input_s)
+        read = replace(self, input_s=input_s, freedom=freedom)
+        return replace(read, residuals=read.off(steps_s))
+
+    def off(self, steps_s: Mapping[int, float]) -> dict[int, float]:
+        """Its relative error at each size."""
+        return {gpus: self.step_s(gpus) / step_s - 1 for gpus, step_s in steps_s.items()}
+
     def predict(self, gpus: int) -> Prediction | None:
         """The step of a size. None for several nodes where one alone was measured: nothing is known
         of its network then, and the line rate is no substitute (arXiv 2006.10103)."""
@@ -197,8 +207,7 @@ def _solve(
         return None
     fitted, lines = dict(zip(names, seconds)), tuple(map(tuple, inverse))
     model = Model(per_node, fitted, {}, len(steps_s) - size - bool(input_s), input_s, lines)
-    residuals = {n: model.step_s(n) / t - 1 for n, t in steps_s.items()}
-    return replace(model, residuals=residuals)
+    return replace(model, residuals=model.off(steps_s))
 
 
 def _units(gpus: int, per_node: int, names: Sequence[str] | Mapping[str, float]) -> list[float]:

@@ -185,7 +185,9 @@ def cost_table(results: Sequence[SizeResult]) -> Table:
 
 
 def _half(value: Estimate) -> str:
-    return NONE if value.percent is None else f"{value.percent:.1f} %"
+    if value.percent is None:
+        return NONE
+    return f"{value.percent:.1f} %" if value.percent < 100 else "over 100 %"
 
 
 def _percent(value: Estimate | None) -> str:
@@ -209,8 +211,8 @@ def _shares_and_prices(benchmark: Benchmark) -> str:
     return (
         "Shares are by difference between runs, not by a profile: compute is the step of one GPU "
         "on synthetic data; allreduce is what the step grows by with more GPUs, so it holds only "
-        "what does not hide behind the backward pass, and waiting for the slowest rank; input is what "
-        "real data adds at the same size. A difference below zero is noise and counts as none. "
+        "what does not hide behind the backward pass, and waiting for the slowest rank; input is "
+        "what real data adds at the same size. A difference below zero is noise, and none. "
         f"{NONE}: the runs that would tell it were not made. Dollars are of the nodes that have "
         f"ranks, whole nodes, {market or 'at the prices'} ({prices}), for training alone: launch, "
         "data and evaluation come on top."
@@ -250,6 +252,15 @@ def _model(
         ),
         Table(("GPUs", "", "step", "images/s", "±", "off"), rows),
     ]
+
+
+def model_tables(benchmark: Benchmark, predicted: Sequence[int]) -> list[Table]:
+    """What the models say, by kind of data."""
+    found = (
+        _model(model_of(benchmark, kind), kind, benchmark, predicted)
+        for kind in benchmark.settings.kinds
+    )
+    return [block for each in found for block in each if isinstance(block, Table)]
 
 
 def predicted_sizes(model: Model, more: Sequence[int] = ()) -> list[int]:
@@ -566,7 +577,7 @@ def as_csv(results: Sequence[SizeResult]) -> str:
     return text.getvalue()
 
 
-def as_data(benchmark: Benchmark) -> dict[str, Any]:
+def as_data(benchmark: Benchmark, predicted: Sequence[int] = ()) -> dict[str, Any]:
     """All of it, for JSON."""
     models = {kind: model_of(benchmark, kind) for kind in benchmark.settings.kinds}
     return {
@@ -582,7 +593,9 @@ def as_data(benchmark: Benchmark) -> dict[str, Any]:
                 "input_s": model.input_s,
                 "residuals": dict(model.residuals),
                 "predictions": [
-                    asdict(said) for n in predicted_sizes(model) if (said := model.predict(n))
+                    asdict(said)
+                    for n in predicted_sizes(model, predicted)
+                    if (said := model.predict(n))
                 ],
             }
             for kind, model in models.items()

@@ -10,7 +10,6 @@ from typing import Any
 from clusterctl.bench.model import Model, fit
 from clusterctl.bench.plan import REAL, START_UP_S, SYNTHETIC, RunKey, Settings
 from clusterctl.bench.statistics import LEVEL, Estimate, mean, ratio, welch
-from clusterctl.domain.units import count
 from clusterctl.jobs.metrics.logs import TrainingRow
 from clusterctl.jobs.metrics.runs import throughput
 
@@ -150,6 +149,8 @@ def _size_result(
     speed = step_s.inverse(first.batch)
 
     def against(size: int) -> Estimate | None:
+        if size == gpus:
+            return Estimate(1.0)
         # Weak scaling: the batch of a GPU is the same, so speeds per GPU are as steps to steps.
         return ratio(steps[size, data], ours) if (size, data) in steps else None
 
@@ -187,18 +188,20 @@ def _shares(steps: Mapping[tuple[int, str], list[float]], gpus: int, data: str) 
 
 
 def model_of(benchmark: Benchmark, data: str) -> Model | None:
-    """The model of that kind of data. What a node can read is taken from sizes at which real data
-    is slower than synthetic data by more than the noise."""
-    steps = _steps(benchmark.runs)
+    """The model of that kind of data. Where both kinds were run, real data is synthetic data and
+    what a node can read, by the sizes where it is slower by more than the noise."""
+    steps, per_node = _steps(benchmark.runs), benchmark.per_node
     table = {gpus: mean(v).value for (gpus, kind), v in steps.items() if kind == data}
+    if data != REAL or not benchmark.settings.synthetic:
+        return fit(table, per_node)
     full_node_s = []
-    for gpus in table if data == REAL else ():
+    for gpus, step_s in table.items():
         synthetic = steps.get((gpus, SYNTHETIC), ())
         chance = welch(steps[gpus, REAL], synthetic)
-        if chance is not None and chance < 1 - LEVEL and table[gpus] > mean(synthetic).value:
-            share = min(gpus, benchmark.per_node) / benchmark.per_node
-            full_node_s.append(table[gpus] / share)
-    return fit(table, benchmark.per_node, min(full_node_s, default=0.0))
+        if chance is not None and chance < 1 - LEVEL and step_s > mean(synthetic).value:
+            full_node_s.append(step_s * per_node / min(gpus, per_node))
+    base = model_of(benchmark, SYNTHETIC)
+    return base and base.reading(min(full_node_s, default=0.0), table)
 
 
 def estimate_s(benchmark: Benchmark, keys: Sequence[RunKey], guess: float | None) -> float | None:
@@ -233,12 +236,16 @@ class Difference:
     beyond: bool
 
     @property
+    def is_regression(self) -> bool:
+        return self.beyond and self.percent < 0
+
+    @property
     def verdict(self) -> str:
         if self.chance is None:
             return "not told: repeats are lacking"
         if not self.beyond:
             return "within the noise"
-        return "REGRESSION" if self.percent < 0 else "faster"
+        return "REGRESSION" if self.is_regression else "faster"
 
     def as_data(self) -> dict[str, Any]:
         return {**asdict(self), "verdict": self.verdict}
@@ -287,9 +294,6 @@ def unlike(base: Benchmark, other: Benchmark) -> list[str]:
     return said
 
 
-def in_short(result: SizeResult) -> str:
-    """`32 GPUs, real data: 19702 images/s ± 0.8 %`."""
-    percent = result.images_per_s.percent
-    noise = f" ± {percent:.1f} %" if percent is not None else ""
-    speed = f"{result.images_per_s.value:.1f} images/s{noise}"
-    return f"{count(result.gpus, 'GPU')}, {result.data} data: {speed}"
+def in_words(run: MeasuredRun) -> str:
+    """`19702.0 images/s, 615.7 of each GPU`."""
+    return f"{run.images_per_s:.1f} images/s, {run.images_per_s / run.gpus:.1f} of each GPU"

@@ -1,18 +1,62 @@
-"""`clusterctl bench NAME`: how training scales on a cluster."""
+"""`clusterctl bench NAME`: how training scales on a cluster, and what its network carries."""
 
 from __future__ import annotations
+
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
 from clusterctl.domain.errors import UsageError
-from clusterctl.domain.units import count
+from clusterctl.domain.units import count, format_duration
+
+if TYPE_CHECKING:
+    from clusterctl.bench.plan import RunKey, Settings
+    from clusterctl.bench.results import Benchmark
+    from clusterctl.jobs.mpirun import Variable
+    from clusterctl.operations.bench import Watch
+    from clusterctl.operations.train import TrainingPlan
 
 
-@click.command(cls=ClusterCommand)
-@click.argument("name")
+@click.command(cls=ClusterCommand, instead="compared")
+@click.argument("name", required=False)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.option("--gpus", metavar="N,N...", help="The sizes to measure: 1,8,16,32.")
+@click.option("--synthetic", is_flag=True, help="On noise: the default, and beside --data-dir.")
+@click.option("--data-dir", default="", metavar="DIR", help="On TFRecord files of the nodes.")
+@click.option(
+    "--repeats", type=click.IntRange(1), default=3, show_default=True, help="Runs of each size."
+)
+@click.option(
+    "--steps", type=click.IntRange(1), default=200, show_default=True, help="Measured in a run."
+)
+@click.option(
+    "--warmup",
+    type=click.IntRange(1),
+    default=50,
+    show_default=True,
+    help="Steps before them that do not count.",
+)
+@click.option("--seed", type=int, metavar="N", help="Of the runs' order; default: by chance.")
+@click.option("--predict", metavar="N,N...", help="Sizes that the model is asked for, too.")
+@click.option("--out", metavar="DIR", help="Where runs and report are kept; default: bench-NAME.")
+@click.option(
+    "--compare", "compared", multiple=True, metavar="DIR...", help="Put kept benchmarks beside."
+)
+@click.option(
+    "--preset",
+    type=click.Choice(["auto", "gpu", "cpu"]),
+    default="auto",
+    show_default=True,
+    help="As of train.",
+)
+@click.option("-x", "variables", multiple=True, metavar="NAME[=VALUE]", help="As of train.")
+@click.option("--mpi-arg", "mpi_args", multiple=True, metavar="OPTION", help="As of train.")
 @click.option("--network", is_flag=True, help="Measure the network between the nodes, no GPUs.")
 @click.option(
     "--streams",
@@ -28,29 +72,56 @@ from clusterctl.domain.units import count
     show_default=True,
     help="With --network: how long each of a pair's four rates is measured.",
 )
+@click.option("--plot", metavar="FILE", help="With --network: a picture, .png, .svg or .pdf.")
+@click.option("--dry-run", is_flag=True, help="Show the runs, their time and price; start none.")
 @click.option("--force", is_flag=True, help="Even while a job runs.")
 @click.option("--json", "as_json", is_flag=True, help="All figures as JSON.")
-@click.option("--plot", metavar="FILE", help="Draw a picture: .png, .svg or .pdf.")
 @account_options
 def bench(
     app: AppContext,
-    name: str,
+    name: str | None,
+    arguments: tuple[str, ...],
     gpus: str | None,
+    synthetic: bool,
+    data_dir: str,
+    repeats: int,
+    steps: int,
+    warmup: int,
+    seed: int | None,
+    predict: str | None,
+    out: str | None,
+    compared: tuple[str, ...],
+    preset: str,
+    variables: tuple[str, ...],
+    mpi_args: tuple[str, ...],
     network: bool,
     streams: int,
     seconds: float,
+    plot: str | None,
+    dry_run: bool,
     force: bool,
     as_json: bool,
-    plot: str | None,
 ) -> int:
     """Measure how training scales on cluster NAME, or what its network carries.
 
     \b
-    clusterctl bench demo --gpus 1,8,16,32
+    clusterctl bench demo --gpus 1,8,16,32 --dry-run
+    clusterctl bench demo --gpus 1,8,16,32 --synthetic --data-dir '~/data/tf-imagenet'
+    clusterctl bench demo --gpus 1,8 --steps 100 -- --batch_size 128
+    clusterctl bench --compare bench-monday bench-friday
     clusterctl bench demo --network --plot network.png
-    """
-    from clusterctl.bench.plan import Settings, order, parse_sizes
 
+    Every finished run is kept: the same command goes on with what a cut has left. Ctrl-C ends the
+    run that is under way. What follows -- goes to the trainer. The exit status of --compare is 1
+    where something is slower by more than the noise.
+    """
+    from clusterctl.bench.plan import Settings, parse_sizes
+    from clusterctl.jobs.mpirun import mpirun_arguments, parse_variable
+
+    if compared:
+        folders = [*compared, *([name] if name else []), *arguments]
+        return _compare([Path(one) for one in folders], as_json)
+    assert name is not None  # ClusterCommand has it, unless something is compared
     if network:
         from clusterctl.cli.bench_network import bench_network
 
@@ -67,7 +138,198 @@ def bench(
         )
     if not gpus:
         raise UsageError("which sizes?", f"say them: clusterctl bench {name} --gpus 1,8")
-    keys = order(Settings(name), parse_sizes(gpus), repeats=3, seed=0)
-    output.table(("GPUS", "DATA", "REPEAT"), [(key.gpus, key.data, key.repeat) for key in keys])
-    output.note(f"{count(len(keys), 'run')} in this order")
+    parsed = tuple(parse_variable(text, os.environ) for text in variables)
+    settings = Settings(
+        cluster=name,
+        steps=steps,
+        warmup=warmup,
+        synthetic=synthetic or not data_dir,
+        data_dir=data_dir,
+        preset=preset,
+        arguments=arguments,
+        # Of a private one the value is in no file.
+        variables=tuple(v.name if v.private else f"{v.name}={v.value}" for v in parsed),
+        mpi_arguments=mpirun_arguments(mpi_args),
+    )
+    asked = _Asked(
+        settings=settings,
+        sizes=parse_sizes(gpus),
+        predicted=parse_sizes(predict) if predict else (),
+        repeats=repeats,
+        seed=secrets.randbelow(2**32) if seed is None else seed,
+        variables=parsed,
+        folder=Path(out or f"bench-{name}"),
+        dry_run=dry_run,
+        force=force,
+        as_json=as_json,
+    )
+    return _bench(app, asked)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What a benchmark was asked to be."""
+
+    settings: Settings
+    sizes: tuple[int, ...]
+    predicted: tuple[int, ...]
+    repeats: int
+    seed: int
+    variables: tuple[Variable, ...]
+    folder: Path
+    dry_run: bool
+    force: bool
+    as_json: bool
+
+
+def _bench(app: AppContext, asked: _Asked) -> int:
+    from clusterctl.bench.plan import order
+    from clusterctl.operations.bench import (
+        about_cluster,
+        open_benchmark,
+        plan_largest,
+        read_benchmark,
+        run_benchmark,
+        write_benchmark,
+        write_report,
+    )
+    from clusterctl.operations.status import cluster_status
+
+    settings, folder = asked.settings, asked.folder
+    status = cluster_status(app.clients, app.folder(settings.cluster))
+    with app.access(status.cluster) as access:
+        plans = plan_largest(access, settings, asked.variables, asked.sizes, asked.force)
+        about = about_cluster(app.clients, status, access, Path(app.settings.home))
+        benchmark = open_benchmark(folder, settings, asked.seed, about)
+        done = {run.key for run in benchmark.runs}
+        keys = order(settings, asked.sizes, asked.repeats, benchmark.seed, done)
+        _show_plan(benchmark, keys, plans, asked)
+        for plan in plans.values():
+            plan.check()
+        if asked.dry_run:
+            return 0
+        write_benchmark(folder, benchmark)
+        try:
+            run_benchmark(
+                access, benchmark, folder, keys, _watch(len(keys)), asked.variables, asked.force
+            )
+        except KeyboardInterrupt:
+            output.note("the run that was under way is ended, those before it are kept")
+            output.note_way_on()
+            raise
+        finally:
+            if (folder / "runs.jsonl").exists():
+                wrote = write_report(folder, asked.predicted)
+    _show(read_benchmark(folder), asked.predicted, asked.as_json)
+    output.note(f"in {folder}: {', '.join(wrote)}")
     return 0
+
+
+def _show_plan(
+    benchmark: Benchmark, keys: list[RunKey], plans: dict[str, TrainingPlan], asked: _Asked
+) -> None:
+    """The runs that are left, their time and price; all of it as the result of a dry run."""
+    from clusterctl.bench.results import estimate_s
+    from clusterctl.ec2.money.costs import format_usd
+    from clusterctl.operations.bench import guess_step_s, hourly_usd
+
+    first = next(iter(plans.values())).job
+    seconds = estimate_s(benchmark, keys, guess_step_s(benchmark.about, first))
+    hourly = hourly_usd(benchmark.about)
+    usd = None if seconds is None or hourly is None else seconds / 3600 * hourly
+    if asked.dry_run and asked.as_json:
+        told = [{"gpus": key.gpus, "data": key.data, "repeat": key.repeat} for key in keys]
+        lines = {kind: plan.job.line for kind, plan in plans.items()}
+        cost = {"estimate_s": seconds, "estimate_usd": usd, "usd_per_hour": hourly}
+        output.data({"runs": told, "seed": benchmark.seed, **cost, "lines": lines})
+        return
+    if asked.dry_run:
+        output.table(("GPUS", "DATA", "REPEAT"), [(k.gpus, k.data, k.repeat) for k in keys])
+        for plan in plans.values():
+            output.line(plan.job.line)
+    for plan in plans.values():
+        output.findings(plan.findings)
+    kept = f", {count(len(benchmark.runs), 'run')} kept" if benchmark.runs else ""
+    left = f"{count(len(keys), 'run')} to make{kept}"
+    if not keys:
+        output.note(left)
+    elif seconds is None:
+        rate = "" if hourly is None else f"; the nodes cost {format_usd(hourly)} an hour"
+        output.note(f"{left}; how long they take is known after the first{rate}")
+    else:
+        output.note(f"{left}: about {format_duration(seconds)}, {format_usd(usd)}")
+
+
+def _watch(runs: int) -> Watch:
+    from clusterctl.bench.results import in_words
+    from clusterctl.operations.bench import Watch
+
+    begun = [0]
+
+    def starts(key: RunKey, job_id: str) -> None:
+        begun[0] += 1
+        output.note(f"run {begun[0]} of {runs}: {key} (job {job_id})")
+
+    return Watch(
+        starts=starts,
+        lost=lambda why, delay_s: output.note(
+            f"{why.host}: {why.message}. Trying again in {format_duration(delay_s)}"
+        ),
+        ended=lambda run: output.note(f"  {in_words(run)}"),
+    )
+
+
+def _show(benchmark: Benchmark, predicted: tuple[int, ...], as_json: bool) -> None:
+    from clusterctl.bench.report import as_data, cost_table, model_tables, speed_table
+    from clusterctl.bench.results import by_size
+
+    if as_json:
+        output.data(as_data(benchmark, predicted))
+        return
+    results = by_size(benchmark)
+    tables = [speed_table(results), cost_table(results)]
+    for table in [*tables, *(model_tables(benchmark, predicted) if predicted else ())]:
+        output.table([name.upper() for name in table.header], table.rows)
+        output.line()
+
+
+def _compare(folders: list[Path], as_json: bool) -> int:
+    """The first beside each of the others: 1 where one of those is slower; alone it is shown."""
+    from clusterctl.bench.results import compare, unlike
+    from clusterctl.operations.bench import read_benchmark
+
+    base, *others = [read_benchmark(folder) for folder in folders]
+    if not others:
+        _show(base, (), as_json)
+        return 0
+    found = [(other, compare(base, other), unlike(base, other)) for other in others]
+    if as_json:
+        output.data(
+            [
+                {"base": base.name, "other": other.name, "unlike": differing}
+                | {"sizes": [each.as_data() for each in differences]}
+                for other, differences, differing in found
+            ]
+        )
+    for other, differences, differing in () if as_json else found:
+        output.line(f"{other.name} against {base.name}, images/s of each GPU:")
+        output.table(
+            ("GPUS", "DATA", base.name, other.name, "FASTER BY", "P", ""),
+            [
+                (
+                    each.gpus,
+                    each.data,
+                    f"{each.base.value:.1f}",
+                    f"{each.other.value:.1f}",
+                    f"{each.percent:+.1f} %",
+                    "-" if each.chance is None else f"{each.chance:.3f}",
+                    each.verdict,
+                )
+                for each in differences
+            ],
+        )
+        if not differences:
+            output.note("they have no size in common")
+        for line in differing:
+            output.note(f"  not alike: {line}")
+    return int(any(each.is_regression for _, differences, _ in found for each in differences))

@@ -9,25 +9,35 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.bench.plan import REAL, SYNTHETIC, RunKey, Settings
-from clusterctl.bench.results import Benchmark, MeasuredRun, measured
-from clusterctl.domain.errors import AwsError, ClusterctlError, HostError, UsageError
+from clusterctl.bench.report import Chart, as_csv, as_data, blocks, html, markdown, published, svg
+from clusterctl.bench.results import Benchmark, MeasuredRun, by_size, measured
+from clusterctl.domain.errors import (
+    AwsError,
+    ClusterctlError,
+    HostError,
+    MissingTool,
+    UsageError,
+)
 from clusterctl.ec2.machines import find_machine_type
 from clusterctl.ec2.money.costs import price_key
 from clusterctl.ec2.money.prices import find_prices
 from clusterctl.jobs.detached import JobRecord, JobState, list_jobs
 from clusterctl.jobs.metrics.logs import IMAGENET_SAMPLES
 from clusterctl.jobs.mpirun import Variable
-from clusterctl.jobs.plan import JobRequest
+from clusterctl.jobs.plan import JobPlan, JobRequest
 from clusterctl.operations.access import Access
+from clusterctl.operations.costs import price_cache
 from clusterctl.operations.kill import cancel
 from clusterctl.operations.local_state import write_file
 from clusterctl.operations.logs import follow
-from clusterctl.operations.results import results_of_cluster, said_of
+from clusterctl.operations.results import results_of_cluster, said_of, write_result
+from clusterctl.operations.results_plot import Curve, Panel, draw, picture_format
 from clusterctl.operations.train import TrainingPlan, live_hosts, plan_training, start_training
 
 if TYPE_CHECKING:
@@ -115,7 +125,7 @@ def about_cluster(clients: Clients, status: ClusterStatus, access: Access, home:
     machines = [_machine(clients, name) for name in types]
     by_id = {one.node.instance_id: one for one in status.instances}
     own = [by_id[node.instance_id] for node in nodes if node.instance_id in by_id]
-    prices = find_prices(clients, own, home / "prices.json")
+    prices = find_prices(clients, own, price_cache(home))
     found = [prices[price_key(one)] for one in own]
     return {
         "cluster": access.cluster.name,
@@ -133,6 +143,61 @@ def about_cluster(clients: Clients, status: ClusterStatus, access: Access, home:
         "hourly_usd": [price and price.usd_per_hour for price in found],
         "price": sorted({f"{price.source}, {price.as_of}" for price in found if price}),
     }
+
+
+def hourly_usd(about: Mapping[str, Any]) -> float | None:
+    """What all nodes cost an hour; None where nobody says."""
+    prices = about["hourly_usd"]
+    return None if None in prices or not prices else float(sum(prices))
+
+
+def guess_step_s(about: Mapping[str, Any], job: JobPlan) -> float | None:
+    """Seconds of a step before anything was measured: by the slowest published run on that GPU.
+
+    None on processors, for other models than ResNet-50, and for GPUs without a published run.
+    """
+    speeds = [
+        speed / int(gpus)
+        for each in published()
+        for gpus, speed in each["images_per_s"].items()
+        if each["gpu"] == about.get("gpu")
+    ]
+    run = job.run
+    known = speeds and run and run.model == "resnet50" and job.preset != "cpu"
+    return run.batch_size / min(speeds) if known and run else None
+
+
+def write_report(folder: Path, predicted: Sequence[int] = ()) -> list[str]:
+    """The report's files in the benchmark's folder; their names. Raises UsageError."""
+    benchmark = read_benchmark(folder)
+    report = blocks(benchmark, predicted)
+    data, drawn = (
+        as_data(benchmark, predicted),
+        [each for each in report if isinstance(each, Chart)],
+    )
+    files = {
+        "report.html": html(report, data).encode(),
+        "report.md": markdown(report, "scaling.svg").encode(),
+        "report.csv": as_csv(by_size(benchmark)).encode(),
+        "report.json": (json.dumps(data, indent=1) + "\n").encode(),
+    }
+    if drawn:
+        files["scaling.svg"] = svg(drawn[0]).encode()
+    with suppress(MissingTool):
+        picture_format(Path("scaling.png"))
+        files["scaling.png"] = draw([_panel(chart) for chart in drawn], "png")
+    for name, content in files.items():
+        write_result(folder / name, content)
+    return list(files)
+
+
+def _panel(chart: Chart) -> Panel:
+    curves = []
+    for curve in chart.curves:
+        x, y, *_ = zip(*curve.points)
+        is_ours = curve.kind in ("measured", "model")
+        curves.append(Curve(curve.label, x, y, curve.kind == "measured", not is_ours))
+    return Panel(chart.title, "GPUs", tuple(curves))
 
 
 def _machine(clients: Clients, name: str) -> Any:
@@ -178,10 +243,9 @@ def plan_largest(
 
 @dataclass(frozen=True)
 class Watch:
-    """Who is told of a run's start, its log's bytes, a lost connection, its result."""
+    """Who is told of a run's start, a lost connection, and its result."""
 
     starts: Callable[[RunKey, str], None]
-    log: Callable[[bytes], None]
     lost: Callable[[HostError, float], None]
     ended: Callable[[MeasuredRun], None]
 
@@ -286,7 +350,6 @@ def _finish(
 
             def take(chunk: bytes) -> None:
                 file.write(chunk)
-                watch.log(chunk)
 
             job = follow(access, going.job_id, take, watch.lost)
     except KeyboardInterrupt:
