@@ -1,0 +1,156 @@
+"""The model of scaling, against what others published, and simulated clusters of 1,024 GPUs."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from dataclasses import replace
+
+import pytest
+
+from clusterctl.bench.model import Machine, fit, slowest_of
+from clusterctl.bench.report import published
+
+
+def seconds_an_image(speeds):
+    """Of one GPU, by size: what a batch of one would take."""
+    return {int(gpus): int(gpus) / speed for gpus, speed in speeds.items()}
+
+
+def of(*titles):
+    found = [run["images_per_s"] for run in published() if run["title"].startswith(titles)]
+    return {gpus: speed for speeds in found for gpus, speed in speeds.items()}
+
+
+# Its own source says what a p3.16xlarge reads from a RAM disk: 5,100 to 5,200 images/s.
+USERS_INPUT = 8 / 5150
+SERIES = {
+    "tutorial": (of("tutorial"), 8, 0.0),
+    "user": (of("a user"), 8, USERS_INPUT),
+    "tf_cnn": (of("tf_cnn"), 8, 0.0),
+    "resnet101": ({8: 1523, 16: 1529, 32: 2958, 64: 5806, 128: 11384}, 8, 0.0),
+    "dlperf": (of("4 nodes of 8"), 8, 0.0),
+    "dgx1": (of("DGX-1 V100-16, TF1"), 8, 0.0),
+    "dgx2": (of("DGX-2"), 16, 0.0),
+    "a100": (of("DGX A100-40"), 8, 0.0),
+}
+# Sixteen GPUs trained slower than eight, then the loss per GPU stayed as it was: four sizes have
+# two terms, and a step between one node and two is not also a rise and a fall.
+MISSED = {("tf_cnn", 16): 5.8}
+
+
+@pytest.mark.parametrize("name", SERIES)
+def test_every_published_point_within_five_percent_but_those_that_are_named(name):
+    speeds, per_node, input_s = SERIES[name]
+    model = fit(seconds_an_image(speeds), per_node, input_s)
+    off = {gpus: 100 * error for gpus, error in model.residuals.items()}
+    assert set(off) == {int(gpus) for gpus in speeds}
+    missed = {(name, gpus): round(error, 1) for gpus, error in off.items() if abs(error) > 5}
+    assert missed == {key: value for key, value in MISSED.items() if key[0] == name}
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "predicted", "percent"),
+    [
+        ("tutorial", (4, 32), 256, -4.1),
+        ("resnet101", (8, 16, 32, 64), 128, -4.3),
+        ("resnet101", (8, 16, 32, 128), 64, -1.8),
+        ("dlperf", (1, 4, 16, 32), 8, -4.3),
+        ("user", (1, 2, 8, 16), 32, 3.4),
+        # Misses. Of these sizes only one is on several nodes, where the network begins to count;
+        ("dlperf", (1, 4, 8, 16), 32, -7.6),
+        # and here all of those that are train no slower than the data is read.
+        ("user", (1, 2, 8, 16, 32), 64, -10.2),
+    ],
+)
+def test_a_size_that_was_left_out_is_predicted_within_the_error_that_is_told(
+    name, known, predicted, percent
+):
+    speeds, per_node, input_s = SERIES[name]
+    steps = seconds_an_image(speeds)
+    model = fit({gpus: steps[gpus] for gpus in known}, per_node, input_s)
+    said = model.predict(predicted)
+    assert 100 * (said.step_s / steps[predicted] - 1) == pytest.approx(percent, abs=0.1)
+    assert said.far == (predicted > 2 * max(known))
+    if len(known) == 2:
+        assert said.percent is None, "an exact fit knows nothing of its error"
+    else:
+        assert abs(percent) < said.percent
+
+
+def test_nothing_is_said_of_several_nodes_when_one_was_measured():
+    model = fit({1: 1.0, 4: 1.1, 8: 1.2}, per_node=8)
+    assert model.predict(16) is None
+    assert model.predict(2).step_s < 1.1
+    assert fit({8: 1.0}, per_node=8) is None
+
+
+MACHINE = Machine(
+    gpus_per_node=8,
+    compute_s=0.3,
+    gradient_bytes=102.2e6,
+    local_rate=100e9,
+    network_rate=10e9,
+    latency_s=50e-6,
+    straggler_s=0.002,
+)
+SIZES = [2**k for k in range(11)]
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "tree", "hierarchical"])
+@pytest.mark.parametrize(
+    "machine",
+    [
+        MACHINE,
+        replace(MACHINE, network_rate=1e9, latency_s=500e-6),
+        replace(MACHINE, overlap_s=0.02),
+        replace(MACHINE, input_s=0.4),
+    ],
+)
+def test_a_simulated_cluster_grows_slower_and_never_faster(machine, algorithm):
+    steps = [machine.step_s(gpus, algorithm) for gpus in SIZES]
+    assert steps == sorted(steps), "no step gets shorter with more GPUs"
+    assert all(steps[0] / step <= 1 for step in steps), "no efficiency is over 1"
+    speeds = [gpus / step for gpus, step in zip(SIZES, steps)]
+    if machine.latency_s < 1e-4:
+        assert speeds == sorted(speeds), "more GPUs train more"
+
+
+def test_a_tree_overtakes_a_ring_where_latency_counts():
+    """The ring's bandwidth term is smaller at any size, its latency grows with each rank."""
+
+    def ahead(gpus):
+        ring, tree = (MACHINE.allreduce_s(gpus, one) for one in ("ring", "tree"))
+        return "ring" if ring < tree else "tree"
+
+    assert [ahead(gpus) for gpus in SIZES[4:]] == ["ring"] + ["tree"] * 6
+    small = replace(MACHINE, gradient_bytes=1e3)
+    assert small.allreduce_s(1024, "tree") < small.allreduce_s(1024, "ring") / 50
+    free = replace(MACHINE, latency_s=0.0)
+    assert free.allreduce_s(1024, "ring") < free.allreduce_s(1024, "tree")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_thousand_gpus_are_predicted_from_up_to_128_with_an_error_that_holds(seed):
+    rnd = random.Random(seed)
+    measured = {
+        gpus: MACHINE.step_s(gpus, "hierarchical") * rnd.gauss(1, 0.003)
+        for gpus in (1, 2, 4, 8, 16, 32, 64, 128)
+    }
+    model = fit(measured, per_node=8)
+    # The latency of a ring is hardly seen up to 16 nodes: it is what the interval is for.
+    said = model.predict(256)
+    true = MACHINE.step_s(256, "hierarchical")
+    assert abs(said.step_s / true - 1) * 100 <= max(said.percent, 1.5)
+    assert model.predict(1024).far
+
+
+def test_the_slowest_of_many_is_as_in_the_simulation():
+    """By simulation: 1.42, 1.77, 2.07, 2.34, 2.60, 2.83 for 8 ... 256 (Blom's are within 1 %)."""
+    simulated = {8: 1.42, 16: 1.77, 32: 2.07, 64: 2.34, 128: 2.60, 256: 2.83}
+    for ranks, value in simulated.items():
+        assert slowest_of(ranks) == pytest.approx(value, rel=0.012)
+    rnd = random.Random(1)
+    drawn = statistics.fmean(max(rnd.gauss(0, 1) for _ in range(64)) for _ in range(4000))
+    assert math.isclose(slowest_of(64), drawn, rel_tol=0.02)

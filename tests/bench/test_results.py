@@ -1,0 +1,248 @@
+"""Statistics against tables, what runs come to by size, comparisons, and the report."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+
+from clusterctl.bench.model import Machine
+from clusterctl.bench.plan import REAL, SYNTHETIC, RunKey, Settings, order, parse_sizes
+from clusterctl.bench.report import Table, as_csv, as_data, blocks, html, markdown, published
+from clusterctl.bench.results import (
+    Benchmark,
+    MeasuredRun,
+    by_size,
+    compare,
+    estimate_s,
+    measured,
+    model_of,
+)
+from clusterctl.bench.statistics import mean, ratio, t_quantile, t_tails, welch
+from clusterctl.domain.errors import UsageError
+from clusterctl.jobs.metrics.logs import TrainingRow
+
+MACHINE = Machine(8, 0.335, 51e6, 60e9, 1.6e9, 3e-4, 0.006, input_s=0.395)
+SETTINGS = Settings("demo", data_dir="~/data/tf-imagenet")
+ABOUT = {
+    "cluster": "demo",
+    "types": ["p3.16xlarge"],
+    "per_node": 8,
+    "gpu": "V100",
+    "zones": ["us-east-1a"],
+    "price": ["AWS's price list, 2026-11-23"],
+}
+
+
+def run_of(key, step_s):
+    speed = 256 * key.gpus / step_s
+    nodes = -(-key.gpus // 8)
+    job = {
+        "id": f"job-{key.gpus}-{key.repeat}",
+        "preset": "gpu",
+        "started_at": f"2026-11-23T0{key.repeat}:00:00+00:00",
+        "line": f"mpirun -np {key.gpus} python x.py '</script>'",
+        "nodes": [{"versions": {"tensorflow": "2.15.1", "kernel": "6.8.0-1015-aws"}}],
+    }
+    return MeasuredRun(
+        key.gpus, key.data, key.repeat, ((70, speed), (90, speed)), speed, 256 * key.gpus,
+        1_281_167, nodes, 24.48 * nodes, 60 + 251 * step_s, job,
+    )  # fmt: skip
+
+
+def benchmark(sizes=(1, 8, 16, 32, 64), repeats=5, slower=1.0, noise=0.005, seed=1):
+    rnd = random.Random(seed)
+    runs = []
+    for key in order(SETTINGS, sizes, repeats, seed):
+        machine = MACHINE if key.data == REAL else replace(MACHINE, input_s=0.0)
+        step_s = machine.step_s(key.gpus, "hierarchical") * slower * rnd.gauss(1, noise)
+        runs.append(run_of(key, step_s))
+    return Benchmark("bench-demo", SETTINGS, seed, ABOUT, tuple(runs))
+
+
+@pytest.mark.parametrize(
+    ("freedom", "t"), [(1, 12.706), (2, 4.303), (4, 2.776), (9, 2.262), (30, 2.042), (1e9, 1.960)]
+)
+def test_students_t_is_as_in_the_tables(freedom, t):
+    assert t_quantile(freedom) == pytest.approx(t, abs=5e-4)
+    assert t_tails(t, freedom) == pytest.approx(0.05, abs=1e-4)
+
+
+def test_intervals_hold_as_often_as_they_say():
+    """95 % of 1,000 benchmarks of five runs; and Welch calls one of twenty equal pairs unequal."""
+    rnd = random.Random(3)
+    held = ratios = unequal = 0
+    for _ in range(1000):
+        one, two = ([rnd.gauss(1, s) for _ in range(5)] for s in (0.02, 0.01))
+        both = mean(one), ratio(one, two)
+        held += both[0].low <= 1 <= both[0].high
+        ratios += both[1].low <= 1 <= both[1].high
+        unequal += welch(one, two) < 0.05
+    assert (abs(held - 950) < 25, abs(ratios - 950) < 25, abs(unequal - 50) < 25) == (True,) * 3
+    assert (mean([1.0]).low, ratio([1.0], [2.0, 3.0]).low, welch([1.0], [2.0, 3.0])) == (None,) * 3
+
+
+def test_welch_as_in_his_example():
+    """R's t.test(extra ~ group, data = sleep): t = -1.8608, df = 17.776, p = 0.07939."""
+    one = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0]
+    two = [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4]
+    assert welch(one, two) == pytest.approx(0.07939, abs=1e-5)
+
+
+def test_the_order_is_random_whole_and_the_same_for_a_seed():
+    keys = order(SETTINGS, (1, 8), 3, seed=5)
+    assert sorted(keys) == [
+        RunKey(n, data, r) for n in (1, 8) for data in (REAL, SYNTHETIC) for r in (1, 2, 3)
+    ]
+    assert keys == order(SETTINGS, (1, 8), 3, seed=5) != order(SETTINGS, (1, 8), 3, seed=6)
+    assert order(SETTINGS, (1, 8), 3, 5, done=keys[:4]) == keys[4:]
+    assert parse_sizes("8, 1,8") == (1, 8)
+    for wrong in ("", "0", "1,,2", "8-16"):
+        with pytest.raises(UsageError):
+            parse_sizes(wrong)
+
+
+@pytest.mark.parametrize(("steps", "warmup", "every"), [(200, 50, 10), (4, 2, 1), (7, 3, 1)])
+def test_the_warm_up_is_dropped_whole(steps, warmup, every):
+    settings = Settings("demo", steps=steps, warmup=warmup)
+    assert settings.every == every
+    flags = " ".join(settings.flags())
+    assert f"--num_batches {steps + warmup + 1} --display_every {every} " in flags
+    shown = [step for step in range(steps + warmup + 1) if step == 1 or not step % every]
+    rows = [TrainingRow(s, 0.0, 1.0 if s <= warmup else 100.0, 0, 0, 0, s <= 1) for s in shown]
+    kept, speed = measured(rows, warmup)
+    assert (kept[0].step, kept[-1].step) == (warmup + every, warmup + steps)
+    assert speed == pytest.approx(100.0)
+    assert measured(rows[:2], warmup) == ((), 0.0)
+
+
+def test_speed_efficiency_shares_and_money():
+    found = {(each.gpus, each.data): each for each in by_size(benchmark(noise=0.0))}
+    one, node, many = (found[key] for key in ((1, SYNTHETIC), (8, SYNTHETIC), (64, SYNTHETIC)))
+    assert one.images_per_s.value == pytest.approx(256 / 0.335)
+    assert (one.against_gpu.value, one.against_node) == (1.0, None)
+    alone, here = (MACHINE.step_s(n, "hierarchical") for n in (8, 64))
+    step_s = replace(MACHINE, input_s=0.0).step_s(64, "hierarchical")
+    assert many.against_gpu.value == pytest.approx(0.335 / step_s)
+    assert node.against_node.value == 1.0
+    assert (many.shares.compute, many.shares.allreduce) == pytest.approx(
+        (0.335 / step_s, 1 - 0.335 / step_s)
+    )
+    assert many.shares.input is None
+    # A node reads in 0.395 s what it computes in less: the rest it waits for.
+    read = found[8, REAL]
+    computed = replace(MACHINE, input_s=0.0).step_s(8, "hierarchical")
+    assert read.shares.input == pytest.approx(1 - computed / 0.395)
+    assert sum((read.shares.compute, read.shares.allreduce, read.shares.input)) == pytest.approx(1)
+    epoch_s = 1_281_167 / (8 * 256 / 0.395)
+    assert read.epoch_usd == pytest.approx(24.48 * epoch_s / 3600)
+    data = read.as_data()
+    assert data["epochs_90_s"] == pytest.approx(90 * epoch_s)
+    assert (alone, here) == pytest.approx((0.395, here))
+    # Without one GPU on synthetic data nothing tells compute from allreduce.
+    assert all(each.shares is None for each in by_size(benchmark(sizes=(8, 16))))
+
+
+def test_the_model_of_real_data_is_that_of_synthetic_data_and_what_a_node_reads():
+    model = model_of(benchmark(), REAL)
+    assert model.input_s == pytest.approx(0.395, rel=0.01)
+    assert max(map(abs, model.residuals.values())) < 0.02
+    assert model_of(benchmark(), SYNTHETIC).input_s == 0
+
+
+def test_a_regression_beyond_the_noise_is_named_and_noise_is_not():
+    base = benchmark()
+    names = {d.verdict for d in compare(base, benchmark(slower=1.03, seed=2))}
+    assert names == {"REGRESSION"}
+    assert {d.verdict for d in compare(base, benchmark(slower=1 / 1.03, seed=2))} == {"faster"}
+    called = sum(
+        each.beyond for seed in range(2, 42) for each in compare(base, benchmark(seed=seed))
+    )
+    assert called <= 8, "of 400 comparisons of equals"
+    once = compare(base, benchmark(repeats=1, slower=2.0))
+    assert {(d.chance, d.beyond) for d in once} == {(None, False)}
+    assert compare(base, replace(base, runs=())) == []
+
+
+def test_the_time_that_is_left():
+    keys = order(SETTINGS, (8,), 2, 1)
+    empty = replace(benchmark(), runs=())
+    assert estimate_s(empty, keys, None) is None
+    assert estimate_s(empty, keys, 0.4) == pytest.approx(4 * (60 + 251 * 0.4))
+    some = benchmark(noise=0.0, sizes=(1,))
+    assert estimate_s(some, keys, None) == pytest.approx(4 * some.runs[0].wall_s, rel=0.01)
+
+
+class Page(HTMLParser):
+    """Fails at a tag that is not closed; collects what a browser would load."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.loads = [], []
+
+    def handle_starttag(self, tag, attributes):
+        if tag != "meta":
+            self.open.append(tag)
+        self.loads += [v for k, v in attributes if k in ("src", "href", "srcset")]
+
+    def handle_startendtag(self, tag, attributes):
+        pass
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_the_page_is_whole_loads_nothing_and_holds_its_data():
+    found = benchmark()
+    text = html(blocks(found, (128,)), as_data(found, (128,)))
+    page = Page()
+    page.feed(text)
+    assert (page.open, page.loads) == ([], [])
+    assert "url(" not in text
+    assert text.count("</script>") == 1, "a command line ended the data"
+    kept = json.loads(re.search(r'id="data">(.*)</script>', text)[1])
+    assert [size["gpus"] for size in kept["sizes"][::2]] == [1, 8, 16, 32, 64]
+    assert 128 in [p["gpus"] for p in kept["models"][SYNTHETIC]["predictions"]]
+    for said in (
+        "6.8.0-1015-aws",
+        "p3.16xlarge",
+        "AWS&#x27;s price list",
+        "seed 1;",
+        "mpirun -np 64",
+    ):
+        assert said in text, said
+    assert "prefers-color-scheme: dark" in text
+    assert "nan" not in text.partition("<script")[0]
+
+
+def test_markdown_and_csv_have_the_same_figures():
+    found = benchmark()
+    results = by_size(found)
+    lines = markdown(blocks(found), "scaling.svg").splitlines()
+    rows = [line for line in lines if line.startswith("| 64 | synthetic | 5 | ")]
+    assert f" {results[-1].images_per_s.value:,.1f} " in rows[0]
+    assert "![images/s](scaling.svg)" in lines
+    widths = {block.header: {len(row) for row in block.rows} for block in blocks(found)
+              if isinstance(block, Table)}  # fmt: skip
+    assert all(found <= {len(header)} for header, found in widths.items())
+    header, *values = as_csv(results).splitlines()
+    assert len(values) == len(results)
+    assert {line.count(",") for line in values} == {header.count(",")}
+    assert markdown(blocks(replace(found, runs=()))).count("No run has finished yet.") == 1
+
+
+def test_published_runs_name_their_source_and_no_gpu_that_nobody_measured():
+    assert {run["gpu"] for run in published()} == {"V100", "A100", "H100"}
+    assert all(len(run["source"]) > 10 for run in published())
+    on_cpus = replace(
+        benchmark(),
+        runs=tuple(replace(r, job={**r.job, "preset": "cpu"}) for r in benchmark().runs),
+    )
+    assert "Published runs" not in markdown(blocks(on_cpus))
+    assert "Published runs" in markdown(blocks(benchmark()))
+    assert not math.isnan(by_size(on_cpus)[0].per_gpu)

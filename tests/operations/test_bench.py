@@ -1,0 +1,111 @@
+"""bench on two hosts of the lab: the real trainer, cut off in the middle and gone on with."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = [pytest.mark.lab, pytest.mark.train]
+
+TRAINER = ("--", "-m", "resnet18", "--image_size", "32", "-b", "2")
+
+
+@pytest.fixture
+def quiet(pair):
+    """The cluster with nothing running and no jobs kept."""
+    pair.on(0, "rm -rf ~/.clusterctl/jobs/*")
+    yield pair
+    pair.ctl("cancel")
+    pair.ctl("clean-logs", "--jobs", "--force", "--yes")
+
+
+def begun(process, run):
+    """The job of that run, once it has started."""
+    for line in process.stderr:
+        started = re.match(rf"run {run} of .*\(job (\S+)\)", line)
+        if started:
+            return started[1]
+    raise AssertionError(f"run {run} never began")
+
+
+def states(pair):
+    return {job["id"]: job["state"] for job in json.loads(pair.ctl("logs", "--list", "--json")[1])}
+
+
+def test_a_benchmark_that_is_cut_off_goes_on_from_what_it_has(quiet, tmp_path):
+    out = tmp_path / "kept"
+    short = ("--gpus", "1,2", "--repeats", "1", "--steps", "4", "--warmup", "2", "--out", str(out))
+    status, plan, err = quiet.ctl("bench", *short, "--seed", "4", "--dry-run", "--json", *TRAINER)
+    assert status == 0, err
+    assert sorted(run["gpus"] for run in json.loads(plan)["runs"]) == [1, 2]
+    assert (json.loads(plan)["usd_per_hour"], out.exists()) == (6.12, False)
+
+    # Ctrl-C in the second run: it is ended on all nodes, the first is kept.
+    process = quiet.start("bench", *short, "--seed", "4", *TRAINER)
+    first = begun(process, 1)
+    second = begun(process, 2)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=240)
+    assert (process.returncode, "to go on: clusterctl bench pair" in err) == (130, True), err
+    assert states(quiet) == {first: "succeeded", second: "cancelled"}
+    assert (
+        "1 run to make, 1 run kept: about " in quiet.ctl("bench", *short, "--dry-run", *TRAINER)[2]
+    )
+
+    # Killed in it: the run goes on by itself, and its result is taken from there.
+    process = quiet.start("bench", *short, *TRAINER)
+    second = begun(process, 1)
+    process.kill()
+    process.communicate()
+    with (out / "runs.jsonl").open("a") as file:
+        file.write('{"gpus": 2, "data": "synt')  # as if it had been cut while it was written
+    status, text, err = quiet.ctl("bench", *short, "--json", *TRAINER)
+    assert status == 0, err
+    said = json.loads(text)
+    assert {run["job"]["id"] for run in said["runs"]} == {first, second} == {
+        id for id, state in states(quiet).items() if state == "succeeded"
+    }  # fmt: skip
+    one, two = said["sizes"]
+    assert (one["gpus"], two["gpus"], said["seed"]) == (1, 2, 4)
+    assert [len(run["rows"]) for run in said["runs"]] == [4, 4], "the warm-up's rows are left out"
+    assert two["share_compute"] + two["share_allreduce"] == pytest.approx(1)
+    assert two["epoch_usd"] == pytest.approx(6.12 * two["epoch_s"] / 3600)
+    assert (said["about"]["types"], said["about"]["per_node"]) == (["p3.2xlarge"], 1)
+    page = (out / "report.html").read_text()
+    assert all(job["line"].replace("'", "&#x27;") in page for job in jobs_of(said))
+    assert (out / "scaling.png").read_bytes().startswith(b"\x89PNG")
+
+    # Nothing is left to do; other options are another benchmark; and it is like itself.
+    status, text, err = quiet.ctl("bench", *short, *TRAINER)
+    assert (status, err.splitlines()[-2]) == (0, "0 runs to make, 2 runs kept"), err
+    status, _, err = quiet.ctl("bench", *short, *TRAINER[:-1], "4")
+    assert (status, "holds another benchmark: arguments was" in err) == (2, True), err
+    beside = [sys.executable, "-m", "clusterctl", "bench", "--compare", str(out), str(out)]
+    told = subprocess.run(beside, env=quiet.environ, capture_output=True, text=True, check=True)
+    assert told.stdout.count("not told: repeats are lacking") == 2
+
+
+def jobs_of(said):
+    return [run["job"] for run in said["runs"]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "says"),
+    [
+        ((), 2, "which sizes?"),
+        (("--gpus", "1,3"), 2, "wanted 3 GPUs, there are 2"),
+        (("--gpus", "1,none"), 2, "write them as 1,8,16,32"),
+        (("--gpus", "1", "--data-dir", "~/none"), 1, "there is no training data"),
+        (("--gpus", "1", "--network"), 2, "leave out --gpus"),
+        (("--compare", "/none"), 2, "there is no benchmark in /none"),
+    ],
+)
+def test_refused(pair, tmp_path, arguments, status, says):
+    ended, _, err = pair.ctl("bench", "--out", str(tmp_path / "kept"), *arguments)
+    assert (ended, says in err) == (status, True), err
+    assert not (tmp_path / "kept").exists()
