@@ -193,13 +193,15 @@ def _bench(app: AppContext, asked: _Asked) -> int:
         write_benchmark,
         write_report,
     )
+    from clusterctl.operations.costs import price_cache
     from clusterctl.operations.status import cluster_status
+    from clusterctl.operations.train import machines_of
 
-    settings, folder = asked.settings, asked.folder
+    settings, folder, home = asked.settings, asked.folder, Path(app.settings.home)
     status = cluster_status(app.clients, app.folder(settings.cluster))
     with app.access(status.cluster) as access:
         plans = plan_largest(access, settings, asked.variables, asked.sizes, asked.force)
-        about = about_cluster(app.clients, status, access, Path(app.settings.home))
+        about = about_cluster(app.clients, status, access, home)
         benchmark = open_benchmark(folder, settings, asked.seed, about)
         done = {run.key for run in benchmark.runs}
         keys = order(settings, asked.sizes, asked.repeats, benchmark.seed, done)
@@ -210,8 +212,10 @@ def _bench(app: AppContext, asked: _Asked) -> int:
             return 0
         write_benchmark(folder, benchmark)
         try:
+            machines = machines_of(app.clients, settings.cluster, price_cache(home))
+            watch = _watch(len(keys))
             run_benchmark(
-                access, benchmark, folder, keys, _watch(len(keys)), asked.variables, asked.force
+                access, benchmark, folder, keys, watch, machines, asked.variables, asked.force
             )
         except KeyboardInterrupt:
             output.note("the run that was under way is ended, those before it are kept")

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients
     from clusterctl.operations.status import ClusterStatus
 
+Machines = Mapping[str, Mapping[str, Any]]
 ABOUT, RUNS, UNDER_WAY = "benchmark.json", "runs.jsonl", "under-way.json"
 
 
@@ -256,27 +257,41 @@ def run_benchmark(
     folder: Path,
     keys: Sequence[RunKey],
     watch: Watch,
+    machines: Machines,
     variables: Sequence[Variable] = (),
     force: bool = False,
 ) -> Benchmark:
     """Make these runs in this order, and keep each; a run that was under way first.
 
+    `machines` are for the jobs' records (`machines_of`).
+
     Raises ClusterctlError when one fails: those before it are kept. Ctrl-C ends the run that is
     under way, on all nodes.
     """
     rest = list(keys)
-    going = _under_way(access, folder, rest)
     while rest:
-        if going is None:
-            request = request_of(benchmark.settings, rest[0].gpus, rest[0].data, variables)
-            going = _start(access, benchmark, folder, rest[0], request, force)
-        run = _finish(access, benchmark, folder, going, watch)
+        try:
+            # Only the first can be one of before.
+            going = _under_way(access, folder, rest)
+            if going is None:
+                request = request_of(benchmark.settings, rest[0].gpus, rest[0].data, variables)
+                going = _start(access, benchmark, folder, rest[0], request, machines, force)
+            run = _finish(access, benchmark, folder, going, watch)
+        except KeyboardInterrupt:
+            _end(access, folder)
+            raise
         _keep(folder, run)
         benchmark = replace(benchmark, runs=(*benchmark.runs, run))
         watch.ended(run)
         rest.remove(run.key)
-        going = None
     return benchmark
+
+
+def _end(access: Access, folder: Path) -> None:
+    """End the run that is under way, on all nodes; it may not have begun."""
+    going = _noted(folder)
+    if going and list_jobs(access.connections, access.head, going.job_id):
+        cancel(access, going.job_id)
 
 
 def _keep(folder: Path, run: MeasuredRun) -> None:
@@ -313,6 +328,7 @@ def _start(
     folder: Path,
     key: RunKey,
     request: JobRequest,
+    machines: Machines,
     force: bool,
 ) -> _Going:
     plan = plan_training(access, request, force)
@@ -324,19 +340,25 @@ def _start(
     going = _Going(plan.job.job_id, **asdict(key), batch=batch, nodes=nodes, hourly_usd=usd)
     # Before it starts: a connection that is lost now may have started it all the same.
     write_file(folder / UNDER_WAY, json.dumps(asdict(going)) + "\n")
-    start_training(access, plan, force)
+    start_training(access, plan, "force" if force else "refuse", machines=machines)
     return going
 
 
 def _under_way(access: Access, folder: Path, wanted: Sequence[RunKey]) -> _Going | None:
     """The run that was started when the benchmark was cut off, if it runs still or succeeded."""
-    try:
-        going = _Going(**json.loads((folder / UNDER_WAY).read_text()))
-    except (OSError, ValueError, TypeError):
+    going = _noted(folder)
+    if going is None or going.key not in wanted:
         return None
     jobs = list_jobs(access.connections, access.head, going.job_id)
     alive = [job for job in jobs if job.state in (JobState.RUNNING, JobState.SUCCEEDED)]
-    return going if alive and going.key in wanted else None
+    return going if alive else None
+
+
+def _noted(folder: Path) -> _Going | None:
+    try:
+        return _Going(**json.loads((folder / UNDER_WAY).read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
 
 
 def _finish(
@@ -345,16 +367,12 @@ def _finish(
     """Follow a run to its end, and read what it came to. Raises ClusterctlError."""
     watch.starts(going.key, going.job_id)
     log = folder / "logs" / f"{going.gpus}-{going.data}-{going.repeat}.log"
-    try:
-        with log.open("wb") as file:
+    with log.open("wb") as file:
 
-            def take(chunk: bytes) -> None:
-                file.write(chunk)
+        def take(chunk: bytes) -> None:
+            file.write(chunk)
 
-            job = follow(access, going.job_id, take, watch.lost)
-    except KeyboardInterrupt:
-        cancel(access, going.job_id)
-        raise
+        job = follow(access, going.job_id, take, watch.lost)
     if job.state is not JobState.SUCCEEDED:
         failed = ClusterctlError(
             f"the run of {going.key} {said_of(job)}", f"why: clusterctl explain {log}"
