@@ -32,7 +32,7 @@ class RunKey:
 
 
 @dataclass(frozen=True)
-class Settings:
+class BenchSettings:
     """What makes two runs comparable, as it is kept in the benchmark's folder.
 
     A folder holds runs of one such value; sizes and repeats may be added to it later. `data_dir`
@@ -88,7 +88,11 @@ def parse_sizes(text: str) -> tuple[int, ...]:
 
 
 def order(
-    settings: Settings, sizes: Sequence[int], repeats: int, seed: int, done: Collection[RunKey] = ()
+    settings: BenchSettings,
+    sizes: Sequence[int],
+    repeats: int,
+    seed: int,
+    done: Collection[RunKey] = (),
 ) -> list[RunKey]:
     """The runs that are not done, in random order: a cluster that warms up or drifts then adds
     noise to all sizes, and bias to none (Hoefler & Belli, SC'15, rule 9)."""

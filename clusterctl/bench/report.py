@@ -40,7 +40,7 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Table:
+class ReportTable:
     """Rows of cells under a header; numbers are to the right where `numbers`."""
 
     header: Sequence[str]
@@ -49,7 +49,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Curve:
+class ScalingCurve:
     """Points x, y, low, high by rising x. `kind`: measured, model, ideal or published."""
 
     label: str
@@ -62,18 +62,18 @@ class Chart:
     """Curves over the number of GPUs; a logarithmic y axis begins at the lowest point."""
 
     title: str
-    curves: Sequence[Curve] = field(default_factory=tuple)
+    curves: Sequence[ScalingCurve] = field(default_factory=tuple)
     logarithmic: bool = False
 
 
 @dataclass(frozen=True)
-class Lines:
+class CommandLines:
     """Command lines, as they are typed."""
 
     lines: Sequence[str]
 
 
-Block = Union[Text, Table, Chart, Lines]
+Block = Union[Text, ReportTable, Chart, CommandLines]
 
 
 @functools.cache
@@ -121,9 +121,9 @@ def blocks(benchmark: Benchmark, predicted: Sequence[int] = ()) -> list[Block]:
         *_published(benchmark),
         Text("How it was measured", 2),
         Text(_method(benchmark)),
-        Table(("what", "value"), facts(benchmark), numbers=False),
+        ReportTable(("what", "value"), facts(benchmark), numbers=False),
         Text("The exact command of the first run of each size and kind of data:"),
-        Lines(_commands(benchmark)),
+        CommandLines(_commands(benchmark)),
         Text("All runs", 2),
         _runs(benchmark),
     ]  # fmt: skip
@@ -142,9 +142,9 @@ def _summary(benchmark: Benchmark, results: Sequence[SizeResult]) -> str:
     )
 
 
-def speed_table(results: Sequence[SizeResult]) -> Table:
+def speed_table(results: Sequence[SizeResult]) -> ReportTable:
     """The speeds and efficiencies by size."""
-    return Table(
+    return ReportTable(
         ("GPUs", "data", "runs", "images/s", "±", "per GPU", "vs 1 GPU", "vs 1 node"),
         [
             (
@@ -162,9 +162,9 @@ def speed_table(results: Sequence[SizeResult]) -> Table:
     )
 
 
-def cost_table(results: Sequence[SizeResult]) -> Table:
+def cost_table(results: Sequence[SizeResult]) -> ReportTable:
     """Shares of the step, time and money."""
-    return Table(
+    return ReportTable(
         ("GPUs", "data", "step", "compute", "allreduce", "input", "$ an epoch", "90 epochs", "$"),
         [
             (
@@ -250,17 +250,17 @@ def _model(
             "few sizes to tell. Off: the fit's error at a size that was measured. Beyond "
             f"{FARTHEST:.0f} times the largest size that was measured it is a guess.{unknown}"
         ),
-        Table(("GPUs", "", "step", "images/s", "±", "off"), rows),
+        ReportTable(("GPUs", "", "step", "images/s", "±", "off"), rows),
     ]
 
 
-def model_tables(benchmark: Benchmark, predicted: Sequence[int]) -> list[Table]:
+def model_tables(benchmark: Benchmark, predicted: Sequence[int]) -> list[ReportTable]:
     """What the models say, by kind of data."""
     found = (
         _model(model_of(benchmark, kind), kind, benchmark, predicted)
         for kind in benchmark.settings.kinds
     )
-    return [block for each in found for block in each if isinstance(block, Table)]
+    return [block for each in found for block in each if isinstance(block, ReportTable)]
 
 
 def predicted_sizes(model: Model, more: Sequence[int] = ()) -> list[int]:
@@ -280,29 +280,31 @@ def charts(
     if not results:
         return []
     batch, largest = _batch_per_gpu(benchmark), max(each.gpus for each in results)
-    total: list[Curve] = []
+    total: list[ScalingCurve] = []
     for kind in benchmark.settings.kinds:
         ours = [each for each in results if each.data == kind]
         if ours:
             points = [(float(e.gpus), *_with_bounds(e.images_per_s)) for e in ours]
-            total.append(Curve(f"{kind} data", "measured", points))
+            total.append(ScalingCurve(f"{kind} data", "measured", points))
         model = models.get(kind)
         if model:
             farthest = FARTHEST * max(model.residuals)
             sizes = [n for n in predicted_sizes(model) if n <= farthest and model.predict(n)]
             line = [_level(n, n * batch / model.step_s(n)) for n in sizes]
-            total.append(Curve(f"model, {kind} data", "model", line))
+            total.append(ScalingCurve(f"model, {kind} data", "model", line))
     for each in published_for(benchmark):
         speeds = each["images_per_s"].items()
         line = [_level(int(n), v) for n, v in speeds if int(n) <= 4 * largest]
         if line:
-            total.append(Curve(each["title"], "published", line))
+            total.append(ScalingCurve(each["title"], "published", line))
     first = results[0]
     top = max(point[0] for curve in total for point in curve.points)
     line = [_level(n, n * first.per_gpu) for n in (first.gpus, top)]
-    ideal = Curve(f"as fast as on {count(first.gpus, 'GPU')}", "ideal", line)
+    ideal = ScalingCurve(f"as fast as on {count(first.gpus, 'GPU')}", "ideal", line)
     per_gpu = [
-        Curve(c.label, c.kind, [(n, y / n, low / n, high / n) for n, y, low, high in c.points])
+        ScalingCurve(
+            c.label, c.kind, [(n, y / n, low / n, high / n) for n, y, low, high in c.points]
+        )
         for c in [ideal, *total]
     ]
     return [
@@ -340,7 +342,7 @@ def _published(benchmark: Benchmark) -> list[Block]:
             "GPUs and images/s, as they were published: with other software, batches and networks. "
             "They tell whether yours are of the right size, no more."
         ),
-        Table(("run", "images/s", "source"), rows, numbers=False),
+        ReportTable(("run", "images/s", "source"), rows, numbers=False),
     ]
 
 
@@ -399,8 +401,8 @@ def _commands(benchmark: Benchmark) -> list[str]:
     return [first[key] for key in sorted(first)]
 
 
-def _runs(benchmark: Benchmark) -> Table:
-    return Table(
+def _runs(benchmark: Benchmark) -> ReportTable:
+    return ReportTable(
         ("job", "GPUs", "data", "repeat", "images/s", "slowest row", "fastest row", "whole run"),
         [
             (
@@ -424,9 +426,9 @@ def markdown(report: Iterable[Block], picture: str = "") -> str:
     for block in report:
         if isinstance(block, Text):
             parts.append(f"{'#' * block.level} {block.text}".strip())
-        elif isinstance(block, Lines):
+        elif isinstance(block, CommandLines):
             parts.append("\n".join(["```", *block.lines, "```"]))
-        elif isinstance(block, Table):
+        elif isinstance(block, ReportTable):
             rule = [":--" if not block.numbers else "--:"] * len(block.header)
             rows = [block.header, rule, *block.rows]
             cells = ([str(cell).replace("|", "\\|") for cell in row] for row in rows)
@@ -455,7 +457,7 @@ def _html(block: Block) -> str:
     if isinstance(block, Text):
         tag = f"h{block.level}" if block.level else "p"
         return f"<{tag}>{escape(block.text)}</{tag}>\n"
-    if isinstance(block, Lines):
+    if isinstance(block, CommandLines):
         return "".join(f"<pre>{escape(line)}</pre>\n" for line in block.lines)
     if isinstance(block, Chart):
         return f"<figure>{svg(block)}<figcaption>{escape(block.title)}</figcaption></figure>\n"

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from clusterctl.bench.model import Model, fit
-from clusterctl.bench.plan import REAL, START_UP_S, SYNTHETIC, RunKey, Settings
+from clusterctl.bench.plan import REAL, START_UP_S, SYNTHETIC, BenchSettings, RunKey
 from clusterctl.bench.statistics import LEVEL, Estimate, mean, ratio, welch
 from clusterctl.jobs.metrics.logs import TrainingRow
 from clusterctl.jobs.metrics.runs import throughput
@@ -57,7 +57,7 @@ class Benchmark:
     """What a benchmark's folder holds. `about`: cluster and machines, as they were seen."""
 
     name: str
-    settings: Settings
+    settings: BenchSettings
     seed: int
     about: Mapping[str, Any]
     runs: tuple[MeasuredRun, ...] = ()
@@ -283,7 +283,7 @@ def unlike(base: Benchmark, other: Benchmark) -> list[str]:
     said = []
     pairs = itertools.chain(
         ((f.name, getattr(base.settings, f.name), getattr(other.settings, f.name))
-         for f in fields(Settings) if f.name != "cluster"),
+         for f in fields(BenchSettings) if f.name != "cluster"),
         ((key, base.about.get(key), other.about.get(key))
          for key in sorted({*base.about, *other.about})
          if key not in ("cluster", "first_run", "last_run")),

@@ -16,10 +16,10 @@ from clusterctl.domain.errors import UsageError
 from clusterctl.domain.units import count, format_duration
 
 if TYPE_CHECKING:
-    from clusterctl.bench.plan import RunKey, Settings
+    from clusterctl.bench.plan import BenchSettings, RunKey
     from clusterctl.bench.results import Benchmark
     from clusterctl.jobs.mpirun import Variable
-    from clusterctl.operations.bench import Watch
+    from clusterctl.operations.bench import RunWatch
     from clusterctl.operations.train import TrainingPlan
 
 
@@ -115,7 +115,7 @@ def bench(
     run that is under way. What follows -- goes to the trainer. The exit status of --compare is 1
     where something is slower by more than the noise.
     """
-    from clusterctl.bench.plan import Settings, parse_sizes
+    from clusterctl.bench.plan import BenchSettings, parse_sizes
     from clusterctl.jobs.mpirun import mpirun_arguments, parse_variable
 
     if compared:
@@ -139,7 +139,7 @@ def bench(
     if not gpus:
         raise UsageError("which sizes?", f"say them: clusterctl bench {name} --gpus 1,8")
     parsed = tuple(parse_variable(text, os.environ) for text in variables)
-    settings = Settings(
+    settings = BenchSettings(
         cluster=name,
         steps=steps,
         warmup=warmup,
@@ -170,7 +170,7 @@ def bench(
 class _Asked:
     """What a benchmark was asked to be."""
 
-    settings: Settings
+    settings: BenchSettings
     sizes: tuple[int, ...]
     predicted: tuple[int, ...]
     repeats: int
@@ -264,9 +264,9 @@ def _show_plan(
         output.note(f"{left}: about {format_duration(seconds)}, {format_usd(usd)}")
 
 
-def _watch(runs: int) -> Watch:
+def _watch(runs: int) -> RunWatch:
     from clusterctl.bench.results import in_words
-    from clusterctl.operations.bench import Watch
+    from clusterctl.operations.bench import RunWatch
 
     begun = [0]
 
@@ -274,7 +274,7 @@ def _watch(runs: int) -> Watch:
         begun[0] += 1
         output.note(f"run {begun[0]} of {runs}: {key} (job {job_id})")
 
-    return Watch(
+    return RunWatch(
         starts=starts,
         lost=lambda why, delay_s: output.note(
             f"{why.host}: {why.message}. Trying again in {format_duration(delay_s)}"

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.bench.plan import REAL, SYNTHETIC, RunKey, Settings
+from clusterctl.bench.plan import REAL, SYNTHETIC, BenchSettings, RunKey
 from clusterctl.bench.report import Chart, as_csv, as_data, blocks, html, markdown, published, svg
 from clusterctl.bench.results import Benchmark, MeasuredRun, by_size, measured
 from clusterctl.domain.errors import (
@@ -52,7 +52,7 @@ def read_benchmark(folder: Path) -> Benchmark:
     """What a folder holds. Raises UsageError where that is no benchmark."""
     try:
         said = json.loads((folder / ABOUT).read_text())
-        settings = Settings(**said["settings"])
+        settings = BenchSettings(**said["settings"])
         return Benchmark(
             folder.resolve().name, settings, said["seed"], said["about"], _runs(folder)
         )
@@ -77,7 +77,7 @@ def _runs(folder: Path) -> tuple[MeasuredRun, ...]:
 
 
 def open_benchmark(
-    folder: Path, settings: Settings, seed: int, about: Mapping[str, Any]
+    folder: Path, settings: BenchSettings, seed: int, about: Mapping[str, Any]
 ) -> Benchmark:
     """The benchmark in a folder, to go on with, else a new one, which is not written yet.
 
@@ -209,7 +209,7 @@ def _machine(clients: Clients, name: str) -> Any:
 
 
 def request_of(
-    settings: Settings, gpus: int, data: str, variables: Sequence[Variable]
+    settings: BenchSettings, gpus: int, data: str, variables: Sequence[Variable]
 ) -> JobRequest:
     """The training that one run is. `variables` have the values that the settings must not keep."""
     return JobRequest(
@@ -226,7 +226,7 @@ def request_of(
 
 def plan_largest(
     access: Access,
-    settings: Settings,
+    settings: BenchSettings,
     variables: Sequence[Variable],
     sizes: Sequence[int],
     force: bool,
@@ -243,7 +243,7 @@ def plan_largest(
 
 
 @dataclass(frozen=True)
-class Watch:
+class RunWatch:
     """Who is told of a run's start, a lost connection, and its result."""
 
     starts: Callable[[RunKey, str], None]
@@ -256,7 +256,7 @@ def run_benchmark(
     benchmark: Benchmark,
     folder: Path,
     keys: Sequence[RunKey],
-    watch: Watch,
+    watch: RunWatch,
     machines: Machines,
     variables: Sequence[Variable] = (),
     force: bool = False,
@@ -362,7 +362,7 @@ def _noted(folder: Path) -> _Going | None:
 
 
 def _finish(
-    access: Access, benchmark: Benchmark, folder: Path, going: _Going, watch: Watch
+    access: Access, benchmark: Benchmark, folder: Path, going: _Going, watch: RunWatch
 ) -> MeasuredRun:
     """Follow a run to its end, and read what it came to. Raises ClusterctlError."""
     watch.starts(going.key, going.job_id)
@@ -382,7 +382,7 @@ def _finish(
     return _result(access, benchmark.settings, going, job)
 
 
-def _result(access: Access, settings: Settings, going: _Going, job: JobRecord) -> MeasuredRun:
+def _result(access: Access, settings: BenchSettings, going: _Going, job: JobRecord) -> MeasuredRun:
     found = results_of_cluster(access)
     if found.job is None or found.job.job_id != going.job_id:
         found = results_of_cluster(access, going.job_id)  # another ran meanwhile

@@ -12,8 +12,8 @@ from html.parser import HTMLParser
 import pytest
 
 from clusterctl.bench.model import Machine
-from clusterctl.bench.plan import REAL, SYNTHETIC, RunKey, Settings, order, parse_sizes
-from clusterctl.bench.report import Table, as_csv, as_data, blocks, html, markdown, published
+from clusterctl.bench.plan import REAL, SYNTHETIC, BenchSettings, RunKey, order, parse_sizes
+from clusterctl.bench.report import ReportTable, as_csv, as_data, blocks, html, markdown, published
 from clusterctl.bench.results import (
     Benchmark,
     MeasuredRun,
@@ -28,7 +28,7 @@ from clusterctl.domain.errors import UsageError
 from clusterctl.jobs.metrics.logs import TrainingRow
 
 MACHINE = Machine(8, 0.335, 51e6, 60e9, 1.6e9, 3e-4, 0.006, input_s=0.395)
-SETTINGS = Settings("demo", data_dir="~/data/tf-imagenet")
+SETTINGS = BenchSettings("demo", data_dir="~/data/tf-imagenet")
 ABOUT = {
     "cluster": "demo",
     "types": ["p3.16xlarge"],
@@ -109,7 +109,7 @@ def test_the_order_is_random_whole_and_the_same_for_a_seed():
 
 @pytest.mark.parametrize(("steps", "warmup", "every"), [(200, 50, 10), (4, 2, 1), (7, 3, 1)])
 def test_the_warm_up_is_dropped_whole(steps, warmup, every):
-    settings = Settings("demo", steps=steps, warmup=warmup)
+    settings = BenchSettings("demo", steps=steps, warmup=warmup)
     assert settings.every == every
     flags = " ".join(settings.flags())
     assert f"--num_batches {steps + warmup + 1} --display_every {every} " in flags
@@ -228,7 +228,7 @@ def test_markdown_and_csv_have_the_same_figures():
     assert f" {results[-1].images_per_s.value:,.1f} " in rows[0]
     assert "![images/s](scaling.svg)" in lines
     widths = {block.header: {len(row) for row in block.rows} for block in blocks(found)
-              if isinstance(block, Table)}  # fmt: skip
+              if isinstance(block, ReportTable)}  # fmt: skip
     assert all(found <= {len(header)} for header, found in widths.items())
     header, *values = as_csv(results).splitlines()
     assert len(values) == len(results)

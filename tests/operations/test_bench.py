@@ -34,7 +34,7 @@ def begun(process, run):
 
 
 def states(pair):
-    return {job["id"]: job["state"] for job in json.loads(pair.ctl("logs", "--list", "--json")[1])}
+    return {job["id"]: job["state"] for job in json.loads(pair.ctl("jobs", "--json")[1])}
 
 
 def test_a_benchmark_that_is_cut_off_goes_on_from_what_it_has(quiet, tmp_path):
