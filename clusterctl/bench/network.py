@@ -239,7 +239,11 @@ def findings(report: NetworkFigures, cluster: str) -> list[Finding]:
         Finding("bench.not-measured", Severity.ERROR, f"its way to {pair[1]}: {why}", pair[0])
         for pair, why in report.broken.items()
     ]
-    advice = f"run it again; if it stays: clusterctl replace {cluster} NODE, or quarantine"
+    advice = {
+        node: "run it again; if it stays, put another machine in its place: "
+        f"clusterctl replace {cluster} {node.rpartition('-')[2]}"
+        for node in report.nodes
+    }
     ways = (("sends", behind.sends), ("receives", behind.receives))
     for node in sorted({**behind.sends, **behind.receives}):
         said = [
@@ -247,12 +251,14 @@ def findings(report: NetworkFigures, cluster: str) -> list[Finding]:
             for word, slow in ways
             if node in slow
         ]
-        found.append(Finding("bench.slow-node", Severity.WARNING, "; ".join(said), node, advice))
+        found.append(
+            Finding("bench.slow-node", Severity.WARNING, "; ".join(said), node, advice[node])
+        )
     for node, (own, others) in behind.late_nodes.items():
         text = (
             f"a message there and back takes {microseconds(own)}, to others {microseconds(others)}"
         )
-        found.append(Finding("bench.late-node", Severity.WARNING, text, node, advice))
+        found.append(Finding("bench.late-node", Severity.WARNING, text, node, advice[node]))
     found += _link_findings(
         "bench.slow-link",
         behind.links,
