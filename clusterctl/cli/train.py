@@ -125,7 +125,7 @@ class TrainCommand(ClusterCommand):
 
     GROUPS = (
         ("What is trained", "synthetic data_dir epochs more_aug no_eval clear resume script"),
-        ("How it runs", "preset variables mpi_args"),
+        ("How it runs", "launcher per_host preset variables mpi_args"),
         (
             "Horovod (docs/tuning.md)",
             "fusion_threshold cycle_time_s hierarchical_allreduce autotune timeline stall_check_s "
@@ -169,6 +169,20 @@ class TrainCommand(ClusterCommand):
     metavar="PATH",
     help="Run this Python program, not the trainer. 'mine.py' is here, and its folder is shipped; "
     "what begins with '~/' (quoted) or '/' is on the nodes.",
+)
+@click.option(
+    "--launcher",
+    type=click.Choice(["mpirun", "torchrun"]),
+    default="mpirun",
+    show_default=True,
+    help="What starts the ranks of a --script; torchrun for PyTorch's own distributed programs.",
+)
+@click.option(
+    "--processes-per-host",
+    "per_host",
+    type=click.IntRange(1),
+    metavar="N",
+    help="So many ranks on each node, not one for each of its GPUs.",
 )
 @click.option(
     "--preset",
@@ -263,6 +277,8 @@ def train(
     clear: bool,
     resume: bool,
     script: str | None,
+    launcher: str,
+    per_host: int | None,
     preset: str,
     variables: tuple[str, ...],
     mpi_args: tuple[str, ...],
@@ -322,6 +338,8 @@ def train(
         clears=clears_or_resumes(clear, resume),
         variables=tuple(parse_variable(text, os.environ) for text in variables),
         mpi_arguments=mpirun_arguments(mpi_args),
+        torchrun=launcher == "torchrun",
+        per_host=per_host,
         knobs=Knobs(
             fusion_threshold,
             cycle_time_s,
@@ -378,7 +396,7 @@ def _in_short(access: Access, plan: TrainingPlan) -> str:
     from clusterctl.jobs.trainer import TRAINER
 
     job = plan.job
-    filled = zip(access.targets, plan.hosts.fill(job.ranks))
+    filled = zip(access.targets, plan.hosts.fill(job.ranks, job.per_host))
     where = fold_hosts([target.host for target, ranks in filled if ranks])
     data = "synthetic data" if job.synthetic else job.run.data_dir if job.run else "data"
     what = str(plan.code or job.script_path or f"{TRAINER} on {data}")

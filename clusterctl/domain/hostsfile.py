@@ -35,11 +35,12 @@ class HostsFile:
     def hosts(self) -> list[str]:
         return [entry.host for entry in self.entries]
 
-    def fill(self, ranks: int) -> list[int]:
-        """How many of so many ranks each host gets: mpirun fills one after the other."""
+    def fill(self, ranks: int, most: int | None = None) -> list[int]:
+        """How many of so many ranks each host gets, `most` at most: mpirun fills one after the
+        other."""
         filled = []
         for entry in self.entries:
-            filled.append(min(entry.slots, ranks))
+            filled.append(min(entry.slots, ranks, most or ranks))
             ranks -= filled[-1]
         return filled
 

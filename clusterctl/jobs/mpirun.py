@@ -88,8 +88,8 @@ class MpiLaunch:
     An export of None has the value that it has in mpirun's environment. `arguments` are options
     of the user's own, which replace ours. `alone`: all ranks on the host where the line is typed,
     whatever the hosts file says. `folder`: where the ranks run; empty for where the line is typed.
-    `network`: the one that all hosts are in, such as 10.0.0.0/24;
-    empty where it is not known.
+    `per_host`: so many ranks on each host; 0 for as many as it has slots. `network`: the one that
+    all hosts are in, such as 10.0.0.0/24; empty where it is not known.
     """
 
     mpirun: MpiRun
@@ -103,6 +103,7 @@ class MpiLaunch:
     arguments: tuple[str, ...] = ()
     network: str = ""
     folder: str = ""
+    per_host: int = 0
 
 
 def parse_mpirun_version(text: str) -> str:
@@ -128,7 +129,7 @@ def mpirun_argv(launch: MpiLaunch) -> list[str]:
     ours = [
         *where,
         ["--bind-to", binding[launch.binding]],
-        ["--map-by", "slot"],
+        ["--map-by", f"ppr:{launch.per_host}:node" if launch.per_host else "slot"],
         *([["--wdir", launch.folder]] if launch.folder else []),
         *(["-x", export] for export in exports),
         *(["--mca", name, value] for name, value in (*transport, interfaces, *launch.settings)),

@@ -17,9 +17,11 @@ from pathlib import Path
 
 from clusterctl.domain.errors import ClusterctlError, MissingTool, NotEnoughGpus, UsageError
 from clusterctl.domain.hostsfile import HostsFile
+from clusterctl.domain.units import count
 from clusterctl.jobs.horovod import OF_TRAINING, Knobs
 from clusterctl.jobs.mpirun import (
     JOB_VARIABLE,
+    Binding,
     MpiLaunch,
     MpiRun,
     Variable,
@@ -50,6 +52,29 @@ EXAMPLES_FOLDER = "examples/horovod/tensorflow"
 # A job's own copy of a program from here, below the home folder of every node.
 CODE_FOLDER = ".clusterctl/code"
 JOBS_FOLDER = ".clusterctl/jobs"  # on the head node
+# Where PyTorch may be: activated, a Deep Learning AMI's of today and of before, ours, the system's.
+TORCH_PYTHONS = (
+    '"${VIRTUAL_ENV:-/none}"/bin/python',
+    "/opt/pytorch/bin/python3",
+    "/opt/conda/envs/pytorch*/bin/python3",
+    '"$HOME"/anaconda3/envs/pytorch*/bin/python',
+    "/opt/clusterctl/training/bin/python",
+    "/usr/local/bin/python3",
+    "/usr/bin/python3",
+)
+# Static ranks: with the c10d backend, PyTorch numbers the nodes as they arrive, and rank 0, which
+# keeps the checkpoints, would be on any of them. The store is on the head node in either case.
+TORCHRUN = (
+    'exec "$0" -m torch.distributed.run --nnodes {nodes} --node_rank "$OMPI_COMM_WORLD_RANK" '
+    "--nproc_per_node {per_node} --master_addr {address} --master_port {port} "
+    '--no_python "$0" -c {rank} "$@"'
+)
+# mpirun kills a torchrun that waits for ranks which do not listen to TERM: they end with it, by
+# PR_SET_PDEATHSIG (prctl(2)), and nothing is left on any node.
+TORCH_RANK = (
+    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); "
+    "os.execv(sys.executable, [sys.executable, '-u', *sys.argv[1:]])"
+)
 # In order: one that is activated (where train.sh is typed), ours, the conda environments of the
 # tutorial's Deep Learning AMI and of later ones, their Open MPI, the system's.
 MPIRUN_PATHS = (
@@ -111,6 +136,10 @@ for mpirun in {" ".join(MPIRUN_PATHS)}; do
   "$python" -c 'import importlib.util as u, sys; sys.exit(not u.find_spec("horovod"))' \\
     2>/dev/null && echo horovod=yes
 done
+for python in {" ".join(TORCH_PYTHONS)}; do
+  "$python" -c 'import importlib.util as u, sys; sys.exit(not u.find_spec("torch"))' \\
+    2>/dev/null && printf 'torch_python=%s\\n' "$python" && break
+done
 :
 """
 
@@ -149,6 +178,7 @@ class HeadFacts:
 
     `efa` counts the Elastic Fabric Adapters; `efa_libraries` are the folders of what NCCL needs for
     them. `interfaces`: by name, each with its IPv4 address and prefix (10.0.0.4/24).
+    `torch_python`: an interpreter that has PyTorch.
     """
 
     home: str
@@ -164,18 +194,22 @@ class HeadFacts:
     efa_libraries: tuple[str, ...] = ()
     environments: tuple[Environment, ...] = ()
     interfaces: tuple[tuple[str, str], ...] = ()
+    torch_python: str = ""
 
 
 def parse_facts(text: str) -> HeadFacts:
     """The facts in the output of PROBE. Raises ClusterctlError when it is not that."""
     values: dict[str, str] = {}
     environments: list[dict[str, str]] = []
+    torch_python = ""
     for line in text.splitlines():
         key, found, value = line.partition("=")
         if not found:
             continue
         if key == "mpirun":
             environments.append({})
+        if key == "torch_python":
+            torch_python = value
         (environments[-1] if environments else values)[key] = value
     if "home" not in values:
         raise ClusterctlError(
@@ -198,6 +232,7 @@ def parse_facts(text: str) -> HeadFacts:
         efa_libraries=tuple(values[key] for key in ("ofi_nccl", "libfabric") if values.get(key)),
         environments=tuple(filter(None, map(_environment, environments))),
         interfaces=tuple(zip(interfaces[::2], interfaces[1::2])),
+        torch_python=torch_python,
     )
 
 
@@ -238,6 +273,8 @@ class JobRequest:
 
     `clears`: empty the log folder first (True), go on from what it holds (False), or empty it
     where it holds no checkpoint (None). `mpi_arguments` are options for mpirun, as its words.
+    `torchrun`: mpirun starts one torchrun on each node, and that the ranks. `per_host`: so many
+    ranks on each host, not as many as it has slots.
     """
 
     ranks: int
@@ -253,6 +290,8 @@ class JobRequest:
     variables: tuple[Variable, ...] = ()
     mpi_arguments: tuple[str, ...] = ()
     knobs: Knobs = field(default_factory=Knobs)
+    torchrun: bool = False
+    per_host: int | None = None
 
 
 @dataclass(frozen=True)
@@ -264,7 +303,7 @@ class JobPlan:
     `run` and `refused` are the trainer's answer, what it will do and its errors (`settled`).
     `clears_on_purpose`: the user asked for an empty log folder in so many words. `destination`: of
     a copy (preset `copy`). `watchdog`: the settings of what looks after the job there
-    (operations/watchdog.py).
+    (operations/watchdog.py). `per_host`: so many ranks on each host; None for its slots.
     """
 
     job_id: str
@@ -285,6 +324,7 @@ class JobPlan:
     mpi_arguments: tuple[str, ...] = ()
     destination: str = ""
     watchdog: str = ""
+    per_host: int | None = None
 
     @property
     def line(self) -> str:
@@ -325,16 +365,33 @@ def plan_job(request: JobRequest, facts: HeadFacts, hosts: HostsFile, job_id: st
         **{one.name: None if one.private else one.value for one in request.variables},
         JOB_VARIABLE: job_id,
     }
+    python = environment.python
+    if request.torchrun:
+        python = _torch_python(facts)
+    filled = fill(request, hosts)
     script, code = _script(request.script, facts.home, job_id)
+    program = _program(request, script, python, preset, facts)
+    if request.torchrun:
+        # Below the ports that the kernel gives away; another for each job, as for most others.
+        port = 20_000 + int(job_id[-4:], 16) % 10_000
+        shell = TORCHRUN.format(
+            nodes=len(filled),
+            per_node=filled[0],
+            address=hosts.entries[0].host,
+            port=port,
+            rank=shlex.quote(TORCH_RANK),
+        )
+        program = ("sh", "-c", shell, *program)
     launch = MpiLaunch(
         mpirun=environment.mpirun,
         hosts=len(hosts.entries),
-        ranks=request.ranks,
-        binding=preset.binding,
+        ranks=len(filled) if request.torchrun else request.ranks,
+        binding=Binding.NONE if request.torchrun else preset.binding,
         settings=preset.settings,
         exports=tuple(exports.items()),
-        program=_program(request, script, environment.python, preset, facts),
+        program=program,
         folder=code,
+        per_host=1 if request.torchrun else request.per_host or 0,
         arguments=request.mpi_arguments,
         network=shared_network([entry.host for entry in hosts.entries], facts),
     )
@@ -346,7 +403,8 @@ def plan_job(request: JobRequest, facts: HeadFacts, hosts: HostsFile, job_id: st
         workdir=f"{facts.home}/{EXAMPLES_FOLDER}",
         argv=tuple(mpirun_argv(launch)),
         evaluation=_evaluation(request, launch, environment, preset, facts, hosts),
-        python=environment.python,
+        python=python,
+        per_host=request.per_host,
         clears_on_purpose=bool(_clearing(request)),
         script_path=script,
         code=code,
@@ -354,6 +412,34 @@ def plan_job(request: JobRequest, facts: HeadFacts, hosts: HostsFile, job_id: st
         variables=request.variables,
         mpi_arguments=request.mpi_arguments,
     )
+
+
+def fill(request: JobRequest, hosts: HostsFile) -> list[int]:
+    """How many ranks each host gets that gets some. Raises UsageError where that cannot be."""
+    most = request.per_host
+    filled = [ranks for ranks in hosts.fill(request.ranks, most) if ranks]
+    if most and (most > max(entry.slots for entry in hosts.entries) or sum(filled) < request.ranks):
+        there = f"{count(len(hosts.entries), 'node')} with {hosts.entries[0].slots} GPUs each"
+        raise UsageError(
+            f"--processes-per-host {most} with {count(request.ranks, 'rank')}: there are {there}",
+            f"{most} on each of them are {sum(hosts.fill(request.ranks, most))} ranks",
+        )
+    if request.torchrun and len(set(filled)) > 1:
+        raise UsageError(
+            f"{count(request.ranks, 'rank')} are not as many on each node, as torchrun wants it",
+            f"ask for a multiple of {filled[0]}, or say --processes-per-host",
+        )
+    return filled
+
+
+def _torch_python(facts: HeadFacts) -> str:
+    if not facts.torch_python:
+        raise MissingTool(
+            f"PyTorch is not installed on {facts.hostname or 'the head node'}",
+            "launch the nodes from an image that has it, or install it on all of them: "
+            "clusterctl run NAME -- sudo apt-get install -y python3-torch",
+        )
+    return facts.torch_python
 
 
 def settled(plan: JobPlan, folder: Path) -> JobPlan:
@@ -387,6 +473,14 @@ def check_request(request: JobRequest, slots: int, more_gpus: str) -> None:
         "--no-eval": not request.evaluate,
         **for_real_data,
     }
+    if request.torchrun:
+        knobs = {"a knob of Horovod's": request.knobs != Knobs()}
+        _refuse("--launcher torchrun", "it runs PyTorch's own", knobs)
+        if request.script is None:
+            raise UsageError(
+                "--launcher torchrun needs a program of PyTorch's: the trainer is TensorFlow's",
+                "--script '~/examples/horovod/pytorch/resnet50_ddp.py'",
+            )
     if request.script is not None:
         _refuse("--script", "it runs your program, not the trainer", for_the_trainer)
         if not request.script.strip():
@@ -490,7 +584,7 @@ def _evaluation(
     program = _trainer(environment.python, flags, request.arguments)
     exports = tuple(one for one in launch.exports if one[0] not in OF_TRAINING)
     ranks = head_slots(facts, hosts)
-    here = replace(launch, ranks=ranks, exports=exports, program=program, alone=True)
+    here = replace(launch, ranks=ranks, exports=exports, program=program, alone=True, per_host=0)
     return tuple(mpirun_argv(here))
 
 

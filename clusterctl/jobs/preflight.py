@@ -139,6 +139,7 @@ _NAMES = {
     "python": "Python",
     "tensorflow": "TensorFlow",
     "horovod": "Horovod",
+    "torch": "PyTorch",
 }
 INSTALL = "install the same on every node: clusterctl env install NAME"
 

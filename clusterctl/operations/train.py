@@ -163,7 +163,8 @@ def _node_records(
     access: Access, plan: TrainingPlan, machines: Mapping[str, Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
     """The nodes with ranks, head first, as nodes.json has them (node/jobs/jobs.py)."""
-    filled = zip(access.cluster.in_service, plan.hosts.entries, plan.hosts.fill(plan.job.ranks))
+    ranks = plan.hosts.fill(plan.job.ranks, plan.job.per_host)
+    filled = zip(access.cluster.in_service, plan.hosts.entries, ranks)
     return [
         {
             "name": node.name,
@@ -236,7 +237,7 @@ def look_before(
     unreachable = together("node.unreachable", silent, hint)
     if not looks.values or looks.outcomes[0].error:
         return tuple(unreachable), {}
-    per_host = zip(access.targets, hosts.fill(job.ranks))
+    per_host = zip(access.targets, hosts.fill(job.ranks, job.per_host))
     with_ranks = {target.host: ranks for target, ranks in per_host if ranks}
     home = str(Path("~").expanduser())
     besides = [

@@ -10,6 +10,7 @@ import pytest
 from clusterctl.domain.errors import MissingTool, NotEnoughGpus, UsageError
 from clusterctl.domain.hostsfile import parse_hosts_file
 from clusterctl.jobs.detached import job_files
+from clusterctl.jobs.horovod import Knobs
 from clusterctl.jobs.mpirun import (
     JOB_VARIABLE,
     MpiRun,
@@ -526,6 +527,52 @@ def test_refused(request_, head, error, says):
 def test_a_script_runs_without_horovod():
     plain = Environment(FOUR.mpirun, "/usr/bin/python3", False)
     assert line(JobRequest(1, script="/x.py"), facts(plain)).endswith("/usr/bin/python3 /x.py")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "per_host", "hosts", "each"), [(32, None, 4, 8), (8, 2, 4, 2), (3, None, 1, 3)]
+)
+def test_one_torchrun_on_each_node(ranks, per_host, hosts, each):
+    request = JobRequest(
+        ranks, script="~/d.py", torchrun=True, per_host=per_host, arguments=("a b",)
+    )
+    plan = plan_job(request, with_gpus(torch_python="/opt/pytorch/bin/python3"), HOSTS, JOB)
+    start = f"/opt/clusterctl/training/bin/mpirun -np {hosts} --hostfile hosts "
+    assert plan.line.startswith(start)
+    assert " --bind-to none --map-by ppr:1:node " in plan.line
+    sh, c, shell, *program = plan.argv[-6:]
+    assert (sh, c, *program) == ("sh", "-c", plan.python, "/home/ubuntu/d.py", "a b")
+    assert shell.startswith(
+        f'exec "$0" -m torch.distributed.run --nnodes {hosts} --node_rank "$OMPI_COMM_WORLD_RANK" '
+        f"--nproc_per_node {each} --master_addr 10.0.0.4 --master_port 26170 --no_python"
+    )
+    assert plan.python == "/opt/pytorch/bin/python3"
+    by_mpirun = JobRequest(8, synthetic=True, per_host=2)
+    assert " -np 8 --hostfile hosts " in line(by_mpirun, facts())
+    assert " --map-by ppr:2:node " in line(by_mpirun, facts())
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "says"),
+    [
+        ({"ranks": 12}, UsageError, "12 ranks are not as many on each node"),
+        ({"per_host": 9}, UsageError, "there are 4 nodes with 8 GPUs each"),
+        ({"ranks": 12, "per_host": 2}, UsageError, "there are 4 nodes with 8 GPUs each"),
+        ({"script": None}, UsageError, "a program of PyTorch's"),
+        (
+            {"knobs": Knobs(autotune=True)},
+            UsageError,
+            "a knob of Horovod's goes with no --launcher",
+        ),
+        ({}, MissingTool, "PyTorch is not installed on demo-0"),
+    ],
+)
+def test_what_torchrun_refuses(changes, error, says):
+    request = JobRequest(**{"ranks": 8, "script": "~/d.py", "torchrun": True, **changes})
+    with pytest.raises(error, match=says) as raised:
+        check_request(request, HOSTS.slots, "add nodes")
+        plan_job(request, facts(torch_python="/p" if changes else ""), HOSTS, JOB)
+    assert raised.value.hint
 
 
 def test_the_first_environment_with_horovod_is_taken():

@@ -178,6 +178,62 @@ def test_the_timeline_and_the_autotuner_of_four_ranks_are_fetched(quiet, tmp_pat
     assert max(phases.values()) < said["timeline"]["span_s"]
 
 
+# Debian's PyTorch, 1.13 on Python 3.11, takes its own defaults for these as no value.
+TORCHRUN = ("--launcher", "torchrun", "-x", "PET_REDIRECTS=9:0", "-x", "PET_TEE=9:0")
+
+
+def test_pytorchs_resnet_trains_and_its_rows_are_read(quiet):
+    run = (*TORCHRUN, "--script", "~/examples/horovod/pytorch/resnet50_ddp.py")
+    small = ("-m", "resnet18", "-b", "2", "--image_size", "32", "--num_batches", "3")
+    status, out, err = quiet.ctl("train", "2", *run, "--", *small, "--log_dir", "/tmp/ddp")
+    assert (status, "2 ranks, 4 images a step" in out) == (0, True), (out, err)
+    found = json.loads(quiet.ctl("results", "--json")[1])["runs"]
+    assert [row["step"] for row in found[0]["rows"]] == [0, 1, 2]
+    kept = [json.loads(line) for line in quiet.on(0, "cat /tmp/ddp/metrics.jsonl").splitlines()]
+    assert [row["loss"] for row in kept] == pytest.approx(
+        [row["loss"] for row in found[0]["rows"]], abs=1e-3
+    )
+    assert kept[0]["loss"] > 0, "rank 0 is on the head node"
+
+
+# A rank of the second node fails; those of the first do not listen to TERM.
+UNEVEN = """\
+import os, signal, sys, time
+import torch.distributed as dist
+dist.init_process_group("gloo")
+if dist.get_rank() < 2:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("rank", dist.get_rank(), "is here", flush=True)
+dist.barrier()
+if sys.argv[1:] == ["fail"] and dist.get_rank() == 3:
+    sys.exit(5)
+while True:
+    time.sleep(0.2)
+    dist.barrier()
+"""
+
+
+@pytest.mark.parametrize("end", ["fail", "cancel"])
+def test_torchruns_end_together_and_leave_nothing(quiet, tmp_path, end):
+    hosts = Path(quiet.lab.home, "pair", "hosts")
+    kept = hosts.read_text()
+    try:
+        hosts.write_text(kept.replace("slots=1", "slots=2"))
+        (tmp_path / "ddp.py").write_text(UNEVEN)
+        program = ("--script", os.path.relpath(tmp_path / "ddp.py"))
+        status, _, err = quiet.ctl("train", "4", "--detach", *TORCHRUN, *program, "--", end)
+        assert status == 0, err
+        eventually(lambda: quiet.ctl("logs")[1].count("is here") == 4, "four ranks")
+        if end == "cancel":
+            assert quiet.ctl("cancel")[0] == 0
+        else:
+            eventually(lambda: jobs(quiet)[0]["state"] == "failed", "its end")
+    finally:
+        hosts.write_text(kept)
+    for node in (0, 1):
+        assert quiet.on(node, "pgrep -f 'ddp[.]py|prte[d]|prteru[n]' || echo none") == "none\n"
+
+
 def test_ctrl_c_leaves_the_job_running(quiet):
     process = quiet.start("train", "2", "--script", "~/stay.py")
     # mpirun may warn of setpgid first: the parent and the child race for it.

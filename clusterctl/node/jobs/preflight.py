@@ -43,7 +43,7 @@ except ImportError:
     from pkg_resources import get_distribution
     version = lambda name: get_distribution(name).version
 found = {"python": sys.version.split()[0]}
-for name in ("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "horovod"):
+for name in ("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "horovod", "torch"):
     try:
         found.setdefault(name.split("-")[0], version(name))
     except Exception:

@@ -187,7 +187,9 @@ def is_python(process: Process) -> bool:
 
 
 def describe(process: Process, ended: str = "") -> dict[str, object]:
-    rank = process.environ.get(RANK, b"")
+    # torchrun's ranks have its own, too, which is that of the node.
+    own = b"RANK" if b"TORCHELASTIC_RUN_ID" in process.environ else RANK
+    rank = process.environ.get(own, b"")
     uptime_s = float(Path("/proc/uptime").read_text().split()[0])
     return {
         "pid": process.pid,
