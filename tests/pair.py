@@ -17,6 +17,7 @@ from clusterctl.config import load_settings
 from clusterctl.domain.errors import ClusterctlError
 from clusterctl.lab.record import LabRecord
 from clusterctl.operations.access import Access
+from tests.cli.forks import run_one
 from tests.lab.running import wait_until
 
 NAME = "pair"
@@ -51,16 +52,11 @@ class LabCluster:
             text=True,
         )
 
-    def ctl(self, command: str, *arguments: str, timeout_s: float = 240):
+    def ctl(self, command: str, *arguments: str):
         """The same to its end: (exit status, stdout, stderr)."""
-        with self.start(command, *arguments) as process:
-            try:
-                out, err = process.communicate(timeout=timeout_s)
-            except subprocess.TimeoutExpired:
-                process.send_signal(signal.SIGKILL)
-                raise
+        status, out, err = run_one([*command.split(), self.name, *arguments], self.environ)
         assert "Traceback" not in err, err
-        return process.returncode, out, err
+        return status, out, err
 
     def access(self) -> Access:
         return AppContext(load_settings(self.environ)).open(self.name)
@@ -103,12 +99,15 @@ class LabCluster:
         """A fault of the lab for the time of the block: fill and drain, freeze and thaw, …"""
         with self.access() as access:
             instance = access.cluster.nodes[node].instance_id
-        lab_fault = [sys.executable, "-m", "clusterctl", "lab", "fault"]
-        subprocess.run([*lab_fault, fault, instance, *options], env=self.environ, check=True)
+        self.lab_fault(fault, instance, *options)
         try:
             yield
         finally:
-            subprocess.run([*lab_fault, undo, instance], env=self.environ, check=True)
+            self.lab_fault(undo, instance)
+
+    def lab_fault(self, *arguments: str) -> None:
+        status, _, err = run_one(["lab", "fault", *arguments], self.environ)
+        assert status == 0, err
 
     def answers(self, node: int) -> bool:
         with self.access() as access:

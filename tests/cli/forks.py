@@ -1,8 +1,8 @@
 """Run many commands, each in a process of its own that is forked and not started: for that an
-interpreter and its imports are there already. Reads cases as JSON lines, writes what came of them.
+interpreter and its imports are there already: starting one takes ten times the processor.
 
-Runs in mount and user namespaces of its own (`unshare`), so that a disk can be full, and a folder
-read-only for root, too.
+`run_all` runs many in mount and user namespaces of their own (`unshare`), so that a disk can be
+full, and a folder read-only for root, too; `run_one` runs one as it would be run by hand.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import json
 import os
 import selectors
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -24,6 +26,7 @@ from pathlib import Path
 
 WORKERS = 3
 PATIENCE_S = 300
+ROOT = Path(__file__).parents[2]
 
 
 def run_all(cases, environ, folder):
@@ -47,6 +50,48 @@ def run_all(cases, environ, folder):
     )
     found = dict(json.loads(line) for line in done.stdout.splitlines())
     return [found[number] for number in range(len(cases))]
+
+
+def run_one(argv, environ):
+    """`clusterctl ARGV...` with this whole environment to its end: (status, stdout, stderr)."""
+    case = {"argv": list(argv), "environ": dict(environ), "cwd": str(Path.cwd())}
+    answer, answering = os.pipe()
+    try:
+        socket.send_fds(_runner(), [json.dumps(case).encode()], [answering])
+    finally:
+        os.close(answering)
+    with open(answer) as told:  # noqa: PTH123
+        done = json.load(told)
+    assert done["status"] != -signal.SIGKILL, f"{argv}: killed after {done['seconds']} s: {done}"
+    return done["status"], done["out"], done["err"]
+
+
+@functools.lru_cache(maxsize=1)
+def _runner() -> socket.socket:
+    """The way to a process that runs a command for each message. It ends with this one."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        subprocess.Popen([sys.executable, "-m", "tests.cli.forks"], stdin=theirs, cwd=ROOT)
+    return ours
+
+
+def _answer_messages() -> None:
+    asked = socket.socket(fileno=os.dup(0))
+    _warm_up()
+    os.environ.clear()
+    while True:
+        message, answering, _, _ = socket.recv_fds(asked, 1 << 20, 1)
+        if not message:
+            return
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        if not os.fork():
+            asked.close()
+            with open(answering[0], "w") as answer:  # noqa: PTH123
+                json.dump(_run(json.loads(message)), answer)
+            os._exit(0)
+        os.close(answering[0])
 
 
 def _serve(folder: Path) -> None:
@@ -144,6 +189,8 @@ def _become(case, pipes) -> None:
             folder = tempfile.mkdtemp()
             os.chdir(folder)
             Path(folder).rmdir()
+        elif "cwd" in case:
+            os.chdir(case["cwd"])
         _redirect(case, 0, "null", pipes)
         _redirect(case, 1, case.get("stdout", "out"), pipes)
         _redirect(case, 2, case.get("stderr", "err"), pipes)
@@ -204,4 +251,7 @@ def _redirect(case, number, to, pipes) -> None:
 
 
 if __name__ == "__main__":
-    _serve(Path(sys.argv[1]))
+    if len(sys.argv) > 1:
+        _serve(Path(sys.argv[1]))
+    else:
+        _answer_messages()

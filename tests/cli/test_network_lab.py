@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.cli.forks import run_one
 from tests.lab.running import client
 
 pytestmark = pytest.mark.lab
@@ -20,15 +20,7 @@ def clusterctl(lab):
     environ = {**os.environ, "CLUSTERCTL_HOME": str(lab.home), "CLUSTERCTL_LAB": "1"}
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [sys.executable, "-m", "clusterctl", *arguments],
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
-        )
+        done = subprocess.CompletedProcess(arguments, *run_one(arguments, environ))
         assert "Traceback" not in done.stderr, done.stderr
         return done
 

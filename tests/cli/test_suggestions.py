@@ -6,8 +6,6 @@ import ast
 import json
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import click
@@ -16,6 +14,7 @@ import pytest
 import clusterctl
 from clusterctl.cli import output
 from clusterctl.cli.main import cli, run_command
+from tests.cli.forks import run_one
 from tests.lab.running import LabHome
 
 PACKAGE = Path(clusterctl.__file__).parent
@@ -157,16 +156,7 @@ def typed(pair):
     environ = {key: value for key, value in pair.environ.items() if key != "CLUSTERCTL_LAB"}
 
     def run(line):
-        done = subprocess.run(
-            [sys.executable, "-m", *shlex.split(line)],
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
-        )
-        return done.returncode, done.stdout, done.stderr
+        return run_one(shlex.split(line)[1:], environ)
 
     return run
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from clusterctl.copy.s3 import LentKeys
 from clusterctl.domain.errors import CommandTimeout, HostError
 from clusterctl.operations import copy as operation
 from clusterctl.operations.copy import UrlAccess, copy_to_cluster
+from tests.cli.forks import run_one
 from tests.lab.running import wait_until
 
 pytestmark = pytest.mark.lab
@@ -33,10 +33,7 @@ class Cluster:
         self.keys = LentKeys(lab.keys[0].id, lab.keys[0].secret)
 
     def ctl(self, *words):
-        command = [sys.executable, "-m", "clusterctl", *words]
-        done = subprocess.run(
-            command, env=self.environ, capture_output=True, text=True, check=False
-        )
+        done = subprocess.CompletedProcess(words, *run_one(words, self.environ))
         assert "Traceback" not in done.stderr, done.stderr
         return done
 

@@ -15,6 +15,7 @@ from clusterctl.cli.app_context import AppContext
 from clusterctl.config import load_settings
 from clusterctl.ec2.launch.request import root_rate
 from clusterctl.operations.disk import GROW, SlowDisk, find_slow_disk
+from tests.pair import LabCluster
 
 pytestmark = [pytest.mark.lab]
 
@@ -236,9 +237,8 @@ def test_what_the_root_volume_costs(rate, size, says):
 def test_a_destination_on_ebs_beside_local_nvme(lab, pair):
     """A g4dn.xlarge has NVMe, a p3.2xlarge none; its way to EBS is slower than a gp3."""
     app = AppContext(load_settings(pair.environ))
-    up = [sys.executable, "-m", "clusterctl", "up", "stored", "--nodes", "1"]
-    up += ["--instance-type", "g4dn.xlarge"]
-    subprocess.run(up, env=pair.environ, check=True)
+    stored = LabCluster(lab, "stored")
+    assert stored.ctl("up", "--nodes", "1", "--instance-type", "g4dn.xlarge")[0] == 0
     try:
         with app.open("stored") as access:
             slow = find_slow_disk(access, app.ec2, 0, '"$HOME"/no/such/folder')
@@ -252,4 +252,4 @@ def test_a_destination_on_ebs_beside_local_nvme(lab, pair):
             instance = access.cluster.nodes[0].instance_id
         assert root_rate(app.ec2, instance) == 125 << 20
     finally:
-        subprocess.run([*up[:3], "down", "stored", "--yes"], env=pair.environ, check=False)
+        stored.ctl("down", "--yes")

@@ -107,7 +107,7 @@ def the_job_of_a_quarantined_node_is_seen_and_ended(pair):
     assert (status, "--force" in err, "clusterctl cancel pair" in err) == (1, False, True), err
     # What mpirun's end does not reach.
     pair.on(1, "pkill -STOP -f '[p]rted'")
-    status, out, err = pair.ctl("cancel", timeout_s=120)
+    status, out, err = pair.ctl("cancel")
     assert (status, "pair-1" in out) == (0, True), out + err
     assert not pair.on(1, "pgrep -f '[w]ait.py|[p]rted' || :")
 

@@ -145,7 +145,7 @@ def test_a_node_behind_a_head_that_is_gone_has_nothing_to_say_for_itself(monkeyp
 def soon(pair, command: str, *arguments: str):
     """What it came to, which has to be known soon: (exit status, stdout, stderr)."""
     began = time.monotonic()
-    done = pair.ctl(command, *arguments, timeout_s=240)
+    done = pair.ctl(command, *arguments)
     assert time.monotonic() - began < SOON_S, done
     return done
 

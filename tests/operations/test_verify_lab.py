@@ -31,10 +31,7 @@ def data(pair):
 
 def verify(pair, *arguments):
     """`clusterctl data verify pair ...`: (exit status, stdout, stderr)."""
-    argv = [sys.executable, "-m", "clusterctl", "data", "verify", "pair", *arguments]
-    done = subprocess.run(argv, env=pair.environ, capture_output=True, text=True, check=False)
-    assert "Traceback" not in done.stderr, done.stderr
-    return done.returncode, done.stdout, done.stderr
+    return pair.ctl("data verify", *arguments)
 
 
 def test_all_have_the_same(data):
