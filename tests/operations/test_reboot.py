@@ -230,7 +230,7 @@ def test_not_while_an_mpirun_runs(pair):
         for command in (
             ["reboot"],
             ["clean-logs"],
-            ["train", "1", "--script", "train_imagenet_resnet_hvd.py"],
+            ["train", "1", "--synthetic"],
         ):
             status, out, err = pair.ctl(*command)
             assert (status, out) == (1, "")
