@@ -59,7 +59,12 @@ def first_looks(name: str) -> list[int]:
     return [number for number in range(end) if calls[number].startswith(READS)]
 
 
-def cases(changes: tuple[Mode, ...], looks: tuple[Mode, ...] = (), only: str = ""):
+def cases(
+    changes: tuple[Mode, ...],
+    looks: tuple[Mode, ...] = (),
+    only: str = "",
+    plain_modes: tuple[Mode, ...] = ON_EVERY_RUN,
+):
     """(command, call, mode): every change in each of these ways, later looks in one of theirs."""
     for name in COMMANDS:
         first = first_looks(name)
@@ -70,7 +75,7 @@ def cases(changes: tuple[Mode, ...], looks: tuple[Mode, ...] = (), only: str = "
                 modes = changes if only in call else ()
             for mode in modes:
                 # Of a launch nothing is left out: what goes wrong there costs the most.
-                plain = mode in ON_EVERY_RUN or call == "RunInstances" or mode in looks
+                plain = mode in plain_modes or call == "RunInstances" or mode in looks
                 marks = () if plain else pytest.mark.all
                 id = f"{name}-{number}-{call}-{mode.name}"
                 yield pytest.param(name, number, mode, id=id, marks=marks)

@@ -16,7 +16,9 @@ def soon(monkeypatch):
     hasten(monkeypatch.setattr)
 
 
-@pytest.mark.parametrize(("name", "number", "mode"), [*cases((Mode.LOST, Mode.KILLED))])
+@pytest.mark.parametrize(
+    ("name", "number", "mode"), cases((Mode.LOST, Mode.KILLED), plain_modes=(Mode.KILLED,))
+)
 def test_down_afterwards(world, slayer, name, number, mode):
     command = COMMANDS[name]
     world.prepare(command.before)
