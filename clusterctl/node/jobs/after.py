@@ -147,6 +147,7 @@ def ask(nodes: list[dict[str, Any]], argv: list[str], stdin: bytes = b"") -> lis
                 [*SSH, node["address"], shlex.join(argv)],
                 input=stdin,
                 stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
                 timeout=ANSWER_WITHIN_S,
                 check=True,
             )
