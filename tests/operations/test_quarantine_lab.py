@@ -21,6 +21,7 @@ DEFAULTS = {
     "data": ["verify", "/etc/hostname"],
     "env": ["status"],
     "train": ["1", "--synthetic", "--dry-run"],
+    "bench": ["--gpus", "1", "--dry-run"],
     "cancel": [],
     "kill": [],
     "disk": [],
@@ -34,12 +35,13 @@ NOT_FOR_NODES = {
     *("up", "down", "stop", "start", "add", "remove", "replace", "quarantine", "release"),
     *("status", "list", "costs", "ssh", "hosts", "logs", "results", "gc", "config", "network"),
     *("iam-policy", "lab"),
+    *("jobs", "wait", "fetch", "tuning"),
 }
 
 
 def test_every_command_is_known_here():
     from_others = set(COMMANDS) - DEFAULTS.keys() - NOT_FOR_NODES
-    assert from_others <= {"bench", "diagnose", "explain", "watch"}
+    assert from_others <= {"diagnose", "explain", "watch"}
 
 
 def test_quarantine_replacement_and_release(pair):
