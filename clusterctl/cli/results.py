@@ -310,7 +310,7 @@ def how_it_went(job: JobRecord) -> str:
     from clusterctl.operations.results import said_of
 
     if job.running:
-        return "is running: this is what it has written so far"
+        return f"{said_of(job)}: this is what it has written so far"
     # Nobody knows when a lost one ended.
     after = "" if job.state is JobState.LOST else f" after {format_duration(job.duration_s)}"
     until = "" if job.state is JobState.SUCCEEDED else ": this is what it wrote until then"

@@ -106,6 +106,7 @@ def results_of_cluster(
 def said_of(job: JobRecord) -> str:
     """`was cancelled`, `failed with exit status 1`."""
     return {
+        JobState.QUEUED: "has not begun",
         JobState.RUNNING: "is running",
         JobState.SUCCEEDED: "succeeded",
         JobState.FAILED: f"failed with exit status {job.exit_status}",

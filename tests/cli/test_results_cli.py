@@ -88,6 +88,7 @@ def test_a_resumed_run_that_finished(results, tmp_path):
 @pytest.mark.parametrize(
     ("state", "exit_status", "says"),
     [
+        (JobState.QUEUED, None, "has not begun: this is what it has written so far"),
         (JobState.RUNNING, None, "is running: this is what it has written so far"),
         (JobState.SUCCEEDED, 0, "succeeded after 1 min 30 s"),
         (JobState.FAILED, 3,
