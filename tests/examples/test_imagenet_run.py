@@ -103,9 +103,11 @@ def test_what_a_training_leaves(flow):
             for ending in ("data-00000-of-00001", "index")
         ),
     ]
-    [summaries] = [name for name in names if "tfevents" in name]
-    written = (flow.folder / "whole" / summaries).read_bytes()
+    training, evaluation = (name for name in names if "tfevents" in name)  # by their times
+    written = (flow.folder / "whole" / training).read_bytes()
     assert all(name in written for name in (b"final_loss", b"learning_rate"))
+    assert written.count(b"images_per_s") == 2, "of three, the first would count the start"
+    assert b"eval_top1" in (flow.folder / "whole" / evaluation).read_bytes()
 
 
 def test_a_training_that_goes_on_ends_as_one_that_was_never_stopped(flow):

@@ -12,7 +12,7 @@ import tensorflow as tf
 from agreement import CommonProblem, from_rank_0, same_everywhere
 from batches import evaluation_batches, look_for, model_input
 from checkpoints import Saved, number_in, restore, saved_in
-from log import Log
+from log import Log, summarize_scores
 from model import build_resnet
 from schedule import whole_epochs
 from step import cross_entropy
@@ -53,6 +53,7 @@ def evaluate(args: argparse.Namespace, log: Log) -> None:
         data=args.data_dir,
         validation_samples=validation.images,
     )
+    scores = {}
     for saved in chosen:
         from_rank_0(lambda saved=saved: restore(state, saved))
         hvd.broadcast_variables(model.variables, root_rank=0)  # Horovod: and so has everyone.
@@ -62,6 +63,8 @@ def evaluate(args: argparse.Namespace, log: Log) -> None:
         log.line(row(saved.step, epoch, score, when))
         values = {name: float(value) for name, value in vars(score).items()}
         log.record("eval", step=saved.step, epoch=epoch, **values, checkpoint_time=when)
+        scores[saved.step] = values
+    summarize_scores(args.log_dir, scores)
     log.line("Finished evaluation")
 
 

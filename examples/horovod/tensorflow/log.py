@@ -99,7 +99,11 @@ class Table:
 
 
 class Summaries:
-    """Loss, learning rate and loss scale for TensorBoard, every --save_summary_steps steps."""
+    """Loss, learning rate, loss scale and speed for TensorBoard, every --save_summary_steps steps.
+
+    `images_per_s` counts from the summary before, so that the first has none: it would count the
+    start of the program.
+    """
 
     def __init__(self, args: argparse.Namespace, schedule: Schedule, scale: LossScale) -> None:
         self.folder = args.log_dir
@@ -107,16 +111,32 @@ class Summaries:
         self.scale = scale
         self.every = args.save_summary_steps or schedule.steps_per_epoch
         self.writer: tf.summary.SummaryWriter | None = None  # made when there is something to say
+        self.last_step, self.last_time = 0, 0.0
 
     def after(self, step: int, loss: tf.Tensor, final_loss: tf.Tensor) -> None:
         """Write, when it is time to, what the last of that many steps was like."""
         if hvd.rank() != 0 or step % self.every:  # Horovod: one process of all writes.
             return
+        value, now = float(loss), time.time()  # waits for the device
         self.writer = self.writer or tf.summary.create_file_writer(self.folder)
         with self.writer.as_default(step=step):
-            tf.summary.scalar("loss", loss)
+            tf.summary.scalar("loss", value)
+            if self.last_step:
+                images = (step - self.last_step) * self.schedule.global_batch
+                tf.summary.scalar("images_per_s", images / (now - self.last_time))
             tf.summary.scalar("final_loss", final_loss)
             tf.summary.scalar("learning_rate", self.schedule.learning_rate(step - 1))
             tf.summary.scalar("loss_scale", self.scale.value)
             tf.summary.scalar("skipped_steps", self.scale.skipped)
         self.writer.flush()
+        self.last_step, self.last_time = step, now
+
+
+def summarize_scores(folder: str, scores: dict[int, dict[str, float]]) -> None:
+    """What an evaluation came to, for TensorBoard, beside the training's: by step."""
+    if hvd.rank() != 0:  # Horovod: one process of all writes.
+        return
+    with tf.summary.create_file_writer(folder).as_default():
+        for step, values in scores.items():
+            for name, value in values.items():
+                tf.summary.scalar(f"eval_{name}", value, step=step)
