@@ -332,10 +332,11 @@ _WITH_PRIVATE = "exec python3 -ISc " + shlex.quote(
     "[signal.signal(one, signal.SIG_DFL) for one in (signal.SIGPIPE, signal.SIGXFSZ)]; "
     "os.execv(sys.argv[1], sys.argv[1:])"
 )
-# Without the job's mark: it is what may end all that has it.
+# Without the job's mark, and no child of the job's: it is what may end all that is, and ends with
+# the job, not with what a failed attempt has left.
 _WATCHDOG = f"""\
-env -u CLUSTERCTL_JOB setsid "$HOME"/{FOLDER}/bin/clusterctl-watchdog {{job_id}} \\
-    </dev/null >"$folder/watchdog.log" 2>&1 &
+(env -u CLUSTERCTL_JOB setsid "$HOME"/{FOLDER}/bin/clusterctl-watchdog {{job_id}} \\
+    </dev/null >"$folder/watchdog.log" 2>&1 &)
 """
 # 143: ended by TERM, between the lines.
 _EVALUATION = """\

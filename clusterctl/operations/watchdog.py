@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import socket
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,8 @@ from clusterctl.domain.cluster import Cluster, Node, NodeState
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.units import format_duration
 from clusterctl.jobs.deploy import HOSTS_PATH
-from clusterctl.node.jobs import jobs
+from clusterctl.jobs.metrics.logs import TAG
+from clusterctl.node.jobs import jobs, processes
 from clusterctl.operations.access import Access
 from clusterctl.operations.diagnose import Looking, collect
 from clusterctl.operations.folder import ClusterFolder
@@ -90,17 +92,27 @@ class Progress:
     def __init__(self, folder: Path) -> None:
         plan = jobs.describe(folder)["plan"]
         log_dir = plan.get("log_dir")
-        self._log = folder / "log"
+        self._folder, self._log = folder, folder / "log"
         self._metrics = Path(plan["workdir"], log_dir, "metrics.jsonl") if log_dir else None
         self._read = 0
         self._rows = _size(self._metrics)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._attempt = jobs.mtime_of(self._folder / "exit_status")
         self.has_stepped = False
         self.began = self.last = time.monotonic()
 
     def look(self) -> None:
+        # After a lost node the job waits for nodes, up to a quarter of an hour, and begins anew.
+        waits = is_between_attempts(self._folder)
+        if waits or jobs.mtime_of(self._folder / "exit_status") != self._attempt:
+            self._begin()
         rows, now = _size(self._metrics), time.monotonic()
-        if rows != self._rows:
-            self._rows, self.has_stepped, self.last = rows, True, now
+        # Fewer: what an earlier job left there was cleared.
+        if rows > self._rows:
+            self.has_stepped, self.last = True, now
+        self._rows = rows
         with contextlib.suppress(OSError), self._log.open("rb") as log:
             log.seek(self._read)
             content = log.read(LOOK_BYTES)
@@ -109,7 +121,8 @@ class Progress:
             if not end and len(content) == LOOK_BYTES:
                 lines, rest = content, b""
             self._read += len(content) - len(rest)
-            if any(not NO_STEP.search(one) for one in lines.decode(errors="replace").splitlines()):
+            text = lines.decode(errors="replace")
+            if any(not NO_STEP.search(TAG.sub("", one).strip()) for one in text.splitlines()):
                 self.last = now
 
     def silent_s(self, after_s: float) -> float | None:
@@ -118,6 +131,12 @@ class Progress:
         if not self.has_stepped and now - self.began < START_UP * after_s:
             return None
         return now - self.last if now - self.last > after_s else None
+
+
+def is_between_attempts(folder: Path) -> bool:
+    """Whether the head node sees what is left of the job, or waits for nodes (after.py)."""
+    program = str(folder / "after.py")
+    return any(program in one.argv for one in processes.all_processes().values())
 
 
 def _size(path: Path | None) -> int:
@@ -194,8 +213,17 @@ def head_access(settings: WatchdogSettings) -> Access:
     }
     nodes = tuple(
         Node(index=one.index, name=one.name, gpus=one.gpus, private_ip=one.address, **some)
-        for one in settings.hosts
+        for one in map(as_now, settings.hosts)
     )
     cluster = Cluster(settings.cluster, "", settings.user, nodes)
     connections = open_hosts(Path.home() / HOSTS_PATH).connections
     return Access(cluster, ClusterFolder(Path.home() / ".clusterctl"), connections)
+
+
+def as_now(host: WatchedHost) -> WatchedHost:
+    """The node with the address that it has by now: it may have been replaced, while the job was in
+    the queue or waited for it."""
+    try:
+        return replace(host, address=socket.gethostbyname(host.name))
+    except OSError:
+        return host

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
 from clusterctl.diagnosis.bundle import load
+from clusterctl.operations import watchdog
 from tests.pair import eventually
-
-pytestmark = [pytest.mark.lab, pytest.mark.train]
 
 # Makes steps until /data/hang is there; what Horovod says of such a job then is no step.
 HANGS = """\
@@ -43,6 +45,8 @@ def folder_of(job_id):
     return f".clusterctl/jobs/{job_id}"
 
 
+@pytest.mark.lab
+@pytest.mark.train
 @pytest.mark.parametrize("cancels", [False, True], ids=["diagnoses", "cancels"])
 def test_a_job_that_hangs_is_diagnosed_without_this_machine(hanging, tmp_path, cancels):
     run = ("train", "2", "--detach", "--json", "--script", "~/hangs.py", "--watchdog", "3s")
@@ -88,6 +92,8 @@ def test_a_job_that_hangs_is_diagnosed_without_this_machine(hanging, tmp_path, c
     )
 
 
+@pytest.mark.lab
+@pytest.mark.train
 def test_a_job_is_ended_where_the_diagnosis_cannot_be_kept(hanging):
     hanging.on(0, "touch /data/hang")
     run = ("train", "1", "--detach", "--json", "--script", "~/hangs.py")
@@ -100,3 +106,73 @@ def test_a_job_is_ended_where_the_diagnosis_cannot_be_kept(hanging):
     said = "\n".join(job(hanging)["watchdog"])
     assert "not all is kept: cannot write the bundle" in said
     assert said.endswith("the job is ended, as --watchdog-cancel asks")
+
+
+@pytest.fixture
+def waited(monkeypatch):
+    """A clock that goes by hand: passes so many seconds."""
+    now = [0.0]
+    monkeypatch.setattr(watchdog.time, "monotonic", lambda: now[0])
+
+    def wait(seconds):
+        now[0] += seconds
+
+    return wait
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Of a job whose log folder has an earlier job's rows."""
+    for name, text in (
+        ("job.json", json.dumps({"workdir": str(tmp_path), "log_dir": "logs"})),
+        ("log", ""),
+        ("exit_status", ""),
+        ("after.py", "print('waits', flush=True)\ninput()\n"),
+    ):
+        (tmp_path / name).write_text(text)
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "metrics.jsonl").write_text("{}\n")
+    return tmp_path
+
+
+def test_what_is_a_step_and_how_long_may_pass_without_one(folder, waited):
+    progress = watchdog.Progress(folder)
+
+    def silent_after(seconds, name="log", text=""):
+        with (folder / name).open("a") as file:
+            file.write(text)
+        waited(seconds)
+        progress.look()
+        return progress.silent_s(60)
+
+    assert silent_after(170) is None, "three times as long before the first row"
+    (folder / "logs" / "metrics.jsonl").write_text("")
+    assert (silent_after(5), progress.has_stepped) == (None, False), "an earlier job's rows go"
+    assert silent_after(10) == 185
+    assert silent_after(1, "logs/metrics.jsonl", "{}\n") is None
+    for tag in ("", "[1,0]<stderr>:", "[prterun-demo-0-77@1,0]<stderr>: "):
+        assert silent_after(1, text=f"{tag}loss 0.1\n") is None
+        stall = f"{tag}Missing ranks:\n{tag}1: [grads/conv1]\n{tag}\n"
+        assert silent_after(61, text=stall) == 61, tag
+
+
+def test_a_job_that_waits_for_a_lost_node_does_not_hang(folder, waited):
+    progress = watchdog.Progress(folder)
+    (folder / "logs" / "metrics.jsonl").write_text("{}\n{}\n")
+    progress.look()
+    argv = [sys.executable, str(folder / "after.py")]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as after:
+        after.stdout.readline()
+        waited(900)
+        progress.look()
+        assert progress.silent_s(60) is None
+        after.stdin.close()
+    os.utime(folder / "exit_status", (1, 1))  # it begins anew
+    waited(70)
+    progress.look()
+    assert (progress.silent_s(60), progress.has_stepped) == (None, False)
+    waited(170)
+    progress.look()
+    assert progress.silent_s(60) is None
+    waited(11)
+    assert progress.silent_s(60) == 181
