@@ -17,11 +17,6 @@ GONE_MODULES = (
     *("doorway", "deeds", "slain"),
 )
 GONE_CLASSES = ("Wiring", "Member", "Victim", "Way", "Patience", "Case")
-# These still stand for two things. A name that has become one class's leaves this list.
-SHARED = {
-    *("Found", "Group", "Lost", "Plan", "Process", "Progress", "Quota", "Relay", "Run", "Running"),
-    *("Seen", "Shown", "SourceError", "Target", "Tokens", "Wanted"),
-}
 
 
 def classes() -> Counter[str]:
@@ -40,4 +35,4 @@ def test_a_class_name_stands_for_one_thing():
     counted = classes()
     assert not counted.keys() & set(GONE_CLASSES)
     public = {name for name, times in counted.items() if times > 1 and not name.startswith("_")}
-    assert public <= SHARED
+    assert not public

@@ -19,7 +19,7 @@ from clusterctl.domain.units import count, format_bytes
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from clusterctl.copy.verify import Discrepancy, Group
+    from clusterctl.copy.verify import Alike, Discrepancy
     from clusterctl.node.relay.messages import Progress
     from clusterctl.operations.verify import Depth, VerifyReport, Watch
 
@@ -163,7 +163,7 @@ def shown(path: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def _row(group: Group) -> tuple[str, ...]:
+def _row(group: Alike) -> tuple[str, ...]:
     counts = group.total.counts
     many = f" ({len(group.hosts)})" if len(group.hosts) > 1 else ""
     return (

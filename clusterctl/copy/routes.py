@@ -6,7 +6,7 @@ import socket
 import threading
 from collections.abc import Mapping
 
-from clusterctl.copy.session import Inbox, Relay
+from clusterctl.copy.session import Inbox, RelaySession
 from clusterctl.copy.topology import SOURCE
 from clusterctl.domain.errors import ClusterctlError
 from clusterctl.node.relay.messages import Listening, Lost, PullFrom
@@ -24,7 +24,7 @@ class Routes:
         self,
         connections: Connections,
         first: Target,
-        relays: Mapping[str, Relay],
+        relays: Mapping[str, RelaySession],
         inbox: Inbox,
     ) -> None:
         self.own_address = own_address(connections, first)

@@ -152,7 +152,7 @@ class Inbox:
         return [(node, news) for node, waiting in found.items() for news in waiting]
 
 
-class Relay(ABC):
+class RelaySession(ABC):
     """Starts at once. `name` is what its news are put under in the inbox."""
 
     def __init__(
@@ -191,7 +191,7 @@ class Relay(ABC):
         return ended_early(host, exit_status, stderr, self._lines.spoke)
 
 
-class RemoteRelay(Relay):
+class RemoteRelay(RelaySession):
     """A relay on a node: a command on the SSH connection.
 
     `logins` bounds how many log in at the same time.
@@ -253,7 +253,7 @@ class RemoteRelay(Relay):
             exchange.end()
 
 
-class LocalRelay(Relay):
+class LocalRelay(RelaySession):
     """A relay on this machine: a process of its own, which never outlives this one.
 
     When this process dies, the relay's standard input ends, and so does the relay.

@@ -24,7 +24,7 @@ from clusterctl.copy.report import (
 )
 from clusterctl.copy.request import CopyRequest
 from clusterctl.copy.routes import Routes
-from clusterctl.copy.session import Ended, Inbox, LocalRelay, LoggedIn, Relay, RemoteRelay
+from clusterctl.copy.session import Ended, Inbox, LocalRelay, LoggedIn, RelaySession, RemoteRelay
 from clusterctl.copy.topology import SOURCE, Timeouts
 from clusterctl.domain.errors import ClusterctlError, CommandFailed, UsageError
 from clusterctl.node.packer import program_of
@@ -96,7 +96,7 @@ class _Run:
         self._inbox = Inbox()
         self._logins = threading.Semaphore(max(1, transfer.max_logins))
         self._program = program_of("clusterctl.node.relay.relay")
-        self._relays: dict[str, Relay] = {}
+        self._relays: dict[str, RelaySession] = {}
         self._targets = {target.host: target for target in transfer.targets}
         self._routes: Routes | None = None
         self._began = time.monotonic()

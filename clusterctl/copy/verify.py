@@ -55,14 +55,14 @@ class NodeTotal:
 
 
 @dataclass(frozen=True)
-class Group:
+class Alike:
     """Hosts that have the same; `total` is the first one's."""
 
     hosts: tuple[str, ...]
     total: NodeTotal
 
 
-def grouped(totals: Sequence[NodeTotal]) -> tuple[Group, ...]:
+def grouped(totals: Sequence[NodeTotal]) -> tuple[Alike, ...]:
     """Hosts with the same digest together. The first group is what the others are compared with:
     the largest, and of two as large the one with the first host.
     """
@@ -70,7 +70,7 @@ def grouped(totals: Sequence[NodeTotal]) -> tuple[Group, ...]:
     for total in totals:
         groups.setdefault(total.digest, []).append(total)
     ordered = sorted(groups.values(), key=len, reverse=True)
-    return tuple(Group(tuple(total.host for total in group), group[0]) for group in ordered)
+    return tuple(Alike(tuple(total.host for total in group), group[0]) for group in ordered)
 
 
 def compare(wanted: Iterable[Entry], there: Iterable[Entry]) -> Iterator[tuple[Kind, str, str]]:

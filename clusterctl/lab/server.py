@@ -34,7 +34,7 @@ from clusterctl.lab.complete import complete_moto
 from clusterctl.lab.hosts import modes
 from clusterctl.lab.hosts.daemon.network import storage_url
 from clusterctl.lab.hosts.metadata import make_metadata_server
-from clusterctl.lab.hosts.namespaces import HOSTS_MEMORY, Daemon, NetworkTaken, Plan
+from clusterctl.lab.hosts.namespaces import HOSTS_MEMORY, Daemon, DaemonPlan, NetworkTaken
 from clusterctl.lab.hosts.supervisor import Supervisor
 
 LEFT_BY_A_DEAD_LAB = ("lab.json", "lab.json.new", "dial.sock")
@@ -104,7 +104,7 @@ def _limits(daemon: Daemon) -> dict[str, Any]:
     return {"cgroups": tuple(map(str, daemon.cgroups)), "memory_bytes": memory}
 
 
-def _be_nobody(plan: Plan) -> None:
+def _be_nobody(plan: DaemonPlan) -> None:
     """Hosts' and others' requests are read by an id that has nothing on this machine.
 
     It is that of root on the hosts. As another one this process could not end the daemon: not even
@@ -150,13 +150,13 @@ def _dial_socket(folder: Path) -> socket.socket:
 
 def _spawn(
     mode: modes.Mode, dial: socket.socket | None, wanted: IPv4Network | None
-) -> tuple[Daemon, Plan]:
+) -> tuple[Daemon, DaemonPlan]:
     """The daemon, on the wanted network, or the first that nobody took in the meantime."""
     # A user's lab adds no route to this machine: its networks are in no one's way.
     in_use = addresses.networks_in_use() if mode.name == "root" else []
     for network in addresses.free_networks(in_use, wanted):
         public = addresses.public_network(network, in_use)
-        plan = Plan(mode.name, mode.ids, network, public, dial)
+        plan = DaemonPlan(mode.name, mode.ids, network, public, dial)
         try:
             return Daemon(plan), plan
         except NetworkTaken:
@@ -166,7 +166,7 @@ def _spawn(
 
 
 def _record(
-    options: record.LabOptions, listening: socket.socket, plan: Plan, secret: str
+    options: record.LabOptions, listening: socket.socket, plan: DaemonPlan, secret: str
 ) -> record.LabRecord:
     home = Path(options.home)
     started = record.process_started(os.getpid())

@@ -14,7 +14,15 @@ from typing import Any
 
 from clusterctl.copy.failures import died, failure_of
 from clusterctl.copy.session import Ended, Inbox, RemoteRelay
-from clusterctl.copy.verify import Discrepancy, Findings, Group, Kind, NodeTotal, compare, grouped
+from clusterctl.copy.verify import (
+    Alike,
+    Discrepancy,
+    Findings,
+    Kind,
+    NodeTotal,
+    compare,
+    grouped,
+)
 from clusterctl.domain.errors import (
     ClusterctlError,
     CommandFailed,
@@ -58,7 +66,7 @@ class VerifyReport:
     """
 
     path: str
-    groups: tuple[Group, ...]
+    groups: tuple[Alike, ...]
     findings: tuple[Discrepancy, ...]
     more: int = 0
     failures: tuple[HostOutcome[NodeTotal], ...] = ()
@@ -133,7 +141,7 @@ def _add_problems(relays: _Relays, total: NodeTotal, findings: Findings) -> None
     findings.more += total.problem_count - len(told)
 
 
-def _add_differences(relays: _Relays, right: Group, other: Group, findings: Findings) -> None:
+def _add_differences(relays: _Relays, right: Alike, other: Alike, findings: Findings) -> None:
     """What the first host of the other group has otherwise: their manifests, side by side."""
     hosts = (right.hosts[0], other.hosts[0])
     try:

@@ -86,7 +86,7 @@ def prepare(access: Access, after_s: float, cancels: bool, cache: Path, offline:
     return json.dumps(asdict(settings)) + "\n"
 
 
-class Progress:
+class JobProgress:
     """Whether a job makes steps, by what it writes: its log and the trainer's metrics."""
 
     def __init__(self, folder: Path) -> None:
@@ -150,7 +150,7 @@ def main() -> None:
     """Watch the job whose id is the argument until it has ended. Runs on the head node."""
     folder = jobs.JOBS / sys.argv[1]
     settings = decode(WatchdogSettings, json.loads((folder / SETTINGS).read_text()))
-    progress = Progress(folder)
+    progress = JobProgress(folder)
     looked_at = 0.0
     while jobs.pid_of(folder):
         time.sleep(min(5.0, settings.after_s / 5))
@@ -162,7 +162,7 @@ def main() -> None:
             _fire(folder, settings, progress, silent_s)
 
 
-def _fire(folder: Path, settings: WatchdogSettings, progress: Progress, silent_s: float) -> None:
+def _fire(folder: Path, settings: WatchdogSettings, progress: JobProgress, silent_s: float) -> None:
     """Diagnose the job, keep what was seen, and end it if that is wanted and it still stands."""
     stopped, said = progress.last, f"no step for {format_duration(silent_s)}"
     with _telling(folder, said), head_access(settings) as access:

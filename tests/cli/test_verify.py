@@ -7,7 +7,7 @@ import json
 import pytest
 
 from clusterctl.cli.verify import checking, compared, report_lines, show, shown
-from clusterctl.copy.verify import Discrepancy, Group, Kind, NodeTotal
+from clusterctl.copy.verify import Alike, Discrepancy, Kind, NodeTotal
 from clusterctl.domain.errors import CommandFailed, HostUnreachable
 from clusterctl.domain.results import HostOutcome
 from clusterctl.operations.verify import Depth, VerifyReport
@@ -20,8 +20,8 @@ COUNTS = {
     "bytes": 3 << 30,
 }
 HOSTS = tuple(f"demo-{number}" for number in range(31))
-ALL = Group(HOSTS, NodeTotal("demo-0", "abc", COUNTS))
-ONE = Group(("demo-31",), NodeTotal("demo-31", "def", {**COUNTS, "files": 1151}))
+ALL = Alike(HOSTS, NodeTotal("demo-0", "abc", COUNTS))
+ONE = Alike(("demo-31",), NodeTotal("demo-31", "def", {**COUNTS, "files": 1151}))
 
 
 def finding(path="a", message="a file", kind=Kind.MISSING):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterctl.lab.hosts.reconcile import WAIT, Decision, Seen, Wanted, decide
+from clusterctl.lab.hosts.reconcile import WAIT, Decision, Seen, WantedInstance, decide
 
 BOOTING, UP, OFF = Seen("booting"), Seen("up"), Seen("off", "off")
 POWERED_OFF, REBOOTED, DIED = Seen("off", "poweroff"), Seen("off", "reboot"), Seen("off", "died")
@@ -12,35 +12,35 @@ FAILED = Seen("off", "failed: no space")
 @pytest.mark.parametrize(
     ("wanted", "seen", "decision"),
     [
-        (Wanted("pending"), None, Decision(order="create")),
-        (Wanted("pending"), BOOTING, WAIT),
-        (Wanted("pending"), UP, Decision(state="running")),
-        (Wanted("pending"), OFF, Decision(order="start")),
-        (Wanted("pending"), POWERED_OFF, Decision(order="start")),
-        (Wanted("pending"), FAILED, Decision(state="shutting-down")),
-        (Wanted("pending", held=True), None, WAIT),
-        (Wanted("pending", held=True), OFF, WAIT),
-        (Wanted("pending", doomed=True), None, Decision(state="shutting-down")),
-        (Wanted("pending", doomed=True), OFF, Decision(state="stopping")),
-        (Wanted("shutting-down", doomed=True), None, Decision(state="terminated")),
-        (Wanted("running", held=True, doomed=True), UP, WAIT),
-        (Wanted("running"), UP, WAIT),
-        (Wanted("running"), BOOTING, WAIT),
-        (Wanted("running", reboot=True), UP, Decision(order="power_off")),
-        (Wanted("running"), OFF, Decision(order="boot")),
-        (Wanted("running"), REBOOTED, Decision(order="boot")),
-        (Wanted("running"), DIED, Decision(order="boot")),
-        (Wanted("running"), POWERED_OFF, Decision(state="stopping")),
-        (Wanted("running", False, True), POWERED_OFF, Decision(state="shutting-down")),
-        (Wanted("stopping"), UP, Decision(order="power_off")),
-        (Wanted("stopping"), BOOTING, Decision(order="power_off")),
-        (Wanted("stopping"), OFF, Decision(state="stopped")),
-        (Wanted("stopped"), OFF, WAIT),
-        (Wanted("shutting-down"), UP, Decision(order="power_off")),
-        (Wanted("shutting-down"), OFF, Decision(order="remove")),
-        (Wanted("shutting-down"), FAILED, Decision(order="remove")),
-        (Wanted("shutting-down"), None, Decision(state="terminated")),
-        (Wanted("terminated"), None, WAIT),
+        (WantedInstance("pending"), None, Decision(order="create")),
+        (WantedInstance("pending"), BOOTING, WAIT),
+        (WantedInstance("pending"), UP, Decision(state="running")),
+        (WantedInstance("pending"), OFF, Decision(order="start")),
+        (WantedInstance("pending"), POWERED_OFF, Decision(order="start")),
+        (WantedInstance("pending"), FAILED, Decision(state="shutting-down")),
+        (WantedInstance("pending", held=True), None, WAIT),
+        (WantedInstance("pending", held=True), OFF, WAIT),
+        (WantedInstance("pending", doomed=True), None, Decision(state="shutting-down")),
+        (WantedInstance("pending", doomed=True), OFF, Decision(state="stopping")),
+        (WantedInstance("shutting-down", doomed=True), None, Decision(state="terminated")),
+        (WantedInstance("running", held=True, doomed=True), UP, WAIT),
+        (WantedInstance("running"), UP, WAIT),
+        (WantedInstance("running"), BOOTING, WAIT),
+        (WantedInstance("running", reboot=True), UP, Decision(order="power_off")),
+        (WantedInstance("running"), OFF, Decision(order="boot")),
+        (WantedInstance("running"), REBOOTED, Decision(order="boot")),
+        (WantedInstance("running"), DIED, Decision(order="boot")),
+        (WantedInstance("running"), POWERED_OFF, Decision(state="stopping")),
+        (WantedInstance("running", False, True), POWERED_OFF, Decision(state="shutting-down")),
+        (WantedInstance("stopping"), UP, Decision(order="power_off")),
+        (WantedInstance("stopping"), BOOTING, Decision(order="power_off")),
+        (WantedInstance("stopping"), OFF, Decision(state="stopped")),
+        (WantedInstance("stopped"), OFF, WAIT),
+        (WantedInstance("shutting-down"), UP, Decision(order="power_off")),
+        (WantedInstance("shutting-down"), OFF, Decision(order="remove")),
+        (WantedInstance("shutting-down"), FAILED, Decision(order="remove")),
+        (WantedInstance("shutting-down"), None, Decision(state="terminated")),
+        (WantedInstance("terminated"), None, WAIT),
     ],
 )
 def test_decide(wanted, seen, decision):

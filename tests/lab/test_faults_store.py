@@ -17,8 +17,8 @@ from clusterctl.lab.faults.kinds import (
     Capacity,
     Delay,
     Lag,
-    Lost,
-    Quota,
+    LostAnswer,
+    QuotaFault,
     Throttle,
     read_fault,
 )
@@ -187,9 +187,9 @@ def test_a_throttle_set_again_is_a_full_bucket():
 def test_errors_strike_in_order_after_those_they_let_pass():
     faults = Faults()
     faults.add(ApiError("Run", "First", skip=1, times=2))
-    faults.add(Lost("*"))
+    faults.add(LostAnswer("*"))
     struck = [faults.take_answer("Run") for _ in range(4)]
-    assert struck == [Lost("*"), *[ApiError("Run", "First", skip=1, times=2)] * 2, None]
+    assert struck == [LostAnswer("*"), *[ApiError("Run", "First", skip=1, times=2)] * 2, None]
     assert faults.standing() == []
 
 
@@ -250,14 +250,14 @@ def test_delays_and_quotas():
     faults = Faults()
     faults.add(Delay("*", 1))
     faults.add(Delay("Run", 3))
-    faults.add(Quota("L-417A185B", 64))
+    faults.add(QuotaFault("L-417A185B", 64))
     assert (faults.delay_s("Run"), faults.delay_s("Other")) == (3, 1)
     assert (faults.quota("L-417A185B"), faults.quota("L-DB2E81BA")) == (64, None)
 
 
 def test_clear_one_or_all():
     faults = Faults()
-    ids = [faults.add(Lost("*")).id for _ in range(3)]
+    ids = [faults.add(LostAnswer("*")).id for _ in range(3)]
     assert [one.id for one in faults.clear(ids[1])] == [ids[1]]
     for unknown in (ids[1], "", "f99", "é"):
         with pytest.raises(UsageError):

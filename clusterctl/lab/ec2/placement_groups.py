@@ -26,7 +26,7 @@ STRATEGIES = ("cluster", "spread", "partition")
 
 
 @dataclass(frozen=True)
-class Group:
+class StoredGroup:
     name: str
     id: str
     strategy: str
@@ -91,7 +91,7 @@ def create_placement_group(response: Any) -> ActionResult:
             raise refuse(
                 "InvalidPlacementGroup.Duplicate", f"The placement group '{name}' already exists."
             )
-        made = Group(name, random_id("pg"), strategy, response._get_param("PartitionCount"))
+        made = StoredGroup(name, random_id("pg"), strategy, response._get_param("PartitionCount"))
         groups[name] = made
     response.ec2_backend.create_tags([made.id], tags.get("placement-group", {}))
     return ActionResult({"PlacementGroup": _described(response.ec2_backend, made)})
@@ -124,19 +124,19 @@ def delete_placement_group(response: Any) -> EmptyResult:
     return EmptyResult()
 
 
-def _groups(backend: Any) -> dict[str, Group]:
+def _groups(backend: Any) -> dict[str, StoredGroup]:
     """A region's groups. moto forgets them with the rest when it is reset."""
-    found: dict[str, Group] = backend.__dict__.setdefault("placement_groups", {})
+    found: dict[str, StoredGroup] = backend.__dict__.setdefault("placement_groups", {})
     return found
 
 
-def _known(groups: dict[str, Group], wanted: str) -> Group:
+def _known(groups: dict[str, StoredGroup], wanted: str) -> StoredGroup:
     if wanted not in groups:
         raise refuse("InvalidPlacementGroup.Unknown", f"The Placement Group '{wanted}' is unknown.")
     return groups[wanted]
 
 
-def _wanted_group(launch: PendingLaunch) -> Group | None:
+def _wanted_group(launch: PendingLaunch) -> StoredGroup | None:
     name, id = (launch.request.get(f"Placement.{key}") for key in ("GroupName", "GroupId"))
     groups = _groups(launch.backend)
     if not name and not id:
@@ -155,7 +155,7 @@ def _members(backend: Any, name: str) -> list[Any]:
     ]
 
 
-def _described(backend: Any, group: Group) -> dict[str, Any]:
+def _described(backend: Any, group: StoredGroup) -> dict[str, Any]:
     arn = f"arn:aws:ec2:{backend.region_name}:{backend.account_id}:placement-group/{group.name}"
     tags = backend.tags.get(group.id, {})
     return {

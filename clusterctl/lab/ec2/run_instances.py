@@ -36,7 +36,7 @@ def install(rules: Sequence[Rule]) -> None:
     """`rules` are asked in their order: the first that refuses names the error."""
     make, start = EC2Backend.run_instances, EC2Backend.start_instances
     respond = EC2Response.run_instances
-    tokens = Tokens()
+    tokens = ClientTokens()
 
     def run_instances(response: Any) -> ActionResult:
         return tokens.once(response, lambda: _respond(response, respond, rules))
@@ -113,7 +113,7 @@ def _all_or_nothing(backend: Any) -> Iterator[None]:
         raise
 
 
-class Tokens:
+class ClientTokens:
     """What each client token launched, by account, region, and zone where the request names one.
 
     It is kept as long as the backend, whatever becomes of the instances.

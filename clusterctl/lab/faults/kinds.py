@@ -77,7 +77,7 @@ class ApiError:
 
 
 @dataclass(frozen=True)
-class Lost:
+class LostAnswer:
     """The request is carried out, and the connection closed without an answer."""
 
     action: str
@@ -144,7 +144,7 @@ class Lag:
 
 
 @dataclass(frozen=True)
-class Quota:
+class QuotaFault:
     """A service quota's value, by its code (`L-417A185B`)."""
 
     code: str
@@ -155,16 +155,16 @@ class Quota:
         number("the quota", self.value, 1e9)
 
 
-Fault = Union[Capacity, Throttle, ApiError, Lost, Delay, Boot, Lag, Quota, HostFault]
+Fault = Union[Capacity, Throttle, ApiError, LostAnswer, Delay, Boot, Lag, QuotaFault, HostFault]
 KINDS: dict[str, type[Any]] = {
     "capacity": Capacity,
     "throttle": Throttle,
     "error": ApiError,
-    "lost": Lost,
+    "lost": LostAnswer,
     "delay": Delay,
     "boot": Boot,
     "lag": Lag,
-    "quota": Quota,
+    "quota": QuotaFault,
     "freeze": Frozen,
     "cut": Cut,
     "shape": Shape,

@@ -19,8 +19,8 @@ from clusterctl.lab.faults.kinds import (
     Delay,
     Fault,
     Lag,
-    Lost,
-    Quota,
+    LostAnswer,
+    QuotaFault,
     Throttle,
     kind_of,
     read_fault,
@@ -114,7 +114,7 @@ def describe(fault: Fault) -> str:
     if isinstance(fault, ApiError):
         when = "carried out, then" if fault.after else "answered with"
         return f"{_action(fault.action)}: {when} {fault.code}"
-    if isinstance(fault, Lost):
+    if isinstance(fault, LostAnswer):
         return f"{_action(fault.action)}: carried out, never answered"
     if isinstance(fault, Delay):
         return f"{_action(fault.action)}: {fault.seconds:g} s late"
@@ -126,7 +126,7 @@ def describe(fault: Fault) -> str:
             for what, seconds in (("instances", fault.visible_s), ("consoles", fault.console_s))
             if seconds is not None
         )
-    if isinstance(fault, Quota):
+    if isinstance(fault, QuotaFault):
         return f"{fault.code} is {fault.value:g}"
     return fault.words
 

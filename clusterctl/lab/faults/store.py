@@ -19,8 +19,8 @@ from clusterctl.lab.faults.kinds import (
     Delay,
     Fault,
     Lag,
-    Lost,
-    Quota,
+    LostAnswer,
+    QuotaFault,
     Throttle,
 )
 from clusterctl.lab.hosts.daemon.host_faults import UNHARMED
@@ -90,7 +90,7 @@ class Faults:
         return None
 
     def quota(self, code: str) -> float | None:
-        found = [one.fault for one in self.standing() if isinstance(one.fault, Quota)]
+        found = [one.fault for one in self.standing() if isinstance(one.fault, QuotaFault)]
         return next((fault.value for fault in found if fault.code == code), None)
 
     @property
@@ -118,12 +118,12 @@ class Faults:
                 if isinstance(one.fault, Throttle) and one.fault.action in (ANY, action)
             )
 
-    def take_answer(self, action: str) -> ApiError | Lost | None:
+    def take_answer(self, action: str) -> ApiError | LostAnswer | None:
         """What becomes of the answer to a request, if it does not simply get one."""
         with self._lock:
             for one in list(self._standing.values()):
                 fault = one.fault
-                if isinstance(fault, (ApiError, Lost)) and fault.action in (ANY, action):
+                if isinstance(fault, (ApiError, LostAnswer)) and fault.action in (ANY, action):
                     if one.skip:
                         self._standing[one.id] = replace(one, skip=one.skip - 1)
                         continue
@@ -199,7 +199,7 @@ def _subject(fault: Fault) -> tuple[str, ...] | None:
         return ("capacity", fault.instance_type, fault.zone)
     if isinstance(fault, (Throttle, Delay)):
         return (type(fault).__name__, fault.action)
-    if isinstance(fault, Quota):
+    if isinstance(fault, QuotaFault):
         return ("quota", fault.code)
     if isinstance(fault, HostFault):
         return (fault.effect, fault.instance_id)

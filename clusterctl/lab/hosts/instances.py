@@ -29,7 +29,7 @@ from clusterctl.lab.ec2.launch import all_instances
 from clusterctl.lab.faults.kinds import Boot
 from clusterctl.lab.faults.store import FAULTS
 from clusterctl.lab.hosts import userdata
-from clusterctl.lab.hosts.reconcile import Seen, Wanted
+from clusterctl.lab.hosts.reconcile import Seen, WantedInstance
 
 CODES = {
     "pending": 0,
@@ -110,10 +110,10 @@ class LabInstance(Instance):
             return failure.message
 
     @property
-    def wanted(self) -> Wanted:
+    def wanted(self) -> WantedInstance:
         fault = self.boot_fault
         due = self.booted_at + (fault.slow_s if fault else 0)
-        return Wanted(
+        return WantedInstance(
             self.state,
             self.reboot_wanted,
             self.dies_on_shutdown,

@@ -33,7 +33,7 @@ class NetworkTaken(Exception):
 
 
 @dataclass(frozen=True)
-class Plan:
+class DaemonPlan:
     """How to start the daemon. `mode` is root, subuid or single; `dial` a listening socket."""
 
     mode: str
@@ -50,7 +50,7 @@ class Daemon:
     of its hosts, `cgroups` the folders of the control groups that limit them, if any do.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: DaemonPlan) -> None:
         self._control, theirs = socket.socketpair()
         self._answers = self._control.makefile("rb")
         self._lock = threading.Lock()
@@ -100,7 +100,7 @@ class Daemon:
             self.process.kill()
             self.process.wait()
 
-    def _bring_up(self, plan: Plan) -> None:
+    def _bring_up(self, plan: DaemonPlan) -> None:
         self._await("done")
         _map_ids(self.process.pid, plan)
         self._control.sendall(b"x")
@@ -142,7 +142,7 @@ class Daemon:
         return answer
 
 
-def _map_ids(pid: int, plan: Plan) -> None:
+def _map_ids(pid: int, plan: DaemonPlan) -> None:
     if plan.mode == "subuid":
         for program, lines in (("newuidmap", plan.ids.uids), ("newgidmap", plan.ids.gids)):
             numbers = [str(number) for line in lines for number in line]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedInstance:
     """An instance as the API has it. `held`: it is to boot later; `doomed`: it dies at boot."""
 
     state: str
@@ -36,7 +36,7 @@ class Decision:
 WAIT = Decision()
 
 
-def decide(wanted: Wanted, seen: Seen | None) -> Decision:
+def decide(wanted: WantedInstance, seen: Seen | None) -> Decision:
     if wanted.state == "pending":
         return _pending(wanted, seen)
     if wanted.state == "running":
@@ -50,7 +50,7 @@ def decide(wanted: Wanted, seen: Seen | None) -> Decision:
     return WAIT
 
 
-def _pending(wanted: Wanted, seen: Seen | None) -> Decision:
+def _pending(wanted: WantedInstance, seen: Seen | None) -> Decision:
     if wanted.held:
         return WAIT
     if wanted.doomed:
@@ -65,7 +65,7 @@ def _pending(wanted: Wanted, seen: Seen | None) -> Decision:
     return WAIT
 
 
-def _running(wanted: Wanted, seen: Seen | None) -> Decision:
+def _running(wanted: WantedInstance, seen: Seen | None) -> Decision:
     if seen is None or seen.state == "booting":
         return WAIT
     if seen.state == "up":

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 
-class Running:
+class StartedProgram:
     """A program that has been started. What does not end in time is killed and forgotten:
     one that hangs in the kernel cannot even be waited for."""
 
@@ -39,4 +39,4 @@ class Running:
 
 def run(argv: Sequence[str], timeout_s: float) -> tuple[int, str]:
     """Exit status and output. Raises OSError: it is not there, or (TimeoutError) hangs."""
-    return Running(argv, timeout_s).end()
+    return StartedProgram(argv, timeout_s).end()

@@ -21,7 +21,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
-class Process:
+class JobProcess:
     pid: int
     parent: int
     name: str
@@ -61,7 +61,7 @@ def look() -> Look:
     return Look(tuple(busy), round(cpu_s, 2), time.clock_gettime(time.CLOCK_BOOTTIME))
 
 
-def all_processes() -> dict[int, Process]:
+def all_processes() -> dict[int, JobProcess]:
     found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -74,7 +74,7 @@ def all_processes() -> dict[int, Process]:
     return found
 
 
-def _process(folder: Path) -> Process | None:
+def _process(folder: Path) -> JobProcess | None:
     # The name is in parentheses and may hold anything, parentheses too.
     name, _, rest = (folder / "stat").read_bytes().partition(b"(")[2].rpartition(b")")
     fields = rest.split()
@@ -82,7 +82,7 @@ def _process(folder: Path) -> Process | None:
         return None
     title = (folder / "cmdline").read_bytes().rstrip(b"\0").replace(b"\0", b" ")
     environ = (folder / "environ").read_bytes().split(b"\0")
-    return Process(
+    return JobProcess(
         int(folder.name),
         int(fields[1]),
         os.fsdecode(name),
@@ -92,11 +92,11 @@ def _process(folder: Path) -> Process | None:
     )
 
 
-def is_rank_or_job(process: Process) -> bool:
+def is_rank_or_job(process: JobProcess) -> bool:
     return any(entry.startswith(MARKS) for entry in process.environ)
 
 
-def jobs(processes: dict[int, Process]) -> list[str]:
+def jobs(processes: dict[int, JobProcess]) -> list[str]:
     found = [one for one in processes.values() if one.name in MPI or is_rank_or_job(one)]
     if not found:
         return []
@@ -104,7 +104,7 @@ def jobs(processes: dict[int, Process]) -> list[str]:
     return [f"a job's processes: {len(found)}, the first {first.name} ({first.pid})"]
 
 
-def logins(processes: dict[int, Process], own: int) -> list[str]:
+def logins(processes: dict[int, JobProcess], own: int) -> list[str]:
     """People (or programs) with an open SSH session, or one of the SSM agent's; not the session
     that `own` itself runs in. A connection that carries no session, as a tunnel, is none."""
     line = ancestors(processes, own)
@@ -121,7 +121,7 @@ def logins(processes: dict[int, Process], own: int) -> list[str]:
     return sorted(set(found))
 
 
-def ancestors(processes: dict[int, Process], pid: int) -> set[int]:
+def ancestors(processes: dict[int, JobProcess], pid: int) -> set[int]:
     line: set[int] = set()
     while pid in processes and pid not in line:
         line.add(pid)

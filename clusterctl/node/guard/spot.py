@@ -120,7 +120,7 @@ class SpotWatch:
         return True
 
 
-def send_term(processes: dict[int, look.Process]) -> list[int]:
+def send_term(processes: dict[int, look.JobProcess]) -> list[int]:
     """SIGTERM to each rank on this node that catches it; the outermost process of a rank that
     does: what a rank starts inherits its marks, and often its handlers."""
     ranks = {

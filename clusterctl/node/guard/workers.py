@@ -7,7 +7,7 @@ import pwd
 import shlex
 from collections.abc import Iterator, Sequence
 
-from clusterctl.node.guard.commands import Running
+from clusterctl.node.guard.commands import StartedProgram
 from clusterctl.node.guard.look import Look, read_look
 from clusterctl.node.guard.settings import GuardSettings, Worker
 
@@ -53,7 +53,7 @@ def _on_each(
     home = _home(settings.user)
     for start in range(0, len(workers), AT_ONCE):
         wave = [
-            (worker, Running(ssh_argv(home, settings.user, worker, *command), TIMEOUT_S))
+            (worker, StartedProgram(ssh_argv(home, settings.user, worker, *command), TIMEOUT_S))
             for worker in workers[start : start + AT_ONCE]
         ]
         for worker, running in wave:

@@ -84,7 +84,7 @@ class Object(NamedTuple):
     archived: bool
 
 
-class Progress:
+class ObjectProgress:
     """How far it is, in what relays tell of theirs. `path` is where a single file goes, as DST was
     given; `remarks` are no reason to copy again."""
 
@@ -109,7 +109,7 @@ class Job:
     def __init__(
         self, config: Mapping[str, Any], destination: str, say: Callable[[str], None]
     ) -> None:
-        self.progress = Progress()
+        self.progress = ObjectProgress()
         self.config, self.given, self.say = config, destination, say
 
     def run(self) -> None:

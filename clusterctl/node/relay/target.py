@@ -22,7 +22,7 @@ CHECK_EVERY_S = 0.25
 CONFIRMED_WITHIN_S, LAST_CONFIRMED_WITHIN_S = 2.0, 0.5
 
 
-class Target(Destination):
+class PulledDestination(Destination):
     """One destination whose bytes come from another relay, block by block, and go to the next."""
 
     def open_content(self, begin: Begin) -> None:
@@ -57,7 +57,7 @@ class TargetRelay(Relay):
 
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__(config)
-        self.target = Target(config, self.waits)
+        self.target = PulledDestination(config, self.waits)
         self.caller = Caller(self.secret, self.caller_tls)
         self._lock = threading.Lock()
         self._orders = 0

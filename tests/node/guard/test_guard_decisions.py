@@ -16,7 +16,7 @@ from clusterctl.node.guard.decisions import (
     reasons,
     warning,
 )
-from clusterctl.node.guard.look import Look, Process, jobs, logins, read_look
+from clusterctl.node.guard.look import JobProcess, Look, jobs, logins, read_look
 from clusterctl.node.guard.settings import GuardSettings, Worker
 from clusterctl.node.guard.workers import ssh_argv
 
@@ -147,10 +147,10 @@ def test_what_is_no_look(data):
         read_look(data)
 
 
-def table(*rows) -> dict[int, Process]:
+def table(*rows) -> dict[int, JobProcess]:
     """(pid, parent, name, title, *environ)"""
     made = [
-        Process(pid, parent, name, title, tuple(word.encode() for word in environ), 0.0)
+        JobProcess(pid, parent, name, title, tuple(word.encode() for word in environ), 0.0)
         for pid, parent, name, title, *environ in rows
     ]
     return {process.pid: process for process in made}

@@ -30,7 +30,7 @@ from clusterctl.node.relay.messages import Begin, Done
 from clusterctl.node.relay.scan import scan
 from clusterctl.node.relay.source import Source
 from clusterctl.node.relay.staging import Busy, Removed
-from clusterctl.node.relay.target import Target
+from clusterctl.node.relay.target import PulledDestination
 from clusterctl.node.relay.wire import LENGTH, PeerError, Waits
 
 pytestmark = pytest.mark.slow
@@ -206,7 +206,7 @@ class World:
         origin = Source(entries, found.paths.__getitem__, stamps.__getitem__, layout, Waits(), kind)
         targets = []
         for node in self.nodes:
-            target = Target({"destination": str(node), "checksum": checksum}, Waits())
+            target = PulledDestination({"destination": str(node), "checksum": checksum}, Waits())
             try:
                 target.prepare(decode(blob), Begin(BLOCK, gmac=gmac))
             except Busy:
