@@ -28,6 +28,9 @@ COLUMNS = ("NODE", "RANKS", "CPU", "GPU", "MEMORY", "NET IN/OUT", "DISK IN/OUT",
 # Intervals without a line, after which a node is called silent.
 SILENT_AFTER = 3
 LONGEST_ERROR = 44  # characters of a row
+# What a narrow terminal has no room for. Without its name and its ranks a row tells nothing.
+DROPPED_FIRST = ("DISK IN/OUT", "NET IN/OUT", "FULLEST", "MEMORY", "GPU", "CPU", "SEEN")
+BETWEEN = 2
 SHORTEST_S, REDRAWN_S = 1.0, 0.5
 STALLED = re.compile(r"\d+!?: \[|\S+ \[(ready|missing) ranks: ")
 STATES = {"T": "stopped", "t": "traced", "D": "uninterruptible", "Z": "ended"}
@@ -57,27 +60,40 @@ class LiveView:
         for line in self.lines():
             yield Text(line, no_wrap=True, overflow="ellipsis")
         yield Text()
-        table = Table.grid(padding=(0, 2))
-        widest = max((len(node.host) for node in self.watch.nodes), default=0)
-        for column in COLUMNS:
-            # Narrow terminals take from the others: without its name a row tells nothing.
-            table.add_column(column, no_wrap=True, min_width=widest * (column == "NODE"))
-        table.add_row(*(Text(column, style="bold") for column in COLUMNS))
         now = time.monotonic()
         said = Text(f"last finding: {self.finding}").wrap(console, options.max_width)
         # The job's lines, an empty one, the heads, the keys.
         room = (options.height or console.size.height) - len(self.lines()) - len(said) - 3
         room = max(1, room)
         nodes = self.watch.nodes
+        rows = [(COLUMNS, "bold")]
         for node in in_order(nodes, now, self.interval_s)[:room]:
             silent = is_silent(node, now, self.interval_s)
             style = "red" if silent or node_troubles(node) else ""
-            cells = cells_of(node, now, self.interval_s)
-            table.add_row(*(Text(cell, style=style) for cell in cells))
+            rows.append((cells_of(node, now, self.interval_s), style))
+        table = Table.grid(padding=(0, BETWEEN))
+        shown = columns_for(options.max_width, [cells for cells, _ in rows])
+        for at in shown:
+            # rich takes room from those that may wrap, and their text does not.
+            table.add_column(no_wrap=COLUMNS[at] != "RANKS")
+        for cells, style in rows:
+            table.add_row(
+                *(Text(cells[at], style=style, no_wrap=True, overflow="ellipsis") for at in shown)
+            )
         yield table
         more = f"{count(len(nodes) - room, 'more node')}; " if len(nodes) > room else ""
         yield from said
         yield Text(f"{more}d diagnoses, q quits", style="dim")
+
+
+def columns_for(width: int, rows: Sequence[Sequence[str]]) -> list[int]:
+    """Which columns of these rows a terminal so wide has room for."""
+    widths = [max(map(len, column)) + BETWEEN for column in zip(*rows)]
+    shown = list(range(len(COLUMNS)))
+    for name in DROPPED_FIRST:
+        if sum(widths[at] for at in shown) > width:
+            shown.remove(COLUMNS.index(name))
+    return shown
 
 
 def in_order(nodes: Sequence[WatchedNode], now: float, interval_s: float) -> list[WatchedNode]:

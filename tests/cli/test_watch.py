@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import json
 import os
 import pty
@@ -12,9 +13,14 @@ import subprocess
 import sys
 import termios
 import threading
+import time
+from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 
+from clusterctl.cli.watch import LiveView
+from clusterctl.operations.watch import WatchedNode
 from tests.pair import eventually
 
 pytestmark = pytest.mark.lab
@@ -176,3 +182,24 @@ def test_lines_where_there_is_no_terminal(ranks, as_json):
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
     assert (process.returncode, err.strip()) == (130, "interrupted")
+
+
+@pytest.mark.parametrize("width", [200, 100, 80, 60, 40])
+def test_a_narrow_terminal_shows_who_is_in_trouble(width):
+    gpu = {"utilization_percent": 88, "power_w": 300}
+    said = {
+        "cpu": 0.5,
+        "gpus": {"gpus": [gpu] * 8},
+        "net": [1.2e9, 1.1e9],
+        "disk": [2e8, 1e7],
+        "filesystems": [{"path": "/opt/dlami/nvme", "used_bytes": 5, "free_bytes": 5}],
+        "ranks": [{"rank": rank, "state": "ST"[rank == 5], "cpu": 0.9} for rank in range(8)],
+    }
+    silent = WatchedNode("demo-1", error="demo-1: does not answer in time at 198.18.16.4")
+    nodes = [WatchedNode("demo-0", said, time.monotonic()), silent]
+    console = Console(width=width, height=20, file=io.StringIO())
+    console.print(LiveView("demo", SimpleNamespace(job=None, nodes=nodes), 2.0))
+    drawn = console.file.getvalue()
+    assert re.search(r"^demo-0  0-7 SSSSSTSS 90% 5 stopped( |$)", drawn, re.MULTILINE), drawn
+    assert re.search(r"^demo-1  demo-1: does not answer", drawn, re.MULTILINE), drawn
+    assert ("190.7 MiB/s/9.5 MiB/s" in drawn) == (width == 200)
