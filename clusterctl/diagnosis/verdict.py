@@ -8,6 +8,7 @@ Where the evidence leaves several causes possible, the message names them and wh
 from __future__ import annotations
 
 import re
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass, replace
@@ -34,7 +35,7 @@ from clusterctl.explain.signature import Role
 
 ERROR, WARNING, INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
 STATUSES = {INFO: 0, WARNING: 1, ERROR: 2}
-HEALTHY = "healthy"
+HEALTHY, QUEUED = "healthy", "queued"
 # A clock this far from the others' makes their logs hard to read, TLS and S3 fail at 15 min.
 SKEW_S = 2.0
 SKEW_FATAL_S = 300.0
@@ -53,7 +54,7 @@ SLOWED = 1.5
 @dataclass(frozen=True)
 class Diagnosis:
     """`verdict` in a sentence; `check_id` of the finding that it is made from, or `healthy`,
-    `unknown`, `idle`, `starting`, `ended`. `clean`: what was looked at and is well."""
+    `unknown`, `idle`, `queued`, `starting`, `ended`. `clean`: what was looked at and is well."""
 
     verdict: str
     check_id: str
@@ -178,6 +179,8 @@ def _without_cause(case: Scene, rest: list[Cause]) -> tuple[str, str]:
     if case.evidence.job is None:
         return "idle", f"no job runs on {case.cluster}, and none has run{beside}"
     if not case.is_running:
+        if job.state == QUEUED:
+            return QUEUED, f"{name} waits for its turn: clusterctl jobs {case.cluster}{beside}"
         age = f" after {format_duration(job.age_s)}" if job.age_s else ""
         if job.state == "succeeded":
             return HEALTHY, f"{name} ended well{age}{beside}"
@@ -334,7 +337,7 @@ def _is_stopped(process: ProcessEvidence) -> bool:
 
 
 def _on(case: Scene, host: HostEvidence, command: str) -> str:
-    return f"clusterctl run {case.cluster} --nodes {host.index} '{command}'"
+    return f"clusterctl run {case.cluster} --nodes {host.index} {shlex.quote(command)}"
 
 
 def _process_line(process: ProcessEvidence) -> str:
@@ -396,7 +399,8 @@ def _in_kernel(
         "no signal ends such a process but what it waits for: look at that file system or device; "
         f"clusterctl reboot {case.cluster} {rank.host.index} ends it"
     )
-    severity = ERROR if case.others_wait([rank.number]) or case.is_quiet else WARNING
+    stuck = (case.others_wait([rank.number]) or case.is_quiet) and not _gets_on(rank)
+    severity = ERROR if stuck else WARNING
     return ("rank.uninterruptible", severity, rank, what, shown, hint)
 
 
@@ -531,7 +535,8 @@ def odd_ranks(case: Scene) -> Iterator[Cause]:
             channel = rank.last.wait_channel
             pipe = " (a pipe: nobody is at its other end)" if _is_pipe(channel) else ""
             what = f"{{is}} blocked {kind} {path}{pipe}{where}"
-            hint = f"see what is at {path}: {_on(case, rank.host, f'ls -l {path}')}"
+            ls = _on(case, rank.host, f"ls -l {shlex.quote(path)}")
+            hint = f"see what is at {path}: {ls}"
             found.append(("rank.io", ERROR, rank, what, shown, hint))
         elif rank.place is Activity.DATA:
             what = "{is} waiting for the next batch of data: its input is stuck, or slow"
@@ -569,15 +574,18 @@ def _busy(
     deed = "{is} busy" if runs else "{is}"
     seen = bool(rank.shared_frames)
     deed += f"{where or (' in its own code' if seen else '')} at all {looks}"
-    if runs and rank.place is Activity.USER and not rank.moved:
+    if runs and rank.place is Activity.USER and not rank.moved and not _gets_on(rank):
         deed += " on one line: a loop in C, or of that line"
+    elif _gets_on(rank):
+        deed += ": it saves or evaluates, and its bytes move"
     elif runs:
         deed += ": a loop, or long work"
     hint = (
         f"look again (clusterctl diagnose {case.cluster}): a rank at work comes out of it; a loop "
         f"has to be mended, after clusterctl cancel {case.cluster}"
     )
-    severity = ERROR if case.is_quiet and (seen or case.stall) else WARNING
+    stuck = case.is_quiet and (seen or case.stall) and not _gets_on(rank)
+    severity = ERROR if stuck else WARNING
     shown = (*shown, f"rank {rank.number}: {cpu:.0%} of a processor")
     return ("rank.busy", severity, rank, deed, shown, hint)
 
@@ -839,7 +847,7 @@ def ended_unexplained(case: Scene) -> Iterator[Cause]:
 
 def _failed(case: Scene) -> bool:
     ended = case.evidence.job is not None and not case.is_running
-    return ended and case.job.state not in ("succeeded", "cancelled")
+    return ended and case.job.state not in ("succeeded", "cancelled", QUEUED)
 
 
 _NO_ROOM = {"system.no-space", "mpi.backing-file", "nccl.shm-full", "torch.shm", "system.bus-error"}
@@ -1135,6 +1143,11 @@ def _saves(rank: Rank) -> bool:
     )
 
 
+def _gets_on(rank: Rank) -> bool:
+    """Whether it is at a checkpoint or an evaluation that goes on, however long that takes."""
+    return _saves(rank) and (rank.grown("written_bytes") > 0 or rank.grown("read_bytes") > 0)
+
+
 def _own_share(rank: Rank) -> float:
     """In which part of its looks a rank was at work of its own."""
     work = (Activity.USER, Activity.LIBRARY, Activity.DATA)
@@ -1359,5 +1372,5 @@ def _clean(case: Scene, found: list[Cause]) -> Iterator[str]:
             yield words
     if any(host.clock_offset_s is not None for host in answered) and "clock.skew" not in checks:
         yield "clocks"
-    if answered and "ranks.leftover" not in checks:
+    if answered and not case.left_over:
         yield "no rank of another job"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 
 import pytest
@@ -388,11 +389,26 @@ def test_what_others_left_is_a_warning():
     assert JOB not in found.findings[0].message
 
 
+def test_beside_a_job_that_runs_one_in_the_queue_and_one_that_ended_leave_nothing():
+    for state, check in (("queued", "queued"), ("succeeded", "healthy")):
+        other = replace(
+            STUCK.job, job_id="20261101-000000-dead", state=state, others=(JOB,), log=()
+        )
+        found = diagnose(replace(STUCK, job=other))
+        assert (found.check_id, found.exit_status, found.findings) == (check, 0, ())
+        assert "no rank of another job" not in found.clean
+
+
 def test_without_stacks_what_the_kernel_says_is_enough():
     waits = with_rank(STUCK, *range(8), samples=samples(()))
     opens = samples((), syscall="openat /data/fifo", wait_channel="wait_for_partner")
     found = diagnose(with_rank(waits, 5, samples=opens))
     assert (found.check_id, found.findings[0].ranks) == ("rank.io", (5,))
+    path = "/data/it's; reboot"
+    named = samples((), syscall=f"openat {path}", wait_channel="wait_for_partner")
+    hint = diagnose(with_rank(waits, 5, samples=named)).findings[0].hint
+    command = shlex.split(hint[hint.index("clusterctl run ") :])[-1]
+    assert shlex.split(command) == ["ls", "-l", path]
     found = diagnose(with_rank(waits, 5, samples=samples((), state="R")))
     assert (found.check_id, found.findings[0].ranks, found.exit_status) == ("rank.busy", (5,), 1)
     assert diagnose(waits).exit_status == 0
@@ -479,6 +495,18 @@ def test_a_rank_that_retries_on_a_full_disk_has_it_as_its_cause():
     # Of another rank's host it says nothing.
     found = diagnose(with_rank(FULL_DISK, 3, samples=RETRIES))
     assert (found.check_id, found.findings[0].ranks) == ("rank.busy", (3,))
+
+
+@pytest.mark.parametrize("state", ["R", "S", "D"])
+def test_a_checkpoint_that_grows_is_no_hang(state):
+    frozen = samples(own("save_model", 3), state=state)
+    saves = tuple(replace(one, written_bytes=at << 20) for at, one in enumerate(frozen))
+    assert [
+        diagnose(with_rank(STUCK, 5, samples=each)).exit_status for each in (saves, frozen)
+    ] == [
+        1,
+        2,
+    ]
 
 
 def test_an_error_that_the_job_survived_is_told_below_the_verdict():

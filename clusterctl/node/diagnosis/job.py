@@ -27,14 +27,15 @@ def look(job_id: str | None, log_lines: int) -> dict[str, Any]:
 
     {"found": a record as `jobs.describe` has it, or null, ...what JobEvidence holds of files}.
     """
-    folders = [jobs.JOBS / job_id] if job_id else jobs.folders()
-    records = [jobs.describe(folder) for folder in folders if folder.is_dir()]
+    records = map(jobs.describe, jobs.folders())
     trainings = [one for one in records if not one["plan"].get("destination")]
     running = [one for one in trainings if one["running"] and not one["queued"]]
     launchers = [one for one in processes.find(None, False) if one.role == "launcher"]
     by_hand = [one for one in launchers if processes.JOB not in one.environ]
-    chosen = (running or ([] if by_hand and not job_id else trainings))[-1:]
-    others = [one["id"] for one in running[:-1]]
+    named = [one for one in trainings if one["id"] == job_id]
+    chosen = named if job_id else (running or ([] if by_hand else trainings))[-1:]
+    # Their ranks are no leftovers; those of an mpirun typed by hand have no job's id.
+    others = [one["id"] for one in running if one not in chosen] + [""] * bool(by_hand)
     if chosen:
         return {**_of_record(chosen[0], log_lines), "others": others}
     return {**(_by_hand(by_hand[0], log_lines) if by_hand else {}), "found": None, "others": []}

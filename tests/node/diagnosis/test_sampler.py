@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import socketserver
@@ -12,7 +13,8 @@ import time
 
 import pytest
 
-from clusterctl.node.diagnosis import ras, sampler
+from clusterctl.node.diagnosis import job, ras, sampler
+from clusterctl.node.jobs import jobs
 from clusterctl.node.jobs.processes import Process, read_process
 
 SAID = {
@@ -113,3 +115,35 @@ def test_a_socket_with_its_queues_and_what_has_passed():
     assert sampler.endpoint(socket.AF_INET6, bytes(15) + b"\1", 80) == "[::1]:80"
     mapped = bytes(10) + b"\xff\xff\x7f\0\0\1"
     assert sampler.endpoint(socket.AF_INET6, mapped, 80) == "127.0.0.1:80"
+
+
+def test_a_job_that_is_asked_for_beside_one_that_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr(jobs, "JOBS", tmp_path)
+    ended, runs, queued = (f"20261123-00000{number}-abcd" for number in range(3))
+    plan = json.dumps({"workdir": str(tmp_path), "log_dir": "logs"})
+    for name in (ended, runs, queued):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "job.json").write_text(plan)
+    (tmp_path / queued / "after").write_text(runs)
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "metrics.jsonl").write_text('{"kind": "train", "step": 7}\n')
+    processes = []
+    for name in (runs, queued):
+        argv, environ = ["sleep", "60"], {**os.environ, "CLUSTERCTL_JOB": name}
+        processes.append(subprocess.Popen(argv, env=environ))
+        (tmp_path / name / "pid").write_text(str(processes[-1].pid))
+    try:
+        looked = {name: job.look(name, 9) for name in (None, ended, queued)}
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert {name: look["found"]["id"] for name, look in looked.items()} == {
+        None: runs,
+        ended: ended,
+        queued: queued,
+    }
+    assert [look["others"] for look in looked.values()] == [[], [runs], [runs]]
+    rows = [look["found"]["row"].get("step") for look in looked.values()]
+    assert rows == [7, None, None], "a row is of the one that runs"
+    assert job.look("20261123-000009-abcd", 9)["found"] is None
