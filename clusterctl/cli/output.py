@@ -290,19 +290,23 @@ def screen(view: Any) -> Iterator[Callable[[float], str]]:
     handlers: dict[signal.Signals, Any] = {signal.SIGTERM: end, signal.SIGHUP: end}
     handlers[signal.SIGTSTP] = signal.SIG_IGN
     kept = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    drawn = Live(_VisibleView(view), console=Console(), screen=True, auto_refresh=False)
+
+    def key(wait_s: float) -> str:
+        drawn.refresh()
+        if not select.select([fd], [], [], wait_s)[0]:
+            return ""
+        # Nothing to read any more: the terminal is gone.
+        return os.read(fd, 1).decode(errors="replace") or "q"
+
     try:
         tty.setcbreak(fd)
-        shown = _VisibleView(view)
-        with Live(shown, console=Console(), screen=True, auto_refresh=False) as drawn:
-
-            def key(wait_s: float) -> str:
-                drawn.refresh()
-                if not select.select([fd], [], [], wait_s)[0]:
-                    return ""
-                # Nothing to read any more: the terminal is gone.
-                return os.read(fd, 1).decode(errors="replace") or "q"
-
+        try:
+            # Not by `with`: its beginning draws, and what ends it there leaves rich's screen.
+            drawn.start()
             yield key
+        finally:
+            drawn.stop()
     finally:
         termios.tcsetattr(fd, termios.TCSADRAIN, before)
         for number, handler in kept.items():

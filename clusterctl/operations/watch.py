@@ -20,6 +20,7 @@ from clusterctl.transport.target import Target
 WATCH = program_of("clusterctl.node.diagnosis.watch")
 # Until a node that was lost is tried again.
 AGAIN_S = 3.0
+ENDS_WITHIN_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -105,11 +106,19 @@ class _Lines:
 def watching(access: Access, interval_s: float) -> Iterator[Watch]:
     """Look at all nodes for the time of the block."""
     watch = Watch(access, interval_s)
-    for target in access.targets:
-        # Daemons: one that waits for a frozen node's connection does not keep the command alive.
-        threading.Thread(target=watch._follow, args=(target,), daemon=True).start()
+    # Daemons: one that waits for a frozen node's connection does not keep the command alive.
+    threads = [
+        threading.Thread(target=watch._follow, args=(target,), daemon=True)
+        for target in access.targets
+    ]
+    for thread in threads:
+        thread.start()
     try:
         yield watch
     finally:
         watch._ended.set()
         access.connections.interrupt(for_good=True)
+        # The libraries of those that still run may crash while the interpreter ends.
+        until = time.monotonic() + ENDS_WITHIN_S
+        for thread in threads:
+            thread.join(max(0.0, until - time.monotonic()))

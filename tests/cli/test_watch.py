@@ -203,3 +203,29 @@ def test_a_narrow_terminal_shows_who_is_in_trouble(width):
     assert re.search(r"^demo-0  0-7 SSSSSTSS 90% 5 stopped( |$)", drawn, re.MULTILINE), drawn
     assert re.search(r"^demo-1  demo-1: does not answer", drawn, re.MULTILINE), drawn
     assert ("190.7 MiB/s/9.5 MiB/s" in drawn) == (width == 200)
+
+
+INTERRUPTED = """\
+import os, sys, time
+from clusterctl.cli import output
+class View:
+    def __rich_console__(self, console, options):
+        os.kill(os.getpid(), int(sys.argv[1]))
+        time.sleep(0.1)
+        yield "never"
+with output.screen(View()) as key:
+    key(1)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_within_the_first_picture_leaves_the_terminal_as_it_was(number):
+    fd, inner = pty.openpty()
+    argv = [sys.executable, "-c", INTERRUPTED, str(int(number))]
+    subprocess.run(argv, stdin=inner, stdout=inner, stderr=subprocess.DEVNULL, check=False)
+    seen = os.read(fd, 4096).decode()
+    os.close(fd)
+    os.close(inner)
+    assert "never" not in seen
+    assert NORMAL_SCREEN in seen
+    assert SHOWN_CURSOR in seen
