@@ -66,7 +66,7 @@ class LiveView:
         room = (options.height or console.size.height) - len(self.lines()) - len(said) - 3
         room = max(1, room)
         nodes = self.watch.nodes
-        rows = [(COLUMNS, "bold")]
+        rows: list[tuple[tuple[str, ...], str]] = [(COLUMNS, "bold")]
         for node in in_order(nodes, now, self.interval_s)[:room]:
             silent = is_silent(node, now, self.interval_s)
             style = "red" if silent or node_troubles(node) else ""

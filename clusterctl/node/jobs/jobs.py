@@ -104,8 +104,9 @@ def metrics_of(folder: Path, plan: dict) -> Path | None:
     if (folder / METRICS).exists():
         return folder / METRICS
     log_dir = plan.get("log_dir")
-    writes = log_dir and pid_of(folder) and not (folder / "after").exists()
-    path = Path(plan.get("workdir", ""), log_dir, METRICS) if writes else None
+    path = None
+    if log_dir and pid_of(folder) and not (folder / "after").exists():
+        path = Path(plan.get("workdir", ""), log_dir, METRICS)
     # Older ones are those of an earlier job.
     began = mtime_of(folder / "waited") or mtime_of(folder / ORDER_FILE) or 0
     return path if path and (mtime_of(path) or 0) >= began else None
