@@ -21,7 +21,7 @@ from typing import Any, Union
 
 from clusterctl.bench.model import FARTHEST, PARAMETERS, Model
 from clusterctl.bench.plan import REAL
-from clusterctl.bench.results import EPOCHS, Benchmark, SizeResult, by_size, model_of
+from clusterctl.bench.results import EPOCHS, Benchmark, SizeResult, by_size, model_of, versions
 from clusterctl.bench.statistics import LEVEL, Estimate
 from clusterctl.domain.units import count, format_duration
 from clusterctl.jobs.metrics.logs import IMAGENET_SAMPLES
@@ -86,7 +86,8 @@ def published() -> tuple[Mapping[str, Any], ...]:
 def published_for(benchmark: Benchmark) -> list[Mapping[str, Any]]:
     """Those of the same GPU and data; none for ResNets but 50, and none for runs on processors."""
     on_gpus = any(run.job.get("preset") in ("gpu", "efa") for run in benchmark.runs)
-    other = [w for w in benchmark.settings.arguments if w in PARAMETERS and w != "resnet50"]
+    words = (word.rpartition("=")[2] for word in benchmark.settings.arguments)
+    other = [word for word in words if word in PARAMETERS and word != "resnet50"]
     if not on_gpus or other:
         return []
     return [
@@ -320,7 +321,7 @@ def _level(gpus: float, value: float) -> tuple[float, float, float, float]:
 
 def _with_bounds(value: Estimate) -> tuple[float, float, float]:
     low = value.value if value.low is None else value.low
-    high = value.value if value.high is None or math.isinf(value.high) else value.high
+    high = value.value if value.high is None else value.high
     return value.value, low, high
 
 
@@ -363,11 +364,6 @@ def _method(benchmark: Benchmark) -> str:
 def facts(benchmark: Benchmark) -> list[tuple[str, str]]:
     """What makes it reproducible: machines, and versions as the job's records have them."""
     about, runs = benchmark.about, benchmark.runs
-    known: dict[str, dict[str, None]] = {}
-    for run in runs:
-        for node in run.job.get("nodes", ()):
-            for name, value in (node.get("versions") or {}).items():
-                known.setdefault(str(name), {})[str(value)] = None
     gbps = about.get("network_gbps")
     efas = about.get("efa_interfaces")
     starts = sorted(str(run.job.get("started_at")) for run in runs)
@@ -384,7 +380,7 @@ def facts(benchmark: Benchmark) -> list[tuple[str, str]]:
         ("preset", sorted({str(run.job.get("preset")) for run in runs})),
         ("batch of a GPU", f"{_batch_per_gpu(benchmark):g}" if runs else ""),
         ("an epoch", sorted({f"{run.images:,} images" for run in runs})),
-        *((name, list(values)) for name, values in sorted(known.items())),
+        *versions(runs).items(),
         ("first run, last run (UTC)", [starts[0], starts[-1]] if starts else ""),
     ]
     return [(name, _listed(value)) for name, value in said if value]

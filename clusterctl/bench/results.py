@@ -278,15 +278,29 @@ def _per_image(runs: Iterable[MeasuredRun]) -> dict[tuple[int, str], list[float]
     return found
 
 
+def versions(runs: Iterable[MeasuredRun]) -> dict[str, list[str]]:
+    """What was installed on the nodes of these runs, by name: more than one version where they
+    differed."""
+    found: dict[str, dict[str, None]] = {}
+    for run in runs:
+        for node in run.job.get("nodes", ()):
+            for name, value in (node.get("versions") or {}).items():
+                found.setdefault(str(name), {})[str(value)] = None
+    return {name: list(values) for name, values in sorted(found.items())}
+
+
 def unlike(base: Benchmark, other: Benchmark) -> list[str]:
     """What differs between two benchmarks beside their speed: the versions, machines, options."""
     said = []
+    ours, theirs = versions(base.runs), versions(other.runs)
     pairs = itertools.chain(
         ((f.name, getattr(base.settings, f.name), getattr(other.settings, f.name))
          for f in fields(BenchSettings) if f.name != "cluster"),
         ((key, base.about.get(key), other.about.get(key))
          for key in sorted({*base.about, *other.about})
-         if key not in ("cluster", "first_run", "last_run")),
+         if key != "cluster"),
+        ((name, sorted(ours.get(name, ())), sorted(theirs.get(name, ())))
+         for name in sorted({*ours, *theirs})),
     )  # fmt: skip
     for name, one, two in pairs:
         if one != two:

@@ -16,7 +16,10 @@ LEVEL = 0.95
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value and the interval in which it lies with LEVEL's certainty; None from a single run."""
+    """A value and the interval in which it lies with LEVEL's certainty; None from a single run.
+
+    `high` alone is None where the interval has no end.
+    """
 
     value: float
     low: float | None = None
@@ -25,15 +28,18 @@ class Estimate:
     @property
     def percent(self) -> float | None:
         """Half the interval's width, in percent of the value."""
-        if self.low is None or self.high is None or not self.value:
+        if self.low is None or not self.value:
             return None
+        if self.high is None:
+            return math.inf
         return 50 * (self.high - self.low) / abs(self.value)
 
     def inverse(self, numerator: float) -> Estimate:
         """`numerator` by this: images a second of the seconds of a step. Never below zero."""
         if self.low is None or self.high is None:
             return Estimate(numerator / self.value)
-        high = numerator / self.low if self.low > 0 else math.inf
+        # Not infinity, which JSON does not have.
+        high = numerator / self.low if self.low > 0 else None
         return Estimate(numerator / self.value, numerator / self.high, high)
 
 

@@ -6,10 +6,12 @@ and while a run is on its way `under-way.json`: a benchmark that was cut off goe
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+import shlex
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
 
 Machines = Mapping[str, Mapping[str, Any]]
 ABOUT, RUNS, UNDER_WAY = "benchmark.json", "runs.jsonl", "under-way.json"
+# Where one of these differs, runs do not compare. Nodes may be added.
+MACHINES = ("region", "types", "per_node", "efa_interfaces", "images")
 
 
 def read_benchmark(folder: Path) -> Benchmark:
@@ -79,7 +83,8 @@ def _runs(folder: Path) -> tuple[MeasuredRun, ...]:
 def open_benchmark(
     folder: Path, settings: BenchSettings, seed: int, about: Mapping[str, Any]
 ) -> Benchmark:
-    """The benchmark in a folder, to go on with, else a new one, which is not written yet.
+    """The benchmark in a folder, to go on with on the machines as they are now, else a new one,
+    which is not written yet.
 
     Raises UsageError where the folder holds one of other settings or machines: their runs do not
     compare.
@@ -92,14 +97,18 @@ def open_benchmark(
         for name, one in kept.settings.as_data().items()
         if one != (other := settings.as_data()[name])
     ]
-    if kept.about.get("types") != about.get("types"):
-        differing.append(f"machines were {kept.about.get('types')}, now {about.get('types')}")
+    differing += [
+        f"{name.replace('_', ' ')} of the machines: {kept.about.get(name)}, now {about.get(name)}"
+        for name in MACHINES
+        if kept.about.get(name) != about.get(name)
+    ]
     if differing:
         raise UsageError(
             f"{folder} holds another benchmark: {'; '.join(differing)}",
             "give the same options to go on with it, or another folder: --out DIR",
         )
-    return kept
+    # The cluster may have grown, and prices change.
+    return replace(kept, about=about)
 
 
 def write_benchmark(folder: Path, benchmark: Benchmark) -> None:
@@ -184,9 +193,9 @@ def write_report(folder: Path, predicted: Sequence[int] = ()) -> list[str]:
     }
     if drawn:
         files["scaling.svg"] = svg(drawn[0]).encode()
-    with suppress(MissingTool):
-        picture_format(Path("scaling.png"))
-        files["scaling.png"] = draw([_panel(chart) for chart in drawn], "png")
+        with suppress(MissingTool):
+            picture_format(Path("scaling.png"))
+            files["scaling.png"] = draw([_panel(chart) for chart in drawn], "png")
     for name, content in files.items():
         write_result(folder / name, content)
     return list(files)
@@ -268,23 +277,42 @@ def run_benchmark(
     Raises ClusterctlError when one fails: those before it are kept. Ctrl-C ends the run that is
     under way, on all nodes.
     """
-    rest = list(keys)
-    while rest:
-        try:
-            # Only the first can be one of before.
-            going = _under_way(access, folder, rest)
-            if going is None:
-                request = request_of(benchmark.settings, rest[0].gpus, rest[0].data, variables)
-                going = _start(access, benchmark, folder, rest[0], request, machines, force)
-            run = _finish(access, benchmark, folder, going, watch)
-        except KeyboardInterrupt:
-            _end(access, folder)
-            raise
-        _keep(folder, run)
-        benchmark = replace(benchmark, runs=(*benchmark.runs, run))
-        watch.ended(run)
-        rest.remove(run.key)
+    with alone(folder):
+        rest = list(keys)
+        while rest:
+            try:
+                # Only the first can be one of before.
+                going = _under_way(access, folder, {run.key for run in benchmark.runs})
+                if going is None:
+                    request = request_of(benchmark.settings, rest[0].gpus, rest[0].data, variables)
+                    going = _start(access, benchmark, folder, rest[0], request, machines, force)
+                run = _finish(access, benchmark, folder, going, watch)
+            except KeyboardInterrupt:
+                _end(access, folder)
+                raise
+            _keep(folder, run)
+            benchmark = replace(benchmark, runs=(*benchmark.runs, run))
+            watch.ended(run)
+            rest = [key for key in rest if key != run.key]
     return benchmark
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """One benchmark at a time in a folder: two would each end and count the other's runs. Raises
+    ClusterctlError."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # NFS locks no folder
+            try:
+                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ClusterctlError(
+                    f"another clusterctl bench is at work in {folder}", "wait for it to end"
+                ) from None
+        yield
+    finally:
+        os.close(opened)
 
 
 def _end(access: Access, folder: Path) -> None:
@@ -344,10 +372,11 @@ def _start(
     return going
 
 
-def _under_way(access: Access, folder: Path, wanted: Sequence[RunKey]) -> _Going | None:
-    """The run that was started when the benchmark was cut off, if it runs still or succeeded."""
+def _under_way(access: Access, folder: Path, kept: Collection[RunKey]) -> _Going | None:
+    """The run that was started when the benchmark was cut off, if it runs still or succeeded: also
+    one of a size that is not asked for by now, which was paid for."""
     going = _noted(folder)
-    if going is None or going.key not in wanted:
+    if going is None or going.key in kept:
         return None
     jobs = list_jobs(access.connections, access.head, going.job_id)
     alive = [job for job in jobs if job.state in (JobState.RUNNING, JobState.SUCCEEDED)]
@@ -375,7 +404,8 @@ def _finish(
         job = follow(access, going.job_id, take, watch.lost)
     if job.state is not JobState.SUCCEEDED:
         failed = ClusterctlError(
-            f"the run of {going.key} {said_of(job)}", f"why: clusterctl explain {log}"
+            f"the run of {going.key} {said_of(job)}",
+            f"why: clusterctl explain {shlex.quote(str(log))}",
         )
         failed.exit_status = job.exit_status or 1
         raise failed

@@ -22,10 +22,12 @@ from clusterctl.bench.results import (
     estimate_s,
     measured,
     model_of,
+    unlike,
 )
 from clusterctl.bench.statistics import mean, ratio, t_quantile, t_tails, welch
-from clusterctl.domain.errors import UsageError
+from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.jobs.metrics.logs import TrainingRow
+from clusterctl.operations.bench import alone, open_benchmark, write_benchmark, write_report
 
 MACHINE = Machine(8, 0.335, 51e6, 60e9, 1.6e9, 3e-4, 0.006, input_s=0.395)
 SETTINGS = BenchSettings("demo", data_dir="~/data/tf-imagenet")
@@ -169,6 +171,17 @@ def test_a_regression_beyond_the_noise_is_named_and_noise_is_not():
     assert compare(base, replace(base, runs=())) == []
 
 
+def test_what_differs_beside_the_speed_names_versions():
+    def with_versions(found, **versions):
+        job = {**found.runs[0].job, "nodes": [{"versions": versions}]}
+        return replace(found, runs=tuple(replace(run, job=job) for run in found.runs))
+
+    base = with_versions(benchmark(), tensorflow="2.15.1", driver="535")
+    other = with_versions(benchmark(slower=1.1), tensorflow="2.15.1", driver="550")
+    assert unlike(base, base) == []
+    assert unlike(base, other) == ["driver: ['535'] and ['550']"]
+
+
 def test_the_time_that_is_left():
     keys = order(SETTINGS, (8,), 2, 1)
     empty = replace(benchmark(), runs=())
@@ -236,6 +249,46 @@ def test_markdown_and_csv_have_the_same_figures():
     assert markdown(blocks(replace(found, runs=()))).count("No run has finished yet.") == 1
 
 
+def test_an_interval_without_an_end_is_json_that_other_programs_read(tmp_path):
+    shaky = benchmark(sizes=(1, 8), repeats=2, noise=0.0)
+    runs = tuple(run_of(run.key, run.step_s * run.repeat) for run in shaky.runs)
+    shaky = replace(shaky, runs=runs)
+    first = by_size(shaky)[0]
+    assert (first.images_per_s.high, first.images_per_s.percent) == (None, math.inf)
+    assert 0 < first.images_per_s.low < first.images_per_s.value
+    for said in (as_data(shaky), [each.as_data() for each in compare(shaky, shaky)]):
+        json.dumps(said, allow_nan=False)
+    assert "over 100 %" in markdown(blocks(shaky))
+    assert "inf" not in as_csv(by_size(shaky))
+
+
+def test_a_folder_goes_on_with_the_machines_as_they_are_now(tmp_path):
+    about = {**ABOUT, "region": "us-east-1", "images": ["ami-1"], "efa_interfaces": 0}
+    one_node = {**about, "nodes": 1, "hourly_usd": [24.48]}
+    write_benchmark(tmp_path, replace(benchmark(), about=one_node))
+    grown = {**about, "nodes": 4, "hourly_usd": [24.48] * 4}
+    assert open_benchmark(tmp_path, SETTINGS, 7, grown).about == grown, "or 32 GPUs have no price"
+    for other in ({"images": ["ami-2"]}, {"efa_interfaces": 4}, {"per_node": 4}):
+        with pytest.raises(
+            UsageError, match=f"{next(iter(other)).split('_')[0]}.* of the machines"
+        ):
+            open_benchmark(tmp_path, SETTINGS, 7, {**grown, **other})
+
+
+def test_a_report_of_a_folder_without_a_whole_run(tmp_path):
+    write_benchmark(tmp_path, benchmark())
+    (tmp_path / "runs.jsonl").write_text('{"gpus": 1, "da')
+    assert "report.html" in write_report(tmp_path)
+
+
+def test_two_benchmarks_do_not_share_a_folder(tmp_path):
+    refused = pytest.raises(ClusterctlError, match="another clusterctl bench is at work")
+    with alone(tmp_path), refused, alone(tmp_path):
+        pass
+    with alone(tmp_path):
+        pass
+
+
 def test_published_runs_name_their_source_and_no_gpu_that_nobody_measured():
     assert {run["gpu"] for run in published()} == {"V100", "A100", "H100"}
     assert all(len(run["source"]) > 10 for run in published())
@@ -245,4 +298,7 @@ def test_published_runs_name_their_source_and_no_gpu_that_nobody_measured():
     )
     assert "Published runs" not in markdown(blocks(on_cpus))
     assert "Published runs" in markdown(blocks(benchmark()))
+    for words in (("--model", "resnet101"), ("--model=resnet101",)):
+        deeper = replace(benchmark(), settings=replace(SETTINGS, arguments=words))
+        assert "Published runs" not in markdown(blocks(deeper))
     assert not math.isnan(by_size(on_cpus)[0].per_gpu)
