@@ -27,7 +27,7 @@ from clusterctl.bench.network import (
     rounds,
 )
 from clusterctl.copy.session import Ended, Inbox, News, RemoteRelay
-from clusterctl.domain.errors import UsageError
+from clusterctl.domain.errors import HostError, UsageError
 from clusterctl.domain.results import CommandResult
 from clusterctl.jobs.mpirun import JOB_VARIABLE, Binding, MpiLaunch, mpirun_argv
 from clusterctl.jobs.plan import (
@@ -124,8 +124,19 @@ def measure_network(
         link=link,
         measured_at=now.isoformat(timespec="seconds"),
     )
-    tables = tuple(_allreduces(access, report, watch))
-    return replace(report, allreduce=tables, took_s=round(time.monotonic() - began, 1))
+    tables, failures = [], dict(report.failures)
+    try:
+        for table in _allreduces(access, report, watch):
+            tables.append(table)
+    except HostError as error:
+        # What the pairs came to is not lost with the head node.
+        failures[error.host] = error.message
+    return replace(
+        report,
+        failures=failures,
+        allreduce=tuple(tables),
+        took_s=round(time.monotonic() - began, 1),
+    )
 
 
 @dataclass

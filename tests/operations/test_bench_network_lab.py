@@ -9,6 +9,8 @@ import sys
 import pytest
 
 from clusterctl.bench.network import findings
+from clusterctl.domain.errors import HostError
+from clusterctl.operations import bench_network
 from clusterctl.operations.bench_network import measure_network
 from tests.pair import LabCluster, eventually
 
@@ -83,6 +85,16 @@ def test_a_node_that_freezes_in_the_middle_is_a_row(quad):
     assert len(met) == 6
     assert [table.ranks for table in report.allreduce] == [3]
     eventually(lambda: not any(left_on(quad, node) for node in range(4)), "relays to be gone")
+
+
+def test_a_head_node_lost_behind_the_pairs_takes_no_figure_along(quad, monkeypatch):
+    def lost(access):
+        raise HostError(access.head.host, "connection lost")
+
+    monkeypatch.setattr(bench_network, "head_facts", lost)
+    report = measured(quad)
+    assert (len(report.many), report.allreduce) == (12, ())
+    assert report.failures == {"quad-0": "connection lost"}
 
 
 def test_its_command_with_nccl_tests_where_they_are(quad, tmp_path):
