@@ -119,6 +119,8 @@ def test_a_socket_with_its_queues_and_what_has_passed():
 
 def test_a_job_that_is_asked_for_beside_one_that_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(jobs, "JOBS", tmp_path)
+    by_hand = []  # what this machine has of it is not asked
+    monkeypatch.setattr(job.processes, "find", lambda *of: by_hand)
     ended, runs, queued = (f"20261123-00000{number}-abcd" for number in range(3))
     plan = json.dumps({"workdir": str(tmp_path), "log_dir": "logs"})
     for name in (ended, runs, queued):
@@ -134,6 +136,9 @@ def test_a_job_that_is_asked_for_beside_one_that_runs(tmp_path, monkeypatch):
         (tmp_path / name / "pid").write_text(str(processes[-1].pid))
     try:
         looked = {name: job.look(name, 9) for name in (None, ended, queued)}
+        by_hand = [Process(1, 0, "mpirun", ["mpirun"], {})]
+        by_hand[0].role = "launcher"
+        beside = job.look(ended, 9)["others"]
     finally:
         for process in processes:
             process.kill()
@@ -143,6 +148,7 @@ def test_a_job_that_is_asked_for_beside_one_that_runs(tmp_path, monkeypatch):
         ended: ended,
         queued: queued,
     }
+    assert beside == [runs, ""]
     assert [look["others"] for look in looked.values()] == [[], [runs], [runs]]
     rows = [look["found"]["row"].get("step") for look in looked.values()]
     assert rows == [7, None, None], "a row is of the one that runs"
