@@ -193,9 +193,10 @@ def fetch(access: Access, job_id: str, place: Path) -> None:
     job = find_job(access.connections, access.head, job_id)
     record = place / RECORD
     try:
-        other = json.loads(record.read_text()).get("id") if record.exists() else job_id
+        other = _job_in(record) if record.exists() else job_id
         if other != job_id:
-            raise UsageError(f"{place} holds job {other}", "name another folder")
+            holds = f"job {other}" if other else f"a {RECORD} that is no job's"
+            raise UsageError(f"{place} holds {holds}", "name another folder")
         place.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".fetch-", dir=place) as draft:
             _unpack(access, job_id, Path(draft))
@@ -209,6 +210,15 @@ def fetch(access: Access, job_id: str, place: Path) -> None:
                 path.replace(place / path.name)
     except OSError as error:
         raise UsageError(f"cannot write {error.filename or place}: {error.strerror}") from None
+
+
+def _job_in(record: Path) -> str | None:
+    """The id in a record.json; None where another program wrote it. Raises OSError."""
+    try:
+        found = json.loads(record.read_bytes())
+    except ValueError:
+        return None
+    return found.get("id") if isinstance(found, dict) else None
 
 
 def _unpack(access: Access, job_id: str, folder: Path) -> None:

@@ -130,6 +130,16 @@ def last_row(path: Path | None) -> dict:
     return {}
 
 
+def attempts_of(folder: Path) -> list:
+    """Its attempts that failed, without a line cut short by a full disk or a crash: one job's
+    record may not hide all others."""
+    found = []
+    for line in text_in(folder / "attempts").splitlines():
+        with contextlib.suppress(ValueError):
+            found.append(json.loads(line))
+    return [one for one in found if isinstance(one, dict)]
+
+
 def destination_of(description: str) -> str:
     """Where a copy brings its data; empty for a training."""
     try:
@@ -158,7 +168,7 @@ def describe(folder: Path) -> dict:
         "queued": running and (folder / "after").exists(),
         "waits_for": awaited_by(folder) if running else [],
         "rebooted": bool(boot) and boot != boot_id(),
-        "attempts": [json.loads(line) for line in text_in(folder / "attempts").splitlines()],
+        "attempts": attempts_of(folder),
         "row": last_row(metrics_of(folder, plan)),
         "started_at": mtime_of(folder / "waited") or mtime_of(folder / ORDER_FILE),
         "ended_at": mtime_of(log if exit_status is None else folder / "exit_status"),

@@ -1,0 +1,36 @@
+"""Records of jobs that are not whole, or not a job's."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from clusterctl.domain.errors import UsageError
+from clusterctl.node.jobs import jobs
+from clusterctl.operations import logs
+
+JOB_ID = "20261120-154501-3f2a"
+
+
+def test_an_attempt_that_was_cut_short_hides_no_job(tmp_path, monkeypatch):
+    monkeypatch.setattr(jobs, "JOBS", tmp_path)
+    whole = {"exit_status": 255, "lost": True}
+    for job_id in (JOB_ID, "20261120-154502-3f2b"):
+        (tmp_path / job_id).mkdir()
+        (tmp_path / job_id / "job.json").write_text("{}")
+    cut = json.dumps(whole) + '\n{"exit_status": 255, "lo'
+    (tmp_path / JOB_ID / "attempts").write_text(cut)
+    told = {one["id"]: one["attempts"] for one in jobs.answers("list", [])}
+    assert told == {JOB_ID: [whole], "20261120-154502-3f2b": []}
+
+
+@pytest.mark.parametrize("foreign", [b"", b"[1]", b'{"a": 1}', b"\xff\xfe"])
+def test_a_record_that_is_no_jobs_is_not_written_over(foreign, tmp_path, monkeypatch):
+    monkeypatch.setattr(logs, "find_job", lambda *_: SimpleNamespace(job_id=JOB_ID))
+    (tmp_path / "record.json").write_bytes(foreign)
+    access = SimpleNamespace(connections=None, head=None)
+    with pytest.raises(UsageError, match="holds a record.json that is no job's"):
+        logs.fetch(access, JOB_ID, tmp_path)
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [foreign]
