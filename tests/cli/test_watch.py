@@ -64,6 +64,8 @@ class Terminal:
         self.before = termios.tcgetattr(inner)
         argv = [sys.executable, "-m", "clusterctl", "watch", pair.name, "--interval", "1s"]
         environ = {**pair.environ, "TERM": "xterm-256color"}
+        # What a run of tests says of its own terminal.
+        environ.pop("COLUMNS", None)
         self.process = subprocess.Popen(
             ["sh", "-c", SHELL, "sh", *argv, *options],
             env=environ,

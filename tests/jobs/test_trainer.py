@@ -90,7 +90,7 @@ def test_help_is_no_mistake():
 
 
 def test_nothing_is_asked_about_a_program_of_the_users_own(tmp_path):
-    assert plan("--no", script="x.py", trainer=tmp_path).refused == ""
+    assert plan("--no", script_path="x.py", trainer=tmp_path).refused == ""
 
 
 @pytest.mark.parametrize("parser", [None, "def parse_args(:", "raise SystemExit"])
