@@ -136,7 +136,7 @@ def folder(tmp_path):
 
 
 def test_what_is_a_step_and_how_long_may_pass_without_one(folder, waited):
-    progress = watchdog.Progress(folder)
+    progress = watchdog.JobProgress(folder)
 
     def silent_after(seconds, name="log", text=""):
         with (folder / name).open("a") as file:
@@ -157,7 +157,7 @@ def test_what_is_a_step_and_how_long_may_pass_without_one(folder, waited):
 
 
 def test_a_job_that_waits_for_a_lost_node_does_not_hang(folder, waited):
-    progress = watchdog.Progress(folder)
+    progress = watchdog.JobProgress(folder)
     (folder / "logs" / "metrics.jsonl").write_text("{}\n{}\n")
     progress.look()
     argv = [sys.executable, str(folder / "after.py")]
