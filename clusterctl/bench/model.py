@@ -102,7 +102,8 @@ TERMS: Mapping[str, Term] = {
 @dataclass(frozen=True)
 class Prediction:
     """Seconds of a step; `percent`: half of the interval in which a run of that size is expected
-    with 95 % certainty, None where too few sizes were measured to tell. `far`: a guess."""
+    with 95 % certainty, with what other terms that explain the sizes as well would predict. None
+    where too few sizes were measured to tell. `far`: a guess."""
 
     gpus: int
     step_s: float
@@ -113,7 +114,7 @@ class Prediction:
 @dataclass(frozen=True)
 class Model:
     """Fitted seconds per unit of each term. `residuals` are relative, by size; `freedom` is what
-    the sizes leave of their number."""
+    the sizes leave of their number. `rivals`: other terms that explain these sizes as well."""
 
     per_node: int
     seconds: Mapping[str, float]
@@ -121,18 +122,22 @@ class Model:
     freedom: int
     input_s: float
     inverse: tuple[tuple[float, ...], ...]
+    rivals: tuple[Model, ...] = ()
+
+    @property
+    def squares(self) -> float:
+        """The residuals' squares, added up."""
+        return sum(error * error for error in self.residuals.values())
 
     @property
     def spread(self) -> float | None:
         """The residuals' standard deviation; None where the fit is exact whatever was measured."""
-        squares = sum(error * error for error in self.residuals.values())
-        return math.sqrt(squares / self.freedom) if self.freedom > 0 else None
+        return math.sqrt(self.squares / self.freedom) if self.freedom > 0 else None
 
     @property
     def unexplained(self) -> float:
         """What fits are compared by."""
-        squares = sum(error * error for error in self.residuals.values())
-        return math.sqrt(squares / max(self.freedom, 1))
+        return math.sqrt(self.squares / max(self.freedom, 1))
 
     def step_s(self, gpus: int) -> float:
         """Seconds of a step on so many GPUs."""
@@ -143,7 +148,8 @@ class Model:
     def reading(self, input_s: float, steps_s: Mapping[int, float]) -> Model:
         """The same on real data, of which a full node reads a step's images in `input_s`."""
         freedom = len(steps_s) - bool(input_s)
-        read = replace(self, input_s=input_s, freedom=freedom)
+        rivals = tuple(replace(one, input_s=input_s) for one in self.rivals)
+        read = replace(self, input_s=input_s, freedom=freedom, rivals=rivals)
         return replace(read, residuals=read.off(steps_s))
 
     def off(self, steps_s: Mapping[int, float]) -> dict[int, float]:
@@ -160,7 +166,9 @@ class Model:
         if self.spread is not None:
             row = [unit / step_s for unit in _units(gpus, self.per_node, self.seconds)]
             lever = sum(a * b * v for a, line in zip(row, self.inverse) for b, v in zip(row, line))
-            percent = 100 * t_quantile(self.freedom) * self.spread * math.sqrt(1 + lever)
+            apart = max((abs(one.step_s(gpus) / step_s - 1) for one in self.rivals), default=0.0)
+            noise = t_quantile(self.freedom) * self.spread * math.sqrt(1 + lever)
+            percent = 100 * (noise + apart)
         return Prediction(gpus, step_s, percent, gpus > FARTHEST * largest)
 
 
@@ -182,7 +190,13 @@ def fit(steps_s: Mapping[int, float], per_node: int, input_s: float = 0.0) -> Mo
     ]
     found = [m for names in choices if (m := _solve(free, steps_s, per_node, names, input_s))]
     # Of two that explain it as well, the first: it has fewer terms, or more likely ones.
-    return min(found, key=lambda model: round(model.unexplained, 6), default=None)
+    best = min(found, key=lambda model: round(model.unexplained, 6), default=None)
+    if best is None or best.freedom < 1:
+        return best
+    # The sizes chose the terms, too. What an F test of one term cannot tell from the best may be
+    # the truth: without these, intervals held 9 to 52 % of new runs where latency counts, not 95.
+    limit = best.squares * (1 + t_quantile(best.freedom) ** 2 / best.freedom)
+    return replace(best, rivals=tuple(model for model in found if model.squares <= limit))
 
 
 def _solve(

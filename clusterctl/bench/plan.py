@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -82,7 +83,7 @@ class BenchSettings:
 def parse_sizes(text: str) -> tuple[int, ...]:
     """Sizes of `1,8,16`, each once, in rising order. Raises UsageError."""
     words = [word.strip() for word in text.split(",")]
-    if not all(word.isdecimal() and int(word) for word in words):
+    if not all(re.fullmatch("0*[1-9][0-9]{0,6}", word) for word in words):
         raise UsageError(f"not numbers of GPUs: {text!r}", "write them as 1,8,16,32")
     return tuple(sorted({int(word) for word in words}))
 

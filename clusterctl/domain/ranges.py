@@ -17,7 +17,7 @@ def parse_indices(text: str) -> tuple[int, ...]:
     """The indices of `0-3,5`, sorted, each once. Raises UsageError."""
     indices: set[int] = set()
     for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d+)(?:\s*-\s*(\d+))?\s*", part, re.ASCII)
+        match = re.fullmatch(r"\s*(\d{1,9})(?:\s*-\s*(\d{1,9}))?\s*", part, re.ASCII)
         if not match:
             raise UsageError(f"not a list of nodes: {text!r}", "write it as 0-3,5 or NAME-1")
         first = int(match[1])

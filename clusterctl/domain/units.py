@@ -7,12 +7,14 @@ import re
 from clusterctl.domain.errors import UsageError
 
 _SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+# So many digits are more than anything is; Python takes 4,300, and its floats some 300.
+_NUMBER = r"\s*(\d{1,18}(?:\.\d{1,40})?)"
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 def parse_duration_s(text: str) -> float:
     """Seconds of `90`, `5ms`, `1.5m`, `2h`, `1d`. Raises UsageError."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|[smhd]?)\s*", text, re.ASCII)
+    match = re.fullmatch(_NUMBER + r"\s*(ms|[smhd]?)\s*", text, re.ASCII)
     if not match:
         raise UsageError(f"not a duration: {text!r}", "write it as 90, 30s, 5m or 2h")
     return float(match[1]) * _SECONDS[match[2]]
@@ -41,7 +43,7 @@ def parse_bytes(text: str) -> int:
 
     Raises UsageError.
     """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b)?\s*", text.lower(), re.ASCII)
+    match = re.fullmatch(_NUMBER + r"\s*([kmgt]?)(i?b)?\s*", text.lower(), re.ASCII)
     if not match or (match[3] == "ib" and not match[2]):
         raise UsageError(f"not a size: {text!r}", "write it as 64KiB, 8MiB or 4096")
     base = 1000 if match[3] == "b" else 1024
@@ -53,7 +55,7 @@ def parse_rate(text: str) -> float:
 
     Raises UsageError. `MBps` and `Mb/s` are refused: some read bits in them and some bytes.
     """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(\S+(?: ?/ ?s)?)\s*", text, re.ASCII)
+    match = re.fullmatch(_NUMBER + r"\s*(\S+(?: ?/ ?s)?)\s*", text, re.ASCII)
     unit = match[2].replace(" ", "") if match else ""
     bits = re.fullmatch(r"([kmgt]?)(bit|bits|bit/s|bits/s|bps)", unit.lower())
     octets = re.fullmatch(r"([kKmMgGtT]?)(i?)B/s", unit)

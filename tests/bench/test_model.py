@@ -146,6 +146,21 @@ def test_a_thousand_gpus_are_predicted_from_up_to_128_with_an_error_that_holds(s
     assert model.predict(1024).far
 
 
+@pytest.mark.parametrize("latency_s", [2e-5, 1e-4])
+@pytest.mark.parametrize("noise", [0.005, 0.02])
+def test_intervals_hold_although_the_sizes_chose_the_terms_too(latency_s, noise):
+    machine = Machine(8, 0.1, 102e6, 100e9, 12e9, latency_s, 0.001)
+    rnd, held = random.Random(1), 0
+
+    def step_s(gpus):
+        return machine.step_s(gpus, "ring") * rnd.gauss(1, noise)
+
+    for _ in range(100):
+        said = fit({gpus: step_s(gpus) for gpus in (1, 4, 8, 16, 32, 64)}, 8).predict(128)
+        held += abs(step_s(128) / said.step_s - 1) * 100 <= said.percent
+    assert held >= 80
+
+
 def test_the_slowest_of_many_is_as_in_the_simulation():
     """By simulation: 1.42, 1.77, 2.07, 2.34, 2.60, 2.83 for 8 ... 256 (Blom's are within 1 %)."""
     simulated = {8: 1.42, 16: 1.77, 32: 2.07, 64: 2.34, 128: 2.60, 256: 2.83}

@@ -95,7 +95,7 @@ def test_sizes_read(text, size):
     assert parse_bytes(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "MiB", "-1", "8iB", "8 M B", "1e6", "8MiB/s", "٣", "nan"])
+@pytest.mark.parametrize("text", ["", "MiB", "-1", "8iB", "8 M B", "1e6", "8MiB/s", "٣", "9" * 400])
 def test_no_sizes(text):
     with pytest.raises(UsageError):
         parse_bytes(text)
