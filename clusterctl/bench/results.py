@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from clusterctl.bench.model import Model, fit
 from clusterctl.bench.plan import REAL, START_UP_S, SYNTHETIC, BenchSettings, RunKey
-from clusterctl.bench.statistics import LEVEL, Estimate, mean, ratio, welch
+from clusterctl.bench.statistics import LEVEL, Estimate, independent, mean, ratio, welch
 from clusterctl.jobs.metrics.logs import TrainingRow
-from clusterctl.jobs.metrics.runs import throughput
+from clusterctl.jobs.metrics.runs import Run, throughput
 
 EPOCHS = 90
 
@@ -251,13 +252,21 @@ class Difference:
         return {**asdict(self), "verdict": self.verdict}
 
 
+# Seconds of GPU time an image, by size and data: a value for each run.
+Speeds = Mapping[tuple[int, str], Sequence[float]]
+
+
 def compare(base: Benchmark, other: Benchmark) -> list[Difference]:
-    """The sizes that both have, by images a second of a GPU: batches may differ.
+    """The sizes that both have, by images a second of a GPU: batches may differ."""
+    return differences(_per_image(base.runs), _per_image(other.runs))
+
+
+def differences(ours: Speeds, theirs: Speeds) -> list[Difference]:
+    """Those of the sizes that both have.
 
     Welch's t-test; with k sizes a difference counts below (1 - LEVEL)/k, as Bonferroni has it, so
     that many sizes do not make one of them differ by chance.
     """
-    ours, theirs = _per_image(base.runs), _per_image(other.runs)
     both = sorted(ours.keys() & theirs.keys())
     found = []
     for gpus, data in both:
@@ -270,12 +279,35 @@ def compare(base: Benchmark, other: Benchmark) -> list[Difference]:
     return found
 
 
-def _per_image(runs: Iterable[MeasuredRun]) -> dict[tuple[int, str], list[float]]:
-    """Seconds of GPU time an image, by size and data."""
+def _per_image(runs: Iterable[MeasuredRun]) -> Speeds:
     found: dict[tuple[int, str], list[float]] = {}
     for run in runs:
         found.setdefault((run.gpus, run.data), []).append(run.gpus / run.images_per_s)
     return found
+
+
+def speeds_of_logs(runs: Iterable[Run]) -> Speeds:
+    """Those of runs in logs. Where there is one of a size, batches of its rows stand for repeats:
+    they tell the noise within it, not that from launch to launch."""
+    found: dict[tuple[int, str], list[Run]] = {}
+    for run in runs:
+        if run.images_per_s:
+            data = SYNTHETIC if run.facts.synthetic else REAL
+            found.setdefault((run.facts.gpus or 1, data), []).append(run)
+    return {
+        (gpus, data): (
+            [gpus / (run.images_per_s or 1) for run in alike]
+            if len(alike) > 1
+            else independent(
+                [
+                    gpus / row.images_per_s
+                    for row in alike[0].rows
+                    if not row.startup and 0 < row.images_per_s < math.inf
+                ]
+            )
+        )
+        for (gpus, data), alike in found.items()
+    }
 
 
 def versions(runs: Iterable[MeasuredRun]) -> dict[str, list[str]]:

@@ -17,7 +17,7 @@ from clusterctl.domain.units import count, format_duration
 
 if TYPE_CHECKING:
     from clusterctl.bench.plan import BenchSettings, RunKey
-    from clusterctl.bench.results import Benchmark
+    from clusterctl.bench.results import Benchmark, Difference
     from clusterctl.jobs.mpirun import Variable
     from clusterctl.operations.bench import RunWatch
     from clusterctl.operations.train import TrainingPlan
@@ -298,7 +298,7 @@ def _show(benchmark: Benchmark, predicted: tuple[int, ...], as_json: bool) -> No
 
 
 def _compare(folders: list[Path], as_json: bool) -> int:
-    """The first beside each of the others: 1 where one of those is slower; alone it is shown."""
+    """The first beside each of the others; alone it is shown."""
     from clusterctl.bench.results import compare, unlike
     from clusterctl.operations.bench import read_benchmark
 
@@ -306,19 +306,27 @@ def _compare(folders: list[Path], as_json: bool) -> int:
     if not others:
         _show(base, (), as_json)
         return 0
-    found = [(other, compare(base, other), unlike(base, other)) for other in others]
+    found = [(other.name, compare(base, other), unlike(base, other)) for other in others]
+    return tell_compared(base.name, found, as_json)
+
+
+def tell_compared(
+    base: str, found: list[tuple[str, list[Difference], list[str]]], as_json: bool
+) -> int:
+    """Each of the others, with its differences and what else is unlike, beside the base. The exit
+    status: 1 where one of them is slower."""
     if as_json:
         output.data(
             [
-                {"base": base.name, "other": other.name, "unlike": differing}
+                {"base": base, "other": other, "unlike": unlike}
                 | {"sizes": [each.as_data() for each in differences]}
-                for other, differences, differing in found
+                for other, differences, unlike in found
             ]
         )
-    for other, differences, differing in () if as_json else found:
-        output.line(f"{other.name} against {base.name}, images/s of each GPU:")
+    for other, differences, unlike in () if as_json else found:
+        output.line(f"{other} against {base}, images/s of each GPU:")
         output.table(
-            ("GPUS", "DATA", base.name, other.name, "FASTER BY", "P", ""),
+            ("GPUS", "DATA", base, other, "FASTER BY", "P", ""),
             [
                 (
                     each.gpus,
@@ -334,6 +342,6 @@ def _compare(folders: list[Path], as_json: bool) -> int:
         )
         if not differences:
             output.note("they have no size in common")
-        for line in differing:
+        for line in unlike:
             output.note(f"  not alike: {line}")
     return int(any(each.is_regression for _, differences, _ in found for each in differences))

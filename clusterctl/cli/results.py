@@ -58,6 +58,7 @@ REFERENCES = ("auto", "imagenet-32", "imagenet-256", "synthetic-4", "none")
     show_default=True,
     help="The tutorial's run to compare with; auto: the nearest in size.",
 )
+@click.option("--compare", is_flag=True, help="Put the first --log beside each of the others.")
 @click.option("--all", "all_rows", is_flag=True, help="Show every row.")
 @click.option("--csv", "csv_file", metavar="FILE", help="Write all rows as CSV; - is stdout.")
 @click.option("--json", "as_json", is_flag=True, help="All of it as JSON.")
@@ -73,6 +74,7 @@ def results(
     follow: bool,
     metrics: tuple[str, ...],
     reference: str,
+    compare: bool,
     all_rows: bool,
     csv_file: str | None,
     as_json: bool,
@@ -85,10 +87,12 @@ def results(
     clusterctl results demo 20261120-154501-3f2a --csv rows.csv
     clusterctl results demo --follow
     clusterctl results --log imagenet_resnet/*.log --plot run.png
+    clusterctl results --log monday.log friday.log --compare
     clusterctl results demo --metric 'loss=loss: ([0-9.]+)'
 
     Reads the trainer's tables, evaluations, and lines of Keras; compares with the tutorial's runs
-    at equal epochs. With --log no cluster is needed.
+    at equal epochs. With --log no cluster is needed. The exit status of --compare is 1 where
+    something is slower by more than the noise.
     """
     from clusterctl.jobs.metrics.logs import parse_definitions
     from clusterctl.operations.results_plot import picture_format
@@ -98,6 +102,8 @@ def results(
         raise UsageError("--json and --csv - both want standard output", "name a file: --csv FILE")
     ending = picture_format(Path(plot)) if plot else ""
     files = [*logs, *filter(None, (name, job)), *more] if logs else []
+    if compare:
+        return _compare_logs(list(dict.fromkeys(files)), as_json)
     status = 0
     if follow:
         if files or log_dir is not None or more:
@@ -212,6 +218,54 @@ def _of_files(files: list[str], definitions: list[MetricDefinition]) -> Results:
         else:
             logs.extend(read_log_files([file]))
     return results_of(logs, definitions)
+
+
+def _compare_logs(files: list[str], as_json: bool) -> int:
+    """Runs side by side, and how much faster those of the other logs are than the first's."""
+    from clusterctl.bench.results import differences, speeds_of_logs
+    from clusterctl.cli.bench import tell_compared
+
+    if len(files) < 2:
+        raise UsageError("--compare is for two logs or more", "--log ONE OTHER --compare")
+    base, *others = [(file, _of_files([file], []).runs) for file in files]
+    if not as_json:
+        output.table(
+            ("LOG", "GPUS", "DATA", "STEP", "EPOCH", "IMAGES/S", "LOSS", "TOP-1 %", "TOP-5 %"),
+            [(name, *_beside(run)) for name, runs in (base, *others) for run in runs],
+        )
+        output.line()
+    ours = speeds_of_logs(base[1])
+    found = [
+        (name, differences(ours, speeds_of_logs(runs)), _unlike(base[1], runs))
+        for name, runs in others
+    ]
+    return tell_compared(base[0], found, as_json)
+
+
+def _beside(run: Run) -> tuple[object, ...]:
+    last, speed, result = (run.rows or (None,))[-1], run.images_per_s, run.result
+    return (
+        run.facts.gpus or "-",
+        "synthetic" if run.facts.synthetic else "real",
+        *((last.step, f"{last.epoch:.1f}") if last else ("-", "-")),
+        "-" if speed is None else f"{speed:.1f}",
+        f"{last.loss:.3f}" if last else "-",
+        *((f"{result.top1:.3f}", f"{result.top5:.2f}") if result else ("-", "-")),
+    )
+
+
+def _unlike(ours: Sequence[Run], theirs: Sequence[Run]) -> list[str]:
+    """What their logs say beside speed."""
+    names = ("data", "training_samples", "peak_learning_rate", "tensorflow")
+    values = [
+        [sorted({str(getattr(run.facts, name) or "-") for run in runs}) for name in names]
+        for runs in (ours, theirs)
+    ]
+    return [
+        f"{name.replace('_', ' ')}: {', '.join(one)} and {', '.join(other)}"
+        for name, one, other in zip(names, *values)
+        if one != other
+    ]
 
 
 def _of_cluster(

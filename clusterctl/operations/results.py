@@ -171,14 +171,18 @@ def _sized(run: Run, job: JobRecord) -> Run:
 
 
 def read_log_files(paths: Iterable[str]) -> list[LogText]:
-    """Log files of this machine; of a folder the trainer's three. Raises UsageError."""
+    """Log files of this machine; of a folder the trainer's three, and what `fetch` calls `log`.
+
+    Raises UsageError.
+    """
     return [log for path in paths for log in _local_logs(Path(path))]
 
 
 def _local_logs(path: Path) -> list[LogText]:
     files = [path]
     if path.is_dir():
-        files = [path / name for name in _log_names(LOG_NAME) if (path / name).exists()]
+        names = (*_log_names(LOG_NAME), "log")
+        files = [path / name for name in names if (path / name).exists()]
         if not files:
             raise UsageError(f"there is no {LOG_NAME} in {path}", "name the log file itself")
     try:

@@ -24,7 +24,7 @@ from clusterctl.bench.results import (
     model_of,
     unlike,
 )
-from clusterctl.bench.statistics import mean, ratio, t_quantile, t_tails, welch
+from clusterctl.bench.statistics import independent, mean, ratio, t_quantile, t_tails, welch
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.jobs.metrics.logs import TrainingRow
 from clusterctl.operations.bench import alone, open_benchmark, write_benchmark, write_report
@@ -94,6 +94,24 @@ def test_welch_as_in_his_example():
     one = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0]
     two = [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4]
     assert welch(one, two) == pytest.approx(0.07939, abs=1e-5)
+
+
+@pytest.mark.parametrize(("length", "like_the_last"), [(60, 0), (200, 0.5), (600, 0.9)])
+def test_rows_of_a_run_that_wanders_differ_no_more_often_than_repeats(length, like_the_last):
+    """Taken row by row, 23 to 65 % of such equals would differ beyond the noise."""
+    rnd, called = random.Random(1), 0
+
+    def series():
+        value, found = 0.0, []
+        for _ in range(length):
+            value = like_the_last * value + rnd.gauss(0, 0.004)
+            found.append(1 + value)
+        return found
+
+    for _ in range(200):
+        chance = welch(independent(series()), independent(series()))
+        called += chance is not None and chance < 0.05
+    assert called <= 20
 
 
 def test_the_order_is_random_whole_and_the_same_for_a_seed():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from datetime import datetime, timezone
 
 import pytest
@@ -85,6 +86,30 @@ def test_a_resumed_run_that_finished(results, tmp_path):
     assert "do not compare: 1 image, ImageNet" in ran.out
 
 
+def test_logs_side_by_side_name_a_difference_beyond_the_noise_and_no_other(results, tmp_path):
+    """A cluster whose speed wanders: rows stay near the one before. 4 % are told, and 0.2 % not."""
+
+    def log(name, factor, seed):
+        rnd, off, lines = random.Random(seed), 0.0, [rows([0, 1])]
+        for step in range(50, 30001, 50):
+            off = 0.9 * off + rnd.gauss(0, 0.004)
+            lines.append(rows([step], speed=19200 * factor * (1 + off)))
+        (tmp_path / name).write_text(banner() + HEADER + "".join(lines))
+
+    log("monday.log", 1, 1)
+    log("alike.log", 1.002, 2)
+    log("slow.log", 0.96, 3)
+    ran = results("--log", "monday.log", "alike.log", "slow.log", "--compare")
+    verdicts = [line for line in ran.out.splitlines() if line.startswith("32  ")]
+    assert (ran.status, [line.split("  ")[-1] for line in verdicts]) == (
+        1,
+        ["within the noise", "REGRESSION"],
+    ), ran.out
+    assert ran.out.splitlines()[1].split()[:5] == ["monday.log", "32", "real", "30000", "191.8"]
+    told = json.loads(results("--log", "monday.log", "alike.log", "--compare", "--json").out)
+    assert told[0]["sizes"][0]["percent"] == pytest.approx(0.2, abs=1)
+
+
 @pytest.mark.parametrize(
     ("state", "exit_status", "says"),
     [
@@ -148,6 +173,7 @@ def test_files_beside_the_table(results, tmp_path):
         (("--log", "hvd_train.log", "--csv", "none/x"), 2, "cannot write none/x"),
         (("--log", "hvd_train.log", "--csv", "-", "--json"), 2, "both want standard output"),
         (("--log", "hvd_train.log", "--log-dir", "x"), 2, "give one"),
+        (("--log", "hvd_train.log", "--compare"), 2, "two logs or more"),
         (("--log", "hvd_train.log", "--reference", "64"), 2, "'64' is not one of"),
         (("demo", "yesterday's"), 2, "yesterday's"),
         (("demo", "20261120-154501-3f2a", "more"), 2, "one cluster"),

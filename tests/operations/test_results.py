@@ -68,6 +68,8 @@ def test_files_and_folders(tmp_path):
     assert [Path(log.name).name for log in logs] == ["hvd_train.log", "eval_hvd_train.log"]
     [run] = results_of(logs).runs
     assert run.result is not None
+    (folder / "hvd_train.log").rename(folder / "log")  # as `fetch` brings it
+    assert Path(read_log_files([str(folder)])[-1].name).name == "log"
     with pytest.raises(UsageError, match="there is no hvd_train.log in"):
         read_log_files([str(tmp_path)])
     with pytest.raises(UsageError, match="cannot read .*: No such file"):
