@@ -11,6 +11,7 @@ from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
 from clusterctl.cli.params import JobId
 from clusterctl.cli.train import follow_to_end, tell_end
+from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count, format_duration
 
 if TYPE_CHECKING:
@@ -85,25 +86,29 @@ def told_of(job: JobRecord) -> list[str]:
 @click.argument("name")
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job ends.")
 @click.option("--job", "job_id", type=JobId(), metavar="ID", help="This job, not the latest.")
+@click.option("--rank", type=click.IntRange(0), metavar="R", help="What that rank wrote.")
 @account_options
-def logs(app: AppContext, name: str, follow: bool, job_id: str | None) -> int:
+def logs(app: AppContext, name: str, follow: bool, job_id: str | None, rank: int | None) -> int:
     """Show the log of the latest job of cluster NAME that has begun.
 
     \b
     clusterctl logs demo -f
     clusterctl logs demo --job 20261120-154501-3f2a
+    clusterctl logs demo -f --rank 3
 
     With -f the exit status is the job's. Ctrl-C ends the following, not the job.
     """
     from clusterctl.jobs.plan import check_job_id
-    from clusterctl.operations.logs import find, read_log
+    from clusterctl.operations.logs import check_rank, find, read_log
 
     job_id = check_job_id(job_id) if job_id else None
     with app.open(name) as access:
         job = find(access, job_id)
+        if rank is not None:
+            check_rank(job, rank)
         if follow:
-            return follow_to_end(access, job.job_id, job.preset)
-        read_log(access, job.job_id, output.raw)
+            return follow_to_end(access, job.job_id, job.preset, rank=rank)
+        read_log(access, job.job_id, output.raw, rank)
         return 0
 
 
@@ -140,14 +145,15 @@ def fetch(app: AppContext, name: str, job_id: str, place: Path) -> int:
     \b
     clusterctl fetch demo 20261120-154501-3f2a runs/first
 
-    record.json, its log, the trainer's metrics.jsonl, and what a watchdog saw (diagnosis.gz). It
-    may be done again, while the job runs, too: a file in DIR is the old or the new one, whole, and
-    record.json is the last of them.
+    record.json, its log and those of its ranks (log-0), the trainer's metrics.jsonl, and what a
+    watchdog saw (diagnosis.gz). It may be done again, while the job runs, too: a file in DIR is the
+    old or the new one, whole, and record.json is the last of them.
     """
     from clusterctl.jobs.plan import check_job_id
     from clusterctl.operations.logs import fetch as fetch_job
 
     with app.open(name) as access:
         fetch_job(access, check_job_id(job_id), place)
-    output.line(f"job {job_id} is in {place}: {', '.join(sorted(p.name for p in place.iterdir()))}")
+    names = fold_hosts(sorted(path.name for path in place.iterdir()))
+    output.line(f"job {job_id} is in {place}: {names}")
     return 0

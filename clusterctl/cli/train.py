@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 
 
-def follow_to_end(access: Access, job_id: str, preset: str, as_json: bool = False) -> int:
+def follow_to_end(
+    access: Access, job_id: str, preset: str, as_json: bool = False, rank: int | None = None
+) -> int:
     """Show the log until the job ends: its exit status, or 130 after Ctrl-C.
 
     On GPUs of several nodes it also says which way NCCL takes between them.
@@ -58,7 +60,7 @@ def follow_to_end(access: Access, job_id: str, preset: str, as_json: bool = Fals
 
     try:
         try:
-            job = follow(access, job_id, show, lost)
+            job = follow(access, job_id, show, lost, rank)
         finally:
             line.clear()
     except KeyboardInterrupt:

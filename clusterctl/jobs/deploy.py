@@ -22,7 +22,7 @@ from typing import Any
 from clusterctl.domain.errors import CommandFailed, UsageError
 from clusterctl.domain.results import CommandResult, FanoutResult, json_lines
 from clusterctl.domain.units import count, format_bytes
-from clusterctl.jobs.plan import CODE_FOLDER, EXAMPLES_FOLDER, is_on_nodes
+from clusterctl.jobs.plan import CODE_FOLDER, EXAMPLES_FOLDER, TORCH_RANK_PATH, is_on_nodes
 from clusterctl.node.packer import program_of
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.fanout import fan_out
@@ -97,7 +97,7 @@ def deployed_files(result: CommandResult) -> DeployedFiles:
 def _update(connections: Connections, target: Target, payload: bytes) -> CommandResult:
     return connections.run(
         target,
-        UNPACK.command(HOSTS_PATH, LAUNCHER_PATH),
+        UNPACK.command(HOSTS_PATH, LAUNCHER_PATH, TORCH_RANK_PATH),
         stdin=UNPACK.stdin(payload),
         timeout_s=UNPACK_TIMEOUT_S,
     )
@@ -139,6 +139,7 @@ def example_files() -> Mapping[str, bytes]:
         **_below("examples/horovod", EXAMPLES),
         **_below(f"{EXAMPLES_FOLDER}/utils", UTILS),
         LAUNCHER_PATH: program_of("clusterctl.jobs.train_sh").zipapp(compress=True),
+        TORCH_RANK_PATH: program_of("clusterctl.node.jobs.torch_rank").text.encode(),
     }
 
 

@@ -52,8 +52,9 @@ class JobRecord:
     node; both are empty where there is none. `log_name` is the log's name there. `variables` and
     `mpi_arguments` are the user's own; the value of a private variable is None. `destination` is
     where a copy brings its data; empty for a training. `watchdog` is what that has said, a line
-    each time. `waits_for` are the jobs before it in the queue. `nodes` is what node/jobs/jobs.py
-    says of nodes.json, where the job was asked for by its id; its docstring has all of the record.
+    each time. `by_rank`: each rank has a log of its own. `waits_for` are the jobs before it in the
+    queue. `nodes` is what node/jobs/jobs.py says of nodes.json, where the job was asked for by its
+    id; its docstring has all of the record.
     """
 
     job_id: str
@@ -72,6 +73,7 @@ class JobRecord:
     mpi_arguments: tuple[str, ...] = ()
     destination: str = ""
     watchdog: tuple[str, ...] = ()
+    by_rank: bool = False
     argv: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     usd_per_hour: float | None = None
@@ -164,6 +166,7 @@ def read_record(described: dict[str, Any]) -> JobRecord:
         mpi_arguments=tuple(plan.get("mpi_arguments", ())),
         destination=str(plan.get("destination", "")),
         watchdog=tuple(described.get("watchdog", "").splitlines()),
+        by_rank=bool(described.get("by_rank")),
         argv=tuple(plan.get("argv", ())),
         hosts=tuple(plan.get("hosts", ())),
         usd_per_hour=plan.get("usd_per_hour"),
@@ -189,6 +192,7 @@ def _state(described: dict[str, Any]) -> JobState:
 
 JOBS = program_of("clusterctl.node.jobs.jobs")
 AFTER = program_of("clusterctl.node.jobs.after")
+OUTPUT = program_of("clusterctl.node.jobs.output")
 TIMEOUT_S = 60.0
 
 
@@ -217,6 +221,8 @@ def job_files(plan: JobPlan, record: Mapping[str, Any] = MappingProxyType({})) -
         "evaluation": plan.evaluation_line,
         "variables": {one.name: None if one.private else one.value for one in plan.variables},
         "mpi_arguments": plan.mpi_arguments,
+        "tag_end": plan.tag_end,
+        "torchrun": plan.torchrun,
         "destination": plan.destination,
         **record,
     }
@@ -227,11 +233,16 @@ def job_files(plan: JobPlan, record: Mapping[str, Any] = MappingProxyType({})) -
     }
     if not plan.destination:
         files["after.py"] = AFTER.text
+    if plan.tag_end:
+        # They are there before a rank writes, also on a disk that is full by then.
+        files |= {f"log-{rank}": "" for rank in range(plan.ranks)}
     if plan.watchdog:
         files["watchdog.json"] = plan.watchdog
     private = {one.name: one.value for one in plan.variables if one.private}
     if private:
         files["environment"] = json.dumps(private)
+    if plan.tag_end or private:
+        files["output.py"] = OUTPUT.text
     return files
 
 
@@ -241,13 +252,13 @@ def run_script(plan: JobPlan) -> str:
     The evaluation runs when the training succeeded and nobody ended the job; it begins in the log
     with its line. What runs after a failure says by its status whether to start again.
     """
+    private = any(one.private for one in plan.variables)
+    by = _BY_OUTPUT if plan.tag_end or private else ""
     line = plan.evaluation_line
-    evaluation = _EVALUATION.format(line=line, quoted=shlex.quote(line)) if line else ""
+    evaluation = _EVALUATION.format(line=by + line, quoted=shlex.quote(line)) if line else ""
     path = shlex.quote(f"{plan.log_dir}/{METRICS}")
     metrics = _METRICS.format(path=path, name=METRICS) if plan.log_dir else ""
-    after = "" if plan.destination else _AFTER
-    has_private = any(one.private for one in plan.variables)
-    private, execute = (_PRIVATE, _WITH_PRIVATE) if has_private else ("", "exec")
+    after = "" if plan.destination else _AFTER.format(by=by)
     watchdog = _WATCHDOG.format(job_id=plan.job_id) if plan.watchdog else ""
     return f"""\
 #!/bin/sh
@@ -255,7 +266,7 @@ def run_script(plan: JobPlan) -> str:
 folder=$(cd "$(dirname "$0")" && pwd) || exit
 # Written over what was reserved: on a full disk there is no room for another file.
 keep() {{ printf '%s\\n' "$2" 1<>"$folder/$1"; }}
-{private}keep pid $$ || exit
+{_PRIVATE if private else ""}keep pid $$ || exit
 {_TURN}{watchdog}echo "job {plan.job_id}: its output is in $folder/log"
 ended=
 line=
@@ -263,7 +274,7 @@ trap 'ended=yes; [ -z "$line" ] || kill -TERM "$line" 2>/dev/null' TERM INT HUP
 run() {{
     before=$(wc -c <"$folder/log")
     (
-        cd {shlex.quote(plan.workdir)} && {execute} "$@"
+        cd {shlex.quote(plan.workdir)} && exec "$@"
     ) </dev/null >>"$folder/log" 2>&1 &
     line=$!
     # The signal may have come before there was a line to pass it to.
@@ -282,7 +293,7 @@ run() {{
         status={ConnectionLost.exit_status}
     fi
 }}
-run {plan.line}
+run {by}{plan.line}
 {after}{evaluation}{metrics}keep exit_status "$status"
 """
 
@@ -307,7 +318,8 @@ while [ "$status" -ne 0 ] && [ -z "$ended" ]; do
         status=$failed
         break
     fi
-    run sh "$folder/again"
+    . "$folder/again"
+    run {by}"$@"
 done
 """
 # Older ones are those of an earlier job, and a later one may delete these.
@@ -323,15 +335,9 @@ fi
 _PRIVATE = """\
 exec 3<"$folder/environment" && rm -f "$folder/environment" || exit
 """
-# Not by this shell: a user's variable may have the name of one of its own, or of one that no shell
-# lets be set (PPID), and PATH is theirs for the ranks. Python ignores two signals; mpirun must not.
-_WITH_PRIVATE = "exec python3 -ISc " + shlex.quote(
-    "import json, os, signal, sys; os.lseek(3, 0, 0); private = json.loads(open(3).read()); "
-    "os.environb.update((name.encode(), value.encode('utf-8', 'surrogateescape')) "
-    "for name, value in private.items()); "
-    "[signal.signal(one, signal.SIG_DFL) for one in (signal.SIGPIPE, signal.SIGXFSZ)]; "
-    "os.execv(sys.argv[1], sys.argv[1:])"
-)
+# Private variables are set there, not by this shell: one may have the name of one of its own, or
+# one that no shell lets be set (PPID), and PATH is theirs for the ranks.
+_BY_OUTPUT = 'python3 -ISu "$folder/output.py" "$folder" '
 # Without the job's mark, and no child of the job's: it is what may end all that is, and ends with
 # the job, not with what a failed attempt has left.
 _WATCHDOG = f"""\
@@ -442,12 +448,16 @@ BETWEEN_LOOKS_S = 0.2
 RECONNECT_AFTER_S = (1.0, 2.0, 4.0, 8.0, 16.0)
 
 
-def tail_command(job_id: str, offset: int, until_end: bool, silent: bool = False) -> str:
+def tail_command(
+    job_id: str, offset: int, until_end: bool, silent: bool = False, rank: int | None = None
+) -> str:
     """The log from byte `offset` on; `until_end` waits for more until the job has ended. `silent`:
-    waits only."""
+    waits only. `rank`: the log of that rank."""
     folder = f'"$HOME"/.clusterctl/jobs/{job_id}'
     wait = f'-f -s 0.2 --pid="$(cat {folder}/pid)" ' if until_end else ""
-    return f"exec tail -c +{offset + 1} {wait}" + ("/dev/null" if silent else f"{folder}/log")
+    return f"exec tail -c +{offset + 1} {wait}" + (
+        "/dev/null" if silent else f"{folder}/log" if rank is None else f"{folder}/log-{rank}"
+    )
 
 
 def follow_job(
@@ -456,8 +466,10 @@ def follow_job(
     job_id: str,
     sink: Callable[[bytes], None] | None,
     on_lost: Callable[[HostError, float], None] = lambda why, delay_s: None,
+    rank: int | None = None,
 ) -> JobRecord:
-    """Pass the log on until the job has ended; what it came to. Without a sink: only wait.
+    """Pass the log on, or that of one rank, until the job has ended; what it came to. Without a
+    sink: only wait.
 
     A lost connection is taken up again where it broke, `on_lost(why, delay_s)` being told before
     each attempt. Raises ConnectionLost or HostUnreachable, with what was last known of the job,
@@ -469,7 +481,7 @@ def follow_job(
         try:
             job = find_job(connections, head, job_id)
             known = _known(job)
-            command = tail_command(job_id, offset, job.running, silent=sink is None)
+            command = tail_command(job_id, offset, job.running, silent=sink is None, rank=rank)
             connections.run(head, command, sink=received)
             if not job.running:
                 return job

@@ -39,6 +39,11 @@ OWN_OPTIONS = {
     **dict.fromkeys(("host", "H", "hostfile", "machinefile"), "the ranks run on the cluster"),
     "x": "variables are given with -x",
 }
+# By these the user asks for mpirun's output in another way.
+OUTPUT_OPTIONS = {
+    *("output", "tag-output", "timestamp-output", "output-filename", "xml"),
+    "merge-stderr-to-stdout",
+}
 MCA_OPTIONS = ("mca", "gmca", "omca", "prtemca", "pmixmca")
 
 
@@ -163,6 +168,14 @@ def mpirun_arguments(texts: Iterable[str]) -> tuple[str, ...]:
         if name in OWN_OPTIONS:
             raise UsageError(f"--mpi-arg {option[0]}: {OWN_OPTIONS[name]}", "leave it out")
     return tuple(words)
+
+
+def tag_end(mpirun: MpiRun, arguments: tuple[str, ...]) -> str:
+    """What ends the tag that --tag-output puts before a rank's line, for these options of the
+    user's; empty where they ask for other output."""
+    if OUTPUT_OPTIONS.intersection(map(_option_name, _options(arguments))):
+        return ""
+    return ":" if mpirun.dialect is Dialect.OPEN_MPI_4 else ": "
 
 
 def parse_variable(text: str, environ: Mapping[str, str]) -> Variable:

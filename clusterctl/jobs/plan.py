@@ -27,6 +27,7 @@ from clusterctl.jobs.mpirun import (
     Variable,
     mpirun_argv,
     parse_mpirun_version,
+    tag_end,
 )
 from clusterctl.jobs.trainer import (
     DATA_FOLDER,
@@ -67,14 +68,9 @@ TORCH_PYTHONS = (
 TORCHRUN = (
     'exec "$0" -m torch.distributed.run --nnodes {nodes} --node_rank "$OMPI_COMM_WORLD_RANK" '
     "--nproc_per_node {per_node} --master_addr {address} --master_port {port} "
-    '--no_python "$0" -c {rank} "$@"'
+    '--no_python "$0" {rank} "$@"'
 )
-# mpirun kills a torchrun that waits for ranks which do not listen to TERM: they end with it, by
-# PR_SET_PDEATHSIG (prctl(2)), and nothing is left on any node.
-TORCH_RANK = (
-    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); "
-    "os.execv(sys.executable, [sys.executable, '-u', *sys.argv[1:]])"
-)
+TORCH_RANK_PATH = ".clusterctl/torch_rank.py"  # node/jobs/torch_rank.py, on every node
 # In order: one that is activated (where train.sh is typed), ours, the conda environments of the
 # tutorial's Deep Learning AMI and of later ones, their Open MPI, the system's.
 MPIRUN_PATHS = (
@@ -304,6 +300,8 @@ class JobPlan:
     `clears_on_purpose`: the user asked for an empty log folder in so many words. `destination`: of
     a copy (preset `copy`). `watchdog`: the settings of what looks after the job there
     (operations/watchdog.py). `per_host`: so many ranks on each host; None for its slots.
+    `tag_end`: see mpirun.tag_end; empty where ranks have no logs of their own. `torchrun`: mpirun's
+    ranks are the nodes.
     """
 
     job_id: str
@@ -325,6 +323,8 @@ class JobPlan:
     destination: str = ""
     watchdog: str = ""
     per_host: int | None = None
+    tag_end: str = ""
+    torchrun: bool = False
 
     @property
     def line(self) -> str:
@@ -379,7 +379,7 @@ def plan_job(request: JobRequest, facts: HeadFacts, hosts: HostsFile, job_id: st
             per_node=filled[0],
             address=hosts.entries[0].host,
             port=port,
-            rank=shlex.quote(TORCH_RANK),
+            rank=shlex.quote(f"{facts.home}/{TORCH_RANK_PATH}"),
         )
         program = ("sh", "-c", shell, *program)
     launch = MpiLaunch(
@@ -411,6 +411,8 @@ def plan_job(request: JobRequest, facts: HeadFacts, hosts: HostsFile, job_id: st
         home=facts.home,
         variables=request.variables,
         mpi_arguments=request.mpi_arguments,
+        tag_end=tag_end(environment.mpirun, request.mpi_arguments),
+        torchrun=request.torchrun,
     )
 
 

@@ -151,14 +151,29 @@ def find(
     return (jobs if latest or not begun else begun)[-1]
 
 
-def read_log(access: Access, job_id: str, sink: Callable[[bytes], None]) -> None:
-    """The log as it is now. Raises HostError."""
+def check_rank(job: JobRecord, rank: int) -> None:
+    """Raises UsageError where that rank has no log of its own."""
+    if not job.by_rank:
+        raise UsageError(
+            f"of job {job.job_id} there are no logs by rank",
+            "it is a copy, asked mpirun for other output (--mpi-arg), or was started by an older "
+            "clusterctl",
+        )
+    if rank >= job.ranks:
+        raise UsageError(f"job {job.job_id} has no rank {rank}", f"--rank 0 to {job.ranks - 1}")
+
+
+def read_log(
+    access: Access, job_id: str, sink: Callable[[bytes], None], rank: int | None = None
+) -> None:
+    """The log as it is now, or that of one rank. Raises HostError."""
 
     def take(stream: str, chunk: bytes) -> None:
         if stream == "stdout":
             sink(chunk)
 
-    access.connections.run(access.head, tail_command(job_id, 0, until_end=False), sink=take)
+    command = tail_command(job_id, 0, until_end=False, rank=rank)
+    access.connections.run(access.head, command, sink=take)
 
 
 def follow(
@@ -166,13 +181,14 @@ def follow(
     job_id: str,
     sink: Callable[[bytes], None],
     on_lost: Callable[[HostError, float], None],
+    rank: int | None = None,
 ) -> JobRecord:
-    """The log until the job has ended, and what it came to.
+    """The log until the job has ended, or that of one rank, and what it came to.
 
     Raises ConnectionLost or HostUnreachable, with what was last known of it.
     """
     try:
-        return follow_job(access.connections, access.head, job_id, sink, on_lost)
+        return follow_job(access.connections, access.head, job_id, sink, on_lost, rank)
     except (ConnectionLost, HostUnreachable) as lost:
         again = f"then: clusterctl logs {access.cluster.name} -f --job {job_id}"
         hint = f"{lost.hint}; {again}" if lost.hint else again
@@ -198,8 +214,13 @@ def fetch(access: Access, job_id: str, place: Path) -> None:
             holds = f"job {other}" if other else f"a {RECORD} that is no job's"
             raise UsageError(f"{place} holds {holds}", "name another folder")
         place.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".fetch-", dir=place) as draft:
+        # Such a folder was left by a fetch that was killed: what lies there may be its.
+        is_ours = record.exists() or any(place.glob(f".fetch-{job_id}-*"))
+        with tempfile.TemporaryDirectory(prefix=f".fetch-{job_id}-", dir=place) as draft:
             _unpack(access, job_id, Path(draft))
+            theirs = [path.name for path in Path(draft).iterdir() if (place / path.name).exists()]
+            if theirs and not is_ours:
+                raise UsageError(f"{place} has its own file {theirs[0]}", "name another folder")
             data = {"cluster": access.cluster.name, **job.as_data()}
             code = Path(draft, "code.json")
             if code.exists():

@@ -102,7 +102,7 @@ run() {{
     fi
 }}
 run '/opt/it'"'"'s/mpirun' -np 2 'a b'
-{detached._AFTER}"""
+{detached._AFTER.format(by="")}"""
 
 
 AND_EVALUATION = """\

@@ -52,6 +52,44 @@ def test_a_queue_runs_in_order_and_a_job_is_taken_out(quiet, tmp_path):  # noqa:
     assert (status, f"holds job {second}" in err) == (2, True)
 
 
+TALKS = """\
+import os, time
+rank = os.environ["OMPI_COMM_WORLD_RANK"]
+os.write(2, f"rank {rank} is here\\n".encode())
+for fd, text in ((1, b"x" * (1 << 20) + b"\\n"), (2, bytes(range(11, 128)) + b"\\n")):
+    while text:
+        text = text[os.write(fd, text):]
+while not os.path.exists("/data/go"):
+    time.sleep(0.1)
+print(f"rank {rank} goes")
+"""
+
+
+def test_what_a_rank_writes_is_shown_followed_and_fetched(quiet, tmp_path):  # noqa: F811
+    quiet.put("talks.py", TALKS)
+    job_id, _ = started(quiet, "2", "--script", "~/talks.py")
+    eventually(lambda: "xxxx" in quiet.ctl("logs", "--rank", "1")[1], "its long line")
+    follower = quiet.start("logs", "-f", "--rank", "1")
+    for node in (0, 1):
+        quiet.on(node, "touch /data/go")
+    out, err = follower.communicate(timeout=240)
+    assert (follower.returncode, out.count("is here"), "rank 1 goes" in out) == (0, 1, True), err
+    assert quiet.ctl("fetch", job_id, str(tmp_path / "run"))[0] == 0
+    for rank in (0, 1):
+        said = (tmp_path / "run" / f"log-{rank}").read_bytes()
+        lines = [b"rank %d is here" % rank, b"x" * (1 << 20), b"rank %d goes" % rank]
+        assert sorted(said.split(b"\n")) == sorted([*lines, bytes(range(11, 128)), b""])
+    log = quiet.ctl("logs")[1]
+    assert ("<std" in log, log.count("is here"), log.count("goes")) == (False, 2, 2)
+    status, _, err = quiet.ctl("logs", "--rank", "2")
+    assert (status, "has no rank 2" in err, "--rank 0 to 1" in err) == (2, True, True)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "log").write_text("mine")
+    status, _, err = quiet.ctl("fetch", job_id, str(tmp_path / "mine"))
+    assert (status, "has its own file log" in err) == (2, True)
+    assert [path.read_text() for path in (tmp_path / "mine").iterdir()] == ["mine"]
+
+
 def test_a_lost_node_is_a_reason_to_start_again_and_an_exception_is_none(quiet):  # noqa: F811
     job_id, _ = started(
         quiet, "2", "--script", "~/stay.py", "--retries", "2", "--watchdog", "1h", "--", "7"

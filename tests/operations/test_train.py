@@ -229,6 +229,9 @@ def test_torchruns_end_together_and_leave_nothing(quiet, tmp_path, end):
         status, _, err = quiet.ctl("train", "4", "--detach", *TORCHRUN, *program, "--", end)
         assert status == 0, err
         eventually(lambda: quiet.ctl("logs")[1].count("is here") == 4, "four ranks")
+        said = [quiet.ctl("logs", "--rank", str(rank))[1] for rank in range(4)]
+        assert [text.count(f"rank {rank} is here\n") for rank, text in enumerate(said)] == [1] * 4
+        assert [text.count("is here") for text in said] == [1] * 4
         if end == "cancel":
             assert quiet.ctl("cancel")[0] == 0
         else:

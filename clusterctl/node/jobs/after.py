@@ -103,7 +103,7 @@ def note(folder: Path, attempt: dict[str, Any]) -> None:
 
 
 def ranks_of(folder: Path, plan: dict[str, Any]) -> int:
-    words = shlex.split(jobs.text_in(folder / "again"))[1:] or plan["argv"]
+    words = shlex.split(jobs.text_in(folder / "again"))[2:] or plan["argv"]
     return int(words[words.index("-np") + 1]) if "-np" in words else plan["ranks"]
 
 
@@ -187,7 +187,7 @@ def wait_for_nodes(
         time.sleep(LOOK_EVERY_S)
     used = [names.get(host, host) for host in slots]
     line = line_of(plan, ranks, folder, slots)
-    (folder / "again").write_text("exec " + shlex.join(line) + "\n")
+    (folder / "again").write_text("set -- " + shlex.join(line) + "\n")
     return ranks, f"starting again with {ranks} ranks on {', '.join(used)}"
 
 

@@ -26,7 +26,8 @@ The record of a job, in its folder. All times are seconds since 1970, of the hea
     boot_id         of the head node when the job was started
     after, waited   the jobs that it waits for; renamed when its turn has come
     attempts        a JSON line for each end by a failure (see after.py)
-    log             all output; metrics.jsonl, when it has ended, the trainer's rows
+    log             all output; log-RANK: what that rank wrote (output.py)
+    metrics.jsonl   when it has ended, the trainer's rows
     watchdog, diagnosis.gz   what `train --watchdog` said and saw
 """
 
@@ -174,6 +175,7 @@ def describe(folder: Path) -> dict:
         "ended_at": mtime_of(log if exit_status is None else folder / "exit_status"),
         "now": time.time(),
         "log_bytes": log.stat().st_size if log.exists() else 0,
+        "by_rank": (folder / "log-0").exists(),
         "watchdog": text_in(folder / "watchdog"),
     }
 
@@ -316,7 +318,7 @@ def pack(folder: Path) -> None:
     """What is kept of a job, on stdout; of a file that grows, what it has now. Raises OSError."""
     described = describe(folder)
     paths: list = [folder / name for name in KEPT]
-    paths += [folder / "log", metrics_of(folder, described["plan"])]
+    paths += [folder / "log", *folder.glob("log-*"), metrics_of(folder, described["plan"])]
     with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as archive:
         for path in paths:
             if path and path.is_file():

@@ -1,0 +1,214 @@
+"""Runs on the head node: a job's line. What its ranks write goes into the job's log, as they wrote
+it, and what each of them writes also into a file of its own, `log-RANK`.
+
+    FOLDER ARGV...    the job's folder; exit status: that of the line, 128 + N after signal N
+
+mpirun is told to tag each line with its rank, and the tags are taken away again. (Its own
+`--output dir=` loses what is written on stderr in Open MPI 5.0.11.) It is not, where job.json has
+no `tag_end`: the user has asked mpirun for other output. Private variables are read from file 3.
+
+With torchrun mpirun's ranks are nodes: a second mark, by torch_rank.py, has the rank.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+# A pipe holds less.
+READ_BYTES = 1 << 20
+# A line longer than this is not kept from being mixed with what comes on the other output.
+LINE_BYTES = 8 << 20
+# A line that has not ended after this long is a prompt or a progress bar, and shown.
+REST_AFTER_S = 0.2
+LOOK_EVERY_S = 1.0
+# `[1,0]<stderr>:`; Open MPI 5.0.0 has its job's name, too: `[prterun-demo-0-77@1,0]<stdout>: `.
+TAG = rb"\[(?:[^\s\[\]]{1,200}@)?\d{1,9},(\d{1,6})\]<std\w{3}>"
+CUT_TAG = re.compile(rb"\[(?:\d{0,9}|p[^\s\[\]]{0,200})(?:,\d{0,6}(?:\](?:<\w{0,6}>?:?)?)?)?\Z")
+
+# As torch_rank.py writes it around all that a rank writes.
+MARK = re.compile(rb"\x1e<rank(\d{0,6})>\x1f")
+CUT_MARK = re.compile(rb"\x1e(?:<[rank]{0,4}\d{0,6}>?)?\Z")
+
+
+class TaggedOutput:
+    """One of mpirun's two outputs: bytes in, and out of them what each rank wrote."""
+
+    def __init__(self, tag_end: bytes, torchrun: bool) -> None:
+        self._tag = re.compile(TAG + re.escape(tag_end))
+        self._torchrun = torchrun
+        self._rank: bytes | None = None
+        self.rest = b""
+        self._nodes: dict[bytes | None, MarkedOutput] = {}
+
+    def feed(self, content: bytes) -> Iterator[tuple[bytes | None, bytes]]:
+        """Whole lines, each with its rank; None for what is mpirun's own."""
+        self.rest += content
+        end = self.rest.rfind(b"\n") + 1
+        return self.flush() if len(self.rest) - end > LINE_BYTES else self._take(end)
+
+    def flush(self) -> Iterator[tuple[bytes | None, bytes]]:
+        """What came of a line so far."""
+        cut = CUT_TAG.search(self.rest, max(0, len(self.rest) - 256))
+        return self._take(cut.start() if cut else len(self.rest))
+
+    def finish(self) -> Iterator[tuple[bytes | None, bytes]]:
+        """What is left at the end."""
+        return self._take(len(self.rest))
+
+    def _take(self, end: int) -> Iterator[tuple[bytes | None, bytes]]:
+        content, self.rest = self.rest[:end], self.rest[end:]
+        for rank, text in self._untagged(content):
+            if self._torchrun:
+                yield from self._nodes.setdefault(rank, MarkedOutput()).feed(text)
+            else:
+                yield rank, text
+
+    def _untagged(self, content: bytes) -> Iterator[tuple[bytes | None, bytes]]:
+        # Open MPI 4 tags what a rank writes, whether or not a line ends there, and each line in it.
+        first, *tagged = self._tag.split(content)
+        for rank, text in zip([self._rank, *tagged[::2]], [first, *tagged[1::2]]):
+            end = text.find(b"\n") + 1
+            self._rank = None if end else rank
+            yield rank, text[:end] if end else text
+            if end and text[end:]:
+                yield None, text[end:]
+
+
+class MarkedOutput:
+    """What one node's torchrun passes on."""
+
+    def __init__(self) -> None:
+        self._rank: bytes | None = None
+        self._rest = b""
+
+    def feed(self, content: bytes) -> Iterator[tuple[bytes | None, bytes]]:
+        content = self._rest + content
+        cut = CUT_MARK.search(content, max(0, len(content) - 16))
+        end = cut.start() if cut else len(content)
+        content, self._rest = content[:end], content[end:]
+        first, *marked = MARK.split(content)
+        yield self._rank, first
+        for rank, text in zip(marked[::2], marked[1::2]):
+            self._rank = rank or None
+            yield self._rank, text
+
+
+class Logs:
+    """The job's log and those of its ranks. A full disk ends no job: what is lost is counted, and
+    said when there is room again."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lost: dict[str, int] = {}
+
+    def add(self, pieces: Iterator[tuple[bytes | None, bytes]]) -> None:
+        whole: list[bytes] = []
+        by_rank: dict[bytes, list[bytes]] = {}
+        for rank, text in pieces:
+            whole.append(text)
+            if rank is not None:
+                by_rank.setdefault(rank, []).append(text)
+        self._append("log", b"".join(whole))
+        for rank, texts in by_rank.items():
+            self._append(f"log-{int(rank)}", b"".join(texts))
+
+    def _append(self, name: str, content: bytes) -> None:
+        if not content:
+            return
+        lost = self._lost.pop(name, 0)
+        said = b"\nclusterctl: %d bytes of output are lost: the disk was full\n" % lost
+        left = said * bool(lost) + content
+        try:
+            # Anew each time: there may be more ranks than files that a process may have open.
+            with (self._folder / name).open("ab", buffering=0) as file:
+                while left:
+                    left = left[file.write(left) :]
+        except OSError:
+            self._lost[name] = lost + min(len(left), len(content))
+
+
+def main() -> None:
+    """Run the line."""
+    folder, argv = Path(sys.argv[1]), sys.argv[2:]
+    order = json.loads((folder / "job.json").read_text())
+    if None in order["variables"].values():
+        os.lseek(3, 0, os.SEEK_SET)
+        for name, value in json.loads(os.read(3, os.fstat(3).st_size)).items():
+            os.environb[name.encode()] = value.encode("utf-8", "surrogateescape")
+    if order["tag_end"]:
+        sys.exit(run(folder, argv, order))
+    # Python ignores two signals; mpirun must not.
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    os.execv(argv[0], argv)
+
+
+def run(folder: Path, argv: list[str], order: dict[str, Any]) -> int:
+    """Run it to its end, and keep what it writes. The exit status."""
+    asked: list[int] = []
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def pass_on(number: int, _: object) -> None:
+        asked.append(number)
+        for one in processes:
+            one.send_signal(number)
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, pass_on)
+    tagged = [argv[0], "--tag-output", *argv[1:]]
+    try:
+        process = subprocess.Popen(tagged, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    except OSError as error:
+        sys.exit(f"{argv[0]}: {error.strerror}")
+    processes.append(process)
+    for one in asked:
+        process.send_signal(one)
+    assert process.stdout
+    assert process.stderr
+    tag_end = order["tag_end"].encode()
+    # Two pipes: into one, mpirun's writes would be mixed wherever it was full.
+    outputs = {
+        pipe.fileno(): TaggedOutput(tag_end, order["torchrun"])
+        for pipe in (process.stdout, process.stderr)
+    }
+    keep(process, outputs, Logs(folder))
+    status = process.wait()
+    return status if status >= 0 else 128 - status
+
+
+def keep(process: subprocess.Popen[bytes], outputs: dict[int, TaggedOutput], logs: Logs) -> None:
+    """Write what comes on these files, until both have ended, or the process has: what it left
+    running may hold them open."""
+    for fd in outputs:
+        os.set_blocking(fd, False)
+    is_over = False
+    while outputs and not is_over:
+        # Asked before reading: all that it wrote is in the pipes by then.
+        is_over = process.poll() is not None
+        has_rest = any(output.rest for output in outputs.values())
+        wait_s = 0.0 if is_over else REST_AFTER_S if has_rest else LOOK_EVERY_S
+        ready = select.select([*outputs], [], [], wait_s)[0]
+        for fd in ready:
+            content = b""
+            with contextlib.suppress(BlockingIOError):
+                content = os.read(fd, READ_BYTES)
+            logs.add(outputs[fd].feed(content) if content else outputs.pop(fd).finish())
+        if not ready:
+            for output in outputs.values():
+                logs.add(output.flush())
+    for output in outputs.values():
+        logs.add(output.finish())

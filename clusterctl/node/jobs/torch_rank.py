@@ -1,0 +1,64 @@
+"""Runs on each node, started by torchrun: one rank, what it writes marked with its number.
+
+    PROGRAM ARGUMENTS...    becomes that Python program
+    relay RANK OUT ERR IN IN    the other process, which marks: ends when nobody can write any more
+
+All ranks of a node share torchrun's output: the marks are taken away on the head node (output.py).
+mpirun kills a torchrun that waits for ranks which do not listen to TERM: they end with it, by
+PR_SET_PDEATHSIG (prctl(2)), and nothing is left on any node.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import sys
+
+# With its two marks still less than what a pipe takes in one piece.
+READ_BYTES = 4000
+PR_SET_PDEATHSIG, SIGKILL = 1, 9
+
+
+def main() -> None:
+    """Start the relay, then be the rank."""
+    if sys.argv[1] == "relay":
+        relay(sys.argv[2], [int(word) for word in sys.argv[3:]])
+        return
+    start_relay()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, SIGKILL)
+    os.execv(sys.executable, [sys.executable, "-u", *sys.argv[1:]])
+
+
+def start_relay() -> None:
+    """A grandchild, which no rank waits for, with nothing of a rank's environment: it is none."""
+    outputs = [os.dup(1), os.dup(2)]
+    pipes = [os.pipe(), os.pipe()]
+    if not os.fork():
+        if os.fork():
+            os._exit(0)
+        files = [*outputs, *(reads for reads, _ in pipes)]
+        for fd in files:
+            os.set_inheritable(fd, True)
+        words = ["relay", os.environ["RANK"], *map(str, files)]
+        job = {name: os.environ[name] for name in ("CLUSTERCTL_JOB",) if name in os.environ}
+        null = os.open(os.devnull, os.O_RDWR)
+        for fd in (0, 1, 2):
+            os.dup2(null, fd)
+        os.execve(sys.executable, [sys.executable, "-ISu", sys.argv[0], *words], job)
+    os.wait()
+    for fd, (_, writes) in zip((1, 2), pipes):
+        os.dup2(writes, fd)
+
+
+def relay(rank: str, files: list[int]) -> None:
+    """Pass on what comes, marked, until both have ended."""
+    outputs = dict(zip(files[2:], files[:2]))
+    while outputs:
+        for fd in select.select([*outputs], [], [])[0]:
+            content = os.read(fd, READ_BYTES)
+            if content:
+                begin = f"\x1e<rank{rank}>\x1f".encode()
+                os.write(outputs[fd], begin + content + b"\x1e<rank>\x1f")
+            else:
+                del outputs[fd]

@@ -1,0 +1,101 @@
+"""What ranks write, in the job's log and by rank: taken apart at any byte, and of real mpiruns."""
+
+from __future__ import annotations
+
+import json
+import random
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from clusterctl.jobs.detached import OUTPUT
+from clusterctl.node.jobs.output import Logs, TaggedOutput
+
+LINES = [b"plain\n", b"  two blanks\n", b"\n", b"\0\xff[1,x<\x1eTAG\n", b"[" * 9 + b"\n", b"no end"]
+TAGS = {":": b"[1,%d]<stdout>:", ": ": b"[prterun-demo-0-7@1,%d]<stderr>: "}
+
+
+@pytest.mark.parametrize("tag_end", TAGS)
+@pytest.mark.parametrize("torchrun", [False, True])
+@pytest.mark.parametrize("seed", range(5))
+def test_tags_are_taken_away_wherever_a_read_ends(tag_end, torchrun, seed):
+    chance = random.Random(seed)
+    ranks: dict[bytes | None, bytes] = {}
+    stream = log = b""
+    for _ in range(300):
+        rank = chance.randrange(12)
+        text = chance.choice(LINES[:-1] if tag_end == ": " else LINES)
+        tag = TAGS[tag_end] % (rank // 4 if torchrun else rank)
+        marked = b"\x1e<rank%d>\x1f%s\x1e<rank>\x1f" % (rank, text) if torchrun else text
+        # Open MPI 4 tags what follows a line's end within what a rank writes at once.
+        stream += tag + (marked.replace(b"\n", b"\n" + tag) if torchrun else text)
+        ranks[b"%d" % rank] = ranks.get(b"%d" % rank, b"") + text
+        log += text
+        if text.endswith(b"\n") and not torchrun and chance.random() < 0.1:
+            stream, log = stream + b"mpirun's own\n", log + b"mpirun's own\n"
+    output, pieces = TaggedOutput(tag_end.encode(), torchrun), []
+    while stream:
+        cut = chance.choice([1, 7, 50, 3000])
+        pieces += output.feed(stream[:cut])
+        stream = stream[cut:]
+        if chance.random() < 0.3:
+            pieces += output.flush()
+    pieces += output.finish()
+    assert b"".join(text for _, text in pieces) == log
+    found: dict[bytes | None, bytes] = {}
+    for number, text in pieces:
+        found[number] = found.get(number, b"") + text
+    found.pop(None, None)
+    assert found == ranks
+
+
+def test_a_full_disk_is_said_when_there_is_room_again(tmp_path):
+    logs = Logs(tmp_path)
+    logs.add(iter([(b"0", b"one\n")]))
+    kept = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (6, kept[1]))
+    try:
+        for _ in range(2):
+            logs.add(iter([(b"0", b"two\n")]))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, kept)
+    logs.add(iter([(b"0", b"three\n")]))
+    said = b"one\ntw\nclusterctl: 6 bytes of output are lost: the disk was full\nthree\n"
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [said, said]
+
+
+WRITES = """\
+import os
+rank = os.environ["OMPI_COMM_WORLD_RANK"].encode()
+for text in (b"rank %s\\n" % rank, b"x" * (1 << 20) + b"\\n", bytes(range(256)), b"\\nbye"):
+    while text:
+        text = text[os.write(1, text):]
+os.write(2, b"error of rank %s\\n" % rank)
+"""
+
+
+@pytest.mark.parametrize(
+    ("mpirun", "tag_end"),
+    [
+        ("/usr/bin/mpirun", ":"),
+        pytest.param("/opt/clusterctl/training/bin/mpirun", ": ", marks=pytest.mark.train),
+    ],
+)
+def test_both_families_of_open_mpi_say_which_rank_wrote_what(tmp_path, mpirun, tag_end):
+    order = {"variables": {}, "tag_end": tag_end, "torchrun": False}
+    (tmp_path / "job.json").write_text(json.dumps(order))
+    (tmp_path / "writes.py").write_text(WRITES)
+    (tmp_path / "output.py").write_text(OUTPUT.text)
+    line = [mpirun, "--allow-run-as-root", "--host", "localhost:2", "--oversubscribe", "-np", "2"]
+    program = ["/usr/bin/python3", str(tmp_path / "writes.py")]
+    argv = [sys.executable, "-IS", str(tmp_path / "output.py"), str(tmp_path), *line, *program]
+    done = subprocess.run(argv, timeout=240, capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    for rank in (b"0", b"1"):
+        said, error = (tmp_path / f"log-{rank.decode()}").read_bytes(), b"error of rank %s\n" % rank
+        text = b"rank %s\n" % rank + b"x" * (1 << 20) + b"\n" + bytes(range(256)) + b"\nbye"
+        assert (said.count(error), said.replace(error, b"")) == (1, text)
+    log = (tmp_path / "log").read_bytes()
+    assert (b"<std" in log, len(log)) == (False, 2 * len(said))
