@@ -165,7 +165,8 @@ def job_line(job: JobEvidence | None, nodes: Sequence[WatchedNode]) -> str:
         return "no job has run, or its head node has not answered yet"
     what = f"job {job.job_id} {job.state}" if job.job_id else "an mpirun typed by hand, running"
     size = job.size or sum(len(node.said.get("ranks", ())) for node in nodes)
-    text = f"{what} for {format_duration(job.age_s)}, {count(size, 'rank')}"
+    lasts = "for" if job.state in ("running", "queued") else "after"
+    text = f"{what} {lasts} {format_duration(job.age_s)}, {count(size, 'rank')}"
     trained = [row for row in job.metrics if row.get("kind") == "train"]
     if trained:
         speed, step = trained[-1].get("images_per_s"), trained[-1].get("step")

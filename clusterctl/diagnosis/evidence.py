@@ -174,7 +174,8 @@ class JobEvidence:
     Of one that was started by hand, `job_id` is empty and `line` is its mpirun's. `log` are the
     log's last lines, `log_first` its first, `log_silent_s` how long nothing was written to it.
     `metrics` are the last lines of the trainer's metrics.jsonl, `metrics_silent_s` likewise.
-    `hosts` are those of the job's hosts file, with their slots.
+    `hosts` are those of the job's hosts file, with their slots. `retries_left`: so often the head
+    node starts it again after a lost node.
     """
 
     job_id: str = ""
@@ -193,6 +194,7 @@ class JobEvidence:
     metrics_silent_s: Optional[float] = None
     hosts: dict[str, int] = field(default_factory=dict)
     others: tuple[str, ...] = ()
+    retries_left: int = 0
 
 
 @dataclass(frozen=True)

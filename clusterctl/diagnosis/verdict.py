@@ -229,9 +229,12 @@ def silent_hosts(case: Scene) -> Iterator[Cause]:
         if ended and not case.explained.unknown and (not root or _is_of_link(_failure(case, root))):
             matters = True
         severity = ERROR if matters and not (case.advances and check == "host.silent") else WARNING
+        again = "the job has to be started again"
+        if case.is_running and case.job.retries_left:
+            again = "the job is started again by itself when its nodes answer"
         hints = {
             "host.off": f"clusterctl start {case.cluster}, or replace it: clusterctl replace "
-            f"{case.cluster} {host.index}; the job has to be started again",
+            f"{case.cluster} {host.index}; {again}",
             "host.key": "another machine may answer at its address: see "
             f"`clusterctl status {case.cluster}` before you trust it",
             "host.silent": f"clusterctl reboot {case.cluster} {host.index}; if that does not help: "
@@ -427,7 +430,7 @@ def missing_ranks(case: Scene) -> Iterator[Cause]:
         return
     ages = [one.process.age_s for one in case.ranks]
     if not ages:
-        if case.job.age_s > 30:
+        if case.job.age_s > 30 and not (case.job.retries_left and case.silent):
             yield Cause(
                 "ranks.none",
                 ERROR,

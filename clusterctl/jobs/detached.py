@@ -54,7 +54,7 @@ class JobRecord:
     where a copy brings its data; empty for a training. `watchdog` is what that has said, a line
     each time. `by_rank`: each rank has a log of its own. `waits_for` are the jobs before it in the
     queue. `nodes` is what node/jobs/jobs.py says of nodes.json, where the job was asked for by its
-    id; its docstring has all of the record.
+    id; its docstring has all of the record. `retries`: `train --retries`.
     """
 
     job_id: str
@@ -80,6 +80,7 @@ class JobRecord:
     git: Mapping[str, Any] | None = None
     nodes: tuple[Mapping[str, Any], ...] = ()
     attempts: tuple[Mapping[str, Any], ...] = ()
+    retries: int = 0
     step: int | None = None
     images_per_s: float | None = None
     waits_for: tuple[str, ...] = ()
@@ -173,6 +174,7 @@ def read_record(described: dict[str, Any]) -> JobRecord:
         git=plan.get("git"),
         nodes=tuple(described.get("nodes", ())),
         attempts=tuple(described.get("attempts", ())),
+        retries=int(plan.get("retries", 0)),
         step=row.get("step"),
         images_per_s=row.get("images_per_s"),
         waits_for=tuple(described.get("waits_for", ())),

@@ -333,6 +333,7 @@ def job_of(
             "size": record.ranks,
             "line": record.line,
             "log_dir": record.log_dir,
+            "retries_left": max(0, record.retries - len(record.attempts)),
         }
     else:
         common |= {

@@ -117,7 +117,7 @@ def refuse_beside_a_run(access: Access, running: Running, because: str) -> None:
                 "if you are sure that none does: --force",
             ) from outcome.error
     if running.jobs:
-        raise job_running(name, running.jobs[-1].job_id, because)
+        raise job_running(name, running.jobs[0].job_id, because)  # others may wait for it
     for process in running.launchers:
         raise JobRunning(
             f"{process.short_command} (process {process.pid}) is running on {process.host}, "

@@ -22,8 +22,8 @@ from clusterctl.jobs.horovod import (
 )
 from clusterctl.jobs.plan import JOBS_FOLDER
 from clusterctl.operations.access import Access
+from clusterctl.operations.results import ABSENT
 
-ABSENT = 44
 CHUNK_BYTES = 1 << 20
 
 

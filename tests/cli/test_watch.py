@@ -19,7 +19,8 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from clusterctl.cli.watch import LiveView
+from clusterctl.cli.watch import LiveView, job_line
+from clusterctl.diagnosis.evidence import JobEvidence
 from clusterctl.operations.watch import WatchedNode
 from tests.pair import eventually
 
@@ -42,6 +43,12 @@ MPIRUN = (
 SHELL = 'trap : INT; trap "" HUP; "$@"; echo "ended with $?"; exec sleep 600'
 CODES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 NORMAL_SCREEN, SHOWN_CURSOR = "\x1b[?1049l", "\x1b[?25h"
+
+
+@pytest.mark.parametrize(("state", "lasts"), [("running", "for"), ("cancelled", "after")])
+def test_how_long_a_job_has_run(state, lasts):
+    job = JobEvidence(job_id="J", state=state, age_s=21, size=2)
+    assert job_line(job, ()) == f"job J {state} {lasts} 21 s, 2 ranks"
 
 
 @pytest.fixture(scope="module")

@@ -534,6 +534,9 @@ def test_a_host_that_is_off_is_why_the_job_has_failed():
         ("host.off", "demo-3", (6, 7))
     ]
     assert any("client_loop" in line for line in found.findings[0].evidence)
+    assert "has to be started again" in found.findings[0].hint
+    waits = with_host(with_job(STUCK, retries_left=1), 3, error="its instance is stopped", facts={})
+    assert "the job is started again by itself" in diagnose(waits).findings[0].hint
     # It was stopped later, and the job failed for a reason of its own.
     own_reason = with_job(off, log=("DataLossError: corrupted record at 0", EXITED))
     assert diagnose(own_reason).check_id == "tf.data-loss"

@@ -47,6 +47,7 @@ from tests.local_node import HEAD
 
 JOB = "20261120-154501-3f2a"
 OTHER = "20261120-154502-3f2b"
+QUEUED = "20261120-154503-3f2c"
 
 
 def plan(home, script, job_id=JOB):
@@ -228,6 +229,9 @@ def test_a_second_job_waits_for_leave(node):
     with pytest.raises(JobRunning, match=f"job {JOB} is running on demo") as refused:
         start_job(node, HEAD, plan(node.home, "true", OTHER), "demo")
     assert "--force" in refused.value.hint
+    start_job(node, HEAD, plan(node.home, "true", QUEUED), "demo", "queue")
+    with pytest.raises(JobRunning, match=f"job {JOB} is running on demo"):  # not the queued one
+        start_job(node, HEAD, plan(node.home, "true", OTHER), "demo")
     assert not folder(node, OTHER).exists()
     start_job(node, HEAD, plan(node.home, "true", OTHER), "demo", "force")
     assert follow_job(node, HEAD, OTHER, lambda _: None).state is JobState.SUCCEEDED

@@ -55,6 +55,14 @@ def runs(job: Path) -> bool:
     return b"CLUSTERCTL_JOB=" + os.fsencode(job.name) in environ
 
 
+def submitted(job: Path) -> tuple:
+    """For sorting: an id has the clock of some laptop. Other nodes know when a program came."""
+    for path in (JOBS / job.name / "job.json", CODE / job.name):
+        with contextlib.suppress(OSError):
+            return path.stat().st_mtime, job.name
+    return 0.0, job.name
+
+
 def has_processes(job: str) -> bool:
     """Whether any process here has the job's mark: a node that is not the head keeps no record."""
     mark = b"CLUSTERCTL_JOB=" + os.fsencode(job)
@@ -75,10 +83,10 @@ def main() -> None:
 
 
 def clean(asked: dict) -> dict:
-    jobs = [job for job in sorted(JOBS.glob(JOB_IDS)) if job.is_dir()]
+    jobs = [job for job in sorted(JOBS.glob(JOB_IDS), key=submitted) if job.is_dir()]
     running = [job.name for job in jobs if runs(job)]
     if running and not (asked["dry_run"] or asked["force"]):
-        return {"busy": running[-1]}
+        return {"busy": running[0]}  # others may wait for it
     found, failed, links = [], [], []
 
     def take(folder: dict, paths: list) -> None:
@@ -114,7 +122,8 @@ def clean(asked: dict) -> dict:
             if not asked["dry_run"]:
                 with contextlib.suppress(OSError):  # something else is left in it
                     os.rmdir(path)  # noqa: PTH106
-    ids = sorted({job.name for job in (*jobs, *CODE.glob(JOB_IDS))}) if asked["jobs"] else []
+    known = {job.name for job in (*jobs, *CODE.glob(JOB_IDS))} if asked["jobs"] else set()
+    ids = sorted(known, key=lambda name: submitted(JOBS / name))
     for name in ids[: max(0, len(ids) - asked["keep_last"])]:
         own = [str(top / name) for top in (JOBS, CODE) if (top / name).is_dir()]
         if not has_processes(name) and not any(map(is_link, own)):

@@ -209,7 +209,7 @@ def start(job_id: str, how: str, files: dict) -> dict:
             if pid_of(folder) and destination_of(text_in(folder / "job.json")) == wanted
         ]
         if busy and how == "refuse":
-            return {"busy": busy[-1]}
+            return {"busy": busy[0]}  # others may wait for it
         if how == "queue":
             files["after"] = "".join(name + "\n" for name in busy)
         folder = JOBS / job_id

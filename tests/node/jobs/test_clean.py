@@ -73,11 +73,15 @@ def test_the_last_checkpoints_stay_with_all_else(node):
     fill(runs, [f"model.ckpt-{step}.{part}" for step in (5, 40, 100) for part in parts])
     fill(runs, ["hvd_train.log", "model.ckpt-200.data-00000-of-00001", "metrics.jsonl"])
     jobs = node.home / ".clusterctl/jobs"
-    fill(jobs, [f"2026112{day}-000000-aaaa/log" for day in (1, 2, 3)])
+    # The first was submitted last, by a laptop whose clock is slow.
+    for number, day in enumerate((2, 3, 1)):
+        fill(jobs, [f"2026112{day}-000000-aaaa/job.json"])
+        os.utime(jobs / f"2026112{day}-000000-aaaa" / "job.json", (number, number))
     before = tree(node.home)
     said = clean(node, "~/runs", keep_last=2, jobs=True)
     going = {f"runs/model.ckpt-5.{part}" for part in parts}
-    going |= {".clusterctl/jobs/20261121-000000-aaaa", ".clusterctl/jobs/20261121-000000-aaaa/log"}
+    first = ".clusterctl/jobs/20261122-000000-aaaa"
+    going |= {first, f"{first}/job.json"}
     assert before - tree(node.home) == going
     assert [one["checkpoints"] for one in said["folders"]] == [1, 0]
     assert clean(node, "~/runs", keep_last=4, jobs=True)["folders"] == []
