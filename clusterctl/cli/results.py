@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -14,7 +15,7 @@ from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
 from clusterctl.cli.params import JobId
 from clusterctl.cli.train import INTERRUPTED, exit_status, how_it_ended, note_lost
-from clusterctl.domain.errors import UsageError
+from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.units import count, format_duration
 
 if TYPE_CHECKING:
@@ -63,6 +64,9 @@ REFERENCES = ("auto", "imagenet-32", "imagenet-256", "synthetic-4", "none")
 @click.option("--csv", "csv_file", metavar="FILE", help="Write all rows as CSV; - is stdout.")
 @click.option("--json", "as_json", is_flag=True, help="All of it as JSON.")
 @click.option("--plot", metavar="FILE", help="Draw a picture: .png, .svg or .pdf.")
+@click.option(
+    "--cloudwatch", metavar="NAMESPACE", help="Send a job's rows and metrics there, too; once."
+)
 @account_options
 def results(
     app: AppContext,
@@ -79,6 +83,7 @@ def results(
     csv_file: str | None,
     as_json: bool,
     plot: str | None,
+    cloudwatch: str | None,
 ) -> int:
     """Show what training came to: of cluster NAME's latest job, of JOB, or of log files.
 
@@ -86,6 +91,7 @@ def results(
     clusterctl results demo
     clusterctl results demo 20261120-154501-3f2a --csv rows.csv
     clusterctl results demo --follow
+    clusterctl results demo --follow --cloudwatch Training
     clusterctl results --log imagenet_resnet/*.log --plot run.png
     clusterctl results --log monday.log friday.log --compare
     clusterctl results demo --metric 'loss=loss: ([0-9.]+)'
@@ -102,6 +108,12 @@ def results(
         raise UsageError("--json and --csv - both want standard output", "name a file: --csv FILE")
     ending = picture_format(Path(plot)) if plot else ""
     files = [*logs, *filter(None, (name, job)), *more] if logs else []
+    push = None
+    if cloudwatch is not None:
+        if files or log_dir is not None:
+            raise UsageError("--cloudwatch is for a job", "one cluster, and one job")
+        assert name is not None
+        push = _Push(app, name, cloudwatch)
     if compare:
         return _compare_logs(list(dict.fromkeys(files)), as_json)
     status = 0
@@ -109,7 +121,8 @@ def results(
         if files or log_dir is not None or more:
             raise UsageError("--follow is for a job", "one cluster, and one job")
         assert name is not None
-        job, status = _follow(app, name, job, _Rows(definitions, csv_file, as_json))
+        rows = _Rows(definitions, csv_file, as_json)
+        job, status = _follow(app, name, job, rows, definitions, push)
         if as_json or csv_file == "-" or status == INTERRUPTED:
             return status
         output.line()
@@ -120,6 +133,8 @@ def results(
     else:
         assert name is not None  # ClusterCommand has it, unless there are logs
         found = _of_cluster(app, name, job, more, log_dir, definitions)
+    if push and not follow:
+        push(found)
     comparisons = _compared(found, reference)
     if csv_file:
         _write_csv(found, csv_file, bool(definitions) or not found.runs)
@@ -129,21 +144,82 @@ def results(
     return status
 
 
-def _follow(app: AppContext, name: str, job: str | None, rows: _Rows) -> tuple[str, int]:
-    """Show what the job's log adds until it ends: its id, and its exit status."""
+def _follow(
+    app: AppContext,
+    name: str,
+    job: str | None,
+    rows: _Rows,
+    definitions: list[MetricDefinition],
+    push: _Push | None,
+) -> tuple[str, int]:
+    """Show, and push, what the job's log adds until it ends: its id, and its exit status."""
     from clusterctl.jobs.plan import check_job_id
     from clusterctl.operations.logs import find, follow
+    from clusterctl.operations.results import NoResults, results_of_cluster
 
     with app.open(name) as access:
         job_id = find(access, check_job_id(job) if job else None, training=True).job_id
         output.note(f"job {job_id}")
+
+        def take(chunk: bytes) -> None:
+            rows.take(chunk)
+            if push:
+                push.now_and_then(lambda: results_of_cluster(access, job_id, None, definitions))
+
         try:
-            ended = follow(access, job_id, rows.take, note_lost)
+            ended = follow(access, job_id, take, note_lost)
+            with contextlib.suppress(NoResults):
+                if push:
+                    push(results_of_cluster(access, job_id, None, definitions))
         except KeyboardInterrupt:
             output.note(f"\nno longer following; that does not end job {job_id}")
             return job_id, INTERRUPTED
     output.note(how_it_ended(ended))
     return job_id, exit_status(ended)
+
+
+PUSHED_EVERY_S = 60.0
+
+
+class _Push:
+    """Sends results to a namespace of CloudWatch, and says what came of it."""
+
+    def __init__(self, app: AppContext, name: str, namespace: str) -> None:
+        from clusterctl.ec2.cloudwatch import check_namespace
+
+        self._app, self._name, self._namespace = app, name, check_namespace(namespace)
+        self._next = time.monotonic() + PUSHED_EVERY_S
+
+    def __call__(self, found: Results) -> None:
+        from clusterctl.operations.cloudwatch import push
+
+        done = push(self._app.clients, self._app.folder(self._name), found, self._namespace)
+        metrics = count(done.metrics, "metric")
+        before = f"; {done.before} were sent before" if done.before else ""
+        output.note(f"CloudWatch {self._namespace}: {done.sent} values of {metrics}{before}")
+        for number, why in (
+            (done.left_out.no_numbers, "are no finite numbers"),
+            (done.left_out.too_old, "are older than the two weeks that CloudWatch takes"),
+            (done.left_out.too_new, "are hours ahead of this machine's clock"),
+            (done.untimed, "are rows without a time, of a log that is not metrics.jsonl"),
+        ):
+            if number:
+                output.note(f"  left out: {number} {why}")
+
+    def now_and_then(self, look: Callable[[], Results]) -> None:
+        """Once a minute, less often where it takes long. The job goes on whatever AWS says."""
+        from clusterctl.operations.results import NoResults
+
+        began = time.monotonic()
+        if began < self._next:
+            return
+        try:
+            with contextlib.suppress(NoResults):
+                self(look())
+        except ClusterctlError as error:
+            output.note(f"nothing was sent to CloudWatch: {error.message}; tried again in a minute")
+        ended = time.monotonic()
+        self._next = ended + max(PUSHED_EVERY_S, 20 * (ended - began))
 
 
 class _Rows:

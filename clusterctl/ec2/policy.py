@@ -165,6 +165,12 @@ def operator_policy(
             bounds.ec2("instance", "network-interface"),
         ),
         _allow(
+            "SendMetrics",
+            actions_of(OPERATOR, Scope.METRICS),
+            ["*"],
+            {"StringNotLike": {"cloudwatch:namespace": ["AWS/*"]}},
+        ),
+        _allow(
             "LendToNodes",
             actions_of(OPERATOR, Scope.SESSION),
             [f"arn:{bounds.partition}:sts::{bounds.account}:federated-user/clusterctl"],

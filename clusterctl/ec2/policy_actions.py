@@ -21,6 +21,7 @@ class Scope(Enum):
     STACK = "the stacks clusterctl-network-*"
     ENDPOINT = "endpoints for S3, in any VPC"
     KEY = "through EC2, for volumes"
+    METRICS = "namespaces that are not AWS's own"
     SESSION = "sessions named clusterctl"
     SPOT_ROLE = "the role of spot requests"
 
@@ -89,6 +90,7 @@ OPERATOR: tuple[tuple[str, Scope, tuple[str, ...]], ...] = (
             "kms:ReEncryptTo",
         ),
     ),
+    ("a training's rows in CloudWatch", Scope.METRICS, ("cloudwatch:PutMetricData",)),
     ("keys that nodes read buckets with", Scope.SESSION, ("sts:GetFederationToken",)),
     ("tags", Scope.TAG, ("ec2:CreateTags",)),
     ("tags", Scope.UNTAG, ("ec2:DeleteTags",)),

@@ -98,6 +98,10 @@ class Clients:
         return client
 
     @functools.cached_property
+    def cloudwatch(self) -> Any:
+        return self._make("cloudwatch")
+
+    @functools.cached_property
     def account_id(self) -> str:
         """The number of the AWS account that the credentials belong to. Raises AwsError.
 

@@ -22,7 +22,11 @@ from clusterctl.lab.hosts import instances
 from clusterctl.lab.hosts.tracker import TRACKER
 from clusterctl.lab.sessions import permits
 
-SERVICES = ("ec2", "s3", "ssm", "iam", "sts", "servicequotas", "pricing", "cloudformation")
+# As requests are signed for them, CloudWatch as `monitoring`.
+SERVICES = (
+    *("ec2", "s3", "ssm", "iam", "sts"),
+    *("servicequotas", "pricing", "cloudformation", "monitoring"),
+)
 STATUS_PATH = "/_lab/status"
 SETTLED_WITHIN_S = 3.0
 SIGNED_FOR = re.compile(r"Credential=[^/]+/\d+/([a-z0-9-]+)/pricing/")
@@ -83,7 +87,7 @@ def _backend(service: Any) -> gate.Wsgi:
     werkzeug_app.DISABLE_GLOBAL_CORS = True  # type: ignore[attr-defined]
     if service == "pricing":
         return _serve_prices
-    return werkzeug_app.create_backend_app(service)
+    return werkzeug_app.create_backend_app("cloudwatch" if service == "monitoring" else service)
 
 
 def _serve_prices(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:

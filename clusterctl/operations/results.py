@@ -27,7 +27,7 @@ from clusterctl.jobs.metrics.logs import (
 )
 from clusterctl.jobs.metrics.reference import Comparison
 from clusterctl.jobs.metrics.runs import Run, holding, read_runs
-from clusterctl.jobs.plan import EXAMPLES_FOLDER
+from clusterctl.jobs.plan import EXAMPLES_FOLDER, JOBS_FOLDER
 from clusterctl.jobs.trainer import SYNTHETIC_LOG_FOLDER, TRAINER
 from clusterctl.operations.access import Access
 from clusterctl.operations.logs import NoJobs, find, read_log
@@ -92,14 +92,15 @@ def results_of_cluster(
     if job.state is not JobState.SUCCEEDED:
         hint = f"that job {said_of(job)}; {hint}"
     own = LogText(f"the log of job {job.job_id}", _job_log(access, job))
-    if job_id:
-        # The folder may hold a later job's logs by now.
-        found = results_of([own], definitions, hint)
+    if job_id and not job.running:
+        # The folder may hold a later job's logs by now; its rows were kept.
+        logs = _logs(access, [f"~/{JOBS_FOLDER}/{job_id}/{METRICS}"])
     else:
         # Relative to where the trainer runs, as a user would name it.
         place = job.log_dir.partition(f"/{EXAMPLES_FOLDER}/")[2] or job.log_dir
         folder = [(place, job.log_name)] if place else log_folders(job.line)
-        found = _with_folder(_folder_logs(access, folder), own, definitions, hint)
+        logs = _folder_logs(access, folder)
+    found = _with_folder(logs, own, definitions, hint)
     return replace(found, job=job, runs=tuple(_sized(run, job) for run in found.runs))
 
 
@@ -232,7 +233,14 @@ def _log_names(name: str) -> tuple[str, ...]:
 
 def _folder_logs(access: Access, folders: Iterable[tuple[str, str]]) -> list[LogText]:
     """The trainer's logs in folders of the head node; those that there are. Raises HostError."""
-    paths = [posixpath.join(folder, each) for folder, name in folders for each in _log_names(name)]
+    return _logs(
+        access,
+        (posixpath.join(folder, each) for folder, name in folders for each in _log_names(name)),
+    )
+
+
+def _logs(access: Access, paths: Iterable[str]) -> list[LogText]:
+    """Those of the files that there are. Raises HostError."""
     found = []
     for path in dict.fromkeys(paths):
         text = _remote_file(access, path)

@@ -45,6 +45,7 @@ PREFIXES = {
     "ssm": "ssm",
     "service-quotas": "servicequotas",
     "cloudformation": "cloudformation",
+    "cloudwatch": "cloudwatch",
     "pricing": "pricing",
     "sts": "sts",
 }
@@ -245,7 +246,8 @@ def test_whatever_changes_things_is_limited_to_the_tag():
         f"arn:aws:ec2:us-east-1:{ACCOUNT}:spot-instances-request/*",
     ]
     wide = [one for one in policy["Statement"] if one["Resource"] == ["*"]]
-    assert [one["Sid"] for one in wide] == ["Look"]
+    assert [one["Sid"] for one in wide] == ["Look", "SendMetrics"]
+    assert wide[1]["Action"] == ["cloudwatch:PutMetricData"]  # which has no other resource
     assert all(re.match(r"\w+:(Describe|Get|List)", action) for action in wide[0]["Action"])
 
 

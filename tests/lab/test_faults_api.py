@@ -131,6 +131,7 @@ def test_boto3_retries_through_a_throttle(lab, faults):
     [
         ("ssm", "describe_parameters", "DescribeParameters", "ThrottlingException", 400),
         ("sts", "get_caller_identity", "GetCallerIdentity", "Throttling", 400),
+        ("cloudwatch", "list_metrics", "ListMetrics", "ThrottlingException", 400),
         ("cloudformation", "describe_stacks", "DescribeStacks", "Throttling", 400),
     ],
 )

@@ -86,6 +86,11 @@ def test_a_web_page_is_not_answered_whatever_it_knows(lab, wrong, method, path):
             "describe_parameters",
             {"UnrecognizedClientException", "InvalidSignatureException"},
         ),
+        (
+            "cloudwatch",
+            "list_metrics",
+            {"UnrecognizedClientException", "InvalidSignatureException"},
+        ),
         ("s3", "list_buckets", {"InvalidAccessKeyId", "SignatureDoesNotMatch"}),
     ],
 )
@@ -106,7 +111,7 @@ def test_an_unknown_key_and_a_wrong_secret_are_refused_in_the_services_words(
         )
         code, _, status = refused(getattr(asked, call))
         found.add(code)
-        assert status == {"ec2": 401, "ssm": 400}.get(name, 403)
+        assert status == {"ec2": 401, "ssm": 400, "cloudwatch": 400}.get(name, 403)
     assert found == codes
 
 

@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import json
+import math
+import os
+import time
+from dataclasses import replace
+from datetime import datetime, timezone
 
 import pytest
 
-from clusterctl.domain.errors import CommandFailed, UsageError
-from clusterctl.operations.results import NoResults, results_of_cluster
+from clusterctl.cli.app_context import AppContext
+from clusterctl.config import load_settings
+from clusterctl.domain.errors import AwsError, CommandFailed, UsageError
+from clusterctl.ec2.cloudwatch import Point
+from clusterctl.jobs.detached import JobRecord, JobState
+from clusterctl.jobs.metrics.logs import EvaluationRow, MetricPoint, MetricSeries, TrainingRow
+from clusterctl.jobs.metrics.runs import Run
+from clusterctl.operations.cloudwatch import points_of, push
+from clusterctl.operations.folder import ClusterFolder
+from clusterctl.operations.results import NoResults, Results, results_of_cluster
 from tests.jobs.training_logs import HEADER, banner, evaluation, rows
+from tests.lab.refusals import fault, refused, service
 from tests.pair import eventually
 
 pytestmark = [pytest.mark.lab, pytest.mark.train]
@@ -122,3 +136,80 @@ def test_a_cancelled_job_is_called_so(quiet):
     assert status == 0, err
     assert f"job {job_id} was cancelled after " in err
     assert "; not finished" in out
+
+
+def test_rows_are_in_cloudwatch_once_without_what_it_refuses(lab, tmp_path):
+    now, day = time.time(), 86400.0
+    job = JobRecord(
+        "20261120-154501-3f2a",
+        JobState.RUNNING,
+        None,
+        datetime.fromtimestamp(now - 20 * day, timezone.utc),
+        20 * day,
+        *(2, "", "", 1),
+    )
+    rows = [TrainingRow(n, 0.1, 1.0, 1.0, 2.0, 0.1, time=now - 9000 + n) for n in range(2000)]
+    rows[7] = replace(rows[7], loss=math.nan)
+    rows[8] = replace(rows[8], time=now + 3 * 3600)
+    old = [
+        replace(rows[0], time=now - age * day) for age in (21, 15)
+    ]  # of an earlier job, and ours
+    scores = EvaluationRow(2000, 0.1, 75.0, 92.0, 0.9, "", time=now)
+    run = Run(rows=(*old, *rows[:1500], replace(rows[0], time=None)))
+    found, folder = Results((), (run,), job=job), ClusterFolder(tmp_path / "demo")
+
+    def count(metric):
+        place = [{"Name": "Cluster", "Value": "demo"}, {"Name": "Job", "Value": job.job_id}]
+        asked = {"Namespace": "Runs", "MetricName": metric, "Dimensions": place, "Period": 86400}
+        said = service(lab, "cloudwatch").get_metric_statistics(
+            **asked,
+            StartTime=now - 2 * day,
+            EndTime=now + day,
+            Statistics=["SampleCount", "Sum"],
+        )["Datapoints"]
+        return sum(one["SampleCount"] for one in said), sum(one["Sum"] for one in said)
+
+    home = {"CLUSTERCTL_HOME": str(lab.home), "CLUSTERCTL_LAB": "1"}
+    clients = AppContext(load_settings({**os.environ, **home})).clients
+    with (
+        fault(lab, kind="error", action="PutMetricData", code="AccessDenied", times=2),
+        pytest.raises(AwsError, match="not allowed"),
+    ):
+        push(clients, folder, found, "Runs")
+    done = push(clients, folder, found, "Runs")
+    assert (done.sent, done.metrics, done.before, done.untimed) == (5995, 4, 0, 1)
+    left = done.left_out
+    assert (left.no_numbers, left.too_old, left.too_new) == (1, 4, 4)
+    assert (count("images_per_s"), count("loss")) == ((1499, 1499), (1498, 1498))
+    # The job has gone on: only what is new is sent.
+    on = replace(found, runs=(replace(run, rows=tuple(rows), evaluations=(scores,)),))
+    done = push(clients, folder, on, "Runs")
+    assert (done.sent, done.before) == (2003, 5996)
+    assert push(clients, folder, on, "Runs").sent == 0
+    assert (count("images_per_s"), count("top1")) == ((1999, 1999), (1, 75))
+    assert push(clients, folder, on, "Elsewhere").sent == 7998
+
+
+def test_a_logs_metrics_are_spread_over_the_time_that_is_not_sent():
+    began = datetime.fromtimestamp(1000, timezone.utc)
+    job = JobRecord("id", JobState.SUCCEEDED, 0, began, 100.0, 2, "", "", 1)
+    points = tuple(MetricPoint(line, None, line / 2) for line in (10, 50, 100))
+    found = Results((), metrics=(MetricSeries("loss", points),), job=job)
+    told = [Point("loss", 10, 1010, 5), Point("loss", 50, 1050, 25), Point("loss", 100, 1100, 50)]
+    assert list(points_of(found, {})) == told
+    assert [point.at for point in points_of(found, {"loss": (50, 1080)})][1:] == [1080, 1100]
+
+
+def test_the_lab_refuses_what_cloudwatch_refuses(lab):
+    client, now = service(lab, "cloudwatch"), time.time()
+    wrong = (
+        ("AWS/EC2", {}),
+        *(("x", {"Value": value}) for value in (math.nan, math.inf, 2.0**361)),
+        *(("x", {"Timestamp": now + late}) for late in (-15 * 86400, 3 * 3600)),
+    )
+    for namespace, said in wrong:
+        datum = {"MetricName": "x", "Value": 1.0, **said}
+        code, _, _ = refused(client.put_metric_data, Namespace=namespace, MetricData=[datum])
+        assert code == "InvalidParameterValue", said
+    many = [{"MetricName": "x", "Value": 1.0}] * 1001
+    assert refused(client.put_metric_data, Namespace="x", MetricData=many)[0] == code

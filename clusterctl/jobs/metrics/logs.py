@@ -37,7 +37,8 @@ class TrainingRow:
     """One row of the trainer's table.
 
     `images_per_s` is over all GPUs since the row before; `final_loss` is `loss` with weight decay.
-    `startup`: the speed counts time in which the program started.
+    `startup`: the speed counts time in which the program started. `time` is in seconds since 1970,
+    None where the log does not say it, as a table.
     """
 
     step: int
@@ -47,11 +48,13 @@ class TrainingRow:
     final_loss: float
     learning_rate: float
     startup: bool = False
+    time: float | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
 class EvaluationRow:
-    """One checkpoint on the validation images; `top1` and `top5` in percent, the time in UTC."""
+    """One checkpoint on the validation images; `top1` and `top5` in percent, the checkpoint's time
+    in UTC, and when it was evaluated (as of a TrainingRow)."""
 
     step: int
     epoch: float
@@ -59,6 +62,7 @@ class EvaluationRow:
     top5: float
     loss: float
     checkpoint_time: str
+    time: float | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from clusterctl.lab.faults.hosts import ALL, HostFault, Shape
 from clusterctl.lab.faults.kinds import ANY, Capacity, Fault
 from clusterctl.lab.requirements import check_shaping
 
-SERVICES = ("ec2", "ssm", "service-quotas", "pricing", "cloudformation", "sts", "iam")
+SERVICES = ("ec2", "ssm", "service-quotas", "pricing", "cloudformation", "sts", "iam", "cloudwatch")
 
 
 def admit(fault: Fault) -> Fault:

@@ -1,0 +1,112 @@
+"""A job's rows and metrics to CloudWatch: those that were not sent from here before."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from clusterctl.domain.errors import UsageError
+from clusterctl.ec2.cloudwatch import Point, Sorted, put, sort_out
+from clusterctl.jobs.metrics.logs import EvaluationRow, TrainingRow
+from clusterctl.operations.local_state import write_file
+from clusterctl.operations.results import Results
+
+if TYPE_CHECKING:
+    from clusterctl.ec2.session import Clients
+    from clusterctl.operations.folder import ClusterFolder
+
+# In the job's folder here. CloudWatch takes a value twice, and tells hours or days later that it
+# has it. Namespace -> metric -> place and time of the last value that it accepted.
+SENT = "cloudwatch.json"
+Marks = Mapping[str, tuple[float, float]]
+
+# Field of a row -> metric and unit.
+TRAINING = {
+    "images_per_s": ("images_per_s", "Count/Second"),
+    "loss": ("loss", "None"),
+    "final_loss": ("final_loss", "None"),
+    "learning_rate": ("learning_rate", "None"),
+}
+EVALUATION = {
+    "top1": ("top1", "Percent"),
+    "top5": ("top5", "Percent"),
+    "loss": ("eval_loss", "None"),
+}
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """What came of it: how many values of how many metrics were sent; how many were sent `before`,
+    and how many rows have no time. `left_out` has what CloudWatch does not take."""
+
+    sent: int
+    metrics: int
+    before: int
+    untimed: int
+    left_out: Sorted
+
+
+def push(clients: Clients, folder: ClusterFolder, found: Results, namespace: str) -> Pushed:
+    """Send what a job's results have, with its cluster and its id as dimensions.
+
+    What was accepted is written down, request by request. Raises UsageError, AwsError.
+    """
+    if found.job is None:
+        raise UsageError(
+            "--cloudwatch is for a job, and none has run", "see `clusterctl jobs NAME`"
+        )
+    path = folder.path / "jobs" / found.job.job_id / SENT
+    try:
+        known = json.loads(path.read_text()) if path.exists() else {}
+        marks = known.setdefault(namespace, {})
+        timed = list(points_of(found, marks))
+        new = [one for one in timed if one.place > marks.get(one.metric, (-1.0,))[0]]
+        left = sort_out(new, time.time())
+        dimensions = {"Cluster": folder.path.name, "Job": found.job.job_id}
+        for batch in put(clients.cloudwatch, namespace, dimensions, left.points):
+            marks.update({point.metric: (point.place, point.at) for point in batch})
+            write_file(path, json.dumps(known) + "\n")
+    except (ValueError, AttributeError):
+        raise UsageError(f"cannot read {path}", "delete it: what was sent is sent again") from None
+    times = [row.time for run in found.runs for row in run.rows]
+    times += [row.time for run in found.runs for row in run.evaluations]
+    return Pushed(
+        sent=len(left.points),
+        metrics=len({point.metric for point in left.points}),
+        before=len(timed) - len(new),
+        untimed=times.count(None),
+        left_out=left,
+    )
+
+
+def points_of(found: Results, marks: Marks) -> Iterator[Point]:
+    """The job's values, each metric's in its order. A --metric named as one of ours replaces it.
+
+    A row has its own time. A line of a log has none: its metrics are spread evenly by line, from
+    the last that was sent, or the job's start, to now or its end.
+    """
+    job = found.job
+    assert job is not None
+    began = job.started_at.timestamp()
+    ended = began + job.duration_s
+    own = {series.name for series in found.metrics}
+    for kind, fields in ((TrainingRow, TRAINING), (EvaluationRow, EVALUATION)):
+        rows = [row for run in found.runs for row in (*run.rows, *run.evaluations)]
+        # What went before the job is another's: it went on from there.
+        mine = [
+            (row, row.time)
+            for row in rows
+            if isinstance(row, kind) and row.time is not None and row.time >= began - 1
+        ]
+        for field, (metric, unit) in fields.items():
+            for row, at in mine if metric not in own else ():
+                yield Point(metric, at, at, getattr(row, field), unit)
+    last = max((point.line for series in found.metrics for point in series.points), default=0)
+    for series in found.metrics:
+        line, at = marks.get(series.name, (0.0, began))
+        pace = max(0.0, ended - at) / max(1.0, last - line)
+        for one in series.points:
+            yield Point(series.name, one.line, at + pace * max(0.0, one.line - line), one.value)
