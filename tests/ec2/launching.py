@@ -26,6 +26,37 @@ PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGpKsSb4iRTaMhcPcU3cYKcwWxW8oX
 TYPE, ZONES = "p4d.24xlarge", ("us-east-1a", "us-east-1b", "us-east-1c", "us-east-1d")
 
 
+def refused(code: str, status: int = 400) -> ClientError:
+    """What EC2 answers when it refuses."""
+    response: Any = {
+        "Error": {"Code": code, "Message": f"says EC2: {code}"},
+        "ResponseMetadata": {"HTTPStatusCode": status},
+    }
+    return ClientError(response, "RunInstances")
+
+
+class Trouble:
+    """Wraps a client: one method raises these errors, one per call, before or after the call."""
+
+    def __init__(self, client, method, *errors, after=False):
+        self._client, self._method, self._after = client, method, after
+        self._errors = list(errors)
+        self.requests = []
+
+    def __getattr__(self, name):
+        return self._call if name == self._method else getattr(self._client, name)
+
+    def _call(self, **arguments):
+        self.requests.append(arguments)
+        error = self._errors.pop(0) if self._errors else None
+        if error and not self._after:
+            raise error
+        answer = getattr(self._client, self._method)(**arguments)
+        if error:
+            raise error
+        return answer
+
+
 @dataclass
 class Clock:
     """Time as whoever waits for capacity sees it: it passes at once."""
@@ -51,15 +82,11 @@ class Launches:
     written: list[list[str]] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
     clock: Clock = field(default_factory=lambda: Clock([]))
-    errors: list[Exception] = field(default_factory=list)
+    errors: list[Exception | None] = field(default_factory=list)
 
     def refuse(self, code: str, status: int = 400, times: int = 1) -> None:
         """Have the next requests of RunInstances refused."""
-        response: Any = {
-            "Error": {"Code": code, "Message": f"says EC2: {code}"},
-            "ResponseMetadata": {"HTTPStatusCode": status},
-        }
-        self.errors += [ClientError(response, "RunInstances")] * times
+        self.errors += [refused(code, status)] * times
 
     def plan(self, spec: ClusterSpec, launch_id: str = "launch"):
         clients = clients_with(self.client)
@@ -95,8 +122,9 @@ class Launches:
     def keep(self, params: dict[str, Any], **_: Any) -> None:
         self.sent.append(params)
         self.written.append([one.token for one in read_launches(self.record)])
-        if self.errors:
-            raise self.errors.pop(0)
+        error = self.errors.pop(0) if self.errors else None
+        if error:
+            raise error
 
 
 @pytest.fixture

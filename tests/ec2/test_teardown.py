@@ -3,19 +3,14 @@ from __future__ import annotations
 import time
 
 import pytest
-from botocore.exceptions import ClientError
 
 from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.ec2 import cluster_resources, tags
 from clusterctl.ec2.cluster_resources import find_key_pairs
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.network.vpcs import find_groups, find_vpc
-from tests.ec2.launch.test_execution import PUBLIC_KEY, Trouble
+from tests.ec2.launching import PUBLIC_KEY, Trouble, refused
 from tests.ec2.test_instances import launch
-
-
-def refused(code):
-    return ClientError({"Error": {"Code": code, "Message": "x"}}, "X")
 
 
 @pytest.fixture(autouse=True)

@@ -142,11 +142,3 @@ def test_what_was_tried_is_said_once_each(code, message):
     for option in ("--capacity-timeout", "--min-nodes", "--or-type", "--capacity-reservation"):
         assert option in error.hint
     assert "nothing was launched" in error.hint
-
-
-def test_nodes_that_join_a_cluster_can_only_wait():
-    error = out_of_capacity([A], AwsError("InsufficientInstanceCapacity", "No."), bound=True)
-    assert "--capacity-timeout" in error.hint
-    assert "in their zone and of their type" in error.hint
-    for option in ("--min-nodes", "--or-type", "--region", "--capacity-reservation"):
-        assert option not in error.hint

@@ -9,7 +9,6 @@ import pytest
 
 from clusterctl.domain.cluster import ClusterSpec
 from clusterctl.domain.errors import ClusterctlError, MissingTool, UsageError
-from clusterctl.ec2.launch.attempt import SentLaunch
 from clusterctl.ec2.launch.plan import plan_launch
 from clusterctl.ec2.launch.request import ResultOf
 from clusterctl.ec2.network.vpcs import FOUND_RULE, GIVEN_RULE
@@ -112,23 +111,6 @@ def test_the_launch_request_whole():
         "clusterctl:image": "ami-1",
         "clusterctl:launch": "launch-0",
     }
-
-
-def test_everything_is_tagged_in_the_call_that_creates_it():
-    creating = [
-        step.arguments
-        for step in plan(NOTHING).steps
-        if step.operation.startswith(("import", "create", "run"))
-    ]
-    assert len(creating) == 4
-    for arguments in creating:
-        for specification in arguments["TagSpecifications"]:
-            assert {"Key": "clusterctl:cluster", "Value": "demo"} in specification["Tags"]
-
-
-def test_all_nodes_are_there():
-    whole = plan(with_nodes(0, 1, 2, 3))
-    assert (whole.steps, whole.missing) == ((), ())
 
 
 @pytest.mark.parametrize(
@@ -249,33 +231,12 @@ def test_the_root_volume_holds_the_image(snapshot_gib, volume_gib):
 
 
 REFUSED = {
-    "another type": (
-        replace(NOTHING, instances=(instance(0, instance_type="p3dn.24xlarge"),)),
-        SPEC,
-        UsageError,
-        "another type: p3dn.24xlarge, not p4d.24xlarge",
-        "leave that option out",
-    ),
     "fewer nodes than there are": (
         with_nodes(0, 1, 2, 3),
         replace(SPEC, nodes=2),
         UsageError,
         "has 4 nodes, more than the 2 asked for",
         "clusterctl remove demo 2-3, or ask for --nodes 4",
-    ),
-    "another user": (
-        replace(NOTHING, instances=(instance(0, ssh_user="ec2-user"),)),
-        replace(SPEC, ssh_user="ubuntu"),
-        UsageError,
-        "another login user: ec2-user, not ubuntu",
-        "leave that option out",
-    ),
-    "another image": (
-        with_nodes(0),
-        replace(SPEC, image="ami-2"),
-        UsageError,
-        "another image: ami-1, not ami-2",
-        "leave that option out",
     ),
     "two of one": (
         replace(NOTHING, instances=(instance(0), instance(0, instance_id="i-9"))),
@@ -311,45 +272,3 @@ def test_refused_before_anything_is_made(seen, spec, kind, message, hint):
 
 def test_an_image_that_is_gone_does_not_matter_where_nothing_is_launched():
     assert plan(replace(with_nodes(0, 1, 2, 3), catalogue=None)).steps == ()
-
-
-def sent(seen, **changes) -> SentLaunch:
-    """The request that the plan for `seen` would send, as an earlier run sent it."""
-    [earlier] = [
-        step.arguments
-        for step in plan_launch(settled(SPEC, seen), PUBLIC_KEY, "earlier").steps
-        if step.operation == "run_instances"
-    ]
-    return SentLaunch({**earlier, **changes}, sent_at=1.0)
-
-
-@pytest.mark.parametrize("present", [[], [0, 1]])
-def test_a_launch_of_unknown_outcome_is_sent_again_with_its_token(present):
-    seen = with_nodes(*present)
-    earlier = sent(seen)
-    [request] = run_requests(replace(seen, unsettled=(earlier,)))
-    assert request == earlier.request
-    assert request["ClientToken"] == f"earlier-{len(present)}"
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{"InstanceType": "p3dn.24xlarge"}, {"MinCount": 9, "MaxCount": 9}, {"UserData": b"other"}],
-)
-def test_a_launch_of_unknown_outcome_with_other_settings_stops_it(changes):
-    seen = with_nodes(0)
-    with pytest.raises(ClusterctlError) as caught:
-        plan(replace(seen, unsettled=(sent(seen, **changes),)))
-    assert "cut off" in caught.value.message
-
-
-def test_a_launch_of_unknown_outcome_is_not_forgotten_where_nothing_is_missing():
-    with pytest.raises(ClusterctlError):
-        plan(replace(with_nodes(0, 1, 2, 3), unsettled=(sent(with_nodes(0)),)))
-
-
-def test_a_step_fills_in_what_earlier_steps_gave():
-    step = plan(NOTHING).steps[-1]
-    [interface] = step.resolved({"GroupId": "sg-9"})["NetworkInterfaces"]
-    assert interface["Groups"] == ["sg-9"]
-    assert step.arguments["NetworkInterfaces"][0]["Groups"] == [ResultOf("GroupId")]

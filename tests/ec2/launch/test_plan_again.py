@@ -308,6 +308,14 @@ def test_what_stands_against_it_is_a_warning_only():
     assert requests(made) == [earlier.request]
 
 
+@pytest.mark.parametrize("present", [(), (0, 1)])
+def test_a_launch_of_unknown_outcome_is_sent_again_with_its_token(present):
+    earlier = sent(with_nodes(*present))
+    made = plan(replace(with_nodes(*present), unsettled=(earlier,)))
+    assert requests(made) == [earlier.request]
+    assert earlier.token == f"earlier-{len(present)}"
+
+
 @pytest.mark.parametrize(
     ("subnets", "changes"),
     [
@@ -315,14 +323,18 @@ def test_what_stands_against_it_is_a_warning_only():
         (SUBNETS, {"InstanceType": "p9.huge"}),
         (SUBNETS, {"NetworkInterfaces": []}),
         (SUBNETS, {"MinCount": 1}),
+        (SUBNETS, {"MinCount": 9, "MaxCount": 9}),
+        (SUBNETS, {"UserData": b"other"}),
     ],
 )
 def test_a_launch_that_cannot_be_sent_again_stops_it(subnets, changes):
     earlier = sent(there(SUBNETS))
     earlier = SentLaunch({**earlier.request, **changes}, sent_at=1.0)
-    with pytest.raises(ClusterctlError) as caught:
-        plan(replace(there(subnets), unsettled=(earlier,)))
-    assert "not known yet" in caught.value.message
+    # Nor is it forgotten where nothing is missing.
+    for seen in (there(subnets), with_nodes(0, 1, 2, 3)):
+        with pytest.raises(ClusterctlError) as caught:
+            plan(replace(seen, unsettled=(earlier,)))
+        assert "cut off" in caught.value.message
 
 
 ODD = (("team", "NLP & Vision <ü>"), ("cost centre / 7", "= + - : @"), ("ключ", ""))
