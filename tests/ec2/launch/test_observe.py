@@ -123,13 +123,6 @@ def test_where_routes_lead_and_an_endpoint_for_s3(launches, client, vpc):
         plan_s3_endpoint(clients, "subnet-0123456789abcdef0")
 
 
-def test_no_such_network(launches):
-    made = launches.plan(replace(SPEC, network="none"))
-    [finding] = [one for one in made.findings if one.check_id == "subnet.none"]
-    assert finding.message == "there is no network none in us-east-1"
-    assert made.refused
-
-
 def test_no_such_subnet_is_said_with_the_rest(launches):
     spec = replace(SPEC, subnet_id="subnet-0123456789abcdef0", limits=Limits(max_hourly_usd=0.01))
     made = launches.plan(spec)

@@ -2,6 +2,7 @@
 
 import pytest
 from botocore.stub import Stubber
+from moto.ec2.models.instance_types import INSTANCE_TYPES
 
 from clusterctl.domain.cluster import ClusterSpec, Market
 from clusterctl.domain.findings import Severity
@@ -19,6 +20,7 @@ from clusterctl.ec2.launch.observe import exactly, observe
 from clusterctl.ec2.launch.plan import plan_launch
 from clusterctl.ec2.machines import MachineType
 from clusterctl.ec2.session import Account, Clients
+from clusterctl.lab.ec2.quotas import quota_of
 from tests.moto_ec2 import NEW_IMAGE, clients_of
 
 ON_DEMAND, SPOT, BLOCK = Market.ON_DEMAND, Market.SPOT, Market.CAPACITY_BLOCK
@@ -60,6 +62,14 @@ def test_the_quota_of_a_type(instance_type, on_demand, spot):
     assert quota_code(instance_type, ON_DEMAND) == on_demand
     assert quota_code(instance_type, SPOT) == spot
     assert quota_code(instance_type, BLOCK) is None
+
+
+def test_the_lab_counts_in_the_same_quotas():
+    for name in INSTANCE_TYPES:
+        for spot in (False, True):
+            of_lab = quota_of(name, spot=spot)
+            code = quota_code(name, SPOT if spot else ON_DEMAND)
+            assert (of_lab and of_lab.code) == code, name
 
 
 def machine(instance_type, cores=48, state="running", **more):
@@ -169,18 +179,6 @@ def test_interfaces_are_counted_where_a_launch_takes_many(client, moto_url, tmp_
     assert "--service-code vpc --quota-code L-DF5E4CA3 --desired-value 6803" in found.hint
 
 
-def test_the_request_is_there_to_be_copied():
-    found = quota_finding(use_of(96, 100.0), P4D, 3, "us-west-2")
-    assert found.message == (
-        "3 more nodes (p4d.24xlarge) need 288 vCPUs, 96 are in use, and the quota "
-        "Running On-Demand P instances (L-417A185B) is 100 in us-west-2"
-    )
-    assert found.hint.endswith(
-        "aws service-quotas request-service-quota-increase --service-code ec2 "
-        "--quota-code L-417A185B --desired-value 384 --region us-west-2"
-    )
-
-
 QUOTA = {"ServiceCode": "ec2", "QuotaCode": "L-417A185B"}
 
 
@@ -195,25 +193,26 @@ def quotas(made):
         yield stub
 
 
-def test_the_accounts_own_quota(made, quotas):
-    quotas.add_response("get_service_quota", {"Quota": {**QUOTA, "Value": 768.0}}, QUOTA)
-    assert find_quota(made, "L-417A185B") == 768.0
-
-
-def test_without_one_of_its_own_the_default_holds(made, quotas):
-    quotas.add_client_error("get_service_quota", "NoSuchResourceException", "none", 400)
-    quotas.add_response("get_aws_default_service_quota", {"Quota": {**QUOTA, "Value": 0.0}}, QUOTA)
-    assert find_quota(made, "L-417A185B") == 0.0
-
-
-@pytest.mark.parametrize("code", ["AccessDeniedException", "NoSuchResourceException"])
-def test_who_may_not_read_it_does_not_know_it(made, quotas, code):
-    quotas.add_client_error("get_service_quota", code, "no", 400)
-    quotas.add_client_error("get_aws_default_service_quota", "AccessDeniedException", "no", 400)
-    assert find_quota(made, "L-417A185B") is None
-
-
-@pytest.mark.parametrize("answer", [{}, {"Quota": {}}, {"Quota": {"Value": float("inf")}}])
-def test_an_answer_without_a_number(made, quotas, answer):
-    quotas.add_response("get_service_quota", answer)
-    assert find_quota(made, "L-417A185B") is None
+@pytest.mark.parametrize(
+    ("own", "default", "found"),
+    [
+        ({"Quota": {**QUOTA, "Value": 768.0}}, None, 768.0),
+        # Without one of its own the default holds.
+        ("NoSuchResourceException", {"Quota": {**QUOTA, "Value": 0.0}}, 0.0),
+        # Who may not read it does not know it.
+        ("NoSuchResourceException", "AccessDeniedException", None),
+        ("AccessDeniedException", "AccessDeniedException", None),
+        # Answers without a number.
+        ({}, None, None),
+        ({"Quota": {}}, None, None),
+        ({"Quota": {"Value": float("inf")}}, None, None),
+    ],
+)
+def test_the_accounts_own_quota_or_the_default(made, quotas, own, default, found):
+    answers = {"get_service_quota": own, "get_aws_default_service_quota": default}
+    for operation, answer in answers.items():
+        if isinstance(answer, str):
+            quotas.add_client_error(operation, answer, "no", 400)
+        elif answer is not None:
+            quotas.add_response(operation, answer, QUOTA)
+    assert find_quota(made, "L-417A185B") == found

@@ -1,15 +1,27 @@
-"""Host keys in console text as machines really print it: prefixes, noise, cut off anywhere."""
+"""Host keys: in console text as machines really print it, and from Systems Manager's agents."""
 
 from __future__ import annotations
 
 import base64
 import struct
 
+import boto3
 import pytest
-from botocore.exceptions import ClientError
+from botocore.stub import Stubber
 
 from clusterctl.domain.errors import AwsError
-from clusterctl.ec2.host_keys import AT_ONCE, PER_S, Consoles, parse_host_keys
+from clusterctl.ec2 import host_keys
+from clusterctl.ec2.host_keys import (
+    AT_ONCE,
+    COMMAND,
+    DOCUMENT,
+    NOT_MANAGED,
+    PER_S,
+    Consoles,
+    ask_host_keys,
+    parse_host_keys,
+)
+from tests.ec2.launching import refused
 
 ED25519 = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGpKsSb4iRTaMhcPcU3cYKcwWxW8oXhGJFRSgkE3Jd2k"
 OTHER = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAMurDY1ljmtMV8d9sHhDgH0pT0Yc3bMgmu0NGQ2vkuA"
@@ -51,55 +63,14 @@ def test_prefixes_and_line_ends(prefix, eol):
     assert parse_host_keys(console(ED25519, ECDSA, prefix=prefix, eol=eol)) == (ED25519, ECDSA)
 
 
-def test_nothing_yet():
-    assert parse_host_keys("") == ()
-    assert parse_host_keys("[    0.000000] Linux version 6.8.0-1021-aws\n") == ()
-
-
 def test_cut_off_anywhere_gives_all_keys_or_none():
     text = console(ED25519, ECDSA)
-    answers = {parse_host_keys(text[:length]) for length in range(len(text) + 1)}
-    assert answers == {(), (ED25519, ECDSA)}
-
-
-def test_the_start_is_missing():
-    text = console(ED25519, ECDSA)
-    answers = {parse_host_keys(text[start:]) for start in range(len(text))}
-    assert answers == {(), (ED25519, ECDSA)}
-
-
-@pytest.mark.parametrize(
-    "broken",
-    [
-        ED25519[:-1],
-        ED25519[:40],
-        ED25519[:40] + "[   13.1] random: crng init done " + ED25519[40:],
-        ED25519.replace("ssh-ed25519", "ssh-rsa"),
-        "ssh-ed25519 AAAA",
-        "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5",
-        "ssh-dss AAAAB3NzaC1kc3M=",
-        "",
-    ],
-)
-def test_a_broken_key_is_left_out(broken):
-    assert parse_host_keys(console(broken, ECDSA)) == (ECDSA,)
-
-
-def test_only_what_is_inside_the_block_counts():
-    text = console(ECDSA)
-    assert parse_host_keys(f"{OTHER} before\n{text}{OTHER} after\n") == (ECDSA,)
-
-
-def test_after_a_reboot_the_last_block_counts():
-    assert parse_host_keys(console(OTHER) + console(ED25519)) == (ED25519,)
-
-
-def test_a_block_under_way_does_not_hide_the_one_before():
-    assert parse_host_keys(console(ED25519) + f"{BEGIN}\n{OTHER}\n") == (ED25519,)
-
-
-def test_a_key_printed_twice_is_one():
-    assert parse_host_keys(console(ED25519, ED25519)) == (ED25519,)
+    places = range(len(text) + 1)
+    for answers in (
+        {parse_host_keys(text[:end]) for end in places},
+        {parse_host_keys(text[start:]) for start in places},
+    ):
+        assert answers == {(), (ED25519, ECDSA)}
 
 
 def key(kind: str, *fields: bytes) -> str:
@@ -117,8 +88,11 @@ CUT = (KERNEL + "\n") * 900 + WHOLE
 @pytest.mark.parametrize(
     ("text", "keys"),
     [
-        pytest.param(WHOLE.partition(END)[0], (), id="no end"),
-        pytest.param(WHOLE.partition(BEGIN)[2], (), id="no beginning"),
+        pytest.param(f"{OTHER} before\n{WHOLE}{OTHER} after\n", (ED25519, ECDSA), id="around it"),
+        pytest.param(
+            console(ED25519) + f"{BEGIN}\n{OTHER}\n", (ED25519,), id="a second block under way"
+        ),
+        pytest.param(console(ED25519, ED25519), (ED25519,), id="a key printed twice"),
         pytest.param(CUT[CUT.index(ED25519) + 9 :][-65536:], (), id="64 KiB cut in the block"),
         pytest.param(CUT[-65536:], (ED25519, ECDSA), id="64 KiB cut before the block"),
         pytest.param(
@@ -144,7 +118,6 @@ CUT = (KERNEL + "\n") * 900 + WHOLE
         pytest.param(console(OTHER) + WHOLE, (ED25519, ECDSA), id="two boots"),
         pytest.param(console(OTHER) + console(""), (), id="two boots, no key in the last"),
         pytest.param(f"{BEGIN}\n{ED25519}\n{END}\n{OTHER}\n{END}\n", (ED25519,), id="two ends"),
-        pytest.param(console(ED25519, eol="\r\n"), (ED25519,), id="CRLF"),
         pytest.param(console(ED25519, eol="\r"), (ED25519,), id="CR alone"),
         pytest.param(
             "\x00\ufffd\x1b[2J" * 999 + console(f"\x00{ED25519}\x00", prefix="\ufffd\x07"),
@@ -164,6 +137,11 @@ CUT = (KERNEL + "\n") * 900 + WHOLE
         ),
         pytest.param(
             console(
+                ED25519[:-1],
+                ED25519[:40],
+                ED25519.replace("ssh-ed25519", "ssh-rsa"),
+                "ssh-ed25519 AAAA",
+                "",
                 f"sk-{ED25519}",
                 f"x@{ED25519}",
                 key("ssh-ed25519", b"k" * 31),
@@ -201,10 +179,6 @@ class Answers:
         raise answer
 
 
-def refused(code):
-    return ClientError({"Error": {"Code": code, "Message": "x"}}, "GetConsoleOutput")
-
-
 @pytest.mark.parametrize(
     ("answers", "texts", "latest"),
     [
@@ -239,3 +213,136 @@ def test_256_nodes_look_at_one_pace_and_in_order():
 def test_not_being_allowed_to_see_it_is_an_error():
     with pytest.raises(AwsError):
         Consoles(Answers(refused("UnauthorizedOperation"))).look("i-1")
+
+
+ID = "00000000-0000-4000-8000-{:012}"
+
+
+def invocation(instance_id, output="", status="Success", details=None):
+    return {
+        "InstanceId": instance_id,
+        "Status": status,
+        "StatusDetails": details or status,
+        "CommandPlugins": [{"Name": "aws:runShellScript", "Output": output}],
+    }
+
+
+class Agents:
+    """Systems Manager's answers, in the order in which it is asked; checks the questions."""
+
+    def __init__(self):
+        self.client = boto3.client(
+            "ssm", region_name="us-east-1", aws_access_key_id="x", aws_secret_access_key="x"
+        )
+        self.stub = Stubber(self.client)
+        self.commands = 0
+
+    def online(self, ids, online=None, status="Online"):
+        entries = [
+            {"InstanceId": one, "PingStatus": status} for one in (ids if online is None else online)
+        ]
+        self.stub.add_response(
+            "describe_instance_information",
+            {"InstanceInformationList": entries},
+            {"Filters": [{"Key": "InstanceIds", "Values": list(ids)}], "MaxResults": 50},
+        )
+
+    def sent(self, ids):
+        self.commands += 1
+        self.stub.add_response(
+            "send_command",
+            {"Command": {"CommandId": ID.format(self.commands)}},
+            {
+                "InstanceIds": list(ids),
+                "DocumentName": DOCUMENT,
+                "Comment": "clusterctl: host keys",
+                "TimeoutSeconds": 30,
+                "Parameters": {"commands": [COMMAND]},
+            },
+        )
+
+    def answered(self, *invocations, token=None, after=None):
+        question = {"CommandId": ID.format(self.commands), "Details": True, "MaxResults": 50}
+        page = {"CommandInvocations": list(invocations)}
+        self.stub.add_response(
+            "list_command_invocations",
+            {**page, **({"NextToken": token} if token else {})},
+            {**question, **({"NextToken": after} if after else {})},
+        )
+
+    def ask(self, ids, within_s=60.0):
+        with self.stub:
+            answers = ask_host_keys(self.client, ids, within_s)
+            self.stub.assert_no_pending_responses()
+        return answers
+
+
+@pytest.fixture
+def agents(monkeypatch):
+    monkeypatch.setattr(host_keys.time, "sleep", lambda gap_s: None)
+    return Agents()
+
+
+INSTANCES = [f"i-{number:017x}" for number in range(120)]
+A, B, C = INSTANCES[:3]
+
+
+def test_answers_come_late_and_on_pages(agents):
+    agents.online([A, B])
+    agents.sent([A, B])
+    agents.answered()
+    agents.answered(invocation(A, status="InProgress"), invocation(B, status="Pending"))
+    agents.answered(invocation(A, ED25519), token="more")
+    agents.answered(invocation(B, status="InProgress"), after="more")
+    agents.answered(invocation(A, ED25519), invocation(B, ECDSA))
+    assert agents.ask([A, B]).keys == {A: (ED25519,), B: (ECDSA,)}
+
+
+def test_more_nodes_than_a_call_takes(agents):
+    ids = INSTANCES
+    for group in (ids[:50], ids[50:100], ids[100:]):
+        agents.online(group)
+        agents.sent(group)
+        agents.answered(*(invocation(one, ED25519) for one in group))
+    assert set(agents.ask(ids).keys) == set(ids)
+
+
+def test_a_node_without_an_agent_hides_no_other(agents):
+    agents.online([A, B, C], online=[B])
+    agents.sent([B])
+    agents.answered(invocation(B, f"{ECDSA} root@b\n{ED25519}\n"))
+    answers = agents.ask([A, B, C])
+    assert answers.keys == {B: (ECDSA, ED25519)}
+    assert answers.reasons == {A: NOT_MANAGED, C: NOT_MANAGED}
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (invocation(A), "sent no host key"),
+        (invocation(A, "cat: /etc/ssh/ssh_host_*_key.pub: No such file"), "sent no host key"),
+        (invocation(A, ED25519[:-9]), "sent no host key"),
+        (invocation(A, status="InProgress"), "not answered in time"),
+        (invocation(A, status="Failed"), "could not read them: Failed"),
+        (invocation(A, status="TimedOut", details="DeliveryTimedOut"), "DeliveryTimedOut"),
+        (invocation(A, status="Cancelled"), "Cancelled"),
+        ({"InstanceId": A, "Status": "Success"}, "sent no host key"),
+    ],
+)
+def test_an_agent_that_fails(agents, said, reason):
+    agents.online([A])
+    agents.sent([A])
+    agents.answered(said)
+    answers = agents.ask([A], within_s=0.0)
+    assert answers.keys == {}
+    assert reason in answers.reasons[A]
+
+
+@pytest.mark.parametrize("call", ["describe_instance_information", "send_command"])
+def test_what_is_refused_is_a_reason(agents, call):
+    if call == "send_command":
+        agents.online([A])
+    agents.stub.add_client_error(call, "InvalidInstanceId", "Instances not in a valid state")
+    answers = agents.ask([A])
+    assert answers.keys == {}
+    assert "Instances not in a valid state" in answers.reasons[A]
