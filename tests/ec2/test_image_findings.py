@@ -12,7 +12,6 @@ from clusterctl.ec2.machines import MachineType
 TODAY = date(2026, 11, 21)
 X86 = ("x86_64",)
 OPEN = "Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04) 20261101"
-PYTORCH = "Deep Learning OSS Nvidia Driver AMI GPU PyTorch 2.10 (Ubuntu 24.04) 20261026"
 PROPRIETARY = "Deep Learning Base Proprietary Nvidia Driver GPU AMI (Ubuntu 20.04) 20240429"
 SUPPORTED = (
     "Supported EC2 instances: G4dn, G5, G6, Gr6(f), P4, P5, P6-B200. Release notes: https://x"
@@ -38,35 +37,26 @@ CASES = [
     (image(), P4D, []),
     (image(), machine("c5.xlarge", gpus=0), []),
     (image(PROPRIETARY), P3, []),
-    (image(PROPRIETARY), P4D, []),
     (image("golden-7"), P4D, []),
     (image("golden-7"), P3, []),
     (image(), B200, []),
-    (image(description="whatever it is"), P4D, []),
     (image(description=SUPPORTED), P4D, []),
     (image(description=SUPPORTED), machine("gr6.4xlarge", "L4", 1), []),
-    (image(description=SUPPORTED), machine("c5.xlarge", gpus=0), []),
     # Which machine
     (image(), machine("trn1.32xlarge", gpus=0), ["type.accelerator error"]),
-    (image(), machine("inf2.xlarge", gpus=0), ["type.accelerator error"]),
     (image(), machine("g4ad.xlarge", gpus=0), ["type.accelerator error"]),
-    (image(), machine("dl1.24xlarge", gpus=0), ["type.accelerator error"]),
     (image(), machine("f2.6xlarge", gpus=0), ["type.accelerator error"]),
     (image(), machine("g6f.large", "L4", 0), ["type.fractional warning"]),
-    (image(), machine("gr6f.4xlarge", "L4", 0), ["type.fractional warning"]),
     # Which image
     (None, P4D, ["image.none error"]),
-    (None, P3, ["image.none error"]),
     (None, machine("trn1.2xlarge", gpus=0), ["type.accelerator error", "image.none error"]),
     (image(platform="windows"), P4D, ["image.platform error"]),
     (image(architecture="arm64"), P4D, ["image.architecture error"]),
     (image(), machine("g5g.xlarge", "T4g", 1, ("arm64",)), ["image.architecture error"]),
-    (image(), machine("c6g.xlarge", "", 0, ("arm64",)), ["image.architecture error"]),
     (image(architecture=""), P4D, []),
     (image(), machine("p9.huge", "X1", 8, ()), []),
     # Which driver
     (image(), P3, ["image.driver error"]),
-    (image(), machine("p3dn.24xlarge", "V100"), ["image.driver error"]),
     (image(), machine("p2.xlarge", "K80", 1), ["image.driver error"]),
     (image(), machine("g3.4xlarge", "M60", 1), ["image.driver error"]),
     (image(PROPRIETARY), B200, ["image.driver error"]),
@@ -113,11 +103,6 @@ def test_what_is_said_of_an_image_on_a_machine(chosen, on, said):
     ("chosen", "on", "severity"),
     [
         (image(), P4D, Severity.INFO),
-        (
-            image(PYTORCH),
-            P4D,
-            Severity.INFO,
-        ),
         (image(), B200, Severity.WARNING),
         (image("golden-7"), B200, Severity.WARNING),
         (image("golden-7"), P4D, None),
@@ -138,11 +123,9 @@ def test_what_is_said_of_horovod(chosen, on, severity):
         (image(PROPRIETARY), B200, None, "--image 'Deep Learning Base OSS Nvidia Driver GPU AMI"),
         (image(), machine("trn1.2xlarge", gpus=0), None, "--instance-type g5.12xlarge"),
         (image(), machine("g6f.large", "L4", 0), None, "--instance-type g6.xlarge"),
-        (image(), machine("g6f.4xlarge", "L4", 0), None, "--instance-type g6.4xlarge"),
         (image(), machine("gr6f.4xlarge", "L4", 0), None, "--instance-type gr6.4xlarge"),
         (None, P3, None, "--image AMI"),
         (None, P4D, "ami-2", "check --image and --region"),
-        (None, P4D, None, "--image"),
     ],
 )
 def test_the_hint_names_what_to_take(chosen, on, wanted, hint):

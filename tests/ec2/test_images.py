@@ -65,10 +65,7 @@ def test_the_parameter_tells_the_latest_image(account, asked):
     assert asked == ["DescribeImages"]
 
 
-@pytest.mark.parametrize(
-    "code",
-    ["AccessDeniedException", "ParameterNotFound", "ThrottlingException", "UnknownOperation"],
-)
+@pytest.mark.parametrize("code", ["AccessDeniedException", "ParameterNotFound"])
 def test_without_the_parameter_the_newest_by_name(account, code):
     account.stub.add_client_error("get_parameter", code)
     image = find_image(account, None, P4D)
@@ -78,12 +75,9 @@ def test_without_the_parameter_the_newest_by_name(account, code):
     assert image.created.startswith("2026-11-01")
 
 
-def test_a_parameter_that_leads_nowhere(account):
+def test_a_parameter_that_leads_nowhere_and_none_that_is_asked_for_in_vain(account):
     tells(account, LATEST, "ami-0123456789abcdef0")
     assert find_image(account, None, P4D).image_id == NEW_IMAGE
-
-
-def test_nothing_is_asked_that_cannot_help(account):
     # No parameter leads to the image for a V100; an image's id needs none.
     assert find_image(account, None, P3) is None
     assert find_image(account, OLD_IMAGE, P3).image_id == OLD_IMAGE
@@ -97,9 +91,6 @@ def test_a_parameter_of_the_users_own(account):
     assert find_image(account, "/team/none", P4D) is None
     tells(account, "/team/text", "no image at all")
     assert find_image(account, "/team/text", P4D) is None
-
-
-def test_a_parameter_of_the_users_own_that_is_not_readable(account):
     account.stub.add_client_error("get_parameter", "AccessDeniedException", "no")
     with pytest.raises(AwsError, match="no"):
         find_image(account, "/team/golden-image", P4D)
@@ -113,10 +104,8 @@ def test_a_parameter_of_the_users_own_that_is_not_readable(account):
         ("*", G5G, ARM_IMAGE),
         ("An ARM64 image", P4D, None),
         ("nothing of that name", P4D, None),
-        ("", P4D, None),
         ("  ", P4D, None),
         ("ami-0123456789abcdef0", P4D, None),
-        ("ami-'; drop", P4D, None),
         ("bild-äöü-☃", P4D, None),
     ],
 )
@@ -137,18 +126,13 @@ def test_an_image_of_ones_own(account):
 @pytest.mark.parametrize(
     ("machine", "architecture", "pattern"),
     [
-        (P4D, "x86_64", "Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04) *"),
         (C5, "x86_64", "Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04) *"),
         (G5G, "arm64", "Deep Learning ARM64 Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04) *"),
         (P3, "x86_64", "Deep Learning Base Proprietary Nvidia Driver *"),
-        (MachineType("p2.xlarge", 1, 4, ("x86_64",)), "x86_64", "*Proprietary*"),
-        (MachineType("g3.4xlarge", 1, 16, (), gpu_name="M60"), "x86_64", "*Proprietary*"),
     ],
 )
 def test_the_image_for_a_type(machine, architecture, pattern):
-    assert architecture_of(machine) == architecture
-    found = default_pattern(machine)
-    assert found == pattern or (pattern == "*Proprietary*" and "Proprietary" in found)
+    assert (architecture_of(machine), default_pattern(machine)) == (architecture, pattern)
 
 
 def test_the_root_device_is_the_images_own():
@@ -168,48 +152,24 @@ def test_the_root_device_is_the_images_own():
         ]
     )
     assert (image.image_id, image.root_device, image.root_gib) == ("ami-1", "/dev/xvda", 75)
-
-
-def test_an_image_about_which_little_is_said():
+    # Of which little is said.
     image = newest_image([{"ImageId": "ami-1"}])
-    assert image == Image("ami-1", "", "/dev/sda1", 0, "")
-    assert image.user is None
+    assert (image, image.user) == (Image("ami-1", "", "/dev/sda1", 0, ""), None)
 
 
 @pytest.mark.parametrize(
     ("name", "user", "driver"),
     [
         ("Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04) 20260703", "ubuntu", "oss"),
-        (
-            "Deep Learning Base OSS Nvidia Driver GPU AMI (Amazon Linux 2023) 20260703",
-            "ec2-user",
-            "oss",
-        ),
-        ("Deep Learning ARM64 Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04) 1", "ubuntu", "oss"),
-        ("Deep Learning OSS Nvidia Driver AMI GPU PyTorch 2.10 (Ubuntu 24.04) 1", "ubuntu", "oss"),
+        ("Deep Learning Base OSS Nvidia Driver AMI (Amazon Linux 2023) 1", "ec2-user", "oss"),
         ("Deep Learning Base AMI with Single CUDA (Ubuntu 24.04) 20260714", "ubuntu", "oss"),
-        (
-            "Deep Learning Base Proprietary Nvidia Driver GPU AMI (Ubuntu 20.04) 20240429",
-            "ubuntu",
-            "proprietary",
-        ),
-        (
-            "Deep Learning Base Proprietary Nvidia Driver AMI (Amazon Linux 2) Version 68.4",
-            "ec2-user",
-            "proprietary",
-        ),
-        (
-            "Deep Learning AMI GPU TensorFlow 2.12.0 (Ubuntu 20.04) 20230529",
-            "ubuntu",
-            "proprietary",
-        ),
-        ("Deep Learning Base GPU AMI (ubuntu 20.04) 20231026", "ubuntu", "proprietary"),
+        ("Deep Learning Base Proprietary Nvidia Driver AMI (Ubuntu 20)", "ubuntu", "proprietary"),
+        ("Deep Learning AMI GPU TensorFlow 2.12.0 (Ubuntu 20.04) 1", "ubuntu", "proprietary"),
         ("Deep Learning AMI (Ubuntu) Version 15.0", "ubuntu", "proprietary"),
         ("Deep Learning AMI (Amazon Linux) Version 15.0", "ec2-user", "proprietary"),
         ("Deep Learning AMI Neuron (Ubuntu 22.04) 20260101", "ubuntu", ""),
         ("ubuntu/images/hvm-ssd-gp3/ubuntu-noble-24.04-amd64-server-20260423", "ubuntu", ""),
         ("al2023-ami-2023.6.20260303.0-kernel-6.1-x86_64", "ec2-user", ""),
-        ("amzn2-ami-ecs-gpu-hvm-2.0", "ec2-user", ""),
         ("RHEL-9.4.0_HVM-20260101-x86_64-0-Hourly2-GP3", "ec2-user", ""),
         ("suse-sles-15-sp6", "ec2-user", ""),
         ("debian-12-amd64-20260101", "admin", ""),
@@ -237,21 +197,6 @@ def test_the_platform_counts_before_the_name_and_that_before_the_description(
     platform, name, description, user
 ):
     assert login_user(platform, name, description) == user
-
-
-@pytest.mark.parametrize(
-    ("name", "gpus", "vcpus"),
-    [
-        ("p4d.24xlarge", 8, 96),
-        ("g5.12xlarge", 4, 48),
-        ("c5.xlarge", 0, 4),
-        ("trn1.2xlarge", 0, 8),
-    ],
-)
-def test_machine_types(client, name, gpus, vcpus):
-    machine = find_machine_type(client, name)
-    assert (machine.gpus, machine.vcpus) == (gpus, vcpus)
-    assert machine.architectures
 
 
 def test_gpus_that_run_no_cuda_do_not_count(client):

@@ -1,0 +1,202 @@
+"""What belongs to a cluster: found by its tag, waited for, and gone with nothing else."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from clusterctl.domain.errors import AwsError, ClusterctlError
+from clusterctl.ec2 import cluster_resources, tags
+from clusterctl.ec2.cluster_resources import (
+    PlacementGroup,
+    await_available,
+    delete_placement_groups,
+    find_key_pairs,
+    find_placement_groups,
+)
+from clusterctl.ec2.instances import find_instances
+from clusterctl.ec2.launch.request import tagged
+from clusterctl.ec2.network.vpcs import find_groups, find_vpc
+from tests.ec2.launching import PUBLIC_KEY, Trouble, refused
+from tests.ec2.test_instances import launch
+
+NOT_FOUND = "InvalidInstanceID.NotFound"
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch):
+    monkeypatch.setattr(cluster_resources.time, "sleep", lambda _: None)
+
+
+def test_all_of_a_cluster_and_nothing_else(client):
+    ids = launch(client, "demo", 3)
+    kept = launch(client, "other", 1)
+    client.stop_instances(InstanceIds=ids[:1])
+    looks = []
+
+    def look(left):
+        looks.append(len(left))
+        # What shows late is terminated, too.
+        if left and len(find_instances(client, "demo", ())) == 3:
+            launch(client, "demo", 1, first=3)
+
+    ended = cluster_resources.terminate_all(client, "demo", 60, look)
+    assert ended == ("demo-0", "demo-1", "demo-2", "demo-3")
+    assert (looks[0], looks[-1]) == (3, 0)
+    assert find_instances(client, "demo") == ()
+    assert [found.node.instance_id for found in find_instances(client, "other")] == kept
+
+
+def test_an_id_that_ec2_has_forgotten_does_not_save_the_others(client):
+    launch(client, "demo", 3)
+    trouble = Trouble(client, "terminate_instances", refused(NOT_FOUND), refused(NOT_FOUND))
+    cluster_resources.terminate_all(trouble, "demo", 60)
+    # The first for all, the second for one alone, whose turn comes again with the next look.
+    assert [len(request["InstanceIds"]) for request in trouble.requests][:4] == [3, 1, 1, 1]
+
+
+def test_what_does_not_end_in_time(client):
+    launch(client, "demo", 2)
+    deaf = Trouble(client, "terminate_instances")
+    deaf._call = lambda **_: {"TerminatingInstances": []}
+    with pytest.raises(ClusterctlError) as caught:
+        cluster_resources.terminate_all(deaf, "demo", 0.0)
+    assert "demo-0, demo-1" in caught.value.message
+    assert "clusterctl down demo" in caught.value.hint
+
+
+def make_group(client, cluster):
+    return client.create_security_group(
+        GroupName=f"clusterctl-{cluster}",
+        Description="x",
+        VpcId=find_vpc(client).vpc_id,
+        TagSpecifications=tagged(["security-group"], {tags.CLUSTER: cluster}),
+    )["GroupId"]
+
+
+def test_a_group_that_is_still_used_is_tried_again_and_not_for_ever(client):
+    group, other = make_group(client, "demo"), make_group(client, "other")
+    in_use = [refused("DependencyViolation")] * 3
+    with pytest.raises(AwsError) as caught:
+        trouble = Trouble(client, "delete_security_group", *in_use)
+        cluster_resources.delete_groups(trouble, "demo", 0.0)
+    assert caught.value.code == "DependencyViolation"
+    trouble = Trouble(
+        client, "delete_security_group", *in_use, refused("InvalidGroup.NotFound"), after=False
+    )
+    # It is gone meanwhile.
+    assert cluster_resources.delete_groups(trouble, "demo", 60) == (group,)
+    assert len(trouble.requests) == 4
+    assert cluster_resources.delete_groups(client, "demo", 60) == (group,)
+    assert find_groups(client, "demo") == ()
+    assert [found.group_id for found in find_groups(client, "other")] == [other]
+
+
+def test_key_pairs(client):
+    for cluster in ("demo", "other"):
+        client.import_key_pair(
+            KeyName=f"clusterctl-{cluster}",
+            PublicKeyMaterial=PUBLIC_KEY.encode(),
+            TagSpecifications=tagged(["key-pair"], {tags.CLUSTER: cluster}),
+        )
+    cluster_resources.delete_key_pairs(client, ["clusterctl-demo"])
+    assert find_key_pairs(client, "demo") == ()
+    assert len(find_key_pairs(client, "other")) == 1
+
+
+def test_waiting_for_a_launch_nobody_saw_the_answer_of(client):
+    looks = []
+
+    class Late:
+        def __getattr__(self, name):
+            looks.append(name)
+            if len(looks) == 3:
+                launch(client, "demo", 1, **{tags.LAUNCH: "t"})
+            return getattr(client, name)
+
+    cluster_resources.await_launches(Late(), ["t"], time.time() + 60)
+    assert len(looks) == 3
+    # One that never comes is not waited for longer.
+    cluster_resources.await_launches(client, ["u"], time.time() - 1)
+    cluster_resources.await_launches(client, [], time.time() + 60)
+
+
+class States:
+    """A client to whom the placement group shows these states, one after the other."""
+
+    def __init__(self, *states):
+        self._states = list(states)
+
+    def describe_placement_groups(self, **_):
+        state = self._states.pop(0) if len(self._states) > 1 else self._states[0]
+        groups = [{"GroupName": "clusterctl-demo", "State": state}] if state else []
+        return {"PlacementGroups": groups}
+
+
+def test_a_placement_group_is_the_clusters_own(client):
+    for name in ("demo", "other"):
+        client.create_placement_group(
+            GroupName=f"clusterctl-{name}",
+            Strategy="cluster",
+            TagSpecifications=tagged(["placement-group"], {tags.CLUSTER: name}),
+        )
+    client.create_placement_group(GroupName="by-hand", Strategy="cluster")
+    await_available(client, "demo")
+    assert find_placement_groups(client, "demo") == (
+        PlacementGroup("clusterctl-demo", "available"),
+    )
+    assert delete_placement_groups(client, "demo", 0) == ("clusterctl-demo",)
+    assert delete_placement_groups(client, "demo", 0) == ()
+    assert len(find_placement_groups(client, "other")) == 1
+    assert find_placement_groups(States("deleted"), "demo") == ()
+
+
+def test_a_placement_group_that_takes_a_moment():
+    await_available(States("", "pending", "available"), "demo")
+
+
+@pytest.mark.parametrize(
+    ("state", "said"), [("pending", "pending"), ("", "EC2 does not show it"), ("deleting", "del")]
+)
+def test_a_placement_group_that_never_comes(monkeypatch, state, said):
+    monkeypatch.setattr(cluster_resources, "AVAILABLE_WITHIN_S", 0.0)
+    with pytest.raises(ClusterctlError) as caught:
+        await_available(States(state), "demo")
+    assert said in caught.value.message
+    assert "--no-placement-group" in caught.value.hint
+
+
+class InUse(States):
+    """A group that instances are in for a while yet; `after`: what EC2 says then."""
+
+    def __init__(self, times, after=""):
+        super().__init__("available")
+        self.refusals = ["InvalidPlacementGroup.InUse"] * times + ([after] if after else [])
+
+    def delete_placement_group(self, **_):
+        if self.refusals:
+            raise AwsError(self.refusals.pop(0), "in use")
+
+
+@pytest.mark.parametrize(
+    ("client", "code"),
+    [
+        (InUse(3), None),
+        (InUse(3, "InvalidPlacementGroup.Unknown"), None),
+        (InUse(9), "InvalidPlacementGroup.InUse"),
+        (InUse(0, "UnauthorizedOperation"), "UnauthorizedOperation"),
+    ],
+)
+def test_as_long_as_a_placement_group_is_in_use_it_is_tried_again(monkeypatch, client, code):
+    """For five seconds, of which each try takes one."""
+    start, tries = time.monotonic(), len(client.refusals)
+    elapsed = lambda: tries - len(client.refusals)  # noqa: E731
+    monkeypatch.setattr(cluster_resources.time, "monotonic", lambda: start + elapsed())
+    if code is None:
+        assert delete_placement_groups(client, "demo", 5) == ("clusterctl-demo",)
+        assert client.refusals == []
+        return
+    with pytest.raises(AwsError) as caught:
+        delete_placement_groups(client, "demo", 5)
+    assert caught.value.code == code
