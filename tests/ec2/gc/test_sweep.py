@@ -90,182 +90,125 @@ def halted(since: str, limits: str = "stopped-days=3", seen: str = "") -> Resour
     return machine(state="stopped", limits=limits, stopped=reason, made_at=ago(days=30), seen=seen)
 
 
-@pytest.mark.parametrize(
-    ("found", "rules", "expected"),
-    [
-        # A cluster with instances
-        pytest.param([machine(), GROUP, KEY], HERE, [IN_USE] * 3, id="our own"),
-        pytest.param([machine(), GROUP, KEY], {}, [KEPT, IN_USE, IN_USE], id="a colleague's"),
-        pytest.param([machine()], OLD, [ORPHAN], id="a colleague's, too old"),
-        pytest.param([machine()], {**HERE, **OLD}, [ORPHAN], id="our own, too old"),
-        pytest.param([machine(), GROUP], OLD, [ORPHAN, ORPHAN], id="a group goes with them"),
-        pytest.param([machine(made_at=ago(minutes=30))], OLD, [KEPT], id="not old enough"),
-        pytest.param([machine()], {"cluster": "demo"}, [ORPHAN], id="asked for by name"),
-        pytest.param([machine()], {"cluster": "other"}, [], id="another is asked for"),
-        pytest.param(
-            [machine(made_at=ago(minutes=1)), NEW_KEY],
-            {"cluster": "demo"},
-            [ORPHAN, ORPHAN],
-            id="asked for by name, young",
-        ),
-        pytest.param([machine(state="shutting-down"), GROUP], {}, [KEPT, KEPT], id="ending"),
-        # Deadlines
-        pytest.param([machine(limits="max-hours=4")], HERE, [ORPHAN], id="over its hours"),
-        pytest.param([machine(limits="max-hours=5")], HERE, [IN_USE], id="a minute over"),
-        pytest.param([machine(limits="max-hours=8")], HERE, [IN_USE], id="within its hours"),
-        pytest.param(
-            [machine(state="stopped", limits="max-hours=1")],
-            HERE,
-            [IN_USE],
-            id="stopped",
-        ),
-        pytest.param([halted("17 11:59:00")], HERE, [ORPHAN], id="stopped for 3 days"),
-        pytest.param([halted("17 12:01:00")], HERE, [IN_USE], id="stopped for nearly 3 days"),
-        pytest.param([halted("99 11:59:00")], HERE, [KEPT], id="stopped at no time"),
-        pytest.param([halted("")], HERE, [KEPT], id="stopped by itself"),
-        pytest.param([halted("")], {**HERE, **OLD}, [ORPHAN], id="by itself, and too old"),
-        pytest.param(
-            [halted("10 10:00:00", limits="stopped-days=-1 x stopped-days=3x")],
-            HERE,
-            [IN_USE],
-            id="a limit that makes no sense",
-        ),
-        pytest.param(
-            [halted("", seen="2026-11-17T11:59:00+00:00")], HERE, [ORPHAN], id="seen 3 days ago"
-        ),
-        pytest.param(
-            [halted("", seen="2026-11-17T12:01:00+00:00")], HERE, [IN_USE], id="seen since"
-        ),
-        pytest.param(
-            [halted("", seen="2026-09-01T12:00:00+00:00")], HERE, [KEPT], id="seen, then started"
-        ),
-        pytest.param([halted("", seen="2026-11-01T12:00:00")], HERE, [KEPT], id="seen nowhere"),
-        pytest.param([halted("", seen="yesterday")], HERE, [KEPT], id="seen by hand"),
-        # Replacement
-        pytest.param(
-            [machine(retired=True), machine(name="i-9")],
-            HERE,
-            [ORPHAN, IN_USE],
-            id="replaced",
-        ),
-        pytest.param(
-            [machine(retired=True), machine(name="i-9", made_at=ago(minutes=5))],
-            HERE,
-            [KEPT, IN_USE],
-            id="replaced just now",
-        ),
-        pytest.param(
-            [machine(retired=True), machine(name="i-9", state="stopped")],
-            HERE,
-            [KEPT, IN_USE],
-            id="its replacement does not run",
-        ),
-        pytest.param(
-            [machine(retired=True), machine(1)], HERE, [KEPT, IN_USE], id="another node runs"
-        ),
-        pytest.param(
-            [machine(retired=True, limits="max-hours=1")], HERE, [ORPHAN], id="retired, over"
-        ),
-        # What is left
-        pytest.param([GROUP, KEY, PLACEMENT], {}, [ORPHAN] * 3, id="no instance"),
-        pytest.param([GROUP, NEW_KEY, ADDRESS], {}, [KEPT] * 3, id="a launch under way"),
-        pytest.param([VOLUME, machine()], HERE, [IN_USE, ORPHAN], id="a volume on its own"),
-        pytest.param(
-            [replace(VOLUME, made_at=ago(minutes=2))], {}, [KEPT], id="a volume just made"
-        ),
-        pytest.param(
-            [replace(VOLUME, state="in-use", attached_to="i-0"), machine()],
-            HERE,
-            [IN_USE, IN_USE],
-            id="a volume in use",
-        ),
-        pytest.param(
-            [replace(VOLUME, state="in-use", attached_to="i-0"), machine()],
-            {"cluster": "demo"},
-            [ORPHAN, ORPHAN],
-            id="a volume of what goes",
-        ),
-        pytest.param(
-            [replace(VOLUME, state="in-use", attached_to="i-else")],
-            {},
-            [KEPT],
-            id="a volume somebody else uses",
-        ),
-        pytest.param([replace(VOLUME, state="deleting")], {}, [KEPT], id="a volume on its way"),
-        pytest.param([ADDRESS, machine()], HERE, [IN_USE, ORPHAN], id="an address on its own"),
-        pytest.param(
-            [ADDRESS, machine(made_at=ago(minutes=1)), machine(1)],
-            HERE,
-            [IN_USE, IN_USE, KEPT],
-            id="an address, and a node was added just now",
-        ),
-        pytest.param(
-            [replace(ADDRESS, attached_to="eni-7")], {}, [KEPT], id="an address somebody else uses"
-        ),
-        pytest.param([INTERFACE], {}, [ORPHAN], id="an interface on its own"),
-        # Under way on this machine
-        pytest.param(
-            [GROUP, KEY, VOLUME],
-            {**HERE, "busy": frozenset({DEMO})},
-            [KEPT] * 3,
-            id="a command is at work",
-        ),
-        pytest.param(
-            [GROUP], {"cluster": "demo", "busy": frozenset({DEMO})}, [KEPT], id="at work, asked for"
-        ),
-        pytest.param(
-            [GROUP], {"busy": frozenset({("us-west-2", "demo")})}, [ORPHAN], id="at work elsewhere"
-        ),
-        pytest.param([GROUP, KEY], {"unsettled": frozenset({DEMO})}, [KEPT] * 2, id="unsettled"),
-        # What could not be looked at
-        pytest.param([GROUP, KEY, VOLUME, ADDRESS], BLIND, [KEPT] * 4, id="no instances seen"),
-        pytest.param([GROUP], {**BLIND, "cluster": "demo"}, [KEPT], id="none seen, asked for"),
-        pytest.param(
-            [GROUP, VOLUME],
-            {"blind": frozenset({(REGION, ResourceKind.KEY_PAIR)})},
-            [ORPHAN, KEPT],
-            id="no key pairs seen",
-        ),
-        pytest.param(
-            [GROUP],
-            {"blind": frozenset({("us-west-2", ResourceKind.INSTANCE)})},
-            [ORPHAN],
-            id="no instances seen elsewhere",
-        ),
-        pytest.param(
-            [NETWORK], {**BLIND, "networks": True}, [KEPT], id="a network in which nothing was seen"
-        ),
-        # No date
-        pytest.param(
-            [GROUP, KEY], {"alone_since": {}}, [KEPT, ORPHAN], id="seen for the first time"
-        ),
-        pytest.param([GROUP, ADDRESS], seen(minutes=14), [KEPT] * 2, id="seen for a while"),
-        pytest.param([GROUP, ADDRESS], seen(minutes=15), [ORPHAN] * 2, id="seen for long enough"),
-        pytest.param(
-            [GROUP, NEW_KEY], seen(days=9), [KEPT] * 2, id="seen for long, beside a new key"
-        ),
-        pytest.param([GROUP], seen(minutes=-5), [KEPT], id="seen in the future"),
-        pytest.param(
-            [GROUP], {"alone_since": {}, "cluster": "demo"}, [ORPHAN], id="first seen, asked for"
-        ),
-        # Networks
-        pytest.param([NETWORK], {}, [KEPT], id="an empty network"),
-        pytest.param([NETWORK], {"networks": True}, [ORPHAN], id="an empty network, asked for"),
-        pytest.param(
-            [NETWORK, machine()], {**HERE, "networks": True}, [IN_USE, IN_USE], id="a used network"
-        ),
-        pytest.param(
-            [replace(NETWORK, vpc_ids=())],
-            {"networks": True},
-            [KEPT],
-            id="a network anywhere",
-        ),
-        pytest.param([NETWORK], {"cluster": "demo"}, [], id="a network, a cluster asked for"),
-        # Hands that wrote tags
-        pytest.param([replace(GROUP, cluster="")], {}, [ORPHAN], id="an empty name"),
-        pytest.param([machine(cluster="../x")], {}, [KEPT], id="a name that is no name"),
-    ],
-)
+# Name -> what is found, the rules, and a verdict on each.
+VERDICTS = {
+    # A cluster with instances
+    "our own": ([machine(), GROUP, KEY], HERE, [IN_USE] * 3),
+    "a colleague's": ([machine(), GROUP, KEY], {}, [KEPT, IN_USE, IN_USE]),
+    "a colleague's, too old": ([machine()], OLD, [ORPHAN]),
+    "our own, too old": ([machine()], {**HERE, **OLD}, [ORPHAN]),
+    "a group goes with them": ([machine(), GROUP], OLD, [ORPHAN, ORPHAN]),
+    "not old enough": ([machine(made_at=ago(minutes=30))], OLD, [KEPT]),
+    "asked for by name": ([machine()], {"cluster": "demo"}, [ORPHAN]),
+    "another is asked for": ([machine()], {"cluster": "other"}, []),
+    "asked for by name, young": (
+        [machine(made_at=ago(minutes=1)), NEW_KEY],
+        {"cluster": "demo"},
+        [ORPHAN, ORPHAN],
+    ),
+    "ending": ([machine(state="shutting-down"), GROUP], {}, [KEPT, KEPT]),
+    # Deadlines
+    "over its hours": ([machine(limits="max-hours=4")], HERE, [ORPHAN]),
+    "a minute over": ([machine(limits="max-hours=5")], HERE, [IN_USE]),
+    "within its hours": ([machine(limits="max-hours=8")], HERE, [IN_USE]),
+    "stopped": ([machine(state="stopped", limits="max-hours=1")], HERE, [IN_USE]),
+    "stopped for 3 days": ([halted("17 11:59:00")], HERE, [ORPHAN]),
+    "stopped for nearly 3 days": ([halted("17 12:01:00")], HERE, [IN_USE]),
+    "stopped at no time": ([halted("99 11:59:00")], HERE, [KEPT]),
+    "stopped by itself": ([halted("")], HERE, [KEPT]),
+    "by itself, and too old": ([halted("")], {**HERE, **OLD}, [ORPHAN]),
+    "a limit that makes no sense": (
+        [halted("10 10:00:00", limits="stopped-days=-1 x stopped-days=3x")],
+        HERE,
+        [IN_USE],
+    ),
+    "seen 3 days ago": ([halted("", seen="2026-11-17T11:59:00+00:00")], HERE, [ORPHAN]),
+    "seen since": ([halted("", seen="2026-11-17T12:01:00+00:00")], HERE, [IN_USE]),
+    "seen, then started": ([halted("", seen="2026-09-01T12:00:00+00:00")], HERE, [KEPT]),
+    "seen nowhere": ([halted("", seen="2026-11-01T12:00:00")], HERE, [KEPT]),
+    "seen by hand": ([halted("", seen="yesterday")], HERE, [KEPT]),
+    # Replacement
+    "replaced": ([machine(retired=True), machine(name="i-9")], HERE, [ORPHAN, IN_USE]),
+    "replaced just now": (
+        [machine(retired=True), machine(name="i-9", made_at=ago(minutes=5))],
+        HERE,
+        [KEPT, IN_USE],
+    ),
+    "its replacement does not run": (
+        [machine(retired=True), machine(name="i-9", state="stopped")],
+        HERE,
+        [KEPT, IN_USE],
+    ),
+    "another node runs": ([machine(retired=True), machine(1)], HERE, [KEPT, IN_USE]),
+    "retired, over": ([machine(retired=True, limits="max-hours=1")], HERE, [ORPHAN]),
+    # What is left
+    "no instance": ([GROUP, KEY, PLACEMENT], {}, [ORPHAN] * 3),
+    "a launch under way": ([GROUP, NEW_KEY, ADDRESS], {}, [KEPT] * 3),
+    "a volume on its own": ([VOLUME, machine()], HERE, [IN_USE, ORPHAN]),
+    "a volume just made": ([replace(VOLUME, made_at=ago(minutes=2))], {}, [KEPT]),
+    "a volume in use": (
+        [replace(VOLUME, state="in-use", attached_to="i-0"), machine()],
+        HERE,
+        [IN_USE, IN_USE],
+    ),
+    "a volume of what goes": (
+        [replace(VOLUME, state="in-use", attached_to="i-0"), machine()],
+        {"cluster": "demo"},
+        [ORPHAN, ORPHAN],
+    ),
+    "a volume somebody else uses": (
+        [replace(VOLUME, state="in-use", attached_to="i-else")],
+        {},
+        [KEPT],
+    ),
+    "a volume on its way": ([replace(VOLUME, state="deleting")], {}, [KEPT]),
+    "an address on its own": ([ADDRESS, machine()], HERE, [IN_USE, ORPHAN]),
+    "an address, and a node was added just now": (
+        [ADDRESS, machine(made_at=ago(minutes=1)), machine(1)],
+        HERE,
+        [IN_USE, IN_USE, KEPT],
+    ),
+    "an address somebody else uses": ([replace(ADDRESS, attached_to="eni-7")], {}, [KEPT]),
+    "an interface on its own": ([INTERFACE], {}, [ORPHAN]),
+    # Under way on this machine
+    "a command is at work": ([GROUP, KEY, VOLUME], {**HERE, "busy": frozenset({DEMO})}, [KEPT] * 3),
+    "at work, asked for": ([GROUP], {"cluster": "demo", "busy": frozenset({DEMO})}, [KEPT]),
+    "at work elsewhere": ([GROUP], {"busy": frozenset({("us-west-2", "demo")})}, [ORPHAN]),
+    "unsettled": ([GROUP, KEY], {"unsettled": frozenset({DEMO})}, [KEPT] * 2),
+    # What could not be looked at
+    "no instances seen": ([GROUP, KEY, VOLUME, ADDRESS], BLIND, [KEPT] * 4),
+    "none seen, asked for": ([GROUP], {**BLIND, "cluster": "demo"}, [KEPT]),
+    "no key pairs seen": (
+        [GROUP, VOLUME],
+        {"blind": frozenset({(REGION, ResourceKind.KEY_PAIR)})},
+        [ORPHAN, KEPT],
+    ),
+    "no instances seen elsewhere": (
+        [GROUP],
+        {"blind": frozenset({("us-west-2", ResourceKind.INSTANCE)})},
+        [ORPHAN],
+    ),
+    "a network in which nothing was seen": ([NETWORK], {**BLIND, "networks": True}, [KEPT]),
+    # No date
+    "seen for the first time": ([GROUP, KEY], {"alone_since": {}}, [KEPT, ORPHAN]),
+    "seen for a while": ([GROUP, ADDRESS], seen(minutes=14), [KEPT] * 2),
+    "seen for long enough": ([GROUP, ADDRESS], seen(minutes=15), [ORPHAN] * 2),
+    "seen for long, beside a new key": ([GROUP, NEW_KEY], seen(days=9), [KEPT] * 2),
+    "seen in the future": ([GROUP], seen(minutes=-5), [KEPT]),
+    "first seen, asked for": ([GROUP], {"alone_since": {}, "cluster": "demo"}, [ORPHAN]),
+    # Networks
+    "an empty network": ([NETWORK], {}, [KEPT]),
+    "an empty network, asked for": ([NETWORK], {"networks": True}, [ORPHAN]),
+    "a used network": ([NETWORK, machine()], {**HERE, "networks": True}, [IN_USE, IN_USE]),
+    "a network anywhere": ([replace(NETWORK, vpc_ids=())], {"networks": True}, [KEPT]),
+    "a network, a cluster asked for": ([NETWORK], {"cluster": "demo"}, []),
+    # Hands that wrote tags
+    "an empty name": ([replace(GROUP, cluster="")], {}, [ORPHAN]),
+    "a name that is no name": ([machine(cluster="../x")], {}, [KEPT]),
+}
+
+
+@pytest.mark.parametrize(("found", "rules", "expected"), VERDICTS.values(), ids=VERDICTS)
 def test_verdicts(found, rules, expected):
     judged = judge(found, Rules(NOW, **rules))
     assert [one.verdict for one in judged] == expected
