@@ -91,17 +91,11 @@ def test_bare_metal_is_listed_elsewhere():
 @pytest.mark.parametrize(
     "entries",
     [
-        [],
-        ["not JSON"],
         ["null", "[]", "1", "{}"],
         [json.dumps({"product": {"attributes": {}}, "terms": {"OnDemand": []}})],
-        [json.dumps({"product": {"attributes": {}}, "terms": {"Reserved": {}}})],
         [listed()],
         [listed("0.0000000000")],
-        [listed("-3")],
         [listed("NaN")],
-        [listed("Infinity")],
-        [listed("a lot")],
         [listed(None)],
         # Not what was asked for.
         [listed("1.0", instance_type="p5.48xlarge")],
@@ -119,12 +113,9 @@ def test_of_two_prices_the_dearer_counts_and_broken_entries_are_passed_over(aws)
     assert find_price(aws, "p4d.24xlarge", Market.ON_DEMAND).usd_per_hour == 22.5
 
 
-@pytest.mark.parametrize(
-    "code", ["AccessDeniedException", "UnrecognizedClientException", "ExpiredNextTokenException"]
-)
-def test_who_may_not_ask_gets_the_table(aws, tmp_path, code):
+def test_who_may_not_ask_gets_the_table(aws, tmp_path):
     cache = tmp_path / "prices.json"
-    aws.list.add_client_error("get_products", code, "no", 400)
+    aws.list.add_client_error("get_products", "AccessDeniedException", "no", 400)
     assert find_price(aws, "p4d.24xlarge", Market.ON_DEMAND, cache=cache) == TABLE
     # Not asked again at once: no second answer is written down.
     assert find_price(aws, "p4d.24xlarge", Market.ON_DEMAND, cache=cache) == TABLE
@@ -139,12 +130,9 @@ def test_a_price_list_that_is_not_there(tmp_path):
         assert find_price(nowhere, "p4d.24xlarge", Market.ON_DEMAND) == TABLE
 
 
-def test_an_unknown_type_has_no_price(aws):
+def test_an_unknown_type_has_no_price_and_a_capacity_block_none_that_is_asked_for(aws):
     aws.list.add_response("get_products", {"PriceList": []})
     assert find_price(aws, "x99.huge", Market.ON_DEMAND) is None
-
-
-def test_a_capacity_block_costs_nothing_more_and_nobody_is_asked(aws):
     found = find_price(aws, "p5.48xlarge", Market.CAPACITY_BLOCK)
     assert (found.usd_per_hour, found.source) == (0.0, "paid in advance")
 
@@ -153,15 +141,12 @@ def test_a_capacity_block_costs_nothing_more_and_nobody_is_asked(aws):
     ("region", "where"),
     [
         ("us-east-1", "us-east-1"),
-        ("us-west-2", "us-east-1"),
         ("sa-east-1", "us-east-1"),
         ("ap-northeast-1", "ap-south-1"),
         ("eu-west-1", "eu-central-1"),
-        ("me-central-1", "eu-central-1"),
         ("af-south-1", "us-east-1"),
         ("us-gov-west-1", None),
         ("cn-north-1", None),
-        ("us-isob-east-1", None),
         ("eusc-de-east-1", None),
     ],
 )
@@ -178,12 +163,7 @@ def test_elsewhere_the_table_says_whose_prices_it_has():
 
 @pytest.mark.parametrize(
     ("instance_type", "usd", "as_of"),
-    [
-        ("p5.48xlarge", 55.04, "2026-07-20"),
-        ("g4dn.xlarge", 0.526, "2026-07-20"),
-        ("p3.16xlarge", 24.48, "2026-01-19"),
-        ("t3.micro", 0.0104, "2026-01-19"),
-    ],
+    [("p5.48xlarge", 55.04, "2026-07-20"), ("p3.16xlarge", 24.48, "2026-01-19")],
 )
 def test_the_table_is_dated(instance_type, usd, as_of):
     found = table_price(instance_type, "us-east-1")
@@ -210,13 +190,10 @@ HISTORY = [
 ]
 
 
-def test_the_spot_price_is_the_newest_of_the_dearest_zone(aws):
+def test_the_spot_price_is_the_newest_of_the_dearest_zone_or_that_of_a_zone(aws):
     aws.history.add_response("describe_spot_price_history", {"SpotPriceHistory": HISTORY})
     found = find_price(aws, "p4d.24xlarge", Market.SPOT)
     assert (found.usd_per_hour, found.source) == (9.5, "the spot price in the dearest zone")
-
-
-def test_the_spot_price_of_a_zone(aws):
     aws.history.add_response(
         "describe_spot_price_history",
         {"SpotPriceHistory": HISTORY[2:]},
@@ -277,17 +254,12 @@ def test_what_is_older_than_a_day_is_dropped(tmp_path):
     "content",
     [
         b"",
-        b"{",
         b"\xff\xfe\x00",
-        b"null",
-        b"[1, 2]",
         b'{"k": 3}',
         b'{"k": {}}',
-        b'{"k": {"at": "now", "usd": 1}}',
         b'{"k": {"at": 1000000000, "usd": "1"}}',
         b'{"k": {"at": 1000000000, "usd": -1}}',
         b'{"k": {"at": 1000000000, "usd": NaN}}',
-        b'{"k": {"at": 1000000000, "usd": true}}',
         b'{"k": {"at": 1000000000, "usd": 1' + b"0" * 400 + b"}}",
         b'{"k": {"at": NaN, "usd": 1}}',
         b"[" * 100_000,
@@ -315,17 +287,15 @@ def test_a_cache_that_cannot_be_written_costs_a_call_and_nothing_else(aws, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("instance_type", "region", "market"),
+    ("instance_type", "region", "market", "source"),
     [
-        ("p4d.24xlarge", "us-east-1", Market.ON_DEMAND),
-        ("g4dn.metal", "us-east-1", Market.ON_DEMAND),
-        ("p4d.24xlarge", "eu-west-1", Market.ON_DEMAND),
-        ("p4d.24xlarge", "us-east-1", Market.SPOT),
+        ("g4dn.metal", "us-east-1", Market.ON_DEMAND, "AWS's price list"),
+        ("p4d.24xlarge", "eu-west-1", Market.ON_DEMAND, "AWS's price list"),
+        ("p4d.24xlarge", "us-east-1", Market.SPOT, "the spot price in the dearest zone"),
     ],
 )
-def test_a_price_list_answers(moto_url, instance_type, region, market):
+def test_a_price_list_answers(moto_url, instance_type, region, market, source):
     clients = Clients(Account(region=region, endpoint_url=moto_url, **KEYS))
     found = find_price(clients, instance_type, market)
-    expected = "the spot price in the dearest zone" if market is Market.SPOT else "AWS's price list"
-    assert found.source == expected
+    assert found.source == source
     assert 1 < found.usd_per_hour < 100

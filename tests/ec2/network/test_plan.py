@@ -21,56 +21,46 @@ REGION, ZONES = "us-east-1", ["us-east-1a", "us-east-1b", "us-east-1c"]
 TEMPLATE = "abc"
 
 
-def stack(status: str, template: str = TEMPLATE, **outputs: str) -> Stack:
+def stack(status: str, **outputs: str) -> Stack:
     parameters = SETTINGS.parameters()
-    return Stack("arn:1", "clusterctl-network-net", status, "", parameters, outputs, template)
+    return Stack("arn:1", "clusterctl-network-net", status, "", parameters, outputs, TEMPLATE)
 
 
 @pytest.mark.parametrize(
     ("given", "says"),
     [
         ({"name": ""}, "not a network name"),
-        ({"name": "Net"}, "not a network name"),
         ({"name": "net\n"}, "not a network name"),
-        ({"name": "net-"}, "not a network name"),
         ({"name": "n" * 41}, "not a network name"),
-        ({"name": "$(reboot)"}, "not a network name"),
         ({"cidr": "10.20.0.0"}, "has no /length"),
         ({"cidr": "10.20.0.1/16"}, "has host bits set"),
         ({"cidr": "10.20.0.0/33"}, "not an IPv4 network"),
-        ({"cidr": "ten/16"}, "not an IPv4 network"),
-        ({"cidr": ""}, "not an IPv4 network"),
         ({"cidr": "fd00::/56"}, "not an IPv4 network"),
         ({"cidr": "10.0.0.0/15"}, "a network cannot have 10.0.0.0/15"),
         ({"cidr": "10.0.0.0/25"}, "a network cannot have"),
         ({"cidr": "8.8.0.0/16"}, "belongs to the public internet"),
-        ({"cidr": "172.32.0.0/16"}, "belongs to the public internet"),
         ({"ssh_from": "0.0.0.0/0"}, "open to the whole internet"),
         ({"ssh_from": "::/0"}, "not an IPv4 network"),
-        ({"ssh_from": "2001:db8::7/128"}, "not an IPv4 network"),
-        ({"ssh_from": "home"}, "not an IPv4 network"),
         ({"zones": ("a",)}, "2 different zones"),
         ({"zones": ("a", "a")}, "2 different zones"),
-        ({"zones": ("a", "b", "c")}, "2 different zones"),
-        ({"zones": ("",)}, "2 different zones"),
     ],
 )
 def test_wishes_that_make_no_sense(given, says):
-    with pytest.raises(UsageError, match=says.replace("/", "/")) as caught:
+    with pytest.raises(UsageError, match=says) as caught:
         NetworkWish(**{"name": "net", **given})
     assert caught.value.hint
 
 
 @pytest.mark.parametrize(
-    "cidr", ["10.20.0.0/16", "172.16.0.0/16", "192.168.4.0/22", "10.0.0.0/24", "100.64.0.0/16"]
+    ("cidr", "subnets"),
+    [
+        ("172.16.0.0/16", ("172.16.0.0/18", "172.16.64.0/18")),
+        ("192.168.4.0/22", ("192.168.4.0/24", "192.168.5.0/24")),
+        ("100.64.0.0/24", ("100.64.0.0/26", "100.64.0.64/26")),
+    ],
 )
-def test_subnets_are_quarters(cidr):
-    NetworkWish("net", cidr=cidr)
-    first, second = subnet_cidrs(cidr)
-    length = int(cidr.split("/")[1]) + 2
-    assert first == f"{cidr.split('/')[0]}/{length}"
-    assert second.endswith(f"/{length}")
-    assert first != second
+def test_subnets_are_quarters(cidr, subnets):
+    assert subnet_cidrs(NetworkWish("net", cidr=cidr).cidr) == subnets
 
 
 @pytest.mark.parametrize(
@@ -80,12 +70,9 @@ def test_subnets_are_quarters(cidr):
         ("DELETE_COMPLETE", {}, Action.CREATE),
         ("CREATE_IN_PROGRESS", {}, Action.WAIT),
         ("CREATE_IN_PROGRESS", {"cidr": "10.0.0.0/16"}, Action.WAIT),
-        ("DELETE_IN_PROGRESS", {}, Action.WAIT),
-        ("ROLLBACK_IN_PROGRESS", {}, Action.WAIT),
         ("UPDATE_COMPLETE_CLEANUP_IN_PROGRESS", {}, Action.WAIT),
         ("UPDATE_ROLLBACK_IN_PROGRESS", {}, Action.WAIT),
         ("ROLLBACK_COMPLETE", {}, Action.REPLACE),
-        ("ROLLBACK_FAILED", {}, Action.REPLACE),
         ("CREATE_FAILED", {}, Action.REPLACE),
         # A change set that nobody executed.
         ("REVIEW_IN_PROGRESS", {}, Action.REPLACE),
@@ -93,7 +80,6 @@ def test_subnets_are_quarters(cidr):
         ("UPDATE_COMPLETE", {}, Action.NOTHING),
         ("UPDATE_ROLLBACK_COMPLETE", {}, Action.NOTHING),
         ("CREATE_COMPLETE", {"cidr": "10.20.0.0/16", "zones": ("b", "a")}, Action.NOTHING),
-        ("CREATE_COMPLETE", {"zones": ("us-east-1a", "us-east-1b")}, Action.NOTHING),
         ("CREATE_COMPLETE", {"ssh_from": "203.0.113.7/32"}, Action.NOTHING),
         ("CREATE_COMPLETE", {"ssh_from": "198.51.100.0/24"}, Action.UPDATE),
         ("UPDATE_ROLLBACK_COMPLETE", {"ssh_from": "198.51.100.0/24"}, Action.UPDATE),
@@ -102,10 +88,9 @@ def test_subnets_are_quarters(cidr):
 def test_what_is_done_about_what_is_there(found, wish, action):
     there = None if found is None else stack(found)
     assert decide(there, NetworkWish("net", **wish), TEMPLATE) is action
-
-
-def test_a_newer_template_is_put_in_place():
-    assert decide(stack("CREATE_COMPLETE", "old"), NetworkWish("net"), TEMPLATE) is Action.UPDATE
+    if action is Action.NOTHING:
+        # A newer template is put in place.
+        assert decide(there, NetworkWish("net", **wish), "newer") is Action.UPDATE
 
 
 @pytest.mark.parametrize(
@@ -128,11 +113,6 @@ def test_what_only_the_user_can_decide(status, wish, says, hint):
     assert hint in caught.value.hint
 
 
-def test_somebody_elses_stack():
-    with pytest.raises(ClusterctlError, match="not one that clusterctl made"):
-        settings_of("net", {"Vpc": "1"})
-
-
 @pytest.mark.parametrize(
     ("status", "usable"),
     [
@@ -151,6 +131,8 @@ def test_a_network_is_there_while_it_changes(status, usable):
 
 def test_settings_survive_the_stack():
     assert settings_of("net", SETTINGS.parameters()) == SETTINGS
+    with pytest.raises(ClusterctlError, match="not one that clusterctl made"):
+        settings_of("net", {"Vpc": "1"})
 
 
 @pytest.mark.parametrize(

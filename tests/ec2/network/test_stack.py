@@ -104,10 +104,6 @@ def test_the_same_again_is_no_update(clients):
     assert caught.value.code == "AlreadyExistsException"
 
 
-def test_a_network_that_is_not_there(clients):
-    assert find_stack(clients.cloudformation, stack_name("net")) is None
-
-
 def test_events_of_the_last_operation_only(client):
     fake = CloudFormation(client)
     create_stack(fake, SETTINGS, "token-1")

@@ -29,21 +29,15 @@ AWS = "https://ec2.us-east-1.amazonaws.com"
     ("url", "local"),
     [
         ("http://127.0.0.1:5000", True),
-        ("http://127.9.9.9:80/", True),
         ("http://localhost:5000", True),
         ("http://[::1]:5000", True),
         (AWS, False),
-        ("http://10.0.0.1:5000", False),
         ("http://127.0.0.1.evil.example", False),
         ("", False),
     ],
 )
 def test_an_endpoint_on_this_machine(url, local):
     assert is_local(url) is local
-
-
-def test_a_local_ec2_sees_addresses_of_its_own_vpc():
-    assert caller_cidr("http://127.0.0.1:5000", VPC) == "172.31.0.0/16"
 
 
 @pytest.mark.parametrize(
@@ -53,31 +47,34 @@ def test_a_local_ec2_sees_addresses_of_its_own_vpc():
 def test_the_callers_own_address(monkeypatch, answer, cidr):
     monkeypatch.setattr(network.urllib.request, "urlopen", lambda *_, **__: io.BytesIO(answer))
     assert caller_cidr(AWS, VPC) == cidr
+    # A local EC2 sees addresses of its own VPC.
+    assert caller_cidr("http://127.0.0.1:5000", VPC) == "172.31.0.0/16"
 
 
-@pytest.mark.parametrize("answer", [b"", b"<html>log in to the hotel wifi</html>", b"\xff\xfe"])
-def test_an_answer_that_is_no_address(monkeypatch, answer):
-    monkeypatch.setattr(network.urllib.request, "urlopen", lambda *_, **__: io.BytesIO(answer))
-    with pytest.raises(ClusterctlError) as caught:
-        caller_cidr(AWS, VPC)
-    assert "--ssh-from" in caught.value.hint
-
-
-def test_no_way_out_to_the_web(monkeypatch):
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (b"<html>log in to the hotel wifi</html>", ""),
+        (b"\xff\xfe", ""),
+        (urllib.error.URLError("no route"), "no route"),
+    ],
+)
+def test_an_address_that_is_not_to_be_found_out(monkeypatch, answer, said):
     def urlopen(*_, **__):
-        raise urllib.error.URLError("no route")
+        if isinstance(answer, Exception):
+            raise answer
+        return io.BytesIO(answer)
 
     monkeypatch.setattr(network.urllib.request, "urlopen", urlopen)
     with pytest.raises(ClusterctlError) as caught:
         caller_cidr(AWS, VPC)
-    assert "no route" in caught.value.message
+    assert said in caught.value.message
     assert "--ssh-from" in caught.value.hint
 
 
 @pytest.mark.parametrize(
     ("text", "cidr"),
     [
-        ("203.0.113.7", "203.0.113.7/32"),
         ("10.0.0.0/8", "10.0.0.0/8"),
         ("10.1.2.3/8", "10.0.0.0/8"),
         (" 2001:db8::/32 ", "2001:db8::/32"),
@@ -87,9 +84,7 @@ def test_cidr(text, cidr):
     assert parse_cidr(text) == cidr
 
 
-@pytest.mark.parametrize(
-    "text", ["", "me", "10.0.0.0/33", "10.0.0", "10.0.0.1; rm", "1.2.3.4/32/1"]
-)
+@pytest.mark.parametrize("text", ["", "me", "10.0.0.0/33", "10.0.0.1; rm"])
 def test_not_a_cidr(text):
     with pytest.raises(UsageError):
         parse_cidr(text)
@@ -110,7 +105,6 @@ def rule(protocol, first=None, last=None, cidrs=(), groups=()):
     [
         ([], (), False),
         ([rule("tcp", 22, 22, ["1.2.3.4/32"])], ("1.2.3.4/32",), False),
-        ([rule("tcp", 20, 30, ["1.2.3.4/32"])], ("1.2.3.4/32",), False),
         ([rule("tcp", 80, 80, ["0.0.0.0/0"])], (), False),
         ([rule("udp", 22, 22, ["0.0.0.0/0"])], (), False),
         ([rule("-1", groups=["sg-1"])], (), True),
@@ -129,7 +123,6 @@ def test_what_a_group_lets_through(rules, ssh_from, members):
         ("1.2.3.4/32", "1.2.3.4/32", True),
         ("0.0.0.0/0", "1.2.3.4/32", True),
         ("1.2.3.4/32", "1.2.3.5/32", False),
-        ("1.2.3.4/32", "1.2.3.0/24", False),
         ("::/0", "1.2.3.4/32", False),
     ],
 )
@@ -166,10 +159,6 @@ def test_an_address_that_up_ran_from_is_let_in_until_it_runs_from_another(client
             client.authorize_security_group_ingress(GroupId=group.group_id, IpPermissions=[own])
         [group] = find_groups(client, "demo")
         assert set(group.ssh_from) == {*let_in, "192.0.2.1/32"}
-
-
-def test_the_find_vpc(client):
-    assert network.find_vpc(client).cidr == "10.99.0.0/19"
 
 
 def test_no_find_vpc(client):
