@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -18,9 +19,10 @@ from clusterctl.domain.errors import ClusterctlError
 from clusterctl.lab.record import LabRecord
 from clusterctl.operations.access import Access
 from tests.cli.forks import run_one
-from tests.lab.running import wait_until
+from tests.lab.running import once_client, wait_until
 
 NAME = "pair"
+ROLE = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "sts:AssumeRole"}]}
 CUT = """\
 gateway=$(ip route show default | cut -d' ' -f3)
 trap 'ip link set eth0 up; ip route add default via $gateway; exit' USR1
@@ -108,6 +110,28 @@ class LabCluster:
     def lab_fault(self, *arguments: str) -> None:
         status, _, err = run_one(["lab", "fault", *arguments], self.environ)
         assert status == 0, err
+
+    @contextlib.contextmanager
+    def instance_profile(self) -> Iterator[None]:
+        """All nodes have a role that may do anything, for the time of the block."""
+        iam, ec2 = once_client(self.lab, "iam"), once_client(self.lab)
+        with contextlib.suppress(iam.exceptions.EntityAlreadyExistsException):
+            iam.create_role(RoleName="nodes", AssumeRolePolicyDocument=json.dumps(ROLE))
+            iam.create_instance_profile(InstanceProfileName="nodes")
+            iam.add_role_to_instance_profile(InstanceProfileName="nodes", RoleName="nodes")
+        with self.access() as access:
+            made = [
+                ec2.associate_iam_instance_profile(
+                    IamInstanceProfile={"Name": "nodes"}, InstanceId=node.instance_id
+                )["IamInstanceProfileAssociation"]["AssociationId"]
+                for node in access.cluster.nodes
+            ]
+        try:
+            yield
+        finally:
+            for association in made:
+                with contextlib.suppress(Exception):
+                    ec2.disassociate_iam_instance_profile(AssociationId=association)
 
     def answers(self, node: int) -> bool:
         with self.access() as access:

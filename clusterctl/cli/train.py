@@ -17,6 +17,11 @@ from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count, format_duration
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from clusterctl.cli.copy.options import CopyOptions
+    from clusterctl.copy.report import TransferReport
+    from clusterctl.copy.request import CopyRequest
     from clusterctl.domain.findings import Finding
     from clusterctl.jobs.detached import JobRecord
     from clusterctl.jobs.plan import JobPlan
@@ -65,7 +70,7 @@ def follow_to_end(
             line.clear()
     except KeyboardInterrupt:
         output.note(f"\nno longer following; that does not end job {job_id}")
-        how_to_come_back(access.cluster.name)
+        output.how_to_come_back(access.cluster.name)
         return INTERRUPTED
     return tell_end(access, job, as_json)
 
@@ -96,13 +101,6 @@ def note_lost(why: HostError, delay_s: float) -> None:
     output.note(f"{why.host}: {why.message}. Trying again in {format_duration(delay_s)}")
 
 
-def how_to_come_back(name: str, job_id: str = "") -> None:
-    """`job_id`: where other jobs may run beside it."""
-    job = f" --job {job_id}" if job_id else ""
-    output.note(f"  follow it: clusterctl logs {name} -f{job}")
-    output.note(f"  end it:    clusterctl cancel {name}{job}")
-
-
 def how_it_ended(job: JobRecord) -> str:
     """`job … succeeded after 42 s`."""
     # What a cancelled mpirun ends with says nothing: 1 or 143.
@@ -128,6 +126,10 @@ class TrainCommand(ClusterCommand):
     GROUPS = (
         ("What is trained", "synthetic data_dir epochs more_aug no_eval clear resume script"),
         ("How it runs", "launcher per_host preset variables mpi_args"),
+        (
+            "A script-mode program (docs/script-mode.md)",
+            "channels hyperparameters model_dir credentials",
+        ),
         (
             "Horovod (docs/tuning.md)",
             "fusion_threshold cycle_time_s hierarchical_allreduce autotune timeline stall_check_s "
@@ -185,6 +187,33 @@ class TrainCommand(ClusterCommand):
     type=click.IntRange(1),
     metavar="N",
     help="So many ranks on each node, not one for each of its GPUs.",
+)
+@click.option(
+    "--channel",
+    "channels",
+    multiple=True,
+    metavar="NAME=SOURCE",
+    help="Data for the --script in SM_CHANNEL_NAME: s3://, a path here, or a quoted '~/' of the "
+    "nodes.",
+)
+@click.option(
+    "--hyperparameter",
+    "hyperparameters",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Give the --script --NAME VALUE, and SM_HP_NAME.",
+)
+@click.option(
+    "--model-dir",
+    metavar="DIR",
+    help="Bring what the --script leaves in SM_MODEL_DIR there when it has ended: s3://, or here.",
+)
+@click.option(
+    "--credentials",
+    type=click.Choice(["profile", "mine", "none"]),
+    default="profile",
+    show_default=True,
+    help="s3:// channels: with the nodes' instance profile, this machine's keys, or none.",
 )
 @click.option(
     "--preset",
@@ -281,6 +310,10 @@ def train(
     script: str | None,
     launcher: str,
     per_host: int | None,
+    channels: tuple[str, ...],
+    hyperparameters: tuple[str, ...],
+    model_dir: str | None,
+    credentials: str,
     preset: str,
     variables: tuple[str, ...],
     mpi_args: tuple[str, ...],
@@ -315,9 +348,11 @@ def train(
     What follows -- goes to the trainer. The job runs detached on the head node: Ctrl-C or a lost
     connection ends the following, not the job. The exit status is the job's.
     """
+    from clusterctl.cli.copy.options import CopyOptions
     from clusterctl.jobs.horovod import Knobs
     from clusterctl.jobs.mpirun import mpirun_arguments, parse_variable
     from clusterctl.jobs.plan import JobRequest, clears_or_resumes
+    from clusterctl.jobs.script_mode import ScriptMode, parse_channel, parse_hyperparameter
     from clusterctl.operations.costs import price_cache
     from clusterctl.operations.train import machines_of, plan_training, start_training
 
@@ -327,6 +362,15 @@ def train(
         raise UsageError("--min-gpus is for --retries, and at most GPUS", "--retries 3")
     if watchdog_cancel and not watchdog_s:
         raise UsageError("--watchdog-cancel needs a time", "say how long: --watchdog 5m")
+    script_mode = None
+    model_place = None if (model_dir or "s3://").startswith("s3://") else Path(str(model_dir))
+    if channels or hyperparameters or model_dir:
+        script_mode = ScriptMode(
+            tuple(map(parse_channel, channels)),
+            dict(map(parse_hyperparameter, hyperparameters)),
+            "" if model_place else model_dir or "",
+            "pytorch" if launcher == "torchrun" else "tensorflow",
+        )
     request = JobRequest(
         ranks=gpus,
         synthetic=synthetic,
@@ -342,6 +386,7 @@ def train(
         mpi_arguments=mpirun_arguments(mpi_args),
         torchrun=launcher == "torchrun",
         per_host=per_host,
+        script_mode=script_mode is not None,
         knobs=Knobs(
             fusion_threshold,
             cycle_time_s,
@@ -353,7 +398,7 @@ def train(
         ),
     )
     with app.open(name) as access:
-        plan = plan_training(access, request, force)
+        plan = plan_training(access, request, force, script_mode)
         if dry_run:
             _show_plan(plan, as_json)
         plan.check()
@@ -370,17 +415,42 @@ def train(
             watchdog = prepare(access, watchdog_s, watchdog_cancel, cache, offline)
         how = "queue" if queue else "force" if force else "refuse"
         machines = machines_of(app.clients, name, price_cache(app.settings.home))
-        started = start_training(access, plan, how, watchdog, machines, retries, min_gpus)
+        bring = _bringing(app, access, CopyOptions(credentials=credentials, quiet=as_json))
+        started = start_training(access, plan, how, watchdog, machines, retries, min_gpus, bring)
         _show_started(started)
         if not detach:
             status = follow_to_end(access, started.job.job_id, started.job.preset, as_json)
+            if model_place and status != INTERRUPTED:
+                from clusterctl.operations.logs import fetch
+
+                fetch(access, started.job.job_id, model_place)
+                output.note(f"its model, record and logs are in {model_place}")
             if (autotune or timeline) and not as_json and status != INTERRUPTED:
                 _show_tuning(access, started.job.job_id)
             return status
         if as_json:
             output.data({"id": started.job.job_id, **_lines(started.job)})
-        how_to_come_back(name)
+        output.how_to_come_back(name)
+        if model_place:
+            output.note(f"  its model: clusterctl fetch {name} {started.job.job_id} {model_place}")
         return 0
+
+
+def _bringing(
+    app: AppContext, access: Access, options: CopyOptions
+) -> Callable[[str, CopyRequest], TransferReport]:
+    """What copies a channel to all nodes, and shows how far it is."""
+    from clusterctl.cli.copy.options import url_access
+    from clusterctl.cli.copy.view import showing
+    from clusterctl.operations.copy import copy_to_cluster
+
+    def bring(name: str, request: CopyRequest) -> TransferReport:
+        output.note(f"channel {name}: {request.sources[0]}")
+        urls = url_access(options, request.sources, lambda: app.clients, app.settings.home)
+        with showing(options) as shown:
+            return copy_to_cluster(access, access.targets, request, watch=shown.watch, urls=urls)
+
+    return bring
 
 
 def _show_tuning(access: Access, job_id: str) -> None:

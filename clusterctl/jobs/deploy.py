@@ -17,13 +17,21 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from clusterctl.domain.errors import CommandFailed, UsageError
 from clusterctl.domain.results import CommandResult, FanoutResult, json_lines
 from clusterctl.domain.units import count, format_bytes
-from clusterctl.jobs.plan import CODE_FOLDER, EXAMPLES_FOLDER, TORCH_RANK_PATH, is_on_nodes
+from clusterctl.jobs.plan import (
+    CODE_FOLDER,
+    EXAMPLES_FOLDER,
+    RANK_PROGRAM,
+    TORCH_RANK_PATH,
+    is_on_nodes,
+)
 from clusterctl.node.packer import program_of
+from clusterctl.node.scripts.contract import CONTRACT
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.fanout import fan_out
 from clusterctl.transport.target import Target
@@ -194,13 +202,20 @@ class Code:
         """For the job's record."""
         return {**vars(self), "folder": str(self.folder), "changed": self.changed.splitlines()}
 
-    def archive(self) -> bytes:
-        """A compressed tar archive. Raises UsageError for a file that cannot be read."""
+    def archive(self, below: str = "", more: Mapping[str, bytes] = MappingProxyType({})) -> bytes:
+        """A compressed tar archive of its files, `below` a folder, and of `more` beside that.
+
+        Raises UsageError for a file that cannot be read.
+        """
         content = io.BytesIO()
         try:
             with tarfile.open(fileobj=content, mode="w:gz", compresslevel=6) as tar:
                 for name in self.files:
-                    tar.add(self.folder / name, name, recursive=False)
+                    tar.add(self.folder / name, below + name, recursive=False)
+                for name, data in more.items():
+                    member = tarfile.TarInfo(name)
+                    member.size = len(data)
+                    tar.addfile(member, io.BytesIO(data))
         except OSError as error:
             raise UsageError(f"cannot read {error.filename}: {error.strerror}") from None
         return content.getvalue()
@@ -281,14 +296,26 @@ def _walk(folder: Path) -> Iterator[str]:
 
 
 def ship_code(
-    connections: Connections, targets: Sequence[Target], code: Code, job_id: str
+    connections: Connections,
+    targets: Sequence[Target],
+    code: Code,
+    job_id: str,
+    contract: Mapping[str, Any] | None = None,
 ) -> FanoutResult[CommandResult]:
     """Put it into a folder of the job on every node, so that nothing changes what a job imports
-    while it runs. A CommandFailed, on a full disk for example, is that node's outcome."""
-    archive, place = code.archive(), f"{CODE_FOLDER}/{job_id}"
+    while it runs. A CommandFailed, on a full disk for example, is that node's outcome.
+
+    With a `contract` that folder is laid out as /opt/ml is, for a script-mode program.
+    """
+    archive, place, links = code.archive(), f"{CODE_FOLDER}/{job_id}", ""
+    if contract is not None:
+        program = program_of("clusterctl.node.scripts.rank").zipapp(compress=True)
+        told = json.dumps(contract, indent=1).encode()
+        archive = code.archive("code/", {RANK_PROGRAM: program, CONTRACT: told})
+        links = _channel_links(place, contract["channels"])
 
     def one(target: Target) -> CommandResult:
-        script = f"cd && umask 077 && mkdir -p {place} && tar -xzf - -C {place}"
+        script = f"cd && umask 077 && mkdir -p {place} && tar -xzf - -C {place}{links}"
         command = shlex.join(["sh", "-c", script])
         result = connections.run(target, command, stdin=archive, timeout_s=CODE_TIMEOUT_S)
         if not result.ok:
@@ -297,3 +324,18 @@ def ship_code(
         return result
 
     return fan_out(one, targets)
+
+
+def _channel_links(place: str, channels: Mapping[str, Mapping[str, Any]]) -> str:
+    """What gives channels that are folders of the nodes their names below the job's folder."""
+    script = f" && mkdir -p {place}/input/data"
+    for name, channel in channels.items():
+        source = str(channel["source"])
+        if channel["mode"] == "File" and source.startswith(("~", "/")):
+            path = '"$HOME"' + shlex.quote(source[1:]) if source[0] == "~" else shlex.quote(source)
+            missing = shlex.quote(f"channel {name}: there is no folder {source} on this node")
+            script += (
+                f" && {{ [ -d {path} ] || {{ echo {missing} >&2; false; }}; }}"
+                f" && ln -s {path} {place}/input/data/{name}"
+            )
+    return script

@@ -53,8 +53,9 @@ class JobRecord:
     `mpi_arguments` are the user's own; the value of a private variable is None. `destination` is
     where a copy brings its data; empty for a training. `watchdog` is what that has said, a line
     each time. `by_rank`: each rank has a log of its own. `waits_for` are the jobs before it in the
-    queue. `nodes` is what node/jobs/jobs.py says of nodes.json, where the job was asked for by its
-    id; its docstring has all of the record. `retries`: `train --retries`.
+    queue. `retries`: `train --retries`. `model_dir` is where the model of a script-mode program
+    goes, empty for the head node alone; None for any other job. `nodes` is what node/jobs/jobs.py
+    says of nodes.json, where the job was asked for by its id; its docstring has all of the record.
     """
 
     job_id: str
@@ -85,6 +86,7 @@ class JobRecord:
     images_per_s: float | None = None
     waits_for: tuple[str, ...] = ()
     rebooted: bool = False
+    model_dir: str | None = None
 
     @property
     def running(self) -> bool:
@@ -131,6 +133,7 @@ class JobRecord:
             "mpi_arguments": list(self.mpi_arguments),
             "log_dir": self.log_dir,
             "destination": self.destination,
+            "model_dir": self.model_dir,
             "watchdog": list(self.watchdog),
             "log_bytes": self.log_bytes,
         }
@@ -179,6 +182,7 @@ def read_record(described: dict[str, Any]) -> JobRecord:
         images_per_s=row.get("images_per_s"),
         waits_for=tuple(described.get("waits_for", ())),
         rebooted=bool(described.get("rebooted")),
+        model_dir=plan.get("model_dir"),
     )
 
 
@@ -195,6 +199,7 @@ def _state(described: dict[str, Any]) -> JobState:
 JOBS = program_of("clusterctl.node.jobs.jobs")
 AFTER = program_of("clusterctl.node.jobs.after")
 OUTPUT = program_of("clusterctl.node.jobs.output")
+COLLECT = program_of("clusterctl.node.scripts.collect")
 TIMEOUT_S = 60.0
 
 
@@ -238,6 +243,8 @@ def job_files(plan: JobPlan, record: Mapping[str, Any] = MappingProxyType({})) -
     if plan.tag_end:
         # They are there before a rank writes, also on a disk that is full by then.
         files |= {f"log-{rank}": "" for rank in range(plan.ranks)}
+    if plan.contract:
+        files["collect.py"] = COLLECT.text
     if plan.watchdog:
         files["watchdog.json"] = plan.watchdog
     private = {one.name: one.value for one in plan.variables if one.private}
@@ -261,6 +268,7 @@ def run_script(plan: JobPlan) -> str:
     path = shlex.quote(f"{plan.log_dir}/{METRICS}")
     metrics = _METRICS.format(path=path, name=METRICS) if plan.log_dir else ""
     after = "" if plan.destination else _AFTER.format(by=by)
+    collect = _COLLECT if plan.contract else ""
     watchdog = _WATCHDOG.format(job_id=plan.job_id) if plan.watchdog else ""
     return f"""\
 #!/bin/sh
@@ -296,7 +304,7 @@ run() {{
     fi
 }}
 run {by}{plan.line}
-{after}{evaluation}{metrics}keep exit_status "$status"
+{after}{evaluation}{metrics}{collect}keep exit_status "$status"
 """
 
 
@@ -323,6 +331,15 @@ while [ "$status" -ne 0 ] && [ -z "$ended" ]; do
     . "$folder/again"
     run {by}"$@"
 done
+"""
+# Of a program that failed, too: what it left says why. Not of one that was cancelled: `run` ends
+# what it is given then.
+_COLLECT = """\
+if [ -z "$ended" ]; then
+    ended_with=$status
+    run python3 -ISu "$folder/collect.py" "$folder"
+    [ "$ended_with" -eq 0 ] || status=$ended_with
+fi
 """
 # Older ones are those of an earlier job, and a later one may delete these.
 _METRICS = """\

@@ -10,10 +10,11 @@ import posixpath
 import re
 import secrets
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 from clusterctl.domain.errors import ClusterctlError, MissingTool, NotEnoughGpus, UsageError
 from clusterctl.domain.hostsfile import HostsFile
@@ -52,6 +53,7 @@ LOCAL_NAMES = {"localhost", "127.0.0.1", "::1"}
 EXAMPLES_FOLDER = "examples/horovod/tensorflow"
 # A job's own copy of a program from here, below the home folder of every node.
 CODE_FOLDER = ".clusterctl/code"
+RANK_PROGRAM = "rank.pyz"  # of a script-mode program: node/scripts/rank.py
 JOBS_FOLDER = ".clusterctl/jobs"  # on the head node
 # Where PyTorch may be: activated, a Deep Learning AMI's of today and of before, ours, the system's.
 TORCH_PYTHONS = (
@@ -270,7 +272,8 @@ class JobRequest:
     `clears`: empty the log folder first (True), go on from what it holds (False), or empty it
     where it holds no checkpoint (None). `mpi_arguments` are options for mpirun, as its words.
     `torchrun`: mpirun starts one torchrun on each node, and that the ranks. `per_host`: so many
-    ranks on each host, not as many as it has slots.
+    ranks on each host, not as many as it has slots. `script_mode`: the program finds what
+    SageMaker's toolkit gives one, and its arguments are hyperparameters (jobs/script_mode.py).
     """
 
     ranks: int
@@ -288,6 +291,7 @@ class JobRequest:
     knobs: Knobs = field(default_factory=Knobs)
     torchrun: bool = False
     per_host: int | None = None
+    script_mode: bool = False
 
 
 @dataclass(frozen=True)
@@ -302,6 +306,7 @@ class JobPlan:
     (operations/watchdog.py). `per_host`: so many ranks on each host; None for its slots.
     `tag_end`: see mpirun.tag_end; empty where ranks have no logs of their own. `torchrun`: mpirun's
     ranks are the nodes.
+    `contract` is what a script-mode program's nodes are told (node/scripts/contract.py).
     """
 
     job_id: str
@@ -325,6 +330,7 @@ class JobPlan:
     per_host: int | None = None
     tag_end: str = ""
     torchrun: bool = False
+    contract: Mapping[str, Any] | None = None
 
     @property
     def line(self) -> str:
@@ -369,8 +375,10 @@ def plan_job(request: JobRequest, facts: HeadFacts, hosts: HostsFile, job_id: st
     if request.torchrun:
         python = _torch_python(facts)
     filled = fill(request, hosts)
-    script, code = _script(request.script, facts.home, job_id)
+    script, code = _script(request, facts.home, job_id)
     program = _program(request, script, python, preset, facts)
+    if request.script_mode:
+        program = (python, f"{posixpath.dirname(code)}/{RANK_PROGRAM}")
     if request.torchrun:
         # Below the ports that the kernel gives away; another for each job, as for most others.
         port = 20_000 + int(job_id[-4:], 16) % 10_000
@@ -487,7 +495,13 @@ def check_request(request: JobRequest, slots: int, more_gpus: str) -> None:
         _refuse("--script", "it runs your program, not the trainer", for_the_trainer)
         if not request.script.strip():
             raise UsageError("--script names no program", "--script mine.py")
+        if request.script_mode:
+            _check_script_mode(request)
     else:
+        if request.script_mode:
+            raise UsageError(
+                "channels and hyperparameters are for a program of yours", "--script mine.py"
+            )
         _check_clearing(request.clears, request.arguments)
     if request.synthetic:
         _refuse("--synthetic", "it reads no images", for_real_data)
@@ -496,6 +510,19 @@ def check_request(request: JobRequest, slots: int, more_gpus: str) -> None:
         )
     if request.script is None and "--synthetic" in request.arguments and not request.synthetic:
         raise UsageError("--synthetic comes before --", "clusterctl train NAME GPUS --synthetic")
+
+
+def _check_script_mode(request: JobRequest) -> None:
+    if is_on_nodes(request.script or ""):
+        raise UsageError(
+            f"--script {request.script}: channels and hyperparameters are for a program from here",
+            "name one of this machine: its folder is shipped",
+        )
+    if request.arguments:
+        raise UsageError(
+            f"{request.arguments[0]}: a script-mode program has hyperparameters as its arguments",
+            "--hyperparameter NAME=VALUE becomes --NAME VALUE",
+        )
 
 
 def clears_or_resumes(clear: bool, resume: bool) -> bool | None:
@@ -541,11 +568,14 @@ def node_exports(mpirun: str, preset: Preset, facts: HeadFacts) -> list[tuple[st
     return paths
 
 
-def _script(script: str | None, home: str, job_id: str) -> tuple[str, str]:
+def _script(request: JobRequest, home: str, job_id: str) -> tuple[str, str]:
     """The path of the user's program on the nodes, and the folder that is shipped there for it."""
+    script = request.script
     if script is None or is_on_nodes(script):
         return _in_home(script or "", home, None), ""
     code = f"{home}/{CODE_FOLDER}/{job_id}"
+    if request.script_mode:  # which has folders beside it
+        code += "/code"
     return f"{code}/{posixpath.basename(script)}", code
 
 

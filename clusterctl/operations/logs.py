@@ -217,6 +217,8 @@ def fetch(access: Access, job_id: str, place: Path) -> None:
         # Such a folder was left by a fetch that was killed: what lies there may be its.
         is_ours = record.exists() or any(place.glob(f".fetch-{job_id}-*"))
         with tempfile.TemporaryDirectory(prefix=f".fetch-{job_id}-", dir=place) as draft:
+            if job.model_dir is not None and not job.running:
+                _collect(access, job_id)
             _unpack(access, job_id, Path(draft))
             theirs = [path.name for path in Path(draft).iterdir() if (place / path.name).exists()]
             if theirs and not is_ours:
@@ -228,7 +230,10 @@ def fetch(access: Access, job_id: str, place: Path) -> None:
             Path(draft, RECORD).write_text(json.dumps(data, indent=1) + "\n")
             brought = [path for path in Path(draft).iterdir() if path.name != RECORD]
             for path in (*brought, Path(draft, RECORD)):
-                path.replace(place / path.name)
+                there = place / path.name
+                if there.is_dir():
+                    shutil.rmtree(there)
+                path.replace(there)
     except OSError as error:
         raise UsageError(f"cannot write {error.filename or place}: {error.strerror}") from None
 
@@ -258,10 +263,23 @@ def _unpack(access: Access, job_id: str, folder: Path) -> None:
         with tarfile.open(fileobj=archive, mode="r:") as files:
             for entry in files:
                 content = files.extractfile(entry)
-                # A plain name: nothing lands outside.
-                if content and "/" not in entry.name:
-                    with (folder / entry.name).open("wb") as file:
+                path = Path(entry.name)
+                # Nothing lands outside.
+                if content and not path.is_absolute() and ".." not in path.parts:
+                    (folder / path).parent.mkdir(parents=True, exist_ok=True)
+                    with (folder / path).open("wb") as file:
                         shutil.copyfileobj(content, file)
+
+
+def _collect(access: Access, job_id: str) -> None:
+    """Have the model collected that the job's end did not collect (it was cancelled, the disk was
+    full). Raises CommandFailed."""
+    folder = f'"$HOME"/.clusterctl/jobs/{job_id}'
+    command = f"[ -e {folder}/manifest.json ] || exec python3 -ISu {folder}/collect.py {folder}"
+    result = access.connections.run(access.head, command)
+    if not result.ok:
+        said = result.stderr.strip().splitlines() or ["no message"]
+        raise CommandFailed(result.host, said[-1])
 
 
 def first_error(log: Path) -> list[str]:

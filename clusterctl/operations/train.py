@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from clusterctl.copy.report import TransferReport
+from clusterctl.copy.request import CopyRequest
 from clusterctl.domain.cluster import Cluster
-from clusterctl.domain.errors import ClusterctlError, CommandFailed
+from clusterctl.domain.errors import ClusterctlError, CommandFailed, UsageError
 from clusterctl.domain.findings import Finding
 from clusterctl.domain.hostsfile import HostsFile, HostSlots, format_hosts_file, parse_hosts_file
 from clusterctl.domain.ranges import fold_hosts
@@ -29,6 +32,7 @@ from clusterctl.jobs.deploy import (
 )
 from clusterctl.jobs.detached import Started, start_job
 from clusterctl.jobs.plan import (
+    CODE_FOLDER,
     PROBE,
     HeadFacts,
     JobPlan,
@@ -51,6 +55,7 @@ from clusterctl.jobs.preflight import (
     together,
 )
 from clusterctl.jobs.processes import NodeProcess
+from clusterctl.jobs.script_mode import ScriptMode
 from clusterctl.node.packer import program_of
 from clusterctl.operations.access import Access
 from clusterctl.operations.local_state import hosts_text, write_file
@@ -68,7 +73,7 @@ class TrainingPlan:
     """A job, the hosts file it runs with, and what speaks against it or is worth a word.
 
     `running` is what runs already, `code` what is shipped from here, `versions` what is installed,
-    by node.
+    by node. `brings` is what copies the channels of a script-mode program, by name.
     """
 
     job: JobPlan
@@ -77,6 +82,8 @@ class TrainingPlan:
     findings: tuple[Finding, ...] = ()
     code: Code | None = None
     versions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    script_mode: ScriptMode | None = None
+    brings: Mapping[str, CopyRequest] = field(default_factory=dict)
 
     def check(self) -> None:
         """Raises NotReady when a finding is an error."""
@@ -94,10 +101,13 @@ class StartedJob:
     kept: tuple[tuple[str, str], ...]
 
 
-def plan_training(access: Access, request: JobRequest, force: bool = False) -> TrainingPlan:
+def plan_training(
+    access: Access, request: JobRequest, force: bool = False, script_mode: ScriptMode | None = None
+) -> TrainingPlan:
     """What would run. Raises UsageError, NotEnoughGpus, MissingTool, HostError of the head node.
 
     `force`: what speaks against it becomes a warning, but for what would delete an earlier run.
+    `script_mode` comes with such a request.
     """
     hosts = live_hosts(access)
     more = _more_gpus(access.cluster, request.ranks)
@@ -106,9 +116,28 @@ def plan_training(access: Access, request: JobRequest, force: bool = False) -> T
     code = code_of(request.script) if request.script else None
     job = plan_job(request, head_facts(access), hosts, new_job_id())
     job = settled(job, EXAMPLES / "tensorflow")
+    brings = channel_copies(script_mode, job.job_id) if script_mode else {}
     running = what_runs(access).trainings
     findings, versions = look_before(access, job, hosts, running, force)
-    return TrainingPlan(job, hosts, running, findings, code, versions)
+    return TrainingPlan(job, hosts, running, findings, code, versions, script_mode, brings)
+
+
+def channel_copies(mode: ScriptMode, job_id: str) -> dict[str, CopyRequest]:
+    """What brings each channel to its folder of the job; those that are on the nodes, and those
+    that are streams, need none. Raises UsageError: there is nothing of the name here."""
+    copies = {}
+    for channel in mode.channels:
+        if channel.is_on_nodes or channel.mode != "File":
+            continue
+        source = channel.source
+        if channel.is_here:
+            path = Path(channel.path).expanduser()
+            if not path.exists():
+                raise UsageError(f"channel {channel.name}: there is no {path} here")
+            source = f"{path.resolve()}/" if path.is_dir() else str(path.resolve())
+        place = f"~/{CODE_FOLDER}/{job_id}/input/data/{channel.name}/"
+        copies[channel.name] = CopyRequest((glob.escape(source),), place)
+    return copies
 
 
 def start_training(
@@ -119,25 +148,33 @@ def start_training(
     machines: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     retries: int = 0,
     min_gpus: int | None = None,
+    bring: Callable[[str, CopyRequest], TransferReport] | None = None,
 ) -> StartedJob:
     """Put the files on every node and start the job, looked after by a watchdog with these settings
     (`watchdog.prepare`). Raises NotReady, JobRunning, HostError.
 
     `how`: see start_job. `machines` is for the record: what `machines_of` knows of each node.
+    `bring` copies a channel, given its name.
     """
     plan.check()
     if how == "refuse":
         refuse_beside_a_run(access, plan.running, "two would share its GPUs")
     text = format_hosts_file(plan.hosts)
     shipped = _on_all(access, deploy_files(access.connections, access.targets, text))
+    nodes = _node_records(access, plan, machines)
+    job = replace(plan.job, watchdog=watchdog)
+    if plan.script_mode:
+        job = replace(job, contract=plan.script_mode.contract(job, nodes))
     if plan.code:
-        _on_all(access, ship_code(access.connections, access.targets, plan.code, plan.job.job_id))
+        to = (access.connections, access.targets)
+        _on_all(access, ship_code(*to, plan.code, job.job_id, job.contract))
+    for name, request in plan.brings.items():
+        assert bring, "channels come with what brings them"
+        _check_brought(name, bring(name, request))
     kept: dict[str, list[str]] = {}
     for result in shipped:
         for name in deployed_files(result).kept:
             kept.setdefault(name, []).append(result.host)
-    job = replace(plan.job, watchdog=watchdog)
-    nodes = _node_records(access, plan, machines)
     files = {"nodes.json": json.dumps(nodes, indent=1)}
     if plan.code:
         files["code.json"] = json.dumps(plan.code.as_data(), indent=1)
@@ -151,12 +188,24 @@ def start_training(
         else None,
         "retries": retries,
         "min_ranks": min_gpus or plan.job.ranks,
+        "model_dir": plan.script_mode.model_url if plan.script_mode else None,
     }
     started = start_job(
         access.connections, access.head, job, access.cluster.name, how, files, record
     )
     folded = tuple((name, fold_hosts(hosts)) for name, hosts in kept.items())
     return StartedJob(plan.job, started, folded)
+
+
+def _check_brought(channel: str, report: TransferReport) -> None:
+    """Raises ClusterctlError for the nodes that lack some of a channel."""
+    if report.failed:
+        [first, *_] = report.failed
+        raise ClusterctlError(
+            f"channel {channel} is not whole on {fold_hosts([one.host for one in report.failed])}"
+            + (f": {first.error.message}" if first.error else ""),
+            first.error.hint if first.error else "",
+        )
 
 
 def _node_records(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import random
 
@@ -16,7 +15,6 @@ DATA = random.Random(11)
 TRAIN = {f"shards/train-{n}": DATA.randbytes(2_000_000 + n) for n in range(3)}
 VALIDATION = {"validation-0": DATA.randbytes(500_000), "it's a name": b"x"}
 HAVE = "cd '{}' && find . -type f -not -path '*/.clusterctl*' -exec sha256sum {{}} + | sort"
-ROLE = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "sts:AssumeRole"}]}
 
 
 @pytest.fixture(scope="module")
@@ -58,21 +56,8 @@ def test_a_tilde_without_quotes_is_explained(pair, s3, monkeypatch):
 
 @pytest.fixture(scope="module")
 def profile(pair, s3):
-    iam, ec2 = once_client(pair.lab, "iam"), once_client(pair.lab)
-    iam.create_role(RoleName="s3-nodes", AssumeRolePolicyDocument=json.dumps(ROLE))
-    iam.create_instance_profile(InstanceProfileName="s3-nodes")
-    iam.add_role_to_instance_profile(InstanceProfileName="s3-nodes", RoleName="s3-nodes")
-    made = []
-    with pair.access() as access:
-        for node in access.cluster.nodes:
-            answer = ec2.associate_iam_instance_profile(
-                IamInstanceProfile={"Name": "s3-nodes"}, InstanceId=node.instance_id
-            )
-            made.append(answer["IamInstanceProfileAssociation"]["AssociationId"])
-    yield "s3-nodes"
-    for association in made:
-        with contextlib.suppress(Exception):
-            ec2.disassociate_iam_instance_profile(AssociationId=association)
+    with pair.instance_profile():
+        yield
 
 
 def same(pair, folder: str) -> int:

@@ -103,7 +103,6 @@ def _start(
     app: AppContext, access: Access, job: DetachedCopy, options: CopyOptions, mirror: bool = False
 ) -> None:
     """Start the job that copies, and say how to come back to it."""
-    from clusterctl.cli.train import how_to_come_back
     from clusterctl.operations.detached_copy import start_copy_job
 
     words = ["--plan"] if options.show_plan else []
@@ -123,7 +122,7 @@ def _start(
     output.note(
         f"job {plan.job_id} copies to {fold_hosts(hosts)} from now on, without this machine"
     )
-    how_to_come_back(access.cluster.name, plan.job_id)
+    output.how_to_come_back(access.cluster.name, plan.job_id)
 
 
 def _missing(cluster: Cluster) -> tuple[str, ...]:

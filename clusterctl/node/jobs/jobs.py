@@ -28,6 +28,7 @@ The record of a job, in its folder. All times are seconds since 1970, of the hea
     attempts        a JSON line for each end by a failure (see after.py)
     log             all output; log-RANK: what that rank wrote (output.py)
     metrics.jsonl   when it has ended, the trainer's rows
+    model/, output/, conflicts/, manifest.json   of a script-mode program (node/scripts/collect.py)
     watchdog, diagnosis.gz   what `train --watchdog` said and saw
 """
 
@@ -56,6 +57,9 @@ METRICS = "metrics.jsonl"
 ROW_BYTES = 1 << 14
 # What `pack` takes, in this order.
 KEPT = ("job.json", "nodes.json", "code.json", "attempts", "command", "watchdog", "diagnosis.gz")
+# Of a script-mode program (node/scripts/collect.py).
+MANIFEST = "manifest.json"
+COLLECTED = ("model", "output", "conflicts")
 START_TIMEOUT_S = 10.0
 
 
@@ -319,6 +323,9 @@ def pack(folder: Path) -> None:
     described = describe(folder)
     paths: list = [folder / name for name in KEPT]
     paths += [folder / "log", *folder.glob("log-*"), metrics_of(folder, described["plan"])]
+    if (folder / MANIFEST).exists():
+        paths += [path for name in COLLECTED for path in sorted((folder / name).rglob("*"))]
+        paths.append(folder / MANIFEST)
     with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as archive:
         for path in paths:
             if path and path.is_file():

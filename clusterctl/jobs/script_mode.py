@@ -1,0 +1,168 @@
+"""A program in SageMaker's script mode: its channels, hyperparameters and model, as they are asked
+for, and the contract that every node gets of it (docs/script-mode.md)."""
+
+from __future__ import annotations
+
+import json
+import math
+import posixpath
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from clusterctl.copy.s3 import parse_source
+from clusterctl.domain.errors import UsageError
+from clusterctl.jobs.plan import JobPlan
+
+# SageMaker's own limits: CreateTrainingJob, Channel.
+CHANNEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
+LONGEST_NAME, LONGEST_VALUE, MOST_HYPERPARAMETERS = 256, 2500, 100
+MODES = ("File", "Pipe")
+FRAMEWORKS = ("tensorflow", "pytorch", "mxnet")
+
+
+@dataclass(frozen=True)
+class Channel:
+    """Data under a name. `source`: `s3://BUCKET/PREFIX`, a path here (`data`, `file:///data`), or
+    one of the nodes (`~/data`, `/data`), as with --script. Raises UsageError.
+
+    `mode` is File (all of it is there before the program starts) or Pipe (a stream for each rank
+    and epoch). `options` are those of a stream (node/scripts/pipe.py).
+    """
+
+    name: str
+    source: str
+    mode: str = "File"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not CHANNEL_NAME.fullmatch(self.name):
+            raise UsageError(
+                f"not the name of a channel: {self.name!r}",
+                "1 to 64 letters, digits, dots, hyphens and underscores",
+            )
+        if self.mode not in MODES:
+            raise UsageError(
+                f"channel {self.name}: no input mode {self.mode!r}", " or ".join(MODES)
+            )
+        if not self.source:
+            raise UsageError(
+                f"channel {self.name} has no source", f"{self.name}=s3://BUCKET/PREFIX"
+            )
+        if "://" in self.source and not self.is_here:
+            if not self.source.startswith("s3://"):
+                raise UsageError(
+                    f"channel {self.name}: {self.source} is neither s3:// nor file://",
+                    "bring it to the nodes (clusterctl copy) and name the folder there",
+                )
+            parse_source(self.source)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is a path of this machine."""
+        return self.source.startswith("file://") or not (self.is_on_nodes or "://" in self.source)
+
+    @property
+    def is_on_nodes(self) -> bool:
+        return self.source.startswith(("~", "/"))
+
+    @property
+    def path(self) -> str:
+        """Of a source that is here, or on the nodes."""
+        return self.source[len("file://") :] if self.source.startswith("file://") else self.source
+
+
+@dataclass(frozen=True)
+class ScriptMode:
+    """What is asked for beside the program. `model_url`: where the model goes when the job has
+    ended, below a folder with the job's name; empty: it stays on the head node, for `fetch`.
+
+    `distribution`: mpi, parameter_server, or empty: a process on each host.
+    """
+
+    channels: tuple[Channel, ...] = ()
+    hyperparameters: Mapping[str, Any] = field(default_factory=dict)
+    model_url: str = ""
+    framework: str = "tensorflow"
+    distribution: str = "mpi"
+    mpi_options: str = ""
+
+    def __post_init__(self) -> None:
+        names = [channel.name for channel in self.channels]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice:
+            raise UsageError(f"channel {twice} is given twice", "one source for each name")
+        if len(self.hyperparameters) > MOST_HYPERPARAMETERS:
+            raise UsageError(
+                f"{len(self.hyperparameters)} hyperparameters, at most {MOST_HYPERPARAMETERS}"
+            )
+        for name, value in self.hyperparameters.items():
+            _check_hyperparameter(name, value)
+        if self.model_url:
+            parse_source(self.model_url)
+
+    def contract(self, plan: JobPlan, nodes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """What node/scripts/contract.py reads. `nodes` are those with ranks, as in nodes.json."""
+        base = posixpath.dirname(plan.code)
+        named = dict(self.hyperparameters)
+        # TensorFlow's estimator gives it to every program; `model_dir=False` leaves it out there.
+        if self.framework == "tensorflow":
+            named.setdefault("model_dir", f"{base}/model")
+        if named.get("model_dir") is False:
+            del named["model_dir"]
+        return {
+            "job_id": plan.job_id,
+            "entry_point": posixpath.relpath(plan.script_path, plan.code),
+            "framework": self.framework,
+            "hosts": [
+                {
+                    "address": node["address"],
+                    "instance_type": node["instance_type"],
+                    "gpus": node["slots"] if plan.preset != "cpu" else 0,
+                }
+                for node in nodes
+                if node["ranks"]
+            ],
+            "processes_per_host": nodes[0]["ranks"],
+            "hyperparameters": named,
+            "channels": {
+                one.name: {"source": one.source, "mode": one.mode, **one.options}
+                for one in self.channels
+            },
+            "distribution": self.distribution,
+            "mpi_options": self.mpi_options,
+        }
+
+
+def parse_channel(text: str, mode: str = "File") -> Channel:
+    """`train=s3://BUCKET/PREFIX`. Raises UsageError."""
+    name, given, source = text.partition("=")
+    if not given:
+        raise UsageError(f"not a channel: {text!r}", "--channel train=s3://BUCKET/PREFIX")
+    return Channel(name, source, mode)
+
+
+def parse_hyperparameter(text: str) -> tuple[str, Any]:
+    """`epochs=10`: the value is JSON, or else text as it is, such as `adam` or `007`. Raises
+    UsageError."""
+    name, given, value = text.partition("=")
+    if not given:
+        raise UsageError(f"not a hyperparameter: {text!r}", "--hyperparameter epochs=10")
+    try:
+        return name, json.loads(value)
+    except ValueError:  # a number of 5,000 digits among them
+        return name, value
+
+
+def _check_hyperparameter(name: str, value: Any) -> None:
+    if not name or len(name) > LONGEST_NAME or "\0" in name:
+        raise UsageError(f"not the name of a hyperparameter: {name[:80]!r}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UsageError(f"hyperparameter {name}: {value} is no number that JSON has")
+    text = value if isinstance(value, str) else json.dumps(value)
+    if len(text) > LONGEST_VALUE or "\0" in text:
+        raise UsageError(
+            f"hyperparameter {name}: its value has {len(text)} characters",
+            f"at most {LONGEST_VALUE}, without a zero byte: put it into a file beside the program",
+        )

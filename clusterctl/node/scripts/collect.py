@@ -1,0 +1,161 @@
+"""Runs on the head node when a script-mode job has ended: brings what its programs left in model/
+and output/ on every node into the job's folder there, and to S3 if that is asked for.
+
+    FOLDER    the job's, with job.json and nodes.json (node/jobs/jobs.py)
+
+manifest.json is written last: where it is, all is.
+
+    {"model": [{"path", "bytes", "sha256", "host"}], "output": [...], "conflicts": [...]}
+
+Files of the same path and content on two nodes are one. Where the contents differ the first node's
+counts, the head node before all, and the others' are kept in conflicts/HOST.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from clusterctl.node.jobs.after import AT_ONCE, SSH
+from clusterctl.node.jobs.jobs import COLLECTED, MANIFEST
+from clusterctl.node.relay.base import Failure
+from clusterctl.node.relay.s3files import Tool
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+MODEL, OUTPUT, CONFLICTS = COLLECTED
+# Of folders without files there is nothing to bring, and of those that are not there.
+PACK = 'cd "$HOME"/.clusterctl/code/{} && find {} ! -type d -print0 | tar -cf - --null -T -'
+CHUNK_BYTES = 1 << 20
+
+
+class NotCollected(Exception):
+    """Something is still on a node, or did not get to S3."""
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    try:
+        told = collect(folder)
+        url = json.loads((folder / "job.json").read_text()).get("model_dir", "")
+        if url.startswith("s3://"):
+            upload(folder, url.rstrip("/"))
+            told += f"; they are at {url}"
+        print(f"clusterctl: {told}")
+    except (NotCollected, OSError) as error:
+        sys.exit(
+            f"clusterctl: the model was not collected: {error}; what the job left is still on the "
+            f"nodes, in ~/.clusterctl/code/{folder.name}: clusterctl fetch brings it"
+        )
+
+
+def collect(folder: Path) -> str:
+    """Bring all of it here; what came. Raises NotCollected, OSError."""
+    nodes = json.loads((folder / "nodes.json").read_text())
+    (folder / MANIFEST).unlink(missing_ok=True)
+    for name in (*COLLECTED, "collecting"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    staging = folder / "collecting"
+    staging.mkdir()
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(lambda node: bring(node, nodes[0], folder.name, staging), nodes))
+    manifest = merge(folder, staging, [node["name"] for node in nodes])
+    shutil.rmtree(staging)
+    new = folder / (MANIFEST + ".new")
+    new.write_text(json.dumps(manifest, indent=1))
+    new.replace(folder / MANIFEST)
+    amounts = {
+        name: f"{len(files)} files of {name} ({sum(one['bytes'] for one in files)} bytes)"
+        for name, files in manifest.items()
+    }
+    told = f"collected {amounts[MODEL]} and {amounts[OUTPUT]}"
+    if manifest[CONFLICTS]:
+        told += f"; {len(manifest[CONFLICTS])} differ between nodes: see {CONFLICTS}"
+    return told
+
+
+def bring(node: dict[str, Any], head: dict[str, Any], job_id: str, staging: Path) -> None:
+    """What one node has, below a folder with its name. Raises NotCollected."""
+    place = staging / node["name"]
+    place.mkdir()
+    pack = PACK.format(job_id, f"{MODEL} {OUTPUT}")
+    argv = ["sh", "-c", pack] if node is head else [*SSH, node["address"], pack]
+    with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as sender:
+        # tar of a pipe that ends too early says so: nothing that is half there counts.
+        taken = subprocess.run(
+            ["tar", "-xf", "-", "-C", str(place)], stdin=sender.stdout, check=False
+        )
+    if sender.returncode or taken.returncode:
+        raise NotCollected(f"{node['name']} did not send all, or there is no room for it here")
+
+
+def merge(folder: Path, staging: Path, hosts: list[str]) -> dict[str, list[dict[str, Any]]]:
+    """One tree of all nodes', in their order; the manifest's content."""
+    manifest: dict[str, list[dict[str, Any]]] = {name: [] for name in COLLECTED}
+    seen: dict[str, str] = {}
+    for host in hosts:
+        top = staging / host
+        for path in sorted(one for one in top.rglob("*") if one.is_symlink() or one.is_file()):
+            name = path.relative_to(top).as_posix()
+            digest = digest_of(path)
+            if seen.get(name) == digest:
+                continue
+            kind, target = name.partition("/")[0], folder / name
+            if name in seen:
+                kind, target = CONFLICTS, folder / CONFLICTS / host / name
+            seen.setdefault(name, digest)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            size = path.lstat().st_size
+            path.replace(target)
+            told = {"path": name, "bytes": size, "sha256": digest, "host": host}
+            manifest[kind].append(told)
+    return manifest
+
+
+def digest_of(path: Path) -> str:
+    """The content's SHA-256; of a link, that of what it says."""
+    content = hashlib.sha256()
+    if path.is_symlink():
+        content.update(os.fsencode(os.readlink(path)))
+        return content.hexdigest()
+    with path.open("rb") as file:
+        for chunk in iter(lambda: file.read(CHUNK_BYTES), b""):
+            content.update(chunk)
+    return content.hexdigest()
+
+
+def upload(folder: Path, url: str) -> None:
+    """To URL/JOB/model, URL/JOB/output; the manifest last. Raises NotCollected."""
+    try:
+        tool = Tool({"sources": []})
+    except Failure as failure:
+        raise NotCollected(str(failure)) from failure
+    place = f"{url}/{folder.name}"
+    for name in COLLECTED:
+        if (folder / name).is_dir():
+            many = [] if tool.name == "s5cmd" else ["--recursive"]
+            _run(tool, ["cp", *many, f"{folder / name}/", f"{place}/{name}/"])
+    _run(tool, ["cp", str(folder / MANIFEST), f"{place}/{MANIFEST}"])
+
+
+def _run(tool: Tool, words: list[str]) -> None:
+    line = tool.line(*(["s3"] if tool.name == "aws" else []), *words)
+    done = subprocess.run(
+        line,
+        env=tool.env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
+        raise NotCollected(f"{tool.name}: {said[-1]}")

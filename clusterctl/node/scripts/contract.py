@@ -1,0 +1,190 @@
+"""What a SageMaker script-mode program finds: its variables, arguments, configuration files.
+
+All of it is computed from a job's contract, which is the same on every node:
+
+    job_id, entry_point (below code/), framework (tensorflow, pytorch, mxnet)
+    hosts               [{"address", "instance_type", "gpus": N}], the head node first
+    processes_per_host  ranks on each host
+    hyperparameters     {NAME: VALUE}, values as JSON has them
+    channels            {NAME: {"source", "mode": "File" or "Pipe", ...}}
+    distribution        "mpi", "parameter_server" or "" (a process on each host)
+    mpi_options         custom_mpi_options as given
+
+The names, formats and corners are those of sagemaker-training 5.1.4, run beside this
+(tests/node/scripts/test_contract.py). A variable is JSON without spaces and with sorted keys, text
+is as it is, and what is None is empty.
+"""
+
+from __future__ import annotations
+
+import json
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+CONTRACT = "contract.json"
+# What /opt/ml has, below the job's own folder on every node.
+FOLDERS = (
+    "code",
+    "input/config",
+    "input/data",
+    "model",
+    "output/data",
+    "output/intermediate",
+)
+GROUP = "homogeneousCluster"
+LOG_LEVEL = 20  # logging.INFO
+
+
+def arguments(hyperparameters: dict[str, Any]) -> list[str]:
+    """The program's arguments, sorted by name: `--epochs 10`, and `-k 3` for a name of one letter.
+
+    True is `True`, a list `[1, 2]`, a mapping `a=1,b=2`; a flag without a value cannot be said.
+    """
+    words = []
+    for name in sorted(hyperparameters):
+        value = hyperparameters[name]
+        text = "" if value is None else str(value)
+        if isinstance(value, dict):
+            text = ",".join(f"{key}={inner}" for key, inner in value.items())
+        words += ["-" * min(len(name), 2) + name, text]
+    return words
+
+
+def environment(contract: dict[str, Any], host: dict[str, Any], base: str) -> dict[str, str]:
+    """The SM_ variables of a program whose folder is `base`, as /opt/ml is there.
+
+    `host` is what the node itself knows: address, cpus, gpus, interface.
+    """
+    hyperparameters = contract["hyperparameters"]
+    channels = sorted(contract["channels"])
+    addresses = [one["address"] for one in contract["hosts"]]
+    entry_point = contract["entry_point"]
+    module = entry_point[:-3] if entry_point.endswith(".py") else entry_point
+    folders = {
+        "model_dir": f"{base}/model",
+        "input_dir": f"{base}/input",
+        "input_config_dir": f"{base}/input/config",
+        "output_dir": f"{base}/output",
+        "output_data_dir": f"{base}/output/data",
+        "output_intermediate_dir": f"{base}/output/intermediate",
+    }
+    known: dict[str, Any] = {
+        **folders,
+        "hosts": addresses,
+        "current_host": host["address"],
+        "num_cpus": host["cpus"],
+        "num_gpus": host["gpus"],
+        "num_neurons": 0,
+        "network_interface_name": host["interface"],
+        "log_level": LOG_LEVEL,
+        "input_data_config": input_data_config(contract),
+        "resource_config": resource_config(contract, host),
+        "current_instance_type": host["instance_type"],
+        "current_instance_group": GROUP,
+        "current_instance_group_hosts": addresses,
+        "instance_groups": [GROUP],
+        "instance_groups_dict": {GROUP: _group(addresses, host)},
+        "distribution_instance_groups": [],
+        "is_hetero": False,
+    }
+    training = {
+        **known,
+        "additional_framework_parameters": framework_parameters(contract),
+        "distribution_hosts": [],
+        "channel_input_dirs": {name: f"{base}/input/data/{name}" for name in channels},
+        "framework_module": None,
+        "hyperparameters": hyperparameters,
+        "is_master": host["address"] == addresses[0],
+        "is_modelparallel_enabled": None,
+        "is_smddpmprun_installed": False,
+        "is_smddprun_installed": False,
+        "job_name": contract["job_id"],
+        "master_hostname": addresses[0],
+        "module_dir": f"{base}/code",
+        "module_name": module,
+        "topology": [],
+        "user_entry_point": entry_point,
+    }
+    values = {
+        **known,
+        "channels": channels,
+        "framework_module": None,
+        "framework_params": framework_parameters(contract),
+        "hps": hyperparameters,
+        "module_dir": f"{base}/code",
+        "module_name": module,
+        "user_args": arguments(hyperparameters),
+        "user_entry_point": entry_point,
+        "training_env": training,
+        **{f"channel_{name}": f"{base}/input/data/{name}" for name in channels},
+        **{f"hp_{name}": value for name, value in hyperparameters.items()},
+    }
+    # Names are upper-cased, no more: `SM_HP_BATCH-SIZE` is one that no shell can name.
+    told = {f"SM_{name.upper()}": _text(value) for name, value in values.items()}
+    return {**told, "TRAINING_JOB_NAME": contract["job_id"], "TRAINING_JOB_ARN": ""}
+
+
+def configuration(contract: dict[str, Any], host: dict[str, Any]) -> dict[str, Any]:
+    """The files of input/config. The values of hyperparameters.json are JSON in text, as the
+    service's are: {"epochs": "10", "optimizer": "\\"adam\\""}."""
+    named = contract["hyperparameters"].items()
+    return {
+        "hyperparameters.json": {name: json.dumps(value) for name, value in named},
+        "inputdataconfig.json": input_data_config(contract),
+        "resourceconfig.json": resource_config(contract, host),
+    }
+
+
+def input_data_config(contract: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: {
+            "TrainingInputMode": channel["mode"],
+            "S3DistributionType": channel.get("distribution", "FullyReplicated"),
+            "RecordWrapperType": channel.get("record_wrapping", "None"),
+            **({"ContentType": channel["content_type"]} if channel.get("content_type") else {}),
+        }
+        for name, channel in contract["channels"].items()
+    }
+
+
+def resource_config(contract: dict[str, Any], host: dict[str, Any]) -> dict[str, Any]:
+    addresses = [one["address"] for one in contract["hosts"]]
+    return {
+        "current_group_name": GROUP,
+        "current_host": host["address"],
+        "current_instance_type": host["instance_type"],
+        "hosts": addresses,
+        "instance_groups": [_group(addresses, host)],
+        "network_interface_name": host["interface"],
+    }
+
+
+def _group(addresses: list[str], host: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "instance_group_name": GROUP,
+        "instance_type": host["instance_type"],
+        "hosts": addresses,
+    }
+
+
+def framework_parameters(contract: dict[str, Any]) -> dict[str, Any]:
+    """What the estimator hands over beside the hyperparameters."""
+    if contract["distribution"] == "parameter_server":
+        return {"sagemaker_parameter_server_enabled": True}
+    if contract["distribution"] != "mpi":
+        return {}
+    return {
+        "sagemaker_mpi_enabled": True,
+        "sagemaker_mpi_num_of_processes_per_host": contract["processes_per_host"],
+        "sagemaker_mpi_custom_mpi_options": contract["mpi_options"],
+    }
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))

@@ -1,0 +1,125 @@
+"""Runs on every node, once for each rank of a script-mode job: prepares what SageMaker's toolkit
+does, and becomes the program.
+
+It lies in the job's folder on the node as rank.pyz, beside contract.json (contract.py) and code/.
+The interpreter that runs it is the program's. What requirements.txt beside the program names is
+installed once on each node, for this job alone, over what the interpreter has.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+from clusterctl.node.scripts.contract import (
+    CONTRACT,
+    FOLDERS,
+    arguments,
+    configuration,
+    environment,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+GET_ADDRESS = 0x8915  # SIOCGIFADDR, netdevice(7)
+REQUIREMENTS = "requirements.txt"
+
+
+def main() -> None:
+    base = Path(sys.argv[0]).resolve().parent
+    contract = json.loads((base / CONTRACT).read_text())
+    host = this_host(contract)
+    python = prepare(base, contract, host)
+    os.environ.update(environment(contract, host, str(base)))
+    path = [str(base / "code"), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+    argv = command(contract, python)
+    os.chdir(base / "code")
+    os.execv(argv[0], argv)
+
+
+def command(contract: dict[str, Any], python: str) -> list[str]:
+    """The program's line; a shell script is run by bash, as the toolkit does it."""
+    entry = contract["entry_point"]
+    runs = ["/bin/bash", entry] if entry.endswith(".sh") else [python, "-u", entry]
+    return [*runs, *arguments(contract["hyperparameters"])]
+
+
+def this_host(contract: dict[str, Any]) -> dict[str, Any]:
+    """What the contract says of the node that this is, and what the node knows itself."""
+    interfaces = interface_addresses()
+    for host in contract["hosts"]:
+        if host["address"] in interfaces:
+            interface = interfaces[host["address"]]
+            return {**host, "interface": interface, "cpus": os.cpu_count()}
+    listed = ", ".join(host["address"] for host in contract["hosts"])
+    sys.exit(f"{socket.gethostname()} has none of the job's addresses ({listed})")
+
+
+def interface_addresses() -> dict[str, str]:
+    """The interface of each IPv4 address of this node. Raises OSError."""
+    found = {}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode()[:15])
+            try:
+                answer = fcntl.ioctl(asked.fileno(), GET_ADDRESS, request)
+            except OSError:  # it has none
+                continue
+            found[socket.inet_ntoa(answer[20:24])] = name
+    return found
+
+
+def prepare(base: Path, contract: dict[str, Any], host: dict[str, Any]) -> str:
+    """Make the folders and files, the first rank of the node for all. Returns the program's
+    interpreter."""
+    with (base / ".prepared").open("a+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.seek(0)
+        python = lock.read()
+        if python:
+            return python
+        for name in FOLDERS:
+            (base / name).mkdir(parents=True, exist_ok=True)
+        for name, content in configuration(contract, host).items():
+            (base / "input" / "config" / name).write_text(json.dumps(content))
+        python = sys.executable
+        if (base / "code" / REQUIREMENTS).exists():
+            python = with_requirements(base, python)
+        lock.write(python)
+        return python
+
+
+def with_requirements(base: Path, python: str) -> str:
+    """An interpreter of the job's own that has what requirements.txt names, and all that `python`
+    has: nothing of the node's is changed. Ends the program where pip fails."""
+    own = base / "venv"
+    if "base_prefix" not in vars(sys):
+        sys.exit(f"{python} knows no virtual environments")
+    subprocess.run([python, "-m", "venv", "--without-pip", str(own)], check=True)
+    inner = str(own / "bin" / "python")
+    there = subprocess.run(
+        [inner, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    # A venv of a venv sees the system's packages, not those of the one that made it.
+    link = Path(there.stdout.decode().strip(), "of_the_environment.pth")
+    inherited = [one for one in sys.path if one.endswith("-packages")]
+    link.write_text("".join(f"{one}\n" for one in inherited))
+    done = subprocess.run(
+        [inner, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        + ["-r", str(base / "code" / REQUIREMENTS)],
+        check=False,
+    )
+    if done.returncode:
+        sys.exit(f"{socket.gethostname()}: pip could not install what {REQUIREMENTS} names")
+    return inner

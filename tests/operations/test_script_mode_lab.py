@@ -1,0 +1,97 @@
+"""A SageMaker script-mode program on two hosts of the lab: what it finds, and what is collected."""
+
+from __future__ import annotations
+
+import json
+import os
+from hashlib import sha256
+
+import pytest
+
+from tests.lab.running import once_client
+
+pytestmark = [pytest.mark.lab, pytest.mark.train]
+
+PROGRAM = """\
+import argparse, json, os, pathlib
+parser = argparse.ArgumentParser()
+parser.add_argument("--model_dir")
+parser.add_argument("--epochs", type=int)
+parser.add_argument("--name")
+args = parser.parse_args()
+rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
+host = os.environ["SM_CURRENT_HOST"]
+seen = {
+    "args": vars(args),
+    "cwd": os.getcwd() == os.environ["SM_MODULE_DIR"],
+    "hosts": json.loads(os.environ["SM_HOSTS"]),
+    "train": sorted(os.listdir(os.environ["SM_CHANNEL_TRAIN"])),
+    "test": pathlib.Path(os.environ["SM_CHANNEL_TEST"], "t e s t").read_text(),
+}
+model = pathlib.Path(os.environ["SM_MODEL_DIR"])
+(model / "same").write_text("same")
+(model / f"of {host}").write_text("own")
+if rank == 0:
+    (model / "1").mkdir()
+    (model / "1" / "saved_model.pb").write_bytes(bytes(range(256)))
+pathlib.Path(os.environ["SM_OUTPUT_DATA_DIR"], "differs").write_text(str(rank))
+print("SEEN", json.dumps(seen), flush=True)
+"""
+
+
+@pytest.fixture
+def s3(pair):
+    client = once_client(pair.lab, "s3")
+    client.create_bucket(Bucket="channels")
+    for key in ("train/a.npz", "train/deep/b.npz"):
+        client.put_object(Bucket="channels", Key=key, Body=key.encode())
+    with pair.instance_profile():
+        yield client
+
+
+def test_a_program_of_sagemakers_and_what_it_leaves(pair, s3, tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "t e s t").write_text("tests")
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "program.py").write_text(PROGRAM)
+    status, out, err = pair.ctl(
+        *("train", "2", "--script", os.path.relpath(tmp_path / "src" / "program.py")),
+        *("--channel", "train=s3://channels/train/", "--channel", f"test=file://{tmp_path}/data"),
+        *("--hyperparameter", "epochs=3", "--hyperparameter", "name=two words"),
+        *("--model-dir", "s3://channels/models"),
+    )
+    assert status == 0, err + out
+    [job] = json.loads(pair.ctl("jobs", "--json")[1])
+    with pair.access() as access:
+        addresses = [node.private_ip for node in access.cluster.nodes]
+    seen = [json.loads(line.partition("SEEN ")[2]) for line in out.splitlines() if "SEEN" in line]
+    base = f"/home/ubuntu/.clusterctl/code/{job['id']}"
+    assert seen == 2 * [
+        {
+            "args": {"model_dir": f"{base}/model", "epochs": 3, "name": "two words"},
+            "cwd": True,
+            "hosts": addresses,
+            "train": ["a.npz", "deep"],
+            "test": "tests",
+        }
+    ]
+    model = {"model/same", "model/1/saved_model.pb", *(f"model/of {one}" for one in addresses)}
+    place = f"models/{job['id']}/"
+    kept = {one["Key"] for one in s3.list_objects_v2(Bucket="channels", Prefix=place)["Contents"]}
+    whole = {*model, "output/data/differs", "conflicts/pair-1/output/data/differs"}
+    assert kept == {place + name for name in (*whole, "manifest.json")}
+
+    status, _, err = pair.ctl("fetch", job["id"], str(tmp_path / "kept"))
+    assert status == 0, err
+    manifest = json.loads((tmp_path / "kept" / "manifest.json").read_text())
+    for name in whole:
+        content = (tmp_path / "kept" / name).read_bytes()
+        [told] = [one for one in manifest[name.partition("/")[0]] if name.endswith(one["path"])]
+        assert (told["bytes"], told["sha256"]) == (len(content), sha256(content).hexdigest())
+    assert (tmp_path / "kept" / "model/1/saved_model.pb").read_bytes() == bytes(range(256))
+    assert pair.ctl("fetch", job["id"], str(tmp_path / "kept"))[0] == 0
+    (tmp_path / "own" / "model").mkdir(parents=True)
+    status, _, err = pair.ctl("fetch", job["id"], str(tmp_path / "own"))
+    assert (status, "has its own file model" in err) == (2, True), err
+    pair.ctl("clean-logs", "--jobs", "--force", "--yes")
+    assert pair.on(1, "ls ~/.clusterctl/code") == ""
