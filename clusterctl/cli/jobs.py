@@ -145,9 +145,9 @@ def fetch(app: AppContext, name: str, job_id: str, place: Path) -> int:
     \b
     clusterctl fetch demo 20261120-154501-3f2a runs/first
 
-    record.json, its log and those of its ranks (log-0), the trainer's metrics.jsonl, and what a
-    watchdog saw (diagnosis.gz). It may be done again, while the job runs, too: a file in DIR is the
-    old or the new one, whole, and record.json is the last of them.
+    record.json, its log and those of its ranks (log-0), the trainer's metrics.jsonl, traced steps,
+    and what a watchdog saw (diagnosis.gz). It may be done again, while the job runs, too: a file in
+    DIR is the old or the new one, whole, and record.json is the last of them.
     """
     from clusterctl.jobs.plan import check_job_id
     from clusterctl.operations.logs import fetch as fetch_job

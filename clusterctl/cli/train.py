@@ -125,7 +125,7 @@ class TrainCommand(ClusterCommand):
 
     GROUPS = (
         ("What is trained", "synthetic data_dir epochs more_aug no_eval clear resume script"),
-        ("How it runs", "launcher per_host preset variables mpi_args"),
+        ("How it runs", "launcher per_host preset variables mpi_args trace_steps"),
         (
             "A script-mode program (docs/script-mode.md)",
             "channels hyperparameters model_dir credentials",
@@ -237,6 +237,12 @@ class TrainCommand(ClusterCommand):
     help="Give mpirun this option, in place of ours of that name: '--mca NAME VALUE'.",
 )
 @click.option(
+    "--trace-steps",
+    default="",
+    metavar="START:STOP",
+    help="Record what the GPU does in these steps of the trainer, STOP not among them.",
+)
+@click.option(
     "--fusion-threshold",
     type=Size(),
     metavar="SIZE",
@@ -317,6 +323,7 @@ def train(
     preset: str,
     variables: tuple[str, ...],
     mpi_args: tuple[str, ...],
+    trace_steps: str,
     fusion_threshold: int | None,
     cycle_time_s: float | None,
     hierarchical_allreduce: bool | None,
@@ -387,6 +394,7 @@ def train(
         torchrun=launcher == "torchrun",
         per_host=per_host,
         script_mode=script_mode is not None,
+        trace_steps=trace_steps,
         knobs=Knobs(
             fusion_threshold,
             cycle_time_s,
@@ -425,7 +433,7 @@ def train(
 
                 fetch(access, started.job.job_id, model_place)
                 output.note(f"its model, record and logs are in {model_place}")
-            if (autotune or timeline) and not as_json and status != INTERRUPTED:
+            if (autotune or timeline or trace_steps) and not as_json and status != INTERRUPTED:
                 _show_tuning(access, started.job.job_id)
             return status
         if as_json:
@@ -460,7 +468,7 @@ def _show_tuning(access: Access, job_id: str) -> None:
     try:
         show_tuning(access, job_id, Path())
     except ClusterctlError as error:
-        output.note(f"no timeline: {error.message}; try again: clusterctl tuning NAME {job_id}")
+        output.note(f"no trace: {error.message}; try again: clusterctl tuning NAME {job_id}")
 
 
 def _in_short(access: Access, plan: TrainingPlan) -> str:

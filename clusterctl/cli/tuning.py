@@ -1,4 +1,4 @@
-"""`clusterctl tuning NAME [JOB]`: what Horovod's timeline and autotuner say of a job."""
+"""`clusterctl tuning NAME [JOB]`: what Horovod's timeline and autotuner say, and traced steps."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ def tuning(app: AppContext, name: str, job: str | None, folder: str, as_json: bo
     clusterctl tuning demo
     clusterctl tuning demo 20261120-154501-3f2a --json
 
-    The job is the latest, and was started with `train --timeline` or --autotune.
+    The job is the latest, and was started with `train --timeline`, --autotune or --trace-steps,
+    whose file is brought here, too.
     """
     from clusterctl.operations.logs import find
 
@@ -60,12 +61,13 @@ def show_tuning(access: Access, job_id: str, folder: Path, as_json: bool = False
     from clusterctl.operations.tuning import fetch_tuning
 
     found = fetch_tuning(access, job_id, folder)
+    files = (found.timeline_file, found.autotune_file, found.steps_file)
     if as_json:
         tuned = found.tuned
         output.data(
             {
                 "job": job_id,
-                "files": [str(one) for one in (found.timeline_file, found.autotune_file) if one],
+                "files": [str(one) for one in files if one],
                 "timeline": asdict(found.timeline) if found.timeline else None,
                 "autotune": {**asdict(tuned), "options": tuned.options} if tuned else None,
             }
@@ -77,6 +79,8 @@ def show_tuning(access: Access, job_id: str, folder: Path, as_json: bool = False
     if found.autotune_file:
         _autotune(found.tuned)
         output.note(f"the autotuner's log is in {found.autotune_file}")
+    if found.steps_file:
+        output.note(f"the steps are in {found.steps_file}: open it in https://ui.perfetto.dev")
 
 
 def _timeline(timeline: Timeline) -> None:

@@ -20,6 +20,7 @@ from clusterctl.domain.units import format_duration
 # In the job's folder on the head node, where rank 0 is, which alone writes them.
 TIMELINE = "timeline.json"
 AUTOTUNE = "autotune.csv"
+STEPS = "trace-steps-*.json.gz"  # the trainer's own
 STALL_CHECK_S = 60.0  # Horovod's own
 
 

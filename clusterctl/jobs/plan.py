@@ -274,6 +274,7 @@ class JobRequest:
     `torchrun`: mpirun starts one torchrun on each node, and that the ranks. `per_host`: so many
     ranks on each host, not as many as it has slots. `script_mode`: the program finds what
     SageMaker's toolkit gives one, and its arguments are hyperparameters (jobs/script_mode.py).
+    `trace_steps`: START:STOP, of the trainer.
     """
 
     ranks: int
@@ -292,6 +293,7 @@ class JobRequest:
     torchrun: bool = False
     per_host: int | None = None
     script_mode: bool = False
+    trace_steps: str = ""
 
 
 @dataclass(frozen=True)
@@ -379,6 +381,9 @@ def plan_job(request: JobRequest, facts: HeadFacts, hosts: HostsFile, job_id: st
     program = _program(request, script, python, preset, facts)
     if request.script_mode:
         program = (python, f"{posixpath.dirname(code)}/{RANK_PROGRAM}")
+    if request.trace_steps:
+        folder = f"{facts.home}/{JOBS_FOLDER}/{job_id}"
+        program = (*program, "--trace_steps", request.trace_steps, "--trace_dir", folder)
     if request.torchrun:
         # Below the ports that the kernel gives away; another for each job, as for most others.
         port = 20_000 + int(job_id[-4:], 16) % 10_000
@@ -481,6 +486,7 @@ def check_request(request: JobRequest, slots: int, more_gpus: str) -> None:
         "--clear": request.clears is True,
         "--resume": request.clears is False,
         "--no-eval": not request.evaluate,
+        "--trace-steps": bool(request.trace_steps),
         **for_real_data,
     }
     if request.torchrun:

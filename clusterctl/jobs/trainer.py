@@ -211,7 +211,8 @@ class TrainerRun:
 
     `data_dir` is None for synthetic images; `log_dir` and `log_name` are as they were given, but
     for a `~`. `batch_size` is per rank. `save_every` is in steps, 0 for once an epoch. `clears`:
-    the log folder is emptied first.
+    the log folder is emptied first. `trace_steps`: the first to be traced, and the first that is
+    not any more.
     """
 
     ranks: int
@@ -227,6 +228,7 @@ class TrainerRun:
     clears: bool = False
     evaluates_only: bool = False
     uses_larc: bool = False
+    trace_steps: tuple[int, ...] | None = None
 
     @property
     def global_batch(self) -> int:
@@ -299,6 +301,7 @@ def ask_trainer(
     flags = {name: _NAMES.get(name, name) for name in TrainerRun.__dataclass_fields__}
     # One that a user has changed, or of another version, may lack a flag.
     known = {name: said[flag] for name, flag in flags.items() if flag in said}
+    known["trace_steps"] = tuple(known.get("trace_steps") or ()) or None
     return TrainerRun(**{**known, "ranks": ranks}), refused
 
 

@@ -1,10 +1,9 @@
-"""What Horovod's timeline and autotuner wrote for a job, brought here and read."""
+"""What Horovod's timeline and autotuner wrote for a job, brought here and read; traced steps."""
 
 from __future__ import annotations
 
 import codecs
 import os
-import shlex
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 from clusterctl.domain.errors import CommandFailed, UsageError
 from clusterctl.jobs.horovod import (
     AUTOTUNE,
+    STEPS,
     TIMELINE,
     Timeline,
     Tuned,
@@ -38,6 +38,7 @@ class Tuning:
     timeline: Timeline | None
     autotune_file: Path | None
     tuned: Tuned | None
+    steps_file: Path | None = None
 
 
 def fetch_tuning(access: Access, job_id: str, folder: Path) -> Tuning:
@@ -46,14 +47,15 @@ def fetch_tuning(access: Access, job_id: str, folder: Path) -> Tuning:
     stem = f"{access.cluster.name}-{job_id}"
     trace = _fetch(access, job_id, TIMELINE, folder / f"{stem}-{TIMELINE}")
     log = _fetch(access, job_id, AUTOTUNE, folder / f"{stem}-{AUTOTUNE}")
-    if not trace and not log:
+    steps = _fetch(access, job_id, STEPS, folder / f"{stem}-{STEPS.replace('-*', '')}")
+    if not (trace or log or steps):
         raise UsageError(
-            f"job {job_id} wrote neither a timeline nor an autotuner's log",
-            "start it with `clusterctl train … --timeline` or --autotune",
+            f"job {job_id} wrote neither a timeline nor an autotuner's log, and traced no step yet",
+            "start it with `clusterctl train … --timeline`, --autotune or --trace-steps 10:20",
         )
     timeline = read_timeline(_chunks(trace)) if trace else None
     tuned = read_autotune(log.read_text(errors="replace")) if log else None
-    return Tuning(trace, timeline, log, tuned)
+    return Tuning(trace, timeline, log, tuned, steps)
 
 
 def _chunks(path: Path) -> Iterator[str]:
@@ -63,7 +65,7 @@ def _chunks(path: Path) -> Iterator[str]:
 
 
 def _fetch(access: Access, job_id: str, name: str, path: Path) -> Path | None:
-    """One file of the job's folder, compressed on its way; None where it is not there."""
+    """One file of the job's folder, by a pattern, compressed on its way; None without it."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     inflate, said = zlib.decompressobj(wbits=31), codecs.getincrementaldecoder("utf-8")("replace")
     errors: list[str] = []
@@ -76,8 +78,10 @@ def _fetch(access: Access, job_id: str, name: str, path: Path) -> Path | None:
                 else:
                     errors.append(said.decode(chunk))
 
-            source = shlex.quote(f"{JOBS_FOLDER}/{job_id}/{name}")
-            command = f"cd && {{ [ -e {source} ] || exit {ABSENT}; }} && exec gzip -1c {source}"
+            found = (
+                f'cd && set -- {JOBS_FOLDER}/{job_id}/{name} && {{ [ -e "$1" ] || exit {ABSENT}; }}'
+            )
+            command = f'{found} && exec gzip -1c "$1"'
             result: Any = access.connections.run(access.head, command, sink=take)
         if result.exit_status == ABSENT:
             return None

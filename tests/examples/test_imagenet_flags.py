@@ -133,6 +133,9 @@ def test_the_home_folder_is_found(imagenet, monkeypatch):
         ([*ENOUGH, "--lr_decay_lrs", "1,2"], "one rate more than"),
         ([*ENOUGH, "--lr_decay_steps", "30,x"], "invalid literal"),
         ([*ENOUGH, "--lr_decay_steps", "60,30"], "60,30 does not rise"),
+        ([*ENOUGH, "--trace_steps", "5"], "5 is not START:STOP, as 100:110"),
+        ([*ENOUGH, "--trace_steps", "5:5"], "5:5 is not START:STOP, as 100:110"),
+        ([*ENOUGH, "--trace_steps", "900:901"], "begins with step 900, and the last one is "),
     ],
 )
 def test_wrong_flags_exit_with_2_and_say_what(imagenet, capsys, argv, message):

@@ -18,7 +18,7 @@ from clusterctl.jobs.preflight import (
     question,
     records_of,
 )
-from clusterctl.jobs.trainer import TrainerRun
+from clusterctl.jobs.trainer import IMAGENET_IMAGES, TrainerRun
 
 GIB = 1 << 30
 VERSIONS = {
@@ -463,6 +463,14 @@ def test_what_is_there_already_counts():
     # 400 MiB become free.
     anew = found([node], plan(run, clears_on_purpose=True))
     assert [one[:2] for one in anew] == [("log.unfinished", "warning")]
+
+
+def test_steps_to_trace_are_looked_for_before_anything_starts():
+    run = replace(RUN, data_dir=None, batches=None, epochs=1, batch_size=IMAGENET_IMAGES // 20)
+    for first in (9, 10):  # of ten steps on two ranks
+        said = found([NODE], plan(replace(run, ranks=2, trace_steps=(first, 99))), ["demo-0"])
+        late = [("trace.too_late", "error")] if first == 10 else []
+        assert [one[:2] for one in said] == late
 
 
 @pytest.mark.parametrize(

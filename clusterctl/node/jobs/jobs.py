@@ -30,6 +30,7 @@ The record of a job, in its folder. All times are seconds since 1970, of the hea
     metrics.jsonl   when it has ended, the trainer's rows
     model/, output/, conflicts/, manifest.json   of a script-mode program (node/scripts/collect.py)
     watchdog, diagnosis.gz   what `train --watchdog` said and saw
+    trace-steps-START-STOP.json.gz, .xplane.pb   what rank 0 did in these steps
 """
 
 from __future__ import annotations
@@ -322,7 +323,8 @@ def pack(folder: Path) -> None:
     """What is kept of a job, on stdout; of a file that grows, what it has now. Raises OSError."""
     described = describe(folder)
     paths: list = [folder / name for name in KEPT]
-    paths += [folder / "log", *folder.glob("log-*"), metrics_of(folder, described["plan"])]
+    paths += sorted([*folder.glob("trace-steps-*"), *folder.glob("log-*")])
+    paths += [folder / "log", metrics_of(folder, described["plan"])]
     if (folder / MANIFEST).exists():
         paths += [path for name in COLLECTED for path in sorted((folder / name).rglob("*"))]
         paths.append(folder / MANIFEST)

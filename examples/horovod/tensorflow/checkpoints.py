@@ -20,7 +20,10 @@ UNFIT = "it is damaged, or of another --model"
 METRICS = "metrics.jsonl"
 INDEX = re.compile(r"model\.ckpt-(\d+)\.index")
 # With the folder in which TensorFlow begins a checkpoint. A copy, model.ckpt-best, is the user's.
-WRITTEN = re.compile(r"\.?model\.ckpt-\d+(\.|_temp).*|events\.out\.tfevents\..*")
+WRITTEN = re.compile(
+    r"\.?model\.ckpt-\d+(\.|_temp).*|events\.out\.tfevents\..*"
+    r"|trace-steps-\d+-\d+\.(json\.gz|xplane\.pb)|\.trace-.*"
+)
 
 
 @dataclass(frozen=True, order=True)

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
-from schedule import DECAYS, decay_steps_and_rates
+from schedule import DECAYS, check_trace, decay_steps_and_rates
 
 MODELS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
 
@@ -55,6 +56,8 @@ def check(args: argparse.Namespace) -> None:
     if not args.eval and args.log_name != Path(args.log_name).name:
         raise ValueError("--log_name is a file's name, without a folder")
     decay_steps_and_rates(args, 1, 1.0)
+    if args.trace_steps and args.num_batches and not args.num_epochs:
+        check_trace(args, args.num_batches)
     args.log_dir = str(Path(args.log_dir).expanduser())
     if args.data_dir and "://" not in args.data_dir:
         args.data_dir = str(Path(args.data_dir).expanduser())
@@ -98,6 +101,9 @@ def add_speed_flags(group: Any) -> None:
     add_boolean(group, "xla", False, "let XLA compile what it can of a step")
     add("--intra_op_parallelism_threads", type=not_negative, default=1, help="of one operation")
     add("--inter_op_parallelism_threads", type=not_negative, default=5, help="operations at a time")
+    text = "START:STOP, as 100:110: what these steps of rank 0 do, for Perfetto and TensorBoard"
+    add("--trace_steps", type=step_range, help=text)
+    add("--trace_dir", help="folder of that; left out: --log_dir")
     text = "threads that prepare images; left out: the node's CPUs for each GPU, less two"
     add("--num_parallel_calls", type=positive, help=text)
 
@@ -160,6 +166,14 @@ def at_least(lowest: int, value: int, text: str) -> int:
     if value < lowest:
         raise argparse.ArgumentTypeError(f"{text} is not {lowest} or more")
     return value
+
+
+def step_range(text: str) -> tuple[int, int]:
+    first, colon, stop = text.partition(":")
+    words = [word for word in (first, stop) if re.fullmatch("[0-9]{1,9}", word)]
+    if not colon or len(words) < 2 or int(stop) <= int(first):
+        raise argparse.ArgumentTypeError(f"{text} is not START:STOP, as 100:110")
+    return int(first), int(stop)
 
 
 def number(text: str) -> float:

@@ -42,7 +42,7 @@ class Schedule:
 def make_schedule(args: argparse.Namespace, size: int, images: int = TRAINING_IMAGES) -> Schedule:
     """The schedule of `size` processes, each with a batch of its own.
 
-    Raises ValueError when there are fewer images than one step takes.
+    Raises ValueError when there are fewer images than one step takes, or steps than --trace_steps.
     """
     global_batch = args.batch_size * size  # Horovod: a step sees the batches of all.
     if images < global_batch:
@@ -50,15 +50,24 @@ def make_schedule(args: argparse.Namespace, size: int, images: int = TRAINING_IM
             f"one step takes {global_batch} images and there are {images}: lower --batch_size"
         )
     steps_per_epoch = images // global_batch
+    steps = images * args.num_epochs // global_batch if args.num_epochs else args.num_batches
+    check_trace(args, steps)
     return Schedule(
         args=args,
         images=images,
         global_batch=global_batch,
-        steps=images * args.num_epochs // global_batch if args.num_epochs else args.num_batches,
+        steps=steps,
         steps_per_epoch=steps_per_epoch,
         warmup_steps=steps_per_epoch * args.warmup_epochs,
         peak=args.lr or (LARC_RATE if args.use_larc else rate_for(global_batch)),
     )
+
+
+def check_trace(args: argparse.Namespace, steps: int) -> None:
+    """Raise ValueError where --trace_steps begins behind the last step, which is `steps` - 1."""
+    if args.trace_steps and args.trace_steps[0] >= steps:
+        first = args.trace_steps[0]
+        raise ValueError(f"--trace_steps begins with step {first}, and the last one is {steps - 1}")
 
 
 def rate_for(global_batch: int) -> float:

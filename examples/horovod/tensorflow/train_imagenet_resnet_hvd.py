@@ -19,7 +19,7 @@ A laptop's two cores (float16 is slow without a GPU, so --nofp16):
 Every line marked `Horovod:` is there because more than one process trains; without those lines
 this is a program for one GPU. Its parts, each in a file of its own: flags, schedule (the learning
 rates), data and augment (reading images), batches, model, step (loss, LARC, momentum),
-checkpoints, evaluate, log, agreement (what all processes must know the same).
+checkpoints, evaluate, log, step_trace, agreement (what all processes must know the same).
 """
 
 # ruff: noqa: E402
@@ -61,6 +61,7 @@ from log import Log, Summaries, Table
 from model import build_resnet
 from schedule import TRAINING_IMAGES, make_schedule
 from step import LossScale, Trainer
+from step_trace import StepTrace
 
 MOST_SKIPPED = 30  # steps in a row: more than the largest loss scale takes to fall to 1
 
@@ -129,6 +130,7 @@ def train(args: argparse.Namespace, log: Log) -> None:
     trainer = Trainer(args, build_resnet(args))
     checkpoints = Checkpoints(args, schedule, trainer)
     summaries = Summaries(args, schedule, trainer.scale)
+    trace = StepTrace(args, log)
     first_step = 0
     if found:  # noise teaches nothing that is worth keeping
         log.line(f"Checkpointing every {checkpoints.every} steps")
@@ -154,7 +156,9 @@ def train(args: argparse.Namespace, log: Log) -> None:
     table = Table(log, schedule, trainer.scale, first_step)
     for step, (images, labels) in zip(range(first_step, schedule.steps), batches):
         rate = tf.constant(schedule.learning_rate(step))
-        loss, final_loss = trainer.step(images, labels, rate)
+        with trace.step(step):
+            loss, final_loss = trainer.step(images, labels, rate)
+        trace.after(step + 1, final_loss, step + 1 == schedule.steps)
         if step == 1 or step % args.display_every == 0:
             table.row(step, float(loss), float(final_loss))  # waits for the device
             if found:
