@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -128,7 +129,7 @@ class TrainCommand(ClusterCommand):
         ("How it runs", "launcher per_host preset variables mpi_args trace_steps"),
         (
             "A script-mode program (docs/script-mode.md)",
-            "channels hyperparameters model_dir credentials",
+            "job_file channels hyperparameters model_dir credentials",
         ),
         (
             "Horovod (docs/tuning.md)",
@@ -150,7 +151,7 @@ class TrainCommand(ClusterCommand):
 
 @click.command(cls=TrainCommand)
 @click.argument("name")
-@click.argument("gpus", type=int)
+@click.argument("gpus", type=int, required=False)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.option("--synthetic", is_flag=True, help="Train on one image of noise: no data set needed.")
 @click.option(
@@ -187,6 +188,12 @@ class TrainCommand(ClusterCommand):
     type=click.IntRange(1),
     metavar="N",
     help="So many ranks on each node, not one for each of its GPUs.",
+)
+@click.option(
+    "--job-file",
+    type=click.Path(path_type=Path),
+    metavar="YAML",
+    help="All of that in a file, in the words of SageMaker's estimator; GPUS is left out.",
 )
 @click.option(
     "--channel",
@@ -304,7 +311,7 @@ class TrainCommand(ClusterCommand):
 def train(
     app: AppContext,
     name: str,
-    gpus: int,
+    gpus: int | None,
     arguments: tuple[str, ...],
     synthetic: bool,
     data_dir: str | None,
@@ -316,6 +323,7 @@ def train(
     script: str | None,
     launcher: str,
     per_host: int | None,
+    job_file: Path | None,
     channels: tuple[str, ...],
     hyperparameters: tuple[str, ...],
     model_dir: str | None,
@@ -361,17 +369,40 @@ def train(
     from clusterctl.jobs.plan import JobRequest, clears_or_resumes
     from clusterctl.jobs.script_mode import ScriptMode, parse_channel, parse_hyperparameter
     from clusterctl.operations.costs import price_cache
-    from clusterctl.operations.train import machines_of, plan_training, start_training
+    from clusterctl.operations.train import (
+        live_hosts,
+        machines_of,
+        plan_training,
+        start_training,
+    )
 
     if queue and force:
         raise UsageError("--queue waits for other jobs, --force does not", "leave one out")
-    if min_gpus and not (retries and min_gpus <= gpus):
+    job = None
+    if job_file:
+        from clusterctl.jobs.job_file import read_job_file
+
+        if gpus or script or channels or hyperparameters or arguments or per_host:
+            raise UsageError(
+                f"{job_file} says what the program is, and on how many GPUs",
+                "leave out GPUS, --script, its channels, hyperparameters and arguments",
+            )
+        job = read_job_file(job_file)
+        script, per_host = job.script, job.per_host
+        variables, mpi_args = (*job.variables, *variables), (*job.mpi_arguments, *mpi_args)
+        if job.settled:
+            output.note(f"left to the cluster: {', '.join(job.settled)}")
+    elif gpus is None:
+        raise UsageError("how many GPUS?", "clusterctl train NAME GPUS, or --job-file YAML")
+    if min_gpus and not (retries and min_gpus <= (gpus or 0)):
         raise UsageError("--min-gpus is for --retries, and at most GPUS", "--retries 3")
     if watchdog_cancel and not watchdog_s:
         raise UsageError("--watchdog-cancel needs a time", "say how long: --watchdog 5m")
     script_mode = None
     model_place = None if (model_dir or "s3://").startswith("s3://") else Path(str(model_dir))
-    if channels or hyperparameters or model_dir:
+    if job and model_dir:
+        script_mode = replace(job.mode, model_url="" if model_place else model_dir)
+    elif channels or hyperparameters or model_dir:
         script_mode = ScriptMode(
             tuple(map(parse_channel, channels)),
             dict(map(parse_hyperparameter, hyperparameters)),
@@ -379,7 +410,7 @@ def train(
             "pytorch" if launcher == "torchrun" else "tensorflow",
         )
     request = JobRequest(
-        ranks=gpus,
+        ranks=gpus or 0,
         synthetic=synthetic,
         preset=preset,
         script=script,
@@ -395,6 +426,7 @@ def train(
         per_host=per_host,
         script_mode=script_mode is not None,
         trace_steps=trace_steps,
+        source_dir=job.source_dir if job else None,
         knobs=Knobs(
             fusion_threshold,
             cycle_time_s,
@@ -406,6 +438,8 @@ def train(
         ),
     )
     with app.open(name) as access:
+        if job:
+            request = replace(request, ranks=job.ranks(live_hosts(access), name))
         plan = plan_training(access, request, force, script_mode)
         if dry_run:
             _show_plan(plan, as_json)

@@ -221,8 +221,9 @@ class Code:
         return content.getvalue()
 
 
-def code_of(script: str) -> Code | None:
-    """The program that --script names, with its folder; None for one of the nodes.
+def code_of(script: str, source_dir: str | None = None) -> Code | None:
+    """The program that --script names, with its folder; None for one of the nodes. `source_dir`: a
+    folder around that one, which is shipped in its place.
 
     In a git work tree what git keeps or would add, else all but NO_CODE. Raises UsageError: no such
     program, one that may be meant here or there, a folder that is too large to be shipped.
@@ -242,7 +243,10 @@ def code_of(script: str) -> Code | None:
             f"--script {script}: {what}",
             f"name a Python program; one of the nodes is '~/{path.name}', quoted",
         )
-    folder = path.resolve().parent
+    folder = Path(source_dir).resolve() if source_dir else path.resolve().parent
+    name = Path(os.path.relpath(path.parent.resolve() / path.name, folder)).as_posix()
+    if name.startswith("../"):
+        raise UsageError(f"{script} is not in {source_dir}", "name a program below source_dir")
     if folder in (Path.home().resolve(), *Path.home().resolve().parents):
         raise UsageError(
             f"--script {script}: its folder is {folder}, and would be shipped whole",
@@ -251,15 +255,15 @@ def code_of(script: str) -> Code | None:
     commit = _git(folder, "rev-parse", "HEAD").strip()
     listed = _git(folder, "ls-files", "-z", "-co", "--exclude-standard").split("\0")[:-1]
     names = sorted(set(listed) or _walk(folder))
-    found = [name for name in names if (folder / name).is_symlink() or (folder / name).is_file()]
+    found = [one for one in names if (folder / one).is_symlink() or (folder / one).is_file()]
     # A program that git ignores is what was asked for.
-    files = tuple(dict.fromkeys([path.name, *found]))
+    files = tuple(dict.fromkeys([name, *found]))
     sizes = Counter[str]()
-    for name in files:
-        sizes[name.partition("/")[0]] += (folder / name).lstat().st_size
+    for one in files:
+        sizes[one.partition("/")[0]] += (folder / one).lstat().st_size
     size = sum(sizes.values())
     if size > MOST_CODE_BYTES or len(files) > MOST_CODE_FILES:
-        largest = ", ".join(f"{name} ({format_bytes(n)})" for name, n in sizes.most_common(3))
+        largest = ", ".join(f"{one} ({format_bytes(n)})" for one, n in sizes.most_common(3))
         raise UsageError(
             f"--script {script}: {count(len(files), 'file')} of {format_bytes(size)} in {folder} "
             f"are too much to ship; at most {MOST_CODE_FILES} of {format_bytes(MOST_CODE_BYTES)} "
@@ -268,7 +272,7 @@ def code_of(script: str) -> Code | None:
             "of the folder; data comes to the nodes with `clusterctl copy`",
         )
     changed = _git(folder, "status", "--porcelain", "--", ".") if commit else ""
-    return Code(folder, path.name, files, size, commit, changed)
+    return Code(folder, name, files, size, commit, changed)
 
 
 def _git(folder: Path, *arguments: str) -> str:

@@ -54,8 +54,9 @@ class JobRecord:
     where a copy brings its data; empty for a training. `watchdog` is what that has said, a line
     each time. `by_rank`: each rank has a log of its own. `waits_for` are the jobs before it in the
     queue. `retries`: `train --retries`. `model_dir` is where the model of a script-mode program
-    goes, empty for the head node alone; None for any other job. `nodes` is what node/jobs/jobs.py
-    says of nodes.json, where the job was asked for by its id; its docstring has all of the record.
+    goes, empty for the head node alone; None for any other job; `metric_definitions` are its own.
+    `nodes` is what node/jobs/jobs.py says of nodes.json, where the job was asked for by its id; its
+    docstring has all of the record.
     """
 
     job_id: str
@@ -87,6 +88,7 @@ class JobRecord:
     waits_for: tuple[str, ...] = ()
     rebooted: bool = False
     model_dir: str | None = None
+    metric_definitions: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def running(self) -> bool:
@@ -183,6 +185,7 @@ def read_record(described: dict[str, Any]) -> JobRecord:
         waits_for=tuple(described.get("waits_for", ())),
         rebooted=bool(described.get("rebooted")),
         model_dir=plan.get("model_dir"),
+        metric_definitions=plan.get("metric_definitions", {}),
     )
 
 

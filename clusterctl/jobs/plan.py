@@ -275,6 +275,7 @@ class JobRequest:
     ranks on each host, not as many as it has slots. `script_mode`: the program finds what
     SageMaker's toolkit gives one, and its arguments are hyperparameters (jobs/script_mode.py).
     `trace_steps`: START:STOP, of the trainer.
+    `source_dir`: a folder here around the program's, which is shipped.
     """
 
     ranks: int
@@ -294,6 +295,7 @@ class JobRequest:
     per_host: int | None = None
     script_mode: bool = False
     trace_steps: str = ""
+    source_dir: str | None = None
 
 
 @dataclass(frozen=True)
@@ -582,7 +584,8 @@ def _script(request: JobRequest, home: str, job_id: str) -> tuple[str, str]:
     code = f"{home}/{CODE_FOLDER}/{job_id}"
     if request.script_mode:  # which has folders beside it
         code += "/code"
-    return f"{code}/{posixpath.basename(script)}", code
+    below = posixpath.relpath(script, request.source_dir or posixpath.dirname(script) or ".")
+    return posixpath.normpath(f"{code}/{below}"), code
 
 
 def _program(

@@ -78,7 +78,8 @@ class ScriptMode:
     """What is asked for beside the program. `model_url`: where the model goes when the job has
     ended, below a folder with the job's name; empty: it stays on the head node, for `fetch`.
 
-    `distribution`: mpi, parameter_server, or empty: a process on each host.
+    `distribution`: mpi, parameter_server, or empty: a process on each host. `metrics`: {name:
+    regular expression}, which `results` reads without being asked.
     """
 
     channels: tuple[Channel, ...] = ()
@@ -87,6 +88,7 @@ class ScriptMode:
     framework: str = "tensorflow"
     distribution: str = "mpi"
     mpi_options: str = ""
+    metrics: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         names = [channel.name for channel in self.channels]

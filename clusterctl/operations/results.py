@@ -23,6 +23,7 @@ from clusterctl.jobs.metrics.logs import (
     Said,
     TrainingRow,
     clean_lines,
+    parse_definitions,
     read_metrics,
 )
 from clusterctl.jobs.metrics.reference import Comparison
@@ -87,6 +88,8 @@ def results_of_cluster(
         job = find(access, job_id, training=True)
     except NoJobs as none:
         return _before_jobs(access, none, definitions)
+    own_metrics = (f"{name}={regex}" for name, regex in job.metric_definitions.items())
+    definitions = definitions or parse_definitions(own_metrics)
     name = access.cluster.name
     hint = f"see what it wrote: clusterctl logs {name}; other jobs: clusterctl jobs {name}"
     if job.state is not JobState.SUCCEEDED:

@@ -113,7 +113,7 @@ def plan_training(
     more = _more_gpus(access.cluster, request.ranks)
     # Before any connection: asking for the impossible should not need one.
     check_request(request, hosts.slots, more)
-    code = code_of(request.script) if request.script else None
+    code = code_of(request.script, request.source_dir) if request.script else None
     job = plan_job(request, head_facts(access), hosts, new_job_id())
     job = settled(job, EXAMPLES / "tensorflow")
     brings = channel_copies(script_mode, job.job_id) if script_mode else {}
@@ -189,6 +189,7 @@ def start_training(
         "retries": retries,
         "min_ranks": min_gpus or plan.job.ranks,
         "model_dir": plan.script_mode.model_url if plan.script_mode else None,
+        "metric_definitions": dict(plan.script_mode.metrics) if plan.script_mode else {},
     }
     started = start_job(
         access.connections, access.head, job, access.cluster.name, how, files, record

@@ -95,3 +95,35 @@ def test_a_program_of_sagemakers_and_what_it_leaves(pair, s3, tmp_path):
     assert (status, "has its own file model" in err) == (2, True), err
     pair.ctl("clean-logs", "--jobs", "--force", "--yes")
     assert pair.on(1, "ls ~/.clusterctl/code") == ""
+
+
+JOB = """\
+entry_point: deep/program.py
+source_dir: src
+instance_count: 2
+distribution: {mpi: {enabled: true, custom_mpi_options: -verbose --NCCL_DEBUG=INFO}}
+hyperparameters: {epochs: 3, name: two words}
+inputs: {train: data, test: data}
+metric_definitions: [{Name: 'the:loss', Regex: 'SEEN.*"epochs": ([0-9]+)'}]
+role: any
+"""
+
+
+def test_a_job_file(pair, tmp_path):
+    for name, text in {
+        "data/t e s t": "x",
+        "src/deep/program.py": PROGRAM,
+        "job.yaml": JOB,
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    status, out, err = pair.ctl(
+        *("train", "--job-file", str(tmp_path / "job.yaml")),
+        *("--model-dir", str(tmp_path / "kept")),
+    )
+    assert status == 0, err + out
+    assert "left to the cluster: role\n" in err
+    assert (tmp_path / "kept" / "model/1/saved_model.pb").read_bytes() == bytes(range(256))
+    metrics = json.loads(pair.ctl("results", "--json")[1])["metrics"]
+    assert [[point["value"] for point in metrics.pop("the:loss")], metrics] == [[3.0, 3.0], {}]
+    pair.ctl("clean-logs", "--jobs", "--force", "--yes")

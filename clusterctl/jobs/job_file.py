@@ -1,0 +1,238 @@
+"""A job in the words of SageMaker's estimator: job.yaml, of `train --job-file`.
+
+Keys are those of the SageMaker Python SDK's estimators, version 1's names (train_instance_count,
+distributions) as well as version 2's. What is unknown is an error that names the nearest key.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from clusterctl.configuration.specfile import did_you_mean
+from clusterctl.domain.errors import NotEnoughGpus, UsageError
+from clusterctl.domain.hostsfile import HostsFile
+from clusterctl.domain.units import count
+from clusterctl.jobs.metrics.logs import parse_definitions
+from clusterctl.jobs.script_mode import FRAMEWORKS, MODES, Channel, ScriptMode
+
+# The names of version 1, and what they became.
+RENAMED = {
+    "train_instance_count": "instance_count",
+    "train_instance_type": "instance_type",
+    "train_max_run": "max_run",
+    "train_volume_size": "volume_size",
+    "distributions": "distribution",
+    "inputs": "channels",
+}
+# What SageMaker needs to know and a cluster of one's own has settled: machines, image, rights.
+SETTLED = (
+    *("base_job_name", "framework_version", "image_uri", "instance_type", "py_version", "role"),
+    *("script_mode", "security_group_ids", "subnets", "tags", "volume_size"),
+)
+KEYS = (
+    *("channels", "distribution", "entry_point", "framework", "hyperparameters", "input_mode"),
+    *("instance_count", "max_run", "metric_definitions", "model_dir", "output_path", "source_dir"),
+    *SETTLED,
+)
+CHANNEL_KEYS = (
+    "source",
+    "input_mode",
+    "shuffle_seed",
+    "distribution",
+    "compression",
+    "content_type",
+)
+MPI_KEYS = ("enabled", "processes_per_host", "custom_mpi_options")
+
+
+@dataclass(frozen=True)
+class JobFile:
+    """What a job.yaml says. `script` and `source_dir` are paths here.
+
+    `hosts`: so many nodes. `per_host`: ranks on each, None: as many as it has GPUs. `variables` and
+    `mpi_arguments` are as with -x and --mpi-arg. `max_run_s` ends the job. `settled` are
+    the keys that say nothing here.
+    """
+
+    script: str
+    source_dir: str
+    mode: ScriptMode
+    hosts: int = 1
+    per_host: int | None = None
+    variables: tuple[str, ...] = ()
+    mpi_arguments: tuple[str, ...] = ()
+    max_run_s: int | None = None
+    settled: tuple[str, ...] = ()
+
+    def ranks(self, hosts: HostsFile, cluster: str) -> int:
+        """How many ranks it has on a cluster. Raises NotEnoughGpus."""
+        there = len(hosts.entries)
+        if self.hosts > there:
+            raise NotEnoughGpus(
+                f"instance_count is {self.hosts}, and {cluster} has {count(there, 'node')}",
+                f"add nodes: clusterctl up {cluster} --nodes {self.hosts}",
+            )
+        return sum(self.per_host or entry.slots for entry in hosts.entries[: self.hosts])
+
+
+def read_job_file(path: Path) -> JobFile:
+    """Raises UsageError: it cannot be read, is no YAML, or says what makes no sense."""
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read {path}: {getattr(error, 'strerror', '') or error}") from None
+    except (yaml.YAMLError, RecursionError) as error:
+        raise UsageError(f"{path} is no YAML: {' '.join(str(error).split())}") from None
+    try:
+        return parse_job(found, path.parent)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error.message}", error.hint) from None
+
+
+def parse_job(said: Any, folder: Path) -> JobFile:
+    """`said` is the file's content; paths in it are relative to `folder`. Raises UsageError."""
+    known = _mapping(said, "a job", (*KEYS, *RENAMED))
+    keys: dict[str, Any] = {}
+    for name, value in known.items():
+        new = RENAMED.get(name, name)
+        if new in keys:
+            raise UsageError(f"{name} and {new} are the same", "leave one out")
+        keys[new] = value
+    # Relative, as --script has it: what begins with a slash is on the nodes.
+    source_dir = os.path.relpath(folder / _text(keys, "source_dir", "."))
+    entry_point = _text(keys, "entry_point")
+    if not entry_point:
+        raise UsageError("entry_point is missing", "entry_point: train.py")
+    distribution, per_host, options = _distribution(keys.get("distribution"))
+    variables, arguments = split_mpi_options(options)
+    max_run = _number(keys, "max_run")
+    if max_run:
+        arguments = (*arguments, f"--timeout {max_run}")
+    output = _text(keys, "output_path")
+    mode = ScriptMode(
+        channels=_channels(keys.get("channels"), _choice(keys, "input_mode", MODES), folder),
+        hyperparameters={
+            **_mapping(keys.get("hyperparameters"), "hyperparameters"),
+            **({"model_dir": keys["model_dir"]} if "model_dir" in keys else {}),
+        },
+        model_url=output,
+        framework=_choice(keys, "framework", FRAMEWORKS),
+        distribution=distribution,
+        mpi_options=options,
+        metrics=_metrics(keys.get("metric_definitions")),
+    )
+    return JobFile(
+        script=os.path.join(source_dir, entry_point),  # noqa: PTH118
+        source_dir=source_dir,
+        mode=mode,
+        hosts=_number(keys, "instance_count") or 1,
+        per_host=per_host,
+        variables=variables,
+        mpi_arguments=arguments,
+        max_run_s=max_run,
+        settled=tuple(name for name in known if RENAMED.get(name, name) in SETTLED),
+    )
+
+
+def split_mpi_options(options: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Variables, as with -x, and options of mpirun in `custom_mpi_options`.
+
+    They are cut at blanks, quotes not being honoured, and `--NCCL_DEBUG X` is the variable, as the
+    toolkit does it.
+    """
+    variables: list[str] = []
+    arguments: list[str] = []
+    words = iter(options.split())
+    for word in words:
+        name, given, value = word.lstrip("-").partition("=")
+        if word == "-x":
+            variables.append(next(words, ""))
+        elif name == "NCCL_DEBUG" and word.startswith("-"):
+            variables.append(f"NCCL_DEBUG={value if given else next(words, 'INFO')}")
+        else:
+            arguments.append("--verbose" if word == "-verbose" else word)
+    return tuple(variables), tuple([" ".join(arguments)] if arguments else [])
+
+
+def _distribution(said: Any) -> tuple[str, int | None, str]:
+    """Its name, the ranks on each host, and mpirun's options."""
+    found = _mapping(said, "distribution", ("mpi", "parameter_server"))
+    servers = _mapping(found.get("parameter_server"), "parameter_server", ("enabled",))
+    mpi = _mapping(found.get("mpi"), "mpi", MPI_KEYS)
+    if servers.get("enabled") and mpi.get("enabled"):
+        raise UsageError("mpi and parameter_server are both enabled", "enable one of them")
+    if mpi.get("enabled"):
+        return "mpi", _number(mpi, "processes_per_host"), _text(mpi, "custom_mpi_options")
+    return "parameter_server" if servers.get("enabled") else "", 1, ""
+
+
+def _channels(said: Any, mode: str, folder: Path) -> tuple[Channel, ...]:
+    """A text for one channel is `training`, as in the estimator's fit()."""
+    if isinstance(said, str):
+        said = {"training": said}
+    channels = []
+    for name, value in _mapping(said, "channels").items():
+        told = {"source": value} if isinstance(value, str) else value
+        options = dict(_mapping(told, f"channel {name}", CHANNEL_KEYS))
+        source = str(options.pop("source", ""))
+        own_mode = str(options.pop("input_mode", mode))
+        channel = Channel(str(name), source, own_mode, options)
+        if channel.is_here and not source.startswith("file://"):
+            channel = replace(channel, source=f"file://{folder.absolute() / source}")
+        channels.append(channel)
+    return tuple(channels)
+
+
+def _metrics(said: Any) -> dict[str, str]:
+    if said is None:
+        return {}
+    rows = [_mapping(row, "metric_definitions", ("Name", "Regex")) for row in _list(said)]
+    metrics = {_text(row, "Name"): _text(row, "Regex") for row in rows}
+    parse_definitions(f"{name}={regex}" for name, regex in metrics.items())
+    return metrics
+
+
+def _list(said: Any) -> list[Any]:
+    if not isinstance(said, list):
+        raise UsageError("metric_definitions is a list of Name and Regex")
+    return said
+
+
+def _mapping(said: Any, what: str, known: tuple[str, ...] = ()) -> dict[str, Any]:
+    """`said` itself; empty for nothing. Raises UsageError for a key that is none of `known`."""
+    if said is None:
+        return {}
+    if not isinstance(said, dict):
+        raise UsageError(f"{what}: keys and values are wanted, not {str(said)[:60]!r}")
+    for name in said:
+        if not isinstance(name, str) or (known and name not in known):
+            near = did_you_mean(str(name), [one.replace("_", "-") for one in known])
+            raise UsageError(f"{what} has no key {str(name)[:60]!r}{near.replace('-', '_')}")
+    return said
+
+
+def _text(keys: Mapping[str, Any], name: str, default: str = "") -> str:
+    value = keys.get(name, default)
+    if not isinstance(value, str):
+        raise UsageError(f"{name}: text is wanted, not {str(value)[:60]!r}")
+    return value
+
+
+def _number(keys: Mapping[str, Any], name: str) -> int | None:
+    value = keys.get(name)
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+        raise UsageError(f"{name}: a number of 1 or more is wanted, not {str(value)[:60]!r}")
+    return value
+
+
+def _choice(keys: Mapping[str, Any], name: str, choices: tuple[str, ...]) -> str:
+    value = _text(keys, name, choices[0])
+    if value not in choices:
+        raise UsageError(f"{name}: no {value[:60]!r}", f"one of {', '.join(choices)}")
+    return value

@@ -1,0 +1,120 @@
+"""job.yaml: the seeds' estimators in a file, and what is refused with the nearest key."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import yaml
+
+from clusterctl.domain.errors import NotEnoughGpus, UsageError
+from clusterctl.domain.hostsfile import HostsFile, HostSlots
+from clusterctl.jobs.job_file import JobFile, parse_job, read_job_file, split_mpi_options
+from clusterctl.jobs.script_mode import Channel, ScriptMode
+
+CIFAR10 = """\
+entry_point: keras_cifar10.py
+source_dir: source
+hyperparameters: {epochs: 10, batch-size: 256}
+metric_definitions:
+  - {Name: 'train:loss', Regex: '.*loss: ([0-9\\.]+) - acc: [0-9\\.]+.*'}
+framework_version: 1.15.2
+py_version: py3
+role: arn:aws:iam::123456789012:role/x
+train_instance_count: 2
+train_instance_type: ml.p3.2xlarge
+distributions: {mpi: {enabled: true, processes_per_host: 1}}
+base_job_name: cifar10-tf-dist
+tags: [{Key: Project, Value: cifar10}]
+input_mode: Pipe
+inputs:
+  train: s3://bucket/train
+  validation: {source: s3://bucket/validation, input_mode: File}
+  eval: data
+"""
+
+
+def test_a_seeds_estimator(tmp_path):
+    path = tmp_path / "job.yaml"
+    path.write_text(CIFAR10.replace("framework_version: 1.15.2", "framework_version: '1.15.2'"))
+    source = os.path.relpath(tmp_path / "source")
+    assert read_job_file(path) == JobFile(
+        script=f"{source}/keras_cifar10.py",
+        source_dir=source,
+        mode=ScriptMode(
+            channels=(
+                Channel("train", "s3://bucket/train", "Pipe"),
+                Channel("validation", "s3://bucket/validation", "File"),
+                Channel("eval", f"file://{tmp_path}/data", "Pipe"),
+            ),
+            hyperparameters={"epochs": 10, "batch-size": 256},
+            distribution="mpi",
+            metrics={"train:loss": ".*loss: ([0-9\\.]+) - acc: [0-9\\.]+.*"},
+        ),
+        hosts=2,
+        per_host=1,
+        settled=(
+            *("framework_version", "py_version", "role", "train_instance_type"),
+            *("base_job_name", "tags"),
+        ),
+    )
+
+
+def test_custom_mpi_options():
+    text = "-verbose --NCCL_DEBUG=INFO -x HOROVOD_TIMELINE=/t --mca btl ^openib"
+    assert split_mpi_options(text) == (
+        ("NCCL_DEBUG=INFO", "HOROVOD_TIMELINE=/t"),
+        ("--verbose --mca btl ^openib",),
+    )
+    assert split_mpi_options("--NCCL_DEBUG WARN") == (("NCCL_DEBUG=WARN",), ())
+    assert split_mpi_options("") == ((), ())
+
+
+def test_ranks_on_a_cluster(tmp_path):
+    hosts = HostsFile((HostSlots("10.0.0.4", 8), HostSlots("10.0.0.5", 8)))
+
+    def ranks(**said):
+        return parse_job({"entry_point": "a.py", **said}, tmp_path).ranks(hosts, "demo")
+
+    mpi = {"mpi": {"enabled": True}}
+    assert ranks(instance_count=2, distribution=mpi) == 16
+    assert ranks(instance_count=1, distribution=mpi) == 8
+    assert ranks(instance_count=2) == 2
+    assert ranks(instance_count=2, distribution={"parameter_server": {"enabled": True}}) == 2
+    with pytest.raises(NotEnoughGpus, match="instance_count is 3, and demo has 2 nodes"):
+        ranks(instance_count=3)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "entry_point is missing"),
+        ("[]", "a job: keys and values are wanted"),
+        ("entry_point: [a]", "entry_point: text is wanted"),
+        ("entrypoint: a.py", "a job has no key 'entrypoint'; did you mean entry_point?"),
+        ("{instance_count: 1, train_instance_count: 1}", "are the same"),
+        ("{entry_point: a, distribution: {mpi: {processes_per_hosts: 2}}}", "processes_per_host?"),
+        ("{entry_point: a, instance_count: 0}", "a number of 1 or more"),
+        ("{entry_point: a, instance_count: true}", "a number of 1 or more"),
+        ("{entry_point: a, input_mode: Pip}", "one of File, Pipe"),
+        ("{entry_point: a, channels: {train: {surce: x}}}", "did you mean source?"),
+        ("{entry_point: a, channels: {train: ''}}", "channel train has no source"),
+        ("{entry_point: a, metric_definitions: {Name: x}}", "is a list of Name and Regex"),
+        ("{entry_point: a, metric_definitions: [{Name: x, Regex: '('}]}", "not a regular"),
+        ("entry_point: 'a", "is no YAML"),
+        ("a: &a [*a]", "a job has no key 'a'"),
+    ],
+)
+def test_what_is_refused(tmp_path, text, message):
+    path = tmp_path / "job.yaml"
+    path.write_text(text)
+    with pytest.raises(UsageError) as refused:
+        read_job_file(path)
+    assert message in f"{refused.value.message} {refused.value.hint}"
+    assert str(path) in refused.value.message
+
+
+def test_both_distributions_are_too_many(tmp_path):
+    both = yaml.safe_load("{mpi: {enabled: true}, parameter_server: {enabled: true}}")
+    with pytest.raises(UsageError, match="both enabled"):
+        parse_job({"entry_point": "a.py", "distribution": both}, tmp_path)
