@@ -184,6 +184,7 @@ class _Asked:
 
 def _bench(app: AppContext, asked: _Asked) -> int:
     from clusterctl.bench.plan import order
+    from clusterctl.ec2.money.prices import find_prices
     from clusterctl.operations.bench import (
         about_cluster,
         open_benchmark,
@@ -197,11 +198,12 @@ def _bench(app: AppContext, asked: _Asked) -> int:
     from clusterctl.operations.status import cluster_status
     from clusterctl.operations.train import machines_of
 
-    settings, folder, home = asked.settings, asked.folder, Path(app.settings.home)
+    settings, folder = asked.settings, asked.folder
     status = cluster_status(app.clients, app.folder(settings.cluster))
     with app.access(status.cluster) as access:
         plans = plan_largest(access, settings, asked.variables, asked.sizes, asked.force)
-        about = about_cluster(app.clients, status, access, home)
+        prices = find_prices(app.clients, status.instances, price_cache(app.settings.home))
+        about = about_cluster(app.clients, status, access, prices)
         benchmark = open_benchmark(folder, settings, asked.seed, about)
         done = {run.key for run in benchmark.runs}
         keys = order(settings, asked.sizes, asked.repeats, benchmark.seed, done)
@@ -212,7 +214,7 @@ def _bench(app: AppContext, asked: _Asked) -> int:
             return 0
         write_benchmark(folder, benchmark)
         try:
-            machines = machines_of(app.clients, settings.cluster, price_cache(home))
+            machines = machines_of(status.instances, prices)
             watch = _watch(len(keys))
             run_benchmark(
                 access, benchmark, folder, keys, watch, machines, asked.variables, asked.force

@@ -364,11 +364,13 @@ def train(
     connection ends the following, not the job. The exit status is the job's.
     """
     from clusterctl.cli.copy.options import CopyOptions
+    from clusterctl.ec2.money.prices import find_prices
     from clusterctl.jobs.horovod import Knobs
     from clusterctl.jobs.mpirun import mpirun_arguments, parse_variable
     from clusterctl.jobs.plan import JobRequest, clears_or_resumes
     from clusterctl.jobs.script_mode import ScriptMode, parse_channel, parse_hyperparameter
     from clusterctl.operations.costs import price_cache
+    from clusterctl.operations.status import cluster_status
     from clusterctl.operations.train import (
         live_hosts,
         machines_of,
@@ -437,7 +439,8 @@ def train(
             timeline,
         ),
     )
-    with app.open(name) as access:
+    status = cluster_status(app.clients, app.folder(name))
+    with app.access(status.cluster) as access:
         if job:
             request = replace(request, ranks=job.ranks(live_hosts(access), name))
         plan = plan_training(access, request, force, script_mode)
@@ -456,20 +459,21 @@ def train(
             cache, offline = app.settings.home, bool(app.settings.lab)
             watchdog = prepare(access, watchdog_s, watchdog_cancel, cache, offline)
         how = "queue" if queue else "force" if force else "refuse"
-        machines = machines_of(app.clients, name, price_cache(app.settings.home))
+        prices = find_prices(app.clients, status.instances, price_cache(app.settings.home))
+        machines = machines_of(status.instances, prices)
         bring = _bringing(app, access, CopyOptions(credentials=credentials, quiet=as_json))
         started = start_training(access, plan, how, watchdog, machines, retries, min_gpus, bring)
         _show_started(started)
         if not detach:
-            status = follow_to_end(access, started.job.job_id, started.job.preset, as_json)
-            if model_place and status != INTERRUPTED:
+            ended = follow_to_end(access, started.job.job_id, started.job.preset, as_json)
+            if model_place and ended != INTERRUPTED:
                 from clusterctl.operations.logs import fetch
 
                 fetch(access, started.job.job_id, model_place)
                 output.note(f"its model, record and logs are in {model_place}")
-            if (autotune or timeline or trace_steps) and not as_json and status != INTERRUPTED:
+            if (autotune or timeline or trace_steps) and not as_json and ended != INTERRUPTED:
                 _show_tuning(access, started.job.job_id)
-            return status
+            return ended
         if as_json:
             output.data({"id": started.job.job_id, **_lines(started.job)})
         output.how_to_come_back(name)

@@ -28,13 +28,11 @@ from clusterctl.domain.errors import (
 )
 from clusterctl.ec2.machines import find_machine_type
 from clusterctl.ec2.money.costs import price_key
-from clusterctl.ec2.money.prices import find_prices
 from clusterctl.jobs.detached import JobRecord, JobState, list_jobs
 from clusterctl.jobs.metrics.logs import IMAGENET_SAMPLES
 from clusterctl.jobs.mpirun import Variable
 from clusterctl.jobs.plan import JobPlan, JobRequest
 from clusterctl.operations.access import Access
-from clusterctl.operations.costs import price_cache
 from clusterctl.operations.kill import cancel
 from clusterctl.operations.local_state import write_file
 from clusterctl.operations.logs import follow
@@ -43,6 +41,7 @@ from clusterctl.operations.results_plot import Curve, Panel, draw, picture_forma
 from clusterctl.operations.train import TrainingPlan, live_hosts, plan_training, start_training
 
 if TYPE_CHECKING:
+    from clusterctl.ec2.money.prices import Prices
     from clusterctl.ec2.session import Clients
     from clusterctl.operations.status import ClusterStatus
 
@@ -127,7 +126,7 @@ def write_benchmark(folder: Path, benchmark: Benchmark) -> None:
         ) from None
 
 
-def about_cluster(clients: Clients, status: ClusterStatus, access: Access, home: Path) -> Any:
+def about_cluster(clients: Clients, status: ClusterStatus, access: Access, prices: Prices) -> Any:
     """What a reader has to know of the machines, as JSON has it. A machine's price is None where
     nobody says. Raises HostError, AwsError."""
     nodes = access.cluster.in_service
@@ -135,7 +134,6 @@ def about_cluster(clients: Clients, status: ClusterStatus, access: Access, home:
     machines = [_machine(clients, name) for name in types]
     by_id = {one.node.instance_id: one for one in status.instances}
     own = [by_id[node.instance_id] for node in nodes if node.instance_id in by_id]
-    prices = find_prices(clients, own, price_cache(home))
     found = [prices[price_key(one)] for one in own]
     return {
         "cluster": access.cluster.name,

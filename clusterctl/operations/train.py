@@ -62,7 +62,8 @@ from clusterctl.operations.local_state import hosts_text, write_file
 from clusterctl.operations.logs import Running, refuse_beside_a_run, what_runs
 
 if TYPE_CHECKING:
-    from clusterctl.ec2.session import Clients
+    from clusterctl.ec2.instances import Instance
+    from clusterctl.ec2.money.prices import Prices
 
 LOOK = program_of("clusterctl.node.jobs.preflight")
 PROBE_TIMEOUT_S = 60.0
@@ -232,16 +233,13 @@ def _node_records(
     ]
 
 
-def machines_of(clients: Clients, name: str, cache: Path) -> dict[str, dict[str, Any]]:
-    """What EC2 says of each node of a cluster, by its name, for a job's record. `cache` is the file
-    that keeps prices. Raises AwsError."""
+def machines_of(instances: Sequence[Instance], prices: Prices) -> dict[str, dict[str, Any]]:
+    """What EC2 has said of each node of a cluster, by its name, for a job's record."""
     # Where a head node looks after a job (operations/watchdog.py) there is nothing that asks EC2.
-    from clusterctl.ec2.instances import find_instances, members_of
+    from clusterctl.ec2.instances import members_of
     from clusterctl.ec2.money.costs import node_cost, price_key
-    from clusterctl.ec2.money.prices import find_prices
 
-    instances = members_of(find_instances(clients.ec2, name))
-    prices, now = find_prices(clients, instances, cache), datetime.now(timezone.utc)
+    now = datetime.now(timezone.utc)
     return {
         one.node.name: {
             "image": one.image_id,
@@ -250,7 +248,7 @@ def machines_of(clients: Clients, name: str, cache: Path) -> dict[str, dict[str,
             "placement_group": one.placement_group,
             "usd_per_hour": node_cost(one, prices.get(price_key(one)), now).usd_per_hour,
         }
-        for one in instances
+        for one in members_of(instances)
     }
 
 
