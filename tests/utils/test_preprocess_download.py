@@ -4,101 +4,35 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import http.server
-import threading
-from dataclasses import dataclass, field
 
 import imagenet_download
 import pytest
 from imagenet_download import DownloadError, Login, Remote, fetch
 
+from tests.node.relay.webserver import cut, serving, status, whole_file
+
 from .conftest import SHARDS
 
 CONTENT = bytes(range(256)) * 4000
-
-
-@dataclass
-class Server:
-    """What the server does, and the requests it got."""
-
-    address: str = ""
-    files: dict = field(default_factory=dict)  # path: content
-    breaks: list = field(default_factory=list)  # bytes after which each next answer breaks off
-    statuses: list = field(default_factory=list)  # of the next answers, instead of the file
-    ranges: bool = True
-    etag: str = '"one"'
-    login: str = ""
-    location: str = ""
-    lengths: bool = True
-    requests: list = field(default_factory=list)
+BROKEN = [cut(1000), *[cut(0)] * imagenet_download.ATTEMPTS]
 
 
 @pytest.fixture
 def server(monkeypatch):
     monkeypatch.setattr(imagenet_download, "PAUSE_S", 0.0)
-    state = Server(files={"/x.tar": CONTENT})
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.0"
-
-        def do_GET(self):
-            state.requests.append(dict(self.headers))
-            if state.statuses:
-                return self.empty(state.statuses.pop(0))
-            if state.location:
-                return self.empty(302, Location=state.location)
-            if state.login and self.headers.get("Authorization") != state.login:
-                return self.empty(401, **{"WWW-Authenticate": "Basic"})
-            content = state.files.get(self.path)
-            if content is None:
-                return self.empty(404)
-            return self.send(content)
-
-        def send(self, content):
-            begin = 0
-            wanted = self.headers.get("Range")
-            same = self.headers.get("If-Range") in (None, state.etag)
-            if wanted and state.ranges and same:
-                begin = int(wanted.removeprefix("bytes=").rstrip("-"))
-            if begin >= len(content):
-                return self.empty(416, **{"Content-Range": f"bytes */{len(content)}"})
-            self.send_response(206 if begin else 200)
-            if begin:
-                whole = len(content)
-                self.send_header("Content-Range", f"bytes {begin}-{whole - 1}/{whole}")
-            if state.lengths:
-                self.send_header("Content-Length", str(len(content) - begin))
-            if state.etag:
-                self.send_header("ETag", state.etag)
-            self.end_headers()
-            limit = state.breaks.pop(0) if state.breaks else len(content)
-            self.wfile.write(content[begin : begin + limit])
-            return None
-
-        def empty(self, status, **headers):
-            self.send_response(status)
-            for name, value in headers.items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *args):
-            pass
-
-    served = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    state.address = f"http://127.0.0.1:{served.server_port}/"
-    thread = threading.Thread(target=served.serve_forever, args=(0.01,))
-    thread.start()
-    yield state
-    served.shutdown()
-    thread.join()
-    served.server_close()
+    with serving() as made:
+        made.files["/x.tar"] = CONTENT
+        yield made
 
 
 def remote(server, content=CONTENT, **changes):
     digest = hashlib.md5(content).hexdigest()
     known = {"size": len(content), "md5": digest, **changes}
-    return Remote(server.address + "x.tar", "x.tar", **known)
+    return Remote(f"{server.url}/x.tar", "x.tar", **known)
+
+
+def asked(server, header="range"):
+    return [headers.get(header) for _, _, headers in server.requests]
 
 
 def names(folder):
@@ -106,36 +40,35 @@ def names(folder):
 
 
 def test_a_file_comes_whole_over_connections_that_break_off(server, tmp_path):
-    server.breaks = [1, 100_000, 0, 300_000, 0]
+    server.misdeeds.extend(map(cut, [1, 100_000, 0, 300_000, 0]))
     path = fetch(remote(server), tmp_path)
     assert path.read_bytes() == CONTENT
     assert names(tmp_path) == ["x.tar"]
-    ranges = [headers.get("Range") for headers in server.requests]
-    assert ranges == [
-        None, "bytes=1-", "bytes=100001-", "bytes=100001-", "bytes=400001-", "bytes=400001-",
-    ]  # fmt: skip
+    begins = [1, 100_001, 100_001, 400_001, 400_001]
+    assert asked(server) == [None, *(f"bytes={begin}-" for begin in begins)]
 
 
 def test_a_later_run_goes_on_where_an_earlier_one_gave_up(server, tmp_path):
-    server.breaks = [1000] + [0] * imagenet_download.ATTEMPTS
+    server.misdeeds.extend(BROKEN)
     with pytest.raises(DownloadError, match="broke off; run it again to go on from here"):
         fetch(remote(server), tmp_path)
     assert "x.tar" not in names(tmp_path)
+    server.misdeeds.clear()
     assert fetch(remote(server), tmp_path).read_bytes() == CONTENT
-    assert server.requests[-1]["Range"] == "bytes=1000-"
+    assert asked(server)[-1] == "bytes=1000-"
 
 
 def test_a_server_without_ranges_starts_over(server, tmp_path):
-    server.ranges = False
-    server.breaks = [500_000, 700_000]
+    server.misdeeds.extend([cut(500_000, whole_file), cut(700_000, whole_file), whole_file])
     assert fetch(remote(server), tmp_path).read_bytes() == CONTENT
 
 
 def test_a_file_that_changed_meanwhile_is_not_joined_to_its_old_half(server, tmp_path):
-    server.breaks = [1000] + [0] * imagenet_download.ATTEMPTS
+    server.misdeeds.extend(BROKEN)
     with pytest.raises(DownloadError):
         fetch(remote(server), tmp_path)
-    server.files["/x.tar"], server.etag = CONTENT[::-1], '"two"'
+    server.misdeeds.clear()
+    server.files["/x.tar"], server.etags["/x.tar"] = CONTENT[::-1], '"two"'
     path = fetch(remote(server, CONTENT[::-1]), tmp_path)
     assert path.read_bytes() == CONTENT[::-1]
 
@@ -147,12 +80,18 @@ def test_what_is_whole_already_or_too_long_is_settled(server, tmp_path, rest):
 
 
 def test_errors_that_pass_are_waited_for(server, tmp_path):
-    server.statuses = [503, 429, 500, 408]
+    server.misdeeds.extend(map(status, [503, 429, 500, 408]))
     assert fetch(remote(server), tmp_path).read_bytes() == CONTENT
 
 
 def test_without_lengths_the_size_and_md5_still_tell(server, tmp_path):
-    server.lengths, server.etag, server.breaks = False, "", [5000]
+    def without(handler):
+        handler.send_response(200)
+        handler.end_headers()
+        handler.wfile.write(CONTENT[:5000])
+        handler.end_now()
+
+    server.misdeeds.append(without)
     with pytest.raises(DownloadError, match=r"has 5,000 bytes, not 1,024,000"):
         fetch(remote(server), tmp_path)
 
@@ -171,11 +110,11 @@ def test_what_is_not_the_file_it_should_be_is_refused(server, tmp_path, changes,
 
 
 @pytest.mark.parametrize(
-    ("status", "said"),
+    ("code", "said"),
     [(404, "404 Not Found"), (401, "wants a login"), (403, "--imagenet_access_key")],
 )
-def test_a_refusal_is_not_tried_again(server, tmp_path, status, said):
-    server.statuses = [status]
+def test_a_refusal_is_not_tried_again(server, tmp_path, code, said):
+    server.misdeeds.append(status(code))
     with pytest.raises(DownloadError, match=said):
         fetch(remote(server), tmp_path)
     assert len(server.requests) == 1
@@ -189,16 +128,15 @@ def test_a_server_that_is_not_there_is_given_up(server, tmp_path):
 
 def test_the_login_goes_to_the_server_and_to_no_other(server, tmp_path):
     login = Login("mü", "s:ecret")
-    server.login = "Basic " + base64.b64encode("mü:s:ecret".encode()).decode()
     assert fetch(remote(server), tmp_path, login).read_bytes() == CONTENT
+    sent = "Basic " + base64.b64encode("mü:s:ecret".encode()).decode()
+    assert set(asked(server, "authorization")) == {sent}
     assert "ecret" not in repr(login)
-    server.location = server.address.replace("127.0.0.1", "localhost") + "x.tar"
+    elsewhere = server.url.replace("127.0.0.1", "localhost") + "/x.tar"
+    server.misdeeds.append(status(302, Location=elsewhere))
     (tmp_path / "x.tar").unlink()
-    with pytest.raises(DownloadError):  # the handler redirects for ever
-        fetch(remote(server), tmp_path, login)
-    first, *redirected = server.requests[1:]
-    assert "Authorization" in first
-    assert all("Authorization" not in headers for headers in redirected)
+    assert fetch(remote(server), tmp_path, login).read_bytes() == CONTENT
+    assert asked(server, "authorization")[-2:] == [sent, None]
 
 
 def test_a_login_is_not_sent_in_the_open(tmp_path):
@@ -228,12 +166,10 @@ def test_what_is_there_in_any_form_is_not_fetched(tmp_path):
 @pytest.mark.train
 def test_the_whole_way_from_the_server_to_records(server, tool, tars, made, tmp_path):
     server.files = {f"/{path.name}": path.read_bytes() for path in tars.iterdir()}
-    server.breaks = [1000, 20_000, 10]
-    server.login = "Basic " + base64.b64encode(b"me:secret").decode()
     argv = [
         *("--local_scratch_dir", tmp_path / "scratch ü"),
-        *("--imagenet_url", server.address),
-        *("--labels_url", server.address + "synset_labels.txt"),
+        *("--imagenet_url", server.url),
+        *("--labels_url", f"{server.url}/synset_labels.txt"),
         *SHARDS,
     ]
     key = ["--imagenet_username", "me", "--imagenet_access_key", "secret"]
@@ -244,7 +180,7 @@ def test_the_whole_way_from_the_server_to_records(server, tool, tars, made, tmp_
     assert refused.returncode == 1
     for partial in tmp_path.rglob(".*.partial*"):
         partial.unlink()
-    server.login = ""  # the labels come from another place, which gets no login
+    server.misdeeds.extend(map(cut, [1000, 20_000, 10]))
     done = tool("preprocess_imagenet.py", *argv, *key, "--nocheck_download", "--allow_corrupt", 1)
     assert done.returncode == 0, done.stderr
     for path in made[0].glob("*-of-*"):

@@ -59,7 +59,7 @@ class Handler(BaseHTTPRequestHandler):
         if wanted and self.headers.get("If-Range", etag) == etag:
             first, last = wanted[6:].split("-")
             if int(first) >= len(body):
-                self.say(416, b"")
+                self.say(416, b"", {"Content-Range": f"bytes */{len(body)}"})
                 return
             part = body[int(first) : int(last or len(body)) + 1]
             end = int(first) + len(part) - 1
@@ -98,22 +98,31 @@ def reset(handler: Handler) -> None:
     handler.close_connection = True
 
 
-def half(handler: Handler) -> None:
-    """The first half of the right answer."""
-    whole = handler.wfile
+def cut(
+    size: int | None = None, answer: Callable[[Handler], None] = Handler.serve
+) -> Callable[[Handler], None]:
+    """The right answer, broken off after `size` bytes of its content, or half of them."""
 
-    class Half:
-        def write(self, content: bytes) -> int:
-            is_body = not content.startswith(b"HTTP/")
-            return whole.write(content[: len(content) // 2] if is_body else content)
+    def misdeed(handler: Handler) -> None:
+        whole = handler.wfile
 
-        def flush(self) -> None:
-            whole.flush()
+        class Cut:
+            def write(self, content: bytes) -> int:
+                end = len(content) // 2 if size is None else size
+                return whole.write(content if content.startswith(b"HTTP/") else content[:end])
 
-    handler.wfile = Half()  # type: ignore[assignment]
-    handler.serve()
-    handler.wfile = whole
-    handler.end_now()
+            def flush(self) -> None:
+                whole.flush()
+
+        handler.wfile = Cut()  # type: ignore[assignment]
+        answer(handler)
+        handler.wfile = whole
+        handler.end_now()
+
+    return misdeed
+
+
+half = cut()
 
 
 def half_then_reset(handler: Handler) -> None:
