@@ -43,6 +43,10 @@ class CommandLine:
         """The options of the account, as they stand behind each command."""
         return " ".join(self._account)
 
+    def anywhere(self) -> CommandLine:
+        """The same without the options of an account."""
+        return CommandLine(self.home, self._capsys, [])
+
     def __call__(self, command: str, *arguments: str) -> Ran:
         """`command` is what stands before the options: `up`, `network up`."""
         self._capsys.readouterr()

@@ -12,7 +12,7 @@ import click
 import pytest
 
 from clusterctl.cli.app_context import account_options
-from clusterctl.cli.main import cli, run_command
+from clusterctl.cli.main import run_command
 from clusterctl.cli.spec_options import spec_options
 from clusterctl.config import FILE_NAME
 from clusterctl.configuration.options import OPTIONS
@@ -93,15 +93,6 @@ def test_the_page_lists_every_key(folder):
     ]
 
 
-def test_show_without_a_file(clusterctl):
-    shown = clusterctl("config", "show")
-    assert shown.status == 0
-    rows = [line.split() for line in shown.out.splitlines()]
-    assert [row[0] for row in rows] == ["SETTING", *OPTIONS]
-    assert {row[-1] for row in rows[1:]} == {"built-in"}
-    assert clusterctl("config", "show", "demo", "--json").data["file"] is None
-
-
 def test_show_says_who_says_it(folder, clusterctl, monkeypatch):
     (folder / FILE_NAME).write_text(ENTRY + "defaults:\n  region: us-west-2\n")
     monkeypatch.setenv("CLUSTERCTL_NODES", "8")
@@ -114,60 +105,22 @@ def test_show_says_who_says_it(folder, clusterctl, monkeypatch):
     assert settings["zone"] == {"value": None, "from": "built-in"}
 
 
-def test_show_for_a_cluster_that_the_file_does_not_have(folder, clusterctl):
-    (folder / FILE_NAME).write_text(ENTRY)
-    other = clusterctl("config", "show", "other")
-    assert other.status == 0
-    assert "clusterctl.yaml has no cluster other: its defaults hold" in other.err
-    assert "clusters in clusterctl.yaml: demo" in clusterctl("config", "show").err
-
-
 @pytest.mark.parametrize("command", ["show", "check"])
 def test_a_broken_file(folder, clusterctl, command):
     (folder / FILE_NAME).write_text("defaults: {nodes: x}\nmore: 1\n")
     ran = clusterctl("config", command)
     assert ran.status == 2
-    said = ran.out + ran.err
-    assert "clusterctl.yaml:1: defaults.nodes: not a whole number, 1 to 999999999: 'x'\n" in said
-    assert "clusterctl.yaml:2: more: no such section" in said
-    assert clusterctl("config", command, "--config", "/dev/null").status == (
-        0 if command == "show" else 2
-    )
-
-
-def test_check_puts_each_cluster_together(folder, clusterctl):
-    (folder / FILE_NAME).write_text(
-        "defaults: {instance-type: g5.xlarge, subnet: subnet-1}\n"
-        "clusters:\n"
-        "  part: {network: research}\n"
-        "  few: {nodes: 2, min-nodes: 3}\n"
-        "  both: {extends: part, nodes: 1}\n"
-        "  late: {nodes: 1, stopped-days: 3}\n"
-        "  fine: {nodes: 1}\n"
-    )
-    checked = clusterctl("config", "check")
-    assert (checked.status, checked.out.splitlines()) == (
-        2,
-        [
-            "clusterctl.yaml:3: clusters.part: --subnet and --network exclude each other",
-            "clusterctl.yaml:4: clusters.few: at least 3 of 2 nodes makes no sense",
-            "clusterctl.yaml:5: clusters.both: --subnet and --network exclude each other",
-            "clusterctl.yaml:6: clusters.late: a time after which a stopped cluster is removed "
-            "needs an idle time that stops it",
-        ],
-    )
-    problems = clusterctl("config", "check", "--json").data["problems"]
-    assert problems[1] == {
-        "line": 4,
-        "key": "clusters.few",
-        "message": "at least 3 of 2 nodes makes no sense",
-    }
+    assert re.findall(r"clusterctl.yaml:\d: [\w.]+", ran.out + ran.err) == [
+        "clusterctl.yaml:1: defaults.nodes",
+        "clusterctl.yaml:2: more",
+    ]
+    other = clusterctl("config", command, "--config", "/dev/null")
+    assert other.status == (0 if command == "show" else 2)
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "there is no clusterctl.yaml here and none in "),
         (["--config", "no such ☃"], "cannot read no such ☃: No such file or directory"),
         (["--config", "."], ". is not a file"),
     ],
@@ -178,41 +131,7 @@ def test_no_file_to_check(clusterctl, arguments, said):
     assert said in ran.err
 
 
-def test_check_says_all_of_it_at_once(folder, clusterctl):
-    (folder / FILE_NAME).write_text(
-        "clusters:\n"
-        "  one: {nodes: 2, min-nodes: 3, user-data: gone.sh}\n"
-        "  two: {min-nodes: 3, disk-iops: many}\n"
-        "  three: {nodes: 10001, user-data: .}\n"
-    )
-    assert clusterctl("config", "check").out.splitlines() == [
-        "clusterctl.yaml:2: clusters.one: at least 3 of 2 nodes makes no sense",
-        "clusterctl.yaml:2: clusters.one: cannot read the user data gone.sh: "
-        "No such file or directory",
-        "clusterctl.yaml:3: clusters.two.disk-iops: not a whole number, 1 to 999999999: 'many'",
-        "clusterctl.yaml:4: clusters.three: 10001 nodes are too many",
-        "clusterctl.yaml:4: clusters.three: the user data is not a file: .",
-    ]
-
-
-def test_show_says_in_json_too_that_there_is_no_such_cluster(folder, clusterctl):
-    (folder / "team.yaml").write_text(ENTRY)
-    shown = clusterctl("config", "show", "dmo", "--config", "team.yaml", "--json")
-    assert shown.data["clusters"] == ["demo"]
-    assert shown.err == "team.yaml has no cluster dmo: its defaults hold; did you mean demo?\n"
-
-
 WARNED = "warning: CLUSTERCTL_NODS is no setting; did you mean CLUSTERCTL_NODES?\n"
-
-
-@pytest.mark.parametrize("command", ["show", "check"])
-def test_a_misspelt_variable_is_warned_of(folder, clusterctl, monkeypatch, command):
-    (folder / FILE_NAME).write_text(ENTRY)
-    monkeypatch.setenv("CLUSTERCTL_NODS", "3")
-    ran = clusterctl("config", command, "--json")
-    assert ran.status == 0
-    assert WARNED in ran.err
-    assert ran.data["file"] == FILE_NAME
 
 
 def test_a_launch_warns_of_it_too(folder, launch, monkeypatch):
@@ -262,23 +181,12 @@ def test_what_is_missing_is_named_as_flag_and_as_key(launch):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--nodes", "0"], "'--nodes': not a whole number, 1 to 999999999: '0'"),
         (["--nodes", "four"], "'--nodes': not a whole number, 1 to 999999999: 'four'"),
         (["--instance-type", "P4D"], "'--instance-type': not what instance-type takes: 'P4D'"),
         (["--or-type", "g5.xlarge", "--or-type", ""], "'--or-type': not what or-type takes: ''"),
         (["--tag", "novalue"], "'--tag': not KEY=VALUE: 'novalue'"),
-        (["--tag", "aws:x=y"], "'--tag': the tag 'aws:x' is not free"),
-        (["--tag", "a=\n"], "'--tag': not a tag: 'a': '\\n'"),
-        (
-            ["--budget", "-1"],
-            "above 0 and below 1000000000: '-1'",
-        ),
-        (
-            ["--budget", "nan"],
-            "'--budget': not a number such as 8 or 0.5, above 0",
-        ),
+        (["--budget", "-1"], "above 0 and below 1000000000: '-1'"),
         (["--idle-stop", "soon"], "'--idle-stop': not a duration such as"),
-        (["--timeout", "0"], "'--timeout': no time at all: '0'"),
         (["--zone", "../.."], "'--zone': not what zone takes: '../..'"),
         (["--user", "$(id)"], "'--user': not what user takes: '$(id)'"),
         (["--image", "\x1b[2J"], "'--image': not text: '\\x1b[2J'"),
@@ -337,11 +245,3 @@ def test_without_a_file_nothing_is_paid_for_one(folder):
         [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True
     )
     assert ran.stdout == "[]\n"
-
-
-def test_config_has_help(clusterctl):
-    for arguments in (["-h"], ["show", "-h"], ["check", "-h"]):
-        ran = clusterctl("config", *arguments)
-        assert ran.status == 0
-        assert "clusterctl config" in ran.out
-    assert cli.get_command(click.Context(cli), "config") is not None

@@ -132,18 +132,3 @@ def test_networks_that_a_lab_cannot_have(tmp_path, network):
     refused = run(tmp_path, "start", "--network", network)
     assert (refused.returncode, refused.stdout) == (2, "")
     assert network in refused.stderr
-
-
-def test_a_home_that_cannot_be_written(tmp_path):
-    (tmp_path / "file").write_text("")
-    refused = run(tmp_path / "file", "start")
-    assert refused.returncode == 1
-    assert "error: cannot write to " in refused.stderr
-    assert "CLUSTERCTL_HOME=" in refused.stderr
-
-
-@pytest.mark.parametrize("command", [[], ["start"], ["stop"], ["status"], ["env"]])
-def test_help_has_an_example(tmp_path, command):
-    shown = run(tmp_path, *command, "-h")
-    assert shown.returncode == 0
-    assert "Example:\n" in shown.stdout

@@ -27,21 +27,7 @@ def results(tmp_path, capsys, monkeypatch):
     return lambda *arguments: command("results", *arguments)
 
 
-def test_the_table(results):
-    ran = results("--log", "hvd_train.log")
-    assert (ran.status, ran.err.splitlines()[0]) == (0, "from hvd_train.log")
-    lines = ran.out.splitlines()
-    assert lines[:2] == [
-        "32 GPUs, step 14050, epoch 89.8; finished in 1 h 40 min",
-        "  19200.0 images/s, 600.0 per GPU (without rows that count the start)",
-    ]
-    assert "14050  89.8   19200.0   4.190  5.190       0.01405" in lines
-    assert "14075  90.0   75.000   92.50    0.97  2026-11-20 10:00:00" in lines
-    assert "beside the tutorial's run on 32 GPUs:" in lines
-    assert "  images/s per GPU: 600.0, the tutorial's 615.7 (0.97 times)" in lines
-    assert "  top-1 75.000 %, the tutorial's 75.716 % (-0.716)" in lines
-    assert "0.32   6.990  6.515     7.990       7.425     0.00005  0.10353" in lines
-    assert "24 of 283 rows; all of them: --all, --csv FILE or --json" in ran.err
+def test_all_rows_and_no_reference(results):
     everything = results("--log", "hvd_train.log", "--all", "--reference", "none")
     assert "of 283 rows" not in everything.err
     assert len(everything.out.splitlines()) == 2 + 2 + 283 + 3
@@ -61,29 +47,6 @@ def test_several_logs_after_one_option_and_standard_input(results, tmp_path):
     assert data["sources"] == ["standard input"]
     assert len(data["runs"][0]["rows"]) == 283
     assert data["runs"][0]["comparison"]["top1_difference"] == pytest.approx(-0.716)
-
-
-def test_remarks(results, tmp_path):
-    (tmp_path / "x.log").write_text(
-        banner(samples=5000) + rows([0, 1, 50, 100]) + banner(samples=5000) + rows([60, 110])
-        + "   160   1.0 19347.5    nan    nan 0.10353\n"
-    )  # fmt: skip
-    ran = results("--log", "x.log")
-    assert "32 GPUs, step 160, epoch 1.0; not finished" in ran.out
-    assert "  resumed at step 60" in ran.out
-    assert "  the loss is not a number from step 160 on" in ran.out
-    assert (
-        "  losses and accuracies do not compare: 5000 images, ImageNet has 1281167 images\n"
-    ) in ran.out
-    assert "TUTORIAL" not in ran.out
-
-
-def test_a_resumed_run_that_finished(results, tmp_path):
-    text = banner(samples=1) + rows([0, 1, 50, 100]) + banner(samples=1) + rows([60, 110])
-    (tmp_path / "x.log").write_text(text + "Finished in 90.0\n")
-    ran = results("--log", "x.log")
-    assert "step 110, epoch 0.7; finished, its last part in 1 min 30 s\n" in ran.out
-    assert "do not compare: 1 image, ImageNet" in ran.out
 
 
 def test_logs_side_by_side_name_a_difference_beyond_the_noise_and_no_other(results, tmp_path):
@@ -127,26 +90,6 @@ def test_logs_side_by_side_name_a_difference_beyond_the_noise_and_no_other(resul
 def test_how_a_job_went(state, exit_status, says):
     began = datetime(2026, 11, 20, tzinfo=timezone.utc)
     assert how_it_went(JobRecord("id", state, exit_status, began, 90.0, 2, "", "", 1)) == says
-
-
-def test_a_test_of_keras_has_no_column_of_epochs(results, tmp_path):
-    (tmp_path / "k.log").write_text("Epoch 1/1\n4/4 - 1s - loss: 1.3\nTest loss: 1.1457\n")
-    ran = results("--log", "k.log")
-    assert "test:loss   1       1.1457  1.1457  1.1457  1.1457" in ran.out
-    assert "EPOCH  train:loss\n1      1.3\n" in ran.out
-
-
-def test_metrics_of_other_programs(results, tmp_path):
-    (tmp_path / "k.log").write_text("Epoch 1/1\r4/4 [==] - 1s 20ms/step - loss: 1.3 - dice: 0.5\n")
-    ran = results("--log", "k.log")
-    assert "train:loss  1       1.3    1.3   1.3     1.3" in ran.out
-    assert "EPOCH  train:loss  sec/steps\n1      1.3         0.02\n" in ran.out
-    ran = results("--log", "k.log", "--metric", "dice=dice: ([0-9.]+)", "--metric", "no=n(o)pe")
-    assert "dice    1       0.5    0.5   0.5     0.5" in ran.out
-    assert "no      0       -      -     -       -" in ran.out
-    assert results("--log", "k.log", "--csv", "-").out == (
-        "metric,epoch,line,value\ntrain:loss,1,2,1.3\nsec/steps,1,2,0.02\n"
-    )
 
 
 def test_files_beside_the_table(results, tmp_path):

@@ -13,6 +13,7 @@ from syrupy.extensions.amber import AmberSnapshotExtension
 from clusterctl.diagnosis import bundle
 from tests.cli.running import DEMO, clusterctl, launched
 from tests.diagnosis.made_up import job_of, own, samples, with_rank
+from tests.jobs.training_logs import HEADER, banner, evaluation, rows
 from tests.moto_ec2 import client, moto_client, moto_url
 
 __all__ = ["client", "clusterctl", "moto_client", "moto_url"]
@@ -27,16 +28,19 @@ MASKS = (
     (r"SHA256:[\w+/]+", "SHA256:KEY"),
     (r"2026-11-\d\d", "TODAY"),
     (r"/\S*/home\b", "HOME"),
+    (r"/\S*/bin/mpirun", "ENVIRONMENT/bin/mpirun"),
     (r"after \d+\.\d s", "after N s"),
     (r"\$[\d.]+ so far|\$[\d.]+(?= +ended)", "$N so far"),
     (r"(?<=TIME)( +\S+ +)\$[\d.]+", r"\1$N"),
     (r"ends in [\d hmin]+ by", "ends in N h by"),
     # How far hosts and instances are is a matter of time.
-    (r"(?m)^(demo-\d: |terminating demo: |looking at what is there).*\n", ""),
-    (r"(?m)(: not ready after N s): .*\n( +hint: if .*\n)?", r"\1: STATE\n"),
+    (r"^(demo-\d: |terminating demo: |looking at what is there).*\n", ""),
+    (r"(: not ready after N s): .*\n( +hint: if .*\n)?", r"\1: STATE\n"),
 )
 # Changes every few hours.
 SPOT = ((r"\$[\d.]+", "$N"),)
+# How long a copy takes, and what that comes to.
+COPY = ((r"\d+(\.\d+)? s\b.*?( +\d+)?$", r"N s\2"), (r"\d+\.\d GiB$", "N GiB"))
 
 
 @pytest.fixture
@@ -45,11 +49,14 @@ def see(clusterctl, snapshot, monkeypatch):
     monkeypatch.setattr("clusterctl.cli.status._log_in", lambda *_: ())
     monkeypatch.setattr("sys.argv", ["clusterctl"])
 
-    def compare(*arguments: str) -> None:
-        ran = clusterctl(*arguments)
+    def compare(*arguments: str, account: bool = True) -> None:
+        """`account`: at moto's EC2, with that account's options."""
+        ran = (clusterctl if account else clusterctl.anywhere())(*arguments)
         text = f"$ clusterctl {' '.join(arguments)}\n{ran.out}--\n{ran.err}exit {ran.status}\n"
-        for pattern, mask in MASKS + SPOT * ("--spot" in arguments):
-            text = re.sub(pattern, mask, text)
+        for pattern, mask in (
+            MASKS + SPOT * ("--spot" in arguments) + COPY * (arguments[0] == "copy")
+        ):
+            text = re.sub(pattern, mask, text, flags=re.MULTILINE)
         # Columns are as wide as their widest word.
         text = re.sub(r"(?<=\S) {2,}", "  ", text.replace(str(clusterctl.home), "HOME"))
         assert text == snapshot(extension_class=AmberSnapshotExtension)
@@ -122,3 +129,72 @@ def test_a_rank_that_keeps_the_others_waiting(see, clusterctl, tmp_path, monkeyp
     see("diagnose", "--from", "stuck.json.gz", "--tree")
     see("diagnose", "demo", "--from", "stuck.json.gz")
     see("diagnose", "--from", "nothing.json.gz")
+
+
+CLUSTERS = """\
+defaults: {region: us-west-2, instance-type: g5.xlarge, subnet: subnet-1}
+clusters:
+  demo: {nodes: 4, instance-type: p4d.24xlarge, tag: {team: nlp}}
+  part: {network: research}
+  few: {nodes: 2, min-nodes: 3, user-data: gone.sh}
+  two: {min-nodes: 3, disk-iops: many}
+"""
+
+
+def test_config(see, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CLUSTERCTL_CONFIG", raising=False)
+    monkeypatch.setenv("CLUSTERCTL_NODES", "8")
+    monkeypatch.setenv("CLUSTERCTL_NODS", "3")
+    see("config check", account=False)
+    (tmp_path / "clusterctl.yaml").write_text(CLUSTERS)
+    see("config check", account=False)
+    see("config check", "--json", account=False)
+    (tmp_path / "clusterctl.yaml").write_text(CLUSTERS.partition("  two")[0])
+    see("config show", "demo", account=False)
+    see("config show", "dmo", account=False)
+
+
+def test_results(see, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CLUSTERCTL_CONFIG", "/dev/null")
+    finished = rows([0, 1, *range(50, 14051, 50)], speed=19200.0) + "Finished in 6000.5\n"
+    (tmp_path / "run.log").write_text(banner() + HEADER + finished + evaluation())
+    see("results", "--log", "run.log", account=False)
+    resumed = rows([0, 1, 50, 100]) + banner(samples=5000) + rows([60, 110])
+    (tmp_path / "resumed.log").write_text(
+        banner(samples=5000) + resumed + "   160   1.0 19347.5    nan    nan 0.10353\n"
+    )
+    see("results", "--log", "resumed.log", account=False)
+    (tmp_path / "keras.log").write_text(
+        "Epoch 1/1\r4/4 [==] - 1s 20ms/step - loss: 1.3 - dice: 0.5\nTest loss: 1.1457\n"
+    )
+    metrics = ("--metric", "dice=dice: ([0-9.]+)", "--metric", "no=n(o)pe")
+    see("results", "--log", "keras.log", *metrics, account=False)
+    see("results", "--log", "keras.log", "--csv", "-", account=False)
+
+
+@pytest.mark.lab
+def test_train_and_copy(pair, see, clusterctl, tmp_path, monkeypatch):
+    for name, value in pair.environ.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "large").write_bytes(bytes(3 << 20))
+    (tmp_path / "set" / "small").write_text("small")
+    pair.on(1, "mkdir copied && echo old > copied/old")
+    for node in (0, 1):
+        pair.on(node, "rm -rf data/tf-imagenet")
+    try:
+        see("copy", "pair", "--dry-run", "--delete", "set/", "copied", account=False)
+        see("copy", "pair", "set/", "copied", account=False)
+        see("copy", "pair", "--verify", "--delete", "set/", "copied", account=False)
+        see("copy", "pair", "/no/such/source", "x", account=False)
+        see("copy", "pair", "--nodes", "9", ".", "x", account=False)
+        see("copy", "pair", "--from", "0", "/no/such/source", "x", account=False)
+        see("train", "pair", "2", "--synthetic", "--dry-run", account=False)
+        see("train", "pair", "9", "--synthetic", account=False)
+        see("train", "pair", "2", account=False)
+    finally:
+        for node in (0, 1):
+            pair.on(node, "rm -rf copied")

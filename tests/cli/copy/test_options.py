@@ -14,7 +14,6 @@ from click.testing import CliRunner
 from clusterctl.cli.copy.options import (
     CopyOptions,
     copy_options,
-    names_in,
     request_of,
     url_access,
 )
@@ -49,23 +48,17 @@ def made(*argv: str) -> CopyRequest:
     return request_of(parsed(*argv), ("data/",), "data/", None)
 
 
-def test_nothing_given():
-    assert parsed() == CopyOptions()
-    assert made() == CopyRequest(("data/",), "data/")
-
-
 @pytest.mark.parametrize(
     ("argv", "changes"),
     [
+        ([], {}),
         (["--delete"], {"delete": True}),
         (["-c"], {"checksum": True}),
-        (["--checksum"], {"checksum": True}),
         (["--dry-run"], {"dry_run": True}),
         (["--verify"], {"verify": True}),
         (["--encrypt"], {"encrypt": True}),
         (["--streams", "4"], {"streams": 4}),
         (["--block-size", "8MiB"], {"block_bytes": 8 << 20}),
-        (["--block-size", "65536"], {"block_bytes": 65536}),
         (["--port", "7000"], {"port": 7000}),
         (["--link-rate", "25gbit"], {"link_rate": 3.125e9}),
         (["--link-rate", "160 Mbit/s"], {"link_rate": 2e7}),
@@ -103,9 +96,9 @@ def test_options_that_make_no_sense(argv, says):
 
 def test_names_from_a_file(tmp_path):
     listed = tmp_path / "list"
-    listed.write_bytes(b"a\n\nb c\r\n\xff")
-    assert made("--files-from", str(listed)).names == (b"a", b"b c", b"\xff")
-    listed.write_bytes(b"a\nb\0c\0")
+    listed.write_bytes(b"a\n\n b c \r\n\xff")
+    assert made("--files-from", str(listed)).names == (b"a", b" b c ", b"\xff")
+    listed.write_bytes(b"a\nb\0\0c\0")
     assert made("-0", "--files-from", str(listed)).names == (b"a\nb", b"c")
 
 
@@ -144,21 +137,6 @@ def test_whose_keys_the_nodes_use(argv, credentials, asked, capsys):
 def test_an_endpoint_that_is_none():
     with pytest.raises(UsageError, match="not an endpoint"):
         url_access(parsed("--s3-endpoint", "s3"), (), lambda: None, Path())
-
-
-@pytest.mark.parametrize(
-    ("text", "end", "names"),
-    [
-        (b"", b"\n", ()),
-        (b"\n\n", b"\n", ()),
-        (b"a", b"\n", (b"a",)),
-        (b" a \n", b"\n", (b" a ",)),
-        (b"a\r", b"\0", (b"a\r",)),
-        (b"\0\0", b"\0", ()),
-    ],
-)
-def test_names_in_a_list(text, end, names):
-    assert names_in(text, end) == names
 
 
 @pytest.mark.parametrize(
