@@ -180,8 +180,7 @@ def test_hanging_helpers_hold_nothing_up(guard):
     assert ended(guard)
 
 
-@pytest.mark.parametrize("version", ["3.8", "3.9", "3.12", "3.13"])
-@pytest.mark.parametrize("short", [False, True])
+@pytest.mark.parametrize(("version", "short"), [("3.8", True), ("3.9", False), ("3.13", True)])
 def test_other_pythons(guard, version, short):
     guard.python = str(python_or_skip(version))
     guard.program.write_bytes(GUARD.zipapp(comments=not short))

@@ -55,7 +55,7 @@ def clean(node, *folders, **changes):
     return json.loads(result.stdout)
 
 
-@pytest.mark.parametrize("name", ["runs", "rün ☃", "a'b\"c", "-rf", "*", "a\nb", "."])
+@pytest.mark.parametrize("name", ["rün ☃ a'b\"c\n", "-rf", "*", "."])
 def test_a_folder_with_other_files_keeps_them(node, name):
     folder = node.home / name
     fill(folder, (*OURS, *OTHERS))
@@ -102,7 +102,7 @@ def test_the_home_folder_and_one_that_holds_nothing_else(node):
     assert tree(node.home) == {*OTHERS, ".ssh", "model.ckpt-best", "sub"}
 
 
-@pytest.mark.parametrize("ending", ["", "/", "//", "/.", "/./"])
+@pytest.mark.parametrize("ending", ["", "/", "/./"])
 def test_links_are_left_alone(node, ending):
     real, other = node.home / "real", node.home / "other"
     fill(real, OURS)

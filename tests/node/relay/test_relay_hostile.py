@@ -15,6 +15,8 @@ from collections import Counter
 
 import pytest
 
+from clusterctl.copy.relay_config import ephemeral_pem
+from clusterctl.node.relay.manifest import digest_of
 from clusterctl.node.relay.wire import (
     BLOCK,
     LENGTH,
@@ -93,7 +95,7 @@ def test_noise_from_strangers_does_not_harm(relays, data, tmp_path, seed):
             link.close()
     target = relays.target(tmp_path / "to")
     # Still whole, and still small: the source's memory does not depend on what strangers send.
-    target.tell("begin", **begun(source, data))
+    target.tell("begin", **begun(source))
     target.pull_from(source)
     target.expect("done")
     assert tree(tmp_path / "to") == tree(data)
@@ -102,14 +104,17 @@ def test_noise_from_strangers_does_not_harm(relays, data, tmp_path, seed):
     assert int(peak) < 80_000  # KiB
 
 
-def begun(source, data):
+def manifest_of(source):
     link = dial(source.address, source.port, GOOD, None)
     link.send(REQUEST.pack(MANIFEST, 0))
     blob = link.read(LENGTH.unpack(link.read(LENGTH.size))[0])
     link.close()
-    from clusterctl.node.relay.manifest import digest_of
+    return blob
 
-    return {"block_bytes": 1 << 16, "streams": 3, "digest": digest_of(blob), "single": False}
+
+def begun(source):
+    digest = digest_of(manifest_of(source))
+    return {"block_bytes": 1 << 16, "streams": 3, "digest": digest, "single": False}
 
 
 def test_a_crowd_from_one_address_keeps_no_other_out(relays, data):
@@ -150,18 +155,6 @@ def _tcp_pair():
         theirs = socket.create_connection(server.getsockname())
         ours, _ = server.accept()
     return ours, theirs
-
-
-def test_a_crowd_of_strangers_keeps_nobody_out_for_long(relays, data):
-    source = serving(relays, data)
-    crowd = [socket.create_connection((source.address, source.port)) for _ in range(200)]
-    for one in crowd:
-        one.close()
-    for _ in range(50):
-        with contextlib.suppress(PeerError):
-            dial(source.address, source.port, GOOD, None).close()
-            return
-    pytest.fail("the relay lets nobody in any more")
 
 
 class Liar:
@@ -215,13 +208,9 @@ LIES = {
 @pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
 def test_what_a_liar_sends_is_not_taken_and_another_is_asked(relays, data, tmp_path, lie):
     source = serving(relays, data)
-    begin = begun(source, data)
-    link = dial(source.address, source.port, GOOD, None)
-    link.send(REQUEST.pack(MANIFEST, 0))
-    blob = link.read(LENGTH.unpack(link.read(LENGTH.size))[0])
-    liar = Liar(blob, lambda block: lie(block_of(data, block)), 129)
+    liar = Liar(manifest_of(source), lambda block: lie(block_of(data, block)), 129)
     target = relays.target(tmp_path / "to")
-    target.tell("begin", **begin)
+    target.tell("begin", **begun(source))
     target.pull_from(liar, "liar")
     lost = target.expect("lost")
     assert lost["upstream"] == "liar"
@@ -275,10 +264,6 @@ def test_a_file_system_that_knows_neither_splice_nor_sendfile(tmp_path, monkeypa
 
 def test_damage_that_a_node_has_passed_on_unseen_is_mended_on_both(relays, data, tmp_path):
     source = serving(relays, data)
-    begin = begun(source, data)
-    link = dial(source.address, source.port, GOOD, None)
-    link.send(REQUEST.pack(MANIFEST, 0))
-    blob = link.read(LENGTH.unpack(link.read(LENGTH.size))[0])
     asked = Counter()
 
     def answer(block):
@@ -290,10 +275,10 @@ def test_damage_that_a_node_has_passed_on_unseen_is_mended_on_both(relays, data,
             return LIES["flipped bits"](content)
         return LENGTH.pack(len(content)) + content + TRAILER.pack(zlib.crc32(content), 0)
 
-    liar = Liar(blob, answer, 129, closes=False)
+    liar = Liar(manifest_of(source), answer, 129, closes=False)
     middle, last = relays.target(tmp_path / "middle"), relays.target(tmp_path / "last")
     for target in (middle, last):
-        target.tell("begin", **begin)
+        target.tell("begin", **begun(source))
     last.pull_from(middle, "middle")
     middle.pull_from(liar, "liar")
     for target, folder in ((middle, "middle"), (last, "last")):
@@ -310,7 +295,7 @@ def test_damage_that_a_node_has_passed_on_unseen_is_mended_on_both(relays, data,
 def test_a_manifest_that_is_not_the_one(relays, data, tmp_path, blob):
     source = serving(relays, data)
     target = relays.target(tmp_path / "to")
-    target.tell("begin", **begun(source, data))
+    target.tell("begin", **begun(source))
     target.pull_from(Liar(blob, bytes, 1), "liar")
     assert target.expect("lost")["kind"] == "corrupt"
     target.pull_from(source)
@@ -364,11 +349,10 @@ def test_files_that_change_or_vanish_are_not_published(relays, tmp_path):
         assert done["left_out"] == 4
         assert len(done["warnings"]) == 4
         there = {name: content for name, (_, _, content) in tree(to / str(n)).items()}
-        assert there == {name: files[name] for name in sorted(files) if name not in LEFT_OUT}
+        left_out = (b"007", b"008", b"009")
+        assert there == {name: files[name] for name in files if name not in left_out}
+        assert "lost" not in [event["event"] for event in list(target.events.queue)]
     assert [target.stop()["clean"] for target in chain] == [True, True]
-
-
-LEFT_OUT = (b"007", b"008", b"009")
 
 
 def test_a_folder_in_the_place_of_a_file(relays, tmp_path):
@@ -382,37 +366,15 @@ def test_a_folder_in_the_place_of_a_file(relays, tmp_path):
     assert (tmp_path / "to" / "z" / "in").read_bytes() == b"folder"
 
 
-def pem():
-    from datetime import datetime, timedelta, timezone
-
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "copy")])
-    now = datetime.now(timezone.utc)
-    made = x509.CertificateBuilder().subject_name(name).issuer_name(name)
-    made = made.public_key(key.public_key()).serial_number(1)
-    made = made.not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
-    certificate = made.sign(key, hashes.SHA256())
-    private = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-    return (certificate.public_bytes(serialization.Encoding.PEM) + private).decode()
-
-
 def test_encrypted(relays, data, tmp_path):
-    tls = {"pem": pem()}
+    tls = {"pem": ephemeral_pem()}
     source = relays.source(f"{data}/", tls=tls)
     chain = [relays.target(tmp_path / "1", tls=tls), relays.target(tmp_path / "2", tls=tls)]
     relays.copy(source, *chain)
     assert tree(tmp_path / "2") == tree(data)
     with pytest.raises(PeerError):
         dial(source.address, source.port, GOOD, None)
-    stranger = relays.target(tmp_path / "3", tls={"pem": pem()})
+    stranger = relays.target(tmp_path / "3", tls={"pem": ephemeral_pem()})
     stranger.tell("begin", block_bytes=1 << 16, streams=1, digest="", single=False)
     stranger.pull_from(source)
     assert stranger.expect("lost")["kind"] == "denied"
