@@ -465,8 +465,6 @@ def gap_lines(report: TransferReport) -> list[str]:
 
 def plan_lines(plan: dict[str, Any]) -> list[str]:
     """The plan of a copy (CopyPlan.as_data()): what, in which order, how long, and why."""
-    if not plan:
-        return []
     if plan["way"] == "tool":
         return [f"plan: every node pulls by itself, with {plan['tool']}"]
     block = format_bytes(plan["block_bytes"])

@@ -143,6 +143,7 @@ REPORTS = {
     "dry: nobody reached": dry(more=(UNREACHABLE,)),
     "as planned": report(came(0), plan=PLAN),
     "faster than planned": report(came(0), plan={**PLAN, "predicted_s": 40.0}),
+    "links that nobody knows": report(came(0), plan={**PLAN, "predicted_s": None}),
     "the nodes' own tools": report(came(0), plan=TOOL),
 }
 
