@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,6 +42,18 @@ def tool(training_python: str) -> Run:
             check=False,
             **options,  # type: ignore[call-overload]
         )
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def facts_of(tool: Run) -> Callable[..., Any]:
+    """The JSON that a program of this folder prints behind FACTS, or None."""
+
+    def run(program: str, *argv: object) -> Any:
+        done = tool(str(HERE / program), *argv)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.partition("FACTS ")[2] or "null")
 
     return run
 

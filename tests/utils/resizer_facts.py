@@ -1,4 +1,4 @@
-"""Facts about resized images and records, printed as JSON: `python resizer_facts.py UTILS`."""
+"""Facts about resized images and records, printed as JSON: `resizer_facts.py UTILS ASKED`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import resize_record as ours  # noqa: E402
 from resize_shards import choose_threads  # noqa: E402
 
 BOXES = [f"image/object/bbox/{side}" for side in ("xmin", "ymin", "xmax", "ymax")]
+ASKED = json.loads(sys.argv[2])
 SMALL = ours.Settings(size=48)
 
 
@@ -25,35 +26,14 @@ def main() -> None:
 
 
 def sizes() -> list[Any]:
-    table = [
-        (500, 375, 480, False),
-        (640, 480, 480, False),
-        (481, 480, 480, False),
-        (481, 481, 480, False),
-        (1024, 768, 480, False),
-        (768, 1024, 480, False),
-        (4288, 2848, 480, False),
-        (10000, 500, 480, False),
-        (1, 1, 480, False),
-        (3, 5000, 2, False),
-        (100, 50, 480, True),
-        (2000, 50, 480, True),
-    ]
     return [
-        [*row, *ours.target_size(row[0], row[1], ours.Settings(size=row[2], stretch=row[3]))]
-        for row in table
+        ours.target_size(width, height, ours.Settings(size=size, stretch=stretch))
+        for width, height, size, stretch in ASKED["sizes"]
     ]
 
 
-def threads() -> dict[str, Any]:
-    table = [
-        [0, 0, 0, 1024, 64],
-        [60, 2, 2, 1024, 64],
-        [60, 0, 0, 4, 64],
-        [0, 0, 3, 2, 4],
-        [8, 0, 0, 1, 1],
-    ]
-    return {str(row): list(vars(choose_threads(*row)).values()) for row in table}
+def threads() -> list[Any]:
+    return [list(vars(choose_threads(*row)).values()) for row in ASKED["threads"]]
 
 
 def scaling() -> float:

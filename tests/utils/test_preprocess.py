@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from .conftest import HERE, SHARDS
+from .conftest import SHARDS, UTILS
 
 pytestmark = pytest.mark.train
 
@@ -46,10 +47,8 @@ def again(tool, raw):
 
 
 @pytest.fixture(scope="module")
-def facts(tool, made, raw, tmp_path_factory):
-    done = tool(HERE / "records_facts.py", made[0], raw, tmp_path_factory.mktemp("facts"))
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.partition("FACTS ")[2])
+def facts(facts_of, made, raw, tmp_path_factory):
+    return facts_of("records_facts.py", made[0], raw, tmp_path_factory.mktemp("facts"))
 
 
 def test_records_are_tensorflows_byte_for_byte(facts):
@@ -202,11 +201,6 @@ def test_usage_errors_end_with_2(tool, argv, said):
 
 def test_help_needs_no_library(tmp_path):
     """On a machine without NumPy and Pillow it still says what it does, and what it lacks."""
-    import subprocess
-    import sys
-
-    from .conftest import UTILS
-
     program = [sys.executable, "-S", str(UTILS / "preprocess_imagenet.py")]
     shown = subprocess.run([*program, "--help"], capture_output=True, text=True, check=True)
     assert "--imagenet_access_key" in shown.stdout

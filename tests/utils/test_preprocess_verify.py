@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 
 import pytest
-
-from .conftest import HERE
 
 pytestmark = pytest.mark.train
 
 
 @pytest.fixture(scope="module")
-def facts(tool, made, tmp_path_factory):
-    done = tool(HERE / "verify_facts.py", made[0], tmp_path_factory.mktemp("verify"))
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.partition("FACTS ")[2])
+def facts(facts_of, made, tmp_path_factory):
+    return facts_of("verify_facts.py", made[0], tmp_path_factory.mktemp("verify"))
 
 
 @pytest.mark.parametrize(

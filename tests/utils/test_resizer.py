@@ -2,36 +2,51 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
 
 import pytest
 
-from .resizer_run import UTILS, facts_of
+from .conftest import UTILS
 
 pytestmark = pytest.mark.train
 
+# Width, height, size, stretch -> width, height.
+SIZES = [
+    ((500, 375, 480, False), [500, 375]),
+    ((640, 480, 480, False), [640, 480]),
+    ((481, 480, 480, False), [481, 480]),
+    ((481, 481, 480, False), [480, 480]),
+    ((1024, 768, 480, False), [640, 480]),
+    ((768, 1024, 480, False), [480, 640]),
+    ((4288, 2848, 480, False), [723, 480]),
+    ((10000, 500, 480, False), [9600, 480]),
+    ((1, 1, 480, False), [1, 1]),
+    ((3, 5000, 2, False), [2, 3333]),
+    ((100, 50, 480, True), [480, 480]),
+    ((2000, 50, 480, True), [480, 480]),
+]
+# Processes, inter, intra, shards, CPUs -> processes, inter, intra.
+THREADS = [
+    ((0, 0, 0, 1024, 64), [64, 1, 1]),
+    ((60, 2, 2, 1024, 64), [60, 2, 2]),
+    ((60, 0, 0, 4, 64), [4, 4, 1]),
+    ((0, 0, 3, 2, 4), [2, 2, 3]),
+    ((8, 0, 0, 1, 1), [1, 1, 1]),
+]
+
 
 @pytest.fixture(scope="module")
-def facts(training_python: str) -> dict[str, Any]:
-    found: dict[str, Any] = facts_of(training_python, "resizer_facts.py", UTILS)
-    return found
+def facts(facts_of):
+    asked = {"sizes": [row for row, _ in SIZES], "threads": [row for row, _ in THREADS]}
+    return facts_of("resizer_facts.py", UTILS, json.dumps(asked))
 
 
 def test_the_shorter_side_is_the_size_and_nothing_grows(facts):
-    assert {tuple(row[:4]): row[4:] for row in facts["sizes"]} == {
-        (500, 375, 480, False): [500, 375],
-        (640, 480, 480, False): [640, 480],
-        (481, 480, 480, False): [481, 480],
-        (481, 481, 480, False): [480, 480],
-        (1024, 768, 480, False): [640, 480],
-        (768, 1024, 480, False): [480, 640],
-        (4288, 2848, 480, False): [723, 480],
-        (10000, 500, 480, False): [9600, 480],
-        (1, 1, 480, False): [1, 1],
-        (3, 5000, 2, False): [2, 3333],
-        (100, 50, 480, True): [480, 480],
-        (2000, 50, 480, True): [480, 480],
-    }
+    assert facts["sizes"] == [size for _, size in SIZES]
+
+
+def test_zero_threads_leave_no_cpu_idle(facts):
+    assert facts["threads"] == [chosen for _, chosen in THREADS]
 
 
 def test_pixels_are_those_of_a_triangle_in_float64(facts):
@@ -91,18 +106,3 @@ def test_broken_bytes_are_corrupt_images_and_nothing_else(facts):
     assert found["refused"] == found["of"]
     assert set(found["ends"]) == {"corrupt", "resized"}
     assert found["records"] == ["corrupt"] * 4
-
-
-@pytest.mark.parametrize(
-    ("asked", "chosen"),
-    [
-        # processes, inter, intra, shards, CPUs -> processes, inter, intra
-        ((0, 0, 0, 1024, 64), (64, 1, 1)),
-        ((60, 2, 2, 1024, 64), (60, 2, 2)),
-        ((60, 0, 0, 4, 64), (4, 4, 1)),
-        ((0, 0, 3, 2, 4), (2, 2, 3)),
-        ((8, 0, 0, 1, 1), (1, 1, 1)),
-    ],
-)
-def test_zero_threads_leave_no_cpu_idle(facts, asked, chosen):
-    assert facts["threads"][str(list(asked))] == list(chosen)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from .resizer_run import UTILS, facts_of
+from .conftest import UTILS
 
 TOOL = UTILS / "tensorflow_image_resizer.py"
 NAMES = [f"train-{index:05d}-of-00004" for index in range(4)]
@@ -36,10 +36,10 @@ def resize(training_python: str, tmp_path: Path) -> Resize:
 
 
 @pytest.fixture(scope="module")
-def shards(training_python: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def shards(facts_of: Callable[..., None], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`good` and `bad` input, under a path with a space and a quote in it."""
     folder = tmp_path_factory.mktemp("shards") / "it's imagenet"
-    facts_of(training_python, "resizer_data.py", "make", folder)
+    facts_of("resizer_data.py", "make", folder)
     return folder
 
 
@@ -49,7 +49,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.train
 def test_the_tutorials_line_keeps_records_order_and_tells_true_sizes(
-    resize, shards, tmp_path, training_python
+    resize, shards, tmp_path, facts_of
 ):
     source, out = shards / "good", tmp_path / "tf imagenet"
     threads = ["--num_preprocess_threads", 60, "--num_intra_threads", 2, "--num_inter_threads", 2]
@@ -63,7 +63,7 @@ def test_the_tutorials_line_keeps_records_order_and_tells_true_sizes(
     squares = tmp_path / "squares"
     assert resize(*SMALL, "-R", "-i", source, "-o", squares).returncode == 0
 
-    found = facts_of(training_python, "resizer_data.py", "read", source, out, squares)
+    found = facts_of("resizer_data.py", "read", source, out, squares)
     before, after = found["good"], found["tf imagenet"]
     assert sorted(after) == [*NAMES, "validation-00000-of-00001"]
     assert sorted(before)[:4] == [f"train-{index:05d}-of-00004" for index in (1, 2, 3, 4)]

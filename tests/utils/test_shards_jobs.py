@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import io
-import json
 import os
 import signal
 import subprocess
@@ -165,13 +164,6 @@ def alive(pid):
         with open(f"/proc/{pid}/stat") as file:  # noqa: PTH123
             return file.read().rpartition(")")[2].split()[0] != "Z"
     return False
-
-
-def test_the_journal_is_plain_lines_of_json(tmp_path):
-    make_shards(jobs(tmp_path, "a"), shard_work.write_text, processes=1)
-    line = json.loads((tmp_path / ".shards.jsonl").read_text())
-    assert line["shard"] == "train-00000-of-00001"
-    assert (line["records"], line["size"], line["left_out"]) == (1, 1, [])
 
 
 @pytest.mark.parametrize(
