@@ -61,29 +61,22 @@ def test_groups_are_found_by_filters(once, group):
     assert found(once, **{"group-name": group}) == []
 
 
-@pytest.mark.parametrize(
-    ("call", "arguments", "code"),
-    [
-        ("create_placement_group", {"GroupName": "twice"}, "InvalidPlacementGroup.Duplicate"),
-        ("create_placement_group", {"Strategy": "cluster"}, "MissingParameter"),
-        ("create_placement_group", {"GroupName": "x", "Strategy": "heap"}, "InvalidParameterValue"),
-        ("create_placement_group", {"GroupName": "x", "DryRun": True}, "DryRunOperation"),
-        ("describe_placement_groups", {"GroupNames": ["no"]}, "InvalidPlacementGroup.Unknown"),
-        (
-            "describe_placement_groups",
-            {"Filters": [{"Name": "colour", "Values": ["red"]}]},
-            "InvalidParameterValue",
-        ),
-        ("delete_placement_group", {"GroupName": "no"}, "InvalidPlacementGroup.Unknown"),
-        ("delete_placement_group", {"GroupName": "twice", "DryRun": True}, "DryRunOperation"),
-    ],
-)
-def test_what_is_refused(once, call, arguments, code):
-    if "twice" not in found(once):
-        once.create_placement_group(GroupName="twice", Strategy="cluster")
-    said = refused(getattr(once, call), **arguments)
-    assert said[0] == code
-    assert said[2] == (412 if code == "DryRunOperation" else 400)
+def test_what_is_refused(once):
+    once.create_placement_group(GroupName="twice", Strategy="cluster")
+    unknown, invalid = "InvalidPlacementGroup.Unknown", "InvalidParameterValue"
+    colour = [{"Name": "colour", "Values": ["red"]}]
+    for call, arguments, code in (
+        ("create", {"GroupName": "twice"}, "InvalidPlacementGroup.Duplicate"),
+        ("create", {"Strategy": "cluster"}, "MissingParameter"),
+        ("create", {"GroupName": "x", "Strategy": "heap"}, invalid),
+        ("create", {"GroupName": "x", "DryRun": True}, "DryRunOperation"),
+        ("delete", {"GroupName": "no"}, unknown),
+        ("delete", {"GroupName": "twice", "DryRun": True}, "DryRunOperation"),
+    ):
+        said = refused(getattr(once, f"{call}_placement_group"), **arguments)
+        assert (said[0], said[2]) == (code, 412 if code == "DryRunOperation" else 400)
+    assert refused(once.describe_placement_groups, GroupNames=["no"])[0] == unknown
+    assert refused(once.describe_placement_groups, Filters=colour)[0] == invalid
 
 
 def test_members_keep_the_group_and_keep_to_its_zone(once, group, instances):
@@ -108,12 +101,6 @@ def test_members_keep_the_group_and_keep_to_its_zone(once, group, instances):
     instances.in_state(one["InstanceId"], "stopped")
     once.terminate_instances(InstanceIds=[one["InstanceId"]])
     instances.in_state(one["InstanceId"], "terminated")
+    burstable = {"InstanceType": "t3.micro", "Placement": {"GroupName": group}}
+    assert refused(instances.request, **burstable)[0] == "InvalidParameterCombination"
     once.delete_placement_group(GroupName=group)
-
-
-def test_types_that_do_not_cluster_are_refused(group, instances):
-    code, text, _ = refused(
-        instances.request, InstanceType="t3.micro", Placement={"GroupName": group}
-    )
-    assert code == "InvalidParameterCombination"
-    assert "Cluster placement groups are not supported by the 't3.micro' instance type" in text

@@ -87,31 +87,23 @@ def test_a_reservation_falls_with_use_and_rises_again(once, reserve, instances):
     assert free(once, id) == 1
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
+def test_what_does_not_fit_and_what_is_not_there_are_refused(once, reserve, instances):
+    id, full = reserve(), "ReservationCapacityExceeded"
+    for changes in (
         {"zone": "us-east-1a"},
         {"InstanceType": "p3.8xlarge"},
         {"MinCount": 3, "MaxCount": 3},
-    ],
-)
-def test_what_does_not_fit_is_refused(reserve, instances, changes):
-    code, _, status = refused(instances.request, **into(reserve(), **changes))
-    assert (code, status) == ("ReservationCapacityExceeded", 400)
-
-
-@pytest.mark.parametrize(
-    ("id", "code"),
-    [
+    ):
+        code, _, status = refused(instances.request, **into(id, **changes))
+        assert (code, status) == (full, 400)
+    for id, code in (
         ("cr-0123456789abcdef0", "InvalidCapacityReservationId.NotFound"),
         ("mine", "InvalidCapacityReservationId.Malformed"),
-    ],
-)
-def test_reservations_that_are_not_there(once, instances, id, code):
-    asked = {"CapacityReservationIds": [id]}
-    assert refused(once.describe_capacity_reservations, **asked)[0] == code
-    assert refused(instances.request, **into(id))[0] == code
-    assert refused(once.cancel_capacity_reservation, CapacityReservationId=id)[0] == code
+    ):
+        asked = {"CapacityReservationIds": [id]}
+        assert refused(once.describe_capacity_reservations, **asked)[0] == code
+        assert refused(instances.request, **into(id))[0] == code
+        assert refused(once.cancel_capacity_reservation, CapacityReservationId=id)[0] == code
 
 
 def test_an_open_reservation_takes_instances_until_it_is_full(reserve, instances):
@@ -126,23 +118,21 @@ def test_an_open_reservation_takes_instances_until_it_is_full(reserve, instances
     assert code == "ReservationCapacityExceeded"
 
 
-def test_a_cancelled_reservation_takes_nobody(once, reserve, instances):
-    id = reserve()
-    once.cancel_capacity_reservation(CapacityReservationId=id)
-    found = once.describe_capacity_reservations(
-        Filters=[{"Name": "state", "Values": ["cancelled"]}]
-    )["CapacityReservations"]
-    assert id in [one["CapacityReservationId"] for one in found]
-    assert refused(instances.request, **into(id))[0] == "ReservationCapacityExceeded"
-
-
-def test_reservations_are_found_by_tag(once, reserve):
+def test_reservations_are_found_by_filters_and_a_cancelled_one_takes_nobody(
+    once, reserve, instances
+):
     tags = [{"ResourceType": "capacity-reservation", "Tags": [{"Key": "team", "Value": "vision"}]}]
     id = reserve(TagSpecifications=tags)
-    found = once.describe_capacity_reservations(
-        Filters=[{"Name": "tag:team", "Values": ["vis*"]}, {"Name": "state", "Values": ["active"]}]
-    )["CapacityReservations"]
-    assert [one["CapacityReservationId"] for one in found] == [id]
+
+    def found(**filters):
+        wanted = [{"Name": name, "Values": [value]} for name, value in filters.items()]
+        answer = once.describe_capacity_reservations(Filters=wanted)["CapacityReservations"]
+        return [one["CapacityReservationId"] for one in answer]
+
+    assert found(**{"tag:team": "vis*", "state": "active"}) == [id]
+    once.cancel_capacity_reservation(CapacityReservationId=id)
+    assert id in found(state="cancelled")
+    assert refused(instances.request, **into(id))[0] == "ReservationCapacityExceeded"
 
 
 def test_reserved_capacity_counts_in_the_quota_once(lab, once, reserve, instances):
@@ -168,19 +158,21 @@ def test_reserved_machines_are_there_when_the_zone_has_no_others(lab, reserve, i
         assert ZONE in text
 
 
-@pytest.mark.parametrize(
-    ("changes", "code"),
-    [
-        ({"InstanceType": "p3.2xlarge"}, "InvalidParameterValue"),
-        ({"InstanceCount": 65}, "InvalidParameterValue"),
-        ({"CapacityDurationHours": 25}, "InvalidParameterValue"),
-        ({"CapacityDurationHours": 15 * 24}, "InvalidParameterValue"),
-        ({"CapacityDurationHours": 183 * 24}, "InvalidParameterValue"),
-    ],
-)
-def test_blocks_that_are_not_offered(once, changes, code):
+def test_blocks_that_are_not_offered(once):
     wanted = {"InstanceType": BLOCK_KIND, "InstanceCount": 1, "CapacityDurationHours": 24}
-    assert refused(once.describe_capacity_block_offerings, **{**wanted, **changes})[0] == code
+    for changes in (
+        {"InstanceType": "p3.2xlarge"},
+        {"InstanceCount": 65},
+        {"CapacityDurationHours": 25},
+        {"CapacityDurationHours": 15 * 24},
+        {"CapacityDurationHours": 183 * 24},
+    ):
+        asked = {**wanted, **changes}
+        code = refused(once.describe_capacity_block_offerings, **asked)[0]
+        assert code == "InvalidParameterValue", changes
+    no_such = {"CapacityBlockOfferingId": "cbo-0123456789abcdef0", "InstancePlatform": "Linux/UNIX"}
+    code = refused(once.purchase_capacity_block, **no_such)[0]
+    assert code == "InvalidCapacityBlockOfferingId.NotFound"
 
 
 def test_a_block_that_begins_tomorrow_takes_nobody_today(once, instances):
@@ -232,12 +224,3 @@ def test_a_block_is_used_and_not_cancelled(lab, once, block, instances):
     assert free(once, id) == 0
     code = refused(once.cancel_capacity_reservation, CapacityReservationId=id)[0]
     assert code == "UnsupportedOperation"
-
-
-def test_an_offering_is_bought_once(once, block):
-    code = refused(
-        once.purchase_capacity_block,
-        CapacityBlockOfferingId="cbo-0123456789abcdef0",
-        InstancePlatform="Linux/UNIX",
-    )[0]
-    assert code == "InvalidCapacityBlockOfferingId.NotFound"

@@ -1,20 +1,16 @@
-"""RunInstances and what describes its instances, as EC2 has them."""
+"""RunInstances and what describes its instances, as EC2 has them; what is refused, how and why."""
 
 from __future__ import annotations
 
 import ipaddress
 
 import pytest
-from botocore.exceptions import ClientError
 
 from clusterctl.lab.addresses import REGIONS
-from tests.lab.running import client, newest_image
+from tests.lab.refusals import refused, service
+from tests.lab.running import DLAMI_OWNER, client, newest_image
 
 pytestmark = pytest.mark.lab
-
-
-def code_of(refused) -> str:
-    return refused.value.response["Error"]["Code"]
 
 
 def test_one_call_numbers_and_tags_its_instances(instances):
@@ -31,40 +27,6 @@ def test_one_call_numbers_and_tags_its_instances(instances):
     assert {one["InstanceId"] for one in found} == {one["InstanceId"] for one in launched}
 
 
-def test_the_same_token_gives_the_same_instances(instances):
-    first = instances.request(ClientToken="once", MaxCount=2)
-    again = instances.request(ClientToken="once", MaxCount=2)
-    assert [one["InstanceId"] for one in again] == [one["InstanceId"] for one in first]
-    with pytest.raises(ClientError) as refused:
-        instances.request(ClientToken="once", MaxCount=1)
-    assert code_of(refused) == "IdempotentParameterMismatch"
-
-
-def test_a_dry_run_uses_no_token_up(instances):
-    with pytest.raises(ClientError) as refused:
-        instances.request(ClientToken="dry", DryRun=True)
-    assert code_of(refused) == "DryRunOperation"
-    assert len(instances.request(ClientToken="dry")) == 1
-
-
-@pytest.mark.parametrize(
-    ("changes", "code"),
-    [
-        ({"KeyName": "nobody's"}, "InvalidKeyPair.NotFound"),
-        ({"ImageId": "ami-0123456789abcdef0"}, "InvalidAMIID.NotFound"),
-        ({"InstanceType": "p9.huge"}, "InvalidParameterValue"),
-        ({"SubnetId": "subnet-0123456789abcdef0"}, "InvalidSubnetID.NotFound"),
-        ({"SecurityGroupIds": ["sg-0123456789abcdef0"]}, "InvalidGroup.NotFound"),
-        ({"UserData": "#!/bin/sh\n" + "#" * 20_000}, "InvalidParameterValue"),
-        ({"Placement": {"AvailabilityZone": "us-east-1e"}}, "Unsupported"),
-    ],
-)
-def test_what_is_not_there_is_refused(instances, changes, code):
-    with pytest.raises(ClientError) as refused:
-        instances.request(**changes)
-    assert code_of(refused) == code
-
-
 def test_default_vpcs_are_parts_of_the_labs_network(lab):
     blocks = []
     for region in REGIONS:
@@ -79,62 +41,9 @@ def test_default_vpcs_are_parts_of_the_labs_network(lab):
     assert not any(one.overlaps(two) for one in blocks for two in blocks if one is not two)
 
 
-def test_other_regions_are_refused(lab):
-    ec2 = client(lab, "ap-south-1")
-    with pytest.raises(ClientError) as refused:
-        ec2.run_instances(ImageId=newest_image(ec2), MinCount=1, MaxCount=1)
-    assert code_of(refused) == "OptInRequired"
-
-
-def test_the_newest_image(lab):
-    ec2 = client(lab)
-    name = "Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04) *"
-    images = ec2.describe_images(
-        Owners=["898082745236"],
-        Filters=[{"Name": "name", "Values": [name]}, {"Name": "state", "Values": ["available"]}],
-    )["Images"]
-    newest = max(images, key=lambda image: image["CreationDate"])
-    assert len(images) == 2
-    assert newest["Name"].endswith(" 20261101")
-    assert (newest["RootDeviceName"], newest["Architecture"]) == ("/dev/sda1", "x86_64")
-    assert newest["BlockDeviceMappings"][0]["Ebs"]["VolumeSize"] == 75
-
-
-@pytest.mark.parametrize(
-    ("instance_type", "gpus"),
-    [("p3.2xlarge", 1), ("p3.8xlarge", 4), ("p3.16xlarge", 8), ("g4dn.12xlarge", 4)],
-)
-def test_gpu_info(lab, instance_type, gpus):
-    ec2 = client(lab)
-    shown = ec2.describe_instance_types(InstanceTypes=[instance_type])["InstanceTypes"][0]
-    assert shown["GpuInfo"]["Gpus"][0]["Count"] == gpus
-    offers = ec2.describe_instance_type_offerings(
-        LocationType="availability-zone",
-        Filters=[{"Name": "instance-type", "Values": [instance_type]}],
-    )
-    assert offers["InstanceTypeOfferings"]
-
-
-def test_more_hosts_than_the_lab_can_carry_are_refused_whole(lab):
-    ec2 = client(lab)
-    before = len(ec2.describe_instances()["Reservations"])
-    with pytest.raises(ClientError) as caught:
-        ec2.run_instances(
-            ImageId=newest_image(ec2), InstanceType="p3.2xlarge", MinCount=1, MaxCount=1_000_000
-        )
-    assert caught.value.response["Error"]["Code"] == "InstanceLimitExceeded"
-    assert len(ec2.describe_instances()["Reservations"]) == before
-
-
 @pytest.mark.parametrize(
     ("place", "said"),
-    [
-        (0, "reserved address range"),
-        (1, "reserved address range"),
-        (3, "reserved address range"),
-        (-1, "reserved address range"),
-        (None, "does not fall within"),
-    ],
+    [(1, "reserved address range"), (-1, "reserved address range"), (None, "does not fall within")],
 )
 def test_an_address_that_no_host_can_have_is_refused(instances, place, said):
     """The second one is the gateway's: a host there would be the lab's own bridge to its peers."""
@@ -148,10 +57,8 @@ def test_an_address_that_no_host_can_have_is_refused(instances, place, said):
         lambda: instances.request(**by_interface),
         lambda: instances.ec2.create_network_interface(**named),
     ):
-        with pytest.raises(ClientError) as refused:
-            ask()
-        assert code_of(refused) == "InvalidParameterValue"
-        assert said in str(refused.value)
+        code, text, _ = refused(ask)
+        assert (code, said in text) == ("InvalidParameterValue", True)
 
 
 def test_an_address_that_is_in_use_is_refused(instances):
@@ -159,6 +66,169 @@ def test_an_address_that_is_in_use_is_refused(instances):
     address = str(ipaddress.IPv4Network(subnet["CidrBlock"])[-7])
     named = {"SubnetId": subnet["SubnetId"], "PrivateIpAddress": address}
     assert instances.request(**named)[0]["PrivateIpAddress"] == address
-    with pytest.raises(ClientError) as refused:
-        instances.request(**named)
-    assert code_of(refused) == "InvalidIPAddress.InUse"
+    assert refused(instances.request, **named)[0] == "InvalidIPAddress.InUse"
+
+
+@pytest.fixture(scope="module")
+def once(lab):
+    return service(lab, "ec2")
+
+
+@pytest.fixture(scope="module")
+def launch(once):
+    """What RunInstances says to a launch of one p4d.24xlarge, with changes."""
+    wanted = {
+        "ImageId": newest_image(once),
+        "InstanceType": "p4d.24xlarge",
+        "MinCount": 1,
+        "MaxCount": 1,
+    }
+    return lambda **changes: refused(once.run_instances, **{**wanted, **changes})
+
+
+def nic(device=0, card=0, **others):
+    return {"DeviceIndex": device, "NetworkCardIndex": card, **others}
+
+
+def disks(**ebs):
+    return {"BlockDeviceMappings": [{"DeviceName": "/dev/sda1", "Ebs": ebs}]}
+
+
+def spot(**options):
+    return {"InstanceMarketOptions": {"MarketType": "spot", "SpotOptions": options}}
+
+
+REFUSED = [
+    (
+        {"NetworkInterfaces": [nic(AssociatePublicIpAddress=True), nic(card=1)]},
+        "InvalidParameterCombination",
+        "The associatePublicIPAddress parameter cannot be specified when launching with multiple "
+        "network interfaces",
+    ),
+    (
+        {"NetworkInterfaces": [nic()], "SecurityGroupIds": ["sg-1"]},
+        "InvalidParameterCombination",
+        "Network interfaces and an instance-level security groups may not be specified",
+    ),
+    (
+        {"NetworkInterfaces": [nic(Groups=["sg-0123456789abcdef0"])]},
+        "InvalidGroup.NotFound",
+        "The security group 'sg-0123456789abcdef0' does not exist",
+    ),
+    (
+        {"NetworkInterfaces": [nic(InterfaceType="efa")], "InstanceType": "g4dn.xlarge"},
+        "InvalidParameterCombination",
+        "g4dn.xlarge instances do not support Elastic Fabric Adapters",
+    ),
+    (disks(VolumeSize=15), "InvalidBlockDeviceMapping", "expect size >= 75GB"),
+    (disks(SnapshotId="snap-0123456789abcdef0"), "InvalidSnapshot.NotFound", "does not exist"),
+    ({"BlockDeviceMappings": [{"DeviceName": "/dev/sdb"}]}, "MissingParameter", "ebs"),
+    (
+        {"IamInstanceProfile": {"Name": "nobody's"}},
+        "InvalidParameterValue",
+        "Value (nobody's) for parameter iamInstanceProfile.name is invalid. Invalid IAM Instance "
+        "Profile name",
+    ),
+    (
+        {"IamInstanceProfile": {"Arn": "arn:aws:iam::123456789012:instance-profile/x"}},
+        "InvalidParameterValue",
+        "iamInstanceProfile.arn is invalid",
+    ),
+    (
+        spot(SpotInstanceType="persistent", InstanceInterruptionBehavior="terminate"),
+        "InvalidParameterCombination",
+        "The request with type 'persistent' is not supported when instanceInterruptionBehavior is "
+        "set to 'terminate'",
+    ),
+    (
+        spot(SpotInstanceType="one-time", InstanceInterruptionBehavior="stop"),
+        "InvalidParameterCombination",
+        "The request with type 'one-time' is not supported",
+    ),
+    (spot(MaxPrice="0.01"), "SpotMaxPriceTooLow", "Your Spot request price of 0.01 is lower"),
+    ({"InstanceMarketOptions": {"MarketType": "flea"}}, "InvalidParameterValue", "'flea'"),
+    ({"Placement": {"GroupName": "none"}}, "InvalidPlacementGroup.Unknown", "'none' is unknown"),
+    (
+        {"InstanceInitiatedShutdownBehavior": "sleep"},
+        "InvalidParameterValue",
+        "'sleep' for InstanceInitiatedShutdownBehavior",
+    ),
+    ({"MetadataOptions": {"HttpPutResponseHopLimit": 65}}, "InvalidParameterValue", "(65)"),
+    ({"MetadataOptions": {"HttpTokens": "maybe"}}, "InvalidParameterValue", "'maybe'"),
+    ({"KeyName": "nobody's"}, "InvalidKeyPair.NotFound", "nobody's"),
+    ({"ImageId": "ami-0123456789abcdef0"}, "InvalidAMIID.NotFound", "ami-0"),
+    ({"InstanceType": "p9.huge"}, "InvalidParameterValue", "p9.huge"),
+    ({"SubnetId": "subnet-0123456789abcdef0"}, "InvalidSubnetID.NotFound", "subnet-0"),
+    ({"SecurityGroupIds": ["sg-0123456789abcdef0"]}, "InvalidGroup.NotFound", "sg-0"),
+    ({"UserData": "#!/bin/sh\n" + "#" * 20_000}, "InvalidParameterValue", "User data"),
+    ({"Placement": {"AvailabilityZone": "us-east-1e"}}, "Unsupported", "us-east-1e"),
+    ({"MinCount": 0}, "InvalidParameterValue", "0"),
+    ({"MinCount": 2}, "InvalidParameterValue", "maxCount"),
+    # More hosts than the lab can carry are refused whole.
+    ({"MaxCount": 1_000_000}, "InstanceLimitExceeded", ""),
+    *(({"ClientToken": one}, "InvalidParameterValue", "") for one in ("x" * 65, "t\u00f6k\u00e9n")),
+]
+
+
+def test_what_is_refused(once, launch):
+    before = once.describe_instances()["Reservations"]
+    for changes, code, text in REFUSED:
+        said = launch(**changes)
+        assert (said[0], said[2], text in said[1]) == (code, 400, True), (changes, said)
+    assert len(once.describe_instances()["Reservations"]) == len(before)
+
+
+def test_other_regions_are_refused(lab):
+    elsewhere = service(lab, "ec2", "ap-south-1")
+    asked = {"ImageId": newest_image(elsewhere), "MinCount": 1, "MaxCount": 1}
+    assert refused(elsewhere.run_instances, **asked)[0] == "OptInRequired"
+
+
+def test_a_dry_run_is_refused_for_what_is_wrong_and_for_nothing_else(launch):
+    assert launch(DryRun=True, **disks(VolumeSize=15))[0] == "InvalidBlockDeviceMapping"
+    assert launch(DryRun=True, **disks(VolumeSize=100))[0] == "DryRunOperation"
+
+
+def test_interfaces_have_their_own_subnets(once, launch):
+    subnet = once.describe_subnets()["Subnets"][0]["SubnetId"]
+    code, text, status = launch(NetworkInterfaces=[nic()], SubnetId=subnet)
+    assert (code, status) == ("InvalidParameterCombination", 400)
+    assert text.startswith("Network interfaces and an instance-level subnet ID may not be")
+
+
+def test_an_image_of_another_architecture_is_refused(once, launch):
+    arm = once.describe_images(
+        Owners=[DLAMI_OWNER], Filters=[{"Name": "architecture", "Values": ["arm64"]}]
+    )["Images"][0]["ImageId"]
+    code, text, _ = launch(ImageId=arm)
+    assert code == "InvalidParameterValue"
+    assert "The architecture 'x86_64' of the specified instance type does not match" in text
+    assert launch(ImageId=arm, InstanceType="g5g.xlarge", DryRun=True)[0] == "DryRunOperation"
+
+
+def test_a_subnet_without_enough_addresses_is_refused_whole(once, launch):
+    vpcs = once.describe_vpcs(Filters=[{"Name": "is-default", "Values": ["true"]}])["Vpcs"]
+    block = str(list(ipaddress.ip_network(vpcs[0]["CidrBlock"]).subnets(new_prefix=28))[-1])
+    made = once.create_subnet(
+        VpcId=vpcs[0]["VpcId"], CidrBlock=block, AvailabilityZone="us-east-1a"
+    )["Subnet"]
+    before = len(once.describe_instances()["Reservations"])
+    code, text, status = launch(SubnetId=made["SubnetId"], MinCount=12, MaxCount=12)
+    assert (code, status) == ("InsufficientFreeAddressesInSubnet", 400)
+    assert made["SubnetId"] in text
+    assert len(once.describe_instances()["Reservations"]) == before
+    once.delete_subnet(SubnetId=made["SubnetId"])
+
+
+def test_groups_and_interfaces_keep_to_the_instance_network(once, launch):
+    vpc = once.create_vpc(CidrBlock="192.168.0.0/16")["Vpc"]["VpcId"]
+    group = once.create_security_group(GroupName="other", Description="-", VpcId=vpc)["GroupId"]
+    code, text, _ = launch(SecurityGroupIds=[group])
+    assert (code, "belong to different networks" in text) == ("InvalidParameter", True)
+    assert launch(NetworkInterfaces=[nic(Groups=[group])])[0] == "InvalidParameter"
+    zones = once.describe_subnets(Filters=[{"Name": "default-for-az", "Values": ["true"]}])[
+        "Subnets"
+    ]
+    subnets = {one["AvailabilityZone"]: one["SubnetId"] for one in zones}
+    two = [nic(SubnetId=subnets["us-east-1a"]), nic(card=1, SubnetId=subnets["us-east-1b"])]
+    assert launch(NetworkInterfaces=two)[0] == "InvalidParameterCombination"
