@@ -15,11 +15,8 @@ from clusterctl.lab.record import ACCOUNTS
         ([], "10.77.0.0/16"),
         (["10.77.0.0/16"], "10.78.0.0/16"),
         (["10.77.3.4/32", "10.78.128.0/17"], "10.79.0.0/16"),
-        (["172.17.0.0/16", "192.168.0.0/16"], "10.77.0.0/16"),
         # Wider ones take nothing: the default route, its halves, and all that VPNs route.
         (["0.0.0.0/0"], "10.77.0.0/16"),
-        (["0.0.0.0/1", "128.0.0.0/1"], "10.77.0.0/16"),
-        (["10.0.0.0/8"], "10.77.0.0/16"),
         (["10.0.0.0/8", "10.77.0.0/16"], "10.78.0.0/16"),
         # But first those in which there is none.
         (["10.64.0.0/12"], "10.80.0.0/16"),
@@ -47,24 +44,18 @@ def test_no_free_network():
     [
         ("10.77.0.0/16", [], "198.18.0.0/20"),
         ("10.78.0.0/16", ["0.0.0.0/0"], "198.18.16.0/20"),
-        ("10.78.0.0/16", ["0.0.0.0/1", "128.0.0.0/1"], "198.18.16.0/20"),
-        ("10.99.0.0/16", [], "198.19.96.0/20"),
         ("10.78.0.0/16", ["198.18.0.0/20"], "198.18.16.0/20"),
         # Some proxies take the whole space for themselves.
         ("10.78.0.0/16", ["198.18.0.0/15"], "100.68.224.0/20"),
         ("10.200.0.0/16", [], "100.76.128.0/20"),
-        ("10.0.0.0/16", [], "100.64.0.0/20"),
     ],
 )
 def test_the_public_addresses_of_a_network(network, taken, piece):
     found = addresses.public_network(IPv4Network(network), [IPv4Network(one) for one in taken])
     assert found == IPv4Network(piece)
-
-
-def test_no_public_addresses_are_free():
-    taken = [IPv4Network("198.18.0.0/15"), IPv4Network("100.64.0.0/10")]
+    everything = [IPv4Network("198.18.0.0/15"), IPv4Network("100.64.0.0/10")]
     with pytest.raises(LabError):
-        addresses.public_network(IPv4Network("10.77.0.0/16"), taken)
+        addresses.public_network(IPv4Network(network), everything)
 
 
 def test_accounts_and_regions_share_the_network_without_overlap():
@@ -79,12 +70,7 @@ def test_accounts_and_regions_share_the_network_without_overlap():
     assert len(list(parts[0].subnets(new_prefix=addresses.SUBNET_PREFIX))) >= 6
 
 
-def test_names():
-    assert addresses.link_name(IPv4Network("10.77.0.0/16")) == "clab77"
-    assert addresses.host_name("10.77.0.5") == "ip-10-77-0-5"
+def test_names_and_the_networks_of_this_machine():
     assert addresses.domain_name("us-east-1") == "ec2.internal"
     assert addresses.domain_name("us-west-2") == "us-west-2.compute.internal"
-
-
-def test_the_networks_of_this_machine():
     assert ip_network("127.0.0.0/8") in addresses.networks_in_use()

@@ -34,7 +34,6 @@ def said(lab, capsys):
         ("error GetParameter X --after --times 0", "GetParameter: carried out, then X"),
         ("lost CreateStack --times 2", "CreateStack: carried out, never answered"),
         ("delay '*' 1.5m", "every action: 90 s late"),
-        ("delay '*' 0", "every action: 0 s late"),
         ("boot --silent --times 3", "the next host: never starts sshd"),
         ("lag --visible 5s --console 30s", "instances 5 s late, consoles 30 s late"),
         ("quota L-417A185B 128", "L-417A185B is 128"),
@@ -59,30 +58,23 @@ def test_a_fault_is_set_listed_and_cleared(said, line, words):
         ("capacity p9.huge us-east-1a 1", "the lab has no instance type p9.huge"),
         ("capacity p3.2xlarge us-east-1e 1", "no p3.2xlarge is offered in us-east-1e"),
         ("capacity p3.2xlarge us-east-1a -1", "No such option"),
-        ("capacity p3.2xlarge us-east-1a", "Missing argument 'N'"),
         ("throttle RunInstance --rate 1 --burst 1", "did you mean RunInstances?"),
         ("throttle RunInstances --rate 1", "Missing option '--burst'"),
-        ("throttle RunInstances --rate 1 --burst 0", "--burst"),
         ("lost '<b>'", "not an API action"),
         ("delay RunInstances soon", "not a duration: 'soon'"),
         ("boot", "a boot is slow, or silent, or dies"),
         ("boot --slow 1 --silent", "choose one of them"),
-        ("boot --silent --node -1", "--node"),
         ("lag", "nothing lags"),
         ("quota L-1 5", "not a quota code"),
         ("freeze i-0123456789abcdef0", "no instance i-0123456789abcdef0"),
-        ("cut ../../etc", "no instance '../../etc'"),
         ("thaw i-0123456789abcdef0", "is not frozen"),
         ("mend demo-99", "no instance 'demo-99'"),
         ("shape all", "no rate is given"),
         ("shape all --rate 160", "not a rate: '160'"),
-        ("shape i-0123456789abcdef0 --rate 10mbit", "no instance i-0123456789abcdef0"),
         ("fill all", "not an instance id: 'all'"),
         ("fill i-0123456789abcdef0 --left much", "not a size: 'much'"),
         ("drain i-0123456789abcdef0", "is not filled"),
-        ("writable i-0123456789abcdef0", "is not read-only"),
         ("clear f999999", "no fault 'f999999'"),
-        ("nonsense", "No such command"),
     ],
 )
 def test_what_makes_no_sense_is_one_message(said, line, message):
@@ -110,17 +102,13 @@ def test_the_faults_of_a_host_are_set_and_undone(said, instances):
         assert "cleared" in said(f"{undo} {id}")[1]
     assert "cleared" in said("mend faulty-1")[1]
     assert "cleared" in said(f"thaw {id}")[1]
-    instances.ec2.terminate_instances(InstanceIds=[id])
-    instances.in_state(id, "terminated")
-    status, _, err = said(f"freeze {id}")
-    assert (status, f"{id} is terminated, not running" in err) == (2, True)
-
-
-def test_an_instance_that_is_gone_takes_its_faults_along(said, instances):
-    id = instances.up()[0]["InstanceId"]
+    # An instance that is gone takes its faults along.
     said(f"cut {id}")
     instances.ec2.terminate_instances(InstanceIds=[id])
+    instances.in_state(id, "terminated")
     wait_until(lambda: said("list")[1] == "no faults\n", "no faults")
+    status, _, err = said(f"freeze {id}")
+    assert (status, f"{id} is terminated, not running" in err) == (2, True)
 
 
 @pytest.mark.parametrize("name", sorted(fault.commands))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from ipaddress import IPv4Network
 
@@ -81,9 +82,14 @@ def token_of(ask, one) -> dict[str, str]:
 @pytest.mark.lab
 def test_a_host_knows_what_it_is(instances, ask):
     tags = [{"ResourceType": "instance", "Tags": [{"Key": "a:b", "Value": "c d"}]}]
+    iam = client(instances.lab, service="iam")
+    iam.create_role(RoleName="reader", AssumeRolePolicyDocument="{}")
+    arn = iam.create_instance_profile(InstanceProfileName="hosts")["InstanceProfile"]["Arn"]
+    iam.add_role_to_instance_profile(InstanceProfileName="hosts", RoleName="reader")
     one = instances.up(
         UserData="#!/bin/sh\ntrue\n",
         TagSpecifications=tags,
+        IamInstanceProfile={"Name": "hosts"},
         MetadataOptions={"HttpTokens": "required", "InstanceMetadataTags": "enabled"},
     )[0]
     assert ask(one, "/latest/meta-data/instance-id")[0] == 401
@@ -113,39 +119,26 @@ def test_a_host_knows_what_it_is(instances, ask):
     names = ask(one, "/2021-07-15/meta-data", **token)[1].splitlines()
     assert {"placement/", "mac", "tags/"} <= set(names)
     assert expected["mac"] == instances.run(one, "cat /sys/class/net/eth0/address")
-    for path in ("spot/instance-action", "events/recommendations/rebalance", "iam/info", "no"):
+    for path in ("spot/instance-action", "events/recommendations/rebalance", "no"):
         assert ask(one, f"/latest/meta-data/{path}", **token)[0] == 404
+    keys = "/latest/meta-data/iam/security-credentials/"
+    assert ask(one, keys, **token) == (200, "reader")
+    assert json.loads(ask(one, f"{keys}reader", **token)[1])["Code"] == "Success"
+    about = json.loads(ask(one, "/latest/meta-data/iam/info", **token)[1])
+    assert about["InstanceProfileArn"] == arn
     assert ask(one, "/latest/user-data", **token) == (200, "#!/bin/sh\ntrue")
     document = json.loads(ask(one, "/latest/dynamic/instance-identity/document", **token)[1])
     assert (document["instanceId"], document["region"]) == (one["InstanceId"], instances.lab.region)
 
 
 @pytest.mark.lab
-def test_a_host_with_a_profile_has_keys(instances, ask):
-    iam = client(instances.lab, service="iam")
-    iam.create_role(RoleName="reader", AssumeRolePolicyDocument="{}")
-    arn = iam.create_instance_profile(InstanceProfileName="hosts")["InstanceProfile"]["Arn"]
-    iam.add_role_to_instance_profile(InstanceProfileName="hosts", RoleName="reader")
-    for one in instances.up(IamInstanceProfile={"Name": "hosts"}, MinCount=2, MaxCount=2):
-        token = token_of(ask, one)
-        path = "/latest/meta-data/iam/security-credentials/"
-        assert ask(one, path, **token) == (200, "reader")
-        keys = json.loads(ask(one, f"{path}reader", **token)[1])
-        assert keys["Code"] == "Success"
-        assert keys["AccessKeyId"].startswith("ASIA")
-        about = json.loads(ask(one, "/latest/meta-data/iam/info", **token)[1])
-        assert about["InstanceProfileArn"] == arn
-
-
-@pytest.mark.lab
 def test_version_one_where_tokens_are_optional_and_nothing_where_it_is_off(instances, ask):
-    one = instances.up(MetadataOptions={"HttpTokens": "optional"})[0]
-    id = one["InstanceId"]
-    assert ask(one, "/latest/meta-data/instance-id") == (200, id)
+    optional = {"MetadataOptions": {"HttpTokens": "optional"}, "MinCount": 2, "MaxCount": 2}
+    one, other = instances.up(**optional)
+    for host in (one, other):
+        assert ask(host, "/latest/meta-data/instance-id") == (200, host["InstanceId"])
     assert ask(one, "/latest/user-data")[0] == 404
     assert ask(one, "/latest/meta-data/tags/")[0] == 404
-    other = instances.up(MetadataOptions={"HttpTokens": "optional"})[0]
-    assert ask(other, "/latest/meta-data/instance-id") == (200, other["InstanceId"])
     # A token is of no use to another instance.
     assert ask(other, "/latest/meta-data/mac", **token_of(ask, one))[0] == 401
     third = instances.up(MetadataOptions={"HttpEndpoint": "disabled"})[0]
@@ -209,38 +202,24 @@ def test_a_spot_instance_gets_notice_and_ends(instances, lab, ask):
 
 
 @pytest.mark.lab
-def test_the_command_interrupts(instances, lab, monkeypatch, capsys):
-    monkeypatch.setenv("CLUSTERCTL_HOME", str(lab.home))
-    id = instances.up(**SPOT)[0]["InstanceId"]
-    ctl = CommandLine(lab.home, capsys, [])
-    assert ctl("lab", "fault", "interrupt", id, "--in", "soon").status == 2
-    assert "no instance" in ctl("lab", "fault", "interrupt", "i-0123456789abcdef0").err
-    ran = ctl("lab", "fault", "interrupt", id, "--in", "0")
-    assert (ran.status, ran.out.startswith(f"{id}: terminated at ")) == (0, True)
-    instances.in_state(id, "terminated")
-
-
-@pytest.mark.lab
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
+def test_what_is_no_interruption(instances, lab, monkeypatch, capsys):
+    for body, said in (
         ({"instance_id": "i-0123456789abcdef0"}, "no instance"),
         ({"instance_id": None}, "no instance"),
         ({}, "instance_id"),
-        ([], "instance_id"),
         ("x", "instance_id"),
-    ],
-)
-def test_what_is_no_interruption(lab, body, said):
-    with pytest.raises(UsageError) as refused:
-        pages.ask(lab, PAGE, "POST", body)
-    assert said in refused.value.message
-
-
-@pytest.mark.lab
-def test_others_are_not_interrupted(instances, lab):
-    one = instances.up()[0]
-    for wanted in ({"seconds": 1}, {"seconds": -1}, {"seconds": "soon"}):
-        with pytest.raises(UsageError) as refused:
-            pages.ask(lab, PAGE, "POST", {"instance_id": one["InstanceId"], **wanted})
-        assert "no spot instance" in refused.value.message
+    ):
+        with pytest.raises(UsageError, match=said):
+            pages.ask(lab, PAGE, "POST", body)
+    on_demand = instances.request()[0]["InstanceId"]
+    for seconds in (1, -1, "soon"):
+        with pytest.raises(UsageError, match="no spot instance"):
+            pages.ask(lab, PAGE, "POST", {"instance_id": on_demand, "seconds": seconds})
+    monkeypatch.setenv("CLUSTERCTL_HOME", str(lab.home))
+    interrupt = functools.partial(CommandLine(lab.home, capsys, []), "lab", "fault", "interrupt")
+    id = instances.request(**SPOT)[0]["InstanceId"]
+    assert interrupt(id, "--in", "soon").status == 2
+    assert "no instance" in interrupt("i-0123456789abcdef0").err
+    ran = interrupt(id, "--in", "0")
+    assert (ran.status, ran.out.startswith(f"{id}: terminated at ")) == (0, True)
+    instances.in_state(id, "terminated")

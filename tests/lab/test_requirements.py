@@ -27,23 +27,15 @@ def test_settings_that_refuse_user_namespaces(values, euid, setting):
     assert requirements.refusing_sysctl(values, euid) == expected
 
 
-def test_a_missing_program_is_named_with_its_package(monkeypatch, tmp_path):
-    monkeypatch.setattr(requirements, "SEARCH_PATH", str(tmp_path))
-    with pytest.raises(MissingTool) as missing:
-        requirements.check_machine(0)
-    assert "sshd" in missing.value.message
-    assert missing.value.hint == "sudo apt-get install iproute2 openssh-client openssh-server sudo"
-
-
-def test_a_missing_moto_is_named_with_its_extra(monkeypatch):
-    monkeypatch.setattr(requirements.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingTool) as missing:
+def test_what_is_missing_is_named_with_its_package(monkeypatch, tmp_path):
+    with monkeypatch.context() as without, pytest.raises(MissingTool) as missing:
+        without.setattr(requirements.importlib.util, "find_spec", lambda name: None)
         requirements.check_machine(0)
     assert missing.value.hint == "in clusterctl's checkout: pip install '.[lab]'"
-
-
-def test_shaping_needs_tc(monkeypatch, tmp_path):
     monkeypatch.setattr(requirements, "SEARCH_PATH", str(tmp_path))
+    with pytest.raises(MissingTool, match="sshd") as missing:
+        requirements.check_machine(0)
+    assert missing.value.hint == "sudo apt-get install iproute2 openssh-client openssh-server sudo"
     with pytest.raises(MissingTool) as missing:
         requirements.check_shaping()
     assert missing.value.hint == "sudo apt-get install iproute2"
