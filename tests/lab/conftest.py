@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from clusterctl.lab import pages
+from tests.lab.refusals import service
 from tests.lab.running import client, make_key, newest_image, shown, ssh, wait_until
 
 
@@ -14,9 +15,13 @@ def key(tmp_path_factory):
 @pytest.fixture(scope="session")
 def ec2(lab, key):
     """The lab's EC2 in its default region, with the key pair `tests`."""
-    ec2 = client(lab)
-    ec2.import_key_pair(KeyName="tests", PublicKeyMaterial=key.with_suffix(".pub").read_bytes())
-    return ec2
+    return with_key(lab, key).ec2
+
+
+@pytest.fixture(scope="session")
+def once(lab):
+    """EC2 without a second try."""
+    return service(lab, "ec2")
 
 
 class Instances:
@@ -35,7 +40,7 @@ class Instances:
             "MaxCount": 1,
             "KeyName": "tests",
         }
-        return {**usual, **changes}
+        return {name: value for name, value in {**usual, **changes}.items() if value is not None}
 
     def request(self, **changes):
         launched = self.ec2.run_instances(**self.wanted(**changes))["Instances"]
@@ -81,6 +86,13 @@ class Instances:
         done = ssh(self.lab, self.key, instance["PrivateIpAddress"], command)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
+
+
+def with_key(lab, key, **account):
+    """Launches in a lab, or another account of it, to whose EC2 the key is known from now on."""
+    ec2 = client(lab, **account)
+    ec2.import_key_pair(KeyName="tests", PublicKeyMaterial=key.with_suffix(".pub").read_bytes())
+    return Instances(lab, ec2, key)
 
 
 @pytest.fixture

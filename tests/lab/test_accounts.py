@@ -16,7 +16,7 @@ from clusterctl.ec2.tags import CLUSTER
 from clusterctl.lab.accounts import LENT_FOR, Keyring
 from clusterctl.lab.record import ACCOUNTS
 from tests.cli.running import CommandLine
-from tests.lab.conftest import Instances
+from tests.lab.conftest import with_key
 from tests.lab.running import client, keys_of, shown
 
 FIRST, SECOND = ACCOUNTS
@@ -33,21 +33,15 @@ def test_a_holder_keeps_its_key_until_it_is_half_over(monkeypatch):
 
 
 @pytest.mark.lab
-@pytest.mark.parametrize("account", ACCOUNTS)
-def test_the_key_says_which_account_asks(lab, account):
-    assert client(lab, service="sts", account=account).get_caller_identity()["Account"] == account
-
-
-@pytest.mark.lab
 def test_instances_of_both_accounts_are_hosts_and_each_sees_its_own(
     lab, ec2, instances, key, capsys, monkeypatch
 ):
-    other = client(lab, account=SECOND)
+    made = with_key(lab, key, account=SECOND)
+    other = made.ec2
     other.import_key_pair(KeyName="theirs", PublicKeyMaterial=key.with_suffix(".pub").read_bytes())
     with pytest.raises(ec2.exceptions.ClientError, match=r"InvalidKeyPair\.NotFound"):
         instances.request(KeyName="theirs")
     tags = [{"Key": CLUSTER, "Value": "of-the-second"}]
-    made = Instances(lab, other, key)
     mine = instances.up()[0]
     try:
         theirs = made.up(
@@ -72,6 +66,9 @@ def test_instances_of_both_accounts_are_hosts_and_each_sees_its_own(
 
 @pytest.mark.lab
 def test_a_bucket_is_closed_to_the_other_account(lab):
+    for account in ACCOUNTS:
+        who = client(lab, service="sts", account=account).get_caller_identity()
+        assert who["Account"] == account
     mine, theirs = (client(lab, service="s3", account=account) for account in ACCOUNTS)
     mine.create_bucket(Bucket="of-the-first")
     try:

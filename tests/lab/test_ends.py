@@ -13,26 +13,15 @@ import pytest
 
 import clusterctl
 from clusterctl.lab.record import read_record
-from tests.lab.running import client, newest_image, remaining_of, shown, wait_until
+from tests.lab.conftest import Instances
+from tests.lab.running import client, remaining_of
 
 pytestmark = pytest.mark.lab
 
 
 def launch_one(record):
     """A host up in a lab of its own, so that there is something to leave behind."""
-    ec2 = client(record)
-    launched = ec2.run_instances(
-        ImageId=newest_image(ec2), InstanceType="p3.2xlarge", MinCount=1, MaxCount=1
-    )
-    ids = [one["InstanceId"] for one in launched["Instances"]]
-
-    def ok():
-        seen = ec2.describe_instance_status(InstanceIds=ids)["InstanceStatuses"]
-        return seen and seen[0]["InstanceStatus"]["Status"] == "ok"
-
-    wait_until(lambda: shown(ec2, ids), "an instance")
-    wait_until(ok, "a host")
-    return launched["Instances"][0]
+    return Instances(record, client(record), None).up(KeyName=None)[0]
 
 
 def command_of(pid: int) -> str:
@@ -68,18 +57,11 @@ def test_killing_any_process_ends_all(lab_home, part):
     assert lab_home.run("status") == 1
 
 
-def test_a_stopped_daemon_does_not_outlive_the_api(lab_home):
+def test_a_stopped_daemon_does_not_outlive_the_api_and_a_new_lab_starts(lab_home):
     record = lab_home.start()
     processes, parts = lab_home.processes(), parts_of(lab_home)
     os.kill(parts["daemon"], signal.SIGSTOP)
     os.kill(parts["api"], signal.SIGKILL)
-    assert remaining_of(record, processes) == []
-
-
-def test_a_new_lab_starts_where_another_died(lab_home):
-    record = lab_home.start()
-    processes = lab_home.processes()
-    os.kill(record.pid, signal.SIGKILL)
     assert remaining_of(record, processes) == []
     assert lab_home.start().pid != record.pid
     assert [folder for folder in record.cgroups if Path(folder).exists()] == []

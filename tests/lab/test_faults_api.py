@@ -6,7 +6,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from botocore.exceptions import ClientError, ConnectionClosedError
+from botocore.exceptions import ConnectionClosedError
 
 from tests.lab.refusals import refused
 from tests.lab.running import once_client, wait_until
@@ -17,12 +17,6 @@ pytestmark = pytest.mark.lab
 def groups(ec2, name):
     found = ec2.describe_security_groups(Filters=[{"Name": "group-name", "Values": [name]}])
     return len(found["SecurityGroups"])
-
-
-@pytest.fixture
-def once(lab):
-    """EC2 without a second try."""
-    return once_client(lab)
 
 
 def test_an_error_strikes_once(once, faults):

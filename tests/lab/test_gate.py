@@ -12,6 +12,8 @@ import urllib.request
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
+import boto3
+import botocore.auth
 import pytest
 from botocore.config import Config
 
@@ -74,45 +76,34 @@ def test_a_web_page_is_not_answered_whatever_it_knows(lab, wrong, method, path):
     assert not [name for name in headers if name.startswith("access-control")]
 
 
+WRONG = ("InvalidClientTokenId", "SignatureDoesNotMatch")
+
+
 @pytest.mark.parametrize(
-    ("name", "call", "codes"),
+    ("name", "call", "codes", "status"),
     [
-        ("ec2", "describe_instances", {"AuthFailure"}),
-        ("sts", "get_caller_identity", {"InvalidClientTokenId", "SignatureDoesNotMatch"}),
-        ("iam", "list_roles", {"InvalidClientTokenId", "SignatureDoesNotMatch"}),
-        ("cloudformation", "list_stacks", {"InvalidClientTokenId", "SignatureDoesNotMatch"}),
+        ("ec2", "describe_instances", ("AuthFailure", "AuthFailure"), 401),
+        ("sts", "get_caller_identity", WRONG, 403),
+        ("iam", "list_roles", WRONG, 403),
+        ("cloudformation", "list_stacks", WRONG, 403),
         (
             "ssm",
             "describe_parameters",
-            {"UnrecognizedClientException", "InvalidSignatureException"},
+            ("UnrecognizedClientException", "InvalidSignatureException"),
+            400,
         ),
-        (
-            "cloudwatch",
-            "list_metrics",
-            {"UnrecognizedClientException", "InvalidSignatureException"},
-        ),
-        ("s3", "list_buckets", {"InvalidAccessKeyId", "SignatureDoesNotMatch"}),
+        ("s3", "list_buckets", ("InvalidAccessKeyId", "SignatureDoesNotMatch"), 403),
     ],
 )
 def test_an_unknown_key_and_a_wrong_secret_are_refused_in_the_services_words(
-    lab, name, call, codes
+    lab, name, call, codes, status
 ):
     right = account_of(lab)
-    found = set()
-    for key, secret in (("AKIAIOSFODNN7EXAMPLE", right.secret_key), (right.access_key, "wrong")):
-        import boto3
-
-        asked = boto3.client(
-            name,
-            region_name="us-east-1",
-            endpoint_url=lab.endpoint_url,
-            aws_access_key_id=key,
-            aws_secret_access_key=secret,
-        )
-        code, _, status = refused(getattr(asked, call))
-        found.add(code)
-        assert status == {"ec2": 401, "ssm": 400, "cloudwatch": 400}.get(name, 403)
-    assert found == codes
+    asked = (("AKIAIOSFODNN7EXAMPLE", right.secret_key), (right.access_key, "wrong"))
+    for (key, secret), code in zip(asked, codes):
+        told = {"aws_access_key_id": key, "aws_secret_access_key": secret}
+        client = boto3.client(name, region_name="us-east-1", endpoint_url=lab.endpoint_url, **told)
+        assert refused(getattr(client, call))[::2] == (code, status)
 
 
 def test_no_key_is_refused(lab):
@@ -141,13 +132,11 @@ def test_no_key_is_refused(lab):
 
 def test_what_was_changed_after_it_was_signed_is_refused(lab):
     more = {"X-Moto-Account-Id": ACCOUNTS[1]}
-    old = datetime.now(timezone.utc) - timedelta(minutes=16)
     right = signed(lab)
     listing = signed(lab, b"", "s3", "/?list-type=2", "GET", {})
     for method, path, body, headers, status in (
         ("POST", "/", LIST + b"&DryRun=true", right, 401),
         ("POST", "/?a=b", LIST, right, 401),
-        ("POST", "/", LIST, {**right, "X-Amz-Date": old.strftime("%Y%m%dT%H%M%SZ")}, 401),
         ("GET", "/?list-type=2", b"", listing, 200),
         ("GET", "/?list-type=1", b"", listing, 403),
         ("DELETE", "/?list-type=2", b"", listing, 403),
@@ -161,16 +150,8 @@ def test_what_was_changed_after_it_was_signed_is_refused(lab):
 
 
 def test_a_signature_is_good_for_minutes(lab, monkeypatch):
-    class Earlier(datetime):
-        @classmethod
-        def now(cls, zone=None):
-            return datetime.now(zone) - timedelta(minutes=16)
-
-    import botocore.auth
-
-    monkeypatch.setattr(
-        botocore.auth, "get_current_datetime", lambda: Earlier.now().replace(tzinfo=None)
-    )
+    earlier = datetime.now(timezone.utc).replace(tzinfo=None) - timedelta(minutes=16)
+    monkeypatch.setattr(botocore.auth, "get_current_datetime", lambda: earlier)
     status, _, said = send(lab, "POST", "/", LIST, signed(lab))
     assert (status, b"RequestExpired" in said) == (401, True)
 
@@ -196,14 +177,6 @@ def test_nothing_of_moto_is_there_but_the_services(lab, ec2):
     ):
         code, text, _ = refused(getattr(service(lab, name), call))
         assert (code, "no service" in text) == ("InvalidAction", True), name
-
-
-def test_a_template_makes_nothing_of_other_services(lab):
-    stacks = service(lab, "cloudformation")
-    resource = {"Type": "AWS::Lambda::Function", "Properties": {"Code": {}, "Role": "x"}}
-    template = json.dumps({"Resources": {"Function": resource}})
-    code, text, _ = refused(stacks.create_stack, StackName="more", TemplateBody=template)
-    assert (code, "AWS::Lambda::Function" in text) == ("ValidationError", True)
 
 
 def test_the_labs_own_pages_need_its_secret(lab):
@@ -241,8 +214,6 @@ def test_a_host_reads_with_its_profiles_key_and_what_is_public_without_one(lab, 
         urls = {}
         for token in (lent["Token"], "another", None):
             for version in ("s3", "s3v4"):
-                import boto3
-
                 mine = boto3.client(
                     "s3",
                     region_name=lab.region,

@@ -67,13 +67,6 @@ def test_interfaces_on_every_card(instances):
     instances.ec2.delete_network_interface(NetworkInterfaceId=leaked[0]["NetworkInterfaceId"])
 
 
-def test_an_instance_without_wishes_has_the_images_root_volume(instances):
-    one = instances.request()[0]
-    (root,) = volumes_of(instances.ec2, one["InstanceId"]).values()
-    assert (root["Size"], root["VolumeType"], root["Iops"]) == (75, "gp3", 3000)
-    assert (root["Throughput"], root["SnapshotId"][:5]) == (125, "snap-")
-
-
 def test_volumes_as_asked_for_and_what_is_left_of_them(instances):
     wanted = [
         {"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 200, "Iops": 6000, "Throughput": 500}},
@@ -100,21 +93,26 @@ def test_volumes_as_asked_for_and_what_is_left_of_them(instances):
     instances.ec2.delete_volume(VolumeId=left[0]["VolumeId"])
 
 
-def test_every_instance_has_the_profile(lab, instances):
-    iam = service(lab, "iam")
-    arn = iam.create_instance_profile(InstanceProfileName="guests")["InstanceProfile"]["Arn"]
-    launched = instances.up(IamInstanceProfile={"Name": "guests"}, MinCount=2, MaxCount=2)
-    assert [one["IamInstanceProfile"]["Arn"] for one in launched] == [arn, arn]
-
-
-def test_options_are_described_as_asked(instances):
+def test_options_are_described_as_asked(lab, instances):
     options = {
         "HttpTokens": "required",
         "HttpPutResponseHopLimit": 2,
         "HttpEndpoint": "enabled",
         "InstanceMetadataTags": "enabled",
     }
-    one = instances.up(MetadataOptions=options, InstanceInitiatedShutdownBehavior="terminate")[0]
+    iam = service(lab, "iam")
+    arn = iam.create_instance_profile(InstanceProfileName="guests")["InstanceProfile"]["Arn"]
+    one, other = instances.up(
+        MetadataOptions=options,
+        InstanceInitiatedShutdownBehavior="terminate",
+        IamInstanceProfile={"Name": "guests"},
+        MaxCount=2,
+    )
+    assert [each["IamInstanceProfile"]["Arn"] for each in (one, other)] == [arn, arn]
+    # Without a wish it is the image's root volume.
+    (root,) = volumes_of(instances.ec2, one["InstanceId"]).values()
+    assert (root["Size"], root["VolumeType"], root["Iops"]) == (75, "gp3", 3000)
+    assert (root["Throughput"], root["SnapshotId"][:5]) == (125, "snap-")
     assert options.items() <= one["MetadataOptions"].items()
     assert one["CpuOptions"] == {"CoreCount": 4, "ThreadsPerCore": 2}
     kept = instances.ec2.describe_instance_attribute(

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.lab.refusals import refused, service
+from tests.lab.refusals import refused
 from tests.lab.running import wait_until
 
 pytestmark = pytest.mark.lab
-
-
-@pytest.fixture
-def once(lab):
-    return service(lab, "ec2")
 
 
 @pytest.fixture

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.lab.refusals import fault, quota, refused, service
+from tests.lab.refusals import fault, quota, refused
 
 pytestmark = pytest.mark.lab
 
 KIND, ZONE = "p3.2xlarge", "us-east-1c"
 BLOCK_KIND = "p4d.24xlarge"
 ON_DEMAND_P = "L-417A185B"
-
-
-@pytest.fixture(scope="module")
-def once(lab):
-    return service(lab, "ec2")
 
 
 @pytest.fixture

@@ -70,11 +70,6 @@ def test_an_address_that_is_in_use_is_refused(instances):
 
 
 @pytest.fixture(scope="module")
-def once(lab):
-    return service(lab, "ec2")
-
-
-@pytest.fixture(scope="module")
 def launch(once):
     """What RunInstances says to a launch of one p4d.24xlarge, with changes."""
     wanted = {

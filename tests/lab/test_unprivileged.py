@@ -12,18 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.lab import pages
 from clusterctl.lab.record import read_record
+from tests.lab.conftest import LabFaults, with_key
 from tests.lab.running import (
-    client,
     descendants,
     make_key,
-    newest_image,
     processes_of_hosts,
     real_uids,
     remaining_of,
     shared_with_hosts,
-    shown,
     ssh,
     wait_until,
     why_no_lab,
@@ -88,35 +85,22 @@ def user_lab(request):
     assert remaining_of(record, processes) == []
 
 
+@pytest.fixture(scope="module")
+def made(user_lab, tmp_path_factory):
+    return with_key(user_lab, make_key(tmp_path_factory.mktemp("key"), "key"))
+
+
 def test_its_network_is_in_nobodys_way(lab, user_lab):
     """Whatever this machine routes, the lab of root that runs beside it among it."""
     assert user_lab.network == "10.77.0.0/16"
 
 
-def test_a_host_of_an_unprivileged_lab(user_lab, tmp_path):
-    ec2, key = client(user_lab), make_key(tmp_path, "key")
-    ec2.import_key_pair(KeyName="k", PublicKeyMaterial=key.with_suffix(".pub").read_bytes())
+def test_a_host_of_an_unprivileged_lab(user_lab, made, tmp_path):
     script = "#!/bin/sh\nid -un >/home/ubuntu/ran-as\n"
-    launched = ec2.run_instances(
-        ImageId=newest_image(ec2),
-        InstanceType="p3.8xlarge",
-        KeyName="k",
-        UserData=script,
-        MinCount=2,
-        MaxCount=2,
-    )["Instances"]
-    ids = [one["InstanceId"] for one in launched]
-    second = launched[1]["PrivateIpAddress"]
-
-    wait_until(lambda: shown(ec2, ids), "the instances")
-
-    def ok():
-        seen = ec2.describe_instance_status(InstanceIds=ids)["InstanceStatuses"]
-        return [one["InstanceStatus"]["Status"] for one in seen] == ["ok", "ok"]
-
-    wait_until(ok, "status ok")
-    described = ec2.describe_instances(InstanceIds=ids)["Reservations"][0]["Instances"]
-    private, first = (described[0][key] for key in ("PrivateIpAddress", "PublicIpAddress"))
+    asked = {"InstanceType": "p3.8xlarge", "UserData": script, "MinCount": 2, "MaxCount": 2}
+    (one, other), key = made.up(**asked), made.key
+    second = other["PrivateIpAddress"]
+    private, first = one["PrivateIpAddress"], one["PublicIpAddress"]
     assert ssh(user_lab, key, private, "hostname -I").stdout.strip() == private
 
     def output(command: str) -> str:
@@ -157,22 +141,8 @@ def test_a_host_of_an_unprivileged_lab(user_lab, tmp_path):
     assert away.returncode == 255
 
 
-def test_faults_of_the_hosts_of_an_unprivileged_lab(user_lab, tmp_path):
-    ec2, key = client(user_lab), make_key(tmp_path, "key")
-    ec2.import_key_pair(KeyName="f", PublicKeyMaterial=key.with_suffix(".pub").read_bytes())
-
-    def fault(kind, **fields):
-        return pages.ask(user_lab, "/_lab/faults", "POST", {"kind": kind, **fields})["id"]
-
-    def launch():
-        image = newest_image(ec2)
-        asked = {"InstanceType": "p3.2xlarge", "KeyName": "f", "MinCount": 1, "MaxCount": 1}
-        id = ec2.run_instances(ImageId=image, **asked)["Instances"][0]["InstanceId"]
-        wait_until(lambda: shown(ec2, [id]), "an instance")
-        ok = [{"Name": "instance-status.status", "Values": ["ok"]}]
-        by_status = {"InstanceIds": [id], "Filters": ok}
-        wait_until(lambda: ec2.describe_instance_status(**by_status)["InstanceStatuses"], "ok")
-        return ec2.describe_instances(InstanceIds=[id])["Reservations"][0]["Instances"][0]
+def test_faults_of_the_hosts_of_an_unprivileged_lab(user_lab, made):
+    key, faults = made.key, LabFaults(user_lab)
 
     def answers(one):
         try:
@@ -180,22 +150,22 @@ def test_faults_of_the_hosts_of_an_unprivileged_lab(user_lab, tmp_path):
         except subprocess.TimeoutExpired:
             return False
 
-    fault("boot", silent=True)
-    silent, one = launch(), launch()
+    faults("boot", silent=True)
+    silent, one = made.up()[0], made.up()[0]
     assert not answers(silent)
     for kind in ("freeze", "cut"):
         wait_until(lambda: answers(one), "a login")
-        made = fault(kind, instance_id=one["InstanceId"])
+        faults(kind, instance_id=one["InstanceId"])
         wait_until(lambda: not answers(one), f"no login after {kind}")
-        pages.ask(user_lab, f"/_lab/faults?id={made}", "DELETE")
+        faults.clear()
     wait_until(lambda: answers(one), "a login")
     for kind, fields, command in (
         ("shape", {"up": 10**8, "down": 10**9}, "! /sbin/tc qdisc show dev eth0 | grep tbf"),
         ("fill", {"left": 4096}, "head -c 1M /dev/zero >/data/a"),
         ("readonly", {}, "touch /data/b"),
     ):
-        made = fault(kind, instance_id=one["InstanceId"], **fields)
+        faults(kind, instance_id=one["InstanceId"], **fields)
         assert ssh(user_lab, key, one["PublicIpAddress"], command).returncode == 1, kind
-        pages.ask(user_lab, f"/_lab/faults?id={made}", "DELETE")
+        faults.clear()
         assert ssh(user_lab, key, one["PublicIpAddress"], command).returncode == 0, kind
-    ec2.terminate_instances(InstanceIds=[one["InstanceId"], silent["InstanceId"]])
+    made.ec2.terminate_instances(InstanceIds=made.ids)

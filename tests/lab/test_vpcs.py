@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 
 import pytest
-from botocore.exceptions import ClientError
 
 import clusterctl.ec2.network
+from tests.lab.refusals import refused
 from tests.lab.running import client, ssh, wait_until
 
 TEMPLATE = Path(clusterctl.ec2.network.__file__).with_name("network.yaml")
@@ -79,12 +79,8 @@ def gets_s3(instances, one) -> bool:
     """Whether S3 takes a host's connection."""
     place = instances.lab.storage_url.removeprefix("http://")
     known = one.get("PublicIpAddress") or one["PrivateIpAddress"]
-    return (
-        ssh(
-            instances.lab, instances.key, known, f"timeout 2 bash -c '</dev/tcp/{place}/80'"
-        ).returncode
-        == 0
-    )
+    command = f"timeout 2 bash -c '</dev/tcp/{place}/80'"
+    return ssh(instances.lab, instances.key, known, command).returncode == 0
 
 
 def test_a_node_without_a_public_address_needs_an_endpoint_for_s3(instances, ec2):
@@ -119,23 +115,18 @@ def test_a_node_without_a_public_address_needs_an_endpoint_for_s3(instances, ec2
 def test_a_subnet_is_free_again_when_its_hosts_are_gone(instances, vpcs):
     first, second = (vpcs("172.20.0.0/16", f"172.20.0.0/{size}")[0] for size in (24, 20))
     one = instances.request(**in_subnet(first))[0]
-    with pytest.raises(ClientError) as refused:
-        instances.request(**in_subnet(second))
-    error = refused.value.response["Error"]
-    assert error["Code"] == "UnsupportedOperation"
-    assert one["InstanceId"] in error["Message"]
+    code, text, _ = refused(instances.request, **in_subnet(second))
+    assert (code, one["InstanceId"] in text) == ("UnsupportedOperation", True)
     instances.ec2.terminate_instances(InstanceIds=[one["InstanceId"]])
     instances.in_state(one["InstanceId"], "terminated")
     again = instances.up(**in_subnet(second, public=True))[0]
     wait_until(lambda: reaches(instances, again, again["PrivateIpAddress"]), "the host itself")
 
 
-@pytest.mark.parametrize("block", ["8.8.0.0/16", "100.64.0.0/16", "{lab}"])
-def test_addresses_that_the_lab_cannot_have(instances, vpcs, block):
-    subnet = vpcs(*[block.format(lab=instances.lab.network)] * 2)[0]
-    with pytest.raises(ClientError) as refused:
-        instances.request(**in_subnet(subnet))
-    assert refused.value.response["Error"]["Code"] == "UnsupportedOperation"
+def test_addresses_that_the_lab_cannot_have(instances, vpcs):
+    for block in ("8.8.0.0/16", "100.64.0.0/16", instances.lab.network):
+        [subnet] = vpcs(block, block)
+        assert refused(instances.request, **in_subnet(subnet))[0] == "UnsupportedOperation"
 
 
 @pytest.fixture
@@ -221,11 +212,12 @@ def test_a_stack_goes_whole_though_its_route_table_went_first(ec2, stacks):
     assert ec2.describe_vpc_endpoints(Filters=of_vpc)["VpcEndpoints"] == []
 
 
-def test_a_resource_that_the_lab_cannot_make(stacks):
-    template = '{"Resources": {"Thing": {"Type": "AWS::EC2::Nonsense"}}}'
-    with pytest.raises(ClientError) as refused:
-        stacks.create_stack(StackName="nonsense", TemplateBody=template)
-    assert "AWS::EC2::Nonsense" in refused.value.response["Error"]["Message"]
+@pytest.mark.parametrize("kind", ["AWS::EC2::Nonsense", "AWS::Lambda::Function"])
+def test_a_resource_that_the_lab_cannot_make(stacks, kind):
+    thing = {"Type": kind, "Properties": {"Code": {}, "Role": "x"}}
+    template = json.dumps({"Resources": {"Thing": thing}})
+    code, text, _ = refused(stacks.create_stack, StackName="nonsense", TemplateBody=template)
+    assert (code, kind in text) == ("ValidationError", True)
     assert status_of(stacks, "nonsense") == "gone"
 
 
