@@ -12,11 +12,7 @@ KINDS = {
     "describe_key_pairs": ("KeyPairs", "KeyPairId", "key pair"),
     "describe_volumes": ("Volumes", "VolumeId", "volume"),
     "describe_addresses": ("Addresses", "AllocationId", "address"),
-    "describe_network_interfaces": (
-        "NetworkInterfaces",
-        "NetworkInterfaceId",
-        "network interface",
-    ),
+    "describe_network_interfaces": ("NetworkInterfaces", "NetworkInterfaceId", "network interface"),
     "describe_security_groups": ("SecurityGroups", "GroupId", "security group"),
     "describe_placement_groups": ("PlacementGroups", "GroupName", "placement group"),
 }

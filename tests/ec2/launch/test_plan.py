@@ -1,4 +1,7 @@
-"""The plan: the difference between the cluster asked for and the account as it is."""
+"""The plan: the difference between the cluster asked for and the account as it is.
+
+The cluster may be there already, in part, stopped, or perhaps.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,25 @@ from dataclasses import replace
 
 import pytest
 
-from clusterctl.domain.cluster import ClusterSpec
+from clusterctl.domain.cluster import MOST_TAGS, ClusterSpec, Disk, Limits, Market, NodeState
 from clusterctl.domain.errors import ClusterctlError, MissingTool, UsageError
-from clusterctl.ec2.launch.plan import plan_launch
-from clusterctl.ec2.launch.request import ResultOf
-from clusterctl.ec2.network.vpcs import FOUND_RULE, GIVEN_RULE
+from clusterctl.domain.findings import Severity
+from clusterctl.ec2.launch.attempt import SentLaunch
+from clusterctl.ec2.launch.plan import least_counts, plan_launch, wanted_indices
+from clusterctl.ec2.launch.request import ResultOf, runs
+from clusterctl.ec2.network.vpcs import FOUND_RULE, GIVEN_RULE, ElasticAddress
+from clusterctl.ec2.tags import read_indices, read_unfinished
 from tests.ec2.observed import (
+    CATALOGUE,
     GROUP,
     IMAGE,
     KEY_PAIR,
+    MACHINE,
     NOTHING,
     PLAIN,
     PUBLIC_KEY,
     SPEC,
+    SUBNETS,
     instance,
     offering,
     settled,
@@ -35,9 +44,8 @@ def lines(seen, spec=SPEC):
     return [step.describe() for step in plan(seen, spec).steps]
 
 
-def run_requests(seen, spec=SPEC):
-    steps = plan(seen, spec).steps
-    return [step.arguments for step in steps if step.operation == "run_instances"]
+def requests(made):
+    return [step.arguments for step in made.steps if step.operation == "run_instances"]
 
 
 def tags_of(request):
@@ -61,7 +69,7 @@ def test_from_nothing():
 
 def test_the_launch_request_whole():
     user_data = b"#!/bin/sh\n"
-    [request] = run_requests(NOTHING, replace(SPEC, user_data=user_data))
+    [request] = requests(plan(NOTHING, replace(SPEC, user_data=user_data)))
     assert {key: value for key, value in request.items() if key != "TagSpecifications"} == {
         "ClientToken": "launch-0",
         "ImageId": "ami-1",
@@ -114,7 +122,7 @@ def test_the_launch_request_whole():
 
 
 @pytest.mark.parametrize(
-    ("present", "runs"),
+    ("present", "sizes"),
     [
         ([], [(0, 4)]),
         ([0], [(1, 3)]),
@@ -125,13 +133,12 @@ def test_the_launch_request_whole():
         ([0, 1, 2], [(3, 1)]),
     ],
 )
-def test_only_missing_nodes_are_launched_neighbours_in_one_request(present, runs):
-    requests = run_requests(with_nodes(*present))
+def test_only_missing_nodes_are_launched_neighbours_in_one_request(present, sizes):
+    made = requests(plan(with_nodes(*present)))
     assert [
-        (int(tags_of(request)["clusterctl:first-index"]), request["MinCount"])
-        for request in requests
-    ] == runs
-    tokens = [request["ClientToken"] for request in requests]
+        (int(tags_of(request)["clusterctl:first-index"]), request["MinCount"]) for request in made
+    ] == sizes
+    tokens = [request["ClientToken"] for request in made]
     assert len(set(tokens)) == len(tokens)
 
 
@@ -160,10 +167,7 @@ def group_with(*rules):
     ("group", "expected"),
     [
         (GROUP, []),
-        (
-            replace(GROUP, ssh_from=()),
-            ["AuthorizeSecurityGroupIngress: SSH from 203.0.113.7/32"],
-        ),
+        (replace(GROUP, ssh_from=()), ["AuthorizeSecurityGroupIngress: SSH from 203.0.113.7/32"]),
         (
             replace(GROUP, ssh_from=("198.51.100.1/32",)),
             ["AuthorizeSecurityGroupIngress: SSH from 203.0.113.7/32"],
@@ -226,7 +230,7 @@ def test_the_key_pair_at_ec2_is_the_folders(key_pair, operations):
 @pytest.mark.parametrize(("snapshot_gib", "volume_gib"), [(0, 150), (75, 150), (300, 300)])
 def test_the_root_volume_holds_the_image(snapshot_gib, volume_gib):
     seen = offering(image=replace(IMAGE, root_gib=snapshot_gib, root_device="/r"))
-    [mapping] = run_requests(seen)[0]["BlockDeviceMappings"]
+    [mapping] = requests(plan(seen))[0]["BlockDeviceMappings"]
     assert (mapping["DeviceName"], mapping["Ebs"]["VolumeSize"]) == ("/r", volume_gib)
 
 
@@ -272,3 +276,337 @@ def test_refused_before_anything_is_made(seen, spec, kind, message, hint):
 
 def test_an_image_that_is_gone_does_not_matter_where_nothing_is_launched():
     assert plan(replace(with_nodes(0, 1, 2, 3), catalogue=None)).steps == ()
+
+
+# A cluster that is there already
+
+
+def cluster(*members, **more):
+    """What belongs to a cluster of these instances."""
+    return replace(with_nodes(), instances=members, **more)
+
+
+@pytest.mark.parametrize(
+    ("present", "wanted", "nodes", "expected"),
+    [
+        ([], (), 3, (0, 1, 2)),
+        ([0, 1, 2, 3], (0, 1, 2, 3), 4, (0, 1, 2, 3)),
+        ([0, 1, 3], (0, 1, 3), 3, (0, 1, 3)),
+        # The next that are free, a hole first.
+        ([0, 1, 3], (0, 1, 3), 4, (0, 1, 2, 3)),
+        ([0, 1, 3], (0, 1, 3), 6, (0, 1, 2, 3, 4, 5)),
+        ([0, 3], (0, 1, 3), 3, (0, 1, 3)),
+        ([0, 3], (0, 1, 3), 4, (0, 1, 2, 3)),
+        # More were wanted and never came: those that are there will do.
+        ([0, 1, 2, 3], (0, 1, 2, 3, 4, 5), 4, (0, 1, 2, 3)),
+        ([0, 1, 3], (0, 1, 2, 3, 4), 4, (0, 1, 2, 3)),
+        ([0, 3], (0, 1, 2, 3), 2, (0, 3)),
+        # Tags of an older cluster say nothing.
+        ([0, 2], (), 3, (0, 1, 2)),
+        # The head node is gone.
+        ([1, 2], (0, 1, 2), 3, (0, 1, 2)),
+    ],
+)
+def test_which_nodes_are_wanted(present, wanted, nodes, expected):
+    seen = cluster(*(instance(index, wanted=wanted) for index in present))
+    spec = replace(SPEC, nodes=nodes)
+    assert wanted_indices(replace(seen, spec=spec)) == expected
+    made = plan(seen, spec)
+    assert made.wanted == expected
+    assert made.missing == tuple(index for index in expected if index not in present)
+
+
+@pytest.mark.parametrize(
+    ("present", "wanted", "before", "nodes", "written", "told"),
+    [
+        ([0, 1], "0-1", "", 3, "add 2-2", None),
+        ([0, 1], "0-1", "remove 2-2 replace 1-1", 4, "add 2-3 replace 1-1", "replace demo-1"),
+        # Gone on with: the tags say so already.
+        ([0, 1], "0-2", "add 2-2", 3, None, "add demo-2"),
+        ([0, 1, 2], "0-2", "add 2-2", 3, None, "add demo-2"),
+        # Nothing came of the first: another number takes its place.
+        ([0, 1], "0-2", "add 2-2", 4, "add 2-3", "add demo-2"),
+        ([0, 1], "0-3", "add 2-3", 3, "add 2-2", "add demo-[2-3]"),
+        # Node 2 was removed, and runs still: it must not become a member again.
+        ([0, 1, 2], "0-1", "remove 2-2", 3, "add 3-3 remove 2-2", "demo-2: to be terminated"),
+    ],
+)
+def test_what_add_asks_for_is_kept_in_the_tags(present, wanted, before, nodes, written, told):
+    said = {"wanted": read_indices(wanted), "unfinished": read_unfinished(before)}
+    seen = cluster(*(instance(index, **said) for index in present), catalogue=CATALOGUE)
+    made = plan(seen, replace(SPEC, nodes=nodes, adds=True))
+    labels = [
+        tag["Value"]
+        for step in made.steps
+        if step.operation == "create_tags"
+        for tag in step.arguments["Tags"]
+        if tag["Key"] == "clusterctl:unfinished"
+    ]
+    assert labels == ([written] if written else [])
+    found = [one.message for one in made.findings if one.check_id == "cluster.unfinished"]
+    assert len(found) == (told is not None)
+    assert all(message.endswith(told) for message in found)
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [((), False), ((("team", "nlp"),), False), ((("team", "vision"), ("cost", "7")), True)],
+)
+def test_tags_for_nodes_that_are_there_are_not_passed_over(asked, told):
+    seen = cluster(*(instance(index, tags={"team": "nlp"}) for index in range(4)))
+    found = plan(seen, replace(SPEC, tags=asked)).findings
+    assert [one.check_id for one in found] == ["tags.kept"] * told
+    assert all("--tag cost, team" in one.message for one in found)
+
+
+@pytest.mark.parametrize(
+    ("present", "unfinished", "idle"),
+    [([0, 1, 2, 3], "", True), ([0, 1, 2, 3], "remove 4-4", False), ([0, 1, 2, 3, 4], "", False)],
+)
+def test_what_is_not_finished_is_something_to_do(present, unfinished, idle):
+    said = read_unfinished(unfinished)
+    seen = cluster(*(instance(index, unfinished=said) for index in present))
+    assert (plan(seen).steps, plan(seen).idle) == ((), idle)
+
+
+def test_after_nodes_that_never_came_the_tags_follow():
+    seen = cluster(*(instance(index, wanted=tuple(range(6))) for index in range(4)))
+    [step] = plan(seen).steps
+    assert step.describe() == "CreateTags: 4 nodes wanted now"
+    assert {"Key": "clusterctl:nodes", "Value": "0-3"} in step.arguments["Tags"]
+    with pytest.raises(UsageError) as caught:
+        plan(seen, replace(SPEC, nodes=3))
+    assert "clusterctl remove demo 3" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("missing", "spare", "least"),
+    [
+        ((0, 1, 2, 3), 0, [4]),
+        ((0, 1, 2, 3), 3, [1]),
+        ((0, 1, 2, 3), 9, [1]),
+        ((1, 3, 4, 5), 2, [1, 1]),
+        ((1, 2, 3, 5, 6), 1, [3, 1]),
+        ((1, 2, 3, 5, 6), 2, [2, 1]),
+        ((1, 2, 3, 5, 6), 9, [1, 1]),
+        ((1, 2, 3, 5, 6), -1, [3, 2]),
+        ((0,), 1, [1]),
+    ],
+)
+def test_how_many_of_each_gap_have_to_come(missing, spare, least):
+    groups = runs(missing)
+    counts = least_counts(groups, spare)
+    assert [counts[group] for group in groups] == least
+    short = sum(len(group) - counts[group] for group in groups)
+    assert short <= max(0, spare)
+
+
+def test_limits_change_on_all_nodes_that_have_others():
+    members = (
+        instance(0, limits_text="max-hours=8"),
+        instance(1, limits_text="max-hours=9"),
+        instance(2),
+        instance(3, limits_text="max-hours=9"),
+    )
+    [step] = plan(cluster(*members), replace(SPEC, limits=Limits(max_hours=9))).steps
+    assert step.operation == "create_tags"
+    assert step.arguments["Resources"] == ["i-0", "i-2"]
+    assert {"Key": "clusterctl:limits", "Value": "max-hours=9"} in step.arguments["Tags"]
+    assert step.summary == "4 nodes wanted now, limits: max-hours=9"
+
+
+@pytest.mark.parametrize(
+    ("held", "asked", "said"),
+    [
+        ("max-hours=8", Limits(max_hours=12), None),
+        ("max-hours=8", Limits(max_hours=8, budget_usd=9), None),
+        ("max-hours=8 budget=9", Limits(), None),
+        ("max-hours=8 budget=9", Limits(max_hours=12), "budget=9 is gone"),
+        (
+            "max-hours=8 idle-minutes=30",
+            Limits(max_hours=12),
+            "idle-minutes=30 is gone, "
+            "and at the end the nodes are terminated now, with their disks",
+        ),
+    ],
+)
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_limits_that_hold_no_longer_are_said(held, asked, said, nodes):
+    spec = replace(SPEC, nodes=nodes, limits=asked)
+    found = plan(cluster(instance(0, limits_text=held)), spec).findings
+    messages = [one.message for one in found if one.check_id == "limits.dropped"]
+    expected = [f"the limits of this `up` replace the earlier ones: {said}"]
+    assert messages == (expected if said else [])
+
+
+@pytest.mark.parametrize(
+    ("has", "asked", "said"),
+    [
+        (Disk(), Disk(), None),
+        (Disk(kms_key="alias/mine"), Disk(), None),
+        (Disk(kms_key="alias/mine"), Disk(kms_key="alias/mine"), None),
+        (Disk(), Disk(kms_key="alias/mine"), "--kms-key"),
+        (Disk(500, kms_key="alias/mine"), Disk(600, kms_key="b"), "--disk-gib, --kms-key"),
+    ],
+)
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_another_disk_than_that_of_the_nodes_is_said_to_be_for_new_ones(has, asked, said, nodes):
+    found = plan(cluster(instance(0, disk=has)), replace(SPEC, nodes=nodes, disk=asked)).findings
+    told = [one.message.partition(":")[0] for one in found if one.check_id == "disk.kept"]
+    assert told == ([said] if said else [])
+
+
+def test_stopped_nodes_are_started_and_missing_ones_launched():
+    members = (instance(0), instance(1, NodeState.STOPPED), instance(2, NodeState.STOPPING))
+    assert lines(cluster(*members)) == [
+        "StartInstances: demo-[1-2]",
+        "RunInstances: 1 x p4d.24xlarge with 8 GPUs each, node demo-3, image ami-1, us-east-1a",
+    ]
+    made = plan(cluster(*members, instance(3, NodeState.PENDING)))
+    assert [step.operation for step in made.steps] == ["start_instances"]
+    assert (made.stopped, made.missing) == ((1, 2), ())
+
+
+ADDRESS = ElasticAddress("eipalloc-1", "198.51.100.1", "eipassoc-1", "eni-0")
+
+
+@pytest.mark.parametrize(
+    ("members", "address", "operations"),
+    [
+        # Cut off after the launch: the head node has several interfaces and no address.
+        ([instance(0, several_interfaces=True)], None, ["allocate_address", "associate_address"]),
+        ([instance(0, private=True)], None, ["allocate_address", "associate_address"]),
+        ([instance(0, several_interfaces=True)], ADDRESS, []),
+        (
+            [instance(0, several_interfaces=True)],
+            replace(ADDRESS, interface_id="eni-9"),
+            ["associate_address"],
+        ),
+        ([instance(0)], None, []),
+        ([instance(0, NodeState.STOPPED, several_interfaces=True)], ADDRESS, ["start_instances"]),
+    ],
+)
+def test_the_head_node_gets_its_address_even_where_nothing_is_launched(
+    members, address, operations
+):
+    members = [replace(one, wanted=(0,)) for one in members]
+    made = plan(cluster(*members, address=address), replace(SPEC, nodes=1))
+    assert [step.operation for step in made.steps] == operations
+
+
+@pytest.mark.parametrize("machine", [MACHINE, replace(MACHINE, efa_interfaces=0)])
+def test_a_new_head_node_takes_the_address_over(machine):
+    workers = [instance(index, several_interfaces=True, efa=True) for index in (1, 2, 3)]
+    old = instance(0, retired=True, several_interfaces=True, efa=True)
+    seen = cluster(old, *workers, address=ADDRESS, catalogue=offering(machine).catalogue)
+    made = plan(seen)
+    assert made.missing == (0,)
+    if machine is MACHINE:
+        assert made.steps[-1].arguments == {
+            "AllocationId": "eipalloc-1",
+            "NetworkInterfaceId": ResultOf("HeadInterface"),
+            "AllowReassociation": True,
+        }
+
+
+def sent(seen, spec=SPEC, zone="subnet-a", **changes) -> SentLaunch:
+    [request] = requests(plan_launch(settled(spec, seen), PUBLIC_KEY, "earlier"))
+    interfaces = [{**one, "SubnetId": zone} for one in request["NetworkInterfaces"]]
+    return SentLaunch({**request, "NetworkInterfaces": interfaces, **changes}, sent_at=1.0)
+
+
+def there(subnets):
+    """The group is made, and the request holds its id."""
+    catalogue = replace(CATALOGUE, subnets=subnets)
+    return replace(with_nodes(), catalogue=catalogue)
+
+
+@pytest.mark.parametrize("zone", ["subnet-a", "subnet-c"])
+@pytest.mark.parametrize("free", [4000, 1, 0])
+def test_a_launch_of_unknown_outcome_may_have_taken_the_last_addresses(zone, free):
+    earlier = sent(there(SUBNETS), zone=zone)
+    left = tuple(
+        replace(one, free_addresses=free) if one.subnet_id == zone else one for one in SUBNETS
+    )
+    made = plan(replace(there(left), unsettled=(earlier,)))
+    [request] = requests(made)
+    assert request == earlier.request
+    assert made.places[0].subnet_id == zone
+    assert not made.refused
+
+
+def test_what_stands_against_it_is_a_warning_only():
+    earlier = sent(there(SUBNETS))
+    full = tuple(replace(one, free_addresses=0) for one in SUBNETS)
+    made = plan(replace(there(full), unsettled=(earlier,)))
+    assert [(one.check_id, one.severity) for one in made.findings] == [
+        ("subnet.addresses", Severity.WARNING)
+    ]
+    assert requests(made) == [earlier.request]
+
+
+@pytest.mark.parametrize("present", [(), (0, 1)])
+def test_a_launch_of_unknown_outcome_is_sent_again_with_its_token(present):
+    earlier = sent(with_nodes(*present))
+    made = plan(replace(with_nodes(*present), unsettled=(earlier,)))
+    assert requests(made) == [earlier.request]
+    assert earlier.token == f"earlier-{len(present)}"
+
+
+@pytest.mark.parametrize(
+    ("subnets", "changes"),
+    [
+        (SUBNETS[1:], {}),
+        (SUBNETS, {"InstanceType": "p9.huge"}),
+        (SUBNETS, {"NetworkInterfaces": []}),
+        (SUBNETS, {"MinCount": 1}),
+        (SUBNETS, {"MinCount": 9, "MaxCount": 9}),
+        (SUBNETS, {"UserData": b"other"}),
+    ],
+)
+def test_a_launch_that_cannot_be_sent_again_stops_it(subnets, changes):
+    earlier = sent(there(SUBNETS))
+    earlier = SentLaunch({**earlier.request, **changes}, sent_at=1.0)
+    # Nor is it forgotten where nothing is missing.
+    for seen in (there(subnets), with_nodes(0, 1, 2, 3)):
+        with pytest.raises(ClusterctlError) as caught:
+            plan(replace(seen, unsettled=(earlier,)))
+        assert "cut off" in caught.value.message
+
+
+ODD = (("team", "NLP & Vision <ü>"), ("cost centre / 7", "= + - : @"), ("ключ", ""))
+
+
+def test_everything_that_is_made_carries_the_users_tags_too():
+    spec = replace(SPEC, tags=ODD, private=True, market=Market.SPOT)
+    made = [step.arguments for step in plan(NOTHING, spec).steps]
+    specifications = [one for each in made for one in each.get("TagSpecifications", ())]
+    kinds = {one["ResourceType"] for one in specifications}
+    assert kinds >= {
+        "placement-group",
+        "key-pair",
+        "security-group",
+        "instance",
+        "volume",
+        "elastic-ip",
+        "spot-instances-request",
+    }
+    for specification in specifications:
+        labels = {tag["Key"]: tag["Value"] for tag in specification["Tags"]}
+        assert labels["clusterctl:cluster"] == labels["Name"] == "demo"
+        assert {**labels, **dict(ODD)} == labels
+
+
+def test_the_most_tags_fit_into_what_ec2_takes():
+    spec = replace(
+        SPEC,
+        tags=tuple((f"k{n}", "x") for n in range(MOST_TAGS)),
+        private=True,
+        market=Market.SPOT,
+        limits=Limits(max_hours=8),
+    )
+    [request] = requests(plan(NOTHING, spec))
+    for specification in request["TagSpecifications"]:
+        keys = [tag["Key"] for tag in specification["Tags"]]
+        # Two more come with a life: what it has cost, and that it is being replaced.
+        assert len(keys) == len(set(keys)) <= 48
