@@ -397,22 +397,6 @@ def test_what_is_really_called_is_allowed(client, moto_url, tmp_path, monkeypatc
     assert {"ec2:RunInstances", "ec2:TerminateInstances"} <= calls.actions
 
 
-@pytest.mark.lab
-def test_what_a_cluster_of_the_lab_takes_is_allowed(lab, monkeypatch, capsys):
-    calls = Calls(monkeypatch)
-    monkeypatch.setenv("CLUSTERCTL_HOME", str(lab.home))
-    monkeypatch.setenv("CLUSTERCTL_LAB", "1")
-    clusterctl = CommandLine(lab.home, capsys, [])
-    try:
-        up = clusterctl("up", "least", "--nodes", "2", "--instance-type", "g5.xlarge")
-        assert up.status == 0, up.err
-        assert clusterctl("status", "least").status == 0
-    finally:
-        assert clusterctl("down", "least", "--yes").status == 0
-    calls.check("clusterctl:cluster")
-    assert "ec2:GetConsoleOutput" in calls.actions
-
-
 @pytest.mark.parametrize(
     ("words", "status"),
     [
