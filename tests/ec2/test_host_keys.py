@@ -314,6 +314,8 @@ def test_a_node_without_an_agent_hides_no_other(agents):
     answers = agents.ask([A, B, C])
     assert answers.keys == {B: (ECDSA, ED25519)}
     assert answers.reasons == {A: NOT_MANAGED, C: NOT_MANAGED}
+    agents.online([A], status="ConnectionLost")
+    assert agents.ask([A]).reasons == {A: NOT_MANAGED}
 
 
 @pytest.mark.parametrize(

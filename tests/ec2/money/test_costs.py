@@ -94,6 +94,7 @@ def test_dollars(usd, text):
         (Limits(budget_usd=10), 10.0, 0.0, [("cost.budget", "info")]),
         (Limits(budget_usd=9.99), 10.0, 0.0, [("cost.budget", "error")]),
         (Limits(budget_usd=100), 10.0, 95.0, [("cost.budget", "error")]),
+        (Limits(budget_usd=100), 10.0, 100.0, [("cost.budget", "error")]),
         (Limits(budget_usd=100), 0.0, 0.0, []),
         (
             Limits(budget_usd=5, max_hourly_usd=5),

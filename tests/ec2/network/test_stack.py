@@ -71,6 +71,7 @@ def test_ssh_from_one_place_and_members_everywhere():
 
 
 def test_what_it_makes(clients):
+    assert find_stack(clients.cloudformation, stack_name("net")) is None
     create_stack(clients.cloudformation, SETTINGS, "token-1")
     stack = find_stack(clients.cloudformation, stack_name("net"))
     assert stack is not None
