@@ -13,69 +13,29 @@ from .conftest import IMAGENET
 ENOUGH = ["--synthetic", "--num_batches", "1"]
 
 
-@pytest.mark.parametrize(
-    ("flag", "default"),
-    [
-        ("model", "resnet50"),
-        ("data_dir", None),
-        ("batch_size", 256),
-        ("image_size", 224),
-        ("num_epochs", None),
-        ("seed", 0),
-        ("log_dir", "imagenet_resnet"),
-        ("log_name", "hvd_train.log"),
-        ("clear_log", False),
-        ("local_ckpt", False),
-        ("display_every", 50),
-        ("eval", False),
-        ("eval_interval", None),
-        ("fp16", True),
-        ("num_gpus", None),
-        ("save_checkpoints_steps", 1000),
-        ("save_summary_steps", 0),
-        ("adv_bn_init", True),
-        ("adv_conv_init", True),
-        ("loss_scale", None),
-        ("fp16_allreduce", False),
-        ("xla", False),
-        ("intra_op_parallelism_threads", 1),
-        ("inter_op_parallelism_threads", 5),
-        ("num_parallel_calls", None),
-        ("lr", None),
-        ("mom", 0.9),
-        ("wdecay", 0.0001),
-        ("label_smoothing", 0.0),
-        ("warmup_lr", 0.001),
-        ("warmup_epochs", 0),
-        ("lr_decay_mode", "poly"),
-        ("lr_decay_steps", "30,60,80"),
-        ("lr_decay_lrs", ""),
-        ("use_larc", False),
-        ("leta", 0.013),
-        ("cdr_first_decay_ratio", 0.33),
-        ("cdr_t_mul", 2.0),
-        ("cdr_m_mul", 0.1),
-        ("cdr_alpha", 0.0),
-        ("lc_periods", 0.47),
-        ("lc_alpha", 0.0),
-        ("lc_beta", 0.00001),
-        ("increased_aug", False),
-        ("contrast", 0.6),
-        ("saturation", 0.6),
-        ("hue", 0.13),
-        ("brightness", 0.3),
-    ],
-)
-def test_defaults(imagenet, flag, default):
-    assert getattr(imagenet.parse_args(ENOUGH), flag) == default
+DEFAULTS = """\
+model=resnet50 data_dir=None batch_size=256 image_size=224 num_epochs=None num_batches=1 seed=0
+log_dir=imagenet_resnet log_name=hvd_train.log clear_log=False local_ckpt=False display_every=50
+eval=False eval_interval=None num_gpus=None save_checkpoints_steps=1000 save_summary_steps=0
+fp16=True fp16_allreduce=False loss_scale=None xla=False adv_bn_init=True adv_conv_init=True
+intra_op_parallelism_threads=1 inter_op_parallelism_threads=5 num_parallel_calls=None
+lr=None mom=0.9 wdecay=0.0001 label_smoothing=0.0 warmup_lr=0.001 warmup_epochs=0
+lr_decay_mode=poly lr_decay_steps=30,60,80 lr_decay_lrs= use_larc=False leta=0.013
+cdr_first_decay_ratio=0.33 cdr_t_mul=2.0 cdr_m_mul=0.1 cdr_alpha=0.0
+lc_periods=0.47 lc_alpha=0.0 lc_beta=1e-05
+increased_aug=False contrast=0.6 saturation=0.6 hue=0.13 brightness=0.3 synthetic=True
+"""
 
 
-@pytest.mark.parametrize(
-    "name", ["clear_log", "fp16", "adv_bn_init", "adv_conv_init", "local_ckpt", "use_larc"]
-)
-def test_every_boolean_has_a_twin(imagenet, name):
-    assert getattr(imagenet.parse_args([*ENOUGH, f"--{name}"]), name) is True
-    assert getattr(imagenet.parse_args([*ENOUGH, f"--no{name}"]), name) is False
+def test_defaults(imagenet):
+    args = vars(imagenet.parse_args(ENOUGH))
+    assert {f"{name}={value}" for name, value in args.items()} == set(DEFAULTS.split())
+
+
+def test_every_boolean_has_a_twin(imagenet):
+    for name in ("clear_log", "fp16", "adv_bn_init", "adv_conv_init", "local_ckpt", "use_larc"):
+        assert getattr(imagenet.parse_args([*ENOUGH, f"--{name}"]), name) is True
+        assert getattr(imagenet.parse_args([*ENOUGH, f"--no{name}"]), name) is False
 
 
 def test_epochs_override_batches(imagenet):

@@ -13,25 +13,11 @@ def schedule(imagenet, size, *flags, epochs=90):
     return imagenet.make_schedule(args, size)
 
 
-@pytest.mark.parametrize(
-    ("gpus", "steps"),
-    [
-        (4, 112_602),
-        (8, 56_301),
-        (16, 28_150),
-        (32, 14_075),
-        (64, 7_037),
-        (128, 3_518),
-        (256, 1_759),
-    ],
-)
-def test_steps_of_90_epochs(imagenet, gpus, steps):
-    assert schedule(imagenet, gpus).steps == steps
-
-
-@pytest.mark.parametrize(("gpus", "steps"), [(4, 1251), (32, 156), (256, 19)])
-def test_steps_per_epoch(imagenet, gpus, steps):
-    assert schedule(imagenet, gpus).steps_per_epoch == steps
+def test_steps_of_90_epochs_and_of_one(imagenet):
+    steps = {4: 112_602, 8: 56_301, 16: 28_150, 32: 14_075, 64: 7_037, 128: 3_518, 256: 1_759}
+    assert {gpus: schedule(imagenet, gpus).steps for gpus in steps} == steps
+    of_one = {4: 1251, 32: 156, 256: 19}
+    assert {gpus: schedule(imagenet, gpus).steps_per_epoch for gpus in of_one} == of_one
 
 
 @pytest.mark.parametrize(
@@ -41,115 +27,75 @@ def test_learning_rate_grows_with_the_images_of_a_step(imagenet, gpus, batch, ra
     assert schedule(imagenet, gpus, "-b", str(batch)).peak == pytest.approx(rate)
 
 
-def test_a_given_learning_rate_is_taken_as_it_is(imagenet):
-    assert schedule(imagenet, 32, "--lr", "6.4").peak == 6.4
+# Steps and the rates that are printed for them.
+WARMUP = """\
+    0 0.00100      1 0.00305     50 0.10353    100 0.20606    150 0.30860    200 0.41113
+  250 0.51366    300 0.61619    350 0.71872    400 0.82126  13750 0.00217  13800 0.00156
+13850 0.00104  13900 0.00064  13950 0.00033  14000 0.00012  14050 0.00002
+"""
+SYNTHETIC = "0 6.40000  1 6.38721  100 5.18400  200 4.09600  400 2.30401"
+COSINE = """\
+1400 0.14850  1450 0.10283  1500 0.06719  1550 0.04059
+1600 0.02190  1650 0.00987  1700 0.00313  1750 0.00026
+"""
 
 
-@pytest.mark.parametrize(
-    ("step", "printed"),
-    [
-        (0, "0.00100"),
-        (1, "0.00305"),
-        (50, "0.10353"),
-        (100, "0.20606"),
-        (150, "0.30860"),
-        (200, "0.41113"),
-        (250, "0.51366"),
-        (300, "0.61619"),
-        (350, "0.71872"),
-        (400, "0.82126"),
-        (13_750, "0.00217"),
-        (13_800, "0.00156"),
-        (13_850, "0.00104"),
-        (13_900, "0.00064"),
-        (13_950, "0.00033"),
-        (14_000, "0.00012"),
-        (14_050, "0.00002"),
-    ],
-)
-def test_32_gpus_with_warmup(imagenet, step, printed):
+def printed(table):
+    words = table.split()
+    return {int(step): rate for step, rate in zip(words[::2], words[1::2])}
+
+
+def test_32_gpus_with_warmup(imagenet):
     plan = schedule(imagenet, 32, "--lr_decay_mode", "poly", "--warmup_epochs", "10")
-    assert f"{plan.learning_rate(step):.5f}" == printed
+    rates = printed(WARMUP)
+    assert {step: f"{plan.learning_rate(step):.5f}" for step in rates} == rates
 
 
-@pytest.mark.parametrize(
-    ("step", "printed"),
-    [
-        (0, "6.40000"),
-        (1, "6.38721"),
-        (100, "5.18400"),
-        (200, "4.09600"),
-        (400, "2.30401"),
-    ],
-)
-def test_4_gpus_on_synthetic_data(imagenet, step, printed):
-    assert f"{synthetic_schedule(imagenet).learning_rate(step):.5f}" == printed
-
-
-def test_4_gpus_on_synthetic_data_at_the_edge_of_a_digit(imagenet):
-    # The tutorial prints 3.13600: the rate is 3.1360051, and its float32 came to 3.1360049.
-    assert synthetic_schedule(imagenet).learning_rate(300) == pytest.approx(3.1360051, abs=1e-9)
-
-
-def synthetic_schedule(imagenet):
+def test_4_gpus_on_synthetic_data(imagenet):
     args = imagenet.parse_args(["--synthetic", "--num_batches", "1000", "--lr", "6.4"])
-    return imagenet.make_schedule(args, 4)
+    plan = imagenet.make_schedule(args, 4)
+    rates = printed(SYNTHETIC)
+    assert {step: f"{plan.learning_rate(step):.5f}" for step in rates} == rates
+    # The tutorial prints 3.13600: the rate is 3.1360051, and its float32 came to 3.1360049.
+    assert plan.learning_rate(300) == pytest.approx(3.1360051, abs=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("step", "printed"),
-    [
-        (1400, 0.14850),
-        (1450, 0.10283),
-        (1500, 0.06719),
-        (1550, 0.04059),
-        (1600, 0.02190),
-        (1650, 0.00987),
-        (1700, 0.00313),
-        (1750, 0.00026),
-    ],
-)
-def test_256_gpus_with_linear_cosine(imagenet, step, printed):
+def test_256_gpus_with_linear_cosine(imagenet):
     plan = schedule(imagenet, 256, *LINEAR_COSINE, "--warmup_epochs", "10")
     assert plan.warmup_steps == 190
+    rates = {step: float(rate) for step, rate in printed(COSINE).items()}
     # The tutorial's run computed in float32: the last digit can differ by a half.
-    assert plan.learning_rate(step) == pytest.approx(printed, abs=6e-6)
+    assert {step: plan.learning_rate(step) for step in rates} == pytest.approx(rates, abs=6e-6)
+    shorter = schedule(imagenet, 256, *LINEAR_COSINE, "--warmup_epochs", "5")
+    assert f"{shorter.learning_rate(1400):.5f}" == "0.12851"
 
 
-def test_five_epochs_of_warmup_give_another_rate(imagenet):
-    plan = schedule(imagenet, 256, *LINEAR_COSINE, "--warmup_epochs", "5")
-    assert f"{plan.learning_rate(1400):.5f}" == "0.12851"
+def test_epochs(imagenet):
+    told = {
+        (4, 100): "0.1",
+        (4, 400): "0.3",
+        (32, 50): "0.3",
+        (32, 13_750): "87.9",
+        (32, 14_050): "89.8",
+        (256, 1400): "71.6",
+        (256, 1750): "89.5",
+    }
+    assert {at: f"{schedule(imagenet, at[0]).epoch(at[1]):.1f}" for at in told} == told
+    # Of an evaluation: whole ones.
+    whole = {(32, 14_075): 90, (256, 1759): 90, (32, 14_000): 90, (32, 156): 1}
+    assert {at: imagenet.whole_epochs(at[1], 1_281_167, 256 * at[0]) for at in whole} == whole
 
 
 @pytest.mark.parametrize(
-    ("gpus", "step", "epoch"),
+    ("flags", "peak"),
     [
-        (32, 50, "0.3"),
-        (32, 400, "2.6"),
-        (32, 13_750, "87.9"),
-        (32, 14_050, "89.8"),
-        (256, 1400, "71.6"),
-        (256, 1450, "74.2"),
-        (256, 1750, "89.5"),
-        (4, 100, "0.1"),
-        (4, 400, "0.3"),
+        (["--use_larc"], 3.7),
+        (["--use_larc", "--lr", "2"], 2.0),
+        (["--lr", "6.4"], 6.4),
+        ([], 25.6),
     ],
 )
-def test_epoch_column(imagenet, gpus, step, epoch):
-    assert f"{schedule(imagenet, gpus).epoch(step):.1f}" == epoch
-
-
-@pytest.mark.parametrize(
-    ("gpus", "step", "epoch"), [(32, 14_075, 90), (256, 1759, 90), (32, 14_000, 90), (32, 156, 1)]
-)
-def test_epochs_of_an_evaluation(imagenet, gpus, step, epoch):
-    assert imagenet.whole_epochs(step, 1_281_167, 256 * gpus) == epoch
-
-
-@pytest.mark.parametrize(
-    ("flags", "peak"), [(["--use_larc"], 3.7), (["--use_larc", "--lr", "2"], 2.0), ([], 25.6)]
-)
-def test_larc_has_a_learning_rate_of_its_own(imagenet, flags, peak):
+def test_the_rate_is_the_given_one_or_larcs_or_that_of_the_images(imagenet, flags, peak):
     assert schedule(imagenet, 256, *flags).peak == peak
 
 
