@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from tests.operations.commands import COMMANDS
@@ -42,40 +44,50 @@ CALLS = {
     "DescribeInstances DescribeInstances",
 }
 FOR_CHANGES = (Mode.REFUSED, Mode.BROKEN, Mode.LOST, Mode.LOST_ONCE, Mode.INTERRUPTED, Mode.KILLED)
-# A call that fails before and after its effect, and a command that is killed there. The other
-# modes are variants of these, which `--all` adds.
-ON_EVERY_RUN = (Mode.REFUSED, Mode.LOST, Mode.KILLED)
-
-
+FOR_LOOKS = (Mode.REFUSED, Mode.STOPPED)
+LAUNCH = "RunInstances"
 # Before these nothing is done that a second run would not do alike: it makes the same calls.
 LASTING = {"up": "CreatePlacementGroup", "stop": "StopInstances", "start": "StartInstances"}
 LASTING |= {"down": "TerminateInstances", "add": "CreateTags", "remove": "CreateTags"}
-FOR_LOOKS = (Mode.REFUSED, Mode.STOPPED)
+# Those that have in them what the others do.
+LARGEST = ("up", "down", "replace-head", "start")
 
 
 def first_looks(name: str) -> list[int]:
     calls = CALLS[name].split()
-    end = calls.index(LASTING.get(name, "RunInstances"))
+    end = calls.index(LASTING.get(name, LAUNCH))
     return [number for number in range(end) if calls[number].startswith(READS)]
 
 
-def cases(
-    changes: tuple[Mode, ...],
-    looks: tuple[Mode, ...] = (),
-    only: str = "",
-    plain_modes: tuple[Mode, ...] = ON_EVERY_RUN,
-):
-    """(command, call, mode): every change in each of these ways, later looks in one of theirs."""
+def _case(name: str, number: int, *how: Mode | str, plain: bool):
+    """`--all` adds those that are not plain."""
+    words = [one if isinstance(one, str) else one.name for one in how]
+    id = "-".join([name, str(number), CALLS[name].split()[number], *words])
+    return pytest.param(name, number, *how, id=id, marks=() if plain else pytest.mark.all)
+
+
+def changes(ways: list[tuple[Mode | str, ...]], by_turns: list[tuple[Mode | str, ...]]):
+    """(command, call, *way): every change in every way; on every run in one of `by_turns`.
+
+    What goes wrong with a launch costs the most: of that of `up` no way is left out.
+    """
+    turns = itertools.cycle(by_turns)
+    for name in COMMANDS:
+        for number, call in enumerate(CALLS[name].split()):
+            if call.startswith(READS):
+                continue
+            turn = next(turns)
+            for way in ways:
+                plain = way == turn or (name == "up" and way == (Mode.LOST,))
+                plain |= call == LAUNCH and (name == "up" or way in by_turns)
+                yield _case(name, number, *way, plain=plain)
+
+
+def later_looks():
+    """(command, call, mode): every look after the first lasting change, in one mode by turns."""
     for name in COMMANDS:
         first = first_looks(name)
         for number, call in enumerate(CALLS[name].split()):
-            if call.startswith(READS):
-                modes = (looks[number % len(looks)],) if looks and number not in first else ()
-            else:
-                modes = changes if only in call else ()
-            for mode in modes:
-                # Of a launch nothing is left out: what goes wrong there costs the most.
-                plain = mode in plain_modes or call == "RunInstances" or mode in looks
-                marks = () if plain else pytest.mark.all
-                id = f"{name}-{number}-{call}-{mode.name}"
-                yield pytest.param(name, number, mode, id=id, marks=marks)
+            if call.startswith(READS) and number not in first:
+                mode = FOR_LOOKS[number % len(FOR_LOOKS)]
+                yield _case(name, number, mode, plain=name in LARGEST)

@@ -7,7 +7,16 @@ import itertools
 import pytest
 
 from tests.operations.commands import COMMANDS, down, hasten, nothing, up
-from tests.operations.fault_cases import CALLS, FOR_CHANGES, FOR_LOOKS, cases, first_looks
+from tests.operations.fault_cases import (
+    CALLS,
+    FOR_CHANGES,
+    FOR_LOOKS,
+    LARGEST,
+    LAUNCH,
+    changes,
+    first_looks,
+    later_looks,
+)
 from tests.operations.wire import Mode
 from tests.operations.world import an_hour_later
 
@@ -36,8 +45,12 @@ def once_each(calls):
 @pytest.mark.parametrize(
     ("name", "number", "mode"),
     [
-        *cases(FOR_CHANGES, FOR_LOOKS),
-        *cases((Mode.FAILED, Mode.SLAIN), only="RunInstances"),
+        *changes(
+            [(mode,) for mode in FOR_CHANGES], [(Mode.REFUSED,), (Mode.LOST,), (Mode.KILLED,)]
+        ),
+        *later_looks(),
+        ("up", CALLS["up"].split().index(LAUNCH), Mode.FAILED),
+        ("up", CALLS["up"].split().index(LAUNCH), Mode.SLAIN),
     ],
 )
 def test_once_more(world, slayer, monkeypatch, name, number, mode):
@@ -47,12 +60,16 @@ def test_once_more(world, slayer, monkeypatch, name, number, mode):
     converge(world, monkeypatch, name, done)
 
 
-@pytest.mark.parametrize("mode", FOR_LOOKS)
-@pytest.mark.parametrize("name", COMMANDS)
-def test_once_more_after_every_first_look(world, slayer, monkeypatch, name, mode):
+@pytest.mark.parametrize("turn", [0, pytest.param(1, marks=pytest.mark.all)])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in LARGEST else pytest.mark.all) for name in COMMANDS],
+)
+def test_once_more_after_every_first_look(world, slayer, monkeypatch, name, turn):
     command = COMMANDS[name]
     world.prepare(command.before)
     for number in first_looks(name):
+        mode = FOR_LOOKS[(number + turn) % len(FOR_LOOKS)]
         if world.break_off(slayer, name, command, number, mode):
             # What was asked for can be done without, a price for example: it is done.
             world.prepare(command.before)

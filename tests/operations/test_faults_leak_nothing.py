@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.operations.commands import COMMANDS, down, hasten, nothing, up
-from tests.operations.fault_cases import cases
+from tests.operations.fault_cases import changes
 from tests.operations.wire import Mode
 
 pytestmark = pytest.mark.slow
@@ -16,22 +16,20 @@ def soon(monkeypatch):
     hasten(monkeypatch.setattr)
 
 
+DOWN, GC, DOWN_LOST = ("down", Mode.KILLED), ("gc", Mode.KILLED), ("down", Mode.LOST)
+
+
 @pytest.mark.parametrize(
-    ("name", "number", "mode"), cases((Mode.LOST, Mode.KILLED), plain_modes=(Mode.KILLED,))
+    ("name", "number", "way", "mode"), [*changes([DOWN, GC, DOWN_LOST], [DOWN, GC])]
 )
-def test_down_afterwards(world, slayer, name, number, mode):
+def test_nothing_is_left_afterwards(world, slayer, name, number, way, mode):
     command = COMMANDS[name]
     world.prepare(command.before)
     world.break_off(slayer, name, command, number, mode)
-    down(world.launcher)
-    world.check_nothing()
-    world.left_for(nothing if command.before is nothing else up)
-
-
-@pytest.mark.parametrize(("name", "number", "mode"), [*cases((Mode.KILLED,))])
-def test_gc_afterwards_on_another_machine(world, slayer, name, number, mode):
-    command = COMMANDS[name]
-    world.prepare(command.before)
-    world.break_off(slayer, name, command, number, mode)
-    world.collect()
-    assert world.extra == {}
+    if way == "down":
+        down(world.launcher)
+        world.check_nothing()
+        world.left_for(nothing if command.before is nothing else up)
+    else:
+        world.collect()  # On a machine that knows nothing of the cluster.
+        assert world.extra == {}

@@ -94,18 +94,6 @@ def test_what_is_learnt_again_replaces_what_was(tmp_path):
         learnt.verify(TARGET, key(ED25519))
 
 
-def test_what_was_learnt_is_recalled_for_that_instance_only(tmp_path):
-    path = tmp_path / "known_hosts"
-    first = LearntHostKeys(path)
-    first.learn(node(0), [ED25519])
-    first.learn(node(1), [OTHER], unseen=True)
-    path.write_text(first.text([node(0), node(1)]))
-    later = LearntHostKeys(path)
-    assert (later.recall(node(0)), later.was_unseen(node(0))) == ((ED25519,), False)
-    assert (later.recall(node(1)), later.was_unseen(node(1))) == ((OTHER,), True)
-    assert later.recall(node(1, instance_id="i-2")) == ()
-
-
 def test_fingerprints_are_those_of_ssh_keygen(tmp_path):
     path = tmp_path / "key.pub"
     path.write_text(ED25519)
