@@ -62,18 +62,12 @@ def boot_id_now(pair, node) -> str | None:
 @pytest.mark.lab
 def test_all_nodes(pair):
     before = boot_ids(pair)
-    status, out, err = pair.ctl("reboot")
-    assert status == 0, err
-    assert sorted(line.partition(" ")[0] for line in out.splitlines()) == ["pair-0:", "pair-1:"]
-    assert out.count(": back after ") == 2
-    assert not set(before) & set(boot_ids(pair))
-
-
-@pytest.mark.lab
-def test_one_after_another_the_head_node_last(pair):
     status, out, err = pair.ctl("reboot", "0", "1")
     assert status == 0, err
-    assert [line.partition(":")[0] for line in out.splitlines()] == ["pair-1", "pair-0"]
+    order = [line.partition(":")[0] for line in out.splitlines()]
+    assert order == ["pair-1", "pair-0"], "the head node last"
+    assert out.count(": back after ") == 2
+    assert not set(before) & set(boot_ids(pair))
 
 
 @pytest.fixture
@@ -126,7 +120,13 @@ def test_a_gpu_that_is_lost(pair, impatient):
     finally:
         pair.on(1, f"sudo -n mv {smi}.kept {smi}")
     # And a reboot after which it is there again is a good one.
-    assert pair.ctl("reboot", "1")[0] == 0
+    before = boot_ids(pair)
+    status, out, err = pair.ctl("reboot", "--nodes", "1", "--json")
+    assert status == 0, err
+    [one] = json.loads(out)
+    assert (one["host"], one["back_after_s"] > 0) == ("pair-1", True)
+    after = boot_ids(pair)
+    assert (after[0] == before[0], after[1] == before[1]) == (True, False)
 
 
 @contextlib.contextmanager
@@ -160,28 +160,14 @@ def test_after_an_interrupt_it_is_said_who_is_rebooting(pair):
         (("1", "--nodes", "1"), "exclude each other"),
         (("--no-wait", "--at-once", "2"), "--no-wait tells all nodes at once"),
         (("--at-once", "0"), "not a number of nodes"),
-        (("--at-once", "some"), "not a number of nodes"),
-        (("--at-once", "-1"), "not a number of nodes"),
         (("--at-once", "٣"), "not a number of nodes"),
         (("3-1",), "3-1"),
-        (("x",), "x"),
     ],
 )
 def test_what_makes_no_sense(pair, words, message):
     status, out, err = pair.ctl("reboot", *words)
     assert (status, out) == (2, "")
     assert message in err
-
-
-@pytest.mark.lab
-def test_one_node(pair):
-    before = boot_ids(pair)
-    status, out, err = pair.ctl("reboot", "--nodes", "1", "--json")
-    assert status == 0, err
-    [one] = json.loads(out)
-    assert (one["host"], one["back_after_s"] > 0) == ("pair-1", True)
-    after = boot_ids(pair)
-    assert (after[0] == before[0], after[1] == before[1]) == (True, False)
 
 
 @pytest.mark.lab
