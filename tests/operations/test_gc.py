@@ -8,6 +8,7 @@ import time
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
+from time import sleep
 
 import pytest
 from botocore.exceptions import ClientError
@@ -30,15 +31,8 @@ from tests.moto_ec2 import KEY
 from tests.operations.leaks import clear, everything, labels, launch, leave_behind
 
 REGIONS = ("us-east-1", "us-west-2")
-KINDS = {
-    "volume",
-    "address",
-    "network interface",
-    "security group",
-    "key pair",
-    "placement group",
-}
 UNDATED = {"address", "network interface", "security group", "placement group"}
+KINDS = {"volume", "key pair", *UNDATED}
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +92,9 @@ def test_every_kind_in_two_regions(places, home, later):
     assert ids(removed.gone) == leaks
     assert (removed.left, removed.unseen) == ((), ())
     assert {region: everything(one.ec2) for region, one in places.items()} == before
+    # The same things again, as for one whose look is older than another's removal.
+    again = GarbageCollector(places, home).remove(found.orphans)
+    assert (again.left, len(again.gone)) == ((), len(found.orphans))
 
 
 def test_a_network_without_clusters_goes_when_asked_for(places, home, later):
@@ -124,17 +121,7 @@ def test_a_network_without_clusters_goes_when_asked_for(places, home, later):
     assert [one["StackName"] for one in stacks] == ["foreign"]
 
 
-def test_a_second_run_has_nothing_to_do(places, home, later):
-    leave_behind(places["us-east-1"].ec2, "demo")
-    collector = GarbageCollector(places, home)
-    found = collector.sweep().orphans
-    assert collector.remove(found).left == ()
-    # The same things again, as for one whose look is older than another's removal.
-    again = GarbageCollector(places, home).remove(found)
-    assert (again.left, len(again.gone)) == ((), len(found))
-
-
-@pytest.mark.parametrize("name", ["", "../x", "Großrechner ⚙", "a b; rm -rf ~", "x" * 255, "lab"])
+@pytest.mark.parametrize("name", ["", "../x", "Großrechner ⚙; rm -rf ~", "x" * 255])
 def test_whatever_the_tag_says(places, home, later, name):
     ec2 = places["us-east-1"].ec2
     before = everything(ec2)
@@ -150,19 +137,15 @@ def test_whatever_the_tag_says(places, home, later, name):
 def test_a_cluster_by_name_with_its_instances_and_no_other(places, home):
     ec2 = places["us-east-1"].ec2
     kept = {launch(ec2, "other"), launch(ec2, None), *leave_behind(ec2, "other").values()}
-    gone = {launch(ec2, "demo"), launch(ec2, "demo"), *leave_behind(ec2, "demo").values()}
-    ec2.stop_instances(InstanceIds=[min(gone, key=lambda one: not one.startswith("i-"))])
+    nodes = {launch(ec2, "demo"), launch(ec2, "demo")}
+    gone = {*nodes, *leave_behind(ec2, "demo").values()}
+    ec2.stop_instances(InstanceIds=[min(nodes)])
     collector = GarbageCollector(places, home, Wishes(cluster="demo"))
     assert collector.remove(collector.sweep().orphans).left == ()
     assert everything(ec2) & (kept | gone) == kept
-
-
-def test_what_it_has_terminated_is_in_the_memory_of_costs(places, home):
-    made = {launch(places["us-west-2"].ec2, "demo") for _ in range(2)}
-    collector = GarbageCollector(places, home, Wishes(cluster="demo"))
-    collector.remove(collector.sweep().orphans)
     [ended] = read_ended(home)
-    assert (ended.name, ended.region, set(ended.usd)) == ("demo", "us-west-2", made)
+    told = (ended.name, ended.region, set(ended.usd))
+    assert told == ("demo", "us-east-1", nodes), "the memory of costs"
 
 
 def test_what_runs_is_a_colleagues_until_it_is_too_old(places, home, later):
@@ -362,7 +345,9 @@ def test_the_command_removes_nothing_of_a_cluster_whose_instances_it_cannot_see(
 
 
 def test_what_has_no_date_is_an_orphan_once_it_was_seen_for_a_while(places, home):
-    """The key pair of a lone group is gone already: nothing tells how old the group is."""
+    """The key pair of a lone group is gone already: nothing tells how old the group is. Straight
+    after `up` was killed nothing is an orphan yet; a quarter of an hour later it is."""
+    assert timedelta(minutes=15) == verdicts.YOUNG
     ec2 = places["us-east-1"].ec2
     made = leave_behind(ec2, "demo")
     ec2.delete_key_pair(KeyName=made["placement group"])
@@ -390,15 +375,7 @@ def test_what_has_no_date_is_an_orphan_once_it_was_seen_for_a_while(places, home
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "",
-        "{",
-        "[]",
-        '{"alone": 3}',
-        '{"alone": {"x": []}}',
-        '{"alone": {"x": {"y": 3}}}',
-        "[" * 9999,
-    ],
+    ["", "[]", '{"alone": {"x": []}}', '{"alone": {"x": {"y": 3}}}', "[" * 9999],
 )
 def test_a_memory_that_nobody_can_read_has_seen_nothing(places, home, text):
     home.mkdir()
@@ -419,7 +396,9 @@ def test_a_memory_that_cannot_be_written(places, home):
 
 
 def test_what_is_in_use_is_waited_for_aloud(places, home, later, monkeypatch):
-    monkeypatch.setattr(removal, "FREE_WITHIN_S", 0.5)
+    # On a busy machine what comes before takes its time, too.
+    monkeypatch.setattr(removal, "FREE_WITHIN_S", 4.0)
+    monkeypatch.setattr(removal.time, "sleep", sleep)
     ec2 = places["us-east-1"].ec2
     made = leave_behind(ec2, "demo")
     told = []
@@ -433,10 +412,9 @@ def test_what_is_in_use_is_waited_for_aloud(places, home, later, monkeypatch):
     assert len(told) == 1
 
 
-@pytest.mark.parametrize("name", ["lab", "no-such", "de mo"])
-def test_a_name_that_nothing_carries(places, clusterctl, name):
+def test_a_name_that_nothing_carries(places, clusterctl):
     leave_behind(places["us-east-1"].ec2, "demo")
-    for words in ((), ("--delete",), ("--json",)):
+    for name, *words in (["lab"], ["no-such", "--delete"], ["de mo", "--json"]):
         ran = clusterctl("gc", "--cluster", name, *words)
         assert ran.status == 0
         assert f"nothing in us-east-1 carries the name '{name}'" in ran.err
@@ -567,20 +545,6 @@ def test_calls_do_not_grow_with_what_there_is(places, home):
     ec2.meta.events.unregister("before-call.ec2", note)
     assert sorted(calls) == sorted(set(calls))
     assert len(calls) == len(ResourceKind) - 1  # Networks are CloudFormation's.
-
-
-def test_unknown_ages_are_as_young_as_the_clusters_youngest(places, home):
-    """Straight after `up` was killed nothing is an orphan yet; a quarter of an hour later it is."""
-    assert timedelta(minutes=15) == verdicts.YOUNG
-    ec2 = places["us-east-1"].ec2
-    leave_behind(ec2, "demo")
-    found = GarbageCollector(places, home).sweep()
-    assert found.orphans == ()
-    assert {one.verdict for one in found.judged} == {Verdict.KEPT}
-    assert all(
-        one.resource.made_at is None or one.resource.made_at <= datetime.now(timezone.utc)
-        for one in found.judged
-    )
 
 
 @pytest.mark.lab
