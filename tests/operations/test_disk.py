@@ -129,14 +129,6 @@ def test_what_grows_a_file_system(tmp_path, source, kind, growpart, ran, said):
     assert done.returncode == said, done.stderr
 
 
-def test_a_dead_node_is_one_line(pair):
-    with pair.cut_off(1):
-        status, out, err = pair.ctl("disk")
-    assert status == 255
-    assert "pair-0  /data" in out
-    assert err.startswith("pair-1: did not answer in time")
-
-
 def typed(pair, answer, *arguments):
     """`clusterctl ... pair ...` with this answer typed into a terminal: (exit status, stderr)."""
     keyboard, terminal = os.openpty()
