@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -59,6 +60,13 @@ class LabCluster:
         status, out, err = run_one([*command.split(), self.name, *arguments], self.environ)
         assert "Traceback" not in err, err
         return status, out, err
+
+    def jobs(self) -> list[dict[str, Any]]:
+        """What `jobs --json` says, the oldest first."""
+        status, out, err = self.ctl("jobs", "--json")
+        assert status == 0, err
+        found: list[dict[str, Any]] = json.loads(out)
+        return found
 
     def access(self) -> Access:
         return AppContext(load_settings(self.environ)).open(self.name)

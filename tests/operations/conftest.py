@@ -1,8 +1,11 @@
+import json
+
 import pytest
 
 from tests.moto_ec2 import client, moto_client, moto_url
 from tests.operations.killed import slayer as slayer_of
 from tests.operations.world import World
+from tests.pair import eventually
 
 __all__ = ["client", "moto_client", "moto_url"]
 
@@ -17,3 +20,38 @@ def world(moto_url, tmp_path_factory):
 def slayer(moto_url):
     with slayer_of(moto_url) as started:
         yield started
+
+
+STAY = """\
+import os, sys, time
+sys.stderr.write("rank " + os.environ["OMPI_COMM_WORLD_RANK"] + " is here\\n")
+while not os.path.exists("/data/go"):
+    time.sleep(0.1)
+sys.stderr.write("rank " + os.environ["OMPI_COMM_WORLD_RANK"] + " goes\\n")
+sys.exit(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
+"""
+
+
+@pytest.fixture
+def quiet(pair):
+    """The cluster of two hosts with nothing running, no jobs kept, and ~/stay.py."""
+    for node in (0, 1):
+        pair.on(node, "rm -rf /data/go ~/.clusterctl/jobs/*; cat >stay.py", STAY.encode())
+    yield pair
+    pair.ctl("cancel")
+    pair.ctl("kill")
+    pair.ctl("clean-logs", "--jobs", "--force", "--yes")
+
+
+@pytest.fixture
+def stay(quiet):
+    """Start a job that stays until there is a /data/go, and wait for its ranks: its id."""
+
+    def start(ranks, *options):
+        run = ("train", str(ranks), "--detach", "--json", "--script", "~/stay.py", *options)
+        status, out, err = quiet.ctl(*run)
+        assert status == 0, err
+        eventually(lambda: quiet.ctl("logs")[1].count(" is here\n") == ranks, "all ranks")
+        return json.loads(out)["id"]
+
+    return start

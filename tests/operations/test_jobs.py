@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from tests.operations.test_train import jobs, quiet  # noqa: F401 - a fixture
 from tests.pair import eventually
 
 pytestmark = [pytest.mark.lab, pytest.mark.train]
@@ -18,23 +17,23 @@ def started(pair, *options):
     return json.loads(out)["id"], err
 
 
-def test_a_queue_runs_in_order_and_a_job_is_taken_out(quiet, tmp_path):  # noqa: F811
+def test_a_queue_runs_in_order_and_a_job_is_taken_out(quiet, tmp_path):
     stay = ("1", "--script", "~/stay.py")
     first, _ = started(quiet, *stay)
     second, told = started(quiet, *stay, "--queue", "--", "7")
     assert f"waits for job {first}, 1 job before it" in told
     third, told = started(quiet, *stay, "--queue")
     assert f"waits for job {second}, 2 jobs before it" in told
-    assert [job["state"] for job in jobs(quiet)] == ["running", "queued", "queued"]
+    assert [job["state"] for job in quiet.jobs()] == ["running", "queued", "queued"]
     eventually(lambda: "rank 0 is here" in quiet.ctl("logs")[1], "the log of what runs")
     assert quiet.ctl("cancel", "--job", third)[0] == 0
-    assert [job["state"] for job in jobs(quiet)] == ["running", "queued", "cancelled"]
+    assert [job["state"] for job in quiet.jobs()] == ["running", "queued", "cancelled"]
     quiet.on(0, "touch /data/go")
     status, _, err = quiet.ctl("wait", second)
     place = quiet.lab.home / "pair" / "jobs" / second
     assert (status, f"its record and logs are in {place}" in err) == (7, True), err
-    assert [job["state"] for job in jobs(quiet)] == ["succeeded", "failed", "cancelled"]
-    began = {job["id"]: job for job in jobs(quiet)}
+    assert [job["state"] for job in quiet.jobs()] == ["succeeded", "failed", "cancelled"]
+    began = {job["id"]: job for job in quiet.jobs()}
     assert began[second]["started_at"] >= began[first]["ended_at"]
 
     for _ in range(2):
@@ -65,13 +64,12 @@ print(f"rank {rank} goes")
 """
 
 
-def test_what_a_rank_writes_is_shown_followed_and_fetched(quiet, tmp_path):  # noqa: F811
+def test_what_a_rank_writes_is_shown_followed_and_fetched(quiet, tmp_path):
     quiet.put("talks.py", TALKS)
     job_id, _ = started(quiet, "2", "--script", "~/talks.py")
     eventually(lambda: "xxxx" in quiet.ctl("logs", "--rank", "1")[1], "its long line")
     follower = quiet.start("logs", "-f", "--rank", "1")
-    for node in (0, 1):
-        quiet.on(node, "touch /data/go")
+    quiet.ctl("run", "touch /data/go")
     out, err = follower.communicate(timeout=240)
     assert (follower.returncode, out.count("is here"), "rank 1 goes" in out) == (0, 1, True), err
     assert quiet.ctl("fetch", job_id, str(tmp_path / "run"))[0] == 0
@@ -90,35 +88,7 @@ def test_what_a_rank_writes_is_shown_followed_and_fetched(quiet, tmp_path):  # n
     assert [path.read_text() for path in (tmp_path / "mine").iterdir()] == ["mine"]
 
 
-def test_what_a_full_disk_loses_of_a_log_is_said_and_a_reboot_loses_the_queue(quiet):  # noqa: F811
-    quiet.put(
-        "more.py", "import time\nwhile True: print('x' * 9999, flush=True); time.sleep(0.1)\n"
-    )
-    quiet.on(0, "mkdir -p .clusterctl/jobs && mv .clusterctl/jobs /data/")
-    quiet.on(0, "ln -s /data/jobs .clusterctl/jobs")
-    try:
-        first, _ = started(quiet, "1", "--script", "~/more.py")
-        second, _ = started(quiet, "1", "--script", "~/stay.py", "--queue")
-        eventually(lambda: "xxx" in quiet.ctl("logs")[1], "its output")
-        with quiet.fault(0, "fill", "drain"):
-            eventually(lambda: quiet.ctl("logs") == quiet.ctl("logs"), "the disk to be full")
-        said = "bytes of output are lost: the disk was full\nxxx"
-        eventually(lambda: said in quiet.ctl("logs", "--rank", "0")[1], "what was lost")
-        assert said in quiet.ctl("logs")[1]
-        assert [job["state"] for job in jobs(quiet)] == ["running", "queued"]
-        status, _, err = quiet.ctl("reboot", "0", "--force")
-        assert status == 0, err
-        assert [(job["state"], job["head_rebooted"]) for job in jobs(quiet)] == [("lost", True)] * 2
-        told = quiet.ctl("jobs")[2]
-        for job_id in (first, second):
-            assert f"job {job_id} was lost when the head node rebooted" in told
-        status, _, err = quiet.ctl("wait", second)
-        assert (status, "the head node was rebooted" in err) == (1, True)
-    finally:
-        quiet.on(0, "rm .clusterctl/jobs && mv /data/jobs .clusterctl/jobs")
-
-
-def test_a_lost_node_is_a_reason_to_start_again_and_an_exception_is_none(quiet):  # noqa: F811
+def test_a_lost_node_is_a_reason_to_start_again_and_an_exception_is_none(quiet):
     job_id, _ = started(
         quiet, "2", "--script", "~/stay.py", "--retries", "2", "--watchdog", "1h", "--", "7"
     )
@@ -129,11 +99,10 @@ def test_a_lost_node_is_a_reason_to_start_again_and_an_exception_is_none(quiet):
     assert "clusterctl: starting again with 2 ranks on pair-0, pair-1" in log
     assert quiet.on(1, "pgrep -fc 'stay[.]py'") == "1\n", "the lost rank was ended"
     assert quiet.on(0, "pgrep -fc '[c]lusterctl-watchdog'") == "1\n", "it watches the new attempt"
-    for node in (0, 1):
-        quiet.on(node, "touch /data/go")
+    quiet.ctl("run", "touch /data/go")
     status, _, err = quiet.ctl("wait", job_id)
     assert status == 7, err
-    first, second = jobs(quiet)[0]["attempts"]
+    first, second = quiet.jobs()[0]["attempts"]
     assert (first["lost"], first["retried"], first["killed"]["pair-1"]) == (True, True, 1)
     assert (second["lost"], second["retried"]) == (False, False)
     assert "the failure is the job's own" in second["why"]

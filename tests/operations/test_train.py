@@ -1,12 +1,9 @@
-"""train, logs, cancel on two hosts of the lab: real SSH, real mpirun, real Horovod."""
+"""train on two hosts of the lab: real SSH, real mpirun, real Horovod, real torchrun."""
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
-import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -17,54 +14,26 @@ from tests.pair import eventually
 pytestmark = [pytest.mark.lab, pytest.mark.train]
 
 SMALL = ("-m", "resnet18", "--image_size", "32", "-b", "2", "--num_batches", "2")
-STAY = """\
-import os, sys, time
-sys.stderr.write("rank " + os.environ["OMPI_COMM_WORLD_RANK"] + " is here\\n")
-while not os.path.exists("/data/go"):
-    time.sleep(0.1)
-sys.stderr.write("rank " + os.environ["OMPI_COMM_WORLD_RANK"] + " goes\\n")
-sys.exit(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
-"""
 
 
-@pytest.fixture
-def quiet(pair):
-    """The cluster with nothing running and no jobs kept."""
-    for node in (0, 1):
-        pair.on(node, "rm -rf /data/go ~/.clusterctl/jobs/*")
-    pair.put("stay.py", STAY)
-    yield pair
-    pair.ctl("cancel")
-    pair.ctl("kill")
-    pair.ctl("clean-logs", "--jobs", "--force", "--yes")
-
-
-def jobs(pair):
-    status, out, err = pair.ctl("jobs", "--json")
-    assert status == 0, err
-    return json.loads(out)
-
-
-def test_synthetic_training(quiet, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_synthetic_training(quiet):
     real = "examples/horovod/tensorflow/imagenet_resnet"
     quiet.on(0, f"mkdir -p {real} && touch {real}/model.ckpt-40.index {real}/hvd_train.log")
     steps = ("--num_batches", "3", "--display_every", "1")
-    options = ("2", "--synthetic", "--verbose", "--trace-steps", "1:3")
-    status, out, err = quiet.ctl("train", *options, "--", *SMALL, *steps)
+    run = ("train", "2", "--synthetic", "--verbose", "--", *SMALL, *steps)
+    status, dry, _ = quiet.ctl(*run[:3], "--dry-run", "--json", *run[4:])
+    assert (status, quiet.jobs()) == (0, [])
+    status, out, err = quiet.ctl(*run)
     assert status == 0, err
     assert "Horovod size: 2\n" in out
     assert "  Step Epoch Speed   Loss  FinLoss   LR\n" in out
     assert "Finished in " in out
-    [job] = jobs(quiet)
-    assert (job["state"], job["exit_status"], job["gpus"], job["preset"]) == (
-        "succeeded",
-        0,
-        2,
-        "cpu",
-    )
+    [job] = quiet.jobs()
+    told = [job[name] for name in ("state", "exit_status", "gpus", "preset")]
+    assert told == ["succeeded", 0, 2, "cpu"]
+    assert JOB_ID.sub("ID", json.loads(dry)["line"]) == JOB_ID.sub("ID", job["line"])
     short = "2 ranks on pair-[0-1]: train_imagenet_resnet_hvd.py on synthetic data (preset cpu)"
-    assert err.splitlines()[-5:-3] == [short, job["line"]], "what runs is printed first"
+    assert err.splitlines()[-4:-2] == [short, job["line"]], "what runs is printed first"
     assert JOB_ID.fullmatch(job["id"])
     assert f"job {job['id']} succeeded after " in err
     assert quiet.ctl("logs")[1] == out
@@ -73,39 +42,37 @@ def test_synthetic_training(quiet, tmp_path, monkeypatch):
     assert quiet.on(0, f"ls {real}") == "hvd_train.log\nmodel.ckpt-40.index\n"
     status, _, err = quiet.ctl("results")
     assert (status, "pair-0:imagenet_resnet_synthetic/hvd_train.log" in err) == (0, True), err
-    # The steps that were asked for are traced, and the rows are kept with their times.
-    with gzip.open(f"pair-{job['id']}-trace-steps.json.gz") as file:
-        names = [event["name"] for event in json.load(file)["traceEvents"]]
-    assert [name for name in names if name.startswith("step ")] == ["step 1", "step 2"]
-    assert any("Conv2D" in name for name in names)
-    assert quiet.ctl("fetch", job["id"], "run")[0] == 0
-    for ending in ("json.gz", "xplane.pb"):
-        assert Path("run", f"trace-steps-1-3.{ending}").stat().st_size
-    pushed = ("CloudWatch Runs: 12 values of 4 metrics\n", "0 metrics; 12 were sent before\n")
-    for told in pushed:
-        status, out, err = quiet.ctl("results", job["id"], "--json", "--cloudwatch", "Runs")
-        assert (status, told in err) == (0, True), err
-    assert all(row["time"] for row in json.loads(out)["runs"][0]["rows"])
 
 
-def test_as_the_tutorial_types_it(quiet):
+def test_as_the_tutorial_types_it_and_cancel_finds_it(quiet):
     folder = "cd ~/examples/horovod/tensorflow"
-    out = quiet.on(0, f"{folder} && ./train_synthetic.sh 2 {' '.join(SMALL)} 2>&1")
-    first = out.splitlines()[0]
-    assert first.startswith("+ /opt/clusterctl/training/bin/mpirun -np 2 --hostfile hosts ")
+    small = " ".join(SMALL[:-1])
+    by_hand = f"setsid ./train_synthetic.sh 2 {small} 1000000 >~/typed 2>&1 </dev/null"
+    quiet.on(0, f"{folder}; {by_hand} &")
+    out = eventually(lambda: quiet.on(0, "grep -B 99 -A 1 'Step Epoch' typed || :"), "a step")
+    assert out.startswith("+ /opt/clusterctl/training/bin/mpirun -np 2 --hostfile hosts ")
     assert "Horovod size: 2" in out
-    assert "Finished in" in out
-    usage = quiet.on(0, f"{folder} && ./train_synthetic.sh; echo $?")
+    status, out, err = quiet.ctl("cancel", "--json")
+    ended = {(one["host"], one["role"]) for one in json.loads(out)["processes"]}
+    assert {("pair-0", "launcher"), ("pair-0", "rank"), ("pair-1", "rank")} <= ended, out
+    assert (status, err) == (0, "")
+    assert quiet.ctl("cancel")[:2] == (0, "nothing is running\n")
+    usage = quiet.on(0, f"rm typed; {folder} && ./train_synthetic.sh; echo $?")
     assert usage == "Usage: ./train_synthetic.sh <num_gpus>\n1\n"
 
 
-def test_the_jobs_exit_status_is_trains(quiet):
-    quiet.on(0, "touch /data/go")
-    status, out, err = quiet.ctl("train", "1", "--script", "~/stay.py", "--", "7")
-    assert status == 7
-    assert "rank 0 goes" in out
-    assert err.startswith("1 rank on pair-0: /home/ubuntu/stay.py (preset cpu)\njob ")
-    assert "failed with exit status 7" in err
+def test_the_jobs_exit_status_is_trains_and_a_users_changes_to_the_trainer_stay(quiet):
+    trainer = "examples/horovod/tensorflow/train_imagenet_resnet_hvd.py"
+    quiet.on(0, f"touch /data/go && cp {trainer} kept && echo '# mine' >> {trainer}")
+    try:
+        status, out, err = quiet.ctl("train", "1", "--script", "~/stay.py", "--", "7")
+        assert (status, "rank 0 goes" in out) == (7, True), err
+        assert f"note: ~/{trainer} was changed on pair-0 and stays as it is there" in err
+        assert "1 rank on pair-0: /home/ubuntu/stay.py (preset cpu)\n" in err
+        assert "failed with exit status 7" in err
+        assert quiet.on(0, f"tail -n 1 {trainer}") == "# mine\n"
+    finally:
+        quiet.on(0, f"mv kept {trainer}")
 
 
 def of_ranks(out):
@@ -130,12 +97,11 @@ def test_a_program_of_here_is_shipped_and_stays_what_it_was(quiet, tmp_path):
     first = json.loads(quiet.ctl(*run, "--detach", "--json")[1])
     for name in ("lib.py", "late.py"):
         (tmp_path / name).write_text("WHO = 2")
-    for node in (0, 1):
-        quiet.on(node, "touch /data/go")
+    quiet.ctl("run", "touch /data/go")
     status, out, err = quiet.ctl(*run, "--force")
     assert (status, of_ranks(out)) == (0, 2 * "2 2 n\n"), err
     assert "2 ranks on pair-[0-1]: main.py and 3 other files from here (1" in err
-    eventually(lambda: {job["state"] for job in jobs(quiet)} == {"succeeded"}, "the first")
+    eventually(lambda: {job["state"] for job in quiet.jobs()} == {"succeeded"}, "the first")
     assert of_ranks(quiet.ctl("logs", "--job", first["id"])[1]) == 2 * "1 1 n\n"
     assert quiet.ctl("clean-logs", "--jobs", "--yes")[0] == 0
     for node in (0, 1):
@@ -151,46 +117,56 @@ def test_the_network_that_nccl_takes_is_told(quiet):
     assert "info: NCCL uses TCP sockets between nodes [nccl.network]" in err.splitlines()
 
 
-def test_the_line_is_the_same_dry_and_wet(quiet):
-    status, dry, _ = quiet.ctl("train", "2", "--synthetic", "--dry-run", "--json")
-    assert status == 0
-    assert jobs(quiet) == []
-    quiet.on(0, "touch /data/go")
-    wet = json.loads(quiet.ctl("train", "1", "--detach", "--synthetic", "--json")[1])
-    same = json.loads(dry)["line"].replace("-np 2", "-np 1")
-    assert JOB_ID.sub("ID", same) == JOB_ID.sub("ID", wet["line"])
-
-
 KNOBS = """\
+import os, sys
 import tensorflow as tf, horovod.tensorflow as hvd
 hvd.init()
 for step in range(40):
     for number, size in enumerate((100, 50_000, 500_000)):
-        hvd.allreduce(tf.ones([size]), name=f"t{number}")
+        total = hvd.allreduce(tf.ones([size]), name=f"t{number}", op=hvd.Sum)
+said = [os.environ.get(name) for name in ("V0", "V1", "V2", "V3", "V4", "HERE")]
+sys.stdout.write(ascii((float(total[0]), said)) + "\\n")
 """
+HOSTILE = ["a  b=c;d", 'it\'s "q" \\\\', "two\nlines", "é☃", ""]
 
 
-def test_the_timeline_and_the_autotuner_of_four_ranks_are_fetched(quiet, tmp_path, monkeypatch):
+@pytest.fixture
+def bridged(quiet):
+    """Docker's bridges have the same address on every host."""
+    bridge = "sudo -n ip link add br-0123 type bridge && sudo -n ip link set br-0123 up"
+    for node in (0, 1):
+        quiet.on(node, f"{bridge} && sudo -n ip addr add 172.18.0.1/16 dev br-0123")
+    yield quiet
+    for node in (0, 1):
+        quiet.on(node, "sudo -n ip link del br-0123")
+
+
+def test_ranks_meet_have_the_variables_and_leave_a_timeline_and_what_was_tuned(
+    bridged, tmp_path, monkeypatch
+):
+    pair = bridged
     (tmp_path / "steps").mkdir()
     (tmp_path / "steps" / "steps.py").write_text(KNOBS)
-    hosts = Path(quiet.lab.home, "pair", "hosts")
-    kept = hosts.read_text()
-    short = [("WARMUP_SAMPLES", 1), ("STEPS_PER_SAMPLE", 1), ("BAYES_OPT_MAX_SAMPLES", 2)]
-    faster = [word for name, n in short for word in ("-x", f"HOROVOD_AUTOTUNE_{name}={n}")]
     monkeypatch.chdir(tmp_path)
-    try:
-        hosts.write_text(kept.replace("slots=1", "slots=2"))
-        knobs = ("--timeline", "--autotune", "--cycle-time", "2ms", *faster)
-        status, out, err = quiet.ctl("train", "4", *knobs, "--script", "steps/steps.py")
-    finally:
-        hosts.write_text(kept)
+    monkeypatch.setenv("HERE", "from 'here'")
+    short = [("WARMUP_SAMPLES", 1), ("STEPS_PER_SAMPLE", 1), ("BAYES_OPT_MAX_SAMPLES", 2)]
+    given = {f"V{i}": value for i, value in enumerate(HOSTILE)}
+    given |= {f"HOROVOD_AUTOTUNE_{name}": str(n) for name, n in short}
+    words = ["HERE", *("=".join(pair) for pair in given.items())]
+    knobs = ["--timeline", "--autotune", "--cycle-time", "2ms"]
+    knobs += [word for variable in words for word in ("-x", variable)]
+    status, out, err = pair.ctl("train", "2", *knobs, "--script", "steps/steps.py")
     assert (status, "for the next run: --fusion-threshold " in out) == (0, True), err
     assert " --cycle-time 2ms " in out, "what is given is not tuned"
     assert "open it in https://ui.perfetto.dev" in err
+    said = ascii((2.0, [*HOSTILE, "from 'here'"]))
+    assert [line for line in out.splitlines() if line.startswith("(")] == [said] * 2
+    assert pair.jobs()[0]["variables"] == {**given, "HERE": None}
+    assert "from 'here'" not in err
 
-    said = json.loads(quiet.ctl("tuning", "--json")[1])
+    said = json.loads(pair.ctl("tuning", "--json")[1])
     trace = json.loads(Path(said["files"][0]).read_text())
-    assert {one["name"] for one in trace if one.get("ph") == "X"} == {"0", "1", "2", "3"}
+    assert {one["name"] for one in trace if one.get("ph") == "X"} == {"0", "1"}
     # Of the last step Horovod may not write the end before the program has ended.
     rows = {one["below"]: one["tensors"] in (39, 40) for one in said["timeline"]["sizes"]}
     assert rows == {1 << 10: True, 1 << 20: True, 1 << 23: True}
@@ -234,7 +210,7 @@ while True:
 """
 
 
-@pytest.mark.parametrize("end", ["fail", "cancel"])
+@pytest.mark.parametrize("end", ["fail", pytest.param("cancel", marks=pytest.mark.all)])
 def test_torchruns_end_together_and_leave_nothing(quiet, tmp_path, end):
     hosts = Path(quiet.lab.home, "pair", "hosts")
     kept = hosts.read_text()
@@ -251,130 +227,24 @@ def test_torchruns_end_together_and_leave_nothing(quiet, tmp_path, end):
         if end == "cancel":
             assert quiet.ctl("cancel")[0] == 0
         else:
-            eventually(lambda: jobs(quiet)[0]["state"] == "failed", "its end")
+            eventually(lambda: quiet.jobs()[0]["state"] == "failed", "its end")
     finally:
         hosts.write_text(kept)
     for node in (0, 1):
         assert quiet.on(node, "pgrep -f 'ddp[.]py|prte[d]|prteru[n]' || echo none") == "none\n"
 
 
-def test_ctrl_c_leaves_the_job_running(quiet):
-    process = quiet.start("train", "2", "--script", "~/stay.py")
-    # mpirun may warn of setpgid first: the parent and the child race for it.
-    for rank in (0, 1):
-        eventually(lambda: "is here" in process.stdout.readline(), f"rank {rank}")
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=240)
-    assert process.returncode == 130
-    assert "clusterctl logs pair -f" in err
-    assert "clusterctl cancel pair" in err
-    assert [job["state"] for job in jobs(quiet)] == ["running"]
-
-    status, _, err = quiet.ctl("train", "1", "--synthetic")
-    assert status == 1
-    assert "is running on pair" in err
-    assert "--force" in err
-
-    follower = quiet.start("logs", "-f")
-    eventually(lambda: "is here" in follower.stdout.readline(), "the log")
-    quiet.on(0, "touch /data/go")
-    quiet.on(1, "touch /data/go")
-    out, err = follower.communicate(timeout=240)
-    assert follower.returncode == 0, err
-    assert "rank 0 goes" in out
-    assert [job["state"] for job in jobs(quiet)] == ["succeeded"]
-
-
-def test_a_lost_connection_is_taken_up_again(quiet):
-    process = quiet.start("train", "1", "--script", "~/stay.py")
-    eventually(lambda: process.stdout.readline() == "rank 0 is here\n", "rank 0")
-    end_sessions = "sleep 0.3; pkill -f ^sshd:.ubuntu"
-    quiet.on(0, f"setsid sudo -n sh -c {json.dumps(end_sessions)} </dev/null >/dev/null 2>&1 &")
-    line = process.stderr.readline()
-    while "the connection was lost" not in line or "Trying again" not in line:
-        assert line, "the loss went unnoticed"
-        line = process.stderr.readline()
-    quiet.on(0, "touch /data/go")
-    out, err = process.communicate(timeout=240)
-    assert (process.returncode, out) == (0, "rank 0 goes\n"), err
-
-
-def test_cancel_leaves_nothing_on_any_node(quiet):
-    started = json.loads(quiet.ctl("train", "2", "--detach", "--json", "--script", "~/stay.py")[1])
-    eventually(lambda: "rank 1 is here" in quiet.ctl("logs")[1], "both ranks")
-    status, out, err = quiet.ctl("cancel")
-    assert status == 0, err
-    assert f"job {started['id']} cancelled after " in out, "its mpirun's own status says nothing"
-    for node in (0, 1):
-        assert quiet.on(node, "pgrep -f 'stay[.]py|prte[d]|prteru[n]' || echo none") == "none\n"
-    assert quiet.ctl("cancel")[:2] == (0, "nothing is running\n")
-    assert [job["state"] for job in jobs(quiet)] == ["cancelled"]
-    status, out, _ = quiet.ctl("cancel", "--job", started["id"])
-    assert (status, "cancelled" in out) == (0, True)
-
-
-def test_what_was_typed_by_hand_is_found_and_ended(quiet):
-    by_hand = f"setsid ./train_synthetic.sh 2 {' '.join(SMALL[:-1])} 1000000"
-    quiet.on(0, f"cd examples/horovod/tensorflow; {by_hand} </dev/null >/dev/null 2>&1 &")
-    eventually(lambda: "python" in quiet.on(1, "ps -o comm= -u $(id -u)"), "the rank of node 1")
-    status, out, err = quiet.ctl("cancel", "--json")
-    ended = {(one["host"], one["role"]) for one in json.loads(out)["processes"]}
-    assert {("pair-0", "launcher"), ("pair-0", "rank"), ("pair-1", "rank")} <= ended, out
-    assert (status, err) == (0, "")
-    assert quiet.ctl("cancel")[:2] == (0, "nothing is running\n")
-
-
-def test_what_a_killed_daemon_left_is_found_and_keeps_a_job_from_starting(quiet):
-    run = ("train", "1", "--script", "~/stay.py")
-    quiet.ctl("train", "2", "--detach", *run[2:])
-    eventually(lambda: "rank 1 is here" in quiet.ctl("logs")[1], "both ranks")
-    # Else it would end what the job left.
-    quiet.on(0, "rm .clusterctl/jobs/*/after.py")
-    quiet.on(1, "pkill -9 -u $(id -u) -f '[p]rted'")
-    eventually(lambda: jobs(quiet)[0]["state"] == "failed", "mpirun to notice")
-    pid = quiet.on(1, "pgrep -f 'stay[.]py'").strip()
-    own = quiet.on(
-        1, "exec setsid python3 -c 'import time; time.sleep(600)' >/dev/null 2>&1 & echo $!"
-    )
-
-    quiet.on(0, "touch /data/go")
-    status, _, err = quiet.ctl(*run)
-    said = f"pair-1: process {pid} of an earlier job is still there: "
-    assert (status, said in err, "clusterctl kill pair" in err) == (1, True, True), err
-    assert "/stay.py" in err.partition(said)[2].partition("\n")[0]
-    status, _, err = quiet.ctl(*run, "--force")
-    assert (status, f"warning: {said}" in err) == (0, True), err
-
-    with quiet.fault(1, "cut", "mend"):
-        for verb, said in (("cancel", "nothing is running"), ("kill", "nothing to end")):
-            status, out, err = quiet.ctl(verb)
-            assert (status, out) == (255, f"{said} on pair-0\n")
-            assert err.startswith("pair-1: ")
-    status, out, err = quiet.ctl("kill")
-    assert (status, f"pair-1  {pid} " in out, "none left" in out) == (0, True, True), (out, err)
-    assert quiet.ctl(*run)[0] == 0
-    assert quiet.on(1, f"kill {own}") == "", "a program of the user's own had stayed"
-
-
 @pytest.mark.parametrize(
     ("arguments", "status", "says"),
     [
         (("3", "--synthetic"), 2, "wanted 3 GPUs, there are 2\n  hint: add nodes: clusterctl up"),
-        (("0", "--synthetic"), 2, "0 GPUs make no sense"),
-        (("two",), 2, "'two' is not a valid integer"),
         (("2", "--data-dir", "~/none"), 1, "there is no training data in /home/ubuntu/none"),
-        (("2", "--data-dir", "/d", "--synthetic"), 2, "--data-dir goes with no --synthetic"),
-        (("2", "--epochs", "0"), 2, "0 is not in the range"),
-        (("2", "--resume", "--clear"), 2, "--clear and --resume contradict each other"),
-        (("2", "--resume", "--", "--clear_log"), 2, "--clear_log says the opposite"),
         (("2", "--synthetic", "--", "--batchsize", "64"), 1, "command line arg: --batchsize"),
-        (("2", "--script", "none.py"), 2, "there is no such file here\n  hint: name a Python"),
     ],
 )  # fmt: skip
 def test_refused(pair, arguments, status, says):
     ended, _, err = pair.ctl("train", *arguments)
-    assert ended == status
-    assert says in err
+    assert (ended, says in err) == (status, True), err
 
 
 def test_what_differs_between_nodes_is_said_at_once_and_nothing_starts(quiet):
@@ -400,7 +270,7 @@ def test_what_differs_between_nodes_is_said_at_once_and_nothing_starts(quiet):
         assert "error: nothing is trained: 6 things to mend first" in err
         status, _, err = quiet.ctl(*run, "--force", *trainers)
         assert (status, "nothing is trained: 1 thing to mend" in err) == (1, True)
-        assert jobs(quiet) == []
+        assert quiet.jobs() == []
     finally:
         quiet.on(1, f"sudo -n umount {mpirun}")
         quiet.on(0, "rm -r small runs")
@@ -453,128 +323,3 @@ def test_an_unknown_job(pair):
     assert pair.ctl("logs", "--job", "yesterday's")[0] == 2
     status, _, err = pair.ctl("logs", "--job", "20010101-000000-abcd")
     assert (status, "there is no job 20010101-000000-abcd" in err) == (2, True)
-
-
-def test_a_users_changes_to_the_trainer_stay(quiet):
-    trainer = "examples/horovod/tensorflow/train_imagenet_resnet_hvd.py"
-    quiet.on(0, f"cp {trainer} kept && echo '# mine' >> {trainer}")
-    try:
-        quiet.on(0, "touch /data/go")
-        status, _, err = quiet.ctl("train", "1", "--script", "~/stay.py")
-        assert status == 0, err
-        assert f"note: ~/{trainer} was changed on pair-0 and stays as it is there" in err
-        assert quiet.on(0, f"tail -n 1 {trainer}") == "# mine\n"
-    finally:
-        quiet.on(0, f"mv kept {trainer}")
-
-
-def test_a_cut_link_ends_the_job_in_seconds_and_kill_finds_what_is_left(quiet):
-    # The default's minute is long for a test.
-    keep_alives = "--prtemca plm_ssh_args '-o ServerAliveInterval=2 -o ServerAliveCountMax=3'"
-    quiet.ctl("train", "2", "--detach", "--script", "~/stay.py", "--mpi-arg", keep_alives)
-    eventually(lambda: "rank 1 is here" in quiet.ctl("logs")[1], "both ranks")
-    with quiet.cut_off(1):
-        eventually(lambda: jobs(quiet)[0]["state"] == "failed", "mpirun to notice")
-    # The rank there was alone: nobody could reach it to end it.
-    status, out, err = quiet.ctl("kill")
-    assert status == 0, err
-    assert "none left" in out or out == "nothing to end\n"
-
-
-@pytest.mark.parametrize("killed", ["prted", "ssh"])
-def test_a_job_that_lost_a_node_has_failed(quiet, killed):
-    """mpirun's own exit status is 0 then, as a rule."""
-    quiet.ctl("train", "2", "--detach", "--script", "~/stay.py")
-    eventually(lambda: "rank 1 is here" in quiet.ctl("logs")[1], "both ranks")
-    # The node's daemon, or mpirun's way to it; only what the job started.
-    node, pattern = (1, "[p]rted") if killed == "prted" else (0, "ssh -x.*[P]RTE_PREFIX")
-    quiet.on(node, f"pkill -9 -u $(id -u) -f '{pattern}'")
-    eventually(lambda: jobs(quiet)[0]["state"] != "running", "mpirun to notice")
-    assert (jobs(quiet)[0]["state"], jobs(quiet)[0]["exit_status"]) == ("failed", 255)
-    assert quiet.ctl("kill")[0] == 0
-
-
-def test_ten_seconds_of_silence_do_not_end_a_job(quiet):
-    quiet.ctl("train", "2", "--detach", "--script", "~/stay.py")
-    eventually(lambda: "rank 1 is here" in quiet.ctl("logs")[1], "both ranks")
-    with quiet.fault(1, "freeze", "thaw"):
-        time.sleep(10)
-    for node in (0, 1):
-        quiet.on(node, "touch /data/go")
-    status, out, err = quiet.ctl("logs", "-f")
-    assert (status, "rank 1 goes" in out) == (0, True), err
-
-
-@pytest.fixture
-def jobs_on_data(quiet):
-    """The folder of jobs on the head node's /data, which can be filled."""
-    quiet.on(0, "mkdir -p .clusterctl/jobs && mv .clusterctl/jobs /data/")
-    quiet.on(0, "ln -s /data/jobs .clusterctl/jobs")
-    yield quiet
-    quiet.ctl("cancel")
-    quiet.on(0, "rm .clusterctl/jobs && mv /data/jobs .clusterctl/jobs")
-
-
-def test_a_full_disk_hides_no_job_and_no_end(jobs_on_data):
-    pair = jobs_on_data
-    run = ("train", "1", "--detach", "--script", "~/stay.py")
-    for cancelled, ends in (
-        (False, [("failed", 7)]),
-        (True, [("cancelled", 1), ("cancelled", 143)]),
-    ):
-        assert pair.ctl(*run, "--", "7")[0] == 0
-        eventually(lambda: "rank 0 is here" in pair.ctl("logs")[1], "the rank")
-        with pair.fault(0, "fill", "drain"):
-            status, _, err = pair.ctl(*run, "--force")
-            assert (status, "its disk is full" in err) == (1, True), err
-            assert [job["state"] for job in jobs(pair)][-1] == "running"
-            if cancelled:
-                assert pair.ctl("cancel")[0] == 0
-            else:
-                pair.on(0, "touch /data/go")
-            eventually(lambda: jobs(pair)[-1]["state"] != "running", "its end")
-            last = jobs(pair)[-1]
-            assert (last["state"], last["exit_status"]) in ends
-        pair.on(0, "rm -f /data/go")
-    assert len(jobs(pair)) == 2, "of the jobs that did not start nothing is left"
-
-
-def test_a_job_is_ended_where_nothing_can_be_written(jobs_on_data):
-    pair = jobs_on_data
-    pair.ctl("train", "1", "--detach", "--script", "~/stay.py")
-    eventually(lambda: "rank 0 is here" in pair.ctl("logs")[1], "the rank")
-    with pair.fault(0, "readonly", "writable"):
-        status, _, err = pair.ctl("cancel")
-        assert (status, pair.on(0, "pgrep -f 'stay[.]py' || echo none")) == (0, "none\n"), err
-
-
-MEET = """\
-import os, sys
-import horovod.tensorflow as hvd, tensorflow as tf
-hvd.init()
-total = float(hvd.allreduce(tf.ones([1]), op=hvd.Sum)[0])
-said = [os.environ.get(name) for name in ("V0", "V1", "V2", "V3", "V4", "HERE")]
-sys.stdout.write(ascii((total, said)) + "\\n")
-"""
-HOSTILE = ["a  b=c;d", 'it\'s "q" \\\\', "two\nlines", "é☃", ""]
-
-
-def test_bridges_do_not_lead_ranks_astray_and_all_ranks_have_the_variables(quiet, monkeypatch):
-    """Docker's bridges have the same address on every host."""
-    quiet.put("meet.py", MEET)
-    monkeypatch.setenv("HERE", "from 'here'")
-    given = [word for i, value in enumerate(HOSTILE) for word in ("-x", f"V{i}={value}")]
-    bridge = "sudo -n ip link add br-0123 type bridge"
-    address = "sudo -n ip addr add 172.18.0.1/16 dev br-0123 && sudo -n ip link set br-0123 up"
-    try:
-        for node in (0, 1):
-            quiet.on(node, f"{bridge} && {address}")
-        status, out, err = quiet.ctl("train", "2", "--script", "~/meet.py", *given, "-x", "HERE")
-        assert status == 0, err
-        assert out.splitlines()[-2:] == [ascii((2.0, [*HOSTILE, "from 'here'"]))] * 2
-        [job] = jobs(quiet)
-        assert job["variables"] == {**{f"V{i}": v for i, v in enumerate(HOSTILE)}, "HERE": None}
-        assert "from 'here'" not in err
-    finally:
-        for node in (0, 1):
-            quiet.on(node, "sudo -n ip link del br-0123")

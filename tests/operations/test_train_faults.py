@@ -1,0 +1,170 @@
+"""Jobs that are interrupted, cancelled, cut off, or short of disk, on two hosts of the lab."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+
+import pytest
+
+from tests.pair import eventually
+
+pytestmark = [pytest.mark.lab, pytest.mark.train]
+
+
+def test_ctrl_c_leaves_the_job_running(quiet):
+    process = quiet.start("train", "2", "--script", "~/stay.py")
+    # mpirun may warn of setpgid first: the parent and the child race for it.
+    for rank in (0, 1):
+        eventually(lambda: "is here" in process.stdout.readline(), f"rank {rank}")
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=240)
+    assert process.returncode == 130
+    assert "clusterctl logs pair -f" in err
+    assert "clusterctl cancel pair" in err
+    assert [job["state"] for job in quiet.jobs()] == ["running"]
+
+    status, _, err = quiet.ctl("train", "1", "--synthetic")
+    assert status == 1
+    assert "is running on pair" in err
+    assert "--force" in err
+
+    follower = quiet.start("logs", "-f")
+    eventually(lambda: "is here" in follower.stdout.readline(), "the log")
+    quiet.ctl("run", "touch /data/go")
+    out, err = follower.communicate(timeout=240)
+    assert follower.returncode == 0, err
+    assert "rank 0 goes" in out
+    assert [job["state"] for job in quiet.jobs()] == ["succeeded"]
+
+
+def test_a_lost_connection_is_taken_up_again(quiet):
+    process = quiet.start("train", "1", "--script", "~/stay.py")
+    eventually(lambda: process.stdout.readline() == "rank 0 is here\n", "rank 0")
+    end_sessions = "sleep 0.3; pkill -f ^sshd:.ubuntu"
+    quiet.on(0, f"setsid sudo -n sh -c {json.dumps(end_sessions)} </dev/null >/dev/null 2>&1 &")
+    line = process.stderr.readline()
+    while "the connection was lost" not in line or "Trying again" not in line:
+        assert line, "the loss went unnoticed"
+        line = process.stderr.readline()
+    quiet.on(0, "touch /data/go")
+    out, err = process.communicate(timeout=240)
+    assert (process.returncode, out) == (0, "rank 0 goes\n"), err
+
+
+def test_cancel_leaves_nothing_on_any_node(quiet, stay):
+    job_id = stay(2)
+    status, out, err = quiet.ctl("cancel")
+    assert status == 0, err
+    assert f"job {job_id} cancelled after " in out, "its mpirun's own status says nothing"
+    for node in (0, 1):
+        assert quiet.on(node, "pgrep -f 'stay[.]py|prte[d]|prteru[n]' || echo none") == "none\n"
+    assert quiet.ctl("cancel")[:2] == (0, "nothing is running\n")
+    assert [job["state"] for job in quiet.jobs()] == ["cancelled"]
+    status, out, _ = quiet.ctl("cancel", "--job", job_id)
+    assert (status, "cancelled" in out) == (0, True)
+
+
+def test_what_a_killed_daemon_left_is_found_and_keeps_a_job_from_starting(quiet, stay):
+    run = ("train", "1", "--script", "~/stay.py")
+    stay(2)
+    # Else it would end what the job left.
+    quiet.on(0, "rm .clusterctl/jobs/*/after.py")
+    quiet.on(1, "pkill -9 -u $(id -u) -f '[p]rted'")
+    eventually(lambda: quiet.jobs()[0]["state"] != "running", "mpirun to notice")
+    # mpirun's own exit status is 0 then, as a rule.
+    assert (quiet.jobs()[0]["state"], quiet.jobs()[0]["exit_status"]) == ("failed", 255)
+    pid = quiet.on(1, "pgrep -f 'stay[.]py'").strip()
+    own = quiet.on(
+        1, "exec setsid python3 -c 'import time; time.sleep(600)' >/dev/null 2>&1 & echo $!"
+    )
+
+    quiet.on(0, "touch /data/go")
+    status, _, err = quiet.ctl(*run)
+    said = f"pair-1: process {pid} of an earlier job is still there: "
+    assert (status, said in err, "clusterctl kill pair" in err) == (1, True, True), err
+    assert "/stay.py" in err.partition(said)[2].partition("\n")[0]
+    status, _, err = quiet.ctl(*run, "--force")
+    assert (status, f"warning: {said}" in err) == (0, True), err
+
+    with quiet.fault(1, "cut", "mend"):
+        for verb, said in (("cancel", "nothing is running"), ("kill", "nothing to end")):
+            status, out, err = quiet.ctl(verb)
+            assert (status, out) == (255, f"{said} on pair-0\n")
+            assert err.startswith("pair-1: ")
+    status, out, err = quiet.ctl("kill")
+    assert (status, f"pair-1  {pid} " in out, "none left" in out) == (0, True, True), (out, err)
+    assert quiet.ctl(*run)[0] == 0
+    assert quiet.on(1, f"kill {own}") == "", "a program of the user's own had stayed"
+
+
+def test_a_cut_link_ends_the_job_in_seconds_and_kill_finds_what_is_left(quiet, stay):
+    # The default's minute is long for a test.
+    keep_alives = "--prtemca plm_ssh_args '-o ServerAliveInterval=2 -o ServerAliveCountMax=3'"
+    stay(2, "--mpi-arg", keep_alives)
+    with quiet.cut_off(1):
+        eventually(lambda: quiet.jobs()[0]["state"] == "failed", "mpirun to notice")
+    # The rank there was alone: nobody could reach it to end it.
+    status, out, err = quiet.ctl("kill")
+    assert status == 0, err
+    assert "none left" in out or out == "nothing to end\n"
+
+
+def test_a_job_whose_way_to_a_node_was_lost_has_failed(quiet, stay):
+    stay(2)
+    # mpirun's ssh to it; only what the job started.
+    quiet.on(0, "pkill -9 -u $(id -u) -f 'ssh -x.*[P]RTE_PREFIX'")
+    eventually(lambda: quiet.jobs()[0]["state"] != "running", "mpirun to notice")
+    assert (quiet.jobs()[0]["state"], quiet.jobs()[0]["exit_status"]) == ("failed", 255)
+    assert quiet.ctl("kill")[0] == 0
+
+
+def test_ten_seconds_of_silence_do_not_end_a_job(quiet, stay):
+    stay(2)
+    with quiet.fault(1, "freeze", "thaw"):
+        time.sleep(10)
+    quiet.ctl("run", "touch /data/go")
+    status, out, err = quiet.ctl("logs", "-f")
+    assert (status, "rank 1 goes" in out) == (0, True), err
+
+
+@pytest.fixture
+def jobs_on_data(quiet):
+    """The folder of jobs on the head node's /data, which can be filled."""
+    quiet.on(0, "mkdir -p .clusterctl/jobs && mv .clusterctl/jobs /data/")
+    quiet.on(0, "ln -s /data/jobs .clusterctl/jobs")
+    yield quiet
+    quiet.ctl("cancel")
+    quiet.on(0, "rm .clusterctl/jobs && mv /data/jobs .clusterctl/jobs")
+
+
+def test_a_full_disk_hides_no_job_and_no_end(jobs_on_data, stay):
+    pair = jobs_on_data
+    run = ("train", "1", "--detach", "--script", "~/stay.py")
+    for cancelled, ends in (
+        (False, [("failed", 7)]),
+        (True, [("cancelled", 1), ("cancelled", 143)]),
+    ):
+        stay(1, "--", "7")
+        with pair.fault(0, "fill", "drain"):
+            status, _, err = pair.ctl(*run, "--force")
+            assert (status, "its disk is full" in err) == (1, True), err
+            assert [job["state"] for job in pair.jobs()][-1] == "running"
+            if cancelled:
+                assert pair.ctl("cancel")[0] == 0
+            else:
+                pair.on(0, "touch /data/go")
+            eventually(lambda: pair.jobs()[-1]["state"] != "running", "its end")
+            last = pair.jobs()[-1]
+            assert (last["state"], last["exit_status"]) in ends
+        pair.on(0, "rm -f /data/go")
+    assert len(pair.jobs()) == 2, "of the jobs that did not start nothing is left"
+
+
+def test_a_job_is_ended_where_nothing_can_be_written(jobs_on_data, stay):
+    pair = jobs_on_data
+    stay(1)
+    with pair.fault(0, "readonly", "writable"):
+        status, _, err = pair.ctl("cancel")
+        assert (status, pair.on(0, "pgrep -f 'stay[.]py' || echo none")) == (0, "none\n"), err
