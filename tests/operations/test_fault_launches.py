@@ -266,10 +266,10 @@ def test_a_launch_that_shows_late(world, slayer, monkeypatch, name, mode, way):
         FAULTS.add(Lag(visible_s=0.0))
 
 
-@pytest.mark.parametrize("looks", [1, 2, 3])
-def test_a_launch_that_shows_between_two_looks(world, looks):
-    """EC2 shows it after so many DescribeInstances of the `up` that follows: it is not missing."""
-    command = COMMANDS["up"]
+@pytest.mark.parametrize(("looks", "way"), [(1, AGAIN), (2, AGAIN), (3, AGAIN), (3, DOWN)])
+def test_a_launch_that_shows_between_two_looks(world, monkeypatch, looks, way):
+    """EC2 shows it after so many DescribeInstances of what follows: it is not missing."""
+    monkeypatch.setattr(down_module, "LAUNCH_SHOWS_WITHIN_S", 60.0)
     FAULTS.add(Lag(visible_s=1000.0))
     asked = itertools.count(1)
 
@@ -284,7 +284,7 @@ def test_a_launch_that_shows_between_two_looks(world, looks):
             up(world.launcher)
         world.clients.wire.mend()
         events.register("after-call.ec2.DescribeInstances", show)
-        come_to_an_end(world, AGAIN, command)
+        come_to_an_end(world, way)
     finally:
         events.unregister("after-call.ec2.DescribeInstances", show)
         FAULTS.add(Lag(visible_s=0.0))
