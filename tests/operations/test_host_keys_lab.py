@@ -13,6 +13,7 @@ from clusterctl.operations import readiness
 from clusterctl.operations.known_hosts import UNSEEN
 from tests.cli.running import CommandLine
 from tests.lab.running import client, once_client, wait_until
+from tests.pair import LabCluster
 
 pytestmark = pytest.mark.lab
 TYPE = ("--instance-type", "g5.xlarge")
@@ -38,6 +39,14 @@ def name(clusterctl):
     clusterctl("down", name, "--yes")
 
 
+@pytest.fixture(scope="module")
+def shared(lab):
+    """The name of a cluster that `up` makes ready again where a test has left it otherwise."""
+    cluster = LabCluster(lab, "keys")
+    yield cluster.name
+    cluster.ctl("down", "--yes")
+
+
 @pytest.fixture
 def lag(clusterctl, monkeypatch):
     """Consoles that show what they have so much later."""
@@ -60,7 +69,8 @@ def pins_of(clusterctl, name) -> str:
     return (clusterctl.home / name / "known_hosts").read_text()
 
 
-def test_a_node_with_other_keys_than_its_console_has(clusterctl, name, tmp_path):
+def test_a_node_with_other_keys_than_its_console_has(clusterctl, shared, tmp_path):
+    name = shared
     assert up(clusterctl, name).status == 0
     ran = clusterctl("run", name, "-n", "--nodes", "1", OTHER_KEYS)
     assert ran.status == 0, ran.err
@@ -94,7 +104,8 @@ def test_a_node_with_other_keys_than_its_console_has(clusterctl, name, tmp_path)
     assert clusterctl("run", name, "-n", "hostname").status == 0
 
 
-def test_pins_that_are_wrong_are_mended_from_the_console_with_a_warning(clusterctl, name):
+def test_pins_that_are_wrong_are_mended_from_the_console_with_a_warning(clusterctl, shared):
+    name = shared
     assert up(clusterctl, name).status == 0
     pins = clusterctl.home / name / "known_hosts"
     right = pins.read_text()
@@ -109,7 +120,8 @@ def test_pins_that_are_wrong_are_mended_from_the_console_with_a_warning(clusterc
     assert pins.read_text().splitlines()[1:] == right.splitlines()[2:]
 
 
-def test_an_address_that_another_instance_had(clusterctl, name, lab):
+def test_an_address_that_another_instance_had(clusterctl, shared, lab):
+    name = shared
     assert up(clusterctl, name).status == 0
     pins = clusterctl.home / name / "known_hosts"
     right = pins.read_text()
