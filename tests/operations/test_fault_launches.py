@@ -288,3 +288,18 @@ def test_a_launch_that_shows_between_two_looks(world, monkeypatch, looks, way):
     finally:
         events.unregister("after-call.ec2.DescribeInstances", show)
         FAULTS.add(Lag(visible_s=0.0))
+
+
+def test_a_replacement_of_unknown_outcome_is_replaced_once(world):
+    """Not two nodes of one index: the launch shows after the failure was told."""
+    FAULTS.add(Lag(visible_s=1.0))
+    try:
+        up(world.launcher)
+        world.clients.wire.break_at(CALLS["replace"].split().index("RunInstances"), Mode.LOST)
+        with pytest.raises(AwsError):
+            COMMANDS["replace"].act(world.launcher)
+        world.clients.wire.mend()
+        FAULTS.add(Lag(visible_s=0.0))
+        come_to_an_end(world, AGAIN)
+    finally:
+        FAULTS.add(Lag(visible_s=0.0))
