@@ -88,6 +88,36 @@ def test_what_a_rank_writes_is_shown_followed_and_fetched(quiet, tmp_path):
     assert [path.read_text() for path in (tmp_path / "mine").iterdir()] == ["mine"]
 
 
+def test_what_a_full_disk_loses_of_a_log_is_said_and_a_reboot_loses_the_queue(quiet):
+    quiet.put(
+        "more.py", "import time\nwhile True: print('x' * 9999, flush=True); time.sleep(0.1)\n"
+    )
+    quiet.on(0, "mkdir -p .clusterctl/jobs && mv .clusterctl/jobs /data/")
+    quiet.on(0, "ln -s /data/jobs .clusterctl/jobs")
+    try:
+        first, _ = started(quiet, "1", "--script", "~/more.py")
+        second, _ = started(quiet, "1", "--script", "~/stay.py", "--queue")
+        eventually(lambda: "xxx" in quiet.ctl("logs")[1], "its output")
+        with quiet.fault(0, "fill", "drain"):
+            eventually(lambda: quiet.ctl("logs") == quiet.ctl("logs"), "the disk to be full")
+        said = "bytes of output are lost: the disk was full\nxxx"
+        eventually(lambda: said in quiet.ctl("logs", "--rank", "0")[1], "what was lost")
+        assert said in quiet.ctl("logs")[1]
+        assert [job["state"] for job in quiet.jobs()] == ["running", "queued"]
+        status, _, err = quiet.ctl("reboot", "0", "--force")
+        assert status == 0, err
+        assert [(job["state"], job["head_rebooted"]) for job in quiet.jobs()] == [
+            ("lost", True)
+        ] * 2
+        told = quiet.ctl("jobs")[2]
+        for job_id in (first, second):
+            assert f"job {job_id} was lost when the head node rebooted" in told
+        status, _, err = quiet.ctl("wait", second)
+        assert (status, "the head node was rebooted" in err) == (1, True)
+    finally:
+        quiet.on(0, "rm .clusterctl/jobs && mv /data/jobs .clusterctl/jobs")
+
+
 def test_a_lost_node_is_a_reason_to_start_again_and_an_exception_is_none(quiet):
     job_id, _ = started(
         quiet, "2", "--script", "~/stay.py", "--retries", "2", "--watchdog", "1h", "--", "7"

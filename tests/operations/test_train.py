@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 from pathlib import Path
@@ -16,14 +17,15 @@ pytestmark = [pytest.mark.lab, pytest.mark.train]
 SMALL = ("-m", "resnet18", "--image_size", "32", "-b", "2", "--num_batches", "2")
 
 
-def test_synthetic_training(quiet):
+def test_synthetic_training(quiet, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     real = "examples/horovod/tensorflow/imagenet_resnet"
     quiet.on(0, f"mkdir -p {real} && touch {real}/model.ckpt-40.index {real}/hvd_train.log")
     steps = ("--num_batches", "3", "--display_every", "1")
-    run = ("train", "2", "--synthetic", "--verbose", "--", *SMALL, *steps)
-    status, dry, _ = quiet.ctl(*run[:3], "--dry-run", "--json", *run[4:])
-    assert (status, quiet.jobs()) == (0, [])
-    status, out, err = quiet.ctl(*run)
+    run = ("train", "2", "--synthetic", "--verbose", "--trace-steps", "1:3")
+    status, dry, err = quiet.ctl(*run, "--dry-run", "--json", "--", *SMALL, *steps)
+    assert (status, quiet.jobs()) == (0, []), err
+    status, out, err = quiet.ctl(*run, "--", *SMALL, *steps)
     assert status == 0, err
     assert "Horovod size: 2\n" in out
     assert "  Step Epoch Speed   Loss  FinLoss   LR\n" in out
@@ -33,7 +35,7 @@ def test_synthetic_training(quiet):
     assert told == ["succeeded", 0, 2, "cpu"]
     assert JOB_ID.sub("ID", json.loads(dry)["line"]) == JOB_ID.sub("ID", job["line"])
     short = "2 ranks on pair-[0-1]: train_imagenet_resnet_hvd.py on synthetic data (preset cpu)"
-    assert err.splitlines()[-4:-2] == [short, job["line"]], "what runs is printed first"
+    assert err.splitlines()[-5:-3] == [short, job["line"]], "what runs is printed first"
     assert JOB_ID.fullmatch(job["id"])
     assert f"job {job['id']} succeeded after " in err
     assert quiet.ctl("logs")[1] == out
@@ -42,6 +44,19 @@ def test_synthetic_training(quiet):
     assert quiet.on(0, f"ls {real}") == "hvd_train.log\nmodel.ckpt-40.index\n"
     status, _, err = quiet.ctl("results")
     assert (status, "pair-0:imagenet_resnet_synthetic/hvd_train.log" in err) == (0, True), err
+    # The steps that were asked for are traced, and the rows are kept with their times.
+    with gzip.open(f"pair-{job['id']}-trace-steps.json.gz") as file:
+        names = [event["name"] for event in json.load(file)["traceEvents"]]
+    assert [name for name in names if name.startswith("step ")] == ["step 1", "step 2"]
+    assert any("Conv2D" in name for name in names)
+    assert quiet.ctl("fetch", job["id"], "run")[0] == 0
+    for ending in ("json.gz", "xplane.pb"):
+        assert Path("run", f"trace-steps-1-3.{ending}").stat().st_size
+    pushed = ("CloudWatch Runs: 12 values of 4 metrics\n", "0 metrics; 12 were sent before\n")
+    for told in pushed:
+        status, out, err = quiet.ctl("results", job["id"], "--json", "--cloudwatch", "Runs")
+        assert (status, told in err) == (0, True), err
+    assert all(row["time"] for row in json.loads(out)["runs"][0]["rows"])
 
 
 def test_as_the_tutorial_types_it_and_cancel_finds_it(quiet):
