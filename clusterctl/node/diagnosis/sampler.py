@@ -233,12 +233,18 @@ def mark_jobs(found: list[processes.Process]) -> None:
 
 def mark_ranks(found: list[processes.Process]) -> None:
     """What a rank starts inherits its variables, and a script may have started the rank: of each
-    rank one process is it, the first Python or else the first. The others are its children."""
+    rank one process is it, the first Python or else the first. The others are its children, and so
+    is a torchrun whose ranks are there: to mpirun it is the rank."""
     by_rank: dict[tuple[bytes, bytes], list[processes.Process]] = {}
-    for one in found:
-        if one.role == "rank":
-            key = (one.environ.get(b"PMIX_NAMESPACE", b""), one.environ[processes.RANK])
-            by_rank.setdefault(key, []).append(one)
+    ranks = [(one.environ.get(b"PMIX_NAMESPACE", b""), one) for one in found if one.role == "rank"]
+    torchruns = {space for space, one in ranks if processes.is_of_torchrun(one)}
+    for space, one in ranks:
+        if space not in torchruns:
+            by_rank.setdefault((space, one.environ[processes.RANK]), []).append(one)
+        elif processes.is_of_torchrun(one):
+            by_rank.setdefault((space, one.environ.get(b"RANK", b"")), []).append(one)
+        else:
+            one.role = "child"
     for several in by_rank.values():
         ordered = sorted(several, key=lambda one: (one.started_ticks, one.pid))
         own = next(filter(processes.is_python, ordered), ordered[0])
@@ -254,7 +260,9 @@ def describe(one: processes.Process) -> dict[str, Any]:
         texts = (environ.get(name, "") for name in names)
         return next((int(text) for text in texts if text.isdigit()), None)
 
-    local = number("OMPI_COMM_WORLD_LOCAL_RANK", "PMIX_LOCAL_RANK", "HOROVOD_LOCAL_RANK")
+    own = processes.is_of_torchrun(one)
+    mpi = ("OMPI_COMM_WORLD_LOCAL_RANK", "PMIX_LOCAL_RANK", "HOROVOD_LOCAL_RANK")
+    local = number(*["LOCAL_RANK"] * own, *mpi)
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     gpus = [] if local is None else [local]
     if visible is not None:
@@ -268,11 +276,11 @@ def describe(one: processes.Process) -> dict[str, Any]:
         "pid": one.pid,
         "parent": one.ppid,
         "role": told["role"],
-        "rank": number("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "HOROVOD_RANK")
+        "rank": number(*["RANK"] * own, "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "HOROVOD_RANK")
         if one.role == "rank"
         else None,
         "local_rank": local if one.role == "rank" else None,
-        "size": number("OMPI_COMM_WORLD_SIZE", "HOROVOD_SIZE"),
+        "size": number(*["WORLD_SIZE"] * own, "OMPI_COMM_WORLD_SIZE", "HOROVOD_SIZE"),
         "job_id": told["job"],
         "gpus": gpus if one.role == "rank" else [],
         "argv": told["argv"],

@@ -132,6 +132,11 @@ def role_of(process: Process) -> str:
     return "job" if JOB in process.environ else ""
 
 
+def is_of_torchrun(process: Process) -> bool:
+    """A rank of torchrun's, whose variables of mpirun's say the node: those of torchrun count."""
+    return b"TORCHELASTIC_RUN_ID" in process.environ
+
+
 def is_train_sh(process: Process) -> bool:
     """train.sh and its sisters become this Python program, before, between and after mpirun."""
     return is_python(process) and process.argv[1:2] != [] and process.argv[1].endswith(TRAIN_SH)
@@ -187,9 +192,7 @@ def is_python(process: Process) -> bool:
 
 
 def describe(process: Process, ended: str = "") -> dict[str, object]:
-    # torchrun's ranks have its own, too, which is that of the node.
-    own = b"RANK" if b"TORCHELASTIC_RUN_ID" in process.environ else RANK
-    rank = process.environ.get(own, b"")
+    rank = process.environ.get(b"RANK" if is_of_torchrun(process) else RANK, b"")
     uptime_s = float(Path("/proc/uptime").read_text().split()[0])
     return {
         "pid": process.pid,

@@ -62,10 +62,12 @@ def test_ras(nccl):
 
 
 def test_which_process_is_the_rank():
-    """A script started the rank, and the rank its workers; another job has the same numbers."""
+    """A script started the rank, and the rank its workers; another job has the same numbers. To
+    mpirun a torchrun is one rank, and so are its two."""
 
-    def process(pid, name, rank, space=b"a"):
+    def process(pid, name, rank, space=b"a", **of_torchrun):
         environ = {sampler.processes.RANK: rank, b"PMIX_NAMESPACE": space}
+        environ |= {key.encode(): value for key, value in of_torchrun.items()}
         made = Process(pid, 1, name, [name], environ, started_ticks=pid)
         made.role = "rank"
         return made
@@ -76,10 +78,20 @@ def test_which_process_is_the_rank():
         process(7, "python3", b"0"),
         process(6, "a.out", b"1"),
         process(8, "python3", b"0", b"b"),
+        process(20, "python3", b"1", b"t"),
+        process(21, "python3", b"1", b"t", TORCHELASTIC_RUN_ID=b"x", RANK=b"2", LOCAL_RANK=b"0"),
+        process(22, "python3", b"1", b"t", TORCHELASTIC_RUN_ID=b"x", RANK=b"3", LOCAL_RANK=b"1"),
+        process(23, "python3", b"1", b"t", TORCHELASTIC_RUN_ID=b"x", RANK=b"3", LOCAL_RANK=b"1"),
     ]
     sampler.mark_ranks(found)
     roles = {one.pid: one.role for one in found}
-    assert roles == {5: "child", 7: "rank", 9: "child", 6: "rank", 8: "rank"}
+    torchs = {20: "child", 21: "rank", 22: "rank", 23: "child"}
+    assert roles == {5: "child", 7: "rank", 9: "child", 6: "rank", 8: "rank", **torchs}
+    told = [sampler.describe(one) for one in found[6:8]]
+    assert [(one["rank"], one["local_rank"], one["gpus"]) for one in told] == [
+        (2, 0, [0]),
+        (3, 1, [1]),
+    ]
 
 
 def test_a_process_that_ends_while_it_is_looked_at():
