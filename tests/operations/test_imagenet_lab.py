@@ -42,7 +42,7 @@ def imagenet(pair):
         pair.on(node, "rm -rf raw records data/tf-imagenet")
 
 
-def test_from_raw_images_to_the_result(imagenet):
+def test_from_raw_images_to_the_result(imagenet, tmp_path):
     # The other node has no data yet, which is said before mpirun starts.
     status, _, err = imagenet.ctl("train", "2", "--dry-run")
     assert status == 1
@@ -69,6 +69,8 @@ def test_from_raw_images_to_the_result(imagenet):
     assert status == 0, err
     assert_parsed(json.loads(results))
 
+    measure_both_kinds(imagenet, tmp_path / "kept")
+
     # Again: what is there is neither trained a second time nor deleted.
     status, _, err = imagenet.ctl("train", "2", "--", *FLAGS)
     assert status == 1
@@ -79,6 +81,20 @@ def test_from_raw_images_to_the_result(imagenet):
     assert status == 0, err
     assert "--clear_log" not in out
     assert "holds the final step, 6: nothing is left to train" in err
+
+
+def measure_both_kinds(imagenet, out):
+    """A benchmark on these images and on noise tells what reading takes."""
+    short = ("--gpus", "1", "--repeats", "1", "--steps", "4", "--warmup", "2", "--out", str(out))
+    kinds = ("--synthetic", "--data-dir", "~/data/tf-imagenet")
+    status, text, err = imagenet.ctl("bench", *short, *kinds, "--json", "--", *FLAGS[:-2])
+    assert status == 0, err
+    said = json.loads(text)
+    sizes = {size["data"]: size for size in said["sizes"]}
+    runs = {run["data"]: run for run in said["runs"]}
+    assert (runs["real"]["images"], len(runs["real"]["rows"])) == (59, 4)
+    assert 0 <= sizes["real"]["share_input"] < 1
+    assert "--data_dir /home/ubuntu/data/tf-imagenet" in runs["real"]["job"]["line"]
 
 
 def assert_parsed(results):
