@@ -37,6 +37,7 @@ TOOL = {"way": "tool", "tool": "s5cmd", "why": [], "predicted_s": None}
 @pytest.fixture(autouse=True)
 def no_terminal(monkeypatch):
     monkeypatch.setattr(output, "is_live", lambda: False)
+    output.begin((), False)  # what a test before this one has typed is not in the hints
 
 
 # The report at the end
