@@ -125,11 +125,11 @@ def note_way_on() -> None:
     _print(f"to go on: {shlex.join(['clusterctl', *_outputs.typed])}", "stderr")
 
 
-def how_to_come_back(name: str, job_id: str = "") -> None:
-    """Of a job of cluster NAME; `job_id`: where other jobs may run beside it."""
-    job = f" --job {job_id}" if job_id else ""
-    note(f"  follow it: clusterctl logs {name} -f{job}")
-    note(f"  end it:    clusterctl cancel {name}{job}")
+def how_to_come_back(name: str, job_id: str) -> None:
+    """To a job of cluster NAME. By its id: others may run, or wait, beside it, and a `cancel` that
+    names none ends them all."""
+    note(f"  follow it: clusterctl logs {name} -f --job {job_id}")
+    note(f"  end it:    clusterctl cancel {name} --job {job_id}")
 
 
 def _print(text: str, name: str) -> None:

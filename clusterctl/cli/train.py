@@ -71,7 +71,7 @@ def follow_to_end(
             line.clear()
     except KeyboardInterrupt:
         output.note(f"\nno longer following; that does not end job {job_id}")
-        output.how_to_come_back(access.cluster.name)
+        output.how_to_come_back(access.cluster.name, job_id)
         return INTERRUPTED
     return tell_end(access, job, as_json)
 
@@ -400,7 +400,7 @@ def train(
         raise UsageError("--min-gpus is for --retries, and at most GPUS", "--retries 3")
     if watchdog_cancel and not watchdog_s:
         raise UsageError("--watchdog-cancel needs a time", "say how long: --watchdog 5m")
-    script_mode = None
+    script_mode = job.mode if job else None
     model_place = None if (model_dir or "s3://").startswith("s3://") else Path(str(model_dir))
     if job and model_dir:
         script_mode = replace(job.mode, model_url="" if model_place else model_dir)
@@ -476,7 +476,7 @@ def train(
             return ended
         if as_json:
             output.data({"id": started.job.job_id, **_lines(started.job)})
-        output.how_to_come_back(name)
+        output.how_to_come_back(name, started.job.job_id)
         if model_place:
             output.note(f"  its model: clusterctl fetch {name} {started.job.job_id} {model_place}")
         return 0

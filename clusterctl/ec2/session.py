@@ -98,6 +98,10 @@ class Clients:
         return client
 
     @functools.cached_property
+    def s3(self) -> Any:
+        return self._make("s3")
+
+    @functools.cached_property
     def cloudwatch(self) -> Any:
         return self._make("cloudwatch")
 

@@ -232,6 +232,9 @@ def fetch(access: Access, job_id: str, place: Path) -> None:
             for path in (*brought, Path(draft, RECORD)):
                 there = place / path.name
                 if there.is_dir():
+                    # Without the manifest of an earlier fetch it is a folder of the user's.
+                    if not (place / "manifest.json").exists():
+                        raise UsageError(f"{there} is a folder of yours", "name another folder")
                     shutil.rmtree(there)
                 path.replace(there)
     except OSError as error:

@@ -21,7 +21,7 @@ def test_ctrl_c_leaves_the_job_running(quiet):
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=240)
     assert process.returncode == 130
-    assert "clusterctl logs pair -f" in err
+    assert "clusterctl logs pair -f --job " in err
     assert "clusterctl cancel pair" in err
     assert [job["state"] for job in quiet.jobs()] == ["running"]
 

@@ -1,0 +1,221 @@
+"""The calls of SageMaker's Python SDK that notebooks make, on a cluster of one's own.
+
+    from clusterctl.sagemaker import Session, TensorFlow, get_execution_role
+
+Then `TensorFlow(...).fit(...)` writes the estimator's words to a job.yaml and runs
+`clusterctl train CLUSTER --job-file` (docs/script-mode.md). The cluster is `cluster=` of the
+estimator, else CLUSTERCTL_CLUSTER, else the only one that runs. Nothing is launched: machines of
+one's own are launched by `clusterctl up`. With instance_type 'local' it is one of the local EC2.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from clusterctl.cli.app_context import AppContext
+from clusterctl.config import load_settings
+from clusterctl.copy.s3 import parse_source
+from clusterctl.domain.errors import ClusterctlError, UsageError
+from clusterctl.jobs.job_file import parse_job
+
+LOCAL = ("local", "local_gpu")
+LINES_KEPT = 5
+
+
+class TrainingFailed(ClusterctlError):
+    """A job of `fit`, or its start, failed."""
+
+
+def get_execution_role() -> str:
+    """A name for an estimator's `role`. What nodes may do is their instance profile's matter."""
+    return "clusterctl"
+
+
+def sagemaker_timestamp() -> str:
+    """The time as the SDK puts it into names: 2026-11-20-15-45-01-123."""
+    now = datetime.now(timezone.utc)
+    return f"{now:%Y-%m-%d-%H-%M-%S}-{now.microsecond // 1000:03d}"
+
+
+class Session:
+    """The account and region of clusterctl's settings; `lab`: those of the local EC2."""
+
+    def __init__(self, lab: bool | None = None) -> None:
+        self._app = AppContext(load_settings(lab=lab))
+
+    @property
+    def boto_region_name(self) -> str:
+        return str(self._app.ec2.meta.region_name)
+
+    def default_bucket(self) -> str:
+        """`sagemaker-REGION-ACCOUNT`, made where it is missing. Raises AwsError."""
+        name = f"sagemaker-{self.boto_region_name}-{self._app.clients.account_id}"
+        s3 = self._app.clients.s3
+        where = {"LocationConstraint": self.boto_region_name}
+        # us-east-1 alone may not be named.
+        more = {} if self.boto_region_name == "us-east-1" else {"CreateBucketConfiguration": where}
+        try:
+            s3.create_bucket(Bucket=name, **more)
+        except (s3.exceptions.BucketAlreadyOwnedByYou, s3.exceptions.BucketAlreadyExists):
+            pass
+        return name
+
+    def upload(self, path: Path, uri: str) -> None:
+        """A file, or all files of a folder, below an s3:// URI."""
+        to = parse_source(uri)
+        key = to.key.decode().rstrip("/")
+        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            if file.is_file():
+                name = file.relative_to(path) if path.is_dir() else file.name
+                self._app.clients.s3.upload_file(
+                    str(file), to.bucket, f"{key}/{name}" if key else str(name)
+                )
+
+
+class S3Uploader:
+    """`S3Uploader.upload(FOLDER, 's3://BUCKET/PREFIX')`."""
+
+    @staticmethod
+    def upload(local_path: str, desired_s3_uri: str, session: Session | None = None) -> str:
+        """Returns the URI. Raises AwsError, OSError."""
+        (session or Session()).upload(Path(local_path), desired_s3_uri)
+        return desired_s3_uri
+
+
+class TrainingJob:
+    """A job of the cluster; its `name` is what `clusterctl jobs` shows."""
+
+    def __init__(self, name: str, cluster: str, environ: Mapping[str, str]) -> None:
+        self.name, self.cluster, self._environ = name, cluster, environ
+
+    def wait(self) -> None:
+        """Until it has ended. Raises TrainingFailed."""
+        done = subprocess.run(
+            _argv("wait", self.cluster, self.name),
+            env=self._environ,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise TrainingFailed(f"job {self.name} failed: {done.stderr.strip()}")
+
+
+class Estimator:
+    """A program and how it is run. The arguments are the SDK's, of version 1 or 2.
+
+    Raises UsageError for one that makes no sense. `cluster`: where it runs.
+    """
+
+    framework = "tensorflow"
+
+    def __init__(
+        self,
+        entry_point: str,
+        role: str = "",
+        *,
+        cluster: str | None = None,
+        sagemaker_session: Session | None = None,
+        **said: Any,
+    ) -> None:
+        kept = {name: value for name, value in said.items() if value is not None}
+        self._said = {"entry_point": entry_point, "framework": self.framework, **kept}
+        if role:
+            self._said["role"] = role
+        self._job = parse_job(self._said, Path())
+        instance_type = said.get("instance_type") or said.get("train_instance_type")
+        self._cluster = cluster
+        self._environ = dict(os.environ)
+        if instance_type in LOCAL:
+            self._environ["CLUSTERCTL_LAB"] = "1"
+        self.latest_training_job: TrainingJob | None = None
+
+    def fit(
+        self,
+        inputs: str | Mapping[str, str] | None = None,
+        wait: bool = True,
+        logs: bool = True,
+        job_name: str | None = None,
+    ) -> None:
+        """Train, with a channel for each of `inputs`; a lone URI is the channel `training`.
+
+        With `wait` the job's output is printed as it comes. Raises TrainingFailed, ClusterctlError.
+        """
+        said = {**self._said, "source_dir": str(Path(self._job.source_dir).resolve())}
+        if inputs is not None:
+            said["inputs"] = inputs if isinstance(inputs, str) else dict(inputs)
+        parse_job(said, Path())  # its errors are the user's, not a command's
+        cluster = self._cluster or _cluster_of(self._environ)
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml", dir=Path.cwd()) as file:
+            yaml.safe_dump(said, file)
+            file.flush()
+            more = ["--json"] if wait else ["--json", "--detach"]
+            job = _run(_argv("train", cluster, "--job-file", file.name, *more), self._environ, logs)
+        self.latest_training_job = TrainingJob(job["id"], cluster, self._environ)
+
+    @property
+    def model_data(self) -> str:
+        """Where the latest job's model is: at `output_path`, else on the head node."""
+        if self.latest_training_job is None:
+            raise UsageError("nothing was trained yet", "call fit() first")
+        name = self.latest_training_job.name
+        url = self._job.mode.model_url.rstrip("/")
+        return f"{url}/{name}/model" if url else f"~/.clusterctl/jobs/{name}/model"
+
+
+class TensorFlow(Estimator):
+    framework = "tensorflow"
+
+
+class PyTorch(Estimator):
+    framework = "pytorch"
+
+
+class MXNet(Estimator):
+    framework = "mxnet"
+
+
+def _argv(*words: str) -> list[str]:
+    return [sys.executable, "-m", "clusterctl", *words]
+
+
+def _cluster_of(environ: Mapping[str, str]) -> str:
+    """The cluster that is meant where none is named. Raises UsageError, TrainingFailed."""
+    if environ.get("CLUSTERCTL_CLUSTER"):
+        return environ["CLUSTERCTL_CLUSTER"]
+    listed = _run(_argv("list", "--json"), environ, logs=False)
+    running = [one["name"] for one in listed if any(n["state"] == "running" for n in one["nodes"])]
+    if len(running) != 1:
+        raise UsageError(
+            f"which cluster? {', '.join(running) or 'none'} runs",
+            "clusterctl up NAME --nodes N, and cluster='NAME' or CLUSTERCTL_CLUSTER",
+        )
+    return str(running[0])
+
+
+def _run(argv: Sequence[str], environ: Mapping[str, str], logs: bool) -> Any:
+    """What a command says as JSON; its notes and log are printed as they come."""
+    last: list[str] = []
+    with subprocess.Popen(
+        argv, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr
+        assert process.stdout
+        for line in process.stderr:
+            if logs:
+                print(line, end="", flush=True)
+            last = [*last, line.rstrip()][-LINES_KEPT:]
+        said = process.stdout.read()
+    if process.returncode:
+        raise TrainingFailed("\n".join(last) or f"exit status {process.returncode}")
+    return json.loads(said)
