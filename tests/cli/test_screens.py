@@ -23,7 +23,7 @@ MASKS = (
     (r"python -m pytest\.clusterctl", "clusterctl"),
     (r"http://127\.0\.0\.1:\d+", "ENDPOINT"),
     (r"\b(i|vpc|vpce|sg|subnet|pg|eipalloc|eni|vol|rtb)-[0-9a-f]{8,17}\b", r"\1-ID"),
-    (r"\b(?:10\.99|10\.[78]\d|198\.18|198\.19)\.\d+\.\d+(/\d+)?", r"ADDRESS\1"),
+    (r"\b(?:10\.[7-9]\d|198\.18|198\.19)\.\d+\.\d+(/\d+)?", r"ADDRESS\1"),
     (r"(\d{4}-\d\d-\d\d)[T ]\d\d:\d\d(:\d\d)?( ?UTC|Z|\+00:00)?", "TIME"),
     (r"SHA256:[\w+/]+", "SHA256:KEY"),
     (r"2026-11-\d\d", "TODAY"),
