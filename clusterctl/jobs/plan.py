@@ -53,6 +53,7 @@ LOCAL_NAMES = {"localhost", "127.0.0.1", "::1"}
 EXAMPLES_FOLDER = "examples/horovod/tensorflow"
 # A job's own copy of a program from here, below the home folder of every node.
 CODE_FOLDER = ".clusterctl/code"
+SAGEMAKER_BASE = "/opt/ml/"
 RANK_PROGRAM = "rank.pyz"  # of a script-mode program: node/scripts/rank.py
 JOBS_FOLDER = ".clusterctl/jobs"  # on the head node
 # Where PyTorch may be: activated, a Deep Learning AMI's of today and of before, ours, the system's.
@@ -367,6 +368,9 @@ def plan_job(request: JobRequest, facts: HeadFacts, hosts: HostsFile, job_id: st
 
     Raises UsageError, MissingTool.
     """
+    script, code = _script(request, facts.home, job_id)
+    if request.script_mode:
+        request = _of_this_job(request, posixpath.dirname(code))
     environment = choose_environment(facts, needs_horovod=request.script is None)
     preset = choose_preset(request.preset, facts.nvidia_driver, facts.efa > 0)
     exports: dict[str, str | None] = {
@@ -379,7 +383,6 @@ def plan_job(request: JobRequest, facts: HeadFacts, hosts: HostsFile, job_id: st
     if request.torchrun:
         python = _torch_python(facts)
     filled = fill(request, hosts)
-    script, code = _script(request, facts.home, job_id)
     program = _program(request, script, python, preset, facts)
     if request.script_mode:
         program = (python, f"{posixpath.dirname(code)}/{RANK_PROGRAM}")
@@ -429,6 +432,16 @@ def plan_job(request: JobRequest, facts: HeadFacts, hosts: HostsFile, job_id: st
         tag_end=tag_end(environment.mpirun, request.mpi_arguments),
         torchrun=request.torchrun,
     )
+
+
+def _of_this_job(request: JobRequest, base: str) -> JobRequest:
+    """The request with the job's own folder where its variables name SageMaker's, /opt/ml: what
+    AWS's pages have of HOROVOD_TIMELINE and its like."""
+    variables = tuple(
+        replace(one, value=one.value.replace(SAGEMAKER_BASE, f"{base}/"))
+        for one in request.variables
+    )
+    return replace(request, variables=variables)
 
 
 def fill(request: JobRequest, hosts: HostsFile) -> list[int]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from clusterctl.copy.s3 import parse_source
 from clusterctl.domain.errors import UsageError
-from clusterctl.jobs.plan import JobPlan
+from clusterctl.jobs.plan import SAGEMAKER_BASE, JobPlan
 
 # SageMaker's own limits: CreateTrainingJob, Channel.
 CHANNEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
@@ -107,7 +107,10 @@ class ScriptMode:
     def contract(self, plan: JobPlan, nodes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """What node/scripts/contract.py reads. `nodes` are those with ranks, as in nodes.json."""
         base = posixpath.dirname(plan.code)
-        named = dict(self.hyperparameters)
+        named = {
+            name: value.replace(SAGEMAKER_BASE, f"{base}/") if isinstance(value, str) else value
+            for name, value in self.hyperparameters.items()
+        }
         # TensorFlow's estimator gives it to every program; `model_dir=False` leaves it out there.
         if self.framework == "tensorflow":
             named.setdefault("model_dir", f"{base}/model")

@@ -97,4 +97,5 @@ def test_the_contract():
     # As TensorFlow's estimator does it.
     assert named() == {"model_dir": "/base/model"}
     assert named(hyperparameters={"model_dir": False, "k": 1}) == {"k": 1}
+    assert named(hyperparameters={"model_dir": "/opt/ml/m"}) == {"model_dir": "/base/m"}
     assert named(hyperparameters={"model_dir": "s3://bucket/m"}) == {"model_dir": "s3://bucket/m"}

@@ -61,7 +61,7 @@ def test_a_program_of_sagemakers_and_what_it_leaves(pair, s3, tmp_path):
         *("--model-dir", "s3://channels/models"),
     )
     assert status == 0, err + out
-    [job] = json.loads(pair.ctl("jobs", "--json")[1])
+    [job] = pair.jobs()
     with pair.access() as access:
         addresses = [node.private_ip for node in access.cluster.nodes]
     seen = [json.loads(line.partition("SEEN ")[2]) for line in out.splitlines() if "SEEN" in line]
@@ -101,7 +101,7 @@ JOB = """\
 entry_point: deep/program.py
 source_dir: src
 instance_count: 2
-distribution: {mpi: {enabled: true, custom_mpi_options: -verbose --NCCL_DEBUG=INFO}}
+distribution: {mpi: {enabled: true, custom_mpi_options: -x T=/opt/ml/output/t}}
 hyperparameters: {epochs: 3, name: two words}
 inputs: {train: data, test: data}
 metric_definitions: [{Name: 'the:loss', Regex: 'SEEN.*"epochs": ([0-9]+)'}]
@@ -123,6 +123,8 @@ def test_a_job_file(pair, tmp_path):
     )
     assert status == 0, err + out
     assert "left to the cluster: role\n" in err
+    [job] = pair.jobs()
+    assert job["variables"] == {"T": f"/home/ubuntu/.clusterctl/code/{job['id']}/output/t"}
     assert (tmp_path / "kept" / "model/1/saved_model.pb").read_bytes() == bytes(range(256))
     metrics = json.loads(pair.ctl("results", "--json")[1])["metrics"]
     assert [[point["value"] for point in metrics.pop("the:loss")], metrics] == [[3.0, 3.0], {}]
