@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -149,6 +150,30 @@ def test_links_lead_somewhere(page):
     for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text()):
         if "://" not in link:
             assert (page.parent / link).exists(), link
+
+
+def rows_of_the_map() -> list[str]:
+    lines = (CHECKOUT / "docs" / "map.md").read_text().splitlines()
+    return [line for line in lines if line.startswith("| ") and "the step |" not in line]
+
+
+@pytest.mark.parametrize("row", rows_of_the_map())
+def test_a_row_of_the_map_names_what_there_is(row):
+    """Its commands can be typed as they stand; its page says how they are used, by name."""
+    import click
+
+    _, _, here, page, _ = row.split("|")
+    [linked] = re.findall(r"\]\(([a-z0-9-]+\.md)", page)
+    text = (CHECKOUT / "docs" / linked).read_text()
+    for typed in re.findall(r"`clusterctl ([^`]+)`", here):
+        name, *words = shlex.split(typed)
+        command, context = cli.get_command(click.Context(cli), name), click.Context(cli)
+        while isinstance(command, click.Group):
+            name, *words = words
+            command = command.get_command(context, name)
+        assert command is not None, typed
+        command.make_parser(click.Context(command)).parse_args(list(words))
+        assert f"clusterctl {typed.split()[0]}" in text, f"{linked} does not speak of {typed}"
 
 
 @pytest.mark.parametrize("name", COMMANDS)
