@@ -16,36 +16,21 @@ def weird_home(tmp_path):
     return home
 
 
-@pytest.fixture(params=["tmux", "nohup", "python3.8"])
+TOOLS = "sh env nohup tail cat sleep kill rm touch grep dirname cp mv wc"
+
+
+@pytest.fixture(params=["tmux", "nohup and python3.8"])
 def node(request, weird_home, tmp_path):
-    """A head node with tmux, one without, and one with the oldest Python that we support."""
+    """A head node with tmux, and one without and with the oldest Python that we support."""
     tools = tmp_path / "tools"
     tools.mkdir()
-    for name in (
-        "python3",
-        "sh",
-        "env",
-        "nohup",
-        "tail",
-        "cat",
-        "sleep",
-        "kill",
-        "rm",
-        "touch",
-        "grep",
-        "dirname",
-        "cp",
-        "mv",
-        "wc",
-    ):
+    for name in TOOLS.split():
         (tools / name).symlink_to(f"/usr/bin/{name}")
-    if request.param == "python3.8":
-        (tools / "python3").unlink()
-        (tools / "python3").symlink_to(python_or_skip("3.8"))
-    if request.param == "tmux":
+    has_tmux = request.param == "tmux"
+    (tools / "python3").symlink_to("/usr/bin/python3" if has_tmux else python_or_skip("3.8"))
+    if has_tmux:
         (tools / "tmux").symlink_to("/usr/bin/tmux")
     environ = {"PATH": str(tools), "TMUX_TMPDIR": str(tmp_path), "TMUX": ""}
     yield LocalNode(weird_home, environ)
-    if request.param == "tmux":
-        command = ["tmux", "kill-server"]
-        subprocess.run(command, env={**environ}, check=False, capture_output=True)
+    if has_tmux:
+        subprocess.run(["tmux", "kill-server"], env=environ, check=False, capture_output=True)

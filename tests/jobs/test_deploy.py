@@ -47,36 +47,21 @@ def unpack(home, files, **environ):
     )
 
 
-def test_the_tutorials_folder_is_there_and_its_scripts_can_be_run(weird_home):
+@pytest.mark.parametrize("version", [None, "3.8"])
+def test_the_tutorials_folder_is_there_once_and_its_scripts_can_be_run(
+    weird_home, tmp_path, version
+):
     files = {**example_files(), HOSTS_PATH: b"10.0.0.4 slots=8\n"}
-    report = deployed_files(unpack(weird_home, files))
+    (tmp_path / "python3").symlink_to(python_or_skip(version) if version else sys.executable)
+    path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    report = deployed_files(unpack(weird_home, files, **path))
     assert set(report.written) == set(files) >= {TRAINER, UTIL, SCRIPT, HOSTS_PATH, LAUNCHER_PATH}
     assert os.access(weird_home / SCRIPT, os.X_OK)
     assert (weird_home / HOSTS_PATH).read_text() == "10.0.0.4 slots=8\n"
     assert (weird_home / TRAINER).read_bytes() == (CHECKOUT / TRAINER).read_bytes()
-
-
-def test_what_every_node_gets_is_compressed():
-    """All of it goes through one home's uplink."""
-    size = sum(map(len, example_files().values()))
-    assert max(len(first_archive(example_files())), len(archive(example_files()))) < size * 0.6
-
-
-def test_a_second_time_writes_nothing(weird_home):
-    files = {**example_files(), HOSTS_PATH: b"10.0.0.4 slots=8\n"}
-    unpack(weird_home, files)
     before = {path: path.stat().st_mtime_ns for path in weird_home.rglob("*")}
-    report = deployed_files(unpack(weird_home, files))
-    assert report == DeployedFiles((), tuple(files), ())
+    assert deployed_files(unpack(weird_home, files, **path)) == DeployedFiles((), tuple(files), ())
     assert {path: path.stat().st_mtime_ns for path in weird_home.rglob("*")} == before
-
-
-def test_on_the_oldest_python(weird_home, tmp_path):
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    (tools / "python3").symlink_to(python_or_skip("3.8"))
-    report = deployed_files(unpack(weird_home, example_files(), PATH=f"{tools}:/usr/bin:/bin"))
-    assert set(report.written) == set(example_files())
 
 
 def first(home, files, script=""):
@@ -103,34 +88,26 @@ def test_where_the_script_fails_nothing_is_put_there(weird_home):
     assert not (weird_home / TRAINER).exists()
 
 
-def test_the_first_time_and_the_update_agree(weird_home):
+def test_the_first_time_and_the_update_agree_and_the_first_overwrites_nothing(weird_home):
     files = {**example_files(), HOSTS_PATH: b"10.0.0.4 slots=8\n"}
     assert first(weird_home, files) == "first\n"
     assert os.access(weird_home / SCRIPT, os.X_OK)
     assert deployed_files(unpack(weird_home, files)) == DeployedFiles((), tuple(files), ())
-
-
-def test_the_first_time_overwrites_nothing(weird_home):
-    (weird_home / TRAINER).parent.mkdir(parents=True)
     (weird_home / TRAINER).write_bytes(b"the image's own")
-    assert first(weird_home, {TRAINER: b"ours"}) == ""
+    assert first(weird_home, files) == ""
     assert (weird_home / TRAINER).read_bytes() == b"the image's own"
 
 
-def test_only_what_changed_is_written(weird_home):
-    unpack(weird_home, {TRAINER: b"old", HOSTS_PATH: b"a\n"})
-    report = deployed_files(unpack(weird_home, {TRAINER: b"new", HOSTS_PATH: b"a\n"}))
-    assert report == DeployedFiles((TRAINER,), (HOSTS_PATH,), ())
-    assert (weird_home / TRAINER).read_bytes() == b"new"
-
-
 def test_a_file_the_user_changed_there_stays_but_the_hosts_file_follows_the_cluster(weird_home):
-    unpack(weird_home, {TRAINER: b"ours", HOSTS_PATH: b"a\n"})
+    def deployed(trainer, hosts):
+        return deployed_files(unpack(weird_home, {TRAINER: trainer, HOSTS_PATH: hosts}))
+
+    deployed(b"ours", b"a\n")
+    assert deployed(b"ours 2", b"a\n") == DeployedFiles((TRAINER,), (HOSTS_PATH,), ())
     (weird_home / TRAINER).write_bytes(b"theirs")
     (weird_home / HOSTS_PATH).write_bytes(b"by hand\n")
     for _ in range(2):
-        report = deployed_files(unpack(weird_home, {TRAINER: b"ours 2", HOSTS_PATH: b"b\n"}))
-        assert report.kept == (TRAINER,)
+        assert deployed(b"ours 3", b"b\n").kept == (TRAINER,)
     assert (weird_home / TRAINER).read_bytes() == b"theirs"
     assert (weird_home / HOSTS_PATH).read_bytes() == b"b\n"
 
@@ -149,52 +126,31 @@ def test_what_cannot_be_written_is_one_sentence(weird_home):
 
 
 def test_an_installed_package_holds_the_examples(tmp_path):
-    sources = subprocess.run(
-        [
-            *("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"),
-            *("clusterctl", "examples", "utils", "setup.cfg", "pyproject.toml"),
-        ],
-        cwd=CHECKOUT,
-        capture_output=True,
-        check=True,
-    ).stdout
-    subprocess.run(
-        ["xargs", "-0", "cp", "--parents", "-a", "-t", tmp_path],
-        input=sources,
-        cwd=CHECKOUT,
-        check=True,
-    )
+    def run(*argv, cwd=CHECKOUT, stdin=b""):
+        done = subprocess.run(argv, cwd=cwd, input=stdin, capture_output=True, check=False)
+        assert done.returncode == 0, done.stderr.decode()
+        return done.stdout
+
+    parts = ("clusterctl", "examples", "utils", "setup.cfg", "pyproject.toml")
+    sources = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", *parts)
+    run("xargs", "-0", "cp", "--parents", "-a", "-t", tmp_path, stdin=sources)
     build = "import setuptools; setuptools.setup()"
-    arguments = ["-q", "build", "--build-lib", "built"]
-    done = subprocess.run(
-        [sys.executable, "-c", build, *arguments], cwd=tmp_path, capture_output=True, check=False
-    )
-    assert done.returncode == 0, done.stderr.decode()
-    shipped = tmp_path / "built" / "clusterctl" / "jobs" / "shipped-examples" / "tensorflow"
+    run(sys.executable, "-c", build, "-q", "build", "--build-lib", "built", cwd=tmp_path)
+    built = tmp_path / "built"
+    shipped = built / "clusterctl/jobs/shipped-examples/tensorflow"
     assert not shipped.is_symlink()
     assert (shipped / "train.sh").exists()
     assert (shipped / Path(TRAINER).name).exists()
     listed = "from clusterctl.jobs.deploy import example_files; print(*example_files())"
-    out = subprocess.run(
-        [sys.executable, "-c", listed], cwd=tmp_path / "built", capture_output=True, check=True
-    )
-    assert {TRAINER, UTIL} <= set(out.stdout.decode().split())
+    assert {TRAINER, UTIL} <= set(run(sys.executable, "-c", listed, cwd=built).decode().split())
 
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     """A user's folder, which is the current one; a file's content is its name."""
     folder = tmp_path / "proj ect"
-    for name in (
-        "mine.py",
-        "lib/model.py",
-        "lib/__pycache__/model.pyc",
-        "runs/big.bin",
-        ".env",
-        "env39/pyvenv.cfg",
-        "env39/bin/python",
-        "é.txt",
-    ):
+    own = ("mine.py", "lib/model.py", "runs/big.bin", "é.txt")
+    for name in (*own, "lib/__pycache__/x.pyc", ".env", "env39/pyvenv.cfg", "env39/bin/python"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(name)
     (folder / "link").symlink_to("lib/model.py")

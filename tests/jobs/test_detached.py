@@ -31,12 +31,10 @@ from clusterctl.jobs.detached import (
     end_job,
     find_job,
     follow_job,
-    job_files,
     list_jobs,
     parse_jobs,
     run_script,
     start_job,
-    tail_command,
 )
 from clusterctl.jobs.mpirun import LOST_DAEMON, Variable
 from clusterctl.jobs.plan import JobPlan, check_job_id, new_job_id
@@ -124,15 +122,6 @@ def test_the_script_that_runs_a_job():
     assert run_script(two) == BEGINNING + AND_EVALUATION
 
 
-def test_what_is_kept_of_a_job():
-    job = replace(plan(Path("/h"), "x y"), evaluation=("/opt/mpirun", "--eval"))
-    files = job_files(job)
-    assert files["command"] == "/bin/sh -c 'x y' &&\n/opt/mpirun --eval\n"
-    described = json.loads(files["job.json"])
-    assert (described["line"], described["evaluation"]) == (job.line, "/opt/mpirun --eval")
-    assert described["log_dir"] == "", "a program of the user's own has none"
-
-
 @pytest.mark.parametrize(("status", "state"), [(0, JobState.SUCCEEDED), (3, JobState.FAILED)])
 def test_a_job_runs_to_its_end(node, status, state):
     words = f"echo 'out é'; echo err >&2; env | grep ^CLUSTERCTL_JOB; pwd; exit {status}"
@@ -170,58 +159,60 @@ def test_copies_and_trainings_are_in_nobodys_way_but_their_own_kinds(node):
         follow_job(node, HEAD, job.job_id, lambda chunk: None)
 
 
+LOOP = "echo ready; while :; do sleep 0.05; done"
+
+
 def two_lines(node, train, evaluate):
     return replace(plan(node.home, train), evaluation=("/bin/sh", "-c", evaluate))
 
 
-def test_a_training_and_its_evaluation_are_one_job(node):
-    job = two_lines(node, "echo trained", "echo 'evaluated %s'; pwd; exit 5")
+@pytest.mark.parametrize(
+    ("train", "evaluate", "status", "output"),
+    [
+        (
+            "echo trained",
+            "echo 'evaluated %s'; pwd; exit 5",
+            5,
+            "trained\n+ {line}\nevaluated %s\n{home}\n",
+        ),
+        ("exit 3", "echo evaluated", 3, ""),
+    ],
+)
+def test_a_training_and_its_evaluation_are_one_job(node, train, evaluate, status, output):
+    job = two_lines(node, train, evaluate)
     start_job(node, HEAD, job, "demo")
     chunks = []
     seen = follow_job(node, HEAD, JOB, chunks.append)
-    assert (seen.state, seen.exit_status) == (JobState.FAILED, 5)
-    assert b"".join(chunks).decode() == (
-        f"trained\n+ {job.evaluation_line}\nevaluated %s\n{node.home}\n"
-    )
+    assert (seen.state, seen.exit_status) == (JobState.FAILED, status)
     assert (seen.line, seen.evaluation) == job.lines
-    assert [each.job_id for each in list_jobs(node, HEAD)] == [JOB]
+    log = b"".join(chunks).decode()
+    assert log == output.format(line=job.evaluation_line, home=node.home)
 
 
-def test_what_failed_is_not_evaluated(node):
-    start_job(node, HEAD, two_lines(node, "exit 3", "echo evaluated"), "demo")
-    chunks = []
-    job = follow_job(node, HEAD, JOB, chunks.append)
-    assert (job.exit_status, b"".join(chunks)) == (3, b"")
-
-
-@pytest.mark.parametrize("polite", [True, False])
-def test_a_job_cancelled_in_training_is_not_evaluated(node, polite):
-    # A launcher that answers TERM with success all the same.
-    status = 0 if polite else 143
-    train = f"trap 'exit {status}' TERM; echo ready; while :; do sleep 0.05; done"
-    start_job(node, HEAD, two_lines(node, train, "echo evaluated"), "demo")
-    eventually(lambda: "ready" in (folder(node) / "log").read_text())
-    assert end_job(node, HEAD, JOB)
-    job = find_job(node, HEAD, JOB)
-    assert (job.state, job.exit_status) == (JobState.CANCELLED, 143)
-    assert "evaluated" not in (folder(node) / "log").read_text()
-
-
-def test_a_job_is_cancelled_in_its_evaluation(node):
-    evaluate = "trap 'exit 143' TERM; echo ready; while :; do sleep 0.05; done"
-    start_job(node, HEAD, two_lines(node, "true", evaluate), "demo")
-    eventually(lambda: "\nready" in (folder(node) / "log").read_text())
+@pytest.mark.parametrize(
+    ("train", "evaluate", "log"),
+    [
+        # A launcher may answer TERM with success all the same.
+        (
+            f"trap 'echo cleaned up; exit {status}' TERM; {LOOP}",
+            "echo evaluated",
+            "ready\ncleaned up\n",
+        )
+        for status in (0, 143)
+    ]
+    + [("true", f"trap 'exit 143' TERM; {LOOP}", "+ {line}\nready\n")],
+)
+def test_a_cancelled_job_ends_by_itself_and_is_not_evaluated(node, train, evaluate, log):
+    job = two_lines(node, train, evaluate)
+    start_job(node, HEAD, job, "demo")
+    there = folder(node) / "log"
+    eventually(lambda: "ready\n" in there.read_text().splitlines(True))
     assert find_job(node, HEAD, JOB).running
     assert end_job(node, HEAD, JOB)
-    assert find_job(node, HEAD, JOB).state is JobState.CANCELLED
-
-
-def test_a_folder_that_is_gone_is_said_in_the_log(node):
-    start_job(node, HEAD, replace(plan(node.home, "true"), workdir=f"{node.home}/no such"), "demo")
-    chunks = []
-    job = follow_job(node, HEAD, JOB, chunks.append)
-    assert job.state is JobState.FAILED
-    assert b"no such" in b"".join(chunks)
+    seen = find_job(node, HEAD, JOB)
+    assert (seen.state, seen.exit_status) == (JobState.CANCELLED, 143)
+    assert there.read_text().endswith(log.format(line=job.evaluation_line))
+    assert end_job(node, HEAD, JOB), "ending it again is no error"
 
 
 def test_a_second_job_waits_for_leave(node):
@@ -348,58 +339,16 @@ def test_a_start_without_an_answer_says_that_the_job_may_run(node):
     assert raised.value.hint == "see whether it does: clusterctl jobs demo"
 
 
-def test_a_cancelled_job_passes_the_signal_on_and_says_so(node):
-    words = "trap 'echo cleaned up; exit 143' TERM; echo ready; while :; do sleep 0.05; done"
-    start_job(node, HEAD, plan(node.home, words), "demo")
-    eventually(lambda: "ready" in (folder(node) / "log").read_text())
-    assert find_job(node, HEAD, JOB).running
-    assert end_job(node, HEAD, JOB)
-    job = find_job(node, HEAD, JOB)
-    assert (job.state, job.exit_status) == (JobState.CANCELLED, 143)
-    assert "cleaned up" in (folder(node) / "log").read_text()
-    assert end_job(node, HEAD, JOB), "ending it again is no error"
-
-
 def test_a_job_whose_process_was_killed_is_lost(node):
     start_job(node, HEAD, plan(node.home, "exec sleep 600"), "demo")
     os.killpg(os.getpgid(int((folder(node) / "pid").read_text())), signal.SIGKILL)
     eventually(lambda: find_job(node, HEAD, JOB).state is JobState.LOST)
-    assert find_job(node, HEAD, JOB).exit_status is None
-
-
-def test_the_number_of_a_dead_process_used_again_is_not_the_job(node):
-    start_job(node, HEAD, plan(node.home, "true"), "demo")
-    follow_job(node, HEAD, JOB, lambda _: None)
-    (folder(node) / "exit_status").unlink()
+    # The number of a dead process may be another's by now.
     (folder(node) / "pid").write_text(f"{os.getpid()}\n")
-    assert find_job(node, HEAD, JOB).state is JobState.LOST
-
-
-def test_no_jobs_and_no_such_job(node):
-    assert list_jobs(node, HEAD) == []
-    with pytest.raises(UsageError, match=f"no job {JOB}"):
-        find_job(node, HEAD, JOB)
-
-
-def test_a_lost_connection_is_taken_up_where_it_broke(node, monkeypatch):
-    monkeypatch.setattr(detached, "RECONNECT_AFTER_S", (0.0, 0.0))
-    start_job(node, HEAD, plan(node.home, "echo one; echo two"), "demo")
-    eventually(lambda: not find_job(node, HEAD, JOB).running)
-    whole = node.run
-    cut = [b"one\n", b""]
-
-    def run(target, command, *, sink=None, **options):
-        if sink and cut:
-            sink("stdout", cut.pop(0))
-            raise ConnectionLost("demo-0", "the connection was lost")
-        return whole(target, command, sink=sink, **options)
-
-    monkeypatch.setattr(node, "run", run)
-    chunks, lost = [], []
-    job = follow_job(node, HEAD, JOB, chunks.append, lambda why, delay_s: lost.append(delay_s))
-    assert job.state is JobState.SUCCEEDED
-    assert b"".join(chunks) == b"one\ntwo\n"
-    assert lost == [0.0, 0.0]
+    lost = find_job(node, HEAD, JOB)
+    assert (lost.state, lost.exit_status) == (JobState.LOST, None)
+    with pytest.raises(UsageError, match=f"no job {OTHER}"):
+        find_job(node, HEAD, OTHER)
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -435,8 +384,9 @@ def test_connections_that_break_at_any_byte_lose_and_repeat_nothing(node, monkey
 
     monkeypatch.setattr(node, "run", run)
     chunks = []
-    follow_job(node, HEAD, JOB, chunks.append)
-    assert b"".join(chunks) == written
+    lost = []
+    follow_job(node, HEAD, JOB, chunks.append, lambda why, delay_s: lost.append(delay_s))
+    assert (b"".join(chunks), set(lost)) == (written, {0.0})
 
 
 def test_a_head_node_that_stays_away_ends_the_following(node, monkeypatch):
@@ -469,45 +419,11 @@ def test_of_a_head_node_that_is_off_is_said_what_was_last_known_and_at_once(node
     assert end_job(node, HEAD, JOB)
 
 
-def test_the_command_that_follows():
-    assert tail_command(JOB, 12, until_end=True) == (
-        f'exec tail -c +13 -f -s 0.2 --pid="$(cat "$HOME"/.clusterctl/jobs/{JOB}/pid)" '
-        f'"$HOME"/.clusterctl/jobs/{JOB}/log'
-    )
-    assert tail_command(JOB, 0, until_end=False) == (
-        f'exec tail -c +1 "$HOME"/.clusterctl/jobs/{JOB}/log'
-    )
-
-
 def test_ids_are_checked():
     assert check_job_id(new_job_id())
     for text in ("", "../x", "20261120-154501", f"{JOB}; rm"):
         with pytest.raises(UsageError):
             check_job_id(text)
-
-
-SAMPLES = Path(__file__).parent / "samples"
-
-
-def parse(*described):
-    text = "\n".join(json.dumps(each) for each in described)
-    return parse_jobs(CommandResult("demo-0", "python3", 0, text, "", 0.1))
-
-
-def test_captured_on_the_local_ec2():
-    text = (SAMPLES / "jobs-lab.jsonl").read_text()
-    jobs = parse_jobs(CommandResult("demo-0", "python3", 0, text, "", 0.1))
-    shown = [
-        (job.state.value, job.exit_status, job.ranks, round(job.duration_s, 1)) for job in jobs
-    ]
-    assert shown == [
-        ("lost", None, 0, 0.0),
-        ("cancelled", 1, 2, 4.5),
-        ("succeeded", 0, 1, 0.7),
-        ("running", None, 2, 4.1),
-    ]
-    assert jobs[2].line.startswith("/opt/clusterctl/training/bin/mpirun -np 1 ")
-    assert jobs[2].as_data()["started_at"] == "2026-11-20T16:33:52.493945+00:00"
 
 
 @pytest.mark.parametrize(
@@ -525,18 +441,9 @@ def test_captured_on_the_local_ec2():
     ],
 )
 def test_states(exit_status, running, cancelled, state):
-    [job] = parse(
-        {
-            "id": "20261120-154501-3f2a",
-            "plan": {},
-            "running": running,
-            "exit_status": exit_status,
-            "cancelled": cancelled,
-            "started_at": 100.0,
-            "ended_at": None,
-            "now": 160.0,
-            "log_bytes": 0,
-        }
-    )
+    known = {"running": running, "exit_status": exit_status, "cancelled": cancelled}
+    times = {"started_at": 100.0, "ended_at": None, "now": 160.0}
+    text = json.dumps({"id": JOB, "plan": {}, "log_bytes": 0, **known, **times})
+    [job] = parse_jobs(CommandResult("demo-0", "python3", 0, text, "", 0.1))
     assert job.state is state
     assert job.duration_s == (60.0 if state is JobState.RUNNING else 0.0)

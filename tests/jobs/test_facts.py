@@ -4,33 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-from pathlib import Path
 
 import pytest
 
 from clusterctl.domain.errors import ClusterctlError
 from clusterctl.jobs.mpirun import MpiRun
-from clusterctl.jobs.plan import PROBE, Environment, HeadFacts, parse_facts
-
-SAMPLES = Path(__file__).parent / "samples"
-
-
-def test_a_host_of_the_local_ec2():
-    assert parse_facts((SAMPLES / "facts-lab.txt").read_text()) == HeadFacts(
-        home="/home/ubuntu",
-        hostname="ip-10-79-0-4",
-        search_path="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-        library_path="",
-        cpus=2,
-        environments=(
-            Environment(
-                MpiRun("/opt/clusterctl/training/bin/mpirun", "5.0.11"),
-                "/opt/clusterctl/training/bin/python",
-                True,
-            ),
-            Environment(MpiRun("/usr/bin/mpirun", "4.1.4"), "/usr/bin/python3", False),
-        ),
-    )
+from clusterctl.jobs.plan import PROBE, Environment, parse_facts
 
 
 def test_a_gpu_instance_whose_shell_greets():
@@ -42,21 +21,14 @@ def test_a_gpu_instance_whose_shell_greets():
         "gpu_memory_mib=16160\n"
         "mpirun=/opt/amazon/openmpi/bin/mpirun\nversion=mpirun (Open MPI) 4.1.7\n"
         "python=/usr/bin/python3\nhorovod=yes\n"
+        "mpirun=/usr/bin/mpirun\nversion=HYDRA build details:\npython=/p\n"
     )
     assert (facts.nvidia_driver, facts.gpu_memory_mib, facts.gpus) == (True, 16160, 8)
     assert facts.addresses == ("10.0.0.4", "172.17.0.1")
     assert facts.library_path == "/usr/local/cuda/lib64"
-    assert facts.environments[0].mpirun == MpiRun("/opt/amazon/openmpi/bin/mpirun", "4.1.7")
-
-
-def test_an_mpirun_that_is_not_open_mpi_is_passed_over():
-    facts = parse_facts(
-        "home=/h\nmpirun=/usr/bin/mpirun\nversion=HYDRA build details:\npython=/p\n"
-    )
-    assert facts.environments == ()
-
-
-def test_a_shell_that_ends_early_is_an_error():
+    # The second is not Open MPI's.
+    amazons = MpiRun("/opt/amazon/openmpi/bin/mpirun", "4.1.7")
+    assert facts.environments == (Environment(amazons, "/usr/bin/python3", True),)
     with pytest.raises(ClusterctlError, match="did not say what it has"):
         parse_facts("bye\n")
 

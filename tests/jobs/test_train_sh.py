@@ -114,12 +114,6 @@ def test_synthetic_training_is_one_line_with_the_jobs_mark(trainable):
     assert "-x CLUSTERCTL_JOB=" in line
 
 
-def test_a_flag_that_the_trainer_does_not_take_starts_nothing(trainable):
-    status, _, err = typed(trainable, "./train.sh", "2", "--batchsize", "64")
-    assert (status, ran(trainable)) == (1, []), err
-    assert "Unknown command line arg: --batchsize" in err
-
-
 @pytest.mark.parametrize(
     ("environ", "status", "lines"),
     [({"TRAIN_STATUS": "3"}, 3, 1), ({"EVAL_STATUS": "4"}, 4, 2)],
@@ -170,34 +164,6 @@ def test_a_finished_run_is_not_deleted_unasked(trainable):
     assert "warning: " in err
 
 
-@pytest.mark.parametrize(
-    ("script", "arguments", "says"),
-    [
-        ("./train.sh", ["--clear", "--resume"], "--clear and --resume contradict each other"),
-        ("./train_synthetic.sh", ["--resume", "--clear"], "--clear and --resume contradict"),
-        ("./train.sh", ["--resume", "--clear_log"], "the trainer's --clear_log says the opposite"),
-        ("./train.sh", ["--clear", "--noclear_log"], "the trainer's --noclear_log says the"),
-        ("./train_synthetic.sh", ["--resume"], "--resume goes with no --synthetic"),
-    ],
-)
-def test_contradictions_delete_nothing(trainable, script, arguments, says):
-    checkpoint = trainable / "examples/horovod/tensorflow/imagenet_resnet/model.ckpt-40.index"
-    checkpoint.parent.mkdir()
-    checkpoint.touch()
-    status, _, err = typed(trainable, script, "2", "--force", *arguments)
-    assert (status, ran(trainable), checkpoint.exists()) == (2, [], True)
-    assert says in err
-    assert "hint: " in err
-
-
-def test_without_data(trainable):
-    for path in (trainable / "data/tf-imagenet").iterdir():
-        path.unlink()
-    status, _, err = typed(trainable, "./train.sh", "2")
-    assert status == 1
-    assert f"error: there is no training data in {trainable}/data/tf-imagenet (no file named" in err
-
-
 def test_on_the_oldest_python(trainable):
     status, _, err = typed(trainable, "./train.sh", "2", python=python_or_skip("3.8"))
     assert (status, len(ran(trainable))) == (0, 2), err
@@ -210,33 +176,29 @@ def test_usage(node, script, arguments):
 
 
 @pytest.mark.parametrize(
-    ("script", "gpus", "says"),
+    ("words", "hosts", "status", "says"),
     [
-        ("./train_synthetic.sh", "3", "error: wanted 3 GPUs, there are 2\n  hint: add nodes"),
-        ("./train_synthetic.sh", "0", "error: 0 GPUs make no sense"),
-        ("./train_synthetic.sh", "-1", "error: -1 GPUs make no sense"),
-        ("./train_synthetic.sh", "all", "error: not a number of GPUs: 'all'"),
-        ("./train_synthetic.sh", "", "error: not a number of GPUs: ''"),
+        (["train.sh", "2", "--batchsize", "64"], "", 1, "Unknown command line arg: --batchsize"),
+        (["train.sh", "2", "--resume", "--clear"], "", 2, "--clear and --resume contradict"),
+        (["train.sh", "2", "--clear", "--noclear_log"], "", 2, "--noclear_log says the opposite"),
+        (["train_synthetic.sh", "3"], "", 1, "wanted 3 GPUs, there are 2\n  hint: add nodes"),
+        (["train_synthetic.sh", "all"], "", 1, "not a number of GPUs: 'all'"),
+        (["train_synthetic.sh", "2"], None, 1, "there is no hosts file"),
+        (["train_synthetic.sh", "2"], "localhost slots=eight", 1, "hosts, line 1: slots must be a"),
     ],
 )
-def test_refused(node, script, gpus, says):
-    status, _, err = typed(node, script, gpus)
-    assert status == 1
-    assert says in err
-    assert "Traceback" not in err
-
-
-def test_without_a_hosts_file(node):
-    (node / HOSTS_PATH).unlink()
-    status, _, err = typed(node, "./train_synthetic.sh", "2")
-    assert (status, "there is no hosts file" in err) == (1, True)
-
-
-def test_a_hosts_file_with_a_mistake_names_the_line(node):
-    (node / HOSTS_PATH).write_text("localhost slots=eight\n")
-    status, _, err = typed(node, "./train_synthetic.sh", "2")
-    assert status == 1
-    assert "hosts, line 1: slots must be a number from 1, not 'eight'" in err
+def test_what_is_refused_deletes_and_starts_nothing(trainable, words, hosts, status, says):
+    checkpoint = trainable / "examples/horovod/tensorflow/imagenet_resnet/model.ckpt-40.index"
+    checkpoint.parent.mkdir()
+    checkpoint.touch()
+    if hosts != "":
+        (trainable / HOSTS_PATH).unlink()
+    if hosts:
+        (trainable / HOSTS_PATH).write_text(hosts)
+    script, gpus, *arguments = words
+    said = typed(trainable, f"./{script}", gpus, "--force", *arguments)
+    assert (said[0], ran(trainable), checkpoint.exists()) == (status, [], True)
+    assert says in said[2]
 
 
 def test_without_its_launcher(node):

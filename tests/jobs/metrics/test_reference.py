@@ -30,14 +30,10 @@ def test_what_the_tutorial_shows(name, rows, last, top1, finished_in_s):
     assert run.facts.finished_in_s == finished_in_s
 
 
-@pytest.mark.parametrize("reference", REFERENCES, ids=lambda each: each.name)
-def test_the_printed_epochs_are_the_exact_ones_rounded(reference):
-    for row in reference.run.rows:
-        assert f"{reference.epoch(row.step):.1f}" == f"{row.epoch:.1f}"
-
-
 @pytest.mark.parametrize("reference", REFERENCES[:2], ids=lambda each: each.name)
 def test_a_run_equals_itself(reference):
+    for row in reference.run.rows:
+        assert f"{reference.epoch(row.step):.1f}" == f"{row.epoch:.1f}"
     compared = compare(reference.run, reference)
     assert len(compared.rows) == sum(row.step != 1 for row in reference.run.rows)
     for row in compared.rows:

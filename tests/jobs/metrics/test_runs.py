@@ -74,9 +74,6 @@ def test_in_any_number_of_logs_and_twice():
     still_growing = banner() + HEADER + rows(range(4000, 9000, 50))
     assert read_runs([FIRST + still_growing, LATER + evaluating]) == expected
     assert read_runs([training + evaluating] * 3) == expected
-
-
-def test_not_a_number_is_found_twice_too():
     lost = banner() + rows([0, 1]) + "    50   0.3 19347.5    nan    nan 0.10353\n"
     [run] = read_runs([lost, lost])
     assert run.not_a_number_from == 50
@@ -85,12 +82,12 @@ def test_not_a_number_is_found_twice_too():
 def test_an_evaluation_belongs_to_the_run_that_came_so_far():
     short = banner() + rows([0, 1, 50, 100], speed=100.0)
     long = banner() + rows([0, 1, *range(50, 14051, 50)])
-    first, second = read_runs([long + short + evaluation(14075)])
-    assert (len(first.evaluations), len(second.evaluations)) == (1, 0)
-    first, second = read_runs([long + short + evaluation(110)])
-    assert (len(first.evaluations), len(second.evaluations)) == (0, 1)
-    first, second = read_runs([short + banner() + rows([0, 1, 50, 100]) + evaluation(3)])
-    assert (len(first.evaluations), len(second.evaluations)) == (0, 1)
+    for text, evaluated in {
+        long + short + evaluation(14075): [1, 0],
+        long + short + evaluation(110): [0, 1],
+        short + banner() + rows([0, 1, 50, 100]) + evaluation(3): [0, 1],
+    }.items():
+        assert [len(run.evaluations) for run in read_runs([text])] == evaluated
 
 
 def test_evaluations_alone():
