@@ -18,7 +18,7 @@ class ShellNode:
     folder: Path
 
     def __post_init__(self) -> None:
-        (self.folder / "bin").mkdir()
+        (self.folder / "bin").mkdir(parents=True)
         self.home.mkdir()
         for name in BASE.split():
             for place in ("/usr/bin", "/bin"):

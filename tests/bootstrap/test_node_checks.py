@@ -69,13 +69,6 @@ def world(node, tmp_path):
     return World(node, tmp_path)
 
 
-ACTIVE = "LoadState=loaded ActiveState=active Result=success"
-
-
-def test_a_plain_node(world):
-    assert world.look() == Equipment()
-
-
 def test_a_node_with_all_of_it(world):
     world.df(ROOT, STORE)
     world.unit(ACTIVE)
@@ -84,8 +77,7 @@ def test_a_node_with_all_of_it(world):
     world.folder("sys/module/efa")
     world.file("dev/disk/by-id/nvme-Amazon_EC2_NVMe_Instance_Storage_AWS1A2B")
     found = world.look(efa=4)
-    assert found.efa == 4
-    assert found.store_disks
+    assert (found.efa, found.store_disks) == (4, True)
     assert found.store_unit == {"LoadState": "loaded", "ActiveState": "active", "Result": "success"}
     assert {where: one.source for where, one in found.file_systems.items()} == {
         "/": "/dev/nvme0n1p1",
@@ -99,32 +91,29 @@ def test_a_node_with_all_of_it(world):
     )
 
 
-def test_the_instance_store_is_waited_for(world):
-    activating = "LoadState=loaded ActiveState=activating Result=success"
-    queued = "LoadState=loaded ActiveState=inactive Result=success Job=417"
-    world.unit(queued, activating, activating, ACTIVE)
-    assert world.look().store_unit["ActiveState"] == "active"
-    assert world.asked_systemd == 4
+def state(load="loaded", active="active", **more):
+    said = {"LoadState": load, "ActiveState": active, "Result": "success", **more}
+    return " ".join(f"{name}={value}" for name, value in said.items())
 
 
-def test_but_not_for_ever(world):
-    world.unit("LoadState=loaded ActiveState=activating Result=success")
-    assert world.look().store_unit["ActiveState"] == "activating"
-    assert world.asked_systemd == 61
+ACTIVE, ACTIVATING = state(), state(active="activating")
 
 
 @pytest.mark.parametrize(
-    "unit",
-    ["LoadState=not-found ActiveState=inactive Result=success", "Failed to connect to bus"],
+    ("answers", "active", "times"),
+    [
+        ((state(active="inactive", Job=417), ACTIVATING, ACTIVATING, ACTIVE), "active", 4),
+        ((ACTIVATING,), "activating", 61),
+        # An image without that service.
+        ((state("not-found", "inactive"),), None, 1),
+        (("Failed to connect to bus",), None, 1),
+    ],
 )
-def test_an_image_without_that_service(world, unit):
-    world.unit(unit)
-    assert world.look().store_unit == {}
-
-
-def test_no_systemd(world):
-    world.node.program("systemctl", "echo LoadState=loaded; echo ActiveState=failed")
-    assert world.look().store_unit == {}
+def test_the_instance_store_is_waited_for_but_not_for_ever(world, answers, active, times):
+    assert world.look() == Equipment()
+    world.unit(*answers)
+    assert world.look().store_unit.get("ActiveState") == active
+    assert world.asked_systemd == times
 
 
 @pytest.mark.parametrize(("devices", "efa"), [(0, 0), (3, 3), (16, 16), (17, 17)])
@@ -157,49 +146,56 @@ def unit(**properties):
 
 
 @pytest.mark.parametrize(
-    ("found", "asked", "said"),
+    ("found", "asked", "check_id", "message"),
     [
-        (Equipment(), Asked(), None),
-        (Equipment(root(486.0)), Asked(0, 500), None),
-        (Equipment(root(29.0)), Asked(0, 500), ("disk.size", "29 GiB of the 500 asked for")),
-        (Equipment(root(29.0)), Asked(0, 0), None),
-        # The lab: an overlay says nothing about a volume.
-        (Equipment(root(29.0, "overlay")), Asked(0, 500), None),
-        (Equipment(root(29.0, "tmpfs")), Asked(0, 500), None),
-        (Equipment(efa=4), Asked(4), None),
-        (Equipment(efa=5), Asked(4), None),
-        (Equipment(efa=3), Asked(4), ("efa.count", "3 of 4 EFA devices there")),
-        (Equipment(efa=0), Asked(1), ("efa.count", "0 of 1 EFA device there")),
-        (Equipment(efa=None), Asked(4), ("efa.driver", "no EFA driver")),
-        (Equipment(store_unit=unit()), Asked(), None),
-        (Equipment(store_unit=unit(ActiveState="active")), Asked(), None),
+        (Equipment(root(29.0)), Asked(0, 500), "disk.size", "29 GiB of the 500 asked for"),
+        (Equipment(efa=3), Asked(4), "efa.count", "3 of 4 EFA devices there"),
+        (Equipment(efa=0), Asked(1), "efa.count", "0 of 1 EFA device there"),
+        (Equipment(efa=None), Asked(4), "efa.driver", "no EFA driver"),
         (
             Equipment(store_unit=unit(ActiveState="failed", Result="exit-code")),
             Asked(),
-            ("store.mount", "dlami-nvme has failed (exit-code)"),
+            "store.mount",
+            "dlami-nvme has failed (exit-code)",
         ),
         (
             Equipment(store_unit=unit(ActiveState="activating")),
             Asked(),
-            ("store.mount", "still at it after 60 s"),
+            "store.mount",
+            "still at it after 60 s",
         ),
-        (Equipment(store_unit=unit(Job="7")), Asked(), ("store.mount", "still at it")),
+        (Equipment(store_unit=unit(Job="7")), Asked(), "store.mount", "still at it"),
         (
             Equipment(store_unit=unit(ActiveState="active"), store_disks=True),
             Asked(),
-            ("store.mount", "dlami-nvme has done nothing"),
+            "store.mount",
+            "dlami-nvme has done nothing",
         ),
-        (Equipment(store_disks=True), Asked(), ("store.mount", "its image does not mount")),
+        (Equipment(store_disks=True), Asked(), "store.mount", "its image does not mount"),
     ],
 )
-def test_what_is_said(found, asked, said):
-    findings = check_equipment("demo-3", found, asked)
-    if said is None:
-        assert findings == ()
-        return
-    [finding] = findings
-    assert (finding.check_id, finding.host) == (said[0], "demo-3")
-    assert said[1] in finding.message
+def test_what_is_said(found, asked, check_id, message):
+    [finding] = check_equipment("demo-3", found, asked)
+    assert (finding.check_id, finding.host) == (check_id, "demo-3")
+    assert message in finding.message
+
+
+@pytest.mark.parametrize(
+    ("found", "asked"),
+    [
+        (Equipment(), Asked()),
+        (Equipment(root(486.0)), Asked(0, 500)),
+        (Equipment(root(29.0)), Asked(0, 0)),
+        # The lab: an overlay says nothing about a volume.
+        (Equipment(root(29.0, "overlay")), Asked(0, 500)),
+        (Equipment(root(29.0, "tmpfs")), Asked(0, 500)),
+        (Equipment(efa=5), Asked(4)),
+        (Equipment(store_unit=unit()), Asked()),
+        (Equipment(store_unit=unit(ActiveState="active")), Asked()),
+    ],
+)
+def test_what_is_as_it_was_asked_for(found, asked):
+    assert check_equipment("demo-3", found, asked) == ()
 
 
 def test_nodes_of_which_the_same_is_said_are_said_together():

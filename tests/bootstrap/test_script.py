@@ -15,7 +15,6 @@ from clusterctl.bootstrap.trust import (
     cluster_known_hosts,
     cluster_ssh_config,
     etc_hosts,
-    known_hosts_lines,
     node_script,
 )
 
@@ -64,44 +63,21 @@ def test_the_texts_whole():
     )
 
 
-def test_a_line_per_key():
-    assert known_hosts_lines(("a", "b"), ("t1 k1", "t2 k2"), "i-1") == [
-        "a,b t1 k1 i-1",
-        "a,b t2 k2 i-1",
-    ]
-    assert known_hosts_lines(("a",), ("t1 k1",)) == ["a t1 k1"]
+def test_a_new_head_node_and_again_with_other_members(node):
+    def expected(members):
+        return {
+            "authorized_keys": f"{BEGIN}\n{MPI_KEY}\n{END}\n",
+            "clusterctl_known_hosts": cluster_known_hosts(members),
+            "config": f"{BEGIN}\n{cluster_ssh_config(members, 'ubuntu')}{END}\n",
+        }
 
-
-def test_a_new_head_node(node):
-    join(node)
-    assert files(node) == {
-        "authorized_keys": f"{BEGIN}\n{MPI_KEY}\n{END}\n",
-        "clusterctl_known_hosts": cluster_known_hosts(MEMBERS),
-        "config": f"{BEGIN}\n{cluster_ssh_config(MEMBERS, 'ubuntu')}{END}\n",
-    }
+    join(node, head=False)
+    assert list(files(node)) == ["authorized_keys"], "a worker gets no way to the others"
+    for members in (MEMBERS, MEMBERS, MEMBERS[:1]):
+        join(node, members=members)
+        assert files(node) == expected(members)
     modes = {path.name: path.stat().st_mode & 0o777 for path in (node.home / ".ssh").iterdir()}
     assert set(modes.values()) == {0o600}
-
-
-def test_a_new_worker_node_gets_no_way_to_the_others(node):
-    join(node, head=False)
-    assert list(files(node)) == ["authorized_keys"]
-
-
-def test_again_changes_nothing(node):
-    join(node)
-    before = files(node)
-    join(node)
-    assert files(node) == before
-
-
-def test_new_members_replace_the_old(node):
-    join(node)
-    join(node, members=MEMBERS[:1])
-    text = files(node)["config"]
-    assert text.count(BEGIN) == 1
-    assert "demo-1" not in text
-    assert files(node)["clusterctl_known_hosts"] == cluster_known_hosts(MEMBERS[:1])
 
 
 @pytest.mark.parametrize(
@@ -152,19 +128,11 @@ def test_the_users_config_stays(node, own):
     assert text == block + own.rstrip("\n") + "\n"
 
 
-def test_the_users_global_options_stay_global(node):
-    (node.home / ".ssh").mkdir()
-    (node.home / ".ssh" / "config").write_text("ServerAliveInterval 77\nHost else\n    User me\n")
-    join(node)
-    config = paramiko.SSHConfig.from_path(str(node.home / ".ssh" / "config"))
-    assert config.lookup("else")["serveraliveinterval"] == "77"
-    assert config.lookup("10.0.0.5")["serveraliveinterval"] == "10"
-    assert config.lookup("10.0.0.5")["user"] == "ubuntu"
-
-
-def test_openssh_understands_the_config(node):
-    join(node)
+def test_openssh_understands_the_config_and_the_users_global_options_stay_global(node):
     config = node.home / ".ssh" / "config"
+    config.parent.mkdir()
+    config.write_text("ServerAliveInterval 77\nHost else\n    User me\n")
+    join(node)
 
     def asked(host):
         argv = ["ssh", "-G", "-F", str(config), host]
@@ -172,8 +140,15 @@ def test_openssh_understands_the_config(node):
         return dict(line.partition(" ")[::2] for line in done.stdout.splitlines())
 
     assert asked("demo-1")["stricthostkeychecking"] == "true"
-    assert asked("10.0.0.4")["identitiesonly"] == "yes"
-    assert asked("elsewhere")["identitiesonly"] == "no"
+    ours = asked("10.0.0.4")
+    assert [ours[key] for key in OPTIONS] == ["yes", "10", "ubuntu"]
+    assert [asked("else")[key] for key in OPTIONS] == ["no", "77", "me"]
+    understood = paramiko.SSHConfig.from_path(str(config))
+    assert understood.lookup("else")["serveraliveinterval"] == "77"
+    assert understood.lookup("10.0.0.5")["serveraliveinterval"] == "10"
+
+
+OPTIONS = ("identitiesonly", "serveraliveinterval", "user")
 
 
 def with_sudo(node, log: Path, status=0):

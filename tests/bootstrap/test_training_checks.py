@@ -87,25 +87,13 @@ WHEELS = {"gathered": True, "horovod_wheel": "/w/horovod-0.28.1.whl"}
         ([missing(0)], ["horovod-0.28.1.tar.gz"], EnvPlan(True, True, (), ("demo-0",))),
         ([missing(0, gathered=True)], [], EnvPlan(True, True, (), ("demo-0",))),
         # A node was added: what the head node has is enough.
-        (
-            [ready(0, **WHEELS), missing(1)],
-            [],
-            EnvPlan(False, False, ("demo-1",), ("demo-1",)),
-        ),
+        ([ready(0, **WHEELS), missing(1)], [], EnvPlan(False, False, ("demo-1",), ("demo-1",))),
         # What is given now counts: what is there may be what did not work.
-        (
-            [missing(0, **WHEELS)],
-            ["horovod-0.28.1-x.whl"],
-            EnvPlan(True, False, (), ("demo-0",)),
-        ),
+        ([missing(0, **WHEELS)], ["horovod-0.28.1-x.whl"], EnvPlan(True, False, (), ("demo-0",))),
         # An environment of the image's: its wheels are nowhere.
         ([ready(0), missing(1)], [], EnvPlan(True, True, ("demo-1",), ("demo-1",))),
         # There, but the launcher still looks elsewhere: nothing is moved.
-        (
-            [ready(0, chosen=False), ready(1)],
-            [],
-            EnvPlan(False, False, (), ("demo-0",)),
-        ),
+        ([ready(0, chosen=False), ready(1)], [], EnvPlan(False, False, (), ("demo-0",))),
     ],
 )
 def test_the_plan(nodes, given, plan):
@@ -124,27 +112,21 @@ def test_the_plan_as_text():
 
 
 @pytest.mark.parametrize(
-    ("changes", "step"),
+    ("capability", "changes", "step"),
     [
-        ({"capabilities": (80,), "flavor": "gpu"}, None),
-        ({"capabilities": (90,), "flavor": "cpu"}, None),
-        ({"capabilities": (90,), "flavor": "gpu", "release": "newest"}, None),
-        (
-            {"capabilities": (90,), "flavor": "gpu"},
-            "demo-0: compile TensorFlow's kernels for compute capability 9.0, up to half an hour, "
-            "and copy them to all; --tensorflow NEWEST has them",
-        ),
-        (
-            {"capabilities": (100,), "flavor": "gpu", "release": "newest"},
-            "demo-0: compile TensorFlow's kernels for compute capability 10.0, up to half an hour, "
-            "and copy them to all",
-        ),
+        (80, {}, None),
+        (90, {"flavor": "cpu"}, None),
+        (90, {"release": "newest"}, None),
+        (90, {}, "9.0, up to half an hour, and copy them to all; --tensorflow NEWEST has them"),
+        (100, {"release": "newest"}, "10.0, up to half an hour, and copy them to all"),
     ],
 )
-def test_kernels_that_tensorflow_has_not_are_in_the_plan(changes, step):
+def test_kernels_that_tensorflow_has_not_are_in_the_plan(capability, changes, step):
+    changes = {"flavor": "gpu", "capabilities": (capability,), **changes}
     nodes = [missing(0, **changes), missing(1, **changes)]
     steps = plan_lines(plan_install(nodes), nodes[0], FOLDER)
-    assert [line for line in steps if "kernels" in line] == ([step] if step else [])
+    compile_ = "demo-0: compile TensorFlow's kernels for compute capability "
+    assert [line for line in steps if "kernels" in line] == ([compile_ + step] if step else [])
     done = [ready(0, **changes), ready(1, **changes)]
     assert plan_lines(plan_install(done), done[0], FOLDER) == []
 
@@ -153,55 +135,65 @@ OTHER_KEY = KEY.replace("3.11", "3.10")
 
 
 @pytest.mark.parametrize(
-    ("nodes", "found"),
+    ("nodes", "check_id", "host", "message"),
     [
-        ([missing(0), missing(1)], []),
         (
             [missing(0), missing(1, key=OTHER_KEY)],
-            [("env.alike", "demo-1", f"it would need {OTHER_KEY}, the head node {KEY}")],
+            "alike",
+            "demo-1",
+            f"it would need {OTHER_KEY}, the head node {KEY}",
         ),
         (
             [missing(0, no_python="no 3.11", python=""), missing(1, no_python="no 3.11")],
-            [("env.python", "demo-[0-1]", "no 3.11")],
+            "python",
+            "demo-[0-1]",
+            "no 3.11",
         ),
         (
             [missing(0), missing(1, state=EnvState.FOREIGN)],
-            [
-                (
-                    "env.folder",
-                    "demo-1",
-                    f"{FOLDER} holds something that clusterctl has not put there",
-                )
-            ],
+            "folder",
+            "demo-1",
+            f"{FOLDER} holds something that clusterctl has not put there",
         ),
         (
             [missing(0, writable=False)],
-            [
-                (
-                    "env.folder",
-                    "demo-0",
-                    f"{FOLDER} cannot be written to, and sudo asks for a password",
-                )
-            ],
+            "folder",
+            "demo-0",
+            f"{FOLDER} cannot be written to, and sudo asks for a password",
         ),
         # One file system for both, and one for each.
         (
             [missing(0, free=("1", 2 * GB), home_free=("1", 2 * GB))],
-            [("env.room", "demo-0", "1.9 GiB are free, 2.2 GiB are needed")],
+            "room",
+            "demo-0",
+            "1.9 GiB are free, 2.2 GiB are needed",
         ),
-        ([missing(0, free=("1", 2 * GB), home_free=("2", GB))], []),
         (
             [missing(0, free=("1", 2 * GB), home_free=("2", 0))],
-            [("env.room", "demo-0", "0 B are free, 429.2 MiB are needed")],
+            "room",
+            "demo-0",
+            "0 B are free, 429.2 MiB are needed",
         ),
-        # What is there makes room; what is gathered needs none.
-        ([missing(0, state=EnvState.OTHER, gathered=True, free=("1", 0))], []),
-        # A node that is ready needs nothing.
-        ([ready(0, free=("1", 0), writable=False), missing(1)], []),
     ],
 )
-def test_what_is_in_the_way(nodes, found):
-    assert [(one.check_id, one.host, one.message) for one in obstacles(nodes, FOLDER)] == found
+def test_what_is_in_the_way(nodes, check_id, host, message):
+    [found] = obstacles(nodes, FOLDER)
+    assert (found.check_id, found.host, found.message) == (f"env.{check_id}", host, message)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [missing(0), missing(1)],
+        [missing(0, free=("1", 2 * GB), home_free=("2", GB))],
+        # What is there makes room; what is gathered needs none.
+        [missing(0, state=EnvState.OTHER, gathered=True, free=("1", 0))],
+        # A node that is ready needs nothing.
+        [ready(0, free=("1", 0), writable=False), missing(1)],
+    ],
+)
+def test_nothing_is_in_the_way(nodes):
+    assert obstacles(nodes, FOLDER) == []
 
 
 def test_what_is_not_as_it_should_be():

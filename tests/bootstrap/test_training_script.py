@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import json
 import os
 import shutil
@@ -20,6 +21,7 @@ from clusterctl.bootstrap.training import (
 )
 from clusterctl.bootstrap.training_steps import look, run_step
 from clusterctl.domain.errors import CommandFailed
+from tests.bootstrap.node import ShellNode
 from tests.bootstrap.wheels import TRAINING, make_wheelhouse
 from tests.local_node import HEAD, LocalNode
 
@@ -185,7 +187,11 @@ def test_horovod_is_built_for_gpus_over_an_installation_that_did_not_end(
     node, tmp_path, monkeypatch
 ):
     node.give("source")
-    _pretend_cuda(tmp_path / "cuda", monkeypatch)
+    cuda = ShellNode(tmp_path / "cuda")
+    cuda.program("nvcc", "echo 'Cuda compilation tools, release 12.4, V12.4.99'")
+    cuda.program("nvidia-smi", "printf '8.0\\n7.0\\n8.0\\n'")
+    monkeypatch.setenv("CUDA_HOME", str(cuda.folder))
+    monkeypatch.setenv("PATH", f"{cuda.folder / 'bin'}:/usr/bin:/bin")
     node.do("gather", "gpu")
     assert not node.look("gpu").horovod_wheel
     (node.folder / "bin").mkdir(parents=True)
@@ -212,19 +218,6 @@ def test_horovod_is_built_for_gpus_over_an_installation_that_did_not_end(
         "HOROVOD_BUILD_CUDA_CC_LIST": "70,80",
     }
     assert not list(node.home.glob(".cache/clusterctl/wheels/*.building"))
-
-
-def _pretend_cuda(folder: Path, monkeypatch) -> None:
-    programs = {
-        "nvcc": "echo 'Cuda compilation tools, release 12.4, V12.4.99'",
-        "nvidia-smi": "printf '8.0\\n7.0\\n8.0\\n'",
-    }
-    (folder / "bin").mkdir(parents=True)
-    for name, text in programs.items():
-        (folder / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
-        (folder / "bin" / name).chmod(0o755)
-    monkeypatch.setenv("CUDA_HOME", str(folder))
-    monkeypatch.setenv("PATH", f"{folder / 'bin'}:/usr/bin:/bin")
 
 
 @pytest.mark.parametrize(
@@ -255,19 +248,11 @@ def test_without_a_folder_it_is_where_it_was_put_last(node):
 
 def test_the_pins_are_those_of_the_package():
     """`pip install .[train]` and the environment are the same."""
-    import configparser
-
     checkout = Path(__file__).parents[2]
     setup = configparser.ConfigParser()
     setup.read(checkout / "setup.cfg")
     extra = set(setup["options.extras_require"]["train"].split())
     asked = "set -u; for part in base training; do . clusterctl/bootstrap/shell/$part.sh; done; "
-    done = subprocess.run(
-        ["bash", "-c", asked + 'training_requirements cpu; say "horovod==$HOROVOD_PIN"'],
-        cwd=checkout,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    pinned = {line for line in done.stdout.split() if "==" in line}
-    assert {pin.replace("tensorflow==", "tensorflow-cpu==") for pin in pinned} == extra
+    asked += 'training_requirements cpu; say "horovod==$HOROVOD_PIN"'
+    pins = subprocess.check_output(["bash", "-c", asked], cwd=checkout, text=True).split()
+    assert {pin.replace("tensorflow==", "tensorflow-cpu==") for pin in pins if "==" in pin} == extra

@@ -174,7 +174,22 @@ SCENARIOS = {
 }
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+VARIANTS = (
+    "the first slow",
+    "the last slow",
+    "two slow",
+    "the first two slow",
+    "the last two slow",
+)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=(pytest.mark.all,) if name in VARIANTS else ())
+        for name in SCENARIOS
+    ],
+)
 def test_who_is_slow_holds_nobody_back(name):
     wrong, own_time, share = SCENARIOS[name]
     world = World(8, blocks=1024)
@@ -183,13 +198,7 @@ def test_who_is_slow_holds_nobody_back(name):
     world.run()
     world.check()
     assert max(times(world, *own_time.split())) < world.ideal_s * share, world.describe()
-
-
-def test_a_slow_node_gets_it_in_its_own_time():
-    world = World(8, blocks=512)
-    slow("n3")(world)
-    world.run()
-    assert world.nodes["n3"].got_at < world.ideal_s * 10.5 + 8
+    assert max(times(world)) < world.ideal_s * 10.5 + 8, "a slow one has a tenth of the rate"
 
 
 def test_a_slow_uplink_is_last_for_good():
@@ -222,36 +231,12 @@ def test_the_last_one_is_not_waited_for_long():
     assert took < world.ideal_s + 2 * world.coordinator.timeouts.last_dead_s
 
 
-def test_one_that_thaws_ends_whole():
-    world = World(8, blocks=512)
-    thaws(world)
-    world.run()
-    world.check()
-    assert world.nodes["n2"].whole
-
-
-def test_nodes_that_do_not_say_how_far_behind_they_are():
-    world = World(6, blocks=600)
-    uneven(world)
-    for node in world.nodes.values():
-        node.tells_behind = False
-    world.run()
-    world.check()
-
-
 def test_nothing_missing():
     world = World(4)
     for node in world.nodes.values():
         node.have = every(world.blocks)
     assert world.run() < 1
     assert not any(node.received for node in world.nodes.values())
-
-
-def test_nodes_that_cannot_reach_each_other_pull_from_the_source():
-    world = World(5, blocks=64)
-    cannot_reach(*world.names)(world)
-    world.run()
-    world.check()
 
 
 def test_a_node_that_reaches_nobody_fails_and_says_so():
@@ -349,7 +334,9 @@ def test_what_a_node_says_may_be_nonsense(event):
     assert all(world.nodes[name].whole for name in ("n0", "n2"))
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize(
+    "seed", [*range(60), *(pytest.param(seed, marks=pytest.mark.all) for seed in range(60, 150))]
+)
 def test_nothing_ever_hangs(seed):
     world = scenario(seed)
     world.run()
@@ -362,7 +349,7 @@ def test_a_tick_takes_time_linear_in_the_nodes():
     spent = {}
     for count in (64, 256):
         world = World(count, blocks=4096)
-        while world.elapsed_s < 6:
+        while world.elapsed_s < 3:
             world.step()
         began = time.process_time()
         for number in range(20):

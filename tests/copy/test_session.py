@@ -23,14 +23,18 @@ def test_events_in_pieces(size):
     assert lines.spoke
 
 
-def test_a_line_that_is_no_event_is_left_out():
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"[" * 200_000 + b"\n",
+        b'say {"event"} $ ',  # a greeting without an end of line
+        b'{"event": "done", "y": "' + b"y" * 2 * LONGEST_LINE + b'"}\n',
+    ],
+)
+def test_what_is_no_event_is_left_out(said):
     lines = EventLines()
-    assert lines.feed(b"[" * 200_000 + b"\n") == []
+    assert lines.feed(said) == []
     assert lines.feed(EVENT) == [Progress(3)]
-
-
-def test_a_greeting_without_an_end_of_line():
-    assert EventLines().feed(b'say {"event"} $ ' + EVENT) == [Progress(3)]
 
 
 def test_a_line_without_end_takes_no_memory():
@@ -39,12 +43,6 @@ def test_a_line_without_end_takes_no_memory():
         assert lines.feed(b"x" * 100_000) == []
         assert len(lines._partial) <= LONGEST_LINE
     assert lines.feed(b"\n" + EVENT) == [Progress(3)]
-
-
-def test_an_event_that_is_too_long_is_none():
-    lines = EventLines()
-    assert lines.feed(b'{"event": "done", "y": "' + b"y" * 2 * LONGEST_LINE + b'"}\n') == []
-    assert lines.feed(EVENT) == [Progress(3)]
 
 
 def test_stderr_keeps_its_end():

@@ -8,12 +8,15 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from clusterctl.copy import relay_config
+from clusterctl.copy import relay_config, routes
 from clusterctl.copy import transfer as transfer_module
+from clusterctl.copy.plan import CopyFacts, NodeFacts, plan_copy
 from clusterctl.copy.report import NodeStage
 from clusterctl.copy.request import CopyRequest
 from clusterctl.copy.topology import Timeouts
@@ -44,6 +47,15 @@ def data(tmp_path):
     return folder
 
 
+def large_file(folder, mib):
+    """One that takes long enough for something to happen meanwhile."""
+    path = folder / "large"
+    with path.open("wb") as file:
+        for _ in range(mib):
+            file.write(os.urandom(1 << 20))
+    return path
+
+
 def copy(hosts, source, destination, count=3, watch=lambda progress: None, **options):
     request = CopyRequest((str(source),), str(destination))
     timeout_s = options.pop("timeout_s", 60)
@@ -51,14 +63,18 @@ def copy(hosts, source, destination, count=3, watch=lambda progress: None, **opt
         return copy_to_hosts(access, replace(request, **options), watch=watch, timeout_s=timeout_s)
 
 
-def test_every_host_has_the_same(hosts, data):
-    report = copy(hosts, f"{data}/", "~/same")
+def test_every_host_has_the_same_and_progress_is_told(hosts, data):
+    told = []
+    report = copy(hosts, f"{data}/", "~/same", watch=told.append)
     assert report.ok
-    assert {node.host: node.received_bytes for node in report.nodes} == dict.fromkeys(
-        ("host1", "host2", "host3"), report.source.bytes
-    )
+    names = ("host1", "host2", "host3")
+    received = {node.host: node.received_bytes for node in report.nodes}
+    assert received == dict.fromkeys(names, report.source.bytes)
     for number in (1, 2, 3):
         assert tree(hosts.home(number) / "same") == tree(data)
+    assert {node.host for node in told[0].nodes} == {*names}
+    assert (told[-1].source, told[-1].plan["way"]) == (report.source, "chain")
+    assert [node.stage for node in told[-1].nodes] == [NodeStage.DONE] * 3
 
 
 def test_again_moves_nothing(hosts, data):
@@ -75,8 +91,7 @@ def test_again_moves_nothing(hosts, data):
 
 def test_a_dry_run_changes_nothing(hosts, data):
     report = copy(hosts, f"{data}/", "~/dry", dry_run=True)
-    assert report.dry_run
-    assert report.ok
+    assert (report.dry_run, report.ok) == (True, True)
     assert {node.gap.bytes for node in report.nodes} == {report.source.bytes}
     assert not (hosts.home(1) / "dry").exists()
 
@@ -110,15 +125,6 @@ def test_from_a_node(hosts, data):
     report = copy(hosts, "~/from/", "~/from/", from_node=1)
     assert report.ok
     assert (hosts.home(3) / "from" / "file").read_bytes() == b"of host2"
-
-
-def test_progress_is_told(hosts, data):
-    told = []
-    report = copy(hosts, f"{data}/", "~/told", watch=told.append)
-    assert told[-1].source == report.source
-    assert [node.stage for node in told[-1].nodes] == [NodeStage.DONE] * 3
-    assert {node.host for node in told[0].nodes} == {"host1", "host2", "host3"}
-    assert told[-1].plan["way"] == "chain"
 
 
 @pytest.mark.parametrize("source", ["/nothing/there", "/nothing/there/", "~/nothing*"])
@@ -204,8 +210,6 @@ def test_a_relay_that_does_not_start(tmp_path, data, name):
 
 
 def _plan(targets):
-    from clusterctl.copy.plan import CopyFacts, NodeFacts, plan_copy
-
     def plan(summary, there):
         nodes = tuple(NodeFacts(target.host) for target in targets if target.host in there)
         return plan_copy(CopyRequest(("x",), "y"), CopyFacts(nodes, summary.bytes, summary.files))
@@ -221,24 +225,13 @@ def relays_of(mark: str) -> list[int]:
 
 def _environ(pid: int) -> str:
     try:
-        with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123
-            return file.read().decode(errors="replace")
+        return Path(f"/proc/{pid}/environ").read_text(errors="replace")
     except OSError:
         return ""
 
 
-class Slow:
-    """A source that lasts: a file that grows is none, but a full pipe of blocks is."""
-
-    def __init__(self, folder, size):
-        self.path = folder / "large"
-        with self.path.open("wb") as file:
-            for _ in range(size >> 20):
-                file.write(os.urandom(1 << 20))
-
-
 def test_a_killed_relay_leaves_the_others_whole_and_the_same_copy_completes(hosts, tmp_path):
-    Slow(tmp_path, 192 << 20)
+    large = large_file(tmp_path, 192)
     killed = []
 
     def kill(progress):
@@ -248,21 +241,21 @@ def test_a_killed_relay_leaves_the_others_whole_and_the_same_copy_completes(host
             killed.append(pid)
             os.kill(pid, signal.SIGKILL)
 
-    report = copy(hosts, tmp_path / "large", "~/killed/", watch=kill)
+    report = copy(hosts, large, "~/killed/", watch=kill)
     assert killed
     assert [node.host for node in report.failed] == ["host2"]
     assert "killed" in report.failed[0].error.message
     assert "again" in report.failed[0].error.hint
     for number in (1, 3):
-        assert tree(hosts.home(number) / "killed")[b"large"] == (tmp_path / "large").read_bytes()
-    report = copy(hosts, tmp_path / "large", "~/killed/")
+        assert tree(hosts.home(number) / "killed")[b"large"] == large.read_bytes()
+    report = copy(hosts, large, "~/killed/")
     assert report.ok
-    assert tree(hosts.home(2) / "killed")[b"large"] == (tmp_path / "large").read_bytes()
+    assert tree(hosts.home(2) / "killed")[b"large"] == large.read_bytes()
     assert [node.received_bytes for node in report.nodes][::2] == [0, 0]
 
 
 def test_a_frozen_relay_holds_nobody_back(hosts, tmp_path):
-    Slow(tmp_path, 192 << 20)
+    large = large_file(tmp_path, 192)
     frozen = []
 
     def freeze(progress):
@@ -274,7 +267,7 @@ def test_a_frozen_relay_holds_nobody_back(hosts, tmp_path):
         report = transfer_module.Transfer(
             connections=access.connections,
             targets=access.targets,
-            request=CopyRequest((str(tmp_path / "large"),), "~/frozen/"),
+            request=CopyRequest((str(large),), "~/frozen/"),
             plan=_plan(access.targets),
             timeouts=Timeouts(dead_s=5.0),
             watch=freeze,
@@ -282,13 +275,13 @@ def test_a_frozen_relay_holds_nobody_back(hosts, tmp_path):
     os.kill(frozen[0], signal.SIGKILL)
     assert [node.host for node in report.failed] == ["host2"]
     assert isinstance(report.failed[0].error, CommandTimeout)
-    assert tree(hosts.home(3) / "frozen")[b"large"] == (tmp_path / "large").read_bytes()
+    assert tree(hosts.home(3) / "frozen")[b"large"] == large.read_bytes()
 
 
 def test_a_file_that_changes_meanwhile_is_left_out_and_told(hosts, tmp_path):
     folder = tmp_path / "set"
     folder.mkdir()
-    large = Slow(folder, 160 << 20).path
+    large = large_file(folder, 160)
     (folder / "small").write_bytes(b"the same")
     changed = []
 
@@ -309,30 +302,36 @@ def test_a_file_that_changes_meanwhile_is_left_out_and_told(hosts, tmp_path):
 
 
 def test_too_little_time(hosts, tmp_path):
-    Slow(tmp_path, 192 << 20)
-    report = copy(hosts, tmp_path / "large", "~/late/", timeout_s=0.0)
+    large = large_file(tmp_path, 192)
+    report = copy(hosts, large, "~/late/", timeout_s=0.0)
     assert {type(node.error) for node in report.nodes} == {CommandTimeout}
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_ends_every_relay_and_the_same_copy_goes_on(hosts, tmp_path, number):
-    Slow(tmp_path, 256 << 20)
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [
+        (signal.SIGINT, 130),
+        pytest.param(signal.SIGTERM, 130, marks=pytest.mark.all),
+        (signal.SIGKILL, -signal.SIGKILL),
+    ],
+)
+def test_no_relay_outlives_the_program_and_the_same_copy_goes_on(hosts, tmp_path, number, status):
+    large = large_file(tmp_path, 256)
     name = f"interrupted{int(number)}"
     hosts_file = tmp_path / "hosts"
     hosts_file.write_text("host1\nhost2\n")
-    config = "".join(
-        f"Host host{n}\n  HostName 127.0.0.{n}\n  Port {hosts.server.port}\n" for n in (1, 2)
-    )
     home = tmp_path / "user"
     (home / ".ssh").mkdir(parents=True)
     (home / ".ssh" / "config").write_text(
-        config + f"  UserKnownHostsFile {hosts.server.known_hosts}\n"
+        "".join(
+            f"Host host{n}\n  HostName 127.0.0.{n}\n  Port {hosts.server.port}\n" for n in (1, 2)
+        )
+        + f"  UserKnownHostsFile {hosts.server.known_hosts}\n"
     )
     (home / ".ssh" / "known_hosts").write_text(hosts.server.known_hosts.read_text())
     process = subprocess.Popen(
         [sys.executable, "-c", "from clusterctl.cli.copyclust import main; main()"]
-        + ["-i", str(hosts.server.key), str(hosts_file)]
-        + [str(tmp_path / "large"), f"~/{name}/"],
+        + ["-i", str(hosts.server.key), str(hosts_file), str(large), f"~/{name}/"],
         env={**os.environ, "HOME": str(home)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -343,79 +342,39 @@ def test_an_interrupt_ends_every_relay_and_the_same_copy_goes_on(hosts, tmp_path
     process.send_signal(number)
     out, err = process.communicate(timeout=240)
     assert "Traceback" not in err
-    assert process.returncode == 130, (out, err)
-    wait_until(lambda: not relays_of(str(hosts.folder)), "all relays ended", 10)
-    report = copy(hosts, tmp_path / "large", f"~/{name}/", 2)
+    assert process.returncode == status, (out, err)
+    # The source's own is on this machine.
+    for mark in (str(hosts.folder), f"HOME={home}\0"):
+        wait_until(lambda mark=mark: not relays_of(mark), "all relays ended", 10)
+    report = copy(hosts, large, f"~/{name}/", 2)
     assert report.ok
-    assert tree(hosts.home(2) / name)[b"large"] == (tmp_path / "large").read_bytes()
-
-
-def test_nothing_runs_on_when_this_program_is_killed(hosts, tmp_path):
-    """Also the source's relay on this machine."""
-    Slow(tmp_path, 256 << 20)
-    script = tmp_path / "copy.py"
-    script.write_text(
-        "import sys\n"
-        "from pathlib import Path\n"
-        "from clusterctl.copy.request import CopyRequest\n"
-        "from clusterctl.operations.copy import copy_to_hosts\n"
-        "from tests.copy.ssh_hosts import SshHosts\n"
-        "from tests.transport.conftest import SshServer\n"
-        f"server = SshServer(Path({str(hosts.server.folder)!r}), {hosts.server.port}, "
-        f"{hosts.server.user!r})\n"
-        f"hosts = SshHosts(server, Path({str(hosts.folder)!r}))\n"
-        "with hosts.access(2) as access:\n"
-        f"    request = CopyRequest(({str(tmp_path / 'large')!r},), '~/orphan/')\n"
-        "    copy_to_hosts(access, request, watch=lambda progress: None)\n"
-    )
-    mark = f"orphan-{os.getpid()}"
-    process = subprocess.Popen(
-        [sys.executable, str(script)],
-        env={**os.environ, "MARK": mark, "PYTHONPATH": str(_root())},
-    )
-    wait_until(lambda: process.poll() is not None or len(relays_of(mark)) == 1, "a source here")
-    process.kill()
-    process.wait()
-    wait_until(lambda: not relays_of(mark), "the source's relay ended", 10)
-    wait_until(lambda: not relays_of(str(hosts.folder)), "the nodes' relays ended", 10)
-
-
-def _root():
-    from pathlib import Path
-
-    return Path(__file__).parents[2]
+    assert tree(hosts.home(2) / name)[b"large"] == large.read_bytes()
 
 
 def test_two_copies_to_one_destination(hosts, tmp_path):
-    Slow(tmp_path, 128 << 20)
-    reports = []
+    large = large_file(tmp_path, 128)
     begun = threading.Event()
 
-    def first():
-        reports.append(copy(hosts, tmp_path / "large", "~/two/", 2, watch=lambda p: _see(p, begun)))
+    def see(progress):
+        if any(node.bytes for node in progress.nodes):
+            begun.set()
 
-    thread = threading.Thread(target=first)
-    thread.start()
-    begun.wait(30)
     other = tmp_path / "other"
     other.mkdir()
     (other / "small").write_bytes(b"small")
-    second = copy(hosts, f"{other}/", "~/two/", 2)
-    thread.join()
-    assert reports[0].ok
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(copy, hosts, large, "~/two/", 2, watch=see)
+        begun.wait(30)
+        second = copy(hosts, f"{other}/", "~/two/", 2)
+        assert first.result().ok
     for node in second.failed:
         assert "another copy" in node.error.message
         assert node.error.hint
-    assert tree(hosts.home(2) / "two")[b"large"] == (tmp_path / "large").read_bytes()
-
-
-def _see(progress, event):
-    if any(node.bytes for node in progress.nodes):
-        event.set()
+    assert tree(hosts.home(2) / "two")[b"large"] == large.read_bytes()
 
 
 def test_no_secret_in_any_command_line(hosts, tmp_path, monkeypatch):
-    Slow(tmp_path, 64 << 20)
+    large = large_file(tmp_path, 64)
     secret = "ab" * 32
     monkeypatch.setattr(relay_config.secrets, "token_hex", lambda size: secret)
     seen = []
@@ -425,14 +384,12 @@ def test_no_secret_in_any_command_line(hosts, tmp_path, monkeypatch):
         seen.append(b"clusterctl:relay" in listing)
         assert secret.encode() not in listing
 
-    assert copy(hosts, tmp_path / "large", "~/secret/", 2, watch=look).ok
+    assert copy(hosts, large, "~/secret/", 2, watch=look).ok
     assert any(seen)
 
 
 def test_through_ssh_where_the_source_cannot_be_reached(hosts, data, monkeypatch):
     """The source's port is open for this machine only through the SSH connections."""
-    from clusterctl.copy import routes
-
     true_open, opened = routes.ReverseTunnels.open, []
     monkeypatch.setattr(routes.Routes, "_is_direct", lambda self, target, client: False)
     monkeypatch.setattr(
@@ -447,8 +404,6 @@ def test_through_ssh_where_the_source_cannot_be_reached(hosts, data, monkeypatch
 
 
 def test_refused_at_first_then_through_ssh(hosts, data, monkeypatch):
-    from clusterctl.copy import routes
-
     def listens(self, told):
         true_listens(self, told)
         self._port = 1  # nobody is there; the tunnel knows better
@@ -461,8 +416,6 @@ def test_refused_at_first_then_through_ssh(hosts, data, monkeypatch):
 
 
 def test_no_way_to_the_source(tmp_path, data, monkeypatch):
-    from clusterctl.copy import routes
-
     monkeypatch.setattr(routes.Routes, "_is_direct", lambda self, target, client: False)
     with ssh_hosts(tmp_path, "AllowTcpForwarding no") as hosts:
         began = time.monotonic()
@@ -474,7 +427,7 @@ def test_no_way_to_the_source(tmp_path, data, monkeypatch):
 
 def test_a_fault_of_this_program_is_an_error_with_a_message(hosts, tmp_path, monkeypatch):
     """The relays end, and what has come is kept."""
-    Slow(tmp_path, 128 << 20)
+    large = large_file(tmp_path, 128)
     true_tick = transfer_module.Coordinator.tick
 
     def tick(self, now):
@@ -483,9 +436,9 @@ def test_a_fault_of_this_program_is_an_error_with_a_message(hosts, tmp_path, mon
         return true_tick(self, now)
 
     monkeypatch.setattr(transfer_module.Coordinator, "tick", tick)
-    report = copy(hosts, tmp_path / "large", "~/fault/", 2)
+    report = copy(hosts, large, "~/fault/", 2)
     assert [type(node.error) for node in report.failed] == [CommandFailed] * 2
     assert "KeyError" in report.failed[0].error.message
     assert not report.ok
     monkeypatch.undo()
-    assert copy(hosts, tmp_path / "large", "~/fault/", 2).ok
+    assert copy(hosts, large, "~/fault/", 2).ok

@@ -170,54 +170,39 @@ def test_all_have_the_same(hosts, homes, path, depth):
     assert group.total.read_bytes == (9005 if depth.content else 0)
 
 
-def replaced(path, make):
-    path.unlink()
-    make(path)
-
-
-CHANGES = {
-    "removed": (
-        lambda d: (d / "train" / "shard-1").unlink(),
-        ("missing", "train/shard-1", "a file"),
-    ),
-    "folder removed": (lambda d: shutil.rmtree(d / "train"), ("missing", "train", "a folder")),
-    "added": (
-        lambda d: (d / "train" / "empty" / "new").touch(),
-        ("extra", "train/empty/new", "a file"),
-    ),
-    "longer": (
-        lambda d: (d / "notes.txt").write_text("longer"),
-        ("differs", "notes.txt", "has 6 bytes instead of 5"),
-    ),
-    "mode": (
-        lambda d: (d / "notes.txt").chmod(0o600),
-        ("differs", "notes.txt", "has mode 0600 instead of 0644"),
-    ),
-    "link": (
-        lambda d: replaced(d / "latest", lambda path: path.symlink_to("other")),
-        ("differs", "latest", "leads to 'other' instead of 'train'"),
-    ),
-    "kind": (
-        lambda d: replaced(d / "latest", lambda path: path.mkdir(mode=0o755)),
-        ("differs", "latest", "is a folder instead of a symbolic link"),
-    ),
-    "a pipe in its place": (
-        lambda d: replaced(d / "notes.txt", os.mkfifo),
-        ("missing", "notes.txt", "a file"),
-    ),
-}
-
-
-@pytest.mark.parametrize(("place", "change"), enumerate(CHANGES), ids=[*CHANGES])
-def test_one_node_has_something_else(hosts, homes, place, change):
-    number, depth = ((2, Depth()), (0, CONTENT))[place % 2]
-    make, (kind, path, message) = CHANGES[change]
-    make(homes[number])
+@pytest.mark.parametrize(("number", "depth"), [(2, Depth()), (0, CONTENT)])
+def test_one_node_has_something_else(hosts, homes, number, depth):
+    """The majority is right, whoever the first is."""
+    there = homes[number]
+    (there / "train" / "shard-1").unlink()
+    (there / "train" / "empty" / "new").touch()
+    (there / "train" / "shard-2").unlink()
+    os.mkfifo(there / "train" / "shard-2")
+    (there / "notes.txt").write_text("longer")
+    (there / "notes.txt").chmod(0o600)
+    (there / "latest").unlink()
+    (there / "latest").symlink_to("other")
+    (there / "round").unlink()
+    (there / "round").mkdir(mode=0o755)
     report = check(hosts, depth=depth)
-    assert said(report) == [(kind, path, (f"host{number + 1}",), message)]
     assert report.exit_status == 1
-    # The majority is right, whoever the first is.
+    assert said(report) == [
+        (kind, path, (f"host{number + 1}",), message)
+        for kind, path, message in (
+            ("differs", "latest", "leads to 'other' instead of 'train'"),
+            ("differs", "notes.txt", "has 6 bytes instead of 5, has mode 0600 instead of 0644"),
+            ("differs", "round", "is a folder instead of a symbolic link"),
+            ("extra", "train/empty/new", "a file"),
+            ("missing", "train/shard-1", "a file"),
+            ("missing", "train/shard-2", "a file"),
+        )
+    ]
     assert report.groups[0].hosts == tuple(f"host{n + 1}" for n in range(3) if n != number)
+    shutil.rmtree(there)
+    there.touch(0o755)
+    [one] = said(check(hosts))
+    assert one[3] == "is a file instead of a folder"
+    there.unlink()
 
 
 def test_what_content_and_times_find(hosts, homes):
@@ -231,14 +216,6 @@ def test_what_content_and_times_find(hosts, homes):
     assert said(check(hosts, "~/data/notes.txt", Depth(mtime=True))) == [
         ("differs", "", ("host3",), "is 1 s newer")
     ]
-
-
-def test_a_path_that_is_another_kind(hosts, homes):
-    shutil.rmtree(homes[2])
-    homes[2].write_text("")
-    homes[2].chmod(0o755)
-    assert said(check(hosts)) == [("differs", "", ("host3",), "is a file instead of a folder")]
-    homes[2].unlink()
 
 
 def test_hostile_names(hosts, homes):
@@ -358,9 +335,9 @@ def test_a_limit_of_time(hosts, homes):
 
 def test_many_small_files(hosts, homes):
     for folder in homes:
-        for part in range(20):
+        for part in range(10):
             (folder / str(part)).mkdir()
-            for name in range(500):
+            for name in range(400):
                 (folder / str(part) / f"{name:04}").touch()
     (homes[2] / "7" / "0300").write_bytes(b"x")
     (homes[2] / "7" / "0301").unlink()
@@ -370,5 +347,5 @@ def test_many_small_files(hosts, homes):
         ("differs", "7/0300", ("host3",), "has 1 byte instead of 0"),
         ("missing", "7/0301", ("host3",), "a file"),
     ]
-    assert report.groups[0].total.counts["files"] == 10_004
-    assert all(files <= 10_004 for _, files in seen)
+    assert report.groups[0].total.counts["files"] == 4_004
+    assert all(files <= 4_004 for _, files in seen)

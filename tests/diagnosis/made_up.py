@@ -10,7 +10,6 @@ from clusterctl.diagnosis.evidence import (
     Frame,
     HostEvidence,
     JobEvidence,
-    OpenFile,
     ProcessEvidence,
     Sample,
     Socket,
@@ -182,11 +181,6 @@ def with_rank(evidence: Evidence, *ranks: int, **changed: object) -> Evidence:
         return replace(one, **changed) if one.rank in ranks else one  # type: ignore[arg-type]
 
     return with_processes(evidence, change)
-
-
-def file(path: str, *positions: int) -> tuple[tuple[OpenFile, ...], ...]:
-    """What is open at each look."""
-    return tuple((OpenFile(7, path, position),) for position in positions)
 
 
 def socket_to(host: int, at: int = 0, **more: object) -> Socket:

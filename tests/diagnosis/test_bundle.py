@@ -12,8 +12,9 @@ import pytest
 
 from clusterctl.cli.main import cli, run_command
 from clusterctl.diagnosis import bundle
-from clusterctl.diagnosis.evidence import Evidence, HostEvidence, JobEvidence, ProcessEvidence
+from clusterctl.diagnosis.evidence import Evidence, JobEvidence, decode
 from clusterctl.domain.errors import ClusterctlError, UsageError
+from tests.diagnosis.made_up import job_of, with_job, with_rank
 
 SECRET = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
 TEXTS = {
@@ -44,32 +45,46 @@ def test_a_text_without_its_secrets(text):
 
 
 def test_there_and_back(tmp_path):
-    process = ProcessEvidence(
-        pid=3,
+    key = ("-----BEGIN OPENSSH PRIVATE KEY-----", SECRET, "-----END OPENSSH PRIVATE KEY-----")
+    evidence = with_rank(
+        job_of(log=("Step 1", *key, "Step 2"), line=f"mpirun -x A_TOKEN={SECRET} x"),
+        0,
         argv=("python", "--token", SECRET, "-b", "2"),
         variables={"HOROVOD_SECRET_KEY": SECRET, "NCCL_DEBUG": "INFO"},
-    )
-    key = ("-----BEGIN OPENSSH PRIVATE KEY-----", SECRET, "-----END OPENSSH PRIVATE KEY-----")
-    evidence = Evidence(
-        cluster="demo",
-        job=JobEvidence(log=("Step 1", *key, "Step 2"), line=f"mpirun -x A_TOKEN={SECRET} x"),
-        hosts=(HostEvidence(host="demo-0", processes=(process,)),),
     )
     path = tmp_path / "b.json.gz"
     bundle.save(evidence, path)
     assert [one.name for one in tmp_path.iterdir()] == ["b.json.gz"]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert SECRET.encode() not in gzip.decompress(path.read_bytes())
-    again = bundle.load(path)
     gone = "[redacted]"
-    assert again.job.log == ("Step 1", gone, gone, gone, "Step 2")
-    assert again.job.line == f"mpirun -x A_TOKEN={gone} x"
-    [seen] = again.hosts[0].processes
-    assert seen.argv == ("python", "--token", gone, "-b", "2")
-    assert seen.variables == {"HOROVOD_SECRET_KEY": gone, "NCCL_DEBUG": "INFO"}
-    assert again == bundle.load(path)
+    clean = with_job(evidence, log=("Step 1", gone, gone, gone, "Step 2"))
+    assert bundle.load(path) == with_rank(
+        with_job(clean, line=f"mpirun -x A_TOKEN={gone} x"),
+        0,
+        argv=("python", "--token", gone, "-b", "2"),
+        variables={"HOROVOD_SECRET_KEY": gone, "NCCL_DEBUG": "INFO"},
+    )
     with pytest.raises(ClusterctlError, match="cannot write the bundle"):
         bundle.save(evidence, tmp_path / "none" / "b")
+
+
+def test_what_a_later_version_or_a_strange_node_says_is_left_out():
+    seen = with_rank(job_of(hosts=2, per_host=1), 1, gpus=(0, 1))
+    data = json.loads(json.dumps(seen.as_data()))
+    assert decode(Evidence, data) == seen
+    data["weather"] = "rain"
+    data["took_s"] = "long"
+    process = data["hosts"][1]["processes"][1]
+    process["pid"] = True
+    process["gpus"] = [0, "one", 2]
+    data["hosts"][0]["clock_offset_s"] = float("nan")
+    data["hosts"].append(17)
+    seen = decode(Evidence, data)
+    [process] = seen.hosts[1].ranks
+    assert (seen.took_s, process.pid, process.gpus) == (0.0, 0, (0, 2))
+    assert (seen.hosts[0].clock_offset_s, len(seen.hosts)) == (None, 2)
+    assert decode(Evidence, []) == Evidence()
 
 
 def test_a_page_has_no_secrets_either(tmp_path):

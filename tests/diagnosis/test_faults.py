@@ -21,20 +21,26 @@ import pytest
 from clusterctl.operations.access import Access
 from tests.lab.running import wait_until
 from tests.pair import LabCluster, eventually
+from tests.skew import skewed
 
 pytestmark = [pytest.mark.lab, pytest.mark.train]
 
-NODE_OF = (0, 0, 1, 2)  # of each rank
 FAULTY = Path(__file__).with_name("faulty.py")
 # Horovod's own minute is long for a test; and at 1 ms its threads keep the processors busy.
 QUICK = ("-x", "HOROVOD_STALL_CHECK_TIME_SECONDS=3", "-x", "HOROVOD_CYCLE_TIME=10")
 
 
 class SickCluster(LabCluster):
-    """Three nodes with two, one and one ranks, and a job on them for as long as it can go on."""
+    """Three nodes with ranks 0 and 1, 2, and 3, and a job on them for as long as it can go on."""
 
     job = ""
     kept: Access
+
+    def join(self) -> None:
+        """Log in, and say how many ranks each node has."""
+        self.kept = self.access()
+        hosts = Path(self.lab.home, "sick", "hosts")
+        hosts.write_text(hosts.read_text().replace("slots=1", "slots=2", 1))
 
     def on(self, node: int, command: str, stdin: bytes = b"") -> str:
         # Over one connection: asking EC2 and logging in again takes a busy machine seconds.
@@ -42,15 +48,6 @@ class SickCluster(LabCluster):
         result = run(self.kept.targets[node], command, stdin=stdin, timeout_s=60)
         assert result.ok, result
         return result.stdout
-
-    def order(self, rank: int, word: str) -> None:
-        self.on(NODE_OF[rank], f"cat > /data/order.{rank}", word.encode())
-
-    def take_back(self, rank: int) -> None:
-        self.on(NODE_OF[rank], f"rm -f /data/order.{rank}")
-
-    def signal(self, rank: int, name: str) -> None:
-        self.on(NODE_OF[rank], f"kill -{name} $(cat /data/pid.{rank})")
 
     def log(self) -> str:
         # Not `clusterctl logs`, which takes a second of a busy processor to start.
@@ -102,6 +99,19 @@ class SickCluster(LabCluster):
 
         eventually(over, "the job's end")
 
+    def says(self, text: str) -> None:
+        eventually(lambda: text in self.log(), text)
+
+    def stalled(self, *tensors: str) -> None:
+        """Until Horovod's last report names these. On a busy machine it reports the slow first
+        step, too; and what has waited for less than 3 s is not in its first report."""
+
+        def reported() -> bool:
+            _, found, report = self.log().partition("step 0")[2].rpartition("Missing ranks:")
+            return bool(found) and all(name in report for name in tensors)
+
+        eventually(reported, "Horovod's report")
+
     def diagnose(self) -> dict:
         status, out, err = self.ctl("diagnose", "--json")
         assert status in (0, 1, 2), err
@@ -121,31 +131,39 @@ class Fault:
     checks: tuple[str, ...]
     node: int | None = None
     rank: int | None = None
-    every_run: bool = False
     is_verdict: bool = True
 
 
-def ordered(
-    word: str,
-    rank: int = 2,
-    release: str = "",
-    until: Callable[[SickCluster], object] = SickCluster.silent,
+def during(
+    does: str = "true",
+    undoes: str = "true",
+    until: Callable[[SickCluster], object] = lambda sick: None,
+    ends: bool = False,
 ) -> Inject:
-    """A word that a rank of the running job obeys until it is taken back."""
+    """Something done to the node of rank 2 beside the healthy job, which may end of it."""
 
     @contextlib.contextmanager
     def inject(sick: SickCluster) -> Iterator[None]:
         sick.stepping()
-        sick.order(rank, word)
+        sick.on(1, does)
         try:
             until(sick)
             yield
         finally:
-            sick.take_back(rank)
-            if release:
-                sick.on(NODE_OF[rank], release)
+            sick.on(1, undoes)
+            if ends:
+                sick.end()
 
     return inject
+
+
+def ordered(
+    word: str,
+    release: str = "true",
+    until: Callable[[SickCluster], object] = SickCluster.silent,
+) -> Inject:
+    """A word that rank 2 of the running job obeys until it is taken back."""
+    return during(f"echo {word} >/data/order.2", f"rm -f /data/order.2; {release}", until)
 
 
 OPEN_FIFO = "timeout 5 sh -c ': > /data/fifo' || true"
@@ -166,54 +184,30 @@ def job_of(*arguments: str, until: Callable[[SickCluster], object] = SickCluster
     return inject
 
 
-def says(text: str) -> Callable[[SickCluster], object]:
-    return lambda sick: eventually(lambda: text in sick.log(), text)
-
-
-def stalled(sick: SickCluster) -> None:
-    """Until Horovod has reported it. On a busy machine it reports the slow first step, too."""
-    eventually(lambda: "Missing ranks:" in sick.log().partition("step 0")[2], "Horovod's report")
-
-
-@contextlib.contextmanager
-def healthy(sick: SickCluster) -> Iterator[None]:
-    sick.stepping()
-    yield
-
-
-@contextlib.contextmanager
-def stopped_rank(sick: SickCluster) -> Iterator[None]:
-    sick.stepping()
-    sick.signal(2, "STOP")
-    try:
-        sick.silent()
-        yield
-    finally:
-        sick.signal(2, "CONT")
-
-
-@contextlib.contextmanager
-def stopped_daemon(sick: SickCluster) -> Iterator[None]:
-    sick.stepping()
-    sick.on(1, "pkill -STOP -u $(id -u) -f '[p]rted'")
-    try:
-        yield
-    finally:
-        sick.on(1, "pkill -CONT -u $(id -u) -f '[p]rted'")
+RANK = "$(cat /data/pid.2)"
+DAEMON = "-u $(id -u) -f '[p]rted'"
+# The lab's hosts share the machine's kernel and its memory: the kill is real, and the kernel's
+# lines are those that it writes then.
+KERNEL_LOG = "/etc/clusterctl-lab/kmsg"
+KILL_FOR_MEMORY = f"""
+pid={RANK}; log() {{ echo "[$(cut -d" " -f1 /proc/uptime)] $1" | sudo -n tee -a {KERNEL_LOG}; }}
+sudo -n mkdir -p /etc/clusterctl-lab
+log "oom-kill:constraint=CONSTRAINT_MEMCG,task=python,pid=$pid"
+log "Memory cgroup out of memory: Killed process $pid (python) total-vm:9999999kB"
+sudo -n kill -KILL "$pid"
+"""
 
 
 @contextlib.contextmanager
 def full_disk(sick: SickCluster) -> Iterator[None]:
     sick.stepping()
-    with sick.fault(1, "fill", "drain", "--left", "8KiB"):
-        sick.order(2, "checkpoint")
-        try:
-            eventually(lambda: "cannot save the checkpoint" in sick.log(), "the full disk")
-            sick.silent()
-            yield
-        finally:
-            sick.take_back(2)
-            sick.on(1, "rm -f /data/model.ckpt-7.data")
+    checkpoint = ordered(
+        "checkpoint",
+        release="rm -f /data/model.ckpt-7.data",
+        until=lambda sick: (sick.says("cannot save the checkpoint"), sick.silent()),
+    )
+    with sick.fault(1, "fill", "drain", "--left", "8KiB"), checkpoint(sick):
+        yield
 
 
 def of_host(fault: str, undo: str, *options: str) -> Inject:
@@ -231,40 +225,6 @@ def of_host(fault: str, undo: str, *options: str) -> Inject:
 
 
 @contextlib.contextmanager
-def out_of_memory(sick: SickCluster) -> Iterator[None]:
-    """The lab's hosts share the machine's kernel and its memory: the kill is real, and the kernel's
-    line is the one that it writes then."""
-    sick.stepping()
-    pid = sick.on(1, "cat /data/pid.2").strip()
-    line = f"Memory cgroup out of memory: Killed process {pid} (python) total-vm:9999999kB"
-    sick.on(1, f"{IN_KERNEL_LOG} 'oom-kill:constraint=CONSTRAINT_MEMCG,task=python,pid={pid}'")
-    sick.on(1, f"{IN_KERNEL_LOG} '{line}'; sudo -n kill -KILL {pid}")
-    sick.ended()
-    try:
-        yield
-    finally:
-        sick.on(1, "sudo -n rm /etc/clusterctl-lab/kmsg")
-        sick.end()
-
-
-IN_KERNEL_LOG = (
-    'f() { echo "[$(cut -d" " -f1 /proc/uptime)] $1" | sudo -n sh -c "mkdir -p /etc/clusterctl-lab;'
-    ' cat >>/etc/clusterctl-lab/kmsg"; }; f'
-)
-
-
-@contextlib.contextmanager
-def killed_daemon(sick: SickCluster) -> Iterator[None]:
-    sick.stepping()
-    sick.on(1, "pkill -KILL -u $(id -u) -f '[p]rted'")
-    sick.ended()
-    try:
-        yield
-    finally:
-        sick.end()
-
-
-@contextlib.contextmanager
 def powered_off(sick: SickCluster) -> Iterator[None]:
     sick.stepping()
     sick.on(2, "setsid sudo -n sh -c 'sleep 0.5; poweroff' </dev/null >/dev/null 2>&1 &")
@@ -274,7 +234,7 @@ def powered_off(sick: SickCluster) -> Iterator[None]:
     finally:
         status, _, err = sick.ctl("start")
         assert status == 0, err
-        sick.kept = sick.access()  # its address is another
+        sick.join()  # its address is another
         sick.end()
 
 
@@ -314,10 +274,10 @@ sudo cp ssh_host_ed25519_key ssh_host_ecdsa_key; sudo pkill -HUP -o -x sshd
 """
 
 
-def built(name: str, source: str) -> bytes:
+def built(source: str) -> bytes:
     """A shared library of one function."""
     with tempfile.TemporaryDirectory() as folder:
-        made = Path(folder, name)
+        made = Path(folder, "made.so")
         argv = ["g++", "-shared", "-fPIC", "-x", "c++", "-", "-o", str(made), "-ldl"]
         subprocess.run(argv, input=source.encode(), check=True)
         return made.read_bytes()
@@ -327,7 +287,7 @@ def built(name: str, source: str) -> bytes:
 def wrong_build(sick: SickCluster) -> Iterator[None]:
     """Horovod's library as it is when built against another TensorFlow: it lacks a symbol."""
     folder = "/data/horovod/tensorflow"
-    sick.on(1, f"mkdir -p {folder} && cat >{folder}/mpi_lib.so", built("mpi_lib.so", NEEDS_SYMBOL))
+    sick.on(1, f"mkdir -p {folder} && cat >{folder}/mpi_lib.so", built(NEEDS_SYMBOL))
     with job_of("2:early-symbol", until=SickCluster.ended)(sick):
         yield
 
@@ -341,39 +301,19 @@ tensorflow::Status (*keep)(int, const char*) = [](int a, const char* b) {
 """
 
 
-@contextlib.contextmanager
-def skewed_clock(sick: SickCluster) -> Iterator[None]:
-    """All programs of the host see a clock that is 90 s late; the kernel has one for all hosts."""
-    sick.on(2, "sudo -n sh -c 'cat >/opt/late.so'", built("late.so", LATE_CLOCK))
-    sick.on(2, "echo /opt/late.so | sudo -n sh -c 'cat >/etc/ld.so.preload'")
-    try:
-        yield
-    finally:
-        sick.on(2, "sudo -n rm /etc/ld.so.preload /opt/late.so")
+def skewed_clock(sick: SickCluster) -> AbstractContextManager[None]:
+    return skewed(sick, 2, -90)
 
 
-LATE_CLOCK = """\
-#include <dlfcn.h>
-#include <sys/time.h>
-#include <time.h>
-extern "C" int clock_gettime(clockid_t id, struct timespec *at) noexcept {
-    static auto real = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
-    int failed = real(id, at);
-    if (id == CLOCK_REALTIME) at->tv_sec -= 90;
-    return failed;
-}
-extern "C" int gettimeofday(struct timeval *at, void *) noexcept {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    at->tv_sec = now.tv_sec, at->tv_usec = now.tv_nsec / 1000;
-    return 0;
-}
-extern "C" time_t time(time_t *at) noexcept {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return at ? *at = now.tv_sec : now.tv_sec;
-}
-"""
+def both(first: Inject, second: Inject) -> Inject:
+    @contextlib.contextmanager
+    def inject(sick: SickCluster) -> Iterator[None]:
+        with first(sick), second(sick):
+            yield
+
+    return inject
+
+
 RECORD = "/data/train-00017-of-01024"
 TORN_RECORD = b"\x10" + bytes(7) + b"not the checksum of a length, by far"
 FULL_SHM = "fallocate -l 2G /dev/shm/big || fallocate -l 2047M /dev/shm/big"
@@ -386,27 +326,31 @@ def same_name(sick: SickCluster) -> Iterator[None]:
         yield
 
 
-def with_change(
-    inject: Inject, does: str, undoes: str, node: int = 1, stdin: bytes = b""
-) -> Inject:
-    @contextlib.contextmanager
-    def both(sick: SickCluster) -> Iterator[None]:
-        with changed(does, undoes, node, stdin)(sick), inject(sick):
-            yield
-
-    return both
-
-
 def fails(word: str) -> Inject:
     """A job that rank 2 ends with an error before the first step."""
     return job_of(f"2:early-{word}", until=SickCluster.ended)
 
 
 HEALTHY = "healthy"
-FAULTS = [
-    Fault("a healthy job", healthy, (HEALTHY,), every_run=True),
-    Fault("a rank stopped (SIGSTOP)", stopped_rank, ("rank.stopped",), 1, 2, every_run=True),
-    Fault("mpirun's daemon on a node stopped", stopped_daemon, ("daemon.stopped",), 1),
+# On every run: the others are variants.
+EVERY_RUN = [
+    Fault("a healthy job", during(), (HEALTHY,)),
+    Fault(
+        "a rank stopped (SIGSTOP)",
+        during(f"kill -STOP {RANK}", f"kill -CONT {RANK}", SickCluster.silent),
+        ("rank.stopped",),
+        1,
+        2,
+    ),
+    Fault("a host frozen", of_host("freeze", "thaw"), ("host.silent",), 2, 3),
+]
+VARIANTS = [
+    Fault(
+        "mpirun's daemon on a node stopped",
+        during(f"pkill -STOP {DAEMON}", f"pkill -CONT {DAEMON}"),
+        ("daemon.stopped",),
+        1,
+    ),
     Fault("a rank in an endless Python loop", ordered("loop"), ("rank.busy",), 1, 2),
     Fault("a rank blocked on a FIFO", ordered("fifo", release=OPEN_FIFO), ("rank.io",), 1, 2),
     Fault(
@@ -417,7 +361,6 @@ FAULTS = [
         2,
     ),
     Fault("a rank that retries on a full disk", full_disk, ("rank.busy", "disk.full"), 1, 2),
-    Fault("a host frozen", of_host("freeze", "thaw"), ("host.silent",), 2, 3, every_run=True),
     Fault("a host's link cut", of_host("cut", "mend"), ("host.silent",), 2, 3),
     Fault(
         "a host's link slowed 50×",
@@ -427,19 +370,27 @@ FAULTS = [
     ),
     Fault(
         "a rank slow at its own work",
-        ordered("slow", until=lambda sick: sick.steps()),
+        ordered("slow", until=SickCluster.steps),
         ("rank.straggler",),
         1,
         2,
     ),
     Fault("a rank in an endless C loop", ordered("c-loop"), ("rank.busy",), 1, 2),
-    Fault("a rank skips a collective", job_of("2:skip", until=stalled), ("rank.skipped",), 1, 2),
     Fault(
-        "two ranks in another order", job_of("2:swap", "3:swap", until=stalled), ("ranks.order",)
+        "a rank skips a collective",
+        job_of("2:skip", until=SickCluster.stalled),
+        ("rank.skipped",),
+        1,
+        2,
+    ),
+    Fault(
+        "two ranks in another order",
+        job_of("2:swap", "3:swap", until=lambda sick: sick.stalled("conv1", "conv2")),
+        ("ranks.order",),
     ),
     Fault(
         "a rank's exception while the rest wait",
-        job_of("3:raise", until=says("loss is NaN")),
+        job_of("3:raise", until=lambda sick: sick.says("loss is NaN")),
         ("rank.exception",),
         2,
         3,
@@ -451,30 +402,40 @@ FAULTS = [
         2,
         3,
     ),
-    Fault("a rank killed for memory (OOM)", out_of_memory, ("rank.oom",), 1, 2),
+    Fault(
+        "a rank killed for memory (OOM)",
+        during(KILL_FOR_MEMORY, f"sudo -n rm {KERNEL_LOG}", SickCluster.ended, ends=True),
+        ("rank.oom",),
+        1,
+        2,
+    ),
     Fault(
         "mpirun's daemon on a node killed",
-        killed_daemon,
+        during(f"pkill -KILL {DAEMON}", until=SickCluster.ended, ends=True),
         ("mpi.daemon-lost",),
         1,
     ),
     Fault("too few file descriptors", fails("files"), ("system.too-many-files",), 1, 2),
     Fault(
         "a corrupted TFRecord",
-        with_change(fails("record"), f"cat >{RECORD}", f"rm {RECORD}", stdin=TORN_RECORD),
+        both(changed(f"cat >{RECORD}", f"rm {RECORD}", 1, TORN_RECORD), fails("record")),
         ("tf.data-loss",),
         1,
         2,
     ),
     Fault(
         "full /dev/shm",
-        with_change(fails("shm"), FULL_SHM, "rm /dev/shm/*"),
+        both(changed(FULL_SHM, "rm /dev/shm/*", 1), fails("shm")),
         ("shm.full",),
         1,
         2,
     ),
     Fault(
-        "Horovod built against another TensorFlow", wrong_build, ("horovod.undefined-symbol",), 1, 2
+        "Horovod built against another TensorFlow",
+        wrong_build,
+        ("horovod.undefined-symbol",),
+        1,
+        2,
     ),
     Fault("a node's clock 90 s late", skewed_clock, ("clock.skew",), 2, is_verdict=False),
     Fault("two nodes of one name", same_name, ("host.name",), 2, is_verdict=False),
@@ -488,9 +449,7 @@ def sick(lab):
     cluster = SickCluster(lab, "sick")
     status, _, err = cluster.ctl("up", "--nodes", "3", "--instance-type", "p3.2xlarge")
     assert status == 0, err
-    cluster.kept = cluster.access()
-    hosts = Path(lab.home, "sick", "hosts")
-    hosts.write_text(hosts.read_text().replace("slots=1", "slots=2", 1))
+    cluster.join()
     cluster.put("faulty.py", FAULTY.read_text())
     yield cluster
     cluster.ctl("down", "--yes")
@@ -505,14 +464,8 @@ def record(*row: str) -> None:
 
 @pytest.mark.parametrize(
     "fault",
-    [
-        pytest.param(
-            one,
-            id=one.name,
-            marks=() if one.every_run else (pytest.mark.all,),
-        )
-        for one in FAULTS
-    ],
+    [pytest.param(one, id=one.name) for one in EVERY_RUN]
+    + [pytest.param(one, id=one.name, marks=pytest.mark.all) for one in VARIANTS],
 )
 def test_a_fault_is_named(sick, fault):
     with fault.inject(sick):
@@ -561,10 +514,7 @@ def test_no_healthy_job_is_called_sick(sick, example):
         assert sick.ctl("jobs")[1].count("running") == 1, sick.log()
     finally:
         sick.end()
-    wrong = [finding for look in looks for finding in look["findings"] if is_sick(finding)]
+    found = [finding for look in looks for finding in look["findings"]]
+    wrong = [finding for finding in found if finding["severity"] == "error"]
     record(f"{LOOKS} looks at a healthy job of {example}", f"{len(wrong)} called sick", "")
     assert not wrong
-
-
-def is_sick(finding: dict) -> bool:
-    return finding["severity"] == "error"

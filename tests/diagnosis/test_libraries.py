@@ -7,7 +7,7 @@ import json
 import pytest
 
 from clusterctl.diagnosis import nccl
-from clusterctl.explain.stalls import place_in_model, read_stall, stalls
+from clusterctl.explain.stalls import place_in_model, stalls
 
 BEGIN = (
     "[2026-11-22 10:07:44.5 9715: W /tmp/horovod/common/stall_inspector.cc:107] One or more "
@@ -42,12 +42,7 @@ FORMATS = {
         {3: ("grads/a",)},
     ),
     "shuts down": (
-        [
-            BEGIN,
-            "Missing ranks:",
-            "1!: [grads/a]",
-            "stalled for longer than 60 s. Will shutdown.",
-        ],
+        [BEGIN, "Missing ranks:", "1!: [grads/a]", "stalled for longer than 60 s. Will shutdown."],
         {1: ("grads/a",)},
     ),
 }
@@ -112,9 +107,3 @@ def test_nccls_view_as_text_and_as_json():
     [told] = nccl.read_ras(f"SERVER\n{json.dumps(JSON)}\n")
     assert (told.behind, told.silent, told.size) == ((2,), (3,), 4)
     assert nccl.read_ras("") == nccl.read_ras("{ torn") == ()
-
-
-def test_explain_finds_the_missing_ranks_behind_mpiruns_tags():
-    report = "[1,0]<stderr>:Missing ranks:\n[1,0]<stderr>:2: [grads/a, grads/b]\n3!: [grads/a]"
-    stall = read_stall(report.splitlines(), 0, 3)
-    assert dict(stall.missing) == {2: ("grads/a", "grads/b"), 3: ("grads/a",)}

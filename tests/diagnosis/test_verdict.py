@@ -39,8 +39,24 @@ STALL = (
 )
 
 
-def gone(rank):
-    return with_processes(STUCK, lambda one: None if one.rank == rank else one)
+def stalled(*lines):
+    return with_job(job_of(stack=STEP), log=("step 7", *STALL, *lines))
+
+
+def rank_5(*frames, evidence=STUCK, **more):
+    """Rank 5, on demo-2, is elsewhere than the others."""
+    return with_rank(evidence, 5, samples=samples(*frames, **more))
+
+
+def gone(evidence=STUCK):
+    return with_processes(evidence, lambda one: None if one.rank == 5 else one)
+
+
+def stopped(role, **more):
+    state = samples((), state="T")
+    return with_processes(
+        STUCK, lambda one: replace(one, samples=state, **more) if one.role == role else one
+    )
 
 
 def silent(error, ec2="", **sockets):
@@ -51,16 +67,17 @@ def silent(error, ec2="", **sockets):
     return evidence
 
 
-def stalled(*lines):
-    return with_job(job_of(stack=STEP), log=("step 7", *STALL, *lines))
+def on_host_2(evidence=STUCK, **more):
+    return with_host(evidence, 2, facts=facts("demo-2", **more))
 
 
 def full(path):
-    systems = [
-        {"path": path, "size_bytes": 100 * GIB, "free_bytes": 0, "inodes": 9, "inodes_free": 5}
-    ]
-    told = facts("demo-2", filesystems=systems)
-    return with_host(STUCK, 2, facts=told)
+    room = {"size_bytes": 100 * GIB, "free_bytes": 0, "inodes": 9, "inodes_free": 5}
+    return on_host_2(filesystems=[{"path": path, **room}])
+
+
+def failed(*log):
+    return with_job(ENDED, log=("step 7", *log))
 
 
 ENDED = with_processes(job_of(state="failed", exit_status=137, log=("step 7",)), lambda one: None)
@@ -69,165 +86,63 @@ KILLED = [
     {"age_s": 30.0, "text": "Out of memory: Killed process 1005 (python) total-vm:9kB"},
 ]
 EXITED = "  Process name: [prterun-demo-0-77@1,5] Exit code: 1"
+NO_ROOM = "OSError: [Errno 28] No space left on device: '/dev/shm/x'"
 FULL_SHM = {"path": "/dev/shm", "size_bytes": GIB, "free_bytes": 0}
 XID = [{"age_s": 9.0, "text": "NVRM: Xid (PCI:0000:00:1e): 79, GPU has fallen off the bus."}]
 GPUS = {"gpus": [{"bus": "00000000:00:1d.0"}, {"bus": "00000000:00:1e.0"}]}
+SPINS = (own("spin", 3), own("spin", 4), own("spin", 3))
 
 
-def failed(*log):
-    return with_job(ENDED, log=("step 7", *log))
+def signalled(rank, host, number):
+    ended = f"process rank {rank} with PID 1005 on node demo-{host} exited on signal {number}"
+    return on_host_2(with_job(ENDED, log=(ended,)), kernel_log=KILLED)
 
 
-WRITES = samples(own("save"), state="D", syscall="fsync /data/model.ckpt")
-# What is wrong -> the evidence, the verdict's check, its host, its ranks.
-SICK = {
-    "stopped": (with_rank(STUCK, 5, samples=samples((), state="T")), "rank.stopped", 2, (5,)),
+# What is wrong with rank 5 on demo-2 -> the evidence, the verdict's check.
+SICK_RANK = {
+    "stopped": (rank_5((), state="T"), "rank.stopped"),
     "stopped in a step": (
-        with_rank(job_of(stack=STEP, quiet_s=3), 5, samples=samples(STEP, state="T")),
+        rank_5(STEP, evidence=job_of(stack=STEP, quiet_s=3), state="T"),
         "rank.stopped",
-        2,
-        (5,),
     ),
-    "traced": (with_rank(STUCK, 5, samples=samples((), state="t")), "rank.traced", 2, (5,)),
-    "a zombie": (with_rank(STUCK, 5, samples=samples((), state="Z")), "rank.exited", 2, (5,)),
-    "in the kernel": (
-        with_rank(STUCK, 5, samples=samples((), state="D", syscall="read /data/x")),
-        "rank.uninterruptible",
-        2,
-        (5,),
-    ),
-    "gone": (gone(5), "rank.missing", 2, (5,)),
-    "gone before init": (
-        with_processes(job_of(stack=INIT), lambda one: None if one.rank == 5 else one),
-        "rank.missing",
-        2,
-        (5,),
-    ),
-    "daemon stopped": (
-        with_processes(
-            STUCK,
-            lambda one: (
-                replace(one, pid=1, samples=samples((), state="T")) if one.role == "daemon" else one
-            ),
-        ),
-        "daemon.stopped",
-        1,
-        (),
-    ),
-    "mpirun stopped": (
-        with_processes(
-            STUCK,
-            lambda one: (
-                replace(one, samples=samples((), state="T")) if one.role == "launcher" else one
-            ),
-        ),
-        "launcher.stopped",
-        0,
-        (),
-    ),
-    "frozen": (
-        silent("takes connections and answers none in time at 10.0.0.8: frozen or too busy"),
-        "host.silent",
-        3,
-        (6, 7),
-    ),
-    "cut": (silent("did not answer in time", retransmits=7, timer="on"), "host.silent", 3, (6, 7)),
-    "off": (
-        silent("its instance is i-0 stopped", "EC2 has i-0 as stopped"),
-        "host.off",
-        3,
-        (6, 7),
-    ),
-    "a loop": (
-        with_rank(
-            STUCK, 5, samples=samples(own("spin", 3), own("spin", 4), own("spin", 3), state="R")
-        ),
-        "rank.busy",
-        2,
-        (5,),
-    ),
-    "a loop in C": (
-        with_rank(STUCK, 5, samples=samples(own("spin"), state="R")),
-        "rank.busy",
-        2,
-        (5,),
-    ),
+    "traced": (rank_5((), state="t"), "rank.traced"),
+    "a zombie": (rank_5((), state="Z"), "rank.exited"),
+    "in the kernel": (rank_5((), state="D", syscall="read /data/x"), "rank.uninterruptible"),
+    "gone": (gone(), "rank.missing"),
+    "gone before init": (gone(job_of(stack=INIT)), "rank.missing"),
+    "a loop": (rank_5(*SPINS, state="R"), "rank.busy"),
+    "a loop in C": (rank_5(own("spin"), state="R"), "rank.busy"),
     "a pipe": (
-        with_rank(
-            STUCK,
-            5,
-            samples=samples(
-                own("load"), syscall="openat /data/fifo", wait_channel="wait_for_partner"
-            ),
-        ),
+        rank_5(own("load"), syscall="openat /data/fifo", wait_channel="wait_for_partner"),
         "rank.io",
-        2,
-        (5,),
     ),
-    "a full disk": (with_rank(full("/data"), 5, samples=WRITES), "disk.full", 2, (5,)),
-    "no data": (with_rank(STUCK, 5, samples=samples(NEXT)), "rank.data", 2, (5,)),
+    "a full disk": (
+        rank_5(own("save"), evidence=full("/data"), state="D", syscall="fsync /data/model.ckpt"),
+        "disk.full",
+    ),
+    "no data": (rank_5(NEXT), "rank.data"),
     "blocked in a library": (
-        with_rank(
-            STUCK, 5, samples=samples((*own("load"), *INNER[:1]), syscall="recvfrom socket:[9]")
-        ),
+        rank_5((*own("load"), *INNER[:1]), syscall="recvfrom socket:[9]"),
         "rank.blocked",
-        2,
-        (5,),
     ),
     "an exception beside a thread": (
-        with_rank(
-            with_job(STUCK, log=("step 7", "RuntimeError: loss is NaN at step 7")),
-            5,
-            samples=samples(SHUTDOWN),
+        rank_5(
+            SHUTDOWN,
+            evidence=with_job(STUCK, log=("step 7", "RuntimeError: loss is NaN at step 7")),
         ),
         "rank.exception",
-        2,
-        (5,),
     ),
-    "left": (with_rank(STUCK, 5, samples=samples(SHUTDOWN)), "rank.left", 2, (5,)),
-    "skipped": (stalled("5: [grads/conv2, grads/dense]"), "rank.skipped", 2, (5,)),
-    "missed by several": (stalled("2: [grads/a]", "3: [grads/a]"), "rank.missed", 1, (2, 3)),
+    "left": (rank_5(SHUTDOWN), "rank.left"),
+    "skipped": (stalled("5: [grads/conv2, grads/dense]"), "rank.skipped"),
     "skipped, and then another": (
         stalled(*(f"{rank}: [grads/dense]" for rank in range(8) if rank != 5), "5: [grads/conv2]"),
         "rank.skipped",
-        2,
-        (5,),
     ),
-    "killed for memory": (
-        with_host(gone(5), 2, facts=facts("demo-2", kernel_log=KILLED)),
-        "rank.oom",
-        2,
-        (5,),
-    ),
-    "killed for memory, and ended": (
-        with_host(
-            with_job(
-                ENDED, log=("process rank 5 with PID 1005 on node demo-2 exited on signal 9",)
-            ),
-            2,
-            facts=facts("demo-2", kernel_log=KILLED),
-        ),
-        "rank.oom",
-        2,
-        (5,),
-    ),
-    "killed for memory, a victim on another host has the number": (
-        with_host(
-            with_job(
-                ENDED, log=("process rank 1 with PID 1005 on node demo-0 exited on signal 6",)
-            ),
-            2,
-            facts=facts("demo-2", kernel_log=KILLED),
-        ),
-        "kernel.oom",
-        2,
-        (),
-    ),
+    "killed for memory": (on_host_2(gone(), kernel_log=KILLED), "rank.oom"),
+    "killed for memory, and ended": (signalled(5, 2, 9), "rank.oom"),
     "a corrupted record": (
         failed("DataLossError: corrupted record at 0", EXITED),
         "tf.data-loss",
-        2,
-        (5,),
     ),
     "an exception": (
         failed(
@@ -237,40 +152,41 @@ SICK = {
             EXITED,
         ),
         "log.exception",
-        2,
-        (5,),
     ),
     "full shared memory": (
-        with_host(
-            failed("OSError: [Errno 28] No space left on device: '/dev/shm/x'", EXITED),
-            2,
-            facts=facts("demo-2", filesystems=[FULL_SHM]),
-        ),
+        on_host_2(failed(NO_ROOM, EXITED), filesystems=[FULL_SHM]),
         "shm.full",
-        2,
-        (5,),
     ),
-    "its own ranks outlive it": (
+    "it outlives the others": (
         with_processes(
             with_job(STUCK, state="failed", exit_status=1),
             lambda one: one if one.rank == 5 else None,
         ),
         "ranks.leftover",
-        2,
-        (5,),
     ),
-    "a GPU fell off": (
-        with_host(STUCK, 2, facts=facts("demo-2", kernel_log=XID, gpus=GPUS)),
-        "xid.79",
-        2,
-        (5,),
-    ),
-    "same name": (
-        with_host(STUCK, 3, facts=facts("demo-2")),
-        "host.name",
+    "a GPU fell off": (on_host_2(kernel_log=XID, gpus=GPUS), "xid.79"),
+}
+# Of others: the evidence, the check, its host, its ranks.
+SICK = {
+    "daemon stopped": (stopped("daemon", pid=1), "daemon.stopped", 1, ()),
+    "mpirun stopped": (stopped("launcher"), "launcher.stopped", 0, ()),
+    "frozen": (
+        silent("takes connections and answers none in time at 10.0.0.8: frozen or too busy"),
+        "host.silent",
         3,
+        (6, 7),
+    ),
+    "cut": (silent("did not answer in time", retransmits=7, timer="on"), "host.silent", 3, (6, 7)),
+    "off": (silent("its instance is i-0 stopped", "EC2 has i-0 as stopped"), "host.off", 3, (6, 7)),
+    "missed by several": (stalled("2: [grads/a]", "3: [grads/a]"), "rank.missed", 1, (2, 3)),
+    "killed for memory, a victim on another host has the number": (
+        signalled(1, 0, 6),
+        "kernel.oom",
+        2,
         (),
     ),
+    "same name": (with_host(STUCK, 3, facts=facts("demo-2")), "host.name", 3, ()),
+    **{name: (*sick, 2, (5,)) for name, sick in SICK_RANK.items()},
 }
 
 
@@ -295,26 +211,22 @@ WELL, CRAWLING, DELAYED = (20e6, 0.02, 0.001), (1e5, 0.8, 0.3), (1e6, 0.6, 0.04)
 def sends(evidence, links):
     """By the hosts at both ends: at how many bytes/s a rank sends, for which share of the time,
     with which round trip."""
-    of: dict[int, list[tuple]] = {}
-    for (one, other), link in links.items():
-        of.setdefault(one, []).append((other, link))
-    for host, flows in of.items():
-        looks = tuple(
-            replace(
-                look,
-                sockets=tuple(
-                    socket_to(
-                        to,
-                        host,
-                        rtt_s=rtt_s,
-                        acked_bytes=int(bytes_s * share * look.at_s),
-                        sending_s=share * look.at_s,
-                    )
-                    for to, (bytes_s, share, rtt_s) in flows
-                ),
+    for host in {one for one, _ in links}:
+
+        def at(look, host=host):
+            return tuple(
+                socket_to(
+                    to,
+                    host,
+                    rtt_s=rtt_s,
+                    acked_bytes=int(bytes_s * share * look.at_s),
+                    sending_s=share * look.at_s,
+                )
+                for (one, to), (bytes_s, share, rtt_s) in links.items()
+                if one == host
             )
-            for look in samples(ALLREDUCE)
-        )
+
+        looks = tuple(replace(look, sockets=at(look)) for look in samples(ALLREDUCE))
         evidence = with_rank(evidence, 2 * host, samples=looks)
     return evidence
 
@@ -431,22 +343,18 @@ def test_a_report_of_horovod_is_told_with_the_rank_that_it_is_about():
 
 
 RUNS = job_of(quiet_s=1.0)
+SLOW_LINK = sends(RUNS, {(0, 1): WELL, (0, 2): CRAWLING})
 
 WARNED = {
     "a straggler": (with_rank(RUNS, 5, samples=samples(own("load"))), "rank.straggler", "demo-2"),
-    "a slow link": (sends(RUNS, {(0, 1): WELL, (0, 2): CRAWLING}), "link.slow", "demo-2"),
+    "a slow link": (SLOW_LINK, "link.slow", "demo-2"),
     "a slow link in a ring": (
         sends(RUNS, {(0, 1): WELL, (1, 2): CRAWLING, (2, 3): CRAWLING, (3, 0): WELL}),
         "link.slow",
         "demo-2",
     ),
     "a link so slow that nothing else passes": (
-        with_host(
-            sends(RUNS, {(0, 1): WELL, (0, 2): CRAWLING}),
-            2,
-            error="did not end within 7.5 s: python3",
-            processes=(),
-        ),
+        with_host(SLOW_LINK, 2, error="did not end within 7.5 s: python3", processes=()),
         "link.slow",
         "demo-2",
     ),
@@ -501,12 +409,8 @@ def test_a_rank_that_retries_on_a_full_disk_has_it_as_its_cause():
 def test_a_checkpoint_that_grows_is_no_hang(state):
     frozen = samples(own("save_model", 3), state=state)
     saves = tuple(replace(one, written_bytes=at << 20) for at, one in enumerate(frozen))
-    assert [
-        diagnose(with_rank(STUCK, 5, samples=each)).exit_status for each in (saves, frozen)
-    ] == [
-        1,
-        2,
-    ]
+    assert diagnose(with_rank(STUCK, 5, samples=saves)).exit_status == 1
+    assert diagnose(with_rank(STUCK, 5, samples=frozen)).exit_status == 2
 
 
 def test_an_error_that_the_job_survived_is_told_below_the_verdict():
@@ -521,14 +425,9 @@ def test_an_error_that_the_job_survived_is_told_below_the_verdict():
 
 
 def test_a_host_that_is_off_is_why_the_job_has_failed():
-    log = (
-        *STALL,
-        "5: [grads/a]",
-        "step 7",
-        "client_loop: send disconnect: Broken pipe",
-        "Daemon exit status: 255",
-    )
-    off = with_host(failed(*log), 3, error="its instance is stopped", facts={})
+    end = ("client_loop: send disconnect: Broken pipe", "Daemon exit status: 255")
+    log = failed(*STALL, "5: [grads/a]", "step 7", *end)
+    off = with_host(log, 3, error="its instance is stopped", facts={})
     found = diagnose(off)
     assert [(one.check_id, one.host, one.ranks) for one in found.findings] == [
         ("host.off", "demo-3", (6, 7))

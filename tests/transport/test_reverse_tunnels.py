@@ -12,9 +12,7 @@ from clusterctl.copy.routes import own_address
 from clusterctl.domain.errors import HostUnreachable
 from clusterctl.transport.reverse_tunnels import HERE, ReverseTunnels
 from tests.lab.running import wait_until
-from tests.transport.conftest import running_sshd, ssh_server
-
-__all__ = ["ssh_server"]
+from tests.transport.conftest import running_sshd
 
 
 @pytest.fixture
