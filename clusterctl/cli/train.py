@@ -462,7 +462,10 @@ def train(
         prices = find_prices(app.clients, status.instances, price_cache(app.settings.home))
         machines = machines_of(status.instances, prices)
         bring = _bringing(app, access, CopyOptions(credentials=credentials, quiet=as_json))
-        started = start_training(access, plan, how, watchdog, machines, retries, min_gpus, bring)
+        cache = app.settings.home / "cache"
+        started = start_training(
+            access, plan, how, watchdog, machines, retries, min_gpus, bring, cache
+        )
         _show_started(started)
         if not detach:
             ended = follow_to_end(access, started.job.job_id, started.job.preset, as_json)

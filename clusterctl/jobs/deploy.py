@@ -31,7 +31,7 @@ from clusterctl.jobs.plan import (
     is_on_nodes,
 )
 from clusterctl.node.packer import program_of
-from clusterctl.node.scripts.contract import CONTRACT
+from clusterctl.node.scripts.contract import CONTRACT, FOLDERS
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.fanout import fan_out
 from clusterctl.transport.target import Target
@@ -332,7 +332,7 @@ def ship_code(
 
 def _channel_links(place: str, channels: Mapping[str, Mapping[str, Any]]) -> str:
     """What gives channels that are folders of the nodes their names below the job's folder."""
-    script = f" && mkdir -p {place}/input/data"
+    script = f" && cd {place} && mkdir -p {' '.join(FOLDERS)}"
     for name, channel in channels.items():
         source = str(channel["source"])
         if channel["mode"] == "File" and source.startswith(("~", "/")):
@@ -340,6 +340,6 @@ def _channel_links(place: str, channels: Mapping[str, Mapping[str, Any]]) -> str
             missing = shlex.quote(f"channel {name}: there is no folder {source} on this node")
             script += (
                 f" && {{ [ -d {path} ] || {{ echo {missing} >&2; false; }}; }}"
-                f" && ln -s {path} {place}/input/data/{name}"
+                f" && ln -s {path} input/data/{name}"
             )
     return script

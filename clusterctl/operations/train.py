@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.copy.report import TransferReport
 from clusterctl.copy.request import CopyRequest
+from clusterctl.copy.s3 import parse_source
 from clusterctl.domain.cluster import Cluster
 from clusterctl.domain.errors import ClusterctlError, CommandFailed, UsageError
 from clusterctl.domain.findings import Finding
@@ -58,8 +59,10 @@ from clusterctl.jobs.processes import NodeProcess
 from clusterctl.jobs.script_mode import ScriptMode
 from clusterctl.node.packer import program_of
 from clusterctl.operations.access import Access
+from clusterctl.operations.copy import sender
 from clusterctl.operations.local_state import hosts_text, write_file
 from clusterctl.operations.logs import Running, refuse_beside_a_run, what_runs
+from clusterctl.operations.s3sync import SyncRequest, ready_tools
 
 if TYPE_CHECKING:
     from clusterctl.ec2.instances import Instance
@@ -150,12 +153,14 @@ def start_training(
     retries: int = 0,
     min_gpus: int | None = None,
     bring: Callable[[str, CopyRequest], TransferReport] | None = None,
+    cache: Path | None = None,
 ) -> StartedJob:
     """Put the files on every node and start the job, looked after by a watchdog with these settings
     (`watchdog.prepare`). Raises NotReady, JobRunning, HostError.
 
     `how`: see start_job. `machines` is for the record: what `machines_of` knows of each node.
-    `bring` copies a channel, given its name.
+    `bring` copies a channel, given its name. `cache` keeps the tool that brings a model to S3, for
+    a head node that has none.
     """
     plan.check()
     if how == "refuse":
@@ -169,6 +174,9 @@ def start_training(
     if plan.code:
         to = (access.connections, access.targets)
         _on_all(access, ship_code(*to, plan.code, job.job_id, job.contract))
+    if plan.script_mode and plan.script_mode.model_url:
+        assert cache, "a model that goes to S3 comes with a place for the tool"
+        _check_tool(access, plan.script_mode.model_url, cache)
     for name, request in plan.brings.items():
         assert bring, "channels come with what brings them"
         _check_brought(name, bring(name, request))
@@ -197,6 +205,16 @@ def start_training(
     )
     folded = tuple((name, fold_hosts(hosts)) for name, hosts in kept.items())
     return StartedJob(plan.job, started, folded)
+
+
+def _check_tool(access: Access, url: str, cache: Path) -> None:
+    """The head node has what brings a model to S3. Raises ClusterctlError."""
+    connections = access.connections
+    wanted = SyncRequest((parse_source(url),), "~")
+    ready = ready_tools(connections, [access.head], wanted, cache, sender(connections))
+    for outcome in ready.failures:
+        assert outcome.error
+        raise outcome.error
 
 
 def _check_brought(channel: str, report: TransferReport) -> None:

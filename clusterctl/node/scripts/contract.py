@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 CONTRACT = "contract.json"
-# What /opt/ml has, below the job's own folder on every node.
+# What /opt/ml has, below the job's own folder on every node: there from the start.
 FOLDERS = (
     "code",
     "input/config",

@@ -19,7 +19,6 @@ from pathlib import Path
 
 from clusterctl.node.scripts.contract import (
     CONTRACT,
-    FOLDERS,
     arguments,
     configuration,
     environment,
@@ -79,7 +78,7 @@ def interface_addresses() -> dict[str, str]:
 
 
 def prepare(base: Path, contract: dict[str, Any], host: dict[str, Any]) -> str:
-    """Make the folders and files, the first rank of the node for all. Returns the program's
+    """Write the files of input/config, the first rank of the node for all. Returns the program's
     interpreter."""
     with (base / ".prepared").open("a+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -87,8 +86,6 @@ def prepare(base: Path, contract: dict[str, Any], host: dict[str, Any]) -> str:
         python = lock.read()
         if python:
             return python
-        for name in FOLDERS:
-            (base / name).mkdir(parents=True, exist_ok=True)
         for name, content in configuration(contract, host).items():
             (base / "input" / "config" / name).write_text(json.dumps(content))
         python = sys.executable
