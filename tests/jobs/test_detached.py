@@ -443,7 +443,11 @@ def test_ids_are_checked():
 def test_states(exit_status, running, cancelled, state):
     known = {"running": running, "exit_status": exit_status, "cancelled": cancelled}
     times = {"started_at": 100.0, "ended_at": None, "now": 160.0}
-    text = json.dumps({"id": JOB, "plan": {}, "log_bytes": 0, **known, **times})
+    plan = {"usd_per_hour": 90.0}
+    text = json.dumps({"id": JOB, "plan": plan, "log_bytes": 0, **known, **times})
     [job] = parse_jobs(CommandResult("demo-0", "python3", 0, text, "", 0.1))
     assert job.state is state
-    assert job.duration_s == (60.0 if state is JobState.RUNNING else 0.0)
+    runs = state is JobState.RUNNING
+    assert (job.duration_s, job.usd) == ((60.0, 1.5) if runs else (0.0, 0.0))
+    ended_at = None if runs else "1970-01-01T00:01:40+00:00"
+    assert job.as_data()["ended_at"] == ended_at
