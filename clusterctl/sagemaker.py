@@ -47,7 +47,7 @@ def sagemaker_timestamp() -> str:
     return f"{now:%Y-%m-%d-%H-%M-%S}-{now.microsecond // 1000:03d}"
 
 
-class Session:
+class NotebookSession:
     """The account and region of clusterctl's settings; `lab`: those of the local EC2."""
 
     def __init__(self, lab: bool | None = None) -> None:
@@ -82,13 +82,16 @@ class Session:
                 )
 
 
+Session = NotebookSession  # the SDK's name for it
+
+
 class S3Uploader:
     """`S3Uploader.upload(FOLDER, 's3://BUCKET/PREFIX')`."""
 
     @staticmethod
-    def upload(local_path: str, desired_s3_uri: str, session: Session | None = None) -> str:
+    def upload(local_path: str, desired_s3_uri: str, session: NotebookSession | None = None) -> str:
         """Returns the URI. Raises AwsError, OSError."""
-        (session or Session()).upload(Path(local_path), desired_s3_uri)
+        (session or NotebookSession()).upload(Path(local_path), desired_s3_uri)
         return desired_s3_uri
 
 
@@ -125,7 +128,7 @@ class Estimator:
         role: str = "",
         *,
         cluster: str | None = None,
-        sagemaker_session: Session | None = None,
+        sagemaker_session: NotebookSession | None = None,
         **said: Any,
     ) -> None:
         kept = {name: value for name, value in said.items() if value is not None}

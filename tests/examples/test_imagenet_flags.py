@@ -24,6 +24,7 @@ lr_decay_mode=poly lr_decay_steps=30,60,80 lr_decay_lrs= use_larc=False leta=0.0
 cdr_first_decay_ratio=0.33 cdr_t_mul=2.0 cdr_m_mul=0.1 cdr_alpha=0.0
 lc_periods=0.47 lc_alpha=0.0 lc_beta=1e-05
 increased_aug=False contrast=0.6 saturation=0.6 hue=0.13 brightness=0.3 synthetic=True
+trace_steps=None trace_dir=None
 """
 
 
