@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from clusterctl.domain.findings import Finding
     from clusterctl.jobs.detached import JobRecord
     from clusterctl.jobs.plan import JobPlan
+    from clusterctl.jobs.script_mode import ScriptMode
     from clusterctl.operations.access import Access
     from clusterctl.operations.train import StartedJob, TrainingPlan
 
@@ -129,7 +130,7 @@ class TrainCommand(ClusterCommand):
         ("How it runs", "launcher per_host preset variables mpi_args trace_steps"),
         (
             "A script-mode program (docs/script-mode.md)",
-            "job_file channels hyperparameters model_dir credentials",
+            "job_file channels input_mode hyperparameters model_dir credentials",
         ),
         (
             "Horovod (docs/tuning.md)",
@@ -202,6 +203,13 @@ class TrainCommand(ClusterCommand):
     metavar="NAME=SOURCE",
     help="Data for the --script in SM_CHANNEL_NAME: s3://, a path here, or a quoted '~/' of the "
     "nodes.",
+)
+@click.option(
+    "--input-mode",
+    type=click.Choice(["File", "Pipe"]),
+    default="File",
+    show_default=True,
+    help="File: channels are there before the --script starts; Pipe: they are streams.",
 )
 @click.option(
     "--hyperparameter",
@@ -325,6 +333,7 @@ def train(
     per_host: int | None,
     job_file: Path | None,
     channels: tuple[str, ...],
+    input_mode: str,
     hyperparameters: tuple[str, ...],
     model_dir: str | None,
     credentials: str,
@@ -406,11 +415,13 @@ def train(
         script_mode = replace(job.mode, model_url="" if model_place else model_dir)
     elif channels or hyperparameters or model_dir:
         script_mode = ScriptMode(
-            tuple(map(parse_channel, channels)),
+            tuple(parse_channel(text, input_mode) for text in channels),
             dict(map(parse_hyperparameter, hyperparameters)),
             "" if model_place else model_dir or "",
             "pytorch" if launcher == "torchrun" else "tensorflow",
         )
+    if script_mode:
+        script_mode = _streams(script_mode, credentials)
     request = JobRequest(
         ranks=gpus or 0,
         synthetic=synthetic,
@@ -483,6 +494,23 @@ def train(
         if model_place:
             output.note(f"  its model: clusterctl fetch {name} {started.job.job_id} {model_place}")
         return 0
+
+
+def _streams(mode: ScriptMode, credentials: str) -> ScriptMode:
+    """With what its streams from S3 are read with. Raises UsageError."""
+    streams = [one for one in mode.channels if one.is_stream and one.source.startswith("s3://")]
+    if not streams or credentials == "profile":
+        return mode
+    if credentials == "mine":
+        raise UsageError(
+            f"channel {streams[0].name}: a stream is read for longer than keys are lent",
+            "give the nodes an instance profile, or -x AWS_ACCESS_KEY_ID -x AWS_SECRET_ACCESS_KEY",
+        )
+    unsigned = (
+        replace(one, options={**one.options, "unsigned": True}) if one in streams else one
+        for one in mode.channels
+    )
+    return replace(mode, channels=tuple(unsigned))
 
 
 def _bringing(

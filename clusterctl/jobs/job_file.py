@@ -47,6 +47,7 @@ CHANNEL_KEYS = (
     "distribution",
     "compression",
     "content_type",
+    "record_wrapping",
 )
 MPI_KEYS = ("enabled", "processes_per_host", "custom_mpi_options")
 

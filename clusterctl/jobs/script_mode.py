@@ -19,6 +19,14 @@ from clusterctl.jobs.plan import SAGEMAKER_BASE, JobPlan
 CHANNEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 LONGEST_NAME, LONGEST_VALUE, MOST_HYPERPARAMETERS = 256, 2500, 100
 MODES = ("File", "Pipe")
+# Of a stream, what can be chosen; SageMaker's words.
+STREAM_OPTIONS = {
+    "distribution": ("FullyReplicated", "ShardedByS3Key"),
+    "compression": ("None", "Gzip"),
+    "record_wrapping": ("None", "RecordIO"),
+}
+# Below the job's folder: files from here that are streamed.
+STREAMED = "input/streamed"
 FRAMEWORKS = ("tensorflow", "pytorch", "mxnet")
 
 
@@ -46,6 +54,20 @@ class Channel:
             raise UsageError(
                 f"channel {self.name}: no input mode {self.mode!r}", " or ".join(MODES)
             )
+        for name, choices in STREAM_OPTIONS.items():
+            value = self.options.get(name, choices[0])
+            if value not in choices:
+                raise UsageError(f"channel {self.name}: no {name} {value!r}", " or ".join(choices))
+            if value != choices[0] and self.mode != "Pipe":
+                raise UsageError(
+                    f"channel {self.name}: {name} {value} is for streams", "input_mode: Pipe"
+                )
+        seed = self.options.get("shuffle_seed")
+        if seed is not None and (self.mode != "Pipe" or type(seed) is not int):
+            raise UsageError(
+                f"channel {self.name}: shuffle_seed {seed!r}",
+                "it is a whole number, for streams: input_mode: Pipe",
+            )
         if not self.source:
             raise UsageError(
                 f"channel {self.name} has no source", f"{self.name}=s3://BUCKET/PREFIX"
@@ -66,6 +88,10 @@ class Channel:
     @property
     def is_on_nodes(self) -> bool:
         return self.source.startswith(("~", "/"))
+
+    @property
+    def is_stream(self) -> bool:
+        return self.mode == "Pipe"
 
     @property
     def path(self) -> str:
@@ -132,7 +158,13 @@ class ScriptMode:
             "processes_per_host": nodes[0]["ranks"],
             "hyperparameters": named,
             "channels": {
-                one.name: {"source": one.source, "mode": one.mode, **one.options}
+                one.name: {
+                    "source": f"{base}/{STREAMED}/{one.name}"
+                    if one.is_stream and one.is_here
+                    else one.source,
+                    "mode": one.mode,
+                    **one.options,
+                }
                 for one in self.channels
             },
             "distribution": self.distribution,

@@ -56,8 +56,9 @@ from clusterctl.jobs.preflight import (
     together,
 )
 from clusterctl.jobs.processes import NodeProcess
-from clusterctl.jobs.script_mode import ScriptMode
+from clusterctl.jobs.script_mode import STREAMED, ScriptMode
 from clusterctl.node.packer import program_of
+from clusterctl.node.scripts.pipe import files_of
 from clusterctl.operations.access import Access
 from clusterctl.operations.copy import sender
 from clusterctl.operations.local_state import hosts_text, write_file
@@ -69,7 +70,9 @@ if TYPE_CHECKING:
     from clusterctl.ec2.money.prices import Prices
 
 LOOK = program_of("clusterctl.node.jobs.preflight")
+LIST_STREAMS = program_of("clusterctl.node.scripts.pipe")
 PROBE_TIMEOUT_S = 60.0
+LIST_TIMEOUT_S = 600.0  # of millions of objects
 
 
 @dataclass(frozen=True)
@@ -127,11 +130,11 @@ def plan_training(
 
 
 def channel_copies(mode: ScriptMode, job_id: str) -> dict[str, CopyRequest]:
-    """What brings each channel to its folder of the job; those that are on the nodes, and those
-    that are streams, need none. Raises UsageError: there is nothing of the name here."""
+    """What brings each channel to its folder of the job; those that are on the nodes, and streams
+    from S3, need none. Raises UsageError: there is nothing of the name here."""
     copies = {}
     for channel in mode.channels:
-        if channel.is_on_nodes or channel.mode != "File":
+        if channel.is_on_nodes or (channel.is_stream and not channel.is_here):
             continue
         source = channel.source
         if channel.is_here:
@@ -139,7 +142,8 @@ def channel_copies(mode: ScriptMode, job_id: str) -> dict[str, CopyRequest]:
             if not path.exists():
                 raise UsageError(f"channel {channel.name}: there is no {path} here")
             source = f"{path.resolve()}/" if path.is_dir() else str(path.resolve())
-        place = f"~/{CODE_FOLDER}/{job_id}/input/data/{channel.name}/"
+        below = STREAMED if channel.is_stream else "input/data"
+        place = f"~/{CODE_FOLDER}/{job_id}/{below}/{channel.name}/"
         copies[channel.name] = CopyRequest((glob.escape(source),), place)
     return copies
 
@@ -170,7 +174,11 @@ def start_training(
     nodes = _node_records(access, plan, machines)
     job = replace(plan.job, watchdog=watchdog)
     if plan.script_mode:
-        job = replace(job, contract=plan.script_mode.contract(job, nodes))
+        contract = plan.script_mode.contract(job, nodes)
+        listed = list_streams(access, plan.script_mode, job)
+        for name, found in listed.items():
+            contract["channels"][name].update(found)
+        job = replace(job, contract=contract)
     if plan.code:
         to = (access.connections, access.targets)
         _on_all(access, ship_code(*to, plan.code, job.job_id, job.contract))
@@ -215,6 +223,39 @@ def _check_tool(access: Access, url: str, cache: Path) -> None:
     for outcome in ready.failures:
         assert outcome.error
         raise outcome.error
+
+
+def list_streams(access: Access, mode: ScriptMode, job: JobPlan) -> dict[str, dict[str, Any]]:
+    """What each stream has, as the head node sees it, for the contract. Raises UsageError: nothing,
+    or fewer objects than ranks that share them; HostError, ClusterctlError."""
+    listed, asked = {}, {}
+    for channel in mode.channels:
+        if channel.is_stream and channel.is_here:
+            path = Path(channel.path).expanduser()
+            found = files_of(path) if path.is_dir() else [(path.name, path.stat().st_size, "")]
+            listed[channel.name] = {"objects": found}
+        elif channel.is_stream:
+            asked[channel.name] = {"source": channel.source, **channel.options}
+    if asked:
+        environ = {one.name: one.value for one in job.variables if one.name.startswith("AWS_")}
+        told = LIST_STREAMS.stdin({"channels": asked, "environ": environ})
+        result = access.connections.run(
+            access.head, LIST_STREAMS.command(), stdin=told, timeout_s=LIST_TIMEOUT_S
+        )
+        [answer] = json_lines(result, "listing the channels")
+        if "error" in answer:
+            raise ClusterctlError(f"{access.head.host}: {answer['error']}", "nothing was started")
+        listed.update(answer)
+    for channel in mode.channels:
+        there = len(listed[channel.name]["objects"]) if channel.is_stream else job.ranks
+        shares = channel.options.get("distribution") == "ShardedByS3Key"
+        if there < (job.ranks if shares else 1):
+            raise UsageError(
+                f"channel {channel.name}: {count(there, 'object')} in {channel.source}"
+                + (f" for {count(job.ranks, 'rank')}" if there else ""),
+                "give every rank at least one, or distribution: FullyReplicated",
+            )
+    return listed
 
 
 def _check_brought(channel: str, report: TransferReport) -> None:

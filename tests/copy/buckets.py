@@ -63,7 +63,8 @@ class Bucket:
     """One bucket of a server that has no more: its objects, and when each was last changed.
 
     `before` is called with a key and an offset before each 64 KiB of an object are sent: it may
-    wait, or change what is there.
+    wait, or change what is there. `faults` is called for each GET of an object: a status of 500 or
+    more is the answer, another number drops the connection after so many bytes.
     """
 
     url: str = ""
@@ -71,6 +72,7 @@ class Bucket:
     changed_at: dict[str, int] = field(default_factory=dict)
     before: Callable[[str, int], None] = lambda key, at: None
     requests: list[str] = field(default_factory=list)
+    faults: Callable[[], int | None] = lambda: None
 
     def listing(self, prefix: str) -> bytes:
         rows = "".join(
@@ -109,7 +111,12 @@ class _Answers(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def _object(self, key: str) -> None:
-        size = len(self.bucket.objects[key])
+        body, etag, fault = self.bucket.objects[key], self.bucket.etag(key), self.bucket.faults()
+        size = len(body)
+        if fault is not None and fault >= 500 and self.command == "GET":
+            return self._say(fault, b"<Error><Code>SlowDown</Code></Error>", {})
+        if self.headers.get("If-Match", etag) != etag:
+            return self._say(412, b"<Error><Code>PreconditionFailed</Code></Error>", {})
         asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
         begin, last = (int(asked[1]), int(asked[2] or size - 1)) if asked else (0, size - 1)
         end = min(last + 1, size)
@@ -121,11 +128,14 @@ class _Answers(BaseHTTPRequestHandler):
         }
         self._head(206 if asked else 200, end - begin, headers)
         if self.command == "HEAD":
-            return
+            return None
+        if fault is not None:
+            end, self.close_connection = min(end, begin + fault), True
         with contextlib.suppress(OSError):
             for at in range(begin, end, 1 << 16):
                 self.bucket.before(key, at)
                 self.wfile.write(self.bucket.objects[key][at : min(end, at + (1 << 16))])
+        return None
 
     def _head(self, status: int, size: int, headers: Mapping[str, str]) -> None:
         self.send_response(status)

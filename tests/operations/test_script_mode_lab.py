@@ -8,6 +8,7 @@ from hashlib import sha256
 
 import pytest
 
+from clusterctl.node.scripts.pipe import order
 from tests.lab.running import once_client
 
 pytestmark = [pytest.mark.lab, pytest.mark.train]
@@ -128,4 +129,71 @@ def test_a_job_file(pair, tmp_path):
     assert (tmp_path / "kept" / "model/1/saved_model.pb").read_bytes() == bytes(range(256))
     metrics = json.loads(pair.ctl("results", "--json")[1])["metrics"]
     assert [[point["value"] for point in metrics.pop("the:loss")], metrics] == [[3.0, 3.0], {}]
+    pair.ctl("clean-logs", "--jobs", "--force", "--yes")
+
+
+STREAM_PROGRAM = """\
+import hashlib, json, os
+rank = os.environ["OMPI_COMM_WORLD_RANK"]
+seen = {"mode": json.loads(os.environ["SM_INPUT_DATA_CONFIG"])["train"]["TrainingInputMode"]}
+for name in ("train", "test"):
+    place = os.environ[f"SM_CHANNEL_{name.upper()}"]
+    seen[name] = []
+    for epoch in range(2):
+        with open(f"{place}_{epoch}", "rb") as fifo:
+            seen[name].append(hashlib.sha256(fifo.read()).hexdigest())
+print("SEEN", rank, json.dumps(seen), flush=True)
+"""
+STREAM_JOB = """\
+entry_point: program.py
+source_dir: src
+instance_count: 2
+distribution: {mpi: {enabled: true, processes_per_host: 1}}
+input_mode: Pipe
+channels:
+  train: {source: 's3://streams/train/', distribution: ShardedByS3Key, shuffle_seed: 3}
+  test: data
+"""
+
+
+def test_streams_of_two_ranks(pair, tmp_path):
+    s3 = once_client(pair.lab, "s3")
+    s3.create_bucket(Bucket="streams")
+    shards = {f"train/{n}": os.urandom(700_000 * n) for n in range(7)}
+    for key, body in shards.items():
+        s3.put_object(Bucket="streams", Key=key, Body=body)
+    for name, text in {
+        "src/program.py": STREAM_PROGRAM,
+        "job.yaml": STREAM_JOB,
+        "data/a": "first",
+        "data/b/c": "second",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    job = ("train", "--job-file", str(tmp_path / "job.yaml"))
+    with pair.instance_profile():
+        status, out, err = pair.ctl(*job)
+        assert status == 0, err + out
+        lines = [line.partition("SEEN ")[2].split(" ", 1) for line in out.splitlines()]
+        seen = {int(rank): json.loads(told) for rank, told in (one for one in lines if one[1:])}
+        stream = {"objects": [[key, 0, ""] for key in sorted(shards)], "shuffle_seed": 3}
+        stream["distribution"] = "ShardedByS3Key"
+        for rank in range(2):
+            parts = [order(stream, epoch, rank, 2) for epoch in range(2)]
+            whole = [b"".join(shards[key] for key, _, _ in one) for one in parts]
+            assert seen[rank] == {
+                "mode": "Pipe",
+                "train": [sha256(one).hexdigest() for one in whole],
+                "test": 2 * [sha256(b"firstsecond").hexdigest()],
+            }
+        # One object for two ranks that share: nothing is started.
+        jobs = len(json.loads(pair.ctl("jobs", "--json")[1]))
+        (tmp_path / "job.yaml").write_text(STREAM_JOB.replace("train/'", "train/3'"))
+        status, _, err = pair.ctl(*job)
+        assert (status, "channel train: 1 object in s3://streams/train/3 for 2 ranks" in err) == (
+            2,
+            True,
+        ), err
+        assert len(json.loads(pair.ctl("jobs", "--json")[1])) == jobs
+    assert pair.on(1, "pgrep -fc '[r]ank.pyz' || true").strip() == "0"
     pair.ctl("clean-logs", "--jobs", "--force", "--yes")

@@ -6,7 +6,7 @@ All of it is computed from a job's contract, which is the same on every node:
     hosts               [{"address", "instance_type", "gpus": N}], the head node first
     processes_per_host  ranks on each host
     hyperparameters     {NAME: VALUE}, values as JSON has them
-    channels            {NAME: {"source", "mode": "File" or "Pipe", ...}}
+    channels            {NAME: {"source", "mode": "File" or "Pipe", ...}}; more in pipe.py
     distribution        "mpi", "parameter_server" or "" (a process on each host)
     mpi_options         custom_mpi_options as given
 
@@ -33,6 +33,7 @@ FOLDERS = (
     "output/data",
     "output/intermediate",
 )
+PIPES = "input/pipes"
 GROUP = "homogeneousCluster"
 LOG_LEVEL = 20  # logging.INFO
 
@@ -55,10 +56,17 @@ def arguments(hyperparameters: dict[str, Any]) -> list[str]:
 def environment(contract: dict[str, Any], host: dict[str, Any], base: str) -> dict[str, str]:
     """The SM_ variables of a program whose folder is `base`, as /opt/ml is there.
 
-    `host` is what the node itself knows: address, cpus, gpus, interface.
+    `host` is what the node itself knows: address, cpus, gpus, interface, and the rank.
     """
     hyperparameters = contract["hyperparameters"]
     channels = sorted(contract["channels"])
+    # Of streams each rank has its own: no two processes read a FIFO.
+    places = {
+        name: f"{base}/{PIPES}/{host['rank']}/{name}"
+        if contract["channels"][name]["mode"] == "Pipe"
+        else f"{base}/input/data/{name}"
+        for name in channels
+    }
     addresses = [one["address"] for one in contract["hosts"]]
     entry_point = contract["entry_point"]
     module = entry_point[:-3] if entry_point.endswith(".py") else entry_point
@@ -93,7 +101,7 @@ def environment(contract: dict[str, Any], host: dict[str, Any], base: str) -> di
         **known,
         "additional_framework_parameters": framework_parameters(contract),
         "distribution_hosts": [],
-        "channel_input_dirs": {name: f"{base}/input/data/{name}" for name in channels},
+        "channel_input_dirs": places,
         "framework_module": None,
         "hyperparameters": hyperparameters,
         "is_master": host["address"] == addresses[0],
@@ -118,7 +126,7 @@ def environment(contract: dict[str, Any], host: dict[str, Any], base: str) -> di
         "user_args": arguments(hyperparameters),
         "user_entry_point": entry_point,
         "training_env": training,
-        **{f"channel_{name}": f"{base}/input/data/{name}" for name in channels},
+        **{f"channel_{name}": place for name, place in places.items()},
         **{f"hp_{name}": value for name, value in hyperparameters.items()},
     }
     # Names are upper-cased, no more: `SM_HP_BATCH-SIZE` is one that no shell can name.

@@ -19,10 +19,13 @@ from pathlib import Path
 
 from clusterctl.node.scripts.contract import (
     CONTRACT,
+    PIPES,
     arguments,
     configuration,
     environment,
 )
+from clusterctl.node.scripts.objects import Unreadable
+from clusterctl.node.scripts.pipe import feed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,14 +38,29 @@ REQUIREMENTS = "requirements.txt"
 def main() -> None:
     base = Path(sys.argv[0]).resolve().parent
     contract = json.loads((base / CONTRACT).read_text())
-    host = this_host(contract)
+    rank, ranks = this_rank()
+    host = {**this_host(contract), "rank": rank}
     python = prepare(base, contract, host)
     os.environ.update(environment(contract, host, str(base)))
     path = [str(base / "code"), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))
     argv = command(contract, python)
     os.chdir(base / "code")
+    try:
+        feed(contract, base / PIPES / str(rank), rank, ranks)
+    except (Unreadable, OSError) as error:
+        sys.exit(f"clusterctl: {socket.gethostname()}: {error}")
     os.execv(argv[0], argv)
+
+
+def this_rank() -> tuple[int, int]:
+    """Its number, and how many there are: mpirun's, or torchrun's."""
+    environ = os.environ
+    # First: torchrun is a rank of mpirun's itself.
+    if "TORCHELASTIC_RUN_ID" in environ:
+        return int(environ["RANK"]), int(environ["WORLD_SIZE"])
+    size = environ.get("OMPI_COMM_WORLD_SIZE", "1")
+    return int(environ.get("OMPI_COMM_WORLD_RANK", "0")), int(size)
 
 
 def command(contract: dict[str, Any], python: str) -> list[str]:

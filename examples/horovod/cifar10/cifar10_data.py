@@ -10,11 +10,13 @@ validation/validation.tfrecords (batch 5) and eval/eval.tfrecords (the test batc
 from __future__ import annotations
 
 import io
+import itertools
 import pickle
 import re
 import struct
 import tarfile
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ NAMES = (
 )
 SIDE = 32
 IMAGE_BYTES = 3 * SIDE * SIDE
+IMAGES = {"train": 40_000, "validation": 10_000, "eval": 10_000}
 SUBSETS = {
     "train": tuple(f"data_batch_{number}" for number in range(1, 5)),
     "validation": ("data_batch_5",),
@@ -136,6 +139,28 @@ def count_records(path: Path) -> int:
     if position != size or not count:
         raise DataError(f"{path} is {'cut short' if count else 'empty'}")
     return count
+
+
+def streamed_records(channel: str) -> Any:
+    """The records of a channel in Pipe Mode, whose FIFOs are CHANNEL_0, CHANNEL_1, …: each iterator
+    over the data set reads the next one. TFRecordDataset seeks, which a FIFO cannot."""
+    import tensorflow as tf
+
+    epochs = itertools.count()
+
+    def records() -> Iterator[bytes]:
+        with open(f"{channel}_{next(epochs)}", "rb") as fifo:  # noqa: PTH123
+            while True:
+                header = fifo.read(12)
+                if not header:
+                    return
+                size = struct.unpack("<Q", header[:8])[0] if len(header) == 12 else 0
+                record = fifo.read(size + 4)
+                if not size or len(record) < size + 4:
+                    raise DataError(f"{channel}: its last record is cut short")
+                yield record[:-4]
+
+    return tf.data.Dataset.from_generator(records, output_signature=tf.TensorSpec((), tf.string))
 
 
 def parse_record(record: Any) -> tuple[Any, Any]:

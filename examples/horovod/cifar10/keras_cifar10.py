@@ -19,13 +19,22 @@ this is a program for one GPU.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import sys
 from pathlib import Path
 from typing import Any
 
-from cifar10_data import SUBSETS, DataError, count_records, first_line, parse_record, record_file
+from cifar10_data import (
+    IMAGES,
+    DataError,
+    count_records,
+    first_line,
+    parse_record,
+    record_file,
+    streamed_records,
+)
 from epoch_log import Diverged, EpochLog, offer_stacks
 from flag_types import local_folder, positive
 from saved_model import save
@@ -52,9 +61,10 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         parser.add_argument(*both, **settings)
 
     add("--data-dir", default="~/data/cifar10", help="folder of the three TFRecord files")
-    for subset in ("train", "validation", "eval"):
+    for subset, images in IMAGES.items():
         folder = environ.get(f"SM_CHANNEL_{subset.upper()}")
         add(f"--{subset}", default=folder, help=f"another folder for {subset}.tfrecords")
+        add(f"--{subset}-images", type=positive(int), default=images, help="in Pipe Mode")
     add(
         "--model-dir",
         type=local_folder,
@@ -125,7 +135,11 @@ def same_everywhere(**images: int) -> None:
 
 def training_batches(path: Path, count: int, args: argparse.Namespace) -> Any:
     """Batches of this rank without end: shuffled, moved about, mirrored."""
-    images = own_records(path).map(parse_record).cache()
+    images = own_records(path).map(parse_record)
+    if path.is_file():
+        images = images.cache()
+    else:  # A stream is read anew, and training begins before all of it is there.
+        count = min(count, 10 * args.batch_size)
     images = images.shuffle(count, args.seed + hvd.rank()).repeat()
     images = images.map(augmented, num_parallel_calls=tf.data.AUTOTUNE)
     return images.batch(args.batch_size).prefetch(tf.data.AUTOTUNE)
@@ -133,7 +147,11 @@ def training_batches(path: Path, count: int, args: argparse.Namespace) -> Any:
 
 def own_records(path: Path) -> Any:
     # Horovod: no two ranks have a record in common.
-    return tf.data.TFRecordDataset(str(path)).shard(hvd.size(), hvd.rank())
+    return records_of(path).shard(hvd.size(), hvd.rank())
+
+
+def records_of(path: Path) -> Any:
+    return tf.data.TFRecordDataset(str(path)) if path.is_file() else streamed_records(str(path))
 
 
 def augmented(image: Any, label: Any) -> tuple[Any, Any]:
@@ -247,8 +265,8 @@ def train(args: argparse.Namespace, files: dict[str, Path], counts: dict[str, in
             f"{files['train']} or {files['validation']}: {first_line(error)}"
         ) from error
     if hvd.rank() == 0:
-        records = tf.data.TFRecordDataset(str(files["eval"]))
-        loss, accuracy = model.evaluate(test_batches(records, args), verbose=0)
+        records = test_batches(records_of(files["eval"]), args)
+        loss, accuracy = model.evaluate(records, verbose=0)
         print(f"Test loss: {loss:.4f}\nTest accuracy: {accuracy:.4f}")
         print(f"Model saved in {save(model, args.model_dir)}", flush=True)
 
@@ -256,9 +274,16 @@ def train(args: argparse.Namespace, files: dict[str, Path], counts: dict[str, in
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
     try:
-        folders = {subset: getattr(args, subset) or args.data_dir for subset in SUBSETS}
-        files = {subset: record_file(folder, subset) for subset, folder in folders.items()}
-        train(args, files, {subset: count_records(path) for subset, path in files.items()})
+        channels = json.loads(os.environ.get("SM_INPUT_DATA_CONFIG", "{}"))
+        files, counts = {}, {}
+        for subset in IMAGES:
+            folder = getattr(args, subset) or args.data_dir
+            if channels.get(subset, {}).get("TrainingInputMode") == "Pipe":
+                files[subset], counts[subset] = Path(folder), getattr(args, f"{subset}_images")
+            else:
+                files[subset] = record_file(folder, subset)
+                counts[subset] = count_records(files[subset])
+        train(args, files, counts)
     except (DataError, Diverged, ImportError, OSError) as error:
         sys.exit(f"error: {platform.node()}: {error}")
     except KeyboardInterrupt:

@@ -1,0 +1,287 @@
+"""Reads S3's objects on a node, in parts, by several threads at once: a part is whole and of the
+version that was listed, or Unreadable.
+
+s5cmd and aws write an object to their output a second time, or end in the midst of one, when a
+connection drops; what reads a FIFO cannot go back. So this asks for the bytes that are missing.
+Signatures: https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html
+"""
+
+from __future__ import annotations
+
+import calendar
+import hashlib
+import hmac
+import http.client
+import json
+import os
+import random
+import re
+import threading
+import time
+import urllib.error
+import urllib.request
+from functools import partial
+from urllib.parse import quote, urlsplit
+from xml.etree import ElementTree
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+TIMEOUT_S = 30.0
+# So often without a byte more, with waits of up to LONGEST_WAIT_S between: about a minute.
+ATTEMPTS, LONGEST_WAIT_S = 12, 10.0
+TEMPORARY = (408, 425, 429, 500, 502, 503, 504)
+LATE_KEYS = ("ExpiredToken", "InvalidToken")
+TEMPORARY_CODES = ("SlowDown", "RequestTimeout", "InternalError", *LATE_KEYS)
+EMPTY = hashlib.sha256().hexdigest()
+METADATA, METADATA_TIMEOUT_S = "http://169.254.169.254", 5.0
+# Before keys end, others are there.
+EARLY_S = 240
+ARCHIVES = ("GLACIER", "DEEP_ARCHIVE")
+
+
+class Unreadable(Exception):
+    """The text says what, and why."""
+
+
+class Bucket:
+    """That of a channel's source: `s3://BUCKET/PREFIX`."""
+
+    def __init__(self, channel: Mapping[str, Any]) -> None:
+        self.name, _, self.prefix = channel["source"][len("s3://") :].partition("/")
+        self.endpoint = channel.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL_S3") or ""
+        self.region = channel.get("region") or region_here()
+        self.keys = None if channel.get("unsigned") else Keys()
+        self._own = threading.local()
+
+    def list_all(self) -> list[tuple[str, int, str]]:
+        """Name, size and ETag of each object below the prefix, by name. Raises Unreadable."""
+        found, query = [], {"list-type": "2", "prefix": self.prefix}
+        while True:
+            page = ElementTree.fromstring(self._persist(partial(self._get, query), self.prefix))
+            rows = [{inner.tag.rpartition("}")[2]: inner.text for inner in one} for one in page]
+            for row in rows:
+                key, size = row.get("Key"), int(row.get("Size") or 0)
+                if key is None or (key.endswith("/") and not size) or not self._below(key):
+                    continue
+                if row.get("StorageClass") in ARCHIVES:
+                    raise Unreadable(f"s3://{self.name}/{key} is archived: copy it first")
+                found.append((key, size, row.get("ETag") or ""))
+            more = page.findtext("{*}NextContinuationToken")
+            if not more:
+                return sorted(found, key=lambda one: one[0].encode())
+            query = {**query, "continuation-token": more}
+
+    def _below(self, key: str) -> bool:
+        """As `copy` takes it: `train` is not `train-old/x`."""
+        prefix = self.prefix
+        return not prefix or prefix.endswith("/") or key[len(prefix) :][:1] in ("", "/")
+
+    def read(self, key: str, etag: str, begin: int, end: int) -> bytearray:
+        """Bytes of that version. Raises Unreadable."""
+        data = bytearray(end - begin)
+        view = memoryview(data)
+
+        def some(at: int) -> int:
+            headers = {"Range": f"bytes={begin + at}-{end - 1}", "If-Match": etag}
+            answer = self._open(key, {}, headers)
+            told = answer.getheader("Content-Range", "")
+            if answer.status != 206 or not told.startswith(f"bytes {begin + at}-"):
+                raise Unreadable(f"{self._url(key)}: the server does not send parts")
+            if answer.getheader("ETag", etag) != etag:
+                raise Unreadable(f"{self._url(key)} has changed since it was listed")
+            while at < len(data):
+                try:
+                    had = answer.readinto(view[at:])
+                except (OSError, http.client.HTTPException) as error:
+                    raise _Cut(at, error) from error
+                if not had:
+                    raise _Cut(at, OSError("the answer was cut short"))
+                at += had
+            return at
+
+        self._persist(some, key)
+        return data
+
+    def _url(self, key: str) -> str:
+        return f"s3://{self.name}/{key}"
+
+    def _persist(self, work: Any, key: str) -> Any:
+        """What `work(at)` gives, from where the last attempt stopped. Raises Unreadable."""
+        attempt = at = 0
+        while True:
+            try:
+                return work(at)
+            except (OSError, http.client.HTTPException, _Cut) as error:
+                self._own.connection = None
+                why: Any = error
+                attempt += 1
+                if isinstance(error, _Cut):
+                    attempt = 1 if error.at > at else attempt
+                    at, why = error.at, error.why
+                if attempt >= ATTEMPTS:
+                    raise Unreadable(
+                        f"gave up after {attempt} attempts: {self._url(key)}: "
+                        f"{why or type(why).__name__}"
+                    ) from error
+                wait_s = min(LONGEST_WAIT_S, 0.1 * 2**attempt)
+                time.sleep(wait_s * random.uniform(0.5, 1))  # noqa: S311
+
+    def _get(self, query: Mapping[str, str], _: int) -> bytes:
+        return bytes(self._open("", query, {}).read())
+
+    def _open(
+        self, key: str, query: Mapping[str, str], headers: Mapping[str, str]
+    ) -> http.client.HTTPResponse:
+        """An answer of success. Raises Unreadable, and OSError where another attempt may help."""
+        answer = self._ask(key, query, headers)
+        if answer.status < 300:
+            return answer
+        elsewhere = answer.getheader("x-amz-bucket-region")
+        said = answer.read(1 << 16).decode("utf-8", "replace")
+        if elsewhere and elsewhere != self.region:
+            self.region = elsewhere
+            self._own.connection = None
+            return self._open(key, query, headers)
+        found = re.search("<Code>(.*?)</Code>", said)
+        code = found[1] if found else ""
+        url = self._url(key or self.prefix)
+        if answer.status in TEMPORARY or code in TEMPORARY_CODES:
+            if self.keys and code in LATE_KEYS:
+                self.keys.forget()
+            raise OSError(f"S3 says {answer.status} {code}".strip())
+        if answer.status in (412, 416):
+            raise Unreadable(f"{url} has changed since it was listed")
+        if answer.status == 404:
+            gone = "is no longer there" if key else "is not there: there is no such bucket"
+            raise Unreadable(f"{url} {gone}")
+        if answer.status == 403:
+            raise Unreadable(
+                f"S3 refuses {url} ({code}): the nodes' role needs s3:ListBucket and s3:GetObject"
+            )
+        raise Unreadable(f"S3 does not send {url} ({answer.status} {code})")
+
+    def _ask(
+        self, key: str, query: Mapping[str, str], headers: Mapping[str, str]
+    ) -> http.client.HTTPResponse:
+        base, path = self.endpoint.rstrip("/"), "/" + quote(key, safe="/-_.~")
+        if base or "." in self.name:  # no certificate is for a name with dots
+            base = base or f"https://s3.{self.region}.amazonaws.com"
+            path = f"/{self.name}{path}"
+        else:
+            base = f"https://{self.name}.s3.{self.region}.amazonaws.com"
+        parts = urlsplit(base)
+        told = "&".join(
+            f"{quote(name, safe='-_.~')}={quote(value, safe='-_.~')}"
+            for name, value in sorted(query.items())
+        )
+        sent = {"host": parts.netloc, **{name.lower(): text for name, text in headers.items()}}
+        keys = self.keys.get() if self.keys else None
+        if keys:
+            now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+            sent = signed(keys, self.region, path, told, sent, now)
+        connection = getattr(self._own, "connection", None)
+        if connection is None:
+            kind = http.client.HTTPSConnection
+            if parts.scheme == "http":
+                kind = http.client.HTTPConnection  # type: ignore[assignment]
+            connection = self._own.connection = kind(parts.netloc, timeout=TIMEOUT_S)
+        connection.request("GET", f"{path}?{told}" if told else path, headers=sent)
+        answer: http.client.HTTPResponse = connection.getresponse()
+        return answer
+
+
+class _Cut(Exception):
+    """After so many bytes of a part. `why` it was cut off."""
+
+    def __init__(self, at: int, why: Exception) -> None:
+        super().__init__(str(why))
+        self.at, self.why = at, why
+
+
+def signed(
+    keys: Sequence[str], region: str, path: str, query: str, headers: Mapping[str, str], now: str
+) -> dict[str, str]:
+    """The headers of a GET, with its signature (version 4). `path` and `query` are quoted, and
+    names of headers in lower case."""
+    access, secret, token = keys
+    sent = {**headers, "x-amz-content-sha256": EMPTY, "x-amz-date": now}
+    if token:
+        sent["x-amz-security-token"] = token
+    names = ";".join(sorted(sent))
+    lines = [f"{name}:{sent[name].strip()}\n" for name in sorted(sent)]
+    request = "\n".join(["GET", path, query, "".join(lines), names, EMPTY])
+    scope = f"{now[:8]}/{region}/s3/aws4_request"
+    digest = hashlib.sha256(request.encode()).hexdigest()
+    text = f"AWS4-HMAC-SHA256\n{now}\n{scope}\n{digest}"
+    key = f"AWS4{secret}".encode()
+    for part in (*scope.split("/"), text):
+        key = hmac.new(key, part.encode(), hashlib.sha256).digest()
+    told = f"Credential={access}/{scope}, SignedHeaders={names}, Signature={key.hex()}"
+    return {**sent, "authorization": f"AWS4-HMAC-SHA256 {told}"}
+
+
+class Keys:
+    """The environment's, or else those of the instance profile, which are new every few hours."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.forget()
+
+    def forget(self) -> None:
+        """S3 did not like them: ask again."""
+        self._keys, self._until = ("", "", ""), 0.0
+
+    def get(self) -> tuple[str, str, str]:
+        """Access key, secret, token. Raises Unreadable, OSError."""
+        env = os.environ
+        if env.get("AWS_ACCESS_KEY_ID") and env.get("AWS_SECRET_ACCESS_KEY"):
+            token = env.get("AWS_SESSION_TOKEN", "")
+            return env["AWS_ACCESS_KEY_ID"], env["AWS_SECRET_ACCESS_KEY"], token
+        with self._lock:
+            if time.time() > self._until - EARLY_S:
+                self._renew()
+            return self._keys
+
+    def _renew(self) -> None:
+        place = "meta-data/iam/security-credentials/"
+        try:
+            role = metadata(place).split()[0]
+            told = json.loads(metadata(place + role))
+        except (urllib.error.HTTPError, IndexError):
+            raise Unreadable(
+                "there are no credentials for S3: no instance profile; give the nodes one "
+                "(`up --instance-profile`), or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (-x)"
+            ) from None
+        self._keys = (told["AccessKeyId"], told["SecretAccessKey"], told.get("Token") or "")
+        ends = time.strptime(told["Expiration"][:19], "%Y-%m-%dT%H:%M:%S")
+        self._until = float(calendar.timegm(ends))
+
+
+def metadata(path: str) -> str:
+    """What the instance's metadata service says, IMDSv2. Raises OSError."""
+    base = os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or METADATA
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def ask(path: str, method: str, name: str, value: str) -> str:
+        asked = urllib.request.Request(  # noqa: S310
+            f"{base.rstrip('/')}/latest/{path}", method=method, headers={name: value}
+        )
+        with opener.open(asked, timeout=METADATA_TIMEOUT_S) as answer:
+            return str(answer.read().decode())
+
+    token = ask("api/token", "PUT", "X-aws-ec2-metadata-token-ttl-seconds", "300")
+    return ask(path, "GET", "X-aws-ec2-metadata-token", token)
+
+
+def region_here() -> str:
+    """The environment's, or the node's own. A bucket says itself where it is elsewhere."""
+    said = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    if said:
+        return said
+    try:
+        return metadata("meta-data/placement/region")
+    except OSError:
+        return "us-east-1"

@@ -1,0 +1,343 @@
+"""Pipe Mode: streams a channel's objects into FIFOs of a rank, NAME_0, NAME_1, …, one an epoch.
+
+A feeder for each channel is forked by the rank before that becomes the program (rank.py):
+
+    feeder      makes the FIFOs, and holds the end that is written to, so that no death of a writer
+                looks like the end of an epoch
+      writer    one an epoch: fetches ahead, writes all bytes in order, and ends
+
+A reader that closes early gets the next epoch's FIFO. Where an epoch cannot be told whole, the
+program is killed and the FIFO is left open until then: a short epoch never looks whole. The feeder
+ends with the program.
+
+The contract has the channel's options and `objects`, [[name, bytes, etag]] in the order of their
+names: they were listed once (`list_channel`), by the head node, for all ranks.
+
+    distribution     FullyReplicated; ShardedByS3Key: every n-th of them to each of n ranks
+    shuffle_seed     another order for every epoch, the same on all ranks
+    compression      Gzip: unpacked on the way
+    record_wrapping  RecordIO: a header before each object, padding after it
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import struct
+import sys
+import zlib
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from fcntl import fcntl
+from itertools import islice
+from pathlib import Path
+
+from clusterctl.node.scripts.objects import Bucket, Unreadable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from typing import Any, NoReturn, Union
+
+    Bytes = Union[bytes, bytearray]
+    Part = tuple[Bytes, int, str]
+    Source = Union[Bucket, "Folder"]
+
+PIPE, SHARDED = "Pipe", "ShardedByS3Key"
+PART_BYTES, AHEAD = 8 << 20, 6
+RECORD_MAGIC, LONGEST_RECORD = 0xCED7230A, (1 << 29) - 1
+SET_DEATH_SIGNAL, SET_PIPE_SIZE = 1, 1031  # prctl(2), fcntl(2)
+FIFO_BYTES = 1 << 20  # of /proc/sys/fs/pipe-max-size
+DONE, CLOSED_EARLY = 0, 3
+_LIBC = ctypes.CDLL(None)
+
+
+def main() -> None:
+    """Lists channels on the head node: their contracts by name come on stdin, with `environ`."""
+    told = json.load(sys.stdin)
+    os.environ.update(told["environ"])
+    listed: dict[str, Any] = {}
+    try:
+        for name, channel in told["channels"].items():
+            listed[name] = list_channel(channel)
+        print(json.dumps(listed))
+    except (Unreadable, OSError) as error:
+        print(json.dumps({"error": f"channel {name}: {error}"}))
+
+
+# What there is
+
+
+def list_channel(channel: Mapping[str, Any]) -> dict[str, Any]:
+    """`objects`, and what else is found out for the contract. Raises Unreadable, OSError."""
+    source = channel["source"]
+    if source.startswith("s3://"):
+        bucket = Bucket(channel)
+        objects = bucket.list_all()
+        return {"objects": objects, "region": bucket.region, "endpoint": bucket.endpoint}
+    folder = Path(source).expanduser()
+    if not folder.is_dir():
+        raise Unreadable(f"there is no folder {source} on this node")
+    return {"objects": files_of(folder)}
+
+
+def files_of(folder: Path) -> list[tuple[str, int, str]]:
+    """The files below a folder, as an S3 prefix lists its objects."""
+    found = (path for path in folder.rglob("*") if path.is_file())
+    names = ((os.fsencode(path.relative_to(folder)), path.stat().st_size) for path in found)
+    return [(os.fsdecode(name), size, "") for name, size in sorted(names)]
+
+
+class Folder:
+    """Reads as a Bucket does. Files are those that were there at first. Raises Unreadable."""
+
+    def __init__(self, channel: Mapping[str, Any]) -> None:
+        self.top = Path(channel["source"]).expanduser()
+        self.first = {name: self._version(name) for name, _, _ in channel["objects"]}
+        for name, size, _ in channel["objects"]:
+            if self.first[name][0] != size:
+                raise Unreadable(f"{self.top / name} has {self.first[name][0]} bytes, not {size}")
+
+    def _version(self, name: str) -> tuple[int, int]:
+        try:
+            status = (self.top / name).stat()
+        except OSError as error:
+            raise Unreadable(f"{self.top / name}: {error.strerror}") from None
+        return status.st_size, status.st_mtime_ns
+
+    def read(self, name: str, etag: str, begin: int, end: int) -> bytes:
+        data = b""
+        with contextlib.suppress(OSError), (self.top / name).open("rb") as file:
+            data = os.pread(file.fileno(), end - begin, begin)
+        if len(data) < end - begin or self._version(name) != self.first[name]:
+            raise Unreadable(f"{self.top / name} has changed while it was read")
+        return data
+
+
+def source_of(channel: Mapping[str, Any]) -> Source:
+    return Bucket(channel) if channel["source"].startswith("s3://") else Folder(channel)
+
+
+# An epoch
+
+
+def order(channel: Mapping[str, Any], epoch: int, rank: int, ranks: int) -> list[Sequence[Any]]:
+    """A rank's objects in one epoch, in their order."""
+    objects = list(channel["objects"])
+    if channel.get("shuffle_seed") is not None:
+        random.Random(f"{channel['shuffle_seed']}/{epoch}").shuffle(objects)  # noqa: S311
+    return objects[rank::ranks] if channel.get("distribution") == SHARDED else objects
+
+
+def stream(source: Source, objects: Sequence[Sequence[Any]]) -> Iterator[Part]:
+    """Each object's parts, in order: what it is, how many bytes of the object follow, its name.
+
+    AHEAD of them are fetched before they are asked for, from now on. Raises Unreadable then.
+    """
+    parts = (
+        (name, etag, begin, min(begin + PART_BYTES, size), size)
+        for name, size, etag in objects
+        for begin in range(0, max(size, 1), PART_BYTES)
+    )
+    pool = ThreadPoolExecutor(AHEAD)
+
+    def get(name: str, etag: str, begin: int, end: int, size: int) -> Part:
+        return (source.read(name, etag, begin, end) if size else b""), size - end, name
+
+    coming = deque(pool.submit(get, *part) for part in islice(parts, AHEAD))
+
+    def given() -> Iterator[Part]:
+        try:
+            while coming:
+                yield coming.popleft().result()
+                coming.extend(pool.submit(get, *part) for part in islice(parts, 1))
+        finally:
+            for future in coming:
+                future.cancel()
+            pool.shutdown(wait=False)
+
+    return given()
+
+
+def epoch_of(channel: Mapping[str, Any], parts: Iterator[Part]) -> Iterator[Bytes]:
+    """The bytes that the program gets of these parts. Raises Unreadable."""
+    packed, wrapped = channel.get("compression") == "Gzip", channel.get("record_wrapping")
+    if packed:
+        parts = unpacked(parts, whole=wrapped == "RecordIO")
+    if wrapped != "RecordIO":
+        for data, _, _ in parts:
+            yield data
+        return
+    at = 0
+    for data, left, name in parts:
+        if not at:
+            size = len(data) + left
+            if size > LONGEST_RECORD:
+                raise Unreadable(f"{name}: a RecordIO record has at most {LONGEST_RECORD} bytes")
+            yield struct.pack("<II", RECORD_MAGIC, size)
+        at = at + len(data) if left else 0
+        yield data
+        if not left:
+            yield bytes(-size % 4)
+
+
+def unpacked(parts: Iterator[Part], whole: bool) -> Iterator[Part]:
+    """What gzip packed; `whole`: each object at once, since its size is not known before."""
+    opened, fed = zlib.decompressobj(31), False
+    kept: list[bytes] = []
+    for data, left, name in parts:
+        rest = bytes(data)
+        while rest:
+            if opened.eof:  # one file after another is a file, too
+                opened = zlib.decompressobj(31)
+            try:
+                out, fed = opened.decompress(rest, PART_BYTES), True
+            except zlib.error as error:
+                raise Unreadable(f"{name} is not what gzip packs: {error}") from None
+            rest = opened.unused_data if opened.eof else opened.unconsumed_tail
+            if whole:
+                kept.append(out)
+            else:
+                yield out, 1, name
+        if not left:
+            kept.append(opened.flush())
+            if fed and not opened.eof:
+                raise Unreadable(f"{name}: what gzip packed is cut short")
+            yield b"".join(kept), 0, name
+            opened, fed, kept = zlib.decompressobj(31), False, []
+
+
+# The processes
+
+
+def feed(contract: Mapping[str, Any], folder: Path, rank: int, ranks: int) -> None:
+    """Start the feeders of a rank whose FIFOs are in `folder`. Raises Unreadable."""
+    channels = {name: one for name, one in contract["channels"].items() if one["mode"] == PIPE}
+    if not channels:
+        return
+    shutil.rmtree(folder, ignore_errors=True)  # of an earlier attempt
+    folder.mkdir(parents=True)
+    program = Program(os.getpid(), folder)
+    for name, channel in channels.items():
+        source = source_of(channel)
+        os.mkfifo(folder / f"{name}_0")
+        if os.fork() == 0:
+            try:
+                Feeder(name, channel, source, folder, program, (rank, ranks)).run()
+            except BaseException as error:  # noqa: BLE001 - nothing of this process may return
+                program.fail(f"channel {name}: {error!r}")
+
+
+class Program:
+    """The rank's process. It is another one when its start is."""
+
+    def __init__(self, pid: int, folder: Path) -> None:
+        self.pid, self.folder = pid, folder
+        self.start = self._stat()[1]
+
+    def _stat(self) -> tuple[str, str]:
+        """Its state and its start; proc(5)."""
+        try:
+            fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return "X", ""
+        return fields[0], fields[19]
+
+    def runs(self) -> bool:
+        state, start = self._stat()
+        return state not in "ZX" and start == self.start
+
+    def fail(self, why: str) -> NoReturn:
+        """Say it, and kill the program with what it started: its reader sees no end of the FIFO."""
+        if self.runs():
+            line = f"clusterctl: {socket.gethostname()}: {why}; the program is killed\n"
+            with contextlib.suppress(OSError):
+                os.write(2, line.encode(errors="replace"))
+            with contextlib.suppress(OSError):
+                (self.folder.parents[2] / "output" / "failure").write_text(line)
+            with contextlib.suppress(OSError):
+                if os.getpgid(self.pid) == self.pid:  # mpirun and torchrun see to that
+                    os.killpg(self.pid, signal.SIGKILL)
+                os.kill(self.pid, signal.SIGKILL)
+            while self.runs():
+                signal.sigtimedwait((), 0.01)
+        os._exit(1)
+
+
+class Feeder:
+    """One channel's process; `place` is (rank, ranks)."""
+
+    def __init__(
+        self,
+        name: str,
+        channel: Mapping[str, Any],
+        source: Source,
+        folder: Path,
+        program: Program,
+        place: tuple[int, int],
+    ) -> None:
+        self.name, self.channel, self.source = name, channel, source
+        self.folder, self.program, self.place = folder, program, place
+
+    def run(self) -> NoReturn:
+        os.setsid()
+        _LIBC.prctl(SET_DEATH_SIGNAL, signal.SIGKILL)
+        if os.getppid() != self.program.pid:
+            os._exit(0)
+        epoch = 0
+        while True:
+            told, tells = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+            writer = os.fork()
+            if writer == 0:
+                tells.close()
+                self.write(epoch, told)
+            told.close()
+            path = self.folder / f"{self.name}_{epoch}"
+            # It is there before the program can ask for it.
+            os.mkfifo(self.folder / f"{self.name}_{epoch + 1}")
+            held = os.open(path, os.O_WRONLY)  # waits for the reader
+            with contextlib.suppress(OSError):
+                fcntl(held, SET_PIPE_SIZE, FIFO_BYTES)
+            with contextlib.suppress(OSError):  # of a writer that is gone: see below
+                fds = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", held))]
+                tells.sendmsg([b"."], fds)
+            _, status = os.waitpid(writer, 0)
+            if os.WIFSIGNALED(status) or os.WEXITSTATUS(status) not in (DONE, CLOSED_EARLY):
+                how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else str(status)
+                self.program.fail(f"channel {self.name}: its writer died ({how})")
+            tells.close()
+            path.unlink()
+            os.close(held)
+            epoch += 1
+
+    def write(self, epoch: int, told: socket.socket) -> NoReturn:
+        """One epoch, in a process of its own. The death of the feeder is the program's."""
+
+        def orphaned(*_: object) -> None:
+            self.program.fail(f"channel {self.name}: its feeder was killed")
+
+        signal.signal(signal.SIGTERM, orphaned)
+        _LIBC.prctl(SET_DEATH_SIGNAL, signal.SIGTERM)
+        if not self.program.runs():
+            os._exit(0)
+        try:
+            parts = stream(self.source, order(self.channel, epoch, *self.place))
+            _, passed, _, _ = told.recvmsg(1, socket.CMSG_LEN(4))
+            [fifo] = struct.unpack("i", passed[0][2])
+            for data in epoch_of(self.channel, parts):
+                rest = memoryview(data)
+                while rest:
+                    rest = rest[os.write(fifo, rest) :]
+        except BrokenPipeError:
+            os._exit(CLOSED_EARLY)
+        except Unreadable as error:
+            self.program.fail(f"channel {self.name}, epoch {epoch}: {error}")
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the epoch is not whole
+            self.program.fail(f"channel {self.name}, epoch {epoch}: {error!r}")
+        os._exit(DONE)
