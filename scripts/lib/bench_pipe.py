@@ -160,15 +160,17 @@ def timed(way: Callable[[], None]) -> tuple[float, float]:
     if child == 0:
         # What is left of the feeders becomes this process's child, and counts.
         ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1)
-        way()
-        os.write(tells, b"%f" % (time.monotonic() - began))
-        with contextlib.suppress(ChildProcessError):
-            while True:
-                os.wait()
-        os._exit(0)
+        try:
+            way()
+            os.write(tells, b"%f" % (time.monotonic() - began))
+            with contextlib.suppress(ChildProcessError):
+                while True:
+                    os.wait()
+        finally:
+            os._exit(0)
     os.close(tells)
     with os.fdopen(reads) as told:
-        took = float(told.read())
+        took = float(told.read() or "nan")
     os.waitpid(child, 0)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return took, used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime

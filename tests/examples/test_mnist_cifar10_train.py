@@ -151,6 +151,37 @@ def test_sagemakers_variables_name_the_folders(run_ranks, monkeypatch, tmp_path,
     assert " in given" in given.stderr, "what is typed comes first"
 
 
+FED = """\
+import json, os, sys
+sys.path.insert(0, {checkout!r})
+from pathlib import Path
+from clusterctl.node.scripts.contract import input_data_config
+from clusterctl.node.scripts.pipe import feed, list_channel
+rank, ranks = (int(os.environ["OMPI_COMM_WORLD_" + name]) for name in ("RANK", "SIZE"))
+place, channels = Path("input", "pipes", str(rank)).resolve(), {{}}
+for name in ("train", "validation", "eval"):
+    channels[name] = {{"source": str(Path("data", name).resolve()), "mode": "Pipe"}}
+    channels[name].update(list_channel(channels[name]))
+    os.environ["SM_CHANNEL_" + name.upper()] = str(place / name)
+os.environ["SM_INPUT_DATA_CONFIG"] = json.dumps(input_data_config({{"channels": channels}}))
+feed({{"channels": channels}}, place, rank, ranks)
+os.execv(sys.executable, [sys.executable, {program!r}, *sys.argv[1:]])
+"""
+
+
+@pytest.mark.train
+@pytest.mark.timeout(600)
+def test_two_ranks_learn_from_streams(program, tmp_path):
+    program(CIFAR10 / "make_sample_cifar10.py", "--data-dir", "data", "--images", 100)
+    program(CIFAR10 / "generate_cifar10_tfrecords.py", "--data-dir", "data")
+    text = FED.format(checkout=str(EXAMPLES.parents[1]), program=str(PROGRAMS["cifar10"]))
+    (tmp_path / "fed.py").write_text(text)
+    images = ("--train-images", 400, "--validation-images", 100, "--eval-images", 100)
+    out = program("fed.py", *images, "--epochs", 2, "--model-dir", "model", ranks=2)
+    assert "Test accuracy: " in out
+    assert (tmp_path / "model" / "1" / "saved_model.pb").exists()
+
+
 @pytest.mark.train
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_keras_3_is_refused(program, run_ranks, monkeypatch, tmp_path, name):

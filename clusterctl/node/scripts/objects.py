@@ -1,5 +1,5 @@
 """Reads S3's objects on a node, in parts, by several threads at once: a part is whole and of the
-version that was listed, or Unreadable.
+version that was listed, or NotStreamed.
 
 s5cmd and aws write an object to their output a second time, or end in the midst of one, when a
 connection drops; what reads a FIFO cannot go back. So this asks for the bytes that are missing.
@@ -42,11 +42,11 @@ EARLY_S = 240
 ARCHIVES = ("GLACIER", "DEEP_ARCHIVE")
 
 
-class Unreadable(Exception):
+class NotStreamed(Exception):
     """The text says what, and why."""
 
 
-class Bucket:
+class ObjectReader:
     """That of a channel's source: `s3://BUCKET/PREFIX`."""
 
     def __init__(self, channel: Mapping[str, Any]) -> None:
@@ -57,7 +57,7 @@ class Bucket:
         self._own = threading.local()
 
     def list_all(self) -> list[tuple[str, int, str]]:
-        """Name, size and ETag of each object below the prefix, by name. Raises Unreadable."""
+        """Name, size and ETag of each object below the prefix, by name. Raises NotStreamed."""
         found, query = [], {"list-type": "2", "prefix": self.prefix}
         while True:
             page = ElementTree.fromstring(self._persist(partial(self._get, query), self.prefix))
@@ -67,7 +67,7 @@ class Bucket:
                 if key is None or (key.endswith("/") and not size) or not self._below(key):
                     continue
                 if row.get("StorageClass") in ARCHIVES:
-                    raise Unreadable(f"s3://{self.name}/{key} is archived: copy it first")
+                    raise NotStreamed(f"s3://{self.name}/{key} is archived: copy it first")
                 found.append((key, size, row.get("ETag") or ""))
             more = page.findtext("{*}NextContinuationToken")
             if not more:
@@ -80,7 +80,7 @@ class Bucket:
         return not prefix or prefix.endswith("/") or key[len(prefix) :][:1] in ("", "/")
 
     def read(self, key: str, etag: str, begin: int, end: int) -> bytearray:
-        """Bytes of that version. Raises Unreadable."""
+        """Bytes of that version. Raises NotStreamed."""
         data = bytearray(end - begin)
         view = memoryview(data)
 
@@ -89,9 +89,9 @@ class Bucket:
             answer = self._open(key, {}, headers)
             told = answer.getheader("Content-Range", "")
             if answer.status != 206 or not told.startswith(f"bytes {begin + at}-"):
-                raise Unreadable(f"{self._url(key)}: the server does not send parts")
+                raise NotStreamed(f"{self._url(key)}: the server does not send parts")
             if answer.getheader("ETag", etag) != etag:
-                raise Unreadable(f"{self._url(key)} has changed since it was listed")
+                raise NotStreamed(f"{self._url(key)} has changed since it was listed")
             while at < len(data):
                 try:
                     had = answer.readinto(view[at:])
@@ -109,7 +109,7 @@ class Bucket:
         return f"s3://{self.name}/{key}"
 
     def _persist(self, work: Any, key: str) -> Any:
-        """What `work(at)` gives, from where the last attempt stopped. Raises Unreadable."""
+        """What `work(at)` gives, from where the last attempt stopped. Raises NotStreamed."""
         attempt = at = 0
         while True:
             try:
@@ -122,7 +122,7 @@ class Bucket:
                     attempt = 1 if error.at > at else attempt
                     at, why = error.at, error.why
                 if attempt >= ATTEMPTS:
-                    raise Unreadable(
+                    raise NotStreamed(
                         f"gave up after {attempt} attempts: {self._url(key)}: "
                         f"{why or type(why).__name__}"
                     ) from error
@@ -135,7 +135,7 @@ class Bucket:
     def _open(
         self, key: str, query: Mapping[str, str], headers: Mapping[str, str]
     ) -> http.client.HTTPResponse:
-        """An answer of success. Raises Unreadable, and OSError where another attempt may help."""
+        """An answer of success. Raises NotStreamed, and OSError where another attempt may help."""
         answer = self._ask(key, query, headers)
         if answer.status < 300:
             return answer
@@ -153,15 +153,15 @@ class Bucket:
                 self.keys.forget()
             raise OSError(f"S3 says {answer.status} {code}".strip())
         if answer.status in (412, 416):
-            raise Unreadable(f"{url} has changed since it was listed")
+            raise NotStreamed(f"{url} has changed since it was listed")
         if answer.status == 404:
             gone = "is no longer there" if key else "is not there: there is no such bucket"
-            raise Unreadable(f"{url} {gone}")
+            raise NotStreamed(f"{url} {gone}")
         if answer.status == 403:
-            raise Unreadable(
+            raise NotStreamed(
                 f"S3 refuses {url} ({code}): the nodes' role needs s3:ListBucket and s3:GetObject"
             )
-        raise Unreadable(f"S3 does not send {url} ({answer.status} {code})")
+        raise NotStreamed(f"S3 does not send {url} ({answer.status} {code})")
 
     def _ask(
         self, key: str, query: Mapping[str, str], headers: Mapping[str, str]
@@ -235,7 +235,7 @@ class Keys:
         self._keys, self._until = ("", "", ""), 0.0
 
     def get(self) -> tuple[str, str, str]:
-        """Access key, secret, token. Raises Unreadable, OSError."""
+        """Access key, secret, token. Raises NotStreamed, OSError."""
         env = os.environ
         if env.get("AWS_ACCESS_KEY_ID") and env.get("AWS_SECRET_ACCESS_KEY"):
             token = env.get("AWS_SESSION_TOKEN", "")
@@ -251,7 +251,7 @@ class Keys:
             role = metadata(place).split()[0]
             told = json.loads(metadata(place + role))
         except (urllib.error.HTTPError, IndexError):
-            raise Unreadable(
+            raise NotStreamed(
                 "there are no credentials for S3: no instance profile; give the nodes one "
                 "(`up --instance-profile`), or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (-x)"
             ) from None

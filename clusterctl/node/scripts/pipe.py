@@ -38,7 +38,7 @@ from fcntl import fcntl
 from itertools import islice
 from pathlib import Path
 
-from clusterctl.node.scripts.objects import Bucket, Unreadable
+from clusterctl.node.scripts.objects import NotStreamed, ObjectReader
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     Bytes = Union[bytes, bytearray]
     Part = tuple[Bytes, int, str]
-    Source = Union[Bucket, "Folder"]
+    Source = Union[ObjectReader, "Folder"]
 
 PIPE, SHARDED = "Pipe", "ShardedByS3Key"
 PART_BYTES, AHEAD = 8 << 20, 6
@@ -67,7 +67,7 @@ def main() -> None:
         for name, channel in told["channels"].items():
             listed[name] = list_channel(channel)
         print(json.dumps(listed))
-    except (Unreadable, OSError) as error:
+    except (NotStreamed, OSError) as error:
         print(json.dumps({"error": f"channel {name}: {error}"}))
 
 
@@ -75,15 +75,15 @@ def main() -> None:
 
 
 def list_channel(channel: Mapping[str, Any]) -> dict[str, Any]:
-    """`objects`, and what else is found out for the contract. Raises Unreadable, OSError."""
+    """`objects`, and what else is found out for the contract. Raises NotStreamed, OSError."""
     source = channel["source"]
     if source.startswith("s3://"):
-        bucket = Bucket(channel)
+        bucket = ObjectReader(channel)
         objects = bucket.list_all()
         return {"objects": objects, "region": bucket.region, "endpoint": bucket.endpoint}
     folder = Path(source).expanduser()
     if not folder.is_dir():
-        raise Unreadable(f"there is no folder {source} on this node")
+        raise NotStreamed(f"there is no folder {source} on this node")
     return {"objects": files_of(folder)}
 
 
@@ -95,20 +95,20 @@ def files_of(folder: Path) -> list[tuple[str, int, str]]:
 
 
 class Folder:
-    """Reads as a Bucket does. Files are those that were there at first. Raises Unreadable."""
+    """Reads as an ObjectReader does, the files that were there at first. Raises NotStreamed."""
 
     def __init__(self, channel: Mapping[str, Any]) -> None:
         self.top = Path(channel["source"]).expanduser()
         self.first = {name: self._version(name) for name, _, _ in channel["objects"]}
         for name, size, _ in channel["objects"]:
             if self.first[name][0] != size:
-                raise Unreadable(f"{self.top / name} has {self.first[name][0]} bytes, not {size}")
+                raise NotStreamed(f"{self.top / name} has {self.first[name][0]} bytes, not {size}")
 
     def _version(self, name: str) -> tuple[int, int]:
         try:
             status = (self.top / name).stat()
         except OSError as error:
-            raise Unreadable(f"{self.top / name}: {error.strerror}") from None
+            raise NotStreamed(f"{self.top / name}: {error.strerror}") from None
         return status.st_size, status.st_mtime_ns
 
     def read(self, name: str, etag: str, begin: int, end: int) -> bytes:
@@ -116,12 +116,12 @@ class Folder:
         with contextlib.suppress(OSError), (self.top / name).open("rb") as file:
             data = os.pread(file.fileno(), end - begin, begin)
         if len(data) < end - begin or self._version(name) != self.first[name]:
-            raise Unreadable(f"{self.top / name} has changed while it was read")
+            raise NotStreamed(f"{self.top / name} has changed while it was read")
         return data
 
 
 def source_of(channel: Mapping[str, Any]) -> Source:
-    return Bucket(channel) if channel["source"].startswith("s3://") else Folder(channel)
+    return ObjectReader(channel) if channel["source"].startswith("s3://") else Folder(channel)
 
 
 # An epoch
@@ -138,7 +138,7 @@ def order(channel: Mapping[str, Any], epoch: int, rank: int, ranks: int) -> list
 def stream(source: Source, objects: Sequence[Sequence[Any]]) -> Iterator[Part]:
     """Each object's parts, in order: what it is, how many bytes of the object follow, its name.
 
-    AHEAD of them are fetched before they are asked for, from now on. Raises Unreadable then.
+    AHEAD of them are fetched before they are asked for, from now on. Raises NotStreamed then.
     """
     parts = (
         (name, etag, begin, min(begin + PART_BYTES, size), size)
@@ -166,7 +166,7 @@ def stream(source: Source, objects: Sequence[Sequence[Any]]) -> Iterator[Part]:
 
 
 def epoch_of(channel: Mapping[str, Any], parts: Iterator[Part]) -> Iterator[Bytes]:
-    """The bytes that the program gets of these parts. Raises Unreadable."""
+    """The bytes that the program gets of these parts. Raises NotStreamed."""
     packed, wrapped = channel.get("compression") == "Gzip", channel.get("record_wrapping")
     if packed:
         parts = unpacked(parts, whole=wrapped == "RecordIO")
@@ -179,7 +179,7 @@ def epoch_of(channel: Mapping[str, Any], parts: Iterator[Part]) -> Iterator[Byte
         if not at:
             size = len(data) + left
             if size > LONGEST_RECORD:
-                raise Unreadable(f"{name}: a RecordIO record has at most {LONGEST_RECORD} bytes")
+                raise NotStreamed(f"{name}: a RecordIO record has at most {LONGEST_RECORD} bytes")
             yield struct.pack("<II", RECORD_MAGIC, size)
         at = at + len(data) if left else 0
         yield data
@@ -199,7 +199,7 @@ def unpacked(parts: Iterator[Part], whole: bool) -> Iterator[Part]:
             try:
                 out, fed = opened.decompress(rest, PART_BYTES), True
             except zlib.error as error:
-                raise Unreadable(f"{name} is not what gzip packs: {error}") from None
+                raise NotStreamed(f"{name} is not what gzip packs: {error}") from None
             rest = opened.unused_data if opened.eof else opened.unconsumed_tail
             if whole:
                 kept.append(out)
@@ -208,7 +208,7 @@ def unpacked(parts: Iterator[Part], whole: bool) -> Iterator[Part]:
         if not left:
             kept.append(opened.flush())
             if fed and not opened.eof:
-                raise Unreadable(f"{name}: what gzip packed is cut short")
+                raise NotStreamed(f"{name}: what gzip packed is cut short")
             yield b"".join(kept), 0, name
             opened, fed, kept = zlib.decompressobj(31), False, []
 
@@ -217,13 +217,13 @@ def unpacked(parts: Iterator[Part], whole: bool) -> Iterator[Part]:
 
 
 def feed(contract: Mapping[str, Any], folder: Path, rank: int, ranks: int) -> None:
-    """Start the feeders of a rank whose FIFOs are in `folder`. Raises Unreadable."""
+    """Start the feeders of a rank whose FIFOs are in `folder`. Raises NotStreamed."""
     channels = {name: one for name, one in contract["channels"].items() if one["mode"] == PIPE}
     if not channels:
         return
     shutil.rmtree(folder, ignore_errors=True)  # of an earlier attempt
     folder.mkdir(parents=True)
-    program = Program(os.getpid(), folder)
+    program = RankProcess(os.getpid(), folder)
     for name, channel in channels.items():
         source = source_of(channel)
         os.mkfifo(folder / f"{name}_0")
@@ -234,7 +234,7 @@ def feed(contract: Mapping[str, Any], folder: Path, rank: int, ranks: int) -> No
                 program.fail(f"channel {name}: {error!r}")
 
 
-class Program:
+class RankProcess:
     """The rank's process. It is another one when its start is."""
 
     def __init__(self, pid: int, folder: Path) -> None:
@@ -279,7 +279,7 @@ class Feeder:
         channel: Mapping[str, Any],
         source: Source,
         folder: Path,
-        program: Program,
+        program: RankProcess,
         place: tuple[int, int],
     ) -> None:
         self.name, self.channel, self.source = name, channel, source
@@ -336,7 +336,7 @@ class Feeder:
                     rest = rest[os.write(fifo, rest) :]
         except BrokenPipeError:
             os._exit(CLOSED_EARLY)
-        except Unreadable as error:
+        except NotStreamed as error:
             self.program.fail(f"channel {self.name}, epoch {epoch}: {error}")
         except BaseException as error:  # noqa: BLE001 - whatever it is, the epoch is not whole
             self.program.fail(f"channel {self.name}, epoch {epoch}: {error!r}")

@@ -24,7 +24,7 @@ from clusterctl.node.scripts.contract import (
     configuration,
     environment,
 )
-from clusterctl.node.scripts.objects import Unreadable
+from clusterctl.node.scripts.objects import NotStreamed
 from clusterctl.node.scripts.pipe import feed
 
 TYPE_CHECKING = False
@@ -48,7 +48,7 @@ def main() -> None:
     os.chdir(base / "code")
     try:
         feed(contract, base / PIPES / str(rank), rank, ranks)
-    except (Unreadable, OSError) as error:
+    except (NotStreamed, OSError) as error:
         sys.exit(f"clusterctl: {socket.gethostname()}: {error}")
     os.execv(argv[0], argv)
 

@@ -19,7 +19,7 @@ import pytest
 
 from clusterctl.node.scripts import objects as s3
 from clusterctl.node.scripts import pipe
-from clusterctl.node.scripts.objects import Bucket, Unreadable, signed
+from clusterctl.node.scripts.objects import NotStreamed, ObjectReader, signed
 from tests.copy.buckets import KEYS, one_bucket, s3_server
 from tests.lab.running import wait_until
 
@@ -61,7 +61,8 @@ def told(channel, epoch=0, rank=0, ranks=1) -> bytes:
     return b"".join(pipe.epoch_of(channel, parts))
 
 
-def test_a_model_of_what_arrives(bucket, small_parts):
+def test_a_model_of_what_arrives(bucket, small_parts, monkeypatch):
+    monkeypatch.setattr(s3, "ATTEMPTS", 100)  # half of the answers are faults
     chance = random.Random(7)
     for trial in range(25):
         bucket.objects = {
@@ -105,7 +106,7 @@ def test_what_is_packed_and_wrapped(bucket, small_parts):
     assert told(channel_of(compression="Gzip", record_wrapping="RecordIO")) == wrapped
     for wrong in (packed[3][:-1], packed[3][:2000], b"plain"):
         bucket.objects["x/3"] = wrong
-        with pytest.raises(Unreadable, match="x/3"):
+        with pytest.raises(NotStreamed, match="x/3"):
             told(channel_of(compression="Gzip"))
 
 
@@ -120,13 +121,13 @@ def test_objects_that_change_and_vanish_and_never_come(bucket, small_parts):
         bucket.objects = {"x/a": b"a" * 100, "x/b": b"b" * 5000}
         channel = channel_of()
         bucket.before = happens
-        with pytest.raises(Unreadable, match=says):
+        with pytest.raises(NotStreamed, match=says):
             told(channel)
         bucket.before = lambda key, at: None
     bucket.objects = {"x/a": b"a" * 100}
     channel = channel_of()
     bucket.faults = lambda: 503
-    with pytest.raises(Unreadable, match="gave up after 12 attempts: s3://bucket/x/a: S3 says 503"):
+    with pytest.raises(NotStreamed, match="gave up after 12 attempts: s3://.*/a: S3 says 503"):
         told(channel)
 
 
@@ -169,8 +170,8 @@ def test_a_listing_of_many_pages(monkeypatch):
         channel.update(pipe.list_channel(channel))
         assert [one[0] for one in channel["objects"]] == [f"train/{n:04} é+" for n in range(20)]
         assert told(channel) == b"".join(b"%d" % n for n in range(20))
-        with pytest.raises(Unreadable, match="no such bucket"):
-            Bucket({"source": "s3://none-of-ours/x"}).list_all()
+        with pytest.raises(NotStreamed, match="no such bucket"):
+            ObjectReader({"source": "s3://none-of-ours/x"}).list_all()
 
 
 # Processes
@@ -286,14 +287,14 @@ with open("train_0", "rb") as file:
 def test_a_folder_that_is_another_on_this_node(tmp_path):
     channel, _ = folder_channel(tmp_path)
     (tmp_path / "data" / "part-0").write_bytes(b"less")
-    with pytest.raises(Unreadable, match="part-0 has 4 bytes, not 3000000"):
+    with pytest.raises(NotStreamed, match="part-0 has 4 bytes, not 3000000"):
         pipe.source_of(channel)
     (tmp_path / "data" / "part-0").unlink()
-    with pytest.raises(Unreadable, match="part-0: No such file"):
+    with pytest.raises(NotStreamed, match="part-0: No such file"):
         pipe.source_of(channel)
     (tmp_path / "data" / "part-0").write_bytes(bytes(3_000_000))
     source = pipe.source_of(channel)
     time.sleep(0.02)  # a time that differs
     (tmp_path / "data" / "part-0").write_bytes(bytes(3_000_000))
-    with pytest.raises(Unreadable, match="part-0 has changed"):
+    with pytest.raises(NotStreamed, match="part-0 has changed"):
         source.read("part-0", "", 0, 10)
