@@ -47,6 +47,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "bench": ("clusterctl.cli.bench", "bench", "How training scales: runs, report, comparison."),
     "tuning": ("clusterctl.cli.tuning", "tuning", "What Horovod's timeline and autotuner say."),
     "explain": ("clusterctl.cli.explain", "explain", "Say what failed first in a log."),
+    "serve": ("clusterctl.cli.serve", "serve", "Serve a model over HTTP, through SSH."),
+    "predict": ("clusterctl.cli.serve", "predict", "Ask a served model."),
     "cancel": ("clusterctl.cli.kill", "cancel", "End a job on all nodes."),
     "doctor": ("clusterctl.cli.doctor", "doctor", "How the nodes differ, and what is wrong."),
     "kill": ("clusterctl.cli.kill", "kill", "End what jobs left on the nodes."),

@@ -299,6 +299,9 @@ class JobRequest:
     source_dir: str | None = None
 
 
+SERVE = "serve"  # the preset of a job that serves a model
+
+
 @dataclass(frozen=True)
 class JobPlan:
     """A job as it will run: `argv`, then `evaluation`, in the folder `workdir` of the head node.
@@ -307,8 +310,9 @@ class JobPlan:
     `code` the folder there into which its folder is shipped from here. `home` is that of the nodes.
     `run` and `refused` are the trainer's answer, what it will do and its errors (`settled`).
     `clears_on_purpose`: the user asked for an empty log folder in so many words. `destination`: of
-    a copy (preset `copy`). `watchdog`: the settings of what looks after the job there
-    (operations/watchdog.py). `per_host`: so many ranks on each host; None for its slots.
+    a copy (preset `copy`), or the model that is served (SERVE). `watchdog`: the settings of what
+    looks after the job there (operations/watchdog.py). `per_host`: so many ranks on each host;
+    None for its slots.
     `tag_end`: see mpirun.tag_end; empty where ranks have no logs of their own. `torchrun`: mpirun's
     ranks are the nodes.
     `contract` is what a script-mode program's nodes are told (node/scripts/contract.py).

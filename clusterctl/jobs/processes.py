@@ -42,6 +42,11 @@ class NodeProcess:
         )
 
     @property
+    def serves(self) -> bool:
+        """Whether it serves a model (operations/serving.py)."""
+        return any(word.endswith("/serve.py") and "/jobs/" in word for word in self.argv[:3])
+
+    @property
     def short_command(self) -> str:
         """The beginning of its command line."""
         whole = self.command

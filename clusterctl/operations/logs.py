@@ -30,6 +30,7 @@ from clusterctl.jobs.detached import (
     list_jobs,
     tail_command,
 )
+from clusterctl.jobs.plan import SERVE
 from clusterctl.jobs.processes import NodeProcess, ProcessQuery, all_of, list_processes
 from clusterctl.operations.access import Access
 
@@ -68,12 +69,14 @@ class Running:
 
     @property
     def trainings(self) -> Running:
-        """The same without the jobs that copy, which share no GPU with anybody."""
-        copies = {job.job_id for job in self.jobs if job.destination}
+        """The same without the jobs that copy or serve, which no training waits for."""
+        others = {job.job_id for job in self.jobs if job.destination}
+        # Another node's jobs are not among the head node's.
+        others |= {one.job_id for one in self.processes if one.job_id and one.serves}
         return replace(
             self,
-            jobs=tuple(job for job in self.jobs if job.job_id not in copies),
-            processes=tuple(one for one in self.processes if one.job_id not in copies),
+            jobs=tuple(job for job in self.jobs if job.job_id not in others),
+            processes=tuple(one for one in self.processes if one.job_id not in others),
         )
 
     @property
@@ -137,11 +140,12 @@ def job_running(cluster: str, job_id: str, because: str) -> JobRunning:
 def find(
     access: Access, job_id: str | None, training: bool = False, latest: bool = False
 ) -> JobRecord:
-    """That job, or the latest that has begun, or the latest training; `latest`: the last of the
-    queue, too. Raises UsageError for an unknown id, NoJobs, HostError."""
+    """That job, or the latest that has begun and serves no model, or the latest training; `latest`:
+    the last of the queue, too. Raises UsageError for an unknown id, NoJobs, HostError."""
     if job_id:
         return find_job(access.connections, access.head, job_id)
     jobs = [job for job in jobs_of(access) if not (training and job.destination)]
+    jobs = [job for job in jobs if job.preset != SERVE]
     if not jobs:
         name = access.cluster.name
         raise NoJobs(

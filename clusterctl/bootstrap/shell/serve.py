@@ -1,0 +1,544 @@
+"""Serves a SavedModel over HTTP as TensorFlow Serving's REST API does; runs on a node as a job.
+
+    python serve.py --model NAME --folder DIR --libraries DIR --port N [--public]
+
+DIR has versions (`1`, `2`, ...: the highest is served, and a higher one that appears takes its
+place), or is a SavedModel itself, which is version 1 then. `--libraries` has uvicorn and starlette.
+`ready` beside this file appears when the model answers: {"server", "version"}. A model that does
+not load ends the program; its last line is `error: ...`.
+
+The contract: https://www.tensorflow.org/tfx/serving/api_rest. Without classify and regress, which
+are for tf.Example, and labels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import gzip
+import io
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from pathlib import Path
+
+BODY_BYTES = 256 << 20
+QUOTED_BYTES = 256
+POLL_S = 1.0
+LOAD_WITHIN_S = 600.0
+GRACE_S = 5
+DEFAULT = "serving_default"
+REAL = "tensorflow_model_server"
+
+
+class Refused(Exception):
+    """An answer that is an error: its HTTP status, and what the client is told."""
+
+    def __init__(self, status, message):
+        super().__init__(message)
+        self.status = status
+
+
+# ---- requests: JSON to arrays, and back
+
+
+def parse_body(body):
+    """The object of a request. Raises Refused with the offset of what is no JSON, in bytes."""
+    try:
+        text = body.decode()
+        asked = json.loads(text)
+    except UnicodeDecodeError as wrong:
+        raise Refused(400, f"JSON Parse error: not UTF-8 at offset: {wrong.start}") from None
+    except json.JSONDecodeError as wrong:
+        offset = len(text[: wrong.pos].encode())
+        raise Refused(400, f"JSON Parse error: {wrong.msg}. at offset: {offset}") from None
+    except RecursionError:
+        raise Refused(400, "JSON Parse error: nested too deeply at offset: 0") from None
+    except ValueError as wrong:  # an integer of thousands of digits
+        raise Refused(400, f"JSON Parse error: {wrong} at offset: 0") from None
+    if not isinstance(asked, dict):
+        raise Refused(400, f"JSON Value: {quoted(asked)} Is not object")
+    return asked
+
+
+def quoted(value):
+    text = json.dumps(value)
+    return text if len(text) <= QUOTED_BYTES else text[:QUOTED_BYTES] + "..."
+
+
+def inputs_of(asked, wanted):
+    """The arrays by input, and how many instances there are (None: column format).
+
+    `wanted`: input -> TensorSpec. Raises Refused.
+    """
+    if "instances" in asked and "inputs" in asked:
+        raise Refused(400, "Both 'instances' and 'inputs' are given: one of them is to be")
+    if "inputs" in asked:
+        given = asked["inputs"]
+        if not isinstance(given, dict) or is_b64(given):
+            given = {only(wanted): given}
+        check_names(given, wanted, "inputs")
+        return {name: to_array(name, given[name], spec) for name, spec in wanted.items()}, None
+    if "instances" not in asked:
+        raise Refused(400, "Missing 'inputs' or 'instances' key")
+    rows = asked["instances"]
+    if not isinstance(rows, list):
+        raise Refused(400, f"'instances' is to be a list: {quoted(rows)}")
+    if not rows:
+        raise Refused(400, "'instances' is empty")
+    if isinstance(rows[0], dict) and not is_b64(rows[0]):
+        for number, row in enumerate(rows):
+            if not isinstance(row, dict):
+                raise Refused(400, f"instance {number} is no object, and the first is one")
+            check_names(row, wanted, f"instance {number}")
+        columns = {name: [row[name] for row in rows] for name in wanted}
+    else:
+        columns = {only(wanted): rows}
+    arrays = {name: to_array(name, columns[name], spec) for name, spec in wanted.items()}
+    return arrays, len(rows)
+
+
+def is_b64(value):
+    return isinstance(value, dict) and set(value) == {"b64"}
+
+
+def only(wanted):
+    if len(wanted) != 1:
+        raise Refused(400, f"the inputs have to be named, there are {', '.join(sorted(wanted))}")
+    return next(iter(wanted))
+
+
+def check_names(given, wanted, where):
+    if set(given) != set(wanted):
+        have, want = ", ".join(sorted(given)), ", ".join(sorted(wanted))
+        raise Refused(400, f"{where}: has {quoted(have)}, and the signature {want}")
+
+
+def to_array(name, value, spec):
+    """Raises Refused where the values are not of the input's type, or the shape is none of its."""
+    import numpy as np
+
+    dtype = spec.dtype
+    if dtype.name == "string":
+        array = np.array(decoded(name, value), dtype=object)
+    else:
+        try:
+            array = np.array(value)
+        except (ValueError, OverflowError):
+            raise Refused(400, f"input {name}: its lists are not all of one length") from None
+        # 1 will do for a float; 1.0 is no integer, and neither is true.
+        kinds = "iuf" if dtype.is_floating else "b" if dtype.is_bool else "iu"
+        if array.size and array.dtype.kind not in kinds:
+            raise Refused(400, f"input {name}: {quoted(value)} is not of type {dtype.name}")
+        in_range = not (dtype.is_integer and array.size) or (
+            dtype.min <= array.min() <= array.max() <= dtype.max
+        )
+        if not in_range:
+            raise Refused(400, f"input {name}: a number is out of the range of {dtype.name}")
+        array = array.astype(dtype.as_numpy_dtype)
+    if not spec.shape.is_compatible_with(array.shape):
+        want = [-1 if size is None else size for size in spec.shape.as_list()]
+        raise Refused(400, f"input {name}: its shape is {list(array.shape)}, expected {want}")
+    return array
+
+
+def decoded(name, value):
+    """Strings as bytes, in lists as they were."""
+    if isinstance(value, list):
+        return [decoded(name, one) for one in value]
+    if isinstance(value, str):
+        return value.encode()
+    if is_b64(value):
+        try:
+            return base64.b64decode(value["b64"], validate=True)
+        except (ValueError, TypeError):
+            raise Refused(400, f"input {name}: {quoted(value)} is no base64") from None
+    raise Refused(400, f"input {name}: {quoted(value)} is not of type string")
+
+
+def answer_of(outputs, instances):
+    """What goes back: rows for a request of rows, else columns. Raises Refused."""
+    listed = {}
+    for name, tensor in outputs.items():
+        array = as_array(tensor)
+        if instances is not None and (not array.ndim or array.shape[0] != instances):
+            raise Refused(400, f"output {name} has no row for each instance: ask with 'inputs'")
+        values = array.tolist()
+        listed[name] = encoded(values, name) if array.dtype.kind == "O" else values
+    if instances is None:
+        return {"outputs": listed if len(listed) > 1 else next(iter(listed.values()))}
+    if len(listed) == 1:
+        return {"predictions": next(iter(listed.values()))}
+    return {"predictions": [dict(zip(listed, row)) for row in zip(*listed.values())]}
+
+
+def as_array(tensor):
+    import numpy as np
+
+    array = np.asarray(tensor.numpy(), dtype=object if tensor.dtype.name == "string" else None)
+    # Python has no bfloat16.
+    return array.astype("float32") if array.dtype.kind == "V" else array
+
+
+def encoded(value, name):
+    if isinstance(value, list):
+        return [encoded(one, name) for one in value]
+    if name.endswith("_bytes"):
+        return {"b64": base64.b64encode(value).decode()}
+    return value.decode(errors="replace")
+
+
+# ---- the model and its versions
+
+
+class Model:
+    """One loaded version. Raises what TensorFlow raises."""
+
+    def __init__(self, path, version):
+        import tensorflow as tf
+        from google.protobuf.json_format import MessageToDict
+        from tensorflow.python.saved_model.loader_impl import parse_saved_model
+
+        self._tf, self.version = tf, version
+        self._loaded = tf.saved_model.load(str(path), tags=["serve"])
+        self._signatures = dict(self._loaded.signatures)
+        graph = parse_saved_model(str(path)).meta_graphs[0]
+        self.signatures = {
+            name: MessageToDict(found, preserving_proto_field_name=True)
+            for name, found in graph.signature_def.items()
+        }
+
+    def predict(self, asked):
+        """The answer to a request. Raises Refused."""
+        name = asked.get("signature_name", "") or DEFAULT
+        signature = self._signatures.get(name) if isinstance(name, str) else None
+        if signature is None:
+            raise Refused(400, f"Serving signature name: {quoted(name)} not found in signature def")
+        wanted = signature.structured_input_signature[1]
+        arrays, instances = inputs_of(asked, wanted)
+        constant = self._tf.constant
+        try:
+            tensors = {key: constant(array, wanted[key].dtype) for key, array in arrays.items()}
+        except (TypeError, ValueError) as wrong:
+            raise Refused(400, str(wrong)) from None
+        try:
+            return answer_of(signature(**tensors), instances)
+        except self._tf.errors.InvalidArgumentError as wrong:
+            raise Refused(400, wrong.message) from None
+        except self._tf.errors.ResourceExhaustedError as full:
+            raise Refused(429, full.message) from None
+        except self._tf.errors.OpError as failed:
+            raise Refused(500, failed.message) from None
+
+
+class Versions:
+    """The versions of a model in a folder, as they come and go; one is served."""
+
+    def __init__(self, folder):
+        self._folder = folder
+        self._tried = {}
+        self.states = {}
+        self.current = None
+
+    def look(self):
+        """Load the highest version if it is another one than is served."""
+        found = self._found()
+        for version in sorted(found, reverse=True):
+            if self.current and self.current.version == version:
+                break
+            path = found[version]
+            # One that failed is tried again when its files have changed: it may have been on
+            # its way.
+            stamp = stamp_of(path)
+            if self._tried.get(version) == stamp:
+                continue
+            self._tried[version] = stamp
+            self.states[version] = ("LOADING", "")
+            try:
+                loaded = Model(path, version)
+            except Exception as error:  # TensorFlow raises all kinds
+                self.states[version] = ("END", f"{type(error).__name__}: {error}".strip()[:2000])
+                print(f"version {version} did not load: {self.states[version][1]}", flush=True)
+                continue
+            if self.current:
+                self.states[self.current.version] = ("END", "")
+            self.current = loaded
+            self.states[version] = ("AVAILABLE", "")
+            print(f"version {version} is served", flush=True)
+            break
+
+    def _found(self):
+        if (self._folder / "saved_model.pb").exists():
+            return {1: self._folder}
+        try:
+            names = [path.name for path in self._folder.iterdir()]
+        except OSError:
+            names = []
+        numbers = [name for name in names if name.isascii() and name.isdigit()]
+        paths = {int(name): self._folder / name for name in numbers}
+        return {n: path for n, path in paths.items() if (path / "saved_model.pb").exists()}
+
+    def no_model(self):
+        """Why there is none; for the log's last line."""
+        failed = [f"version {version}: {why}" for version, (_, why) in self.states.items() if why]
+        if failed:
+            return "the model does not load: " + failed[0].partition("\n")[0]
+        if not self._folder.is_dir():
+            return f"there is no folder {self._folder}"
+        return (
+            f"there is no SavedModel in {self._folder}: no saved_model.pb, and none in a folder "
+            "1, 2, ...; model.save(FOLDER, save_format='tf') writes one"
+        )
+
+    def of(self, version):
+        """Raises Refused."""
+        if self.current is None or version not in (None, self.current.version):
+            raise Refused(404, "")
+        return self.current
+
+
+def stamp_of(path):
+    stamps = []
+    for one in (path / "saved_model.pb", path / "variables"):
+        try:
+            stamps.append(one.stat().st_mtime_ns)
+        except OSError:
+            stamps.append(0)
+    return stamps
+
+
+# ---- HTTP
+
+
+def application(name, versions):
+    """The ASGI application."""
+    from starlette.concurrency import run_in_threadpool
+    from starlette.requests import ClientDisconnect, Request
+    from starlette.responses import Response
+
+    def said(content, status=200):
+        return Response(json.dumps(content), status, media_type="application/json")
+
+    async def read(request):
+        announced = request.headers.get("content-length", "0")
+        chunks, size = [], 0
+        too_large = Refused(413, f"the request is larger than {BODY_BYTES >> 20} MiB")
+        if announced.isdigit() and int(announced) > BODY_BYTES:
+            raise too_large
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size > BODY_BYTES:
+                raise too_large
+            chunks.append(chunk)
+        body = b"".join(chunks)
+        if request.headers.get("content-encoding") == "gzip":
+            try:
+                body = gzip.GzipFile(fileobj=io.BytesIO(body)).read(BODY_BYTES + 1)
+            except (OSError, EOFError) as wrong:
+                raise Refused(400, f"the body is no gzip: {wrong}") from None
+            if len(body) > BODY_BYTES:
+                raise too_large
+        return body
+
+    async def serve(request):
+        try:
+            return await answer(request)
+        except Refused as refused:
+            return said({"error": str(refused)}, refused.status)
+        except ClientDisconnect:
+            return Response(status_code=400)
+        except Exception as error:
+            print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            return said({"error": f"{type(error).__name__}: {error}"}, 500)
+
+    async def answer(request):
+        model, version, verb = parse_path(request.method, request.url.path)
+        kind = "Latest" if version is None else "Specific"
+        spec = f"{kind}({model})" if version is None else f"{kind}({model}, {version})"
+        if model != name:
+            if verb == "status":
+                raise Refused(404, f"Could not find any versions of model {model}")
+            raise Refused(404, f"Servable not found for request: {spec}")
+        if verb == "status":
+            return said(status_of(versions, version, model))
+        try:
+            found = versions.of(version)
+        except Refused:
+            raise Refused(404, f"Servable not found for request: {spec}") from None
+        if verb == "metadata":
+            return said(metadata_of(found, name))
+        body = await read(request)
+
+        def work():
+            return json.dumps(found.predict(parse_body(body))).encode()
+
+        return Response(await run_in_threadpool(work), media_type="application/json")
+
+    # No router: one place says what is wrong with a path, as with all else.
+    async def call(scope, receive, send):
+        if scope["type"] == "http":
+            response = await serve(Request(scope, receive))
+            await response(scope, receive, send)
+
+    return call
+
+
+def parse_path(method, path):
+    """Model, version (None: the one that is served), and predict, status or metadata."""
+    malformed = Refused(400, f"Malformed request: {method} {path}")
+    parts = path.split("/")
+    if parts[:3] != ["", "v1", "models"] or len(parts) < 4:
+        raise malformed
+    parts, verb = parts[3:], "status"
+    if parts[-1] == "metadata" and len(parts) in (2, 4):
+        verb = parts.pop()
+    elif ":" in parts[-1]:
+        parts[-1], _, verb = parts[-1].rpartition(":")
+        if verb in ("classify", "regress"):
+            raise Refused(400, f"{verb} is not served here: ask with predict")
+        if verb != "predict":
+            raise malformed
+    if method != ("POST" if verb == "predict" else "GET"):
+        raise malformed
+    if len(parts) == 1:
+        return parts[0], None, verb
+    if len(parts) != 3 or parts[1] != "versions" or not (parts[2].isascii() and parts[2].isdigit()):
+        raise malformed
+    return parts[0], int(parts[2]), verb
+
+
+def status_of(versions, version, model):
+    states = dict(versions.states)
+    if version is not None:
+        if version not in states:
+            raise Refused(404, f"Could not find version {version} of model {model}")
+        states = {version: states[version]}
+    return {
+        "model_version_status": [
+            {
+                "version": str(number),
+                "state": state,
+                "status": {"error_code": "UNKNOWN" if why else "OK", "error_message": why},
+            }
+            for number, (state, why) in sorted(states.items(), reverse=True)
+        ]
+    }
+
+
+def metadata_of(model, name):
+    return {
+        "model_spec": {"name": name, "signature_name": "", "version": str(model.version)},
+        "metadata": {"signature_def": {"signature_def": model.signatures}},
+    }
+
+
+# ---- the program
+
+
+def tell_ready(server, version):
+    here = Path(__file__).resolve().parent
+    (here / "ready.new").write_text(json.dumps({"server": server, "version": version}) + "\n")
+    (here / "ready.new").rename(here / "ready")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--folder", required=True, type=Path)
+    parser.add_argument("--libraries", required=True)
+    parser.add_argument("--port", required=True, type=int)
+    parser.add_argument("--public", action="store_true")
+    args = parser.parse_args()
+    # TensorFlow Serving cannot listen on the loopback alone.
+    if args.public and shutil.which(REAL):
+        sys.exit(serve_with_the_real_one(args))
+    serve_here(args)
+
+
+def serve_here(args):
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    # All of a GPU's memory is what TensorFlow takes else.
+    os.environ["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"
+    sys.path.insert(0, args.libraries)
+    listener = listen("" if args.public else "127.0.0.1", args.port)
+    try:
+        import tensorflow  # noqa: F401
+        import uvicorn
+    except ImportError as error:
+        sys.exit(f"error: {error} in {sys.executable}: clusterctl env install NAME")
+    versions = Versions(args.folder)
+    versions.look()
+    if versions.current is None:
+        sys.exit(f"error: {versions.no_model()}")
+
+    def watch():
+        while True:
+            time.sleep(POLL_S)
+            versions.look()
+
+    threading.Thread(target=watch, daemon=True).start()
+    config = uvicorn.Config(
+        application(args.model, versions),
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        timeout_graceful_shutdown=GRACE_S,
+    )
+    listener.listen(1024)
+    tell_ready("clusterctl", versions.current.version)
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+def listen(address, port):
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((address, port))
+    except OSError as error:
+        sys.exit(f"error: port {port} of this node cannot be had ({error.strerror}): --port")
+    return listener
+
+
+def serve_with_the_real_one(args):
+    """TensorFlow Serving as a child, until it or this program is ended."""
+    listen("", args.port).close()
+    folder = args.folder
+    if (folder / "saved_model.pb").exists():
+        folder = Path(__file__).resolve().parent / "versions"
+        folder.mkdir()
+        (folder / "1").symlink_to(args.folder.resolve())
+    elif Versions(folder)._found() == {}:
+        sys.exit(f"error: {Versions(folder).no_model()}")
+    words = [REAL, "--port=0", f"--rest_api_port={args.port}", f"--model_name={args.model}"]
+    server = subprocess.Popen([*words, f"--model_base_path={folder.resolve()}"])
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, frame: server.terminate())
+    url = f"http://127.0.0.1:{args.port}/v1/models/{args.model}"
+    deadline = time.monotonic() + LOAD_WITHIN_S
+    while server.poll() is None:
+        try:
+            with urllib.request.urlopen(url, timeout=5) as answer:
+                [newest, *_] = json.load(answer)["model_version_status"]
+        except (OSError, ValueError):
+            newest = {"state": "START"}
+        if newest["state"] == "AVAILABLE":
+            tell_ready(REAL, int(newest["version"]))
+            return server.wait()
+        why = newest.get("status", {}).get("error_message", "")
+        if newest["state"] == "END" or time.monotonic() > deadline:
+            server.terminate()
+            server.wait()
+            sys.exit(f"error: the model does not load: {why or 'it takes too long'}")
+        time.sleep(0.2)
+    return f"error: {REAL} ended with {server.returncode}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,228 @@
+"""`clusterctl serve NAME MODEL_DIR` and `predict NAME FILE`: a model behind TensorFlow Serving's
+REST API on a node, and what it answers."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from clusterctl.cli import output
+from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
+from clusterctl.cli.foreground import run_in_foreground
+from clusterctl.cli.params import Index
+from clusterctl.domain.errors import ClusterctlError, MissingTool, UsageError
+from clusterctl.domain.units import format_duration
+
+if TYPE_CHECKING:
+    from clusterctl.copy.report import TransferReport
+    from clusterctl.copy.request import CopyRequest
+    from clusterctl.operations.access import Access
+    from clusterctl.operations.serving import Served
+    from clusterctl.transport.target import Target
+
+model_option = click.option(
+    "--model", metavar="NAME", help="The model's name; left out: its folder's, or the only one."
+)
+
+
+@click.command(cls=ClusterCommand)
+@click.argument("name")
+@click.argument("model_dir", required=False, metavar="[MODEL_DIR]")
+@model_option
+@click.option("--node", type=Index(), default=0, help="This node; left out: the head node.")
+@click.option(
+    "--port", type=click.IntRange(1, 65535), default=8501, show_default=True, help="On the node."
+)
+@click.option(
+    "--public", is_flag=True, help="Listen on all addresses of the node, not its loopback alone."
+)
+@click.option("--status", "show_status", is_flag=True, help="What is served, and its state.")
+@click.option("--stop", "end", is_flag=True, help="End it.")
+@click.option(
+    "--forward",
+    type=click.IntRange(1, 65535),
+    metavar="PORT",
+    help="Pass this port here on to it, until Ctrl-C.",
+)
+@click.option(
+    "--credentials",
+    type=click.Choice(["profile", "mine", "none"]),
+    default="profile",
+    show_default=True,
+    help="For s3://: the nodes' instance profile's; mine: this machine's; none: a public bucket.",
+)
+@click.option("--json", "as_json", is_flag=True, help="The models as JSON.")
+@account_options
+def serve(
+    app: AppContext,
+    name: str,
+    model_dir: str | None,
+    model: str | None,
+    node: int,
+    port: int,
+    public: bool,
+    show_status: bool,
+    end: bool,
+    forward: int | None,
+    credentials: str,
+    as_json: bool,
+) -> int:
+    """Serve the SavedModel in MODEL_DIR on the head node of cluster NAME, as TensorFlow Serving
+    does: /v1/models/MODEL:predict.
+
+    \b
+    clusterctl serve demo '~/models/cifar10'
+    clusterctl predict demo images.npy
+    clusterctl serve demo --status
+    clusterctl serve demo --forward 8501
+    clusterctl serve demo --stop
+
+    MODEL_DIR is a folder of the node, quoted, s3://BUCKET/PREFIX, or a folder here. It goes on
+    when this machine is switched off, and counts as activity: idle limits do not end the node.
+    """
+    from clusterctl.operations.serving import find_served, forward_argv, served, stop_serving
+
+    asked = [show_status, end, forward is not None, model_dir is not None]
+    if sum(asked) != 1:
+        raise UsageError(
+            "what is to be done?" if not any(asked) else "that is more than one thing to do",
+            "give MODEL_DIR, or one of --status, --stop and --forward PORT",
+        )
+    with app.open(name) as access:
+        if model_dir is not None:
+            return _start(app, access, model_dir, model, node, port, public, credentials, as_json)
+        if show_status:
+            found = [one for one in served(access) if model in (None, one.model)]
+            return _status(access, found, as_json)
+        one = find_served(access, model)
+        if end:
+            stop_serving(access, one)
+            output.note(f"model {one.model} on {one.target.host} has ended")
+            return 0
+        assert forward is not None
+        output.note(f"http://127.0.0.1:{forward}/v1/models/{one.model} until Ctrl-C")
+        argv = forward_argv(access, one, forward)
+    try:
+        return run_in_foreground(argv)
+    except FileNotFoundError:
+        raise MissingTool("there is no `ssh` here", "install OpenSSH's client") from None
+
+
+def _start(
+    app: AppContext,
+    access: Access,
+    model_dir: str,
+    model: str | None,
+    node: int,
+    port: int,
+    public: bool,
+    credentials: str,
+    as_json: bool,
+) -> int:
+    from clusterctl.cli.copy.options import CopyOptions, url_access
+    from clusterctl.cli.copy.view import showing
+    from clusterctl.operations.copy import copy_to_cluster
+    from clusterctl.operations.serving import model_name, start_serving
+
+    options = CopyOptions(credentials=credentials, quiet=as_json)
+
+    def bring(request: CopyRequest, target: Target) -> TransferReport:
+        urls = url_access(options, request.sources, lambda: app.clients, app.settings.home)
+        with showing(options) as shown:
+            return copy_to_cluster(access, (target,), request, watch=shown.watch, urls=urls)
+
+    one, ready = start_serving(
+        access,
+        model_dir,
+        model_name(model, model_dir),
+        cache=Path(app.settings.home) / "cache",
+        node=node,
+        port=port,
+        public=public,
+        bring=bring,
+    )
+    name = access.cluster.name
+    if as_json:
+        output.data({**one.as_data(), **ready})
+    host, path = one.target.host, f"/v1/models/{one.model}"
+    output.note(f"model {one.model}, version {ready['version']}, is served on {host} ({path})")
+    if public:
+        output.note(
+            f"it listens on all addresses of {host}, port {port}, without a password or TLS: the "
+            "cluster's nodes can ask it, and whoever else its security group lets in"
+        )
+    output.note(f"  ask it:  clusterctl predict {name} FILE.json --model {one.model}")
+    output.note(f"  end it:  clusterctl serve {name} --stop --model {one.model}")
+    output.note(f"until then {host} counts as busy: no idle limit ends it")
+    return 0
+
+
+def _status(access: Access, models: list[Served], as_json: bool) -> int:
+    """The exit status is 1 where a model is not to be had."""
+    rows, told = [], []
+    for one in models:
+        state, version = _state(access, one)
+        told.append({**one.as_data(), "state": state, "version": version})
+        lasted = format_duration(one.job.duration_s)
+        where = f"{'*' if one.public else '127.0.0.1'}:{one.port}"
+        rows.append((one.model, version, state, one.target.host, where, lasted, one.folder))
+    if as_json:
+        output.data(told)
+    elif rows:
+        output.table(("MODEL", "VERSION", "STATE", "NODE", "LISTENS", "LASTED", "FOLDER"), rows)
+    else:
+        output.note("no model is served")
+    return int(any(one["state"] != "AVAILABLE" for one in told))
+
+
+def _state(access: Access, one: Served) -> tuple[str, str]:
+    """Its newest version that answers, as the server says, or that it loads, or is silent."""
+    from clusterctl.operations.serving import NotServed, ask
+
+    try:
+        answer = ask(access, one)
+        versions = json.loads(answer.body)["model_version_status"]
+    except (NotServed, ValueError, KeyError):
+        return "LOADING" if one.job.duration_s < 60 else "SILENT", "-"
+    found = next((each for each in versions if each["state"] == "AVAILABLE"), versions[0])
+    return found["state"], found["version"]
+
+
+@click.command(cls=ClusterCommand)
+@click.argument("name")
+@click.argument("file", metavar="FILE")
+@model_option
+@click.option("--version", metavar="N", help="This version, which has to be the one served.")
+@account_options
+def predict(app: AppContext, name: str, file: str, model: str | None, version: str | None) -> int:
+    """Send FILE to the model that cluster NAME serves, and print its answer.
+
+    \b
+    clusterctl predict demo request.json
+    clusterctl predict demo images.npy
+    echo '[[1, 2, 3]]' | clusterctl predict demo -
+
+    FILE is a request as TensorFlow Serving takes it ({"instances": ...} or {"inputs": ...}), a bare
+    list of instances, or an array (.npy). It goes through SSH. The exit status is 1 when the model
+    refuses it.
+    """
+    from clusterctl.operations.serving import ask, find_served, request_of
+
+    try:
+        content = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror}") from None
+    body = request_of(content, is_npy=file.endswith(".npy"))
+    with app.open(name) as access:
+        one = find_served(access, model)
+        answer = ask(access, one, ":predict", body, version or "")
+    if answer.error:
+        raise ClusterctlError(
+            f"model {one.model} on {one.target.host} refuses it ({answer.status}): {answer.error}"
+        )
+    output.raw(answer.body.rstrip(b"\n") + b"\n")
+    return 0

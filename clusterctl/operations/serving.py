@@ -1,0 +1,416 @@
+"""Serve a model on a node as TensorFlow Serving does, and ask it: a job that listens on the node's
+loopback, reached through SSH. The server is bootstrap/shell/serve.py."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import http.client
+import io
+import json
+import os
+import posixpath
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clusterctl.bootstrap.training import SHELL
+from clusterctl.copy.report import TransferReport
+from clusterctl.copy.request import CopyRequest, is_url
+from clusterctl.domain.errors import (
+    ClusterctlError,
+    CommandFailed,
+    MissingTool,
+    UsageError,
+)
+from clusterctl.domain.results import json_lines
+from clusterctl.jobs.detached import JOBS, JobRecord, JobRunning, end_job, parse_jobs, start_job
+from clusterctl.jobs.plan import PROBE, SERVE, JobPlan, is_on_nodes, new_job_id, parse_facts
+from clusterctl.operations.access import Access
+from clusterctl.operations.diagnose import DOWNLOAD_WITHIN_S
+from clusterctl.transport.target import Target
+from clusterctl.transport.wire import TunnelTransport
+
+PORT = 8501  # TensorFlow Serving's own
+TIMEOUT_S = 60.0
+LOAD_WITHIN_S = 600.0
+CHUNK = 1 << 16
+MODELS = ".clusterctl/serving/models"
+MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+# All of them are pure Python, and these work on Python 3.9 to 3.13.
+PACKAGES = (
+    *("uvicorn==0.39.0", "starlette==0.49.3", "anyio==4.12.1", "h11==0.16.0", "click==8.1.8"),
+    *("idna==3.11", "exceptiongroup==1.3.1", "typing_extensions==4.15.0"),
+)
+LIBRARIES = f".clusterctl/serving/{hashlib.sha256(' '.join(PACKAGES).encode()).hexdigest()[:12]}"
+# Of numpy's formats those that have a letter of struct's; little-endian, as all nodes are.
+NPY = {"<f4": "f", "<f8": "d", "|u1": "B", "|i1": "b", "<i2": "h", "<i4": "i", "<i8": "q"}
+NPY |= {"<u2": "H", "<u4": "I", "<u8": "Q", "|b1": "?"}
+
+
+class NotServed(ClusterctlError):
+    """There is no such model on the cluster, or it gave no answer."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """A model that a job serves. `folder`: on the node."""
+
+    model: str
+    target: Target
+    job: JobRecord
+    port: int
+    public: bool
+    folder: str
+
+    def as_data(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            "model": self.model,
+            "node": self.target.host,
+            "port": self.port,
+            "public": self.public,
+            "folder": self.folder,
+            "job": self.job.job_id,
+            "duration_s": round(self.job.duration_s, 1),
+        }
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the server said, with its HTTP status."""
+
+    status: int
+    body: bytes
+
+    @property
+    def error(self) -> str:
+        """Its message; empty where it is no error."""
+        if self.status == http.client.OK:
+            return ""
+        try:
+            return str(json.loads(self.body)["error"])
+        except (ValueError, KeyError, TypeError):
+            return f"HTTP status {self.status}"
+
+
+def model_name(given: str | None, model_dir: str) -> str:
+    """As given, or the folder's own. Raises UsageError."""
+    name = given or posixpath.basename(model_dir.rstrip("/"))
+    if not MODEL_NAME.fullmatch(name):
+        raise UsageError(
+            f"not the name of a model: {name!r}", "name it: --model NAME (letters, digits, . _ -)"
+        )
+    return name
+
+
+def start_serving(
+    access: Access,
+    model_dir: str,
+    name: str,
+    *,
+    cache: Path,
+    node: int = 0,
+    port: int = PORT,
+    public: bool = False,
+    bring: Callable[[CopyRequest, Target], TransferReport] | None = None,
+) -> tuple[Served, Mapping[str, Any]]:
+    """Serve the model in a folder of the node (`~/models/cifar10`), of this machine or in S3, and
+    wait until it answers: it, and which server and version that is.
+
+    `bring` copies what is not on the node. Raises UsageError, JobRunning where a model of the name
+    is served already, MissingTool, CommandFailed for one that does not load.
+    """
+    (target,) = access.select((node,))
+    source = "" if is_on_nodes(model_dir) else _source(model_dir)
+    facts = parse_facts(access.connections.run(target, PROBE, timeout_s=TIMEOUT_S).stdout)
+    cluster = access.cluster.name
+    python = next((one.python for one in facts.environments), "")
+    if not python:
+        raise MissingTool(
+            f"there is no TensorFlow on {target.host}", f"clusterctl env install {cluster}"
+        )
+    for other in served(access):
+        if other.model == name:
+            raise _already(name, other.target.host, cluster)
+    folder = model_dir
+    if source:
+        assert bring, "a model that is not on the node comes with what brings it"
+        folder = f"~/{MODELS}/{name}"
+        access.connections.run(target, f'rm -rf "$HOME"/{MODELS}/{name}', timeout_s=TIMEOUT_S)
+        report = bring(CopyRequest((source,), f"{folder}/"), target)
+        for failed in report.failed:
+            raise failed.error or CommandFailed(failed.host, "it has not got the model")
+    _put_libraries(access, target, cache)
+    job_id = new_job_id()
+    home = facts.home
+    folder = home + folder[1:] if folder.startswith("~") else folder
+    plan = JobPlan(
+        job_id,
+        ranks=0,
+        preset=SERVE,
+        synthetic=False,
+        workdir=home,
+        argv=(
+            *(python, "-u", f"{home}/.clusterctl/jobs/{job_id}/serve.py"),
+            *("--model", name, "--folder", folder, "--port", str(port)),
+            *("--libraries", f"{home}/{LIBRARIES}"),
+            *(("--public",) if public else ()),
+        ),
+        destination=f"model {name}",
+    )
+    files = {"serve.py": (SHELL / "serve.py").read_text()}
+    try:
+        start_job(access.connections, target, plan, cluster, more_files=files)
+    except JobRunning:
+        raise _already(name, target.host, cluster) from None
+    ready = _wait_until_ready(access, target, job_id)
+    [now] = [one for one in served(access) if one.job.job_id == job_id]
+    return now, ready
+
+
+def _already(name: str, host: str, cluster: str) -> JobRunning:
+    return JobRunning(
+        f"a model {name} is served on {host} already",
+        f"stop it (clusterctl serve {cluster} --stop --model {name}), or give this one another "
+        "name: --model. A new version in its folder is served by itself",
+    )
+
+
+def _source(model_dir: str) -> str:
+    """As the copy takes it. Raises UsageError."""
+    if is_url(model_dir):
+        return model_dir.rstrip("/") + "/"
+    path = Path(model_dir.removeprefix("file://"))
+    if not path.is_dir():
+        raise UsageError(
+            f"there is no folder {path} here",
+            "a folder of the node begins with ~ or /, in quotes: '~/models/cifar10'",
+        )
+    return f"{path.resolve()}/"
+
+
+def _wait_until_ready(access: Access, target: Target, job_id: str) -> Mapping[str, Any]:
+    """Raises CommandFailed with the reason that the server gave."""
+    look = (
+        f'cd "$HOME"/.clusterctl/jobs/{job_id} || exit; '
+        'while [ ! -e ready ] && kill -0 "$(cat pid)" 2>/dev/null; do sleep 0.2; done; '
+        "cat ready 2>/dev/null || { tail -n 30 log >&2; exit 1; }"
+    )
+    result = access.connections.run(target, look, timeout_s=LOAD_WITHIN_S)
+    if result.ok:
+        [ready] = json_lines(result, "loading the model")
+        return ready
+    lines = [line.strip() for line in result.stderr.splitlines() if line.strip()]
+    said = [line for line in lines if line.startswith("error: ")] or lines or ["no message"]
+    message, _, hint = said[-1].removeprefix("error: ").partition("; ")
+    raise CommandFailed(target.host, message, hint or f"its log: ~/.clusterctl/jobs/{job_id}/log")
+
+
+def served(access: Access) -> list[Served]:
+    """The models that nodes serve, or load. Raises HostError."""
+    found = access.connections.run_all(
+        access.targets, JOBS.command("list"), stdin=JOBS.stdin(), timeout_s=TIMEOUT_S
+    )
+    models = []
+    for target, outcome in zip(access.targets, found.outcomes):
+        if outcome.error:
+            raise outcome.error
+        assert outcome.value
+        for job in parse_jobs(outcome.value):
+            if job.preset == SERVE and job.running:
+                given = dict(zip(job.argv, job.argv[1:]))
+                models.append(
+                    Served(
+                        given["--model"],
+                        target,
+                        job,
+                        int(given["--port"]),
+                        "--public" in job.argv,
+                        given["--folder"],
+                    )
+                )
+    return models
+
+
+def find_served(access: Access, name: str | None) -> Served:
+    """The model of that name, or the only one. Raises NotServed, UsageError, HostError."""
+    all_of_them = served(access)
+    models = [one for one in all_of_them if name in (None, one.model)]
+    if not models:
+        what = f"model {name}" if name else "model"
+        raise NotServed(
+            f"no {what} is served on {access.cluster.name}",
+            f"clusterctl serve {access.cluster.name} MODEL_DIR",
+        )
+    if len(models) > 1:
+        names = ", ".join(one.model for one in models)
+        raise UsageError(f"several models are served: {names}", "say which: --model NAME")
+    return models[0]
+
+
+def stop_serving(access: Access, model: Served) -> None:
+    """End it, and remove the copy that was made for it. Raises CommandFailed, HostError."""
+    if not end_job(access.connections, model.target, model.job.job_id):
+        raise CommandFailed(
+            model.target.host,
+            f"model {model.model} does not end (job {model.job.job_id})",
+            f"clusterctl kill {access.cluster.name}",
+        )
+    if model.folder.endswith(f"/{MODELS}/{model.model}"):
+        remove = f"rm -rf {shlex.quote(model.folder)}"
+        access.connections.run(model.target, remove, timeout_s=TIMEOUT_S)
+
+
+def ask(
+    access: Access, model: Served, verb: str = "", body: bytes | None = None, version: str = ""
+) -> Answer:
+    """GET, or POST with a body, `/v1/models/NAME` + verb, through the SSH connection. Raises
+    NotServed when nothing answers, HostError."""
+    session = access.connections.session(model.target)
+    transport = session.client.get_transport()
+    assert isinstance(transport, TunnelTransport)
+    path = f"/v1/models/{model.model}" + (f"/versions/{version}" if version else "") + verb
+    headers = {} if body is None else {"Content-Length": str(len(body))}
+    try:
+        channel = transport.open_tunnel("127.0.0.1", model.port, TIMEOUT_S)
+        connection = http.client.HTTPConnection("127.0.0.1", model.port)
+        connection.sock = channel
+        try:
+            try:
+                method = "GET" if body is None else "POST"
+                connection.request(method, path, _chunks(body or b""), headers)
+            except OSError:
+                # It has answered before it had read all: too large.
+                if not channel.recv_ready():
+                    raise
+            answer = connection.getresponse()
+            return Answer(answer.status, answer.read())
+        finally:
+            connection.close()
+    except (OSError, EOFError, http.client.HTTPException) as error:
+        raise NotServed(
+            f"model {model.model} on {model.target.host} gave no answer: {error or 'none came'}",
+            f"see: clusterctl serve {access.cluster.name} --status, and its log: clusterctl run "
+            f"{access.cluster.name} 'tail ~/.clusterctl/jobs/{model.job.job_id}/log'",
+        ) from error
+
+
+def _chunks(body: bytes) -> Iterator[bytes]:
+    """A channel copies all that it has not sent yet each time that it sends some."""
+    for start in range(0, len(body), CHUNK):
+        yield body[start : start + CHUNK]
+
+
+def request_of(content: bytes, is_npy: bool = False) -> bytes:
+    """The body of a request: as it is, or a bare list or an array as its instances, as SageMaker's
+    clients send them. Raises UsageError."""
+    if is_npy:
+        return json.dumps({"instances": list_of_npy(content)}).encode()
+    if content.lstrip()[:1] == b"[":
+        return b'{"instances": ' + content + b"}"
+    return content
+
+
+def list_of_npy(content: bytes) -> list[Any]:
+    """The array in a .npy file, as lists. Raises UsageError."""
+    file = io.BytesIO(content)
+    try:
+        if file.read(6) != b"\x93NUMPY":
+            raise ValueError("it is no .npy file")
+        major, _ = file.read(2)
+        header = ast.literal_eval(
+            file.read(int.from_bytes(file.read(2 if major == 1 else 4), "little")).decode()
+        )
+        shape, form = header["shape"], header["descr"]
+        if header["fortran_order"] and len(shape) > 1:
+            raise ValueError("it is in Fortran's order: numpy.ascontiguousarray")
+        if form not in NPY:
+            raise ValueError(f"its type is {form}: astype('float32')")
+        if not shape:
+            raise ValueError("it is a single number")
+        if 0 in shape:
+            raise ValueError("it is empty")
+        view: Any = memoryview(file.read())
+        listed: list[Any] = view.cast(NPY[form], shape).tolist()
+        return listed
+    except (ValueError, SyntaxError, KeyError, TypeError) as wrong:
+        raise UsageError(f"not an array that can be sent: {wrong}") from None
+
+
+def forward_argv(access: Access, model: Served, port: int) -> list[str]:
+    """OpenSSH, which passes a port here on to the model until it is ended."""
+    return [
+        *("ssh", "-F", str(access.folder.ssh_config), "-N", "-o", "ExitOnForwardFailure=yes"),
+        *("-L", f"127.0.0.1:{port}:127.0.0.1:{model.port}", model.target.host),
+    ]
+
+
+def _put_libraries(access: Access, target: Target, cache: Path) -> None:
+    """uvicorn and starlette in a folder of their own on the node, from pip here. Raises
+    MissingTool, HostError."""
+    there = f'"$HOME"/{LIBRARIES}'
+    if access.connections.run(target, f"[ -d {there} ]", timeout_s=TIMEOUT_S).ok:
+        return
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:gz") as archive:
+        archive.add(libraries_here(cache), ".")
+    # By its process, should two do this at once: both bring the same.
+    command = (
+        f"draft={there}.$$ && mkdir -p $draft && tar -xzf - -C $draft --no-same-owner && "
+        f"{{ mv -T $draft {there} 2>/dev/null || rm -rf $draft; }}"
+    )
+    result = access.connections.run(
+        target, f"sh -c {shlex.quote(command)}", stdin=content.getvalue(), timeout_s=TIMEOUT_S
+    )
+    if not result.ok:
+        said = (result.stderr.strip().splitlines() or ["no message"])[-1]
+        raise CommandFailed(target.host, f"the server's libraries cannot be put there: {said}")
+
+
+def libraries_here(cache: Path) -> Path:
+    """The packages in a folder of the cache; pip brings them the first time. Raises MissingTool."""
+    place = cache / posixpath.basename(LIBRARIES)
+    if place.is_dir():
+        return place
+    draft = place.with_name(f"{place.name}.{os.getpid()}")
+    argv = [
+        *(sys.executable, "-m", "pip", "install", "--quiet", "--no-input", "--no-deps"),
+        *("--disable-pip-version-check", "--no-compile", "--only-binary", ":all:"),
+        *("--python-version", "3.9", "--target", str(draft), *PACKAGES),
+    ]
+    try:
+        done = subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=DOWNLOAD_WITHIN_S,
+            check=False,
+        )
+        if done.returncode:
+            said = done.stderr.strip().splitlines() or ["no message"]
+            raise MissingTool(
+                f"the server's libraries cannot be had: pip: {said[-1]}",
+                f"put them there yourself: {shlex.join([*argv[: -len(PACKAGES) - 1], str(place)])} "
+                + " ".join(PACKAGES),
+            )
+        draft.rename(place)
+    except subprocess.TimeoutExpired:
+        raise MissingTool(
+            f"pip did not bring the server's libraries within {DOWNLOAD_WITHIN_S:g} s",
+            "try again where there is a package index",
+        ) from None
+    except OSError as error:
+        if not place.is_dir():  # another has been faster
+            raise ClusterctlError(f"{error.filename}: {error.strerror}") from None
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return place

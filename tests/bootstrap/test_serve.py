@@ -1,0 +1,321 @@
+"""The REST contract of TensorFlow Serving, held by our own server: a real model, over HTTP."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import http.client
+import json
+import math
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from clusterctl.bootstrap.training import SHELL
+from clusterctl.operations.serving import libraries_here
+from tests.serving import make_model, training_python
+
+pytestmark = pytest.mark.train
+
+
+@pytest.fixture(scope="session")
+def libraries(tmp_path_factory):
+    return libraries_here(tmp_path_factory.mktemp("cache"))
+
+
+class Server:
+    """serve.py as a job runs it, in a folder of its own."""
+
+    def __init__(self, folder, libraries, model_dir, path=""):
+        folder.mkdir()
+        shutil.copy(SHELL / "serve.py", folder)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.log = folder / "log"
+        words = ["--model", "tiny", "--folder", str(model_dir), "--port", str(self.port)]
+        words += ["--libraries", str(libraries), *(["--public"] if path else [])]
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                [training_python(), "-u", str(folder / "serve.py"), *words],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "PATH": f"{path}:{os.environ['PATH']}"},
+            )
+        while not (folder / "ready").exists() and self.process.poll() is None:
+            time.sleep(0.05)
+        ready = folder / "ready"
+        self.ready = json.loads(ready.read_text()) if ready.exists() else None
+
+    def ask(self, method, path, body=None, headers=None):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        try:
+            connection.request(method, path, body, headers or {})
+            answer = connection.getresponse()
+            return answer.status, json.loads(answer.read())
+        finally:
+            connection.close()
+
+    def predict(self, body, verb=":predict", **headers):
+        body = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return self.ask("POST", f"/v1/models/tiny{verb}", body, headers)
+
+    def stop(self):
+        self.process.terminate()
+        return self.process.wait(30)
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory):
+    return make_model(tmp_path_factory.mktemp("tiny"), 1, 2)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory, libraries, tiny):
+    found = Server(tmp_path_factory.mktemp("server") / "job", libraries, tiny)
+    assert found.ready == {"server": "clusterctl", "version": 2}, found.log.read_text()
+    yield found
+    found.stop()
+
+
+B64 = {"b64": base64.b64encode(b"\xff\0").decode()}
+NAN, INF = math.nan, math.inf
+ANSWERS = [
+    ({"instances": [[1, 2.5]]}, {"predictions": [[2.0, 5.0]]}),
+    ({"instances": [[1, 2], [3, 4]]}, {"predictions": [[2.0, 4.0], [6.0, 8.0]]}),
+    ({"instances": [{"x": [1, 2]}]}, {"predictions": [[2.0, 4.0]]}),
+    ({"inputs": [[1, 2]]}, {"outputs": [[2.0, 4.0]]}),
+    ({"inputs": {"x": [[1, 2]]}}, {"outputs": [[2.0, 4.0]]}),
+    ({"instances": [[NAN, -INF]]}, {"predictions": [[NAN, -INF]]}),
+    (
+        {"signature_name": "several", "instances": [{"x": [1, 2], "k": 7}, {"x": [0, 0], "k": 8}]},
+        {"predictions": [{"sum": 3.0, "same": 7}, {"sum": 0.0, "same": 8}]},
+    ),
+    (
+        {"signature_name": "several", "inputs": {"x": [[1, 2]], "k": [7]}},
+        {"outputs": {"sum": [3.0], "same": [7]}},
+    ),
+    (
+        {"signature_name": "text", "instances": ["é", {"b64": "YQ=="}]},
+        {
+            "predictions": [
+                {"same": "é", "same_bytes": {"b64": "w6k="}},
+                {"same": "a", "same_bytes": {"b64": "YQ=="}},
+            ]
+        },
+    ),
+    (
+        {"signature_name": "text", "inputs": [B64]},
+        {"outputs": {"same": ["�\0"], "same_bytes": [B64]}},
+    ),
+    ({"signature_name": "total", "inputs": [[1, 2], [3, 4]]}, {"outputs": 10.0}),
+]
+
+
+@pytest.mark.parametrize(("asked", "answer"), ANSWERS)
+def test_answers(server, asked, answer):
+    status, said = server.predict(asked)
+    assert (status, repr(sorted_outputs(said))) == (200, repr(sorted_outputs(answer)))
+
+
+def sorted_outputs(value):
+    if isinstance(value, dict):
+        return {name: sorted_outputs(value[name]) for name in sorted(value)}
+    return [sorted_outputs(one) for one in value] if isinstance(value, list) else value
+
+
+SEVERAL = {"signature_name": "several"}
+REFUSED = [
+    (b'{"instances": [1, }', "JSON Parse error: Expecting value. at offset: 18"),
+    ('{"é": 1} x'.encode(), "JSON Parse error: Extra data. at offset: 10"),
+    (b"", "JSON Parse error: Expecting value. at offset: 0"),
+    (b'{"a": "\xff"}', "JSON Parse error: not UTF-8 at offset: 7"),
+    (b"[" * 100_000, "JSON Parse error: nested too deeply at offset: 0"),
+    ([1], "JSON Value: [1] Is not object"),
+    ({}, "Missing 'inputs' or 'instances' key"),
+    ({"instances": [], "inputs": []}, "Both"),
+    ({"instances": []}, "'instances' is empty"),
+    ({"instances": {"x": 1}}, "'instances' is to be a list"),
+    ({"instances": [[1, 2, 3]]}, "input x: its shape is [1, 3], expected [-1, 2]"),
+    ({"instances": [[1, 2], [3]]}, "input x: its lists are not all of one length"),
+    ({"instances": [["a", "b"]]}, 'input x: [["a", "b"]] is not of type float32'),
+    ({"instances": [[None, 1]]}, "input x: [[null, 1]] is not of type float32"),
+    ({"instances": [["a" * 1000] * 2]}, "a" * 100 + "..."),
+    ({"instances": [{"y": [1, 2]}]}, 'instance 0: has "y", and the signature x'),
+    ({"instances": [{"x": [1, 2]}, [1, 2]]}, "instance 1 is no object"),
+    ({"inputs": {"z": 1}}, 'inputs: has "z", and the signature x'),
+    ({"signature_name": "none", "instances": [[1, 2]]}, 'name: "none" not found'),
+    ({"signature_name": ["text"], "instances": [[1, 2]]}, 'name: ["text"] not found'),
+    ({**SEVERAL, "instances": [[1, 2]]}, "the inputs have to be named, there are k, x"),
+    ({**SEVERAL, "instances": [{"x": [1, 2], "k": 1.0}]}, "input k: [1.0] is not of type int32"),
+    ({**SEVERAL, "instances": [{"x": [1, 2], "k": True}]}, "input k: [true] is not of type int32"),
+    ({**SEVERAL, "instances": [{"x": [1, 2], "k": 2**31}]}, "out of the range of int32"),
+    ({"signature_name": "text", "instances": [1]}, "input t: 1 is not of type string"),
+    ({"signature_name": "text", "instances": [{"b64": "?"}]}, "is no base64"),
+    ({"signature_name": "total", "instances": [[1, 2]]}, "output total has no row for each"),
+]
+
+
+@pytest.mark.parametrize(("asked", "message"), REFUSED)
+def test_refuses(server, asked, message):
+    status, said = server.predict(asked)
+    assert (status, list(said)) == (400, ["error"])
+    assert message in said["error"]
+    # The same is said where the real one says it so: at most so much of the value.
+    assert len(said["error"]) < 600
+
+
+M = "/v1/models"
+AVAILABLE = {
+    "version": "2",
+    "state": "AVAILABLE",
+    "status": {"error_code": "OK", "error_message": ""},
+}
+PATHS = [
+    ("GET", f"{M}/tiny", 200, {"model_version_status": [AVAILABLE]}),
+    ("GET", f"{M}/tiny/versions/2", 200, {"model_version_status": [AVAILABLE]}),
+    ("GET", f"{M}/tiny/versions/1", 404, "Could not find version 1 of model tiny"),
+    ("GET", f"{M}/other", 404, "Could not find any versions of model other"),
+    ("GET", f"{M}/other/metadata", 404, "Servable not found for request: Latest(other)"),
+    ("POST", f"{M}/other:predict", 404, "Servable not found for request: Latest(other)"),
+    ("POST", f"{M}/tiny/versions/9:predict", 404, "for request: Specific(tiny, 9)"),
+    ("POST", f"{M}/tiny:classify", 400, "ask with predict"),
+    ("POST", f"{M}/tiny:nonsense", 400, "Malformed request: POST /v1/models/tiny:nonsense"),
+    ("GET", f"{M}/tiny:predict", 400, "Malformed request: GET /v1/models/tiny:predict"),
+    ("GET", "/", 400, "Malformed request: GET /"),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "status", "answer"), PATHS)
+def test_paths(server, method, path, status, answer):
+    found, said = server.ask(method, path, b"{}" if method == "POST" else None)
+    assert found == status
+    assert said == answer if status == 200 else answer in said["error"]
+
+
+def test_metadata(server):
+    status, said = server.ask("GET", "/v1/models/tiny/versions/2/metadata")
+    assert status == 200
+    assert said["model_spec"] == {"name": "tiny", "signature_name": "", "version": "2"}
+    x = said["metadata"]["signature_def"]["signature_def"]["several"]["inputs"]["x"]
+    assert x["dtype"] == "DT_FLOAT"
+    assert [one["size"] for one in x["tensor_shape"]["dim"]] == ["-1", "2"]
+
+
+def test_large_requests_and_many_at_once(server):
+    """100 MB beside small ones, which do not wait for it."""
+    rows = 100_000_000 // len("[0.123456789, 0.123456789], ")
+    large = b'{"instances": [' + b"[0.123456789, 0.123456789], " * rows + b"[1, 2]]}"
+    with ThreadPoolExecutor(20) as pool:
+        waiting = pool.submit(server.predict, large)
+        small = list(pool.map(lambda n: server.predict({"instances": [[n, n]]}), range(200)))
+        assert small == [(200, {"predictions": [[2.0 * n, 2.0 * n]]}) for n in range(200)]
+        status, said = waiting.result()
+    assert (status, len(said["predictions"]), said["predictions"][-1]) == (
+        200,
+        rows + 1,
+        [2.0, 4.0],
+    )
+    packed = gzip.compress(json.dumps({"instances": [[1, 2]]}).encode())
+    zipped = {"Content-Encoding": "gzip"}
+    assert server.predict(packed, **zipped) == (200, {"predictions": [[2.0, 4.0]]})
+    assert server.predict(b"no gzip", **zipped)[0] == 400
+    too_large = {"Content-Length": str(1 << 40)}
+    status, said = server.predict(b"{}", **too_large)
+    assert (status, "larger than" in said["error"]) == (413, True)
+    assert server.predict(gzip.compress(bytes(300 << 20), 1), **zipped)[0] == 413
+
+
+def test_a_version_that_comes_and_one_that_does_not_load(tmp_path, libraries, tiny):
+    shutil.copytree(tiny / "1", tmp_path / "tiny" / "1")
+    server = Server(tmp_path / "job", libraries, tmp_path / "tiny")
+    try:
+        assert server.ready == {"server": "clusterctl", "version": 1}
+        (tmp_path / "tiny" / "3").mkdir()
+        (tmp_path / "tiny" / "3" / "saved_model.pb").write_bytes(b"not a model")
+        states = wait_for(server, "3", "END")
+        assert (states["1"]["state"], states["3"]["status"]["error_code"]) == (
+            "AVAILABLE",
+            "UNKNOWN",
+        )
+        assert server.predict({"instances": [[1, 2]]}) == (200, {"predictions": [[1.0, 2.0]]})
+        shutil.copytree(tiny / "2", tmp_path / "tiny" / "4")
+        assert wait_for(server, "4", "AVAILABLE")["1"]["state"] == "END"
+        assert server.predict({"instances": [[1, 2]]}) == (200, {"predictions": [[2.0, 4.0]]})
+        assert server.predict({"instances": [[1, 2]]}, "/versions/1:predict")[0] == 404
+    finally:
+        server.stop()
+
+
+def wait_for(server, version, state):
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        said = server.ask("GET", "/v1/models/tiny")[1]["model_version_status"]
+        states = {one["version"]: one for one in said}
+        if states.get(version, {}).get("state") == state:
+            return states
+        time.sleep(0.1)
+    raise AssertionError(said)
+
+
+def test_what_cannot_be_served_ends_with_the_reason(tmp_path, libraries, server):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "saved_model.pb").write_bytes(b"not a model")
+    for number, (folder, said) in enumerate(
+        {
+            "none": "there is no folder",
+            "empty": "there is no SavedModel in",
+            "broken": "the model does not load: version 1: ",
+        }.items()
+    ):
+        refused = Server(tmp_path / str(number), libraries, tmp_path / folder)
+        last = refused.log.read_text().splitlines()[-1]
+        assert (refused.process.wait(), refused.ready) == (1, None)
+        assert last.startswith(f"error: {said}"), last
+
+
+# What the real server answers while it loads, and then; it listens on the port that it is given.
+REAL = """\
+#!{python}
+import http.server, json, sys
+given = dict(word[2:].split("=") for word in sys.argv[1:])
+states = iter(["START", "{state}"])
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        assert self.path == "/v1/models/" + given["model_name"]
+        status = {{"error_code": "OK", "error_message": "no ops"}}
+        told = {{"version": "2", "state": next(states, "{state}"), "status": status}}
+        body = json.dumps({{"model_version_status": [told]}}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+http.server.HTTPServer(("", int(given["rest_api_port"])), Handler).serve_forever()
+"""
+
+
+@pytest.mark.parametrize("state", ["AVAILABLE", "END"])
+def test_the_real_server_where_there_is_one(tmp_path, libraries, tiny, state):
+    real = tmp_path / "bin" / "tensorflow_model_server"
+    real.parent.mkdir()
+    real.write_text(REAL.format(python=sys.executable, state=state))
+    real.chmod(0o755)
+    server = Server(tmp_path / "job", libraries, tiny, path=str(real.parent))
+    if state == "END":
+        assert server.process.wait(30) == 1
+        assert "error: the model does not load: no ops" in server.log.read_text()
+        return
+    assert server.ready == {"server": "tensorflow_model_server", "version": 2}
+    [child] = (
+        Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()
+    )
+    server.stop()
+    assert not Path(f"/proc/{child}").exists()

@@ -1,0 +1,122 @@
+"""Models served on hosts of the lab: started, asked, ended; and what cannot be served."""
+
+from __future__ import annotations
+
+import json
+import struct
+
+import pytest
+
+from clusterctl.domain.errors import UsageError
+from clusterctl.operations.serving import list_of_npy, model_name, request_of
+from tests.lab.running import once_client
+from tests.serving import make_model
+
+
+def npy(shape, form, content, fortran=False, magic=b"\x93NUMPY\x01\x00"):
+    header = repr({"descr": form, "fortran_order": fortran, "shape": shape}).encode() + b"\n"
+    return magic + struct.pack("<H", len(header)) + header + content
+
+
+def test_arrays_and_bare_lists_are_instances():
+    floats = npy((2, 1, 2), "<f4", struct.pack("<4f", 1, 2, 3, 0.5))
+    assert json.loads(request_of(floats, is_npy=True)) == {
+        "instances": [[[1.0, 2.0]], [[3.0, 0.5]]]
+    }
+    assert json.loads(request_of(b" [[1, 2]]\n")) == {"instances": [[1, 2]]}
+    assert request_of(b'{"inputs": 1}') == b'{"inputs": 1}'
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"[1, 2]", "it is no .npy file"),
+        (npy((2,), "<f2", bytes(4)), "its type is <f2"),
+        (npy((2, 2), "<f4", bytes(16), fortran=True), "Fortran"),
+        (npy((2, 2), "<f4", bytes(12)), "cast"),
+        (npy((), "<f4", bytes(4)), "a single number"),
+        (npy((0, 2), "<f4", b""), "it is empty"),
+        (b"\x93NUMPY", "values to unpack"),
+    ],
+)
+def test_what_is_no_array(content, why):
+    with pytest.raises(UsageError, match=why):
+        list_of_npy(content)
+
+
+def test_a_models_name_is_its_folders():
+    assert model_name(None, "~/models/cifar10/") == "cifar10"
+    assert model_name("mine", "~/m/x y") == "mine"
+    with pytest.raises(UsageError, match="not the name of a model: 'x y'"):
+        model_name(None, "~/m/x y")
+
+
+@pytest.mark.lab
+@pytest.mark.train
+def test_served_models(pair, tmp_path):
+    """One from here on the head node, one from S3 on the other; both are asked through SSH."""
+    tiny = make_model(tmp_path / "tiny", 1)
+    assert pair.ctl("serve", "--status") == (0, "", "no model is served\n")
+    status, _, err = pair.ctl("serve", str(tiny))
+    assert status == 0, err
+    assert "model tiny, version 1, is served on pair-0" in err
+    s3 = once_client(pair.lab, "s3")
+    s3.create_bucket(Bucket="models")
+    for path in tiny.rglob("*"):
+        if path.is_file():
+            s3.upload_file(str(path), "models", f"m/{path.relative_to(tiny)}")
+    with pair.instance_profile():
+        words = ("serve", "s3://models/m", "--model", "far", "--node", "1", "--public")
+        status, out, err = pair.ctl(*words, "--port", "8601", "--json")
+    assert status == 0, err
+    assert (json.loads(out)["node"], "all addresses of pair-1" in err) == ("pair-1", True)
+
+    # The loopback is the node's own; what is public is asked by the others.
+    with pair.access() as access:
+        near, far = (node.private_ip for node in access.cluster.nodes)
+    asks = "python3 -c 'import sys, urllib.request as u; print(u.urlopen(sys.argv[1]).status)' "
+    assert pair.on(0, f"{asks} http://{far}:8601/v1/models/far").strip() == "200"
+    refused = pair.on(1, f"{asks} http://{near}:8501/v1/models/tiny 2>&1 || true")
+    assert "Connection refused" in refused
+
+    status, out, _ = pair.ctl("serve", "--status", "--json")
+    seen = {(one["model"], one["node"], one["state"], one["version"]) for one in json.loads(out)}
+    assert (status, seen) == (
+        0,
+        {("tiny", "pair-0", "AVAILABLE", "1"), ("far", "pair-1", "AVAILABLE", "1")},
+    )
+    (tmp_path / "x.npy").write_bytes(npy((1, 2), "<f8", struct.pack("<2d", 3, 4)))
+    (tmp_path / "x.json").write_text('{"inputs": [[1, 2]]}')
+    (tmp_path / "bad.json").write_text('{"inputs": [[1, 2]}')
+    answer = pair.ctl("predict", str(tmp_path / "x.npy"), "--model", "far")
+    assert (answer[0], json.loads(answer[1])) == (0, {"predictions": [[3.0, 4.0]]})
+    answer = pair.ctl("predict", str(tmp_path / "x.json"), "--model", "tiny", "--version", "1")
+    assert (answer[0], json.loads(answer[1])) == (0, {"outputs": [[1.0, 2.0]]})
+    large = b"[" + b"[0.123456789, 0.123456789], " * 100_000 + b"[1, 2]]"
+    (tmp_path / "large.json").write_bytes(large)
+    answer = pair.ctl("predict", str(tmp_path / "large.json"), "--model", "tiny")
+    assert (answer[0], len(json.loads(answer[1])["predictions"])) == (0, 100_001)
+    status, _, err = pair.ctl("predict", str(tmp_path / "bad.json"), "--model", "tiny")
+    assert (status, "JSON Parse error" in err, "at offset: 18" in err) == (1, True, True), err
+    status, _, err = pair.ctl("predict", str(tmp_path / "x.json"))
+    assert (status, "several models are served: tiny, far" in err) == (2, True)
+
+    # Neither stands in a training's way, nor is it the job that `logs` shows.
+    assert pair.ctl("train", "2", "--synthetic", "--dry-run")[0] == 0
+    assert "no job has run" in pair.ctl("logs")[2] or "far" not in pair.ctl("logs")[1]
+    status, _, err = pair.ctl("serve", str(tiny))
+    assert (status, "a model tiny is served on pair-0 already" in err) == (1, True)
+    status, _, err = pair.ctl("serve", str(tiny), "--model", "other")
+    assert (status, "port 8501 of this node cannot be had" in err) == (1, True)
+    pair.on(0, "mkdir -p ~/models/broken && echo no > ~/models/broken/saved_model.pb")
+    status, _, err = pair.ctl("serve", "~/models/broken", "--port", "8502")
+    assert (status, "the model does not load: version 1" in err) == (1, True), err
+
+    assert pair.ctl("serve", "--stop", "--model", "far")[0] == 0
+    assert pair.ctl("serve", "--stop")[0] == 0
+    assert pair.ctl("serve", "--stop")[0] == 1
+    for node in (0, 1):
+        assert pair.on(node, "pgrep -u $USER -f [s]erve.py || true") == ""
+    assert pair.on(1, "ls ~/.clusterctl/serving/models") == ""
+    pair.on(0, "rm -rf ~/models/broken")
+    pair.ctl("clean-logs", "--jobs", "--force", "--yes")
