@@ -36,6 +36,7 @@ from bench_launch import bench_launch
 from bench_pipe import bench_pipe
 from bench_preprocess import bench_preprocess
 from bench_resize import bench_resize
+from bench_serve import bench_serve
 from bench_step import bench_step
 
 from clusterctl.transport.user_config import read_user_config
@@ -76,6 +77,7 @@ def main() -> None:
         "pipe": bench_pipe,
         "preprocess": bench_preprocess,
         "resize": bench_resize,
+        "serve": bench_serve,
         "step": bench_step,
     }
     if words and words[0] in alone:

@@ -47,6 +47,14 @@ def test_both_train_on_two_hosts(with_data):
     assert f"Average accuracy: {accuracy:.2%}\n" in shown
     assert "Confusion matrix: /home/ubuntu/models/cifar10/confusion_matrix.png\n" in shown
 
+    status, _, err = with_data.ctl("serve", "~/models/cifar10")
+    assert status == 0, err
+    url = "http://127.0.0.1:8501/v1/models/cifar10"
+    served = with_data.on(0, f"{evaluate} --endpoint {url} --picture served.png; rm served.png")
+    assert with_data.ctl("serve", "--stop")[0] == 0
+    assert served.splitlines()[1:-1] == shown.splitlines()[1:-1]
+    assert served.splitlines()[0] == f"Model: {url}"
+
 
 def test_a_node_without_data_is_named(pair):
     pair.on(0, f"{PYTHON} ~/examples/horovod/mnist/make_sample_mnist.py")

@@ -33,7 +33,7 @@ def test_arrays_and_bare_lists_are_instances():
         (b"[1, 2]", "it is no .npy file"),
         (npy((2,), "<f2", bytes(4)), "its type is <f2"),
         (npy((2, 2), "<f4", bytes(16), fortran=True), "Fortran"),
-        (npy((2, 2), "<f4", bytes(12)), "cast"),
+        (npy((2, 2), "<f4", bytes(12)), "itemsize"),
         (npy((), "<f4", bytes(4)), "a single number"),
         (npy((0, 2), "<f4", b""), "it is empty"),
         (b"\x93NUMPY", "values to unpack"),
@@ -57,7 +57,7 @@ def test_served_models(pair, tmp_path):
     """One from here on the head node, one from S3 on the other; both are asked through SSH."""
     tiny = make_model(tmp_path / "tiny", 1)
     assert pair.ctl("serve", "--status") == (0, "", "no model is served\n")
-    status, _, err = pair.ctl("serve", str(tiny))
+    status, _, err = pair.ctl("serve", f"file://{tiny}")
     assert status == 0, err
     assert "model tiny, version 1, is served on pair-0" in err
     s3 = once_client(pair.lab, "s3")
@@ -104,9 +104,9 @@ def test_served_models(pair, tmp_path):
     # Neither stands in a training's way, nor is it the job that `logs` shows.
     assert pair.ctl("train", "2", "--synthetic", "--dry-run")[0] == 0
     assert "no job has run" in pair.ctl("logs")[2] or "far" not in pair.ctl("logs")[1]
-    status, _, err = pair.ctl("serve", str(tiny))
+    status, _, err = pair.ctl("serve", f"file://{tiny}")
     assert (status, "a model tiny is served on pair-0 already" in err) == (1, True)
-    status, _, err = pair.ctl("serve", str(tiny), "--model", "other")
+    status, _, err = pair.ctl("serve", f"file://{tiny}", "--model", "other")
     assert (status, "port 8501 of this node cannot be had" in err) == (1, True)
     pair.on(0, "mkdir -p ~/models/broken && echo no > ~/models/broken/saved_model.pb")
     status, _, err = pair.ctl("serve", "~/models/broken", "--port", "8502")

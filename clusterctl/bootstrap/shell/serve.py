@@ -291,7 +291,10 @@ class Versions:
         if failed:
             return "the model does not load: " + failed[0].partition("\n")[0]
         if not self._folder.is_dir():
-            return f"there is no folder {self._folder}"
+            return (
+                f"there is no folder {self._folder} on this node; a folder of your own machine is "
+                f"a relative path, or file://{self._folder}"
+            )
         return (
             f"there is no SavedModel in {self._folder}: no saved_model.pb, and none in a folder "
             "1, 2, ...; model.save(FOLDER, save_format='tf') writes one"

@@ -2,7 +2,10 @@
 
     python evaluate_cifar10.py --model-dir ~/models/cifar10 --data-dir ~/data/cifar10
 
-The newest model in --model-dir is taken. Its confusion matrix goes beside it as a picture.
+    python evaluate_cifar10.py --endpoint http://127.0.0.1:8501/v1/models/cifar10
+
+The newest model in --model-dir is taken, or the one that is served at --endpoint. Its confusion
+matrix goes into --model-dir as a picture.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from pathlib import Path
 
 from cifar10_data import NAMES, DataError, load_records, record_file
 from confusion_matrix import as_text, confusion_matrix, draw
-from saved_model import latest, predict
+from saved_model import latest, predict, predict_at
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -27,21 +30,24 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     add("--eval", default=environ.get("SM_CHANNEL_EVAL"), help="another, if it lies elsewhere")
     model_dir = environ.get("SM_MODEL_DIR", "~/models/cifar10")
     add("--model-dir", "--model_dir", default=model_dir, help="folder of the model")
+    add("--endpoint", metavar="URL", help="ask this server (http://HOST:PORT/v1/models/NAME)")
     add("--picture", help="file of the picture; left out: MODEL_DIR/confusion_matrix.png")
     return parser.parse_args(argv)
 
 
 def evaluate(args: argparse.Namespace) -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    model = latest(args.model_dir)
+    model = args.endpoint or latest(args.model_dir)
     if model is None:
         sys.exit(f"error: there is no model in {args.model_dir}: train one with keras_cifar10.py")
     images, labels = load_records(record_file(args.eval or args.data_dir, "eval"))
-    matrix = confusion_matrix(labels, predict(model, images), len(NAMES))
+    predicted = predict_at(model, images) if args.endpoint else predict(model, images)
+    matrix = confusion_matrix(labels, predicted, len(NAMES))
     print(f"Model: {model}\nTest images: {len(labels)}")
     print(f"Average accuracy: {matrix.trace() / len(labels):.2%}")
     print(as_text(matrix, NAMES), flush=True)
     picture = args.picture or Path(args.model_dir).expanduser() / "confusion_matrix.png"
+    Path(picture).parent.mkdir(parents=True, exist_ok=True)
     try:
         draw(matrix, NAMES, picture)
     except ImportError:

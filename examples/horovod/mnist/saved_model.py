@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import urllib.error
+import urllib.request
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 
 def save(model: Any, model_dir: str | Path) -> Path:
@@ -44,6 +49,21 @@ def predict(model: Path, images: Any) -> Any:
 
     loaded = tf.keras.models.load_model(model, compile=False)
     return loaded.predict(images, batch_size=512, verbose=0).argmax(axis=1)
+
+
+def predict_at(endpoint: str, images: Any, batch: int = 128) -> Any:
+    """The same, asked of a server: `endpoint` is http://HOST:PORT/v1/models/NAME. Raises OSError,
+    ValueError with what the server says."""
+    classes: list[Any] = []
+    for start in range(0, len(images), batch):
+        body = json.dumps({"instances": images[start : start + batch].tolist()}).encode()
+        try:
+            with urllib.request.urlopen(f"{endpoint.rstrip('/')}:predict", body) as answer:
+                predictions = json.load(answer)["predictions"]
+        except urllib.error.HTTPError as refused:
+            raise ValueError(f"{endpoint}: {refused.read().decode(errors='replace')}") from None
+        classes += np.argmax(predictions, axis=1).tolist()
+    return np.array(classes)
 
 
 def versions(folder: Path) -> list[int]:
