@@ -33,7 +33,7 @@ LINES_KEPT = 5
 
 
 class TrainingFailed(ClusterctlError):
-    """A job of `fit`, or its start, failed."""
+    """A job of `fit`, or its start, failed, or the model of one is not to be had."""
 
 
 def get_execution_role() -> str:
@@ -174,6 +174,48 @@ class Estimator:
         name = self.latest_training_job.name
         url = self._job.mode.model_url.rstrip("/")
         return f"{url}/{name}/model" if url else f"~/.clusterctl/jobs/{name}/model"
+
+    def deploy(
+        self,
+        initial_instance_count: int = 1,
+        instance_type: str = "",
+        endpoint_name: str = "",
+        **left_out: Any,
+    ) -> Predictor:
+        """Serve the latest job's model on the cluster's head node, under the job's name. How many
+        machines of which type is settled there. Raises UsageError, TrainingFailed."""
+        model = self.model_data
+        assert self.latest_training_job
+        job = self.latest_training_job
+        name = endpoint_name or job.name
+        words = ("serve", job.cluster, model, "--model", name, "--json")
+        _run(_argv(*words), self._environ, logs=True)
+        return Predictor(name, job.cluster, self._environ)
+
+
+class Predictor:
+    """A served model (docs/serving.md)."""
+
+    def __init__(self, name: str, cluster: str, environ: Mapping[str, str]) -> None:
+        self.endpoint_name, self._cluster, self._environ = name, cluster, environ
+
+    def predict(self, data: Any) -> Any:
+        """The answer to an array, a list of instances, or a request ({"inputs": ...}). Raises
+        TrainingFailed with what the server says."""
+        listed = data.tolist() if hasattr(data, "tolist") else data
+        argv = _argv("predict", self._cluster, "-", "--model", self.endpoint_name)
+        asked = json.dumps(listed).encode()
+        done = subprocess.run(
+            argv, env=self._environ, input=asked, capture_output=True, check=False
+        )
+        if done.returncode:
+            raise TrainingFailed(done.stderr.decode(errors="replace").strip())
+        return json.loads(done.stdout)
+
+    def delete_endpoint(self) -> None:
+        """Stop serving it. Raises TrainingFailed."""
+        words = ("serve", self._cluster, "--stop", "--model", self.endpoint_name, "--json")
+        _run(_argv(*words), self._environ, logs=True)
 
 
 class TensorFlow(Estimator):

@@ -101,6 +101,8 @@ def serve(
         one = find_served(access, model)
         if end:
             stop_serving(access, one)
+            if as_json:
+                output.data(one.as_data())
             output.note(f"model {one.model} on {one.target.host} has ended")
             return 0
         assert forward is not None

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 
 import pytest
 
 from clusterctl.domain.errors import UsageError
 from clusterctl.operations.serving import list_of_npy, model_name, request_of
+from clusterctl.sagemaker import Predictor, TrainingFailed
 from tests.lab.running import once_client
 from tests.serving import make_model
 
@@ -90,6 +92,8 @@ def test_served_models(pair, tmp_path):
     (tmp_path / "bad.json").write_text('{"inputs": [[1, 2]}')
     answer = pair.ctl("predict", str(tmp_path / "x.npy"), "--model", "far")
     assert (answer[0], json.loads(answer[1])) == (0, {"predictions": [[3.0, 4.0]]})
+    predictor = Predictor("far", pair.name, {**os.environ, **pair.environ})
+    assert predictor.predict([[3, 4]]) == {"predictions": [[3.0, 4.0]]}
     answer = pair.ctl("predict", str(tmp_path / "x.json"), "--model", "tiny", "--version", "1")
     assert (answer[0], json.loads(answer[1])) == (0, {"outputs": [[1.0, 2.0]]})
     large = b"[" + b"[0.123456789, 0.123456789], " * 100_000 + b"[1, 2]]"
@@ -112,7 +116,9 @@ def test_served_models(pair, tmp_path):
     status, _, err = pair.ctl("serve", "~/models/broken", "--port", "8502")
     assert (status, "the model does not load: version 1" in err) == (1, True), err
 
-    assert pair.ctl("serve", "--stop", "--model", "far")[0] == 0
+    predictor.delete_endpoint()
+    with pytest.raises(TrainingFailed, match="no model far is served on pair"):
+        predictor.predict([[3, 4]])
     assert pair.ctl("serve", "--stop")[0] == 0
     assert pair.ctl("serve", "--stop")[0] == 1
     for node in (0, 1):
