@@ -84,7 +84,7 @@ class Served:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ServerAnswer:
     """What the server said, with its HTTP status."""
 
     status: int
@@ -271,7 +271,7 @@ def stop_serving(access: Access, model: Served) -> None:
 
 def ask(
     access: Access, model: Served, verb: str = "", body: bytes | None = None, version: str = ""
-) -> Answer:
+) -> ServerAnswer:
     """GET, or POST with a body, `/v1/models/NAME` + verb, through the SSH connection. Raises
     NotServed when nothing answers, HostError."""
     session = access.connections.session(model.target)
@@ -292,7 +292,7 @@ def ask(
                 if not channel.recv_ready():
                     raise
             answer = connection.getresponse()
-            return Answer(answer.status, answer.read())
+            return ServerAnswer(answer.status, answer.read())
         finally:
             connection.close()
     except (OSError, EOFError, http.client.HTTPException) as error:

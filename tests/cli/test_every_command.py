@@ -29,6 +29,7 @@ WORDS = {
     "data verify": "pair /etc/hostname",
     "env install": "nothing",
     "train": "pair 2 --synthetic --dry-run",
+    "serve": "pair --status",
     "watch": "nothing",  # it has no end
     "results": "--log /etc/hostname",
     "clean-logs": "pair --dry-run",

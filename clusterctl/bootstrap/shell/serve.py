@@ -38,7 +38,7 @@ DEFAULT = "serving_default"
 REAL = "tensorflow_model_server"
 
 
-class Refused(Exception):
+class HttpError(Exception):
     """An answer that is an error: its HTTP status, and what the client is told."""
 
     def __init__(self, status, message):
@@ -50,21 +50,21 @@ class Refused(Exception):
 
 
 def parse_body(body):
-    """The object of a request. Raises Refused with the offset of what is no JSON, in bytes."""
+    """The object of a request. Raises HttpError with the offset of what is no JSON, in bytes."""
     try:
         text = body.decode()
         asked = json.loads(text)
     except UnicodeDecodeError as wrong:
-        raise Refused(400, f"JSON Parse error: not UTF-8 at offset: {wrong.start}") from None
+        raise HttpError(400, f"JSON Parse error: not UTF-8 at offset: {wrong.start}") from None
     except json.JSONDecodeError as wrong:
         offset = len(text[: wrong.pos].encode())
-        raise Refused(400, f"JSON Parse error: {wrong.msg}. at offset: {offset}") from None
+        raise HttpError(400, f"JSON Parse error: {wrong.msg}. at offset: {offset}") from None
     except RecursionError:
-        raise Refused(400, "JSON Parse error: nested too deeply at offset: 0") from None
+        raise HttpError(400, "JSON Parse error: nested too deeply at offset: 0") from None
     except ValueError as wrong:  # an integer of thousands of digits
-        raise Refused(400, f"JSON Parse error: {wrong} at offset: 0") from None
+        raise HttpError(400, f"JSON Parse error: {wrong} at offset: 0") from None
     if not isinstance(asked, dict):
-        raise Refused(400, f"JSON Value: {quoted(asked)} Is not object")
+        raise HttpError(400, f"JSON Value: {quoted(asked)} Is not object")
     return asked
 
 
@@ -76,10 +76,10 @@ def quoted(value):
 def inputs_of(asked, wanted):
     """The arrays by input, and how many instances there are (None: column format).
 
-    `wanted`: input -> TensorSpec. Raises Refused.
+    `wanted`: input -> TensorSpec. Raises HttpError.
     """
     if "instances" in asked and "inputs" in asked:
-        raise Refused(400, "Both 'instances' and 'inputs' are given: one of them is to be")
+        raise HttpError(400, "Both 'instances' and 'inputs' are given: one of them is to be")
     if "inputs" in asked:
         given = asked["inputs"]
         if not isinstance(given, dict) or is_b64(given):
@@ -87,16 +87,16 @@ def inputs_of(asked, wanted):
         check_names(given, wanted, "inputs")
         return {name: to_array(name, given[name], spec) for name, spec in wanted.items()}, None
     if "instances" not in asked:
-        raise Refused(400, "Missing 'inputs' or 'instances' key")
+        raise HttpError(400, "Missing 'inputs' or 'instances' key")
     rows = asked["instances"]
     if not isinstance(rows, list):
-        raise Refused(400, f"'instances' is to be a list: {quoted(rows)}")
+        raise HttpError(400, f"'instances' is to be a list: {quoted(rows)}")
     if not rows:
-        raise Refused(400, "'instances' is empty")
+        raise HttpError(400, "'instances' is empty")
     if isinstance(rows[0], dict) and not is_b64(rows[0]):
         for number, row in enumerate(rows):
             if not isinstance(row, dict):
-                raise Refused(400, f"instance {number} is no object, and the first is one")
+                raise HttpError(400, f"instance {number} is no object, and the first is one")
             check_names(row, wanted, f"instance {number}")
         columns = {name: [row[name] for row in rows] for name in wanted}
     else:
@@ -111,18 +111,18 @@ def is_b64(value):
 
 def only(wanted):
     if len(wanted) != 1:
-        raise Refused(400, f"the inputs have to be named, there are {', '.join(sorted(wanted))}")
+        raise HttpError(400, f"the inputs have to be named, there are {', '.join(sorted(wanted))}")
     return next(iter(wanted))
 
 
 def check_names(given, wanted, where):
     if set(given) != set(wanted):
         have, want = ", ".join(sorted(given)), ", ".join(sorted(wanted))
-        raise Refused(400, f"{where}: has {quoted(have)}, and the signature {want}")
+        raise HttpError(400, f"{where}: has {quoted(have)}, and the signature {want}")
 
 
 def to_array(name, value, spec):
-    """Raises Refused where the values are not of the input's type, or the shape is none of its."""
+    """Raises HttpError where the type is not the input's, or the shape is none of its."""
     import numpy as np
 
     dtype = spec.dtype
@@ -132,20 +132,20 @@ def to_array(name, value, spec):
         try:
             array = np.array(value)
         except (ValueError, OverflowError):
-            raise Refused(400, f"input {name}: its lists are not all of one length") from None
+            raise HttpError(400, f"input {name}: its lists are not all of one length") from None
         # 1 will do for a float; 1.0 is no integer, and neither is true.
         kinds = "iuf" if dtype.is_floating else "b" if dtype.is_bool else "iu"
         if array.size and array.dtype.kind not in kinds:
-            raise Refused(400, f"input {name}: {quoted(value)} is not of type {dtype.name}")
+            raise HttpError(400, f"input {name}: {quoted(value)} is not of type {dtype.name}")
         in_range = not (dtype.is_integer and array.size) or (
             dtype.min <= array.min() <= array.max() <= dtype.max
         )
         if not in_range:
-            raise Refused(400, f"input {name}: a number is out of the range of {dtype.name}")
+            raise HttpError(400, f"input {name}: a number is out of the range of {dtype.name}")
         array = array.astype(dtype.as_numpy_dtype)
     if not spec.shape.is_compatible_with(array.shape):
         want = [-1 if size is None else size for size in spec.shape.as_list()]
-        raise Refused(400, f"input {name}: its shape is {list(array.shape)}, expected {want}")
+        raise HttpError(400, f"input {name}: its shape is {list(array.shape)}, expected {want}")
     return array
 
 
@@ -159,17 +159,17 @@ def decoded(name, value):
         try:
             return base64.b64decode(value["b64"], validate=True)
         except (ValueError, TypeError):
-            raise Refused(400, f"input {name}: {quoted(value)} is no base64") from None
-    raise Refused(400, f"input {name}: {quoted(value)} is not of type string")
+            raise HttpError(400, f"input {name}: {quoted(value)} is no base64") from None
+    raise HttpError(400, f"input {name}: {quoted(value)} is not of type string")
 
 
 def answer_of(outputs, instances):
-    """What goes back: rows for a request of rows, else columns. Raises Refused."""
+    """What goes back: rows for a request of rows, else columns. Raises HttpError."""
     listed = {}
     for name, tensor in outputs.items():
         array = as_array(tensor)
         if instances is not None and (not array.ndim or array.shape[0] != instances):
-            raise Refused(400, f"output {name} has no row for each instance: ask with 'inputs'")
+            raise HttpError(400, f"output {name} has no row for each instance: ask with 'inputs'")
         values = array.tolist()
         listed[name] = encoded(values, name) if array.dtype.kind == "O" else values
     if instances is None:
@@ -198,7 +198,7 @@ def encoded(value, name):
 # ---- the model and its versions
 
 
-class Model:
+class LoadedModel:
     """One loaded version. Raises what TensorFlow raises."""
 
     def __init__(self, path, version):
@@ -216,26 +216,28 @@ class Model:
         }
 
     def predict(self, asked):
-        """The answer to a request. Raises Refused."""
+        """The answer to a request. Raises HttpError."""
         name = asked.get("signature_name", "") or DEFAULT
         signature = self._signatures.get(name) if isinstance(name, str) else None
         if signature is None:
-            raise Refused(400, f"Serving signature name: {quoted(name)} not found in signature def")
+            raise HttpError(
+                400, f"Serving signature name: {quoted(name)} not found in signature def"
+            )
         wanted = signature.structured_input_signature[1]
         arrays, instances = inputs_of(asked, wanted)
         constant = self._tf.constant
         try:
             tensors = {key: constant(array, wanted[key].dtype) for key, array in arrays.items()}
         except (TypeError, ValueError) as wrong:
-            raise Refused(400, str(wrong)) from None
+            raise HttpError(400, str(wrong)) from None
         try:
             return answer_of(signature(**tensors), instances)
         except self._tf.errors.InvalidArgumentError as wrong:
-            raise Refused(400, wrong.message) from None
+            raise HttpError(400, wrong.message) from None
         except self._tf.errors.ResourceExhaustedError as full:
-            raise Refused(429, full.message) from None
+            raise HttpError(429, full.message) from None
         except self._tf.errors.OpError as failed:
-            raise Refused(500, failed.message) from None
+            raise HttpError(500, failed.message) from None
 
 
 class Versions:
@@ -262,7 +264,7 @@ class Versions:
             self._tried[version] = stamp
             self.states[version] = ("LOADING", "")
             try:
-                loaded = Model(path, version)
+                loaded = LoadedModel(path, version)
             except Exception as error:  # TensorFlow raises all kinds
                 self.states[version] = ("END", f"{type(error).__name__}: {error}".strip()[:2000])
                 print(f"version {version} did not load: {self.states[version][1]}", flush=True)
@@ -301,9 +303,9 @@ class Versions:
         )
 
     def of(self, version):
-        """Raises Refused."""
+        """Raises HttpError."""
         if self.current is None or version not in (None, self.current.version):
-            raise Refused(404, "")
+            raise HttpError(404, "")
         return self.current
 
 
@@ -332,7 +334,7 @@ def application(name, versions):
     async def read(request):
         announced = request.headers.get("content-length", "0")
         chunks, size = [], 0
-        too_large = Refused(413, f"the request is larger than {BODY_BYTES >> 20} MiB")
+        too_large = HttpError(413, f"the request is larger than {BODY_BYTES >> 20} MiB")
         if announced.isdigit() and int(announced) > BODY_BYTES:
             raise too_large
         async for chunk in request.stream():
@@ -345,7 +347,7 @@ def application(name, versions):
             try:
                 body = gzip.GzipFile(fileobj=io.BytesIO(body)).read(BODY_BYTES + 1)
             except (OSError, EOFError) as wrong:
-                raise Refused(400, f"the body is no gzip: {wrong}") from None
+                raise HttpError(400, f"the body is no gzip: {wrong}") from None
             if len(body) > BODY_BYTES:
                 raise too_large
         return body
@@ -353,7 +355,7 @@ def application(name, versions):
     async def serve(request):
         try:
             return await answer(request)
-        except Refused as refused:
+        except HttpError as refused:
             return said({"error": str(refused)}, refused.status)
         except ClientDisconnect:
             return Response(status_code=400)
@@ -367,14 +369,14 @@ def application(name, versions):
         spec = f"{kind}({model})" if version is None else f"{kind}({model}, {version})"
         if model != name:
             if verb == "status":
-                raise Refused(404, f"Could not find any versions of model {model}")
-            raise Refused(404, f"Servable not found for request: {spec}")
+                raise HttpError(404, f"Could not find any versions of model {model}")
+            raise HttpError(404, f"Servable not found for request: {spec}")
         if verb == "status":
             return said(status_of(versions, version, model))
         try:
             found = versions.of(version)
-        except Refused:
-            raise Refused(404, f"Servable not found for request: {spec}") from None
+        except HttpError:
+            raise HttpError(404, f"Servable not found for request: {spec}") from None
         if verb == "metadata":
             return said(metadata_of(found, name))
         body = await read(request)
@@ -395,7 +397,7 @@ def application(name, versions):
 
 def parse_path(method, path):
     """Model, version (None: the one that is served), and predict, status or metadata."""
-    malformed = Refused(400, f"Malformed request: {method} {path}")
+    malformed = HttpError(400, f"Malformed request: {method} {path}")
     parts = path.split("/")
     if parts[:3] != ["", "v1", "models"] or len(parts) < 4:
         raise malformed
@@ -405,7 +407,7 @@ def parse_path(method, path):
     elif ":" in parts[-1]:
         parts[-1], _, verb = parts[-1].rpartition(":")
         if verb in ("classify", "regress"):
-            raise Refused(400, f"{verb} is not served here: ask with predict")
+            raise HttpError(400, f"{verb} is not served here: ask with predict")
         if verb != "predict":
             raise malformed
     if method != ("POST" if verb == "predict" else "GET"):
@@ -421,7 +423,7 @@ def status_of(versions, version, model):
     states = dict(versions.states)
     if version is not None:
         if version not in states:
-            raise Refused(404, f"Could not find version {version} of model {model}")
+            raise HttpError(404, f"Could not find version {version} of model {model}")
         states = {version: states[version]}
     return {
         "model_version_status": [
