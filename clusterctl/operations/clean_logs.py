@@ -32,8 +32,9 @@ USUAL = (
 @dataclass(frozen=True)
 class Cleaning:
     """What is to be removed: a training's files in `folders` (path, log's name), but for those in
-    `keep`; with `jobs` also the ended jobs' own folders. `keep_last`: but for so many checkpoints
-    of each folder, with all else in it, and so many jobs."""
+    `keep`; with `jobs` also the ended jobs' own folders, those that are not in `running`.
+    `keep_last`: but for so many checkpoints of each folder, with all else in it, and so many jobs.
+    """
 
     folders: tuple[tuple[str, str], ...] = ()
     keep: tuple[str, ...] = ()
@@ -41,6 +42,7 @@ class Cleaning:
     keep_last: int = 0
     dry_run: bool = False
     force: bool = False
+    running: tuple[str, ...] = ()
 
     @property
     def payload(self) -> bytes:
@@ -104,7 +106,14 @@ def find_logs(
     if by_hand or any(not job.log_dir for job in running.jobs):
         # A program of the user's own, or train.sh: nobody knows where, but the usual is likely.
         keep += USUAL
-    cleaning = Cleaning(log_folders_of(records), tuple(keep), jobs, keep_last, force=force)
+    cleaning = Cleaning(
+        log_folders_of(records),
+        tuple(keep),
+        jobs,
+        keep_last,
+        force=force,
+        running=tuple(job.job_id for job in running.jobs),
+    )
     return cleaning, _on(access, access.targets, replace(cleaning, dry_run=True))
 
 

@@ -163,6 +163,24 @@ def test_force_leaves_the_usual_folders_to_a_run_that_was_typed_by_hand(pair):
         pair.on(1, "rm -rf imagenet_resnet")
 
 
+def test_force_leaves_a_queued_job_what_was_shipped_for_it_to_nodes_where_nothing_runs(pair):
+    queued, ended = "20261123-094449-a10d", "20261123-094458-e672"
+    for job in (queued, ended):
+        pair.on(1, f"mkdir -p .clusterctl/code/{job} && touch .clusterctl/code/{job}/mine.py")
+    folder = f".clusterctl/jobs/{queued}"
+    pair.on(0, f"mkdir -p {folder} && cd {folder} && touch after && echo '{{}}' >job.json")
+    waits = f"CLUSTERCTL_JOB={queued} setsid sleep 300 </dev/null >/dev/null 2>&1 & echo $!"
+    pair.on(0, f"cd {folder} && {{ {waits} >pid; }}")
+    try:
+        assert pair.ctl("clean-logs", "--jobs", "--force", "--yes")[0] == 0
+        assert pair.on(1, "ls .clusterctl/code") == f"{queued}\n"
+    finally:
+        assert pair.ctl("cancel")[0] == 0
+        pair.on(0, f"rm -rf {folder}")
+        pair.on(1, "rm -rf .clusterctl/code")
+
+
+
 @pytest.mark.train
 def test_clean_logs(pair):
     """Of a job with a --log_dir of its own, and of runs by hand in the usual folders."""

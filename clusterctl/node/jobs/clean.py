@@ -2,9 +2,10 @@
 with the programs that were shipped for them.
 
 stdin: {"folders": [[PATH, LOG NAME]], "keep": [PATH], "jobs": BOOLEAN, "keep_last": N, "dry_run":
-BOOLEAN, "force": BOOLEAN}; a PATH may begin with ~. With N of 1 or more, of each folder the older
-checkpoints alone go, and the older jobs' folders. Prints {"busy": ID} when a job runs here (with
-`force` only that job's own folder is left alone then), else, of what there is or was,
+BOOLEAN, "force": BOOLEAN, "running": [ID]}; a PATH may begin with ~. With N of 1 or more, of each
+folder the older checkpoints alone go, and the older jobs' folders. Prints {"busy": ID} when a job
+runs here (with `force` only that job's own folder is left alone then), else, of what there is or
+was,
 
     {"folders": [{"path": TEXT, "bytes": N, "checkpoints": N, "others": N}], "failed": [TEXT],
      "links": [TEXT]}
@@ -126,7 +127,9 @@ def clean(asked: dict) -> dict:
     ids = sorted(known, key=lambda name: submitted(JOBS / name))
     for name in ids[: max(0, len(ids) - asked["keep_last"])]:
         own = [str(top / name) for top in (JOBS, CODE) if (top / name).is_dir()]
-        if not has_processes(name) and not any(map(is_link, own)):
+        # Of one that is queued, is tried again or has its model collected, nothing need run here.
+        is_running = name in asked.get("running", ()) or has_processes(name)
+        if not is_running and not any(map(is_link, own)):
             take({"path": own[0], "checkpoints": 0, "others": 0}, own)
     return {"folders": found, "failed": failed, "links": sorted(set(links))}
 
