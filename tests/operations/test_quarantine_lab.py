@@ -41,7 +41,7 @@ NOT_FOR_NODES = {
 
 def test_every_command_is_known_here():
     from_others = set(COMMANDS) - DEFAULTS.keys() - NOT_FOR_NODES
-    assert from_others <= {"diagnose", "explain", "watch"}
+    assert from_others <= {"diagnose", "explain", "watch", "serve", "predict"}
 
 
 def test_quarantine_replacement_and_release(pair):
