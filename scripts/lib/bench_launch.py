@@ -38,7 +38,7 @@ class Scale:
 
 FULL = Scale(5, ("--num_batches", "160", "--display_every", "10"))
 QUICK = Scale(
-    2, ("-m", "resnet18", "--image_size", "32", "--num_batches", "200", "--display_every", "20")
+    2, ("-m", "resnet18", "--image_size", "32", "--num_batches", "100", "--display_every", "10")
 )
 
 
@@ -71,6 +71,8 @@ def bench_launch(words: list[str]) -> None:
             # Whoever comes second finds a warmer machine: each does so half of the time.
             for title, argv in pair if number % 2 == 0 else reversed(pair):
                 runs[title].append(measured(argv))
+            shown = ", ".join(f"{title} {each[-1].step_s:.4f} s" for title, each in runs.items())
+            print(f"  pair {number + 1}: a step of {shown}", flush=True)
     report(runs)
 
 
