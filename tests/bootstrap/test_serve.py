@@ -319,3 +319,23 @@ def test_the_real_server_where_there_is_one(tmp_path, libraries, tiny, state):
     )
     server.stop()
     assert not Path(f"/proc/{child}").exists()
+
+
+def test_answers_do_not_wait_for_an_ack():
+    """Nagle's algorithm is off on a connection that asyncio takes from the server's socket."""
+    program = f"""
+import asyncio, runpy, socket
+listen = runpy.run_path({str(SHELL / "serve.py")!r})["listen"]
+async def main():
+    off = asyncio.get_running_loop().create_future()
+    def taken(_, writer):
+        there = writer.get_extra_info("socket")
+        off.set_result(there.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+    listener = listen("127.0.0.1", 0)
+    async with await asyncio.start_server(taken, sock=listener):
+        await asyncio.open_connection(*listener.getsockname())
+        print(await off)
+asyncio.run(main())
+"""
+    done = subprocess.run([training_python(), "-c", program], capture_output=True, text=True)
+    assert (done.returncode, int(done.stdout) > 0) == (0, True), done.stderr
