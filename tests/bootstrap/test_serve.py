@@ -337,5 +337,6 @@ async def main():
         print(await off)
 asyncio.run(main())
 """
-    done = subprocess.run([training_python(), "-c", program], capture_output=True, text=True)
+    argv = [training_python(), "-c", program]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert (done.returncode, int(done.stdout) > 0) == (0, True), done.stderr

@@ -180,7 +180,6 @@ def test_force_leaves_a_queued_job_what_was_shipped_for_it_to_nodes_where_nothin
         pair.on(1, "rm -rf .clusterctl/code")
 
 
-
 @pytest.mark.train
 def test_clean_logs(pair):
     """Of a job with a --log_dir of its own, and of runs by hand in the usual folders."""
