@@ -52,9 +52,9 @@ def run_all(cases, environ, folder):
     return [found[number] for number in range(len(cases))]
 
 
-def run_one(argv, environ):
+def run_one(argv, environ, folder=None):
     """`clusterctl ARGV...` with this whole environment to its end: (status, stdout, stderr)."""
-    case = {"argv": list(argv), "environ": dict(environ), "cwd": str(Path.cwd())}
+    case = {"argv": list(argv), "environ": dict(environ), "cwd": str(folder or Path.cwd())}
     answer, answering = os.pipe()
     try:
         socket.send_fds(_runner(), [json.dumps(case).encode()], [answering])
