@@ -46,7 +46,7 @@ def main() -> None:
     statuses["again"] = run(*train, "--log_dir", "whole")
     copy_checkpoint("model.ckpt-5", "resumed", "model.ckpt-5")
     copy_checkpoint("model.ckpt-10", "resumed", ".model.ckpt-10")  # half written, never renamed
-    statuses["resumed"] = run(*train, "--log_dir", "resumed")
+    statuses["resumed"] = run(*train, "--log_dir", "resumed", "--local_ckpt")
 
     copy_checkpoint("model.ckpt-5", "early", "model.ckpt-5")
     statuses["other batch"] = run(*train, "-b", "5", "--log_dir", "early")
@@ -58,13 +58,11 @@ def main() -> None:
     statuses["no data"] = run(*TRAIN, "--data_dir", "no such", "--log_dir", "bad")
     statuses["too few"] = run(*train, "-b", "1000", "--log_dir", "bad")
     statuses["no checkpoint"] = run(*evaluate, "--log_dir", "bad")
-    statuses["diverged"] = run(*plain, "--lr", "1e30", "--log_dir", "diverged")
     if hvd.rank() == 0:
         for mine in ("mine", "model.ckpt-best.index", "model.ckpt-notes"):
             Path("early", mine).touch()
-    statuses["clear"] = run(
-        *train, "--log_dir", "early", "--num_batches", "1", "--clear_log", "--local_ckpt"
-    )
+    diverges = ["--lr", "1e30", "--save_checkpoints_steps", "100"]
+    statuses["diverged"] = run(*plain, *diverges, "--log_dir", "early", "--clear_log")
     if hvd.rank() == 0:
         print("STATUSES " + json.dumps(statuses), flush=True)
         print("TENSORS " + json.dumps(compared("model.ckpt-12")), flush=True)
