@@ -332,9 +332,12 @@ def fails(word: str) -> Inject:
 
 
 HEALTHY = "healthy"
-# On every run: the others are variants.
+# On every run: the others are variants. tests/cli/test_watch.py stops a rank and asks, too.
 EVERY_RUN = [
     Fault("a healthy job", during(), (HEALTHY,)),
+    Fault("a host frozen", of_host("freeze", "thaw"), ("host.silent",), 2, 3),
+]
+VARIANTS = [
     Fault(
         "a rank stopped (SIGSTOP)",
         during(f"kill -STOP {RANK}", f"kill -CONT {RANK}", SickCluster.silent),
@@ -342,9 +345,6 @@ EVERY_RUN = [
         1,
         2,
     ),
-    Fault("a host frozen", of_host("freeze", "thaw"), ("host.silent",), 2, 3),
-]
-VARIANTS = [
     Fault(
         "mpirun's daemon on a node stopped",
         during(f"pkill -STOP {DAEMON}", f"pkill -CONT {DAEMON}"),
