@@ -134,14 +134,15 @@ def test_what_cannot_be_read_or_is_no_folder(node):
 
 def test_of_the_jobs_folder_only_jobs_go(node):
     jobs = node.home / ".clusterctl" / "jobs"
-    names = ("20261120-154501-3f2a", "20261120-154501-3f2a-old", "my-own-notes")
+    # No other test's jobs: whether one runs is asked of all this machine's processes.
+    names = ("20261120-154501-c1ea", "20261120-154501-c1ea-old", "my-own-notes")
     fill(jobs, [f"{name}/log" for name in names])
     fill(node.home / "elsewhere", ["log"])
-    (jobs / "20261120-154502-3f2a").symlink_to(node.home / "elsewhere")
+    (jobs / "20261120-154502-c1ea").symlink_to(node.home / "elsewhere")
     said = clean(node, jobs=True)
-    assert [one["path"] for one in said["folders"]] == [f"{jobs}/20261120-154501-3f2a"]
-    link = f"{jobs}/20261120-154502-3f2a is a link to {node.home}/elsewhere"
+    assert [one["path"] for one in said["folders"]] == [f"{jobs}/20261120-154501-c1ea"]
+    link = f"{jobs}/20261120-154502-c1ea is a link to {node.home}/elsewhere"
     assert (said["failed"], said["links"]) == ([], [link])
     assert (node.home / "elsewhere" / "log").exists()
     left = {path.name for path in jobs.iterdir()}
-    assert left == {".lock", *names[1:], "20261120-154502-3f2a"}
+    assert left == {".lock", *names[1:], "20261120-154502-c1ea"}
