@@ -26,10 +26,12 @@ from tests.pair import eventually
 
 pytestmark = pytest.mark.lab
 
-# Two ranks by /usr/bin/mpirun: one sleeps, one is busy. Its ssh would end after 30 s of a frozen
-# node, and the job with it, which is less than a crowded machine may take to draw that.
+# Two ranks by /usr/bin/mpirun: one sleeps, one is busy, in nobody's way. Its ssh would end after
+# 30 s of a frozen node, and the job with it, which is less than a crowded machine may take to draw
+# that.
 RANK = """\
 import os, time
+os.nice(19)
 while True:
     if os.environ["OMPI_COMM_WORLD_RANK"] == "0":
         time.sleep(0.1)

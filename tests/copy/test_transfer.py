@@ -49,10 +49,10 @@ def data(tmp_path):
 
 def large_file(folder, mib):
     """One that takes long enough for something to happen meanwhile."""
-    path = folder / "large"
+    path, noise = folder / "large", os.urandom((1 << 20) - 8)
     with path.open("wb") as file:
-        for _ in range(mib):
-            file.write(os.urandom(1 << 20))
+        for number in range(mib):
+            file.write(number.to_bytes(8, "big") + noise)  # no two alike
     return path
 
 
@@ -301,9 +301,8 @@ def test_a_file_that_changes_meanwhile_is_left_out_and_told(hosts, tmp_path):
     assert tree(hosts.home(2) / "changes") == tree(folder)
 
 
-def test_too_little_time(hosts, tmp_path):
-    large = large_file(tmp_path, 192)
-    report = copy(hosts, large, "~/late/", timeout_s=0.0)
+def test_too_little_time(hosts, data):
+    report = copy(hosts, data / "big", "~/late/", timeout_s=0.0)
     assert {type(node.error) for node in report.nodes} == {CommandTimeout}
 
 
