@@ -26,15 +26,20 @@ ELSEWHERE = {
     "./scripts/lint": "./scripts/test runs it",
     "~/clusterctl-venv/bin/pip install '.[lab]'": "./scripts/demo installs the same",
 }
+JOB = "mkdir one; echo 'print(1)' > one/one.py; clusterctl train demo 2 {}--script one/one.py"
 INSTEAD = {
     "clusterctl train demo 32 --detach --watchdog 5m --watchdog-cancel": "clusterctl train demo 2 "
     "--synthetic --dry-run --watchdog 5m --watchdog-cancel",
     "clusterctl train demo 32": "clusterctl train demo 32 --synthetic --dry-run",  # 32 GPUs
-    # What makes a job of them is cheap: tests/operations/test_train.py trains in all these ways.
-    "clusterctl train demo 2 --synthetic -- --model resnet18 --num_batches 3": "mkdir one; "
-    "echo 'print(1)' > one/one.py; clusterctl train demo 2 --script one/one.py",
+    # tests/operations trains in all these ways; here a job is enough.
+    "clusterctl train demo 2 --synthetic -- --model resnet18 --num_batches 3": JOB.format(""),
+    "clusterctl train demo 2 --synthetic --detach -- --model resnet18 --num_batches 3": JOB.format(
+        "--detach "
+    ),
     "clusterctl train demo 2 --synthetic --trace-steps 2:4 -- --model resnet18 --image_size 32"
     " --num_batches 5": "clusterctl train demo 2 --synthetic --trace-steps 2:4 --dry-run",
+    "clusterctl bench demo --network --plot network.png": "clusterctl bench demo --network "
+    "--seconds 0.3 --plot network.png",
     # tests/test_demo.py runs it whole
     "clusterctl train demo 2 --synthetic": "clusterctl train demo 2 --synthetic --dry-run",
 }
