@@ -253,7 +253,7 @@ def streams() -> dict[str, Any]:
     the place where a run begins again are random as well. A record is its own name.
     """
     random = np.random.default_rng(20)
-    wrong, cases, (block, opened) = [], 20, (data.BLOCK, data.OPEN_FILES)
+    wrong, cases, (block, opened) = [], 8, (data.BLOCK, data.OPEN_FILES)
     for case in range(cases):
         counts = random.integers(0, 14, random.integers(1, 10)).tolist()
         size = int(random.integers(1, len(counts) + 1))
