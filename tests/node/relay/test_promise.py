@@ -39,7 +39,7 @@ BLOCK = 32 << 10
 NAMES = ["big", "d/big", "d/e/mid", "small", "tiny", "hole"]
 SIZES = {"big": 9, "d/big": 5, "d/e/mid": 3, "small": 0.4, "tiny": 0.01, "hole": 6}
 SEEDS = 8
-STEPS = int(os.environ.get("CLUSTERCTL_STEPS", "10000")) // SEEDS
+STEPS = int(os.environ.get("CLUSTERCTL_STEPS", "5000")) // SEEDS
 
 
 class Pipe:
