@@ -67,6 +67,8 @@ def jobs(app: AppContext, name: str, as_json: bool) -> int:
 def told_of(job: JobRecord) -> list[str]:
     """What a row has no room for."""
     told = [f", its watchdog at {text}" for text in job.watchdog]
+    if not job.line:
+        told.append(": its job.json was cut short: what was asked for is not known")
     if job.waits_for:
         before = count(len(job.waits_for), "job")
         told.append(f" begins after {job.waits_for[-1]}: {before} before it")

@@ -112,8 +112,8 @@ def run_command(command: click.Command, argv: list[str] | None = None, **extra: 
         status = _interrupted() if interrupted else _failed(_without_traceback(failure))
     except (KeyboardInterrupt, click.Abort) as ended:
         # Click makes an Abort of Ctrl-C, too. A question is asked before anything is done.
-        declined = isinstance(ended, click.Abort) and ended.__cause__ is None
-        status = _interrupted("nothing was done" if declined else "interrupted")
+        cause = ended.__cause__ if isinstance(ended, click.Abort) else ended
+        status = _interrupted("nothing was done" if cause is None else str(cause) or "interrupted")
     except SystemExit:
         # Click's answer to an output that nobody reads is status 1, and another stdout.
         if sys.stdout is stdout:

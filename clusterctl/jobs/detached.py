@@ -394,7 +394,8 @@ def start_job(
     more_files: Mapping[str, str] = MappingProxyType({}),
     record: Mapping[str, Any] = MappingProxyType({}),
 ) -> Started:
-    """Start it on the head node. Raises JobRunning, CommandFailed.
+    """Start it on the head node. Raises JobRunning, CommandFailed; KeyboardInterrupt that says so
+    when the job may have been started.
 
     `how`: beside others (force), after them (queue), or not if there are any (refuse).
     `more_files` go into the job's folder, `record` into its job.json.
@@ -412,6 +413,10 @@ def start_job(
             f"{lost.message}; job {plan.job_id} may run there all the same",
             f"see whether it does: clusterctl jobs {cluster}",
         ) from lost
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(
+            f"interrupted; job {plan.job_id} may run all the same: see `clusterctl jobs {cluster}`"
+        ) from None
     if os.strerror(errno.ENOSPC) in result.stderr:
         raise CommandFailed(
             result.host,

@@ -287,7 +287,7 @@ def run_benchmark(
                 run = _finish(access, benchmark, folder, going, watch)
             except KeyboardInterrupt:
                 _end(access, folder)
-                raise
+                raise KeyboardInterrupt from None  # it may have been about a job that is ended now
             _keep(folder, run)
             benchmark = replace(benchmark, runs=(*benchmark.runs, run))
             watch.ended(run)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -213,27 +216,24 @@ def fetch(access: Access, job_id: str, place: Path) -> None:
     job = find_job(access.connections, access.head, job_id)
     record = place / RECORD
     try:
-        other = _job_in(record) if record.exists() else job_id
+        other = (_object_in(record) or {}).get("id") if record.exists() else job_id
         if other != job_id:
             holds = f"job {other}" if other else f"a {RECORD} that is no job's"
             raise UsageError(f"{place} holds {holds}", "name another folder")
         place.mkdir(parents=True, exist_ok=True)
-        # Such a folder was left by a fetch that was killed: what lies there may be its.
-        is_ours = record.exists() or any(place.glob(f".fetch-{job_id}-*"))
-        with tempfile.TemporaryDirectory(prefix=f".fetch-{job_id}-", dir=place) as draft:
+        with _draft(place, job_id) as (draft, is_ours):
             if job.model_dir is not None and not job.running:
                 _collect(access, job_id)
-            _unpack(access, job_id, Path(draft))
-            theirs = [path.name for path in Path(draft).iterdir() if (place / path.name).exists()]
-            if theirs and not is_ours:
+            _unpack(access, job_id, draft)
+            theirs = [path.name for path in draft.iterdir() if (place / path.name).exists()]
+            if theirs and not (is_ours or record.exists()):
                 raise UsageError(f"{place} has its own file {theirs[0]}", "name another folder")
             data = {"cluster": access.cluster.name, **job.as_data()}
-            code = Path(draft, "code.json")
-            if code.exists():
-                data["code"] = json.loads(code.read_text())
-            Path(draft, RECORD).write_text(json.dumps(data, indent=1) + "\n")
-            brought = [path for path in Path(draft).iterdir() if path.name != RECORD]
-            for path in (*brought, Path(draft, RECORD)):
+            if (draft / "code.json").exists():
+                data["code"] = _object_in(draft / "code.json")
+            (draft / RECORD).write_text(json.dumps(data, indent=1) + "\n")
+            brought = [path for path in draft.iterdir() if path.name != RECORD]
+            for path in (*brought, draft / RECORD):
                 there = place / path.name
                 if there.is_dir():
                     # Without the manifest of an earlier fetch it is a folder of the user's.
@@ -245,27 +245,48 @@ def fetch(access: Access, job_id: str, place: Path) -> None:
         raise UsageError(f"cannot write {error.filename or place}: {error.strerror}") from None
 
 
-def _job_in(record: Path) -> str | None:
-    """The id in a record.json; None where another program wrote it. Raises OSError."""
+@contextmanager
+def _draft(place: Path, job_id: str) -> Iterator[tuple[Path, bool]]:
+    """A folder in `place` for what is brought, one fetch at a time; and whether a fetch of the job
+    that was killed had left one: what lies there may be its. Raises OSError."""
+    opened = os.open(place, os.O_RDONLY)
     try:
-        found = json.loads(record.read_bytes())
+        # `train` and `logs -f` beside it fetch a job that fails at the same moment.
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        left = [*place.glob(f".fetch-{job_id}-*")]
+        with tempfile.TemporaryDirectory(prefix=f".fetch-{job_id}-", dir=place) as draft:
+            yield Path(draft), bool(left)
+            for folder in left:
+                shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(opened)
+
+
+def _object_in(path: Path) -> dict[str, Any] | None:
+    """A JSON object; None where it was cut short, or is another program's. Raises OSError."""
+    try:
+        found = json.loads(path.read_bytes())
     except ValueError:
         return None
-    return found.get("id") if isinstance(found, dict) else None
+    return found if isinstance(found, dict) else None
 
 
 def _unpack(access: Access, job_id: str, folder: Path) -> None:
     """The files of `pack` (node/jobs/jobs.py). Raises CommandFailed when they are not whole."""
     with tempfile.TemporaryFile(dir=folder) as archive:
+        errors = bytearray()
 
         def take(stream: str, chunk: bytes) -> None:
             if stream == "stdout":
                 archive.write(chunk)
+            else:
+                errors.extend(chunk)
 
         command = JOBS.command("pack", job_id)
         result = access.connections.run(access.head, command, stdin=JOBS.stdin(), sink=take)
         if not result.ok:
-            raise CommandFailed(result.host, f"job {job_id} could not be packed")
+            why = errors.decode(errors="replace").strip()
+            raise CommandFailed(result.host, f"job {job_id} could not be packed: {why}")
         archive.seek(0)
         with tarfile.open(fileobj=archive, mode="r:") as files:
             for entry in files:

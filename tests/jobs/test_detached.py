@@ -13,6 +13,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -38,6 +39,7 @@ from clusterctl.jobs.detached import (
 )
 from clusterctl.jobs.mpirun import LOST_DAEMON, Variable
 from clusterctl.jobs.plan import JobPlan, check_job_id, new_job_id
+from clusterctl.operations import logs
 from clusterctl.operations.clean_logs import CLEAN, Cleaning
 from clusterctl.operations.logs import Running
 from tests.lab.running import wait_until
@@ -238,8 +240,12 @@ exec /usr/bin/env "$@"
 
 
 def put_env(node, script):
-    path = Path(node.environ["PATH"]) / "env"
-    path.unlink()
+    put_tool(node, "env", script)
+
+
+def put_tool(node, name, script):
+    path = Path(node.environ["PATH"]) / name
+    path.unlink(missing_ok=True)
     path.write_text(script)
     path.chmod(0o755)
 
@@ -276,6 +282,37 @@ def test_a_job_whose_process_ends_before_its_mark_did_not_start(node):
         start_job(node, HEAD, job, "demo")
     assert not (node.home / "ran").exists()
     assert not (folder(node) / "environment").exists(), "its values are in no file"
+
+
+def test_a_connection_that_ends_while_a_job_is_started_leaves_a_whole_job(node):
+    put_tool(node, "tmux", "#!/bin/sh\nexit 1\n")
+    put_env(node, '#!/bin/sh\nkill -HUP $PPID; kill -TERM $PPID\nexec /usr/bin/env "$@"\n')
+    start_job(node, HEAD, plan(node.home, "exec sleep 600"), "demo")
+    assert find_job(node, HEAD, JOB).running
+    assert end_job(node, HEAD, JOB), "it does not ignore what the start had to"
+
+
+def test_ctrl_c_while_a_job_is_started_says_that_it_may_run(node):
+    node.trouble = [KeyboardInterrupt()]
+    with pytest.raises(KeyboardInterrupt, match=f"job {JOB} may run .* `clusterctl jobs demo`"):
+        start_job(node, HEAD, plan(node.home, "true"), "demo")
+
+
+def test_a_fetch_goes_on_after_one_that_was_killed_and_removes_what_that_left(node, tmp_path):
+    start_job(node, HEAD, plan(node.home, "echo said"), "demo", more_files={"code.json": '{"fo'})
+    follow_job(node, HEAD, JOB, lambda _: None)
+    access = SimpleNamespace(connections=node, head=HEAD, cluster=SimpleNamespace(name="demo"))
+    place = tmp_path / "run"
+    (place / f".fetch-{JOB}-killed").mkdir(parents=True)
+    (place / f".fetch-{JOB}-killed" / "log").write_text("sa")
+    (place / "job.json").write_text("{}")
+    (place / ".fetch-mine").mkdir()
+    logs.fetch(access, JOB, place)
+    names = {"job.json", "code.json", "command", "log", "record.json", ".fetch-mine"}
+    assert {path.name for path in place.iterdir()} == names
+    assert (place / "log").read_text() == "said\n"
+    record = json.loads((place / "record.json").read_text())
+    assert (record["id"], record["state"], record["code"]) == (JOB, "succeeded", None)
 
 
 def test_what_is_written_at_the_end_has_its_room_from_the_start(node):

@@ -55,8 +55,9 @@ def main() -> None:
 def after(folder: Path, status: int, offset: int) -> bool:
     """Sweep, note what was seen, and decide."""
     plan = json.loads((folder / "job.json").read_text())
-    nodes = json.loads(jobs.text_in(folder / "nodes.json") or "[]")
-    began = jobs.mtime_of(folder / "exit_status") or 0.0
+    nodes = jobs.json_in(folder / "nodes.json", [])
+    # What a node's boot is compared with: when the latest attempt began.
+    began = jobs.mtime_of(folder / "again") or jobs.mtime_of(folder / "exit_status") or 0.0
     silent, rebooted, killed = sweep(folder.name, nodes, began)
     lost = bool(silent or rebooted) or has_lost(folder / "log", offset)
     earlier = jobs.text_in(folder / "attempts").count("\n")
@@ -82,10 +83,7 @@ def after(folder: Path, status: int, offset: int) -> bool:
         why = f"not started again: it was {earlier} times, as --retries says"
     else:
         why = ""
-        ranks, why = wait_for_nodes(plan, nodes, folder)
-        if ranks:
-            # Begins anew: what a node's boot is compared with.
-            (folder / "exit_status").touch()
+        _, why = wait_for_nodes(plan, nodes, folder)
     retried = bool(lost and plan.get("retries") and not why.startswith("not "))
     note(folder, {**attempt, "retried": retried, "why": why})
     if why:

@@ -47,7 +47,7 @@ import tarfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 JOBS = Path.home() / ".clusterctl" / "jobs"
 JOB_IDS = "[0-9]" * 8 + "-" + "[0-9]" * 6 + "-" + "[0-9a-f]" * 4
@@ -90,9 +90,19 @@ def mtime_of(path: Path) -> float | None:
 
 def text_in(path: Path) -> str:
     try:
-        return path.read_text()
+        return path.read_text(errors="replace")
     except OSError:
         return ""
+
+
+def json_in(path: Path, empty: Any) -> Any:
+    """What a file holds; `empty` where it is not there, is another kind of value, or was cut short
+    by a crash: one job's record may not hide all others."""
+    try:
+        found = json.loads(text_in(path))
+    except ValueError:
+        return empty
+    return found if isinstance(found, type(empty)) else empty
 
 
 def boot_id() -> str:
@@ -137,8 +147,7 @@ def last_row(path: Path | None) -> dict:
 
 
 def attempts_of(folder: Path) -> list:
-    """Its attempts that failed, without a line cut short by a full disk or a crash: one job's
-    record may not hide all others."""
+    """Its attempts that failed, without a line cut short by a full disk or a crash."""
     found = []
     for line in text_in(folder / "attempts").splitlines():
         with contextlib.suppress(ValueError):
@@ -146,22 +155,11 @@ def attempts_of(folder: Path) -> list:
     return [one for one in found if isinstance(one, dict)]
 
 
-def destination_of(description: str) -> str:
-    """Where a copy brings its data; empty for a training."""
-    try:
-        return str(json.loads(description).get("destination", ""))
-    except ValueError:
-        return ""
-
-
 def describe(folder: Path) -> dict:
     # First whether it runs, then how it ended: the other way round a job that ends in between
     # would look lost.
     running = bool(pid_of(folder))
-    try:
-        plan = json.loads((folder / "job.json").read_text())
-    except (OSError, ValueError):
-        plan = {}
+    plan = json_in(folder / ORDER_FILE, {})
     log = folder / "log"
     exit_status = exit_status_of(folder)
     boot = text_in(folder / "boot_id").strip()
@@ -207,11 +205,11 @@ def start(job_id: str, how: str, files: dict) -> dict:
     # clean-logs takes the same lock: no folder goes while its job is being started.
     with (JOBS / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        wanted = destination_of(files["job.json"])
+        wanted = json.loads(files[ORDER_FILE]).get("destination", "")
         busy = [
             folder.name
             for folder in folders()
-            if pid_of(folder) and destination_of(text_in(folder / "job.json")) == wanted
+            if pid_of(folder) and json_in(folder / ORDER_FILE, {}).get("destination", "") == wanted
         ]
         if busy and how == "refuse":
             return {"busy": busy[0]}  # others may wait for it
@@ -351,6 +349,10 @@ def main() -> None:
 def answers(action: str, arguments: list) -> list:
     """What is printed, each on a line. Raises OSError."""
     if action == "start":
+        # The end of the connection, or Ctrl-C there, must not leave half a job. Not SIG_IGN: the
+        # job would inherit that, and could not be ended.
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, lambda *_: None)
         files = json.loads(sys.stdin.buffer.read())
         return [start(arguments[0], arguments[1], files)]
     wait_for_start()
@@ -358,6 +360,6 @@ def answers(action: str, arguments: list) -> list:
         return [cancel(arguments[0])]
     if arguments:
         folder = JOBS / arguments[0]
-        told = {"nodes": json.loads(text_in(folder / "nodes.json") or "[]")}
-        return [{**describe(folder), **told}] if folder.is_dir() else []
+        nodes = [one for one in json_in(folder / "nodes.json", []) if isinstance(one, dict)]
+        return [{**describe(folder), "nodes": nodes}] if folder.is_dir() else []
     return [describe(folder) for folder in folders()]

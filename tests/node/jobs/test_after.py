@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import pytest
 
+from clusterctl.node.jobs import after
 from clusterctl.node.jobs.after import fitting, has_lost, line_of
 
 ARGV = ["mpirun", "-np", "8", "--hostfile", "hosts", "t.py", "-b", "96", "--clear_log"]
@@ -31,6 +33,25 @@ def plan(tmp_path, **more):
 )
 def test_how_many_ranks_fit(tmp_path, slots, more, ranks):
     assert fitting(plan(tmp_path, **more), slots) == ranks
+
+
+def test_a_restart_is_a_new_beginning_for_boots_and_none_for_what_the_job_has_written(
+    tmp_path, monkeypatch
+):
+    """metrics.jsonl is kept where it is younger than exit_status: also the first attempt's."""
+    began = []
+    sweep = lambda job, nodes, at: began.append(at) or ([], ["b"], {})  # noqa: E731
+    monkeypatch.setattr(after, "sweep", sweep)
+    monkeypatch.setattr(after, "ask", lambda nodes, argv: ["" for _ in nodes])
+    (tmp_path / "hosts").write_text("10.0.0.4 slots=8\n")
+    (tmp_path / "job.json").write_text(json.dumps(plan(tmp_path, retries=2)))
+    (tmp_path / "exit_status").touch()
+    os.utime(tmp_path / "exit_status", (100, 100))
+    assert [after.after(tmp_path, 255, 0) for _ in range(3)] == [True, True, False]
+    assert (tmp_path / "exit_status").stat().st_mtime == 100
+    assert began[0] == 100
+    assert began[1] <= began[2] == (tmp_path / "again").stat().st_mtime
+    assert began[1] > 100
 
 
 @pytest.mark.parametrize("has_begun", [True, False])

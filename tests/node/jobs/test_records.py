@@ -7,7 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from clusterctl.cli.jobs import told_of
 from clusterctl.domain.errors import UsageError
+from clusterctl.jobs.detached import JobState, read_record
 from clusterctl.node.jobs import jobs
 from clusterctl.operations import logs
 
@@ -24,6 +26,19 @@ def test_an_attempt_that_was_cut_short_hides_no_job(tmp_path, monkeypatch):
     (tmp_path / JOB_ID / "attempts").write_text(cut)
     told = {one["id"]: one["attempts"] for one in jobs.answers("list", [])}
     assert told == {JOB_ID: [whole], "20261120-154502-3f2b": []}
+
+
+@pytest.mark.parametrize("cut", [b"", b'{"ranks": 2, "li', b"[2]", b"\0" * 64, b"\xff\xfe"])
+def test_a_record_that_a_crash_has_cut_short_is_said_and_hides_no_job(cut, tmp_path, monkeypatch):
+    monkeypatch.setattr(jobs, "JOBS", tmp_path)
+    (tmp_path / JOB_ID).mkdir()
+    for name in ("job.json", "nodes.json", "attempts", "pid", "exit_status", "after", "boot_id"):
+        (tmp_path / JOB_ID / name).write_bytes(cut)
+    for arguments in ([], [JOB_ID]):
+        [described] = jobs.answers("list", arguments)
+        job = read_record(json.loads(json.dumps(described)))
+        assert (job.state, job.ranks, job.nodes) == (JobState.LOST, 0, ())
+        assert any("its job.json was cut short" in text for text in told_of(job))
 
 
 @pytest.mark.parametrize("foreign", [b"", b"[1]", b'{"a": 1}', b"\xff\xfe"])
