@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.jobs.plan import JOB_ID
+from tests.examples.conftest import EXAMPLES
 from tests.pair import eventually
 
 pytestmark = [pytest.mark.lab, pytest.mark.train]
@@ -209,6 +210,31 @@ def test_pytorchs_resnet_trains_and_its_rows_are_read(quiet):
         [row["loss"] for row in found[0]["rows"]], abs=1e-3
     )
     assert kept[0]["loss"] > 0, "rank 0 is on the head node"
+
+
+def test_two_hosts_learn_to_find_rectangles(quiet, tmp_path):
+    definitions = [
+        {"Name": name, "Regex": f"{name}: ([0-9.]+)"}
+        for name in ("loss", "val_iou", "val_accuracy")
+    ]
+    (tmp_path / "metrics.json").write_text(json.dumps(definitions))
+    script = os.path.relpath(EXAMPLES / "pytorch" / "detection.py")
+    job = ("--script", script, "--model-dir", str(tmp_path))
+    small = ("--hyperparameter", "epochs=3", "--hyperparameter", "images=3000")
+    status, out, err = quiet.ctl("train", "2", *TORCHRUN, *job, *small)
+    assert (status, "DistributedDataParallel size: 2; 46 steps" in out) == (0, True), (out, err)
+    assert "the same weights on all ranks" in out
+    said = quiet.ctl("results", "--json", "--metric", f"@{tmp_path / 'metrics.json'}")[1]
+    found = {
+        name: [point["value"] for point in points]
+        for name, points in json.loads(said)["metrics"].items()
+    }
+    assert [len(found[each["Name"]]) for each in definitions] == [3, 4, 4]
+    assert found["val_iou"][0] < 0.4 < 0.55 < found["val_iou"][-1], "the first is before training"
+    assert found["val_accuracy"][-1] > 0.9
+    assert (tmp_path / "model" / "detection.pt").stat().st_size > 1000
+    kept = [json.loads(line) for line in (tmp_path / "output/data/metrics.jsonl").open()]
+    assert [each["val_iou"] for each in kept] == pytest.approx(found["val_iou"], abs=1e-4)
 
 
 # A rank of the second node fails; those of the first do not listen to TERM.

@@ -322,7 +322,8 @@ def pack(folder: Path) -> None:
     described = describe(folder)
     paths: list = [folder / name for name in KEPT]
     paths += sorted([*folder.glob("trace-steps-*"), *folder.glob("log-*")])
-    paths += [folder / "log", metrics_of(folder, described["plan"])]
+    rows = metrics_of(folder, described["plan"])
+    paths += [folder / "log", rows]
     if (folder / MANIFEST).exists():
         paths += [path for name in COLLECTED for path in sorted((folder / name).rglob("*"))]
         paths.append(folder / MANIFEST)
@@ -330,7 +331,7 @@ def pack(folder: Path) -> None:
         for path in paths:
             if path and path.is_file():
                 with path.open("rb") as file:
-                    name = METRICS if path.name == METRICS else str(path.relative_to(folder))
+                    name = METRICS if path == rows else str(path.relative_to(folder))
                     info = archive.gettarinfo(arcname=name, fileobj=file)
                     archive.addfile(info, file)
 
