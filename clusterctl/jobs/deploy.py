@@ -211,7 +211,7 @@ class Code:
         try:
             with tarfile.open(fileobj=content, mode="w:gz", compresslevel=6) as tar:
                 for name in self.files:
-                    tar.add(self.folder / name, below + name, recursive=False)
+                    tar.add(shipped_for(self.folder, name), below + name, recursive=False)
                 for name, data in more.items():
                     member = tarfile.TarInfo(name)
                     member.size = len(data)
@@ -219,6 +219,14 @@ class Code:
         except OSError as error:
             raise UsageError(f"cannot read {error.filename}: {error.strerror}") from None
         return content.getvalue()
+
+
+def shipped_for(folder: Path, name: str) -> Path:
+    """The file that is shipped as `name`: for a link to a file outside the folder that file, which
+    the nodes do not have."""
+    path = folder / name
+    there = path.resolve() if path.is_symlink() and path.is_file() else path
+    return path if there.is_relative_to(folder) else there
 
 
 def code_of(script: str, source_dir: str | None = None) -> Code | None:
@@ -260,7 +268,7 @@ def code_of(script: str, source_dir: str | None = None) -> Code | None:
     files = tuple(dict.fromkeys([name, *found]))
     sizes = Counter[str]()
     for one in files:
-        sizes[one.partition("/")[0]] += (folder / one).lstat().st_size
+        sizes[one.partition("/")[0]] += shipped_for(folder, one).lstat().st_size
     size = sum(sizes.values())
     if size > MOST_CODE_BYTES or len(files) > MOST_CODE_FILES:
         largest = ", ".join(f"{one} ({format_bytes(n)})" for one, n in sizes.most_common(3))

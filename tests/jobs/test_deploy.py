@@ -179,6 +179,18 @@ def test_a_programs_folder_goes_with_it(project, weird_home):
     [failed] = ship_code(node, [HEAD], plain, "full").failures
     assert "cannot put mine.py there: " in str(failed.error)
 
+    (project.parent / "shared.py").write_text("shared")
+    (project / "lib/shared.py").symlink_to("../../shared.py")
+    linked = code_of("mine.py")
+    assert linked.size_bytes == plain.size_bytes + len("shared")
+    assert not ship_code(node, [HEAD], linked, "linked").failures
+    there = weird_home / ".clusterctl/code/linked/lib"
+    assert ((there / "shared.py").is_symlink(), (there / "shared.py").read_text()) == (
+        False,
+        "shared",
+    )
+    (project / "lib/shared.py").unlink()
+
     git("init", "-q")
     (project / ".gitignore").write_text("runs\nenv*\n*.pyc\n.env\n")
     git("add", "mine.py", "lib/model.py")
