@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -558,10 +559,13 @@ def _show_plan(plan: TrainingPlan, as_json: bool) -> None:
     if as_json:
         about = {"workdir": job.workdir, "preset": job.preset, "gpus": job.ranks}
         found = [output.finding_data(finding) for finding in plan.findings]
-        output.data({**_lines(job), **about, "findings": found})
+        servers = {"tf_config": json.loads(plan.tf_config)} if plan.tf_config else {}
+        output.data({**_lines(job), **about, **servers, "findings": found})
         return
     for line in job.lines:
         output.line(line)
+    if plan.tf_config:
+        output.line(f"TF_CONFIG of the chief: {plan.tf_config}")
 
 
 def _lines(job: JobPlan) -> dict[str, str]:

@@ -151,6 +151,12 @@ def new_job_id() -> str:
     return f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
+def port_of(job_id: str) -> int:
+    """The first of three ports for its processes on every node: below those that the kernel gives
+    away, and other ones for most other jobs."""
+    return 20_000 + 3 * (int(job_id[-4:], 16) % 3_333)
+
+
 def check_job_id(text: str) -> str:
     """Return the id itself. Raises UsageError."""
     if not JOB_ID.fullmatch(text):
@@ -394,21 +400,21 @@ def plan_job(request: JobRequest, facts: HeadFacts, hosts: HostsFile, job_id: st
         folder = f"{facts.home}/{JOBS_FOLDER}/{job_id}"
         program = (*program, "--trace_steps", request.trace_steps, "--trace_dir", folder)
     if request.torchrun:
-        # Below the ports that the kernel gives away; another for each job, as for most others.
-        port = 20_000 + int(job_id[-4:], 16) % 10_000
         shell = TORCHRUN.format(
             nodes=len(filled),
             per_node=filled[0],
             address=hosts.entries[0].host,
-            port=port,
+            port=port_of(job_id),
             rank=shlex.quote(f"{facts.home}/{TORCH_RANK_PATH}"),
         )
         program = ("sh", "-c", shell, *program)
+    # A process that has a node for itself has all of its sockets.
+    alone = request.torchrun or request.per_host == 1
     launch = MpiLaunch(
         mpirun=environment.mpirun,
         hosts=len(hosts.entries),
         ranks=len(filled) if request.torchrun else request.ranks,
-        binding=Binding.NONE if request.torchrun else preset.binding,
+        binding=Binding.NONE if alone else preset.binding,
         settings=preset.settings,
         exports=tuple(exports.items()),
         program=program,

@@ -13,7 +13,7 @@ from typing import Any
 
 from clusterctl.copy.s3 import parse_source
 from clusterctl.domain.errors import UsageError
-from clusterctl.jobs.plan import SAGEMAKER_BASE, JobPlan
+from clusterctl.jobs.plan import SAGEMAKER_BASE, JobPlan, port_of
 
 # SageMaker's own limits: CreateTrainingJob, Channel.
 CHANNEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
@@ -169,6 +169,7 @@ class ScriptMode:
             },
             "distribution": self.distribution,
             "mpi_options": self.mpi_options,
+            "port": port_of(plan.job_id),
         }
 
 

@@ -494,7 +494,7 @@ def test_one_torchrun_on_each_node(ranks, per_host, hosts, each):
     assert (sh, c, *program) == ("sh", "-c", plan.python, "/home/ubuntu/d.py", "a b")
     assert shell.startswith(
         f'exec "$0" -m torch.distributed.run --nnodes {hosts} --node_rank "$OMPI_COMM_WORLD_RANK" '
-        f"--nproc_per_node {each} --master_addr 10.0.0.4 --master_port 26170 --no_python"
+        f"--nproc_per_node {each} --master_addr 10.0.0.4 --master_port 28514 --no_python"
     )
     assert plan.python == "/opt/pytorch/bin/python3"
     by_mpirun = JobRequest(8, synthetic=True, per_host=2)

@@ -74,13 +74,14 @@ def test_what_is_refused(wrong):
 
 
 def test_the_contract():
+    job_id = "20261120-154501-3f2a"
     node = {"address": "10.0.0.4", "instance_type": "p3.2xlarge", "slots": 1, "ranks": 1}
     nodes = [node, {**node, "address": "10.0.0.5", "ranks": 0}]
     code = {"code": "/base/code", "script_path": "/base/code/t.py"}
-    plan = JobPlan("ID", 1, "gpu", False, "/work", ("mpirun",), **code)
+    plan = JobPlan(job_id, 1, "gpu", False, "/work", ("mpirun",), **code)
     mode = ScriptMode((Channel("train", "s3://bucket"),), {"k": 1}, framework="pytorch")
     assert mode.contract(plan, nodes) == {
-        "job_id": "ID",
+        "job_id": job_id,
         "entry_point": "t.py",
         "framework": "pytorch",
         "hosts": [{"address": "10.0.0.4", "instance_type": "p3.2xlarge", "gpus": 1}],
@@ -89,6 +90,7 @@ def test_the_contract():
         "channels": {"train": {"source": "s3://bucket", "mode": "File"}},
         "distribution": "mpi",
         "mpi_options": "",
+        "port": 20_000 + 3 * 2838,
     }
 
     def named(**asked):

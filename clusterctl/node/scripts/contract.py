@@ -9,6 +9,7 @@ All of it is computed from a job's contract, which is the same on every node:
     channels            {NAME: {"source", "mode": "File" or "Pipe", ...}}; more in pipe.py
     distribution        "mpi", "parameter_server" or "" (a process on each host)
     mpi_options         custom_mpi_options as given
+    port                the first of those of parameter servers; more in parameter_servers.py
 
 The names, formats and corners are those of sagemaker-training 5.1.4, run beside this
 (tests/node/scripts/test_contract.py). A variable is JSON without spaces and with sorted keys, text

@@ -1,5 +1,5 @@
 """Runs on every node, once for each rank of a script-mode job: prepares what SageMaker's toolkit
-does, and becomes the program.
+does, and becomes the program, or what looks after it and a parameter server.
 
 It lies in the job's folder on the node as rank.pyz, beside contract.json (contract.py) and code/.
 The interpreter that runs it is the program's. What requirements.txt beside the program names is
@@ -17,6 +17,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from clusterctl.node.scripts import parameter_servers
 from clusterctl.node.scripts.contract import (
     CONTRACT,
     PIPES,
@@ -38,6 +39,9 @@ REQUIREMENTS = "requirements.txt"
 def main() -> None:
     base = Path(sys.argv[0]).resolve().parent
     contract = json.loads((base / CONTRACT).read_text())
+    if sys.argv[1:]:  # parameter_servers.become
+        python, *argv = sys.argv[1:]
+        sys.exit(parameter_servers.run(contract, os.environ["SM_CURRENT_HOST"], python, argv))
     rank, ranks = this_rank()
     host = {**this_host(contract), "rank": rank}
     python = prepare(base, contract, host)
@@ -50,6 +54,8 @@ def main() -> None:
         feed(contract, base / PIPES / str(rank), rank, ranks)
     except (NotStreamed, OSError) as error:
         sys.exit(f"clusterctl: {socket.gethostname()}: {error}")
+    if parameter_servers.are_in(contract):
+        parameter_servers.become(python, argv)
     os.execv(argv[0], argv)
 
 

@@ -28,6 +28,7 @@ from typing import Any
 from epoch_log import Diverged, EpochLog, offer_stacks
 from flag_types import local_folder, positive
 from mnist_data import DataError, load
+from mnist_model import build_model
 from saved_model import save
 
 # Imported by start(), so that --help and a missing file need not wait for them.
@@ -122,26 +123,6 @@ def own_part(images: Any, labels: Any, name: str) -> tuple[Any, Any]:
     if not count:
         sys.exit(f"error: {len(images)} {name} images for {hvd.size()} ranks")
     return images[hvd.rank() :: hvd.size()][:count], labels[hvd.rank() :: hvd.size()][:count]
-
-
-def build_model() -> Any:
-    """From bytes (28, 28) to the probabilities of ten digits."""
-    layers = tf.keras.layers
-    return tf.keras.Sequential(
-        [
-            layers.Input((28, 28)),
-            layers.Rescaling(1 / 255),
-            layers.Reshape((28, 28, 1)),
-            layers.Conv2D(32, 3, activation="relu"),
-            layers.Conv2D(64, 3, activation="relu"),
-            layers.MaxPooling2D(),
-            layers.Dropout(0.25),
-            layers.Flatten(),
-            layers.Dense(128, activation="relu"),
-            layers.Dropout(0.5),
-            layers.Dense(10, activation="softmax"),
-        ]
-    )
 
 
 def rate_of_all(rate: float, size: int) -> float:

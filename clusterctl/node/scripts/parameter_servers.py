@@ -1,0 +1,203 @@
+"""Runs on every node of a script-mode job with TensorFlow's parameter servers: its program, as the
+chief on the first node and as a worker on the others, and beside it a server.
+
+Servers never end by themselves, nor do the workers of TensorFlow 2 (tf.distribute.Server.join):
+they are ended when the chief's node says by the end of a connection that its program has ended. A
+job is over, too, when one of them fails: mpirun then ends the others, and no process outlives the
+one that started it.
+
+The contract (contract.py) has `port`, the first of three: the program's, the server's, and that of
+the connections to the chief's node.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from functools import partial
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any, Dict, NoReturn
+
+    Processes = Dict[str, "subprocess.Popen[bytes]"]
+
+CHIEF, WORKER, SERVER = "chief", "worker", "parameter server"
+RANK = "OMPI_COMM_WORLD_RANK"
+# As SageMaker's toolkit for TensorFlow starts it: beside the program, without a GPU.
+SERVE = """\
+import tensorflow as tf
+here = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+tf.distribute.Server(here.cluster_spec(), "ps", here.task_id, protocol="grpc").join()
+"""
+# Until all nodes are there: what requirements.txt names is installed before.
+MEET_S = 600.0
+TERM_GRACE_S = 5.0
+LOOK_EVERY_S = 0.1
+SET_DEATH_SIGNAL = 1  # prctl(2)
+_LIBC = ctypes.CDLL(None)
+
+
+def are_in(contract: dict[str, Any]) -> bool:
+    """Whether a job has them: on one host the program runs by itself, as it does in SageMaker."""
+    return contract["distribution"] == "parameter_server" and len(contract["hosts"]) > 1
+
+
+def tf_config(
+    addresses: Sequence[str], port: int, address: str, ps: bool = False
+) -> dict[str, Any]:
+    """TF_CONFIG of the program on a node, or of the server there (`ps`).
+
+    As SageMaker's toolkit has it, but for `chief` in place of `master`, a task that TensorFlow 2
+    refuses.
+    """
+    index = addresses.index(address)
+    kind = "ps" if ps else "worker" if index else "chief"
+    return {
+        "cluster": {
+            "chief": [f"{addresses[0]}:{port}"],
+            "worker": [f"{one}:{port}" for one in addresses[1:]],
+            "ps": [f"{one}:{port + 1}" for one in addresses],
+        },
+        "environment": "cloud",
+        "task": {"type": kind, "index": index - (kind == "worker")},
+    }
+
+
+def become(python: str, argv: list[str]) -> NoReturn:
+    """Go on as what looks after the program `argv` here: no longer the rank, which that is."""
+    environ = {name: value for name, value in os.environ.items() if name != RANK}
+    os.execve(sys.executable, [sys.executable, sys.argv[0], python, *argv], environ)
+
+
+def run(contract: dict[str, Any], address: str, python: str, argv: list[str]) -> int:
+    """The program and the server of a node, to the job's end: the exit status here."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    if os.getpgrp() != os.getpid():  # what is started here is ended as one group
+        os.setpgid(0, 0)
+    addresses, port = [host["address"] for host in contract["hosts"]], contract["port"]
+    rank = addresses.index(address)
+    processes: Processes = {}
+    connections: list[socket.socket] = []
+    try:
+        for one in (port, port + 1):
+            listener("", one).close()  # TensorFlow listens on all addresses
+        connections = meet(addresses, port + 2, rank)
+        for role, words, more in (
+            (SERVER, [python, "-c", SERVE], {"CUDA_VISIBLE_DEVICES": "-1"}),
+            (WORKER if rank else CHIEF, argv, {RANK: str(rank)}),
+        ):
+            config = tf_config(addresses, port, address, role == SERVER)
+            environ = {**os.environ, **more, "TF_CONFIG": json.dumps(config)}
+            die = partial(die_with, os.getpid())
+            processes[role] = subprocess.Popen(words, env=environ, preexec_fn=die)  # noqa: PLW1509
+        return watch(processes, connections if rank else [])
+    except OSError as error:
+        return say(str(error))
+    finally:
+        # First: a worker that then fails for want of a server knows that all is over.
+        for connection in connections:
+            connection.close()
+        end(processes)
+
+
+def say(what: str, status: int = 1) -> int:
+    """Print it as one line, in the midst of what others print. Returns the status."""
+    os.write(2, f"clusterctl: {socket.gethostname()}: {what}\n".encode(errors="replace"))
+    return status
+
+
+def die_with(parent: int) -> None:
+    """Run in a new process: it is killed when `parent` has ended, however that comes."""
+    _LIBC.prctl(SET_DEATH_SIGNAL, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def listener(address: str, port: int) -> socket.socket:
+    """Raises OSError, which says so, where the port is taken."""
+    listens = socket.socket()
+    listens.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listens.bind((address, port))
+    except OSError as error:
+        listens.close()
+        raise OSError(
+            f"port {port}: {error.strerror}; a job that is started again has others"
+        ) from None
+    listens.listen()
+    return listens
+
+
+def meet(addresses: Sequence[str], port: int, rank: int) -> list[socket.socket]:
+    """Connections between the chief's node and all others, when all are there. Raises OSError."""
+    deadline = time.monotonic() + MEET_S
+    if rank:
+        while True:
+            try:
+                return [socket.create_connection((addresses[0], port), 10.0, (addresses[rank], 0))]
+            except OSError as error:
+                if time.monotonic() > deadline:
+                    where = f"port {port} of {addresses[0]}, where the chief is"
+                    raise OSError(f"cannot reach {where}: {error}") from None
+            time.sleep(LOOK_EVERY_S)
+    there: dict[str, socket.socket] = {}
+    with listener(addresses[0], port) as listens:
+        while set(addresses[1:]) - set(there):
+            listens.settimeout(max(0.0, deadline - time.monotonic()))
+            try:
+                connection, (address, _) = listens.accept()
+            except OSError:  # a timeout
+                missing = ", ".join(sorted(set(addresses[1:]) - set(there)))
+                raise OSError(f"{missing} did not reach port {port} of {addresses[0]}") from None
+            there[address] = connection
+    return list(there.values())
+
+
+def watch(processes: Processes, chief: list[socket.socket]) -> int:
+    """Until the job is over: its exit status on this node. `chief`: the connection to its node."""
+    while True:
+        ended = {role: one.poll() for role, one in processes.items()}
+        # Whatever comes is the end: nobody sends anything.
+        if select.select(chief, [], [], 0.0)[0]:
+            return 0
+        for role, status in ended.items():
+            if status == 0 and role == CHIEF:
+                return 0
+            if status == 0 and role == WORKER:
+                del processes[role]  # it is done before the chief
+            elif status is not None:
+                return say(f"the {role} {how_it_ended(status)}", exit_status(status))
+        time.sleep(LOOK_EVERY_S)
+
+
+def exit_status(status: int) -> int:
+    """As a shell has it; a server has none that is 0: it should not end."""
+    return 128 - status if status < 0 else status or 1
+
+
+def how_it_ended(status: int) -> str:
+    if status >= 0:
+        return f"ended with exit status {status}"
+    return f"was killed by signal {-status} ({signal.strsignal(-status)})"
+
+
+def end(processes: Processes) -> None:
+    """End what was started here, and what that has started."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.killpg(0, signal.SIGTERM)
+    deadline = time.monotonic() + TERM_GRACE_S
+    for process in processes.values():
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, deadline - time.monotonic()))
+        process.kill()
+        process.wait()
