@@ -83,12 +83,11 @@ def start(seed: int) -> Any:
     here = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     if here.task_type in ("worker", "ps"):
         tf.distribute.Server(here.cluster_spec(), here.task_type, here.task_id).join()
+    print(f"Workers: {here.cluster_spec().num_tasks('worker')}", flush=True)
     return tf.distribute.ParameterServerStrategy(here)
 
 
 def train(args: argparse.Namespace, strategy: Any, training: Any, test: Any) -> None:
-    if strategy.cluster_resolver:
-        print(f"Workers: {strategy.cluster_resolver.cluster_spec().num_tasks('worker')}")
     # Now rather than when all is trained.
     Path(args.model_dir).expanduser().mkdir(parents=True, exist_ok=True)
     with strategy.scope():  # Parameter servers: the variables are there.
