@@ -547,7 +547,7 @@ def _check_script_mode(request: JobRequest) -> None:
     if is_on_nodes(request.script or ""):
         raise UsageError(
             f"--script {request.script}: channels and hyperparameters are for a program from here",
-            "name one of this machine: its folder is shipped",
+            "name one of this machine by a relative path (./program.py): its folder is shipped",
         )
     if request.arguments:
         raise UsageError(

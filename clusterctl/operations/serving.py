@@ -199,9 +199,12 @@ def _source(model_dir: str) -> str:
 
 def _wait_until_ready(access: Access, target: Target, job_id: str) -> Mapping[str, Any]:
     """Raises CommandFailed with the reason that the server gave."""
+    # Not `kill -0`: tmux may leave a job that ends at once as a zombie, which takes signals for
+    # ever, and has no environment.
     look = (
         f'cd "$HOME"/.clusterctl/jobs/{job_id} || exit; '
-        'while [ ! -e ready ] && kill -0 "$(cat pid)" 2>/dev/null; do sleep 0.2; done; '
+        f'while [ ! -e ready ] && grep -qzxF CLUSTERCTL_JOB={job_id} "/proc/$(cat pid)/environ" '
+        "2>/dev/null; do sleep 0.2; done; "
         "cat ready 2>/dev/null || { tail -n 30 log >&2; exit 1; }"
     )
     result = access.connections.run(target, look, timeout_s=LOAD_WITHIN_S)

@@ -5,14 +5,24 @@ from __future__ import annotations
 import json
 import os
 import struct
+import subprocess
+from types import SimpleNamespace
 
 import pytest
 
-from clusterctl.domain.errors import UsageError
-from clusterctl.operations.serving import list_of_npy, model_name, request_of
+from clusterctl.domain.errors import CommandFailed, UsageError
+from clusterctl.operations.serving import (
+    _wait_until_ready,
+    list_of_npy,
+    model_name,
+    request_of,
+)
 from clusterctl.sagemaker import Predictor, TrainingFailed
 from tests.lab.running import once_client
+from tests.local_node import HEAD, LocalNode
 from tests.serving import make_model
+
+JOB = "20261120-154501-3f2a"
 
 
 def npy(shape, form, content, fortran=False, magic=b"\x93NUMPY\x01\x00"):
@@ -51,6 +61,18 @@ def test_a_models_name_is_its_folders():
     assert model_name("mine", "~/m/x y") == "mine"
     with pytest.raises(UsageError, match="not the name of a model: 'x y'"):
         model_name(None, "~/m/x y")
+
+
+def test_a_server_that_ended_and_is_a_zombie_is_not_waited_for(tmp_path):
+    folder = tmp_path / ".clusterctl" / "jobs" / JOB
+    folder.mkdir(parents=True)
+    (folder / "log").write_text("error: port 8501 of this node cannot be had: --port\n")
+    with subprocess.Popen(["true"], env={"CLUSTERCTL_JOB": JOB}) as zombie:
+        os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
+        (folder / "pid").write_text(f"{zombie.pid}\n")
+        access = SimpleNamespace(connections=LocalNode(tmp_path))
+        with pytest.raises(CommandFailed, match="port 8501 of this node cannot be had"):
+            _wait_until_ready(access, HEAD, JOB)
 
 
 @pytest.mark.lab
