@@ -197,3 +197,40 @@ def test_streams_of_two_ranks(pair, tmp_path):
         assert len(json.loads(pair.ctl("jobs", "--json")[1])) == jobs
     assert pair.on(1, "pgrep -fc '[r]ank.pyz' || true").strip() == "0"
     pair.ctl("clean-logs", "--jobs", "--force", "--yes")
+
+
+HEAVY_PROGRAM = """\
+import os, pathlib, time
+model = pathlib.Path(os.environ["SM_MODEL_DIR"])
+(model / "weights").write_bytes(b"w" * 30_000_000)
+while not pathlib.Path.home().joinpath("may-end").exists():
+    time.sleep(0.1)
+"""
+
+
+def test_a_disk_that_is_full_when_the_model_is_collected(pair, tmp_path):
+    """The job fails, with nothing half-written taken for whole; `fetch` brings it afterwards."""
+    (tmp_path / "program.py").write_text(HEAVY_PROGRAM)
+    pair.on(0, "mkdir -p .clusterctl/jobs && mv .clusterctl/jobs /data/")
+    pair.on(0, "ln -s /data/jobs .clusterctl/jobs")
+    try:
+        script = ("--script", os.path.relpath(tmp_path / "program.py"))
+        status, _, err = pair.ctl("train", "1", *script, "--hyperparameter", "k=1", "--detach")
+        assert status == 0, err
+        [job] = pair.jobs()
+        with pair.fault(0, "fill", "drain"):
+            pair.on(0, "touch may-end")
+            assert pair.ctl("wait", job["id"])[0] == 1
+        [job] = pair.jobs()
+        assert job["state"] == "failed"
+        assert (
+            pair.on(0, f"ls /data/jobs/{job['id']} | grep -c 'manifest\\|collecting' || true")
+            == "0\n"
+        )
+        status, _, err = pair.ctl("fetch", job["id"], str(tmp_path / "kept"))
+        assert status == 0, err
+        assert (tmp_path / "kept/model/weights").read_bytes() == b"w" * 30_000_000
+        assert (tmp_path / "kept/manifest.json").exists()
+    finally:
+        pair.on(0, "rm -f may-end; rm .clusterctl/jobs && mv /data/jobs .clusterctl/jobs")
+        pair.ctl("clean-logs", "--jobs", "--force", "--yes")

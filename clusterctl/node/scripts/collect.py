@@ -65,10 +65,13 @@ def collect(folder: Path) -> str:
         shutil.rmtree(folder / name, ignore_errors=True)
     staging = folder / "collecting"
     staging.mkdir()
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        list(pool.map(lambda node: bring(node, nodes[0], folder.name, staging), nodes))
-    manifest = merge(folder, staging, [node["name"] for node in nodes])
-    shutil.rmtree(staging)
+    try:
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            list(pool.map(lambda node: bring(node, nodes[0], folder.name, staging), nodes))
+        manifest = merge(folder, staging, [node["name"] for node in nodes])
+    finally:
+        # Where the disk is full the job still has to write down how it ended.
+        shutil.rmtree(staging, ignore_errors=True)
     new = folder / (MANIFEST + ".new")
     new.write_text(json.dumps(manifest, indent=1))
     new.replace(folder / MANIFEST)
