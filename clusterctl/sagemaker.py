@@ -227,6 +227,8 @@ class PyTorch(Estimator):
 
 
 class MXNet(Estimator):
+    """Its program needs an MXNet that you have put on the nodes (docs/scripts.md)."""
+
     framework = "mxnet"
 
 

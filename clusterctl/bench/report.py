@@ -23,6 +23,7 @@ from clusterctl.bench.model import FARTHEST, PARAMETERS, Model
 from clusterctl.bench.plan import REAL
 from clusterctl.bench.results import EPOCHS, Benchmark, SizeResult, by_size, model_of, versions
 from clusterctl.bench.statistics import LEVEL, Estimate
+from clusterctl.domain.cluster import Market
 from clusterctl.domain.units import count, format_duration
 from clusterctl.jobs.metrics.logs import IMAGENET_SAMPLES
 
@@ -183,6 +184,34 @@ def cost_table(results: Sequence[SizeResult]) -> ReportTable:
             for each in results
         ],
     )
+
+
+def choice_table(benchmarks: Sequence[Benchmark]) -> ReportTable:
+    """Every size of every cluster by the time of a whole training, the fastest first."""
+    found = [(_machines(each), size) for each in benchmarks for size in by_size(each)]
+    found.sort(key=lambda choice: (choice[1].data, choice[1].epoch_s))
+    return ReportTable(
+        ("type", "nodes", "GPUs", "data", "images/s", "$ an hour", f"{EPOCHS} epochs", "$"),
+        [
+            (
+                machines,
+                size.nodes,
+                size.gpus,
+                size.data,
+                f"{size.images_per_s.value:,.1f}",
+                _usd(size.hourly_usd),
+                format_duration(EPOCHS * size.epoch_s),
+                _usd(None if size.epoch_usd is None else EPOCHS * size.epoch_usd),
+            )
+            for machines, size in found
+        ],
+    )
+
+
+def _machines(benchmark: Benchmark) -> str:
+    """`p3.16xlarge`, `p3.16xlarge spot`."""
+    markets = [one for one in benchmark.about.get("market", ()) if one != Market.ON_DEMAND.value]
+    return " ".join([", ".join(benchmark.about.get("types", ())) or NONE, *markets])
 
 
 def _half(value: Estimate) -> str:

@@ -102,6 +102,7 @@ class SizeResult:
     against_node: Estimate | None
     shares: Shares | None
     epoch_s: float
+    nodes: int
     hourly_usd: float | None
 
     @property
@@ -111,7 +112,12 @@ class SizeResult:
     def as_data(self) -> dict[str, Any]:
         """For JSON and CSV, one level deep."""
         shares = self.shares
-        flat: dict[str, Any] = {"gpus": self.gpus, "data": self.data, "runs": self.runs}
+        flat: dict[str, Any] = {
+            "gpus": self.gpus,
+            "nodes": self.nodes,
+            "data": self.data,
+            "runs": self.runs,
+        }
         for name in ("step_s", "images_per_s", "against_gpu", "against_node"):
             value = getattr(self, name) or Estimate(None)  # type: ignore[arg-type]
             flat.update({name: value.value, f"{name}_low": value.low, f"{name}_high": value.high})
@@ -167,6 +173,7 @@ def _size_result(
         against_node=against(benchmark.per_node) if gpus >= benchmark.per_node else None,
         shares=_shares(steps, gpus, data),
         epoch_s=epoch_s,
+        nodes=first.nodes,
         hourly_usd=first.hourly_usd,
     )
 

@@ -301,6 +301,7 @@ def _show(benchmark: Benchmark, predicted: tuple[int, ...], as_json: bool) -> No
 
 def _compare(folders: list[Path], as_json: bool) -> int:
     """The first beside each of the others; alone it is shown."""
+    from clusterctl.bench.report import choice_table
     from clusterctl.bench.results import compare, unlike
     from clusterctl.operations.bench import read_benchmark
 
@@ -309,7 +310,12 @@ def _compare(folders: list[Path], as_json: bool) -> int:
         _show(base, (), as_json)
         return 0
     found = [(other.name, compare(base, other), unlike(base, other)) for other in others]
-    return tell_compared(base.name, found, as_json)
+    status = tell_compared(base.name, found, as_json)
+    if not as_json:
+        table = choice_table([base, *others])
+        output.line()
+        output.table([name.upper() for name in table.header], table.rows)
+    return status
 
 
 def tell_compared(

@@ -13,7 +13,16 @@ import pytest
 
 from clusterctl.bench.model import Machine
 from clusterctl.bench.plan import REAL, SYNTHETIC, BenchSettings, RunKey, order, parse_sizes
-from clusterctl.bench.report import ReportTable, as_csv, as_data, blocks, html, markdown, published
+from clusterctl.bench.report import (
+    ReportTable,
+    as_csv,
+    as_data,
+    blocks,
+    choice_table,
+    html,
+    markdown,
+    published,
+)
 from clusterctl.bench.results import (
     Benchmark,
     MeasuredRun,
@@ -187,6 +196,37 @@ def test_a_regression_beyond_the_noise_is_named_and_noise_is_not():
     once = compare(base, benchmark(repeats=1, slower=2.0))
     assert {(d.chance, d.beyond) for d in once} == {(None, False)}
     assert compare(base, replace(base, runs=())) == []
+
+
+def test_choices_are_by_time_with_what_a_whole_training_costs():
+    """The tutorial's 1 and 3 nodes of two types, one of them on spot, and one without a price."""
+
+    def of(name, factor, usd, **about):
+        found = benchmark(sizes=(8, 24), noise=0.0, slower=factor)
+        found = replace(found, about={**ABOUT, "types": [name], **about})
+        runs = (replace(run, hourly_usd=usd and usd * run.nodes) for run in found.runs)
+        return replace(found, runs=tuple(run for run in runs if run.data == SYNTHETIC))
+
+    clusters = [
+        of("p3.16xlarge", 1.0, 24.48, market=["on-demand"]),
+        of("p3dn.24xlarge", 0.8, 9.0, market=["spot"]),
+        of("p2.8xlarge", 4.0, None),
+    ]
+    table = choice_table(clusters)
+    assert table.header[-3:] == ("$ an hour", "90 epochs", "$")
+    assert [row[:3] for row in table.rows] == [
+        ("p3dn.24xlarge spot", 3, 24),
+        ("p3.16xlarge", 3, 24),
+        ("p3dn.24xlarge spot", 1, 8),
+        ("p3.16xlarge", 1, 8),
+        ("p2.8xlarge", 3, 24),
+        ("p2.8xlarge", 1, 8),
+    ]
+    [size] = [each for each in by_size(clusters[0]) if each.gpus == 24]
+    hours = 90 * 1_281_167 / size.images_per_s.value / 3600
+    assert [row[5] for row in table.rows] == ["27.00", "73.44", "9.00", "24.48", "–", "–"]
+    assert table.rows[1][-1] == f"{hours * 73.44:,.2f}"
+    assert table.rows[-1][-1] == "–"
 
 
 def test_what_differs_beside_the_speed_names_versions():
