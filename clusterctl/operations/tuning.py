@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import os
+import shlex
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterctl.domain.errors import CommandFailed, UsageError
+from clusterctl.jobs.detached import find_job
 from clusterctl.jobs.horovod import (
     AUTOTUNE,
     STEPS,
@@ -45,9 +47,17 @@ def fetch_tuning(access: Access, job_id: str, folder: Path) -> Tuning:
     """Bring the files into `folder` and read them. Raises UsageError: neither was written, or the
     folder cannot be; HostError."""
     stem = f"{access.cluster.name}-{job_id}"
-    trace = _fetch(access, job_id, TIMELINE, folder / f"{stem}-{TIMELINE}")
-    log = _fetch(access, job_id, AUTOTUNE, folder / f"{stem}-{AUTOTUNE}")
-    steps = _fetch(access, job_id, STEPS, folder / f"{stem}-{STEPS.replace('-*', '')}")
+    variables = find_job(access.connections, access.head, job_id).variables
+
+    def fetch(name: str, variable: str = "") -> Path | None:
+        # A variable that was given by -x, in a job.yaml as well, counts before the option.
+        given = variables.get(variable) or ""
+        place = shlex.quote(given) if given.startswith("/") else f"{JOBS_FOLDER}/{job_id}/{name}"
+        return _fetch(access, place, folder / f"{stem}-{name.replace('-*', '')}")
+
+    trace = fetch(TIMELINE, "HOROVOD_TIMELINE")
+    log = fetch(AUTOTUNE, "HOROVOD_AUTOTUNE_LOG")
+    steps = fetch(STEPS)
     if not (trace or log or steps):
         raise UsageError(
             f"job {job_id} wrote neither a timeline nor an autotuner's log, and traced no step yet",
@@ -64,8 +74,9 @@ def _chunks(path: Path) -> Iterator[str]:
             yield chunk
 
 
-def _fetch(access: Access, job_id: str, name: str, path: Path) -> Path | None:
-    """One file of the job's folder, by a pattern, compressed on its way; None without it."""
+def _fetch(access: Access, place: str, path: Path) -> Path | None:
+    """One file of the head node, by a pattern below the home folder or a whole path as a shell
+    reads it, compressed on its way; None without it."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     inflate, said = zlib.decompressobj(wbits=31), codecs.getincrementaldecoder("utf-8")("replace")
     errors: list[str] = []
@@ -78,15 +89,13 @@ def _fetch(access: Access, job_id: str, name: str, path: Path) -> Path | None:
                 else:
                     errors.append(said.decode(chunk))
 
-            found = (
-                f'cd && set -- {JOBS_FOLDER}/{job_id}/{name} && {{ [ -e "$1" ] || exit {ABSENT}; }}'
-            )
+            found = f'cd && set -- {place} && {{ [ -e "$1" ] || exit {ABSENT}; }}'
             command = f'{found} && exec gzip -1c "$1"'
             result: Any = access.connections.run(access.head, command, sink=take)
         if result.exit_status == ABSENT:
             return None
         if not result.ok:
-            raise CommandFailed(result.host, f"cannot read {name}: {''.join(errors).strip()}")
+            raise CommandFailed(result.host, f"cannot read {place}: {''.join(errors).strip()}")
         draft.replace(path)
         return path
     except OSError as error:

@@ -62,6 +62,7 @@ def test_pipe_mode_and_predictions(cluster, monkeypatch):
     assert [said.count(f"Horovod size: {size}\n") for size in (1, 2)] == [2, 1]
     for metric in ("train:loss", "train:accuracy", "validation:loss", "validation:accuracy"):
         assert metric in said
+    assert "allreduce  " in said, "the timeline's table"
     # What is served is what was evaluated at the end of the last training, on the same images.
     trained = float(said.rsplit("Test accuracy: ", 1)[1].partition("\n")[0])
     assert f"Average accuracy: {trained:.2%}\n" in said

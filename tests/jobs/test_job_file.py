@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from pathlib import Path
 
 import pytest
 import yaml
@@ -12,6 +14,7 @@ from clusterctl.domain.hostsfile import HostsFile, HostSlots
 from clusterctl.jobs.job_file import JobFile, parse_job, read_job_file, split_mpi_options
 from clusterctl.jobs.script_mode import Channel, ScriptMode
 
+EXAMPLES = Path(__file__).parents[2] / "examples" / "horovod"
 CIFAR10 = """\
 entry_point: keras_cifar10.py
 source_dir: source
@@ -58,6 +61,25 @@ def test_a_seeds_estimator(tmp_path):
             *("base_job_name", "tags"),
         ),
     )
+
+
+def test_the_example_of_all_that_the_seeds_have():
+    job = read_job_file(EXAMPLES / "cifar10" / "job.yaml")
+    assert job.variables == (
+        "HOROVOD_TIMELINE=/opt/ml/output/timeline.json",
+        "HOROVOD_FUSION_THRESHOLD=33554432",
+        "HOROVOD_CYCLE_TIME=5",
+    )
+    assert (job.hosts, job.per_host, job.settled) == (2, 1, ())
+    assert [one.is_here for one in job.mode.channels] == [False] * 3
+    line = "9/9 [==] - 2s 22ms/step - loss: 1.3 - accuracy: 0.5 - val_loss: 0.27 - val_accuracy: 0.96"
+    found = {name: re.search(regex, line)[1] for name, regex in job.mode.metrics.items()}
+    assert found == {
+        "train:loss": "0.27",  # the seed's: greedy, it takes the last
+        "train:accuracy": "0.96",
+        "validation:loss": "0.27",
+        "validation:accuracy": "0.96",
+    }
 
 
 def test_custom_mpi_options():
