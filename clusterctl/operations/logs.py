@@ -9,7 +9,7 @@ import shutil
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -249,14 +249,16 @@ def fetch(access: Access, job_id: str, place: Path) -> None:
 def _draft(place: Path, job_id: str) -> Iterator[tuple[Path, bool]]:
     """A folder in `place` for what is brought, one fetch at a time; and whether a fetch of the job
     that was killed had left one: what lies there may be its. Raises OSError."""
-    opened = os.open(place, os.O_RDONLY)
+    opened, is_alone = os.open(place, os.O_RDONLY), False
     try:
-        # `train` and `logs -f` beside it fetch a job that fails at the same moment.
-        fcntl.flock(opened, fcntl.LOCK_EX)
+        with suppress(OSError):  # NFS locks no folder
+            # `train` and `logs -f` beside it fetch a job that fails at the same moment.
+            fcntl.flock(opened, fcntl.LOCK_EX)
+            is_alone = True
         left = [*place.glob(f".fetch-{job_id}-*")]
         with tempfile.TemporaryDirectory(prefix=f".fetch-{job_id}-", dir=place) as draft:
             yield Path(draft), bool(left)
-            for folder in left:
+            for folder in left if is_alone else ():
                 shutil.rmtree(folder, ignore_errors=True)
     finally:
         os.close(opened)

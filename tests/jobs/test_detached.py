@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -298,7 +299,15 @@ def test_ctrl_c_while_a_job_is_started_says_that_it_may_run(node):
         start_job(node, HEAD, plan(node.home, "true"), "demo")
 
 
-def test_a_fetch_goes_on_after_one_that_was_killed_and_removes_what_that_left(node, tmp_path):
+@pytest.mark.parametrize("locks", [True, False])
+def test_a_fetch_goes_on_after_one_that_was_killed_and_removes_what_that_left(
+    node, tmp_path, monkeypatch, locks
+):
+    def refuse(*_):
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+    if not locks:  # as on NFS: the other may be at work still
+        monkeypatch.setattr(logs.fcntl, "flock", refuse)
     start_job(node, HEAD, plan(node.home, "echo said"), "demo", more_files={"code.json": '{"fo'})
     follow_job(node, HEAD, JOB, lambda _: None)
     access = SimpleNamespace(connections=node, head=HEAD, cluster=SimpleNamespace(name="demo"))
@@ -309,6 +318,7 @@ def test_a_fetch_goes_on_after_one_that_was_killed_and_removes_what_that_left(no
     (place / ".fetch-mine").mkdir()
     logs.fetch(access, JOB, place)
     names = {"job.json", "code.json", "command", "log", "record.json", ".fetch-mine"}
+    names |= set() if locks else {f".fetch-{JOB}-killed"}
     assert {path.name for path in place.iterdir()} == names
     assert (place / "log").read_text() == "said\n"
     record = json.loads((place / "record.json").read_text())
