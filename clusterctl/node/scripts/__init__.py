@@ -1,2 +1,2 @@
-"""What runs on nodes around a script-mode program: its variables and arguments, its streams, what
-is collected of it (docs/script-mode.md)."""
+"""What runs on nodes around a script-mode program: its variables and arguments, its streams, the
+parameter servers beside it, what is collected of it (docs/script-mode.md)."""
