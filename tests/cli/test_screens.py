@@ -183,9 +183,9 @@ def test_train_and_copy(pair, see, clusterctl, tmp_path, monkeypatch):
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "large").write_bytes(bytes(3 << 20))
     (tmp_path / "set" / "small").write_text("small")
-    pair.on(1, "mkdir copied && echo old > copied/old")
     for node in (0, 1):
-        pair.on(node, "rm -rf data/tf-imagenet")
+        pair.on(node, "rm -rf data/tf-imagenet copied")
+    pair.on(1, "mkdir copied && echo old > copied/old")
     try:
         see("copy", "pair", "--dry-run", "--delete", "set/", "copied", account=False)
         see("copy", "pair", "set/", "copied", account=False)

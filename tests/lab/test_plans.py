@@ -113,7 +113,7 @@ def test_how_a_host_ended(status, why):
 
 @pytest.mark.parametrize("single_uid", [False, True])
 def test_the_files_of_the_layer(single_uid):
-    read = {path.name: path.read_bytes() for path in HOST_FILES.iterdir()}
+    read = {path.name: path.read_bytes() for path in HOST_FILES.iterdir() if path.is_file()}
     files = {
         file.path: file for file in template.layer_files(read, single_uid, {"A": "b", "C": "d"})
     }
