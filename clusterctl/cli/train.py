@@ -421,6 +421,11 @@ def train(
             "" if model_place else model_dir or "",
             "pytorch" if launcher == "torchrun" else "tensorflow",
         )
+    if script_mode and min_gpus:
+        raise UsageError(
+            "--min-gpus: a script-mode program is told its hosts once, before it starts",
+            "leave it out: --retries then waits until all nodes are there again",
+        )
     if script_mode:
         script_mode = _streams(script_mode, credentials)
     request = JobRequest(

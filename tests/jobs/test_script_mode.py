@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from clusterctl.domain.errors import UsageError
 from clusterctl.jobs.plan import JobPlan
 from clusterctl.jobs.script_mode import Channel, ScriptMode, parse_channel, parse_hyperparameter
+from tests.cli.forks import run_one
 
 
 @pytest.mark.parametrize(
@@ -101,3 +104,10 @@ def test_the_contract():
     assert named(hyperparameters={"model_dir": False, "k": 1}) == {"k": 1}
     assert named(hyperparameters={"model_dir": "/opt/ml/m"}) == {"model_dir": "/base/m"}
     assert named(hyperparameters={"model_dir": "s3://bucket/m"}) == {"model_dir": "s3://bucket/m"}
+
+
+def test_fewer_nodes_than_it_was_told_of_are_refused(tmp_path):
+    environ = {**os.environ, "CLUSTERCTL_HOME": str(tmp_path)}
+    words = ["train", "demo", "2", "--script", "a.py", "--hyperparameter", "k=1"]
+    status, _, err = run_one([*words, "--retries", "1", "--min-gpus", "1"], environ)
+    assert (status, "is told its hosts once" in err) == (2, True), err
