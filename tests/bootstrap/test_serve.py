@@ -210,8 +210,8 @@ def test_metadata(server):
 
 
 def test_large_requests_and_many_at_once(server):
-    """30 MB beside small ones, which do not wait for it."""
-    rows = 30_000_000 // len("[0.123456789, 0.123456789], ")
+    """100 MB beside small ones, which do not wait for it."""
+    rows = 100_000_000 // len("[0.123456789, 0.123456789], ")
     large = b'{"instances": [' + b"[0.123456789, 0.123456789], " * rows + b"[1, 2]]}"
     with ThreadPoolExecutor(20) as pool:
         waiting = pool.submit(server.predict, large)
