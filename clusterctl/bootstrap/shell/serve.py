@@ -274,7 +274,10 @@ class Versions:
                 self.states[self.current.version] = ("END", "")
             self.current = loaded
             # TensorFlow and a model are a million objects, and the lists of a few requests have
-            # Python look through all of them for cycles: 150 ms in which nobody is answered.
+            # Python look through all of them for cycles: 150 ms in which nobody is answered. Once
+            # it has to: a model that is replaced is full of cycles.
+            gc.unfreeze()
+            gc.collect()
             gc.freeze()
             self.states[version] = ("AVAILABLE", "")
             print(f"version {version} is served", flush=True)
