@@ -21,10 +21,10 @@ from pathlib import Path
 
 from bench_lab import cluster, cores, quiet, running_lab
 
+from clusterctl.bench.statistics import mean
+
 USAGE = "usage: scripts/bench launch [--quick] [PAIRS]"
 ALLOWED_SHARE = 0.01
-# Student's t, both sides, 95 %, by the degrees of freedom; every statistics book's table.
-T_95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13)
 RANKS = 2
 BATCH = 8
 ROW = re.compile(r"^ *(\d+) +\d+\.\d +(\d+\.\d) ", re.MULTILINE)
@@ -104,22 +104,16 @@ def report(runs: dict[str, list[Run]]) -> None:
             f"  {statistics.median(walls):7.2f} s ({min(walls):.2f}-{max(walls):.2f})"
         )
     hand, ours = runs.values()
-    more, either_way = interval([b.step_s / a.step_s for a, b in zip(hand, ours)])
+    logs = mean([math.log(b.step_s / a.step_s) for a, b in zip(hand, ours)])
+    more = math.expm1(logs.value)
     start = statistics.median(b.wall_s - a.wall_s for a, b in zip(hand, ours))
-    told = "met" if more + either_way <= ALLOWED_SHARE else "not shown"
-    if more - either_way > ALLOWED_SHARE:
-        told = "missed"
-    print(f"  a step takes {more:+.2%}, +-{either_way:.2%} (95 %); asked for at most +1 %: {told}")
+    if logs.low is None or logs.high is None:
+        told = "one pair shows nothing"
+    else:
+        low, high = math.expm1(logs.low), math.expm1(logs.high)
+        verdict = "met" if high <= ALLOWED_SHARE else "not shown"
+        if low > ALLOWED_SHARE:
+            verdict = "missed"
+        told = f"{low:+.2%} to {high:+.2%} (95 %); asked for at most +1 %: {verdict}"
+    print(f"  a step takes {more:+.2%}, {told}")
     print(f"  once for each job, whatever its length: {start:+.2f} s")
-
-
-def interval(ratios: list[float]) -> tuple[float, float]:
-    """What a ratio is above 1, in the geometric mean, and how far off that may be (95 %)."""
-    logs = [math.log(ratio) for ratio in ratios]
-    if len(logs) < 2:
-        return ratios[0] - 1, math.inf
-    t = T_95[min(len(logs) - 1, len(T_95)) - 1]
-    return (
-        math.exp(statistics.mean(logs)) - 1,
-        t * statistics.stdev(logs) / math.sqrt(len(logs)),
-    )
