@@ -421,12 +421,12 @@ def train(
             "" if model_place else model_dir or "",
             "pytorch" if launcher == "torchrun" else "tensorflow",
         )
-    if script_mode and min_gpus:
-        raise UsageError(
-            "--min-gpus: a script-mode program is told its hosts once, before it starts",
-            "leave it out: --retries then waits until all nodes are there again",
-        )
     if script_mode:
+        if min_gpus:
+            raise UsageError(
+                "--min-gpus: a script-mode program is told its hosts once, before it starts",
+                "leave it out: --retries then waits until all nodes are there again",
+            )
         script_mode = _streams(script_mode, credentials)
     request = JobRequest(
         ranks=gpus or 0,
@@ -539,9 +539,10 @@ def _bringing(
 def _show_tuning(access: Access, job_id: str) -> None:
     """Whatever comes of it, the job's own exit status is what counts."""
     from clusterctl.cli.tuning import show_tuning
+    from clusterctl.jobs.detached import find_job
 
     try:
-        show_tuning(access, job_id, Path())
+        show_tuning(access, find_job(access.connections, access.head, job_id), Path())
     except ClusterctlError as error:
         output.note(f"no trace: {error.message}; try again: clusterctl tuning NAME {job_id}")
 
@@ -564,13 +565,13 @@ def _show_plan(plan: TrainingPlan, as_json: bool) -> None:
     if as_json:
         about = {"workdir": job.workdir, "preset": job.preset, "gpus": job.ranks}
         found = [output.finding_data(finding) for finding in plan.findings]
-        servers = {"tf_config": json.loads(plan.tf_config)} if plan.tf_config else {}
+        servers = {"tf_config": plan.tf_config} if plan.tf_config else {}
         output.data({**_lines(job), **about, **servers, "findings": found})
         return
     for line in job.lines:
         output.line(line)
     if plan.tf_config:
-        output.line(f"TF_CONFIG of the chief: {plan.tf_config}")
+        output.line(f"TF_CONFIG of the chief: {json.dumps(plan.tf_config)}")
 
 
 def _lines(job: JobPlan) -> dict[str, str]:

@@ -15,6 +15,7 @@ from clusterctl.cli.params import JobId
 from clusterctl.domain.units import count, format_bytes
 
 if TYPE_CHECKING:
+    from clusterctl.jobs.detached import JobRecord
     from clusterctl.jobs.horovod import Timeline, Tuned
     from clusterctl.operations.access import Access
 
@@ -53,20 +54,20 @@ def tuning(app: AppContext, name: str, job: str | None, folder: str, as_json: bo
     from clusterctl.operations.logs import find
 
     with app.open(name) as access:
-        show_tuning(access, find(access, job, training=True).job_id, Path(folder), as_json)
+        show_tuning(access, find(access, job, training=True), Path(folder), as_json)
 
 
-def show_tuning(access: Access, job_id: str, folder: Path, as_json: bool = False) -> None:
+def show_tuning(access: Access, job: JobRecord, folder: Path, as_json: bool = False) -> None:
     """Bring what the job wrote here, and print what it says."""
     from clusterctl.operations.tuning import fetch_tuning
 
-    found = fetch_tuning(access, job_id, folder)
+    found = fetch_tuning(access, job, folder)
     files = (found.timeline_file, found.autotune_file, found.steps_file)
     if as_json:
         tuned = found.tuned
         output.data(
             {
-                "job": job_id,
+                "job": job.job_id,
                 "files": [str(one) for one in files if one],
                 "timeline": asdict(found.timeline) if found.timeline else None,
                 "autotune": {**asdict(tuned), "options": tuned.options} if tuned else None,

@@ -59,7 +59,7 @@ from clusterctl.jobs.preflight import (
 from clusterctl.jobs.processes import NodeProcess
 from clusterctl.jobs.script_mode import STREAMED, ScriptMode
 from clusterctl.node.packer import program_of
-from clusterctl.node.scripts.parameter_servers import tf_config
+from clusterctl.node.scripts.parameter_servers import are_in, tf_config
 from clusterctl.node.scripts.pipe import files_of
 from clusterctl.operations.access import Access
 from clusterctl.operations.copy import sender
@@ -95,14 +95,13 @@ class TrainingPlan:
     brings: Mapping[str, CopyRequest] = field(default_factory=dict)
 
     @property
-    def tf_config(self) -> str:
+    def tf_config(self) -> dict[str, Any]:
         """That of the chief of a job with parameter servers; empty for any other."""
         filled = self.hosts.fill(self.job.ranks, self.job.per_host)
         addresses = [entry.host for entry, ranks in zip(self.hosts.entries, filled) if ranks]
-        mode = self.script_mode
-        if not mode or mode.distribution != "parameter_server" or len(addresses) == 1:
-            return ""
-        return json.dumps(tf_config(addresses, port_of(self.job.job_id), addresses[0]))
+        if not (self.script_mode and are_in(self.script_mode.distribution, addresses)):
+            return {}
+        return tf_config(addresses, port_of(self.job.job_id), addresses[0])
 
     def check(self) -> None:
         """Raises NotReady when a finding is an error."""

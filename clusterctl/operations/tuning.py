@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterctl.domain.errors import CommandFailed, UsageError
-from clusterctl.jobs.detached import find_job
+from clusterctl.jobs.detached import JobRecord
 from clusterctl.jobs.horovod import (
     AUTOTUNE,
     STEPS,
@@ -43,16 +43,17 @@ class Tuning:
     steps_file: Path | None = None
 
 
-def fetch_tuning(access: Access, job_id: str, folder: Path) -> Tuning:
+def fetch_tuning(access: Access, job: JobRecord, folder: Path) -> Tuning:
     """Bring the files into `folder` and read them. Raises UsageError: neither was written, or the
     folder cannot be; HostError."""
-    stem = f"{access.cluster.name}-{job_id}"
-    variables = find_job(access.connections, access.head, job_id).variables
+    stem = f"{access.cluster.name}-{job.job_id}"
 
     def fetch(name: str, variable: str = "") -> Path | None:
         # A variable that was given by -x, in a job.yaml as well, counts before the option.
-        given = variables.get(variable) or ""
-        place = shlex.quote(given) if given.startswith("/") else f"{JOBS_FOLDER}/{job_id}/{name}"
+        given = job.variables.get(variable) or ""
+        place = (
+            shlex.quote(given) if given.startswith("/") else f"{JOBS_FOLDER}/{job.job_id}/{name}"
+        )
         return _fetch(access, place, folder / f"{stem}-{name.replace('-*', '')}")
 
     trace = fetch(TIMELINE, "HOROVOD_TIMELINE")
@@ -60,7 +61,8 @@ def fetch_tuning(access: Access, job_id: str, folder: Path) -> Tuning:
     steps = fetch(STEPS)
     if not (trace or log or steps):
         raise UsageError(
-            f"job {job_id} wrote neither a timeline nor an autotuner's log, and traced no step yet",
+            f"job {job.job_id} wrote neither a timeline nor an autotuner's log, and traced no step "
+            "yet",
             "start it with `clusterctl train … --timeline`, --autotune or --trace-steps 10:20",
         )
     timeline = read_timeline(_chunks(trace)) if trace else None

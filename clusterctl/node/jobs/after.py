@@ -83,7 +83,7 @@ def after(folder: Path, status: int, offset: int) -> bool:
         why = f"not started again: it was {earlier} times, as --retries says"
     else:
         why = ""
-        _, why = wait_for_nodes(plan, nodes, folder)
+        why = wait_for_nodes(plan, nodes, folder)
     retried = bool(lost and plan.get("retries") and not why.startswith("not "))
     note(folder, {**attempt, "retried": retried, "why": why})
     if why:
@@ -157,10 +157,8 @@ def ask(nodes: list[dict[str, Any]], argv: list[str], stdin: bytes = b"") -> lis
         return list(pool.map(one, nodes))
 
 
-def wait_for_nodes(
-    plan: dict[str, Any], nodes: list[dict[str, Any]], folder: Path
-) -> tuple[int, str]:
-    """How many ranks begin anew, with their line in `again`; 0, and why not, when too few nodes are
+def wait_for_nodes(plan: dict[str, Any], nodes: list[dict[str, Any]], folder: Path) -> str:
+    """What is done: the job begins anew, by the line in `again`, or "not …" when too few nodes are
     back in time. The hosts file is read anew each time: it may have other nodes by then."""
     names = {node["address"]: node["name"] for node in nodes}
     head = nodes[0]["address"] if nodes else ""
@@ -178,7 +176,7 @@ def wait_for_nodes(
         if ranks == plan["ranks"] or (enough_since and now - enough_since > LEFT_FOR_S):
             break
         if now > deadline:
-            return 0, (
+            return (
                 f"not started again: within {WAIT_S / 60:.0f} minutes only {sum(slots.values())} "
                 f"of at least {plan['min_ranks']} GPUs were there"
             )
@@ -186,7 +184,7 @@ def wait_for_nodes(
     used = [names.get(host, host) for host in slots]
     line = line_of(plan, ranks, folder, slots)
     (folder / "again").write_text("set -- " + shlex.join(line) + "\n")
-    return ranks, f"starting again with {ranks} ranks on {', '.join(used)}"
+    return f"starting again with {ranks} ranks on {', '.join(used)}"
 
 
 def read_hosts(path: Path) -> dict[str, int]:

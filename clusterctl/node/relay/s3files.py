@@ -16,18 +16,18 @@ from __future__ import annotations
 import base64
 import calendar
 import contextlib
-import ctypes
 import json
 import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import tempfile
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from clusterctl.node.death_signal import die_with
 from clusterctl.node.relay.base import Failure
 from clusterctl.node.relay.destination import Destination
 from clusterctl.node.relay.manifest import (
@@ -59,8 +59,6 @@ CONFIRM_S = 10.0
 # For aws: so many patterns make a command line of less than 2 MiB.
 PATTERNS = 200
 TOOL_TIMEOUT_S = 20.0
-SET_DEATH_SIGNAL = 1
-_LIBC = ctypes.CDLL(None)
 ARCHIVES = ("GLACIER", "DEEP_ARCHIVE")
 # How each says its version, and which do: s5cmd before 2.1 writes to the file itself, aws 1 is four
 # times slower.
@@ -359,13 +357,15 @@ class Tool:
             with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as given:
                 given.write(fed)
                 given.seek(0)
+                # Nothing goes on loading for a job that was killed.
+                die = partial(die_with, os.getpid())
                 running = subprocess.Popen(
                     argv,
                     stdin=given,
                     stdout=subprocess.DEVNULL,
                     stderr=said,
                     env=self.env,
-                    preexec_fn=_die_with_parent,  # noqa: PLW1509 - one system call, no lock
+                    preexec_fn=die,  # noqa: PLW1509 - two system calls, no lock
                 )
                 try:
                     while running.poll() is None:
@@ -429,11 +429,6 @@ def _message(line: str) -> str:
             words = str(told.get("command", "")).split(" s3://")[-1].split(" /")[0]
             return f"s3://{words}: {told.get('error', '')}"
     return line.strip()
-
-
-def _die_with_parent() -> None:
-    """Nothing goes on loading for a job that was killed."""
-    _LIBC.prctl(SET_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def pick(asked: str) -> tuple[str, str]:

@@ -13,7 +13,6 @@ the connections to the chief's node.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import select
@@ -24,9 +23,11 @@ import sys
 import time
 from functools import partial
 
+from clusterctl.node.death_signal import die_with
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Sequence, Sized
     from typing import Any, Dict, NoReturn
 
     Processes = Dict[str, "subprocess.Popen[bytes]"]
@@ -43,13 +44,11 @@ tf.distribute.Server(here.cluster_spec(), "ps", here.task_id, protocol="grpc").j
 MEET_S = 600.0
 TERM_GRACE_S = 5.0
 LOOK_EVERY_S = 0.1
-SET_DEATH_SIGNAL = 1  # prctl(2)
-_LIBC = ctypes.CDLL(None)
 
 
-def are_in(contract: dict[str, Any]) -> bool:
+def are_in(distribution: str, hosts: Sized) -> bool:
     """Whether a job has them: on one host the program runs by itself, as it does in SageMaker."""
-    return contract["distribution"] == "parameter_server" and len(contract["hosts"]) > 1
+    return distribution == "parameter_server" and len(hosts) > 1
 
 
 def tf_config(
@@ -114,13 +113,6 @@ def say(what: str, status: int = 1) -> int:
     """Print it as one line, in the midst of what others print. Returns the status."""
     os.write(2, f"clusterctl: {socket.gethostname()}: {what}\n".encode(errors="replace"))
     return status
-
-
-def die_with(parent: int) -> None:
-    """Run in a new process: it is killed when `parent` has ended, however that comes."""
-    _LIBC.prctl(SET_DEATH_SIGNAL, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def listener(address: str, port: int) -> socket.socket:

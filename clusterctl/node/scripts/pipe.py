@@ -22,7 +22,6 @@ names: they were listed once (`list_channel`), by the head node, for all ranks.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import random
@@ -38,6 +37,7 @@ from fcntl import fcntl
 from itertools import islice
 from pathlib import Path
 
+from clusterctl.node.death_signal import die_with, set_death_signal
 from clusterctl.node.scripts.objects import NotStreamed, ObjectReader
 
 TYPE_CHECKING = False
@@ -52,10 +52,9 @@ if TYPE_CHECKING:
 PIPE, SHARDED = "Pipe", "ShardedByS3Key"
 PART_BYTES, AHEAD = 8 << 20, 6
 RECORD_MAGIC, LONGEST_RECORD = 0xCED7230A, (1 << 29) - 1
-SET_DEATH_SIGNAL, SET_PIPE_SIZE = 1, 1031  # prctl(2), fcntl(2)
+SET_PIPE_SIZE = 1031  # fcntl(2)
 FIFO_BYTES = 1 << 20  # of /proc/sys/fs/pipe-max-size
 DONE, CLOSED_EARLY = 0, 3
-_LIBC = ctypes.CDLL(None)
 
 
 def main() -> None:
@@ -287,9 +286,7 @@ class Feeder:
 
     def run(self) -> NoReturn:
         os.setsid()
-        _LIBC.prctl(SET_DEATH_SIGNAL, signal.SIGKILL)
-        if os.getppid() != self.program.pid:
-            os._exit(0)
+        die_with(self.program.pid)
         epoch = 0
         while True:
             told, tells = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -323,7 +320,7 @@ class Feeder:
             self.program.fail(f"channel {self.name}: its feeder was killed")
 
         signal.signal(signal.SIGTERM, orphaned)
-        _LIBC.prctl(SET_DEATH_SIGNAL, signal.SIGTERM)
+        set_death_signal(signal.SIGTERM)
         if not self.program.runs():
             os._exit(0)
         try:

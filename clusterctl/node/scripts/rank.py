@@ -54,7 +54,7 @@ def main() -> None:
         feed(contract, base / PIPES / str(rank), rank, ranks)
     except (NotStreamed, OSError) as error:
         sys.exit(f"clusterctl: {socket.gethostname()}: {error}")
-    if parameter_servers.are_in(contract):
+    if parameter_servers.are_in(contract["distribution"], contract["hosts"]):
         parameter_servers.become(python, argv)
     os.execv(argv[0], argv)
 

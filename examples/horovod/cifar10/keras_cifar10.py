@@ -23,6 +23,7 @@ import json
 import os
 import platform
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ from cifar10_data import (
     streamed_records,
 )
 from epoch_log import Diverged, EpochLog, offer_stacks
-from flag_types import local_folder, positive
+from flag_types import add_flag, local_folder, positive
 from saved_model import save
 
 # Imported by start(), so that --help and a missing file need not wait for them.
@@ -54,12 +55,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     environ = os.environ
-
-    def add(name: str, **settings: Any) -> None:
-        # --batch-size and --batch_size alike.
-        both = dict.fromkeys((name, "--" + name[2:].replace("-", "_")))
-        parser.add_argument(*both, **settings)
-
+    add = partial(add_flag, parser)
     add("--data-dir", default="~/data/cifar10", help="folder of the three TFRecord files")
     for subset, images in IMAGES.items():
         folder = environ.get(f"SM_CHANNEL_{subset.upper()}")

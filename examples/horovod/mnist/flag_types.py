@@ -1,9 +1,15 @@
-"""What the values of flags have to be, as argparse asks for it."""
+"""Flags of both spellings, and what their values have to be, as argparse asks for it."""
 
 from __future__ import annotations
 
 import argparse
 from typing import Any
+
+
+def add_flag(parser: argparse.ArgumentParser, name: str, **settings: Any) -> None:
+    """--model_dir and --model-dir alike."""
+    other = name[2:].translate(str.maketrans("-_", "_-"))
+    parser.add_argument(*dict.fromkeys((name, f"--{other}")), **settings)
 
 
 def positive(kind: type) -> Any:

@@ -19,11 +19,12 @@ import argparse
 import os
 import platform
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from epoch_log import Diverged, EpochLog, offer_stacks
-from flag_types import local_folder, positive
+from flag_types import add_flag, local_folder, positive
 from mnist_data import DataError, load
 from mnist_model import build_model
 from saved_model import save
@@ -38,12 +39,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     environ = os.environ
-
-    def add(name: str, **settings: Any) -> None:
-        # --model_dir and --model-dir alike.
-        both = dict.fromkeys((name, "--" + name[2:].replace("_", "-")))
-        parser.add_argument(*both, **settings)
-
+    add = partial(add_flag, parser)
     add("--data_dir", default="~/data/mnist", help="folder of the training and test images")
     add("--train", default=environ.get("SM_CHANNEL_TRAIN"), help="another for training images")
     add("--test", default=environ.get("SM_CHANNEL_TEST"), help="another for test images")

@@ -53,9 +53,9 @@ def test_tf_config_of_many_hosts():
 
 def test_one_host_has_none():
     hosts = [{"address": "10.0.0.4"}, {"address": "10.0.0.5"}]
-    assert are_in({"distribution": "parameter_server", "hosts": hosts})
-    assert not are_in({"distribution": "parameter_server", "hosts": hosts[:1]})
-    assert not are_in({"distribution": "mpi", "hosts": hosts})
+    assert are_in("parameter_server", hosts)
+    assert not are_in("parameter_server", hosts[:1])
+    assert not are_in("mpi", hosts)
 
 
 def test_a_port_that_is_taken_is_named():
