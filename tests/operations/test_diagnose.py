@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -53,7 +54,9 @@ def trained(pair):
     """A training of two ranks that makes steps: the id of its job."""
     started = pair.ctl("train", "2", "--synthetic", "--detach", "--json", "--", *TINY)
     job_id = json.loads(started[1])["id"]
-    eventually(lambda: "Step Epoch" in pair.ctl("logs")[1], "the first steps")
+    # The model is built when there is a row below the head.
+    made = re.compile(r"Step Epoch.*\n.*\d+\.\d", re.MULTILINE)
+    eventually(lambda: made.search(pair.ctl("logs")[1]), "the first steps")
     yield job_id
     pair.ctl("cancel")
     pair.ctl("clean-logs", "--jobs", "--force", "--yes")
@@ -82,9 +85,14 @@ def test_a_training_and_its_end(pair, trained):
         assert last.threads > 5
         for sample in rank.samples:
             assert (sample.stack_source, sample.stack_error) == ("py-spy", "")
-            main = next(one for one in sample.stacks if one.thread == "MainThread")
-            assert main.frames[0].function == "<module>", "outermost first"
-            assert main.frames[0].file.endswith("/train_imagenet_resnet_hvd.py")
+        # A busy node may cut one that is read while it changes: not all three.
+        outermost = {
+            (one.frames[0].function, one.frames[0].file.rpartition("/")[2])
+            for sample in rank.samples
+            for one in sample.stacks
+            if one.thread == "MainThread"
+        }
+        assert ("<module>", "train_imagenet_resnet_hvd.py") in outermost
     addresses = [host.address for host in evidence.hosts]
     [between] = [
         one
@@ -141,6 +149,14 @@ def test_stuck_ranks_of_an_mpirun_by_hand(by_hand):
             files = {one.path: one.position for one in sample.files}
             assert files["/data/part"] == 1234
             assert (sample.stack_source, sample.stack_error) == ("py-spy", "")
+        # A busy node may cut one that is read while it changes: not all three.
+        outermost = {
+            (one.frames[0].function, one.frames[0].file.rpartition("/")[2])
+            for sample in rank.samples
+            for one in sample.stacks
+            if one.thread == "MainThread"
+        }
+        assert ("<module>", "train_imagenet_resnet_hvd.py") in outermost
     sample = first.samples[0]
     assert (sample.state, sample.threads, len(sample.stacks)) == ("S", 301, 64)
     stacks = [one for one in second.samples[0].stacks if one.thread == "MainThread"]

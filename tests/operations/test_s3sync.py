@@ -351,6 +351,31 @@ def test_what_cannot_be_read_is_said_with_what_to_do(s3, node, place, more, mess
     assert [one.error.message for one in start.nodes.failures] in ([], [record.why])
 
 
+# What s5cmd says when the metadata service of a busy node does not answer within its second.
+LATE = """\
+for verb in ls run; do
+  case " $* " in *" $verb "*) ;; *) continue ;; esac
+  [ -e "{0}.$verb" ] && continue
+  : > "{0}.$verb"
+  echo '{{"operation":"ls","error":"NoCredentialProviders: no valid providers in chain"}}' >&2
+  exit 1
+done
+exec "{0}" "$@"
+"""
+
+
+def test_credentials_that_come_late_are_asked_for_again(s3, node, tmp_path):
+    tool, late = own_tool(tmp_path), tmp_path / "bin" / "s5cmd"
+    late.unlink()
+    late.write_text("#!/bin/sh\n" + LATE.format(tool))
+    late.chmod(0o755)
+    bucket = s3.bucket({"a": b"a", "b": b"b"})
+    assert copied(node, request(s3, bucket)).files == 2
+    assert tree(node.home / "data") == {"a": b"a", "b": b"b"}
+    assert Path(f"{tool}.ls").exists()
+    assert Path(f"{tool}.run").exists()
+
+
 def test_what_a_file_system_cannot_hold_is_left_out(s3, node):
     evil = ["../evil", "a//b", "c", "c/d"]
     bucket = s3.bucket(dict.fromkeys([*evil, "good"], b"x"))

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 FOLDER = Path.home() / ".local" / "share" / "clusterctl"
 SUDO = ("sudo", "-n")
-TRIES = 3
+TRIES = 5
+# A script's, and that of `python -m`.
+OUTERMOST = ("<module>", "_run_module_as_main")
 AT_ONCE = 4
 WITHIN_S = 2.0
 MOST_THREADS = 64
@@ -131,9 +133,9 @@ def _fill_one(pid: int, sample: dict[str, Any], spy: PySpy) -> None:
             refused.append(str(error))
             return isinstance(error, (PermissionError, FileNotFoundError))
         sample["stack_source"] = source if sample["stacks"] else ""
-        return bool(sample["stacks"])
+        return is_whole(sample["stacks"])
 
-    # It changes while it is read: another time it may not.
+    # It changes while it is read: another time it may not. A busy node makes that likely.
     any(tried("py-spy", lambda: spy.dump(pid)) for _ in range(TRIES))
     if not sample["stacks"] and sample["state"] not in ("T", "t"):
         tried("faulthandler", lambda: by_faulthandler(pid)) or tried(
@@ -141,6 +143,16 @@ def _fill_one(pid: int, sample: dict[str, Any], spy: PySpy) -> None:
         )
     if not sample["stacks"]:
         sample["stack_error"] = refused[0] if refused else "no thread of it runs Python"
+
+
+def is_whole(stacks: list[dict[str, Any]]) -> bool:
+    """Whether the main thread, where it is there, was read from its outermost call on: one that
+    returned meanwhile ends the chain early."""
+    mains = [one["frames"] for one in stacks if one["thread"] == "MainThread"]
+    return bool(stacks) and all(
+        frames and (frames[0]["function"] in OUTERMOST or len(frames) == MOST_FRAMES)
+        for frames in mains
+    )
 
 
 def _output(argv: list[str]) -> str:

@@ -326,11 +326,16 @@ class Tool:
                 *("s3api", "list-objects-v2", "--bucket", bucket, "--prefix", text),
                 *("--output", "json"),
             )
-        told = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, capture_output=True, env=self.env, check=False
-        )
+        for pause_s in (*ASK_AGAIN_AFTER_S, 0.0):
+            told = subprocess.run(
+                argv, stdin=subprocess.DEVNULL, capture_output=True, env=self.env, check=False
+            )
+            said = told.stderr.decode("utf-8", "replace")
+            if not told.returncode or not re.search(NO_KEYS, said):
+                break
+            time.sleep(pause_s)
         if told.returncode and b"no object found" not in told.stderr:
-            raise explained(told.stderr.decode("utf-8", "replace"), self, f"s3://{bucket}/{text}")
+            raise explained(said, self, f"s3://{bucket}/{text}")
         if self.name == "s5cmd":
             objects = [json.loads(line) for line in told.stdout.splitlines()]
             skip = len(f"s3://{bucket}/")
@@ -466,10 +471,15 @@ def _version(path: str, word: str) -> str:
     return told.stdout.decode("utf-8", "replace")
 
 
+# The tools ask the metadata service once, for a second or two; a busy node answers later than that
+# (https://github.com/peak/s5cmd/issues/60).
+NO_KEYS = r"NoCredentialProviders|Unable to locate credentials|no EC2 IMDS role"
+ASK_AGAIN_AFTER_S = (1.0, 2.0)
+
 # What a tool says, what it means, and what to do. {url} is what was asked for.
 MEANINGS = (
     (
-        r"NoCredentialProviders|Unable to locate credentials|no EC2 IMDS role",
+        NO_KEYS,
         "there are no credentials for S3: no instance profile",
         "give the nodes one (`up --instance-profile`), or lend them yours (--credentials mine); "
         "for a public bucket --credentials none",
@@ -577,8 +587,13 @@ class Sync(Job):
         self._confirmed_at = time.monotonic()
         everything = self.progress.gap.files == self._all
         try:
-            self._tool.fetch(list(wanted.values()), everything, self._folder, self._collect)
-            self._collect(last=True)
+            for pause_s in (*ASK_AGAIN_AFTER_S, 0.0):
+                self._tool.errors = []
+                self._tool.fetch(list(wanted.values()), everything, self._folder, self._collect)
+                self._collect(last=True)
+                if self._put or not any(re.search(NO_KEYS, line) for line in self._tool.errors):
+                    break
+                time.sleep(pause_s)
             self._say_what_lacks()
             self.target.publisher.finish()
         finally:

@@ -157,10 +157,14 @@ def meet(addresses: Sequence[str], port: int, rank: int) -> list[socket.socket]:
 
 def watch(processes: Processes, chief: list[socket.socket]) -> int:
     """Until the job is over: its exit status on this node. `chief`: the connection to its node."""
+    # Not select(), which takes no descriptor above 1023.
+    news = select.poll()
+    for connection in chief:
+        news.register(connection, select.POLLIN)
     while True:
         ended = {role: one.poll() for role, one in processes.items()}
         # Whatever comes is the end: nobody sends anything.
-        if select.select(chief, [], [], 0.0)[0]:
+        if news.poll(0):
             return 0
         for role, status in ended.items():
             if status == 0 and role == CHIEF:

@@ -157,6 +157,25 @@ def test_a_python_that_runs_all_the_time(processes, spy):
         assert (found["stack_source"], functions(found)[0]) == ("py-spy", "<module>")
 
 
+def thread(name: str, *functions: str) -> dict:
+    return {"thread": name, "frames": [{"function": one} for one in functions]}
+
+
+def test_a_stack_that_was_cut_while_it_was_read_is_read_again(processes, spy, monkeypatch):
+    """A call of the main thread that returns meanwhile ends the chain of frames there."""
+    cut = [thread("pool", "run"), thread("MainThread", "flatten")]
+    whole = [thread("MainThread", "<module>", "build", "flatten"), thread("pool", "run")]
+    for reads, told in (
+        ([cut, cut, whole, cut], whole),
+        ([[thread("pool", "run")]], [thread("pool", "run")]),
+        ([cut] * stacks.TRIES, cut),
+    ):
+        given = iter(reads)
+        monkeypatch.setattr(spy, "dump", lambda pid, given=given: next(given))
+        found = sample(processes.python("import time" + INNER), spy)
+        assert (found["stacks"], found["stack_source"]) == (told, "py-spy")
+
+
 def test_what_faulthandler_writes():
     """Of Python 3.8 and of 3.14, which names threads."""
     text = """\

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import resource
 import socket
 import subprocess
 
@@ -100,6 +102,21 @@ def test_a_worker_waits_for_the_chief_done_or_not(capfd):
             assert closer.wait() == 0
             assert waiting.poll() is None
     assert capfd.readouterr().err == ""
+
+
+def test_a_connection_with_a_high_number_is_watched():
+    """select() takes none above 1023."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(2048, hard), hard))
+    ours, chiefs = socket.socketpair()
+    try:
+        with ours, node(worker=STAYS) as processes:
+            high = socket.socket(fileno=fcntl.fcntl(ours, fcntl.F_DUPFD_CLOEXEC, 1030))
+            chiefs.close()
+            with high:
+                assert watch(processes, [high]) == 0
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.mark.parametrize(
