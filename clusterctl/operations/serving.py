@@ -4,6 +4,7 @@ loopback, reached through SSH. The server is bootstrap/shell/serve.py."""
 from __future__ import annotations
 
 import ast
+import contextlib
 import hashlib
 import http.client
 import io
@@ -27,6 +28,7 @@ from clusterctl.copy.request import CopyRequest, is_url
 from clusterctl.domain.errors import (
     ClusterctlError,
     CommandFailed,
+    HostError,
     MissingTool,
     UsageError,
 )
@@ -137,22 +139,55 @@ def start_serving(
         raise MissingTool(
             f"there is no TensorFlow on {target.host}", f"clusterctl env install {cluster}"
         )
-    for other in served(access):
-        if other.model == name:
-            raise _already(name, other.target.host, cluster)
-    folder = model_dir
-    if source:
-        assert bring, "a model that is not on the node comes with what brings it"
-        folder = f"~/{MODELS}/{name}"
-        access.connections.run(target, f'rm -rf "$HOME"/{MODELS}/{name}', timeout_s=TIMEOUT_S)
-        report = bring(CopyRequest((source,), f"{folder}/"), target)
-        for failed in report.failed:
-            raise failed.error or CommandFailed(failed.host, "it has not got the model")
-    _put_libraries(access, target, cache)
-    job_id = new_job_id()
-    home = facts.home
-    folder = home + folder[1:] if folder.startswith("~") else folder
-    plan = JobPlan(
+    _refuse_another(access, name)
+    job_id, home = new_job_id(), facts.home
+    own = f"{MODELS}/{name}/{job_id}" if source else ""
+    folder = f"{home}/{own}" if own else home + model_dir[1:] if model_dir[0] == "~" else model_dir
+    plan = serving_plan(job_id, home, python, name, folder, port, public)
+    may_run = False
+    try:
+        if own:
+            assert bring, "a model that is not on the node comes with what brings it"
+            for failed in bring(CopyRequest((source,), f"{folder}/"), target).failed:
+                raise failed.error or CommandFailed(failed.host, "it has not got the model")
+        _put_libraries(access, target, cache)
+        may_run = True
+        files = {"serve.py": (SHELL / "serve.py").read_text()}
+        try:
+            start_job(access.connections, target, plan, cluster, more_files=files)
+        except JobRunning:
+            raise _already(name, target.host, cluster) from None
+        # That lock is a node's: on another one another may have begun meanwhile.
+        _refuse_another(access, name, job_id)
+        ready = _wait_until_ready(access, target, job_id)
+        now = next((one for one in served(access) if one.job.job_id == job_id), None)
+        if now is None:
+            raise CommandFailed(
+                target.host, f"model {name} ended as soon as it was served", _log_of(job_id)
+            )
+    except BaseException as error:
+        if not may_run or isinstance(error, (CommandFailed, JobRunning)):
+            with contextlib.suppress(HostError):
+                end_job(access.connections, target, job_id)
+                _remove(access, target, own)
+        elif isinstance(error, KeyboardInterrupt):
+            raise KeyboardInterrupt(
+                f"interrupted; model {name} may be served all the same: see "
+                f"`clusterctl serve {cluster} --status`"
+            ) from None
+        raise
+    if own:
+        # Killed ones have left it: of this name this job is the only one here.
+        others = f'find "$HOME"/{MODELS}/{name} -mindepth 1 -maxdepth 1 ! -name {job_id}'
+        access.connections.run(target, f"{others} -exec rm -rf {{}} +", timeout_s=TIMEOUT_S)
+    return now, ready
+
+
+def serving_plan(
+    job_id: str, home: str, python: str, name: str, folder: str, port: int, public: bool
+) -> JobPlan:
+    """The job that serves the model in a folder of its node."""
+    return JobPlan(
         job_id,
         ranks=0,
         preset=SERVE,
@@ -166,14 +201,20 @@ def start_serving(
         ),
         destination=f"model {name}",
     )
-    files = {"serve.py": (SHELL / "serve.py").read_text()}
-    try:
-        start_job(access.connections, target, plan, cluster, more_files=files)
-    except JobRunning:
-        raise _already(name, target.host, cluster) from None
-    ready = _wait_until_ready(access, target, job_id)
-    [now] = [one for one in served(access) if one.job.job_id == job_id]
-    return now, ready
+
+
+def _refuse_another(access: Access, name: str, job_id: str = "") -> None:
+    """Raises JobRunning where a model of the name is served by another job than that, HostError."""
+    for other in served(access):
+        if other.model == name and other.job.job_id != job_id:
+            raise _already(name, other.target.host, access.cluster.name)
+
+
+def _remove(access: Access, target: Target, own: str) -> None:
+    """The copy of a model that was made for one job, if one was."""
+    if own:
+        command = f'cd "$HOME" && rm -rf {own}; rmdir {posixpath.dirname(own)} 2>/dev/null'
+        access.connections.run(target, command, timeout_s=TIMEOUT_S)
 
 
 def _already(name: str, host: str, cluster: str) -> JobRunning:
@@ -214,7 +255,11 @@ def _wait_until_ready(access: Access, target: Target, job_id: str) -> Mapping[st
     lines = [line.strip() for line in result.stderr.splitlines() if line.strip()]
     said = [line for line in lines if line.startswith("error: ")] or lines or ["no message"]
     message, _, hint = said[-1].removeprefix("error: ").partition("; ")
-    raise CommandFailed(target.host, message, hint or f"its log: ~/.clusterctl/jobs/{job_id}/log")
+    raise CommandFailed(target.host, message, hint or _log_of(job_id))
+
+
+def _log_of(job_id: str) -> str:
+    return f"its log: ~/.clusterctl/jobs/{job_id}/log"
 
 
 def served(access: Access) -> list[Served]:
@@ -267,9 +312,8 @@ def stop_serving(access: Access, model: Served) -> None:
             f"model {model.model} does not end (job {model.job.job_id})",
             f"clusterctl kill {access.cluster.name}",
         )
-    if model.folder.endswith(f"/{MODELS}/{model.model}"):
-        remove = f"rm -rf {shlex.quote(model.folder)}"
-        access.connections.run(model.target, remove, timeout_s=TIMEOUT_S)
+    own = f"{MODELS}/{model.model}/{model.job.job_id}"
+    _remove(access, model.target, own if model.folder.endswith(f"/{own}") else "")
 
 
 def ask(

@@ -11,17 +11,24 @@ from types import SimpleNamespace
 import pytest
 
 from clusterctl.domain.errors import CommandFailed, UsageError
+from clusterctl.jobs.detached import JobRunning, end_job
+from clusterctl.operations import serving
+from clusterctl.operations.copy import copy_to_cluster
 from clusterctl.operations.serving import (
     _wait_until_ready,
+    ask,
     list_of_npy,
     model_name,
     request_of,
+    served,
+    start_serving,
 )
 from clusterctl.sagemaker import Predictor, TrainingFailed
 from tests.lab.running import once_client
 from tests.local_node import HEAD, LocalNode
 from tests.serving import make_model
 
+MODELS = "~/.clusterctl/serving/models"
 JOB = "20261120-154501-3f2a"
 
 
@@ -75,15 +82,61 @@ def test_a_server_that_ended_and_is_a_zombie_is_not_waited_for(tmp_path):
             _wait_until_ready(access, HEAD, JOB)
 
 
+def nothing(progress):
+    """Nobody looks on."""
+
+
+def refused_because_of_another_node(pair, tiny):
+    """While this one copies, another `serve` of the name begins on the other node."""
+
+    def bring(request, target):
+        assert pair.ctl("serve", f"file://{tiny}", "--model", "m", "--node", "1")[0] == 0
+        return copy_to_cluster(access, (target,), request, watch=nothing)
+
+    with pair.access() as access:
+        words = {"cache": pair.lab.home / "cache", "port": 8602, "bring": bring}
+        with pytest.raises(JobRunning, match="a model m is served on pair-1 already"):
+            start_serving(access, f"file://{tiny}", "m", **words)
+        [one] = [one for one in served(access) if one.model == "m"]
+        assert one.target.host == "pair-1"
+        assert ask(access, one).status == 200
+    assert "m" not in pair.on(0, f"ls {MODELS}").split()
+    assert pair.ctl("serve", "--stop", "--model", "m")[0] == 0
+
+
+def ended_as_soon_as_it_was_served(pair, tiny, monkeypatch):
+    def end(access, target, job_id):
+        end_job(access.connections, target, job_id)
+        return {"version": 1}
+
+    def fails(request, target):
+        copy_to_cluster(access, (target,), request, watch=nothing)
+        raise CommandFailed(target.host, "the disk is full")
+
+    def brings(request, target):
+        return copy_to_cluster(access, (target,), request, watch=nothing)
+
+    monkeypatch.setattr(serving, "_wait_until_ready", end)
+    for bring, why in ((brings, "ended as soon as it was served"), (fails, "the disk is full")):
+        words = {"cache": pair.lab.home / "cache", "port": 8602, "bring": bring}
+        with pair.access() as access, pytest.raises(CommandFailed, match=why):
+            start_serving(access, f"file://{tiny}", "brief", **words)
+        assert "brief" not in pair.on(0, f"ls {MODELS}").split()
+
+
 @pytest.mark.lab
 @pytest.mark.train
-def test_served_models(pair, tmp_path):
+def test_served_models(pair, tmp_path, monkeypatch):
     """One from here on the head node, one from S3 on the other; both are asked through SSH."""
     tiny = make_model(tmp_path / "tiny", 1)
     assert pair.ctl("serve", "--status") == (0, "", "no model is served\n")
+    # As a `serve` that was killed while it copied would leave it.
+    pair.on(0, f"mkdir -p {MODELS}/tiny/20260101-000000-dead/1")
     status, _, err = pair.ctl("serve", f"file://{tiny}")
     assert status == 0, err
     assert "model tiny, version 1, is served on pair-0" in err
+    [copy] = pair.on(0, f"ls -d {MODELS}/*/*").split()
+    assert "dead" not in copy
     s3 = once_client(pair.lab, "s3")
     s3.create_bucket(Bucket="models")
     for path in tiny.rglob("*"):
@@ -137,6 +190,10 @@ def test_served_models(pair, tmp_path):
     pair.on(0, "mkdir -p ~/models/broken && echo no > ~/models/broken/saved_model.pb")
     status, _, err = pair.ctl("serve", "~/models/broken", "--port", "8502")
     assert (status, "the model does not load: version 1" in err) == (1, True), err
+
+    assert pair.on(0, f"ls -d {MODELS}/*/*").split() == [copy], "what was refused has left nothing"
+    refused_because_of_another_node(pair, tiny)
+    ended_as_soon_as_it_was_served(pair, tiny, monkeypatch)
 
     predictor.delete_endpoint()
     with pytest.raises(TrainingFailed, match="no model far is served on pair"):
