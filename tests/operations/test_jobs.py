@@ -60,6 +60,8 @@ for fd, text in ((1, b"x" * (1 << 20) + b"\\n"), (2, bytes(range(11, 128)) + b"\
         text = text[os.write(fd, text):]
 while not os.path.exists("/data/go"):
     time.sleep(0.1)
+for _ in range(8):
+    print("y" * (1 << 20))
 print(f"rank {rank} goes")
 """
 
@@ -76,6 +78,7 @@ def test_what_a_rank_writes_is_shown_followed_and_fetched(quiet, tmp_path):
     for rank in (0, 1):
         said = (tmp_path / "run" / f"log-{rank}").read_bytes()
         lines = [b"rank %d is here" % rank, b"x" * (1 << 20), b"rank %d goes" % rank]
+        lines += [b"y" * (1 << 20)] * 8  # mpirun ends at once behind them
         assert sorted(said.split(b"\n")) == sorted([*lines, bytes(range(11, 128)), b""])
     log = quiet.ctl("logs")[1]
     assert ("<std" in log, log.count("is here"), log.count("goes")) == (False, 2, 2)

@@ -12,7 +12,6 @@ With torchrun mpirun's ranks are nodes: a second mark, by torch_rank.py, has the
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -33,7 +32,7 @@ READ_BYTES = 1 << 20
 LINE_BYTES = 8 << 20
 # A line that has not ended after this long is a prompt or a progress bar, and shown.
 REST_AFTER_S = 0.2
-LOOK_EVERY_S = 1.0
+LOOK_EVERY_S = 0.1
 # `[1,0]<stderr>:`; Open MPI 5.0.0 has its job's name, too: `[prterun-demo-0-77@1,0]<stdout>: `.
 TAG = rb"\[(?:[^\s\[\]]{1,200}@)?\d{1,9},(\d{1,6})\]<std\w{3}>"
 CUT_TAG = re.compile(rb"\[(?:\d{0,9}|p[^\s\[\]]{0,200})(?:,\d{0,6}(?:\](?:<\w{0,6}>?:?)?)?)?\Z")
@@ -170,43 +169,40 @@ def run(folder: Path, argv: list[str], order: dict[str, Any]) -> int:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, pass_on)
     tagged = [argv[0], "--tag-output", *argv[1:]]
+    # Two pipes: into one, mpirun's writes would be mixed wherever it was full.
+    pipes = [os.pipe(), os.pipe()]
     try:
-        process = subprocess.Popen(tagged, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        process = subprocess.Popen(tagged, stdout=pipes[0][1], stderr=pipes[1][1])
     except OSError as error:
         sys.exit(f"{argv[0]}: {error.strerror}")
     processes.append(process)
     for one in asked:
         process.send_signal(one)
-    assert process.stdout
-    assert process.stderr
     tag_end = order["tag_end"].encode()
-    # Two pipes: into one, mpirun's writes would be mixed wherever it was full.
-    outputs = {
-        pipe.fileno(): TaggedOutput(tag_end, order["torchrun"])
-        for pipe in (process.stdout, process.stderr)
-    }
-    keep(process, outputs, Logs(folder))
+    outputs = {end: TaggedOutput(tag_end, order["torchrun"]) for end, _ in pipes}
+    keep(process, outputs, [end for _, end in pipes], Logs(folder))
     status = process.wait()
     return status if status >= 0 else 128 - status
 
 
-def keep(process: subprocess.Popen[bytes], outputs: dict[int, TaggedOutput], logs: Logs) -> None:
-    """Write what comes on these files, until both have ended, or the process has: what it left
-    running may hold them open."""
-    for fd in outputs:
-        os.set_blocking(fd, False)
+def keep(
+    process: subprocess.Popen[bytes], outputs: dict[int, TaggedOutput], ends: list[int], logs: Logs
+) -> None:
+    """Write what comes on these files until the process has ended: what it left running may hold
+    them open. `ends` are where it writes."""
     is_over = False
-    while outputs and not is_over:
+    while not is_over:
         # Asked before reading: all that it wrote is in the pipes by then.
         is_over = process.poll() is not None
+        # Its ssh makes the files that both have non-blocking, and Open MPI 5, when it ends, drops
+        # what a full pipe does not take at once: the last megabytes of other nodes' ranks.
+        for end in ends:
+            os.set_blocking(end, True)
         has_rest = any(output.rest for output in outputs.values())
         wait_s = 0.0 if is_over else REST_AFTER_S if has_rest else LOOK_EVERY_S
         ready = select.select([*outputs], [], [], wait_s)[0]
         for fd in ready:
-            content = b""
-            with contextlib.suppress(BlockingIOError):
-                content = os.read(fd, READ_BYTES)
-            logs.add(outputs[fd].feed(content) if content else outputs.pop(fd).finish())
+            logs.add(outputs[fd].feed(os.read(fd, READ_BYTES)))
         if not ready:
             for output in outputs.values():
                 logs.add(output.flush())
