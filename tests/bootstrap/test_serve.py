@@ -8,6 +8,7 @@ import http.client
 import json
 import math
 import os
+import runpy
 import shutil
 import socket
 import subprocess
@@ -15,6 +16,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -138,6 +140,10 @@ REFUSED = [
     (b"", "JSON Parse error: Expecting value. at offset: 0"),
     (b'{"a": "\xff"}', "JSON Parse error: not UTF-8 at offset: 7"),
     (b"[" * 100_000, "JSON Parse error: nested too deeply at offset: 0"),
+    (
+        b'{"signature_name": "text", "inputs": ' + b"[" * 900 + b"]" * 900 + b"}",
+        "JSON Parse error: nested too deeply at offset: 0",
+    ),
     ([1], "JSON Value: [1] Is not object"),
     ({}, "Missing 'inputs' or 'instances' key"),
     ({"instances": [], "inputs": []}, "Both"),
@@ -159,6 +165,7 @@ REFUSED = [
     ({**SEVERAL, "instances": [{"x": [1, 2], "k": 2**31}]}, "out of the range of int32"),
     ({"signature_name": "text", "instances": [1]}, "input t: 1 is not of type string"),
     ({"signature_name": "text", "instances": [{"b64": "?"}]}, "is no base64"),
+    ({"signature_name": "text", "instances": ["\ud800"]}, 'input t: "\\ud800" is no Unicode text'),
     ({"signature_name": "total", "instances": [[1, 2]]}, "output total has no row for each"),
 ]
 
@@ -189,6 +196,7 @@ PATHS = [
     ("POST", f"{M}/tiny:classify", 400, "ask with predict"),
     ("POST", f"{M}/tiny:nonsense", 400, "Malformed request: POST /v1/models/tiny:nonsense"),
     ("GET", f"{M}/tiny:predict", 400, "Malformed request: GET /v1/models/tiny:predict"),
+    ("GET", f"{M}/tiny/versions/{'9' * 5000}", 400, "Malformed request: GET"),
     ("GET", "/", 400, "Malformed request: GET /"),
 ]
 
@@ -226,7 +234,8 @@ def test_large_requests_and_many_at_once(server):
     packed = gzip.compress(json.dumps({"instances": [[1, 2]]}).encode())
     zipped = {"Content-Encoding": "gzip"}
     assert server.predict(packed, **zipped) == (200, {"predictions": [[2.0, 4.0]]})
-    assert server.predict(b"no gzip", **zipped)[0] == 400
+    for wrong in (b"no gzip", packed[:10] + b"\xff" + packed[11:]):
+        assert server.predict(wrong, **zipped)[0] == 400
     too_large = {"Content-Length": str(1 << 40)}
     status, said = server.predict(b"{}", **too_large)
     assert (status, "larger than" in said["error"]) == (413, True)
@@ -250,8 +259,40 @@ def test_a_version_that_comes_and_one_that_does_not_load(tmp_path, libraries, ti
         assert wait_for(server, "4", "AVAILABLE")["1"]["state"] == "END"
         assert server.predict({"instances": [[1, 2]]}) == (200, {"predictions": [[2.0, 4.0]]})
         assert server.predict({"instances": [[1, 2]]}, "/versions/1:predict")[0] == 404
+        # A file that grows changes neither the time of its folder nor any other.
+        shutil.copytree(tiny / "2", tmp_path / "tiny" / "5")
+        data = tmp_path / "tiny/5/variables/variables.data-00000-of-00001"
+        content = data.read_bytes()
+        data.write_bytes(content[:10])
+        wait_for(server, "5", "END")
+        with data.open("ab") as rest:
+            rest.write(content[10:])
+        assert wait_for(server, "5", "AVAILABLE")["4"]["state"] == "END"
     finally:
         server.stop()
+
+
+def test_a_version_that_is_being_copied_waits(tmp_path):
+    """What has come of it would load."""
+    program = runpy.run_path(str(SHELL / "serve.py"))
+    look = program["Versions"].look
+    look.__globals__["LoadedModel"] = lambda path, version: SimpleNamespace(version=version)
+
+    def has(version, words):
+        (tmp_path / version).mkdir(exist_ok=True)
+        (tmp_path / version / "saved_model.pb").touch()
+        (tmp_path / version / "words").write_text(words)
+
+    has("1", "all")
+    versions = program["Versions"](tmp_path)
+    versions.look()
+    looks = []
+    for words in ("half", "half, and more", "all of it", None):
+        if words:
+            has("2", words)
+        versions.look()
+        looks.append(versions.current.version)
+    assert looks == [1, 1, 1, 2]
 
 
 def wait_for(server, version, state):

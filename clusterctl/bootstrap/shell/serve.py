@@ -20,6 +20,7 @@ import gzip
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -28,6 +29,7 @@ import sys
 import threading
 import time
 import urllib.request
+import zlib
 from pathlib import Path
 
 BODY_BYTES = 256 << 20
@@ -60,8 +62,6 @@ def parse_body(body):
     except json.JSONDecodeError as wrong:
         offset = len(text[: wrong.pos].encode())
         raise HttpError(400, f"JSON Parse error: {wrong.msg}. at offset: {offset}") from None
-    except RecursionError:
-        raise HttpError(400, "JSON Parse error: nested too deeply at offset: 0") from None
     except ValueError as wrong:  # an integer of thousands of digits
         raise HttpError(400, f"JSON Parse error: {wrong} at offset: 0") from None
     if not isinstance(asked, dict):
@@ -155,7 +155,10 @@ def decoded(name, value):
     if isinstance(value, list):
         return [decoded(name, one) for one in value]
     if isinstance(value, str):
-        return value.encode()
+        try:
+            return value.encode()
+        except UnicodeEncodeError:
+            raise HttpError(400, f"input {name}: {quoted(value)} is no Unicode text") from None
     if is_b64(value):
         try:
             return base64.b64decode(value["b64"], validate=True)
@@ -246,7 +249,7 @@ class Versions:
 
     def __init__(self, folder):
         self._folder = folder
-        self._tried = {}
+        self._seen, self._tried = {}, {}
         self.states = {}
         self.current = None
 
@@ -257,10 +260,11 @@ class Versions:
             if self.current and self.current.version == version:
                 break
             path = found[version]
-            # One that failed is tried again when its files have changed: it may have been on
-            # its way.
-            stamp = stamp_of(path)
-            if self._tried.get(version) == stamp:
+            # One that is on its way changes from look to look, and half of a vocabulary would
+            # load. One that failed is tried again when its files have changed.
+            stamp, before = stamp_of(path), self._seen.get(version)
+            self._seen[version] = stamp
+            if (self.current and stamp != before) or self._tried.get(version) == stamp:
                 continue
             self._tried[version] = stamp
             self.states[version] = ("LOADING", "")
@@ -284,7 +288,7 @@ class Versions:
             break
 
     def _found(self):
-        if (self._folder / "saved_model.pb").exists():
+        if has_model(self._folder):
             return {1: self._folder}
         try:
             names = [path.name for path in self._folder.iterdir()]
@@ -292,18 +296,22 @@ class Versions:
             names = []
         numbers = [name for name in names if name.isascii() and name.isdigit()]
         paths = {int(name): self._folder / name for name in numbers}
-        return {n: path for n, path in paths.items() if (path / "saved_model.pb").exists()}
+        return {n: path for n, path in paths.items() if has_model(path)}
 
     def no_model(self):
         """Why there is none; for the log's last line."""
         failed = [f"version {version}: {why}" for version, (_, why) in self.states.items() if why]
         if failed:
             return "the model does not load: " + failed[0].partition("\n")[0]
-        if not self._folder.is_dir():
+        try:
+            next(self._folder.iterdir(), None)
+        except (FileNotFoundError, NotADirectoryError):
             return (
                 f"there is no folder {self._folder} on this node; a folder of your own machine is "
                 f"a relative path, or file://{self._folder}"
             )
+        except OSError as error:
+            return f"{self._folder} cannot be read: {error.strerror}"
         return (
             f"there is no SavedModel in {self._folder}: no saved_model.pb, and none in a folder "
             "1, 2, ...; model.save(FOLDER, save_format='tf') writes one"
@@ -316,14 +324,23 @@ class Versions:
         return self.current
 
 
+def has_model(folder):
+    try:
+        return (folder / "saved_model.pb").exists()
+    except OSError:  # a folder that may not be looked into
+        return False
+
+
 def stamp_of(path):
+    """What is below a folder, with sizes and times."""
     stamps = []
-    for one in (path / "saved_model.pb", path / "variables"):
-        try:
-            stamps.append(one.stat().st_mtime_ns)
-        except OSError:
-            stamps.append(0)
-    return stamps
+    try:
+        for one in path.rglob("*"):
+            status = one.lstat()
+            stamps.append((str(one), status.st_size, status.st_mtime_ns))
+    except OSError:  # it goes while it is looked at
+        pass
+    return sorted(stamps)
 
 
 # ---- HTTP
@@ -353,7 +370,7 @@ def application(name, versions):
         if request.headers.get("content-encoding") == "gzip":
             try:
                 body = gzip.GzipFile(fileobj=io.BytesIO(body)).read(BODY_BYTES + 1)
-            except (OSError, EOFError) as wrong:
+            except (OSError, EOFError, zlib.error) as wrong:
                 raise HttpError(400, f"the body is no gzip: {wrong}") from None
             if len(body) > BODY_BYTES:
                 raise too_large
@@ -389,7 +406,10 @@ def application(name, versions):
         body = await read(request)
 
         def work():
-            return json.dumps(found.predict(parse_body(body))).encode()
+            try:
+                return json.dumps(found.predict(parse_body(body))).encode()
+            except RecursionError:
+                raise HttpError(400, "JSON Parse error: nested too deeply at offset: 0") from None
 
         return Response(await run_in_threadpool(work), media_type="application/json")
 
@@ -421,7 +441,7 @@ def parse_path(method, path):
         raise malformed
     if len(parts) == 1:
         return parts[0], None, verb
-    if len(parts) != 3 or parts[1] != "versions" or not (parts[2].isascii() and parts[2].isdigit()):
+    if len(parts) != 3 or parts[1] != "versions" or not re.fullmatch("[0-9]{1,19}", parts[2]):
         raise malformed
     return parts[0], int(parts[2]), verb
 
