@@ -379,7 +379,7 @@ def list_of_npy(content: bytes) -> list[Any]:
         shape, form = header["shape"], header["descr"]
         if header["fortran_order"] and len(shape) > 1:
             raise ValueError("it is in Fortran's order: numpy.ascontiguousarray")
-        if form not in NPY:
+        if str(form) not in NPY:
             raise ValueError(f"its type is {form}: astype('float32')")
         if not shape:
             raise ValueError("it is a single number")
@@ -388,7 +388,10 @@ def list_of_npy(content: bytes) -> list[Any]:
         view: Any = memoryview(file.read())
         listed: list[Any] = view.cast(NPY[form], shape).tolist()
         return listed
-    except (ValueError, SyntaxError, KeyError, TypeError) as wrong:
+    except (
+        *(ValueError, SyntaxError, KeyError, TypeError, OverflowError),
+        *(RecursionError, MemoryError),
+    ) as wrong:
         raise UsageError(f"not an array that can be sent: {wrong}") from None
 
 

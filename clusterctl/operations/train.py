@@ -243,7 +243,12 @@ def list_streams(access: Access, mode: ScriptMode, job: JobPlan) -> dict[str, di
     for channel in mode.channels:
         if channel.is_stream and channel.is_here:
             path = Path(channel.path).expanduser()
-            found = files_of(path) if path.is_dir() else [(path.name, path.stat().st_size, "")]
+            try:
+                found = files_of(path) if path.is_dir() else [(path.name, path.stat().st_size, "")]
+            except OSError as error:
+                raise UsageError(
+                    f"channel {channel.name}: {error.filename}: {error.strerror}"
+                ) from None
             listed[channel.name] = {"objects": found}
         elif channel.is_stream:
             asked[channel.name] = {"source": channel.source, **channel.options}

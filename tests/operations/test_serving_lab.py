@@ -55,6 +55,8 @@ def test_arrays_and_bare_lists_are_instances():
         (npy((2, 2), "<f4", bytes(12)), "itemsize"),
         (npy((), "<f4", bytes(4)), "a single number"),
         (npy((0, 2), "<f4", b""), "it is empty"),
+        (npy((10**30,), "<f4", bytes(4)), "too large"),
+        (npy((1,), [("a", "<f4")], bytes(4)), "its type is"),
         (b"\x93NUMPY", "values to unpack"),
     ],
 )

@@ -60,7 +60,12 @@ class ObjectReader:
         """Name, size and ETag of each object below the prefix, by name. Raises NotStreamed."""
         found, query = [], {"list-type": "2", "prefix": self.prefix}
         while True:
-            page = ElementTree.fromstring(self._persist(partial(self._get, query), self.prefix))
+            try:
+                page = ElementTree.fromstring(self._persist(partial(self._get, query), self.prefix))
+            except ElementTree.ParseError as error:
+                raise NotStreamed(
+                    f"what S3 lists of {self._url(self.prefix)} is no XML: {error}"
+                ) from None
             rows = [{inner.tag.rpartition("}")[2]: inner.text for inner in one} for one in page]
             for row in rows:
                 key, size = row.get("Key"), int(row.get("Size") or 0)
@@ -85,13 +90,15 @@ class ObjectReader:
         view = memoryview(data)
 
         def some(at: int) -> int:
-            headers = {"Range": f"bytes={begin + at}-{end - 1}", "If-Match": etag}
-            answer = self._open(key, {}, headers)
+            part = {"Range": f"bytes={begin + at}-{end - 1}"} if data else {}  # none of nothing
+            answer = self._open(key, {}, {**part, "If-Match": etag})
             told = answer.getheader("Content-Range", "")
-            if answer.status != 206 or not told.startswith(f"bytes {begin + at}-"):
+            if part and (answer.status != 206 or not told.startswith(f"bytes {begin + at}-")):
                 raise NotStreamed(f"{self._url(key)}: the server does not send parts")
             if answer.getheader("ETag", etag) != etag:
                 raise NotStreamed(f"{self._url(key)} has changed since it was listed")
+            if not part:
+                answer.read()
             while at < len(data):
                 try:
                     had = answer.readinto(view[at:])

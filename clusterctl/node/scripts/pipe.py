@@ -28,12 +28,13 @@ import random
 import shutil
 import signal
 import socket
+import stat
 import struct
 import sys
 import zlib
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from fcntl import fcntl
+from fcntl import F_DUPFD, F_SETFL, F_SETOWN, F_SETSIG, fcntl
 from itertools import islice
 from pathlib import Path
 
@@ -55,6 +56,7 @@ RECORD_MAGIC, LONGEST_RECORD = 0xCED7230A, (1 << 29) - 1
 SET_PIPE_SIZE = 1031  # fcntl(2)
 FIFO_BYTES = 1 << 20  # of /proc/sys/fs/pipe-max-size
 DONE, CLOSED_EARLY = 0, 3
+LAST_FD = 500
 
 
 def main() -> None:
@@ -87,10 +89,21 @@ def list_channel(channel: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def files_of(folder: Path) -> list[tuple[str, int, str]]:
-    """The files below a folder, as an S3 prefix lists its objects."""
-    found = (path for path in folder.rglob("*") if path.is_file())
-    names = ((os.fsencode(path.relative_to(folder)), path.stat().st_size) for path in found)
-    return [(os.fsdecode(name), size, "") for name, size in sorted(names)]
+    """The files below a folder, as an S3 prefix lists its objects; links are followed. Raises
+    OSError for what cannot be read, and for a link that leads nowhere."""
+    found: list[tuple[bytes, int]] = []
+
+    def look(place: Path, above: Sequence[tuple[int, int]]) -> None:
+        status = place.stat()
+        here = (status.st_dev, status.st_ino)
+        if stat.S_ISREG(status.st_mode):
+            found.append((os.fsencode(place.relative_to(folder)), status.st_size))
+        elif stat.S_ISDIR(status.st_mode) and here not in above:  # a link may lead back
+            for path in place.iterdir():
+                look(path, (*above, here))
+
+    look(folder, ())
+    return [(os.fsdecode(name), size, "") for name, size in sorted(found)]
 
 
 class Folder:
@@ -147,7 +160,7 @@ def stream(source: Source, objects: Sequence[Sequence[Any]]) -> Iterator[Part]:
     pool = ThreadPoolExecutor(AHEAD)
 
     def get(name: str, etag: str, begin: int, end: int, size: int) -> Part:
-        return (source.read(name, etag, begin, end) if size else b""), size - end, name
+        return source.read(name, etag, begin, end), size - end, name
 
     coming = deque(pool.submit(get, *part) for part in islice(parts, AHEAD))
 
@@ -226,11 +239,30 @@ def feed(contract: Mapping[str, Any], folder: Path, rank: int, ranks: int) -> No
     for name, channel in channels.items():
         source = source_of(channel)
         os.mkfifo(folder / f"{name}_0")
+        ended, runs = os.pipe()
         if os.fork() == 0:
             try:
+                os.close(ended)
+                # The kernel closes what was opened last first: this before a FIFO.
+                fcntl(runs, F_DUPFD, LAST_FD)
+                os.close(runs)
                 Feeder(name, channel, source, folder, program, (rank, ranks)).run()
             except BaseException as error:  # noqa: BLE001 - nothing of this process may return
                 program.fail(f"channel {name}: {error!r}")
+        os.close(runs)
+        kill_at_the_end_of(ended)
+
+
+def kill_at_the_end_of(pipe: int) -> None:
+    """Have the kernel kill this process when nobody has the pipe's other end any more.
+
+    A feeder and its writer that are killed at once can tell nobody.
+    """
+    pid = os.getpid()
+    fcntl(pipe, F_SETOWN, -pid if os.getpgrp() == pid else pid)
+    fcntl(pipe, F_SETSIG, signal.SIGKILL)
+    fcntl(pipe, F_SETFL, os.O_ASYNC)
+    os.set_inheritable(pipe, True)  # by the program, which this process becomes
 
 
 class RankProcess:

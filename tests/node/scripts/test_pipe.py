@@ -61,31 +61,52 @@ def told(channel, epoch=0, rank=0, ranks=1) -> bytes:
     return b"".join(pipe.epoch_of(channel, parts))
 
 
+def record(data: bytes) -> bytes:
+    """In RecordIO."""
+    return struct.pack("<II", 0xCED7230A, len(data)) + data + bytes(-len(data) % 4)
+
+
+def members(data: bytes, chance: random.Random) -> bytes:
+    """Packed by gzip, in one to four pieces."""
+    cuts = sorted(chance.randrange(len(data) + 1) for _ in range(chance.randrange(4)))
+    pieces = zip([0, *cuts], [*cuts, len(data)])
+    return b"".join(gzip.compress(data[a:b], chance.choice((0, 6))) for a, b in pieces)
+
+
 def test_a_model_of_what_arrives(bucket, small_parts, monkeypatch):
     monkeypatch.setattr(s3, "ATTEMPTS", 100)  # half of the answers are faults
     chance = random.Random(7)
     for trial in range(25):
-        bucket.objects = {
+        plain = {
             f"x/{n}/{chance.random()}": chance.randbytes(
                 chance.choice((0, 1, 999, 1000, 1001, chance.randrange(20_000)))
             )
             for n in range(chance.randrange(1, 9))
         }
+        packed, in_records = chance.choice((False, True)), chance.choice((False, True))
+        told_as = {name: record(data) if in_records else data for name, data in plain.items()}
+        bucket.objects = {
+            name: members(data, chance) if packed else data for name, data in plain.items()
+        }
         bucket.objects["x-beside"] = b"not asked for"
         bucket.faults = lambda: chance.choice((None, None, None, 503, 500, chance.randrange(1000)))
         names = sorted(name for name in bucket.objects if name.startswith("x/"))
         seed = chance.choice((None, trial))
-        channel = channel_of(shuffle_seed=seed)
+        channel = channel_of(
+            shuffle_seed=seed,
+            compression="Gzip" if packed else "None",
+            record_wrapping="RecordIO" if in_records else "None",
+        )
         ranks = chance.randrange(1, 4)
         for epoch in range(2):
             shuffled = [name for name, _, _ in pipe.order(channel, epoch, 0, 1)]
             assert (sorted(shuffled), seed is None) == (names, seed is None)
             assert seed is not None or shuffled == names
-            whole = b"".join(bucket.objects[name] for name in shuffled)
+            whole = b"".join(told_as[name] for name in shuffled)
             assert told(channel, epoch) == whole
             for rank in range(ranks):
                 own = {**channel, "distribution": "ShardedByS3Key"}
-                shard = b"".join(bucket.objects[name] for name in shuffled[rank::ranks])
+                shard = b"".join(told_as[name] for name in shuffled[rank::ranks])
                 assert told(own, epoch, rank, ranks) == shard
     seeded = {**channel, "shuffle_seed": 1, "objects": [[str(n), 0, ""] for n in range(99)]}
     assert pipe.order(seeded, 0, 0, 1) != pipe.order(seeded, 1, 0, 1)
@@ -96,9 +117,7 @@ def test_what_is_packed_and_wrapped(bucket, small_parts):
     plain = [chance.randbytes(size) for size in (0, 1, 5, 4000, 9999)]
     plain.append(bytes(50_000))
     packed = [gzip.compress(data[:7]) + gzip.compress(data[7:]) for data in plain]
-    wrapped = b"".join(
-        struct.pack("<II", 0xCED7230A, len(data)) + data + bytes(-len(data) % 4) for data in plain
-    )
+    wrapped = b"".join(map(record, plain))
     bucket.objects = {f"x/{n}": data for n, data in enumerate(plain)}
     assert told(channel_of(record_wrapping="RecordIO")) == wrapped
     bucket.objects = {f"x/{n}": data for n, data in enumerate(packed)}
@@ -124,6 +143,11 @@ def test_objects_that_change_and_vanish_and_never_come(bucket, small_parts):
         with pytest.raises(NotStreamed, match=says):
             told(channel)
         bucket.before = lambda key, at: None
+        bucket.objects = {"x/b": b""}
+        channel = channel_of()
+        happens("", 0)
+        with pytest.raises(NotStreamed, match=says):
+            told(channel)
     bucket.objects = {"x/a": b"a" * 100}
     channel = channel_of()
     bucket.faults = lambda: 503
@@ -172,6 +196,12 @@ def test_a_listing_of_many_pages(monkeypatch):
         assert told(channel) == b"".join(b"%d" % n for n in range(20))
         with pytest.raises(NotStreamed, match="no such bucket"):
             ObjectReader({"source": "s3://none-of-ours/x"}).list_all()
+
+
+def test_a_listing_that_is_no_xml(bucket):
+    bucket.objects = {"x/\x01": b""}  # a character that XML does not have
+    with pytest.raises(NotStreamed, match="what S3 lists of s3://bucket/x/ is no XML"):
+        channel_of()
 
 
 # Processes
@@ -242,7 +272,7 @@ print(hashlib.md5(open("train_5", "rb").read()).hexdigest())
         assert (process.communicate(timeout=60), process.returncode) == ((b"no reader\n", b""), 0)
 
 
-@pytest.mark.parametrize("who", ["writer", "feeder"])
+@pytest.mark.parametrize("who", ["writer", "feeder", "both"])
 def test_a_writer_that_dies_is_no_end_of_an_epoch(tmp_path, who):
     channel, data = folder_channel(tmp_path, (3_000_000,))
     code = """
@@ -257,9 +287,12 @@ with open("train_0", "rb") as file:
         assert process.stdout.readline() == b"reads\n"
         [feeder] = children(process.pid)
         [writer] = children(feeder)
-        os.kill(writer if who == "writer" else feeder, signal.SIGKILL)
+        for pid in {"writer": [writer], "feeder": [feeder], "both": [feeder, writer]}[who]:
+            os.kill(pid, signal.SIGKILL)
         out, err = process.communicate(timeout=60)
     assert (out, process.returncode) == (b"", -signal.SIGKILL), err
+    if who == "both":
+        return  # nobody is left who could say so
     assert f"its {who}".encode() in err
     assert b"the program is killed" in err
     assert (tmp_path / "output" / "failure").read_bytes() == err
@@ -282,6 +315,21 @@ with open("train_0", "rb") as file:
     says = "channel train, epoch 0: s3://bucket/x/9 has changed since it was listed"
     assert says in err.decode()
     assert err.count(b"\n") == 1
+
+
+def test_a_folders_links(tmp_path):
+    data, other = tmp_path / "data", tmp_path / "other"
+    for place in (data / "deep", other):
+        place.mkdir(parents=True)
+        (place / "file").write_bytes(place.name.encode())
+    (data / "linked").symlink_to(other)
+    (data / "deep" / "back").symlink_to("..")
+    channel = {"source": str(data), "mode": "Pipe"}
+    channel.update(pipe.list_channel(channel))
+    assert told(channel) == b"deepother"
+    (data / "nowhere").symlink_to("gone")
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        pipe.list_channel(channel)
 
 
 def test_a_folder_that_is_another_on_this_node(tmp_path):
