@@ -23,7 +23,9 @@ from tests.lab.running import wait_until
 from tests.pair import LabCluster, eventually
 from tests.skew import skewed
 
-pytestmark = [pytest.mark.lab, pytest.mark.train]
+# On every run tests/operations/test_diagnose.py has a healthy training and a frozen host, and
+# tests/cli/test_watch.py a stopped rank.
+pytestmark = [pytest.mark.lab, pytest.mark.train, pytest.mark.all]
 
 FAULTY = Path(__file__).with_name("faulty.py")
 # Horovod's own minute is long for a test; and at 1 ms its threads keep the processors busy.
@@ -332,12 +334,9 @@ def fails(word: str) -> Inject:
 
 
 HEALTHY = "healthy"
-# On every run: the others are variants. tests/cli/test_watch.py stops a rank and asks, too.
-EVERY_RUN = [
+FAULTS = [
     Fault("a healthy job", during(), (HEALTHY,)),
     Fault("a host frozen", of_host("freeze", "thaw"), ("host.silent",), 2, 3),
-]
-VARIANTS = [
     Fault(
         "a rank stopped (SIGSTOP)",
         during(f"kill -STOP {RANK}", f"kill -CONT {RANK}", SickCluster.silent),
@@ -462,11 +461,7 @@ def record(*row: str) -> None:
             file.write(f"| {' | '.join(row)} |\n")
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [pytest.param(one, id=one.name) for one in EVERY_RUN]
-    + [pytest.param(one, id=one.name, marks=pytest.mark.all) for one in VARIANTS],
-)
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_a_fault_is_named(sick, fault):
     with fault.inject(sick):
         began = time.monotonic()
@@ -499,7 +494,6 @@ EXAMPLES = {
 LOOKS = 17
 
 
-@pytest.mark.all
 @pytest.mark.parametrize("example", EXAMPLES)
 @pytest.mark.timeout(900)
 def test_no_healthy_job_is_called_sick(sick, example):
