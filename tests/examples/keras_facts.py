@@ -4,7 +4,8 @@
 
 Rank 0 runs the evaluation after its program, in the same process: TensorFlow is imported once. Then
 it prints FACTS and a list in JSON: for each program the checksums of every rank's weights, and of
-the images each rank trained on, and what ranks say that have unequal data.
+the images each rank trained on, and what ranks say that have unequal data. The last program then
+trains once more, from the streams that SageMaker's variables name.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import hashlib
 import importlib
 import itertools
 import json
+import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -34,6 +36,7 @@ def facts_of(path: str, evaluation: str, data: str, models: str, *flags: str) ->
         "weights": allgather_object(checksum(seen[0].get_weights())),
         "images": allgather_object([checksum([row]) for row in rows(program, data)]),
         "uneven": allgather_object(uneven(program, rank())),
+        "folder": str(program.parse_args([]).model_dir),
         "rates": [rate_of_all(program, size) for size in (1, 2, 4, 8, 256)],
     }
 
@@ -66,12 +69,19 @@ def checksum(arrays: list[Any]) -> str:
 
 
 def main() -> None:
+    variables = {name: os.environ.pop(name) for name in [*os.environ] if name.startswith("SM_")}
     groups = itertools.groupby(sys.argv[1:], key=lambda word: word == "--")
-    facts = [facts_of(*words) for is_mark, words in groups if not is_mark]
+    given = [[*words] for is_mark, words in groups if not is_mark]
+    facts = [facts_of(*words) for words in given]
     from horovod.tensorflow import rank
 
     if rank() == 0:
         print("FACTS " + json.dumps(facts), flush=True)
+    os.environ.update(variables)
+    path, _, _, models, *flags = given[-1]
+    importlib.import_module(Path(path).stem).main(
+        [*flags, "--model_dir", f"{models} streamed", "--epochs", "2"]
+    )
 
 
 if __name__ == "__main__":

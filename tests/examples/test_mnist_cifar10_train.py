@@ -40,6 +40,25 @@ def program(run_ranks):
     return run
 
 
+STREAMED = {"train": 600, "validation": 150, "eval": 150}
+FED = f"""\
+import json, os, sys
+sys.path.insert(0, {str(EXAMPLES.parents[1])!r})
+from pathlib import Path
+from clusterctl.node.scripts.contract import input_data_config
+from clusterctl.node.scripts.pipe import feed, list_channel
+rank, ranks = (int(os.environ["OMPI_COMM_WORLD_" + name]) for name in ("RANK", "SIZE"))
+place, channels = Path("input", "pipes", str(rank)).resolve(), {{}}
+for name in ("train", "validation", "eval"):
+    channels[name] = {{"source": str(Path("data ü/cifar10", name).resolve()), "mode": "Pipe"}}
+    channels[name].update(list_channel(channels[name]))
+    os.environ["SM_CHANNEL_" + name.upper()] = str(place / name)
+os.environ["SM_INPUT_DATA_CONFIG"] = json.dumps(input_data_config({{"channels": channels}}))
+feed({{"channels": channels}}, place, rank, ranks)
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+
+
 @pytest.mark.train
 @pytest.mark.timeout(1200)
 def test_two_ranks_learn_and_the_model_is_evaluated(program, tmp_path):
@@ -55,9 +74,14 @@ def test_two_ranks_learn_and_the_model_is_evaluated(program, tmp_path):
         [PROGRAMS[name], EVALUATIONS[name], f"data ü/{name}", f"out/{name}", *flags]
         for name in ("mnist", "cifar10")
     )
-    out = program(Path(__file__).parent / "keras_facts.py", *mnist, "--", *cifar10, ranks=2)
-    first, second, facts = re.split("(?=Horovod size: 2\n)|(?=FACTS )", out)[1:]
+    cifar10 += [f"--{name}-images={count}" for name, count in STREAMED.items()]
+    (tmp_path / "fed.py").write_text(FED)
+    facts = Path(__file__).parent / "keras_facts.py"
+    out = program("fed.py", facts, *mnist, "--", *cifar10, ranks=2)
+    first, second, facts, streamed = re.split("(?=Horovod size: 2\n)|(?=FACTS )", out)[1:]
     check_facts(*json.loads(facts.partition(" ")[2]))
+    assert test_accuracy(streamed) > 0.2
+    assert (tmp_path / "out" / "cifar10 streamed" / "1" / "saved_model.pb").exists()
     for text, name in ((first, "mnist"), (second, "cifar10")):
         log, _, evaluation = text.partition("Model: ")
         check_log(log, name)
@@ -89,6 +113,7 @@ test_accuracy.__test__ = False
 
 
 def check_facts(mnist, cifar10):
+    assert [one["folder"] for one in (mnist, cifar10)] == ["~/models/mnist", "~/models/cifar10"]
     for facts in (mnist, cifar10):
         assert facts["rates"] == [0.001, 0.002, 0.004, 0.004, 0.004], "Adam's has a limit"
         assert len(set(facts["weights"])) == 1, "ranks that average gradients stay the same"
@@ -149,37 +174,6 @@ def test_sagemakers_variables_name_the_folders(run_ranks, monkeypatch, tmp_path,
     assert f" in {tmp_path}/its train" in result.stderr
     given = run_ranks(1, PROGRAMS[name], "--train", "given")
     assert " in given" in given.stderr, "what is typed comes first"
-
-
-FED = """\
-import json, os, sys
-sys.path.insert(0, {checkout!r})
-from pathlib import Path
-from clusterctl.node.scripts.contract import input_data_config
-from clusterctl.node.scripts.pipe import feed, list_channel
-rank, ranks = (int(os.environ["OMPI_COMM_WORLD_" + name]) for name in ("RANK", "SIZE"))
-place, channels = Path("input", "pipes", str(rank)).resolve(), {{}}
-for name in ("train", "validation", "eval"):
-    channels[name] = {{"source": str(Path("data", name).resolve()), "mode": "Pipe"}}
-    channels[name].update(list_channel(channels[name]))
-    os.environ["SM_CHANNEL_" + name.upper()] = str(place / name)
-os.environ["SM_INPUT_DATA_CONFIG"] = json.dumps(input_data_config({{"channels": channels}}))
-feed({{"channels": channels}}, place, rank, ranks)
-os.execv(sys.executable, [sys.executable, {program!r}, *sys.argv[1:]])
-"""
-
-
-@pytest.mark.train
-@pytest.mark.timeout(600)
-def test_two_ranks_learn_from_streams(program, tmp_path):
-    program(CIFAR10 / "make_sample_cifar10.py", "--data-dir", "data", "--images", 100)
-    program(CIFAR10 / "generate_cifar10_tfrecords.py", "--data-dir", "data")
-    text = FED.format(checkout=str(EXAMPLES.parents[1]), program=str(PROGRAMS["cifar10"]))
-    (tmp_path / "fed.py").write_text(text)
-    images = ("--train-images", 400, "--validation-images", 100, "--eval-images", 100)
-    out = program("fed.py", *images, "--epochs", 2, "--model-dir", "model", ranks=2)
-    assert "Test accuracy: " in out
-    assert (tmp_path / "model" / "1" / "saved_model.pb").exists()
 
 
 @pytest.mark.train
