@@ -27,6 +27,13 @@ ELSEWHERE = {
     "~/clusterctl-venv/bin/pip install '.[lab]'": "./scripts/demo installs the same",
 }
 JOB = "mkdir one; echo 'print(1)' > one/one.py; clusterctl train demo 2 {}--script one/one.py"
+# A timeline as short as one can be: tests/operations/test_train.py has Horovod write one.
+TRACED = """\
+mkdir two; echo 'import json, os
+times = (("B", 1, {"name": "ALLREDUCE"}), ("E", 2, {"args": {"dtype": "float32", "shape": "[9]"}}))
+events = [{"pid": 1, "ph": kind, "ts": at, **more} for kind, at, more in times]
+json.dump(events, open(os.environ["HOROVOD_TIMELINE"], "w"))' > two/two.py
+clusterctl train demo 1 --timeline --fusion-threshold 32MiB --cycle-time 5ms --script two/two.py"""
 INSTEAD = {
     "clusterctl train demo 32 --detach --watchdog 5m --watchdog-cancel": "clusterctl train demo 2 "
     "--synthetic --dry-run --watchdog 5m --watchdog-cancel",
@@ -38,6 +45,8 @@ INSTEAD = {
     ),
     "clusterctl train demo 2 --synthetic --trace-steps 2:4 -- --model resnet18 --image_size 32"
     " --num_batches 5": "clusterctl train demo 2 --synthetic --trace-steps 2:4 --dry-run",
+    "clusterctl train demo 2 --synthetic --timeline --fusion-threshold 32MiB --cycle-time 5ms --"
+    " --model resnet18 --image_size 32 --num_batches 5": TRACED,
     "clusterctl bench demo --network --plot network.png": "clusterctl bench demo --network "
     "--seconds 0.3 --plot network.png",
     # tests/test_demo.py runs it whole

@@ -40,13 +40,13 @@ def states(pair):
 def test_a_benchmark_that_is_cut_off_goes_on_from_what_it_has(quiet, tmp_path):
     out = tmp_path / "kept"
     short = ("--gpus", "1,2", "--repeats", "1", "--steps", "4", "--warmup", "2", "--out", str(out))
-    status, plan, err = quiet.ctl("bench", *short, "--seed", "4", "--dry-run", "--json", *TRAINER)
+    status, plan, err = quiet.ctl("bench", *short, "--seed", "5", "--dry-run", "--json", *TRAINER)
     assert status == 0, err
     assert sorted(run["gpus"] for run in json.loads(plan)["runs"]) == [1, 2]
     assert (json.loads(plan)["usd_per_hour"], out.exists()) == (6.12, False)
 
     # Ctrl-C in the second run: it is ended on all nodes, the first is kept.
-    process = quiet.start("bench", *short, "--seed", "4", *TRAINER)
+    process = quiet.start("bench", *short, "--seed", "5", *TRAINER)
     first = begun(process, 1)
     second = begun(process, 2)
     process.send_signal(signal.SIGINT)
@@ -68,7 +68,7 @@ def test_a_benchmark_that_is_cut_off_goes_on_from_what_it_has(quiet, tmp_path):
     process.communicate()
     with (out / "runs.jsonl").open("a") as file:
         file.write('{"gpus": 2, "data": "synt')  # as if it had been cut while it was written
-    more = ("--gpus", "2", "--repeats", "2", *short[4:])
+    more = ("--gpus", "1", "--repeats", "2", *short[4:])
     status, text, err = quiet.ctl("bench", *more, "--json", *TRAINER)
     assert status == 0, err
     assert (out / "runs.jsonl").read_bytes().startswith(kept)
@@ -77,7 +77,7 @@ def test_a_benchmark_that_is_cut_off_goes_on_from_what_it_has(quiet, tmp_path):
     assert {run["job"]["id"] for run in said["runs"]} == ended
     assert (len(ended), ended > {first, second}) == (3, True)
     one, two = said["sizes"]
-    assert (one["gpus"], two["gpus"], said["seed"]) == (1, 2, 4)
+    assert (one["gpus"], two["gpus"], said["seed"]) == (1, 2, 5)
     assert {len(run["rows"]) for run in said["runs"]} == {4}, "the warm-up's rows are left out"
     assert two["share_compute"] + two["share_allreduce"] == pytest.approx(1)
     assert two["epoch_usd"] == pytest.approx(6.12 * two["epoch_s"] / 3600)
