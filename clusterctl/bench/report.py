@@ -188,7 +188,7 @@ def cost_table(results: Sequence[SizeResult]) -> ReportTable:
 
 def choice_table(benchmarks: Sequence[Benchmark]) -> ReportTable:
     """Every size of every cluster by the time of a whole training, the fastest first."""
-    found = [(_machines(each), size) for each in benchmarks for size in by_size(each)]
+    found = [(machines_in_words(each), size) for each in benchmarks for size in by_size(each)]
     found.sort(key=lambda choice: (choice[1].data, choice[1].epoch_s))
     return ReportTable(
         ("type", "nodes", "GPUs", "data", "images/s", "$ an hour", f"{EPOCHS} epochs", "$"),
@@ -208,7 +208,7 @@ def choice_table(benchmarks: Sequence[Benchmark]) -> ReportTable:
     )
 
 
-def _machines(benchmark: Benchmark) -> str:
+def machines_in_words(benchmark: Benchmark) -> str:
     """`p3.16xlarge`, `p3.16xlarge spot`."""
     markets = [one for one in benchmark.about.get("market", ()) if one != Market.ON_DEMAND.value]
     return " ".join([", ".join(benchmark.about.get("types", ())) or NONE, *markets])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from clusterctl.bench.model import Model, fit
@@ -233,7 +233,8 @@ def estimate_s(benchmark: Benchmark, keys: Sequence[RunKey], guess: float | None
 @dataclass(frozen=True)
 class Difference:
     """One size in two benchmarks. `percent`: how much faster the other is; `chance`: how likely so
-    great a difference is without a cause, None where repeats are lacking. `beyond`: the noise."""
+    great a difference is without a cause, None where repeats are lacking. `beyond`: the noise.
+    `same_types`: on machines of other types slower is a choice, no regression."""
 
     gpus: int
     data: str
@@ -242,10 +243,11 @@ class Difference:
     percent: float
     chance: float | None
     beyond: bool
+    same_types: bool = True
 
     @property
     def is_regression(self) -> bool:
-        return self.beyond and self.percent < 0
+        return self.beyond and self.percent < 0 and self.same_types
 
     @property
     def verdict(self) -> str:
@@ -253,7 +255,7 @@ class Difference:
             return "not told: repeats are lacking"
         if not self.beyond:
             return "within the noise"
-        return "REGRESSION" if self.is_regression else "faster"
+        return "REGRESSION" if self.is_regression else "faster" if self.percent > 0 else "slower"
 
     def as_data(self) -> dict[str, Any]:
         return {**asdict(self), "verdict": self.verdict}
@@ -265,7 +267,9 @@ Speeds = Mapping[tuple[int, str], Sequence[float]]
 
 def compare(base: Benchmark, other: Benchmark) -> list[Difference]:
     """The sizes that both have, by images a second of a GPU: batches may differ."""
-    return differences(_per_image(base.runs), _per_image(other.runs))
+    same_types = base.about.get("types") == other.about.get("types")
+    found = differences(_per_image(base.runs), _per_image(other.runs))
+    return [replace(each, same_types=same_types) for each in found]
 
 
 def differences(ours: Speeds, theirs: Speeds) -> list[Difference]:

@@ -6,7 +6,7 @@ import os
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,6 +16,8 @@ from clusterctl.domain.errors import UsageError
 from clusterctl.domain.units import count, format_duration
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from clusterctl.bench.plan import BenchSettings, RunKey
     from clusterctl.bench.results import Benchmark, Difference
     from clusterctl.jobs.mpirun import Variable
@@ -113,7 +115,7 @@ def bench(
 
     Every finished run is kept: the same command goes on with what a cut has left. Ctrl-C ends the
     run that is under way. What follows -- goes to the trainer. The exit status of --compare is 1
-    where something is slower by more than the noise.
+    where something is slower by more than the noise on machines of the same types.
     """
     from clusterctl.bench.plan import BenchSettings, parse_sizes
     from clusterctl.jobs.mpirun import mpirun_arguments, parse_variable
@@ -301,8 +303,8 @@ def _show(benchmark: Benchmark, predicted: tuple[int, ...], as_json: bool) -> No
 
 def _compare(folders: list[Path], as_json: bool) -> int:
     """The first beside each of the others; alone it is shown."""
-    from clusterctl.bench.report import choice_table
-    from clusterctl.bench.results import compare, unlike
+    from clusterctl.bench.report import choice_table, machines_in_words
+    from clusterctl.bench.results import by_size, compare, unlike
     from clusterctl.operations.bench import read_benchmark
 
     base, *others = [read_benchmark(folder) for folder in folders]
@@ -310,7 +312,15 @@ def _compare(folders: list[Path], as_json: bool) -> int:
         _show(base, (), as_json)
         return 0
     found = [(other.name, compare(base, other), unlike(base, other)) for other in others]
-    status = tell_compared(base.name, found, as_json)
+    choices = [
+        [
+            {"machines": machines_in_words(each), **size.as_data()}
+            for each in (base, other)
+            for size in by_size(each)
+        ]
+        for other in others
+    ]
+    status = tell_compared(base.name, found, as_json, choices)
     if not as_json:
         table = choice_table([base, *others])
         output.line()
@@ -319,18 +329,23 @@ def _compare(folders: list[Path], as_json: bool) -> int:
 
 
 def tell_compared(
-    base: str, found: list[tuple[str, list[Difference], list[str]]], as_json: bool
+    base: str,
+    found: list[tuple[str, list[Difference], list[str]]],
+    as_json: bool,
+    choices: Sequence[list[dict[str, Any]]] = (),
 ) -> int:
-    """Each of the others, with its differences and what else is unlike, beside the base. The exit
-    status: 1 where one of them is slower."""
+    """Each of the others, with its differences and what else is unlike, beside the base. `choices`,
+    for JSON: what each size of the two takes and costs. The exit status: 1 where one of them is
+    slower."""
     if as_json:
-        output.data(
-            [
-                {"base": base, "other": other, "unlike": unlike}
-                | {"sizes": [each.as_data() for each in differences]}
-                for other, differences, unlike in found
-            ]
-        )
+        told: list[dict[str, Any]] = [
+            {"base": base, "other": other, "unlike": unlike}
+            | {"sizes": [each.as_data() for each in differences]}
+            for other, differences, unlike in found
+        ]
+        for one, choice in zip(told, choices):
+            one["choices"] = choice
+        output.data(told)
     for other, differences, unlike in () if as_json else found:
         output.line(f"{other} against {base}, images/s of each GPU:")
         output.table(

@@ -277,21 +277,21 @@ def run_benchmark(
     """
     with alone(folder):
         rest = list(keys)
-        while rest:
-            try:
-                # Only the first can be one of before.
-                going = _under_way(access, folder, {run.key for run in benchmark.runs})
+        try:
+            going = _under_way(access, folder, {run.key for run in benchmark.runs})
+            while going or rest:
                 if going is None:
                     request = request_of(benchmark.settings, rest[0].gpus, rest[0].data, variables)
                     going = _start(access, benchmark, folder, rest[0], request, machines, force)
                 run = _finish(access, benchmark, folder, going, watch)
-            except KeyboardInterrupt:
-                _end(access, folder)
-                raise KeyboardInterrupt from None  # it may have been about a job that is ended now
-            _keep(folder, run)
-            benchmark = replace(benchmark, runs=(*benchmark.runs, run))
-            watch.ended(run)
-            rest = [key for key in rest if key != run.key]
+                _keep(folder, run)
+                benchmark = replace(benchmark, runs=(*benchmark.runs, run))
+                watch.ended(run)
+                rest = [key for key in rest if key != run.key]
+                going = None
+        except KeyboardInterrupt:
+            _end(access, folder)
+            raise KeyboardInterrupt from None  # it may have been about a job that is ended now
     return benchmark
 
 

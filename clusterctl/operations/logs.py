@@ -221,7 +221,7 @@ def fetch(access: Access, job_id: str, place: Path) -> None:
             holds = f"job {other}" if other else f"a {RECORD} that is no job's"
             raise UsageError(f"{place} holds {holds}", "name another folder")
         place.mkdir(parents=True, exist_ok=True)
-        with _draft(place, job_id) as (draft, is_ours):
+        with draft_folder(place, job_id) as (draft, is_ours):
             if job.model_dir is not None and not job.running:
                 _collect(access, job_id)
             _unpack(access, job_id, draft)
@@ -232,21 +232,30 @@ def fetch(access: Access, job_id: str, place: Path) -> None:
             if (draft / "code.json").exists():
                 data["code"] = _object_in(draft / "code.json")
             (draft / RECORD).write_text(json.dumps(data, indent=1) + "\n")
-            brought = [path for path in draft.iterdir() if path.name != RECORD]
-            for path in (*brought, draft / RECORD):
-                there = place / path.name
-                if there.is_dir():
-                    # Without the manifest of an earlier fetch it is a folder of the user's.
-                    if not (place / "manifest.json").exists():
-                        raise UsageError(f"{there} is a folder of yours", "name another folder")
-                    shutil.rmtree(there)
-                path.replace(there)
+            try:
+                _publish(draft, place)
+            except KeyboardInterrupt:
+                _publish(draft, place)  # without record.json they would pass for the user's own
+                raise
     except OSError as error:
         raise UsageError(f"cannot write {error.filename or place}: {error.strerror}") from None
 
 
+def _publish(draft: Path, place: Path) -> None:
+    """Move what was brought to its place, record.json last. Raises UsageError, OSError."""
+    brought = [path for path in draft.iterdir() if path.name != RECORD]
+    for path in (*brought, *draft.glob(RECORD)):
+        there = place / path.name
+        if there.is_dir():
+            # Without the manifest of an earlier fetch it is a folder of the user's.
+            if not (place / "manifest.json").exists():
+                raise UsageError(f"{there} is a folder of yours", "name another folder")
+            shutil.rmtree(there)
+        path.replace(there)
+
+
 @contextmanager
-def _draft(place: Path, job_id: str) -> Iterator[tuple[Path, bool]]:
+def draft_folder(place: Path, job_id: str) -> Iterator[tuple[Path, bool]]:
     """A folder in `place` for what is brought, one fetch at a time; and whether a fetch of the job
     that was killed had left one: what lies there may be its. Raises OSError."""
     opened, is_alone = os.open(place, os.O_RDONLY), False

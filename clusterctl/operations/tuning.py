@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import os
 import shlex
 import zlib
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from clusterctl.jobs.horovod import (
 )
 from clusterctl.jobs.plan import JOBS_FOLDER
 from clusterctl.operations.access import Access
+from clusterctl.operations.logs import draft_folder
 from clusterctl.operations.results import ABSENT
 
 CHUNK_BYTES = 1 << 20
@@ -54,7 +54,7 @@ def fetch_tuning(access: Access, job: JobRecord, folder: Path) -> Tuning:
         place = (
             shlex.quote(given) if given.startswith("/") else f"{JOBS_FOLDER}/{job.job_id}/{name}"
         )
-        return _fetch(access, place, folder / f"{stem}-{name.replace('-*', '')}")
+        return _fetch(access, place, folder / f"{stem}-{name.replace('-*', '')}", job.job_id)
 
     trace = fetch(TIMELINE, "HOROVOD_TIMELINE")
     log = fetch(AUTOTUNE, "HOROVOD_AUTOTUNE_LOG")
@@ -76,31 +76,30 @@ def _chunks(path: Path) -> Iterator[str]:
             yield chunk
 
 
-def _fetch(access: Access, place: str, path: Path) -> Path | None:
+def _fetch(access: Access, place: str, path: Path, job_id: str) -> Path | None:
     """One file of the head node, by a pattern below the home folder or a whole path as a shell
     reads it, compressed on its way; None without it."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
     inflate, said = zlib.decompressobj(wbits=31), codecs.getincrementaldecoder("utf-8")("replace")
     errors: list[str] = []
     try:
-        with draft.open("wb") as file:
+        with draft_folder(path.parent, job_id) as (folder, _):
+            draft = folder / path.name
+            with draft.open("wb") as file:
 
-            def take(stream: str, chunk: bytes) -> None:
-                if stream == "stdout":
-                    file.write(inflate.decompress(chunk))
-                else:
-                    errors.append(said.decode(chunk))
+                def take(stream: str, chunk: bytes) -> None:
+                    if stream == "stdout":
+                        file.write(inflate.decompress(chunk))
+                    else:
+                        errors.append(said.decode(chunk))
 
-            found = f'cd && set -- {place} && {{ [ -e "$1" ] || exit {ABSENT}; }}'
-            command = f'{found} && exec gzip -1c "$1"'
-            result: Any = access.connections.run(access.head, command, sink=take)
-        if result.exit_status == ABSENT:
-            return None
-        if not result.ok:
-            raise CommandFailed(result.host, f"cannot read {place}: {''.join(errors).strip()}")
-        draft.replace(path)
-        return path
+                found = f'cd && set -- {place} && {{ [ -e "$1" ] || exit {ABSENT}; }}'
+                command = f'{found} && exec gzip -1c "$1"'
+                result: Any = access.connections.run(access.head, command, sink=take)
+            if result.exit_status == ABSENT:
+                return None
+            if not result.ok:
+                raise CommandFailed(result.host, f"cannot read {place}: {''.join(errors).strip()}")
+            draft.replace(path)
+            return path
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from None
-    finally:
-        draft.unlink(missing_ok=True)

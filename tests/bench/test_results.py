@@ -189,6 +189,10 @@ def test_a_regression_beyond_the_noise_is_named_and_noise_is_not():
     names = {d.verdict for d in compare(base, benchmark(slower=1.03, seed=2))}
     assert names == {"REGRESSION"}
     assert {d.verdict for d in compare(base, benchmark(slower=1 / 1.03, seed=2))} == {"faster"}
+    other = benchmark(slower=1.03, seed=2)
+    other = replace(other, about={**other.about, "types": ["p3.2xlarge"]})
+    compared = compare(base, other)
+    assert [(d.verdict, d.is_regression) for d in compared] == [("slower", False)] * len(compared)
     called = sum(
         each.beyond for seed in range(2, 42) for each in compare(base, benchmark(seed=seed))
     )

@@ -38,11 +38,13 @@ from clusterctl.jobs.detached import (
     run_script,
     start_job,
 )
+from clusterctl.jobs.horovod import STEPS
 from clusterctl.jobs.mpirun import LOST_DAEMON, Variable
 from clusterctl.jobs.plan import JobPlan, check_job_id, new_job_id
 from clusterctl.operations import logs
 from clusterctl.operations.clean_logs import CLEAN, Cleaning
 from clusterctl.operations.logs import Running
+from clusterctl.operations.tuning import fetch_tuning
 from tests.lab.running import wait_until
 from tests.local_node import HEAD
 
@@ -323,6 +325,44 @@ def test_a_fetch_goes_on_after_one_that_was_killed_and_removes_what_that_left(
     assert (place / "log").read_text() == "said\n"
     record = json.loads((place / "record.json").read_text())
     assert (record["id"], record["state"], record["code"]) == (JOB, "succeeded", None)
+
+
+def test_ctrl_c_while_a_fetch_moves_its_files_leaves_no_half_of_them(node, tmp_path, monkeypatch):
+    start_job(node, HEAD, plan(node.home, "echo said"), "demo")
+    follow_job(node, HEAD, JOB, lambda _: None)
+    access = SimpleNamespace(connections=node, head=HEAD, cluster=SimpleNamespace(name="demo"))
+    place, moved, move = tmp_path / "run", [], Path.replace
+
+    def interrupted(path, there):
+        moved.append(there)
+        if len(moved) == 2:
+            raise KeyboardInterrupt
+        return move(path, there)
+
+    monkeypatch.setattr(Path, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        logs.fetch(access, JOB, place)
+    assert {path.name for path in place.iterdir()} == {
+        "job.json",
+        "command",
+        "log",
+        "record.json",
+    }
+    assert moved[-1] == place / "record.json"
+    logs.fetch(access, JOB, place)
+
+
+def test_traced_steps_are_brought_after_a_kill_and_what_that_left_is_removed(node, tmp_path):
+    start_job(node, HEAD, plan(node.home, "true"), "demo", more_files={STEPS: "steps"})
+    (Path(node.environ["PATH"]) / "gzip").symlink_to("/usr/bin/gzip")
+    follow_job(node, HEAD, JOB, lambda _: None)
+    access = SimpleNamespace(connections=node, head=HEAD, cluster=SimpleNamespace(name="demo"))
+    place = tmp_path / "run"
+    (place / f".fetch-{JOB}-killed").mkdir(parents=True)
+    (place / f".fetch-{JOB}-killed" / "steps").write_text("st")
+    found = fetch_tuning(access, find_job(node, HEAD, JOB), place)
+    assert [*place.iterdir()] == [found.steps_file]
+    assert found.steps_file.read_text() == "steps"
 
 
 def test_what_is_written_at_the_end_has_its_room_from_the_start(node):

@@ -68,6 +68,9 @@ def test_a_benchmark_that_is_cut_off_goes_on_from_what_it_has(quiet, tmp_path):
     process.communicate()
     with (out / "runs.jsonl").open("a") as file:
         file.write('{"gpus": 2, "data": "synt')  # as if it had been cut while it was written
+    status, _, err = quiet.ctl("bench", "--gpus", "1", *short[2:], *TRAINER)
+    assert (status, "0 runs to make, 1 run kept" in err) == (0, True), err
+    assert second in (out / "runs.jsonl").read_text()
     more = ("--gpus", "1", "--repeats", "2", *short[4:])
     status, text, err = quiet.ctl("bench", *more, "--json", *TRAINER)
     assert status == 0, err
@@ -101,6 +104,10 @@ def test_a_benchmark_that_is_cut_off_goes_on_from_what_it_has(quiet, tmp_path):
         *2 * [["p3.2xlarge", "1", "1"]],
         *2 * [["p3.2xlarge", "2", "2"]],
     ]
+    told = subprocess.run([*beside, "--json"], env=quiet.environ, capture_output=True, check=True)
+    [said] = json.loads(told.stdout)
+    taken = [(each["machines"], each["gpus"]) for each in said["choices"]]
+    assert taken == 2 * [("p3.2xlarge", 1), ("p3.2xlarge", 2)]
 
 
 @pytest.mark.parametrize(
