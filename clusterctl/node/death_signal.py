@@ -16,9 +16,9 @@ def set_death_signal(number: int) -> None:
     _LIBC.prctl(_SET_DEATH_SIGNAL, number)
 
 
-def die_with(parent: int) -> None:
-    """Run in a new process: it is killed when `parent` has ended, however that comes."""
-    set_death_signal(signal.SIGKILL)
+def die_with(parent: int, number: int = signal.SIGKILL) -> None:
+    """Run in a new process: it gets this signal when `parent` has ended, however that comes."""
+    set_death_signal(number)
     # It may have ended before: no signal comes then.
     if os.getppid() != parent:
         os._exit(1)

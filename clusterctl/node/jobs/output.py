@@ -7,32 +7,43 @@ mpirun is told to tag each line with its rank, and the tags are taken away again
 `--output dir=` loses what is written on stderr in Open MPI 5.0.11.) It is not, where job.json has
 no `tag_end`: the user has asked mpirun for other output. Private variables are read from file 3.
 
+It writes into files, in memory, not into pipes. Its ssh makes the files that both have
+non-blocking, and Open MPI 5, when it ends, drops what a full pipe does not take at once: the last
+megabytes of other nodes' ranks. A file is never full.
+
 With torchrun mpirun's ranks are nodes: a second mark, by torch_rank.py, has the rank.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import re
-import select
 import signal
 import subprocess
 import sys
+import time
+from functools import partial
 from pathlib import Path
+
+from clusterctl.node.death_signal import die_with
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-# A pipe holds less.
 READ_BYTES = 1 << 20
+# What has been read is given back to the memory in pieces of this size.
+FREE_BYTES = 16 << 20
+PUNCH_HOLE, KEEP_SIZE = 2, 1  # of fallocate(2)
+LIBC = ctypes.CDLL(None)
 # A line longer than this is not kept from being mixed with what comes on the other output.
 LINE_BYTES = 8 << 20
 # A line that has not ended after this long is a prompt or a progress bar, and shown.
 REST_AFTER_S = 0.2
-LOOK_EVERY_S = 0.1
+LOOK_EVERY_S = 0.05
 # `[1,0]<stderr>:`; Open MPI 5.0.0 has its job's name, too: `[prterun-demo-0-77@1,0]<stdout>: `.
 TAG = rb"\[(?:[^\s\[\]]{1,200}@)?\d{1,9},(\d{1,6})\]<std\w{3}>"
 CUT_TAG = re.compile(rb"\[(?:\d{0,9}|p[^\s\[\]]{0,200})(?:,\d{0,6}(?:\](?:<\w{0,6}>?:?)?)?)?\Z")
@@ -169,42 +180,66 @@ def run(folder: Path, argv: list[str], order: dict[str, Any]) -> int:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, pass_on)
     tagged = [argv[0], "--tag-output", *argv[1:]]
-    # Two pipes: into one, mpirun's writes would be mixed wherever it was full.
-    pipes = [os.pipe(), os.pipe()]
+    out, err = GrowingFile("stdout"), GrowingFile("stderr")
+    # Without this program nobody would read what it writes, and the job would look ended.
+    die = partial(die_with, os.getpid(), signal.SIGTERM)
     try:
-        process = subprocess.Popen(tagged, stdout=pipes[0][1], stderr=pipes[1][1])
+        process = subprocess.Popen(
+            tagged,
+            stdout=out.fd,
+            stderr=err.fd,
+            preexec_fn=die,  # noqa: PLW1509 - two system calls, no lock
+        )
     except OSError as error:
         sys.exit(f"{argv[0]}: {error.strerror}")
     processes.append(process)
     for one in asked:
         process.send_signal(one)
     tag_end = order["tag_end"].encode()
-    outputs = {end: TaggedOutput(tag_end, order["torchrun"]) for end, _ in pipes}
-    keep(process, outputs, [end for _, end in pipes], Logs(folder))
+    # Two: what it writes on one could begin amid a line of the other.
+    outputs = {file: TaggedOutput(tag_end, order["torchrun"]) for file in (out, err)}
+    keep(process, outputs, Logs(folder))
     status = process.wait()
     return status if status >= 0 else 128 - status
 
 
+class GrowingFile:
+    """A file in memory, of which this program reads what another one adds."""
+
+    def __init__(self, name: str) -> None:
+        self.fd = os.memfd_create(name)
+        self.position = self._freed = 0
+
+    def read(self) -> bytes:
+        """What has come since, or some of it."""
+        content = os.pread(self.fd, READ_BYTES, self.position)
+        self.position += len(content)
+        if self.position - self._freed > FREE_BYTES:
+            size = ctypes.c_int64(self.position)
+            LIBC.fallocate(self.fd, PUNCH_HOLE | KEEP_SIZE, ctypes.c_int64(0), size)
+            self._freed = self.position
+        return content
+
+
 def keep(
-    process: subprocess.Popen[bytes], outputs: dict[int, TaggedOutput], ends: list[int], logs: Logs
+    process: subprocess.Popen[bytes], outputs: dict[GrowingFile, TaggedOutput], logs: Logs
 ) -> None:
-    """Write what comes on these files until the process has ended: what it left running may hold
-    them open. `ends` are where it writes."""
-    is_over = False
-    while not is_over:
-        # Asked before reading: all that it wrote is in the pipes by then.
-        is_over = process.poll() is not None
-        # Its ssh makes the files that both have non-blocking, and Open MPI 5, when it ends, drops
-        # what a full pipe does not take at once: the last megabytes of other nodes' ranks.
-        for end in ends:
-            os.set_blocking(end, True)
-        has_rest = any(output.rest for output in outputs.values())
-        wait_s = 0.0 if is_over else REST_AFTER_S if has_rest else LOOK_EVERY_S
-        ready = select.select([*outputs], [], [], wait_s)[0]
-        for fd in ready:
-            logs.add(outputs[fd].feed(os.read(fd, READ_BYTES)))
-        if not ready:
+    """Write what comes in these files, until the process has ended: what it left running may have
+    them open."""
+    came_at = time.monotonic()
+    while process.poll() is None:
+        contents = [file.read() for file in outputs]
+        for output, content in zip(outputs.values(), contents):
+            logs.add(output.feed(content))
+        if any(contents):
+            came_at = time.monotonic()
+            continue
+        if time.monotonic() - came_at > REST_AFTER_S:
             for output in outputs.values():
                 logs.add(output.flush())
-    for output in outputs.values():
-        logs.add(output.finish())
+        time.sleep(LOOK_EVERY_S)
+    # All that it wrote is there by now; others may go on.
+    for file, size in [(file, os.fstat(file.fd).st_size) for file in outputs]:
+        while file.position < size:
+            logs.add(outputs[file].feed(file.read()))
+        logs.add(outputs[file].finish())

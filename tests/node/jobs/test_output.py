@@ -7,11 +7,13 @@ import random
 import resource
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from clusterctl.jobs.detached import OUTPUT
 from clusterctl.node.jobs.output import Logs, TaggedOutput
+from tests.lab.running import wait_until
 
 LINES = [b"plain\n", b"  two blanks\n", b"\n", b"\0\xff[1,x<\x1eTAG\n", b"[" * 9 + b"\n", b"no end"]
 TAGS = {":": b"[1,%d]<stdout>:", ": ": b"[prterun-demo-0-7@1,%d]<stderr>: "}
@@ -99,3 +101,49 @@ def test_both_families_of_open_mpi_say_which_rank_wrote_what(tmp_path, mpirun, t
         assert (said.count(error), said.replace(error, b"")) == (1, text)
     log = (tmp_path / "log").read_bytes()
     assert (b"<std" in log, len(log)) == (False, 2 * len(said))
+
+
+# As Open MPI 5 at its end, when its ssh has made its output non-blocking.
+DROPS = """\
+#!{python}
+import fcntl, os
+fcntl.fcntl(1, fcntl.F_SETFL, os.O_NONBLOCK)
+for part in range(64):
+    try:
+        os.write(1, b"[prterun-demo-0-7@1,0]<stdout>: " + b"%063d" % part * (1 << 14) + b"\\n")
+    except BlockingIOError:
+        break
+"""
+STAYS = "#!/bin/sh\necho $$ >{pid}; exec sleep 600\n"
+
+
+@pytest.fixture
+def mpirun(tmp_path):
+    """Runs output.py with that script as its mpirun."""
+
+    def start(script):
+        order = {"variables": {}, "tag_end": ": ", "torchrun": False}
+        (tmp_path / "job.json").write_text(json.dumps(order))
+        (tmp_path / "output.py").write_text(OUTPUT.text)
+        (tmp_path / "mpirun").write_text(script.format(python=sys.executable, pid=tmp_path / "pid"))
+        (tmp_path / "mpirun").chmod(0o755)
+        argv = [sys.executable, "-IS", *map(str, (tmp_path / "output.py", tmp_path))]
+        return subprocess.Popen([*argv, str(tmp_path / "mpirun")])
+
+    return start
+
+
+def test_what_mpirun_writes_last_is_kept_however_much_it_is(tmp_path, mpirun):
+    assert mpirun(DROPS).wait() == 0
+    log = (tmp_path / "log").read_bytes()
+    assert log.split(b"\n") == [b"%063d" % part * (1 << 14) for part in range(64)] + [b""]
+    assert (tmp_path / "log-0").read_bytes() == log
+
+
+def test_mpirun_ends_with_what_reads_it(tmp_path, mpirun):
+    reader = mpirun(STAYS)
+    told = tmp_path / "pid"
+    pid = int(wait_until(lambda: told.exists() and told.read_text().strip(), "it to run"))
+    reader.kill()
+    reader.wait()
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), "its end")
