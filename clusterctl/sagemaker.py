@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,8 @@ class NotebookSession:
 
     def upload(self, path: Path, uri: str) -> None:
         """A file, or all files of a folder, below an s3:// URI."""
+        if not path.exists():
+            raise UsageError(f"there is no {path} here", "give a file or a folder")
         to = parse_source(uri)
         key = to.key.decode().rstrip("/")
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
@@ -132,9 +135,9 @@ class Estimator:
         **said: Any,
     ) -> None:
         kept = {name: value for name, value in said.items() if value is not None}
-        self._said = {"entry_point": entry_point, "framework": self.framework, **kept}
         if role:
-            self._said["role"] = role
+            kept["role"] = role
+        self._said = _plain({"entry_point": entry_point, "framework": self.framework, **kept})
         self._job = parse_job(self._said, Path())
         instance_type = said.get("instance_type") or said.get("train_instance_type")
         self._cluster = cluster
@@ -152,19 +155,25 @@ class Estimator:
     ) -> None:
         """Train, with a channel for each of `inputs`; a lone URI is the channel `training`.
 
-        With `wait` the job's output is printed as it comes. Raises TrainingFailed, ClusterctlError.
+        With `wait` the job's output is printed as it comes; an interrupt ends that, not the job.
+        Raises TrainingFailed, ClusterctlError.
         """
+        self.latest_training_job = None  # a start that fails leaves no earlier one to deploy
         said = {**self._said, "source_dir": str(Path(self._job.source_dir).resolve())}
         if inputs is not None:
             said["inputs"] = inputs if isinstance(inputs, str) else dict(inputs)
+        said = _plain(said)
         parse_job(said, Path())  # its errors are the user's, not a command's
         cluster = self._cluster or _cluster_of(self._environ)
         with tempfile.NamedTemporaryFile("w", suffix=".yaml", dir=Path.cwd()) as file:
             yaml.safe_dump(said, file)
             file.flush()
-            more = ["--json"] if wait else ["--json", "--detach"]
-            job = _run(_argv("train", cluster, "--job-file", file.name, *more), self._environ, logs)
+            words = ("train", cluster, "--job-file", file.name, "--json", "--detach")
+            job = _run(_argv(*words), self._environ, logs)
         self.latest_training_job = TrainingJob(job["id"], cluster, self._environ)
+        if wait:
+            following = _argv("logs", cluster, "-f", "--job", job["id"])
+            _run(following, self._environ, logs, as_json=False)
 
     @property
     def model_data(self) -> str:
@@ -182,11 +191,13 @@ class Estimator:
         endpoint_name: str = "",
         **left_out: Any,
     ) -> Predictor:
-        """Serve the latest job's model on the cluster's head node, under the job's name. How many
-        machines of which type is settled there. Raises UsageError, TrainingFailed."""
+        """Serve the latest job's model on the cluster's head node, under the job's name, when the
+        job has ended. How many machines of which type is settled there. Raises UsageError,
+        TrainingFailed."""
         model = self.model_data
         assert self.latest_training_job
         job = self.latest_training_job
+        job.wait()
         name = endpoint_name or job.name
         words = ("serve", job.cluster, model, "--model", name, "--json")
         _run(_argv(*words), self._environ, logs=True)
@@ -201,10 +212,9 @@ class Predictor:
 
     def predict(self, data: Any) -> Any:
         """The answer to an array, a list of instances, or a request ({"inputs": ...}). Raises
-        TrainingFailed with what the server says."""
-        listed = data.tolist() if hasattr(data, "tolist") else data
+        UsageError for what JSON does not have, TrainingFailed with what the server says."""
         argv = _argv("predict", self._cluster, "-", "--model", self.endpoint_name)
-        asked = json.dumps(listed).encode()
+        asked = json.dumps(_plain(data)).encode()
         done = subprocess.run(
             argv, env=self._environ, input=asked, capture_output=True, check=False
         )
@@ -250,19 +260,54 @@ def _cluster_of(environ: Mapping[str, str]) -> str:
     return str(running[0])
 
 
-def _run(argv: Sequence[str], environ: Mapping[str, str], logs: bool) -> Any:
-    """What a command says as JSON; its notes and log are printed as they come."""
+def _plain(said: Any) -> Any:
+    """As JSON has it, numpy's arrays and numbers among it. Raises UsageError."""
+
+    def listed(value: Any) -> Any:
+        if hasattr(value, "tolist"):
+            return value.tolist()
+        raise TypeError(f"{str(value)[:60]!r} of type {type(value).__name__}")
+
+    try:
+        return json.loads(json.dumps(said, default=listed))
+    except (TypeError, ValueError, RecursionError) as wrong:
+        raise UsageError(f"JSON has nothing for it: {wrong}") from None
+
+
+def _run(argv: Sequence[str], environ: Mapping[str, str], logs: bool, as_json: bool = True) -> Any:
+    """What a command says as JSON; its notes are printed as they come, and its output where that
+    is none. An interrupt is passed on once, and what it says then is printed."""
     last: list[str] = []
-    with subprocess.Popen(
-        argv, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stderr
-        assert process.stdout
-        for line in process.stderr:
-            if logs:
-                print(line, end="", flush=True)
-            last = [*last, line.rstrip()][-LINES_KEPT:]
-        said = process.stdout.read()
-    if process.returncode:
-        raise TrainingFailed("\n".join(last) or f"exit status {process.returncode}")
-    return json.loads(said)
+    with (
+        tempfile.TemporaryFile() as said,
+        subprocess.Popen(
+            argv,
+            env=environ,
+            stdout=said if as_json else subprocess.PIPE,
+            stderr=subprocess.PIPE if as_json else subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,  # a terminal interrupts it, too, and a kernel does not
+        ) as process,
+    ):
+        lines = process.stderr if as_json else process.stdout
+        assert lines
+        try:
+            _show(lines, last, logs)
+        except KeyboardInterrupt:
+            process.send_signal(signal.SIGINT)
+            _show(lines, last, logs)
+            raise
+        process.wait()
+        if process.returncode:
+            raise TrainingFailed("\n".join(last) or f"exit status {process.returncode}")
+        said.seek(0)
+        return json.load(said) if as_json else None
+
+
+def _show(lines: Iterable[str], last: list[str], logs: bool) -> None:
+    """Print lines, if that is asked for, and keep the last ones."""
+    for line in lines:
+        if logs:
+            print(line, end="", flush=True)
+        last[:] = [*last, line.rstrip()][-LINES_KEPT:]

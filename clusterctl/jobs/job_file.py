@@ -166,6 +166,9 @@ def _distribution(said: Any) -> tuple[str, int | None, str]:
     found = _mapping(said, "distribution", ("mpi", "parameter_server"))
     servers = _mapping(found.get("parameter_server"), "parameter_server", ("enabled",))
     mpi = _mapping(found.get("mpi"), "mpi", MPI_KEYS)
+    for enabled in (one.get("enabled", False) for one in (servers, mpi)):
+        if not isinstance(enabled, bool):
+            raise UsageError(f"enabled: true or false is wanted, not {str(enabled)[:60]!r}")
     if servers.get("enabled") and mpi.get("enabled"):
         raise UsageError("mpi and parameter_server are both enabled", "enable one of them")
     if mpi.get("enabled"):

@@ -4,7 +4,6 @@ for, and the contract that every node gets of it (docs/script-mode.md)."""
 from __future__ import annotations
 
 import json
-import math
 import posixpath
 import re
 from collections.abc import Mapping, Sequence
@@ -196,9 +195,13 @@ def parse_hyperparameter(text: str) -> tuple[str, Any]:
 def _check_hyperparameter(name: str, value: Any) -> None:
     if not name or len(name) > LONGEST_NAME or "\0" in name:
         raise UsageError(f"not the name of a hyperparameter: {name[:80]!r}")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise UsageError(f"hyperparameter {name}: {value} is no number that JSON has")
-    text = value if isinstance(value, str) else json.dumps(value)
+    try:
+        text = value if isinstance(value, str) else json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):  # a date of YAML's, a set
+        raise UsageError(
+            f"hyperparameter {name}: {str(value)[:60]} is nothing that JSON has",
+            "in quotes it is text",
+        ) from None
     if len(text) > LONGEST_VALUE or "\0" in text:
         raise UsageError(
             f"hyperparameter {name}: its value has {len(text)} characters",

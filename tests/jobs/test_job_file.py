@@ -125,6 +125,13 @@ def test_ranks_on_a_cluster(tmp_path):
         ("{entry_point: a, channels: {train: ''}}", "channel train has no source"),
         ("{entry_point: a, metric_definitions: {Name: x}}", "is a list of Name and Regex"),
         ("{entry_point: a, metric_definitions: [{Name: x, Regex: '('}]}", "not a regular"),
+        ("{entry_point: a, distribution: {mpi: {enabled: 'false'}}}", "true or false is wanted"),
+        (
+            "{entry_point: a, hyperparameters: {x: 2026-01-01}}",
+            "x: 2026-01-01 is nothing that JSON",
+        ),
+        ("{entry_point: a, hyperparameters: {x: [.nan]}}", "x: [nan] is nothing that JSON has"),
+        ("{entry_point: a, hyperparameters: {x: !!set {a}}}", "is nothing that JSON has"),
         ("entry_point: 'a", "is no YAML"),
         ("a: &a [*a]", "a job has no key 'a'"),
     ],

@@ -1,0 +1,77 @@
+"""The estimators of notebooks: what they hand to commands, and how they take their ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from array import array
+from datetime import date
+
+import pytest
+
+from clusterctl.domain.errors import UsageError
+from clusterctl.sagemaker import (
+    Predictor,
+    S3Uploader,
+    TensorFlow,
+    TrainingFailed,
+    _plain,
+    _run,
+)
+from tests.lab.running import wait_until
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
+
+
+def test_arrays_are_lists_and_what_json_has_not_is_refused():
+    numbers = array("d", [2.3e-05, 1])
+    assert _plain({"instances": numbers, "k": (1,)}) == {"instances": [2.3e-05, 1.0], "k": [1]}
+    with pytest.raises(UsageError, match="JSON has nothing for it: .* of type date"):
+        Predictor("m", "demo", os.environ).predict([date(2026, 1, 1)])
+    with pytest.raises(UsageError, match="of type date"):
+        TensorFlow("a.py", hyperparameters={"begin": date(2026, 1, 1)})
+
+
+def test_an_answer_of_any_size_and_a_log_of_any_bytes(capfd):
+    code = """
+import json, sys
+print(json.dumps("x" * 999_999), flush=True)
+sys.stderr.buffer.write(b"\\xff log\\n")
+"""
+    assert _run(python(code), os.environ, logs=True) == "x" * 999_999
+    assert capfd.readouterr().out == "\N{REPLACEMENT CHARACTER} log\n"
+    with pytest.raises(TrainingFailed, match="log"):
+        _run(python(code + "sys.exit(3)"), os.environ, logs=False)
+
+
+def test_an_interrupt_is_passed_on_and_its_last_words_are_shown(tmp_path, capfd):
+    there = tmp_path / "there"
+    code = f"""
+import pathlib, signal, sys, time
+def told(*_):
+    print("goes on without you")
+    sys.exit(130)
+signal.signal(signal.SIGINT, told)
+pathlib.Path({str(there)!r}).touch()
+time.sleep(60)
+"""
+
+    def interrupt():
+        wait_until(there.exists, "the program to run")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        _run(python(code), os.environ, logs=True, as_json=False)
+    thread.join()
+    assert capfd.readouterr().out == "goes on without you\n"
+
+
+def test_a_folder_that_is_not_there_is_not_uploaded(tmp_path):
+    with pytest.raises(UsageError, match="there is no .*nothing here"):
+        S3Uploader.upload(str(tmp_path / "nothing"), "s3://bucket/prefix")
