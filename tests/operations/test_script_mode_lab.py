@@ -8,7 +8,10 @@ from hashlib import sha256
 
 import pytest
 
+from clusterctl.domain.errors import UsageError
+from clusterctl.node.scripts.collect import PACK
 from clusterctl.node.scripts.pipe import order
+from clusterctl.sagemaker import TensorFlow, TrainingFailed
 from tests.lab.running import once_client
 
 pytestmark = [pytest.mark.lab, pytest.mark.train]
@@ -91,6 +94,10 @@ def test_a_program_of_sagemakers_and_what_it_leaves(pair, s3, tmp_path):
         assert (told["bytes"], told["sha256"]) == (len(content), sha256(content).hexdigest())
     assert (tmp_path / "kept" / "model/1/saved_model.pb").read_bytes() == bytes(range(256))
     assert pair.ctl("fetch", job["id"], str(tmp_path / "kept"))[0] == 0
+    # A folder that cannot be read is not left out.
+    pair.on(0, f"mkdir -m 0 {base}/model/closed")
+    packed = pair.on(0, f"({PACK.format(job['id'], 'model')}) 2>&1 >/dev/null || echo failed")
+    assert ("model/closed" in packed, packed.endswith("failed\n")) == (True, True)
     (tmp_path / "own" / "model").mkdir(parents=True)
     status, _, err = pair.ctl("fetch", job["id"], str(tmp_path / "own"))
     assert (status, "has its own file model" in err) == (2, True), err
@@ -129,6 +136,28 @@ def test_a_job_file(pair, tmp_path):
     assert (tmp_path / "kept" / "model/1/saved_model.pb").read_bytes() == bytes(range(256))
     metrics = json.loads(pair.ctl("results", "--json")[1])["metrics"]
     assert [[point["value"] for point in metrics.pop("the:loss")], metrics] == [[3.0, 3.0], {}]
+    pair.ctl("clean-logs", "--jobs", "--force", "--yes")
+
+
+def test_an_estimator_whose_job_fails(pair, tmp_path, monkeypatch):
+    """What it left is not served, nor what an earlier one has."""
+    (tmp_path / "program.py").write_text(
+        "import os; open(os.environ['SM_MODEL_DIR'] + '/half', 'w'); raise SystemExit(3)"
+    )
+    for name, value in pair.environ.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    estimator = TensorFlow("program.py", cluster=pair.name)
+    with pytest.raises(TrainingFailed, match="failed with exit status 3"):
+        estimator.fit()
+    [job] = pair.jobs()
+    assert estimator.latest_training_job.name == job["id"]
+    with pytest.raises(TrainingFailed, match="failed with exit status 3"):
+        estimator.deploy()
+    with pytest.raises(TrainingFailed, match="there is no"):
+        estimator.fit({"train": "nothing"})
+    with pytest.raises(UsageError, match="nothing was trained yet"):
+        estimator.deploy()
     pair.ctl("clean-logs", "--jobs", "--force", "--yes")
 
 

@@ -7,8 +7,9 @@ manifest.json is written last: where it is, all is.
 
     {"model": [{"path", "bytes", "sha256", "host"}], "output": [...], "conflicts": [...]}
 
-Files of the same path and content on two nodes are one. Where the contents differ the first node's
-counts, the head node before all, and the others' are kept in conflicts/HOST.
+Files of the same path and content on two nodes are one. Where the contents differ, or one node's
+file is another's folder, the first node's counts, the head node before all, and the others' are
+kept in conflicts/HOST.
 """
 
 from __future__ import annotations
@@ -31,8 +32,12 @@ if TYPE_CHECKING:
     from typing import Any
 
 MODEL, OUTPUT, CONFLICTS = COLLECTED
-# Links are followed, those that lead nowhere left out: S3 has none.
-PACK = 'cd "$HOME"/.clusterctl/code/{} && find -L {} -type f -print0 | tar -chf - --null -T -'
+# Links are followed, those that lead nowhere left out: S3 has none. Of a folder that find cannot
+# read tar says so, and fails; nobody asks for find's exit status.
+PACK = (
+    'cd "$HOME"/.clusterctl/code/{} && '
+    "find -L {} '(' -type f -o -type d ! -readable ')' -print0 | tar -chf - --null -T -"
+)
 CHUNK_BYTES = 1 << 20
 
 
@@ -112,7 +117,9 @@ def merge(folder: Path, staging: Path, hosts: list[str]) -> dict[str, list[dict[
             if seen.get(name) == digest:
                 continue
             kind, target = name.partition("/")[0], folder / name
-            if name in seen:
+            if kind == name:
+                raise NotCollected(f"{name} is a file on {host}, where a folder was")
+            if name in seen or is_taken(target):
                 kind, target = CONFLICTS, folder / CONFLICTS / host / name
             seen.setdefault(name, digest)
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -121,6 +128,11 @@ def merge(folder: Path, staging: Path, hosts: list[str]) -> dict[str, list[dict[
             told = {"path": name, "bytes": size, "sha256": digest, "host": host}
             manifest[kind].append(told)
     return manifest
+
+
+def is_taken(target: Path) -> bool:
+    """Whether a file cannot be there: a folder is, or a file is where its folder would be."""
+    return target.is_dir() or any(one.is_file() for one in target.parents)
 
 
 def digest_of(path: Path) -> str:
