@@ -13,10 +13,23 @@ def spec(**changes):
 
 
 REFUSED = {
+    **{
+        f"named {name!r}": ({"name": name}, "not a cluster name", "lower-case")
+        for name in ("", "A", "1a", "-a", "a-", "a_b", "a/b", "..", "a b", "ä", "a" * 41, "a\n")
+    },
+    "named as the local EC2": ({"name": "lab"}, "cannot be called lab", ""),
+    **{
+        f"the user {user!r}": ({"ssh_user": user}, "not a user name", "")
+        for user in ("", "a b;", "Root", "-l", "a\n")
+    },
+    **{
+        f"the type {kind!r}": ({"instance_type": kind}, "not an instance type", "")
+        for kind in ("", "p3", "p3.2xlarge ", "p3.2XLARGE", "$(reboot).x", "../p3.2xlarge")
+    },
     "no node": ({"nodes": 0}, "0 nodes makes no sense", "1 or more"),
+    "less than none": ({"nodes": -1}, "makes no sense", "1 or more"),
     "a slip of the finger": ({"nodes": MOST_NODES + 1}, "10001 nodes are too many", "up to 10000"),
     "an or-type that is none": ({"or_types": ("p5.48xlarge", "gpu")}, "'gpu'", "p4d.24xlarge"),
-    "a type with a path in it": ({"instance_type": "../p3.2xlarge"}, "not an instance type", ""),
     "a type in two lines": ({"or_types": ("p3.2xlarge\n",)}, "not an instance type", ""),
     "at least none": ({"min_nodes": 0}, "at least 0 of 4", "between 1 and 4"),
     "at least more": ({"min_nodes": 5}, "at least 5 of 4", "between 1 and 4"),
@@ -56,6 +69,8 @@ def test_the_least_and_the_most_that_make_sense():
     odd = (("ключ / + - = . _ : @", "<&'\"> ü ☃"), ("name", ""))
     made = spec(nodes=1, min_nodes=1, tags=(*tags, *odd))
     assert made.tags[-2:] == odd
+    for name in ("a", "x1-2", "a" * 40):
+        assert spec(name=name).name == name
 
 
 def test_types_are_tried_in_order_and_once_each():
