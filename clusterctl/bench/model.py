@@ -48,43 +48,6 @@ def slowest_of(ranks: int) -> float:
     return NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25)) if ranks > 1 else 0.0
 
 
-@dataclass(frozen=True)
-class Machine:
-    """What a simulated cluster is made of: seconds, bytes, and bytes a second. `input_s` is how
-    long a full node takes to read one step's images."""
-
-    gpus_per_node: int
-    compute_s: float
-    gradient_bytes: float
-    local_rate: float
-    network_rate: float
-    latency_s: float = 0.0
-    straggler_s: float = 0.0
-    overlap_s: float = 0.0
-    input_s: float = 0.0
-
-    def allreduce_s(self, gpus: int, algorithm: str) -> float:
-        """Seconds of one allreduce of the gradients: `ring`, `tree`, or `hierarchical`."""
-        size, nodes = self.gradient_bytes, -(-gpus // self.gpus_per_node)
-        rate = self.network_rate if nodes > 1 else self.local_rate
-        if gpus == 1:
-            return 0.0
-        if algorithm == "ring":
-            return 2 * (gpus - 1) * self.latency_s + 2 * (gpus - 1) / gpus * size / rate
-        if algorithm == "tree":
-            return 2 * math.log2(gpus) * self.latency_s + 2 * size / rate
-        local = min(gpus, self.gpus_per_node)
-        between = 2 * (nodes - 1) * self.latency_s + 2 * (nodes - 1) / nodes * size / rate
-        return 2 * (local - 1) / local * size / self.local_rate + between
-
-    def step_s(self, gpus: int, algorithm: str) -> float:
-        """Seconds of a step."""
-        exposed = max(0.0, self.allreduce_s(gpus, algorithm) - self.overlap_s)
-        share = min(gpus, self.gpus_per_node) / self.gpus_per_node
-        computed = self.compute_s + exposed + self.straggler_s * slowest_of(gpus)
-        return max(share * self.input_s, computed)
-
-
 Term = Callable[[int, int, int], float]  # of GPUs, nodes, GPUs in a node
 # What may be fitted, and by how many seconds a unit of it counts. In the order in which they are
 # preferred where two explain the measurements as well.

@@ -11,7 +11,6 @@ from html.parser import HTMLParser
 
 import pytest
 
-from clusterctl.bench.model import Machine
 from clusterctl.bench.plan import REAL, SYNTHETIC, BenchSettings, RunKey, order, parse_sizes
 from clusterctl.bench.report import (
     ReportTable,
@@ -37,6 +36,7 @@ from clusterctl.bench.statistics import independent, mean, ratio, t_quantile, t_
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.jobs.metrics.logs import TrainingRow
 from clusterctl.operations.bench import alone, open_benchmark, write_benchmark, write_report
+from tests.bench.machines import Machine
 
 MACHINE = Machine(8, 0.335, 51e6, 60e9, 1.6e9, 3e-4, 0.006, input_s=0.395)
 SETTINGS = BenchSettings("demo", data_dir="~/data/tf-imagenet")
@@ -71,7 +71,7 @@ def benchmark(sizes=(1, 8, 16, 32, 64), repeats=5, slower=1.0, noise=0.005, seed
     runs = []
     for key in order(SETTINGS, sizes, repeats, seed):
         machine = MACHINE if key.data == REAL else replace(MACHINE, input_s=0.0)
-        step_s = machine.step_s(key.gpus, "hierarchical") * slower * rnd.gauss(1, noise)
+        step_s = machine.step_s(key.gpus) * slower * rnd.gauss(1, noise)
         runs.append(run_of(key, step_s))
     return Benchmark("bench-demo", SETTINGS, seed, ABOUT, tuple(runs))
 
@@ -155,8 +155,8 @@ def test_speed_efficiency_shares_and_money():
     one, node, many = (found[key] for key in ((1, SYNTHETIC), (8, SYNTHETIC), (64, SYNTHETIC)))
     assert one.images_per_s.value == pytest.approx(256 / 0.335)
     assert (one.against_gpu.value, one.against_node) == (1.0, None)
-    alone, here = (MACHINE.step_s(n, "hierarchical") for n in (8, 64))
-    step_s = replace(MACHINE, input_s=0.0).step_s(64, "hierarchical")
+    alone, here = (MACHINE.step_s(n) for n in (8, 64))
+    step_s = replace(MACHINE, input_s=0.0).step_s(64)
     assert many.against_gpu.value == pytest.approx(0.335 / step_s)
     assert node.against_node.value == 1.0
     assert (many.shares.compute, many.shares.allreduce) == pytest.approx(
@@ -165,7 +165,7 @@ def test_speed_efficiency_shares_and_money():
     assert many.shares.input is None
     # A node reads in 0.395 s what it computes in less: the rest it waits for.
     read = found[8, REAL]
-    computed = replace(MACHINE, input_s=0.0).step_s(8, "hierarchical")
+    computed = replace(MACHINE, input_s=0.0).step_s(8)
     assert read.shares.input == pytest.approx(1 - computed / 0.395)
     assert sum((read.shares.compute, read.shares.allreduce, read.shares.input)) == pytest.approx(1)
     epoch_s = 1_281_167 / (8 * 256 / 0.395)
