@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -268,11 +267,6 @@ def reading_policy(partition: str, buckets: Sequence[str]) -> Policy:
             _allow("Decrypt", ["kms:Decrypt"], ["*"], by_s3),
         ]
     )
-
-
-def policy_size(policy: Policy) -> int:
-    """As IAM counts."""
-    return len(json.dumps(policy, separators=(",", ":")))
 
 
 def _on_s3(bounds: Bounds, sid: str, place: str, calls: list[str]) -> list[dict[str, Any]]:

@@ -83,6 +83,15 @@ def interrupted(relays, data, to, how, **config):
     target.process.wait(20)
 
 
+def half(relays, tmp_path, how=None, mib=24, **small):
+    """Files of which a copy that was ended has brought a part: their folder, and its destination."""
+    data, to = tmp_path / "data", tmp_path / "to"
+    small = {name.encode(): text for name, text in small.items()}
+    make(data, {b"big": random.Random(5).randbytes(mib * MIB), **small})
+    interrupted(relays, data, to, how or HOW["SIGKILL"])
+    return data, to
+
+
 HOW = {
     "told to stop": lambda relay: relay.tell("stop"),
     "its client goes away": lambda relay: relay.process.stdin.close(),
@@ -93,10 +102,8 @@ HOW = {
 
 @pytest.mark.parametrize(("how", "block_bytes"), zip(HOW.values(), [1 << 12, 1 << 16] * 2), ids=HOW)
 def test_an_interrupted_copy_goes_on_where_it_was(relays, tmp_path, how, block_bytes):
-    data, to = tmp_path / "data", tmp_path / "to"
     size = 24 * MIB
-    make(data, {b"big": random.Random(2).randbytes(size)})
-    interrupted(relays, data, to, how)
+    data, to = half(relays, tmp_path, how)
     if (to / "big").exists():
         pytest.skip("it was faster than its end")
     assert (to / os.fsdecode(STAGING)).exists()
@@ -109,19 +116,15 @@ def test_an_interrupted_copy_goes_on_where_it_was(relays, tmp_path, how, block_b
 
 
 def test_what_an_interrupted_copy_left_is_passed_on(relays, tmp_path):
-    data, to = tmp_path / "data", tmp_path / "to"
-    make(data, {b"a": b"a", b"big": random.Random(7).randbytes(32 * MIB), b"c": b"c"})
-    interrupted(relays, data, to, HOW["SIGKILL"])
+    data, to = half(relays, tmp_path, mib=32, a=b"a", c=b"c")
     chain = [relays.target(to), relays.target(tmp_path / "next")]
     relays.copy(relays.source(f"{data}/"), *chain)
     assert tree(to) == tree(tmp_path / "next") == tree(data)
 
 
 def test_what_is_left_of_another_file_of_the_same_size_and_time_is_not_used(relays, tmp_path):
-    data, to = tmp_path / "data", tmp_path / "to"
-    make(data, {b"big": random.Random(3).randbytes(24 * MIB)})
+    data, to = half(relays, tmp_path)
     time_ns = (data / "big").stat().st_mtime_ns
-    interrupted(relays, data, to, HOW["SIGKILL"])
     (data / "big").unlink()
     make(data, {b"big": random.Random(4).randbytes(24 * MIB)})
     os.utime(data / "big", ns=(time_ns, time_ns))
@@ -257,9 +260,7 @@ def test_what_cannot_be_written_is_reported_and_the_rest_comes(relays, tmp_path,
 
 
 def test_after_a_reboot_what_came_is_read_again(relays, tmp_path):
-    data, to = tmp_path / "data", tmp_path / "to"
-    make(data, {b"big": random.Random(5).randbytes(24 * MIB)})
-    interrupted(relays, data, to, HOW["SIGKILL"])
+    data, to = half(relays, tmp_path)
     [journal] = (to / os.fsdecode(STAGING)).glob("*.journal")
     journal.write_bytes(b"0" * 36 + journal.read_bytes()[36:] + b"torn")
     part = journal.with_suffix("")
@@ -270,9 +271,7 @@ def test_after_a_reboot_what_came_is_read_again(relays, tmp_path):
 
 
 def test_what_is_left_goes_where_nothing_is_missing_any_more(relays, tmp_path):
-    data, to = tmp_path / "data", tmp_path / "to"
-    make(data, {b"big": random.Random(5).randbytes(24 * MIB), b"empty": b""})
-    interrupted(relays, data, to, HOW["SIGKILL"])
+    data, to = half(relays, tmp_path, empty=b"")
     (data / "big").unlink()
     assert (to / os.fsdecode(STAGING)).exists()
     relays.copy(relays.source(f"{data}/"), relays.target(to))
@@ -280,10 +279,8 @@ def test_what_is_left_goes_where_nothing_is_missing_any_more(relays, tmp_path):
 
 
 def test_a_destination_that_someone_removes_ends_the_relay(relays, tmp_path):
-    data, to = tmp_path / "data", tmp_path / "to"
-    make(data, {b"big": random.Random(6).randbytes(48 * MIB)})
     # At once: the relay would make files in a folder that is being emptied.
-    interrupted(relays, data, to, lambda relay: to.rename(tmp_path / "gone"))
+    half(relays, tmp_path, lambda _: (tmp_path / "to").rename(tmp_path / "gone"), mib=48)
     assert relays.running[-1].process.wait(20) == 1
 
 
