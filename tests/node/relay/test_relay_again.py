@@ -84,7 +84,7 @@ def interrupted(relays, data, to, how, **config):
 
 
 def half(relays, tmp_path, how=None, mib=24, **small):
-    """Files of which a copy that was ended has brought a part: their folder, and its destination."""
+    """Files of which a copy that was ended has brought a part: their folder and its destination."""
     data, to = tmp_path / "data", tmp_path / "to"
     small = {name.encode(): text for name, text in small.items()}
     make(data, {b"big": random.Random(5).randbytes(mib * MIB), **small})
