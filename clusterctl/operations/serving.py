@@ -43,6 +43,7 @@ from clusterctl.transport.wire import TunnelTransport
 PORT = 8501  # TensorFlow Serving's own
 TIMEOUT_S = 60.0
 LOAD_WITHIN_S = 600.0
+ANSWER_WITHIN_S = 10.0
 CHUNK = 1 << 16
 MODELS = ".clusterctl/serving/models"
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -328,6 +329,8 @@ def ask(
     headers = {} if body is None else {"Content-Length": str(len(body))}
     try:
         channel = transport.open_tunnel("127.0.0.1", model.port, TIMEOUT_S)
+        # A model may take its time; a server that hangs does not answer questions either.
+        channel.settimeout(ANSWER_WITHIN_S if body is None else None)
         connection = http.client.HTTPConnection("127.0.0.1", model.port)
         connection.sock = channel
         try:

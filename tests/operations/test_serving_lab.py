@@ -182,6 +182,12 @@ def test_served_models(pair, tmp_path, monkeypatch):
     status, _, err = pair.ctl("predict", str(tmp_path / "x.json"))
     assert (status, "several models are served: tiny, far" in err) == (2, True)
 
+    # Of one that hangs it is said.
+    pair.on(1, "pkill -STOP -f [s]erve.py")
+    status, out, _ = pair.ctl("serve", "--status", "--model", "far", "--json")
+    assert (status, json.loads(out)[0]["state"] in ("SILENT", "LOADING")) == (1, True)
+    pair.on(1, "pkill -CONT -f [s]erve.py")
+
     # Neither stands in a training's way, nor is it the job that `logs` shows.
     assert pair.ctl("train", "2", "--synthetic", "--dry-run")[0] == 0
     assert "no job has run" in pair.ctl("logs")[2] or "far" not in pair.ctl("logs")[1]
