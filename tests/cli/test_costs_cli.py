@@ -241,16 +241,6 @@ def test_the_ledger_is_the_owners_alone_and_what_is_broken_in_it_is_passed_over(
     assert ended["spent_usd"] == pytest.approx(10, abs=0.5)
 
 
-def test_a_removal_that_is_repeated_counts_once(clusterctl, client, moto_url):
-    launch(client, "demo", 2, **{tags.SPENT: spent(10)})
-    note_end(clusterctl.home, clients_of(moto_url), "demo", find_instances(client, "demo"))
-    remove(clusterctl, client, moto_url, "demo")
-    remove_again = find_instances(client, "demo", ("terminated", "shutting-down"))
-    note_end(clusterctl.home, clients_of(moto_url), "demo", remove_again)
-    total = clusterctl("costs", "--since", "1d", "--json").data["total"]
-    assert total["spent_usd"] == pytest.approx(20, abs=0.5)
-
-
 @pytest.mark.parametrize(
     ("account", "shown"),
     [
