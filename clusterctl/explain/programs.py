@@ -50,6 +50,15 @@ SIGNATURES = (
         "docs.python.org",
     ),
     Signature(
+        "clusterctl.stream",
+        r"clusterctl: (?P<host>[\w.-]+): (?P<why>.+); the program (?:is killed|was not started)",
+        "{host} could not be given all of a stream: {why}",
+        "start the job again when its channels are as they shall be: what changes or goes while "
+        "a job reads it ends that",
+        "clusterctl: node/scripts/pipe.py",
+        mistaken_for="a crash of the program, or too little memory",
+    ),
+    Signature(
         "python.interrupted",
         r"^KeyboardInterrupt\b|mpirun: Forwarding signal|Received signal 2|caught SIGINT",
         "somebody pressed Ctrl-C, or the job was cancelled",

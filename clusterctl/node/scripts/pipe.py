@@ -237,7 +237,10 @@ def feed(contract: Mapping[str, Any], folder: Path, rank: int, ranks: int) -> No
     folder.mkdir(parents=True)
     program = RankProcess(os.getpid(), folder)
     for name, channel in channels.items():
-        source = source_of(channel)
+        try:
+            source = source_of(channel)
+        except NotStreamed as error:
+            raise NotStreamed(f"channel {name}: {error}") from None
         os.mkfifo(folder / f"{name}_0")
         ended, runs = os.pipe()
         if os.fork() == 0:

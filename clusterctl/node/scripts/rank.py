@@ -53,7 +53,7 @@ def main() -> None:
     try:
         feed(contract, base / PIPES / str(rank), rank, ranks)
     except (NotStreamed, OSError) as error:
-        sys.exit(f"clusterctl: {socket.gethostname()}: {error}")
+        sys.exit(f"clusterctl: {socket.gethostname()}: {error}; the program was not started")
     if parameter_servers.are_in(contract["distribution"], contract["hosts"]):
         parameter_servers.become(python, argv)
     os.execv(argv[0], argv)
