@@ -18,6 +18,7 @@ from clusterctl.ec2.policy import (
     network_policy,
     node_policy,
     operator_policy,
+    reading_policy,
 )
 from clusterctl.ec2.policy_actions import (
     BY_CLOUDFORMATION,
@@ -169,6 +170,7 @@ POLICIES = {
     "anywhere": operator_policy(Bounds()),
     "network": network_policy(Bounds("ap-southeast-1", ACCOUNT)),
     "node": node_policy(Bounds(), "data/imagenet", "s3://runs/checkpoints/", ssm=True),
+    "lent": reading_policy("aws", ["data", "runs"]),
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,7 +15,7 @@ from .conftest import IMAGENET, after
 pytestmark = [pytest.mark.train, pytest.mark.timeout(1200)]
 
 HERE = Path(__file__).parent
-TINY = ["--synthetic", "-m", "resnet18", "--image_size", "32", "-b", "2", "--nofp16"]
+TINY = "--synthetic -m resnet18 --image_size 32 -b 2 --nofp16"
 ROW = re.compile(r"^ {0,5}\d+ +\d+\.\d +\d+\.\d +\d+\.\d{3} +\d+\.\d{3} \d\.\d{5}$")
 
 
@@ -58,38 +59,61 @@ def check_overflow(steps):
     )
 
 
-def test_one_process_trains_the_tutorials_resnet50(run_ranks):
-    """The weight decay of the untrained model is 7.708 - 6.794 in the tutorial's table."""
-    result = run_ranks(
-        1,
-        IMAGENET,
-        *("--synthetic", "--image_size", "32", "-b", "2", "--nofp16", "--num_batches", "1"),
-        "--noadv_conv_init",  # as the tutorial's version of the program
-    )
+# The trainer three times in one process, which imports TensorFlow once.
+RUNS = """\
+import sys
+from pathlib import Path
+sys.path.insert(0, str(Path(sys.argv[1]).parent))
+import train_imagenet_resnet_hvd as imagenet
+from flags import parse_args
+for flags in sys.argv[2:]:
+    imagenet.main(parse_args(flags.split()))
+    print("END", flush=True)
+"""
+FLAGS = {
+    # Without what the tutorial's version of the program had not.
+    "resnet50": "--synthetic --image_size 32 -b 2 --nofp16 --num_batches 1 --noadv_conv_init",
+    "table": f"{TINY} --num_batches 11 --lr 6.4 --display_every 5 --log_dir table",
+    # The last: it is XLA for all that comes after it.
+    "diverges": f"{TINY} --num_batches 51 --lr 1e30 --xla",
+}
+
+
+@pytest.fixture(scope="module")
+def runs(ranks_in, tmp_path_factory):
+    """The folder, and what each printed; `stderr` of all."""
+    folder = tmp_path_factory.mktemp("runs")
+    (folder / "table").mkdir()
+    (folder / "table" / "hvd_train.log").write_text("an old run\n")
+    (folder / "runs.py").write_text(RUNS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TF_XLA_FLAGS", "--tf_xla_cpu_global_jit")  # as it is on GPUs by itself
+        patch.setenv("TF_CPP_MIN_LOG_LEVEL", "0")
+        result = ranks_in(folder, 1, "runs.py", IMAGENET, *FLAGS.values())
     assert result.returncode == 0, result.stderr
-    assert "Horovod size: 1\n" in result.stdout
-    loss, final_loss = map(float, result.stdout.splitlines()[-2].split()[3:5])
+    printed = dict(zip(FLAGS, result.stdout.split("END\n")))
+    return SimpleNamespace(folder=folder, stderr=result.stderr, **printed)
+
+
+def test_one_process_trains_the_tutorials_resnet50(runs):
+    """The weight decay of the untrained model is 7.708 - 6.794 in the tutorial's table."""
+    assert "Horovod size: 1\n" in runs.resnet50
+    loss, final_loss = map(float, runs.resnet50.splitlines()[-2].split()[3:5])
     assert final_loss - loss == pytest.approx(7.708 - 6.794, abs=0.003)
     assert loss == pytest.approx(math.log(1000), abs=1.0)
 
 
-def test_a_synthetic_run_prints_the_tutorials_table_and_is_never_ended_by_its_loss(
-    imagenet, run_ranks, tmp_path
-):
+def test_a_synthetic_run_prints_the_tutorials_table_and_is_never_ended_by_its_loss(imagenet, runs):
     """The tutorial's losses: one image is learned in a step, and its weights decay from there."""
-    (tmp_path / "hvd_train.log").write_text("an old run\n")
-    flags = [*TINY, "--num_batches", "11", "--lr", "6.4", "--display_every", "5"]
-    result = run_ranks(1, IMAGENET, *flags, "--log_dir", ".")
-    assert result.returncode == 0, result.stderr
     # sys.version may hold a line break, as it does on the tutorial's Python.
-    banner, _, rest = result.stdout.partition("\nHorovod size: 1\n")
+    banner, _, rest = runs.table.partition("\nHorovod size: 1\n")
     assert re.match(r"PY3\.\d+\.(.|\n)*TF2\.", banner)
     rate, header, *lines, end = rest.splitlines()
     assert rate == "Using a learning rate of 6.4"
     assert header == "  Step Epoch Speed   Loss  FinLoss   LR"
     assert re.fullmatch(r"Finished in \d+\.\d+", end)
     assert all(ROW.match(line) for line in lines), lines
-    schedule = imagenet.make_schedule(imagenet.parse_args(flags), 1)
+    schedule = imagenet.make_schedule(imagenet.parse_args(FLAGS["table"].split()), 1)
     losses = {}
     for line in lines:
         step, epoch, speed, loss, final_loss, rate = line.split()
@@ -99,18 +123,17 @@ def test_a_synthetic_run_prints_the_tutorials_table_and_is_never_ended_by_its_lo
         assert float(final_loss) > float(loss)
     assert losses.pop(0) == pytest.approx(math.log(1000), abs=1.0)
     assert losses == {1: pytest.approx(0, abs=0.05), 5: 0.0, 10: 0.0}
-    log = (tmp_path / "hvd_train.log").read_text()
-    assert log == "an old run\n" + result.stdout, "without --clear_log"
-    assert {path.name for path in tmp_path.iterdir()} == {"hvd_train.log", "metrics.jsonl"}
+    log = (runs.folder / "table" / "hvd_train.log").read_text()
+    assert log == "an old run\n" + runs.table, "without --clear_log"
+    assert {path.name for path in (runs.folder / "table").iterdir()} == {
+        "hvd_train.log",
+        "metrics.jsonl",
+    }
 
 
-def test_synthetic_weights_that_are_no_numbers_are_never_made_nor_by_xla(run_ranks, monkeypatch):
+def test_synthetic_weights_that_are_no_numbers_are_never_made_nor_by_xla(runs):
     """At a rate that no training survives the steps are skipped and counted, and speed is told."""
-    monkeypatch.setenv("TF_XLA_FLAGS", "--tf_xla_cpu_global_jit")  # as it is on GPUs by itself
-    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "0")
-    result = run_ranks(1, IMAGENET, *TINY, "--num_batches", "51", "--lr", "1e30", "--xla")
-    assert result.returncode == 0, result.stderr
-    assert "Compiled cluster using XLA" in result.stderr
-    assert "\nLoss scale: 1, skipped steps: 50\nFinished in" in result.stdout
-    [first] = [line.split() for line in result.stdout.splitlines() if line.startswith("     0 ")]
+    assert "Compiled cluster using XLA" in runs.stderr
+    assert "\nLoss scale: 1, skipped steps: 50\nFinished in" in runs.diverges
+    [first] = [line.split() for line in runs.diverges.splitlines() if line.startswith("     0 ")]
     assert float(first[3]) == pytest.approx(math.log(1000), abs=1.0)
