@@ -121,11 +121,9 @@ def sweep(job: str, nodes: list[dict[str, Any]], began: float) -> tuple[list, li
     how many processes were ended on each."""
     here, *others = nodes or [{"name": "the head node"}]
     killed = {here["name"]: len(processes.end(job, False))}
-    program = Path(sys.argv[0]).read_bytes()
-    argv = ["python3", "-ISu", "-", "end", "--job", job]
     silent, rebooted = [], []
     age_s = time.time() - began
-    for node, said in zip(others, ask(others, argv, program)):
+    for node, said in zip(others, end_on(others, job)):
         if said is None:
             silent.append(node["name"])
             continue
@@ -136,14 +134,17 @@ def sweep(job: str, nodes: list[dict[str, Any]], began: float) -> tuple[list, li
     return silent, rebooted, {name: count for name, count in killed.items() if count}
 
 
-def ask(nodes: list[dict[str, Any]], argv: list[str], stdin: bytes = b"") -> list[str | None]:
-    """What a command says on each node; None of one that does not answer."""
+def end_on(nodes: list[dict[str, Any]], job: str) -> list[str | None]:
+    """End the job's processes on these nodes: what each says of it; None of one that does not
+    answer."""
+    argv = ["python3", "-ISu", "-", "end", "--job", job]
+    program = Path(sys.argv[0]).read_bytes()
 
     def one(node: dict[str, Any]) -> str | None:
         try:
             done = subprocess.run(
                 [*SSH, node["address"], shlex.join(argv)],
-                input=stdin,
+                input=program,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 timeout=ANSWER_WITHIN_S,
@@ -167,7 +168,8 @@ def wait_for_nodes(plan: dict[str, Any], nodes: list[dict[str, Any]], folder: Pa
     while True:
         hosts = read_hosts(Path(plan["workdir"], "hosts"))
         others = [{"address": host} for host in hosts if host != head]
-        said = ask(others, ["true"])
+        # A node that was silent when the others were swept may still have ranks.
+        said = end_on(others, folder.name)
         up = {head} | {one["address"] for one, text in zip(others, said) if text is not None}
         slots = {host: hosts[host] for host in hosts if host in up}
         ranks = fitting(plan, sum(slots.values()))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 
 import pytest
 
+from clusterctl.jobs.detached import AFTER
 from clusterctl.node.jobs import after
 from clusterctl.node.jobs.after import fitting, has_lost, line_of
 
@@ -42,7 +45,7 @@ def test_a_restart_is_a_new_beginning_for_boots_and_none_for_what_the_job_has_wr
     began = []
     sweep = lambda job, nodes, at: began.append(at) or ([], ["b"], {})  # noqa: E731
     monkeypatch.setattr(after, "sweep", sweep)
-    monkeypatch.setattr(after, "ask", lambda nodes, argv: ["" for _ in nodes])
+    monkeypatch.setattr(after, "end_on", lambda nodes, job: ["" for _ in nodes])
     (tmp_path / "hosts").write_text("10.0.0.4 slots=8\n")
     (tmp_path / "job.json").write_text(json.dumps(plan(tmp_path, retries=2)))
     (tmp_path / "exit_status").touch()
@@ -75,3 +78,20 @@ def test_what_mpirun_says_of_a_lost_node_is_found_behind_the_offset_alone(tmp_pa
     )
     assert has_lost(log, 0)
     assert not has_lost(log, before + 20)
+
+
+def test_a_node_that_comes_back_has_no_rank_left_when_the_job_begins_anew(tmp_path, monkeypatch):
+    """It was silent when the others were swept."""
+    (tmp_path / "ssh").write_text("#!/bin/sh\nshift $(($# - 1))\nexec sh -c \"$1\"\n")
+    (tmp_path / "ssh").chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    (tmp_path / "after.py").write_text(AFTER.text)
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "after.py")])
+    (tmp_path / "hosts").write_text("10.0.0.4 slots=4\n10.0.0.5 slots=4\n")
+    environ = {**os.environ, "CLUSTERCTL_JOB": tmp_path.name}
+    with subprocess.Popen(["sleep", "240"], env=environ) as left:
+        nodes = [{"name": "a", "address": "10.0.0.4"}, {"name": "b", "address": "10.0.0.5"}]
+        said = after.wait_for_nodes(plan(tmp_path), nodes, tmp_path)
+        ended = left.poll()
+        left.kill()
+    assert (said, ended) == ("starting again with 8 ranks on a, b", -15)
