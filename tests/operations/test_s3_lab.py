@@ -28,7 +28,7 @@ def s3(pair):
 
 
 def test_without_a_profile_it_says_what_to_do(pair, s3):
-    status, _, err = pair.ctl("s3sync", "s3://my-train/shards", "~/none")
+    status, _, err = pair.ctl("s3sync", "s3://my-train/shards", "~/none", "--follow")
     assert status == 1
     assert "there are no credentials for S3: no instance profile" in err
     assert "--credentials mine" in err

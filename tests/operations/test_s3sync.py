@@ -364,16 +364,26 @@ exec "{0}" "$@"
 """
 
 
-def test_credentials_that_come_late_are_asked_for_again(s3, node, tmp_path):
+@pytest.mark.parametrize("role", ["nodes", None])
+def test_credentials_that_come_late_are_asked_for_again(s3, node, tmp_path, role):
     tool, late = own_tool(tmp_path), tmp_path / "bin" / "s5cmd"
     late.unlink()
     late.write_text("#!/bin/sh\n" + LATE.format(tool))
     late.chmod(0o755)
     bucket = s3.bucket({"a": b"a", "b": b"b"})
-    assert copied(node, request(s3, bucket)).files == 2
-    assert tree(node.home / "data") == {"a": b"a", "b": b"b"}
-    assert Path(f"{tool}.ls").exists()
-    assert Path(f"{tool}.run").exists()
+    with serving() as service:
+        node.environ["AWS_EC2_METADATA_SERVICE_ENDPOINT"] = service.url
+        service.files["/latest/api/token"] = b"a-token"
+        if role:
+            service.files["/latest/meta-data/iam/security-credentials/"] = role.encode()
+            assert copied(node, request(s3, bucket)).files == 2
+            assert tree(node.home / "data") == {"a": b"a", "b": b"b"}
+            assert Path(f"{tool}.run").exists()
+        else:
+            # The service answers: without a profile nothing will come, and that is said at once.
+            record, _ = followed(node, begin(node, request(s3, bucket)).sync_id)
+            assert "no instance profile" in record.why
+        assert Path(f"{tool}.ls").exists()
 
 
 def test_what_a_file_system_cannot_hold_is_left_out(s3, node):

@@ -28,6 +28,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterctl.node.death_signal import die_with
+from clusterctl.node.metadata import has_role
 from clusterctl.node.relay.base import Failure
 from clusterctl.node.relay.destination import Destination
 from clusterctl.node.relay.manifest import (
@@ -308,6 +309,20 @@ class Tool:
             return [self.path, "--json", "--retry-count", str(retries), *options, *words]
         return [self.path, *words, *options]
 
+    def run(self, argv: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
+        """To its end, with what it printed."""
+
+        def attempt() -> str:
+            nonlocal done
+            done = subprocess.run(
+                argv, stdin=subprocess.DEVNULL, capture_output=True, env=self.env, check=False
+            )
+            return done.stderr.decode("utf-8", "replace") if done.returncode else ""
+
+        done: subprocess.CompletedProcess[bytes]
+        patiently(attempt)
+        return done
+
     def list_all(self) -> list[list[Object]]:
         """What each source has. Raises Failure."""
         return [
@@ -326,16 +341,9 @@ class Tool:
                 *("s3api", "list-objects-v2", "--bucket", bucket, "--prefix", text),
                 *("--output", "json"),
             )
-        for pause_s in (*ASK_AGAIN_AFTER_S, 0.0):
-            told = subprocess.run(
-                argv, stdin=subprocess.DEVNULL, capture_output=True, env=self.env, check=False
-            )
-            said = told.stderr.decode("utf-8", "replace")
-            if not told.returncode or not re.search(NO_KEYS, said):
-                break
-            time.sleep(pause_s)
+        told = self.run(argv)
         if told.returncode and b"no object found" not in told.stderr:
-            raise explained(said, self, f"s3://{bucket}/{text}")
+            raise explained(told.stderr.decode("utf-8", "replace"), self, f"s3://{bucket}/{text}")
         if self.name == "s5cmd":
             objects = [json.loads(line) for line in told.stdout.splitlines()]
             skip = len(f"s3://{bucket}/")
@@ -471,10 +479,23 @@ def _version(path: str, word: str) -> str:
     return told.stdout.decode("utf-8", "replace")
 
 
-# The tools ask the metadata service once, for a second or two; a busy node answers later than that
-# (https://github.com/peak/s5cmd/issues/60).
 NO_KEYS = r"NoCredentialProviders|Unable to locate credentials|no EC2 IMDS role"
-ASK_AGAIN_AFTER_S = (1.0, 2.0)
+ASK_AGAIN_AFTER_S = (1.0, 2.0, 4.0, 8.0)
+
+
+def patiently(attempt: Callable[[], str]) -> None:
+    """Repeat what a tool does while the errors that `attempt` returns say that the node has no
+    credentials, and it has.
+
+    The tools ask the metadata service once, for a second or two; a busy node answers later than
+    that (https://github.com/peak/s5cmd/issues/60).
+    """
+    for pause_s in ASK_AGAIN_AFTER_S:
+        if not re.search(NO_KEYS, attempt()) or not has_role():
+            return
+        time.sleep(pause_s)
+    attempt()
+
 
 # What a tool says, what it means, and what to do. {url} is what was asked for.
 MEANINGS = (
@@ -586,14 +607,15 @@ class Sync(Job):
         self._had = 0
         self._confirmed_at = time.monotonic()
         everything = self.progress.gap.files == self._all
+
+        def attempt() -> str:
+            self._tool.errors = []
+            self._tool.fetch(list(wanted.values()), everything, self._folder, self._collect)
+            self._collect(last=True)
+            return "" if self._put else "\n".join(self._tool.errors)
+
         try:
-            for pause_s in (*ASK_AGAIN_AFTER_S, 0.0):
-                self._tool.errors = []
-                self._tool.fetch(list(wanted.values()), everything, self._folder, self._collect)
-                self._collect(last=True)
-                if self._put or not any(re.search(NO_KEYS, line) for line in self._tool.errors):
-                    break
-                time.sleep(pause_s)
+            patiently(attempt)
             self._say_what_lacks()
             self.target.publisher.finish()
         finally:

@@ -161,13 +161,6 @@ def upload(folder: Path, url: str) -> str:
 
 def _run(tool: Tool, words: list[str]) -> None:
     line = tool.line(*(["s3"] if tool.name == "aws" else []), *words)
-    done = subprocess.run(
-        line,
-        env=tool.env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        check=False,
-    )
+    done = tool.run(line)
     if done.returncode:
         raise NotCollected(str(explained(done.stderr.decode(errors="replace"), tool, words[-1])))

@@ -19,10 +19,11 @@ import re
 import threading
 import time
 import urllib.error
-import urllib.request
 from functools import partial
 from urllib.parse import quote, urlsplit
 from xml.etree import ElementTree
+
+from clusterctl.node.metadata import ROLES, metadata
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ TEMPORARY = (408, 425, 429, 500, 502, 503, 504)
 LATE_KEYS = ("ExpiredToken", "InvalidToken")
 TEMPORARY_CODES = ("SlowDown", "RequestTimeout", "InternalError", *LATE_KEYS)
 EMPTY = hashlib.sha256().hexdigest()
-METADATA, METADATA_TIMEOUT_S = "http://169.254.169.254", 5.0
 # Before keys end, others are there.
 EARLY_S = 240
 ARCHIVES = ("GLACIER", "DEEP_ARCHIVE")
@@ -253,10 +253,9 @@ class Keys:
             return self._keys
 
     def _renew(self) -> None:
-        place = "meta-data/iam/security-credentials/"
         try:
-            role = metadata(place).split()[0]
-            told = json.loads(metadata(place + role))
+            role = metadata(ROLES).split()[0]
+            told = json.loads(metadata(ROLES + role))
         except (urllib.error.HTTPError, IndexError):
             raise NotStreamed(
                 "there are no credentials for S3: no instance profile; give the nodes one "
@@ -265,22 +264,6 @@ class Keys:
         self._keys = (told["AccessKeyId"], told["SecretAccessKey"], told.get("Token") or "")
         ends = time.strptime(told["Expiration"][:19], "%Y-%m-%dT%H:%M:%S")
         self._until = float(calendar.timegm(ends))
-
-
-def metadata(path: str) -> str:
-    """What the instance's metadata service says, IMDSv2. Raises OSError."""
-    base = os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or METADATA
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-
-    def ask(path: str, method: str, name: str, value: str) -> str:
-        asked = urllib.request.Request(  # noqa: S310
-            f"{base.rstrip('/')}/latest/{path}", method=method, headers={name: value}
-        )
-        with opener.open(asked, timeout=METADATA_TIMEOUT_S) as answer:
-            return str(answer.read().decode())
-
-    token = ask("api/token", "PUT", "X-aws-ec2-metadata-token-ttl-seconds", "300")
-    return ask(path, "GET", "X-aws-ec2-metadata-token", token)
 
 
 def region_here() -> str:
