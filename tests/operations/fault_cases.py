@@ -49,13 +49,14 @@ LAUNCH = "RunInstances"
 # Before these nothing is done that a second run would not do alike: it makes the same calls.
 LASTING = {"up": "CreatePlacementGroup", "stop": "StopInstances", "start": "StartInstances"}
 LASTING |= {"down": "TerminateInstances", "add": "CreateTags", "remove": "CreateTags"}
+LASTING |= {"replace": "CreateTags", "replace-head": "CreateTags"}
 # Those that have in them what the others do.
 LARGEST = ("up", "down", "replace-head", "start")
 
 
 def first_looks(name: str) -> list[int]:
     calls = CALLS[name].split()
-    end = calls.index(LASTING.get(name, LAUNCH))
+    end = calls.index(LASTING[name])
     return [number for number in range(end) if calls[number].startswith(READS)]
 
 
@@ -84,10 +85,15 @@ def changes(ways: list[tuple[Mode | str, ...]], by_turns: list[tuple[Mode | str,
 
 
 def later_looks():
-    """(command, call, mode): every look after the first lasting change, in one mode by turns."""
+    """(command, call, mode): every look after the first lasting change, in one mode by turns.
+
+    What is looked at for a launch `up` looks at, too.
+    """
     for name in COMMANDS:
-        first = first_looks(name)
-        for number, call in enumerate(CALLS[name].split()):
+        first, calls = first_looks(name), CALLS[name].split()
+        launched = calls.index(LAUNCH) if name == "replace-head" else 0
+        for number, call in enumerate(calls):
             if call.startswith(READS) and number not in first:
                 mode = FOR_LOOKS[number % len(FOR_LOOKS)]
-                yield _case(name, number, mode, plain=name in LARGEST)
+                plain = name in LARGEST and number >= launched
+                yield _case(name, number, mode, plain=plain)
