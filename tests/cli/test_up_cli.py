@@ -329,6 +329,8 @@ def on_a_terminal(home, account, arguments, answer=""):
         **account,
     }
     said = b""
+    answers = select.poll()
+    answers.register(ours, select.POLLIN)
     with subprocess.Popen(
         # A session whose terminal this is: Ctrl-C reaches it.
         ["setsid", "--ctty", BIN / "clusterctl", *arguments],
@@ -343,7 +345,7 @@ def on_a_terminal(home, account, arguments, answer=""):
             with contextlib.suppress(OSError):  # Linux's end of file
                 more, answered = b"?", False
                 while more:
-                    silent = not select.select([ours], [], [], 5)[0]
+                    silent = not answers.poll(5000)
                     if not silent:
                         more = os.read(ours, 4096)
                         said += more
