@@ -29,7 +29,7 @@ def metadata(path: str) -> str:
 
 
 def has_role() -> bool:
-    """Whether the node has an instance profile, or one may be there: the service does not answer."""
+    """Whether the node has an instance profile, or may have one: no answer."""
     try:
         return bool(metadata(ROLES).strip())
     except urllib.error.HTTPError:

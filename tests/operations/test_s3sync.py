@@ -161,6 +161,8 @@ def test_two_buckets_into_one_folder_and_again(s3, node):
     (data / "empty").unlink()
     os.utime(data / "it's [a] n*me", (1, 1))
     (data / "sub/train-1").write_bytes(b"?" * 9_000_000)
+    newer = listed.timestamp() + 60  # A time within the second of the object's is its time.
+    os.utime(data / "sub/train-1", (newer, newer))
     (data / "own").write_text("stays")
     report = copied(node, wish, dry_run=True)
     assert (report.gap.files, report.gap.bytes, report.gap.delete) == (4, 9_100_001, 0)

@@ -9,6 +9,7 @@ import subprocess
 import pytest
 
 from clusterctl.node.relay.compare import compare, destination, place
+from clusterctl.node.relay.hashing import digests_of_files
 from clusterctl.node.relay.manifest import Entry
 from clusterctl.node.relay.scan import SourceError, _data_of, scan
 from tests.node.relay.relays import make
@@ -161,3 +162,9 @@ def test_what_the_source_could_not_read_is_not_taken_for_the_same(tmp_path):
     (tmp_path / "x").write_bytes(b"x")
     plan = compare(os.fsencode(tmp_path), [Entry(b"x", "f", 0o644, 0, 1)], True, False)
     assert (plan.missing, plan.retouch) == ([0], [])
+
+
+def test_a_folder_where_a_file_was_is_not_held_open(tmp_path):
+    before = len(os.listdir("/proc/self/fd"))
+    assert digests_of_files([os.fsencode(tmp_path)] * 3) == [b""] * 3
+    assert len(os.listdir("/proc/self/fd")) == before
