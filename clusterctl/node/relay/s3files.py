@@ -311,17 +311,17 @@ class Tool:
 
     def run(self, argv: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
         """To its end, with what it printed."""
+        done: list[subprocess.CompletedProcess[bytes]] = []
 
         def attempt() -> str:
-            nonlocal done
-            done = subprocess.run(
+            last = subprocess.run(
                 argv, stdin=subprocess.DEVNULL, capture_output=True, env=self.env, check=False
             )
-            return done.stderr.decode("utf-8", "replace") if done.returncode else ""
+            done.append(last)
+            return last.stderr.decode("utf-8", "replace") if last.returncode else ""
 
-        done: subprocess.CompletedProcess[bytes]
         patiently(attempt)
-        return done
+        return done[-1]
 
     def list_all(self) -> list[list[Object]]:
         """What each source has. Raises Failure."""
