@@ -160,7 +160,7 @@ def test_what_runs_is_a_colleagues_until_it_is_too_old(places, home, later):
 def test_a_machine_that_stopped_itself_is_counted_from_the_first_look(places, home, monkeypatch):
     ec2 = places["us-east-1"].ec2
     node = launch(ec2, "demo")
-    limit = [{"Key": "clusterctl:limits", "Value": "stopped-days=3"}]
+    limit = [{"Key": "clusterctl:limits", "Value": "idle-minutes=30 stopped-days=3"}]
     ec2.create_tags(Resources=[node], Tags=limit)
     ec2.stop_instances(InstanceIds=[node])
     monkeypatch.setattr(resources, "stopped_since", lambda reason: None)

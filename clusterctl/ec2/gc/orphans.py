@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Optional
 
 from clusterctl.domain.units import format_duration
-from clusterctl.ec2.gc.resources import Resource, ResourceKind, limit_of, stopped_at
+from clusterctl.ec2.gc.resources import Resource, ResourceKind, limits_of, stopped_at
 
 # A launch makes its key and group minutes before its instances; deadlines have their delays too.
 YOUNG = timedelta(minutes=15)
@@ -195,7 +195,7 @@ class _ClusterResources:
         return Verdict.KEPT, "to be replaced; its replacement does not run"
 
     def _over(self, one: Resource) -> _Answer:
-        hours = limit_of(one, "max-hours")
+        hours = limits_of(one).max_hours
         if hours is None or one.state not in ("pending", "running"):
             return None
         late_s = self._age_s(one) - hours * 3600
@@ -204,7 +204,7 @@ class _ClusterResources:
         return Verdict.ORPHAN, f"its {hours:g} h ended {format_duration(late_s)} ago"
 
     def _stopped(self, one: Resource) -> _Answer:
-        days = limit_of(one, "stopped-days")
+        days = limits_of(one).stopped_days
         if days is None or one.state != "stopped":
             return None
         since = stopped_at(one)
@@ -304,7 +304,7 @@ def without_stop_time(judged: Iterable[Judged]) -> tuple[Resource, ...]:
         for found in judged
         if found.resource.kind is ResourceKind.INSTANCE
         and found.resource.state == "stopped"
-        and limit_of(found.resource, "stopped-days") is not None
+        and limits_of(found.resource).stopped_days is not None
         and stopped_at(found.resource) is None
     )
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 from typing import Any
 
+from clusterctl.domain.cluster import Limits
 from clusterctl.ec2 import tags
 from clusterctl.ec2.instances import Instance, read_instance, stopped_since
+from clusterctl.ec2.money.costs import parse_limits
 from clusterctl.ec2.network.vpcs import NETWORK
 
 # When `gc` first saw a stopped instance of which EC2 does not say since when it is.
@@ -190,8 +191,6 @@ def stopped_at(one: Resource) -> datetime | None:
     return min(times) if times else None
 
 
-def limit_of(one: Resource, name: str) -> float | None:
-    """One of the limits in an instance's tag, which anybody may have edited."""
-    text = one.instance.limits_text if one.instance else ""
-    match = re.search(rf"(?:^|\s){name}=(\d{{1,6}}(?:\.\d{{1,6}})?)(?:\s|$)", text, re.ASCII)
-    return float(match[1]) if match and float(match[1]) > 0 else None
+def limits_of(one: Resource) -> Limits:
+    """Those in an instance's tag, which anybody may have edited."""
+    return parse_limits(one.instance.limits_text if one.instance else "")

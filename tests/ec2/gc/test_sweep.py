@@ -13,7 +13,6 @@ from clusterctl.ec2.gc.resources import (
     STOPPED_SEEN,
     Resource,
     ResourceKind,
-    limit_of,
     read_machine,
     stopped_since,
 )
@@ -85,7 +84,7 @@ def seen(**span) -> dict:
     return {"alone_since": {thing_id(one): ago(**span) for one in (GROUP, ADDRESS)}}
 
 
-def halted(since: str, limits: str = "stopped-days=3", seen: str = "") -> Resource:
+def halted(since: str, limits: str = "idle-minutes=30 stopped-days=3", seen: str = "") -> Resource:
     reason = f"User initiated (2026-11-{since} GMT)" if since else ""
     return machine(state="stopped", limits=limits, stopped=reason, made_at=ago(days=30), seen=seen)
 
@@ -118,7 +117,7 @@ VERDICTS = {
     "stopped by itself": ([halted("")], HERE, [KEPT]),
     "by itself, and too old": ([halted("")], {**HERE, **OLD}, [ORPHAN]),
     "a limit that makes no sense": (
-        [halted("10 10:00:00", limits="stopped-days=-1 x stopped-days=3x")],
+        [halted("10 10:00:00", limits="idle-minutes=30 stopped-days=-1 x stopped-days=3x")],
         HERE,
         [IN_USE],
     ),
@@ -238,19 +237,3 @@ def test_one_name_in_two_regions_is_two_clusters():
 )
 def test_when_an_instance_was_stopped(text, expected):
     assert stopped_since(text) == (expected and expected.replace(tzinfo=timezone.utc))
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("max-hours=8 stopped-days=3", 8),
-        ("budget=100 max-hours=0.5", 0.5),
-        ("max-hours=0", None),
-        ("max-hours=1e9", None),
-        ("xmax-hours=8", None),
-        ("max-hours=nan", None),
-        ("", None),
-    ],
-)
-def test_a_limit_of_a_tag(text, expected):
-    assert limit_of(machine(limits=text), "max-hours") == expected

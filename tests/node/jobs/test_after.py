@@ -82,7 +82,7 @@ def test_what_mpirun_says_of_a_lost_node_is_found_behind_the_offset_alone(tmp_pa
 
 def test_a_node_that_comes_back_has_no_rank_left_when_the_job_begins_anew(tmp_path, monkeypatch):
     """It was silent when the others were swept."""
-    (tmp_path / "ssh").write_text("#!/bin/sh\nshift $(($# - 1))\nexec sh -c \"$1\"\n")
+    (tmp_path / "ssh").write_text('#!/bin/sh\nshift $(($# - 1))\nexec sh -c "$1"\n')
     (tmp_path / "ssh").chmod(0o700)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     (tmp_path / "after.py").write_text(AFTER.text)

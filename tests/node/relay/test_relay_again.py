@@ -100,7 +100,9 @@ HOW = {
 }
 
 
-@pytest.mark.parametrize(("how", "block_bytes"), zip(HOW.values(), [1 << 12, 1 << 16] * 2), ids=HOW)
+@pytest.mark.parametrize(
+    ("how", "block_bytes"), [*zip(HOW.values(), [1 << 12, 1 << 16] * 2)], ids=HOW
+)
 def test_an_interrupted_copy_goes_on_where_it_was(relays, tmp_path, how, block_bytes):
     size = 24 * MIB
     data, to = half(relays, tmp_path, how)
