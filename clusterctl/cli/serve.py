@@ -35,7 +35,9 @@ model_option = click.option(
 @model_option
 @click.option("--node", type=Index(), default=0, help="This node; left out: the head node.")
 @click.option(
-    "--port", type=click.IntRange(1, 65535), default=8501, show_default=True, help="On the node."
+    "--port",
+    type=click.IntRange(1, 65535),
+    help="On the node; left out: the first from 8501 that no model there has.",
 )
 @click.option(
     "--public", is_flag=True, help="Listen on all addresses of the node, not its loopback alone."
@@ -63,7 +65,7 @@ def serve(
     model_dir: str | None,
     model: str | None,
     node: int,
-    port: int,
+    port: int | None,
     public: bool,
     show_status: bool,
     end: bool,
@@ -120,7 +122,7 @@ def _start(
     model_dir: str,
     model: str | None,
     node: int,
-    port: int,
+    port: int | None,
     public: bool,
     credentials: str,
     as_json: bool,
@@ -147,15 +149,15 @@ def _start(
         public=public,
         bring=bring,
     )
-    name = access.cluster.name
+    name, host = access.cluster.name, one.target.host
     if as_json:
         output.data({**one.as_data(), **ready})
-    host, path = one.target.host, f"/v1/models/{one.model}"
-    output.note(f"model {one.model}, version {ready['version']}, is served on {host} ({path})")
+    where = f"port {one.port}, /v1/models/{one.model}"
+    output.note(f"model {one.model}, version {ready['version']}, is served on {host} ({where})")
     if public:
         output.note(
-            f"it listens on all addresses of {host}, port {port}, without a password or TLS: the "
-            "cluster's nodes can ask it, and whoever else its security group lets in"
+            f"it listens on all addresses of {host}, port {one.port}, without a password or TLS: "
+            "the cluster's nodes can ask it, and whoever else its security group lets in"
         )
     output.note(f"  ask it:  clusterctl predict {name} FILE.json --model {one.model}")
     output.note(f"  end it:  clusterctl serve {name} --stop --model {one.model}")

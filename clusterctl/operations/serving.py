@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 import http.client
 import io
+import itertools
 import json
 import os
 import posixpath
@@ -121,17 +122,23 @@ def start_serving(
     *,
     cache: Path,
     node: int = 0,
-    port: int = PORT,
+    port: int | None = None,
     public: bool = False,
     bring: Callable[[CopyRequest, Target], TransferReport] | None = None,
 ) -> tuple[Served, Mapping[str, Any]]:
     """Serve the model in a folder of the node (`~/models/cifar10`), of this machine or in S3, and
     wait until it answers: it, and which server and version that is.
 
-    `bring` copies what is not on the node. Raises UsageError, JobRunning where a model of the name
-    is served already, MissingTool, CommandFailed for one that does not load.
+    Without `port` it gets the first from PORT that no model on the node has. `bring` copies what
+    is not on the node. Raises UsageError, JobRunning where a model of the name is served already,
+    MissingTool, CommandFailed for one that does not load.
     """
     (target,) = access.select((node,))
+    if model_dir.startswith("~") and model_dir[1:2] not in ("", "/"):
+        raise UsageError(
+            f"only the node's own home folder can be meant by ~, not {model_dir!r}",
+            "give the whole path",
+        )
     source = "" if is_on_nodes(model_dir) else _source(model_dir)
     facts = parse_facts(access.connections.run(target, PROBE, timeout_s=TIMEOUT_S).stdout)
     cluster = access.cluster.name
@@ -140,7 +147,8 @@ def start_serving(
         raise MissingTool(
             f"there is no TensorFlow on {target.host}", f"clusterctl env install {cluster}"
         )
-    _refuse_another(access, name)
+    taken = {other.port for other in _refuse_another(access, name) if other.target == target}
+    port = port or next(number for number in itertools.count(PORT) if number not in taken)
     job_id, home = new_job_id(), facts.home
     own = f"{MODELS}/{name}/{job_id}" if source else ""
     folder = f"{home}/{own}" if own else home + model_dir[1:] if model_dir[0] == "~" else model_dir
@@ -204,11 +212,14 @@ def serving_plan(
     )
 
 
-def _refuse_another(access: Access, name: str, job_id: str = "") -> None:
-    """Raises JobRunning where a model of the name is served by another job than that, HostError."""
-    for other in served(access):
+def _refuse_another(access: Access, name: str, job_id: str = "") -> list[Served]:
+    """What is served. Raises JobRunning where a model of the name is, by another job than that,
+    HostError."""
+    found = served(access)
+    for other in found:
         if other.model == name and other.job.job_id != job_id:
             raise _already(name, other.target.host, access.cluster.name)
+    return found
 
 
 def _remove(access: Access, target: Target, own: str) -> None:
@@ -231,9 +242,9 @@ def _source(model_dir: str) -> str:
     if is_url(model_dir):
         return model_dir.rstrip("/") + "/"
     path = Path(model_dir.removeprefix("file://"))
-    if not path.is_dir():
+    if not model_dir or not path.is_dir():
         raise UsageError(
-            f"there is no folder {path} here",
+            f"there is no folder {path} here" if model_dir else "the folder's name is empty",
             "a folder of the node begins with ~ or /, in quotes: '~/models/cifar10'",
         )
     return f"{path.resolve()}/"

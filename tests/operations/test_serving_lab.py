@@ -193,8 +193,17 @@ def test_served_models(pair, tmp_path, monkeypatch):
     assert "no job has run" in pair.ctl("logs")[2] or "far" not in pair.ctl("logs")[1]
     status, _, err = pair.ctl("serve", f"file://{tiny}")
     assert (status, "a model tiny is served on pair-0 already" in err) == (1, True)
-    status, _, err = pair.ctl("serve", f"file://{tiny}", "--model", "other")
+    words = ("serve", f"file://{tiny}", "--model", "other")
+    status, _, err = pair.ctl(*words, "--port", "8501")
     assert (status, "port 8501 of this node cannot be had" in err) == (1, True)
+    # The next port is its own, of several models each is asked by its name.
+    status, out, _ = pair.ctl(*words, "--json")
+    assert (status, json.loads(out)["port"]) == (0, 8502)
+    answer = pair.ctl("predict", str(tmp_path / "x.json"), "--model", "other")
+    assert (answer[0], json.loads(answer[1])) == (0, {"outputs": [[1.0, 2.0]]})
+    assert pair.ctl("serve", "--stop", "--model", "other")[0] == 0
+    for no_folder in ("", "~bob/m"):
+        assert pair.ctl("serve", no_folder, "--model", "other")[0] == 2
     pair.on(0, "mkdir -p ~/models/broken && echo no > ~/models/broken/saved_model.pb")
     status, _, err = pair.ctl("serve", "~/models/broken", "--port", "8502")
     assert (status, "the model does not load: version 1" in err) == (1, True), err
