@@ -14,11 +14,13 @@ in the folder's `attempts`: {"ended_at", "exit_status", "ranks", "silent": [NAME
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import re
 import shlex
 import subprocess
 import sys
+import tarfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -34,6 +36,7 @@ LOST = re.compile(
     rb"lost communication with a remote daemon|A daemon failed to report back"
     rb"|Timeout, server \S+ not responding|client_loop: send disconnect"
 )
+CODE = Path.home() / ".clusterctl" / "code"  # of `train --script`, on every node
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5")
 ANSWER_WITHIN_S = 45.0
 # A node that reboots is back within minutes; one that spot took never is.
@@ -71,8 +74,9 @@ def after(folder: Path, status: int, offset: int) -> bool:
         "killed": killed,
     }
     where = ", ".join(silent + rebooted) or "a node"
-    for name, count in killed.items():
-        say(f"ended {count} processes that the job had left on {name}")
+    for name, number in killed.items():
+        plural = "" if number == 1 else "es"
+        say(f"ended {number} process{plural} that the job had left on {name}")
     if lost:
         say(f"the job lost {where}")
     if not plan.get("retries"):
@@ -135,16 +139,19 @@ def sweep(job: str, nodes: list[dict[str, Any]], began: float) -> tuple[list, li
 
 
 def end_on(nodes: list[dict[str, Any]], job: str) -> list[str | None]:
-    """End the job's processes on these nodes: what each says of it; None of one that does not
-    answer."""
+    """End the job's processes on these nodes: what each says of it."""
     argv = ["python3", "-ISu", "-", "end", "--job", job]
-    program = Path(sys.argv[0]).read_bytes()
+    return ask(nodes, argv, Path(sys.argv[0]).read_bytes())
+
+
+def ask(nodes: list[dict[str, Any]], argv: list[str], stdin: bytes) -> list[str | None]:
+    """What a command says on each node; None of one that does not answer, or where it fails."""
 
     def one(node: dict[str, Any]) -> str | None:
         try:
             done = subprocess.run(
                 [*SSH, node["address"], shlex.join(argv)],
-                input=program,
+                input=stdin,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 timeout=ANSWER_WITHIN_S,
@@ -184,9 +191,28 @@ def wait_for_nodes(plan: dict[str, Any], nodes: list[dict[str, Any]], folder: Pa
             )
         time.sleep(LOOK_EVERY_S)
     used = [names.get(host, host) for host in slots]
+    give_code(folder, [node for node in others if node["address"] in slots])
     line = line_of(plan, ranks, folder, slots)
     (folder / "again").write_text("set -- " + shlex.join(line) + "\n")
     return f"starting again with {ranks} ranks on {', '.join(used)}"
+
+
+def give_code(folder: Path, nodes: list[dict[str, Any]]) -> None:
+    """Put the program that was shipped with the job onto those that lack it: new machines."""
+    code = CODE / folder.name
+    files = jobs.json_in(folder / "code.json", {}).get("files", [])
+    content = io.BytesIO()
+    try:
+        with tarfile.open(fileobj=content, mode="w:gz") as archive:
+            for name in files:
+                archive.add(code / name, name, recursive=False)
+    except OSError:
+        return  # of a script-mode program, whose data are not on a new machine either
+    place = f".clusterctl/code/{folder.name}"
+    unpack = f"mkdir -p {place}.new && tar -xzf - -C {place}.new && mv {place}.new {place}"
+    script = f"umask 077; [ -e {place} ] || {{ {unpack}; }}"
+    if files:
+        ask(nodes, ["sh", "-c", script], content.getvalue())
 
 
 def read_hosts(path: Path) -> dict[str, int]:

@@ -80,13 +80,21 @@ def test_what_mpirun_says_of_a_lost_node_is_found_behind_the_offset_alone(tmp_pa
     assert not has_lost(log, before + 20)
 
 
-def test_a_node_that_comes_back_has_no_rank_left_when_the_job_begins_anew(tmp_path, monkeypatch):
-    """It was silent when the others were swept."""
-    (tmp_path / "ssh").write_text('#!/bin/sh\nshift $(($# - 1))\nexec sh -c "$1"\n')
-    (tmp_path / "ssh").chmod(0o700)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+def test_a_node_that_comes_back_has_no_rank_left_and_the_program_when_the_job_begins_anew(
+    tmp_path, monkeypatch
+):
+    """It was silent when the others were swept, or is a new machine."""
+    there = tmp_path / "there"
+    (there / "ssh").parent.mkdir()
+    (there / "ssh").write_text(f'#!/bin/sh\nshift $(($# - 1))\ncd {there}\nexec sh -c "$1"\n')
+    (there / "ssh").chmod(0o700)
+    monkeypatch.setenv("PATH", f"{there}:{os.environ['PATH']}")
     (tmp_path / "after.py").write_text(AFTER.text)
     monkeypatch.setattr(sys, "argv", [str(tmp_path / "after.py")])
+    monkeypatch.setattr(after, "CODE", tmp_path / "code")
+    (tmp_path / "code" / tmp_path.name / "lib").mkdir(parents=True)
+    (tmp_path / "code" / tmp_path.name / "lib" / "it's.py").write_text("print()")
+    (tmp_path / "code.json").write_text(json.dumps({"files": ["lib/it's.py"]}))
     (tmp_path / "hosts").write_text("10.0.0.4 slots=4\n10.0.0.5 slots=4\n")
     environ = {**os.environ, "CLUSTERCTL_JOB": tmp_path.name}
     with subprocess.Popen(["sleep", "240"], env=environ) as left:
@@ -95,3 +103,5 @@ def test_a_node_that_comes_back_has_no_rank_left_when_the_job_begins_anew(tmp_pa
         ended = left.poll()
         left.kill()
     assert (said, ended) == ("starting again with 8 ranks on a, b", -15)
+    shipped = there / ".clusterctl" / "code" / tmp_path.name / "lib" / "it's.py"
+    assert shipped.read_text() == "print()"
