@@ -155,6 +155,17 @@ def attempts_of(folder: Path) -> list:
     return [one for one in found if isinstance(one, dict)]
 
 
+def ended_at(folder: Path, exit_status: int | None) -> float | None:
+    """When it ended, or where nobody wrote that down, when it was last heard of."""
+    if exit_status is not None:
+        return mtime_of(folder / "exit_status")
+    heard_of = [mtime_of(folder / "log")]
+    # One that was taken out of the queue has never run.
+    if not (folder / "after").exists():
+        heard_of.append(mtime_of(folder / "cancelled"))
+    return max((at for at in heard_of if at), default=None)
+
+
 def describe(folder: Path) -> dict:
     # First whether it runs, then how it ended: the other way round a job that ends in between
     # would look lost.
@@ -175,7 +186,7 @@ def describe(folder: Path) -> dict:
         "attempts": attempts_of(folder),
         "row": last_row(metrics_of(folder, plan)),
         "started_at": mtime_of(folder / "waited") or mtime_of(folder / ORDER_FILE),
-        "ended_at": mtime_of(log if exit_status is None else folder / "exit_status"),
+        "ended_at": ended_at(folder, exit_status),
         "now": time.time(),
         "log_bytes": log.stat().st_size if log.exists() else 0,
         "by_rank": (folder / "log-0").exists(),
@@ -311,6 +322,8 @@ def mark_cancelled(folder: Path) -> None:
     """Whether or not that can be written down, the job is ended."""
     try:
         (folder / "not_cancelled").replace(folder / "cancelled")
+        # The end of a job that has to be killed: its log may have been silent for hours.
+        os.utime(folder / "cancelled")
     except OSError:
         # Started by an earlier version.
         with contextlib.suppress(OSError):

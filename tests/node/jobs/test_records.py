@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -49,3 +51,30 @@ def test_a_record_that_is_no_jobs_is_not_written_over(foreign, tmp_path, monkeyp
     with pytest.raises(UsageError, match="holds a record.json that is no job's"):
         logs.fetch(access, JOB_ID, tmp_path)
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [foreign]
+
+
+@pytest.mark.parametrize(
+    ("files", "lasted_s"),
+    [
+        ((), 100),
+        (("not_cancelled",), 900),
+        # It has cost nothing.
+        (("not_cancelled", "after"), 100),
+    ],
+)
+def test_a_silent_job_that_has_to_be_killed_lasted_until_it_was_cancelled(
+    files, lasted_s, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(jobs, "JOBS", tmp_path)
+    folder = tmp_path / JOB_ID
+    folder.mkdir()
+    (folder / "job.json").write_text("{}")
+    for name in ("job.json", "log", *files):
+        (folder / name).touch()
+        os.utime(folder / name, times=(time.time() - (800 if name == "log" else 900),) * 2)
+    if files:
+        jobs.mark_cancelled(folder)
+    [described] = jobs.answers("list", [])
+    job = read_record(described)
+    assert job.state is (JobState.CANCELLED if files else JobState.LOST)
+    assert lasted_s - 1 < job.duration_s < lasted_s + 60
