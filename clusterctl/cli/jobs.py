@@ -109,7 +109,7 @@ def logs(app: AppContext, name: str, follow: bool, job_id: str | None, rank: int
         if rank is not None:
             check_rank(job, rank)
         if follow:
-            return follow_to_end(access, job.job_id, job.preset, rank=rank)
+            return follow_to_end(access, job.job_id, job.preset, rank=rank, seen=job)
         read_log(access, job.job_id, output.raw, rank)
         return 0
 
@@ -133,7 +133,7 @@ def wait(app: AppContext, name: str, job_id: str | None, as_json: bool) -> int:
 
     with app.open(name) as access:
         job = find(access, None if job_id is None else check_job_id(job_id), latest=True)
-        return tell_end(access, wait_for(access, job.job_id), as_json)
+        return tell_end(access, wait_for(access, job), as_json)
 
 
 @click.command(cls=ClusterCommand)

@@ -35,9 +35,15 @@ INTERRUPTED = 130
 
 
 def follow_to_end(
-    access: Access, job_id: str, preset: str, as_json: bool = False, rank: int | None = None
+    access: Access,
+    job_id: str,
+    preset: str,
+    as_json: bool = False,
+    rank: int | None = None,
+    seen: JobRecord | None = None,
 ) -> int:
-    """Show the log until the job ends: its exit status, or 130 after Ctrl-C.
+    """Show the log until the job ends: its exit status, or 130 after Ctrl-C. `seen`: the job, where
+    somebody has just looked at it.
 
     On GPUs of several nodes it also says which way NCCL takes between them.
     """
@@ -49,7 +55,7 @@ def follow_to_end(
     status = None
     if output.has_status_line():
         with contextlib.suppress(HostError):  # following is what takes a connection up again
-            status = TrainingStatus(find(access, job_id))
+            status = TrainingStatus(seen or find(access, job_id))
     line = StatusLine(status)
 
     def tell(finding: Finding) -> None:
@@ -68,7 +74,7 @@ def follow_to_end(
 
     try:
         try:
-            job = follow(access, job_id, show, lost, rank)
+            job = follow(access, job_id, show, lost, rank, seen)
         finally:
             line.clear()
     except KeyboardInterrupt:

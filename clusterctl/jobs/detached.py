@@ -494,9 +494,10 @@ def follow_job(
     sink: Callable[[bytes], None] | None,
     on_lost: Callable[[HostError, float], None] = lambda why, delay_s: None,
     rank: int | None = None,
+    seen: JobRecord | None = None,
 ) -> JobRecord:
     """Pass the log on, or that of one rank, until the job has ended; what it came to. Without a
-    sink: only wait.
+    sink: only wait. `seen`: the job, where somebody has just looked at it.
 
     A lost connection is taken up again where it broke, `on_lost(why, delay_s)` being told before
     each attempt. Raises ConnectionLost or HostUnreachable, with what was last known of the job,
@@ -506,7 +507,7 @@ def follow_job(
     while True:
         received = _Counter(sink or (lambda chunk: None))
         try:
-            job = find_job(connections, head, job_id)
+            job, seen = seen or find_job(connections, head, job_id), None
             known = _known(job)
             command = tail_command(job_id, offset, job.running, silent=sink is None, rank=rank)
             connections.run(head, command, sink=received)

@@ -17,15 +17,14 @@ from typing import TYPE_CHECKING
 from clusterctl.domain.cluster import Cluster, Node
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.hostsfile import HostsFile, HostSlots, format_hosts_file
-from clusterctl.ec2.cluster_resources import find_key_pairs
 from clusterctl.ec2.instances import Instance, find_instances
-from clusterctl.ec2.launch.attempt import SentLaunch, read_launches
 from clusterctl.ec2.network.vpcs import is_local
 from clusterctl.operations.access import needs_jump
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.transport.keys import load_key
 
 if TYPE_CHECKING:
+    from clusterctl.ec2.launch.attempt import SentLaunch
     from clusterctl.ec2.session import Clients
 
 
@@ -228,6 +227,9 @@ def keep_site(folder: ClusterFolder, site: Site) -> None:
 
 def sent_launches(folder: ClusterFolder) -> tuple[SentLaunch, ...]:
     """The launches that are not settled. A file that nobody can read keeps no instance alive."""
+    # Every command reads this module, and launches import ten others.
+    from clusterctl.ec2.launch.attempt import read_launches
+
     try:
         return read_launches(folder.launch)
     except ClusterctlError:
@@ -291,6 +293,8 @@ def _complete(
 
     Names are no proof: another account may have a cluster of the same name.
     """
+    from clusterctl.ec2.cluster_resources import find_key_pairs
+
     name = folder.path.name
     instances = find_instances(clients.ec2, name) if found is None else found
     pinned = folder.known_hosts.read_text().split() if folder.known_hosts.exists() else ()

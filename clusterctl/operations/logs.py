@@ -189,22 +189,24 @@ def follow(
     sink: Callable[[bytes], None],
     on_lost: Callable[[HostError, float], None],
     rank: int | None = None,
+    seen: JobRecord | None = None,
 ) -> JobRecord:
-    """The log until the job has ended, or that of one rank, and what it came to.
+    """The log until the job has ended, or that of one rank, and what it came to. `seen`: see
+    follow_job.
 
     Raises ConnectionLost or HostUnreachable, with what was last known of it.
     """
     try:
-        return follow_job(access.connections, access.head, job_id, sink, on_lost, rank)
+        return follow_job(access.connections, access.head, job_id, sink, on_lost, rank, seen)
     except (ConnectionLost, HostUnreachable) as lost:
         again = f"then: clusterctl logs {access.cluster.name} -f --job {job_id}"
         hint = f"{lost.hint}; {again}" if lost.hint else again
         raise type(lost)(lost.host, lost.message, hint) from lost
 
 
-def wait_for(access: Access, job_id: str) -> JobRecord:
+def wait_for(access: Access, seen: JobRecord) -> JobRecord:
     """The job when it has ended. Raises as `follow`."""
-    return follow_job(access.connections, access.head, job_id, None)
+    return follow_job(access.connections, access.head, seen.job_id, None, seen=seen)
 
 
 def fetch(access: Access, job_id: str, place: Path) -> None:

@@ -142,6 +142,21 @@ def test_a_job_runs_to_its_end(node, status, state):
     assert list_jobs(node, HEAD) == [find_job(node, HEAD, JOB)]
 
 
+def test_a_job_that_was_just_looked_at_is_not_looked_at_again_before_its_log(node, monkeypatch):
+    start_job(node, HEAD, plan(node.home, "echo out"), "demo")
+    ended = follow_job(node, HEAD, JOB, lambda _: None)
+    asked, run = [], node.run
+    monkeypatch.setattr(node, "run", lambda *a, **k: asked.append(a[1]) or run(*a, **k))
+    chunks = []
+    assert follow_job(node, HEAD, JOB, chunks.append, seen=ended) == ended
+    assert (b"".join(chunks), len(asked)) == (b"out\n", 1), asked
+    # It ended after the look.
+    before = replace(ended, state=JobState.RUNNING, exit_status=None)
+    chunks.clear()
+    assert follow_job(node, HEAD, JOB, chunks.append, seen=before).state is JobState.SUCCEEDED
+    assert b"".join(chunks) == b"out\n"
+
+
 def test_copies_and_trainings_are_in_nobodys_way_but_their_own_kinds(node):
     def start(number, destination=""):
         job = plan(node.home, "while [ ! -e go ]; do sleep 0.1; done", f"{JOB[:-1]}{number}")
