@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import importlib
 import signal
 import sys
@@ -63,6 +64,9 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 }
 
 INTERRUPTED = 130
+# Python looks for garbage whenever there are 700 objects more. A short command keeps what it makes,
+# modules and EC2's description: 140,000 objects, and these looks took a tenth of its time.
+OBJECTS_BETWEEN_LOOKS = 200_000
 
 
 class LazyGroup(Group):
@@ -168,9 +172,13 @@ def run_program(command: click.Command) -> NoReturn:
     """`command` as a process of its own. SIGTERM ends it as Ctrl-C does: what it runs on the hosts
     is ended too.
     """
+    gc.set_threshold(OBJECTS_BETWEEN_LOOKS)
     output.open_closed_streams()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    sys.exit(output.close_streams(run_command(command)))
+    status = output.close_streams(run_command(command))
+    # To end, Python would look through all of it for garbage again: a quarter of a second.
+    gc.freeze()
+    sys.exit(status)
 
 
 def main() -> None:
