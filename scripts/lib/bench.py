@@ -33,6 +33,7 @@ from bench_lab import (
     running_lab,
 )
 from bench_launch import bench_launch
+from bench_logs import bench_logs
 from bench_pipe import bench_pipe
 from bench_preprocess import bench_preprocess
 from bench_resize import bench_resize
@@ -74,6 +75,7 @@ def main() -> None:
         "explain": bench_explain,
         "input": bench_input,
         "launch": bench_launch,
+        "logs": bench_logs,
         "pipe": bench_pipe,
         "preprocess": bench_preprocess,
         "resize": bench_resize,
