@@ -429,7 +429,7 @@ def start_job(
     return Started(str(answer["with"]), tuple(answer.get("after", ())))
 
 
-def in_the_way(job_id: str, cluster: str, destination: str) -> JobRunning:
+def in_the_way(job_id: str, cluster: str, destination: str = "") -> JobRunning:
     """The refusal of a training beside another, or of a copy beside one to the same place."""
     if destination:
         job = f"--job {job_id}"

@@ -31,7 +31,7 @@ from clusterctl.jobs.deploy import (
     example_files,
     ship_code,
 )
-from clusterctl.jobs.detached import Started, start_job
+from clusterctl.jobs.detached import Started, in_the_way, start_job
 from clusterctl.jobs.plan import (
     CODE_FOLDER,
     PROBE,
@@ -179,6 +179,8 @@ def start_training(
     """
     plan.check()
     if how == "refuse":
+        if plan.running.jobs:
+            raise in_the_way(plan.running.jobs[0].job_id, access.cluster.name)
         refuse_beside_a_run(access, plan.running, "two would share its GPUs")
     text = format_hosts_file(plan.hosts)
     shipped = _on_all(access, deploy_files(access.connections, access.targets, text))
