@@ -174,7 +174,9 @@ def wait_for_nodes(plan: dict[str, Any], nodes: list[dict[str, Any]], folder: Pa
     enough_since = None
     while True:
         hosts = read_hosts(Path(plan["workdir"], "hosts"))
-        others = [{"address": host} for host in hosts if host != head]
+        others = [
+            {"address": host, "name": names.get(host, host)} for host in hosts if host != head
+        ]
         # A node that was silent when the others were swept may still have ranks.
         said = end_on(others, folder.name)
         up = {head} | {one["address"] for one, text in zip(others, said) if text is not None}
@@ -212,7 +214,10 @@ def give_code(folder: Path, nodes: list[dict[str, Any]]) -> None:
     unpack = f"mkdir -p {place}.new && tar -xzf - -C {place}.new && mv {place}.new {place}"
     script = f"umask 077; [ -e {place} ] || {{ {unpack}; }}"
     if files:
-        ask(nodes, ["sh", "-c", script], content.getvalue())
+        answers = ask(nodes, ["sh", "-c", script], content.getvalue())
+        lacking = [node["name"] for node, said in zip(nodes, answers) if said is None]
+        if lacking:
+            say(f"the job's program could not be put on {', '.join(lacking)}: is its disk full?")
 
 
 def read_hosts(path: Path) -> dict[str, int]:

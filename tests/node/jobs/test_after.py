@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -39,7 +40,7 @@ def test_how_many_ranks_fit(tmp_path, slots, more, ranks):
 
 
 def test_a_restart_is_a_new_beginning_for_boots_and_none_for_what_the_job_has_written(
-    tmp_path, monkeypatch
+    tmp_path, monkeypatch, capsys
 ):
     """metrics.jsonl is kept where it is younger than exit_status: also the first attempt's."""
     began = []
@@ -81,7 +82,7 @@ def test_what_mpirun_says_of_a_lost_node_is_found_behind_the_offset_alone(tmp_pa
 
 
 def test_a_node_that_comes_back_has_no_rank_left_and_the_program_when_the_job_begins_anew(
-    tmp_path, monkeypatch
+    tmp_path, monkeypatch, capsys
 ):
     """It was silent when the others were swept, or is a new machine."""
     there = tmp_path / "there"
@@ -105,3 +106,9 @@ def test_a_node_that_comes_back_has_no_rank_left_and_the_program_when_the_job_be
     assert (said, ended) == ("starting again with 8 ranks on a, b", -15)
     shipped = there / ".clusterctl" / "code" / tmp_path.name / "lib" / "it's.py"
     assert shipped.read_text() == "print()"
+    assert "could not be put" not in capsys.readouterr().out
+    # A file where its folder is to be, as good as a full disk.
+    shutil.rmtree(there / ".clusterctl")
+    (there / ".clusterctl").write_text("")
+    after.give_code(tmp_path, nodes[1:])
+    assert "the job's program could not be put on b" in capsys.readouterr().out
