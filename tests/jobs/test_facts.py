@@ -9,7 +9,7 @@ import pytest
 
 from clusterctl.domain.errors import ClusterctlError
 from clusterctl.jobs.mpirun import MpiRun
-from clusterctl.jobs.plan import PROBE, Environment, parse_facts
+from clusterctl.jobs.plan import PROBE, Environment, parse_facts, probe
 
 
 def test_a_gpu_instance_whose_shell_greets():
@@ -33,7 +33,8 @@ def test_a_gpu_instance_whose_shell_greets():
         parse_facts("bye\n")
 
 
-def test_the_probe_runs_in_a_plain_shell(weird_home):
+@pytest.mark.parametrize("named", [None, "~/my env", "{home}/my env"])
+def test_the_probe_runs_in_a_plain_shell(weird_home, named):
     conda = weird_home / "anaconda3" / "envs" / "tensorflow2_p38"
     activated = weird_home / "my env"
     for fake in (conda, activated):
@@ -41,9 +42,10 @@ def test_the_probe_runs_in_a_plain_shell(weird_home):
         (fake / "bin" / "mpirun").write_text("#!/bin/sh\necho 'mpirun (Open MPI) 4.0.5'\n")
         (fake / "bin" / "mpirun").chmod(0o755)
     home = {"HOME": str(weird_home), "LD_LIBRARY_PATH": "/a b/lib"}
-    environ = {**os.environ, **home, "VIRTUAL_ENV": str(activated)}
+    environ = {**os.environ, **home, "VIRTUAL_ENV": str(conda if named else activated)}
     environ.pop("CONDA_PREFIX", None)
-    done = subprocess.run(["sh", "-c", PROBE], env=environ, capture_output=True, check=True)
+    command = probe(named and named.format(home=weird_home))
+    done = subprocess.run(["sh", "-c", command], env=environ, capture_output=True, check=True)
     facts = parse_facts(done.stdout.decode())
     assert facts.home == str(weird_home)
     assert facts.addresses

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 
 import pytest
 
@@ -523,6 +524,30 @@ def test_what_torchrun_refuses(changes, error, says):
         check_request(request, HOSTS.slots, "add nodes")
         plan_job(request, facts(torch_python="/p" if changes else ""), HOSTS, JOB)
     assert raised.value.hint
+
+
+MINE = Environment(
+    MpiRun("/home/ubuntu/mine/bin/mpirun", "5.0.11"), "/home/ubuntu/mine/bin/python", False
+)
+
+
+def test_an_environment_of_the_users_is_the_only_one_that_counts():
+    both = facts(environments=(MINE, FIVE), torch_python="/home/ubuntu/mine/bin/python")
+    request = JobRequest(1, script="/x.py", environment="~/mine")
+    plan = plan_job(request, both, HOSTS, JOB)
+    assert (plan.argv[0], plan.python) == (MINE.mpirun.path, MINE.python)
+    assert plan_job(replace(request, torchrun=True), both, HOSTS, JOB).python == MINE.python
+    for changes, says in (
+        ({"environment": "~/other"}, "no Open MPI in /home/ubuntu/other on demo-0"),
+        ({"environment": "/other", "torchrun": True}, "no PyTorch in /other on demo-0"),
+        # The trainer needs Horovod, and another environment's does not count.
+        ({"script": None, "synthetic": True}, "Horovod is not installed on demo-0"),
+    ):
+        with pytest.raises(MissingTool, match=says):
+            plan_job(replace(request, **changes), both, HOSTS, JOB)
+    for folder in ("mine", "~", "~bob/mine", ""):
+        with pytest.raises(UsageError, match="--env is a folder of the nodes"):
+            check_request(replace(request, environment=folder), HOSTS.slots, "add nodes")
 
 
 @pytest.mark.parametrize(
