@@ -120,9 +120,12 @@ def test_a_program_of_here_is_shipped_and_stays_what_it_was(quiet, tmp_path):
     first = json.loads(quiet.ctl(*run, "--detach", "--json")[1])
     for name in ("lib.py", "late.py"):
         (tmp_path / name).write_text("WHO = 2")
-    quiet.ctl("run", "touch /data/go")
-    status, out, err = quiet.ctl(*run, "--force")
+    # In an environment of the user's own, which all nodes have there.
+    quiet.ctl("run", "touch /data/go; ln -sfn /opt/clusterctl/training ~/my-env")
+    status, out, err = quiet.ctl(*run, "--force", "--env", "~/my-env/")
     assert (status, of_ranks(out)) == (0, 2 * "2 2 n\n"), err
+    [second] = (one for one in quiet.jobs() if one["id"] != first["id"])
+    assert second["line"].startswith("/home/ubuntu/my-env/bin/mpirun ")
     assert "2 ranks on pair-[0-1]: main.py and 3 other files from here (1" in err
     eventually(lambda: {job["state"] for job in quiet.jobs()} == {"succeeded"}, "the first")
     assert of_ranks(quiet.ctl("logs", "--job", first["id"])[1]) == 2 * "1 1 n\n"
