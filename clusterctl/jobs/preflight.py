@@ -147,6 +147,8 @@ INSTALL = "install the same on every node: clusterctl env install NAME"
 def environment_findings(context: JobContext) -> list[Finding]:
     """Every node has to have what the head node has, at the same place."""
     paths = {"mpirun": context.plan.argv[0], "python": context.plan.python}
+    own = context.plan.environment
+    hint = f"{own} has to be the same on every node" if own else INSTALL
     missing = [
         (node.host, f"{path} does not start there")
         for node in context.nodes
@@ -165,9 +167,9 @@ def environment_findings(context: JobContext) -> list[Finding]:
         for text in built_otherwise(node.versions, not context.plan.script_path)
     ]
     return [
-        *together("env.missing", missing, INSTALL),
-        *together("env.differs", other, INSTALL),
-        *together("env.mismatch", built, INSTALL),
+        *together("env.missing", missing, hint),
+        *together("env.differs", other, hint),
+        *together("env.mismatch", built, hint),
     ]
 
 

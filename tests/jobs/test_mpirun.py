@@ -541,7 +541,7 @@ def test_an_environment_of_the_users_is_the_only_one_that_counts():
         ({"environment": "~/other"}, "no Open MPI in /home/ubuntu/other on demo-0"),
         ({"environment": "/other", "torchrun": True}, "no PyTorch in /other on demo-0"),
         # The trainer needs Horovod, and another environment's does not count.
-        ({"script": None, "synthetic": True}, "Horovod is not installed on demo-0"),
+        ({"script": None, "synthetic": True}, "no Horovod in /home/ubuntu/mine on demo-0"),
     ):
         with pytest.raises(MissingTool, match=says):
             plan_job(replace(request, **changes), both, HOSTS, JOB)

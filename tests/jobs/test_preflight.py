@@ -123,6 +123,16 @@ def test_software_that_is_otherwise(versions, check_id, message):
     assert found([NODE, replace(SECOND, versions=there)]) == said
 
 
+@pytest.mark.parametrize(
+    ("own", "hint"),
+    [(None, "clusterctl env install NAME"), ("~/mine", "~/mine has to be the same on every node")],
+)
+def test_whose_environment_it_is_decides_what_to_do(own, hint):
+    nodes = [NODE, replace(SECOND, versions={})]
+    said = preflight(replace(plan(), environment=own), nodes, ("demo-0", "demo-1"), False)
+    assert {hint in one.hint for one in said} == {True}
+
+
 OTHER = "has other training data than demo-0: "
 
 
