@@ -32,7 +32,8 @@ def has_role() -> bool:
     """Whether the node has an instance profile, or may have one: no answer."""
     try:
         return bool(metadata(ROLES).strip())
-    except urllib.error.HTTPError:
-        return False
+    except urllib.error.HTTPError as error:
+        # Nothing is there, or the service is turned off. Other errors pass.
+        return error.code not in (403, 404)
     except OSError:
         return True

@@ -480,7 +480,7 @@ def _version(path: str, word: str) -> str:
 
 
 NO_KEYS = r"NoCredentialProviders|Unable to locate credentials|no EC2 IMDS role"
-ASK_AGAIN_AFTER_S = (1.0, 2.0, 4.0, 8.0)
+ASK_AGAIN_AFTER_S = (1.0, 2.0, 4.0, 8.0, 15.0)
 
 
 def patiently(attempt: Callable[[], str]) -> None:
