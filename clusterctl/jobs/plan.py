@@ -321,9 +321,7 @@ SERVE = "serve"  # the preset of a job that serves a model
 def only_in(facts: HeadFacts, request: JobRequest) -> HeadFacts:
     """The facts without what is outside of the environment that was asked for. Raises MissingTool
     where that lacks what the job needs."""
-    folder = request.environment or ""
-    if folder.startswith("~"):
-        folder = facts.home + folder[1:]
+    folder = _in_home(request.environment or "", facts.home, None)
     where = f"in {folder} on {facts.hostname or 'the head node'}"
     hint = "install it there, on every node"
     if request.torchrun:

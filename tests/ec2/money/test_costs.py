@@ -153,6 +153,7 @@ def test_limits_come_back_as_they_were(limits, text):
         ("budget=0 max-hours=0.0", Limits()),
         ("budget=1e5 max-hours=inf max-hourly=nan", Limits()),
         ("budget=99999999999", Limits()),
+        ("xmax-hours=8 max-hours=1e9", Limits()),
         ("Budget=5 max_hours=8 __class__=1 name=2", Limits()),
         ("  max-hours=8\t\n budget=5  ", Limits(max_hours=8, budget_usd=5)),
         ("budget=5 budget=7", Limits(budget_usd=7)),
