@@ -123,14 +123,15 @@ class LabCluster:
     def instance_profile(self) -> Iterator[None]:
         """All nodes have a role that may do anything, for the time of the block."""
         iam, ec2 = once_client(self.lab, "iam"), once_client(self.lab)
+        # Files that run in one worker share its lab: another file's cluster may have made it.
         with contextlib.suppress(iam.exceptions.EntityAlreadyExistsException):
-            iam.create_role(RoleName="nodes", AssumeRolePolicyDocument=json.dumps(ROLE))
-            iam.create_instance_profile(InstanceProfileName="nodes")
-            iam.add_role_to_instance_profile(InstanceProfileName="nodes", RoleName="nodes")
+            iam.create_role(RoleName="pair", AssumeRolePolicyDocument=json.dumps(ROLE))
+            iam.create_instance_profile(InstanceProfileName="pair")
+            iam.add_role_to_instance_profile(InstanceProfileName="pair", RoleName="pair")
         with self.access() as access:
             made = [
                 ec2.associate_iam_instance_profile(
-                    IamInstanceProfile={"Name": "nodes"}, InstanceId=node.instance_id
+                    IamInstanceProfile={"Name": "pair"}, InstanceId=node.instance_id
                 )["IamInstanceProfileAssociation"]["AssociationId"]
                 for node in access.cluster.nodes
             ]

@@ -181,8 +181,8 @@ def test_the_reason_of_the_second_channel_is_in_the_message(
     clusterctl, name, lab, without_consoles
 ):
     iam = once_client(lab, "iam")
-    iam.create_instance_profile(InstanceProfileName="nodes")
-    profile = ("--instance-profile", "nodes")
+    iam.create_instance_profile(InstanceProfileName="of-no-role")
+    profile = ("--instance-profile", "of-no-role")
     without_consoles(*profile)
     ran = up(clusterctl, name, "--timeout", "6s", *profile)
     assert ran.status == 1
