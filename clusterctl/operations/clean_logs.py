@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -43,10 +42,6 @@ class Cleaning:
     dry_run: bool = False
     force: bool = False
     running: tuple[str, ...] = ()
-
-    @property
-    def payload(self) -> bytes:
-        return json.dumps(vars(self)).encode()
 
 
 @dataclass(frozen=True)
@@ -137,7 +132,7 @@ def clean_logs(access: Access, cleaning: Cleaning) -> FanoutResult[NodeLogs]:
 
 def _on(access: Access, targets: Sequence[Target], cleaning: Cleaning) -> FanoutResult[NodeLogs]:
     result = access.connections.run_all(
-        targets, CLEAN.command(), stdin=CLEAN.stdin(cleaning.payload), timeout_s=TIMEOUT_S
+        targets, CLEAN.command(), stdin=CLEAN.stdin(vars(cleaning)), timeout_s=TIMEOUT_S
     )
     return read_each(result, parse_logs)
 

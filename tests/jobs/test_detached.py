@@ -272,7 +272,7 @@ def test_a_job_that_is_being_started_is_neither_lost_nor_cleaned_away(node):
     # To clean looks at every process of this machine.
     own = new_job_id()
     put_env(node, SLOW_ENV)
-    clean = (CLEAN.command(), CLEAN.stdin(Cleaning(jobs=True, force=True).payload))
+    clean = (CLEAN.command(), CLEAN.stdin(vars(Cleaning(jobs=True, force=True))))
     with ThreadPoolExecutor() as pool:
         started = pool.submit(start_job, node, HEAD, plan(node.home, "exec sleep 600", own), "demo")
         eventually((node.home / "launched").exists)
@@ -286,7 +286,7 @@ def test_a_job_that_is_being_started_is_neither_lost_nor_cleaned_away(node):
         nothing = {"folders": [], "failed": [], "links": []}
         assert json.loads(cleaned.result(timeout=240).stdout) == nothing
     assert find_job(node, HEAD, own).running
-    unforced = node.run(HEAD, clean[0], stdin=CLEAN.stdin(Cleaning(jobs=True).payload)).stdout
+    unforced = node.run(HEAD, clean[0], stdin=CLEAN.stdin(vars(Cleaning(jobs=True)))).stdout
     assert json.loads(unforced) == {"busy": own}, "a job that was started since it was asked"
     assert end_job(node, HEAD, own)
     [ended] = json.loads(node.run(HEAD, clean[0], stdin=clean[1]).stdout)["folders"]

@@ -25,15 +25,14 @@ import shutil
 import sys
 from pathlib import Path
 
-JOBS = Path.home() / ".clusterctl" / "jobs"
+from clusterctl.node.jobs.jobs import JOB_IDS, JOBS, METRICS, pid_of
+
 CODE = Path.home() / ".clusterctl" / "code"  # what `train --script` shipped, on every node
-JOB_IDS = "[0-9]" * 8 + "-" + "[0-9]" * 6 + "-" + "[0-9a-f]" * 4
 CHECKPOINT = re.compile(r"model\.ckpt-\d+\.index")
 OF_STEP = re.compile(r"model\.ckpt-(\d+)\..*")
 # Of TensorFlow 1, too: the tutorial's own trainer.
 OURS = re.compile(r"\.?model\.ckpt-\d+\..*|events\.out\.tfevents\..*")
 UNFINISHED = re.compile(r"\.?model\.ckpt-\d+_temp.*")  # folders
-METRICS = "metrics.jsonl"
 BESIDE_CHECKPOINTS = {"checkpoint", "graph.pbtxt"}
 
 
@@ -45,15 +44,6 @@ def size_of(path: str) -> int:
             with contextlib.suppress(OSError):
                 total += os.lstat(os.path.join(root, name)).st_blocks * 512  # noqa: PTH118
     return total + os.lstat(path).st_blocks * 512
-
-
-def runs(job: Path) -> bool:
-    try:
-        pid = int((job / "pid").read_text())
-        environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except (OSError, ValueError):
-        return False
-    return b"CLUSTERCTL_JOB=" + os.fsencode(job.name) in environ
 
 
 def submitted(job: Path) -> tuple:
@@ -85,7 +75,7 @@ def main() -> None:
 
 def clean(asked: dict) -> dict:
     jobs = [job for job in sorted(JOBS.glob(JOB_IDS), key=submitted) if job.is_dir()]
-    running = [job.name for job in jobs if runs(job)]
+    running = [job.name for job in jobs if pid_of(job)]
     if running and not (asked["dry_run"] or asked["force"]):
         return {"busy": running[0]}  # others may wait for it
     found, failed, links = [], [], []
@@ -128,7 +118,7 @@ def clean(asked: dict) -> dict:
     for name in ids[: max(0, len(ids) - asked["keep_last"])]:
         own = [str(top / name) for top in (JOBS, CODE) if (top / name).is_dir()]
         # Of one that is queued, is tried again or has its model collected, nothing need run here.
-        is_running = name in asked.get("running", ()) or has_processes(name)
+        is_running = name in asked["running"] or has_processes(name)
         if not is_running and not any(map(is_link, own)):
             take({"path": own[0], "checkpoints": 0, "others": 0}, own)
     return {"folders": found, "failed": failed, "links": sorted(set(links))}

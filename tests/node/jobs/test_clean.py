@@ -50,7 +50,7 @@ def node(tmp_path):
 
 def clean(node, *folders, **changes):
     cleaning = Cleaning(tuple((folder, "hvd_train.log") for folder in folders), **changes)
-    result = node.run(HEAD, CLEAN.command(), stdin=CLEAN.stdin(cleaning.payload))
+    result = node.run(HEAD, CLEAN.command(), stdin=CLEAN.stdin(vars(cleaning)))
     assert result.ok, result
     return json.loads(result.stdout)
 
