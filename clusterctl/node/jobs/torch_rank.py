@@ -10,14 +10,15 @@ PR_SET_PDEATHSIG (prctl(2)), and nothing is left on any node.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import select
+import signal
 import sys
+
+from clusterctl.node.death_signal import set_death_signal
 
 # With its two marks still less than what a pipe takes in one piece.
 READ_BYTES = 4000
-PR_SET_PDEATHSIG, SIGKILL = 1, 9
 
 
 def main() -> None:
@@ -26,7 +27,7 @@ def main() -> None:
         relay(sys.argv[2], [int(word) for word in sys.argv[3:]])
         return
     start_relay()
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, SIGKILL)
+    set_death_signal(signal.SIGKILL)
     os.execv(sys.executable, [sys.executable, "-u", *sys.argv[1:]])
 
 
