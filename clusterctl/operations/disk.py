@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -323,7 +322,7 @@ def disk(access: Access, indices: Sequence[int] | None = None) -> DiskReport:
     result = access.connections.run_all(
         access.select(indices),
         DISK.command(),
-        stdin=DISK.stdin(json.dumps(asked).encode()),
+        stdin=DISK.stdin(asked),
         timeout_s=TIMEOUT_S,
     )
     nodes = read_each(result, parse_disks)

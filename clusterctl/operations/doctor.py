@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import time
 from collections.abc import Callable, Sequence
@@ -86,7 +85,7 @@ def doctor(
         result = access.connections.run(
             target,
             DOCTOR.command(),
-            stdin=DOCTOR.stdin(json.dumps(asked).encode()),
+            stdin=DOCTOR.stdin(asked),
             timeout_s=ANSWER_WITHIN_S,
         )
         back_s = time.time()

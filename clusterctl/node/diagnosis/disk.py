@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import time
+from functools import partial
 
 from clusterctl.node.diagnosis import host
 
@@ -19,7 +20,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-WITHIN_S = 5.0
 MOST_FOLDERS = 5
 # A folder is named by the one below it that has most of it.
 MOST_OF_IT = 0.8
@@ -35,25 +35,21 @@ def look(asked: dict[str, Any]) -> dict[str, Any]:
         before = first.get(path)
         system["grows"] = (system["used_bytes"] - before["used_bytes"]) / apart_s if before else 0.0
     full = [path for path, system in last.items() if share(system) >= asked["full"]]
-    walks = {path: _walk_question(path, asked["walk_s"]) for path in full}
-    answers, more = host.ask(walks, asked["walk_s"] + WITHIN_S)
+    walks = {path: partial(largest, path, asked["walk_s"]) for path in full}
+    answers, more = host.ask(walks, asked["walk_s"] + host.WITHIN_S)
     for path, answer in answers.items():
         last[path].update(answer)
     return {"filesystems": list(last.values()), "errors": {**errors, **more}}
 
 
 def _systems() -> tuple[dict[str, Any], dict[str, str]]:
-    return host.ask({path: host.filesystem_question(path) for path in host.mounts()}, WITHIN_S)
+    return host.ask({path: partial(host.filesystem, path) for path in host.mounts()}, host.WITHIN_S)
 
 
 def share(system: dict[str, Any]) -> float:
     """Of the room that a user has, as df says it."""
     room = system["used_bytes"] + system["free_bytes"]
     return system["used_bytes"] / room if room else 0.0
-
-
-def _walk_question(path: str, within_s: float) -> Any:
-    return lambda: largest(path, within_s)
 
 
 def largest(top: str, within_s: float) -> dict[str, Any]:

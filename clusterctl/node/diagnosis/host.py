@@ -20,6 +20,7 @@ import socket
 import struct
 import subprocess
 import time
+from functools import partial
 from pathlib import Path
 
 TYPE_CHECKING = False
@@ -58,7 +59,7 @@ def facts(within_s: float = WITHIN_S) -> dict[str, Any]:
         "nvlink": nvlink,
         "fabric_manager": fabric_manager,
     }
-    asked = {f"mount {path}": filesystem_question(path) for path in mounts()}
+    asked = {f"mount {path}": partial(filesystem, path) for path in mounts()}
     answers, errors = ask({**questions, **asked}, within_s)
     systems = [answers.pop(name) for name in asked if name in answers]
     clock["last_s"] = time.time()
@@ -286,10 +287,6 @@ def mounts() -> list[str]:
         if path in table:
             found.setdefault(table[path][0], path)
     return list(found.values())
-
-
-def filesystem_question(path: str) -> Callable[[], dict[str, Any]]:
-    return lambda: filesystem(path)
 
 
 def filesystem(path: str) -> dict[str, Any]:

@@ -18,7 +18,6 @@ FIRST_LINES = 40
 METRICS_LINES = 200
 LONGEST_LINE = 4096
 MOST_BYTES = 2 << 20
-METRICS = "metrics.jsonl"
 LOGS = (".log", ".out", ".txt", "log")
 
 
@@ -50,7 +49,7 @@ def _of_record(record: dict[str, Any], log_lines: int) -> dict[str, Any]:
         "found": record,
         "hosts": jobs.text_in(workdir / "hosts"),
         **_log(folder / "log", log_lines),
-        **_metrics(log_dir / METRICS if log_dir else None),
+        **_metrics(log_dir / jobs.METRICS if log_dir else None),
     }
 
 
@@ -59,7 +58,7 @@ def _by_hand(launcher: processes.Process, log_lines: int) -> dict[str, Any]:
     told = processes.describe(launcher)
     paths = _open_paths([one for one in processes.find(None, False) if one.role == "rank"])
     outputs = _open_paths([launcher], ("1", "2"))
-    metrics = next((path for path in paths if path.endswith("/" + METRICS)), None)
+    metrics = next((path for path in paths if path.endswith("/" + jobs.METRICS)), None)
     beside = [path for path in paths if metrics and Path(path).parent == Path(metrics).parent]
     log = next((path for path in [*outputs, *beside] if path.endswith(LOGS)), None)
     hosts = ""

@@ -88,7 +88,6 @@ TCP_TIMERS = {1: "on", 2: "keepalive", 3: "timewait", 4: "persist"}
 # As a main thread calls while the threads of a library work.
 WAITS = ("futex", "poll", "ppoll", "select", "epoll_wait", "epoll_pwait")
 VARIABLES = ("HOROVOD_", "NCCL_", "OMPI_MCA_", "PRTE_MCA_", "CUDA_VISIBLE_DEVICES", "FI_", "TF_")
-SECRET = re.compile("SECRET|TOKEN|PASSW")
 DULL = ("/dev/null", "/dev/urandom", "/dev/random", "/dev/pts/", "/proc/", "/sys/")
 
 

@@ -13,6 +13,7 @@ import os
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 from clusterctl.node.diagnosis import host, job, sampler
@@ -94,7 +95,7 @@ def slow_facts(is_head: bool, within_s: float) -> dict[str, Any]:
     """What may hang: a dead mount, a lost GPU. `errors` says of those that are missing why."""
     questions = {"gpus": host.gpus, "memory": host.memory}
     for path in host.mounts():
-        questions[f"mount {path}"] = lambda path=path: host.filesystem(path)  # type: ignore[misc]
+        questions[f"mount {path}"] = partial(host.filesystem, path)
     if is_head:
         questions["job"] = lambda: job.look(None, LOG_LINES)
     said, errors = host.ask(questions, max(1.0, within_s))
