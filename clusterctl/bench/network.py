@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any, Optional
+from typing import Any
 
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.units import count, format_bytes, format_link
@@ -34,7 +34,7 @@ def rounds(names: Sequence[str]) -> list[list[Pair]]:
     The circle method: one stays, the others move on by one place. n - 1 rounds of n / 2 pairs; of
     an odd number of nodes one sits out in each of n rounds.
     """
-    seats: list[Optional[str]] = [*names, *([None] if len(names) % 2 else [])]
+    seats: list[str | None] = [*names, *([None] if len(names) % 2 else [])]
     made = []
     for _ in range(len(seats) - 1):
         facing = zip(seats[: len(seats) // 2], reversed(seats))

@@ -474,9 +474,8 @@ def log_findings(context: JobContext) -> list[Finding]:
         return list(_nothing_to_evaluate(context))
     records = records_of(context.head.training, context.head.records)
     found = [*_earlier_run(context, records), *_disk(context, records)]
-    run = context.plan.run
-    steps = run.steps(records) if run and run.trace_steps else None
-    if run and run.trace_steps and steps is not None and run.trace_steps[0] >= steps:
+    steps = run.steps(records) if run.trace_steps else None
+    if run.trace_steps and steps is not None and run.trace_steps[0] >= steps:
         text = f"there is no step {run.trace_steps[0]} to trace: the last one is {steps - 1}"
         found.append(Finding("trace.too_late", Severity.ERROR, text, hint="--trace-steps 10:20"))
     return found
