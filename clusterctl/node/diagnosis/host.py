@@ -25,7 +25,7 @@ from pathlib import Path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any
     from xml.etree.ElementTree import Element
 
@@ -67,7 +67,7 @@ def facts(within_s: float = WITHIN_S) -> dict[str, Any]:
 
 
 def ask(
-    questions: dict[str, Callable[[], Any]], within_s: float
+    questions: Mapping[str, Callable[[], Any]], within_s: float
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """The answers by name, and why others are missing. All are asked at once."""
     waiting = {_start(question): name for name, question in questions.items()}
