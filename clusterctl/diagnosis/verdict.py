@@ -38,7 +38,6 @@ STATUSES = {INFO: 0, WARNING: 1, ERROR: 2}
 HEALTHY, QUEUED = "healthy", "queued"
 # A clock this far from the others' makes their logs hard to read, TLS and S3 fail at 15 min.
 SKEW_S = 2.0
-SKEW_FATAL_S = 300.0
 FEW_DESCRIPTORS = 64
 # A link is slow when at least so much is sent over it, for such a share of the time, with such a
 # round trip, and that many times as slowly as over another. Acknowledgements that Linux delays come

@@ -57,8 +57,7 @@ class JobFile:
     """What a job.yaml says. `script` and `source_dir` are paths here.
 
     `hosts`: so many nodes. `per_host`: ranks on each, None: as many as it has GPUs. `variables` and
-    `mpi_arguments` are as with -x and --mpi-arg. `max_run_s` ends the job. `settled` are
-    the keys that say nothing here.
+    `mpi_arguments` are as with -x and --mpi-arg. `settled` are the keys that say nothing here.
     """
 
     script: str
@@ -68,7 +67,6 @@ class JobFile:
     per_host: int | None = None
     variables: tuple[str, ...] = ()
     mpi_arguments: tuple[str, ...] = ()
-    max_run_s: int | None = None
     settled: tuple[str, ...] = ()
 
     def ranks(self, hosts: HostsFile, cluster: str) -> int:
@@ -136,7 +134,6 @@ def parse_job(said: Any, folder: Path) -> JobFile:
         per_host=per_host,
         variables=variables,
         mpi_arguments=arguments,
-        max_run_s=max_run,
         settled=tuple(name for name in known if RENAMED.get(name, name) in SETTLED),
     )
 

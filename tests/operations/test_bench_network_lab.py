@@ -109,7 +109,8 @@ def test_its_command_with_nccl_tests_where_they_are(quad, tmp_path):
     status, out, err = quad.ctl("bench", *options, "--plot", str(picture))
     for node in range(4):
         quad.on(node, "rm -r nccl-tests")
-    assert (status, err.splitlines()[0]) == (0, f"wrote {picture}")
+    # 1: on busy processors a link may be named slow.
+    assert (status in (0, 1), err.splitlines()[0]) == (True, f"wrote {picture}"), err
     header, *rows = [line.split() for line in out.partition("\n\n")[0].splitlines()]
     assert header == ["GBIT/S,", "3", "STREAMS,", "TO", "0", "1", "2", "3"]
     assert [row[0] for row in rows] == [f"quad-{index}" for index in range(4)]
