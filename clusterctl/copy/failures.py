@@ -16,6 +16,7 @@ from clusterctl.domain.errors import (
     UsageError,
     unquoted_home,
 )
+from clusterctl.domain.results import last_line
 from clusterctl.node.relay.messages import Failed, printable
 
 AGAIN = "run the same copy again: it goes on where it stopped"
@@ -107,7 +108,7 @@ def _timeout(host: str, what: str, hint: str = AGAIN) -> CommandTimeout:
 
 def ended_early(host: str, exit_status: int, stderr: str, spoke: bool) -> ClusterctlError:
     """The relay's process ended, and not because it was told to."""
-    complaint = printable((stderr.strip().splitlines() or ["no message"])[-1])
+    complaint = printable(last_line(stderr))
     if exit_status == 127 and not spoke:
         return _missing(
             host, "python3 is not installed there", "install it: apt-get install python3"

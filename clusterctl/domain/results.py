@@ -72,12 +72,16 @@ def exit_status_of(result: FanoutResult[CommandResult]) -> int:
     return max((value.exit_status for value in result.values), default=0)
 
 
+def last_line(text: str) -> str:
+    """The last line of what a program wrote on stderr, where most say why they failed."""
+    return (text.strip().splitlines() or ["no message"])[-1]
+
+
 def json_lines(result: CommandResult, doing: str) -> list[dict[str, Any]]:
     """The JSON objects that a node program printed. Raises CommandFailed when it failed."""
     if result.exit_status:
-        complaint = (result.stderr.strip().splitlines() or ["no message"])[-1]
         hint = "the nodes need python3" if result.exit_status == 127 else ""
-        raise CommandFailed(result.host, f"{doing} failed: {complaint}", hint)
+        raise CommandFailed(result.host, f"{doing} failed: {last_line(result.stderr)}", hint)
     return list(_objects(result.stdout))
 
 

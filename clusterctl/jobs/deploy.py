@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import Any
 
 from clusterctl.domain.errors import CommandFailed, UsageError
-from clusterctl.domain.results import CommandResult, FanoutResult, json_lines
+from clusterctl.domain.results import CommandResult, FanoutResult, json_lines, last_line
 from clusterctl.domain.units import count, format_bytes
 from clusterctl.jobs.plan import (
     CODE_FOLDER,
@@ -331,7 +331,7 @@ def ship_code(
         command = shlex.join(["sh", "-c", script])
         result = connections.run(target, command, stdin=archive, timeout_s=CODE_TIMEOUT_S)
         if not result.ok:
-            said = (result.stderr.strip().splitlines() or ["no message"])[-1]
+            said = last_line(result.stderr)
             raise CommandFailed(target.host, f"cannot put {code.script} there: {said}")
         return result
 

@@ -28,7 +28,7 @@ import clusterctl
 from clusterctl.diagnosis.evidence import Evidence, HostEvidence, JobEvidence, decode
 from clusterctl.domain.errors import ClusterctlError, CommandTimeout, UsageError
 from clusterctl.domain.hostsfile import parse_hosts_file
-from clusterctl.domain.results import CommandResult, json_lines
+from clusterctl.domain.results import CommandResult, json_lines, last_line
 from clusterctl.jobs.detached import read_record
 from clusterctl.node.diagnosis.stacks import FOLDER as NODES_PY_SPY
 from clusterctl.node.packer import program_of
@@ -154,8 +154,8 @@ def download_py_spy(machine: str, path: Path) -> None:
             )
             wheels = list(Path(folder).glob("*.whl"))
             if done.returncode or not wheels:
-                said = done.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
-                raise OSError(f"pip: {said[-1]}; {advice}")
+                said = last_line(done.stderr.decode(errors="replace"))
+                raise OSError(f"pip: {said}; {advice}")
             with zipfile.ZipFile(wheels[0]) as wheel:
                 [member] = [one for one in wheel.namelist() if one.endswith("/scripts/py-spy")]
                 content = wheel.read(member)

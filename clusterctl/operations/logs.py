@@ -22,7 +22,7 @@ from clusterctl.domain.errors import (
     HostUnreachable,
     UsageError,
 )
-from clusterctl.domain.results import HostOutcome
+from clusterctl.domain.results import HostOutcome, last_line
 from clusterctl.jobs.detached import (
     JOBS,
     JobRecord,
@@ -319,8 +319,7 @@ def _collect(access: Access, job_id: str) -> None:
     command = f"[ -e {folder}/manifest.json ] || exec python3 -ISu {folder}/collect.py {folder}"
     result = access.connections.run(access.head, command)
     if not result.ok:
-        said = result.stderr.strip().splitlines() or ["no message"]
-        raise CommandFailed(result.host, said[-1])
+        raise CommandFailed(result.host, last_line(result.stderr))
 
 
 def first_error(log: Path) -> list[str]:

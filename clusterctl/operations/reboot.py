@@ -17,7 +17,7 @@ from clusterctl.domain.errors import (
     KeyRefused,
 )
 from clusterctl.domain.ranges import fold_hosts
-from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
+from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome, last_line
 from clusterctl.domain.units import count, format_duration
 from clusterctl.operations.logs import refuse_while_training
 from clusterctl.transport.fanout import fan_out
@@ -271,8 +271,7 @@ def _send(access: Access, target: Target, on_sent: Sent) -> _Sent:
         # It went down under the command all the same, which is what was asked for.
         result = None
     if result is not None and not result.ok:
-        complaint = (result.stderr.strip().splitlines() or ["no message"])[-1]
-        raise CommandFailed(target.host, f"refused to reboot: {complaint}")
+        raise CommandFailed(target.host, f"refused to reboot: {last_line(result.stderr)}")
     connections.forget(target)
     return _Sent(target, before, at)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterctl.domain.errors import ClusterctlError, CommandFailed, UsageError
+from clusterctl.domain.results import last_line
 from clusterctl.jobs.detached import JobRecord, JobState
 from clusterctl.jobs.metrics.logs import (
     KERAS,
@@ -288,7 +289,7 @@ def _remote_file(access: Access, path: str) -> str | None:
     if result.exit_status == ABSENT:
         return None
     if result.exit_status:
-        complaint = (decoded(b"".join(said["stderr"])).strip().splitlines() or ["no message"])[-1]
+        complaint = last_line(decoded(b"".join(said["stderr"])))
         raise CommandFailed(result.host, f"cannot read {path}: {complaint}")
     return decoded(b"".join(said["stdout"]))
 

@@ -33,7 +33,7 @@ from clusterctl.domain.errors import (
     MissingTool,
     UsageError,
 )
-from clusterctl.domain.results import json_lines
+from clusterctl.domain.results import json_lines, last_line
 from clusterctl.jobs.detached import JOBS, JobRecord, JobRunning, end_job, parse_jobs, start_job
 from clusterctl.jobs.plan import PROBE, SERVE, JobPlan, is_on_nodes, new_job_id, parse_facts
 from clusterctl.operations.access import Access
@@ -435,7 +435,7 @@ def _put_libraries(access: Access, target: Target, cache: Path) -> None:
         target, f"sh -c {shlex.quote(command)}", stdin=content.getvalue(), timeout_s=TIMEOUT_S
     )
     if not result.ok:
-        said = (result.stderr.strip().splitlines() or ["no message"])[-1]
+        said = last_line(result.stderr)
         raise CommandFailed(target.host, f"the server's libraries cannot be put there: {said}")
 
 
@@ -460,9 +460,8 @@ def libraries_here(cache: Path) -> Path:
             check=False,
         )
         if done.returncode:
-            said = done.stderr.strip().splitlines() or ["no message"]
             raise MissingTool(
-                f"the server's libraries cannot be had: pip: {said[-1]}",
+                f"the server's libraries cannot be had: pip: {last_line(done.stderr)}",
                 f"put them there yourself: {shlex.join([*argv[: -len(PACKAGES) - 1], str(place)])} "
                 + " ".join(PACKAGES),
             )

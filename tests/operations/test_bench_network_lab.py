@@ -62,8 +62,8 @@ def test_a_slow_link_is_named(quad):
     [table] = report.allreduce
     assert (table.program, table.ranks, table.error) == ("MPI_Allreduce", 4, "")
     assert [row.bytes for row in table.rows][:3] == [8, 1024, 65536]
-    # No rank's link carries more than the slowest.
-    assert table.rows[3].busbw < 10 * MBIT
+    # No rank's link carries more than the slowest, but for its burst.
+    assert table.rows[3].busbw < 1.1 * 10 * MBIT
     assert [left_on(quad, node) for node in range(4)] == [""] * 4
 
 
