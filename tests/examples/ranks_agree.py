@@ -20,12 +20,14 @@ import step as step_module  # noqa: E402
 import tensorflow as tf  # noqa: E402
 import train_imagenet_resnet_hvd as imagenet  # noqa: E402
 from flags import parse_args  # noqa: E402
-from model import build_resnet  # noqa: E402
+from model import BLOCKS, build_resnet  # noqa: E402
 from step import Trainer  # noqa: E402
 
 FLAGS = ["--synthetic", "-m", "resnet18", "--image_size", "32", "-b", "2", "--nofp16"]
 RATE = 0.05
 STEPS = 3
+# All kinds of layers are in half the blocks, too, and TensorFlow traces them in half the time.
+BLOCKS["resnet18"] = ((1, 1, 1, 1), False)
 
 
 def main() -> None:
