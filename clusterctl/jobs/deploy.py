@@ -144,18 +144,20 @@ def _mode(name: str) -> int:
 def example_files() -> Mapping[str, bytes]:
     """Path in the home folder -> content, for everything but the hosts file."""
     return {
-        **_below("examples/horovod", EXAMPLES),
-        **_below(f"{EXAMPLES_FOLDER}/utils", UTILS),
+        **_below("examples/horovod", EXAMPLES, "*/*"),
+        **_below(f"{EXAMPLES_FOLDER}/utils", UTILS, "*"),
         LAUNCHER_PATH: program_of("clusterctl.jobs.train_sh").zipapp(compress=True),
         TORCH_RANK_PATH: program_of("clusterctl.node.jobs.torch_rank").text.encode(),
     }
 
 
-def _below(place: str, folder: Path) -> dict[str, bytes]:
+def _below(place: str, folder: Path, pattern: str) -> dict[str, bytes]:
+    # The patterns of `package_data` in setup.cfg: in a checkout, a run of the trainer leaves logs
+    # and checkpoints in a folder beside it, and those stay here.
     return {
         f"{place}/{path.relative_to(folder).as_posix()}": path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and "__pycache__" not in path.parts
+        for path in sorted(folder.glob(pattern))
+        if path.is_file()
     }
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from clusterctl.domain.errors import CommandFailed, UsageError
 from clusterctl.domain.results import CommandResult
+from clusterctl.jobs import deploy
 from clusterctl.jobs.deploy import (
     HOSTS_PATH,
     LAUNCHER_PATH,
@@ -62,6 +63,17 @@ def test_the_tutorials_folder_is_there_once_and_its_scripts_can_be_run(
     before = {path: path.stat().st_mtime_ns for path in weird_home.rglob("*")}
     assert deployed_files(unpack(weird_home, files, **path)) == DeployedFiles((), tuple(files), ())
     assert {path: path.stat().st_mtime_ns for path in weird_home.rglob("*")} == before
+
+
+def test_logs_and_checkpoints_of_runs_in_a_checkout_stay_there(tmp_path, monkeypatch):
+    examples = tmp_path / "horovod"
+    for name in ("mnist/mnist_hvd.py", "tensorflow/imagenet_resnet/model.ckpt-200.index"):
+        (examples / name).parent.mkdir(parents=True)
+        (examples / name).touch()
+    monkeypatch.setattr(deploy, "EXAMPLES", examples)
+    names = {Path(name).name for name in example_files.__wrapped__()}
+    assert "mnist_hvd.py" in names
+    assert "model.ckpt-200.index" not in names
 
 
 def first(home, files, script=""):
