@@ -17,7 +17,6 @@ from clusterctl.domain.errors import NoSuchCluster, UsageError
 from clusterctl.domain.units import count, format_duration, parse_duration_s
 
 if TYPE_CHECKING:
-    from clusterctl.cli.app_context import AppContext
     from clusterctl.ec2.money.costs import Spending
     from clusterctl.ec2.session import Clients
     from clusterctl.operations.costs import ClusterCosts, CostReport, PastCost

@@ -6,9 +6,7 @@ import http.client
 import json
 import socket
 import threading
-import urllib.error
 import urllib.parse
-import urllib.request
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 

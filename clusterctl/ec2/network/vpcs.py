@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

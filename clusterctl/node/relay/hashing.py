@@ -165,7 +165,7 @@ def _done(result: Any, *_: object) -> Any:
 @functools.lru_cache(maxsize=None)
 def _openssl() -> Any:
     """The library that hashlib has loaded. Raises ImportError, OSError, AttributeError."""
-    import _hashlib
+    import _hashlib  # noqa: PLC2701
 
     found = ctypes.CDLL(_hashlib.__file__)
     found.EVP_CIPHER_CTX_new.restype = found.EVP_aes_128_gcm.restype = _P
