@@ -1,4 +1,4 @@
-"""`down`: nothing left running, nothing left billed."""
+"""`down`: remove everything of a cluster, so that nothing runs and nothing is billed."""
 
 from __future__ import annotations
 
@@ -39,14 +39,19 @@ if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients
 
 TERMINATED_WITHIN_S = 900.0
+# EC2 reports a security or placement group as in use for a while after its instances are gone.
 GROUP_FREE_WITHIN_S = 300.0
-# How long EC2 may take to show the instances of a launch whose answer nobody saw.
+# How long EC2 may take to show the instances of a launch whose response was lost.
 LAUNCH_SHOWS_WITHIN_S = 20.0
 
 
 @dataclass(frozen=True)
 class Leftovers:
-    """What there is of a cluster: node names, addresses, groups, key pairs, the local folder."""
+    """What exists of a cluster, or what `down` removed.
+
+    `nodes` are node names, `addresses` elastic addresses, `groups` ids of security groups,
+    `placement_groups` and `key_pairs` names. `folder` is true for the local folder.
+    """
 
     nodes: tuple[str, ...] = ()
     addresses: tuple[str, ...] = ()
@@ -57,11 +62,12 @@ class Leftovers:
 
     @property
     def nothing(self) -> bool:
+        """Whether nothing exists, not even the local folder."""
         return self == Leftovers()
 
 
 def leftovers(clients: Clients, name: str, folder: ClusterFolder) -> Leftovers:
-    """What `down` would remove. Raises AwsError, UsageError."""
+    """Return what `down` would remove. Raises AwsError, and UsageError for another account."""
     client = clients.ec2
     instances = find_instances(client, name, NOT_TERMINATED)
     check_site(folder, clients, instances)
@@ -78,21 +84,22 @@ def leftovers(clients: Clients, name: str, folder: ClusterFolder) -> Leftovers:
 def down(
     clients: Clients, name: str, folder: ClusterFolder, progress: StepProgress | None = None
 ) -> Leftovers:
-    """Remove everything that carries the cluster's tag, then its folder; what that was.
+    """Remove everything that carries the cluster's tag, then its folder. Return what was removed.
 
-    Works without the folder, and after an `up` cut off anywhere. The folder of a cluster that was
-    launched and of which nothing is found stays: NoSuchCluster then. Raises AwsError, UsageError,
-    ClusterctlError.
+    Works without the folder, and after an `up` that was interrupted at any point. If the cluster
+    was launched from this folder and EC2 has nothing of it, the folder is kept and NoSuchCluster is
+    raised. Raises AwsError, UsageError for another account, ClusterctlError at a deadline.
     """
     if not folder.path.exists():
         return _remove(clients, name, folder, progress or StepProgress())
     with locked(folder):
-        # Nodes that are there say whose they are: they end also where STS cannot be reached.
+        # Existing nodes carry the account number, so `down` works even where STS is unreachable.
         check_site(folder, clients, find_instances(clients.ec2, name, NOT_TERMINATED))
         await_sent(clients.ec2, folder, (progress or StepProgress()).step)
         removed = _remove(clients, name, folder, progress or StepProgress())
         if removed.nothing and folder.launched:
-            # The key is the only way into nodes that may still run where nobody has looked.
+            # Nodes may still run in another region or account, and only the key in this folder
+            # can log in to them.
             raise NoSuchCluster(
                 f"there is nothing of cluster {name} in {site_of(clients)}, though it was "
                 f"launched from {folder.path}; that folder, with its key, is kept",
@@ -104,7 +111,10 @@ def down(
 
 
 def await_sent(client: EC2Client, folder: ClusterFolder, tell: Callable[[str], None]) -> None:
-    """Wait until the launches of unknown outcome show what they made, or will show nothing."""
+    """Wait for launches of unknown outcome, until EC2 shows their instances or is overdue.
+
+    `tell` receives a line of progress if there is something to wait for. Raises AwsError.
+    """
     sent = sent_launches(folder)
     until = max((launch.sent_at + LAUNCH_SHOWS_WITHIN_S for launch in sent), default=0.0)
     if until > time.time():
@@ -113,7 +123,7 @@ def await_sent(client: EC2Client, folder: ClusterFolder, tell: Callable[[str], N
 
 
 def launches_under_way(folder: ClusterFolder) -> int:
-    """How many requests were sent whose answer nobody has seen."""
+    """Return the number of launches whose outcome is not known."""
     return len(sent_launches(folder))
 
 
@@ -124,6 +134,7 @@ def _remove(
     told: list[int] = []
 
     def looked(left: Sequence[Instance]) -> None:
+        # Costs are noted before the first termination: EC2 forgets an instance within the hour.
         if not told:
             note_end(folder.path.parent, clients, name, left)
         if left and told[-1:] != [len(left)]:
@@ -140,7 +151,8 @@ def _remove(
         key_pairs=tuple(pair.name for pair in find_key_pairs(client, name)),
     )
     if not removed.nothing:
-        # The key pair goes last: cut off before here, `down` finds it when it is run again.
+        # The key pair is deleted last. A `down` that was interrupted earlier finds it when it is
+        # run again, and so still deletes the folder.
         note_end_seen(folder)
     delete_key_pairs(client, removed.key_pairs)
     return removed

@@ -1,4 +1,4 @@
-"""`up`: from nothing, or from what is there, to a cluster whose nodes are ready."""
+"""`up`: launch or complete a cluster, and wait until all its nodes are ready."""
 
 from __future__ import annotations
 
@@ -31,16 +31,19 @@ from clusterctl.operations.local_state import (
 )
 from clusterctl.operations.readiness import make_ready
 
+# How long `dismiss` waits until the terminated nodes are gone.
 DISMISSED_WITHIN_S = 600.0
 
 
 @dataclass(frozen=True)
 class UpReport:
-    """A cluster that is ready; `gpus` as counted. `instances` are its members as last read.
+    """A cluster that is ready.
 
-    `launched` are the indices that are new in this run, or since an `add` that it has finished,
-    `started` those that were stopped. `finished` is what earlier commands had not come to.
-    `can_train`: every node has an environment to train in.
+    `instances` are its members as EC2 last showed them. `gpus` are the GPUs that nvidia-smi counted
+    on each node in service. `launched` are the indices of the nodes that this run launched, or that
+    an interrupted `add` launched and this run finished; `started` are those that were stopped.
+    `finished` is the work of earlier, interrupted commands that this run completed. `can_train` is
+    true if every node in service has an environment for training.
     """
 
     cluster: Cluster
@@ -53,16 +56,21 @@ class UpReport:
 
 
 def plan_up(launcher: Launcher, request: Request) -> LaunchPlan:
-    """The steps that `up` would take now. Changes nothing, here or at EC2."""
+    """Return the steps that `up` would take. Changes nothing, neither locally nor at EC2.
+
+    Raises UsageError where the cluster is in another region or account, MissingTool where it has
+    nodes but its key is not on this machine, AwsError, ClusterctlError.
+    """
     check_site(launcher.folder, launcher.clients)
     return _plan(launcher, request, local_key(launcher.folder, launcher.name))
 
 
 def up(launcher: Launcher, request: Request) -> UpReport:
-    """Launch what is missing, wait until every node is ready, write the views.
+    """Launch what is missing, wait until every node is ready, and write the local files.
 
-    Raises LaunchRefused with what speaks against it, AwsError, UsageError, and ClusterctlError
-    naming each node that did not get ready.
+    The local files are the hosts file, known_hosts and ssh_config. Raises LaunchRefused with the
+    findings of the checks, AwsError, UsageError, and ClusterctlError naming each node that did not
+    get ready.
     """
     with locked(launcher.folder):
         check_site(launcher.folder, launcher.clients)
@@ -70,7 +78,7 @@ def up(launcher: Launcher, request: Request) -> UpReport:
 
 
 def bring_up(launcher: Launcher, request: Request) -> UpReport:
-    """`up` for who holds the lock."""
+    """Do what `up` does. The caller holds the cluster's lock and has checked the account."""
     plan, instances = launch(launcher, request)
     had_limits = any(found.limits_text for found in plan.seen.instances)
     cluster, gpus, can_train = make_ready(launcher, plan.spec.name, instances, had_limits)
@@ -79,31 +87,38 @@ def bring_up(launcher: Launcher, request: Request) -> UpReport:
     finished = unfinished_of(plan.seen.instances)
     if finished or plan.spec.adds:
         conclude(launcher, cluster.name)
-    # With --min-nodes not all of them may have come.
+    # With --min-nodes, EC2 may have launched fewer nodes than were missing.
     there = {node.index for node in cluster.nodes}
     launched = tuple(sorted({*plan.missing, *finished.add} & there))
     return UpReport(cluster, instances, launched, gpus, plan.stopped, can_train, finished)
 
 
 def conclude(launcher: Launcher, name: str) -> None:
-    """Forget what was asked for: it is done. The same command now asks for more."""
+    """Remove the tag that records unfinished work, from all nodes. Raises AwsError.
+
+    Afterwards a repeated `add` adds more nodes. With the tag it would continue the first `add`.
+    """
     client = launcher.clients.ec2
     ids = [found.node.instance_id for found in find_instances(client, name)]
     launcher.progress.done = True
     try:
         untag(client, ids, tags.UNFINISHED)
     except KeyboardInterrupt:
-        # Too late to interrupt anything: all is done, and nothing must look unfinished.
+        # All the work is done, so the tag must go: a repeated `add` would else do nothing.
         untag(client, ids, tags.UNFINISHED)
         raise
     except AwsError:
-        # The request may have worked and its answer been lost.
+        # EC2 may have removed the tag and the response been lost: only a tag that is still there
+        # is a failure.
         if any(found.unfinished for found in find_instances(client, name)):
             raise
 
 
 def dismiss(launcher: Launcher, name: str) -> None:
-    """Terminate the nodes whose replacement is ready, or that were removed."""
+    """Terminate the nodes that are no longer members: those that were replaced or removed.
+
+    Waits until they are gone. Raises AwsError, ClusterctlError at the deadline.
+    """
     client = launcher.clients.ec2
     there = find_instances(client, name)
     members = {found.node.instance_id for found in members_of(there)}
@@ -118,7 +133,11 @@ def dismiss(launcher: Launcher, name: str) -> None:
 
 
 def launch(launcher: Launcher, request: Request) -> tuple[LaunchPlan, tuple[Instance, ...]]:
-    """The part of `up` that talks to EC2 only: the plan as carried out, and the members now."""
+    """Do the part of `up` that needs EC2 alone: plan, check, and carry out the plan.
+
+    Returns the plan and the cluster's members after it. Raises LaunchRefused, AwsError, UsageError,
+    ClusterctlError, and what `launcher.agree` raises.
+    """
     client, folder, progress = launcher.clients.ec2, launcher.folder, launcher.progress
     progress.step("looking at what is there")
     key, name = local_key(folder, launcher.name), launcher.name
@@ -134,13 +153,14 @@ def launch(launcher: Launcher, request: Request) -> tuple[LaunchPlan, tuple[Inst
     keep_key(folder, key)
 
     def before_start() -> None:
+        # EC2 forgets when the last run began and ended as soon as it starts an instance again.
         asleep = [one for one in find_instances(client, name) if one.node.state in ASLEEP]
         note_spent(launcher.clients, asleep, launcher.prices)
 
     instances = carry_out(
         client, plan, folder.launch, progress.step, launcher.capacity_timeout_s, before_start
     )
-    # The lock is this machine's: another one may have launched the same nodes meanwhile.
+    # The lock covers this machine only: another machine may have launched the same nodes.
     check_twins(name, [one.node for one in instances])
     return plan, instances
 
