@@ -1,4 +1,4 @@
-"""A cluster with its connections: what most operations start from."""
+"""SSH access to a cluster's nodes, which most operations start from."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from clusterctl.transport.target import Target
 
 @dataclass(frozen=True)
 class Access:
-    """A cluster, its folder, and connections to its nodes. Use as a context manager."""
+    """A cluster, its folder, and connections to its nodes.
+
+    Use as a context manager: leaving it closes the connections.
+    """
 
     cluster: Cluster
     folder: ClusterFolder
@@ -33,6 +36,7 @@ class Access:
         self.connections.close()
 
     def target(self, node: Node) -> Target:
+        """Return how to reach a node: directly, or through the head node."""
         return cluster_targets(self.cluster, self.proxy_command)(node)
 
     @property
@@ -41,18 +45,18 @@ class Access:
 
     @property
     def targets(self) -> tuple[Target, ...]:
-        """The nodes that are in service, head first: what a command is for by default."""
+        """The nodes in service, the head node first. Commands use these where no node is named."""
         return tuple(map(self.target, self.cluster.in_service))
 
     @property
     def everyone(self) -> tuple[Target, ...]:
-        """Every node, those in quarantine too."""
+        """All nodes, including those in quarantine."""
         return tuple(map(self.target, self.cluster.nodes))
 
     def select(self, indices: Sequence[int] | None = None) -> tuple[Target, ...]:
-        """The nodes with these indices, in service or not; None: all that are in service.
+        """Return the nodes with these indices, in service or not; for None, all those in service.
 
-        Raises UsageError naming those there are not.
+        Raises UsageError naming the indices that no node has.
         """
         if indices is None:
             return self.targets
@@ -67,7 +71,10 @@ class Access:
 
 
 def needs_jump(node: Node, head: Node) -> bool:
-    """Whether a node is reached through the head node: it has no public address, the head has."""
+    """Return whether a node is reached through the head node.
+
+    That is so if the head node has a public address and the node has none.
+    """
     return node.index != head.index and not node.public_ip and bool(head.public_ip)
 
 
@@ -76,9 +83,11 @@ def cluster_targets(
     proxy_command: tuple[str, ...] = (),
     latest: Callable[[Node], Node] = lambda node: node,
 ) -> Callable[[Node], Target]:
-    """How to reach any node of a cluster, private ones through the head node.
+    """Return a function that gives the target of any node of a cluster.
 
-    `latest` is asked for the head node as last seen: while nodes come up, addresses come late.
+    Nodes without a public address are reached through the head node. `latest` returns the newest
+    description of a node: while a cluster starts, the head node's public address may appear later
+    than the rest.
     """
 
     def target_of(node: Node) -> Target:
@@ -94,8 +103,11 @@ def cluster_targets(
 def node_target(
     node: Node, user: str, proxy_command: tuple[str, ...] = (), jump: Target | None = None
 ) -> Target:
-    """How to reach a node. `proxy_command` passes a connected socket (the unprivileged lab)."""
-    # Behind a jump host that one dials.
+    """Return the target of a node, which `jump` reaches if it is given.
+
+    `proxy_command` is a program that passes a connected socket; the unprivileged lab needs one.
+    """
+    # With a jump host, the connection is opened from there, and only the jump host needs the proxy.
     proxy = () if jump else proxy_command
     return Target(
         host=node.name,
@@ -109,7 +121,10 @@ def node_target(
 
 
 def log_in_everywhere(access: Access, within_s: float) -> FanoutResult[Session]:
-    """Try every node at once; each step of a login (dial, greeting, proof) may take `within_s`."""
+    """Log in to all nodes at once. Return a session or an error for each.
+
+    Each step of a login (TCP connection, SSH banner, authentication) may take `within_s` seconds.
+    """
     access.connections.connect_timeout_s = within_s
     return fan_out(access.connections.session, access.everyone)
 
@@ -120,10 +135,11 @@ def open_access(
     proxy_command: tuple[str, ...] = (),
     explain: Callable[[Target, HostError], HostError] = lambda target, error: error,
 ) -> Access:
-    """Access to a cluster. Raises MissingTool without its key, ClusterctlError if no node runs.
+    """Return access to a cluster's nodes. Opens no connection yet.
 
-    A node that does not run is unreachable by itself; the others can be worked with. `explain`:
-    see Connections.
+    A node that does not run gives HostUnreachable when it is used; the others work. `explain` is
+    described at Connections. Raises MissingTool if the cluster's key is not on this machine,
+    ClusterctlError if no node runs.
     """
     if all(node.state is not NodeState.RUNNING for node in cluster.nodes):
         raise ClusterctlError(
@@ -134,7 +150,8 @@ def open_access(
             f"the key of cluster {cluster.name} is not on this machine: {folder.key}",
             "copy the folder from the machine that ran `up`; `clusterctl down` works without it",
         )
-    # Where a head node looks after a job (operations/watchdog.py) there is nothing that asks EC2.
+    # The head node runs operations/watchdog.py, which imports this module, without clusterctl.ec2.
+    # known_hosts imports that package, so it is imported only here.
     from clusterctl.operations.known_hosts import ClusterHostKeys
 
     identity = Identity((load_key(folder.key),))

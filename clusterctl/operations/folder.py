@@ -1,4 +1,4 @@
-"""What a cluster's owner keeps: ~/.clusterctl/NAME. Losing it loses no machine."""
+"""The local folder of a cluster, ~/.clusterctl/NAME. `down` works without it."""
 
 from __future__ import annotations
 
@@ -8,46 +8,51 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class ClusterFolder:
-    """The files in one cluster's folder. Nothing is written by this class."""
+    """The paths of the files in one cluster's folder. This class writes none of them."""
 
     path: Path
 
     @property
     def key(self) -> Path:
-        """The private key that logs in to the nodes (0600); its public half is `key`.pub."""
+        """The private key that logs in to the nodes (0600); the public half is in `key`.pub."""
         return self.path / "id_ed25519"
 
     @property
     def known_hosts(self) -> Path:
+        """The nodes' pinned host keys, with the id of the instance that each belongs to."""
         return self.path / "known_hosts"
 
     @property
     def ssh_config(self) -> Path:
+        """How `ssh` reaches the nodes."""
         return self.path / "ssh_config"
 
     @property
     def hosts(self) -> Path:
+        """The hosts file: private addresses and slots of the nodes in service."""
         return self.path / "hosts"
 
     @property
     def site(self) -> Path:
-        """Region, endpoint and account that the cluster is in, on one line."""
+        """The region, endpoint and account that the cluster is in, on one line."""
         return self.path / "account"
 
     @property
     def launch(self) -> Path:
-        """The RunInstances calls whose outcome is not known yet. There, perhaps with none, from
-        the first launch until `down` has seen the cluster's end.
+        """The RunInstances requests whose outcome is not known.
+
+        The file exists, even with no request in it, from the first launch until `down` has seen
+        that nothing of the cluster is left.
         """
         return self.path / "launch.json"
 
     @property
     def launched(self) -> bool:
-        """Whether a launch was sent from here, and `down` has not seen the cluster's end."""
+        """Whether a launch was sent from here and `down` has not yet removed all of the cluster."""
         return self.launch.exists() or self.ssh_config.exists()
 
     def node_names(self) -> dict[str, str]:
-        """Every name and address of a node in ssh_config -> the node's name. Raises OSError."""
+        """Return the node's name for each name and address in ssh_config. Raises OSError."""
         names: dict[str, str] = {}
         node = ""
         for line in self.ssh_config.read_text(errors="replace").splitlines():

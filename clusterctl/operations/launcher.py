@@ -1,4 +1,4 @@
-"""What all that changes a cluster's machines needs: an account, what it tells, how it says no."""
+"""Shared parts of the operations that launch or start nodes: settings, progress and errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Stage(Enum):
-    """How far a node is, in the order they pass."""
+    """A stage of getting a node ready, in this order. The value is the text shown to the user."""
 
     PENDING = "starting"
     CONSOLE = "waiting for its host key on the console"
@@ -37,28 +37,32 @@ class Stage(Enum):
 
 
 class StepProgress:
-    """Silent. The command line overrides what it shows; calls come from several threads.
+    """Receives the progress of an operation, and shows nothing.
 
-    `done`: all that was asked for is done; an interrupt from now on leaves nothing.
+    The command line overrides the methods, which are called from several threads. `done` is set
+    once all the work is done: an interrupt after that leaves nothing unfinished.
     """
 
     done = False
 
     def step(self, text: str) -> None:
-        """The next step of the work as a whole begins."""
+        """Note that the next step of the whole operation begins."""
 
     def finding(self, finding: Finding) -> None:
-        """Something to know that does not stop the work."""
+        """Note a finding that does not stop the operation."""
 
     def nodes(self, names: Sequence[str]) -> None:
-        """These nodes are worked on from now on."""
+        """Note which nodes `node` will report on."""
 
     def node(self, name: str, stage: Stage, detail: str = "") -> None:
-        """A node has come to a stage."""
+        """Note that a node has reached a stage. `detail` says why it failed."""
 
 
 class LaunchRefused(UsageError):
-    """A launch that could not work, or must not cost what it would. Nothing was created."""
+    """A launch that cannot work or would cost more than is allowed. Nothing was created.
+
+    `findings` are all findings of the checks, warnings included.
+    """
 
     def __init__(self, name: str, findings: Sequence[Finding]) -> None:
         errors = [finding for finding in findings if finding.severity is Severity.ERROR]
@@ -68,12 +72,13 @@ class LaunchRefused(UsageError):
 
 @dataclass(frozen=True)
 class Launcher:
-    """The account, the cluster's folder, and how long to wait: for nodes to get ready, and for
-    machines where EC2 has none. No `timeout_s`: as large as the machines need.
+    """The account, the cluster's folder and the options of an operation that launches nodes.
 
-    `accept_new_host_keys`: where a host key is to be had nowhere else, take what the node shows.
-    `agree` is asked before the first step of a plan that launches or starts machines, and raises
-    where its user says no.
+    `proxy_command` is the ProxyCommand for SSH, which the unprivileged lab needs. `timeout_s` is
+    how long nodes may take to get ready; None chooses it by their GPUs (see `ready_within_s`).
+    `capacity_timeout_s` is how long to wait for EC2 to have machines. With `accept_new_host_keys`,
+    a host key that no other source has is taken from the node itself. `agree` is called before the
+    first step of a plan that launches or starts nodes, and raises if the user declines.
     """
 
     clients: Clients
@@ -87,20 +92,25 @@ class Launcher:
 
     @property
     def name(self) -> str:
-        """The cluster's name, which is its folder's."""
+        """The cluster's name, which is the name of its folder."""
         return self.folder.path.name
 
     @property
     def home(self) -> Path:
+        """The folder that holds the folders of all clusters."""
         return self.folder.path.parent
 
     @property
     def prices(self) -> Path:
+        """The file that caches prices."""
         return price_cache(self.home)
 
 
 def check_all(cluster: Cluster, result: FanoutResult[Any]) -> None:
-    """Raises ClusterctlError naming every node that failed; those with one trouble together."""
+    """Raise ClusterctlError naming every node that failed. Nodes with the same error share a line.
+
+    The exit status is 1, whatever that of the nodes' errors.
+    """
     errors: dict[str, ClusterctlError] = {}
     hosts: dict[str, list[str]] = {}
     for outcome in result.failures:

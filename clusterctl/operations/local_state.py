@@ -1,4 +1,7 @@
-"""What a cluster's owner keeps between two commands: key, site, lock, and views of what exists."""
+"""The files in a cluster's folder: key, site, lock, and the views written from EC2's state.
+
+The views are the hosts file, ssh_config and known_hosts.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +31,16 @@ if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients
 
 
-# ssh counts until sshd answers: the kernel of a frozen host still takes connections.
+# Seconds for ssh's ConnectTimeout, which includes the wait for sshd's banner. That notices a frozen
+# host, whose kernel still accepts TCP connections.
 CONNECT_TIMEOUT_S = 10
 
 
 def hosts_text(cluster: Cluster, gpus: Sequence[int] | None = None) -> str:
-    """The hosts file: private addresses, head first. `gpus`: as counted, else as the type has.
+    """Return the hosts file: the private addresses and slots of the nodes in service, head first.
 
-    A node without GPU takes one rank: Horovod then runs on its CPU. Of one in quarantine there is a
-    comment.
+    `gpus` are the GPUs counted on each node in service; None takes those of the instance type. A
+    node without a GPU has one slot, for a rank on its CPU. A node in quarantine has a comment line.
     """
     counted = gpus if gpus is not None else [node.gpus for node in cluster.in_service]
     entries = tuple(
@@ -53,8 +57,8 @@ def hosts_text(cluster: Cluster, gpus: Sequence[int] | None = None) -> str:
 def ssh_config_text(
     cluster: Cluster, folder: ClusterFolder, proxy_command: tuple[str, ...] = ()
 ) -> str:
-    """For `ssh -F`, or an Include line: `ssh demo-0`."""
-    # By private address too: that is how the hosts file names them.
+    """Return a configuration for `ssh -F` or an Include line, so that `ssh demo-0` works."""
+    # The hosts file has private addresses, so these are names of the nodes, too.
     known = [node for node in cluster.nodes if node.address]
     hosts = "".join(
         f"Host {node.name} {node.private_ip}\n    HostName {node.address}\n"
@@ -77,21 +81,22 @@ def ssh_config_text(
 
 
 def _way(node: Node, head: Node, folder: ClusterFolder, proxy_command: tuple[str, ...]) -> str:
+    """Return the lines of a node's Host block that say how to connect; empty for a direct dial."""
     if needs_jump(node, head):
         config = str(folder.ssh_config.absolute())
         if re.fullmatch(r"[\w/.+@=-]+", config):
             return f"    ProxyJump {head.name}\n"
-        # ProxyJump starts another ssh with this file, whose name it does not quote.
+        # ProxyJump starts another ssh with this configuration file and does not quote its path.
         argv = ["ssh", "-F", config.replace("%", "%%"), "-W", "[%h]:%p", head.name]
         return f"    ProxyCommand {shlex.join(argv)}\n"
     if proxy_command:
-        # %h and %p are ssh's; everything is one line for the user's shell.
+        # ssh fills in %h and %p, and has the user's shell run the line.
         return f"    ProxyCommand {shlex.join(proxy_command)}\n    ProxyUseFdpass yes\n"
     return ""
 
 
 def _quoted(path: Path) -> str:
-    """A path as ssh_config takes it: spaces quoted, percent signs doubled."""
+    """Return an absolute path as ssh_config needs it: spaces quoted, percent signs doubled."""
     text = str(path.absolute()).replace("%", "%%")
     if any(character in text for character in " \t\"'#\\"):
         text = '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
@@ -99,10 +104,10 @@ def _quoted(path: Path) -> str:
 
 
 def write_file(path: Path, content: str | bytes) -> None:
-    """Replace a file in one step, readable by its owner only."""
+    """Replace a file atomically. Only its owner can read it. Raises OSError with its path."""
     data = content.encode() if isinstance(content, str) else content
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # mkstemp makes it 0600.
+    # mkstemp creates the file with mode 0600.
     descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -113,23 +118,24 @@ def write_file(path: Path, content: str | bytes) -> None:
     except BaseException as failure:
         Path(draft).unlink(missing_ok=True)
         if isinstance(failure, OSError):
-            failure.filename = str(path)  # a full disk does not say which
+            failure.filename = str(path)  # a write to a full disk raises OSError without a path
         raise
 
 
 @dataclass(frozen=True)
 class NewKey:
-    """An ed25519 key: the private half as OpenSSH keeps it, the public half as one line."""
+    """An ed25519 key pair: the private key in OpenSSH's format, the public key as one line."""
 
     private: bytes
     public: str
 
     def __repr__(self) -> str:
+        # The private key must not get into logs and tracebacks.
         return f"NewKey({self.public!r})"
 
 
 def new_key_pair(comment: str) -> NewKey:
-    """A fresh key, without passphrase."""
+    """Return a new key pair without a passphrase."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -147,14 +153,20 @@ def new_key_pair(comment: str) -> NewKey:
 
 @dataclass(frozen=True)
 class LocalKey:
-    """The public half of the cluster's key; the private half only while it is not written yet."""
+    """The cluster's key: the public half as one line, and the private half while it is in no file.
+
+    `unwritten` is None if the key was read from the folder.
+    """
 
     public: str
     unwritten: bytes | None = None
 
 
 def local_key(folder: ClusterFolder, name: str) -> LocalKey:
-    """The key in the folder, or a fresh one that is nowhere yet. Raises UsageError."""
+    """Return the key in the folder, or a new one that `keep_key` has to write.
+
+    Raises UsageError if the key file cannot be read.
+    """
     comment = f"clusterctl-{name}"
     if folder.key.exists():
         key = load_key(folder.key)
@@ -164,7 +176,7 @@ def local_key(folder: ClusterFolder, name: str) -> LocalKey:
 
 
 def keep_key(folder: ClusterFolder, key: LocalKey) -> None:
-    """Write the key into the folder, unless it came from there."""
+    """Write a new key into the folder. A key that was read from there is left alone."""
     if key.unwritten is not None:
         write_file(folder.key.with_name(folder.key.name + ".pub"), key.public + "\n")
         write_file(folder.key, key.unwritten)
@@ -172,47 +184,49 @@ def keep_key(folder: ClusterFolder, key: LocalKey) -> None:
 
 @dataclass(frozen=True)
 class Site:
-    """Where a cluster is: EC2's region and endpoint, and the number of the AWS account.
+    """Where a cluster is: `REGION at ENDPOINT`, and the number of the AWS account.
 
-    `account` is empty where an older version of clusterctl did not write it down.
+    `account` is empty in folders of older versions of clusterctl, which did not record it.
     """
 
     endpoint: str
     account: str = ""
 
     def __str__(self) -> str:
-        """One line, which parse_site reads."""
+        """Return the site as one line, which `parse_site` reads."""
         return f"{self.endpoint}, account {self.account}" if self.account else self.endpoint
 
     def may_be(self, other: Site) -> bool:
-        """Whether nothing that is known of the two tells them apart."""
+        """Return whether the two can be the same site. An unknown account matches every account."""
         known = self.account and other.account
         return self.endpoint == other.endpoint and (not known or self.account == other.account)
 
 
 def parse_site(text: str) -> Site:
-    """Read `REGION at ENDPOINT, account NUMBER`. Older versions wrote no account."""
+    """Parse `REGION at ENDPOINT, account NUMBER`. Older versions wrote no account."""
     match = re.fullmatch(r"(.*), account (\d{12})", text.strip(), re.ASCII)
     return Site(match[1], match[2]) if match else Site(text.strip())
 
 
 def site_of(clients: Clients, instances: Sequence[Instance] = ()) -> Site:
-    """Return where these clients ask. Instances of theirs say whose account it is, else STS.
+    """Return the site of these clients.
 
-    Raises AwsError.
+    The account is the owner of `instances`, which these clients have found; without any, STS is
+    called. Raises AwsError.
     """
     account = next((one.owner_id for one in instances if one.owner_id), "")
     return Site(_endpoint(clients), account or clients.account_id)
 
 
 def _endpoint(clients: Clients) -> str:
+    # The local EC2 listens on another port after each start, so its URL is left out.
     meta = clients.ec2.meta
     url = meta.endpoint_url
     return f"{meta.region_name} at {'a local EC2' if is_local(url) else url}"
 
 
 def kept_site(folder: ClusterFolder) -> Site | None:
-    """Return where the cluster of this folder is; None where the folder does not say."""
+    """Return where the folder's cluster is; None if the folder does not record it."""
     try:
         text = folder.site.read_text().strip()
     except (OSError, UnicodeDecodeError):
@@ -221,13 +235,16 @@ def kept_site(folder: ClusterFolder) -> Site | None:
 
 
 def keep_site(folder: ClusterFolder, site: Site) -> None:
-    """Remember where the cluster is."""
+    """Record in the folder where its cluster is."""
     write_file(folder.site, f"{site}\n")
 
 
 def sent_launches(folder: ClusterFolder) -> tuple[SentLaunch, ...]:
-    """The launches that are not settled. A file that nobody can read keeps no instance alive."""
-    # Every command reads this module, and launches import ten others.
+    """Return the launches whose outcome is not known; none if the file cannot be read.
+
+    An unreadable file must not keep `down` and `gc` from removing instances.
+    """
+    # Imported here because it imports ten other modules, and every command imports this one.
     from clusterctl.ec2.launch.attempt import read_launches
 
     try:
@@ -237,7 +254,10 @@ def sent_launches(folder: ClusterFolder) -> tuple[SentLaunch, ...]:
 
 
 def note_end_seen(folder: ClusterFolder) -> None:
-    """Nothing runs any more of what was launched from this folder: `down` has seen that."""
+    """Record that nothing launched from this folder exists any more (see `ClusterFolder.launched`).
+
+    Deletes the record of launches and ssh_config.
+    """
     folder.launch.unlink(missing_ok=True)
     folder.ssh_config.unlink(missing_ok=True)
 
@@ -245,11 +265,11 @@ def note_end_seen(folder: ClusterFolder) -> None:
 def check_site(
     folder: ClusterFolder, clients: Clients, instances: Sequence[Instance] | None = None
 ) -> None:
-    """Raises UsageError where the cluster of this folder is in another region or account.
+    """Raise UsageError if the folder's cluster is in another region or account.
 
-    Otherwise `down` with the wrong --profile would find nothing and take that for success, and
-    `up` would launch a second cluster. `instances`: what was found, where someone has looked.
-    Raises AwsError where nobody says which account it is.
+    Without this check `down` with the wrong --profile would find nothing and report success, and
+    `up` would launch a second cluster. `instances` are the cluster's instances if the caller has
+    looked for them. Raises AwsError if the account cannot be determined.
     """
     kept = kept_site(folder)
     if kept is None:
@@ -264,9 +284,9 @@ def check_site(
 
 
 def check_account(folder: ClusterFolder, clients: Clients) -> None:
-    """Raises UsageError where the cluster of this folder is known to be in another account.
+    """Raise UsageError if the folder says that its cluster is in another account.
 
-    For commands that look in several regions.
+    For commands that look in several regions: the region is not checked. Raises AwsError.
     """
     kept = kept_site(folder)
     if kept and kept.account not in ("", clients.account_id):
@@ -289,9 +309,11 @@ def _elsewhere(folder: ClusterFolder, kept: Site, here: Site) -> UsageError:
 def _complete(
     folder: ClusterFolder, clients: Clients, here: Site, found: Sequence[Instance] | None
 ) -> None:
-    """Add the account to a folder of an older version, once something proves that it is this one.
+    """Add the account to a folder of an older version, if the cluster is proved to be in it.
 
-    Names are no proof: another account may have a cluster of the same name.
+    Proof is an instance whose id known_hosts has, or a key pair with the folder's key. The name is
+    none: another account may have a cluster of the same name. Raises UsageError without proof,
+    AwsError.
     """
     from clusterctl.ec2.cluster_resources import find_key_pairs
 
@@ -315,14 +337,19 @@ def _complete(
 
 @contextmanager
 def locked(folder: ClusterFolder) -> Iterator[None]:
-    """One `up` or `down` at a time. Makes the folder. Raises ClusterctlError."""
+    """Hold the folder's lock, so that one command at a time changes the cluster.
+
+    Creates the folder, and deletes it again if nothing else was written into it. Raises
+    ClusterctlError if another command has the lock or the folder cannot be written.
+    """
     lock = folder.path / "lock"
     try:
         folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.path.chmod(0o700)
         opened = lock.open("w")
     except OSError as error:
-        # Another user's, most often root's: `gc` goes on with the other clusters.
+        # Most often the folder belongs to root. As a ClusterctlError, it does not stop `gc` from
+        # going on with other clusters.
         raise ClusterctlError(
             f"cannot write to {folder.path}: {error.strerror}",
             f"see whose it is, and whether its disk is full: ls -ld {folder.path}",
@@ -337,11 +364,11 @@ def locked(folder: ClusterFolder) -> Iterator[None]:
         try:
             yield
         finally:
-            # Refused before anything was made: leave no trace.
+            # The command was refused before it wrote anything, so the folder is not needed.
             if [path.name for path in folder.path.glob("*")] == [lock.name]:
                 shutil.rmtree(folder.path)
 
 
 def forget(folder: ClusterFolder) -> None:
-    """Remove the folder and all that is in it."""
+    """Delete the folder with all its files."""
     shutil.rmtree(folder.path, ignore_errors=False)
