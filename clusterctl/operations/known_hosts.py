@@ -1,4 +1,7 @@
-"""Host keys of nodes: where they are learnt from, and how each instance's are pinned."""
+"""Host keys of nodes: the sources they are learnt from, and the pins for each instance.
+
+A pin is a line of the cluster's known_hosts file: `NAMES TYPE BASE64 INSTANCE-ID`.
+"""
 
 from __future__ import annotations
 
@@ -25,50 +28,57 @@ if TYPE_CHECKING:
     from mypy_boto3_ssm import SSMClient
 
 
-# Stands in known_hosts behind the instance id, for a key that only the host itself has shown.
+# Follows the instance id in known_hosts if the key came from the host itself and from no trusted
+# source.
 UNSEEN = "accepted-unseen"
 
 
 class LearntHostKeys(PinnedHostKeys):
-    """The pins for the nodes of one `up`: nothing is trusted that was not learnt for its instance.
+    """The pins for the nodes of one `up`. Only keys learnt for the node's instance are trusted.
 
-    `path` is the known_hosts file that messages name and that the pins go to.
+    `path` is the known_hosts file: earlier pins are read from it, and messages name it. The caller
+    writes `text` to it.
     """
 
     def __init__(self, path: Path) -> None:
         super().__init__([])
         self.paths = (path,)
         self._lock = threading.Lock()
+        # By instance id: the lines learnt in this run.
         self._lines: dict[str, list[str]] = {}
         self._text = path.read_text() if path.exists() else ""
 
     def recall(self, node: Node) -> tuple[str, ...]:
-        """What an earlier `up` pinned for this very instance, as `TYPE BASE64`; maybe nothing."""
+        """Return what an earlier `up` pinned for this instance, as `TYPE BASE64`; maybe nothing."""
         return tuple(f"{words[1]} {words[2]}" for words in self._pinned(node))
 
     def was_unseen(self, node: Node) -> bool:
-        """Whether what was pinned for it was never compared with anything."""
+        """Return whether the node's pins were never compared with a trusted source."""
         return any(UNSEEN in words[4:] for words in self._pinned(node))
 
     def learn(self, node: Node, host_keys: Sequence[str], unseen: bool = False) -> None:
-        """Pin these keys, and only these, for the node."""
-        # The instance id tells a later `up` whether an address still is the same machine.
+        """Pin these keys for the node, instead of any pinned before in this run.
+
+        `unseen` marks a key that only the host itself has shown.
+        """
+        # The instance id tells a later `up` whether the address still belongs to this machine.
         note = f"{node.instance_id} {UNSEEN}" if unseen else node.instance_id
         lines = known_hosts_lines(node_names(node), host_keys, note)
         with self._lock:
             again = node.instance_id in self._lines
             self._lines[node.instance_id] = lines
             if again:
+                # HostKeys cannot remove one node's entries, so all are added anew.
                 self._keys.clear()
                 lines = [line for group in self._lines.values() for line in group]
             for line in lines:
                 add_line(self._keys, line)
 
     def text(self, nodes: Sequence[Node]) -> str:
-        """The known_hosts file for these nodes, in their order.
+        """Return the content of the known_hosts file for these nodes, in their order.
 
-        Who is interrupted before a node was reached keeps what was pinned for it: an instance
-        prints its keys at its first boot only.
+        A node for which nothing was learnt in this run keeps its earlier pins, for example after an
+        interrupt. An instance prints its keys at its first boot only, so they might be lost.
         """
         with self._lock:
             learnt = dict(self._lines)
@@ -86,7 +96,8 @@ class LearntHostKeys(PinnedHostKeys):
         return [words for words in lines if len(words) >= 4 and words[3] == node.instance_id]
 
     def _changed(self, target: Target, shown: paramiko.PKey, pinned: paramiko.PKey) -> HostError:
-        # Here the address is the instance's own: `up` has just asked EC2 for it.
+        # `up` has just read the address from EC2, so the node cannot be another instance that took
+        # over an old address.
         return HostKeyChanged(
             target.host,
             f"its host key is not its own: it shows {described(shown)}, pinned is "
@@ -97,7 +108,11 @@ class LearntHostKeys(PinnedHostKeys):
 
 
 class ClusterHostKeys(PinnedHostKeys):
-    """What `up` has pinned for a cluster that is there. `instances`: by node, its instance now."""
+    """The pins that `up` has written for an existing cluster.
+
+    `path` is its known_hosts file. A pin for another instance than the node's current one is not
+    accepted.
+    """
 
     def __init__(self, path: Path, cluster: Cluster) -> None:
         self._again = f"clusterctl up {cluster.name}"
@@ -110,9 +125,9 @@ class ClusterHostKeys(PinnedHostKeys):
         self._pinned_for = _instances_by_name(path)
 
     def verify(self, target: Target, key: paramiko.PKey) -> None:
-        """Raises HostKeyUnknown or HostKeyChanged unless `key` is the one pinned for its instance.
+        """Raise HostKeyUnknown or HostKeyChanged unless `key` is pinned for the node's instance.
 
-        A key pinned for another instance that had the address before is none of its own.
+        A key that was pinned for another instance, which had the address before, is refused.
         """
         known = self._keys.lookup(target.known_hosts_name)
         if known and self._other_instance(target):
@@ -122,7 +137,10 @@ class ClusterHostKeys(PinnedHostKeys):
         super().verify(target, key)
 
     def _other_instance(self, target: Target) -> str:
-        """The instance that the pins of its address are for, where that is not the node's own."""
+        """Return the other instance that the pins of the node's address belong to.
+
+        Empty if they belong to the node's own instance, or if either is not known.
+        """
         pinned_for = self._pinned_for.get(target.known_hosts_name, frozenset())
         current = self._instances.get(target.host)
         if not current or not pinned_for or current in pinned_for:
@@ -150,19 +168,19 @@ class ClusterHostKeys(PinnedHostKeys):
 
 
 def node_names(node: Node) -> tuple[str, ...]:
-    """Every name under which a node is dialled from outside."""
+    """Return every name and address under which a node may be dialled, for a known_hosts line."""
     return NodeIdentity(node.name, node.private_ip, node.public_ip, "", ()).names
 
 
 def text_fingerprint(host_key: str) -> str:
-    """`TYPE SHA256:...` of a `TYPE BASE64`."""
+    """Return `TYPE SHA256:...`, as `ssh-keygen -l` prints it, for a key `TYPE BASE64`."""
     kind, _, body = host_key.partition(" ")
     digest = hashlib.sha256(base64.b64decode(body)).digest()
     return f"{kind} SHA256:{base64.b64encode(digest).decode().rstrip('=')}"
 
 
 def _instances_by_name(path: Path) -> Mapping[str, frozenset[str]]:
-    """Name or address -> the instances that pins for it were learnt for."""
+    """Return, for each name and address in a known_hosts file, the instances of its pins."""
     found: dict[str, set[str]] = {}
     for line in path.read_text(errors="replace").splitlines() if path.exists() else ():
         words = line.split()
@@ -172,12 +190,15 @@ def _instances_by_name(path: Path) -> Mapping[str, frozenset[str]]:
     return {name: frozenset(ids) for name, ids in found.items()}
 
 
-# An agent registers some time after the boot, so it is asked for again.
+# Seconds between two rounds of Systems Manager calls: an agent registers some time after boot.
 ASK_EVERY_S = 15.0
 
 
 class AgentHostKeys:
-    """Asks Systems Manager for many nodes at once. `client` makes the API's client when needed."""
+    """Fetches host keys through Systems Manager, for all waiting nodes at once.
+
+    `client` makes the API client at the first call. `every_s` is the least time between two calls.
+    """
 
     def __init__(
         self,
@@ -196,18 +217,21 @@ class AgentHostKeys:
         self._reasons: dict[str, str] = {}
 
     def expect(self, instance_id: str) -> None:
-        """From now on a question is for this instance too."""
+        """Include this instance in later calls."""
         with self._lock:
             self._waiting.add(instance_id)
 
     def done(self, instance_id: str) -> None:
-        """Its keys are known from elsewhere."""
+        """Leave this instance out of later calls."""
         with self._lock:
             self._waiting.discard(instance_id)
 
     def look(self, instance_id: str) -> tuple[str, ...]:
-        """Its host keys, as far as they are known; may ask for all that wait. Raises nothing."""
-        # Whoever comes while another asks goes on looking at the console.
+        """Return the instance's host keys as `TYPE BASE64`; none while they are not known.
+
+        May call Systems Manager for all waiting instances first. Errors of AWS end up in `reason`.
+        """
+        # A call may take a minute. Other threads do not wait for it and poll the console meanwhile.
         if self._asking.acquire(blocking=False):
             try:
                 self._question()
@@ -217,7 +241,7 @@ class AgentHostKeys:
             return self._keys.get(instance_id, ())
 
     def reason(self, instance_id: str) -> str:
-        """Why there are none; empty if nobody was asked yet."""
+        """Return why Systems Manager has no keys of the instance; empty before the first call."""
         with self._lock:
             return self._reasons.get(instance_id, "")
 
@@ -233,16 +257,18 @@ class AgentHostKeys:
             self._next_question = time.monotonic() + self._every_s
 
 
-# So long the console alone is looked at; on short deadlines a third of them.
+# Seconds for which only the console is polled before other sources are tried. With a short timeout
+# it is a third of the timeout.
 CONSOLE_ALONE_S = 60.0
 
 
 @dataclass(frozen=True)
 class HostKeySources:
-    """What `Readiness` asks for a node's host keys, and tells when one is not as it was.
+    """The sources of host keys, in order: earlier pins, console, Systems Manager, the node itself.
 
-    `agents` is None where nobody is to ask Systems Manager. `shown_key` connects and gives the key
-    that a node shows: it is there only where the user accepts that. `tell` takes findings.
+    `agents` is None where Systems Manager is not used. `shown_key` connects to a node and returns
+    the key that it shows; it is None unless the user accepts unseen keys. `tell` receives findings,
+    for example about a changed key.
     """
 
     consoles: Consoles
@@ -255,9 +281,10 @@ class HostKeySources:
     _compared: dict[str, bool] = field(default_factory=dict)
 
     def recall(self, node: Node) -> tuple[str, ...]:
-        """What an earlier run pinned for this instance, and is now pinned again.
+        """Return the keys that an earlier run pinned for this instance, and pin them again.
 
-        Raises HostKeyChanged where that was accepted unseen, and its console has another.
+        A key that was accepted unseen is compared with the console: the console's keys replace it,
+        and HostKeyChanged is raised if it is not among them. Raises AwsError.
         """
         keys = self.pins.recall(node)
         unseen = bool(keys) and self.pins.was_unseen(node)
@@ -277,9 +304,10 @@ class HostKeySources:
         return keys
 
     def look(self, node: Node, has_agent: bool, waited_s: float) -> tuple[str, ...]:
-        """The keys if they are to be had by now, pinned; nothing before. Raises AwsError.
+        """Return and pin the node's keys if a source has them; none otherwise. Raises AwsError.
 
-        To be called when it is the node's turn (`consoles.turn_s`).
+        `waited_s` is the time since the first poll, which decides which sources are tried. The
+        caller waits for `consoles.turn_s` before each call, since EC2 throttles console requests.
         """
         keys = parse_host_keys(self.consoles.look(node.instance_id))
         agent = self.agents if has_agent else None
@@ -292,9 +320,10 @@ class HostKeySources:
         return keys
 
     def compare(self, node: Node) -> bool:
-        """Whether the console or the agent has other keys than were pinned; those are pinned then.
+        """Return whether the console or the agent has other keys than the pinned ones.
 
-        For a node that shows another key than the pinned one. Looks once for each node.
+        These are then pinned instead. For a node that shows another key than the pinned one. The
+        sources are read once for each node; later calls return the same result.
         """
         with self._lock:
             if node.instance_id not in self._compared:
@@ -304,6 +333,7 @@ class HostKeySources:
             return self._compared[node.instance_id]
 
     def _renew(self, node: Node) -> bool:
+        """Pin the keys of the console or agent if they differ from the pins, and tell the user."""
         pinned = self.pins.recall(node)
         keys = self._console(node)
         if not keys and self.agents:
@@ -328,6 +358,7 @@ class HostKeySources:
         return parse_host_keys(self.consoles.now(node.instance_id))
 
     def _accept(self, node: Node, shown_key: Callable[[Node], paramiko.PKey]) -> tuple[str, ...]:
+        """Pin the key that the node itself shows; nothing while it does not answer."""
         with contextlib.suppress(HostUnreachable):
             key = shown_key(node)
             host_key = f"{key.get_name()} {key.get_base64()}"

@@ -219,7 +219,7 @@ def site_of(clients: Clients, instances: Sequence[Instance] = ()) -> Site:
 
 
 def _endpoint(clients: Clients) -> str:
-    # The local EC2 listens on another port after each start, so its URL is left out.
+    # The local EC2 takes any free port when it starts, so its URL is no part of the site.
     meta = clients.ec2.meta
     url = meta.endpoint_url
     return f"{meta.region_name} at {'a local EC2' if is_local(url) else url}"
