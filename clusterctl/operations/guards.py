@@ -1,4 +1,7 @@
-"""The guards on the nodes: told by the user data first, and again when the cluster changes."""
+"""Settings for the guards, the programs on the nodes that keep a cluster's limits.
+
+A guard gets its first settings in the user data, and new ones over SSH when the cluster changes.
+"""
 
 from __future__ import annotations
 
@@ -39,16 +42,21 @@ from clusterctl.transport.target import Target
 if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients
 
+# For one command on one node.
 TIMEOUT_S = 60.0
+# Prints a guard's settings; nothing on a node without a guard.
 SETTINGS_COMMAND = "sudo -n cat /var/lib/clusterctl/guard.json 2>/dev/null || :"
-# Between a new end and the nodes' switching off EC2 has to hear what that means.
+# The earliest new end, in seconds from now. Before the nodes switch themselves off, EC2 must be
+# set to stop or terminate them then.
 LEAST_LEFT_S = 120.0
 
 
 def with_user_data(clients: Clients, seen: Observed) -> Observed:
-    """Settle all of the user data that new nodes get, too: the user's own, and the guard's.
+    """Return `seen` with the complete user data for new nodes: the user's own and the guard.
 
-    Nodes that join a cluster get what its head node got. Raises AwsError.
+    Nodes that join a cluster get the head node's user data, unless the user gives other. Nothing
+    changes if no node is missing. Raises AwsError, and UsageError if the user data is too large or
+    cannot be read.
     """
     spec = seen.spec
     if seen.catalogue is None:
@@ -58,7 +66,8 @@ def with_user_data(clients: Clients, seen: Observed) -> Observed:
         data = find_user_data(clients.ec2, there[0].node.instance_id)
     else:
         prices = [price.usd_per_hour for price in seen.catalogue.prices.values() if price]
-        # Which type it will be is not known yet: the dearest ends the budget first. `up` corrects.
+        # With several instance types it is not known yet which one it will be. The most expensive
+        # one gives the shortest lifetime; `update_guards` corrects it once the nodes run.
         hourly = spec.nodes * max(prices) if prices else None
         spot = spec.market is Market.SPOT
         off = "" if spot else spec.limits.at_power_off
@@ -75,16 +84,18 @@ def update_guards(
     members: Sequence[NodeIdentity],
     away: Sequence[Target] = (),
 ) -> None:
-    """Tell every node when to end, and the head node whom to look after; and EC2 what a power-off
-    means. `members`: head first. `away`: nodes in quarantine, which cost as others do. One that
-    cannot be told is a finding.
+    """Send every guard its settings, and set what EC2 does when a node switches itself off.
 
-    Raises AwsError, and ClusterctlError naming the other nodes that could not be told.
+    The settings say when the node ends, and to the head node which workers it asks whether they
+    idle. `members` are the nodes of `targets`, the head node first. `away` are the nodes in
+    quarantine, which cost money as well; one that cannot be reached is a finding. Raises AwsError,
+    and ClusterctlError naming the other nodes whose guard could not be set.
     """
     instances = find_instances(launcher.clients.ec2, cluster.name)
     spending = spending_of(launcher.clients, instances, launcher.prices)
     spot = any(found.market is Market.SPOT for found in instances)
     if not spending.complete:
+        # EC2 does not know how long earlier runs took; the guards count it.
         used_h = _used_h(instances, connections, targets)
         known = [one for one in instances if one.node.instance_id in used_h]
         note_spent(launcher.clients, known, launcher.prices, used_h)
@@ -96,7 +107,7 @@ def update_guards(
     ends_at = None if left_s is None else time.time() + max(left_s, LEAST_LEFT_S)
     first = first_settings(
         cluster.name,
-        # The end is known to the second here; what idles is for the guards to see.
+        # `ends_at` replaces these two limits. The idle time stays: only the guards can see it.
         replace(spending.limits, max_hours=None, budget_usd=None),
         spot=spot,
         at_power_off="" if spot else spending.limits.at_power_off,
@@ -105,7 +116,8 @@ def update_guards(
         target.host: joined_settings(first, index, cluster.ssh_user, members, ends_at)
         for index, target in enumerate(targets)
     }
-    # The head node does not ask them whether they idle: each judges for itself.
+    # The head node does not ask nodes in quarantine whether they idle: each of them decides for
+    # itself.
     alone = joined_settings(first, None, cluster.ssh_user, members, ends_at)
     settings |= {target.host: alone for target in away}
 
@@ -139,10 +151,12 @@ def update_guards(
 
 
 def regroup(access: Access, indices: Sequence[int]) -> FanoutResult[bool]:
-    """After these nodes went into quarantine, or came back: have the head node's guard ask those in
-    service only whether they idle, and theirs judge for themselves. True: it ends for idleness.
+    """Adapt the guards after these nodes went into quarantine or came back from it.
 
-    One that does not answer is a failure; none is asked where idleness ends nothing.
+    The head node's guard then asks only the nodes in service whether they idle, and a node in
+    quarantine decides for itself. The result has the head node first, then these nodes: true where
+    the guard has an idle limit. A node that does not answer is a failure. If the head node has no
+    idle limit, or does not answer, the others are not contacted.
     """
     service = access.cluster.in_service
     workers = tuple(Worker(node.name, node.private_ip) for node in service[1:])
@@ -167,7 +181,7 @@ def regroup(access: Access, indices: Sequence[int]) -> FanoutResult[bool]:
 
 
 def _tell(connections: Connections, target: Target, settings: GuardSettings) -> CommandResult:
-    """Give a guard its settings. Raises CommandFailed, HostError."""
+    """Send a guard its settings. Raises CommandFailed, HostError."""
     script = guard_update_script(settings).encode()
     result = connections.run(target, "sh -s", timeout_s=TIMEOUT_S, stdin=script)
     if not result.ok or not result.stdout.endswith("complete\n"):
@@ -183,7 +197,10 @@ def _tell(connections: Connections, target: Target, settings: GuardSettings) -> 
 def _used_h(
     instances: Sequence[Instance], connections: Connections, targets: Sequence[Target]
 ) -> dict[str, float]:
-    """For how long these have run in all, by instance, as far as their guards know it."""
+    """Return the hours that instances have run in all, by id, as counted by their guards.
+
+    Leaves out nodes that cannot be reached and those whose guard has not counted from the start.
+    """
     made = {one.node.name: one for one in instances if not one.retired and one.made_at}
 
     def one(target: Target) -> float | None:
@@ -200,11 +217,11 @@ def _used_h(
 def change_limits(
     at_power_off: str, set_behavior: Callable[[str], None], tell_guards: Callable[[], None]
 ) -> None:
-    """Both, in an order in which no moment between them costs anybody a disk.
+    """Change EC2's power-off behaviour and the guards, in an order that can never delete a disk.
 
-    A guard that may stop for idleness is told so only where a power-off is a stop already, and a
-    power-off becomes an end only when no guard stops for idleness any more. A spot node is always
-    terminated: there is nothing to set.
+    `at_power_off` is `stop`, `terminate`, or empty for spot nodes, which are always terminated. EC2
+    is set to `stop` before any guard may switch its node off for idleness, and to `terminate` only
+    after no guard does so any more.
     """
     if at_power_off == "stop":
         set_behavior("stop")

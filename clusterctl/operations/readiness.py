@@ -1,7 +1,7 @@
-"""Make nodes ready and one cluster: `make_ready` does all of it.
+"""Wait for nodes and join them to one cluster. `make_ready` does all of it.
 
-Wait until EC2 shows the nodes as running, has their host keys, sshd lets us in and they are what
-their type promises; then tell them of each other. What is said of nodes that are late is here, too.
+A node is ready once it is running, its host key is learnt, SSH lets us in, cloud-init has finished
+and it has as many GPUs as its type. Then every node gets the names and keys of the others.
 """
 
 from __future__ import annotations
@@ -64,10 +64,11 @@ if TYPE_CHECKING:
 
 
 class InstanceWatch:
-    """These instances of a cluster, whatever becomes of them. `seen`: as EC2 has just shown them.
+    """Polls the state of a fixed set of instances.
 
-    What the last answer said decides when EC2 is asked again, and for what: often while a node is
-    pending or hidden, seldom once all run, for the states alone as long as those are the same.
+    `seen` is the first snapshot, from EC2's last answer. EC2 is polled often while an instance is
+    pending or not shown, and seldom once all run. Once every description is complete, a poll reads
+    only the states, which is a shorter answer, and reads the rest when a state has changed.
     """
 
     def __init__(self, client: EC2Client, name: str, seen: Sequence[Instance]) -> None:
@@ -80,8 +81,12 @@ class InstanceWatch:
         self._next_look = time.monotonic() + next(self._pace)
 
     def look(self, instance_id: str) -> Instance | None:
-        """The instance as last seen; None if EC2 does not show it (yet). Raises AwsError."""
-        # Whoever comes while another looks waits for that look, and then has it.
+        """Return the latest snapshot of an instance, polling EC2 if it is time to.
+
+        None if EC2 does not show the instance (yet). Raises AwsError.
+        """
+        # Threads share one DescribeInstances call: those that arrive during a call wait for it and
+        # use its answer.
         with self._lock:
             if time.monotonic() >= self._next_look:
                 self._look()
@@ -89,11 +94,15 @@ class InstanceWatch:
             return self._seen.get(instance_id)
 
     def latest(self, node: Node) -> Node:
-        """The node as last seen, without looking again: a public address comes late."""
+        """Return the node as of the last poll, without polling, or `node` if EC2 showed none.
+
+        The public address may be in a later snapshot only.
+        """
         seen = self._seen.get(node.instance_id)
         return seen.node if seen else node
 
     def _look(self) -> None:
+        """Poll EC2 once, for the states alone if all descriptions are complete."""
         before = {id: one.node.state for id, one in self._seen.items()}
         whole = all(map(_is_whole, self._seen.values()))
         if whole and find_states(self._client, self._ids) == before:
@@ -104,23 +113,26 @@ class InstanceWatch:
 
     @property
     def _pace(self) -> Iterator[float]:
+        """The gaps between polls that fit the last snapshot."""
         states = [one.node.state for one in self._seen.values()]
         awaited = NodeState.PENDING in states or len(states) < len(self._ids)
         return self._often if awaited else self._seldom
 
 
 def _is_whole(seen: Instance) -> bool:
-    """Whether EC2 has nothing more to show of it: addresses may come after the rest."""
+    """Return whether EC2's description is complete. Addresses may appear after the other fields."""
     node = seen.node
     if node.state not in AWAKE:
         return True
-    # With several interfaces only the head node gets a public address.
+    # EC2 gives no public address to an instance with several interfaces. Only the head node has
+    # one then, an elastic address.
     public = not (seen.private or (seen.several_interfaces and node.index))
     return bool(node.private_ip and (node.public_ip or not public))
 
 
+# What a user can do about a node that is late at a stage.
 _HINTS = {
-    # cloud-init prints the host keys last, after the user data.
+    # cloud-init prints the host keys at its very end, after the user data has run.
     Stage.CONSOLE: "if its user data needs longer, run `up` again with a larger --timeout; "
     "to see how far it is: aws ec2 get-console-output --latest --instance-id {id}. If the image "
     "prints no host keys: an --instance-profile with Systems Manager, or, trusting what the node "
@@ -131,15 +143,15 @@ _HINTS = {
 
 
 class NodeNotReady(HostError):
-    """A node has died or hangs."""
+    """The node's instance has died, or the node did not get ready in time."""
 
     exit_status = 1
 
 
 def late(node: Node, stage: Stage, timeout_s: float, agents_reason: str = "") -> NodeNotReady:
-    """The error for a node that hung at a stage.
+    """Return the error for a node that was still at `stage` after `timeout_s` seconds.
 
-    `agents_reason`: why Systems Manager has no host key of it, if it was asked.
+    `agents_reason` is why Systems Manager has no host key of it; empty if it was not called.
     """
     asked = ""
     if stage is Stage.CONSOLE and agents_reason:
@@ -151,15 +163,17 @@ def late(node: Node, stage: Stage, timeout_s: float, agents_reason: str = "") ->
     )
 
 
-# cloud-init may start sshd before it has put the key there.
+# Seconds for which a refused key is tried again: cloud-init may start sshd before it has written
+# authorized_keys.
 KEY_REFUSED_FOR_S = 120.0
 
 
 @dataclass(frozen=True)
 class ReadyNode:
-    """A node that is up, and what it said. `host_keys` are `TYPE BASE64`.
+    """A node that is ready, and what it reported.
 
-    `findings` are what its user should know, and what it can be used with all the same.
+    `host_keys` are `TYPE BASE64`. `found` is the node's report. `findings` are problems that do not
+    keep the node from being used.
     """
 
     node: Node
@@ -174,6 +188,8 @@ class ReadyNode:
 
 @dataclass(frozen=True)
 class _Waiting:
+    """A node with the `host` attribute that `fan_out` needs."""
+
     node: Node
 
     @property
@@ -182,8 +198,12 @@ class _Waiting:
 
 
 class Readiness:
-    """Waits for the nodes of one cluster, all at once. `target_of` says how to reach a node;
-    `checked` is told of each that is ready, while others are waited for."""
+    """Waits for the nodes of one cluster, all at once.
+
+    `target_of` returns how to reach a node. `timeout_s` counts from here, for all nodes together.
+    `checked` is called with each node that has passed its checks, while others are still waited
+    for.
+    """
 
     def __init__(
         self,
@@ -208,13 +228,13 @@ class Readiness:
         self._nodes: Sequence[Node] = ()
 
     def wait(self, nodes: Sequence[Node]) -> FanoutResult[ReadyNode]:
-        """One outcome per node, in order: its facts, or what it failed of."""
+        """Return one outcome per node, in order: its facts, or the error that it failed with."""
         self._nodes = nodes
         waiting = [_Waiting(node) for node in nodes]
         try:
             return fan_out(self._one, waiting, max_workers=len(waiting))
         finally:
-            # After an interrupt the threads must not go on asking EC2.
+            # After an interrupt, the threads must stop polling EC2.
             self._cancelled.set()
 
     def _one(self, waiting: _Waiting) -> ReadyNode:
@@ -227,6 +247,7 @@ class Readiness:
             check_inspection(name, found, node.gpus)
         except ClusterctlError as error:
             if self._cancelled.is_set():
+                # Ended by the interrupt: the node itself has not failed.
                 raise
             self._progress.node(name, Stage.FAILED, error.message.split("\n")[0])
             raise
@@ -236,8 +257,9 @@ class Readiness:
         return ReadyNode(node, host_keys, found, findings)
 
     def _running(self, node: Node) -> Node:
+        """Wait until the node runs and has an address. Return it as EC2 then shows it."""
         self._enter(node, Stage.PENDING)
-        # The watch sets the pace of the looks; a tick between two of them asks nobody.
+        # The watch decides when EC2 is polled; most of these ticks read the last snapshot.
         for _ in self._ticks(node, itertools.repeat(0.1)):
             seen = self._alive(node)
             if seen and seen.state is NodeState.RUNNING and seen.private_ip:
@@ -245,6 +267,7 @@ class Readiness:
         raise AssertionError("unreachable")
 
     def _learn(self, node: Node) -> tuple[str, ...]:
+        """Return and pin the node's host keys, waiting until a source has them."""
         keys = self._host_keys.recall(node)
         if keys:
             return keys
@@ -254,6 +277,7 @@ class Readiness:
             agents.expect(node.instance_id)
         began = time.monotonic()
         for _ in self._ticks(node, gaps(0.3, 1.5, 10.0)):
+            # All nodes share one rate of GetConsoleOutput calls, which EC2 throttles.
             self._sleep(node, self._host_keys.consoles.turn_s())
             keys = self._host_keys.look(node, has_agent, time.monotonic() - began)
             if keys:
@@ -264,15 +288,17 @@ class Readiness:
         return keys
 
     def _may_have_agent(self, node: Node) -> bool:
-        """Without an instance profile an agent is not allowed to answer."""
+        """Return whether the node has an instance profile, which the SSM agent needs to answer."""
         seen = self._watch.look(node.instance_id)
         return bool(seen and seen.instance_profile)
 
     def _asked(self, node: Node) -> Asked:
+        """Return what the launch asked for, to compare the node with."""
         seen = self._watch.look(node.instance_id)
         return Asked(seen.efa_interfaces, seen.disk.size_gib or 0) if seen else Asked()
 
     def _inspect(self, node: Node, script: str) -> Inspection:
+        """Run the inspection script as soon as the node can be logged in to. Return its report."""
         self._enter(node, Stage.LOGIN)
         compared = False
         refused_until = time.monotonic() + KEY_REFUSED_FOR_S
@@ -283,7 +309,7 @@ class Readiness:
                 if time.monotonic() > refused_until:
                     raise
             except (HostUnreachable, ConnectionLost):
-                # Not up yet, or it reboots: its user data may have asked for that.
+                # sshd is not up yet, or the node reboots, which its user data may do.
                 self._enter(node, Stage.LOGIN)
             except HostKeyChanged:
                 if compared or not self._renewed(node):
@@ -295,13 +321,17 @@ class Readiness:
         raise AssertionError("unreachable")
 
     def _renewed(self, node: Node) -> bool:
-        """Whether EC2 knows other keys than the pinned ones: of the node, or its jump host."""
+        """Return whether EC2 has other keys than the pinned ones, of the node or its jump host.
+
+        The new keys are then pinned. The error may be about either of the two.
+        """
         jump = self._target_of(node).jump
         names = (node.name, jump.host if jump else "")
         renewed = [self._host_keys.compare(one) for one in self._nodes if one.name in names]
         return any(renewed)
 
     def _ask(self, node: Node, script: str) -> Inspection:
+        """Run the inspection script once, and report the stages that it prints."""
         output: list[bytes] = []
 
         def sink(stream: str, chunk: bytes) -> None:
@@ -322,7 +352,10 @@ class Readiness:
         return parse_inspection(node.name, b"".join(output).decode(errors="replace"))
 
     def _alive(self, node: Node) -> Node | None:
-        """The node as EC2 sees it. Raises NodeNotReady once it is on its way out."""
+        """Return the node as EC2 last showed it; None if EC2 does not show it (yet).
+
+        Raises NodeNotReady once its instance stops or terminates.
+        """
         seen = self._watch.look(node.instance_id)
         if seen is None:
             return None
@@ -341,7 +374,7 @@ class Readiness:
             self._progress.node(node.name, stage)
 
     def _ticks(self, node: Node, gaps_s: Iterator[float]) -> Iterator[None]:
-        """Once at once, then after each gap. Raises NodeNotReady at the deadline."""
+        """Yield at once, then after each gap in seconds. Raises NodeNotReady at the deadline."""
         for gap_s in gaps_s:
             yield
             left_s = self._deadline - time.monotonic()
@@ -350,11 +383,12 @@ class Readiness:
             self._sleep(node, min(gap_s, left_s))
 
     def _sleep(self, node: Node, seconds: float) -> None:
-        """Raises NodeNotReady when an interrupt ends the waiting."""
+        """Sleep. Raises NodeNotReady if an interrupt has ended the waiting."""
         if self._cancelled.wait(seconds):
             raise NodeNotReady(node.name, "nobody waits for it any more")
 
     def _late(self, node: Node) -> NodeNotReady:
+        """Return the error for a node at the deadline, and close its connection."""
         stage = self._stages[node.name]
         with contextlib.suppress(HostError):
             self._connections.forget(self._target_of(node))
@@ -363,20 +397,23 @@ class Readiness:
         return late(node, stage, self._timeout_s, asked)
 
 
-# A host that is still booting may swallow the first packets; better to knock again.
+# A booting host may drop the first packets, so a short timeout and another try are faster.
 CONNECT_TIMEOUT_S = 5.0
-# With 4 GPUs or more 10 to 20 minutes are normal: such machines have terabytes of memory to test,
-# and print their host keys last.
+# Machines with 4 GPUs or more normally need 10 to 20 minutes: their firmware tests terabytes of
+# memory, and the host keys are printed only at the end of the boot.
 READY_WITHIN_S, LARGE_READY_WITHIN_S, LARGE_GPUS = 600.0, 1800.0, 4
 
 
 def make_ready(
     launcher: Launcher, name: str, members: Sequence[Instance], had_limits: bool = False
 ) -> tuple[Cluster, tuple[int, ...], bool]:
-    """Wait until all nodes of a cluster are ready and know each other.
+    """Wait until all nodes in service are ready, and join them to one cluster.
 
-    `members` are its instances as EC2 has just shown them. Returns the cluster as it is then, the
-    GPUs of those in service, and whether every node has an environment to train in.
+    `members` are the cluster's instances as EC2 has just shown them. `had_limits` is true if the
+    cluster had limits before, whose guards may have to be removed. Returns the cluster with the
+    nodes that are ready or in quarantine, the GPUs counted on each node in service, and whether
+    each of these has an environment for training. Writes the hosts file, known_hosts and
+    ssh_config. Raises AwsError, and ClusterctlError naming every node that failed.
     """
     cluster = as_cluster(launcher.clients.ec2, name, members)
     assert cluster is not None, "there is no cluster without instances"
@@ -391,7 +428,7 @@ def make_ready(
 
 
 def ready_within_s(cluster: Cluster) -> float:
-    """How long nodes may take to get ready where nobody has said."""
+    """Return the default timeout for getting nodes ready, in seconds, by their GPUs."""
     large = any(node.gpus >= LARGE_GPUS for node in cluster.nodes)
     return LARGE_READY_WITHIN_S if large else READY_WITHIN_S
 
@@ -399,10 +436,10 @@ def ready_within_s(cluster: Cluster) -> float:
 def _reach_and_join(
     launcher: Launcher, cluster: Cluster, instances: Sequence[Instance], had_limits: bool
 ) -> list[ReadyNode]:
-    """Wait for the nodes and make them one cluster; what each said, in order. One in quarantine is
-    not waited for: what is wrong with it would fail all.
+    """Wait for the nodes in service and join them. Return the facts of each, in order.
 
-    Raises ClusterctlError naming every node that failed.
+    A node in quarantine is not waited for: its fault would fail the whole operation. Raises
+    ClusterctlError naming every node that failed.
     """
     client, folder, progress = launcher.clients.ec2, launcher.folder, launcher.progress
     timeout_s = launcher.timeout_s or ready_within_s(cluster)
@@ -429,7 +466,7 @@ def _reach_and_join(
 
         def checked(node: Node) -> None:
             if node.index == cluster.head.index:
-                # The local EC2 is no reason to ask the network for anything.
+                # Work with the local EC2 must not need the internet, where pip would look.
                 offline = is_local(client.meta.endpoint_url)
                 why_no_programs.append(
                     start_putting(connections, target_of(node), HOSTS_PATH, launcher.home, offline)
@@ -439,11 +476,12 @@ def _reach_and_join(
         try:
             waited = readiness.wait(awaited)
         finally:
-            # Also where a node failed: its owner will want to log in and look.
+            # Written even if a node failed, so that its owner can log in and see why.
             seen = replace(cluster, nodes=tuple(watch.latest(node) for node in cluster.nodes))
             for node in seen.nodes:
                 if node.index not in {one.index for one in awaited} and host_keys.recall(node):
-                    # Its address may be another one since it was stopped and started.
+                    # A node in quarantine. A stop and start may have changed its address, so its
+                    # old keys are pinned under the new one.
                     host_keys.learn(node, host_keys.recall(node), host_keys.was_unseen(node))
             write_file(folder.known_hosts, host_keys.text(cluster.nodes))
             write_file(folder.ssh_config, ssh_config_text(seen, folder, launcher.proxy_command))
@@ -478,7 +516,12 @@ def _join(
     progress: StepProgress,
     away: Sequence[NodeIdentity],
 ) -> list[NodeIdentity]:
-    """`away`: the nodes in quarantine. The others know them, for the day of their return."""
+    """Give every node the names, keys and files of the cluster. Return the nodes' identities.
+
+    `away` are the nodes in quarantine. The others get their names and host keys, too, so that a
+    released node needs no other node to change. Raises ClusterctlError naming every node that
+    failed.
+    """
     members = [
         NodeIdentity(
             name=fact.node.name,
@@ -516,11 +559,13 @@ def _no_programs(launcher: Launcher, head: str, reason: str) -> Finding:
 
 
 def gpus_of(facts: Sequence[ReadyNode]) -> tuple[int, ...]:
-    """The GPUs of each node, as nvidia-smi counts them."""
+    """Return the GPUs that nvidia-smi counted on each node; 0 without nvidia-smi."""
     return tuple(fact.found.gpus or 0 for fact in facts)
 
 
 def _read(shipped: FanoutResult[CommandResult]) -> FanoutResult[DeployedFiles]:
+    """Parse each node's report on its files. What cannot be parsed is that node's error."""
+
     def one(outcome: HostOutcome[CommandResult]) -> HostOutcome[DeployedFiles]:
         if outcome.value is None:
             return HostOutcome(outcome.host, error=outcome.error)
