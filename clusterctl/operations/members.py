@@ -1,4 +1,8 @@
-"""`add`, `remove`, `replace`: the same cluster with other nodes."""
+"""`add`, `remove`, `replace` and quarantine: change the nodes of an existing cluster.
+
+Each of `add`, `remove` and `replace` first records its work in tags of the nodes, so that it can be
+interrupted at any point and continued by `up` or by the same command, also from another machine.
+"""
 
 from __future__ import annotations
 
@@ -38,12 +42,18 @@ if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients
     from clusterctl.operations.folder import ClusterFolder
 
+# Characters of a quarantine's reason. With the time before it, it has to fit into a tag, which
+# holds 256 characters.
 MOST_OF_A_REASON = 200
 
 
 @dataclass(frozen=True)
 class RemoveReport:
-    """What is left, and the names of the nodes that are gone. `settled`: the rest knows of it."""
+    """The remaining cluster, and the names of the removed nodes.
+
+    `settled` is false if a remaining node does not run: the nodes then have the old hosts file
+    until the next `start` or `up`.
+    """
 
     cluster: Cluster
     removed: tuple[str, ...]
@@ -53,9 +63,10 @@ class RemoveReport:
 def set_quarantine(
     clients: Clients, folder: ClusterFolder, indices: Sequence[int], reason: str | None
 ) -> Cluster:
-    """Take these nodes out of all that names no node, for this reason; None: bring them back.
+    """Put these nodes into quarantine for this reason, or release them if `reason` is None.
 
-    Returns the cluster as it is then. Raises UsageError, NoSuchCluster, AwsError.
+    Commands leave a node in quarantine out unless they name it. Returns the changed cluster. Raises
+    UsageError for the head node, an unknown index or an unsuitable reason, NoSuchCluster, AwsError.
     """
     client, name = clients.ec2, folder.path.name
     if reason is not None and (len(reason) > MOST_OF_A_REASON or not reason.isprintable()):
@@ -82,7 +93,7 @@ def set_quarantine(
             _tag(client, chosen, {tags.QUARANTINED: now})
         cluster = as_cluster(client, name, there)
         assert cluster is not None, "there is no cluster without instances"
-        # As it was just tagged: EC2 may show it a moment later.
+        # `there` was read before the tags changed, and EC2 may show them only a moment later.
         nodes = (
             replace(node, quarantined="" if reason is None else now)
             if node.instance_id in ids
@@ -93,9 +104,12 @@ def set_quarantine(
 
 
 def nearest_peer(cluster: Cluster, indices: Sequence[int]) -> Node:
-    """The node in service that data for these come from: in the first one's zone if there is one,
-    and no head node if there is another. Raises UsageError where there is none."""
-    # One that is being replaced has no machine for a while.
+    """Return the node in service from which nodes with these indices should copy data.
+
+    Prefers the zone of the first of them, then a node other than the head node, then the nearest
+    index. Raises UsageError if no other node is in service.
+    """
+    # Empty if that node is being replaced and has no instance yet.
     zones = [node.availability_zone for node in cluster.nodes if node.index == min(indices)]
     peers = [node for node in cluster.in_service if node.index not in indices]
     if not peers:
@@ -114,14 +128,15 @@ def nearest_peer(cluster: Cluster, indices: Sequence[int]) -> Node:
 
 
 def plan_add(launcher: Launcher, name: str, count: int) -> LaunchPlan:
-    """The steps of `add`. Changes nothing."""
+    """Return the steps that `add` would take. Changes nothing. Raises what `plan_up` raises."""
     return plan_up(launcher, _grown(launcher, name, count))
 
 
 def add(launcher: Launcher, name: str, count: int) -> UpReport:
-    """Launch `count` more nodes as those that are there. Raises what `up` raises.
+    """Launch `count` more nodes like the existing ones. Raises what `up` raises.
 
-    Cut off anywhere it goes on when it is run again, and adds no others until those are ready.
+    An interrupted `add` continues when it is run again, and launches no further nodes until the
+    first ones are ready.
     """
     with locked(launcher.folder):
         check_site(launcher.folder, launcher.clients)
@@ -129,26 +144,30 @@ def add(launcher: Launcher, name: str, count: int) -> UpReport:
 
 
 def remove(launcher: Launcher, name: str, indices: Sequence[int]) -> RemoveReport:
-    """Take these nodes away, and tell the others. The head node stays.
+    """Terminate these nodes, and update the files of the remaining ones.
 
-    Raises UsageError for indices that are not there, NoSuchCluster, AwsError, ClusterctlError.
+    Also forgets missing nodes with these indices, so that `up` does not launch them. Raises
+    UsageError for the head node or an unknown index, NoSuchCluster, AwsError, ClusterctlError.
     """
     client = launcher.clients.ec2
     with locked(launcher.folder):
         check_site(launcher.folder, launcher.clients)
         there = _instances(client, name)
-        # Those that died or that an `add` never got are wanted no more; the head node always is.
+        # Wanted nodes without an instance: they died, or an `add` never got them. They can be
+        # removed, too, but not the head node.
         lost = set(wanted_of(there)[1:]) - {found.node.index for found in there}
-        # Also what an earlier `remove` did not get to terminate.
+        # Includes nodes that an earlier `remove` marked and did not terminate. A member comes
+        # later, so that `_chosen` prefers it to a retired node with the same index.
         nodes = [*there, *members_of(there)]
-        # Those that it has terminated, and of which the others do not know yet.
+        # `gone` also has the nodes that an interrupted `remove` has already terminated: a repeated
+        # `remove` accepts them and updates the others.
         before = unfinished_of(there)
         gone = lost | set(before.remove) - {found.node.index for found in there}
         going = _chosen(name, nodes, [index for index in indices if index not in gone])
         _check_rest(name, there, going)
         names = tuple(f"{name}-{index}" for index in sorted(set(indices)))
         left = [index for index in wanted_of(there) if index not in indices]
-        # Two machines may have launched the same node at once: both go.
+        # Chosen by index, so that twins (two machines launched the same node) are both removed.
         rest = [found for found in members_of(there) if found.node.index not in indices]
         launcher.progress.step(f"removing {fold_hosts(names)}")
         asked = Unfinished(
@@ -156,10 +175,10 @@ def remove(launcher: Launcher, name: str, indices: Sequence[int]) -> RemoveRepor
             remove=tuple(sorted({*before.remove, *indices})),
             replace=tuple(index for index in before.replace if index not in indices),
         )
-        # From here on nothing brings them back: not `up`, not `start`.
+        # With these tags, neither `up` nor `start` launches or starts the removed nodes again.
         labels = {tags.NODES: tags.indices_text(left), tags.UNFINISHED: asked.text}
         _tag(client, rest, labels)
-        # What an `add` has launched and EC2 does not show yet would stay.
+        # Otherwise an instance that `add` has launched, and EC2 does not show yet, would stay.
         await_sent(client, launcher.folder, launcher.progress.step)
         dismiss(launcher, name)
         cluster = as_cluster(client, name, rest)
@@ -172,11 +191,12 @@ def remove(launcher: Launcher, name: str, indices: Sequence[int]) -> RemoveRepor
 
 
 def replace_nodes(launcher: Launcher, name: str, indices: Sequence[int]) -> UpReport:
-    """New machines for these nodes, in the same zone and placement group, then the old ones go.
+    """Launch new instances for these nodes, then terminate the old ones.
 
-    Where the old machine's place is needed for the new one, in reserved capacity, it goes first.
-    Raises what `up` raises; where no machine is to be had, the old nodes stay as they were.
-    Cut off anywhere, it goes on when it is run again.
+    The new ones are in the same zone and placement group. In a capacity reservation the old
+    instances are terminated first, because the new ones need their places. If EC2 has no capacity,
+    the old nodes stay as they were. An interrupted `replace` continues when it is run again. Raises
+    what `up` raises.
     """
     client = launcher.clients.ec2
     with locked(launcher.folder):
@@ -184,7 +204,8 @@ def replace_nodes(launcher: Launcher, name: str, indices: Sequence[int]) -> UpRe
         there = _as_if_never_retired(find_instances(client, name))
         _check_there(client, name, there)
         before = unfinished_of(there)
-        # A node that is asked for again may be the new machine already.
+        # An index from an interrupted `replace` may already belong to the new instance, which must
+        # not be replaced.
         fresh = [index for index in indices if index not in before.replace]
         old = _chosen(name, members_of(there), fresh)
         names = [f"{name}-{index}" for index in sorted(set(indices))]
@@ -199,7 +220,7 @@ def replace_nodes(launcher: Launcher, name: str, indices: Sequence[int]) -> UpRe
         try:
             return bring_up(launcher, lambda there: same_again(name, there))
         except ClusterctlError as failure:
-            # A launch of unknown outcome may still bring the new nodes: `up` settles that.
+            # With a launch of unknown outcome, the new nodes may still appear; `up` handles that.
             if not sent_launches(launcher.folder):
                 with suppress(AwsError):
                     _close_failed_replacement(client, name, isinstance(failure, AwsError))
@@ -207,7 +228,7 @@ def replace_nodes(launcher: Launcher, name: str, indices: Sequence[int]) -> UpRe
 
 
 def _as_if_never_retired(there: Sequence[Instance]) -> tuple[Instance, ...]:
-    """A node whose replacement never came is still the one there is."""
+    """Return the instances with the retired mark dropped where no replacement exists."""
     current = {found.node.index for found in there if not found.retired}
     return tuple(
         replace(found, retired=found.retired and found.node.index in current) for found in there
@@ -215,10 +236,11 @@ def _as_if_never_retired(there: Sequence[Instance]) -> tuple[Instance, ...]:
 
 
 def _close_failed_replacement(client: EC2Client, name: str, launched_none: bool) -> None:
-    """Clean up after a failed `replace`: the next one launches new machines instead of going on.
+    """Clean up after a failed `replace`, so that the next one launches new instances.
 
-    What is still there and has no successor is a member again. A successor that did not get ready
-    stays, for `up` to go on with; another `replace` replaces it.
+    An old node without a replacement becomes a member again. A replacement that did not get ready
+    stays: `up` continues with it, and another `replace` replaces it. `launched_none` is true if EC2
+    refused; replacements from an earlier run then stay recorded as unfinished.
     """
     there = find_instances(client, name)
     replaced = {found.node.index for found in members_of(there)}
@@ -231,6 +253,8 @@ def _close_failed_replacement(client: EC2Client, name: str, launched_none: bool)
 
 
 def _grown(launcher: Launcher, name: str, count: int) -> Request:
+    """Return the request for a cluster with `count` more nodes."""
+
     def request(there: Sequence[Instance]) -> ClusterSpec:
         _check_there(launcher.clients.ec2, name, there)
         spec = grown(name, there, count, bool(sent_launches(launcher.folder)))
@@ -244,10 +268,12 @@ def _grown(launcher: Launcher, name: str, count: int) -> Request:
 
 
 def grown(name: str, there: Sequence[Instance], count: int, under_way: bool) -> ClusterSpec:
-    """The cluster with `count` more nodes, or with those that the same `add` had begun with. Pure.
+    """Return the spec of the cluster with `count` more nodes. A pure function.
 
-    `under_way`: a launch was sent whose outcome is not known. Raises UsageError where another
-    `add` has brought nodes and was not finished.
+    If an `add` of the same number is unfinished, the spec is that of this `add`. `under_way` is
+    true if a launch was sent whose outcome is not known. Raises UsageError for a count below 1, for
+    stopped nodes, and if an `add` of another number has brought nodes, or may bring some, and is
+    not finished.
     """
     if count < 1:
         raise UsageError(f"{count} more nodes make no sense", "ask for 1 or more")
@@ -270,7 +296,7 @@ def grown(name: str, there: Sequence[Instance], count: int, under_way: bool) -> 
             f"finish it first (clusterctl up {name}), or do without: "
             f"clusterctl remove {name} {' '.join(map(str, begun))}",
         )
-    # More than there are: what an `add` that failed had wanted is not wanted still.
+    # Counted from the existing nodes: the nodes that a failed `add` wanted are dropped.
     return replace(spec, nodes=len(members) + count)
 
 
@@ -281,6 +307,7 @@ def _instances(client: EC2Client, name: str) -> tuple[Instance, ...]:
 
 
 def _check_there(client: EC2Client, name: str, there: Sequence[Instance]) -> None:
+    """Raise UsageError if all nodes are being replaced, NoSuchCluster if there is no instance."""
     if not members_of(there):
         if there:
             raise UsageError(
@@ -294,7 +321,7 @@ def _check_there(client: EC2Client, name: str, there: Sequence[Instance]) -> Non
 
 
 def _chosen(name: str, nodes: Sequence[Instance], indices: Sequence[int]) -> tuple[Instance, ...]:
-    """Return the nodes with these indices; of two with the same index the later.
+    """Return the nodes with these indices; of two with the same index, the later in `nodes`.
 
     Raises UsageError for an index that no node has.
     """
@@ -309,6 +336,7 @@ def _chosen(name: str, nodes: Sequence[Instance], indices: Sequence[int]) -> tup
 
 
 def _check_rest(name: str, there: Sequence[Instance], going: Sequence[Instance]) -> None:
+    """Raise UsageError if the head node is among those to be removed."""
     head = members_of(there)[0]
     if head.node.index in {found.node.index for found in going}:
         raise UsageError(

@@ -1,4 +1,7 @@
-"""`stop` and `start`: machines off, disks kept; and on again, under new addresses."""
+"""`stop` and `start`: stop a cluster's instances, and start them again with new addresses.
+
+The root volumes are kept.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +24,13 @@ from clusterctl.operations.up import UpReport, bring_up
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
 
+# How long EC2 may take to stop the instances.
 STOPPED_WITHIN_S = 900.0
 
 
 @dataclass(frozen=True)
 class StopReport:
-    """The cluster as it is now; the nodes that this run stopped."""
+    """The cluster with all nodes stopped, and the names of the nodes that this run stopped."""
 
     cluster: Cluster
     stopped: tuple[str, ...]
@@ -37,15 +41,16 @@ def stop(
     name: str,
     may_stop: Callable[[Cluster], None] = lambda cluster: None,
 ) -> StopReport:
-    """Stop every node that runs, and wait until all are stopped. Nothing to do is success.
+    """Stop every running node, and wait until all are stopped. If none runs, that is a success.
 
-    `may_stop` raises where something stands against it. Raises UsageError for spot nodes,
-    NoSuchCluster, AwsError, ClusterctlError at the deadline.
+    `may_stop` is called before anything is stopped, and raises to refuse, for example while a job
+    runs. Raises UsageError for spot nodes, NoSuchCluster, AwsError, and ClusterctlError if a node
+    is still starting or at the deadline.
     """
     client = launcher.clients.ec2
     with locked(launcher.folder):
         check_site(launcher.folder, launcher.clients)
-        # Those that are being replaced or removed, too: they cost as much.
+        # Includes nodes that are being replaced or removed: they cost as much.
         there = find_instances(client, name)
         cluster = as_cluster(client, name, there)
         if cluster is None:
@@ -66,9 +71,9 @@ def stop(
 
 
 def start(launcher: Launcher, name: str) -> UpReport:
-    """Start what is stopped and make the nodes one cluster again, under their new addresses.
+    """Start the stopped nodes and join all nodes to one cluster with their new addresses.
 
-    What the cluster lacks is launched, as `up` would. Raises what `up` raises.
+    Missing nodes are launched, as by `up`. Raises what `up` raises.
     """
     with locked(launcher.folder):
         check_site(launcher.folder, launcher.clients)
@@ -91,6 +96,7 @@ def _check_stoppable(name: str, there: Sequence[Instance]) -> None:
 
 
 def _await_stopped(client: EC2Client, name: str) -> Cluster:
+    """Wait until all instances are stopped. Return the cluster."""
     deadline = time.monotonic() + STOPPED_WITHIN_S
     for gap_s in gaps():
         there = find_instances(client, name)

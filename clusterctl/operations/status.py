@@ -1,4 +1,7 @@
-"""`status` and `list`: what exists, as EC2 has it now."""
+"""`status` and `list`: the clusters and nodes that exist, as EC2 shows them.
+
+Also explains, from EC2's state, why a node does not answer.
+"""
 
 from __future__ import annotations
 
@@ -29,37 +32,38 @@ if TYPE_CHECKING:
     from clusterctl.operations.folder import ClusterFolder
     from clusterctl.transport.target import Target
 
-# Nodes that fail together are asked for once.
+# How many seconds EC2's answer is used again: nodes that fail together share one call.
 FRESH_S = 5.0
 
 
 @dataclass(frozen=True)
 class ClusterStatus:
-    """A cluster, and all that costs money for it."""
+    """A cluster and all its instances, including those that are being replaced or removed."""
 
     cluster: Cluster
     instances: tuple[Instance, ...] = ()
 
     @property
     def leaving(self) -> tuple[Node, ...]:
-        """Nodes that are being replaced or removed, and cost until they are gone."""
+        """The nodes that are being replaced or removed. They cost money until they are gone."""
         return tuple(found.node for found in leaving_of(self.instances))
 
     @property
     def unfinished(self) -> Unfinished:
-        """What was asked for and is not done, and goes on when it is asked for again."""
+        """What interrupted commands have not finished. `up` finishes it."""
         return unfinished_of(self.instances)
 
     @property
     def summary(self) -> str:
-        """`4 running`, `3 running, 1 stopped, 1 missing`."""
+        """The nodes counted by state: `4 running`, `3 running, 1 stopped, 1 missing`."""
         return states(self.cluster, len(self.cluster.missing))
 
 
 def find_own(clients: Clients, folder: ClusterFolder) -> tuple[Instance, ...]:
-    """The instances of a folder's cluster, in one look; none of another account's namesake.
+    """Return the instances of a folder's cluster, with one call to EC2.
 
-    Raises UsageError where the cluster is elsewhere, AwsError.
+    Raises UsageError if the folder's cluster is in another region or account, where a cluster of
+    the same name may exist. Raises AwsError.
     """
     instances = find_instances(clients.ec2, folder.path.name)
     check_site(folder, clients, instances)
@@ -67,7 +71,7 @@ def find_own(clients: Clients, folder: ClusterFolder) -> tuple[Instance, ...]:
 
 
 def cluster_status(clients: Clients, folder: ClusterFolder) -> ClusterStatus:
-    """One look. Raises NoSuchCluster, UsageError, AwsError."""
+    """Return a snapshot of a folder's cluster. Raises NoSuchCluster, UsageError, AwsError."""
     name = folder.path.name
     instances = find_own(clients, folder)
     cluster = as_cluster(clients.ec2, name, instances)
@@ -80,25 +84,29 @@ def cluster_status(clients: Clients, folder: ClusterFolder) -> ClusterStatus:
 
 
 def states(cluster: Cluster, missing: int = 0) -> str:
-    """The nodes counted by state, commonest first."""
+    """Return the nodes counted by state, the most common state first: `3 running, 1 stopped`."""
     counts = Counter(shown_state(node) for node in cluster.nodes)
     parts = [f"{count} {state}" for state, count in counts.most_common()]
     return ", ".join([*parts, f"{missing} missing"] if missing else parts)
 
 
 def shown_state(node: Node) -> str:
-    """EC2's word; of a running node in quarantine that it is there."""
+    """Return EC2's name of the node's state, or `quarantined` for a running node in quarantine."""
     runs = node.state is NodeState.RUNNING
     return "quarantined" if runs and node.quarantined else node.state.value
 
 
 def in_ec2s_words(instance: Instance, impaired: str = "") -> str:
-    """`running since 2026-11-22 14:06:57 UTC, its instance status check fails since …`."""
+    """Return `running since 2026-11-22 14:06:57 UTC, its instance status check fails since …`.
+
+    `impaired` is the part about the status check; empty if none fails.
+    """
     node = instance.node
     if node.state in AWAKE:
         since = f" since {node.launched_at:%Y-%m-%d %H:%M:%S} UTC"
         return f"{node.state.value}{since}" + (f", {impaired}" if impaired else "")
-    # EC2 does not say when a machine switched itself off.
+    # EC2 records the time of a stop only if the stop was requested, not if the machine switched
+    # itself off.
     at = stopped_since(instance.state_since)
     since = f" since {at:%Y-%m-%d %H:%M:%S} UTC" if at else ""
     reason = f" ({instance.state_reason})" if instance.state_reason else ""
@@ -106,7 +114,11 @@ def in_ec2s_words(instance: Instance, impaired: str = "") -> str:
 
 
 def what_helps(node: Node, impaired: bool, timed_out: bool) -> str:
-    """The next command for a node that does not answer. `timed_out`: nobody took the connection."""
+    """Return a hint with the next command for a node that does not answer.
+
+    `impaired` is true if a status check fails. `timed_out` is true if the node did not accept the
+    TCP connection, which may also mean that the security group has an old address of this machine.
+    """
     name, _, index = node.name.rpartition("-")
     if node.state is NodeState.PENDING:
         return f"wait until it is ready: clusterctl up {name}"
@@ -116,7 +128,7 @@ def what_helps(node: Node, impaired: bool, timed_out: bool) -> str:
         return f"launch another in its place: clusterctl up {name}"
     anew = f"a new machine in its place: clusterctl replace {name} {index}"
     if index == "0":
-        # Jobs, logs and checkpoints are on its disk.
+        # A replacement would lose the jobs, logs and checkpoints on the head node's disk.
         anew = (
             f"off and on again, disks kept: clusterctl stop {name} --force; clusterctl start {name}"
         )
@@ -127,7 +139,11 @@ def what_helps(node: Node, impaired: bool, timed_out: bool) -> str:
 
 @dataclass
 class Ec2Explanation:
-    """Adds to the error of an unreachable node what EC2 says of it, and what helps."""
+    """Adds EC2's state of a node, and a hint, to the error of a node that cannot be reached.
+
+    Used as the `explain` of Connections, from several threads. Never raises: if EC2 refuses, the
+    error names the reason.
+    """
 
     clients: Clients
     cluster: str
@@ -138,9 +154,9 @@ class Ec2Explanation:
     _unanswered: str = ""
 
     def __call__(self, target: Target, error: HostError) -> HostError:
-        """The error with EC2's state of the node in it."""
+        """Return the error with EC2's state of the node in its message."""
         if isinstance(error.__cause__, HostError):
-            # The jump host is why, and its own error says so.
+            # The jump host is the reason. Its own error, the cause, is already explained.
             return error
         with self._lock:
             if self._asked_at is None or time.monotonic() - self._asked_at > FRESH_S:
@@ -148,7 +164,8 @@ class Ec2Explanation:
                 self._asked_at = time.monotonic()
             of_node = [found for found in self._found if found.node.name == target.host]
             impaired, unanswered = self._impaired, self._unanswered
-        # A node that was replaced has left an instance of its name behind.
+        # After a replacement, EC2 shows the terminated instance of the same name for an hour. The
+        # last one is a live one, or else the newest.
         of_node.sort(key=lambda one: (one.node.state in (*AWAKE, *ASLEEP), one.node.launched_at))
         if unanswered:
             return _with(error, f"EC2 does not say why: {unanswered}", error.hint)
@@ -160,7 +177,7 @@ class Ec2Explanation:
         words = in_ec2s_words(of_node[-1], check)
         hint = what_helps(node, bool(check), isinstance(error.__cause__, TimeoutError))
         if target.down:
-            # That is what is the matter, in EC2's words at more length.
+            # The message is already the state; this is the same with time and reason.
             more = type(error)(error.host, f"its instance is {words}", hint)
         elif node.state is NodeState.RUNNING and target.address != node.address:
             words = f"EC2 has {node.instance_id} as {words}, at {node.address}"
@@ -172,6 +189,7 @@ class Ec2Explanation:
         return more
 
     def _ask(self) -> None:
+        """Read the cluster's instances and failing status checks from EC2."""
         self._impaired, self._unanswered = {}, ""
         try:
             client = self.clients.ec2_at_once
@@ -180,7 +198,7 @@ class Ec2Explanation:
             self._unanswered = refused.message
             return
         running = [one.node for one in self._found if one.node.state is NodeState.RUNNING]
-        # A permission that policies of older versions do not give.
+        # Policies written by older versions lack ec2:DescribeInstanceStatus.
         with contextlib.suppress(AwsError):
             self._impaired = impaired_checks(client, [node.instance_id for node in running])
 
