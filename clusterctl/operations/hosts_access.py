@@ -1,4 +1,7 @@
-"""The hosts of any hosts file, reached as the user's own `ssh` would, or as a cluster's nodes."""
+"""SSH access to the hosts of a hosts file, without EC2.
+
+Hosts are reached as the user's own `ssh` would reach them, or as nodes of a cluster.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HostsAccess:
-    """The targets of a hosts file and the connections to them. Use as a context manager.
+    """The targets of a hosts file and the connections to them.
 
-    `sources` are the files that say how the hosts are reached.
+    Use as a context manager: leaving it closes the connections. `sources` are the files and folders
+    that decide how the hosts are reached; a change of one may change the result.
     """
 
     targets: tuple[Target, ...]
@@ -38,7 +42,7 @@ class HostsAccess:
 
 
 def read_hosts_file(path: Path) -> HostsFile:
-    """Raises UsageError if the file cannot be read or understood."""
+    """Read and parse a hosts file. Raises UsageError if it cannot be read or parsed."""
     try:
         return parse_hosts_file(path.read_bytes().decode(), str(path))
     except FileNotFoundError:
@@ -61,15 +65,15 @@ def open_hosts(
     home: Path | None = None,
     at_once: int = 0,
 ) -> HostsAccess:
-    """Access to every host of the file at `path`. Raises UsageError.
+    """Return access to every host of the hosts file at `path`. Raises UsageError.
 
-    With so many of them `at_once` something is to be done now: connections to these are begun
-    before the SSH library is imported, which takes longer than all else here.
+    `at_once` is how many hosts the caller contacts at the same time. TCP connections to that many
+    are begun before the SSH library is imported, because the import takes longer than all the rest.
 
-    Hosts that are a cluster's nodes (`cluster_of`, with the clusters' folders in `home`) are
-    reached by what `up` has left there, without asking EC2. Else, without `key`: the IdentityFile
-    entries of ~/.ssh/config, the agent's keys, then the default keys of ~/.ssh. Host keys come
-    from known_hosts and are never accepted unseen.
+    Hosts that are a cluster's nodes are reached with the cluster's key and ssh_config, without a
+    call to EC2 (see `cluster_of`; `home` holds the clusters' folders). Other hosts are offered
+    `key`, or without it the IdentityFile entries of ~/.ssh/config, the agent's keys, then the
+    default keys of ~/.ssh. Host keys come from known_hosts and are never accepted unseen.
     """
     hosts = read_hosts_file(path).hosts
     config = read_user_config(ssh_folder or Path.home() / ".ssh")
@@ -109,10 +113,10 @@ def open_nodes(
     explain: Callable[[Target, HostError], HostError] = lambda target, error: error,
     at_once: int = 0,
 ) -> HostsAccess:
-    """Access to nodes of a cluster by what `up` has left in its folder, without asking EC2.
+    """Return access to nodes of a cluster, by the files in its folder and without EC2.
 
-    `explain`: see Connections; `at_once`: see open_hosts. Raises UsageError, MissingTool without
-    the cluster's key.
+    `explain` is described at Connections, `at_once` at open_hosts. Raises UsageError, also if the
+    cluster's key cannot be read.
     """
     targets = _nodes(folder, hosts, user)
     dial.begin(targets[:at_once])
@@ -134,12 +138,12 @@ def open_nodes(
 def cluster_of(
     path: Path, hosts: Sequence[str], config: UserConfig, home: Path
 ) -> ClusterFolder | None:
-    """The folder of the cluster whose nodes these hosts are; None where they are to be reached as
-    ~/.ssh/config says.
+    """Return the folder of the cluster whose nodes these hosts are.
 
-    The hosts file of a folder is that cluster's. Of another file all hosts have to be known to
-    that folder, and none be named in ~/.ssh/config: two networks may have the same addresses.
-    Raises UsageError where two clusters have these hosts.
+    None if they are to be reached as ~/.ssh/config says. The hosts file in a cluster's folder
+    belongs to that cluster. For any other file, the folder's ssh_config must have all hosts, and
+    ~/.ssh/config must name none of them: two networks may have the same addresses. Raises
+    UsageError if several clusters have these hosts.
     """
     own = ClusterFolder(path.resolve().parent)
     if own.ssh_config.exists() and own.key.exists() and path.resolve() == own.hosts:
@@ -157,6 +161,7 @@ def cluster_of(
 
 
 def _nodes(folder: ClusterFolder, hosts: Sequence[str], user: str | None) -> tuple[Target, ...]:
+    """Return the targets by the cluster's ssh_config, under the names that the caller gave."""
     config = read_user_config(folder.path, folder.ssh_config.name)
     names = folder.node_names()
 
@@ -164,7 +169,10 @@ def _nodes(folder: ClusterFolder, hosts: Sequence[str], user: str | None) -> tup
 
 
 def _keys(config: UserConfig, targets: Sequence[Target], key: Path | None) -> Identity:
-    """What is offered, in order. `key` is for the hosts, the rest then for their jump hosts."""
+    """Return the keys to offer, in order.
+
+    With `key`, the keys of ~/.ssh are loaded for jump hosts only.
+    """
     from clusterctl.transport.keys import identity_keys, load_key
     from clusterctl.transport.session import Identity
 

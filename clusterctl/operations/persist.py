@@ -1,12 +1,16 @@
 """Connections that outlive a call: `runclust --persist`.
 
-The first call forks a keeper, which logs in and runs the commands; a later call finds it by a Unix
-socket and needs no SSH library itself. OpenSSH's ControlMaster was measured beside it and takes as
-long for a second call, but needs a process for each host, logs in half as fast, and does not end a
-command when its client is interrupted.
+The first call forks a background process, the keeper, which logs in and runs the commands. A later
+call reaches it through a Unix socket and needs no SSH library itself. OpenSSH's ControlMaster takes
+as long for a second call, but it needs a process for each host, logs in half as fast, and does not
+end a command when its client is interrupted.
 
-There is a keeper for each hosts file and way to log in. It ends when it was not used for so long as
-its last call said, and as soon as a file changes that its logins rest on.
+There is one keeper for each hosts file and way to log in. It ends when it has been idle for the
+time that its last call gave, or when a file changes that its logins depend on.
+
+Client and keeper exchange frames: a line of JSON with the `size` of the data, then the data. The
+client sends one request and then its raw standard input. The keeper answers with the hosts, or with
+`outdated` or an error, then sends output and outcomes.
 """
 
 from __future__ import annotations
@@ -36,20 +40,26 @@ if TYPE_CHECKING:
     from clusterctl.operations.hosts_access import HostsAccess
     from clusterctl.transport.stdin import Stdin
 
-# So long a keeper may take to say that it is there; one that does not is left alone.
+# How long a keeper may take to greet a client. One that does not is left alone, and another one is
+# started. Also how long a new keeper waits for its first call.
 GREETING_S = 10.0
-# A kept connection takes a command within this time, or is made anew.
+# A kept connection that takes no command within this time is replaced by a new one.
 DOUBT_AFTER_S = 5.0
-# A keeper may end in the moment that it is asked, or see that files have changed.
+# A keeper may be just ending, or find that a file has changed. The call then tries the next keeper.
 TRIES = 5
 WITHOUT = "run it without --persist"
+# Bytes for one read of standard input.
 CHUNK = 1 << 16
+# The JSON head and the data of one message.
 Frame = tuple[dict[str, Any], bytes]
 
 
 @dataclass(frozen=True)
 class Login:
-    """What decides how the hosts of a file are reached; see open_hosts."""
+    """The arguments of `open_hosts` that decide how hosts are reached, and the ssh-agent's socket.
+
+    Calls with equal logins share a keeper.
+    """
 
     hosts: str
     user: str | None
@@ -60,6 +70,7 @@ class Login:
 
     @property
     def socket_name(self) -> str:
+        """The file name of the keeper's socket. Another version of clusterctl gets another one."""
         import hashlib
 
         versions = [clusterctl.__version__, sys.version, __file__]
@@ -68,9 +79,12 @@ class Login:
 
 
 def login_of(hosts: Path, user: str | None, key: Path | None, home: Path) -> Login:
-    """The login that open_hosts would make from here. Raises UsageError for a pipe, off Linux."""
+    """Return the login that open_hosts would make with these arguments in this environment.
+
+    Raises UsageError if `hosts` is no regular file, or on another system than Linux.
+    """
     if not sys.platform.startswith("linux"):
-        # The keeper tells users apart by SO_PEERCRED, and its caller's files by /proc.
+        # The keeper identifies users by SO_PEERCRED and finds open descriptors in /proc/self/fd.
         raise UsageError("--persist needs Linux on this machine", WITHOUT)
     if hosts.exists() and not hosts.is_file():
         raise UsageError(f"{hosts} is no file", "--persist needs a hosts file that stays")
@@ -85,9 +99,10 @@ def login_of(hosts: Path, user: str | None, key: Path | None, home: Path) -> Log
 
 
 class KeptConnections:
-    """The hosts of a login through its keeper, with Connections' `run_all`.
+    """Runs commands through the keeper of a login, with the `run_all` of Connections.
 
-    `stdin` is the descriptor that every host gets the content of, None for nothing.
+    `persist_s` is how long the keeper stays after this call. `stdin` is the file descriptor whose
+    content every host gets as standard input; None for no input.
     """
 
     def __init__(
@@ -109,10 +124,12 @@ class KeptConnections:
         max_workers: int = 1,
         on_outcome: Callable[[HostOutcome[CommandResult]], None] | None = None,
     ) -> FanoutResult[CommandResult]:
-        """The command on all hosts of the login. Raises UsageError, and as Connections.run_all.
+        """Run the command on all hosts of the login. Return one outcome per host.
 
-        When this call ends early, by Ctrl-C or a reader that went away, the keeper ends the
-        commands on the hosts.
+        `targets` and `stdin` are ignored: the login and the constructor give both. If this call
+        ends early, by Ctrl-C or because the reader of its output went away, the keeper ends the
+        commands on the hosts. Raises UsageError, ClusterctlError if no keeper can be reached, and
+        what Connections.run_all raises.
         """
         request = {
             "command": command,
@@ -146,16 +163,16 @@ class KeptConnections:
 def _accepted(
     login: Login, request: dict[str, Any]
 ) -> Iterator[tuple[socket.socket, BinaryIO, list[str]]]:
-    """A keeper's connection after it took the request, and its hosts.
+    """Yield the socket and file of a keeper that has accepted the request, and its hosts.
 
-    Raises what open_hosts does, ClusterctlError if no keeper lives.
+    Raises what open_hosts raises, and ClusterctlError if every keeper ends at once.
     """
     for _ in range(TRIES):
         with _keeper(login) as sock, sock.makefile("rwb") as file:
             _send(cast("BinaryIO", file), request)
             answer = _receive(cast("BinaryIO", file))
             if answer is None or "outdated" in answer[0]:
-                continue  # it ended in this moment: nothing ran
+                continue  # the keeper is ending and has run nothing
             if "error" in answer[0]:
                 raise _error(answer[0])
             yield sock, cast("BinaryIO", file), answer[0]["hosts"]
@@ -164,7 +181,7 @@ def _accepted(
 
 
 def _keeper(login: Login) -> socket.socket:
-    """A connection to the login's keeper, started if there is none that answers."""
+    """Return a connection to the login's keeper. Starts a keeper if none answers."""
     folder = _folder()
     path = folder / login.socket_name
     with _locked(folder):
@@ -184,6 +201,7 @@ def _keeper(login: Login) -> socket.socket:
 
 
 def _greeted(path: Path) -> socket.socket | None:
+    """Return a connection to the keeper at `path` that has greeted; None if none does in time."""
     sock = socket.socket(socket.AF_UNIX)
     sock.settimeout(GREETING_S)
     try:
@@ -191,20 +209,24 @@ def _greeted(path: Path) -> socket.socket | None:
         if _is_own(sock) and sock.recv(1):
             sock.settimeout(None)
             return sock
-    except OSError:  # a socket that its keeper left behind, or one that stands still
+    except OSError:  # the keeper was killed and left its socket, or it hangs
         pass
     sock.close()
     return None
 
 
 def _is_own(sock: socket.socket) -> bool:
-    """Whether the process at the other end is this user's."""
+    """Return whether the process at the other end runs as this user."""
+    # struct ucred: process id, user id, group id.
     _, user, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return bool(user == os.getuid())
 
 
 def _folder() -> Path:
-    """The sockets' folder, which is the user's alone. Raises UsageError."""
+    """Return the folder of the sockets, creating it if needed.
+
+    Raises UsageError if others can enter it: whoever opens a socket can use the connections.
+    """
     given = Path(os.environ.get("XDG_RUNTIME_DIR") or "/nonexistent")
     if given.is_dir() and given.stat().st_uid == os.getuid():
         folder = given / "clusterctl"
@@ -223,14 +245,14 @@ def _folder() -> Path:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """One call at a time starts a keeper, and none while a keeper ends."""
+    """Hold the lock under which one call at a time finds or starts a keeper, and keepers end."""
     with (folder / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def _fork(listener: socket.socket, login: Login) -> None:
-    """The keeper as a process of its own, which holds none of the caller's files."""
+    """Start a keeper as a process of its own that keeps none of the caller's files open."""
     if os.fork():
         return
     status = 1
@@ -240,7 +262,8 @@ def _fork(listener: socket.socket, login: Login) -> None:
         os.setsid()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
-        # Whoever waits for the end of the caller's output must not wait for the keeper.
+        # A program that reads the caller's output, as in `runclust ... | less`, waits until all
+        # processes have closed it, so the keeper must not keep it open.
         nothing = os.open(os.devnull, os.O_RDWR)
         kept = os.dup(listener.fileno())
         for descriptor in (0, 1, 2):
@@ -258,20 +281,25 @@ def _fork(listener: socket.socket, login: Login) -> None:
 
 
 class _Keeper:
-    """Serves the calls of one login until it is not needed."""
+    """Serves the calls of one login until it is idle for long enough or its files change."""
 
     def __init__(self, listener: socket.socket, login: Login) -> None:
         self._listener = listener
         self._login = login
         self._path = Path(listener.getsockname())
         self._access: HostsAccess | None = None
+        # The state of the files that the logins depend on, as of the first call.
         self._marks: list[object] = []
+        # Guards all that follows, and the access.
         self._changing = threading.Lock()
         self._calls = 0
+        # When the keeper ends if no call runs; seconds of the monotonic clock.
         self._until = time.monotonic() + GREETING_S
+        # True once the keeper takes no further call.
         self._over = False
 
     def serve(self) -> None:
+        """Accept and serve calls until the keeper may end."""
         while True:
             self._listener.settimeout(max(0.0, min(1.0, self._until - time.monotonic())))
             try:
@@ -289,13 +317,14 @@ class _Keeper:
             threading.Thread(target=self._serve_one, args=(sock,), daemon=True).start()
 
     def _may_end(self) -> bool:
+        """Return whether the keeper can end. Deletes its socket in that case."""
         with self._changing:
             if self._calls or not (self._over or time.monotonic() >= self._until):
                 return False
         if self._over:
             return True
         with _locked(self._path.parent):
-            # Nobody can come now; who came in the last moment is served.
+            # Under the lock no client can connect. One that did just before it is served.
             self._listener.settimeout(0)
             with contextlib.suppress(BlockingIOError):
                 self._take(self._listener.accept()[0])
@@ -304,6 +333,7 @@ class _Keeper:
             return True
 
     def _serve_one(self, sock: socket.socket) -> None:
+        """Serve one client, in a thread of its own."""
         persist_s = 0.0
         try:
             with sock, sock.makefile("rwb") as file:
@@ -319,9 +349,11 @@ class _Keeper:
                 self._until = time.monotonic() + persist_s
 
     def _run(self, sock: socket.socket, file: BinaryIO, call: dict[str, Any]) -> None:
+        """Run a client's command on all hosts, and send it the output and outcomes."""
         try:
             access = self._open(call["max_workers"])
         except ClusterctlError as error:
+            # A keeper without hosts is useless. The next call starts another one.
             self._end()
             _send(file, _error_data(error))
             return
@@ -365,7 +397,10 @@ class _Keeper:
             os.close(ours)
 
     def _open(self, at_once: int) -> HostsAccess | None:
-        """The access, opened by the first call; None if it rests on files that have changed."""
+        """Return the access, which the first call opens; None if a file that it uses has changed.
+
+        In that case the keeper takes no further call. Raises what open_hosts raises.
+        """
         with self._changing:
             agent = [Path(self._login.agent)] if self._login.agent else []
             if self._over or (
@@ -391,18 +426,22 @@ class _Keeper:
             return self._access
 
     def _end(self) -> None:
+        """Take no further call."""
         with self._changing:
             self._leave()
 
     def _leave(self) -> None:
-        """Be found no more. Calls that run go on."""
+        """Delete the socket, so that clients find no keeper here. Running calls go on.
+
+        The caller holds `_changing`.
+        """
         if not self._over:
             self._over = True
             self._path.unlink(missing_ok=True)
 
 
 def _marks(paths: Sequence[Path]) -> list[object]:
-    """What tells whether files have changed since."""
+    """Return values that differ once a file or folder has changed; None for one that is absent."""
     marks: list[object] = []
     for path in paths:
         try:
@@ -416,7 +455,7 @@ def _marks(paths: Sequence[Path]) -> list[object]:
 def _watch(
     file: BinaryIO, sock: socket.socket, stdin: int, interrupt: Callable[[bool], None]
 ) -> None:
-    """Pass on the standard input; when the client has gone, end what runs."""
+    """Pass the client's standard input on; when the client has gone, end the running commands."""
     with contextlib.suppress(OSError, ValueError):
         while True:
             chunk = file.read1(CHUNK)  # type: ignore[attr-defined]
@@ -424,6 +463,8 @@ def _watch(
                 break
             os.write(stdin, chunk)
     os.close(stdin)
+    # End of input alone is no hang-up. POLLHUP, which needs no registration, comes when the client
+    # has closed both directions, or when `_run` has shut the socket down.
     hung_up = select.poll()
     hung_up.register(sock, 0)
     hung_up.poll()
@@ -431,6 +472,7 @@ def _watch(
 
 
 def _send_stdin(sock: socket.socket, descriptor: int | None) -> None:
+    """Send all of the input to the keeper, then its end."""
     with contextlib.suppress(OSError):
         while descriptor is not None:
             chunk = os.read(descriptor, CHUNK)
@@ -441,12 +483,13 @@ def _send_stdin(sock: socket.socket, descriptor: int | None) -> None:
 
 
 def _send(file: BinaryIO, head: dict[str, Any], data: bytes = b"") -> None:
+    """Write one frame."""
     file.write(json.dumps({**head, "size": len(data)}).encode() + b"\n" + data)
     file.flush()
 
 
 def _receive(file: BinaryIO) -> Frame | None:
-    """A frame; None at the end."""
+    """Read one frame; None at the end of the connection."""
     try:
         line = file.readline()
         if not line.endswith(b"\n"):
@@ -471,11 +514,14 @@ def _outcome(head: dict[str, Any]) -> HostOutcome[CommandResult]:
 
 
 def _error_data(error: ClusterctlError) -> dict[str, Any]:
+    """Return an error as JSON data, under the nearest class that domain/errors.py has."""
     known = next(kind.__name__ for kind in type(error).__mro__ if hasattr(errors, kind.__name__))
     return {"error": known, "fields": vars(error)}
 
 
 def _error(head: dict[str, Any]) -> ClusterctlError:
+    """Return the error that `_error_data` described."""
+    # The classes' constructors have different arguments; the fields are all that they would set.
     kind = getattr(errors, head["error"])
     error = cast("ClusterctlError", kind.__new__(kind, head["fields"]["message"]))
     vars(error).update(head["fields"])
