@@ -1,7 +1,7 @@
-"""What clusters cost, and have cost: those that are there, and those that this machine removed.
+"""The costs of existing clusters, and of nodes that were removed from this machine.
 
-EC2 forgets a terminated machine within the hour. What nodes had cost when this machine removed
-them is kept in CLUSTERCTL_HOME/costs.jsonl, one JSON line a removal.
+EC2 forgets a terminated instance within the hour. So the costs of removed nodes are recorded in
+CLUSTERCTL_HOME/costs.jsonl, one JSON line for each removal.
 """
 
 from __future__ import annotations
@@ -45,10 +45,11 @@ FILE = "costs.jsonl"
 
 @dataclass(frozen=True)
 class PastCost:
-    """Nodes of one cluster that were removed together. `usd` has what each instance cost.
+    """The costs of nodes of one cluster that were removed together.
 
-    Not `complete`: they cost more than is known. `account` is the site (see local_state.Site): the
-    local EC2's clusters cost nothing that anybody pays.
+    `usd` has the US dollars that each instance cost, by instance id. If not `complete`, they cost
+    more than that. `account` is the text of the site (see local_state.Site), so that clusters of
+    the local EC2 are not taken for paid ones. `since` is the first launch of any of them.
     """
 
     account: str
@@ -67,7 +68,7 @@ class PastCost:
 
 
 def append_ended(home: Path, ended: PastCost) -> None:
-    """One more line. Raises OSError."""
+    """Append one line to the file in `home`. Raises OSError."""
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     text = json.dumps(
         {
@@ -82,7 +83,7 @@ def append_ended(home: Path, ended: PastCost) -> None:
             "complete": ended.complete,
         }
     )
-    # One write of one line: two commands at once do not mix theirs.
+    # With O_APPEND and a single write, the lines of two concurrent commands do not get mixed.
     file = os.open(home / FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         os.write(file, text.encode() + b"\n")
@@ -91,10 +92,10 @@ def append_ended(home: Path, ended: PastCost) -> None:
 
 
 def read_ended(home: Path, there: Collection[str] = ()) -> tuple[PastCost, ...]:
-    """Return all that was noted, in that order; lines that make no sense are passed over.
+    """Return what was recorded in `home`, oldest first. Unreadable lines are skipped.
 
-    An instance that was noted twice, as when `down` was run again, counts as it was noted last;
-    one that is `there` still has not ended.
+    An instance that was recorded twice, as when `down` is run again, counts with its last record.
+    Instances in `there`, by id, still exist and are left out.
     """
     try:
         lines = (home / FILE).read_bytes().splitlines()
@@ -115,6 +116,7 @@ def read_ended(home: Path, there: Collection[str] = ()) -> tuple[PastCost, ...]:
 
 
 def _read(line: bytes) -> PastCost | None:
+    """Parse one line; None if it is not valid."""
     try:
         found: Any = json.loads(line)
         return PastCost(
@@ -153,7 +155,7 @@ def _usd(value: Any) -> float:
 
 @dataclass(frozen=True)
 class ClusterCosts:
-    """One cluster that is there, and its money. Nodes that are being replaced cost, too."""
+    """An existing cluster and its costs. `instances` include nodes that are being replaced."""
 
     name: str
     region: str
@@ -162,24 +164,27 @@ class ClusterCosts:
 
     @property
     def types(self) -> str:
-        """`p4d.24xlarge`."""
+        """The instance types, as a rule one: `p4d.24xlarge`."""
         return "/".join(sorted({one.node.instance_type for one in self.instances}))
 
     @property
     def markets(self) -> str:
-        """`on-demand`, `on-demand/spot`."""
+        """How the nodes are paid for: `on-demand`, `on-demand/spot`."""
         return "/".join(sorted({one.market.value for one in self.instances}))
 
     @property
     def states(self) -> str:
-        """`3 running, 1 stopped`."""
+        """The nodes counted by state: `3 running, 1 stopped`."""
         counts = Counter(one.node.state.value for one in self.instances)
         return ", ".join(f"{count} {state}" for state, count in counts.most_common())
 
 
 @dataclass(frozen=True)
 class CostReport:
-    """What costs now, what has ended since the day asked for, and the regions nobody could see."""
+    """The costs of existing clusters and of removed nodes.
+
+    `unseen` are the regions that could not be queried, each with the error.
+    """
 
     clusters: tuple[ClusterCosts, ...]
     ended: tuple[PastCost, ...] = ()
@@ -187,39 +192,39 @@ class CostReport:
 
     @property
     def usd_per_hour(self) -> float:
-        """Of what is known."""
+        """The sum of the known costs per hour of existing clusters."""
         return sum(one.spending.usd_per_hour or 0.0 for one in self.clusters)
 
     @property
     def spent_usd(self) -> float:
-        """Of what is known."""
+        """The sum of the known costs so far, including those of removed nodes."""
         there = sum(one.spending.spent_usd for one in self.clusters)
         return there + sum(one.spent_usd for one in self.ended)
 
     @property
     def hourly_known(self) -> bool:
-        """Whether `usd_per_hour` is all of it."""
+        """Whether `usd_per_hour` leaves out nothing."""
         return not self.unseen and all(
             one.spending.usd_per_hour is not None for one in self.clusters
         )
 
     @property
     def complete(self) -> bool:
-        """Whether `spent_usd` is all of it."""
+        """Whether `spent_usd` leaves out nothing."""
         there = all(one.spending.complete for one in self.clusters)
         return there and not self.unseen and all(one.complete for one in self.ended)
 
 
 @dataclass(frozen=True)
 class Region:
-    """A region to look in, as a host of fan_out."""
+    """A region to query, as an item for `fan_out`. `host` is the region's name."""
 
-    host: str  # A region, under the name that fan_out knows.
+    host: str
     clients: Clients
 
 
 def price_cache(home: Path) -> Path:
-    """Return the file that keeps prices between two commands."""
+    """Return the path of the file that caches prices between commands."""
     return home / "prices.json"
 
 
@@ -229,12 +234,20 @@ def spending_of(
     cache: Path | None,
     used_h: Mapping[str, float] = MappingProxyType({}),
 ) -> Spending:
-    """A cluster's money; `instances` are all of it. Raises nothing of AWS's."""
+    """Return what a cluster costs and has cost. `instances` are all of its instances.
+
+    `used_h` are the hours that nodes have run in all, by instance id, where their guards counted
+    them. `cache` is the file of `price_cache`; None for no cache. A price that AWS does not give is
+    taken from clusterctl's table or counts as unknown; no AwsError is raised.
+    """
     return spending(instances, find_prices(clients, instances, cache), _now(), used_h)
 
 
 def running_cost(clients: Clients, plan: LaunchPlan, cache: Path | None) -> RunningCost:
-    """What the plan's whole cluster costs once it runs. Raises nothing of AWS's."""
+    """Return what the plan's whole cluster costs per hour once all its nodes run.
+
+    Raises no AwsError; see `spending_of`.
+    """
     nodes = len(plan.wanted)
     if plan.estimate and plan.seen.catalogue:
         gpus = plan.seen.catalogue.machines[plan.places[0].instance_type].gpus
@@ -254,10 +267,12 @@ def note_spent(
     cache: Path | None,
     used_h: Mapping[str, float] = MappingProxyType({}),
 ) -> None:
-    """Write into their tags what these nodes have cost up to now: before EC2 forgets their runs.
+    """Record in the tags of these nodes what they have cost so far.
 
-    It can be repeated, and be cut off anywhere. Never fails: what is not noted is missed later,
-    and the sum is said to be the least.
+    To be called before a stop or start, after which EC2 has forgotten the times of earlier runs.
+    Can be repeated, and interrupted at any point. Raises no AwsError: a cost that could not be
+    recorded is missing later, and the sum is then reported as a minimum. `used_h` and `cache` are
+    described at `spending_of`.
     """
     now = _now().replace(microsecond=0)
     ids: dict[str, list[str]] = {}
@@ -278,10 +293,11 @@ def cost_report(
     name: str | None = None,
     since: datetime | None = None,
 ) -> CostReport:
-    """Look in these regions. A region that refuses is named, and keeps nobody from the others.
+    """Return the costs in these regions, of all clusters or of cluster `name`.
 
-    Raises AwsError where there is only one and it refuses, UsageError where the folder of cluster
-    `name` says that it is in another account.
+    With `since`, the nodes removed at or after that time are included. A region that refuses is in
+    `unseen` and does not affect the others. Raises AwsError if there is only one region and it
+    refuses, and UsageError if the folder of cluster `name` says that it is in another account.
     """
     if name is not None:
         for clients in list(places.values())[:1]:
@@ -293,7 +309,7 @@ def cost_report(
     if len(looks) == 1 and looks[0].error:
         raise looks[0].error
     clusters = tuple(cluster for look in looks for cluster in look.value or ())
-    # A removal that was cut off has noted nodes that are still there.
+    # An interrupted removal has recorded nodes that still exist. They must not be counted twice.
     there = {one.node.instance_id for cluster in clusters for one in cluster.instances}
     return CostReport(
         clusters=clusters,
@@ -303,6 +319,7 @@ def cost_report(
 
 
 def _look(clients: Clients, home: Path, name: str | None) -> list[ClusterCosts]:
+    """Return the costs of one region's clusters. Raises AwsError."""
     if name is None:
         found = find_every_cluster(clients.ec2)
     else:
@@ -326,6 +343,7 @@ def _ended(
     since: datetime,
     there: Collection[str],
 ) -> tuple[PastCost, ...]:
+    """Return the recorded costs of these regions and this account since that time."""
     sites = [site_of(clients) for clients in places.values()]
     return tuple(
         entry
@@ -337,10 +355,11 @@ def _ended(
 
 
 def note_end(home: Path, clients: Clients, name: str, instances: Sequence[Instance]) -> None:
-    """Remember what these nodes have cost: to be called before they are terminated.
+    """Record in `home` what these nodes have cost. To be called before they are terminated.
 
-    `instances` as EC2 showed them while they were there; those that are gone already cost
-    nothing more and are not noted. Never fails: what was not noted is only not in the report.
+    `instances` are as EC2 last showed them. Those that already shut down are left out, since they
+    cost nothing more. If the costs cannot be recorded, nothing is raised, and later reports lack
+    them.
     """
     going = [one for one in instances if one.node.state in (*AWAKE, *ASLEEP)]
     if not going:

@@ -1,4 +1,4 @@
-"""Find and remove what clusters have left behind, in one region or in all."""
+"""`gc`: find and remove orphans, the resources that clusters left behind, in one region or more."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients
 
 
-# When things that have no date at EC2 were first seen unused. A file, not a tag: who may only look
-# can remember, too.
+# Records when resources without a creation date at EC2 were first seen unused. It is a file and not
+# a tag, so that users with read-only permissions can record it, too.
 FILE = "gc.json"
 
 
@@ -65,10 +65,12 @@ def note_alone(
     alone: Collection[ThingId],
     incomplete: Collection[str],
 ) -> tuple[Mapping[ThingId, datetime], ClusterctlError | None]:
-    """Remember these of the regions in `accounts`, and forget what is not alone any more.
+    """Record since when unused resources have been seen, and drop those that are used or gone.
 
-    Nothing is forgotten of the `incomplete` regions, which could not be looked at in full. The
-    second is why the file could not be written, if so: all is then seen for the first time.
+    `accounts` has the site, as text, of each region that was read. `alone` are the resources in use
+    by nothing. Entries of the `incomplete` regions, which could not be read in full, are kept.
+    Returns the first-seen time of each resource in `alone`, and the error if the file could not be
+    written; a later run then sees them for the first time again.
     """
     kept = _read(path)
     now = datetime.now(timezone.utc).replace(microsecond=0)
@@ -96,7 +98,10 @@ def note_alone(
 
 
 def _read(path: Path) -> dict[str, dict[str, str]]:
-    """A file that nobody can read has seen nothing: things then stay for longer."""
+    """Return the recorded times by site and by resource; empty if the file cannot be read.
+
+    Resources are then kept for longer.
+    """
     try:
         found: Any = json.loads(path.read_text())["alone"]
         return {str(account): _entries(entries) for account, entries in found.items()}
@@ -109,6 +114,7 @@ def _entries(found: Any) -> dict[str, str]:
 
 
 def _time(text: str | None) -> datetime | None:
+    """Parse a time with a time zone; None if it is not one."""
     try:
         time = datetime.fromisoformat(text or "")
     except ValueError:
@@ -118,8 +124,10 @@ def _time(text: str | None) -> datetime | None:
 
 @dataclass(frozen=True)
 class LocalClusters:
-    """Clusters by region and name. `locked` are under way now, `unsettled` were sent a launch
-    whose outcome is not known.
+    """The clusters with a folder on this machine, as pairs of region and name.
+
+    A command of this machine is changing those in `locked`. Those in `unsettled` have a recent
+    launch of unknown outcome.
     """
 
     here: frozenset[tuple[str, str]]
@@ -128,7 +136,7 @@ class LocalClusters:
 
 
 def local_clusters(home: Path, sites: Mapping[str, Site]) -> LocalClusters:
-    """What `home` has of these regions, and the account that is asked there."""
+    """Return the clusters with a folder in `home` that may be at these sites, given by region."""
     paths = [path for path in home.glob("*") if path.is_dir() and is_cluster_name(path.name)]
     regions = {folder: _regions(folder, sites) for folder in map(ClusterFolder, paths)}
     recent = time.time() - SETTLED_AFTER_S
@@ -152,14 +160,17 @@ def local_clusters(home: Path, sites: Mapping[str, Site]) -> LocalClusters:
 def to_itself(
     clients: Clients, folder: ClusterFolder, tell: Callable[[str], None]
 ) -> Iterator[None]:
-    """No other command works on the cluster, and its launches have shown what they made."""
+    """Hold the cluster's lock, after waiting for its launches of unknown outcome.
+
+    Raises ClusterctlError if another command holds it, AwsError.
+    """
     with locked(folder):
         await_sent(clients.ec2, folder, tell)
         yield
 
 
 def _regions(folder: ClusterFolder, sites: Mapping[str, Site]) -> frozenset[str]:
-    """Return where a folder's cluster may be: anywhere, before its site is written."""
+    """Return the regions where a folder's cluster may be: all if it has recorded no site yet."""
     kept = kept_site(folder)
     return frozenset(region for region, site in sites.items() if not kept or kept.may_be(site))
 
@@ -171,7 +182,10 @@ def _identities(
 
 
 def _is_locked(lock: Path) -> bool:
-    """Whether a command holds it now. Shared, and only for a moment: nobody is kept waiting."""
+    """Return whether a command holds the lock.
+
+    Takes a shared lock for a moment, so that concurrent `gc` runs do not disturb each other.
+    """
     try:
         file = os.open(lock, os.O_RDONLY)
     except OSError:
@@ -185,11 +199,12 @@ def _is_locked(lock: Path) -> bool:
         os.close(file)
 
 
+# The states in which EC2 bills an instance by the hour.
 _COUNTED = ("pending", "running")
 
 
 class HourlyCosts:
-    """Prices, each asked for once."""
+    """The hourly costs of resources. Each price is looked up once."""
 
     def __init__(self, clients: Mapping[str, Clients], cache: Path | None = None) -> None:
         self._clients = clients
@@ -197,7 +212,7 @@ class HourlyCosts:
         self._machines: dict[tuple[str, str, Market, str], float | None] = {}
 
     def of(self, one: Resource) -> float | None:
-        """US dollars an hour; 0 for what is free, None where nobody knows."""
+        """Return US dollars per hour; 0 for what is free, None if the price is not known."""
         if one.kind is ResourceKind.INSTANCE:
             return self._machine(one) if one.state in _COUNTED else 0.0
         if one.kind is ResourceKind.VOLUME:
@@ -205,7 +220,7 @@ class HourlyCosts:
         return PUBLIC_IPV4_HOUR_USD if one.kind is ResourceKind.ADDRESS else 0.0
 
     def total(self, resources: Iterable[Resource]) -> tuple[float, bool]:
-        """The sum of what is known, and whether that is all."""
+        """Return the sum of the known costs, and whether all costs are known."""
         costs = [self.of(one) for one in resources]
         return sum(cost or 0.0 for cost in costs), None not in costs
 
@@ -225,13 +240,13 @@ class HourlyCosts:
         return self._machines[key]
 
 
-# EC2 may show for a while what it has deleted.
+# How often to look again after a removal: EC2 may show deleted resources for a while.
 LOOKS_AFTER = 8
 
 
 @dataclass(frozen=True)
 class Wishes:
-    """What a user says about orphans (see Rules)."""
+    """The user's options that decide what is an orphan. See Rules for their meaning."""
 
     cluster: str | None = None
     older_than_s: float | None = None
@@ -240,7 +255,11 @@ class Wishes:
 
 @dataclass(frozen=True)
 class Sweep:
-    """All that was found, judged, and what could not be looked at or remembered."""
+    """The resources found, with a verdict on each.
+
+    `unseen` are the kinds that could not be read in a region. `forgetful` is the error if the
+    first-seen times could not be recorded.
+    """
 
     judged: tuple[Judged, ...] = ()
     unseen: tuple[Unseen, ...] = ()
@@ -253,7 +272,11 @@ class Sweep:
 
 @dataclass(frozen=True)
 class GcReport:
-    """What is gone, what is not and why, and where nobody could look again."""
+    """The result of a removal.
+
+    `gone` was removed, `left` was not, with the reason. `unseen` are the kinds that could not be
+    read in a region, before or after the removal.
+    """
 
     gone: tuple[Resource, ...]
     left: tuple[Left, ...]
@@ -261,9 +284,10 @@ class GcReport:
 
 
 class GarbageCollector:
-    """An account's regions, seen from the machine with the folder `home`.
+    """Finds and removes orphans in the regions of one account.
 
-    `tell` is told what is being waited for, one line at a time.
+    `clients` are by region. `home` is the folder with the clusters' folders. `tell` receives lines
+    about what is being waited for.
     """
 
     def __init__(
@@ -278,14 +302,14 @@ class GarbageCollector:
         self._wishes = wishes or Wishes()
         self._tell = tell
         self._lock = threading.Lock()
-        # What has gone so far: for the one who interrupts.
+        # What has been removed so far, for the report after an interrupt.
         self.gone: list[Resource] = []
 
     def sweep(self) -> Sweep:
-        """Look everywhere, change nothing.
+        """Read and judge all resources. Changes nothing at EC2, and only gc.json here.
 
-        Raises AwsError where there is nobody to ask with, UsageError for a cluster whose folder
-        says that it is in another account.
+        Raises AwsError if the account cannot be determined, and UsageError if the folder of the
+        chosen cluster says that it is in another account.
         """
         if self._wishes.cluster is not None:
             for place in self._places[:1]:
@@ -308,9 +332,9 @@ class GarbageCollector:
         return Sweep(judge(resources, rules), unseen, failure)
 
     def note_stops(self, sweep: Sweep) -> None:
-        """Write on machines that stopped themselves that they are, so that a later look knows.
+        """Tag instances that stopped themselves with the present time. Raises AwsError.
 
-        Raises AwsError.
+        EC2 does not say when they stopped. A later `gc` counts their --stopped-days from the tag.
         """
         noted = {STOPPED_SEEN: datetime.now(timezone.utc).isoformat(timespec="seconds")}
         stopped = without_stop_time(sweep.judged)
@@ -322,19 +346,21 @@ class GarbageCollector:
                     place.clients.ec2.create_tags(Resources=ids, Tags=labels)
 
     def remove(self, orphans: Sequence[Judged]) -> GcReport:
-        """Delete these, look again, and say what is left. Can be interrupted and run again.
+        """Delete these orphans, and report what is left. Can be interrupted and run again.
 
-        What has found a use in the meantime stays, and so does what cannot be looked at again.
-        Raises AwsError.
+        All resources are judged once more first. What is in use by then stays, and so does what
+        cannot be read again. If a cluster was chosen, orphans of it that appear meanwhile are
+        deleted, too. Raises AwsError.
         """
         asked = {thing_id(one.resource): one.resource for one in orphans}
         if self._wishes.cluster is not None:
             self._await_launches(self._wishes.cluster)
         fresh = self.sweep()
         if self._wishes.cluster is not None:
-            # All of the cluster was meant: what holds on to its groups, too.
+            # Everything of the cluster goes. A resource that has appeared since may use its groups.
             asked |= {thing_id(one.resource): one.resource for one in fresh.orphans}
         now = {thing_id(one.resource): one for one in fresh.judged}
+        # What could not be read again, with the error.
         blind = {(one.region, one.kind): one.error for one in fresh.unseen}
         left = {}
         for key, one in asked.items():
@@ -348,11 +374,13 @@ class GarbageCollector:
         left |= self._remove_all([asked[key] for key in asked if key in now.keys() - left.keys()])
         after, shown = self._look_again(asked, patient=not left)
         if self._wishes.cluster is not None and shown.keys() - asked.keys():
-            # A launch that was under way has shown what it made.
+            # EC2 shows only now what a launch has made that was under way.
             asked |= shown
             left |= self._remove_all([shown[key] for key in shown.keys() - left.keys()])
             after, shown = self._look_again(asked, patient=not left)
         unseen = {(one.region, one.kind): one for one in (*fresh.unseen, *after.unseen)}
+        # Of what was asked for, this remains: all that the last look shows, and all that was left
+        # whose kind it could not read.
         still_blind = {(one.region, one.kind) for one in after.unseen}
         remaining = {
             key: left.get(key) or Left(one, still_there(one))
@@ -365,12 +393,12 @@ class GarbageCollector:
         return GcReport(gone, tuple(remaining.values()), tuple(unseen.values()))
 
     def _await_launches(self, name: str) -> None:
-        """Wait until launches of unknown outcome have shown what they made."""
+        """Wait for the cluster's launches of unknown outcome, if it has a folder here."""
         here = self._local().here
         for place in self._places:
             if (place.host, name) in here:
                 folder = ClusterFolder(self._home / name)
-                # Who is at work on it is told of when it comes to removing.
+                # If another command holds the lock, `_remove` reports it.
                 with suppress(ClusterctlError), to_itself(place.clients, folder, self._tell):
                     pass
 
@@ -386,7 +414,7 @@ class GarbageCollector:
             now=datetime.now(timezone.utc),
             here=local.here,
             busy=local.locked,
-            # Whoever names a cluster means what its unsettled launches will show, too.
+            # A chosen cluster is removed with what its launches of unknown outcome have made.
             unsettled=local.unsettled if wishes.cluster is None else frozenset(),
             blind=frozenset((one.region, one.kind) for one in unseen),
             cluster=wishes.cluster,
@@ -395,6 +423,7 @@ class GarbageCollector:
         )
 
     def _look(self, place: Region) -> RegionResources:
+        """Read one region's resources. Networks belong to no cluster."""
         kinds = [
             kind
             for kind in ResourceKind
@@ -405,7 +434,11 @@ class GarbageCollector:
     def _look_again(
         self, asked: Mapping[ThingId, Resource], patient: bool
     ) -> tuple[Sweep, dict[ThingId, Resource]]:
-        """The last look, and what it shows that should not be there."""
+        """Return the last sweep, and the resources in it that should be gone, by id.
+
+        Those are orphans and what was `asked` to be removed. With `patient`, the sweep is repeated
+        until there are none, for some seconds at most.
+        """
         for gap_s in islice(gaps(0.2), LOOKS_AFTER):
             after = self.sweep()
             shown = {
@@ -419,6 +452,7 @@ class GarbageCollector:
         return after, shown
 
     def _remove_all(self, resources: Sequence[Resource]) -> dict[ThingId, Left]:
+        """Remove resources, all regions at the same time. Return what is left."""
         by_place = {
             place: [one for one in resources if one.region == place.host] for place in self._places
         }
@@ -432,6 +466,7 @@ class GarbageCollector:
         return left
 
     def _remove(self, place: Region, resources: Sequence[Resource]) -> tuple[Left, ...]:
+        """Remove one region's resources, under the locks of their clusters. Return what is left."""
         here = self._local().here
         busy: dict[str, ClusterctlError] = {}
         with ExitStack() as held:
@@ -449,6 +484,7 @@ class GarbageCollector:
         return (*left, *taken)
 
     def _note_end(self, place: Region, resources: Sequence[Resource]) -> None:
+        """Record what the instances among these have cost, before they are terminated."""
         ending: dict[str, list[Instance]] = {}
         for one in resources:
             if one.instance is not None:

@@ -1,6 +1,6 @@
 """`network up`, `down` and `status`: a VPC for clusters, as one CloudFormation stack.
 
-And `network s3`: an endpoint for S3 in a VPC that somebody else made.
+Also `network s3`: a gateway endpoint for S3 in an existing VPC.
 """
 
 from __future__ import annotations
@@ -57,8 +57,9 @@ if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients
 
 
-# For so long DescribeStacks may show what was before the request.
+# For so long after a request, DescribeStacks may show the stack's earlier state.
 STALE_FOR_S = 10.0
+# The states of resources that are shown to the user, and the word for each.
 _TOLD = {
     "CREATE_COMPLETE": "created",
     "UPDATE_COMPLETE": "updated",
@@ -67,7 +68,7 @@ _TOLD = {
 
 
 class StackFailed(ClusterctlError):
-    """CloudFormation could not do it; `reasons` are the resources' own."""
+    """CloudFormation could not carry out a request. `reasons` are those of the failed resources."""
 
     def __init__(self, message: str, reasons: tuple[str, ...], hint: str) -> None:
         listed = "".join(f"\n  {reason}" for reason in reasons)
@@ -76,7 +77,10 @@ class StackFailed(ClusterctlError):
 
 
 class StackWork:
-    """One run's dealings with a stack. All of it may be cut off and done again."""
+    """Creates, updates and deletes a stack, and waits for CloudFormation each time.
+
+    Everything can be interrupted and repeated. `timeout_s` is for all waits of one object together.
+    """
 
     def __init__(
         self, client: CloudFormationClient, progress: StepProgress, timeout_s: float
@@ -88,7 +92,10 @@ class StackWork:
         self._told: set[str] = set()
 
     def create(self, settings: NetworkSettings) -> Stack | None:
-        """None if another run was quicker. Raises StackFailed, AwsError."""
+        """Create the stack, and return it; None if another command has created it meanwhile.
+
+        Raises StackFailed if it could not be created, AwsError, ClusterctlError at the deadline.
+        """
         name = stack_name(settings.name)
         self._progress.step(f"creating stack {name}")
         try:
@@ -101,14 +108,20 @@ class StackWork:
         return self._expect(stack, "CREATE_COMPLETE", "created")
 
     def update(self, stack: Stack, settings: NetworkSettings) -> Stack:
-        """Raises StackFailed with what could not be changed, AwsError."""
+        """Update the stack to these settings, and return it.
+
+        Raises StackFailed if it could not be changed, AwsError, ClusterctlError at the deadline.
+        """
         self._progress.step(f"updating stack {stack.name}")
         if not update_stack(self._client, stack, settings, _token()):
             return stack
         return self._expect(self._follow(stack, before=stack), "UPDATE_COMPLETE", "updated")
 
     def delete(self, stack: Stack) -> None:
-        """Raises StackFailed with what could not be deleted, AwsError."""
+        """Delete the stack, or wait for a deletion that is under way.
+
+        Raises StackFailed if it could not be deleted, AwsError, ClusterctlError at the deadline.
+        """
         self._progress.step(f"deleting stack {stack.name}, which is {stack.status}")
         before = None
         if stack.status != "DELETE_IN_PROGRESS":
@@ -117,12 +130,12 @@ class StackWork:
         self._expect(self._follow(stack, before), "DELETE_COMPLETE", "deleted")
 
     def wait(self, stack: Stack) -> Stack:
-        """The stack when what is under way has ended, whichever way."""
+        """Wait until the operation under way has ended, well or not. Return the stack."""
         self._progress.step(f"stack {stack.name} is {stack.status}: waiting for it")
         return self._follow(stack)
 
     def _expect(self, stack: Stack, status: str, done: str) -> Stack:
-        # What cleans up after an update does not change its outcome.
+        """Return the stack if it has this status. Raises StackFailed if it has another."""
         if stack.status == status:
             return stack
         events = operation_events(self._client, stack.stack_id)
@@ -137,10 +150,10 @@ class StackWork:
         )
 
     def _follow(self, stack: Stack, before: Stack | None = None) -> Stack:
-        """The stack when nothing is under way any more; what happens to it is told.
+        """Wait until no operation is under way, reporting its events. Return the stack.
 
-        `before` is the stack as it was when the request was made, and may still be shown for a
-        moment. Raises ClusterctlError at the deadline.
+        `before` is the stack as of the request, which CloudFormation may still show for a moment.
+        Raises ClusterctlError at the deadline.
         """
         stale_until = time.monotonic() + STALE_FOR_S
         for gap_s in gaps(0.5, 1.3, 5.0):
@@ -165,6 +178,7 @@ class StackWork:
         raise AssertionError("unreachable")
 
     def _tell(self, stack: Stack) -> None:
+        """Report the events that are new since the last call."""
         for event in operation_events(self._client, stack.stack_id):
             if event.event_id in self._told or not event.kind:
                 continue
@@ -176,16 +190,22 @@ class StackWork:
 
 
 def _token() -> str:
-    # Repeated by the SDK with the request: a lost answer makes no second stack.
+    # When a response is lost, the SDK repeats the request with the same token, and CloudFormation
+    # does the work once.
     return f"clusterctl-{uuid.uuid4().hex}"
 
 
+# For all waits of `network up` or `network down` together.
 DEFAULT_TIMEOUT_S = 900.0
 
 
 @dataclass(frozen=True)
 class NetworkPlan:
-    """What `network up` is about to do. `settings` are what the network will have."""
+    """What `network up` will do.
+
+    `settings` are those that the network will have; None while another operation is under way.
+    `stack` is the existing stack; None if there is none.
+    """
 
     action: Action
     settings: NetworkSettings | None
@@ -194,7 +214,7 @@ class NetworkPlan:
 
 @dataclass(frozen=True)
 class NetworkReport:
-    """A network that is there, and what was done for that."""
+    """An existing network, and what was done to get it."""
 
     network: Network
     done: Action
@@ -202,7 +222,12 @@ class NetworkReport:
 
 @dataclass(frozen=True)
 class NetworkStatus:
-    """What a network is and who is in it. `users`: instances by cluster, or by id without one."""
+    """A network and its users.
+
+    `status` and `reason` are CloudFormation's. `ssh_from` is the range of addresses that SSH is
+    open to, in CIDR notation. `network` is None while the stack's resources do not exist. `users`
+    has the number of instances of each cluster, and 1 for the id of each other instance.
+    """
 
     name: str
     status: str
@@ -213,7 +238,11 @@ class NetworkStatus:
 
 
 def plan_network(clients: Clients, wish: NetworkWish) -> NetworkPlan:
-    """What is to be done now. Changes nothing. Raises UsageError, ClusterctlError, AwsError."""
+    """Return what `network up` would do. Changes nothing.
+
+    Raises UsageError if the network exists with other settings, ClusterctlError if it is in a state
+    that only the user can resolve, AwsError.
+    """
     stack = find_stack(clients.cloudformation, stack_name(wish.name))
     action = decide(stack, wish, template_version())
     if stack is None or action in (Action.CREATE, Action.REPLACE):
@@ -225,11 +254,12 @@ def plan_network(clients: Clients, wish: NetworkWish) -> NetworkPlan:
 
 
 def _new_settings(clients: Clients, wish: NetworkWish) -> NetworkSettings:
+    """Return the settings of a new network, with defaults for what the wish leaves open."""
     cidr = wish.cidr or DEFAULT_CIDR
     ssh_from = wish.ssh_from
     if ssh_from is None:
         ssh_from = caller_cidr(clients.ec2.meta.endpoint_url, Vpc("", cidr))
-        # The VPC has no IPv6: an address of that kind cannot come here.
+        # The VPC has IPv4 only, so an IPv6 address of this machine is refused.
         check_ssh_from(ssh_from)
     offered = None
     if wish.for_type:
@@ -240,7 +270,7 @@ def _new_settings(clients: Clients, wish: NetworkWish) -> NetworkSettings:
 
 
 def _zones(clients: Clients) -> list[str]:
-    # Not the local zones that an account may have opted into.
+    # Without Local Zones, which an account may have opted into.
     wanted: Any = [
         {"Name": "zone-type", "Values": ["availability-zone"]},
         {"Name": "state", "Values": ["available"]},
@@ -257,7 +287,11 @@ def network_up(
     progress: StepProgress | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
 ) -> NetworkReport:
-    """The network as wished, whatever there was. Raises NetworkFailed with the reasons."""
+    """Create or update the network, whatever exists of it. Return it with what was done.
+
+    Raises what plan_network raises, StackFailed with CloudFormation's reasons, and ClusterctlError
+    at the deadline.
+    """
     work = StackWork(clients.cloudformation, progress or StepProgress(), timeout_s)
     while True:
         plan = plan_network(clients, wish)
@@ -267,7 +301,7 @@ def network_up(
 
 
 def _carry_out(work: StackWork, plan: NetworkPlan) -> Stack | None:
-    """The stack once it is as planned; None where what is there has to be looked at again."""
+    """Carry the plan out. Return the stack, or None if the caller has to plan again."""
     if plan.stack is not None and plan.action is Action.NOTHING:
         return plan.stack
     if plan.stack is not None and plan.action is Action.WAIT:
@@ -288,15 +322,20 @@ def network_down(
     progress: StepProgress | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
 ) -> bool:
-    """Remove the network; False if there was none. Raises ClusterctlError while it is used."""
+    """Remove the network. Return False if there was none.
+
+    Raises ClusterctlError while instances are in it, if the stack is not clusterctl's, or at the
+    deadline, StackFailed, AwsError.
+    """
     work = StackWork(clients.cloudformation, progress or StepProgress(), timeout_s)
     stack = find_stack(clients.cloudformation, stack_name(check_network_name(name)))
     if stack is None:
         _check_no_orphans(clients, name)
         return False
     if stack.in_progress and not stack.status.startswith(("CREATE", "DELETE")):
-        # CloudFormation deletes nothing while it updates or takes back.
+        # CloudFormation refuses to delete a stack during an update or a rollback.
         stack = work.wait(stack)
+    # Only for its check: raises if clusterctl did not make the stack.
     settings_of(name, stack.parameters)
     users = _users(clients, stack)
     if users:
@@ -310,7 +349,10 @@ def network_down(
 
 
 def _check_no_orphans(clients: Clients, name: str) -> None:
-    """Raises ClusterctlError where a stack was removed without what it had made."""
+    """Raise ClusterctlError if the stack was deleted and its VPC was kept.
+
+    CloudFormation can delete a stack and retain resources that it fails to delete.
+    """
     tagged: Any = [{"Name": f"tag:{NETWORK}", "Values": [name]}]
     with translated():
         found = clients.ec2.describe_vpcs(Filters=tagged)["Vpcs"]
@@ -323,7 +365,7 @@ def _check_no_orphans(clients: Clients, name: str) -> None:
 
 
 def network_status(clients: Clients, name: str) -> NetworkStatus:
-    """Raises ClusterctlError if there is none, AwsError."""
+    """Return the state of a network. Raises ClusterctlError if there is none, AwsError."""
     stack = find_stack(clients.cloudformation, stack_name(check_network_name(name)))
     if stack is None:
         raise ClusterctlError(
@@ -341,9 +383,10 @@ def network_status(clients: Clients, name: str) -> NetworkStatus:
 
 
 def plan_s3_endpoint(clients: Clients, subnet_id: str | None) -> Step | None:
-    """What gives this subnet, or all of the default VPC's, a gateway endpoint for S3.
+    """Return the step that gives a subnet a gateway endpoint for S3.
 
-    None where all have one. Raises UsageError for a subnet that is not there, AwsError.
+    Without `subnet_id` it is for all subnets of the default VPC. None if all of them have one.
+    Raises UsageError if there is no such subnet, AwsError.
     """
     client = clients.ec2
     try:
@@ -369,13 +412,16 @@ def plan_s3_endpoint(clients: Clients, subnet_id: str | None) -> Step | None:
             "TagSpecifications": tagged(["vpc-endpoint"], {"Name": "clusterctl-s3"}),
         },
         f"S3 for {', '.join(sorted(ways))} of {found[0].vpc_id}, free of charge",
-        # Somebody was faster.
+        # Someone else has made an endpoint for these route tables meanwhile.
         done_if=("RouteAlreadyExists",),
     )
 
 
 def make_s3_endpoint(clients: Clients, step: Step) -> str:
-    """Carry the step out; the endpoint's id, empty where there is one by now. Raises AwsError."""
+    """Carry out the step of plan_s3_endpoint. Return the id of the new endpoint.
+
+    Empty if someone else has made one meanwhile. Raises AwsError.
+    """
     try:
         with translated():
             made = clients.ec2.create_vpc_endpoint(**step.resolved({}))
@@ -387,10 +433,11 @@ def make_s3_endpoint(clients: Clients, step: Step) -> str:
 
 
 def _users(clients: Clients, stack: Stack) -> Mapping[str, int]:
+    """Return the number of instances in the stack's VPC, by cluster or by instance id."""
     vpc_id = stack.outputs.get("VpcId")
     if not vpc_id:
         return {}
-    # One that shuts down holds its address until it is gone.
+    # Also "shutting-down": an instance holds its network interface until it is terminated.
     states = ["pending", "running", "shutting-down", "stopping", "stopped"]
     wanted: Any = [
         {"Name": "vpc-id", "Values": [vpc_id]},

@@ -1,4 +1,8 @@
-"""Reboot nodes and see them come back as they were, one after another."""
+"""`reboot`: reboot nodes, one after another, and check that each comes back as it was.
+
+As it was means: the same file systems are mounted, cloud-init has not failed, and there are as many
+GPUs as the type has.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,8 @@ if TYPE_CHECKING:
     from clusterctl.operations.access import Access
     from clusterctl.transport.target import Target
 
-# Made by the kernel, the init system or programs, for their own use.
+# Types of file systems that hold no user's data: made by the kernel, the init system or programs
+# for their own use.
 _PSEUDO = frozenset(
     (
         *("autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts"),
@@ -35,8 +40,10 @@ _PSEUDO = frozenset(
         *("squashfs", "sysfs", "tracefs"),
     )
 )
+# Mounts below these come and go with sessions, packages and containers.
 _PASSING = ("/proc", "/sys", "/dev", "/run", "/snap", "/var/lib/docker", "/var/lib/containers")
 
+# Each command has its own stdin, since `sh -s` reads the script from the shell's.
 _SCRIPT = """
 printf 'boot-id %s\\n' "$(cat /proc/sys/kernel/random/boot_id)"
 if command -v cloud-init >/dev/null 2>&1; then
@@ -53,13 +60,20 @@ echo complete
 
 @dataclass(frozen=True)
 class Mounted:
+    """What is mounted at a path: the device or other source, and the type of the file system."""
+
     source: str
     kind: str
 
 
 @dataclass(frozen=True)
 class BootState:
-    """A node as it is in this boot. `mounts` by where; `cloud_init` is None without cloud-init."""
+    """The state of a node in one boot.
+
+    `mounts` are by mount point. `gpus` is the number that nvidia-smi lists. `cloud_init` is the
+    exit status of `cloud-init status`: 0 done, 1 failed, 2 done with recoverable errors; None
+    without cloud-init.
+    """
 
     boot_id: str
     mounts: Mapping[str, Mounted] = field(default_factory=dict)
@@ -68,12 +82,12 @@ class BootState:
 
 
 def boot_state_script(wait: bool) -> str:
-    """For `sh -s`. `wait`: until cloud-init has ended."""
+    """Return the script for `sh -s` that prints the state. With `wait`, cloud-init ends first."""
     return _SCRIPT.replace("{wait}", "--wait" if wait else "")
 
 
 def parse_boot_state(host: str, stdout: str) -> BootState:
-    """The script's output. Raises CommandFailed where it is not complete."""
+    """Parse the script's output. Raises CommandFailed if it is not complete."""
     said: dict[str, list[str]] = {}
     for line in stdout.splitlines():
         key, _, value = line.partition(" ")
@@ -99,18 +113,22 @@ def _mounts(lines: list[str]) -> dict[str, Mounted]:
         source, where, kind = words[:3]
         passing = any(where == one or where.startswith(f"{one}/") for one in _PASSING)
         if kind not in _PSEUDO and not passing:
-            # The last one mounted is the one that is seen.
+            # Of several mounts at one path, the last one hides the others.
             found[where] = Mounted(source, kind)
     return found
 
 
 def _plain(word: str) -> str:
-    """/proc/mounts writes blanks and backslashes as octal numbers."""
+    """Decode a word of /proc/mounts, where blanks and backslashes are octal numbers (`\\040`)."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), word)
 
 
 def differences(before: BootState, after: BootState, gpus: int) -> list[str]:
-    """What is not as it was, in words. `gpus` is what the node's type has; 0 if that is unknown."""
+    """Return what is not as it was before the reboot, in words; empty if all is.
+
+    `gpus` is the number of GPUs of the node's type. If it is 0, for an unknown type, the GPUs from
+    before the reboot are expected.
+    """
     said = [
         f"{where} ({was.source}) is not mounted again"
         for where, was in before.mounts.items()
@@ -130,50 +148,57 @@ def differences(before: BootState, after: BootState, gpus: int) -> list[str]:
 
 
 def _same(was: Mounted, now: Mounted) -> bool:
-    # The numbers of disks are not kept: what was /dev/nvme1n1 may be /dev/nvme2n1 after a boot.
+    # Linux numbers disks anew at each boot: /dev/nvme1n1 may become /dev/nvme2n1.
     disks = was.source.startswith("/dev/") and now.source.startswith("/dev/")
     return was.kind == now.kind and (disks or was.source == now.source)
 
 
+# Prints an id that the kernel makes anew at each boot.
 BOOT_ID = "cat /proc/sys/kernel/random/boot_id"
-# Returns before the node goes down: a link that is cut under the command would take its answer.
+# Reboots half a second after it has returned, so that its exit status arrives before the connection
+# is lost.
 REBOOT = (
     "sudo -n true && { setsid sudo -n sh -c 'sleep 0.5; systemctl reboot || reboot'"
     " </dev/null >/dev/null 2>&1 & }"
 )
 COMMAND_TIMEOUT_S = 20.0
-# nvidia-smi takes its time where a GPU is gone.
+# nvidia-smi is slow if a GPU has failed.
 LOOK_TIMEOUT_S = 60.0
-# A node on its way up lets packets vanish: better ask again soon than wait for one answer.
+# A booting node may drop packets, so a short timeout and another try are faster.
 CONNECT_TIMEOUT_S = 5.0
 POLL_S = 0.5
 DEFAULT_TIMEOUT_S = 600.0
-# Mounts and drivers may come after SSH.
+# How long after SSH the mounts and drivers may take to be back.
 SETTLED_WITHIN_S = 60.0
-# Not back yet: the last three are what a host says while it goes down or comes up.
+# The errors of a node that is not back yet. The last three come from hosts that shut down or boot.
 NOT_YET = (HostUnreachable, ConnectionLost, CommandTimeout, KeyRefused)
 
 
 class NotBack(CommandFailed):
-    """The node did not come back in time, or never went."""
+    """The node did not come back in time, or never went down."""
 
 
 class NotAsItWas(CommandFailed):
-    """The node is back, and lacks something that it had."""
+    """The node is back, but something that it had is missing or has failed."""
 
 
 class NotTouched(CommandFailed):
-    """The node was not rebooted, since an earlier one is not back as it was."""
+    """The node was not rebooted, because an earlier one is not back as it was."""
 
 
 @dataclass(frozen=True)
 class Rebooted:
-    """A node that was told to reboot; `back_after_s` is None where nobody waited for it."""
+    """A node that was rebooted.
+
+    `back_after_s` is the time from the command until the node was back as it was; None if that was
+    not waited for.
+    """
 
     host: str
     back_after_s: float | None = None
 
 
+# Called with a host's name when its reboot is requested.
 Sent = Callable[[str], None]
 
 
@@ -188,13 +213,16 @@ def reboot(
     on_sent: Sent = lambda host: None,
     on_outcome: Callable[[HostOutcome[Rebooted]], None] = lambda outcome: None,
 ) -> FanoutResult[Rebooted]:
-    """Reboot these nodes or all, the head node last. One outcome per node, in their order.
+    """Reboot these nodes, or all in service for None. Return one outcome per node, in that order.
 
-    `at_once` nodes at a time (None: all), the next ones when these are back as they were; after
-    one that is not, the rest is NotTouched. A node that cannot be told to reboot stops nobody.
-    Without `wait` all are told at once. `on_sent` hears of a host as it is told.
+    The head node comes last. `at_once` nodes are rebooted at a time (None: all), and the next ones
+    when these are back as they were. After one that is not, the rest gets NotTouched. A node that
+    could not be sent the command does not stop the others. Without `wait`, all are rebooted at the
+    same time. `on_sent` is called with a host as its reboot is requested, `on_outcome` with each
+    outcome.
 
-    Raises UsageError, JobRunning unless `force`, HostError of a head node that cannot be asked.
+    Raises UsageError for an unknown index. Unless `force` is given, raises JobRunning while a job
+    runs, and HostError if the head node cannot be queried for jobs.
     """
     targets = access.select(indices)
     if not force:
@@ -225,10 +253,10 @@ def reboot(
 def batches(
     targets: Sequence[Target], head: Target, at_once: int | None
 ) -> Iterator[Sequence[Target]]:
-    """Who is rebooted together, in order: at most `at_once`, the head node among the last."""
+    """Yield the nodes to reboot together, at most `at_once`; the head node is in the last batch."""
     workers = [target for target in targets if target != head]
     heads = [target for target in targets if target == head]
-    # While the head node is away, nobody sees those behind it come back.
+    # Nodes behind the head node cannot be reached while it reboots, so it gets a batch of its own.
     apart = any(target.jump for target in workers)
     for group in (workers, heads) if apart else ([*workers, *heads],):
         size = at_once or max(len(group), 1)
@@ -246,7 +274,10 @@ def _not_touched(host: str, late: Sequence[str]) -> NotTouched:
 
 @dataclass(frozen=True)
 class _Sent:
-    """The command is out. `before` is what must be there again, but for the boot id."""
+    """A reboot that was requested at `at`, a time of the monotonic clock.
+
+    `before` is the state from before it, which must come back with another boot id.
+    """
 
     target: Target
     before: BootState
@@ -258,6 +289,7 @@ class _Sent:
 
 
 def _send(access: Access, target: Target, on_sent: Sent) -> _Sent:
+    """Record a node's state and reboot it. Raises CommandFailed if it refuses, HostError."""
     connections = access.connections
     looked = connections.run(
         target, "sh -s", timeout_s=LOOK_TIMEOUT_S, stdin=boot_state_script(wait=False).encode()
@@ -268,7 +300,7 @@ def _send(access: Access, target: Target, on_sent: Sent) -> _Sent:
     try:
         result = connections.run(target, REBOOT, timeout_s=COMMAND_TIMEOUT_S)
     except (ConnectionLost, CommandTimeout):
-        # It went down under the command all the same, which is what was asked for.
+        # The node went down before the command's result arrived.
         result = None
     if result is not None and not result.ok:
         raise CommandFailed(target.host, f"refused to reboot: {last_line(result.stderr)}")
@@ -277,7 +309,11 @@ def _send(access: Access, target: Target, on_sent: Sent) -> _Sent:
 
 
 def _wait(access: Access, sent: _Sent, timeout_s: float) -> Rebooted:
-    """Raises NotBack at the deadline, saying what was seen last, NotAsItWas."""
+    """Wait until the node is back as it was.
+
+    Raises NotBack with the last error at the deadline, and NotAsItWas if something is still missing
+    SETTLED_WITHIN_S after the node is back.
+    """
     deadline = sent.at + timeout_s
     seen = "it is still up: it never went down"
     settled_by = None
@@ -309,7 +345,7 @@ def _wait(access: Access, sent: _Sent, timeout_s: float) -> Rebooted:
 
 
 def _lacks(access: Access, sent: _Sent, deadline: float) -> list[str]:
-    """What the node lacks that it had. Waits for the end of its boot."""
+    """Return the differences to the state before the reboot, after waiting for cloud-init."""
     script = boot_state_script(wait=True).encode()
     left_s = max(1.0, deadline - time.monotonic())
     after = parse_boot_state(sent.host, _fresh(access, sent.target, "sh -s", left_s, script).stdout)
@@ -327,7 +363,7 @@ def _boot_id(access: Access, target: Target) -> str:
 def _fresh(
     access: Access, target: Target, command: str, timeout_s: float, stdin: bytes = b""
 ) -> CommandResult:
-    # A connection of its own each time: a kept one would not survive the reboot.
+    # Opens a new connection each time, since a kept one may belong to the boot that is ending.
     session = access.connections.open_another(target, CONNECT_TIMEOUT_S)
     try:
         return session.run(command, timeout_s=timeout_s, stdin=stdin)
@@ -336,6 +372,6 @@ def _fresh(
 
 
 def exit_status_of(result: FanoutResult[Rebooted]) -> int:
-    """255 if a node could not be reached, 1 if one is not back or refused, else 0."""
+    """Return the exit status: 255 if a node could not be reached, 1 if one is not back, else 0."""
     errors: list[ClusterctlError] = [f.error for f in result.failures if f.error]
     return max((error.exit_status for error in errors), default=0)
