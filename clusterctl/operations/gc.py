@@ -67,10 +67,10 @@ def note_alone(
 ) -> tuple[Mapping[ThingId, datetime], ClusterctlError | None]:
     """Record since when unused resources have been seen, and drop those that are used or gone.
 
-    `accounts` has the site, as text, of each region that was read. `alone` are the resources in use
-    by nothing. Entries of the `incomplete` regions, which could not be read in full, are kept.
-    Returns the first-seen time of each resource in `alone`, and the error if the file could not be
-    written; a later run then sees them for the first time again.
+    `accounts` has the site, as text, of each region that was read. `alone` are the unused resources
+    of these regions. Entries of the `incomplete` regions, which could not be read in full, are
+    kept. Returns the first-seen time of each resource in `alone`, and the error if the file could
+    not be written; a later run then sees them for the first time again.
     """
     kept = _read(path)
     now = datetime.now(timezone.utc).replace(microsecond=0)
@@ -306,7 +306,7 @@ class GarbageCollector:
         self.gone: list[Resource] = []
 
     def sweep(self) -> Sweep:
-        """Read and judge all resources. Changes nothing at EC2, and only gc.json here.
+        """Read and judge all resources. Changes nothing at EC2, and only gc.json locally.
 
         Raises AwsError if the account cannot be determined, and UsageError if the folder of the
         chosen cluster says that it is in another account.
@@ -374,14 +374,14 @@ class GarbageCollector:
         left |= self._remove_all([asked[key] for key in asked if key in now.keys() - left.keys()])
         after, shown = self._look_again(asked, patient=not left)
         if self._wishes.cluster is not None and shown.keys() - asked.keys():
-            # EC2 shows only now what a launch has made that was under way.
+            # A launch was under way, and EC2 has shown its instances only after the first removal.
             asked |= shown
             left |= self._remove_all([shown[key] for key in shown.keys() - left.keys()])
             after, shown = self._look_again(asked, patient=not left)
         unseen = {(one.region, one.kind): one for one in (*fresh.unseen, *after.unseen)}
-        # Of what was asked for, this remains: all that the last look shows, and all that was left
-        # whose kind it could not read.
         still_blind = {(one.region, one.kind) for one in after.unseen}
+        # A resource remains if the last sweep shows it, or if it could not be removed and the last
+        # sweep could not read its kind.
         remaining = {
             key: left.get(key) or Left(one, still_there(one))
             for key, one in asked.items()
@@ -423,7 +423,7 @@ class GarbageCollector:
         )
 
     def _look(self, place: Region) -> RegionResources:
-        """Read one region's resources. Networks belong to no cluster."""
+        """Read one region's resources; without networks if a cluster was chosen."""
         kinds = [
             kind
             for kind in ResourceKind

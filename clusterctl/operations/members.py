@@ -167,7 +167,7 @@ def remove(launcher: Launcher, name: str, indices: Sequence[int]) -> RemoveRepor
         _check_rest(name, there, going)
         names = tuple(f"{name}-{index}" for index in sorted(set(indices)))
         left = [index for index in wanted_of(there) if index not in indices]
-        # Chosen by index, so that twins (two machines launched the same node) are both removed.
+        # Selected by index: if two machines have launched the same node, both instances go.
         rest = [found for found in members_of(there) if found.node.index not in indices]
         launcher.progress.step(f"removing {fold_hosts(names)}")
         asked = Unfinished(
