@@ -1,7 +1,8 @@
-"""A benchmark: its runs one after another, each kept in a folder here as soon as it has ended.
+"""Run a scaling benchmark: one training job after another, each result saved when it ends.
 
-The folder has `benchmark.json` (settings, seed, machines), `runs.jsonl` (a line a run), `logs/`,
-and while a run is on its way `under-way.json`: a benchmark that was cut off goes on from that.
+The benchmark's folder on this machine holds `benchmark.json` (settings, seed, machines),
+`runs.jsonl` (one line per run) and `logs/`. While a run is in progress it also holds
+`under-way.json`, from which an interrupted benchmark resumes.
 """
 
 from __future__ import annotations
@@ -47,12 +48,13 @@ if TYPE_CHECKING:
 
 Machines = Mapping[str, Mapping[str, Any]]
 ABOUT, RUNS, UNDER_WAY = "benchmark.json", "runs.jsonl", "under-way.json"
-# Where one of these differs, runs do not compare. Nodes may be added.
+# Keys of `about`. Runs on clusters that differ in one of them are not comparable. The number of
+# nodes is not among them: nodes may be added to the cluster later.
 MACHINES = ("region", "types", "per_node", "efa_interfaces", "images")
 
 
 def read_benchmark(folder: Path) -> Benchmark:
-    """What a folder holds. Raises UsageError where that is no benchmark."""
+    """Read the benchmark in a folder. Raise UsageError if the folder does not hold one."""
     try:
         said = json.loads((folder / ABOUT).read_text())
         settings = BenchSettings(**said["settings"])
@@ -68,7 +70,7 @@ def read_benchmark(folder: Path) -> Benchmark:
 
 
 def _runs(folder: Path) -> tuple[MeasuredRun, ...]:
-    """Those that were kept. A line that was cut off while it was written is passed over."""
+    """Read `runs.jsonl`. Skip a line that was only partly written; the last line of a run wins."""
     path, found = folder / RUNS, {}
     for line in path.read_text().splitlines() if path.exists() else ():
         try:
@@ -82,11 +84,11 @@ def _runs(folder: Path) -> tuple[MeasuredRun, ...]:
 def open_benchmark(
     folder: Path, settings: BenchSettings, seed: int, about: Mapping[str, Any]
 ) -> Benchmark:
-    """The benchmark in a folder, to go on with on the machines as they are now, else a new one,
-    which is not written yet.
+    """Return the benchmark in a folder with `about` replaced by the given one, or a new benchmark,
+    which is not written to disk yet.
 
-    Raises UsageError where the folder holds one of other settings or machines: their runs do not
-    compare.
+    Raise UsageError if the folder holds a benchmark with other settings or machines, because their
+    runs are not comparable.
     """
     if not (folder / ABOUT).exists():
         return Benchmark(folder.resolve().name, settings, seed, about)
@@ -106,12 +108,15 @@ def open_benchmark(
             f"{folder} holds another benchmark: {'; '.join(differing)}",
             "give the same options to go on with it, or another folder: --out DIR",
         )
-    # The cluster may have grown, and prices change.
+    # The cluster may have grown and prices may have changed since the last run.
     return replace(kept, about=about)
 
 
 def write_benchmark(folder: Path, benchmark: Benchmark) -> None:
-    """Its settings; runs are added by `run_benchmark`. Raises UsageError."""
+    """Write the benchmark's settings, seed and machines. `run_benchmark` adds the runs.
+
+    Raise UsageError if the folder cannot be written.
+    """
     said = {
         "settings": benchmark.settings.as_data(),
         "seed": benchmark.seed,
@@ -127,8 +132,11 @@ def write_benchmark(folder: Path, benchmark: Benchmark) -> None:
 
 
 def about_cluster(clients: Clients, status: ClusterStatus, access: Access, prices: Prices) -> Any:
-    """What a reader has to know of the machines, as JSON has it. A machine's price is None where
-    nobody says. Raises HostError, AwsError."""
+    """Describe the cluster's machines for the report, as JSON values.
+
+    `hourly_usd` has one price per node, None for a node whose price is unknown. Raise HostError,
+    AwsError.
+    """
     nodes = access.cluster.in_service
     types = sorted({node.instance_type for node in nodes})
     machines = [_machine(clients, name) for name in types]
@@ -154,15 +162,17 @@ def about_cluster(clients: Clients, status: ClusterStatus, access: Access, price
 
 
 def hourly_usd(about: Mapping[str, Any]) -> float | None:
-    """What all nodes cost an hour; None where nobody says."""
+    """Return US dollars per hour of all nodes together, or None if any price is unknown."""
     prices = about["hourly_usd"]
     return None if None in prices or not prices else float(sum(prices))
 
 
 def guess_step_s(about: Mapping[str, Any], job: JobPlan) -> float | None:
-    """Seconds of a step before anything was measured: by the slowest published run on that GPU.
+    """Guess the seconds per training step before any run: from the slowest published run, per GPU,
+    on the same GPU model.
 
-    None on processors, for other models than ResNet-50, and for GPUs without a published run.
+    Return None for a job on CPUs, for a model other than ResNet-50, and for a GPU model without a
+    published run.
     """
     speeds = [
         speed / int(gpus)
@@ -176,7 +186,11 @@ def guess_step_s(about: Mapping[str, Any], job: JobPlan) -> float | None:
 
 
 def write_report(folder: Path, predicted: Sequence[int] = ()) -> list[str]:
-    """The report's files in the benchmark's folder; their names. Raises UsageError."""
+    """Write the report's files into the benchmark's folder and return their names.
+
+    `predicted` are the sizes, in GPUs, for which the report predicts the speed. The PNG picture is
+    left out if matplotlib is not installed. Raise UsageError.
+    """
     benchmark = read_benchmark(folder)
     report = blocks(benchmark, predicted)
     data, drawn = (
@@ -212,13 +226,16 @@ def _machine(clients: Clients, name: str) -> Any:
     try:
         return find_machine_type(clients.ec2, name)
     except AwsError:
-        return None  # a retired type that runs on
+        return None  # AWS has retired the type, but such instances still run
 
 
 def request_of(
     settings: BenchSettings, gpus: int, data: str, variables: Sequence[Variable]
 ) -> JobRequest:
-    """The training that one run is. `variables` have the values that the settings must not keep."""
+    """Return the training job of one run on `gpus` GPUs. `data` is SYNTHETIC or REAL.
+
+    `variables` carry the values of private variables, which the saved settings must not contain.
+    """
     return JobRequest(
         ranks=gpus,
         synthetic=data == SYNTHETIC,
@@ -238,9 +255,10 @@ def plan_largest(
     sizes: Sequence[int],
     force: bool,
 ) -> dict[str, TrainingPlan]:
-    """The runs of the largest size, by data, looked at before anything starts.
+    """Plan the run of the largest size for each kind of data, so that problems show before any run
+    starts.
 
-    Raises NotEnoughGpus, UsageError, MissingTool, HostError.
+    Raise NotEnoughGpus, UsageError, MissingTool, HostError.
     """
     largest = max(sizes)
     return {
@@ -251,7 +269,8 @@ def plan_largest(
 
 @dataclass(frozen=True)
 class RunWatch:
-    """Who is told of a run's start, a lost connection, and its result."""
+    """Callbacks of a benchmark: a run starts (its key, its job id), the connection is lost (the
+    error, seconds until the next attempt), a run has ended."""
 
     starts: Callable[[RunKey, str], None]
     lost: Callable[[HostError, float], None]
@@ -268,12 +287,13 @@ def run_benchmark(
     variables: Sequence[Variable] = (),
     force: bool = False,
 ) -> Benchmark:
-    """Make these runs in this order, and keep each; a run that was under way first.
+    """Make the runs `keys` in this order, save each result, and return the benchmark with them.
 
-    `machines` are for the jobs' records (`machines_of`).
+    A run that was in progress when an earlier benchmark was interrupted is finished first.
+    `machines` describes each node, by name, for the jobs' records (see `machines_of`).
 
-    Raises ClusterctlError when one fails: those before it are kept. Ctrl-C ends the run that is
-    under way, on all nodes.
+    Raise ClusterctlError when a run fails; the results before it are kept. Ctrl-C cancels the
+    current run on all nodes.
     """
     with alone(folder):
         rest = list(keys)
@@ -291,17 +311,23 @@ def run_benchmark(
                 going = None
         except KeyboardInterrupt:
             _end(access, folder)
-            raise KeyboardInterrupt from None  # it may have been about a job that is ended now
+            # Without the message: it may say that a job still runs, which is cancelled by now.
+            raise KeyboardInterrupt from None
     return benchmark
 
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """One benchmark at a time in a folder: two would each end and count the other's runs. Raises
-    ClusterctlError."""
+    """Lock a benchmark's folder for the block. Raise ClusterctlError if another process holds it.
+
+    Two benchmarks in one folder would share `under-way.json`: each would follow, count and cancel
+    the other's run.
+    """
     opened = os.open(folder, os.O_RDONLY)
     try:
-        with suppress(OSError):  # NFS locks no folder
+        # NFS cannot lock a folder exclusively: Linux maps flock to a record lock there, which needs
+        # a file that is open for writing. The benchmark then runs without a lock.
+        with suppress(OSError):
             try:
                 fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -314,15 +340,18 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 def _end(access: Access, folder: Path) -> None:
-    """End the run that is under way, on all nodes; it may not have begun."""
+    """Cancel the run in progress on all nodes. Its job may not exist yet: `under-way.json` is
+    written before the job starts."""
     going = _noted(folder)
     if going and list_jobs(access.connections, access.head, going.job_id):
         cancel(access, going.job_id)
 
 
 def _keep(folder: Path, run: MeasuredRun) -> None:
+    """Append the result to `runs.jsonl`, sync it to disk, and delete `under-way.json`."""
     with (folder / RUNS).open("ab+") as file:
-        # A line that was cut off must not swallow this one.
+        # If an earlier write was interrupted, its line has no newline: start a new line, or this
+        # result would be appended to the broken one and both would be lost.
         file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
         broken = file.read(1) not in (b"", b"\n")
         file.write(b"\n" * broken + json.dumps(asdict(run)).encode() + b"\n")
@@ -333,7 +362,11 @@ def _keep(folder: Path, run: MeasuredRun) -> None:
 
 @dataclass(frozen=True)
 class _Going:
-    """A run that was started: all of its result that is known by then."""
+    """A run in progress, with the part of its result that is known at its start.
+
+    `batch` is the global batch size in images, `nodes` the number of nodes with ranks, and
+    `hourly_usd` their price, None if unknown.
+    """
 
     job_id: str
     gpus: int
@@ -357,6 +390,7 @@ def _start(
     machines: Machines,
     force: bool,
 ) -> _Going:
+    """Write `under-way.json` and start the job of one run. Raise ClusterctlError."""
     plan = plan_training(access, request, force)
     plan.check()
     nodes = sum(ranks > 0 for ranks in plan.hosts.fill(key.gpus))
@@ -364,15 +398,18 @@ def _start(
     usd = None if None in prices or len(prices) < nodes else sum(prices)
     batch = plan.job.run.global_batch if plan.job.run else 0
     going = _Going(plan.job.job_id, **asdict(key), batch=batch, nodes=nodes, hourly_usd=usd)
-    # Before it starts: a connection that is lost now may have started it all the same.
+    # Write this before the start: if the connection is lost during the start, the job may run.
     write_file(folder / UNDER_WAY, json.dumps(asdict(going)) + "\n")
     start_training(access, plan, "force" if force else "refuse", machines=machines)
     return going
 
 
 def _under_way(access: Access, folder: Path, kept: Collection[RunKey]) -> _Going | None:
-    """The run that was started when the benchmark was cut off, if it runs still or succeeded: also
-    one of a size that is not asked for by now, which was paid for."""
+    """Return the run that an interrupted benchmark started, if it still runs or has succeeded, else
+    None. `kept` are the runs that are saved already.
+
+    Its size need not be among the sizes of this invocation: the run has been paid for.
+    """
     going = _noted(folder)
     if going is None or going.key in kept:
         return None
@@ -382,6 +419,7 @@ def _under_way(access: Access, folder: Path, kept: Collection[RunKey]) -> _Going
 
 
 def _noted(folder: Path) -> _Going | None:
+    """Read `under-way.json`. Return None if it is missing or unreadable."""
     try:
         return _Going(**json.loads((folder / UNDER_WAY).read_text()))
     except (OSError, ValueError, TypeError):
@@ -391,7 +429,7 @@ def _noted(folder: Path) -> _Going | None:
 def _finish(
     access: Access, benchmark: Benchmark, folder: Path, going: _Going, watch: RunWatch
 ) -> MeasuredRun:
-    """Follow a run to its end, and read what it came to. Raises ClusterctlError."""
+    """Follow a run to its end, save its log, and return its result. Raise ClusterctlError."""
     watch.starts(going.key, going.job_id)
     log = folder / "logs" / f"{going.gpus}-{going.data}-{going.repeat}.log"
     with log.open("wb") as file:
@@ -411,9 +449,12 @@ def _finish(
 
 
 def _result(access: Access, settings: BenchSettings, going: _Going, job: JobRecord) -> MeasuredRun:
+    """Read a finished run's result. Raise ClusterctlError if it has no row after the warm-up."""
     found = results_of_cluster(access)
     if found.job is None or found.job.job_id != going.job_id:
-        found = results_of_cluster(access, going.job_id)  # another ran meanwhile
+        # Another training ran meanwhile. Without an id, the rows come from the trainer's log
+        # folder; with one, from the copy that the job keeps.
+        found = results_of_cluster(access, going.job_id)
     run = found.runs[-1] if found.runs else None
     rows, speed = measured(run.rows if run else (), settings.warmup)
     if run is None or not speed:

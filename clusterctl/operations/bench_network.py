@@ -1,4 +1,8 @@
-"""Measure the network between the nodes: each pair by itself, then all together by MPI and NCCL."""
+"""Measure the network between a cluster's nodes: each pair, then all nodes with MPI and NCCL.
+
+Each node runs a relay (clusterctl/node/relay/probe.py). In a pair, one node's relay measures and
+the other's relay serves it.
+"""
 
 from __future__ import annotations
 
@@ -53,19 +57,25 @@ from clusterctl.operations.access import Access
 from clusterctl.operations.logs import refuse_while_training
 from clusterctl.operations.train import head_facts, live_hosts
 
+# The longest wait for events before deadlines are checked.
 TURN_S = 0.25
 PING_S = 5.0
-# A relay tells each second that it is there. Longer than the pause that a measurement makes of it
-# on a node with few processors.
+# A relay sends an event every second. A measurement can delay these events on a node with few
+# CPUs, so the limit for a silent node is much longer.
 SILENT_AFTER_S = 10.0
-ENDS_WITHIN_S = 60.0  # a relay that hears nothing
+# A relay that receives nothing for this long exits, so none outlives a lost connection.
+ENDS_WITHIN_S = 60.0
 LOGIN_WITHIN_S = 30.0
-SLACK_S = 25.0  # for the connections of a pair, and the patience of its two relays
+# Beyond the measuring time of a pair: for its connections and the timeouts of its two relays.
+SLACK_S = 25.0
+# The longest wait for all relays to exit after the order to stop.
 LEAVE_WITHIN_S = 5.0
-MPI_WITHIN_S = 180
-MOST_LOGINS = 64
-MOST_WRITTEN = 12  # nodes whose figures are written into the picture
+MPI_WITHIN_S = 180  # seconds for one mpirun
+MOST_LOGINS = 64  # SSH logins at the same time
+MOST_WRITTEN = 12  # the most nodes for which the picture shows numbers in its cells
 
+# Prints `osu=PATH` and `nccl=PATH` for the first osu_allreduce and all_reduce_perf found: on the
+# PATH, then where packages and builds from source put them.
 FIND = """\
 for one in "$(command -v osu_allreduce)" /opt/osu*/libexec/osu-micro-benchmarks/mpi/collective/\
 osu_allreduce /usr/local/libexec/osu-micro-benchmarks/mpi/collective/osu_allreduce \
@@ -81,7 +91,8 @@ done
 
 @dataclass(frozen=True)
 class NetworkProgress:
-    """How far it is: pairs done of all that there are, or what is done now."""
+    """Progress of a measurement: `done` of `pairs` pairs, or, where `pairs` is 0, what `doing`
+    says."""
 
     done: int
     pairs: int
@@ -97,10 +108,15 @@ def measure_network(
     force: bool = False,
     watch: Callable[[NetworkProgress], None] = lambda step: None,
 ) -> NetworkFigures:
-    """Return what all pairs of nodes in service carry. A node that does not answer is in it.
+    """Measure all pairs of nodes in service, then the allreduce over all of them.
 
-    Raises UsageError with less than two nodes, JobRunning while a job runs unless forced. However
-    it ends, KeyboardInterrupt included, nothing is left running on the nodes that can be reached.
+    Each of a pair's four rates is measured for `seconds`, over one TCP connection and over
+    `streams`. `link` is the rate that the instance type always carries, in bytes per second, 0 if
+    unknown; it is copied into the result. A node that does not answer is in the result's
+    `failures`.
+
+    Raise UsageError with fewer than two nodes, JobRunning while a job runs unless `force`. On every
+    exit, KeyboardInterrupt included, the relays on reachable nodes are stopped.
     """
     names = [target.host for target in access.targets]
     if len(names) < 2:
@@ -129,7 +145,7 @@ def measure_network(
         for table in _allreduces(access, report, watch):
             tables.append(table)
     except HostError as error:
-        # What the pairs came to is not lost with the head node.
+        # The head node was lost during the allreduce: keep the results of the pairs.
         failures[error.host] = error.message
     return replace(
         report,
@@ -141,7 +157,11 @@ def measure_network(
 
 @dataclass
 class _Probes:
-    """The relays that measure, one on each node, for as long as the block takes."""
+    """The measuring relays, one per node. Entering the block starts them, leaving it stops them.
+
+    `failures` maps a node to the reason it failed, `broken` a pair to the reason it was not
+    measured, `figures` a measured pair to its figures (see the message Measured).
+    """
 
     access: Access
     streams: int
@@ -183,7 +203,7 @@ class _Probes:
             relay.end()
 
     def report(self, names: Sequence[str]) -> NetworkFigures:
-        """What is known by now."""
+        """Return the results so far. Rates and times of a pair are entered for both directions."""
         found = {**self.figures}
 
         def rates(word: str) -> dict[Pair, float]:
@@ -212,7 +232,7 @@ class _Probes:
         )
 
     def listen(self) -> None:
-        """Until every relay can be reached by the others, or has failed."""
+        """Wait until each relay accepts connections from the others, or has failed."""
         self.watch(NetworkProgress(0, 0, "logging in"))
         deadline = time.monotonic() + LOGIN_WITHIN_S
         while waiting := self._relays.keys() - self._at.keys() - self.failures.keys():
@@ -222,7 +242,10 @@ class _Probes:
                     self._fail(name, f"no answer within {LOGIN_WITHIN_S:g} s")
 
     def play(self, plan: list[list[Pair]]) -> None:
-        """Measure these pairs, round by round. Of what is measured again the better is kept."""
+        """Measure the pairs of each round at the same time, one round after the other.
+
+        If a pair is measured again, the better of each figure is kept.
+        """
         pairs, done = sum(map(len, plan)), 0
         for games in plan:
             self.watch(NetworkProgress(done, pairs))
@@ -233,6 +256,8 @@ class _Probes:
                     order = Measure(other, there.address, there.port, self.streams, self.seconds)
                     self._relays[one].give(order)
                     waiting[one] = other
+            # A pair takes 5.3 x `seconds`: four rates with a warm-up of a fifth each, and half a
+            # `seconds` of round trips.
             limit_s = 6 * self.seconds + SLACK_S
             deadline = time.monotonic() + limit_s
             while waiting:
@@ -241,7 +266,7 @@ class _Probes:
                         self._take((name, waiting.pop(name)), told)
                 late = time.monotonic() > deadline
                 for one, other in list(waiting.items()):
-                    # The other one tells of a node that has failed, after its own patience.
+                    # `one` measures. If `other` fails, `one` reports that after its own timeout.
                     if late or one in self.failures:
                         self.broken[one, other] = f"not measured within {limit_s:g} s"
                         del waiting[one]
@@ -258,6 +283,7 @@ class _Probes:
         }
 
     def _turn(self) -> list[tuple[str, News]]:
+        """Process and return the next events, fail silent nodes, and ping the relays."""
         now = time.monotonic()
         news = self._inbox.take(TURN_S)
         for name, told in news:
@@ -286,7 +312,12 @@ class _Probes:
 def _allreduces(
     access: Access, report: NetworkFigures, watch: Callable[[NetworkProgress], None]
 ) -> Iterable[AllreduceTable]:
-    """By MPI between the nodes that answered, a rank each; by nccl-tests where all GPUs are."""
+    """Yield the allreduce with MPI, one rank per node, then with nccl-tests, one rank per GPU, if
+    the head node has them. Only nodes that answered take part.
+
+    Yield nothing if fewer than two nodes or not the head node answered. Raise HostError of the head
+    node.
+    """
     names = [name for name in report.nodes if name not in report.failures]
     addresses = {node.name: node.private_ip for node in access.cluster.nodes}
     hosts = [addresses[name] for name in names]
@@ -306,6 +337,7 @@ def _allreduces(
     if not table.rows:
         prefix = choose_environment(facts, needs_horovod=False).mpirun.path.rpartition("/bin/")[0]
         text = Path(allreduce.__file__).read_text()
+        # The program travels on mpirun's command line: the nodes need no file for it.
         program = ("python3", "-ISuc", f"{text}\nmain()\n", prefix)
         table = _by_mpi(access, facts, hosts, program, "MPI_Allreduce")
     yield table
@@ -349,7 +381,8 @@ def _mpirun(
     program: tuple[str, ...],
     preset: Preset,
 ) -> CommandResult:
-    """Run it on these hosts to its end. Raises HostError of the head node."""
+    """Run `program` with mpirun on the head node and wait for its end. `slots` maps the address of
+    each host to its number of ranks. Raise HostError of the head node."""
     mpirun = choose_environment(facts, needs_horovod=False).mpirun
     launch = MpiLaunch(
         mpirun=mpirun,
@@ -360,16 +393,18 @@ def _mpirun(
         exports=(
             *preset.exports,
             *node_exports(mpirun.path, preset, facts),
-            # `kill` ends what has it, should the connection be lost meanwhile.
+            # With this variable `clusterctl kill` finds the ranks if the connection is lost.
             (JOB_VARIABLE, new_job_id()),
         ),
         program=program,
         network=shared_network(slots, facts),
     )
     argv = mpirun_argv(launch)
+    # Name the hosts on the command line: the hosts file on the head node also lists nodes that do
+    # not answer, and other numbers of slots.
     at = argv.index("--hostfile")
     argv[at : at + 2] = ["--host", ",".join(f"{host}:{number}" for host, number in slots.items())]
-    # In the foreground: else the signal that ends the command does not reach it.
+    # Without --foreground, the signal with which sshd ends the command does not reach mpirun.
     line = f"exec timeout --foreground -k 10 {MPI_WITHIN_S} {shlex.join(argv)}"
     return access.connections.run(access.head, line, timeout_s=MPI_WITHIN_S + 30)
 
@@ -381,7 +416,10 @@ def _complaint(result: CommandResult) -> str:
 
 
 def heat_maps(report: NetworkFigures, ending: str) -> bytes:
-    """A picture of that format: senders down, receivers across, a map for each figure."""
+    """Draw one heat map per figure, rows for senders and columns for receivers.
+
+    `ending` is matplotlib's name of the picture's format, such as `png`.
+    """
     import matplotlib
     from matplotlib.figure import Figure
 
