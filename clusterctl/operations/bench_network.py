@@ -411,6 +411,7 @@ def _mpirun(
 
 def _complaint(result: CommandResult) -> str:
     said = [one.strip() for one in result.stderr.splitlines() if one.strip(" -")]
+    # timeout(1) exits with 124 when the time is up.
     why = "it did not end in time" if result.exit_status == 124 else "it printed no figures"
     return printable(f"{why} (exit status {result.exit_status}): {' '.join(said)[:300]}")
 

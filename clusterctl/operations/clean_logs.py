@@ -1,4 +1,5 @@
-"""Remove what training runs wrote: the trainer's log folders, and ended jobs' logs."""
+"""Remove the files that training runs wrote: the trainer's log folders and the folders of ended
+jobs."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from clusterctl.transport.target import Target
 CLEAN = program_of("clusterctl.node.jobs.clean")
 TIMEOUT_S = 600.0
 BECAUSE = "their logs are being written"
-# Of runs that were started by hand; where the tutorial has it, and where its scripts are.
+# The log folders of runs that were started by hand: in the home folder, as in the tutorial, and
+# next to the shipped scripts, for real and for synthetic data.
 USUAL = (
     f"~/{LOG_FOLDER}",
     f"~/{EXAMPLES_FOLDER}/{LOG_FOLDER}",
@@ -30,9 +32,14 @@ USUAL = (
 
 @dataclass(frozen=True)
 class Cleaning:
-    """What is to be removed: a training's files in `folders` (path, log's name), but for those in
-    `keep`; with `jobs` also the ended jobs' own folders, those that are not in `running`.
-    `keep_last`: but for so many checkpoints of each folder, with all else in it, and so many jobs.
+    """A request to remove files, as node/jobs/clean.py reads it.
+
+    `folders` are pairs of a log folder and the name of the log in it; the trainer's files are
+    removed there, except in the folders of `keep`. With `jobs`, the folders of ended jobs are
+    removed too, except those of the jobs in `running`. With `keep_last` above 0, only checkpoints
+    older than the last `keep_last` are removed from a log folder, and the last `keep_last` jobs
+    stay.
+    `dry_run` removes nothing. `force` removes files even while a job runs.
     """
 
     folders: tuple[tuple[str, str], ...] = ()
@@ -46,8 +53,11 @@ class Cleaning:
 
 @dataclass(frozen=True)
 class LogFolder:
-    """A folder with what a training wrote, or of an ended job. `others` are no training's: they
-    stay."""
+    """A log folder, or the folder of an ended job.
+
+    `size_bytes` and `checkpoints` count what is removed. `others` is the number of files that no
+    training wrote, which stay.
+    """
 
     path: str
     size_bytes: int
@@ -57,10 +67,11 @@ class LogFolder:
 
 @dataclass(frozen=True)
 class NodeLogs:
-    """What was removed on a node, or would be. `failed` has a sentence for each thing that could
-    not be removed, `links` for each link, which is left alone.
+    """What was removed on a node, or would be removed.
 
-    `busy` is a job that runs there: nothing was removed.
+    `failed` has a message for each path that could not be removed, `links` one for each symbolic
+    link, which is left alone. `busy` is the id of a running job, because of which nothing was
+    removed.
     """
 
     host: str
@@ -85,21 +96,24 @@ def find_logs(
     dry_run: bool = False,
     keep_last: int = 0,
 ) -> tuple[Cleaning, FanoutResult[NodeLogs]]:
-    """What there is to remove on every node, and how to. Nothing is removed yet.
+    """Find what can be removed on each node, without removing it.
 
-    Raises JobRunning unless `force` or `dry_run`, HostError of the head node.
+    Return the request for `clean_logs` and what each node would remove. Raise JobRunning while a
+    job runs, unless `force` or `dry_run`, and HostError of the head node.
     """
     access.connections.ask_again = False
     running = what_runs(access)
     if not (force or dry_run):
         refuse_beside_a_run(access, running, BECAUSE)
     records: list[JobRecord] = []
-    with contextlib.suppress(HostError):  # the head node is among the failures then
+    # If the head node does not answer, it is among the failures of the fan-out below.
+    with contextlib.suppress(HostError):
         records = jobs_of(access)
     keep = [job.log_dir for job in running.jobs if job.log_dir]
     by_hand = any(process.job_id is None for process in running.launchers)
     if by_hand or any(not job.log_dir for job in running.jobs):
-        # A program of the user's own, or train.sh: nobody knows where, but the usual is likely.
+        # The log folder of a user's own program or of train.sh is not known. It is likely to be
+        # one of the usual ones, so none of these is touched.
         keep += USUAL
     cleaning = Cleaning(
         log_folders_of(records),
@@ -113,15 +127,17 @@ def find_logs(
 
 
 def log_folders_of(records: Sequence[JobRecord]) -> tuple[tuple[str, str], ...]:
-    """The usual log folders and those of these jobs, each with the name of a log there."""
+    """Return the usual log folders and those of these jobs, each with the name of its log."""
     found = [(folder, LOG_NAME) for folder in USUAL]
     found += [(job.log_dir, job.log_name) for job in records if job.log_dir]
     return tuple(dict.fromkeys(found))
 
 
 def clean_logs(access: Access, cleaning: Cleaning) -> FanoutResult[NodeLogs]:
-    """Clean every node. Raises JobRunning for a job that was started since, unless forced."""
-    # First the head node, which knows of it.
+    """Remove the files on each node. Raise JobRunning if a job has started since `find_logs`,
+    unless `cleaning.force`."""
+    # Clean the head node first. It alone has the records of jobs, and refuses while one runs; then
+    # nothing is removed on the other nodes.
     head = _on(access, [access.head], cleaning)
     for node in head.values:
         if node.busy:
@@ -138,7 +154,7 @@ def _on(access: Access, targets: Sequence[Target], cleaning: Cleaning) -> Fanout
 
 
 def parse_logs(result: CommandResult) -> NodeLogs:
-    """What `node/jobs/clean.py` printed. Raises CommandFailed."""
+    """Parse the output of `node/jobs/clean.py`. Raise CommandFailed if the program failed."""
     [answer] = json_lines(result, "removing the logs")
     folders = tuple(
         LogFolder(one["path"], one["bytes"], one["checkpoints"], one["others"])

@@ -1,4 +1,4 @@
-"""A job's rows and metrics to CloudWatch: those that were not sent from here before."""
+"""Send a job's training rows and metrics to CloudWatch, without those sent from here before."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients
     from clusterctl.operations.folder import ClusterFolder
 
-# In the job's folder here. CloudWatch takes a value twice, and tells hours or days later that it
-# has it. Namespace -> metric -> place and time of the last value that it accepted.
+# A file in the job's folder on this machine that records what was sent. It maps namespace -> metric
+# -> place and time of the last value that CloudWatch accepted. CloudWatch cannot be queried for
+# this: it may show a value only hours or days later, and it counts a value twice if it is sent
+# twice.
 SENT = "cloudwatch.json"
 Marks = Mapping[str, tuple[float, float]]
 
-# Field of a row -> metric and unit.
+# Field of a TrainingRow or EvaluationRow -> name of the metric and CloudWatch's unit.
 TRAINING = {
     "images_per_s": ("images_per_s", "Count/Second"),
     "loss": ("loss", "None"),
@@ -39,8 +41,9 @@ EVALUATION = {
 
 @dataclass(frozen=True)
 class Pushed:
-    """What came of it: how many values of how many metrics were sent; how many were sent `before`,
-    and how many rows have no time. `left_out` has what CloudWatch does not take."""
+    """The result of `push`: the number of values sent, of how many metrics, and sent by an earlier
+    call (`before`). `untimed` counts rows without a time, which are not sent. `left_out` counts
+    values that CloudWatch would refuse."""
 
     sent: int
     metrics: int
@@ -50,9 +53,10 @@ class Pushed:
 
 
 def push(clients: Clients, folder: ClusterFolder, found: Results, namespace: str) -> Pushed:
-    """Send what a job's results have, with its cluster and its id as dimensions.
+    """Send a job's values that were not sent before, with the cluster and the job as dimensions.
 
-    What was accepted is written down, request by request. Raises UsageError, AwsError.
+    Each request that CloudWatch accepts is recorded on disk at once, so an interrupted `push` can
+    be repeated. Raise UsageError without a job or with an unreadable record, and AwsError.
     """
     if found.job is None:
         raise UsageError(
@@ -83,10 +87,11 @@ def push(clients: Clients, folder: ClusterFolder, found: Results, namespace: str
 
 
 def points_of(found: Results, marks: Marks) -> Iterator[Point]:
-    """The job's values, each metric's in its order. A --metric named as one of ours replaces it.
+    """Yield the job's values, those of each metric in order. A --metric with the name of a built-in
+    metric replaces it.
 
-    A row has its own time. A line of a log has none: its metrics are spread evenly by line, from
-    the last that was sent, or the job's start, to now or its end.
+    A row has its own time. A line of a log has none: its values are spread evenly by line number,
+    from the last value sent, or the job's start, to the job's end, or now while it runs.
     """
     job = found.job
     assert job is not None
@@ -95,7 +100,7 @@ def points_of(found: Results, marks: Marks) -> Iterator[Point]:
     own = {series.name for series in found.metrics}
     for kind, fields in ((TrainingRow, TRAINING), (EvaluationRow, EVALUATION)):
         rows = [row for run in found.runs for row in (*run.rows, *run.evaluations)]
-        # What went before the job is another's: it went on from there.
+        # Rows from before the job's start belong to an earlier job, which this one resumed.
         mine = [
             (row, row.time)
             for row in rows

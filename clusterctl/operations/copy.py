@@ -1,4 +1,4 @@
-"""The same data on many hosts, in the time of one copy (docs/copy.md)."""
+"""Copy data to many hosts in about the time of one copy (docs/copy.md)."""
 
 from __future__ import annotations
 
@@ -35,12 +35,15 @@ from clusterctl.operations.verify import Depth, errors_of, verify
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.target import Target
 
-if TYPE_CHECKING:  # it needs clusterctl.ec2, which a head node has not
+# Only for type checking: at run time `access` needs clusterctl.ec2, which is not installed on head
+# nodes, where copyclust imports this module.
+if TYPE_CHECKING:
     from clusterctl.operations.access import Access
 
-# All logins go through one jump host, and above 10 at once its sshd drops some (MaxStartups).
+# The most logins at the same time through a jump host: from 10 on, its sshd drops some
+# (MaxStartups).
 JUMP_LOGINS = 8
-# The plan waits so long for the links' rates, which are asked for beside the logins.
+# How long planning waits for the links' rates, which are queried from EC2 during the logins.
 RATES_WITHIN_S = 3.0
 
 Watch = Callable[[CopyProgress], None]
@@ -48,9 +51,9 @@ Watch = Callable[[CopyProgress], None]
 
 @dataclass(frozen=True)
 class UrlAccess:
-    """How nodes get at sources that are URLs: whose keys they use, and which S3.
+    """How nodes access sources that are URLs: their credentials, S3 endpoint and region.
 
-    `cache` keeps tools for nodes that have none.
+    `cache` is a folder of this machine for the S3 tool that is sent to nodes without one.
     """
 
     cache: Path
@@ -70,11 +73,11 @@ def copy_to_cluster(
     max_workers: int = 64,
     timeout_s: float | None = None,
 ) -> TransferReport:
-    """SRC to DST on these nodes of a cluster. Raises UsageError when nothing could be done.
+    """Copy SRC to DST on these nodes of a cluster. Raise UsageError if nothing can be copied.
 
-    `link_rates` finds out bytes a second by instance type, where they are known, beside the
-    logins; it raises nothing. `max_workers` is how many log in at once, at most JUMP_LOGINS behind
-    a jump host.
+    `link_rates` returns the known link rates in bytes per second by instance type. It runs in a
+    thread during the logins and must not raise. `max_workers` is the number of simultaneous logins,
+    limited to JUMP_LOGINS behind a jump host. After `timeout_s` seconds, unfinished nodes fail.
     """
     by_index = {node.index: access.target(node) for node in access.cluster.nodes}
     zones = {node.name: node.availability_zone for node in access.cluster.nodes}
@@ -84,7 +87,7 @@ def copy_to_cluster(
     asking = threading.Thread(target=lambda: rates.update(link_rates()), daemon=True)
 
     def facts() -> tuple[NodeFacts, ...]:
-        if not asking.ident:
+        if not asking.ident:  # not started yet, for sources that are URLs
             asking.start()
         asking.join(RATES_WITHIN_S)
         return tuple(
@@ -99,7 +102,9 @@ def copy_to_cluster(
 
     source_zone = zones.get(source.host, "") if source else ""
     copy = _Copy(access.connections, targets, request, source, facts, source_zone, urls)
-    if not request.has_urls:  # from S3 each node pulls as fast as it can
+    # From S3 each node downloads by itself, and no plan needs the rates. A file of a web server
+    # needs them only when the first node passes it on.
+    if not request.has_urls:
         asking.start()
     return copy.run(watch, max_workers, timeout_s)
 
@@ -113,7 +118,8 @@ def copy_to_hosts(
     max_workers: int = 64,
     timeout_s: float | None = None,
 ) -> TransferReport:
-    """The same for the hosts of a hosts file, in its order."""
+    """Copy to the hosts of a hosts file, as `copy_to_cluster` does to nodes. `from_node` of the
+    request is a position in the file."""
     source = _chosen(dict(enumerate(hosts.targets)), request.from_node)
     facts = tuple(NodeFacts(target.host) for target in hosts.targets)
     copy = _Copy(hosts.connections, hosts.targets, request, source, lambda: facts, "", urls)
@@ -129,7 +135,8 @@ def _chosen(by_index: dict[int, Target], index: int | None) -> Target | None:
 
 
 def sender(connections: Connections, max_workers: int = 64) -> Send:
-    """What brings a file of this machine to some nodes: the ordinary copy."""
+    """Return a function that copies a file of this machine to some nodes. It raises the error of
+    the first node that failed."""
 
     def send(path: Path, destination: str, targets: Sequence[Target]) -> None:
         facts = tuple(NodeFacts(target.host) for target in targets)
@@ -144,7 +151,11 @@ def sender(connections: Connections, max_workers: int = 64) -> Send:
 
 
 class _Seen:
-    """What the user is shown, and remembers: while files are read again, only that changes."""
+    """Passes progress on to `watch` and remembers the last one.
+
+    While --verify reads the files again, the last progress of the copy stays on the screen, with a
+    note at the nodes that still read.
+    """
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
@@ -155,7 +166,7 @@ class _Seen:
         self._watch(progress)
 
     def checking(self, progress: CopyProgress) -> None:
-        """Nodes that are not done yet read their copies again."""
+        """Show which nodes are still verifying, given the progress of the verification."""
         if self._last is None:
             return
         reading = {one.host for one in progress.nodes if one.stage is NodeStage.COMPARING}
@@ -164,7 +175,7 @@ class _Seen:
 
 
 class _Copy:
-    """One copy: what it needs to know, and its steps."""
+    """One copy: its inputs, and its steps in `run`."""
 
     def __init__(
         self,
@@ -180,9 +191,10 @@ class _Copy:
             raise UsageError("there is no node to copy to")
         self._connections, self._targets = connections, tuple(targets)
         self._request, self._source = request, source
+        # Cached, so that all plans of one copy use the same rates.
         self._facts = functools.lru_cache(maxsize=None)(facts)
         self._source_zone, self._urls = source_zone, urls
-        self._there: tuple[str, ...] = ()
+        self._there: tuple[str, ...] = ()  # the hosts that take part, known when it is planned
 
     def run(self, watch: Watch, max_workers: int, timeout_s: float | None) -> TransferReport:
         seen = _Seen(watch)
@@ -205,7 +217,8 @@ class _Copy:
         return self._verified(report, seen, timeout_s)
 
     def _from_urls(self, seen: _Seen, max_workers: int, timeout_s: float | None) -> TransferReport:
-        """S3: a job on every node. A web server: one on the first node, which passes it on."""
+        """Copy from URLs. From S3, a job on each node downloads. From a web server, only the first
+        node downloads, and its copy is then copied to the others."""
         urls = self._urls
         assert urls, "sources that are URLs come with their UrlAccess"
         asked = sync_of(self._request, urls.credentials, urls.endpoint, urls.region)
@@ -229,7 +242,8 @@ class _Copy:
         if self._request.dry_run or first.error:
             others = tuple(replace(first, host=target.host) for target in rest)
             return replace(report, nodes=(first, *others))
-        # By its name on the first node: what is a folder there need not be one on the others.
+        # Use the file's full path on the first node as source and DST. The given DST may be a
+        # folder on the first node and not on another, which would give the file another name.
         path = records[first.host].path
         left = None if timeout_s is None else max(1.0, timeout_s - (time.monotonic() - began))
         passed = _Copy(
@@ -271,15 +285,19 @@ class _Copy:
     def _verified(
         self, report: TransferReport, seen: _Seen, timeout_s: float | None
     ) -> TransferReport:
-        """With --verify: the same copy once more, by content and without copying anything. A node
-        that would get anything has not what the source has."""
+        """Verify the finished nodes if the request asks for it, and return the report with the
+        result.
+
+        The same copy is repeated as a dry run that compares contents: a node to which it would
+        copy anything differs from the source.
+        """
         request = self._request
         done = {node.host for node in report.nodes if node.error is None}
         targets = [target for target in self._targets if target.host in done]
         if not request.verify or not targets or request.dry_run:
             return report
         if request.has_urls:
-            # They are not read again: the nodes are compared with each other.
+            # The URLs are not downloaded again. The nodes are compared with each other.
             found = verify(
                 self._connections,
                 targets,
@@ -307,7 +325,7 @@ class _Copy:
 
 
 def _difference(node: NodeReport) -> ClusterctlError | None:
-    """What a dry run has found on a node, as an error."""
+    """Return an error for what the dry run would change on a node, or None if that is nothing."""
     gap = node.gap
     if not gap or not (gap.missing or gap.delete):
         return None

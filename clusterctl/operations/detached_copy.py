@@ -1,6 +1,6 @@
-"""A copy that goes on without this machine: a job on the head node brings the data to the others.
+"""A copy that continues without this machine: a job on the head node copies to the other nodes.
 
-Where SRC is here, it is copied to the head node first, and the job copies from there.
+If SRC is on this machine, it is copied to the head node first, and the job copies from there.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ PROBE_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True)
 class DetachedCopy:
-    """A copy that can go on alone. `targets` are the nodes that the job copies to.
+    """A copy that a job on the head node can do. `targets` are the nodes that the job copies to.
 
     `origin` is the node that the job copies from, empty for the head node itself. `names` are for
-    copyclust's --files-from: of a source here all that it has, since the head node may have more in
-    DST, which nobody asked to copy. `single`: it is one file, which DST may give another name.
+    copyclust's --files-from. For a source on this machine they list everything in it: the job
+    copies from DST on the head node, which may contain other files, too. `single` means that the
+    source is one file, to which DST may give another name.
     """
 
     request: CopyRequest
@@ -48,7 +49,10 @@ class DetachedCopy:
 def plan_detached_copy(
     access: Access, targets: Sequence[Target], request: CopyRequest
 ) -> DetachedCopy:
-    """Raises UsageError where it cannot go on alone, JobRunning beside a copy to the same DST."""
+    """Plan the job's part of a copy. Nothing is copied yet.
+
+    Raise UsageError if the copy cannot be detached, JobRunning if a job copies to the same DST.
+    """
     if request.has_urls:
         raise UsageError("--detach is for paths", "from S3, `clusterctl s3sync` is detached")
     if request.dry_run:
@@ -81,13 +85,17 @@ def plan_detached_copy(
 
 
 def _found_here(request: CopyRequest) -> tuple[tuple[bytes, ...], bool]:
-    """The names of what the sources have, and whether it is a single file. Raises UsageError."""
+    """Return the names of all entries in the sources, and whether the source is a single file.
+
+    Raise UsageError.
+    """
     sources = [os.fsencode(os.path.expanduser(one)) for one in request.sources]  # noqa: PTH111
     try:
         found = scan(sources, request.names, os.fsencode(Path.cwd()))
     except SourceError as error:
         raise UsageError(str(error)) from None
-    # To name a folder is to name all that is in it.
+    # --files-from copies a named folder with all that it contains. So only empty folders are named;
+    # the others come with their files.
     full = {entry.path.rpartition(b"/")[0] for entry in found.entries} | {b"."}
     names = [one.path for one in found.entries if one.kind != A_FOLDER or one.path not in full]
     if not names:
@@ -104,13 +112,13 @@ def start_copy_job(
     mirror: bool = False,
     options: Sequence[str] = (),
 ) -> JobPlan:
-    """Start the job; what it runs. Raises JobRunning, HostError.
+    """Start the job and return its plan. Raise JobRunning, HostError.
 
-    `mirror`: with --delete the head node's DST has become the same as the source here, so that the
-    job can make the others' the same. `options` are more of copyclust's. For `cache` and `offline`
-    see put_programs.
+    `mirror` says that --delete has made DST on the head node identical to the source on this
+    machine, so the job can copy all of DST with --delete. `options` are further options for
+    copyclust. For `cache` and `offline` see put_programs.
     """
-    # A head node that an older version has made ready has that version's copyclust.
+    # The head node may have an older copyclust, if an older clusterctl launched it.
     put_programs(access.connections, access.head, HOSTS_PATH, cache, offline)
     home, is_folder = _look(access, copy.request.place_word)
     job_id = new_job_id()
@@ -143,7 +151,7 @@ def start_copy_job(
 
 
 def copyclust_options(copy: DetachedCopy, mirror: bool) -> list[str]:
-    """The request as options of the job's copyclust. Pure."""
+    """Return the request as options for the job's copyclust. Pure."""
     request = copy.request
     words = ["--from", copy.origin] if copy.origin else []
     words += [f"--{one}" for one in ("checksum", "verify", "encrypt") if getattr(request, one)]
@@ -159,7 +167,11 @@ def copyclust_options(copy: DetachedCopy, mirror: bool) -> list[str]:
 
 
 def _look(access: Access, word: str) -> tuple[str, bool]:
-    """The head node's home folder, and whether `word` is a folder there."""
+    """Return the head node's home folder, and whether `word`, a path for its shell, is a folder.
+
+    Raise CommandFailed.
+    """
+    # The shell's startup files may print something before, so the last lines count.
     look = f'echo; echo "$HOME"; if [ -d {word} ]; then echo folder; fi'
     result = access.connections.run(access.head, look, timeout_s=PROBE_TIMEOUT_S)
     lines = [line for line in result.stdout.splitlines() if line]
