@@ -1,6 +1,7 @@
-"""What is to be seen of a job, from all its hosts at once: `collect` returns it as one value.
+"""Collect the evidence for `diagnose`: the state of a job, from all its hosts at the same time.
 
-Conclusions are drawn in `diagnosis`. A host that is silent is evidence: it has `error`.
+`collect` returns it as one value; the package `diagnosis` draws the conclusions. A host that does
+not answer is evidence too: its `error` is set.
 """
 
 from __future__ import annotations
@@ -37,19 +38,23 @@ from clusterctl.transport.fanout import fan_out
 from clusterctl.transport.target import Target
 
 SAMPLER = program_of("clusterctl.node.diagnosis.sampler")
-# For the clock nothing is as quick; and which py-spy is there.
+# The first command on each node: prints its clock, its architecture and the py-spy that it has. It
+# is short, because its round trip bounds the error of the measured clock offset.
 GREETING = (
     "echo clusterctl $(date +%s.%N) $(uname -m)"
     " $(cd ~/.local/share/clusterctl 2>/dev/null && echo py-spy-*)"
 )
 CONNECT_WITHIN_S = 4.0
+# How long a kept connection may take to start a command before it is opened anew.
 DOUBT_AFTER_S = 3.0
-# Beyond the samples: for the stacks of the last one, and the facts of a slow node.
+# Time beyond the samples: for the stacks of the last sample, and the facts of a slow node.
 BESIDE_S = 3.0
+# Time beyond the sampler's own deadline, for its output to arrive.
 ENDING_S = 1.5
-# Once for each node: through a home's uplink it takes long.
+# Time to send py-spy to a node that lacks it: a home uplink is slow.
 SEND_WITHIN_S = 30.0
-# One node whose greeting takes so long, and so many times another's, has a slow link.
+# A node has a slow link if its greeting takes at least 0.3 s and 10 times as long as the quickest
+# node's.
 SLOW_GREETING_S, SLOW_GREETING = 0.3, 10
 LOG_LINES = 2000
 DOWNLOAD_WITHIN_S = 60.0
@@ -61,32 +66,35 @@ PIP_DOWNLOAD = (
 
 @dataclass(frozen=True)
 class Looking:
-    """How often each process is looked at, and what lies between."""
+    """How many samples are taken of each process, and the seconds between them."""
 
     samples: int = 3
     spacing_s: float = 1.5
 
     @property
     def within_s(self) -> float:
+        """Seconds that the sampler may take on a node."""
         return (self.samples - 1) * self.spacing_s + BESIDE_S
 
 
 @dataclass(frozen=True)
 class PySpyFile:
-    """The program that reads stacks; `name` has its digest, and is what nodes keep it by."""
+    """The py-spy program, which reads Python stacks. `name` contains its digest; nodes store the
+    program under this name."""
 
     name: str
     content: bytes
 
     @functools.cached_property
     def packed(self) -> bytes:
-        """For a node that lacks it; to pack takes longer than all else here."""
+        """The program compressed, for a node that lacks it. Cached, because compressing is slow."""
         return zlib.compress(self.content, 6)
 
 
 @dataclass
 class PySpies:
-    """One for each kind of machine: that of this package, else of pip's wheel, kept in `cache`."""
+    """Finds py-spy for each architecture: the installed one, else one that pip downloads into
+    `cache`. Thread-safe."""
 
     cache: Path
     _quickest_s: float = math.inf
@@ -94,15 +102,18 @@ class PySpies:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def of(self, machine: str) -> tuple[PySpyFile | None, str]:
-        """The program for `uname -m`, or why there is none."""
+        """Return the program for an architecture as `uname -m` names it, or None and the reason."""
+        # Under the lock, so that one thread downloads it and the others wait for that.
         with self._lock:
             if machine not in self._found:
                 self._found[machine] = self._find(machine)
             return self._found[machine]
 
     def fits(self, greeting_s: float) -> bool:
-        """Whether the program can be sent to a node that took so long to greet. Over a link that is
-        far slower than the others' it would take all the time that there is."""
+        """Return whether to send the program to a node whose greeting took `greeting_s`.
+
+        Over a link that is far slower than the others', sending it would use up the whole time.
+        """
         self._quickest_s = min(self._quickest_s, greeting_s)
         return greeting_s < max(SLOW_GREETING_S, SLOW_GREETING * self._quickest_s)
 
@@ -120,7 +131,8 @@ class PySpies:
 
 
 def installed_py_spy() -> Path | None:
-    """The one that pip put beside this package; on a node, what an earlier look has left there."""
+    """Return the py-spy that pip installed with this package, else, on a node, the one that an
+    earlier diagnosis stored there. Return None without either."""
     try:
         files = distribution("py-spy").files or ()
     except PackageNotFoundError:
@@ -130,19 +142,24 @@ def installed_py_spy() -> Path | None:
 
 
 def machine_of(program: Path) -> str:
-    """For which machine a Linux program is, as `uname -m` has it; of another system's empty."""
+    """Return the architecture of a Linux program as `uname -m` names it, empty for any other."""
     with program.open("rb") as file:
         start = file.read(20)
+    # The ELF header's e_machine, at offset 18: EM_X86_64 or EM_AARCH64.
     number = int.from_bytes(start[18:20], "little") if start.startswith(b"\x7fELF") else 0
     return {62: "x86_64", 183: "aarch64"}.get(number, "")
 
 
 def download_py_spy(machine: str, path: Path) -> None:
-    """Put the program of pip's wheel for another machine at `path`. Raises OSError with advice."""
+    """Download py-spy's wheel for another architecture with pip and store its program at `path`.
+
+    Raise OSError, with advice in the message.
+    """
     advice = f"put one there, of the wheel that PyPI has: {path}"
     try:
         with tempfile.TemporaryDirectory() as folder:
             argv = [sys.executable, *PIP_DOWNLOAD, "--dest", folder, "py-spy"]
+            # pip accepts only wheels with exactly one of the tags that it is given.
             for tag in ("2_5", "2_17", "2_28"):
                 argv += ["--platform", f"manylinux_{tag}_{machine}"]
             done = subprocess.run(
@@ -162,6 +179,7 @@ def download_py_spy(machine: str, path: Path) -> None:
     except subprocess.TimeoutExpired:
         raise OSError(f"pip did not end within {DOWNLOAD_WITHIN_S:g} s; {advice}") from None
     path.parent.mkdir(parents=True, exist_ok=True)
+    # Renamed into place, so that another process never reads half of it.
     draft = path.with_name(f"{path.name}.{os.getpid()}")
     draft.write_bytes(content)
     draft.replace(path)
@@ -172,14 +190,15 @@ def collect(
     job_id: str | None = None,
     looking: Looking = Looking(),  # noqa: B008 - frozen
 ) -> Evidence:
-    """Look at that job, or the one that runs, or was started by hand, or else the latest.
+    """Collect the evidence on job `job_id`. With None: on the running job, else one that was
+    started by hand, else the latest.
 
-    Raises UsageError for an unknown job. A host that cannot be asked is in the evidence. One in
-    quarantine is there if ranks of the job are, or may be.
+    A host that does not answer is in the evidence. A host in quarantine is included only if it has
+    ranks of the job, or may have. Raise UsageError for an unknown job.
     """
     began, taken_at = time.monotonic(), datetime.now(timezone.utc)
     access.connections.connect_timeout_s = CONNECT_WITHIN_S
-    # The host of a connection that was kept may stand still by now.
+    # A kept connection may be to a host that hangs or is gone by now.
     access.connections.doubt_after_s = DOUBT_AFTER_S
     spies = PySpies(access.folder.path.parent)
 
@@ -213,8 +232,8 @@ def collect(
 
 
 def without_strangers(job: JobEvidence | None, hosts: list[HostEvidence]) -> list[HostEvidence]:
-    """Those in service, and of those in quarantine the ones that have ranks of the job, or are
-    silent while ranks are missing."""
+    """Drop the hosts in quarantine, except those that have ranks of the job, and those that do not
+    answer while ranks of the running job are missing."""
     ranks = {
         host.host: {one.rank for one in host.ranks if job and one.job_id == job.job_id}
         for host in hosts
@@ -235,13 +254,15 @@ def ask(
     looking: Looking,
     spies: PySpies,
 ) -> tuple[HostEvidence, dict[str, Any] | None]:
-    """What one node says, and of the head node what it has of the job. Raises HostError."""
+    """Run the sampler on one node. Return the node's evidence and, from the head node, its record
+    of the job (else None). Raise HostError."""
     run = functools.partial(access.connections.run, target)
-    access.connections.session(target)  # to log in takes longer than to ask
+    # Log in first: the greeting's time is used as the link's delay and must not include the login.
+    access.connections.session(target)
     asked_at = time.time()
     result = run(GREETING, timeout_s=CONNECT_WITHIN_S)
     answered_at = time.time()
-    # A login shell may greet first.
+    # A login shell may print a greeting of its own first.
     words = [*result.stdout.rpartition("clusterctl ")[2].split(), "", ""]
     machine, kept = words[1], words[2:]
     spy, why = spies.of(machine)
@@ -268,7 +289,8 @@ def ask(
         stdin = SAMPLER.stdin(question) + send
         result = run(SAMPLER.command(), stdin=stdin, timeout_s=within_s)
     except CommandTimeout as late:
-        # A process that hangs in the kernel keeps the program from ending, not from answering.
+        # A child process that hangs in the kernel cannot be killed, and keeps the command from
+        # ending. The sampler's answer may be complete all the same.
         if not late.stdout.endswith("}\n"):
             raise
         result = CommandResult(target.host, SAMPLER.command(), 0, late.stdout, "", within_s)
@@ -285,7 +307,7 @@ def ask(
 
 
 def _silent(error: ClusterctlError | None) -> HostEvidence:
-    """What is known of a host that did not say anything. The error may have EC2's words in it."""
+    """Return the evidence on a host that did not answer. Its error may include what EC2 says."""
     said = error.message if error else "no answer"
     what, _, ec2 = said.partition("; EC2 ")
     if said.startswith("its instance is "):
@@ -296,9 +318,10 @@ def _silent(error: ClusterctlError | None) -> HostEvidence:
 def job_of(
     told: dict[str, Any] | None, hosts: list[HostEvidence], job_id: str | None
 ) -> JobEvidence | None:
-    """The job, as the head node and the ranks' environments have it. None: nothing has run.
+    """Return the job's evidence from the head node's record `told` and the ranks' environment
+    variables. Return None if no job has run.
 
-    Raises UsageError for a job that the head node does not know.
+    Raise UsageError for a job that the head node does not know.
     """
     if told and job_id and not told.get("found"):
         raise UsageError(f"there is no job {job_id}", "see `clusterctl jobs NAME`")
@@ -307,7 +330,7 @@ def job_of(
     ranks = [rank for host in hosts for rank in host.ranks]
     wanted = record.job_id if record else job_id
     if not told and ranks:
-        # The head node is silent: what runs says itself what it is.
+        # The head node does not answer: take the job to which most ranks belong.
         wanted = Counter(rank.job_id for rank in ranks).most_common(1)[0][0]
     sizes = [rank.size for rank in ranks if rank.size and rank.job_id == wanted]
     if not (record or told.get("line") or sizes):

@@ -1,4 +1,4 @@
-"""How full the nodes' disks are, and how slow the one that a copy goes to."""
+"""Disks of the nodes: how full they are, larger root volumes, and remains of interrupted copies."""
 
 from __future__ import annotations
 
@@ -28,17 +28,19 @@ if TYPE_CHECKING:
 
 DISK = program_of("clusterctl.node.diagnosis.disk")
 TIMEOUT_S = 45.0
-# Two looks so far apart say how fast it fills; what fills it is looked for so long.
+# APART_S: seconds between the two measurements that give a disk's growth. WALK_S: seconds for
+# finding the largest folders of a nearly full disk.
 APART_S, WALK_S = 2.0, 5.0
+# A line of `df -P -k`: device, size, used, free, percent used, mount point.
 _LINE = re.compile(r"^(.+?)\s+(\d+)\s+(\d+)\s+(\d+)\s+(\d+)%\s+(/.*)$")
 
 
 @dataclass(frozen=True)
 class DiskUsage:
-    """One file system of a node, as a user who is not root may fill it.
+    """One file system of a node. The free space is what a user who is not root may use.
 
-    `grows` is in bytes a second, `fills` the folders that take the most where it is nearly full:
-    all of them were looked at if `whole`.
+    `grows` is in bytes per second. `fills` are the largest folders with their sizes in bytes, for a
+    nearly full file system. `whole` is false if the time did not suffice to look at all folders.
     """
 
     host: str
@@ -53,20 +55,20 @@ class DiskUsage:
 
     @property
     def full_in_s(self) -> float | None:
-        """Until it is full at the present rate; None: it does not grow."""
+        """Seconds until it is full at the present rate; None if it does not grow."""
         return self.free_bytes / self.grows if self.grows > 0 else None
 
 
 @dataclass(frozen=True)
 class NodeDisks:
-    """A node's file systems, and what is worth a word."""
+    """A node's file systems, and the findings about them."""
 
     usages: tuple[DiskUsage, ...]
     findings: tuple[Finding, ...]
 
 
 def parse_disks(result: CommandResult) -> NodeDisks:
-    """What `node/diagnosis/disk.py` printed. Raises CommandFailed."""
+    """Parse the output of `node/diagnosis/disk.py`. Raise CommandFailed if the program failed."""
     [answer] = json_lines(result, "looking at the disks")
     usages: list[DiskUsage] = []
     found: list[Finding] = []
@@ -79,7 +81,7 @@ def parse_disks(result: CommandResult) -> NodeDisks:
                 mount=system["path"],
                 size_bytes=system["size_bytes"],
                 free_bytes=system["free_bytes"],
-                # Rounded up, as by df.
+                # Rounded up, as df does.
                 used_percent=-(-100 * used // room) if room else 0,
                 inodes_percent=100 * (inodes - system["inodes_free"]) // inodes if inodes else 0,
                 grows=system["grows"],
@@ -96,7 +98,8 @@ def parse_disks(result: CommandResult) -> NodeDisks:
 
 
 def parse_df(result: CommandResult) -> list[DiskUsage]:
-    """The file systems that `df -P -k` printed, each once. Raises CommandFailed without any."""
+    """Parse the output of `df -P -k`; each file system appears once. Raise CommandFailed if it
+    lists none."""
     seen: dict[str, DiskUsage] = {}
     for line in result.stdout.splitlines():
         match = _LINE.match(line)
@@ -114,8 +117,9 @@ def parse_df(result: CommandResult) -> list[DiskUsage]:
     return list(seen.values())
 
 
-# For `sh -s MOUNT`. growpart exits with 1 where the partition is as large already. What sits on no
-# device of its own (a host of the lab) has nothing that could be grown.
+# A script for `sh -s MOUNT` that grows the partition and the file system to the volume's size.
+# growpart exits with 1 if the partition has that size already. A file system without a device of
+# its own (on a host of the lab) is left alone.
 GROW = """
 mount=$1 source=$(findmnt -nvo SOURCE "$1") kind=$(findmnt -nvo FSTYPE "$1")
 as_root=sudo; [ "$(id -u)" != 0 ] || as_root=
@@ -140,7 +144,7 @@ GROW_TIMEOUT_S = 300.0
 
 @dataclass(frozen=True)
 class GrownDisk:
-    """A root volume that was `before_gib` large, and what its node says of its file system."""
+    """The root volume of a node, grown from `before_gib` to `gib`. `said` is the output of GROW."""
 
     host: str
     before_gib: int
@@ -155,11 +159,11 @@ def grow_disks(
     gib: int,
     agree: Callable[[int], None],
 ) -> FanoutResult[GrownDisk]:
-    """Make the root volumes of these nodes, or of all, so large, and the file systems on them.
+    """Grow the root volumes of these nodes (None: of all) to `gib`, and the file systems on them.
 
-    One that is so large already gets its file system only: cut off anywhere, it goes on when it is
-    run again. Later nodes get the size, too. `agree` hears first how many GiB are added in all.
-    Raises UsageError, AwsError, and what `agree` raises.
+    If a volume has that size already, only its file system is grown, so an interrupted call can be
+    repeated. Nodes added later get the size, too. `agree` is called first with the total number of
+    GiB to be added, and raises to refuse. Raise UsageError, AwsError, and what `agree` raises.
     """
     nodes = {node.name: node for node in access.cluster.nodes}
     targets = access.select(indices)
@@ -185,6 +189,7 @@ def grow_disks(
         except AwsError as refused:
             text = f"its volume {volume.id} was not made larger: {refused.message}"
             raise CommandFailed(target.host, text, refused.hint) from refused
+        # `up` reads the size for new nodes from this tag.
         tag(client, [id], {tags.DISK: tags.disk_text(replace(disks[id], size_gib=gib))})
         result = access.connections.run(
             target, "sh -s /", stdin=GROW.encode(), timeout_s=GROW_TIMEOUT_S
@@ -203,23 +208,26 @@ def grow_disks(
 
 PARTS = program_of("clusterctl.node.jobs.parts")
 PARTS_TIMEOUT_S = 300.0
-# Shorter waits are not worth a word.
+# A copy that takes less than this many seconds gets no warning about a slow disk.
 TELLING_S = 60.0
-# Where the root volume is seen: a host of the lab has a mount of its own for home folders.
+# Mount points of the root volume. A host of the lab has a separate mount for home folders.
 ON_ROOT = ("/", "/home")
 
 
 @dataclass(frozen=True)
 class SlowDisk:
-    """The root volume of a node that has local NVMe, too, with `free_bytes`. `rate` is in bytes a
-    second."""
+    """The root volume of a node that also has local NVMe disks.
+
+    `rate` is the root volume's, in bytes per second; `free_bytes` is the free space on the NVMe.
+    """
 
     host: str
     rate: float
     free_bytes: int
 
     def finding(self, size: int) -> Finding | None:
-        """What it costs to bring so many bytes there, where that is worth a word."""
+        """Return a warning about copying `size` bytes to the root volume, or None if it takes less
+        than TELLING_S."""
         took_s = size / self.rate
         if took_s < TELLING_S:
             return None
@@ -235,11 +243,12 @@ class SlowDisk:
 
 
 def find_slow_disk(access: Access, client: EC2Client, index: int, word: str) -> SlowDisk | None:
-    """Where `word`, a path for the node's shell, is on the root volume and NVMe is mounted.
+    """Return the node's root volume if `word` lies on it while local NVMe is mounted, else None.
 
-    Raises HostError, AwsError.
+    `word` is a path, quoted for the node's shell. Raise HostError, AwsError.
     """
     (target,) = access.select((index,))
+    # The path may not exist yet: take its nearest parent that does.
     look = (
         f'at={word}; while [ ! -d "$at" ]; do at=$(dirname -- "$at"); done; '
         f'for at in "$at" {STORE}; do LC_ALL=C df -P -k -- "$at" 2>/dev/null | tail -n 1; done'
@@ -255,9 +264,10 @@ def find_slow_disk(access: Access, client: EC2Client, index: int, word: str) -> 
 
 @dataclass(frozen=True)
 class CopyParts:
-    """What an interrupted copy has left in `path`, last written `age_s` seconds ago.
+    """Partial files of an interrupted copy to `path`, last written `age_s` seconds ago.
 
-    `in_use`: a copy goes on there. `failed` says why it could not be looked at or removed.
+    `in_use` means that a copy is using them. `failed` is the reason if they could not be examined
+    or removed, else empty.
     """
 
     host: str
@@ -275,9 +285,9 @@ class CopyParts:
 def copy_parts(
     access: Access, indices: Sequence[int] | None = None, discard: bool = False
 ) -> FanoutResult[tuple[CopyParts, ...]]:
-    """The parts that interrupted copies have left on these nodes, or on all.
+    """Find the partial files of interrupted copies on these nodes (None: on all).
 
-    `discard` removes those that no copy uses.
+    With `discard`, remove those that no copy is using.
     """
 
     def parse(result: CommandResult) -> tuple[CopyParts, ...]:
@@ -302,7 +312,7 @@ def copy_parts(
 
 @dataclass(frozen=True)
 class DiskReport:
-    """Each node's file systems, what interrupted copies left there, and what is worth a word."""
+    """Each node's file systems, the findings, and the partial files of interrupted copies."""
 
     nodes: FanoutResult[NodeDisks]
     findings: tuple[Finding, ...]
@@ -310,14 +320,14 @@ class DiskReport:
 
     @property
     def exit_status(self) -> int:
-        """255 if a node could not be asked, 1 if a finding is an error, else 0."""
+        """255 if a node did not answer, 1 if a finding is an error, else 0."""
         if self.nodes.failures:
             return 255
         return int(any(finding.severity is Severity.ERROR for finding in self.findings))
 
 
 def disk(access: Access, indices: Sequence[int] | None = None) -> DiskReport:
-    """Ask these nodes, or all. One outcome per node."""
+    """Report on the disks of these nodes (None: of all). `nodes` has one outcome per node."""
     asked = {"apart_s": APART_S, "walk_s": WALK_S, "full": CROWDED}
     result = access.connections.run_all(
         access.select(indices),

@@ -1,4 +1,4 @@
-"""`doctor`: every node looked at, compared with the others; what is safe to mend, mended."""
+"""Examine every node, compare the nodes with each other, and repair what is safe to repair."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ from clusterctl.transport.target import Target
 
 DOCTOR = program_of("clusterctl.node.diagnosis.doctor")
 LOGIN_WITHIN_S = 6.0
-# What a node may take for its questions; a busy one is slow to load TensorFlow's libraries.
+# WITHIN_S: the deadline of each question on a node; a busy node loads TensorFlow's libraries
+# slowly. ANSWER_WITHIN_S: the timeout of the whole command.
 WITHIN_S, ANSWER_WITHIN_S = 30.0, 60.0
 FIX_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True)
 class DoctorReport:
-    """The nodes that answered, those that did not, and what was found."""
+    """The nodes that answered, the outcomes of those that did not, and the findings."""
 
     nodes: tuple[ExaminedNode, ...]
     failures: tuple[HostOutcome[Any], ...]
@@ -45,11 +46,12 @@ class DoctorReport:
 
     @property
     def table(self) -> Table:
+        """The properties of the nodes that answered, and the usual value of each property."""
         return drift(self.nodes)
 
     @property
     def exit_status(self) -> int:
-        """2 where a finding is an error, 1 for a warning, else 0."""
+        """2 if a finding is an error, 1 if one is a warning, else 0."""
         severities = {finding.severity for finding in self.findings}
         return 2 if Severity.ERROR in severities else int(Severity.WARNING in severities)
 
@@ -61,7 +63,12 @@ def doctor(
     data_dir: str = "",
     all_to_all: bool = False,
 ) -> DoctorReport:
-    """Look at these nodes, or at all. A node that does not answer is a finding."""
+    """Examine these nodes (None: all). A node that does not answer is a finding.
+
+    `instances` are the cluster's, from which the expected number of EFA interfaces is taken.
+    `data_dir` is the folder of the training files; empty for the default. The head node always
+    tries to log in to every node; with `all_to_all` each node also tries port 22 of every other.
+    """
     access.connections.ask_again = False
     access.connections.connect_timeout_s = LOGIN_WITHIN_S
     targets = access.select(indices)
@@ -111,8 +118,8 @@ def doctor(
 
 
 def _environment(access: Access) -> tuple[str, str]:
-    """The python and the mpirun that a job would have; clusterctl's own where the head node does
-    not say."""
+    """Return the paths of the python and the mpirun that a job would use. If the head node does not
+    answer or has none, return those of clusterctl's own environment."""
     try:
         chosen = choose_environment(head_facts(access), needs_horovod=False)
     except ClusterctlError:
@@ -129,9 +136,10 @@ def _unreachable(failures: Sequence[HostOutcome[Any]]) -> list[Finding]:
 
 
 def mend(access: Access, report: DoctorReport, tell: Callable[[str], None]) -> int:
-    """Mend what is safe: leftover ranks are ended, nodes of one hostname get their own again.
+    """Repair what is safe: end leftover ranks, and restore the hostnames of nodes that share one.
 
-    Returns how much was done. Raises JobRunning while a run goes on, HostError.
+    `tell` receives a message for each repair. Return 0 if there was nothing to repair. The caller
+    makes sure that no job runs. Raise HostError.
     """
     done = 0
     ids = {finding.check_id for finding in report.findings}
@@ -145,6 +153,7 @@ def mend(access: Access, report: DoctorReport, tell: Callable[[str], None]) -> i
 
 
 def _rename(access: Access, report: DoctorReport, tell: Callable[[str], None]) -> int:
+    """Give nodes that share a hostname the one that EC2 gave them, such as ip-10-0-0-4."""
     names = [str(node.said["system"]["hostname"]) for node in report.nodes]
     twins = [node for node, name in zip(report.nodes, names) if names.count(name) > 1]
     for target in access.targets:

@@ -1,7 +1,7 @@
-"""The training environment on every node of a cluster: made, looked at (docs/environment.md).
+"""Install and inspect the training environment on every node of a cluster (docs/environment.md).
 
-One node with a package index is enough: the head node gathers the wheels and builds Horovod's,
-the others get them as any data set is copied, and install without an index.
+Only the head node needs a package index: it gathers the wheels and builds Horovod's. The other
+nodes get them with the ordinary copy, and install without an index.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ from clusterctl.transport.target import Target
 
 
 class NotInstallable(ClusterctlError):
-    """Something keeps nodes from having the environment: `findings`. Nothing was done."""
+    """The environment cannot be installed on the nodes, for the reasons in `findings`. Nothing was
+    done."""
 
     def __init__(self, findings: Sequence[Finding]) -> None:
         super().__init__("the training environment cannot be installed: nothing was done")
@@ -49,7 +50,8 @@ class NotInstallable(ClusterctlError):
 
 @dataclass(frozen=True)
 class EnvReport:
-    """Every node's environment; a node that could not be asked, or not be served, has an error."""
+    """Every node's environment, and the findings. A node that did not answer, or on which a step of
+    the installation failed, has an error in `nodes`."""
 
     folder: str
     nodes: FanoutResult[NodeEnv]
@@ -57,22 +59,23 @@ class EnvReport:
 
     @property
     def exit_status(self) -> int:
-        """That of the worst error; 1 when a node is not ready or is unlike the others; else 0."""
+        """The highest status of the errors; 1 if a node is not ready or unlike the others; or 0."""
         statuses = [failure.error.exit_status for failure in self.nodes.failures if failure.error]
         wrong = any(finding.severity is Severity.ERROR for finding in self.findings)
         return max([*statuses, int(wrong)])
 
 
 def environment_status(access: Access, request: EnvRequest) -> EnvReport:
-    """What the nodes have. Raises UsageError, HostError of the head node."""
+    """Report the environment of each node. Raise UsageError, and HostError of the head node."""
     request = _settled(access, request)
     return _report(access, request, look(access.connections, access.targets, request))
 
 
 def _settled(access: Access, request: EnvRequest) -> EnvRequest:
-    """The same with the head node's folder and release where none is named: mpirun wants one path.
+    """Return the request with the head node's folder and release where it names none.
 
-    Raises UsageError, HostError.
+    All nodes get the same folder, because mpirun starts its daemon by the same path on each. Raise
+    UsageError, HostError.
     """
     check_request(request)
     [head] = look(access.connections, [access.head], request).outcomes
@@ -88,7 +91,8 @@ def _report(access: Access, request: EnvRequest, nodes: FanoutResult[NodeEnv]) -
 
 
 def wheels_in(folder: Path) -> tuple[str, ...]:
-    """The packages in a folder of this machine, by name. Raises UsageError when it has none."""
+    """Return the sorted file names of the packages in a folder of this machine. Raise UsageError if
+    there are none."""
     try:
         names = sorted(path.name for path in folder.iterdir() if path.is_file())
     except OSError as error:
@@ -103,9 +107,10 @@ def wheels_in(folder: Path) -> tuple[str, ...]:
 
 
 class Installation:
-    """One `env install`. Making it looks at the nodes and plans; `run` does what is in `plan`.
+    """One `env install`. The constructor inspects the nodes and makes `plan`; `run` executes it.
 
-    Raises HostError when the head node cannot be asked, NotInstallable, UsageError.
+    `wheelhouse` is a folder of this machine with wheels to use instead of the package index's. The
+    constructor raises HostError if the head node does not answer, NotInstallable, UsageError.
     """
 
     def __init__(self, access: Access, request: EnvRequest, wheelhouse: Path | None = None) -> None:
@@ -129,11 +134,15 @@ class Installation:
 
     @property
     def steps(self) -> list[str]:
-        """What it will do, a line per step; none when all nodes are ready."""
+        """The plan as text, a line per step; empty if all nodes are ready."""
         return plan_lines(self.plan, self._head, self._request.folder)
 
     def run(self, tell: Tell, force: bool = False) -> EnvReport:
-        """Do it. Raises JobRunning, and errors of the head node; others are in the report."""
+        """Execute the plan. `tell` receives progress messages.
+
+        Raise JobRunning while a job runs unless `force`, and errors that concern the head node. The
+        errors of other nodes are in the report.
+        """
         if self.plan.is_empty:
             return _report(self._access, self._request, self._looked)
         if not force:
@@ -151,12 +160,16 @@ class Installation:
 
     @property
     def _waiting(self) -> list[str]:
-        """Those that are still to be installed, and can be."""
+        """The nodes that are not installed yet and have no error."""
         done = {self._head.host} if self.plan.build else set()
         return [host for host in self.plan.install if host not in done | self._errors.keys()]
 
     def _prepare_head(self, tell: Tell) -> None:
-        """All wheels on the head node. Horovod is built against the environment itself."""
+        """Gather all wheels on the head node and, if needed, build Horovod's wheel there.
+
+        Horovod is compiled against the installed TensorFlow and Open MPI, so the build needs the
+        environment and installs it on the head node first. Raise the head node's error.
+        """
         head = [self._head.host]
         if self._wheelhouse and self.plan.gather:
             tell(f"copying {len(self._packages)} packages to {self._head.host}")
@@ -199,7 +212,8 @@ class Installation:
         self._errors.update({one.host: one.error for one in result.failures if one.error})
 
     def _compile_kernels(self, tell: Tell) -> None:
-        """Let the head node's driver compile TensorFlow's kernels, and give all nodes its cache."""
+        """Let the head node's GPU driver compile TensorFlow's kernels, and copy the driver's cache
+        to all nodes."""
         head, connections = self._access.head, self._access.connections
         shipped = deploy_files(connections, [head], format_hosts_file(live_hosts(self._access)))
         self._keep(shipped)
@@ -220,13 +234,15 @@ class Installation:
             self._transfer(CopyRequest((f"{KERNELS}/",), KERNELS, from_node=0), others)
 
     def _run_with(self) -> tuple[str, str, Preset, HeadFacts]:
-        """The environment's folder, its Open MPI, the preset and what the head node has."""
+        """Return the environment's folder, its Open MPI version, the preset and the head node's
+        facts."""
         facts = head_facts(self._access)
         preset = choose_preset(self._head.flavor, facts.nvidia_driver, facts.efa > 0)
         return self._request.folder, self._head.installed.get("openmpi", "5"), preset, facts
 
     def _meet(self, hosts: Sequence[str]) -> None:
-        """A rank on each of these nodes; else the head node has an error."""
+        """Run an allreduce with a rank on each of these nodes. If it fails, record an error of the
+        head node."""
         nodes = [node for node in self._access.cluster.nodes if node.name in hosts]
         addresses = [node.private_ip for node in nodes]
         entries = HostsFile(tuple(HostSlots(address, 1) for address in addresses))
@@ -246,7 +262,7 @@ class Installation:
             self._transport = (transport_finding(transport, preset is EFA),)
 
     def _report(self) -> EnvReport:
-        """How it is now."""
+        """Inspect the nodes again, and report with the errors and findings of the steps."""
         asked = [target for target in self._access.targets if target.host not in self._errors]
         looked = look(self._access.connections, asked, self._request)
         by_host = {outcome.host: outcome for outcome in looked.outcomes}

@@ -1,5 +1,5 @@
-"""End what jobs left running on the nodes, or a job with all that is left of it, and prove that
-nothing of it is there any more: no process, and no GPU memory."""
+"""End leftover processes of jobs on the nodes, or a job with all its processes, and then verify
+that no process and no GPU memory of it is left."""
 
 from __future__ import annotations
 
@@ -24,13 +24,16 @@ from clusterctl.operations.logs import running_jobs
 from clusterctl.transport.target import Target
 
 Outcomes = FanoutResult[tuple[NodeProcess, ...]]
+# How long a GPU driver may take to free the memory of ended processes.
 FREED_WITHIN_S = 5.0
-# A process that was being started meanwhile may appear on another node: it is ended, too.
+# Processes are listed and ended twice: one that was just being started on another node may appear
+# after the first time.
 ROUNDS = 2
 
 
-# A driver keeps some hundred MiB of each GPU for itself.
+# Less memory in use counts as free: the driver itself keeps some hundred MiB of each GPU.
 FREE_BELOW_MIB = 1024
+# Prints each GPU's index and used MiB, an empty line, and the pids of processes that use GPUs.
 GPU_USE = """command -v nvidia-smi >/dev/null || exit 0
 csv=--format=csv,noheader,nounits
 nvidia-smi --query-gpu=index,memory.used $csv && echo && nvidia-smi --query-compute-apps=pid $csv"""
@@ -39,7 +42,8 @@ GPU_TIMEOUT_S = 20.0
 
 @dataclass(frozen=True)
 class HeldMemory:
-    """MiB of a GPU that are not free, and which processes use GPUs of that host: none may."""
+    """Memory of a GPU that is still in use, in MiB. `pids` are the processes that use any GPU of
+    the host; there may be none, if the driver has not freed the memory of ended ones."""
 
     host: str
     gpu: int
@@ -48,7 +52,10 @@ class HeldMemory:
 
 
 def parse_gpu_use(result: CommandResult) -> list[HeldMemory]:
-    """What GPU_USE printed. Raises CommandFailed: nvidia-smi fails where a GPU is lost."""
+    """Parse the output of GPU_USE; return the GPUs whose memory is not free.
+
+    Raise CommandFailed if nvidia-smi failed, as it does when a GPU is lost.
+    """
     gpus, _, apps = result.stdout.partition("\n\n")
     if not result.ok:
         said = (result.stdout + result.stderr).strip()
@@ -64,10 +71,11 @@ def parse_gpu_use(result: CommandResult) -> list[HeldMemory]:
 
 @dataclass(frozen=True)
 class KillReport:
-    """What was found, how it ended, and what the last look still saw.
+    """The processes that were found, those that were ended, and those still there at the end.
 
-    `answered` are the nodes that said so; the others are in `failures`. `held`: GPU memory of nodes
-    where something was ended; None where none of them has a GPU, or nothing was ended.
+    `answered` are the nodes that answered each time; the others are in `failures`. `held` is the
+    GPU memory still in use on nodes where processes were ended. It is None if nothing was ended, or
+    none of these nodes has a GPU.
     """
 
     found: tuple[NodeProcess, ...]
@@ -79,13 +87,16 @@ class KillReport:
 
     @property
     def exit_status(self) -> int:
-        """255 if a host could not be reached, 1 if something is left or holds memory, else 0."""
+        """255 if a host did not answer, 1 if a process or GPU memory is left, else 0."""
         if self.failures:
             return 255
         return 1 if self.left or self.held else 0
 
     def beside(self, other: KillReport) -> KillReport:
-        """This report, and of the other's nodes those where something was found."""
+        """Return this report joined with the part of `other` about nodes where it found processes.
+
+        The other nodes of `other` are dropped, their failures too.
+        """
         hosts = {process.host for process in other.found}
         held = None if self.held is None and other.held is None else ()
         return replace(
@@ -115,7 +126,11 @@ def kill(
     dry_run: bool = False,
     on_found: Callable[[Outcomes], None] = lambda found: None,
 ) -> KillReport:
-    """End the processes of `query` on these nodes, or on all. One outcome per host."""
+    """End the processes that `query` selects on these nodes (None: on all in service).
+
+    With `dry_run`, only find them. `on_found` receives the processes before they are ended. A node
+    that does not answer is in the report's `failures`.
+    """
     targets = access.select(indices)
     looked = list_processes(access.connections, targets, query)
     on_found(looked)
@@ -130,7 +145,7 @@ def kill(
         busy = {process.host for process in new}
         told = end_processes(access.connections, [t for t in targets if t.host in busy], query)
         ended.update({(process.host, process.pid): process for process in all_of(told)})
-        # The proof: what the nodes themselves say now, not what was sent to them.
+        # Verify by listing the processes anew, instead of relying on the signals that were sent.
         reached = [target for target in targets if target.host not in failures]
         looked = list_processes(access.connections, reached, query)
         left = all_of(looked)
@@ -148,7 +163,11 @@ def kill(
 def _held(
     access: Access, targets: Sequence[Target], failures: dict[str, HostOutcome[Any]]
 ) -> tuple[HeldMemory, ...] | None:
-    """The memory that GPUs of these nodes still hold: a driver frees it a moment after the end."""
+    """Return the GPU memory still in use on these nodes after up to FREED_WITHIN_S seconds, or None
+    if none of them has a GPU. Add nodes that fail to `failures`.
+
+    A driver frees the memory of a process a moment after its end.
+    """
     deadline = time.monotonic() + FREED_WITHIN_S
     while True:
         said = access.connections.run_all(targets, GPU_USE, timeout_s=GPU_TIMEOUT_S)
@@ -165,17 +184,18 @@ def _held(
 
 @dataclass(frozen=True)
 class Cancelled:
-    """The jobs as they were before and are now, and what else was found and ended, by `kill`."""
+    """Each job's record before and after it was ended, and the report of `kill` on all else."""
 
     jobs: tuple[tuple[JobRecord, JobRecord], ...]
     others: KillReport
 
 
 def cancel(access: Access, job_id: str | None = None) -> Cancelled:
-    """End that job, or all that runs: jobs, what was started by hand, what others left.
+    """End the job `job_id`. With None: all jobs, runs started by hand, and leftover processes.
 
-    Nothing running is success. Raises UsageError for an unknown job, HostError of the head node
-    when it goes away meanwhile; one that does not answer at all is a failure of the report.
+    It is no error if nothing runs. Raise UsageError for an unknown job, and HostError if the head
+    node is lost meanwhile. If the head node does not answer from the start, and no `job_id` is
+    given, it is a failure in the report.
     """
     silent: HostError | None = None
     jobs: list[JobRecord] = []
@@ -185,14 +205,15 @@ def cancel(access: Access, job_id: str | None = None) -> Cancelled:
         try:
             jobs = running_jobs(access)
         except HostError as error:
-            # The others can be dealt with all the same.
+            # Processes on the other nodes can be ended without the head node.
             silent = error
-    # The last of the queue first: with the one that runs, the next would begin.
+    # End the queue from its back: if the running job ended first, the next one would start.
     for job in reversed(jobs):
         if job.running:
             end_job(access.connections, access.head, job.job_id)
     others = kill(access, ProcessQuery(job_id=job_id))
-    # Of those in quarantine nobody is promised anything, but what these jobs have there is ended.
+    # End these jobs' processes on nodes in quarantine, too. A quarantined node that does not answer
+    # is no failure.
     away = [node.index for node in access.cluster.nodes if node not in access.cluster.in_service]
     for job in jobs if away else ():
         others = others.beside(kill(access, ProcessQuery(job_id=job.job_id), away))
