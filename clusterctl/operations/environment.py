@@ -74,8 +74,8 @@ def environment_status(access: Access, request: EnvRequest) -> EnvReport:
 def _settled(access: Access, request: EnvRequest) -> EnvRequest:
     """Return the request with the head node's folder and release where it names none.
 
-    All nodes get the same folder, because mpirun starts its daemon by the same path on each. Raise
-    UsageError, HostError.
+    All nodes get the same folder, because mpirun uses one path for all of them. Raise UsageError,
+    HostError.
     """
     check_request(request)
     [head] = look(access.connections, [access.head], request).outcomes

@@ -26,8 +26,8 @@ from clusterctl.transport.target import Target
 Outcomes = FanoutResult[tuple[NodeProcess, ...]]
 # How long a GPU driver may take to free the memory of ended processes.
 FREED_WITHIN_S = 5.0
-# Processes are listed and ended twice: one that was just being started on another node may appear
-# after the first time.
+# The most rounds of ending processes and listing them again: a process that was just being started
+# on another node may appear after the first round.
 ROUNDS = 2
 
 

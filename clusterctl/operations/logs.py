@@ -1,4 +1,4 @@
-"""The jobs of a cluster: listed, looked at, followed; and what of ours runs where."""
+"""The jobs of a cluster: list, find, follow and fetch them, and find what runs on which node."""
 
 from __future__ import annotations
 
@@ -45,21 +45,22 @@ class NoJobs(ClusterctlError):
 
 
 def jobs_of(access: Access) -> list[JobRecord]:
-    """The jobs of the cluster, oldest first. Raises HostError."""
+    """Return the jobs of the cluster, oldest first. Raise HostError."""
     return list_jobs(access.connections, access.head)
 
 
 def running_jobs(access: Access) -> list[JobRecord]:
-    """Those that have not ended. Raises HostError."""
+    """Return the jobs that have not ended, queued ones included. Raise HostError."""
     return [job for job in jobs_of(access) if job.running]
 
 
 @dataclass(frozen=True)
 class Running:
-    """What of ours runs where: the head node's jobs, and processes by node. `silent` did not say.
+    """The head node's jobs that have not ended, and the processes of jobs on all nodes. `silent`
+    has the outcomes of nodes that did not answer.
 
-    A run is a job, or an mpirun that somebody started by hand. What is there without one is left
-    over: ranks whose daemon or mpirun was killed, on a node that was cut off.
+    A run is a job, or an mpirun that somebody started by hand. Processes without a run are
+    leftovers: for example ranks whose daemon or mpirun was killed while their node was cut off.
     """
 
     jobs: tuple[JobRecord, ...]
@@ -72,9 +73,10 @@ class Running:
 
     @property
     def trainings(self) -> Running:
-        """The same without the jobs that copy or serve, which no training waits for."""
+        """This value without the jobs that copy data or serve a model: a training may run beside
+        them."""
         others = {job.job_id for job in self.jobs if job.destination}
-        # Another node's jobs are not among the head node's.
+        # A job that serves a model on another node is not among the head node's jobs.
         others |= {one.job_id for one in self.processes if one.job_id and one.serves}
         return replace(
             self,
@@ -84,18 +86,22 @@ class Running:
 
     @property
     def leftovers(self) -> tuple[NodeProcess, ...]:
-        """Without daemons, which end by themselves a moment after the run."""
+        """The processes that remain although no run is in progress.
+
+        mpirun's daemons do not count: they exit by themselves a moment after the run.
+        """
         if self.jobs or self.launchers:
             return ()
         return tuple(process for process in self.processes if process.role != "daemon")
 
 
 def what_runs(access: Access) -> Running:
-    """Ask every node. What a node does not say is an outcome in `silent`."""
+    """List the jobs and the processes of all nodes. A node that does not answer is in `silent`."""
     silent: dict[str, HostOutcome[Any]] = {}
     jobs: list[JobRecord] = []
     try:
-        # This one waits for a job that is being started, and has no process yet.
+        # On the head node this waits while a job is being started, so that a job without a process
+        # yet is not missed.
         jobs = running_jobs(access)
     except HostError as error:
         silent[error.host] = HostOutcome(error.host, error=error)
@@ -105,15 +111,16 @@ def what_runs(access: Access) -> Running:
 
 
 def refuse_while_training(access: Access, because: str) -> None:
-    """Raises JobRunning while a run goes on, HostError of a head node that does not say.
+    """Raise JobRunning while a run is in progress, and HostError if the head node does not answer.
 
-    Another node may be silent, and may have leftovers: these verbs are what mends it.
+    `because` completes the message. Other nodes that do not answer, and leftover processes, do not
+    count: the commands that call this are among those that repair such nodes.
     """
     refuse_beside_a_run(access, what_runs(access), because)
 
 
 def refuse_beside_a_run(access: Access, running: Running, because: str) -> None:
-    """As refuse_while_training, with an answer of what_runs."""
+    """Do the same as refuse_while_training with `running`, an earlier result of what_runs."""
     name = access.cluster.name
     for outcome in running.silent:
         if outcome.host == access.head.host and outcome.error:
@@ -123,7 +130,8 @@ def refuse_beside_a_run(access: Access, running: Running, because: str) -> None:
                 "if you are sure that none does: --force",
             ) from outcome.error
     if running.jobs:
-        raise job_running(name, running.jobs[0].job_id, because)  # others may wait for it
+        # The first job runs; the others may be queued behind it.
+        raise job_running(name, running.jobs[0].job_id, because)
     for process in running.launchers:
         raise JobRunning(
             f"{process.short_command} (process {process.pid}) is running on {process.host}, "
@@ -133,7 +141,7 @@ def refuse_beside_a_run(access: Access, running: Running, because: str) -> None:
 
 
 def job_running(cluster: str, job_id: str, because: str) -> JobRunning:
-    """The refusal of what would disturb that job."""
+    """Return the error that refuses an operation which would disturb the running job."""
     return JobRunning(
         f"job {job_id} is running on {cluster}, and {because}",
         f"end it first (clusterctl cancel {cluster}), or go on all the same: --force",
@@ -143,8 +151,11 @@ def job_running(cluster: str, job_id: str, because: str) -> JobRunning:
 def find(
     access: Access, job_id: str | None, training: bool = False, latest: bool = False
 ) -> JobRecord:
-    """That job, or the latest that has begun and serves no model, or the latest training; `latest`:
-    the last of the queue, too. Raises UsageError for an unknown id, NoJobs, HostError."""
+    """Return the job `job_id`. With None, return the latest job that has begun and serves no model.
+
+    With `training`, jobs that copy data do not count. With `latest`, queued jobs count, too. If
+    all jobs are queued, return the last one. Raise UsageError for an unknown id, NoJobs, HostError.
+    """
     if job_id:
         return find_job(access.connections, access.head, job_id)
     jobs = [job for job in jobs_of(access) if not (training and job.destination)]
@@ -159,7 +170,7 @@ def find(
 
 
 def check_rank(job: JobRecord, rank: int) -> None:
-    """Raises UsageError where that rank has no log of its own."""
+    """Raise UsageError if the job has no separate log of this rank."""
     if not job.by_rank:
         raise UsageError(
             f"of job {job.job_id} there are no logs by rank",
@@ -173,7 +184,7 @@ def check_rank(job: JobRecord, rank: int) -> None:
 def read_log(
     access: Access, job_id: str, sink: Callable[[bytes], None], rank: int | None = None
 ) -> None:
-    """The log as it is now, or that of one rank. Raises HostError."""
+    """Pass the present content of a job's log, or of one rank's, to `sink`. Raise HostError."""
 
     def take(stream: str, chunk: bytes) -> None:
         if stream == "stdout":
@@ -191,10 +202,11 @@ def follow(
     rank: int | None = None,
     seen: JobRecord | None = None,
 ) -> JobRecord:
-    """The log until the job has ended, or that of one rank, and what it came to. `seen`: see
-    follow_job.
+    """Pass the job's log, or one rank's log, to `sink` until the job ends; return its record.
 
-    Raises ConnectionLost or HostUnreachable, with what was last known of it.
+    `on_lost` is called before each new connection, with the error and the seconds until then. For
+    `seen` see follow_job. Raise ConnectionLost or HostUnreachable, with the last known state of the
+    job and the command that follows it again.
     """
     try:
         return follow_job(access.connections, access.head, job_id, sink, on_lost, rank, seen)
@@ -205,14 +217,15 @@ def follow(
 
 
 def wait_for(access: Access, seen: JobRecord) -> JobRecord:
-    """The job when it has ended. Raises as `follow`."""
+    """Wait until the job has ended and return its record. Raise the errors of follow_job."""
     return follow_job(access.connections, access.head, seen.job_id, None, seen=seen)
 
 
 def fetch(access: Access, job_id: str, place: Path) -> None:
-    """Bring what is kept of a job into a folder here: whole files only, record.json last.
+    """Download the job's files into the folder `place`: only complete files, record.json last.
 
-    Raises UsageError for a folder that holds another job's, and where it cannot be written;
+    If the job has ended, its model is collected first where its end did not do that. Raise
+    UsageError if the folder holds another job's files or the user's own, or cannot be written, and
     HostError.
     """
     job = find_job(access.connections, access.head, job_id)
@@ -237,19 +250,21 @@ def fetch(access: Access, job_id: str, place: Path) -> None:
             try:
                 _publish(draft, place)
             except KeyboardInterrupt:
-                _publish(draft, place)  # without record.json they would pass for the user's own
+                # Finish the moves: without record.json, the next fetch would take the files for the
+                # user's own and refuse.
+                _publish(draft, place)
                 raise
     except OSError as error:
         raise UsageError(f"cannot write {error.filename or place}: {error.strerror}") from None
 
 
 def _publish(draft: Path, place: Path) -> None:
-    """Move what was brought to its place, record.json last. Raises UsageError, OSError."""
+    """Move the downloaded files to their place, record.json last. Raise UsageError, OSError."""
     brought = [path for path in draft.iterdir() if path.name != RECORD]
     for path in (*brought, *draft.glob(RECORD)):
         there = place / path.name
         if there.is_dir():
-            # Without the manifest of an earlier fetch it is a folder of the user's.
+            # An earlier fetch would have left its manifest. Without it, the folder is the user's.
             if not (place / "manifest.json").exists():
                 raise UsageError(f"{there} is a folder of yours", "name another folder")
             shutil.rmtree(there)
@@ -258,12 +273,17 @@ def _publish(draft: Path, place: Path) -> None:
 
 @contextmanager
 def draft_folder(place: Path, job_id: str) -> Iterator[tuple[Path, bool]]:
-    """A folder in `place` for what is brought, one fetch at a time; and whether a fetch of the job
-    that was killed had left one: what lies there may be its. Raises OSError."""
+    """Make a temporary folder in `place` for one fetch, and remove it after the block.
+
+    Yield the folder, and whether an interrupted fetch of the same job left one behind: then files
+    in `place` may come from that fetch. Fetches into one place wait for each other. Raise OSError.
+    """
     opened, is_alone = os.open(place, os.O_RDONLY), False
     try:
-        with suppress(OSError):  # NFS locks no folder
-            # `train` and `logs -f` beside it fetch a job that fails at the same moment.
+        # NFS cannot lock a folder exclusively. Without the lock, leftover folders stay, because a
+        # running fetch may own them.
+        with suppress(OSError):
+            # When a job fails, `train` and a `logs -f` beside it fetch it at the same moment.
             fcntl.flock(opened, fcntl.LOCK_EX)
             is_alone = True
         left = [*place.glob(f".fetch-{job_id}-*")]
@@ -276,7 +296,7 @@ def draft_folder(place: Path, job_id: str) -> Iterator[tuple[Path, bool]]:
 
 
 def _object_in(path: Path) -> dict[str, Any] | None:
-    """A JSON object; None where it was cut short, or is another program's. Raises OSError."""
+    """Read a JSON object. Return None if the file holds anything else. Raise OSError."""
     try:
         found = json.loads(path.read_bytes())
     except ValueError:
@@ -285,7 +305,10 @@ def _object_in(path: Path) -> dict[str, Any] | None:
 
 
 def _unpack(access: Access, job_id: str, folder: Path) -> None:
-    """The files of `pack` (node/jobs/jobs.py). Raises CommandFailed when they are not whole."""
+    """Unpack the archive that `pack` of node/jobs/jobs.py writes into `folder`.
+
+    Raise CommandFailed if the archive is incomplete.
+    """
     with tempfile.TemporaryFile(dir=folder) as archive:
         errors = bytearray()
 
@@ -305,7 +328,7 @@ def _unpack(access: Access, job_id: str, folder: Path) -> None:
             for entry in files:
                 content = files.extractfile(entry)
                 path = Path(entry.name)
-                # Nothing lands outside.
+                # Skip names that lead outside the folder.
                 if content and not path.is_absolute() and ".." not in path.parts:
                     (folder / path).parent.mkdir(parents=True, exist_ok=True)
                     with (folder / path).open("wb") as file:
@@ -313,8 +336,8 @@ def _unpack(access: Access, job_id: str, folder: Path) -> None:
 
 
 def _collect(access: Access, job_id: str) -> None:
-    """Have the model collected that the job's end did not collect (it was cancelled, the disk was
-    full). Raises CommandFailed."""
+    """Collect the model on the head node if the job's end did not: the job was cancelled, or the
+    disk was full. Raise CommandFailed."""
     folder = f'"$HOME"/.clusterctl/jobs/{job_id}'
     command = f"[ -e {folder}/manifest.json ] || exec python3 -ISu {folder}/collect.py {folder}"
     result = access.connections.run(access.head, command)
@@ -323,7 +346,7 @@ def _collect(access: Access, job_id: str) -> None:
 
 
 def first_error(log: Path) -> list[str]:
-    """What `explain` holds for the first error of a log, in lines; none where it knows none."""
+    """Return `explain`'s lines about the first error of a log; an empty list if it finds none."""
     from clusterctl.explain.engine import explain
 
     with log.open("rb") as file:

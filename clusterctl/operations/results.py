@@ -1,4 +1,4 @@
-"""The results of training: of log files here or of a cluster's head node, as JSON and as CSV."""
+"""Results of training, read from log files on this machine or the head node, as JSON or CSV."""
 
 from __future__ import annotations
 
@@ -34,9 +34,12 @@ from clusterctl.jobs.trainer import SYNTHETIC_LOG_FOLDER, TRAINER
 from clusterctl.operations.access import Access
 from clusterctl.operations.logs import NoJobs, find, read_log
 
+# The trainer's default log folder, below its own folder, and the files in it.
 LOG_FOLDER = "imagenet_resnet"
 LOG_NAME = "hvd_train.log"
 METRICS = "metrics.jsonl"
+# The exit status of our commands on the head node if a file or folder does not exist. It differs
+# from the statuses of cat, of the shell and of a failed command.
 ABSENT = 44
 READ_TIMEOUT_S = 600.0
 
@@ -47,7 +50,7 @@ class NoResults(ClusterctlError):
 
 @dataclass(frozen=True)
 class LogText:
-    """A log and where it was read."""
+    """The text of a log. `name` tells where it was read."""
 
     name: str
     text: str
@@ -55,7 +58,11 @@ class LogText:
 
 @dataclass(frozen=True)
 class Results:
-    """What logs say. `metrics` are read where they are asked for, or where there is no table."""
+    """The runs and metrics in some logs. `sources` are the logs' names.
+
+    `metrics` are empty unless they were requested or the logs have no training table. `job` is the
+    job whose logs they are, None for other logs.
+    """
 
     sources: tuple[str, ...]
     runs: tuple[Run, ...] = ()
@@ -66,7 +73,7 @@ class Results:
 def results_of(
     logs: Sequence[LogText], definitions: Sequence[MetricDefinition] = (), hint: str = ""
 ) -> Results:
-    """Runs and metrics in some logs, read one after the other. Raises NoResults."""
+    """Read the runs and metrics in some logs, in the given order. Raise NoResults."""
     runs = read_runs(log.text for log in logs)
     metrics = _metrics(logs, definitions, keras=not runs)
     return _checked(Results(tuple(log.name for log in logs), tuple(runs), metrics), hint)
@@ -78,9 +85,9 @@ def results_of_cluster(
     log_folder: str | None = None,
     definitions: Sequence[MetricDefinition] = (),
 ) -> Results:
-    """Those of a job, of the latest job, or of a log folder of the head node.
+    """Read the results of a job (None: the latest training), or of a log folder of the head node.
 
-    Where no job has run, the folders are those of train.sh and train_synthetic.sh. Raises
+    If no job has run on the cluster, read the log folders of train.sh and train_synthetic.sh. Raise
     NoResults, UsageError, HostError.
     """
     if log_folder is not None:
@@ -97,10 +104,10 @@ def results_of_cluster(
         hint = f"that job {said_of(job)}; {hint}"
     own = LogText(f"the log of job {job.job_id}", _job_log(access, job))
     if job_id and not job.running:
-        # The folder may hold a later job's logs by now; its rows were kept.
+        # The log folder may hold a later job's logs by now, but the job has a copy of its rows.
         logs = _logs(access, [f"~/{JOBS_FOLDER}/{job_id}/{METRICS}"])
     else:
-        # Relative to where the trainer runs, as a user would name it.
+        # Name the folder as a user would, relative to the trainer's folder.
         place = job.log_dir.partition(f"/{EXAMPLES_FOLDER}/")[2] or job.log_dir
         folder = [(place, job.log_name)] if place else log_folders(job.line)
         logs = _folder_logs(access, folder)
@@ -109,7 +116,7 @@ def results_of_cluster(
 
 
 def said_of(job: JobRecord) -> str:
-    """`was cancelled`, `failed with exit status 1`."""
+    """Describe a job's state as a predicate: `was cancelled`, `failed with exit status 1`."""
     return {
         JobState.QUEUED: "has not begun",
         JobState.RUNNING: "is running",
@@ -121,6 +128,7 @@ def said_of(job: JobRecord) -> str:
 
 
 def _of_folder(access: Access, folder: str, definitions: Sequence[MetricDefinition]) -> Results:
+    """Read the results in a folder of the head node. Raise NoResults, UsageError, HostError."""
     logs = _folder_logs(access, [(folder, LOG_NAME)])
     if not logs:
         place = f"a DIR that starts with neither / nor ~ is in ~/{EXAMPLES_FOLDER}"
@@ -131,7 +139,7 @@ def _of_folder(access: Access, folder: str, definitions: Sequence[MetricDefiniti
 
 
 def _before_jobs(access: Access, none: NoJobs, definitions: Sequence[MetricDefinition]) -> Results:
-    """Those of train.sh and of train_synthetic.sh, started by hand. Raises NoResults."""
+    """Read the results of train.sh and train_synthetic.sh, started by hand. Raise NoResults."""
     folders = [(LOG_FOLDER, LOG_NAME), (SYNTHETIC_LOG_FOLDER, LOG_NAME)]
     logs = _folder_logs(access, folders)
     if not logs:
@@ -142,7 +150,8 @@ def _before_jobs(access: Access, none: NoJobs, definitions: Sequence[MetricDefin
 def _with_folder(
     folder: Sequence[LogText], own: LogText, definitions: Sequence[MetricDefinition], hint: str
 ) -> Results:
-    """The latest job's runs, with what the folder has of them from before they were resumed."""
+    """Return the runs in the job's own log, with the parts of them from before they were resumed,
+    which only the logs in the folder have."""
     runs = read_runs(log.text for log in (*folder, own))
     runs = holding(runs, own.text) or runs
     metrics = _metrics([own], definitions, keras=not runs)
@@ -153,7 +162,7 @@ def _with_folder(
 def _metrics(
     logs: Iterable[LogText], definitions: Sequence[MetricDefinition], keras: bool
 ) -> tuple[MetricSeries, ...]:
-    """The metrics that are asked for; else Keras's, where nothing else was found."""
+    """Return the requested metrics. Without a request, return Keras's if `keras`, else none."""
     lines = (line for log in logs for line in clean_lines(log.text))
     if definitions:
         return tuple(read_metrics(lines, definitions))
@@ -161,6 +170,7 @@ def _metrics(
 
 
 def _checked(found: Results, hint: str) -> Results:
+    """Return `found`. Raise NoResults if it is empty."""
     if not (found.runs or any(series.points for series in found.metrics)):
         raise NoResults(
             f"no training table, evaluation or metric in {', '.join(found.sources) or 'any log'}",
@@ -170,15 +180,17 @@ def _checked(found: Results, hint: str) -> Results:
 
 
 def _sized(run: Run, job: JobRecord) -> Run:
+    """Return the run with the job's number of ranks as its GPUs, if its log does not say that."""
     if run.facts.gpus or not (run.rows and job.ranks):
         return run
     return replace(run, facts=replace(run.facts, gpus=job.ranks))
 
 
 def read_log_files(paths: Iterable[str]) -> list[LogText]:
-    """Log files of this machine; of a folder the trainer's three, and what `fetch` calls `log`.
+    """Read log files of this machine. In a folder, read the trainer's three files, and `log`, which
+    `fetch` writes.
 
-    Raises UsageError.
+    Raise UsageError.
     """
     return [log for path in paths for log in _local_logs(Path(path))]
 
@@ -199,13 +211,16 @@ def _local_logs(path: Path) -> list[LogText]:
 
 
 def decoded(data: bytes) -> str:
-    """A log's text, whatever else is in it."""
+    """Decode a log as UTF-8; bytes that are not UTF-8 become U+FFFD."""
     return data.decode("utf-8", "replace")
 
 
 def log_folders(line: str) -> list[tuple[str, str]]:
-    """Return folder and log's name of each copy of the trainer that a job's line runs as a program
-    of the user's own (--script): nobody asked its parser."""
+    """Return the log folder and the log's name of each trainer that a job's command line runs.
+
+    This is for a job whose log folder is not recorded: the trainer, or a copy of it, ran as the
+    user's own program (--script), so its own parser was not called.
+    """
     try:
         words = shlex.split(line)
     except ValueError:
@@ -230,13 +245,16 @@ def _option(words: Sequence[str], name: str, default: str) -> str:
 
 
 def _log_names(name: str) -> tuple[str, ...]:
-    # An evaluation's may be given as such, too.
+    # A user may also give the name of an evaluation's log.
     name = name[5:] if name.startswith("eval_") else name
     return name, f"eval_{name}", METRICS
 
 
 def _folder_logs(access: Access, folders: Iterable[tuple[str, str]]) -> list[LogText]:
-    """The trainer's logs in folders of the head node; those that there are. Raises HostError."""
+    """Read the trainer's logs in folders of the head node, as far as they exist. Raise HostError.
+
+    `folders` are pairs of a folder and the log's name.
+    """
     return _logs(
         access,
         (posixpath.join(folder, each) for folder, name in folders for each in _log_names(name)),
@@ -244,7 +262,7 @@ def _folder_logs(access: Access, folders: Iterable[tuple[str, str]]) -> list[Log
 
 
 def _logs(access: Access, paths: Iterable[str]) -> list[LogText]:
-    """Those of the files that there are. Raises HostError."""
+    """Read files of the head node, without those that do not exist. Raise HostError."""
     found = []
     for path in dict.fromkeys(paths):
         text = _remote_file(access, path)
@@ -254,16 +272,21 @@ def _logs(access: Access, paths: Iterable[str]) -> list[LogText]:
 
 
 def cat_command(path: str) -> str:
-    """Prints a file of the head node; relative paths are below the trainer's folder."""
+    """Return the command that prints a file of the head node, or exits with ABSENT without it.
+
+    A relative path is below the trainer's folder.
+    """
     return _at(path, "[ -e {0} ] || exit {1}; exec cat -- {0}")
 
 
 def folder_command(path: str) -> str:
-    """Succeeds where that is a folder of the head node, and ends with ABSENT where it is none."""
+    """Return the command that exits with 0 if `path` is a folder of the head node, else ABSENT."""
     return _at(path, "[ -d {0} ] || exit {1}")
 
 
 def _at(path: str, command: str) -> str:
+    """Return `command` with {0} replaced by the quoted path and {1} by ABSENT, to run in the
+    trainer's folder, or the home folder without one."""
     if path == "~" or path.startswith("~/"):
         place = '"$HOME"' + (shlex.quote(path[1:]) if path[1:] else "")
     else:
@@ -317,7 +340,10 @@ METRIC_COLUMNS = ("metric", "epoch", "line", "value")
 
 
 def as_data(results: Results, comparisons: Sequence[Comparison | None]) -> dict[str, Any]:
-    """For `--json`; what is not a finite number is null. One comparison for each run, or None."""
+    """Return the results for `--json`. Numbers that are not finite become null.
+
+    `comparisons` has one item per run: its comparison with the reference run, or None.
+    """
     runs = [
         {**_run_data(run), "comparison": _comparison_data(comparison)}
         for run, comparison in zip(results.runs, comparisons)
@@ -364,7 +390,7 @@ def _comparison_data(comparison: Comparison | None) -> dict[str, Any] | None:
 
 
 def _plain(value: Any) -> Any:
-    """JSON has no word for what is not a number."""
+    """Replace numbers that are not finite by None, since JSON has no NaN and no infinity."""
     if isinstance(value, dict):
         return {key: _plain(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
@@ -373,12 +399,15 @@ def _plain(value: Any) -> Any:
 
 
 def csv_header(metrics: bool) -> str:
-    """The first line of the tables of all runs, or of the metrics."""
+    """Return the first line of the CSV table of all runs, or of the metrics if `metrics`."""
     return _csv_line(METRIC_COLUMNS if metrics else TABLE_COLUMNS)
 
 
 def said_csv(said: Said, metrics: bool) -> str:
-    """A line of what a log adds while it is followed; empty for what the table does not have."""
+    """Return the CSV line for a row or metric of a log that is followed.
+
+    Return an empty string for a row in the table of metrics, and for a metric in the table of runs.
+    """
     if isinstance(said, tuple):
         name, point = said
         return _csv_line((name, point.epoch, point.line, point.value)) if metrics else ""
@@ -390,7 +419,7 @@ def said_csv(said: Said, metrics: bool) -> str:
 
 
 def said_data(said: Said) -> dict[str, Any]:
-    """The same for `--json`."""
+    """Return a row or metric of a log that is followed, for `--json`."""
     if isinstance(said, tuple):
         fields = {"kind": "metric", "metric": said[0], **asdict(said[1])}
     else:
@@ -405,7 +434,7 @@ def _csv_line(cells: Sequence[Any]) -> str:
 
 
 def as_csv(results: Results, metrics: bool) -> str:
-    """The tables of all runs, a row of a table being a line; or the metrics, if `metrics`."""
+    """Return a CSV table with a line per row of all runs or, if `metrics`, per metric value."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     if metrics:
@@ -433,12 +462,16 @@ def _metric_lines(series: MetricSeries) -> list[tuple[Any, ...]]:
 
 
 def write_result(path: Path, content: bytes) -> None:
-    """Replace a file in one step; a pipe or a device is written to. Raises UsageError."""
+    """Write a file so that readers never see a part of it. Write into a pipe or device directly.
+
+    A symbolic link stays: the file it leads to is replaced. Raise UsageError.
+    """
     try:
         if path.exists() and not path.is_file():
             path.write_bytes(content)
             return
         target = path.resolve()
+        # Cut the name, because file names have at most 255 bytes.
         draft = target.with_name(f".{target.name[:200]}.{os.getpid()}")
         try:
             draft.write_bytes(content)

@@ -1,4 +1,4 @@
-"""Results as a picture. The only module that knows matplotlib, and only while it draws."""
+"""Results as a picture. matplotlib is imported only while drawing, since it is optional."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from clusterctl.jobs.metrics.runs import Run
 FORMATS = ("png", "svg", "pdf")
 PANEL_INCHES = (5.5, 3.2)
 COLUMNS = 2
-# More metrics than that are no picture any more.
+# The most metrics in one picture; more would be too small to read.
 MOST_PANELS = 24
-# Fewer points than that are marked, not only joined.
+# A curve with fewer points shows each of them as a dot.
 FEW = 20
-# Rows further apart than that many usual distances are not joined.
+# Rows that are further apart than this many times the median distance are not connected.
 WIDEST_GAPS = 3.0
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One line of a panel; `dots` marks its points, as few of them would be no line."""
+    """One line of a panel. `dots` marks its points. A `reference` is drawn in grey."""
 
     label: str
     x: tuple[float, ...]
@@ -48,7 +48,10 @@ class Panel:
 
 
 def picture_format(path: Path) -> str:
-    """By the file's ending. Raises UsageError, and MissingTool where matplotlib is not there."""
+    """Return the picture's format from the file's ending: png, svg or pdf.
+
+    Raise UsageError for another ending, and MissingTool if matplotlib is not installed.
+    """
     ending = path.suffix[1:].lower()
     if ending not in FORMATS:
         raise UsageError(
@@ -63,17 +66,20 @@ def picture_format(path: Path) -> str:
 
 
 def run_panels(runs: Sequence[Run], reference: Reference | None = None) -> list[Panel]:
-    """Loss, learning rate, speed and top-1 over epochs, with the tutorial's run beside.
+    """Return panels with loss, learning rate, speed and top-1 of the runs over epochs.
 
-    Over steps, and without the tutorial's, where a run's epochs are too short to be measured.
+    `reference` is the tutorial's run to show beside them. If a run is too short to tell the steps
+    of an epoch, the panels are over steps, without the reference. The reference is also left out if
+    a run trained on images other than ImageNet's. A synthetic reference is shown in any case, but
+    only in the panel of speed.
     """
     over_epochs = all(run.epochs_per_step for run in runs if run.rows)
     shown = [_Shown(_label(number, run, len(runs)), run) for number, run in enumerate(runs, 1)]
-    # The loss of some images has nothing to do with that of others.
+    # Losses on different images cannot be compared.
     other_data = any(run.facts.other_data for run in runs)
     synthetic = reference is not None and reference.synthetic
     if reference and over_epochs and (synthetic or not other_data):
-        # Behind the others.
+        # First, so that it is drawn behind the others.
         shown.insert(0, _Shown(f"tutorial, {reference.gpus} GPUs", reference.run, reference=True))
     alike = [each for each in shown if not (each.reference and synthetic)]
     per_gpu = all(each.run.facts.gpus for each in shown if each.run.rows)
@@ -115,7 +121,7 @@ def _curves(
 
 
 def _with_holes(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """With a break where rows are missing: a line there would be invented."""
+    """Insert a NaN point where rows are missing, so that no line is drawn there."""
     gaps = sorted(after[0] - before[0] for before, after in zip(points, points[1:]))
     widest = WIDEST_GAPS * gaps[len(gaps) // 2] if gaps else 0.0
     broken = list(points[:1])
@@ -136,7 +142,8 @@ def _accuracies(shown: Sequence[_Shown], axis: str) -> tuple[Curve, ...]:
 
 
 def metric_panels(metrics: Sequence[MetricSeries]) -> list[Panel]:
-    """A panel for each metric: its values in the order of the log."""
+    """Return a panel for each of the first MOST_PANELS metrics, with the values in the order of the
+    log."""
     panels = []
     for series in metrics[:MOST_PANELS]:
         values = tuple(point.value for point in series.points)
@@ -151,7 +158,7 @@ def _label(number: int, run: Run, runs: int) -> str:
 
 
 def draw(panels: Sequence[Panel], ending: str) -> bytes:
-    """The picture's bytes, in that format."""
+    """Draw the panels and return the bytes of the picture. `ending` is its format, such as png."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -159,7 +166,7 @@ def draw(panels: Sequence[Panel], ending: str) -> bytes:
     lines = -(-len(panels) // columns)
     size = (PANEL_INCHES[0] * columns, PANEL_INCHES[1] * lines)
     out = io.BytesIO()
-    # `$` in a metric's name is no formula.
+    # A `$` in a metric's name must not start a formula. A fixed salt makes SVG files reproducible.
     with matplotlib.rc_context({"text.parse_math": False, "svg.hashsalt": "clusterctl"}):
         figure = Figure(figsize=size, layout="constrained")
         axes = figure.subplots(lines, columns, squeeze=False).flat

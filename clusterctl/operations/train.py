@@ -1,4 +1,4 @@
-"""Start a job on a cluster: look at the nodes, plan, ship the files, start it detached."""
+"""Start a training job on a cluster: inspect the nodes, plan, ship the files, start it detached."""
 
 from __future__ import annotations
 
@@ -74,15 +74,16 @@ if TYPE_CHECKING:
 LOOK = program_of("clusterctl.node.jobs.preflight")
 LIST_STREAMS = program_of("clusterctl.node.scripts.pipe")
 PROBE_TIMEOUT_S = 60.0
-LIST_TIMEOUT_S = 600.0  # of millions of objects
+LIST_TIMEOUT_S = 600.0  # for listing millions of objects in S3
 
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """A job, the hosts file it runs with, and what speaks against it or is worth a word.
+    """A job, the hosts file it runs with, and the findings of the checks before it.
 
-    `running` is what runs already, `code` what is shipped from here, `versions` what is installed,
-    by node. `brings` is what copies the channels of a script-mode program, by name.
+    `running` is what runs on the cluster already, `code` the user's program that is shipped from
+    this machine, and `versions` the installed versions by node and program. `brings` has the copies
+    of a script-mode program's channels, by channel name.
     """
 
     job: JobPlan
@@ -96,7 +97,7 @@ class TrainingPlan:
 
     @property
     def tf_config(self) -> dict[str, Any]:
-        """That of the chief of a job with parameter servers; empty for any other."""
+        """The TF_CONFIG of the chief in a job with parameter servers; empty for any other job."""
         filled = self.hosts.fill(self.job.ranks, self.job.per_host)
         addresses = [entry.host for entry, ranks in zip(self.hosts.entries, filled) if ranks]
         if not (self.script_mode and are_in(self.script_mode.distribution, addresses)):
@@ -104,15 +105,15 @@ class TrainingPlan:
         return tf_config(addresses, port_of(self.job.job_id), addresses[0])
 
     def check(self) -> None:
-        """Raises NotReady when a finding is an error."""
+        """Raise NotReady if a finding is an error."""
         if errors(self.findings):
             raise NotReady(self.findings)
 
 
 @dataclass(frozen=True)
 class StartedJob:
-    """A job that runs, or waits for others. `kept`: per file that users changed on nodes, the hosts
-    that kept theirs."""
+    """A job that runs or is queued. `kept` lists the shipped files that users changed on nodes and
+    that were left alone, each with the hosts, as in `demo-[0-3]`."""
 
     job: JobPlan
     started: Started
@@ -122,14 +123,15 @@ class StartedJob:
 def plan_training(
     access: Access, request: JobRequest, force: bool = False, script_mode: ScriptMode | None = None
 ) -> TrainingPlan:
-    """What would run. Raises UsageError, NotEnoughGpus, MissingTool, HostError of the head node.
+    """Plan a job without starting it.
 
-    `force`: what speaks against it becomes a warning, but for what would delete an earlier run.
-    `script_mode` comes with such a request.
+    `force` turns errors of the checks into warnings, except those about deleting an earlier run.
+    `script_mode` is set if `request.script_mode` is. Raise UsageError, NotEnoughGpus, MissingTool,
+    and HostError of the head node.
     """
     hosts = live_hosts(access)
     more = _more_gpus(access.cluster, request.ranks)
-    # Before any connection: asking for the impossible should not need one.
+    # Before any connection is made, so that an impossible request fails at once.
     check_request(request, hosts.slots, more)
     code = code_of(request.script, request.source_dir) if request.script else None
     job = plan_job(request, head_facts(access, request.environment), hosts, new_job_id())
@@ -141,8 +143,11 @@ def plan_training(
 
 
 def channel_copies(mode: ScriptMode, job_id: str) -> dict[str, CopyRequest]:
-    """What brings each channel to its folder of the job; those that are on the nodes, and streams
-    from S3, need none. Raises UsageError: there is nothing of the name here."""
+    """Return the copy of each channel to its folder in the job's folder on the nodes, by name.
+
+    Channels that are on the nodes already and streams from S3 need no copy. Raise UsageError if a
+    channel's path on this machine does not exist.
+    """
     copies = {}
     for channel in mode.channels:
         if channel.is_on_nodes or (channel.is_stream and not channel.is_here):
@@ -170,12 +175,15 @@ def start_training(
     bring: Callable[[str, CopyRequest], TransferReport] | None = None,
     cache: Path | None = None,
 ) -> StartedJob:
-    """Put the files on every node and start the job, looked after by a watchdog with these settings
-    (`watchdog.prepare`). Raises NotReady, JobRunning, HostError.
+    """Put the files on every node and start the job on the head node.
 
-    `how`: see start_job. `machines` is for the record: what `machines_of` knows of each node.
-    `bring` copies a channel, given its name. `cache` keeps the tool that brings a model to S3, for
-    a head node that has none.
+    For `how` see start_job. `watchdog` are the settings of the job's watchdog as JSON
+    (`watchdog.prepare`), empty for none. `machines` describes each node for the job's record
+    (`machines_of`). After a lost node the job is started again up to `retries` times, with at least
+    `min_gpus` ranks (None: with all). `bring` copies a channel, given its name and the copy.
+    `cache` is a folder for the tool that uploads a model to S3, in case the head node has none.
+
+    Raise NotReady, JobRunning, HostError, ClusterctlError.
     """
     plan.check()
     if how == "refuse":
@@ -229,7 +237,7 @@ def start_training(
 
 
 def _check_tool(access: Access, url: str, cache: Path) -> None:
-    """The head node has what brings a model to S3. Raises ClusterctlError."""
+    """Make sure that the head node has a tool to upload a model to S3. Raise ClusterctlError."""
     connections = access.connections
     wanted = SyncRequest((parse_source(url),), "~")
     ready = ready_tools(connections, [access.head], wanted, cache, sender(connections))
@@ -239,8 +247,12 @@ def _check_tool(access: Access, url: str, cache: Path) -> None:
 
 
 def list_streams(access: Access, mode: ScriptMode, job: JobPlan) -> dict[str, dict[str, Any]]:
-    """What each stream has, as the head node sees it, for the contract. Raises UsageError: nothing,
-    or fewer objects than ranks that share them; HostError, ClusterctlError."""
+    """List the objects of each stream channel, for the contract: of S3 on the head node, of files
+    here on this machine.
+
+    Raise UsageError if a stream has no objects, or fewer than the ranks that share them, and
+    HostError, ClusterctlError.
+    """
     listed, asked = {}, {}
     for channel in mode.channels:
         if channel.is_stream and channel.is_here:
@@ -277,7 +289,7 @@ def list_streams(access: Access, mode: ScriptMode, job: JobPlan) -> dict[str, di
 
 
 def _check_brought(channel: str, report: TransferReport) -> None:
-    """Raises ClusterctlError for the nodes that lack some of a channel."""
+    """Raise ClusterctlError if the copy of a channel failed on a node."""
     if report.failed:
         [first, *_] = report.failed
         raise ClusterctlError(
@@ -290,7 +302,8 @@ def _check_brought(channel: str, report: TransferReport) -> None:
 def _node_records(
     access: Access, plan: TrainingPlan, machines: Mapping[str, Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """The nodes with ranks, head first, as nodes.json has them (node/jobs/jobs.py)."""
+    """Return the records of the head node and the other nodes with ranks, head first, for
+    nodes.json (see node/jobs/jobs.py)."""
     ranks = plan.hosts.fill(plan.job.ranks, plan.job.per_host)
     filled = zip(access.cluster.in_service, plan.hosts.entries, ranks)
     return [
@@ -305,14 +318,15 @@ def _node_records(
             "versions": dict(plan.versions.get(node.name, {})),
         }
         for node, entry, ranks in filled
-        # The head node runs mpirun, whether or not it has ranks.
+        # The head node is always listed, because mpirun runs there.
         if ranks or node == access.cluster.head
     ]
 
 
 def machines_of(instances: Sequence[Instance], prices: Prices) -> dict[str, dict[str, Any]]:
-    """What EC2 has said of each node of a cluster, by its name, for a job's record."""
-    # Where a head node looks after a job (operations/watchdog.py) there is nothing that asks EC2.
+    """Return EC2's description of each node of a cluster, by node name, for a job's record."""
+    # Imported here, because head nodes import this module (operations/watchdog.py) and have no
+    # clusterctl.ec2.
     from clusterctl.ec2.instances import members_of
     from clusterctl.ec2.money.costs import node_cost, price_key
 
@@ -330,7 +344,7 @@ def machines_of(instances: Sequence[Instance], prices: Prices) -> dict[str, dict
 
 
 def _on_all(access: Access, shipped: FanoutResult[CommandResult]) -> Sequence[CommandResult]:
-    """What came of it on every node. Raises ClusterctlError for those where it failed."""
+    """Return the results of all nodes. Raise ClusterctlError if any node failed."""
     if shipped.failures:
         first = shipped.failures[0].error
         raise ClusterctlError(
@@ -344,12 +358,16 @@ def _on_all(access: Access, shipped: FanoutResult[CommandResult]) -> Sequence[Co
 def look_before(
     access: Access, job: JobPlan, hosts: HostsFile, running: Running, force: bool = False
 ) -> tuple[tuple[Finding, ...], dict[str, Mapping[str, str]]]:
-    """What speaks against the job on any node, and what is installed there: one question to all of
-    them at once."""
+    """Check all nodes before a job, with one command on each. Return the findings and the installed
+    versions by node; the versions are empty if the head node did not answer.
+
+    With `force`, errors become warnings except those about deleting an earlier run, and a node that
+    did not answer in `running` is no error.
+    """
     asked = question(job)
     path = posixpath.relpath(job.script_path or "/", job.home or "/")
     if job.code or path in example_files():
-        asked["script"] = ""  # the start puts it there
+        asked["script"] = ""  # not there yet: start_training ships it
     payload = json.dumps(asked).encode()
     answers = access.connections.run_all(
         access.targets, LOOK.command(), stdin=LOOK.stdin(payload), timeout_s=PROBE_TIMEOUT_S
@@ -374,7 +392,8 @@ def look_before(
 
 
 def leftovers(cluster: str, running: Running) -> list[Finding]:
-    """What an earlier job left, by node: it would share the GPUs of the new one."""
+    """Return an error for each node with leftover processes of an earlier job, which would share
+    the GPUs with a new one."""
     by_host: dict[str, list[NodeProcess]] = {}
     for process in running.leftovers:
         by_host.setdefault(process.host, []).append(process)
@@ -396,7 +415,8 @@ def _look(result: CommandResult) -> NodeLook:
 
 
 def head_facts(access: Access, environment: str | None = None) -> HeadFacts:
-    """What the head node has, in that environment first. Raises HostError, ClusterctlError."""
+    """Query the head node's facts. `environment` is a virtual environment to look in first. Raise
+    HostError, ClusterctlError."""
     look = probe(environment)
     result = access.connections.run(access.head, look, timeout_s=PROBE_TIMEOUT_S)
     if not result.ok:
@@ -405,17 +425,20 @@ def head_facts(access: Access, environment: str | None = None) -> HeadFacts:
 
 
 def spread_hosts(access: Access) -> FanoutResult[CommandResult]:
-    """Write the hosts file anew here, and on every node that is in service. One outcome each."""
+    """Write the hosts file on this machine and on every node in service. Return an outcome for each
+    node."""
     text = format_hosts_file(live_hosts(access))
+    # The local file also lists the nodes in quarantine, as comments at its end.
     away = hosts_text(access.cluster).split("#", 1)[1:]
     write_file(access.folder.hosts, text + "".join(f"#{comments}" for comments in away))
     return deploy_files(access.connections, access.targets, text)
 
 
 def live_hosts(access: Access) -> HostsFile:
-    """The hosts file of the cluster as it is now, head first.
+    """Return a hosts file with the private addresses of the nodes in service, head node first.
 
-    Slots are those that `up` counted on the node where it did, else what its type promises.
+    A node's slots are the GPUs that `up` counted on it, from the local hosts file. If it has none
+    for the node, they are the GPUs of the instance type, or 1.
     """
     counted: dict[str, int] = {}
     if access.folder.hosts.exists():
@@ -430,6 +453,7 @@ def live_hosts(access: Access) -> HostsFile:
 
 
 def _more_gpus(cluster: Cluster, ranks: int) -> str:
+    """Return the hint of NotEnoughGpus: the command that adds enough nodes for `ranks`."""
     per_node = max(cluster.head.gpus, 1)
     away = len(cluster.nodes) - len(cluster.in_service)
     aside = f" ({count(away, 'node')} in quarantine)" if away else ""
