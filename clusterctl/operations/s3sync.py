@@ -1,5 +1,8 @@
-"""A data set from S3 on every node, by a job on each that outlives the connection: followed to its
-end (`copy`), or left (`s3sync`). And a file of a web server, on one node."""
+"""Download data from S3 to every node, or a file of a web server to one node.
+
+Each node runs a sync job of its own that outlives the connection (node/relay/syncjobs.py). `copy`
+follows these jobs to their end, `s3sync` may leave them.
+"""
 
 from __future__ import annotations
 
@@ -45,33 +48,39 @@ from clusterctl.node.relay.messages import Done, Listed
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.target import Target
 
+# Seconds between two polls of the nodes, and during the first two seconds of a copy.
 BETWEEN_LOOKS_S = 1.0
 BETWEEN_FIRST_LOOKS_S = 0.25
+# Consecutive polls that a node may fail to answer before it counts as failed.
 MOST_FAILURES = 20
-# A listing of millions of objects.
+# A dry run lists all objects, which may be millions.
 LOOK_TIMEOUT_S = 600.0
-# Where nodes get the tool that is sent to them (node/relay/s3files.py, MORE_PATH).
+# The path on a node of the tool that is sent to it (node/relay/s3files.py, MORE_PATH).
 SENT_TOOL = "~/.clusterctl/bin/s5cmd"
 
-# Brings one file of this machine to some nodes: the ordinary copy.
+# Copies one file of this machine to a path on some nodes (operations/copy.py, sender).
 Send = Callable[[Path, str, Sequence[Target]], None]
 
 
 class SyncRunning(HostError):
-    """A sync into the same folder is running there."""
+    """Another sync into the same folder is running on the node."""
 
     exit_status = 1
 
 
 class SyncFailed(HostError):
-    """A sync has failed as soon as it was started."""
+    """A sync failed within seconds of its start."""
 
     exit_status = 1
 
 
 @dataclass(frozen=True)
 class SyncRequest:
-    """SRC... to DST. `tool`: `auto`, `s5cmd` or `aws`. A web file is the only source."""
+    """A sync of sources to a folder of the nodes. A source on a web server is the only source.
+
+    `tool` is `auto`, `s5cmd` or `aws`. `names` are the paths below the source to sync; None for
+    all.
+    """
 
     sources: tuple[UrlSource, ...]
     destination: str
@@ -84,7 +93,8 @@ class SyncRequest:
     checksum: bool = False
 
     def order(self, sync_id: str = "") -> dict[str, Any]:
-        """What a node is told (node/relay/syncjobs.py): with keys, so it goes to stdin only."""
+        """Return the order for a node (node/relay/syncjobs.py). It may contain keys, so it must be
+        sent on standard input only, never on a command line."""
         return {
             "id": sync_id,
             "sources": [source.url for source in self.sources],
@@ -98,7 +108,7 @@ class SyncRequest:
 
     @property
     def _config(self) -> dict[str, Any]:
-        """See node/relay/s3files.py."""
+        """The configuration that node/relay/s3files.py reads."""
         keys = self.credentials
         return {
             "sources": [{"bucket": one.bucket, "key_b64": _b64(one.key)} for one in self.sources],
@@ -113,12 +123,14 @@ class SyncRequest:
 
 
 def _b64(name: bytes) -> str:
+    """Encode a name for JSON, which cannot hold names that are not UTF-8."""
     return base64.b64encode(name).decode()
 
 
 @dataclass(frozen=True)
 class StartedSync:
-    """A sync that runs on the nodes of `nodes.values`; these are the tools they use."""
+    """A sync that was started. `nodes` has the name of each node on which it runs, or an error.
+    `how` names the tools in use."""
 
     sync_id: str
     how: str
@@ -135,7 +147,10 @@ def ready_tools(
     cache: Path,
     send: Send,
 ) -> FanoutResult[str]:
-    """The tool that each node uses; those that have none are sent s5cmd. Raises ClusterctlError."""
+    """Return the name of the S3 tool that each node uses, after sending s5cmd to nodes without one.
+
+    Raise UsageError if the request wants `aws` and a node has none, and ClusterctlError.
+    """
     found = _ask(connections, targets, "probe", _one_answer)
     wanted = ("s5cmd", "aws") if request.tool == "auto" else (request.tool,)
     lacking: dict[str, list[Target]] = {}
@@ -171,10 +186,11 @@ def start_sync(
     cluster: str = "NAME",
     sync_id: str | None = None,
 ) -> StartedSync:
-    """Start it on every node that answers, and see that it has begun.
+    """Start a sync on every node that answers, and check that it has not failed at once.
 
-    A node that does not say which tools it has is a failure. `cluster` is for what messages advise.
-    `send` brings a tool to those that have none; `cache` keeps it here. Raises ClusterctlError.
+    A node that does not answer is a failure in the result. `send` copies the S3 tool to nodes
+    without one, and `cache` is its folder on this machine. `cluster` is the name in the commands
+    that messages suggest. Raise ClusterctlError.
     """
     silent: dict[str, HostOutcome[str]] = {}
     tools: set[str] = {"https"}
@@ -197,6 +213,7 @@ def start_sync(
 
 
 def _started(result: CommandResult, cluster: str, destination: str) -> str:
+    """Return the host on which the sync started. Raise SyncRunning, SyncFailed, CommandFailed."""
     [answer] = json_lines(result, "starting the sync")
     if "busy" in answer:
         raise SyncRunning(
@@ -215,19 +232,19 @@ def _started(result: CommandResult, cluster: str, destination: str) -> str:
 def list_syncs(
     connections: Connections, targets: Sequence[Target], sync_id: str | None = None
 ) -> FanoutResult[list[SyncRecord]]:
-    """The syncs of each node, oldest first, or that one."""
+    """List the syncs of each node, oldest first, or only the sync `sync_id`."""
     return _ask(connections, targets, "list", parse_records, *([sync_id] if sync_id else []))
 
 
 def latest(listed: FanoutResult[list[SyncRecord]]) -> str | None:
-    """The id of the sync that was started last on any node."""
+    """Return the id of the latest sync on any node, or None if there is none."""
     return max((record.sync_id for records in listed.values for record in records), default=None)
 
 
 def cancel_sync(
     connections: Connections, targets: Sequence[Target], sync_id: str
 ) -> FanoutResult[list[SyncRecord]]:
-    """End it on every node, and wait for that."""
+    """Cancel a sync on every node and wait for its end."""
     return _ask(connections, targets, "cancel", parse_records, sync_id)
 
 
@@ -258,9 +275,10 @@ def _one_answer(result: CommandResult) -> dict[str, Any]:
 
 
 class Watched:
-    """A sync as it goes on many nodes, asked again and again: `look` until nothing is `left`.
+    """Follows a sync on many nodes: call `look` until no node is `left`.
 
-    A node that does not answer is asked again; after MOST_FAILURES in a row that is its outcome.
+    A node that does not answer is polled again; after MOST_FAILURES times in a row, its error is
+    its outcome. `sink` receives each node's name and new bytes of its log.
     """
 
     def __init__(
@@ -279,10 +297,12 @@ class Watched:
 
     @property
     def left(self) -> list[Target]:
+        """The nodes on which the sync has neither ended nor failed."""
         return [target for target in self._targets if target.host not in self._over]
 
     @property
     def result(self) -> FanoutResult[SyncRecord]:
+        """Each node's last known record, or its error."""
         return FanoutResult(
             tuple(
                 HostOutcome(host, None if error else self.known.get(host), error)
@@ -291,7 +311,7 @@ class Watched:
         )
 
     def look(self) -> None:
-        """Pass on what is new in the logs."""
+        """Poll the nodes that are left, and pass new parts of their logs to the sink."""
         left, asked = self.left, program("log")
         result = self._connections.run_all(
             left,
@@ -318,6 +338,7 @@ class Watched:
         if isinstance(error, CommandFailed) or self._failures[target.host] >= MOST_FAILURES:
             self._over[target.host] = error
         else:
+            # The next poll logs in again.
             self._connections.forget(target)
 
 
@@ -334,7 +355,7 @@ def follow_sync(
     sync_id: str,
     sink: Callable[[str, bytes], None],
 ) -> FanoutResult[SyncRecord]:
-    """Pass on what comes to the logs, until it has ended on all nodes."""
+    """Pass new parts of the logs to `sink` until the sync has ended on all nodes."""
     watched = Watched(connections, targets, sync_id, sink)
     while watched.left:
         watched.look()
@@ -349,7 +370,8 @@ def follow_sync(
 def sync_of(
     request: CopyRequest, credentials: Credentials, endpoint: str | None, region: str | None
 ) -> SyncRequest:
-    """A copy's request to the nodes' jobs. Raises UsageError."""
+    """Return the sync request for a copy whose sources are URLs. Raise UsageError for options that
+    do not fit them."""
     sources = tuple(map(parse_source, request.sources))
     web = [source.url for source in sources if not source.is_s3]
     if web and (len(sources) > 1 or request.names is not None or request.delete):
@@ -382,10 +404,10 @@ def copy_by_job(
     dry_run: bool = False,
     timeout_s: float | None = None,
 ) -> tuple[TransferReport, Mapping[str, SyncRecord]]:
-    """A job on every node, to its end; and what each has told last. On KeyboardInterrupt the jobs
-    have ended, too.
+    """Run a sync job on every node to its end. Return the report, and each node's last record.
 
-    Raises ClusterctlError where nothing could be started.
+    On KeyboardInterrupt, and when `timeout_s` has passed, the jobs are cancelled. Raise
+    ClusterctlError if no job could be started.
     """
     began = time.monotonic()
     if dry_run:
@@ -429,13 +451,13 @@ def copy_by_job(
 
 
 def _plan(tools: str) -> dict[str, Any]:
-    """What `--json` and `--plan` show."""
+    """Return the plan that `--json` and `--plan` show."""
     why = ["Every node pulls all from the source itself: no node waits for another."]
     return {"way": "tool", "tool": tools, "why": why, "predicted_s": None}
 
 
 class _Rates:
-    """Bytes a second of each node, of late."""
+    """The recent rate of each node in bytes per second, measured over at least BETWEEN_LOOKS_S."""
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[float, int, float]] = {}
@@ -468,7 +490,7 @@ def _progress(
 
 
 def _summary(listed: Iterable[Listed | None]) -> SourceSummary | None:
-    """What the first that knows it says that the source has."""
+    """Return the size of the source, from the first node that has listed it. None: none has yet."""
     told = next(filter(None, listed), None)
     return told and SourceSummary(told.files, told.bytes, 0, told.warnings)
 
@@ -501,7 +523,7 @@ def _looked_at(
     cache: Path,
     send: Send,
 ) -> TransferReport:
-    """What each node lacks."""
+    """Return the report of a dry run: what each node would download."""
     began = time.monotonic()
     tools: Sequence[str] = ["https"]
     if request.sources[0].is_s3:

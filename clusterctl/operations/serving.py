@@ -1,5 +1,8 @@
-"""Serve a model on a node as TensorFlow Serving does, and ask it: a job that listens on the node's
-loopback, reached through SSH. The server is bootstrap/shell/serve.py."""
+"""Serve a model on a node with TensorFlow Serving's REST API, and send requests to it.
+
+The server, bootstrap/shell/serve.py, runs as a job. It listens on the node's loopback interface and
+is reached through SSH.
+"""
 
 from __future__ import annotations
 
@@ -41,31 +44,36 @@ from clusterctl.operations.diagnose import DOWNLOAD_WITHIN_S
 from clusterctl.transport.target import Target
 from clusterctl.transport.wire import TunnelTransport
 
-PORT = 8501  # TensorFlow Serving's own
+PORT = 8501  # TensorFlow Serving's default REST port
 TIMEOUT_S = 60.0
 LOAD_WITHIN_S = 600.0
 ANSWER_WITHIN_S = 10.0
 CHUNK = 1 << 16
+# Copies of models, MODEL_NAME/JOB_ID each, below a node's home folder.
 MODELS = ".clusterctl/serving/models"
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-# All of them are pure Python, and these work on Python 3.9 to 3.13.
+# The server's libraries. All are pure Python, so one folder of them suits every node; these
+# versions work on Python 3.9 to 3.13.
 PACKAGES = (
     *("uvicorn==0.39.0", "starlette==0.49.3", "anyio==4.12.1", "h11==0.16.0", "click==8.1.8"),
     *("idna==3.11", "exceptiongroup==1.3.1", "typing_extensions==4.15.0"),
 )
+# The libraries' folder below a node's home folder. Its name changes with the versions.
 LIBRARIES = f".clusterctl/serving/{hashlib.sha256(' '.join(PACKAGES).encode()).hexdigest()[:12]}"
-# Of numpy's formats those that have a letter of struct's; little-endian, as all nodes are.
+# NumPy's type strings -> format letters of `struct`, for the types that `memoryview.cast` supports.
+# Little-endian only, as all nodes are.
 NPY = {"<f4": "f", "<f8": "d", "|u1": "B", "|i1": "b", "<i2": "h", "<i4": "i", "<i8": "q"}
 NPY |= {"<u2": "H", "<u4": "I", "<u8": "Q", "|b1": "?"}
 
 
 class NotServed(ClusterctlError):
-    """There is no such model on the cluster, or it gave no answer."""
+    """The cluster serves no such model, or the server did not answer."""
 
 
 @dataclass(frozen=True)
 class Served:
-    """A model that a job serves. `folder`: on the node."""
+    """A model that a job serves or loads. `folder` is the model's folder on the node. `public`
+    means that the server listens on all of the node's addresses."""
 
     model: str
     target: Target
@@ -89,14 +97,14 @@ class Served:
 
 @dataclass(frozen=True)
 class ServerAnswer:
-    """What the server said, with its HTTP status."""
+    """An answer of the server: HTTP status and body."""
 
     status: int
     body: bytes
 
     @property
     def error(self) -> str:
-        """Its message; empty where it is no error."""
+        """The server's error message; empty if the status is 200."""
         if self.status == http.client.OK:
             return ""
         try:
@@ -106,7 +114,7 @@ class ServerAnswer:
 
 
 def model_name(given: str | None, model_dir: str) -> str:
-    """As given, or the folder's own. Raises UsageError."""
+    """Return the given name, or without one the folder's. Raise UsageError for an invalid name."""
     name = given or posixpath.basename(model_dir.rstrip("/"))
     if not MODEL_NAME.fullmatch(name):
         raise UsageError(
@@ -127,11 +135,12 @@ def start_serving(
     bring: Callable[[CopyRequest, Target], TransferReport] | None = None,
 ) -> tuple[Served, Mapping[str, Any]]:
     """Serve the model in a folder of the node (`~/models/cifar10`), of this machine or in S3, and
-    wait until it answers: it, and which server and version that is.
+    wait until the server answers. Return the model, and which server and version answers.
 
-    Without `port` it gets the first from PORT that no model on the node has. `bring` copies what
-    is not on the node. Raises UsageError, JobRunning where a model of the name is served already,
-    MissingTool, CommandFailed for one that does not load.
+    Without `port`, use the first port from PORT on that no served model on the node has. `bring`
+    copies a model that is not on the node to it. `cache` is a folder of this machine for the
+    server's libraries. Raise UsageError, MissingTool, JobRunning if a model of that name is served
+    already, and CommandFailed if the model does not load.
     """
     (target,) = access.select((node,))
     if model_dir.startswith("~") and model_dir[1:2] not in ("", "/"):
@@ -153,7 +162,7 @@ def start_serving(
     own = f"{MODELS}/{name}/{job_id}" if source else ""
     folder = f"{home}/{own}" if own else home + model_dir[1:] if model_dir[0] == "~" else model_dir
     plan = serving_plan(job_id, home, python, name, folder, port, public)
-    may_run = False
+    may_run = False  # whether the job may have been started
     try:
         if own:
             assert bring, "a model that is not on the node comes with what brings it"
@@ -166,7 +175,8 @@ def start_serving(
             start_job(access.connections, target, plan, cluster, more_files=files)
         except JobRunning:
             raise _already(name, target.host, cluster) from None
-        # That lock is a node's: on another one another may have begun meanwhile.
+        # The start above is locked on its node only: another node may have started to serve a model
+        # of the same name meanwhile.
         _refuse_another(access, name, job_id)
         ready = _wait_until_ready(access, target, job_id)
         now = next((one for one in served(access) if one.job.job_id == job_id), None)
@@ -175,6 +185,8 @@ def start_serving(
                 target.host, f"model {name} ended as soon as it was served", _log_of(job_id)
             )
     except BaseException as error:
+        # If the job does not run or was refused, remove it and its copy. After any other error,
+        # such as a lost connection or Ctrl-C, it may serve, so leave it alone.
         if not may_run or isinstance(error, (CommandFailed, JobRunning)):
             with contextlib.suppress(HostError):
                 end_job(access.connections, target, job_id)
@@ -186,7 +198,8 @@ def start_serving(
             ) from None
         raise
     if own:
-        # Killed ones have left it: of this name this job is the only one here.
+        # Remove copies that killed `serve` commands left. No other job on this node uses a folder
+        # of this model name.
         others = f'find "$HOME"/{MODELS}/{name} -mindepth 1 -maxdepth 1 ! -name {job_id}'
         access.connections.run(target, f"{others} -exec rm -rf {{}} +", timeout_s=TIMEOUT_S)
     return now, ready
@@ -195,7 +208,7 @@ def start_serving(
 def serving_plan(
     job_id: str, home: str, python: str, name: str, folder: str, port: int, public: bool
 ) -> JobPlan:
-    """The job that serves the model in a folder of its node."""
+    """Return the plan of the job that serves the model in `folder` of the node. Pure."""
     return JobPlan(
         job_id,
         ranks=0,
@@ -213,8 +226,8 @@ def serving_plan(
 
 
 def _refuse_another(access: Access, name: str, job_id: str = "") -> list[Served]:
-    """What is served. Raises JobRunning where a model of the name is, by another job than that,
-    HostError."""
+    """Return all served models. Raise JobRunning if a job other than `job_id` serves a model of
+    this name, and HostError."""
     found = served(access)
     for other in found:
         if other.model == name and other.job.job_id != job_id:
@@ -223,7 +236,8 @@ def _refuse_another(access: Access, name: str, job_id: str = "") -> list[Served]
 
 
 def _remove(access: Access, target: Target, own: str) -> None:
-    """The copy of a model that was made for one job, if one was."""
+    """Remove the copy of a model that was made for a job. `own` is its path below the home folder,
+    empty if no copy was made."""
     if own:
         command = f'cd "$HOME" && rm -rf {own}; rmdir {posixpath.dirname(own)} 2>/dev/null'
         access.connections.run(target, command, timeout_s=TIMEOUT_S)
@@ -238,7 +252,8 @@ def _already(name: str, host: str, cluster: str) -> JobRunning:
 
 
 def _source(model_dir: str) -> str:
-    """As the copy takes it. Raises UsageError."""
+    """Return the model's folder or URL as the source of a copy of its contents. Raise UsageError if
+    the folder does not exist."""
     if is_url(model_dir):
         return model_dir.rstrip("/") + "/"
     path = Path(model_dir.removeprefix("file://"))
@@ -251,9 +266,13 @@ def _source(model_dir: str) -> str:
 
 
 def _wait_until_ready(access: Access, target: Target, job_id: str) -> Mapping[str, Any]:
-    """Raises CommandFailed with the reason that the server gave."""
-    # Not `kill -0`: tmux may leave a job that ends at once as a zombie, which takes signals for
-    # ever, and has no environment.
+    """Wait until the server has loaded the model; return its `ready` file: server and version.
+
+    Raise CommandFailed with the server's reason if it ended instead.
+    """
+    # The job lives while its process has its id in the environment. `kill -0` would not tell: tmux
+    # may keep a job that ended at once as a zombie, which still accepts signals but has no
+    # environment.
     look = (
         f'cd "$HOME"/.clusterctl/jobs/{job_id} || exit; '
         f'while [ ! -e ready ] && grep -qzxF CLUSTERCTL_JOB={job_id} "/proc/$(cat pid)/environ" '
@@ -275,7 +294,7 @@ def _log_of(job_id: str) -> str:
 
 
 def served(access: Access) -> list[Served]:
-    """The models that nodes serve, or load. Raises HostError."""
+    """List the models that the nodes in service serve or load. Raise HostError."""
     found = access.connections.run_all(
         access.targets, JOBS.command("list"), stdin=JOBS.stdin(), timeout_s=TIMEOUT_S
     )
@@ -301,7 +320,8 @@ def served(access: Access) -> list[Served]:
 
 
 def find_served(access: Access, name: str | None) -> Served:
-    """The model of that name, or the only one. Raises NotServed, UsageError, HostError."""
+    """Return the served model of that name, with None the only one. Raise NotServed, UsageError if
+    there are several, HostError."""
     all_of_them = served(access)
     models = [one for one in all_of_them if name in (None, one.model)]
     if not models:
@@ -317,7 +337,7 @@ def find_served(access: Access, name: str | None) -> Served:
 
 
 def stop_serving(access: Access, model: Served) -> None:
-    """End it, and remove the copy that was made for it. Raises CommandFailed, HostError."""
+    """End the model's job and remove its copy, if one was made. Raise CommandFailed, HostError."""
     if not end_job(access.connections, model.target, model.job.job_id):
         raise CommandFailed(
             model.target.host,
@@ -331,8 +351,8 @@ def stop_serving(access: Access, model: Served) -> None:
 def ask(
     access: Access, model: Served, verb: str = "", body: bytes | None = None, version: str = ""
 ) -> ServerAnswer:
-    """GET, or POST with a body, `/v1/models/NAME` + verb, through the SSH connection. Raises
-    NotServed when nothing answers, HostError."""
+    """Request `/v1/models/NAME[/versions/VERSION]` + `verb` from the server, through SSH: GET, or
+    POST if there is a body. Raise NotServed if the server does not answer, HostError."""
     session = access.connections.session(model.target)
     transport = session.client.get_transport()
     assert isinstance(transport, TunnelTransport)
@@ -340,7 +360,7 @@ def ask(
     headers = {} if body is None else {"Content-Length": str(len(body))}
     try:
         channel = transport.open_tunnel("127.0.0.1", model.port, TIMEOUT_S)
-        # A model may take its time; a server that hangs does not answer questions either.
+        # A prediction may take any time. A GET is answered at once unless the server hangs.
         channel.settimeout(ANSWER_WITHIN_S if body is None else None)
         connection = http.client.HTTPConnection("127.0.0.1", model.port)
         connection.sock = channel
@@ -349,7 +369,8 @@ def ask(
                 method = "GET" if body is None else "POST"
                 connection.request(method, path, _chunks(body or b""), headers)
             except OSError:
-                # It has answered before it had read all: too large.
+                # The server may refuse a body that is too large before it has read all of it. Then
+                # its answer is there to read.
                 if not channel.recv_ready():
                     raise
             answer = connection.getresponse()
@@ -365,14 +386,18 @@ def ask(
 
 
 def _chunks(body: bytes) -> Iterator[bytes]:
-    """A channel copies all that it has not sent yet each time that it sends some."""
+    """Split the body. For each packet, paramiko's `sendall` copies all that it has not sent yet, so
+    a large body in one piece would take quadratic time."""
     for start in range(0, len(body), CHUNK):
         yield body[start : start + CHUNK]
 
 
 def request_of(content: bytes, is_npy: bool = False) -> bytes:
-    """The body of a request: as it is, or a bare list or an array as its instances, as SageMaker's
-    clients send them. Raises UsageError."""
+    """Return the body of a predict request for a file's content.
+
+    An array (`is_npy`) or a bare JSON list, as SageMaker's clients send it, becomes the value of
+    `instances`. Anything else is sent unchanged. Raise UsageError.
+    """
     if is_npy:
         return json.dumps({"instances": list_of_npy(content)}).encode()
     if content.lstrip()[:1] == b"[":
@@ -381,7 +406,11 @@ def request_of(content: bytes, is_npy: bool = False) -> bytes:
 
 
 def list_of_npy(content: bytes) -> list[Any]:
-    """The array in a .npy file, as lists. Raises UsageError."""
+    """Return the array in a .npy file as nested lists, read without NumPy. Raise UsageError.
+
+    The format is that of numpy.lib.format: the magic bytes, a version, the header's length in 2
+    bytes (version 1) or 4, the header as a Python literal, the data.
+    """
     file = io.BytesIO(content)
     try:
         if file.read(6) != b"\x93NUMPY":
@@ -410,7 +439,7 @@ def list_of_npy(content: bytes) -> list[Any]:
 
 
 def forward_argv(access: Access, model: Served, port: int) -> list[str]:
-    """OpenSSH, which passes a port here on to the model until it is ended."""
+    """Return the ssh command that forwards a port of this machine to the model until it ends."""
     return [
         *("ssh", "-F", str(access.folder.ssh_config), "-N", "-o", "ExitOnForwardFailure=yes"),
         *("-L", f"127.0.0.1:{port}:127.0.0.1:{model.port}", model.target.host),
@@ -418,15 +447,16 @@ def forward_argv(access: Access, model: Served, port: int) -> list[str]:
 
 
 def _put_libraries(access: Access, target: Target, cache: Path) -> None:
-    """uvicorn and starlette in a folder of their own on the node, from pip here. Raises
-    MissingTool, HostError."""
+    """Put uvicorn and starlette into a folder of their own on the node, unless they are there. pip
+    on this machine downloads them. Raise MissingTool, HostError."""
     there = f'"$HOME"/{LIBRARIES}'
     if access.connections.run(target, f"[ -d {there} ]", timeout_s=TIMEOUT_S).ok:
         return
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w:gz") as archive:
         archive.add(libraries_here(cache), ".")
-    # By its process, should two do this at once: both bring the same.
+    # Unpack into a folder with the shell's pid in its name, then rename it: two commands may do
+    # this at the same time, and the second rename fails without harm.
     command = (
         f"draft={there}.$$ && mkdir -p $draft && tar -xzf - -C $draft --no-same-owner && "
         f"{{ mv -T $draft {there} 2>/dev/null || rm -rf $draft; }}"
@@ -440,7 +470,10 @@ def _put_libraries(access: Access, target: Target, cache: Path) -> None:
 
 
 def libraries_here(cache: Path) -> Path:
-    """The packages in a folder of the cache; pip brings them the first time. Raises MissingTool."""
+    """Return the cache's folder with the packages; pip downloads them the first time.
+
+    Raise MissingTool, ClusterctlError.
+    """
     place = cache / posixpath.basename(LIBRARIES)
     if place.is_dir():
         return place
@@ -472,7 +505,8 @@ def libraries_here(cache: Path) -> Path:
             "try again where there is a package index",
         ) from None
     except OSError as error:
-        if not place.is_dir():  # another has been faster
+        # If the folder exists, another process has been faster.
+        if not place.is_dir():
             raise ClusterctlError(f"{error.filename}: {error.strerror}") from None
     finally:
         shutil.rmtree(draft, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""What Horovod's timeline and autotuner wrote for a job, brought here and read; traced steps."""
+"""Download a job's Horovod timeline, autotuner log and traced steps, and read them."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Tuning:
-    """The files as they lie here, and what they say; None where the job wrote no such file.
+    """The downloaded files and their contents; None for a file that the job did not write.
 
-    `tuned` is None for an autotuner that had no time for a sample, too.
+    `tuned` is also None if the job ended before the autotuner's first sample.
     """
 
     timeline_file: Path | None
@@ -44,12 +44,14 @@ class Tuning:
 
 
 def fetch_tuning(access: Access, job: JobRecord, folder: Path) -> Tuning:
-    """Bring the files into `folder` and read them. Raises UsageError: neither was written, or the
-    folder cannot be; HostError."""
+    """Download the files into `folder` and read them.
+
+    Raise UsageError if the job wrote none of them or the folder cannot be written, and HostError.
+    """
     stem = f"{access.cluster.name}-{job.job_id}"
 
     def fetch(name: str, variable: str = "") -> Path | None:
-        # A variable that was given by -x, in a job.yaml as well, counts before the option.
+        # A path that the user set with -x, or in a job.yaml, takes precedence over the option's.
         given = job.variables.get(variable) or ""
         place = (
             shlex.quote(given) if given.startswith("/") else f"{JOBS_FOLDER}/{job.job_id}/{name}"
@@ -77,8 +79,12 @@ def _chunks(path: Path) -> Iterator[str]:
 
 
 def _fetch(access: Access, place: str, path: Path, job_id: str) -> Path | None:
-    """One file of the head node, by a pattern below the home folder or a whole path as a shell
-    reads it, compressed on its way; None without it."""
+    """Download one file of the head node to `path`. Return None if it does not exist.
+
+    `place` is an absolute path, quoted for a shell, or a shell pattern below the home folder, of
+    which the first match counts. The file is compressed on its way. Raise UsageError, HostError.
+    """
+    # 31: zlib reads the gzip format with the largest window.
     inflate, said = zlib.decompressobj(wbits=31), codecs.getincrementaldecoder("utf-8")("replace")
     errors: list[str] = []
     try:

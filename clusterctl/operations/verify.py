@@ -1,4 +1,4 @@
-"""Do the nodes have the same at a path?"""
+"""Verify that all nodes have the same files at a path."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ from clusterctl.node.relay.messages import Event, Failed, GetPiece, Looked, Piec
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.target import Target
 
-MOST_LOGINS = 64
+MOST_LOGINS = 64  # SSH logins at the same time
+# The longest wait for events before deadlines are checked.
 TURN_S = 0.25
 PING_S = 5.0
+# A relay that receives nothing for this long exits.
 SILENCE_S = 60.0
-COUNTS = ("files", "folders", "links", "others", "bytes")
+COUNTS = ("files", "folders", "links", "others", "bytes")  # fields of the message Looked
 
-# Told of a host's progress: the files and bytes that it has read, and its seconds (`wall`).
+# Called with a host and its progress: the files and bytes it has read, and its seconds (`wall`).
 Watch = Callable[[str, Progress], None]
 
 
 @dataclass(frozen=True)
 class Depth:
-    """What is compared beside names, kinds, sizes, modes and links.
-
-    `content`: SHA-256 of every file. `mtime`: modification times of files.
-    """
+    """What is compared in addition to names, kinds, sizes, modes and links: the SHA-256 of each
+    file (`content`), the modification time of each file (`mtime`)."""
 
     content: bool = False
     mtime: bool = False
@@ -60,9 +60,11 @@ class Depth:
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """Hosts that have the same are one group; the first is what the others are compared with.
+    """The result of a comparison. Hosts with identical files form a group; the other groups are
+    compared with the first one.
 
-    `more` findings were not kept; `failures` are the hosts that could not be asked.
+    `more` counts the findings beyond those that were kept. `failures` are the hosts that did not
+    answer.
     """
 
     path: str
@@ -73,11 +75,12 @@ class VerifyReport:
 
     @property
     def same(self) -> bool:
+        """Whether all hosts answered and have the same."""
         return not self.findings and not self.more and not self.failures
 
     @property
     def exit_status(self) -> int:
-        """255 if a host could not be asked, 1 for any finding, else 0."""
+        """255 if a host did not answer, 1 if there is any finding, else 0."""
         failed = max((f.error.exit_status for f in self.failures if f.error), default=0)
         return max(failed, int(bool(self.findings or self.more)))
 
@@ -91,7 +94,8 @@ def verify(
     watch: Watch | None = None,
     timeout_s: float | None = None,
 ) -> VerifyReport:
-    """Compare what these nodes have at PATH. Raises UsageError if none has anything there."""
+    """Compare the files that these nodes have at `path`. Raise UsageError if none has anything
+    there. After `timeout_s` seconds, hosts that have not answered fail."""
     if path.startswith("~") and path[1:2] not in ("", "/"):
         raise UsageError(
             f"only your own home folder can be meant by ~, not {path!r}", "give the whole path"
@@ -117,7 +121,8 @@ def verify(
 
 
 def errors_of(report: VerifyReport) -> dict[str, ClusterctlError]:
-    """For a copy that was compared: each host's first finding, or why it could not be asked."""
+    """Return an error per host for a copy that was verified: the host's first finding, or why it
+    did not answer."""
     errors: dict[str, ClusterctlError] = {
         one.host: one.error for one in report.failures if one.error
     }
@@ -129,6 +134,7 @@ def errors_of(report: VerifyReport) -> dict[str, ClusterctlError]:
 
 
 def _add_problems(relays: _Relays, total: NodeTotal, findings: Findings) -> None:
+    """Add a finding for each file that the host could not read."""
     if not total.problem_count:
         return
     try:
@@ -142,19 +148,19 @@ def _add_problems(relays: _Relays, total: NodeTotal, findings: Findings) -> None
 
 
 def _add_differences(relays: _Relays, right: Alike, other: Alike, findings: Findings) -> None:
-    """What the first host of the other group has otherwise: their manifests, side by side."""
+    """Add the differences between two groups, from the manifests of their first hosts."""
     hosts = (right.hosts[0], other.hosts[0])
     try:
         for kind, path, message in compare(*map(relays.entries, hosts)):
             findings.add(kind, path, message, other.hosts)
-    except ClusterctlError:  # which is among the failures
+    except ClusterctlError:  # relays.failures has it
         findings.add(Kind.UNKNOWN, "", f"has something else than {hosts[0]}", other.hosts)
 
 
 class _Relays:
-    """The relays that look, one on each node, for as long as the block takes.
+    """The relays that scan the path, one per node. Leaving the block stops them.
 
-    `failures` are the hosts that answer no more, `absent` those that have nothing at the path.
+    `failures` are the errors of hosts that failed, `absent` the hosts with nothing at the path.
     """
 
     def __init__(
@@ -205,7 +211,8 @@ class _Relays:
             relay.join(1.0)
 
     def totals(self) -> list[NodeTotal]:
-        """Of each node in the order given, once all have answered or failed."""
+        """Wait until all nodes have answered or failed; return the totals of those that answered,
+        in the given order."""
         totals: dict[str, NodeTotal] = {}
         while self._waiting:
             for host, told in self._turn():
@@ -223,14 +230,15 @@ class _Relays:
         return [totals[host] for host in self._relays if host in totals]
 
     def entries(self, host: str) -> Iterator[Entry]:
-        """The host's manifest. Raises the host's error: what is not told is not missing there."""
+        """Yield the host's manifest. Raise the host's error if it is incomplete, so that entries
+        that did not arrive do not look like missing files."""
         try:
             yield from read(self.blob(host, "manifest"))
         except BadManifest as error:
             raise self.fail(host, error) from None
 
     def blob(self, host: str, name: str) -> Iterator[bytes]:
-        """Piece by piece. Raises the host's error."""
+        """Yield the host's `manifest` or `problems`, piece by piece. Raise the host's error."""
         at = 0
         while piece := self._piece(host, GetPiece(name, at)):
             at += len(piece)
@@ -247,7 +255,7 @@ class _Relays:
         raise self.failures[host]
 
     def fail(self, host: str, error: Exception) -> ClusterctlError:
-        """The host is asked no more, because of this error or an earlier one."""
+        """Stop the host's relay and return the host's error: the first one that was recorded."""
         if not isinstance(error, ClusterctlError):
             error = HostError(host, f"its answer cannot be read: {error}")
         self._waiting.discard(host)
@@ -255,7 +263,7 @@ class _Relays:
         return self.failures.setdefault(host, error)
 
     def _turn(self) -> list[tuple[str, Event]]:
-        """The answers that have come from hosts that are waited for."""
+        """Process the next events, and return the answers of hosts whose answer is awaited."""
         found: list[tuple[str, Event]] = []
         for host, news in self._inbox.take(TURN_S):
             if isinstance(news, Ended):
@@ -272,7 +280,7 @@ class _Relays:
                 self.fail(host, failure_of(host, news))
             elif isinstance(news, (Looked, Piece)):
                 found.append((host, news))
-        # Of the others all is known already that was to be asked.
+        # The end of a relay matters only if its answer is awaited.
         for host in self._waiting & self._ended.keys():
             self.fail(host, self._ended[host])
         now = time.monotonic()

@@ -1,4 +1,4 @@
-"""What the nodes of a cluster do, as it happens: one program on each, over kept connections."""
+"""Watch the nodes of a cluster live: one program on each node reports over a kept connection."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from clusterctl.operations.diagnose import job_of
 from clusterctl.transport.target import Target
 
 WATCH = program_of("clusterctl.node.diagnosis.watch")
-# Until a node that was lost is tried again.
+# Seconds until a lost node is connected to again.
 AGAIN_S = 3.0
+# The longest wait for the threads at the end.
 ENDS_WITHIN_S = 1.0
 
 
 @dataclass(frozen=True)
 class WatchedNode:
-    """A node's last line (`node/diagnosis/watch.py`) and when it came, by `time.monotonic`.
+    """A node's last report (`node/diagnosis/watch.py`), and when it came, by `time.monotonic`.
 
-    `error`: why there is no connection now. A frozen node has none, only an old line.
+    `error` is the reason if there is no connection. A frozen node has no error, only an old report.
     """
 
     host: str
@@ -37,7 +38,7 @@ class WatchedNode:
 
 
 class Watch:
-    """The nodes as they were last heard of. `nodes` and `job` may be read at any time."""
+    """The last reports of the nodes, updated by threads. All properties may be read at any time."""
 
     def __init__(self, access: Access, interval_s: float) -> None:
         self._access = access
@@ -51,18 +52,20 @@ class Watch:
 
     @property
     def job(self) -> JobEvidence | None:
-        """What the head node last said of the job that runs, or of the latest."""
+        """The running or else the latest job, from the head node's last report; None without."""
         told = self._nodes[self._access.head.host].said.get("job")
         return job_of(told, [], None) if told else None
 
     def read_at(self, offset: int, wait_s: float) -> bytes | None:
-        """The nodes' programs (transport.stdin.Stdin), and no end before that of the watch."""
+        """Give each node its program as standard input (see transport.stdin.Stdin), and end the
+        input only when the watch ends, because that ends the program."""
         program = WATCH.stdin()
         if offset < len(program):
             return program[offset:]
         return b"" if self._ended.wait(wait_s) else None
 
     def _follow(self, target: Target) -> None:
+        """Run the program on one node, again whenever it ends, until the watch ends."""
         is_head = target.host == self._access.head.host
         command = WATCH.command(str(self._interval_s), str(int(is_head)))
         while not self._ended.is_set():
@@ -81,7 +84,8 @@ class Watch:
 
 
 class _Lines:
-    """Takes a program's output and passes on each JSON line of it."""
+    """A sink for a program's output that passes each JSON object to `take`. `complaint` is the last
+    line of standard error."""
 
     def __init__(self, take: Any) -> None:
         self._take = take
@@ -95,7 +99,7 @@ class _Lines:
             return
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         for line in lines:
-            # A login shell may greet first.
+            # A login shell may print a greeting first, which is no JSON.
             with contextlib.suppress(ValueError):
                 said = json.loads(line)
                 if isinstance(said, dict):
@@ -104,9 +108,9 @@ class _Lines:
 
 @contextlib.contextmanager
 def watching(access: Access, interval_s: float) -> Iterator[Watch]:
-    """Look at all nodes for the time of the block."""
+    """Watch all nodes in service during the block, with a report every `interval_s` seconds."""
     watch = Watch(access, interval_s)
-    # Daemons: one that waits for a frozen node's connection does not keep the command alive.
+    # Daemon threads, so that one that waits for a frozen node does not keep the command alive.
     threads = [
         threading.Thread(target=watch._follow, args=(target,), daemon=True)
         for target in access.targets
@@ -118,7 +122,7 @@ def watching(access: Access, interval_s: float) -> Iterator[Watch]:
     finally:
         watch._ended.set()
         access.connections.interrupt(for_good=True)
-        # The libraries of those that still run may crash while the interpreter ends.
+        # Threads that still run while the interpreter exits may crash inside native libraries.
         until = time.monotonic() + ENDS_WITHIN_S
         for thread in threads:
             thread.join(max(0.0, until - time.monotonic()))

@@ -1,7 +1,8 @@
-"""The watchdog of a job: it runs beside the job on the head node, so that nobody's laptop has to.
+"""The watchdog of a job. It runs beside the job on the head node and needs no other machine.
 
-When the job has made no step for long enough, all nodes are looked at as `diagnose` does, over the
-head node's own SSH keys. What was seen stays in the job's folder, the verdict in the job's log.
+If the job makes no step for long enough, the watchdog diagnoses it as `diagnose` does, with the
+head node's own SSH keys. It stores the evidence in the job's folder and writes the verdict to the
+job's log.
 """
 
 from __future__ import annotations
@@ -35,20 +36,24 @@ from clusterctl.operations.hosts_access import open_hosts
 from clusterctl.operations.kill import cancel
 
 SETTINGS, BUNDLE, SAID = "watchdog.json", "diagnosis.gz", "watchdog"
-# Before the first step: libraries are imported, data is opened, the first batch is compiled.
+# Before its first step a job may be silent this many times as long as after it: it imports
+# libraries, opens data and compiles the first batch.
 START_UP = 3
-LEAST_S = 1.0
-OWN = "clusterctl watchdog, "
-# What Horovod writes about a job that makes no steps is none, nor what the watchdog does.
+LEAST_S = 1.0  # the shortest --watchdog
+OWN = "clusterctl watchdog, "  # begins each line of the watchdog in the job's log
+# Log lines that are no sign of progress: the watchdog's own, Horovod's warnings about stalled ranks
+# with the lists that follow them, and empty lines.
 NO_STEP = re.compile(
     rf"^{OWN}|stall_inspector|tensors were submitted to be reduced|subset of ranks and are waiting|"
     r"cause deadlock|^(Missing|Stalled) ranks:|^\d+!?: \[|^\s*$"
 )
-LOOK_BYTES = 1 << 20
+LOOK_BYTES = 1 << 20  # the most bytes of the log that one poll reads
 
 
 @dataclass(frozen=True)
 class WatchedHost:
+    """A node of the job's cluster. `address` is its private one."""
+
     index: int = 0
     name: str = ""
     address: str = ""
@@ -57,7 +62,11 @@ class WatchedHost:
 
 @dataclass(frozen=True)
 class WatchdogSettings:
-    """After how long it looks, whether it then ends the job, and the nodes that it asks."""
+    """The watchdog's settings, as JSON in the job's folder.
+
+    It diagnoses the job after `after_s` seconds without a step, on `hosts`, and then cancels it if
+    `cancels`.
+    """
 
     cluster: str = ""
     user: str = ""
@@ -67,9 +76,13 @@ class WatchdogSettings:
 
 
 def prepare(access: Access, after_s: float, cancels: bool, cache: Path, offline: bool) -> str:
-    """Bring what it needs to the nodes, and look once, so that it is known to work. The settings
-    as JSON. Raises UsageError for a time in which no job makes steps, ClusterctlError; a node that
-    is silent is the job's own trouble."""
+    """Put the watchdog's programs on the head node and return its settings as JSON.
+
+    One diagnosis is made at once, to be sure that it works; it also stores py-spy on the nodes.
+    `after_s` is the time without a step after which the watchdog acts. For `cache` and `offline`
+    see put_programs. Raise UsageError if `after_s` is too short, and ClusterctlError. A node that
+    does not answer is no error here.
+    """
     if after_s < LEAST_S:
         raise UsageError(
             f"--watchdog {after_s:g}s is shorter than steps may be",
@@ -87,7 +100,11 @@ def prepare(access: Access, after_s: float, cancels: bool, cache: Path, offline:
 
 
 class JobProgress:
-    """Whether a job makes steps, by what it writes: its log and the trainer's metrics."""
+    """Detects whether a job makes steps, from its log and the trainer's metrics file.
+
+    `last` is the time of the last sign of progress and `began` that of the attempt's start, both by
+    `time.monotonic`.
+    """
 
     def __init__(self, folder: Path) -> None:
         plan = jobs.describe(folder)["plan"]
@@ -104,19 +121,22 @@ class JobProgress:
         self.began = self.last = time.monotonic()
 
     def look(self) -> None:
-        # After a lost node the job waits for nodes, up to a quarter of an hour, and begins anew.
+        """Read what the job has written since the last call."""
+        # After a lost node, the job waits up to 15 minutes for its nodes and then starts again. So
+        # the time counts from the new attempt on.
         waits = is_between_attempts(self._folder)
         if waits or jobs.mtime_of(self._folder / "exit_status") != self._attempt:
             self._begin()
         rows, now = _size(self._metrics), time.monotonic()
-        # Fewer: what an earlier job left there was cleared.
+        # The file shrinks when the job clears what an earlier job left; that is no step.
         if rows > self._rows:
             self.has_stepped, self.last = True, now
         self._rows = rows
         with contextlib.suppress(OSError), self._log.open("rb") as log:
             log.seek(self._read)
             content = log.read(LOOK_BYTES)
-            # A line that is not whole yet is read again, one that is endless is taken as it is.
+            # An incomplete last line is read again with the next call, unless it alone fills the
+            # buffer.
             lines, end, rest = content.rpartition(b"\n")
             if not end and len(content) == LOOK_BYTES:
                 lines, rest = content, b""
@@ -126,7 +146,11 @@ class JobProgress:
                 self.last = now
 
     def silent_s(self, after_s: float) -> float | None:
-        """For how long it has made no step, if that is too long."""
+        """Return the seconds since the last progress if that is too long, else None.
+
+        Too long is more than `after_s`. Before the first step, nothing is too long until START_UP
+        times `after_s` after the start.
+        """
         now = time.monotonic()
         if not self.has_stepped and now - self.began < START_UP * after_s:
             return None
@@ -134,7 +158,8 @@ class JobProgress:
 
 
 def is_between_attempts(folder: Path) -> bool:
-    """Whether the head node sees what is left of the job, or waits for nodes (after.py)."""
+    """Return whether an attempt of the job has failed and after.py runs on the head node: it ends
+    leftover processes, or waits for nodes."""
     program = str(folder / "after.py")
     return any(program in one.argv for one in processes.all_processes().values())
 
@@ -156,17 +181,18 @@ def main() -> None:
         time.sleep(min(5.0, settings.after_s / 5))
         progress.look()
         silent_s = progress.silent_s(settings.after_s)
-        # Once for each time that it stops.
+        # Act once each time that the progress stops.
         if silent_s is not None and looked_at != progress.last and jobs.pid_of(folder):
             looked_at = progress.last
             _fire(folder, settings, progress, silent_s)
 
 
 def _fire(folder: Path, settings: WatchdogSettings, progress: JobProgress, silent_s: float) -> None:
-    """Diagnose the job, keep what was seen, and end it if that is wanted and it still stands."""
+    """Diagnose the job, save the evidence, and cancel the job if the settings say so and it still
+    makes no step."""
     stopped, said = progress.last, f"no step for {format_duration(silent_s)}"
     with _telling(folder, said), head_access(settings) as access:
-        # A diagnosis that fails, on a full disk for example, keeps no hung job alive.
+        # If the diagnosis fails, for example on a full disk, the job is cancelled all the same.
         with _telling(folder, f"{said}; not all is kept"):
             evidence = collect(access, folder.name)
             _say(folder, f"{said}: {conclude(evidence).verdict}")
@@ -185,7 +211,8 @@ def _fire(folder: Path, settings: WatchdogSettings, progress: JobProgress, silen
 
 @contextlib.contextmanager
 def _telling(folder: Path, failed: str) -> Iterator[None]:
-    """Say what failed, whatever it is: the watchdog lives as long as its job."""
+    """Report any exception of the block instead of raising it, so that the watchdog stays alive.
+    `failed` begins the message."""
     try:
         yield
     except ClusterctlError as error:
@@ -195,7 +222,7 @@ def _telling(folder: Path, failed: str) -> Iterator[None]:
 
 
 def _say(folder: Path, text: str) -> None:
-    """In the job's log, where a user looks, and where `clusterctl jobs` does."""
+    """Append a line with the time to the job's log and to the file that `clusterctl jobs` shows."""
     now = datetime.now(timezone.utc)
     with contextlib.suppress(OSError), (folder / SAID).open("a") as file:
         file.write(f"{now:%Y-%m-%d %H:%M:%S} UTC: {text}\n")
@@ -204,7 +231,7 @@ def _say(folder: Path, text: str) -> None:
 
 
 def head_access(settings: WatchdogSettings) -> Access:
-    """The cluster as its own head node reaches it: by private addresses and ~/.ssh."""
+    """Return access to the cluster from its own head node: by private addresses, with ~/.ssh."""
     some: dict[str, Any] = dict.fromkeys(("instance_id", "instance_type", "availability_zone"), "")
     some |= {
         "state": NodeState.RUNNING,
@@ -221,8 +248,8 @@ def head_access(settings: WatchdogSettings) -> Access:
 
 
 def as_now(host: WatchedHost) -> WatchedHost:
-    """The node with the address that it has by now: it may have been replaced, while the job was in
-    the queue or waited for it."""
+    """Return the node with its current address. The node may have been replaced while the job was
+    queued or waited for it."""
     try:
         return replace(host, address=socket.gethostbyname(host.name))
     except OSError:
