@@ -206,7 +206,7 @@ def write_report(folder: Path, predicted: Sequence[int] = ()) -> list[str]:
     if drawn:
         files["scaling.svg"] = svg(drawn[0]).encode()
         with suppress(MissingTool):
-            picture_format(Path("scaling.png"))
+            picture_format(Path("scaling.png"))  # raises MissingTool without matplotlib
             files["scaling.png"] = draw([_panel(chart) for chart in drawn], "png")
     for name, content in files.items():
         write_result(folder / name, content)

@@ -101,6 +101,7 @@ def find_logs(
     Return the request for `clean_logs` and what each node would remove. Raise JobRunning while a
     job runs, unless `force` or `dry_run`, and HostError of the head node.
     """
+    # Several fan-outs follow: do not wait for an unreachable node in each of them.
     access.connections.ask_again = False
     running = what_runs(access)
     if not (force or dry_run):

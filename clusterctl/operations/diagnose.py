@@ -297,6 +297,8 @@ def ask(
         problems.append("what looked at it hangs there")
     [said] = json_lines(result, "looking at it") or [{}]
     host = decode(HostEvidence, said.get("host"))
+    # The node read its clock during the round trip: compare it with the middle of that. The error
+    # is at most half the round trip.
     host = replace(
         host,
         clock_offset_s=round(float(words[0] or 0) - (asked_at + answered_at) / 2, 4),

@@ -73,6 +73,7 @@ def parse_disks(result: CommandResult) -> NodeDisks:
     usages: list[DiskUsage] = []
     found: list[Finding] = []
     for system in answer["filesystems"]:
+        # Blocks reserved for root are neither used nor free, so this is less than the size.
         used, room = system["used_bytes"], system["used_bytes"] + system["free_bytes"]
         inodes = system["inodes"]
         usages.append(

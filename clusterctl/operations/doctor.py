@@ -69,6 +69,7 @@ def doctor(
     `data_dir` is the folder of the training files; empty for the default. The head node always
     tries to log in to every node; with `all_to_all` each node also tries port 22 of every other.
     """
+    # Several fan-outs follow: do not wait for an unreachable node in each of them.
     access.connections.ask_again = False
     access.connections.connect_timeout_s = LOGIN_WITHIN_S
     targets = access.select(indices)

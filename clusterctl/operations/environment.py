@@ -200,6 +200,8 @@ class Installation:
         self._errors.update({node.host: node.error for node in report.failed if node.error})
 
     def _step(self, hosts: Sequence[str], verb: str, tell: Tell) -> FanoutResult[CommandResult]:
+        """Run a verb of the environment's script on these nodes. Only the head node keeps its
+        wheels afterwards."""
         given = GIVEN if self._packages else ""
 
         def command(target: Target) -> str:

@@ -173,7 +173,7 @@ def ready_tools(
     return FanoutResult(tuple(tools))
 
 
-# Starting, looking, ending
+# Starting, listing, cancelling
 
 
 def start_sync(
@@ -335,6 +335,7 @@ class Watched:
 
     def _fail(self, target: Target, error: ClusterctlError) -> None:
         self._failures[target.host] += 1
+        # A program that failed on the node would fail again; a lost connection may pass.
         if isinstance(error, CommandFailed) or self._failures[target.host] >= MOST_FAILURES:
             self._over[target.host] = error
         else:
