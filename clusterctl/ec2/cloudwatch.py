@@ -1,5 +1,6 @@
-"""Custom metrics in CloudWatch, by PutMetricData and its rules.
+"""Custom CloudWatch metrics, sent with PutMetricData.
 
+The limits below are from
 https://docs.aws.amazon.com/AmazonCloudWatch/latest/APIReference/API_PutMetricData.html
 """
 
@@ -15,18 +16,23 @@ from urllib.parse import quote
 from clusterctl.domain.errors import UsageError
 from clusterctl.ec2.errors import translated
 
-MOST_METRICS = 1000  # of a request
-# It may have 1 MB, and whether it is compressed (botocore does that from 10 kB on) is the wire's
-# affair: older botocores send forms, in which a value takes so much beside its names.
+MOST_METRICS = 1000  # in one request
+# A request may have 1 MB before compression (botocore compresses from 10 kB on). VALUE_BYTES is
+# what one value takes besides its names in the form encoding of older botocore versions, which is
+# the longest encoding.
 MOST_BYTES, VALUE_BYTES = 900_000, 700
+# CloudWatch rejects values beyond this, and timestamps further from the present than these.
 LARGEST = 2.0**360
 OLDEST_S, NEWEST_S = 14 * 86400.0, 2 * 3600.0
 
 
 @dataclass(frozen=True)
 class Point:
-    """One value of a metric. `at`: seconds since 1970. `place` rises from value to value of a
-    metric: what is behind the last one that was sent is new."""
+    """One value of a metric. `at` is in seconds since 1970.
+
+    `place` increases from one value of a metric to the next. The caller sends only values whose
+    `place` is beyond that of the last value sent.
+    """
 
     metric: str
     place: float
@@ -37,7 +43,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Sorted:
-    """What CloudWatch takes of some points, and how many it does not."""
+    """The points that CloudWatch accepts, and how many it would reject for each reason."""
 
     points: tuple[Point, ...]
     no_numbers: int = 0
@@ -46,12 +52,15 @@ class Sorted:
 
 
 def sort_out(points: Iterable[Point], now: float) -> Sorted:
-    """Leave out what would have the whole request refused."""
+    """Leave out the points for which CloudWatch would reject the whole request.
+
+    `now` is in seconds since 1970.
+    """
     taken, no_numbers, too_old, too_new = [], 0, 0, 0
     for point in points:
         if not (math.isfinite(point.value) and abs(point.value) <= LARGEST):
             no_numbers += 1
-        # A minute for the way there.
+        # A minute's margin: the request arrives later than `now`.
         elif point.at < now - OLDEST_S + 60:
             too_old += 1
         elif point.at > now + NEWEST_S:
@@ -62,7 +71,7 @@ def sort_out(points: Iterable[Point], now: float) -> Sorted:
 
 
 def check_namespace(text: str) -> str:
-    """Return the namespace itself. Raises UsageError for one that CloudWatch would refuse."""
+    """Return `text` unchanged. Raises UsageError for a namespace that CloudWatch would reject."""
     if not text.strip() or len(text) > 255 or text.startswith((":", "AWS/")) or not text.isascii():
         raise UsageError(
             f"not a namespace of CloudWatch: {text!r}", "for example --cloudwatch Training"
@@ -73,9 +82,9 @@ def check_namespace(text: str) -> str:
 def put(
     client: Any, namespace: str, dimensions: Mapping[str, str], points: Sequence[Point]
 ) -> Iterator[Sequence[Point]]:
-    """Send points that were sorted out, and yield those of each request that was accepted.
+    """Send points that passed `sort_out`, and yield the points of each accepted request.
 
-    Raises AwsError.
+    Raises AwsError. Points of earlier batches are in CloudWatch then.
     """
     said = [{"Name": name, "Value": value} for name, value in dimensions.items()]
     names = sum(len(word) for pair in dimensions.items() for word in pair)
@@ -93,7 +102,8 @@ def put(
                         "Timestamp": datetime.fromtimestamp(point.at, timezone.utc),
                         "Value": point.value,
                         "Unit": point.unit,
-                        # Rows come more often than every minute; it costs the same.
+                        # One second: rows come more often than once a minute, and high
+                        # resolution costs the same.
                         "StorageResolution": 1,
                     }
                     for point in batch

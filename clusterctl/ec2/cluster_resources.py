@@ -1,4 +1,4 @@
-"""What EC2 has of a cluster beside its instances, and how all of it is taken away."""
+"""A cluster's key pairs and placement groups, and the removal of everything a cluster has."""
 
 from __future__ import annotations
 
@@ -20,33 +20,38 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class KeyPair:
+    """A key pair in EC2. `public_key` is an OpenSSH line, empty where EC2 does not return it."""
+
     name: str
     public_key: str
 
     def holds(self, public_key: str) -> bool:
-        """Whether it is this key, whatever the comment."""
+        """Return whether this is the same key. The comments may differ."""
         return self.public_key.split()[:2] == public_key.split()[:2]
 
 
 def find_key_pairs(client: EC2Client, name: str) -> tuple[KeyPair, ...]:
-    """The key pairs with the cluster's tag: one, or none. Raises AwsError."""
+    """Return the key pairs with the cluster's tag: usually one or none. Raises AwsError."""
     with translated():
         of_cluster: Any = tags.of_cluster(name)
         found = client.describe_key_pairs(Filters=[of_cluster], IncludePublicKey=True)["KeyPairs"]
     return tuple(KeyPair(pair["KeyName"], pair.get("PublicKey", "")) for pair in found)
 
 
+# How long a new placement group may stay in another state than `available`.
 AVAILABLE_WITHIN_S = 60.0
 
 
 @dataclass(frozen=True)
 class PlacementGroup:
+    """A placement group. `state` is EC2's: `pending`, `available` or `deleting`."""
+
     name: str
     state: str
 
 
 def find_placement_groups(client: EC2Client, name: str) -> tuple[PlacementGroup, ...]:
-    """Return the groups with the cluster's tag: one, or none. Raises AwsError."""
+    """Return the placement groups with the cluster's tag: usually one or none. Raises AwsError."""
     with translated():
         of_cluster: Any = tags.of_cluster(name)
         found = client.describe_placement_groups(Filters=[of_cluster])
@@ -58,7 +63,10 @@ def find_placement_groups(client: EC2Client, name: str) -> tuple[PlacementGroup,
 
 
 def await_available(client: EC2Client, name: str) -> None:
-    """Wait until the placement group takes instances. Raises AwsError, ClusterctlError."""
+    """Wait until the cluster's placement group accepts instances.
+
+    Raises AwsError, and ClusterctlError if that takes more than AVAILABLE_WITHIN_S.
+    """
     deadline = time.monotonic() + AVAILABLE_WITHIN_S
     for gap_s in gaps(0.1):
         states = {group.state for group in find_placement_groups(client, name)}
@@ -74,7 +82,11 @@ def await_available(client: EC2Client, name: str) -> None:
 
 
 def delete_placement_groups(client: EC2Client, name: str, timeout_s: float) -> tuple[str, ...]:
-    """Delete the cluster's placement groups, once their instances are gone; their names."""
+    """Delete the cluster's placement groups and return their names.
+
+    EC2 refuses while terminated instances are still in a group: tries again for `timeout_s` in all.
+    Raises AwsError.
+    """
     deadline = time.monotonic() + timeout_s
     deleted = []
     for group in find_placement_groups(client, name):
@@ -96,6 +108,7 @@ def delete_placement_groups(client: EC2Client, name: str, timeout_s: float) -> t
 
 
 NOT_TERMINATED = ("pending", "running", "stopping", "stopped", "shutting-down")
+# Instances per TerminateInstances call.
 BATCH = 100
 
 
@@ -105,10 +118,11 @@ def terminate_all(
     timeout_s: float,
     on_look: Callable[[Sequence[Instance]], None] = lambda left: None,
 ) -> tuple[str, ...]:
-    """Terminate the cluster's instances and wait for their end; the names of the nodes there were.
+    """Terminate the cluster's instances, wait until they are gone, and return the nodes' names.
 
-    Looks by tag again and again, so that it also gets what a launch under way still brings.
-    Raises AwsError, and ClusterctlError at the deadline.
+    Each poll finds instances by tag, so that it also terminates those that a launch still under
+    way brings. `on_look` receives the remaining instances of each poll. Raises AwsError, and
+    ClusterctlError after `timeout_s`.
     """
     deadline = time.monotonic() + timeout_s
     asked: set[str] = set()
@@ -131,9 +145,10 @@ def terminate_all(
 
 
 def terminate_these(client: EC2Client, name: str, ids: Sequence[str], timeout_s: float) -> None:
-    """Terminate these instances of a cluster and see them gone. Raises AwsError, ClusterctlError.
+    """Terminate these instances of a cluster and wait until they are gone.
 
-    Their word is not enough: EC2 may lose a request for an instance that is still pending.
+    Repeats the request until they shut down: EC2 may accept one for an instance that is still
+    pending and not carry it out. Raises AwsError, and ClusterctlError after `timeout_s`.
     """
     deadline = time.monotonic() + timeout_s
     for gap_s in gaps():
@@ -159,7 +174,7 @@ def terminate_these(client: EC2Client, name: str, ids: Sequence[str], timeout_s:
 
 
 def _terminate(client: EC2Client, ids: Sequence[str]) -> list[str]:
-    """Ask EC2 to terminate these; return the ids that it has accepted."""
+    """Call TerminateInstances and return the ids that EC2 accepted. Raises AwsError."""
     accepted = []
     for start in range(0, len(ids), BATCH):
         batch = list(ids[start : start + BATCH])
@@ -168,7 +183,8 @@ def _terminate(client: EC2Client, ids: Sequence[str]) -> list[str]:
                 client.terminate_instances(InstanceIds=batch)
             accepted += batch
         except AwsError as error:
-            # One id that EC2 does not know (yet, or any more) fails the call for all.
+            # One id that EC2 does not know, because it is too new or too old, fails the call for
+            # all. So each is sent alone.
             if error.code != "InvalidInstanceID.NotFound":
                 raise
             if len(batch) > 1:
@@ -177,7 +193,10 @@ def _terminate(client: EC2Client, ids: Sequence[str]) -> list[str]:
 
 
 def delete_groups(client: EC2Client, name: str, timeout_s: float) -> tuple[str, ...]:
-    """Delete the cluster's security groups; waits while something still uses one."""
+    """Delete the cluster's security groups and return their ids.
+
+    Waits up to `timeout_s` while something still uses a group. Raises AwsError.
+    """
     groups = find_groups(client, name)
     deadline = time.monotonic() + timeout_s
     for group in groups:
@@ -196,14 +215,17 @@ def delete_groups(client: EC2Client, name: str, timeout_s: float) -> tuple[str, 
 
 
 def delete_key_pairs(client: EC2Client, names: Sequence[str]) -> None:
-    """Delete these key pairs. Raises AwsError."""
+    """Delete the key pairs with these names. Raises AwsError."""
     for name in names:
         with translated():
             client.delete_key_pair(KeyName=name)
 
 
 def await_launches(client: EC2Client, tokens: Sequence[str], until: float) -> None:
-    """Wait until launches of unknown outcome show their instances, or `until` (Unix time)."""
+    """Wait until each of these client tokens has made instances, or until `until` (Unix time).
+
+    For launches of unknown outcome. Raises AwsError.
+    """
     for gap_s in gaps():
         if time.time() >= until or launched_with(client, tokens) >= set(tokens):
             return

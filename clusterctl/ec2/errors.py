@@ -1,4 +1,4 @@
-"""EC2's errors, told as ours and sorted by what they call for; the gaps between two tries."""
+"""Translation of botocore's errors into AwsError, with hints; the delays between retries."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ from clusterctl.domain.errors import AwsError
 
 
 def gaps(first_s: float = 0.2, growth: float = 1.4, limit_s: float = 5.0) -> Iterator[float]:
-    """Growing gaps, without end: quick where things are quick, gentle to the API where not."""
+    """Yield delays in seconds without end, each `growth` times the one before, at most `limit_s`.
+
+    Used by every poll and retry: short at first for what is quick, longer to spare the API.
+    """
     gap_s = first_s
     while True:
         yield gap_s
         gap_s = min(gap_s * growth, limit_s)
 
 
-# code -> (what happened, what to do). An empty message keeps EC2's own words.
-# A code that ends in "*" stands for all that begin so; the first match counts.
+# Error code -> (message, hint). An empty message keeps EC2's own; `{message}` stands for it.
+# A code that ends in "*" matches every code with that prefix. The first match counts.
 TABLE: dict[str, tuple[str, str]] = {
-    # Who is asking
+    # Credentials and permissions
     "NoCredentialsError": (
         "there are no AWS credentials",
         "run `aws configure`, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
@@ -51,7 +54,7 @@ TABLE: dict[str, tuple[str, str]] = {
     ),
     "OptInRequired": ("", "enable the service for your account, or take another region"),
     "PendingVerification": ("", "AWS is still checking the account; try again in some minutes"),
-    # What is asked for
+    # Errors in the request
     "VolumeModificationRateExceeded": (
         "EBS takes the next change of a volume six hours after the last one",
         "wait, or free room meanwhile: clusterctl clean-logs NAME --jobs",
@@ -90,7 +93,7 @@ TABLE: dict[str, tuple[str, str]] = {
         "not allowed: {message}",
         "ask whoever runs the account for the permission",
     ),
-    # What CloudFormation says
+    # CloudFormation
     "AlreadyExistsException": ("", "run the command again: it goes on from what is there"),
     "InsufficientCapabilities*": ("", "the template that is there is not clusterctl's"),
     "LimitExceededException": ("", "ask for a larger quota under Service Quotas"),
@@ -99,7 +102,7 @@ TABLE: dict[str, tuple[str, str]] = {
         "check the names and values that were given",
     ),
     "DependencyViolation": ("", "something else still uses it; run `clusterctl down` again"),
-    # What there is
+    # Capacity, quotas and EC2's own failures
     "InsufficientInstanceCapacity": (
         "EC2 has not enough machines of this type now: {message}",
         "nothing was launched; try later, another zone or region, or a smaller type",
@@ -134,7 +137,7 @@ TABLE: dict[str, tuple[str, str]] = {
     "InternalFailure": ("EC2 had an internal error: {message}", "run the command again"),
     "ServiceUnavailable": ("EC2 is not available now", "run the command again"),
     "Unavailable": ("EC2 is not available now", "run the command again"),
-    # The way there
+    # The connection
     "EndpointConnectionError": (
         "EC2 cannot be reached: {message}",
         "check the network, and that the region in --region exists",
@@ -144,7 +147,7 @@ TABLE: dict[str, tuple[str, str]] = {
     "ConnectionClosedError": ("EC2 closed the connection: {message}", "run the command again"),
     "ProxyConnectionError": ("", "check HTTPS_PROXY"),
     "SSLError": ("", "check the clock, and AWS_CA_BUNDLE if there is a proxy in between"),
-    # The message would be a page of HTML.
+    # EC2's own message is left out: it would be a page of HTML, for example from a proxy.
     "ResponseParserError": (
         "what answered is not EC2",
         "run the command again; if it stays so, check the endpoint and the proxy",
@@ -152,7 +155,7 @@ TABLE: dict[str, tuple[str, str]] = {
     "HTTPClientError": ("EC2 cannot be reached: {message}", "check the network"),
 }
 
-# After these a request may have been carried out all the same.
+# After these errors EC2 may have carried out the request all the same.
 _OUTCOME_UNKNOWN = frozenset(
     (
         "ReadTimeoutError",
@@ -162,7 +165,7 @@ _OUTCOME_UNKNOWN = frozenset(
         "ResponseParserError",
     )
 )
-# EC2 says these with HTTP 500 or 503, and means them.
+# EC2 sends these with HTTP 500 or 503, but they are definite refusals.
 _REFUSED_WITH_5XX = frozenset(
     (
         "InsufficientInstanceCapacity",
@@ -177,7 +180,7 @@ _REFUSED_WITH_5XX = frozenset(
 
 
 def outcome_unknown(error: AwsError) -> bool:
-    """Whether the request may have been carried out although it failed."""
+    """Return whether EC2 may have carried out the request although it failed."""
     response = getattr(error.__cause__, "response", None) or {}
     status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     if status >= 500:
@@ -186,13 +189,13 @@ def outcome_unknown(error: AwsError) -> bool:
 
 
 def throttled(error: AwsError) -> bool:
-    """Whether EC2 only asks for patience."""
+    """Return whether EC2 is throttling: the same request may succeed later."""
     return error.code in ("RequestLimitExceeded", "EC2ThrottledException", "Throttling")
 
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Raises AwsError for whatever botocore raises inside."""
+    """Raise AwsError for any botocore exception inside the `with` block."""
     try:
         yield
     except Exception as error:
@@ -203,8 +206,8 @@ def translated() -> Iterator[None]:
 
 
 def aws_error(error: Exception) -> AwsError | None:
-    """The AwsError for an exception of botocore; None for any other."""
-    # By name: importing botocore here would cost every command its start-up.
+    """Return the AwsError for an exception of botocore; None for any other exception."""
+    # By the classes' names: an import of botocore here would slow the start of every command.
     names = [kind.__name__ for kind in type(error).__mro__ if "botocore" in kind.__module__]
     if not names:
         return None
@@ -220,7 +223,7 @@ def _worded(code: str, names: list[str], message: str) -> AwsError:
     for name in names:
         for pattern, (wording, hint) in TABLE.items():
             if name == pattern or (pattern.endswith("*") and name.startswith(pattern[:-1])):
-                # Not str.format: the message is EC2's and may hold braces.
+                # Not str.format: a message from EC2 may contain braces.
                 text = wording.replace("{message}", message) or message
                 return AwsError(code, f"{text} ({code})" if "." in code else text, hint)
     return AwsError(code, f"EC2 refused: {message} ({code})")

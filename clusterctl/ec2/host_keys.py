@@ -1,4 +1,4 @@
-"""Nodes' host keys, as their console or the agent of Systems Manager tells them."""
+"""Nodes' SSH host keys, read from their EC2 console or through Systems Manager's agent."""
 
 from __future__ import annotations
 
@@ -20,35 +20,44 @@ if TYPE_CHECKING:
     from mypy_boto3_ssm import SSMClient
 
 
+# cloud-init prints the host keys between these lines.
 _BEGIN, _END = "-----BEGIN SSH HOST KEY KEYS-----", "-----END SSH HOST KEY KEYS-----"
-# Not within a longer name: sk-ssh-..., ...-cert-v01@openssh.com.
+# The lookbehind excludes longer names of key types: sk-ssh-..., ...-cert-v01@openssh.com.
 _KEY = re.compile(
     r"(?<![\w@.-])(ssh-ed25519|ecdsa-sha2-nistp(?:256|384|521)|ssh-rsa) ([A-Za-z0-9+/]+=*)"
 )
+# The length of an uncompressed point on each curve.
 _POINT_BYTES = {b"nistp256": 65, b"nistp384": 97, b"nistp521": 133}
+# The least length of an RSA modulus: 1024 bits.
 _RSA_BYTES = 128
 
 
-# EC2 is asked for one console at a time. An account has about 100 such requests at once and 20 a
-# second (EC2 API throttling); others ask, too.
+# GetConsoleOutput returns the console of one instance per call. An account has a bucket of about
+# 100 such calls, refilled at 20 a second (EC2 API throttling). This is half of both, because other
+# programs of the account call it too.
 AT_ONCE, PER_S = 50, 10.0
 
 
 class Consoles:
-    """The consoles of a cluster's instances: one request per look, all at one pace."""
+    """Reads the consoles of a cluster's instances, within one rate limit for all threads.
+
+    The limit is a token bucket of AT_ONCE requests that is refilled at PER_S requests a second.
+    """
 
     def __init__(self, client: EC2Client, clock: Callable[[], float] = time.monotonic) -> None:
         self._client = client
         self._clock = clock
         self._lock = threading.Lock()
-        # When the last of the turns that were given away is over, less those at once.
+        # When the last turn that was given out ends. It lags behind the clock by at most the time
+        # of AT_ONCE turns: that many are free at once.
         self._taken_until = float("-inf")
-        # Of the first the next look asks for the older copy, of the others every look.
+        # The next look at an instance in `_was_empty` asks for the older copy of its console,
+        # every look at one in `_without_latest`.
         self._was_empty: set[str] = set()
         self._without_latest: set[str] = set()
 
     def turn_s(self) -> float:
-        """Take the next turn; in how many seconds it is. Each comes to those who wait in order."""
+        """Take the next turn and return in how many seconds it begins. Turns go out in order."""
         with self._lock:
             now = self._clock()
             begin = max(self._taken_until, now - AT_ONCE / PER_S)
@@ -56,10 +65,11 @@ class Consoles:
             return max(0.0, self._taken_until - now)
 
     def look(self, instance_id: str) -> str:
-        """The console so far; empty while there is none, or none in this look. Raises AwsError.
+        """Return the console's text so far; empty if there is none, or EC2 throttles this call.
 
-        `Latest` asks the hypervisor and is for Nitro only; else EC2's own, older copy has to do.
-        Where the latest has nothing, the next look asks for the older one.
+        `Latest` reads from the hypervisor and works on Nitro instances only. On others EC2 returns
+        its own, older copy. Where the latest is empty, the next look asks for the older copy.
+        Raises AwsError.
         """
         older = instance_id in self._without_latest or instance_id in self._was_empty
         self._was_empty.discard(instance_id)
@@ -80,30 +90,35 @@ class Consoles:
         return text
 
     def now(self, instance_id: str) -> str:
-        """What either of both has."""
+        """Return the console's text from either copy: two looks where the first finds nothing."""
         return self.look(instance_id) or self.look(instance_id)
 
 
 def parse_host_keys(console: str) -> tuple[str, ...]:
-    """The host keys cloud-init printed, as `TYPE BASE64`; none before the block is complete.
+    """Return the host keys that cloud-init printed, as `TYPE BASE64`; none before it is done.
 
-    Of several blocks the last counts: keys may be made anew at a later boot. Each line may carry a
-    logger's prefix. A key broken up by another message is left out.
+    Of several blocks the last counts, because a later boot may generate new keys. Each line may
+    carry a logger's prefix. A key that another message interrupts is left out.
     """
     before, end, _ = console.rpartition(_END)
-    # One that a reboot cut short has no end, and the next one's must not be taken for it.
+    # A block that a reboot cut short has no end. `rpartition` for the beginning keeps the end of
+    # the next block from closing it.
     _, begin, block = before.rpartition(_BEGIN)
     return keys_in(block.partition(_END)[0]) if begin and end else ()
 
 
 def keys_in(text: str) -> tuple[str, ...]:
-    """The complete public keys in a text, each once, as `TYPE BASE64`."""
+    """Return the complete public keys in a text, each once, as `TYPE BASE64`."""
     found = (match.groups() for match in _KEY.finditer(text))
     return tuple(dict.fromkeys(f"{kind} {body}" for kind, body in found if _whole(kind, body)))
 
 
 def _whole(kind: str, body: str) -> bool:
-    """Whether the base64 is a complete key of this type: a row of length-prefixed fields."""
+    """Return whether the base64 is a complete key of this type.
+
+    A key is a sequence of fields, each with its length in front (RFC 4253, section 6.6); the first
+    is the type.
+    """
     try:
         blob = base64.b64decode(body, validate=True)
     except (binascii.Error, ValueError):
@@ -119,7 +134,7 @@ def _whole(kind: str, body: str) -> bool:
 
 
 def _fits(kind: str, fields: list[bytes]) -> bool:
-    """Whether the numbers of a key have the size that its type promises."""
+    """Return whether a key's fields, without the type, have the sizes that its type demands."""
     if kind == "ssh-ed25519":
         return [len(field) for field in fields] == [32]
     if kind == "ssh-rsa":
@@ -135,11 +150,12 @@ def _fits(kind: str, fields: list[bytes]) -> bool:
 
 DOCUMENT = "AWS-RunShellScript"
 COMMAND = "cat /etc/ssh/ssh_host_*_key.pub"
-# What the API takes in one call, and gives on one page.
+# The most instances that SendCommand takes in one call, and the largest page of the listings.
 AT_A_TIME = 50
-# The least that SendCommand takes.
+# SendCommand's TimeoutSeconds; it takes no less.
 DELIVERED_WITHIN_S = 30
 ANSWERED_WITHIN_S = 45.0
+# The final states of a command on one instance.
 _ENDED = frozenset(("Success", "Cancelled", "TimedOut", "Failed"))
 
 NOT_MANAGED = "no agent of Systems Manager answers there"
@@ -147,7 +163,7 @@ NOT_MANAGED = "no agent of Systems Manager answers there"
 
 @dataclass(frozen=True)
 class HostKeyAnswers:
-    """By instance id: the host keys as `TYPE BASE64`, or the reason why there are none."""
+    """Host keys as `TYPE BASE64`, or the reason why there are none, each by instance id."""
 
     keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     reasons: Mapping[str, str] = field(default_factory=dict)
@@ -156,7 +172,11 @@ class HostKeyAnswers:
 def ask_host_keys(
     client: SSMClient, instance_ids: Sequence[str], within_s: float = ANSWERED_WITHIN_S
 ) -> HostKeyAnswers:
-    """Ask these instances for their host keys, 50 per command. What AWS refuses is a reason."""
+    """Read the host keys of these instances through Systems Manager, 50 instances per command.
+
+    Waits up to `within_s` for each command. Raises no AwsError: a refusal becomes the reason of
+    each instance without keys.
+    """
     keys: dict[str, tuple[str, ...]] = {}
     reasons: dict[str, str] = {}
     for group in _groups(instance_ids):
@@ -179,7 +199,7 @@ def _ask(
     keys: dict[str, tuple[str, ...]],
     reasons: dict[str, str],
 ) -> None:
-    # One instance without an agent would have the command refused for all.
+    # SendCommand refuses the whole command if one instance has no agent.
     online = _online(client, group)
     reasons.update((one, NOT_MANAGED) for one in group if one not in online)
     asked = [one for one in group if one in online]
@@ -217,10 +237,13 @@ def _online(client: SSMClient, group: Sequence[str]) -> set[str]:
 
 
 def _await(client: SSMClient, command_id: str, count: int, within_s: float) -> dict[str, Any]:
-    """The invocations that have ended, by instance id; all of them, or those there are in time."""
+    """Return the invocations that have ended within `within_s`, by instance id.
+
+    Returns early once all `count` have ended. Raises AwsError.
+    """
     deadline = time.monotonic() + within_s
     for gap_s in gaps(0.5, 1.4, 5.0):
-        # Right after the command there may be none yet.
+        # Right after SendCommand the listing may still be empty.
         ended = {
             one["InstanceId"]: one
             for one in _invocations(client, command_id)
@@ -241,7 +264,7 @@ def _invocations(client: SSMClient, command_id: str) -> Iterable[Any]:
 
 
 def _output(invocation: Any) -> str:
-    """The first 2,500 characters of what the command wrote: a host's keys are half of that."""
+    """Return the command's output. AWS cuts it at 2,500 characters; host keys have half of that."""
     return "\n".join(one.get("Output", "") for one in invocation.get("CommandPlugins", ()))
 
 

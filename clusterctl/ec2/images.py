@@ -1,4 +1,4 @@
-"""Images: which one, read from EC2 and never assumed; and whether it can drive a machine's GPUs."""
+"""Choice of the image (AMI) for an instance type, and checks that it can drive the type's GPUs."""
 
 from __future__ import annotations
 
@@ -19,21 +19,24 @@ if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients
 
 
+# The AWS account that owns the Deep Learning AMIs (DLAMI).
 DLAMI_OWNER = "898082745236"
+# Name patterns of the Deep Learning AMIs with NVIDIA's open or proprietary kernel modules.
 OPEN_DRIVER = "Deep Learning {arm}Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04) *"
-# Ubuntu's and Amazon Linux's: no parameter leads to them, and no new ones are made.
+# For Ubuntu and Amazon Linux. No SSM parameter names these, and AWS publishes no new ones.
 PROPRIETARY_DRIVER = "Deep Learning Base Proprietary Nvidia Driver *"
 PARAMETER = (
     "/aws/service/deeplearning/ami/{architecture}/"
     "base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"
 )
+# Whose images a name pattern from the user may match.
 OWNERS = ("self", "amazon", DLAMI_OWNER)
 
-# GPUs before Turing have no GSP, which NVIDIA's open kernel modules need.
+# NVIDIA's open kernel modules need the GPU System Processor (GSP), which GPUs before Turing lack.
 _NO_GSP = frozenset(("K520", "K80", "M60", "V100"))
 _NO_GSP_FAMILIES = frozenset(("g2", "g3", "g3s", "p2", "p3", "p3dn"))
 
-# The distribution that an image's name tells -> the user it lets in. The first match counts.
+# Pattern of the distribution's name -> login user. None: no login over SSH. The first match counts.
 _USERS = (
     (r"windows", None),
     (r"ubuntu", "ubuntu"),
@@ -48,10 +51,11 @@ _USERS = (
 
 @dataclass(frozen=True)
 class Image:
-    """An AMI. `root_gib` is the least size its root volume can have.
+    """An AMI. `root_gib` is the size of its snapshot: the least size of a root volume.
 
-    `user` is whom it lets in, None where nothing tells; `driver` is `oss`, `proprietary` or empty
-    (unknown). `created` and `deprecated` are EC2's timestamps, empty where there is none.
+    `user` is the login user, None where it is unknown. `driver` is `oss` (NVIDIA's open kernel
+    modules), `proprietary` or empty (unknown). `created` and `deprecated` are EC2's timestamps in
+    ISO 8601, empty where there is none.
     """
 
     image_id: str
@@ -69,28 +73,29 @@ class Image:
 
 
 def needs_proprietary_driver(machine: MachineType) -> bool:
-    """Whether its GPUs are too old for the open kernel modules."""
+    """Return whether the type's GPUs are too old for NVIDIA's open kernel modules."""
     return machine.gpu_name in _NO_GSP or machine.family in _NO_GSP_FAMILIES
 
 
 def architecture_of(machine: MachineType) -> str:
-    """The one to choose an image for."""
+    """Return the architecture to choose an image for: x86_64 wherever the type supports it."""
     known = machine.architectures
     return "arm64" if "arm64" in known and "x86_64" not in known else "x86_64"
 
 
 def default_pattern(machine: MachineType) -> str:
-    """The name of the Deep Learning AMI that fits this type."""
+    """Return the name pattern of the Deep Learning AMIs that fit this type."""
     if needs_proprietary_driver(machine):
         return PROPRIETARY_DRIVER
     return OPEN_DRIVER.format(arm="ARM64 " if architecture_of(machine) == "arm64" else "")
 
 
 def find_image(clients: Clients, wanted: str | None, machine: MachineType) -> Image | None:
-    """The image to launch on this type; None if there is none. Raises AwsError.
+    """Return the image to launch on this type; None if there is none. Raises AwsError.
 
-    `wanted` is an AMI id, the name of an SSM parameter or a pattern of names; None means the
-    Deep Learning AMI. Whoever may not read SSM parameters gets that one by its name.
+    `wanted` is an AMI id, the name of an SSM parameter or a name pattern; None means the newest
+    Deep Learning AMI. Where SSM does not name that one, for example because the user may not read
+    its parameters, it is found by name.
     """
     if wanted is not None and wanted.startswith("/"):
         image_id = _parameter(clients.ssm, wanted)
@@ -103,7 +108,7 @@ def find_image(clients: Clients, wanted: str | None, machine: MachineType) -> Im
 
 
 def _by_id_or_name(client: EC2Client, wanted: str | None, machine: MachineType) -> Image | None:
-    """An AMI id, a pattern of names, or None for the Deep Learning AMI."""
+    """Find an image by AMI id or name pattern; None means the Deep Learning AMI."""
     if wanted is not None and wanted.startswith("ami-"):
         return _described(client, ImageIds=[wanted])
     pattern = default_pattern(machine) if wanted is None else wanted
@@ -120,12 +125,12 @@ def _by_id_or_name(client: EC2Client, wanted: str | None, machine: MachineType) 
 
 
 def _latest(clients: Clients, machine: MachineType) -> Image | None:
-    """What AWS calls the latest; None where that cannot be learnt."""
+    """Return the Deep Learning AMI that AWS's SSM parameter names; None where SSM does not."""
     name = PARAMETER.format(architecture=architecture_of(machine))
     try:
         image_id = _parameter(clients.ssm, name)
     except AwsError:
-        # Not allowed, or no way to SSM: if it is more than that, EC2 will say so.
+        # SSM is not allowed or cannot be reached. Any wider problem shows in the next EC2 call.
         return None
     return _described(clients.ec2, ImageIds=[image_id]) if image_id else None
 
@@ -152,7 +157,7 @@ def _described(client: EC2Client, **wanted: Any) -> Image | None:
 
 
 def newest_image(described: Any) -> Image | None:
-    """The newest of DescribeImages' answer."""
+    """Return the newest image of DescribeImages' answer; None if it has none."""
     if not described:
         return None
     return read_image(
@@ -161,7 +166,7 @@ def newest_image(described: Any) -> Image | None:
 
 
 def read_image(described: Any) -> Image:
-    """What DescribeImages says about one image."""
+    """Read one image of DescribeImages' answer."""
     name = described.get("Name", "")
     description = described.get("Description", "")
     platform = described.get("Platform", "")
@@ -188,7 +193,10 @@ def read_image(described: Any) -> Image:
 
 
 def login_user(*told: str) -> str | None:
-    """The user that an image lets in, from its platform, name and description, in this order."""
+    """Return the login user of an image, from its platform, name and description, in this order.
+
+    None where none of them names a known distribution, and for Windows.
+    """
     for text in told:
         for pattern, user in _USERS:
             if re.search(pattern, text, re.IGNORECASE):
@@ -197,18 +205,18 @@ def login_user(*told: str) -> str | None:
 
 
 def driver_of(name: str) -> str:
-    """`oss` or `proprietary` where a Deep Learning AMI's name tells, else empty."""
+    """Return `oss` or `proprietary` where a Deep Learning AMI's name tells it, else empty."""
     told = re.search(r"\b(oss|proprietary)[ _-]nvidia[ _-]driver", name, re.IGNORECASE)
     if told:
         return told[1].lower()
     if name.startswith("Deep Learning Base AMI with Single CUDA"):
         return "oss"
-    # As they were named before the two parted ways.
+    # Names from before AWS split the images by driver: these have the proprietary one.
     old = re.match(r"Deep Learning (Base )?(GPU )?AMI (\(|GPU )", name)
     return "proprietary" if old else ""
 
 
-# Family -> what it computes with, for types that Horovod on NVIDIA's libraries cannot use.
+# Pattern of the family -> its accelerator, for types without NVIDIA GPUs, which Horovod needs here.
 _ACCELERATORS = (
     (r"trn\d", "AWS Trainium"),
     (r"inf\d", "AWS Inferentia"),
@@ -220,14 +228,16 @@ _ACCELERATORS = (
 )
 _HOPPER_FAMILY = re.compile(r"p5")
 _BLACKWELL_FAMILY = re.compile(r"p6|g7")
-# AWS's first machines with Blackwell; CUDA 12.8, the first to know it, is a little older.
+# When AWS's first Blackwell machines appeared. CUDA 12.8, the first version that supports
+# Blackwell, is a little older. Images from before this date may lack it.
 _BLACKWELL_SINCE = "2025-05-15"
-# What the release notes call by its generation.
+# Names that descriptions of images use for several families.
 _FAMILIES = {
     "p4": ("p4d", "p4de"),
     "p6": ("p6-b200", "p6-b300"),
     "gr6(f)": ("gr6", "gr6f"),
 }
+# Names of plain distribution images, which have no NVIDIA driver.
 _PLAIN_SYSTEM = re.compile(r"ubuntu/images|al2023-ami-|amzn2-ami-(hvm|kernel)|debian-\d|RHEL-")
 _DLAMI = "Deep Learning "
 _HAS_FRAMEWORK = re.compile(r"TensorFlow|Deep Learning AMI \(")
@@ -239,7 +249,10 @@ def image_findings(
     wanted: str | None = None,
     today: date | None = None,
 ) -> list[Finding]:
-    """Check whether `image`, chosen by `wanted`, runs on this type; all findings."""
+    """Check whether an image runs on this type, and return all findings.
+
+    `image` is what `find_image` returned for `wanted`; None becomes an error.
+    """
     today = today or datetime.now(timezone.utc).date()
     findings = _machine_findings(machine)
     if image is None:
@@ -272,7 +285,10 @@ def _machine_findings(machine: MachineType) -> list[Finding]:
 
 
 def _whole(machine: MachineType) -> str:
-    """`gr6.4xlarge` for `gr6f.4xlarge`; the smallest where there is no such size."""
+    """Return the type with a whole GPU for one with a part: `gr6.4xlarge` for `gr6f.4xlarge`.
+
+    The smallest of the family for size `large`, which whole GPUs do not have.
+    """
     family = machine.family.rstrip("f")
     size = machine.name.partition(".")[2]
     smallest = "4xlarge" if family == "gr6" else "xlarge"
@@ -353,7 +369,10 @@ def _driver(image: Image, machine: MachineType) -> list[Finding]:
 
 
 def _supports(description: str, family: str) -> bool:
-    """Whether a Deep Learning AMI's description has this family in its list, if it has a list."""
+    """Return whether an image's description lists this family as supported.
+
+    True for a description without such a list.
+    """
     listed = re.search(r"Supported EC2 instances: ([\w, ()-]+)\.", description, re.IGNORECASE)
     if not listed:
         return True
@@ -410,7 +429,7 @@ def _horovod(image: Image, machine: MachineType) -> list[Finding]:
 
 
 def _kernels(machine: MachineType) -> list[Finding]:
-    """Compute capability 9.0, which the wheels of TensorFlow 2.15 do not know."""
+    """Report Hopper GPUs: TensorFlow 2.15's wheels have no kernels for compute capability 9.0."""
     if not machine.gpus or not _HOPPER_FAMILY.match(machine.family):
         return []
     return [

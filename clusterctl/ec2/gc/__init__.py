@@ -1,5 +1,6 @@
-"""What was left behind: everything with our tags, which of it nobody uses, and its removal.
+"""Garbage collection: find everything with clusterctl's tags, judge what is unused, remove it.
 
-Here: the sweep over a region, the verdicts and the calls that delete. Not here: the end of a
-cluster that is wanted no more (teardown.py), and when to look (operations/gc.py).
+Contains the sweep over a region, the verdicts and the calls that delete. Not here: the removal of
+one cluster (operations/down.py, ec2/cluster_resources.py) and the command itself
+(operations/gc.py).
 """

@@ -1,4 +1,4 @@
-"""What becomes of each thing with our tags, networks among them, and by what rules. Pure."""
+"""The verdict of `gc` on each resource with clusterctl's tags, and its rules. Pure: no I/O."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from typing import Optional
 from clusterctl.domain.units import format_duration
 from clusterctl.ec2.gc.resources import Resource, ResourceKind, limits_of, stopped_at
 
-# A launch makes its key and group minutes before its instances; deadlines have their delays too.
+# Anything younger is kept: a launch creates its key pair and security group minutes before its
+# instances. Limits get the same grace, because the nodes' own timers need time to act.
 YOUNG = timedelta(minutes=15)
 
-# Region and name: one name in two regions is two clusters.
+# Region and cluster name. The same name in two regions is two clusters.
 ClusterId = tuple[str, str]
+# Region, kind and the resource's id.
 ThingId = tuple[str, ResourceKind, str]
 
 
 class Verdict(Enum):
-    """ORPHAN goes. KEPT is shown and stays. IN_USE is as it should be."""
+    """What `gc` does: it removes an ORPHAN, lists what is KEPT, and hides what is IN_USE."""
 
     ORPHAN = "orphan"
     KEPT = "kept"
@@ -29,12 +31,16 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Rules:
-    """By what to judge. `here` are the clusters with a folder on this machine, `busy` those among
-    them on which a command is at work, `unsettled` those whose launch has an unknown outcome.
-    `blind` are kinds that could not be looked at in a region. `alone_since` is since when things
-    have been seen that have no date and no use; None takes all of them for old. `cluster` limits
-    everything to that name and spares nothing of it; `older_than_s` also condemns instances that
-    are up, whoever's; `networks` unused ones.
+    """The facts and options that the verdicts depend on.
+
+    `here` are the clusters with a folder on this machine, `busy` those that another command has
+    locked, `unsettled` those with a launch of unknown outcome. `blind` are the kinds that could not
+    be listed in a region. `alone_since` is when `gc` first saw each unused resource for which EC2
+    has no creation date; None counts all of these as old.
+
+    Options: `cluster` judges only the cluster of that name, and all of it is an orphan.
+    `older_than_s` makes orphans of all instances that have been up longer. `networks` makes
+    orphans of unused networks.
     """
 
     now: datetime
@@ -50,7 +56,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class Judged:
-    """One thing, what is to become of it, and why."""
+    """One resource with its verdict and the reason for it."""
 
     resource: Resource
     verdict: Verdict
@@ -58,16 +64,18 @@ class Judged:
 
 
 def thing_id(one: Resource) -> ThingId:
+    """Return what identifies a resource across regions and kinds."""
     return one.region, one.kind, one.id
 
 
 def age_s(one: Resource, now: datetime) -> float | None:
-    """None where EC2 does not say."""
+    """Return the resource's age in seconds; None where EC2 has no creation date for it."""
     return (now - one.made_at).total_seconds() if one.made_at else None
 
 
 def judge_network(one: Resource, everything: Sequence[Resource], rules: Rules) -> Judged:
-    """`everything` is all that was found, the clusters' things among it."""
+    """Return the verdict on a network. `everything` is all that was found in all regions."""
+    # Some kinds carry only the network's tag, some only the id of a VPC: both lead to its users.
     inside = set(one.vpc_ids)
     for other in everything:
         if other.region == one.region and other.network and other.network == one.network:
@@ -99,12 +107,15 @@ _Answer = Optional[tuple[Verdict, str]]
 _Way = Callable[[Resource], tuple[Verdict, str]]
 _ATTACHABLE = (ResourceKind.VOLUME, ResourceKind.ADDRESS, ResourceKind.INTERFACE)
 _YOUNG_S = YOUNG.total_seconds()
-# What tells how young a cluster's things without a date may be.
+# The kinds whose creation dates bound the age of a cluster's resources without one.
 _DATED = (ResourceKind.VOLUME, ResourceKind.KEY_PAIR)
 
 
 def judge(resources: Iterable[Resource], rules: Rules) -> tuple[Judged, ...]:
-    """Every one of `resources` that the rules are about, by region, cluster and kind."""
+    """Return the verdicts on the resources that the rules cover, by region, cluster and kind.
+
+    With `rules.cluster` these are that cluster's only.
+    """
     clusters: dict[ClusterId, list[Resource]] = {}
     networks: list[Resource] = []
     everything = list(resources)
@@ -135,7 +146,7 @@ def judge(resources: Iterable[Resource], rules: Rules) -> tuple[Judged, ...]:
 
 
 class _ClusterResources:
-    """What carries one cluster's name in one region."""
+    """The resources of one cluster in one region, judged together."""
 
     def __init__(self, identity: ClusterId, members: Sequence[Resource], rules: Rules) -> None:
         self._identity = identity
@@ -238,7 +249,7 @@ class _ClusterResources:
         return self._unless_young(one, "attached to nothing")
 
     def _shared(self, one: Resource) -> tuple[Verdict, str]:
-        """Groups and key pairs: needed while there are instances."""
+        """Judge a group or a key pair: it is in use while the cluster has instances."""
         if one.state == "deleting":
             return Verdict.KEPT, "it is being deleted"
         verdicts = {found.verdict for found in self._judged_instances.values()}
@@ -251,8 +262,8 @@ class _ClusterResources:
         return Verdict.IN_USE, "its cluster has instances"
 
     def _unless_young(self, one: Resource, why: str) -> tuple[Verdict, str]:
-        # What has no date is taken to be as young as its cluster's youngest thing: a launch
-        # makes everything within minutes.
+        # A resource without a date counts as young as the youngest one of its cluster, because a
+        # launch creates all of them within minutes.
         unseen = [kind.value for kind in _DATED if self._is_blind(kind)]
         if unseen and one.made_at is None:
             missing = " and ".join(f"{name}s" for name in unseen)
@@ -264,7 +275,10 @@ class _ClusterResources:
         return self._seen_alone(one, why) if one.made_at is None else (Verdict.ORPHAN, why)
 
     def _seen_alone(self, one: Resource, why: str) -> tuple[Verdict, str]:
-        """Somebody may be about to launch into what has no date, until it was seen for a while."""
+        """Judge an unused resource without a creation date by how long `gc` has seen it unused.
+
+        It may belong to a launch that is under way on another machine.
+        """
         if self._rules.alone_since is None:
             return Verdict.ORPHAN, why
         since = self._rules.alone_since.get(thing_id(one), self._rules.now)
@@ -288,7 +302,10 @@ class _ClusterResources:
 
 
 def alone(resources: Iterable[Resource], rules: Rules) -> tuple[ThingId, ...]:
-    """What would be an orphan, had it been seen for long enough: it has no date at EC2."""
+    """Return the resources without a creation date that would be orphans if they were old.
+
+    `gc` notes when it first saw these (see `Rules.alone_since`).
+    """
     judged = judge(resources, replace(rules, alone_since=None))
     return tuple(
         thing_id(one.resource)
@@ -298,7 +315,7 @@ def alone(resources: Iterable[Resource], rules: Rules) -> tuple[ThingId, ...]:
 
 
 def without_stop_time(judged: Iterable[Judged]) -> tuple[Resource, ...]:
-    """The stopped instances with --stopped-days of which nobody knows since when they are."""
+    """Return the stopped instances that have --stopped-days but no known time of their stop."""
     return tuple(
         found.resource
         for found in judged

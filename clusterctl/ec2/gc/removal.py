@@ -1,4 +1,4 @@
-"""Remove things one by one, by their ids, in the order in which they let go of each other."""
+"""Removal of resources one by one, by their ids, users before what they use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Deletion:
-    """The call that deletes one thing. `gone` are codes that say it is not there (any more)."""
+    """The API call that deletes one kind of resource.
+
+    `operation` is boto3's method and `argument` its parameter: the resource's id, or its name with
+    `by_name`. `gone` are the error codes that mean that it does not exist, `in_use` those that
+    mean that something still uses it.
+    """
 
     operation: str
     argument: str
@@ -64,23 +69,26 @@ DELETIONS = {
 
 
 TERMINATED_WITHIN_S = 900.0
-# What an instance held lets go of it some time after it is gone. For all of a region together.
+# EC2 reports resources as in use for some time after their instance is gone. This is the longest
+# wait for all resources of a region together.
 FREE_WITHIN_S = 120.0
 NETWORK_WITHIN_S = 300.0
+# Time between two messages about the same wait.
 SAY_EVERY_S = 30.0
+# Instances per TerminateInstances call.
 _BATCH = 100
 
 
 @dataclass(frozen=True)
 class Left:
-    """What could not be removed, and why."""
+    """A resource that could not be removed, and why."""
 
     resource: Resource
     error: ClusterctlError
 
 
 class _Teller:
-    """Says now and then what is being waited for."""
+    """Reports waits to the user: each new one at once, then every SAY_EVERY_S."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
@@ -101,17 +109,17 @@ def remove(
     on_gone: Callable[[Resource], None] = lambda resource: None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> tuple[Left, ...]:
-    """Delete these, and nothing else; what is left, with the reason. What is gone already is fine.
+    """Delete these resources of one region and return those that are left, with the reasons.
 
-    `on_gone` is told as things go, `tell` what is being waited for. Nothing is raised but bugs and
-    KeyboardInterrupt.
+    A resource that does not exist counts as deleted. `on_gone` receives each resource as soon as
+    it is gone, `tell` messages about waits. No AWS error is raised: each becomes a reason.
     """
     by_kind: dict[ResourceKind, list[Resource]] = {kind: [] for kind in ResourceKind}
     for resource in resources:
         by_kind[resource.kind].append(resource)
     teller = _Teller(tell)
     left = _terminate_and_wait(clients, region, by_kind[ResourceKind.INSTANCE], on_gone, teller)
-    # What hangs on an instance that stays cannot go; nor need anybody wait for it.
+    # What is attached to an instance that stays cannot be deleted, so do not try or wait.
     staying = {one.resource.id: one for one in left}
     deadline = time.monotonic() + FREE_WITHIN_S
     for kind, deletion in DELETIONS.items():
@@ -161,7 +169,7 @@ def _delete(
 
 
 def still_there(one: Resource) -> ClusterctlError:
-    """Of what a later look shows all the same."""
+    """Return the error for a resource that a later listing still has."""
     return ClusterctlError(f"still there ({one.state})" if one.state else "still there")
 
 
@@ -202,12 +210,12 @@ def _terminate_and_wait(
 
 
 def _terminate(client: Any, ids: Sequence[str]) -> Mapping[str, AwsError]:
-    """Why some were refused."""
+    """Call TerminateInstances and return the error of each instance that EC2 refused."""
     try:
         with translated():
             client.terminate_instances(InstanceIds=list(ids))
     except AwsError as error:
-        # One that is unknown or protected fails the call for all.
+        # One unknown or protected instance fails the call for all, so each is sent alone.
         if len(ids) > 1:
             refused: dict[str, AwsError] = {}
             for one in ids:
@@ -226,7 +234,10 @@ def _await_end(
     on_gone: Callable[[Resource], None],
     teller: _Teller,
 ) -> set[str]:
-    """Those that are still there at the deadline. Raises AwsError."""
+    """Wait until these instances are gone and return the ids of those that are not in time.
+
+    Raises AwsError.
+    """
     left = set(waited_for)
     deadline = time.monotonic() + TERMINATED_WITHIN_S
     for gap_s in gaps():
@@ -245,7 +256,10 @@ def _await_end(
 
 
 def _delete_network(clients: Clients, region: str, network: Resource, teller: _Teller) -> None:
-    """Raises AwsError, and ClusterctlError where CloudFormation gives up or takes too long."""
+    """Delete a network's stack and wait until it is gone.
+
+    Raises AwsError, and ClusterctlError where CloudFormation gives up or takes too long.
+    """
     with translated():
         clients.cloudformation.delete_stack(StackName=network.name)
     deadline = time.monotonic() + NETWORK_WITHIN_S

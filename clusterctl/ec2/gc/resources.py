@@ -1,4 +1,4 @@
-"""What can carry our tags: every kind of thing, as EC2 describes it, in one shape."""
+"""Every kind of AWS resource that can carry clusterctl's tags, read into one common form."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from clusterctl.ec2.instances import Instance, read_instance, stopped_since
 from clusterctl.ec2.money.costs import parse_limits
 from clusterctl.ec2.network.vpcs import NETWORK
 
-# When `gc` first saw a stopped instance of which EC2 does not say since when it is.
+# The tag with the time at which `gc` first saw a stopped instance. For instances that shut down by
+# themselves: EC2 does not record when.
 STOPPED_SEEN = "clusterctl:stopped-seen"
 
 
 class ResourceKind(Enum):
-    """What is looked for, in the order in which it has to go."""
+    """The kinds of resources, in the order in which they have to be removed."""
 
     INSTANCE = "instance"
     ADDRESS = "address"
@@ -33,11 +34,12 @@ class ResourceKind(Enum):
 
 @dataclass(frozen=True)
 class Resource:
-    """One thing with our tag. `cluster` is None for a network and what belongs to it.
+    """A resource with clusterctl's tags. `cluster` is None for a network and its parts.
 
-    `made_at` is None where EC2 does not say. `attached_to` is an instance, or whatever else
-    holds it. `vpc_ids` is where a security group is and what a network consists of. `iops` and
-    `throughput` are a gp3's.
+    `made_at` is the creation date, for an instance the start of its last run; None where EC2 has
+    none. `attached_to` is the id of the instance or other resource that holds this one. `vpc_ids`
+    has the VPC that an instance or security group is in, or that a network consists of. `iops` and
+    `throughput` (MiB/s) are those of a gp3 volume.
     """
 
     kind: ResourceKind
@@ -56,6 +58,7 @@ class Resource:
     instance: Instance | None = None
 
 
+# The readers of one entry of a Describe call's answer. `tagged` are the entry's tags.
 def read_machine(entry: Any, region: str, tagged: Mapping[str, str]) -> Resource:
     instance = read_instance(entry)
     return Resource(
@@ -105,6 +108,7 @@ def read_address(entry: Any, region: str, tagged: Mapping[str, str]) -> Resource
 
 def read_interface(entry: Any, region: str, tagged: Mapping[str, str]) -> Resource:
     attachment = entry.get("Attachment") or {}
+    # An interface that an AWS service attached has no InstanceId, only an owner such as amazon-elb.
     owner = attachment.get("InstanceOwnerId", "")
     holder = attachment.get("InstanceId") or (owner if attachment else "")
     return Resource(
@@ -174,7 +178,7 @@ def _some(text: str | None) -> tuple[str, ...]:
 
 
 def stopped_at(one: Resource) -> datetime | None:
-    """Since when an instance is stopped, as EC2 says or as `gc` noted on it; None if neither."""
+    """Return when an instance stopped, from EC2 or from the tag that `gc` set; None if neither."""
     if one.instance is None or one.made_at is None:
         return None
     told = stopped_since(one.instance.state_since)
@@ -182,7 +186,7 @@ def stopped_at(one: Resource) -> datetime | None:
         noted = datetime.fromisoformat(one.instance.tags.get(STOPPED_SEEN, ""))
     except ValueError:
         noted = None
-    # Each start is a new launch time: what is older tells of an earlier stop.
+    # Each start sets a new launch time, so an older time is that of an earlier stop.
     times = [
         time
         for time in (told, noted)
@@ -192,5 +196,5 @@ def stopped_at(one: Resource) -> datetime | None:
 
 
 def limits_of(one: Resource) -> Limits:
-    """Those in an instance's tag, which anybody may have edited."""
+    """Return the limits in an instance's tag. Anybody may have edited it: nonsense is no limit."""
     return parse_limits(one.instance.limits_text if one.instance else "")

@@ -1,4 +1,4 @@
-"""Everything in a region that carries one of our tags, whichever cluster it belongs to."""
+"""Listing of all resources in a region that carry one of clusterctl's tags, of any cluster."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from clusterctl.ec2.network.vpcs import NETWORK
 if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients
 
-# With these nothing else of the region will answer either.
+# After one of these errors every other call to the region would fail too.
 _NOBODY_ANSWERS = (
     "EndpointConnectionError",
     "ConnectTimeoutError",
@@ -35,7 +35,7 @@ _GONE = ("deleted", "terminated", "DELETE_COMPLETE")
 
 @dataclass(frozen=True)
 class Unseen:
-    """A kind that could not be looked at, and why."""
+    """A kind of resource that could not be listed in a region, and why."""
 
     kind: ResourceKind
     region: str
@@ -44,14 +44,14 @@ class Unseen:
 
 @dataclass(frozen=True)
 class RegionResources:
-    """What one region has, as far as it could be seen."""
+    """The resources of one region, and the kinds that could not be listed there."""
 
     resources: tuple[Resource, ...] = ()
     unseen: tuple[Unseen, ...] = ()
 
 
 def all_regions(clients: Clients) -> tuple[str, ...]:
-    """The regions that are enabled for the account. Raises AwsError."""
+    """Return the regions that are enabled for the account, sorted. Raises AwsError."""
     with translated():
         found = clients.ec2.describe_regions()["Regions"]
     return tuple(sorted(region["RegionName"] for region in found))
@@ -60,7 +60,10 @@ def all_regions(clients: Clients) -> tuple[str, ...]:
 def look(
     clients: Clients, region: str, kinds: Iterable[ResourceKind] = tuple(ResourceKind)
 ) -> RegionResources:
-    """One paginated call per kind; a kind that is refused keeps nobody from seeing the others."""
+    """List the resources of these kinds, with one paginated call per kind.
+
+    Raises no AwsError: a kind that EC2 refuses to list is in `unseen`, and the others are listed.
+    """
     found: list[Resource] = []
     unseen: list[Unseen] = []
     for kind in kinds:
@@ -76,14 +79,14 @@ def look(
 
 
 def nothing_seen(region: str, error: ClusterctlError | None) -> RegionResources:
-    """Of a region where not even the first call could be made."""
+    """Return the result for a region where no call could be made: every kind is unseen."""
     assert error is not None
     failure = error if isinstance(error, AwsError) else AwsError("", error.message, error.hint)
     return RegionResources(unseen=tuple(Unseen(kind, region, failure) for kind in ResourceKind))
 
 
 def look_at(clients: Clients, region: str, kind: ResourceKind) -> list[Resource]:
-    """What there is of one kind. Raises AwsError."""
+    """Return all resources of one kind that are not deleted. Raises AwsError."""
     way = _WAYS[kind]
     with translated():
         described = list(_described(clients, way))
@@ -97,7 +100,7 @@ def look_at(clients: Clients, region: str, kind: ResourceKind) -> list[Resource]
 
 @dataclass(frozen=True)
 class _Way:
-    """How one kind is asked for: method, the answer's key, the key of an entry's tags."""
+    """How to list one kind: boto3's method, the answer's key, the reader, the key of the tags."""
 
     operation: str
     answer: str
@@ -107,7 +110,7 @@ class _Way:
 
 def _described(clients: Clients, way: _Way) -> Iterator[Any]:
     if way.operation == "describe_stacks":
-        # CloudFormation knows no filters.
+        # DescribeStacks has no filter by tag.
         for stacks in clients.cloudformation.get_paginator("describe_stacks").paginate():
             yield from stacks["Stacks"]
         return

@@ -1,5 +1,6 @@
-"""A launch: what is there already, what it asks for, whether it can work, and carrying it out.
+"""A launch: observe the existing cluster, plan, check and carry out the plan.
 
-Here: the plan as a value, its steps and requests, what is checked before, quotas, reservations and
-the search for capacity. Not here: getting the nodes ready (operations/readiness.py).
+Contains the plan as a value, its steps and requests, the checks before a launch, quotas,
+reservations and the search for capacity. Not here: getting the nodes ready
+(operations/readiness.py).
 """

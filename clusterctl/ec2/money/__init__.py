@@ -1,5 +1,5 @@
-"""Money: prices, what machines and disks cost, what a cluster has spent, and its limits.
+"""Money: prices, the cost of machines and disks, what a cluster has spent, and its limits.
 
-Here: AWS's price list with its cache, and the sums. Not here: who keeps the limits (the guard on
-the nodes), and the costs of clusters that are gone (operations/costs.py).
+Contains AWS's price list with a cache, and the sums. Not here: the guard on the nodes, which
+enforces the limits (node/guard), and the costs of clusters that are gone (operations/costs.py).
 """

@@ -1,5 +1,6 @@
-"""Networks: what there is of VPCs, subnets, security groups and addresses; networks of our own.
+"""Networks: existing VPCs, subnets, security groups and addresses, and clusterctl's own networks.
 
-Here: looking at them, and the CloudFormation stack with its plan. Not here: whether a launch can
-use a network (launch/preflight), and what becomes of networks that nobody uses (gc/).
+Contains the calls that find them, and the CloudFormation stack of a network with its plan. Not
+here: whether a launch can use a network (launch/preflight.py) and the removal of unused networks
+(gc/).
 """
