@@ -1,4 +1,4 @@
-"""What exists: instances, read by tag, as clusters and nodes; their tags and attributes."""
+"""Existing instances, found by tag and read as clusters and nodes; changes of their tags."""
 
 from __future__ import annotations
 
@@ -19,19 +19,24 @@ from clusterctl.ec2.tags import tag_list
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
 
-# A node on its way out is not part of its cluster.
+# The states of a cluster's nodes. An instance that is shutting down is no longer part of its
+# cluster.
 PRESENT = ("pending", "running", "stopping", "stopped")
-# The most that EC2 gives, and takes beside filters only: never beside InstanceIds.
+# EC2's largest page. EC2 refuses a page size together with InstanceIds, so use it with filters.
 PAGE: Any = {"PageSize": 1000}
-# The most that DescribeInstanceStatus takes.
+# Instance ids per DescribeInstanceStatus call.
 STATUS_IDS = 100
 
 
 @dataclass(frozen=True)
 class Instance:
-    """A node with what only EC2 and the launcher care about.
+    """A node together with EC2's other facts and the cluster's tags on it.
 
-    EC2 says when the last run began (`node.launched_at`); `made_at` is when the first one did.
+    `node.launched_at` is the start of the last run, `made_at` the start of the first one; None
+    where EC2 does not show it. `wanted` has the indices that all nodes of the cluster should have.
+    `retired` nodes are being replaced. `state_since` is EC2's StateTransitionReason, which may name
+    the time of a stop (see `stopped_since`). `reservation_id` is set only for an instance that was
+    launched into that reservation by id. `owner_id` is the account that pays.
     """
 
     node: Node
@@ -65,14 +70,14 @@ class Instance:
 
 
 def list_clusters(client: EC2Client) -> tuple[Cluster, ...]:
-    """Every cluster of the account in this region, by name. Raises AwsError."""
+    """Return every cluster of the account in this region, by name. Raises AwsError."""
     found = find_every_cluster(client)
     clusters = (as_cluster(client, name, found[name]) for name in found)
     return tuple(cluster for cluster in clusters if cluster)
 
 
 def find_every_cluster(client: EC2Client) -> dict[str, tuple[Instance, ...]]:
-    """The instances of every cluster in this region, by the cluster's name. Raises AwsError."""
+    """Return the instances of every cluster in this region, by cluster name. Raises AwsError."""
     found: dict[str, list[Instance]] = {}
     every = {"Name": "tag-key", "Values": [tags.CLUSTER]}
     for instance in _describe(client, [every, _in_states(PRESENT)]):
@@ -83,15 +88,19 @@ def find_every_cluster(client: EC2Client) -> dict[str, tuple[Instance, ...]]:
 def find_instances(
     client: EC2Client, name: str, states: Sequence[str] = PRESENT
 ) -> tuple[Instance, ...]:
-    """A cluster's instances in these states, by index; no states means all. Raises AwsError."""
+    """Return a cluster's instances in these states, by index. Raises AwsError.
+
+    Empty `states` means all states, including terminated.
+    """
     filters = [tags.of_cluster(name), *([_in_states(states)] if states else [])]
     return tuple(_describe(client, filters))
 
 
 def find_states(client: EC2Client, instance_ids: Sequence[str]) -> dict[str, NodeState]:
-    """The states of these instances, for an answer a fifth as long as that of `find_instances`.
+    """Return the states of these instances, by id.
 
-    Instances that EC2 does not show yet are left out. Raises AwsError.
+    EC2's answer is a fifth as long as that for `find_instances`. Instances that EC2 does not show
+    yet are left out, and so is the batch of 100 that such an instance is in. Raises AwsError.
     """
     found: list[Any] = []
     for start in range(0, len(instance_ids), STATUS_IDS):
@@ -102,7 +111,7 @@ def find_states(client: EC2Client, instance_ids: Sequence[str]) -> dict[str, Nod
                     InstanceIds=batch, IncludeAllInstances=True
                 )
         except AwsError as error:
-            # One of them that was launched just now is enough.
+            # EC2 does not know one of the ids yet, and refuses the call for all of them.
             if error.code != "InvalidInstanceID.NotFound":
                 raise
             continue
@@ -111,7 +120,10 @@ def find_states(client: EC2Client, instance_ids: Sequence[str]) -> dict[str, Nod
 
 
 def impaired_checks(client: EC2Client, instance_ids: Sequence[str]) -> dict[str, str]:
-    """What EC2's status checks say of those of these instances that fail one. Raises AwsError."""
+    """Return, by instance id, which status check of EC2 fails and since when.
+
+    Instances that pass both checks are left out. Raises AwsError.
+    """
     found: list[Any] = []
     for start in range(0, len(instance_ids), STATUS_IDS):
         batch = list(instance_ids[start : start + STATUS_IDS])
@@ -137,7 +149,10 @@ def launched_with(client: EC2Client, tokens: Sequence[str]) -> frozenset[str]:
 
 
 def as_cluster(client: EC2Client, name: str, instances: Sequence[Instance]) -> Cluster | None:
-    """The members among these instances as a cluster; None without any."""
+    """Return the members among these instances as a cluster; None if there are none.
+
+    Where all nodes are being replaced, these are the members.
+    """
     members = standing(instances)
     if not members:
         return None
@@ -151,13 +166,16 @@ def as_cluster(client: EC2Client, name: str, instances: Sequence[Instance]) -> C
 
 
 def wanted_of(instances: Sequence[Instance]) -> tuple[int, ...]:
-    """The indices that the cluster is to have. The head node's word counts: it is never removed."""
+    """Return the indices that the cluster should have; empty if no tag tells.
+
+    The tag of the node with the lowest index counts, usually the head node, which is never removed.
+    """
     current = [found for found in instances if not found.retired] or instances
     return min(current, key=lambda found: found.node.index).wanted if current else ()
 
 
 def members_of(instances: Sequence[Instance]) -> tuple[Instance, ...]:
-    """Without the nodes that are being replaced or removed."""
+    """Return the members of the cluster: all but the nodes that are being replaced or removed."""
     wanted = wanted_of(instances)
     return tuple(
         found
@@ -167,16 +185,16 @@ def members_of(instances: Sequence[Instance]) -> tuple[Instance, ...]:
 
 
 def leaving_of(instances: Sequence[Instance]) -> tuple[Instance, ...]:
-    """The nodes that are being replaced or removed, and cost until they are gone."""
+    """Return the nodes that are being replaced or removed. They cost money until they are gone."""
     ids = {found.node.instance_id for found in members_of(instances)}
     return tuple(found for found in instances if found.node.instance_id not in ids)
 
 
 def unfinished_of(instances: Sequence[Instance]) -> tags.Unfinished:
-    """What `add`, `remove` and `replace` were asked for and are not done with.
+    """Return what earlier `add`, `remove` and `replace` commands have not finished.
 
-    The tag is on every member but those launched since, and on replaced nodes until they are gone.
-    What a later command has revoked does not count.
+    Their tag is on every member but those launched since, and on replaced nodes until they are
+    gone. Parts that a later command has revoked are left out.
     """
     said = (one.unfinished for one in (*members_of(instances), *instances))
     first = next((one for one in said if one), tags.Unfinished())
@@ -189,7 +207,7 @@ def unfinished_of(instances: Sequence[Instance]) -> tags.Unfinished:
 
 
 def standing(instances: Sequence[Instance]) -> tuple[Instance, ...]:
-    """The members; where every node is being replaced, those: they run and cost until then."""
+    """Return the members; where every node is being replaced, all nodes, which run until then."""
     return members_of(instances) or tuple(instances)
 
 
@@ -208,13 +226,13 @@ def _describe(client: EC2Client, filters: list[Any]) -> list[Instance]:
 
 def _entries(page: Any) -> Iterator[Any]:
     for reservation in page["Reservations"]:
-        # The account that pays, also in a subnet that another one shares.
+        # The reservation's owner is the account that pays, even in a subnet shared by another one.
         owner = {"OwnerId": reservation.get("OwnerId", "")}
         yield from ({**instance, **owner} for instance in reservation["Instances"])
 
 
 def read_instance(described: Any) -> Instance:
-    """What DescribeInstances says about one instance, in our words."""
+    """Read one instance of DescribeInstances' answer. Tags that make no sense count as absent."""
     tagged = tags.tag_dict(described.get("Tags"))
     index = _number(tagged.get(tags.FIRST_INDEX)) + described.get("AmiLaunchIndex", 0)
     name = _name(tagged.get(tags.CLUSTER, ""))
@@ -267,9 +285,9 @@ def read_instance(described: Any) -> Instance:
 
 
 def stopped_since(reason: str) -> datetime | None:
-    """When a stop was asked for, from `User initiated (2026-11-21 16:18:17 GMT)`.
+    """Return when a stop was requested, from `User initiated (2026-11-21 16:18:17 GMT)`.
 
-    None where EC2 does not say, as for a machine that shut itself down.
+    None where EC2 has no time, as for a machine that shut itself down.
     """
     match = re.search(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)", reason, re.ASCII)
     if not match:
@@ -281,7 +299,7 @@ def stopped_since(reason: str) -> datetime | None:
 
 
 def _reason(code: str, message: str) -> str:
-    # Most messages begin with the code.
+    # Most of EC2's messages begin with the code; do not repeat it.
     if message.startswith(code):
         return message
     return f"{code}: {message}" if message else code
@@ -296,7 +314,8 @@ def _primary_interface(described: Any) -> Any:
 
 
 def _made_at(described: Any) -> datetime | None:
-    # Nobody can detach the primary interface: it was attached at the first launch.
+    # The primary interface cannot be detached, so it was attached at the first launch. LaunchTime,
+    # in contrast, changes at every start.
     attached: Any = _primary_interface(described).get("Attachment") or {}
     made: datetime | None = attached.get("AttachTime")
     return made
@@ -308,7 +327,7 @@ def _efa_interfaces(described: Any) -> int:
 
 
 def _targeted_reservation(described: Any) -> str:
-    # CapacityReservationId also names an open reservation that an instance happened to fall into.
+    # Not CapacityReservationId: it also names an open reservation that EC2 matched by itself.
     asked = described.get("CapacityReservationSpecification") or {}
     target = asked.get("CapacityReservationTarget") or {}
     return str(target.get("CapacityReservationId", ""))
@@ -321,24 +340,25 @@ def _market(lifecycle: str) -> Market:
         return Market.ON_DEMAND
 
 
-# Whoever may tag may write anything, also what would be a ProxyCommand in ssh_config. A tag that is
-# no name must not keep `down` from finding the instance.
+# Anybody who may set tags can write anything into them, even a ProxyCommand for ssh_config. An
+# invalid user name must not raise either: `down` has to find the instance all the same.
 def _user(text: str) -> str:
     return text if is_user_name(text) else "ubuntu"
 
 
 def _name(text: str) -> str:
-    # Commands ask for names that they have checked; only `list` and `costs` see any other.
+    # Commands look for names that they have checked. Only the listings of all clusters can meet
+    # another one, and it must not put control characters on the terminal.
     return text if text.isprintable() else ascii(text)
 
 
 def _number(text: str | None) -> int:
-    # Tags can be edited by hand: a broken one must not keep `down` from finding the instance.
+    # Tags can be edited by hand. A broken one must not keep `down` from finding the instance.
     return int(text) if text and text.isascii() and text.isdigit() else 0
 
 
 def tag(client: EC2Client, instance_ids: Sequence[str], labels: Mapping[str, str]) -> None:
-    """Set these tags; without instances there is nothing to do. Raises AwsError."""
+    """Set these tags on the instances. Does nothing without instances. Raises AwsError."""
     if instance_ids:
         given: Any = tag_list(labels)
         with translated():
@@ -346,27 +366,32 @@ def tag(client: EC2Client, instance_ids: Sequence[str], labels: Mapping[str, str
 
 
 def untag(client: EC2Client, instance_ids: Sequence[str], key: str) -> None:
-    """Take this tag away; without instances there is nothing to do. Raises AwsError."""
+    """Remove this tag from the instances. Does nothing without instances. Raises AwsError."""
     if instance_ids:
         with translated():
             client.delete_tags(Resources=list(instance_ids), Tags=[{"Key": key}])
 
 
-# EC2 has no call for several; more at once would only be throttled.
+# Threads that change an attribute, which EC2 does for one instance per call. EC2 would throttle
+# more of them.
 AT_ONCE = 8
 
 
 def find_user_data(client: EC2Client, instance_id: str) -> bytes:
-    """As RunInstances got it; empty for none. Raises AwsError."""
+    """Return an instance's user data as RunInstances received it; empty for none.
+
+    Raises AwsError.
+    """
     with translated():
         answer = client.describe_instance_attribute(InstanceId=instance_id, Attribute="userData")
     return base64.b64decode((answer.get("UserData") or {}).get("Value", ""))
 
 
 def set_at_power_off(client: EC2Client, instance_ids: Iterable[str], behavior: str) -> None:
-    """Have EC2 `stop` or `terminate` these when they switch themselves off. Raises AwsError.
+    """Have EC2 `stop` or `terminate` these instances when they power themselves off.
 
-    EC2 is asked what it has, not a tag: a change may have been cut off half-way.
+    Reads each instance's present setting from EC2 and not from the tag of the limits, because an
+    earlier change may have been interrupted half-way. Raises AwsError.
     """
 
     def one(instance_id: str) -> None:

@@ -1,4 +1,4 @@
-"""This machine's keys, lent to nodes: for some hours and some buckets, where AWS gives such."""
+"""AWS keys that nodes borrow from this machine, limited to some hours and buckets if possible."""
 
 from __future__ import annotations
 
@@ -13,24 +13,27 @@ from clusterctl.ec2.policy import reading_policy
 from clusterctl.ec2.session import Clients
 
 LENT_S = 12 * 3600
-# The operator's policy has it: see policy.py.
+# The session's name. The operator's policy allows exactly this one (`LendToNodes` in policy.py).
 SESSION = "clusterctl"
 USER = "use an IAM user's keys here, which AWS exchanges for some that may read those buckets only"
 
 
 @dataclass(frozen=True)
 class Lent:
-    """Access key, secret and token; a warning where they may do more than read the buckets."""
+    """Access key, secret key and session token; the token is empty for long-lived keys.
+
+    `finding` is a warning for keys that may do more than read the buckets.
+    """
 
     keys: tuple[str, str, str]
     finding: Finding | None = None
 
 
 def lend_keys(clients: Clients, buckets: Sequence[str]) -> Lent:
-    """Keys to read these buckets with. Raises AwsError without credentials.
+    """Return AWS keys with which nodes can read these buckets. Raises AwsError without credentials.
 
-    Long-lived keys are exchanged for those of a session that may read the buckets and nothing
-    else. AWS gives none to who has a session's keys: those go as they are.
+    Exchanges long-lived keys for those of a session that may only read the buckets. Temporary keys
+    are returned unchanged: STS does not exchange those.
     """
     keys = clients.frozen_keys()
     if keys[2]:
@@ -50,7 +53,7 @@ def lend_keys(clients: Clients, buckets: Sequence[str]) -> Lent:
         with translated():
             given = clients.sts.get_session_token(DurationSeconds=LENT_S)["Credentials"]
     except AwsError:
-        # Not AWS's keys, as for another S3, or a root user's.
+        # These are keys for another S3 service, or those of the account's root user.
         return Lent(keys, _warning("your long-lived keys", instead))
     keys = given["AccessKeyId"], given["SecretAccessKey"], given["SessionToken"]
     return Lent(keys, _warning("keys of 12 hours with all your rights", instead))

@@ -1,4 +1,4 @@
-"""What EC2 says about instance types, read, never assumed; and which it no longer launches."""
+"""Instance types as EC2 describes them, and the types that AWS has retired."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MachineType:
-    """An instance type. `gpus` counts NVIDIA's only: Horovod runs on no other here.
+    """An instance type. `gpus` counts only whole NVIDIA GPUs: Horovod runs on no others here.
 
-    `gpu_name` is the chip, as `V100`. `network_cards` and `efa_interfaces` are the most it takes;
-    `card_interfaces` is how many interfaces each card takes, and `efa_cards` are the cards that
-    take an EFA, as far as EC2 says so. `link_gbps` is what the first card always carries, 0 where
-    EC2 does not say. `ebs_mb_s` is what it always carries to and from its EBS volumes, in 10^6
-    bytes a second; 0 where EC2 does not say.
+    `gpu_name` is the chip, such as `V100`. `network_cards` and `efa_interfaces` are the largest
+    numbers that it takes. `card_interfaces` is how many interfaces each card takes, `efa_cards`
+    the indices of the cards that take an EFA-only interface; both are empty where EC2 does not
+    list them. `link_gbps` is the first card's baseline bandwidth, `ebs_mb_s` the baseline
+    throughput to EBS in 10^6 bytes a second; 0 where EC2 does not list them.
     """
 
     name: str
@@ -42,24 +42,24 @@ class MachineType:
 
     @property
     def family(self) -> str:
-        """`p4d` of `p4d.24xlarge`."""
+        """Return `p4d` for `p4d.24xlarge`."""
         return self.name.partition(".")[0]
 
 
 def find_machine_types(client: EC2Client, names: Sequence[str]) -> dict[str, MachineType]:
-    """Return those of `names` that this region knows, by name. Raises AwsError."""
+    """Return those of these types that the region has, by name. Raises AwsError."""
     try:
         found = _described(client, names)
     except AwsError as error:
         if error.code != "InvalidInstanceType":
             raise
-        # One unknown name fails the call for all.
+        # One unknown name fails the call for all, so each is looked up alone.
         found = [entry for name in names for entry in _known(client, name)] if names[1:] else []
     return {entry["InstanceType"]: read_machine_type(entry) for entry in found}
 
 
 def find_machine_type(client: EC2Client, name: str) -> MachineType:
-    """One type. Raises AwsError, also for a type that EC2 does not have here."""
+    """Return one type. Raises AwsError, also for a type that the region does not have."""
     with translated():
         answer: Any = client.describe_instance_types(InstanceTypes=[name])  # type: ignore[list-item]
     return read_machine_type(answer["InstanceTypes"][0])
@@ -81,7 +81,7 @@ def _described(client: EC2Client, names: Sequence[str]) -> list[Any]:
 
 
 def read_machine_type(described: Any) -> MachineType:
-    """What DescribeInstanceTypes says about one type."""
+    """Read one type of DescribeInstanceTypes' answer."""
     gpus = [
         gpu
         for gpu in described.get("GpuInfo", {}).get("Gpus", [])
@@ -114,7 +114,7 @@ def read_machine_type(described: Any) -> MachineType:
     )
 
 
-# Type -> (GPUs, types with as many). An empty tuple: none has as many.
+# Retired type -> (its GPUs, newer types with as many). An empty tuple: no type has as many.
 RETIRED: dict[str, tuple[int, tuple[str, ...]]] = {
     "p3.2xlarge": (1, ("g5.xlarge", "g6.xlarge")),
     "p3.8xlarge": (4, ("g5.12xlarge", "g6.12xlarge")),
@@ -131,14 +131,14 @@ RETIRED: dict[str, tuple[int, tuple[str, ...]]] = {
     "g2.8xlarge": (4, ("g4dn.12xlarge", "g6.12xlarge")),
 }
 FAMILIES = frozenset(name.partition(".")[0] for name in RETIRED)
-# Where the last of them were still offered in May 2026.
+# The regions that still offered types of a retired family in May 2026.
 LAST_REGIONS = {"p3dn": ("us-east-1", "us-west-2", "eu-west-1", "ap-northeast-1")}
 
 
 def retired_finding(instance_type: str, known: bool, region: str) -> Finding | None:
-    """What to say of a retired type; None for any other.
+    """Return the finding about a retired type; None for any other type.
 
-    `known`: EC2 still lists it in `region`. Then that is for information only.
+    `known`: EC2 still lists the type in `region`. Then the finding is information, else an error.
     """
     family = instance_type.partition(".")[0]
     if family not in FAMILIES:
